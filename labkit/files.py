@@ -1,0 +1,138 @@
+"""The project's folder and its files: found from anywhere, read with line numbers, written whole."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from labkit.errors import BadFile, UsageError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic_core import ErrorDetails
+
+    Model = TypeVar("Model", bound=BaseModel)
+
+MARKER = "reading_queue.yaml"
+
+
+def project_root(start: Path | None = None) -> Path:
+    """The workbook's top folder: ``$LABKIT_ROOT``, else the nearest parent holding the queue.
+
+    Looks upwards from ``start`` (default: the working directory), then from the installed
+    package, so an editable install works from any folder.
+
+    Raises:
+        UsageError: no workbook is found, or ``$LABKIT_ROOT`` holds none.
+    """
+    if configured := os.environ.get("LABKIT_ROOT"):
+        root = Path(configured).expanduser().resolve()
+        if (root / MARKER).is_file():
+            return root
+        raise UsageError(f"LABKIT_ROOT={configured} is not a workbook: it holds no {MARKER}")
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents, *Path(__file__).resolve().parents):
+        if (folder / MARKER).is_file():
+            return folder
+    raise UsageError(
+        f"no workbook found: neither {here} nor a folder above it holds {MARKER}; "
+        "change into the project's folder or set LABKIT_ROOT"
+    )
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write ``content`` to ``path`` so that a reader, or a crash, sees the old file or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = content.encode() if isinstance(content, str) else content
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def load_yaml(path: Path) -> Any:
+    """Parse a YAML file keeping comments, order and line numbers (ruamel's round trip).
+
+    Raises:
+        BadFile: the file is missing, is not YAML, or repeats a key.
+    """
+    from ruamel.yaml import YAML, YAMLError
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadFile(path, "the file is missing") from None
+    except UnicodeDecodeError as error:
+        raise BadFile(path, f"not UTF-8 text ({error.reason} at byte {error.start})") from None
+    try:
+        return YAML(typ="rt").load(text)
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = " ".join(str(getattr(error, "problem", None) or "unreadable").split())
+        raise BadFile(
+            path,
+            f"not valid YAML: {problem}",
+            line=None if mark is None else mark.line + 1,
+            valid="balanced quotes and brackets, spaces for indentation, every key once",
+        ) from None
+
+
+def validate(path: Path, tree: Any, model: type[Model]) -> Model:
+    """``tree`` (from :func:`load_yaml`) as a pydantic ``model``.
+
+    Raises:
+        BadFile: names the file, line, field and value of the first thing that is wrong.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        raise _bad_field(path, tree, error.errors(include_url=False)[0]) from None
+
+
+def read_yaml(path: Path, model: type[Model]) -> Model:
+    """Parse and validate in one step; raises :class:`BadFile` as its two halves do."""
+    return validate(path, load_yaml(path), model)
+
+
+def _bad_field(path: Path, tree: Any, error: ErrorDetails) -> BadFile:
+    location = error["loc"]
+    value = error.get("input")
+    shown = value if isinstance(value, str | int | float | bool) else None
+    expected = str(error.get("ctx", {}).get("expected", ""))
+    return BadFile(
+        path,
+        error["msg"],
+        line=line_of(tree, location),
+        field=".".join(str(part) for part in location) or "(whole file)",
+        value=shown,
+        valid=expected,
+    )
+
+
+def line_of(tree: Any, location: tuple[int | str, ...]) -> int | None:
+    """The 1-based line of the deepest part of ``location`` that exists in a ruamel ``tree``."""
+    line: int | None = None
+    node = tree
+    for part in location:
+        marks = getattr(node, "lc", None)
+        try:
+            if marks is not None and isinstance(node, dict):
+                line = marks.key(part)[0] + 1
+            elif marks is not None and isinstance(part, int):
+                line = marks.item(part)[0] + 1
+            node = node[part]
+        except (KeyError, IndexError, TypeError):
+            break
+    return line

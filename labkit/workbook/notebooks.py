@@ -1,0 +1,113 @@
+"""The notebooks of the workbook: where they are and what their cells declare."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.errors import BadFile, UsageError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One assignment of a notebook's ``parameters`` cell."""
+
+    name: str
+    default: Any
+    annotation: str = ""
+    comment: str = ""
+
+
+def paths(root: Path) -> dict[str, Path]:
+    """Every notebook of the workbook by paper key (its file name), sorted by key.
+
+    Raises:
+        UsageError: two families hold a notebook of the same key.
+    """
+    found: dict[str, Path] = {}
+    for path in sorted((root / "notebooks").rglob("*.ipynb"), key=lambda p: p.stem):
+        if any(part.startswith(".") for part in path.relative_to(root).parts):
+            continue
+        if path.stem in found:
+            raise UsageError(f"two notebooks for {path.stem!r}: {found[path.stem]} and {path}")
+        found[path.stem] = path
+    return found
+
+
+def path_of(root: Path, key: str) -> Path:
+    """The notebook of paper ``key``.
+
+    Raises:
+        UsageError: there is none; the message lists those there are.
+    """
+    known = paths(root)
+    if key not in known:
+        raise UsageError(f"no notebook for {key!r}; there are: {', '.join(known) or 'none yet'}")
+    return known[key]
+
+
+def read(path: Path) -> NotebookNode:
+    """Read a notebook (nbformat 4).
+
+    Raises:
+        BadFile: it is not a notebook.
+    """
+    import nbformat
+
+    try:
+        return nbformat.read(path, as_version=4)
+    except FileNotFoundError:
+        raise BadFile(path, "the notebook is missing") from None
+    except Exception as error:  # nbformat raises many kinds for the one fault
+        reason = " ".join(str(error).split())[:200]
+        raise BadFile(path, f"not a Jupyter notebook: {reason}") from None
+
+
+def tags(cell: NotebookNode) -> list[str]:
+    return list(cell.get("metadata", {}).get("tags", []))
+
+
+def tagged(notebook: NotebookNode, tag: str) -> list[NotebookNode]:
+    """The cells that carry ``tag``, in order."""
+    return [cell for cell in notebook.cells if tag in tags(cell)]
+
+
+def dataset_names(notebook: NotebookNode) -> list[str]:
+    """The datasets the notebook declares in ``metadata.labkit.datasets``."""
+    return list(notebook.metadata.get("labkit", {}).get("datasets", []))
+
+
+def parameters(notebook: NotebookNode) -> dict[str, Parameter]:
+    """The typed scalars of the cell tagged ``parameters``, by name; empty where there is none."""
+    found: dict[str, Parameter] = {}
+    for cell in tagged(notebook, "parameters"):
+        lines = cell.source.splitlines()
+        for node in ast.parse(cell.source).body:
+            parameter = _parameter(node, lines)
+            if parameter is not None:
+                found[parameter.name] = parameter
+    return found
+
+
+def _parameter(node: ast.stmt, lines: list[str]) -> Parameter | None:
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        target, annotation = node.target, ast.unparse(node.annotation)
+    elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+        target, annotation = node.targets[0], ""
+    else:
+        return None
+    if not isinstance(target, ast.Name):
+        return None
+    assert node.value is not None
+    rest = lines[node.lineno - 1][node.end_col_offset or 0 :] if node.lineno else ""
+    return Parameter(
+        name=target.id,
+        default=ast.literal_eval(node.value),
+        annotation=annotation,
+        comment=rest.strip().removeprefix("#").strip(),
+    )
