@@ -5,12 +5,11 @@ Exit codes: 0 fine, 1 something failed, 2 wrong use.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 
-import click
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from labkit import __version__
 from labkit.errors import LabkitError
@@ -46,16 +45,11 @@ def _options(
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; every foreseen error is one paragraph on stderr."""
     try:
-        code = app(args=argv, prog_name="labkit", standalone_mode=False)
+        app(args=argv, prog_name="labkit")
     except LabkitError as error:
-        Console(stderr=True, soft_wrap=True).print(
-            "[bold red]error:[/bold red]", str(error), markup=True, highlight=False
-        )
+        message = Text("error: ", style="bold red").append(str(error), style="not bold default")
+        Console(stderr=True, soft_wrap=True).print(message)
         return error.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        print("interrupted", file=sys.stderr)
-        return 1
-    return code if isinstance(code, int) else 0
+    except SystemExit as done:  # how Typer ends every command, also a successful one
+        return done.code if isinstance(done.code, int) else 0
+    return 0
