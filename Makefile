@@ -1,0 +1,47 @@
+# The workbook's commands. `make help` lists them; `make` alone regenerates every result.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+
+.DEFAULT_GOAL := all
+.PHONY: all test lab refresh check bench constraints clean help
+
+all: $(VENV)/.ready  ## Set up, regenerate every result, build the site (results/site/index.html)
+	@$(BIN)/labkit run --jobs $(JOBS); run=$$?; $(BIN)/labkit site && exit $$run
+
+test: $(VENV)/.ready  ## Set up and run every test: style, types, units, doctests, anatomy, notebooks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy labkit
+	$(BIN)/labkit check
+	$(BIN)/pytest --nbval -n 2 --dist loadscope
+
+lab: $(VENV)/.ready  ## Open JupyterLab on the workbook
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks
+
+refresh: $(VENV)/.ready  ## Re-execute the notebooks and write their outputs back to notebooks/
+	$(BIN)/labkit refresh
+
+check: $(VENV)/.ready  ## Check every notebook's anatomy
+	$(BIN)/labkit check
+
+bench: $(VENV)/.ready  ## Time the engines beside their peers (ratios, not tests)
+	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only
+
+constraints: $(VENV)/.ready  ## Renew constraints.txt from what is installed now
+	( head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' ) > constraints.new
+	mv constraints.new constraints.txt
+
+clean:  ## Remove results and caches, keep the environment
+	rm -rf results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+help:  ## This list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+# A stamp, so that an environment half installed is finished by the next call.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "the workbook needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,lab,dev]'
+	@touch $@

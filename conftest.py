@@ -1,0 +1,65 @@
+"""How the notebooks are tested.
+
+``pytest --nbval`` compares a notebook's stored outputs with a fresh run. Those outputs come from
+the published data; where that data is not here, comparing would only say so, so such a notebook is
+executed on its stand-in instead (a smoke run), and the summary says which ones were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SMOKE = "smoke run on the stand-in"
+
+
+def lacks_data(path: Path) -> bool:
+    """Whether the notebook at ``path`` declares published data that is not to be had here."""
+    from labkit import datasets
+    from labkit.workbook import notebooks
+
+    entries = notebooks.dataset_names(notebooks.read(path))
+    return not all(datasets.available(entry) for entry in entries)
+
+
+class StandinSmoke(pytest.File):
+    """A notebook whose published data is absent: executed, its outputs not compared."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        yield StandinSmokeItem.from_parent(self, name=SMOKE)
+
+
+class StandinSmokeItem(pytest.Item):
+    def runtest(self) -> None:
+        from tests.smoke import execute
+
+        execute(self.path)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, f"{self.path.stem}: {SMOKE}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, Any, Any]:
+    collectors = yield
+    wants_nbval = parent.config.getoption("nbval", default=False)
+    if file_path.suffix != ".ipynb" or not wants_nbval or not lacks_data(file_path):
+        return collectors
+    return [StandinSmoke.from_parent(parent, path=file_path)]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    smoked = sorted(
+        Path(report.nodeid.split("::")[0]).stem
+        for report in terminalreporter.stats.get("passed", [])
+        if report.nodeid.endswith(SMOKE)
+    )
+    if smoked:
+        terminalreporter.write_line(
+            f"published data not here: {', '.join(smoked)} ran on the stand-in, "
+            "stored outputs were not compared (labkit data fetch brings the data)",
+            yellow=True,
+        )
