@@ -95,12 +95,23 @@ TEMPLATE = go.layout.Template(
         "font": {"family": "Helvetica Neue, Arial, sans-serif", "size": 16, "color": _INK},
         "title": {"x": 0, "xref": "paper", "xanchor": "left", "font": {"size": 20}},
         "hoverlabel": {"font": {"size": 15}},
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1.01,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+        },
         "paper_bgcolor": "white",
         "plot_bgcolor": "white",
         "xaxis": _AXIS,
         "yaxis": _AXIS,
-    }
+    },
+    data={
+        "scatter": [{"line": {"width": 2.5}, "marker": {"size": 8}}],
+        "heatmap": [{"colorscale": SEQUENTIAL}],
+        "contour": [{"colorscale": SEQUENTIAL}],
+    },
 )
 
 pio.templates["labkit"] = TEMPLATE
@@ -220,32 +231,66 @@ def _title_axes(fig: go.Figure, letter: Literal["x", "y"], text: str) -> None:
 
 
 def _fit_margins(fig: go.Figure) -> None:
-    """Leave room above the plot for what stands there: the title's lines and the legend."""
+    """Stack above the plot, in pixels: subplot titles, then the legend, then the title's lines."""
     text = fig.layout.title.text or ""
-    lines = text.count("<br>") + 1 if text else 0
-    named = [t for t in fig.data if t.showlegend is not False and t.visible is not False]
-    legend = fig.layout.showlegend is not False and (len(named) > 1 or fig.layout.showlegend)
-    top = 16 + 26 * lines + (34 if legend else 0) + (10 if lines else 0)
-    fig.update_layout(margin={"t": top, "r": fig.layout.margin.r or 20, "b": 60, "l": 60})
-    if lines:
-        fig.update_layout(title={"y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 12}})
+    subtitles = any(n.yref == "paper" and (n.y or 0) >= 1 for n in fig.layout.annotations)
+    rows = _legend_rows(fig)
+    subtitle_px, legend_px = 30 * subtitles, 25 * rows + 7 * bool(rows)
+    later_lines_px = 26 * text.count("<br>")
+    title_px = 34 + later_lines_px if text else 0
+    above, below = subtitle_px + legend_px, 60
+    fig.update_layout(margin={"t": above + title_px + 16, "b": below, "l": 60})
+    if fig.layout.margin.r is None:
+        fig.update_layout(margin_r=24)
+    if subtitles and legend_px:
+        plot_px = max(fig.layout.height - above - title_px - below, 1)
+        fig.update_layout(legend_y=1 + subtitle_px / plot_px)
+    if text:  # Plotly anchors a title by its first line
+        pad = {"b": above + 8 + later_lines_px}
+        fig.update_layout(title={"y": 1, "yref": "paper", "yanchor": "bottom", "pad": pad})
+
+
+def _legend_rows(fig: go.Figure, width_px: int = 800) -> int:
+    """How many rows a horizontal legend takes in a figure about ``width_px`` wide; 0 for none."""
+    shown = [t for t in fig.data if t.showlegend is not False and t.visible in (None, True)]
+    has_one = len(shown) > 1 or any(t.showlegend for t in shown)
+    if fig.layout.showlegend is False or not (has_one or fig.layout.showlegend):
+        return 0
+    return math.ceil(sum(50 + 9 * len(t.name or "trace 0") for t in shown) / width_px)
 
 
 def _label_ends(fig: go.Figure) -> None:
     """Name each line at its last point, in its colour, and drop the legend."""
     lines = [t for t in fig.data if t.type == "scatter" and t.name and t.x is not None and len(t.x)]
-    for position, trace in enumerate(lines):
-        colour = trace.line.color or CYCLE[position % len(CYCLE)]
+    shifts = _apart([float(t.y[-1]) for t in lines], _span(lines), 0.7 * fig.layout.height)
+    for position, (trace, shift_px) in enumerate(zip(lines, shifts, strict=True)):
         fig.add_annotation(
             x=trace.x[-1],
             y=trace.y[-1],
             xref=trace.xaxis or "x",
             yref=trace.yaxis or "y",
             text=trace.name,
-            font={"color": colour},
+            font={"color": trace.line.color or CYCLE[position % len(CYCLE)]},
             showarrow=False,
             xanchor="left",
             xshift=8,
+            yshift=shift_px,
         )
     longest = max((len(t.name) for t in lines), default=0)
     fig.update_layout(showlegend=False, margin_r=30 + 9 * longest)
+
+
+def _span(lines: Sequence[Any]) -> float:
+    values = [float(v) for trace in lines for v in trace.y if v is not None and math.isfinite(v)]
+    return (max(values) - min(values)) if values else 0.0
+
+
+def _apart(heights: Sequence[float], span: float, plot_px: float, gap_px: float = 21) -> list[int]:
+    """Pixel shifts that keep labels at ``heights`` (data units) at least ``gap_px`` apart."""
+    scale = plot_px / span if span else 0.0
+    placed, shifts = -math.inf, [0] * len(heights)
+    for index in sorted(range(len(heights)), key=heights.__getitem__):
+        wanted = heights[index] * scale
+        placed = max(wanted, placed + gap_px)
+        shifts[index] = round(placed - wanted)
+    return shifts
