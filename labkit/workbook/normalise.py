@@ -1,0 +1,133 @@
+"""A notebook as it is committed: outputs kept, everything that differs from run to run dropped.
+
+Dropped: papermill's and nbclient's traces, the state of widgets and the views onto it, what an
+editor remembers about the screen, the injected parameters. Kept: sources, cell ids, tags, slide
+types, outputs. Execution counts become 1, 2, 3 …, and neighbouring stream outputs one, standard
+output first. Two runs of a deterministic notebook then come out byte for byte the same.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+MADE_BY_PAPERMILL = frozenset({"injected-parameters", "papermill-error-cell-tag"})
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+_NOTEBOOK_NOISE = ("papermill", "widgets", "signature", "orig_nbformat")
+_LANGUAGE = ("file_extension", "mimetype", "name", "nbconvert_exporter", "pygments_lexer")
+_CELL_NOISE = ("papermill", "execution", "ExecuteTime", "collapsed", "scrolled", "trusted")
+_VIEW_DEFAULTS: dict[str, Any] = {"editable": True, "deletable": True}
+
+
+def normalise(notebook: NotebookNode) -> NotebookNode:
+    """A copy of ``notebook`` in its committed form; normalising twice changes nothing more."""
+    clean = copy.deepcopy(notebook)
+    clean.cells = [cell for cell in clean.cells if not made_by_papermill(cell)]
+    _clean_notebook_metadata(clean.metadata)
+    count = 0
+    for cell in clean.cells:
+        cell.metadata = type(cell.metadata)(cell_metadata(cell.metadata))
+        if cell.cell_type != "code":
+            continue
+        cell.outputs = clean_outputs(cell.outputs)
+        ran = cell.get("execution_count") is not None or bool(cell.outputs)
+        count += ran
+        cell.execution_count = count if ran else None
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = cell.execution_count
+    return clean
+
+
+def dumps(notebook: NotebookNode) -> str:
+    """The notebook's file as text: sorted keys, one space of indent, a newline at the end."""
+    import nbformat
+
+    return nbformat.writes(notebook).rstrip("\n") + "\n"
+
+
+def made_by_papermill(cell: NotebookNode) -> bool:
+    """Whether papermill put the cell in: injected parameters, or the banner of a failure."""
+    return bool(MADE_BY_PAPERMILL & set(cell.get("metadata", {}).get("tags", [])))
+
+
+def without_traces(notebook: NotebookNode) -> NotebookNode:
+    """A copy of an executed notebook without papermill's metadata; all else as it ran.
+
+    This is what ``results/`` holds: the injected parameters and the widgets' state stay, since
+    an export needs them; times and paths go to ``run.json``.
+    """
+    clean = copy.deepcopy(notebook)
+    clean.metadata.pop("papermill", None)
+    for cell in clean.cells:
+        for name in ("papermill", "execution"):
+            cell.metadata.pop(name, None)
+        if not cell.metadata.get("tags", True):
+            del cell.metadata["tags"]
+    return clean
+
+
+def _clean_notebook_metadata(metadata: NotebookNode) -> None:
+    for name in _NOTEBOOK_NOISE:
+        metadata.pop(name, None)
+    language = metadata.get("language_info", {})
+    for name in [name for name in language if name not in _LANGUAGE]:
+        del language[name]
+    kernel = metadata.get("kernelspec", {})
+    if kernel.get("name") == "python3":  # its display name differs from machine to machine
+        kernel.update(display_name="Python 3 (ipykernel)", language="python")
+
+
+def cell_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    """A cell's metadata without what running or looking at the cell leaves there."""
+    kept = {
+        name: value
+        for name, value in metadata.items()
+        if name not in _CELL_NOISE and value != _VIEW_DEFAULTS.get(name)
+    }
+    if "jupyter" in kept:
+        kept["jupyter"] = {k: v for k, v in kept["jupyter"].items() if k != "outputs_hidden"}
+    if not kept.get("slideshow", {}).get("slide_type", "x"):
+        del kept["slideshow"]
+    return {name: value for name, value in kept.items() if value not in ([], {})}
+
+
+def clean_outputs(outputs: Iterable[NotebookNode]) -> list[NotebookNode]:
+    """Outputs with neighbouring streams merged and views onto widgets taken out.
+
+    A widget's text (what a page without the widget shows, and what nbval compares) stays.
+    """
+    merged: list[NotebookNode] = []
+    pending: dict[str, NotebookNode] = {}
+    for output in outputs:
+        if output.output_type == "stream":
+            name = output.name
+            if name in pending:
+                pending[name].text += output.text
+            else:
+                pending[name] = output
+            continue
+        merged += _in_order(pending)
+        pending = {}
+        if not _only_widget_view(output):
+            merged.append(output)
+    return merged + _in_order(pending)
+
+
+def _in_order(streams: dict[str, NotebookNode]) -> list[NotebookNode]:
+    """Standard output before standard error: which of the two arrives first is chance."""
+    return [streams[name] for name in sorted(streams, reverse=True)]
+
+
+def _only_widget_view(output: NotebookNode) -> bool:
+    """Take the widget view out of ``output``; True where nothing else is left of it."""
+    data = output.get("data")
+    if not data or WIDGET_VIEW not in data:
+        return False
+    del data[WIDGET_VIEW]
+    return not data

@@ -1,0 +1,125 @@
+"""results/: whole folders or none, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.workbook import results
+
+FILES = {"zero.ipynb": "{}", "claims.json": '[{"id": "a"}]', "figures/01.json": "{}"}
+SCALARS = st.one_of(st.integers(), st.booleans(), st.floats(allow_nan=False), st.text(max_size=90))
+NAMES = st.from_regex(r"[a-z][a-z_0-9]{0,20}", fullmatch=True)
+
+
+def put(root: Path, slug: str = "default", fingerprint: str = "one") -> Path:
+    meta = {"parameters": {"seed": 0}, "fingerprint": fingerprint}
+    return results.store(root, "zero", slug, FILES, meta)
+
+
+def names_under(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_stored_result_reads_back(tmp_path: Path) -> None:
+    put(tmp_path, "seed=3")
+    put(tmp_path)
+    first, second = results.records(tmp_path)
+    assert (first.slug, second.slug) == ("default", "seed=3")
+    assert first.parameters == {"seed": 0}
+    assert first.claims == [{"id": "a"}]
+    assert first.notebook.read_text() == "{}"
+    assert names_under(first.folder) == {*FILES, "run.json"}
+
+
+def test_storing_again_leaves_no_trace_of_the_old_result_or_of_the_building(tmp_path: Path) -> None:
+    put(tmp_path, fingerprint="old")
+    put(tmp_path, fingerprint="new")
+    [record] = results.records(tmp_path)
+    assert record.meta["fingerprint"] == "new"
+    inside = names_under(results.results_folder(tmp_path))
+    assert inside == {f"zero/default/{name}" for name in (*FILES, "run.json")}
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut short", "no run.json", "broken run.json"])
+def test_a_damaged_folder_is_no_result(tmp_path: Path, harm: str) -> None:
+    folder = put(tmp_path)
+    if harm == "missing":
+        (folder / "figures/01.json").unlink()
+    elif harm == "cut short":
+        (folder / "claims.json").write_text("")
+    elif harm == "no run.json":
+        (folder / "run.json").unlink()
+    else:
+        (folder / "run.json").write_text((folder / "run.json").read_text()[:40])
+    assert results.records(tmp_path) == []
+
+
+@pytest.mark.parametrize("crash_at", [0, 1, 2])
+def test_a_crash_at_any_step_leaves_the_old_result_the_new_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash_at: int
+) -> None:
+    """Stops at each of the operations that change the tree, as kill -9 would."""
+    put(tmp_path, fingerprint="old")
+    steps = iter(range(99))
+
+    def stopping(real: Any) -> Any:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if next(steps) == crash_at:
+                raise KeyboardInterrupt
+            return real(*args, **kwargs)
+
+        return step
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", stopping(os.rename))
+        patch.setattr(shutil, "rmtree", stopping(shutil.rmtree))
+        with pytest.raises(KeyboardInterrupt):
+            put(tmp_path, fingerprint="new")
+    seen = [record.meta["fingerprint"] for record in results.records(tmp_path)]
+    assert seen == {0: ["old"], 1: [], 2: ["new"]}[crash_at]
+    results.sweep_scratch(tmp_path)
+    put(tmp_path, fingerprint="newer")
+    assert [record.meta["fingerprint"] for record in results.records(tmp_path)] == ["newer"]
+    assert not (results.results_folder(tmp_path) / ".tmp").exists() or not names_under(
+        results.results_folder(tmp_path) / ".tmp"
+    )
+
+
+def test_a_later_success_removes_the_failure(tmp_path: Path) -> None:
+    folder = results.store_failure(tmp_path, "zero", "default", {"zero.ipynb": "{}"})
+    assert folder == tmp_path / "results/.failed/zero/default"
+    assert results.records(tmp_path) == []
+    other = results.store_failure(tmp_path, "zeus", "seed=1", {"zeus.ipynb": "{}"})
+    put(tmp_path)
+    assert not folder.parent.exists()
+    assert other.is_dir()
+
+
+@given(st.dictionaries(NAMES, SCALARS, max_size=8))
+def test_a_slug_is_one_safe_file_name(overrides: dict[str, Any]) -> None:
+    slug = results.slug_of(overrides)
+    assert Path(slug).name == slug
+    assert 0 < len(slug.encode()) <= 200
+    assert not slug.startswith(".")
+    assert slug.isprintable()
+
+
+@given(st.dictionaries(NAMES, st.integers(), max_size=30), st.dictionaries(NAMES, st.integers()))
+def test_different_parameters_have_different_slugs(
+    one: dict[str, int], other: dict[str, int]
+) -> None:
+    assert (results.slug_of(one) == results.slug_of(other)) == (one == other)
+
+
+def test_run_json_lists_every_file_with_its_size(tmp_path: Path) -> None:
+    folder = put(tmp_path)
+    listed = json.loads((folder / "run.json").read_text())["files"]
+    assert listed == {name: (folder / name).stat().st_size for name in FILES}
