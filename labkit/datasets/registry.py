@@ -1,0 +1,202 @@
+"""The registry of published datasets, ``data/datasets.yaml``, validated and searchable."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    field_validator,
+)
+
+from labkit.errors import BadFile, UsageError
+from labkit.files import line_of, load_yaml, project_root, validate
+
+REGISTRY = "data/datasets.yaml"
+
+
+def _inside(path: str) -> str:
+    """Refuse a path that could leave the folder it is joined to."""
+    parts = PurePosixPath(path).parts
+    if path != "/".join(parts) or path.startswith("/") or ".." in parts or "\\" in path:
+        raise ValueError("not a plain relative path (no leading '/', '..', '.', '\\' or '//')")
+    return path
+
+
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+RelativePath = Annotated[str, StringConstraints(min_length=1), AfterValidator(_inside)]
+Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+/\S+$")]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PublishedFile(_Record):
+    """One file of a dataset: where it is published and what its bytes must be."""
+
+    path: RelativePath
+    url: Url
+    sha256: Sha256
+    size_bytes: Annotated[int, Field(alias="bytes", strict=True, ge=0)]
+    standin: RelativePath | None = None
+
+
+class Dataset(_Record):
+    """A published dataset: origin, licence, the paper to cite, and its files."""
+
+    title: Text
+    origin: Url
+    commit: Commit
+    licence: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.+() -]+$")]
+    citation: Text
+    notes: Text
+    files: Annotated[tuple[PublishedFile, ...], Field(min_length=1)]
+    _name: str = PrivateAttr(default="")
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def repository(self) -> str:
+        """The origin without its scheme and host: ``owner/name``."""
+        return self.origin.split("//", 1)[1].split("/", 1)[1].removesuffix(".git")
+
+    @field_validator("files")
+    @classmethod
+    def _paths_differ(cls, files: tuple[PublishedFile, ...]) -> tuple[PublishedFile, ...]:
+        seen: set[str] = set()
+        for file in files:
+            if file.path in seen:
+                raise ValueError(f"two files with the path {file.path!r}")
+            seen.add(file.path)
+        return files
+
+    def file(self, path: str) -> PublishedFile:
+        """The file called ``path``, or the only one whose path ends so (at a ``/``).
+
+        Raises:
+            UsageError: there is none, or there are several; the message lists the nearest.
+        """
+        exact = [file for file in self.files if file.path == path]
+        ending = exact or [file for file in self.files if file.path.endswith(f"/{path}")]
+        if len(ending) == 1:
+            return ending[0]
+        if ending:
+            among = ", ".join(file.path for file in ending)
+            raise UsageError(
+                f"{path!r} names {len(ending)} files of {self.name}: {among}; "
+                "write one more folder of the path"
+            )
+        near = _near(path, (file.path for file in self.files))
+        raise UsageError(
+            f"dataset {self.name} has no file {path!r}{near} "
+            f"`labkit data show {self.name}` lists its {len(self.files)} files"
+        )
+
+
+class Registry(_Record):
+    """All the datasets by name."""
+
+    datasets: dict[Name, Dataset]
+
+    def model_post_init(self, _context: object) -> None:
+        for name, dataset in self.datasets.items():
+            dataset._name = name
+
+    def dataset(self, name: str) -> Dataset:
+        """The dataset called ``name``.
+
+        Raises:
+            UsageError: there is none; the message lists the nearest and all there are.
+        """
+        if name in self.datasets:
+            return self.datasets[name]
+        near = _near(name, self.datasets)
+        raise UsageError(f"no dataset {name!r}{near} There are: {', '.join(self.datasets)}")
+
+    def find(self, reference: str) -> tuple[Dataset, PublishedFile]:
+        """The dataset and file of a ``name/path`` reference.
+
+        Raises:
+            UsageError: it names no dataset, no file, or several.
+        """
+        name, slash, path = reference.partition("/")
+        dataset = self.dataset(name)
+        if not slash or not path:
+            raise UsageError(
+                f"{reference!r} names a dataset, not a file: write {name}/PATH; "
+                f"`labkit data show {name}` lists its {len(dataset.files)} files"
+            )
+        return dataset, dataset.file(path)
+
+
+def load_registry(root: Path | None = None) -> Registry:
+    """The registry of the workbook at ``root`` (default: the one around the working directory).
+
+    Raises:
+        BadFile: it is missing or malformed; names the line, the field and what is wrong.
+    """
+    path = (root or project_root()) / REGISTRY
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        raise BadFile(path, "the file is missing") from None
+    return _load(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=8)
+def _load(path: Path, _modified_ns: int, _size_bytes: int) -> Registry:
+    tree = load_yaml(path)
+    if not isinstance(tree, dict):
+        raise BadFile(path, "not a registry", line=1, valid="a mapping with the key 'datasets'")
+    registry = validate(path, tree, Registry)
+    _refuse_shared_standins(path, tree, registry)
+    return registry
+
+
+def _refuse_shared_standins(path: Path, tree: object, registry: Registry) -> None:
+    """A stand-in has the columns of one published file: two files sharing one is a mistake."""
+    taken: dict[str, str] = {}
+    for name, dataset in registry.datasets.items():
+        for index, file in enumerate(dataset.files):
+            if file.standin is None:
+                continue
+            if file.standin in taken:
+                where = ("datasets", name, "files", index, "standin")
+                raise BadFile(
+                    path,
+                    f"already the stand-in of {taken[file.standin]}",
+                    line=line_of(tree, where),
+                    field=".".join(map(str, where)),
+                    value=file.standin,
+                    valid="a file of its own",
+                )
+            taken[file.standin] = f"{name}/{file.path}"
+
+
+def _near(wanted: str, known: Iterable[str]) -> str:
+    """A ``: did you mean …?`` with the names most like ``wanted``, or a full stop."""
+    names = list(known)
+    ends = {name.rpartition("/")[2]: name for name in names}
+    close = difflib.get_close_matches(wanted, names, n=3, cutoff=0.6)
+    close += [ends[end] for end in difflib.get_close_matches(Path(wanted).name, ends, n=3)]
+    found = list(dict.fromkeys(close))[:3]
+    return f": did you mean {' or '.join(found)}?" if found else "."

@@ -1,0 +1,230 @@
+"""What a notebook reads: a dataset as published, or, openly, its stand-in. Never a mixture."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.datasets.store import Copy, DatasetUnavailable, locate, obtain
+from labkit.errors import LabkitError, UsageError
+from labkit.files import project_root
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from labkit.datasets.registry import Dataset, PublishedFile
+
+QUIET = "border-left:3px solid #767676;padding:2px 10px;color:inherit;font-size:90%"
+LOUD = (
+    "border:4px solid #000;border-left-width:16px;background:#ffd24d;color:#000;"
+    "padding:10px 14px;margin:6px 0;font-size:105%"
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Source:
+    """The files of one dataset that a notebook asked for, all published or all stand-in.
+
+    ``files`` maps the published path of each file that is here to where it is; for a stand-in
+    ``reason`` says why the published files could not be had, and a file that has no stand-in
+    is in ``asked`` but not in ``files``.
+    """
+
+    dataset: Dataset
+    asked: tuple[str, ...]
+    files: Mapping[str, Path]
+    is_standin: bool
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.dataset.name
+
+    def has(self, file: str) -> bool:
+        """Whether :meth:`path` would find ``file`` (a stand-in may lack it)."""
+        return self.dataset.file(file).path in self.files
+
+    def path(self, file: str) -> Path:
+        """Where ``file`` (a published path, or its unambiguous end) is on this machine.
+
+        Raises:
+            UsageError: the dataset has no such file.
+            LabkitError: this source does not hold it: not asked for, or no stand-in.
+        """
+        path = self.dataset.file(file).path
+        if path in self.files:
+            return self.files[path]
+        if path not in self.asked:
+            raise LabkitError(
+                f"{self.name}/{path} was not asked for: this source was opened for "
+                f"{', '.join(self.asked)}; add it to the files it is opened for"
+            )
+        raise LabkitError(
+            f"{self.name}/{path} has no stand-in, and the published file was not to be had: "
+            f"{self.reason}; `labkit data fetch {self.name}` downloads it, and "
+            "source.has(file) tells beforehand"
+        )
+
+    def frame(self, file: str) -> pd.DataFrame:
+        """``file``, a CSV file, as a table; lines of a stand-in that start with # are skipped."""
+        import pandas as pd
+
+        return pd.read_csv(
+            self.path(file),
+            comment="#" if self.is_standin else None,
+            float_precision="round_trip",
+        )
+
+    def __repr__(self) -> str:
+        return f"Source({self.name!r}, {'stand-in' if self.is_standin else 'published'})"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """The banner: one quiet line for published data, a loud box for a stand-in."""
+        if self.is_standin:
+            return _standin_banner(self)
+        return _published_banner(self.dataset)
+
+
+def source(name: str, files: Sequence[str] | None = None, root: Path | None = None) -> Source:
+    """The files of dataset ``name`` as published; where one cannot be had, all as stand-ins.
+
+    ``name`` may also be one file, ``dataset/path``. ``files`` defaults to all of the dataset.
+
+    Raises:
+        UsageError: no such dataset or file.
+        CorruptDownload: a file is there but is not the published one; never replaced silently.
+    """
+    root = root or project_root()
+    dataset, chosen = _select(name, files, root)
+    asked = tuple(file.path for file in chosen)
+    try:
+        published = {file.path: obtain(dataset, file, root) for file in chosen}
+    except DatasetUnavailable as unavailable:
+        ours = {file.path: path for file, path in _standins(dataset, chosen, root)}
+        return Source(
+            dataset=dataset, asked=asked, files=ours, is_standin=True, reason=unavailable.reason
+        )
+    return Source(dataset=dataset, asked=asked, files=published, is_standin=False)
+
+
+def available(name: str, files: Sequence[str] | None = None, root: Path | None = None) -> bool:
+    """Whether the published files are all on this machine and intact; downloads nothing."""
+    root = root or project_root()
+    dataset, chosen = _select(name, files, root)
+    return all(_usable(locate(dataset, file, root)) for file in chosen)
+
+
+def fingerprint(name: str, files: Sequence[str] | None = None, root: Path | None = None) -> str:
+    """What :func:`source` would give without downloading, as text that changes when that does.
+
+    A hash of the registry's hashes where the published files are here; ``stand-in:`` and a hash
+    of the stand-in files where one is missing; ``corrupt:`` and a hash of what was found where
+    the mirror holds other bytes, in which case :func:`source` raises.
+    """
+    root = root or project_root()
+    dataset, chosen = _select(name, files, root)
+    found = [(file, locate(dataset, file, root)) for file in chosen]
+    corrupt = [(f.path, c.content.sha256) for f, c in found if c is not None and not c.intact]
+    if corrupt:
+        return f"corrupt:{_digest(corrupt)}"
+    if all(copy is not None for _, copy in found):
+        return _digest((file.path, file.sha256) for file in chosen)
+    ours = _standins(dataset, chosen, root)
+    return "stand-in:" + _digest((f.path, _sha256(path)) for f, path in ours)
+
+
+def needed(entries: Iterable[str], root: Path | None = None) -> dict[str, tuple[str, ...]]:
+    """The files a notebook's ``labkit.datasets`` entries ask for, by dataset.
+
+    An entry is a dataset's name (all its files) or ``name/path`` (that file).
+
+    Raises:
+        UsageError: an entry names no dataset or file.
+    """
+    root = root or project_root()
+    wanted: dict[str, dict[str, None]] = {}
+    for entry in entries:
+        dataset, chosen = _select(entry, None, root)
+        wanted.setdefault(dataset.name, {}).update(dict.fromkeys(file.path for file in chosen))
+    return {name: tuple(sorted(paths)) for name, paths in wanted.items()}
+
+
+def _select(
+    name: str, files: Sequence[str] | None, root: Path
+) -> tuple[Dataset, tuple[PublishedFile, ...]]:
+    from labkit.datasets.registry import load_registry
+
+    registry = load_registry(root)
+    if "/" in name:
+        if files is not None:
+            raise UsageError(f"{name!r} is one file: name the dataset alone to choose its files")
+        dataset, file = registry.find(name)
+        return dataset, (file,)
+    dataset = registry.dataset(name)
+    if isinstance(files, str):
+        raise UsageError(f"files={files!r}: give a list of files, such as [{files!r}]")
+    if files is None:
+        return dataset, dataset.files
+    if not files:
+        raise UsageError(f"no files of {name} asked for: name at least one, or leave it out")
+    chosen = {file.path: file for file in map(dataset.file, files)}
+    return dataset, tuple(chosen[path] for path in sorted(chosen))
+
+
+def _standins(
+    dataset: Dataset, files: Iterable[PublishedFile], root: Path
+) -> list[tuple[PublishedFile, Path]]:
+    ours = [(file, root / file.standin) for file in files if file.standin is not None]
+    for file, path in ours:
+        if not path.is_file():
+            raise LabkitError(
+                f"{file.standin}, the stand-in of {dataset.name}/{file.path}, is missing: "
+                "restore it, or run the script in data/profiles/ that makes it"
+            )
+    return ours
+
+
+def _usable(copy: Copy | None) -> bool:
+    return copy is not None and copy.intact
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _digest(pairs: Iterable[tuple[str, str]]) -> str:
+    return hashlib.sha256(repr(sorted(pairs)).encode()).hexdigest()
+
+
+def _published_banner(dataset: Dataset) -> dict[str, Any]:
+    credit = f"{dataset.repository} at {dataset.commit[:7]}, {dataset.licence}"
+    link = f'<a href="{escape(dataset.origin)}/tree/{dataset.commit}">{escape(credit)}</a>'
+    return {
+        "text/plain": f"Published data: {dataset.title} ({credit})",
+        "text/html": f'<div style="{QUIET}">Published data: {escape(dataset.title)} ({link})</div>',
+    }
+
+
+def _standin_banner(source: Source) -> dict[str, Any]:
+    dataset = source.dataset
+    absent = [path.rpartition("/")[2] for path in source.asked if path not in source.files]
+    lead = (
+        f"these are not the published measurements ({dataset.title}); "
+        "claims on it read 'not judged'."
+    )
+    why = f"Why: {source.reason}. To use the published data: labkit data fetch {dataset.name}"
+    without = f"Without a stand-in, so left out: {', '.join(absent)}." if absent else ""
+    lines = [line for line in (why, without) if line]
+    return {
+        "text/plain": "\n".join([f"!!! STAND-IN DATA: {lead}", *lines]),
+        "text/html": (
+            f'<div role="alert" style="{LOUD}"><strong style="font-size:130%">&#9888; STAND-IN '
+            f"DATA</strong><br><strong>{escape(lead[:1].upper() + lead[1:])}</strong>"
+            + "".join(f"<br>{escape(line)}" for line in lines)
+            + "</div>"
+        ),
+    }

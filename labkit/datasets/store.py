@@ -1,0 +1,237 @@
+"""Files of datasets on this machine: cache, mirror, download; nothing passes unhashed."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from labkit.errors import LabkitError, UsageError
+from labkit.files import project_root
+
+if TYPE_CHECKING:
+    from labkit.datasets.registry import Dataset, PublishedFile
+
+LOCK_WAIT_S = 60.0
+
+logger = logging.getLogger("labkit.datasets")
+
+
+class DatasetUnavailable(LabkitError):  # noqa: N818
+    """A published file is neither in the cache nor in the mirror and cannot be downloaded."""
+
+    def __init__(self, name: str, path: str, reason: str) -> None:
+        self.name, self.path, self.reason = name, path, reason
+        super().__init__(
+            f"{name}/{path} is not to be had: it is not in the cache, "
+            f"{_mirror_in_words()}, and it was not downloaded: {reason}. "
+            f"With a network, `labkit data fetch {name}` downloads it; else set "
+            "LABKIT_DATA_MIRROR to a folder that holds it as <dataset>/<path>"
+        )
+
+
+class CorruptDownload(LabkitError):  # noqa: N818
+    """The bytes found are not the published ones."""
+
+    def __init__(
+        self, name: str, file: PublishedFile, found: Content, *, origin: str, advice: str
+    ) -> None:
+        self.name, self.path, self.origin = name, file.path, origin
+        self.expected_sha256, self.found_sha256 = file.sha256, found.sha256
+        super().__init__(
+            f"{name}/{file.path} from {origin} is not the published file: "
+            f"expected sha256 {file.sha256} ({file.size_bytes} bytes), "
+            f"found {found.sha256} ({found.size_bytes} bytes). {advice}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What a file holds, by hash and size."""
+
+    sha256: str
+    size_bytes: int
+
+    def matches(self, file: PublishedFile) -> bool:
+        return self.sha256 == file.sha256 and self.size_bytes == file.size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A copy of a published file on this machine, and whether it is the published one."""
+
+    where: Literal["cache", "mirror"]
+    path: Path
+    content: Content
+    intact: bool
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept: ``$LABKIT_CACHE``, else the system's cache folder."""
+    if configured := os.environ.get("LABKIT_CACHE"):
+        return Path(configured).expanduser().absolute()
+    import pooch
+
+    return Path(pooch.os_cache("labkit"))
+
+
+def mirror_folder(root: Path | None = None) -> Path | None:
+    """``$LABKIT_DATA_MIRROR``, where set; a relative one starts from the workbook's folder.
+
+    Raises:
+        UsageError: it is set but is no folder.
+    """
+    configured = os.environ.get("LABKIT_DATA_MIRROR")
+    if not configured:
+        return None
+    folder = (root or project_root()) / Path(configured).expanduser()
+    if not folder.is_dir():
+        raise UsageError(
+            f"LABKIT_DATA_MIRROR={configured} is not a folder (looked at {folder}); "
+            "point it at one laid out as <dataset>/<path>, or unset it"
+        )
+    return folder
+
+
+def offline() -> bool:
+    """Whether ``LABKIT_OFFLINE`` forbids the network."""
+    return os.environ.get("LABKIT_OFFLINE", "").lower() not in ("", "0", "false", "no")
+
+
+def cache_path(dataset: Dataset, file: PublishedFile) -> Path:
+    """Where the cache keeps the file, by commit so that two versions never meet."""
+    return cache_folder() / "datasets" / dataset.name / dataset.commit[:12] / file.path
+
+
+def copies(dataset: Dataset, file: PublishedFile, root: Path) -> Iterator[Copy]:
+    """The copies on this machine, the cache's first, each hashed as it is reached."""
+    places: list[tuple[Literal["cache", "mirror"], Path]] = [("cache", cache_path(dataset, file))]
+    if (mirror := mirror_folder(root)) is not None:
+        places.append(("mirror", mirror / dataset.name / file.path))
+    for where, path in places:
+        content = _content(path)
+        if content is not None:
+            yield Copy(where=where, path=path, content=content, intact=content.matches(file))
+
+
+def locate(dataset: Dataset, file: PublishedFile, root: Path) -> Copy | None:
+    """The copy that :func:`obtain` would use without the network, or None.
+
+    A damaged copy in the cache counts for nothing (it can be fetched again); one in the mirror
+    comes back with ``intact=False``, since somebody put it there.
+    """
+    usable = (c for c in copies(dataset, file, root) if c.intact or c.where == "mirror")
+    return next(usable, None)
+
+
+def open_file(reference: str, root: Path | None = None) -> Path:
+    """The published file ``dataset/path``, checked against its hash; downloaded where need be.
+
+    Raises:
+        UsageError: no such dataset or file.
+        DatasetUnavailable: it is nowhere on this machine and cannot be downloaded.
+        CorruptDownload: the mirror or the published address serves other bytes.
+    """
+    from labkit.datasets.registry import load_registry
+
+    root = root or project_root()
+    return obtain(*load_registry(root).find(reference), root)
+
+
+def obtain(dataset: Dataset, file: PublishedFile, root: Path) -> Path:
+    """:func:`open_file` for a file already looked up in the registry."""
+    copy = locate(dataset, file, root)
+    if copy is None:
+        return _fetch(dataset, file)
+    if copy.intact:
+        return copy.path
+    raise CorruptDownload(
+        dataset.name,
+        file,
+        copy.content,
+        origin=str(copy.path),
+        advice="The mirror was left as it is: replace the file there, "
+        "or unset LABKIT_DATA_MIRROR to download it.",
+    )
+
+
+def _fetch(dataset: Dataset, file: PublishedFile) -> Path:
+    """Download into the cache, one process at a time, whole and verified or not at all."""
+    if offline():
+        raise DatasetUnavailable(dataset.name, file.path, "LABKIT_OFFLINE forbids it")
+    from filelock import FileLock, Timeout
+
+    target = cache_path(dataset, file)
+    lock = cache_folder() / "locks" / f"{file.sha256[:16]}.lock"
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(lock, timeout=LOCK_WAIT_S):
+            return _fetch_alone(dataset, file, target)
+    except Timeout:
+        reason = f"another process has been fetching it for {LOCK_WAIT_S:g} s"
+        raise DatasetUnavailable(dataset.name, file.path, reason) from None
+    except OSError as error:
+        reason = (
+            f"the cache cannot be written ({error.strerror}: {error.filename}); set LABKIT_CACHE"
+        )
+        raise DatasetUnavailable(dataset.name, file.path, reason) from None
+
+
+def _fetch_alone(dataset: Dataset, file: PublishedFile, target: Path) -> Path:
+    from labkit.datasets.download import DownloadError, download
+
+    found = _content(target)
+    if found is not None:
+        if found.matches(file):
+            return target  # fetched by another process while this one waited
+        logger.warning("the cached %s/%s is damaged: fetching it again", dataset.name, file.path)
+        target.unlink()
+    partial = cache_folder() / "partial" / file.sha256
+    partial.parent.mkdir(exist_ok=True)
+    partial.unlink(missing_ok=True)  # left by a process that was killed
+    try:
+        download(file.url, partial, file.size_bytes, label=target.name)
+        content = _content(partial)
+        assert content is not None
+        if not content.matches(file):
+            raise CorruptDownload(
+                dataset.name,
+                file,
+                content,
+                origin=file.url,
+                advice="Nothing was kept. Try `labkit data fetch "
+                f"{dataset.name}` again; if it repeats, look for a proxy or sign-in page that "
+                "answers in the server's place.",
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(partial, target)
+    except DownloadError as failure:
+        raise DatasetUnavailable(dataset.name, file.path, str(failure)) from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def _content(path: Path) -> Content | None:
+    """Hash and size of a file, or None where there is none.
+
+    Raises:
+        LabkitError: it is there but cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            return Content(sha256=sha256, size_bytes=stream.tell())
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except OSError as error:
+        raise LabkitError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _mirror_in_words() -> str:
+    configured = os.environ.get("LABKIT_DATA_MIRROR")
+    return f"not in the mirror {configured}" if configured else "no mirror is set"
