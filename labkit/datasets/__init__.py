@@ -14,7 +14,7 @@ workbook), ``LABKIT_CACHE`` (instead of the system's cache folder), ``LABKIT_OFF
 try the network).
 """
 
-from labkit.datasets.sources import Source, available, fingerprint, needed, source
+from labkit.datasets.sources import Source, available, fetch, fingerprint, needed, source
 from labkit.datasets.store import (
     CorruptDownload,
     DatasetUnavailable,
@@ -29,6 +29,7 @@ __all__ = [
     "Source",
     "available",
     "cache_folder",
+    "fetch",
     "fingerprint",
     "mirror_folder",
     "needed",

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 CONNECT_S = 3.0  # for one address of the host
@@ -127,7 +127,7 @@ def _watch(transfer: _Transfer, size_bytes: int, label: str) -> None:
         raise _explained(transfer.error)
 
 
-def _progress_bar(size_bytes: int, label: str):  # type: ignore[no-untyped-def]
+def _progress_bar(size_bytes: int, label: str) -> Any:
     from tqdm import tqdm
 
     return tqdm(

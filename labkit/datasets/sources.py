@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.datasets.store import Copy, DatasetUnavailable, locate, obtain
+from labkit.datasets.store import Copy, CorruptDownload, DatasetUnavailable, locate, obtain
 from labkit.errors import LabkitError, UsageError
 from labkit.files import project_root
 
@@ -109,6 +109,25 @@ def source(name: str, files: Sequence[str] | None = None, root: Path | None = No
             dataset=dataset, asked=asked, files=ours, is_standin=True, reason=unavailable.reason
         )
     return Source(dataset=dataset, asked=asked, files=published, is_standin=False)
+
+
+def fetch(
+    name: str, files: Sequence[str] | None = None, root: Path | None = None
+) -> list[LabkitError]:
+    """Have the published files on this machine, downloading what is missing.
+
+    Returns what went wrong, file by file (nothing when all are here): one failure does not keep
+    the other files from being fetched.
+    """
+    root = root or project_root()
+    dataset, chosen = _select(name, files, root)
+    problems: list[LabkitError] = []
+    for file in chosen:
+        try:
+            obtain(dataset, file, root)
+        except (DatasetUnavailable, CorruptDownload) as problem:
+            problems.append(problem)
+    return problems
 
 
 def available(name: str, files: Sequence[str] | None = None, root: Path | None = None) -> bool:

@@ -88,7 +88,8 @@ def mirror_folder(root: Path | None = None) -> Path | None:
     configured = os.environ.get("LABKIT_DATA_MIRROR")
     if not configured:
         return None
-    folder = (root or project_root()) / Path(configured).expanduser()
+    beside = (root or project_root()) / Path(configured).expanduser()
+    folder = Path(os.path.normpath(beside))
     if not folder.is_dir():
         raise UsageError(
             f"LABKIT_DATA_MIRROR={configured} is not a folder (looked at {folder}); "

@@ -1,0 +1,307 @@
+"""``labkit data``: which published data is here, what is missing, under which licence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from labkit.datasets.registry import Dataset, PublishedFile, Registry
+    from labkit.datasets.store import Copy
+    from labkit.errors import LabkitError
+
+data = typer.Typer(
+    name="data",
+    rich_markup_mode="rich",
+    help="""
+    Published datasets: what is here, what is missing, each licence.
+
+    Files come from the cache, else from the folder LABKIT_DATA_MIRROR names, else from their
+    published address; each is checked against its hash. Nothing fetched enters the repository.
+    Where a dataset cannot be had, notebooks run on stand-ins of ours and say so.
+
+    [bold]Examples[/bold]
+
+      [cyan]labkit data[/cyan]                              what is here
+      [cyan]labkit data fetch[/cyan]                        download what is missing
+      [cyan]labkit data fetch zeus-nsdi23[/cyan]            one dataset only
+      [cyan]labkit data show perseus-sosp24[/cyan]          files, units, licence, citation
+      [cyan]labkit data path zeus-nsdi23/summary_train.csv[/cyan]
+      [cyan]labkit data verify[/cyan]                       hash every copy again
+    """,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(data)
+
+
+def _complete_names(incomplete: str) -> list[str]:
+    """Dataset names for the shell; nothing where there is no workbook."""
+    from labkit.errors import LabkitError
+
+    try:
+        return [name for name in _registry().datasets if name.startswith(incomplete)]
+    except LabkitError:
+        return []
+
+
+@data.callback(invoke_without_command=True)
+def overview(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        _list()
+
+
+@data.command()
+def fetch(
+    names: list[str] = typer.Argument(
+        None,
+        metavar="NAME",
+        help="Datasets, or single files as NAME/FILE. Default: every dataset.",
+        autocompletion=_complete_names,
+    ),
+) -> None:
+    """Download what is missing, each file checked against its hash.
+
+    One that fails does not stop the others; the summary lists what failed, and the exit code is 1.
+
+    [bold]Examples[/bold]: [cyan]labkit data fetch[/cyan],
+    [cyan]labkit data fetch zeus-nsdi23/summary_train.csv[/cyan]
+    """
+    from labkit import datasets
+
+    problems: list[LabkitError] = []
+    for dataset, files in _chosen(names):
+        failed = datasets.fetch(dataset.name, [file.path for file in files])
+        problems += failed
+        _say(f"{dataset.name}: {len(files) - len(failed)} of {len(files)} files here")
+    if problems:
+        _report_failures(problems)
+        raise typer.Exit(1)
+
+
+@data.command()
+def show(
+    name: str = typer.Argument(metavar="NAME", autocompletion=_complete_names),
+) -> None:
+    """Show one dataset: origin, licence, what its columns and units are, and its files.
+
+    [bold]Example[/bold]: [cyan]labkit data show perseus-sosp24[/cyan]
+    """
+    from rich.padding import Padding
+
+    dataset = _registry().dataset(name)
+    console = _console()
+    console.print(f"[bold]{dataset.name}[/bold]  {dataset.title}", highlight=False)
+    console.print(f"origin    {dataset.origin} at {dataset.commit[:12]}", highlight=False)
+    console.print(f"licence   {dataset.licence}", highlight=False)
+    console.print(f"citation  {dataset.citation} (data/papers.bib)", highlight=False)
+    console.print(Padding(dataset.notes, (1, 0)), highlight=False)
+    console.print(_files_table(dataset))
+
+
+@data.command()
+def path(
+    reference: str = typer.Argument(metavar="NAME/FILE", autocompletion=_complete_names),
+) -> None:
+    """Print where one published file is on this machine, downloading it where need be.
+
+    The end of the file's path will do where only one file ends so.
+
+    [bold]Example[/bold]: [cyan]head "$(labkit data path zeus-nsdi23/summary_train.csv)"[/cyan]
+    """
+    from labkit import datasets
+
+    typer.echo(datasets.open(reference))
+
+
+@data.command()
+def verify(
+    names: list[str] = typer.Argument(
+        None,
+        metavar="NAME",
+        help="Datasets, or single files as NAME/FILE. Default: every dataset.",
+        autocompletion=_complete_names,
+    ),
+) -> None:
+    """Hash every copy on this machine again, in the cache and in the mirror.
+
+    Exit code 1 where one is not the published file; a missing file is no fault.
+    """
+    from labkit.datasets.store import copies
+
+    damaged: list[str] = []
+    intact = missing = 0
+    for dataset, files in _chosen(names):
+        for file in files:
+            found = list(copies(dataset, file, _root()))
+            damaged += [_damage(file, copy) for copy in found if not copy.intact]
+            intact += any(copy.intact for copy in found)
+            missing += not found
+    _say(f"{intact} files intact, {len(damaged)} damaged copies, {missing} not here")
+    if damaged:
+        _complain(damaged)
+        raise typer.Exit(1)
+
+
+def _damage(file: PublishedFile, copy: Copy) -> str:
+    remedy = "it is fetched again when next needed" if copy.where == "cache" else "replace it"
+    return (
+        f"{copy.path} ({copy.where}): expected sha256 {file.sha256} ({file.size_bytes} bytes), "
+        f"found {copy.content.sha256} ({copy.content.size_bytes} bytes); {remedy}"
+    )
+
+
+def _list() -> None:
+    from labkit.datasets.store import cache_folder, mirror_folder, offline
+
+    registry, root = _registry(), _root()
+    console = _console()
+    console.print(_overview_table(registry, root))
+    mirror = mirror_folder(root)
+    _say("`labkit data fetch` downloads what is missing; `labkit data show NAME` tells more.")
+    _say(f"cache   {cache_folder()}")
+    _say(f"mirror  {mirror or 'none (LABKIT_DATA_MIRROR is not set)'}")
+    if offline():
+        _say("network not tried (LABKIT_OFFLINE is set)")
+
+
+def _overview_table(registry: Registry, root: Path) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("dataset", no_wrap=True)
+    table.add_column("files", justify="right", no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    for heading in ("where", "licence", "cite", "stand-ins"):
+        table.add_column(heading)
+    for dataset in registry.datasets.values():
+        places = [_where(dataset, file, root) for file in dataset.files]
+        here = sum(where in ("cache", "mirror") for where in places)
+        table.add_row(
+            dataset.name,
+            f"{here}/{len(places)}",
+            f"{dataset.size_bytes:,}",
+            _counted(places),
+            dataset.licence,
+            dataset.citation,
+            str(sum(file.standin is not None for file in dataset.files) or "none"),
+        )
+    return table
+
+
+def _files_table(dataset: Dataset) -> Table:
+    """The files under their folders, so that long paths are not repeated."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("file", overflow="fold")
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("where", no_wrap=True)
+    above = ""
+    for file in dataset.files:
+        folder, _, name = file.path.rpartition("/")
+        if folder != above:
+            table.add_row(Text(f"{folder}/", style="bold"))
+            above = folder
+        where = _styled(_where(dataset, file, _root()))
+        table.add_row(Text(f"  {name}"), f"{file.size_bytes:,}", where)
+        if file.standin is not None:
+            table.add_row(Text(f"    stand-in: {file.standin}", style="dim"))
+    return table
+
+
+def _where(dataset: Dataset, file: PublishedFile, root: Path) -> str:
+    from labkit.datasets.store import locate
+
+    copy = locate(dataset, file, root)
+    if copy is None:
+        return "missing"
+    return copy.where if copy.intact else "damaged"
+
+
+def _styled(where: str, text: str = "") -> str:
+    style = {"missing": "yellow", "damaged": "bold red"}.get(where)
+    return f"[{style}]{text or where}[/{style}]" if style else text or where
+
+
+def _counted(places: Iterable[str]) -> str:
+    """For one place its name, for several each with its count: ``cache 4, missing 16``."""
+    counts = Counter(places)
+    if len(counts) == 1:
+        return _styled(next(iter(counts)))
+    return ", ".join(_styled(where, f"{where} {n}") for where, n in sorted(counts.items()))
+
+
+def _chosen(names: list[str] | None) -> list[tuple[Dataset, list[PublishedFile]]]:
+    """The datasets and files that command-line names ask for; every name is checked first."""
+    from labkit import datasets
+
+    registry = _registry()
+    wanted = datasets.needed(names or registry.datasets)
+    return [
+        (dataset, [dataset.file(path) for path in paths])
+        for dataset, paths in ((registry.dataset(name), paths) for name, paths in wanted.items())
+    ]
+
+
+def _report_failures(problems: list[LabkitError]) -> None:
+    """Files that failed for one reason share a line; a corrupt download is told in full."""
+    from labkit.datasets import DatasetUnavailable
+
+    reasons: dict[str, Counter[str]] = {}
+    told: list[str] = []
+    for problem in problems:
+        if isinstance(problem, DatasetUnavailable):
+            reasons.setdefault(problem.reason, Counter())[problem.name] += 1
+        else:
+            told.append(str(problem))
+    for reason, counts in reasons.items():
+        among = ", ".join(f"{count} of {name}" for name, count in counts.items())
+        told.append(f"{counts.total()} files not fetched ({among}): {reason}")
+    _complain(told)
+    if reasons:
+        typer.echo(
+            "Until they are here, notebooks run on stand-ins; run this again with a network, or "
+            "set LABKIT_DATA_MIRROR to a folder that holds the files as <dataset>/<path>.",
+            err=True,
+        )
+
+
+def _complain(lines: list[str]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, soft_wrap=True)
+    for line in lines:
+        console.print(Text("failed  ", style="bold red").append(line, style="not bold default"))
+
+
+def _say(line: str) -> None:
+    typer.echo(line)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()
+
+
+def _root() -> Path:
+    from labkit.files import project_root
+
+    return project_root()
+
+
+def _registry() -> Registry:
+    from labkit.datasets.registry import load_registry
+
+    return load_registry(_root())
