@@ -150,7 +150,8 @@ class Grid:
         return "\n".join(lines)
 
     def _wrapped(self, cell: str) -> list[str]:
-        return textwrap.wrap(cell, self.wrap, break_on_hyphens=False) or [""]
+        long = textwrap.wrap(cell, self.wrap, break_on_hyphens=False, break_long_words=False)
+        return long or [""]
 
     def _text_line(self, block: list[list[str]], index: int, widths: list[int]) -> str:
         parts = []
