@@ -71,7 +71,7 @@ class Paper:
         for key in (self.key, *keys):
             entry = _known(entries, key, self.root)
             lines = glance.of(self.root, key)
-            headers.append(_heading(entry, lines.marks))
+            headers.append(_heading(key, entry, lines.marks))
             columns.append([lines.rows[aspect] for aspect in glance.ASPECTS])
         rows = [list(row) for row in zip(*columns, strict=True)]
         grid = tables.Grid(
@@ -114,11 +114,11 @@ def title_markdown(entry: Entry) -> str:
     return f"# {entry.title}\n\n{names} · {venue}{link}"
 
 
-def _heading(entry: Entry, marks: str) -> str:
+def _heading(key: str, entry: Entry, marks: str) -> str:
     """A column's heading: the system's name where the title has one, citation, marks."""
     name, colon, _ = entry.title.partition(":")
-    short = f"{name}: " if colon and len(name) <= _LONGEST_NAME else ""
-    return f"{short}{entry.cite()}" + (f" ({marks})" if marks else "")
+    short = name if colon and len(name) <= _LONGEST_NAME else key
+    return f"{short}: {entry.cite()}" + (f" ({marks})" if marks else "")
 
 
 def _paper_row(entry: Entry) -> dict[str, str]:
