@@ -159,11 +159,11 @@ def load_registry(root: Path | None = None) -> Registry:
         state = path.stat()
     except FileNotFoundError:
         raise BadFile(path, "the file is missing") from None
-    return _load(path, state.st_mtime_ns, state.st_size)
+    return _load(path, (state.st_mtime_ns, state.st_size, state.st_ino))
 
 
 @lru_cache(maxsize=8)
-def _load(path: Path, _modified_ns: int, _size_bytes: int) -> Registry:
+def _load(path: Path, _version: tuple[int, ...]) -> Registry:
     tree = load_yaml(path)
     if not isinstance(tree, dict):
         raise BadFile(path, "not a registry", line=1, valid="a mapping with the key 'datasets'")

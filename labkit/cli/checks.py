@@ -1,0 +1,436 @@
+"""What ``labkit doctor`` examines: this machine, its packages, this checkout and its data.
+
+A check is a function from a :class:`Checkout` to findings. One that itself breaks is a finding
+too: a doctor that dies of what it looks at helps nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module, metadata, util
+from pathlib import Path
+from typing import Any, Literal
+
+from labkit.errors import LabkitError, UsageError
+
+OLDEST_PYTHON = (3, 11)
+TESTED_PYTHONS = ((3, 11), (3, 12), (3, 13))
+LEAST_FREE_BYTES, COMFORTABLE_FREE_BYTES = 200 * 10**6, 2 * 10**9
+COMFORTABLE_MEMORY_BYTES = 4 * 10**9
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+REINSTALL = "run `make` (or pip install -c constraints.txt -e '.[torch,lab,dev]')"
+
+Status = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check saw, and what to do about it where it is not well."""
+
+    check: str
+    status: Status
+    found: str
+    advice: str = ""
+
+
+class Checkout:
+    """The workbook under examination; everything is read once, when first asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @cached_property
+    def project(self) -> dict[str, Any]:
+        """The ``project`` table of pyproject.toml."""
+        import tomllib
+
+        return tomllib.loads((self.root / "pyproject.toml").read_text("utf-8"))["project"]
+
+    @cached_property
+    def pins(self) -> dict[str, str]:
+        """Package -> version that constraints.txt pins; names normalised."""
+        text = (self.root / "constraints.txt").read_text("utf-8")
+        found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", text, flags=re.MULTILINE)
+        return {_normal(name): version for name, version in found}
+
+    @cached_property
+    def notebooks(self) -> dict[str, Path]:
+        from labkit.workbook import notebooks
+
+        return notebooks.paths(self.root)
+
+    @cached_property
+    def files_needed(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """Notebook -> dataset -> files it declares."""
+        from labkit import datasets
+        from labkit.workbook import notebooks
+
+        return {
+            key: datasets.needed(notebooks.dataset_names(notebooks.read(path)), self.root)
+            for key, path in self.notebooks.items()
+        }
+
+    @cached_property
+    def data_missing(self) -> bool:
+        """Whether some notebook would run on a stand-in as things are."""
+        from labkit import datasets
+
+        return not all(
+            datasets.available(name, files, self.root)
+            for wanted in self.files_needed.values()
+            for name, files in wanted.items()
+        )
+
+
+def examine(
+    root: Path | None = None, about: Callable[[str], object] = lambda title: None
+) -> Iterator[Finding]:
+    """All findings for the workbook at ``root`` (default: the one around the working directory).
+
+    ``about`` is told the title of each check as it begins.
+    """
+    from labkit.files import project_root
+
+    try:
+        checkout = Checkout(root or project_root())
+    except UsageError as error:
+        yield Finding(check="workbook", status="fail", found=str(error))
+        return
+    for check in CHECKS:
+        about(_title(check))
+        try:
+            yield from check(checkout)
+        except LabkitError as error:
+            yield Finding(check=_title(check), status="fail", found=str(error))
+        except Exception as error:
+            found = f"the check itself failed: {type(error).__name__}: {error}"
+            yield Finding(check=_title(check), status="fail", found=found)
+
+
+def check_python(checkout: Checkout) -> Iterator[Finding]:
+    here, version = sys.version_info[:2], sys.version.split()[0]
+    if here < OLDEST_PYTHON:
+        advice = "make a new .venv with Python 3.11 or newer"
+        yield Finding(check="python", status="fail", found=version, advice=advice)
+    elif here not in TESTED_PYTHONS:
+        advice = (
+            "pinned versions are tested with Python 3.11 to 3.13; should one not install, use those"
+        )
+        yield Finding(check="python", status="warn", found=version, advice=advice)
+    else:
+        yield Finding(check="python", status="ok", found=f"{version} ({sys.executable})")
+
+
+def check_machine(checkout: Checkout) -> Iterator[Finding]:
+    import psutil
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = psutil.virtual_memory()
+    roomy = memory.available >= COMFORTABLE_MEMORY_BYTES
+    yield Finding(
+        check="cores, memory",
+        status="ok" if roomy else "warn",
+        found=f"{cores} cores, {_gb(memory.available)} of {_gb(memory.total)} memory free",
+        advice="" if roomy else "run notebooks one at a time: make JOBS=1",
+    )
+
+
+def check_disk(checkout: Checkout) -> Iterator[Finding]:
+    free = shutil.disk_usage(checkout.root).free
+    status: Status = "ok" if free >= COMFORTABLE_FREE_BYTES else "warn"
+    if free < LEAST_FREE_BYTES:
+        status = "fail"
+    advice = "" if status == "ok" else "make room: results and their site take some 100 MB"
+    yield Finding(check="disk", status=status, found=f"{_gb(free)} free", advice=advice)
+
+
+def check_packages(checkout: Checkout) -> Iterator[Finding]:
+    """Each dependency, imported for real, and its version beside the pinned one."""
+    for requirement in checkout.project["dependencies"]:
+        yield _package(_name(requirement), checkout.pins, must_import=True)
+    for extra, requirements in checkout.project["optional-dependencies"].items():
+        for requirement in requirements:
+            finding = _package(_name(requirement), checkout.pins, must_import=False)
+            if finding.status == "fail":
+                advice = f"optional ({extra}); {REINSTALL}"
+                finding = Finding(
+                    check=finding.check, status="warn", found=finding.found, advice=advice
+                )
+            yield finding
+
+
+def check_versions(checkout: Checkout) -> Iterator[Finding]:
+    """Indirect dependencies that are not at their pinned version."""
+    direct = {_normal(_name(text)) for text in _requirements(checkout.project)}
+    other = {
+        f"{name} {version} (pinned {pin})"
+        for name, pin in checkout.pins.items()
+        if name not in direct and (version := _version(name)) and not _same(version, pin)
+    }
+    if other:
+        found = f"not as pinned: {', '.join(sorted(other))}"
+        yield Finding(check="indirect packages", status="warn", found=found, advice=REINSTALL)
+    else:
+        yield Finding(check="indirect packages", status="ok", found="all as constraints.txt pins")
+
+
+def check_kernel(checkout: Checkout) -> Iterator[Finding]:
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+
+    try:
+        command = KernelSpecManager().get_kernel_spec("python3").argv[0]
+    except NoSuchKernel:
+        yield Finding(
+            check="jupyter kernel",
+            status="fail",
+            found="no kernel named python3",
+            advice="python -m ipykernel install --sys-prefix",
+        )
+        return
+    generic = Path(command).name == command  # jupyter_client puts its own interpreter there
+    if generic or Path(command).absolute() == Path(sys.executable).absolute():
+        yield Finding(check="jupyter kernel", status="ok", found="python3, this interpreter")
+    else:
+        yield Finding(
+            check="jupyter kernel",
+            status="warn",
+            found=f"python3 starts {command}, not {sys.executable}",
+            advice="python -m ipykernel install --sys-prefix",
+        )
+
+
+def check_engine(checkout: Checkout) -> Iterator[Finding]:
+    entries = metadata.entry_points(group="papermill.engine", name="labkit")
+    if not entries:
+        found = "papermill does not know the labkit engine"
+        yield Finding(check="papermill engine", status="fail", found=found, advice=REINSTALL)
+        return
+    engine = next(iter(entries)).load()
+    yield Finding(check="papermill engine", status="ok", found=f"labkit ({engine.__name__})")
+
+
+def check_torch(checkout: Checkout) -> Iterator[Finding]:
+    if util.find_spec("torch") is None:
+        yield Finding(
+            check="torch",
+            status="warn",
+            found="not installed",
+            advice="only measured memory needs it: pip install -c constraints.txt -e '.[torch]'",
+        )
+        return
+    import torch
+    import torch.distributed
+
+    gloo = torch.distributed.is_available() and torch.distributed.is_gloo_available()
+    yield Finding(
+        check="torch",
+        status="ok" if gloo else "warn",
+        found=f"{torch.__version__}, {'gloo' if gloo else 'without gloo'}",
+        advice="" if gloo else "sharded memory cannot be measured without torch's gloo back end",
+    )
+
+
+def check_slides(checkout: Checkout) -> Iterator[Finding]:
+    """What the export needs: reveal.js from sphinx-revealjs, and for its tests a browser."""
+    from importlib.resources import files
+
+    asset = files("sphinx_revealjs") / "_static" / "revealjs" / "dist" / "reveal.js"
+    if asset.is_file():
+        yield Finding(check="reveal.js", status="ok", found="in sphinx-revealjs")
+    else:
+        found = "sphinx-revealjs does not hold it where it should"
+        yield Finding(check="reveal.js", status="fail", found=found, advice=REINSTALL)
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    yield Finding(
+        check="browser",
+        status="ok" if browser else "warn",
+        found=browser or "no Chromium or Chrome on PATH",
+        advice="" if browser else "optional: only the tests that look at slides are skipped",
+    )
+
+
+def check_folders(checkout: Checkout) -> Iterator[Finding]:
+    from labkit.datasets import cache_folder
+
+    for name, folder in (("results/", checkout.root / "results"), ("cache", cache_folder())):
+        problem = _write_problem(folder)
+        yield Finding(
+            check=f"{name} writable",
+            status="fail" if problem else "ok",
+            found=problem or str(folder),
+            advice=f"make {folder} writable" + (", or set LABKIT_CACHE" if name == "cache" else "")
+            if problem
+            else "",
+        )
+
+
+def check_bibliography(checkout: Checkout) -> Iterator[Finding]:
+    bibliography = import_module("labkit.workbook.bibliography")
+    entries = bibliography.load(checkout.root)
+    yield Finding(check="bibliography", status="ok", found=f"{len(entries)} papers")
+
+
+def check_reading_queue(checkout: Checkout) -> Iterator[Finding]:
+    queue = import_module("labkit.workbook.queue")
+    papers = queue.load(checkout.root)
+    yield Finding(check="reading queue", status="ok", found=f"{len(papers)} papers")
+
+
+def check_notebooks(checkout: Checkout) -> Iterator[Finding]:
+    from labkit.workbook import notebooks
+
+    for path in checkout.notebooks.values():
+        notebooks.read(path)
+    if checkout.notebooks:
+        found = f"{len(checkout.notebooks)}: {', '.join(checkout.notebooks)}"
+        yield Finding(check="notebooks", status="ok", found=found)
+    else:
+        advice = "this checkout is not whole: notebooks/ should hold some"
+        yield Finding(check="notebooks", status="fail", found="none", advice=advice)
+
+
+def check_claims(checkout: Checkout) -> Iterator[Finding]:
+    claims = import_module("labkit.workbook.claims")
+    count = sum(len(claims.load(checkout.root, key)) for key in checkout.notebooks)
+    found = f"{count} of {len(checkout.notebooks)} papers"
+    yield Finding(check="claims", status="ok", found=found)
+
+
+def check_data(checkout: Checkout) -> Iterator[Finding]:
+    """Whether each notebook finds the published files it declares."""
+    from labkit import datasets
+
+    for key, wanted in checkout.files_needed.items():
+        for name, files in wanted.items():
+            state = datasets.fingerprint(name, files, checkout.root).partition(":")[0]
+            check = f"data of {key}"
+            if state == "corrupt":
+                found, advice = f"{name} in the mirror is damaged", "labkit data verify says which"
+                yield Finding(check=check, status="fail", found=found, advice=advice)
+            elif state == "stand-in":
+                found = f"{name} is not all here: it runs on the stand-in"
+                advice = f"labkit data fetch {name}, or set LABKIT_DATA_MIRROR"
+                yield Finding(check=check, status="warn", found=found, advice=advice)
+            else:
+                found = f"{name}, {len(files)} files as published"
+                yield Finding(check=check, status="ok", found=found)
+
+
+def check_network(checkout: Checkout) -> Iterator[Finding]:
+    """Fetch the smallest published file, for a few seconds at most, and keep nothing."""
+    from tempfile import TemporaryDirectory
+
+    from labkit.datasets.download import DownloadError, download
+    from labkit.datasets.registry import load_registry
+    from labkit.datasets.store import offline
+
+    if offline():
+        yield Finding(check="network", status="ok", found="not tried: LABKIT_OFFLINE is set")
+        return
+    everything = [f for d in load_registry(checkout.root).datasets.values() for f in d.files]
+    smallest = min(everything, key=lambda file: file.size_bytes)
+    with TemporaryDirectory() as folder:
+        try:
+            download(smallest.url, Path(folder) / "probe", smallest.size_bytes, label="network")
+        except DownloadError as error:
+            needed = checkout.data_missing
+            yield Finding(
+                check="network",
+                status="warn" if needed else "ok",
+                found=f"{error}" + ("" if needed else " (not needed: the data is here)"),
+                advice="published data cannot be downloaded from here" if needed else "",
+            )
+            return
+    yield Finding(check="network", status="ok", found="published data can be downloaded")
+
+
+CHECKS: tuple[Callable[[Checkout], Iterator[Finding]], ...] = (
+    check_python,
+    check_machine,
+    check_disk,
+    check_packages,
+    check_versions,
+    check_kernel,
+    check_engine,
+    check_torch,
+    check_slides,
+    check_folders,
+    check_bibliography,
+    check_reading_queue,
+    check_notebooks,
+    check_claims,
+    check_data,
+    check_network,
+)
+
+
+def _package(name: str, pins: Mapping[str, str], *, must_import: bool) -> Finding:
+    check, version, pin = f"package {name}", _version(name), pins.get(_normal(name))
+    if version is None:
+        return Finding(check=check, status="fail", found="not installed", advice=REINSTALL)
+    if must_import:
+        try:
+            import_module(name.replace("-", "_"))
+        except Exception as error:
+            found = f"{version} does not import: {type(error).__name__}: {error}"
+            return Finding(check=check, status="fail", found=found, advice=REINSTALL)
+    if pin is None:
+        advice = "make constraints adds it"
+        return Finding(check=check, status="warn", found=f"{version}, not pinned", advice=advice)
+    if not _same(version, pin):
+        found = f"{version}, pinned {pin}"
+        return Finding(check=check, status="warn", found=found, advice=REINSTALL)
+    return Finding(check=check, status="ok", found=version)
+
+
+def _requirements(project: Mapping[str, Any]) -> list[str]:
+    extras = project["optional-dependencies"].values()
+    return [*project["dependencies"], *(text for extra in extras for text in extra)]
+
+
+def _name(requirement: str) -> str:
+    """The package of a requirement: ``torch`` for ``torch==2.13.0``."""
+    return re.split(r"[\s\[<>=!~;(]", requirement, maxsplit=1)[0]
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _same(version: str, pin: str) -> bool:
+    """Equal but for the local part: ``2.13.0+cpu`` is ``2.13.0``."""
+    return version.partition("+")[0] == pin.partition("+")[0]
+
+
+def _write_problem(folder: Path) -> str:
+    """Why a file cannot be made in ``folder`` (or, if absent, in its parent), else nothing."""
+    from tempfile import TemporaryFile
+
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        with TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+
+
+def _gb(size_bytes: float) -> str:
+    return f"{size_bytes / 1e9:.1f} GB"
+
+
+def _title(check: Callable[[Checkout], Iterator[Finding]]) -> str:
+    return check.__name__.removeprefix("check_").replace("_", " ")
