@@ -1,11 +1,11 @@
-"""The project's folder and its files: found from anywhere, read with line numbers, written whole."""
+"""The project's folder and files: found from anywhere, read with line numbers, written whole."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from labkit.errors import BadFile, UsageError
 
@@ -66,14 +66,19 @@ def load_yaml(path: Path) -> Any:
     Raises:
         BadFile: the file is missing, is not YAML, or repeats a key.
     """
-    from ruamel.yaml import YAML, YAMLError
-
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise BadFile(path, "the file is missing") from None
     except UnicodeDecodeError as error:
         raise BadFile(path, f"not UTF-8 text ({error.reason} at byte {error.start})") from None
+    return parse_yaml(path, text)
+
+
+def parse_yaml(path: Path, text: str) -> Any:
+    """As :func:`load_yaml`, of a ``text`` that is not in the file yet; ``path`` names it."""
+    from ruamel.yaml import YAML, YAMLError
+
     try:
         return YAML(typ="rt").load(text)
     except YAMLError as error:
@@ -98,7 +103,7 @@ def validate(path: Path, tree: Any, model: type[Model]) -> Model:
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        raise _bad_field(path, tree, error.errors(include_url=False)[0]) from None
+        raise _bad_field(path, tree, model, error.errors(include_url=False)[0]) from None
 
 
 def read_yaml(path: Path, model: type[Model]) -> Model:
@@ -106,11 +111,11 @@ def read_yaml(path: Path, model: type[Model]) -> Model:
     return validate(path, load_yaml(path), model)
 
 
-def _bad_field(path: Path, tree: Any, error: ErrorDetails) -> BadFile:
+def _bad_field(path: Path, tree: Any, model: type[BaseModel], error: ErrorDetails) -> BadFile:
     location = error["loc"]
     value = error.get("input")
     shown = value if isinstance(value, str | int | float | bool) else None
-    expected = str(error.get("ctx", {}).get("expected", ""))
+    expected = str(error.get("ctx", {}).get("expected", "")) or _valid(model, location)
     return BadFile(
         path,
         error["msg"],
@@ -119,6 +124,28 @@ def _bad_field(path: Path, tree: Any, error: ErrorDetails) -> BadFile:
         value=shown,
         valid=expected,
     )
+
+
+def _valid(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    """What the model says of the field at ``location``: its description, else the known fields."""
+    known: type[BaseModel] | None = model
+    text = ""
+    for part in location:
+        if isinstance(part, int) or known is None:
+            continue
+        if part not in known.model_fields:
+            return f"the fields {', '.join(known.model_fields)}"
+        text = known.model_fields[part].description or ""
+        known = _model_inside(known.model_fields[part].annotation)
+    return text
+
+
+def _model_inside(annotation: Any) -> type[BaseModel] | None:
+    from pydantic import BaseModel
+
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_inside, get_args(annotation))), None)
 
 
 def line_of(tree: Any, location: tuple[int | str, ...]) -> int | None:

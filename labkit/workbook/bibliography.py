@@ -30,6 +30,7 @@ class Entry:
     """One paper of the bibliography, its LaTeX decoded.
 
     ``venue`` is the short name people say ("NSDI"), ``container`` the full one as printed;
+    ``shorttitle`` is the system's name where the title does not say it ("BytePS");
     ``authors`` are "First Last" in order and ``et_al`` says that the list is cut short with
     ``and others``; ``line`` and ``text`` are where and how the entry stands in the file.
     """
@@ -37,6 +38,7 @@ class Entry:
     key: str
     kind: str
     title: str
+    shorttitle: str = ""
     authors: tuple[str, ...]
     surnames: tuple[str, ...] = field(repr=False)
     et_al: bool = False
@@ -121,6 +123,11 @@ def parse(text: str, path: Path) -> dict[str, Entry]:
             )
         found[raw.key] = _entry(raw, path)
     return found
+
+
+def fields(text: str, path: Path) -> list[tuple[str, str, dict[str, str]]]:
+    """Key, type and fields of every entry as they stand, LaTeX and all; raises as :func:`load`."""
+    return [(raw.key, raw.kind, raw.fields) for raw in _scan(text, path)]
 
 
 def render(kind: str, key: str, fields: Mapping[str, str]) -> str:
@@ -237,13 +244,14 @@ def _entry(raw: _Raw, path: Path) -> Entry:
         key=raw.key,
         kind=raw.kind,
         title=decode(raw.fields["title"]),
+        shorttitle=decode(raw.fields.get("shorttitle", "")),
         authors=names,
         surnames=surnames,
         et_al=et_al,
         venue=_venue(raw.fields),
         container=_container(raw.fields),
         year=int(year),
-        url=raw.fields.get("url", ""),
+        url=re.sub(r"\\([%&#_~])", r"\1", raw.fields.get("url", "")),
         doi=raw.fields.get("doi", "").removeprefix("https://doi.org/"),
         eprint=raw.fields.get("eprint", ""),
         line=raw.line,
