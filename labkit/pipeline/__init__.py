@@ -1,0 +1,58 @@
+"""Pipeline parallelism: schedules, timelines, and the clocks that make them cheap in energy.
+
+>>> from labkit import pipeline
+>>> schedule = pipeline.build("1f1b", num_stages=4, num_microbatches=8)
+>>> costs = pipeline.Costs.uniform(forward_s=1.0, backward_s=1.0, weight_s=1.0)
+>>> line = pipeline.simulate(schedule, costs)
+>>> line.makespan_s, round(line.bubble_ratio, 4)
+(33.0, 0.2727)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from labkit.pipeline.energy import (
+    Plan,
+    early_forwards,
+    frontier,
+    lower_bound_j,
+    outer_envelope,
+    plan,
+    replay,
+)
+from labkit.pipeline.profile import EnergyProfile
+from labkit.pipeline.schedule import DeadlockError, Instruction, Schedule, build
+from labkit.pipeline.timeline import Costs, Timeline, simulate
+
+if TYPE_CHECKING:
+    from labkit.pipeline.figures import figure_frontier, figure_timeline
+
+__all__ = [
+    "Costs",
+    "DeadlockError",
+    "EnergyProfile",
+    "Instruction",
+    "Plan",
+    "Schedule",
+    "Timeline",
+    "build",
+    "early_forwards",
+    "figure_frontier",
+    "figure_timeline",
+    "frontier",
+    "lower_bound_j",
+    "outer_envelope",
+    "plan",
+    "replay",
+    "simulate",
+]
+
+_FIGURES = ("figure_frontier", "figure_timeline")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FIGURES:  # Plotly is loaded with the first figure, not with the engine
+        return getattr(import_module("labkit.pipeline.figures"), name)
+    raise AttributeError(f"module 'labkit.pipeline' has no attribute {name!r}")

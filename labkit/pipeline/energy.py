@@ -1,0 +1,374 @@
+"""Clock plans for a pipeline: which clock each forward and backward runs at, and what it costs.
+
+Energy of an iteration, one GPU a stage: every instruction's measured energy, and the blocking
+power for all the time a GPU waits, that is ``sum_i (E_i - P_b t_i) + G P_b T``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from labkit.errors import UsageError
+from labkit.pipeline.profile import EnergyProfile
+from labkit.pipeline.relaxation import DEADLINE_TOLERANCE, check_stages, options, relax
+from labkit.pipeline.rounding import realise
+from labkit.pipeline.schedule import KINDS, Schedule
+from labkit.pipeline.timeline import Timeline, longest_to, simulate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Reconfigure = Literal["balanced", "greedy", "none"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan:
+    """A clock for every instruction, and what follows from it.
+
+    Attributes:
+        method: the planner that made it.
+        row: for each instruction, in the order of ``schedule.frame()``, its row of ``profile``.
+        deadline_s: what the planner had to keep; None where it had no deadline.
+    """
+
+    schedule: Schedule
+    profile: EnergyProfile
+    method: str
+    row: np.ndarray
+    deadline_s: float | None = None
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        return simulate(self.schedule, self.profile.time_s[self.row])
+
+    @property
+    def makespan_s(self) -> float:
+        return self.timeline.makespan_s
+
+    @property
+    def energy_j(self) -> float:
+        """Of one iteration, over all GPUs, waiting included."""
+        return _energy_j(self, self.profile.net_energy_j[self.row].sum(), self.makespan_s)
+
+    @cached_property
+    def bound_j(self) -> float:
+        """The least energy of any plan that ends by the later of deadline and makespan.
+
+        Over the profile's ``kept`` clocks, which under ``dominance="net"`` are all that can help.
+        """
+        horizon_s = max(self.deadline_s or 0.0, self.makespan_s)
+        return lower_bound_j(self.schedule, self.profile, horizon_s)
+
+    @property
+    def gap(self) -> float:
+        """How far above the bound: 0.01 means at most 1 % more energy than the best plan."""
+        return self.energy_j / self.bound_j - 1
+
+    def frame(self) -> pd.DataFrame:
+        """One row per instruction: the timeline's columns, clock_mhz, energy_j, power_w."""
+        table = self.timeline.frame()
+        energy, time = self.profile.energy_j[self.row], self.profile.time_s[self.row]
+        return table.assign(
+            clock_mhz=self.profile.clock_mhz[self.row], energy_j=energy, power_w=energy / time
+        )
+
+
+def plan(
+    schedule: Schedule,
+    profile: EnergyProfile,
+    method: str = "optimal",
+    deadline_s: float | None = None,
+    **settings: Any,
+) -> Plan:
+    """Choose a clock for every instruction.
+
+    Args:
+        method: ``"max-clock"``: the highest measured clock throughout.
+            ``"uniform"``: every stage at its energy-valley clock (the slow end of the paper's
+            ablation). ``"zeus-global"``: the one clock for all stages that takes least energy
+            within the deadline. ``"envpipe"``: see :func:`envpipe_rows`; its setting
+            ``reconfigure`` is ``"balanced"`` (default), ``"greedy"`` or ``"none"``.
+            ``"optimal"``: the linear relaxation, rounded to measured clocks; ``gap`` certifies
+            how near to the best it is.
+        deadline_s: latest end of the iteration. None means the all-max-clock makespan for
+            planners that need one, and no constraint for the others.
+
+    Raises:
+        UsageError: an unknown method or setting, stages that differ, or a deadline that cannot
+            be met (by this method).
+    """
+    check_stages(schedule, profile)
+    if method not in _METHODS:
+        raise UsageError(f"no planner {method!r}; there are: {', '.join(_METHODS)}")
+    if unknown := sorted(set(settings) - ({"reconfigure"} if method == "envpipe" else set())):
+        raise UsageError(f"planner {method!r} has no setting {unknown[0]!r}")
+    if deadline_s is not None and not (np.isfinite(deadline_s) and deadline_s > 0):
+        raise UsageError(f"deadline_s must be finite and > 0, found {deadline_s!r}")
+    if deadline_s is None and method in _NEED_DEADLINE:
+        deadline_s = _max_clock_plan(schedule, profile).makespan_s
+    row = _METHODS[method](schedule, profile, deadline_s, **settings)
+    made = Plan(schedule=schedule, profile=profile, method=method, row=row, deadline_s=deadline_s)
+    if deadline_s is not None and made.makespan_s > deadline_s * (1 + DEADLINE_TOLERANCE):
+        raise UsageError(
+            f"deadline_s = {deadline_s!r} cannot be met by planner {method!r}: "
+            f"its plan needs {made.makespan_s:.9g} s"
+        )
+    return made
+
+
+def lower_bound_j(schedule: Schedule, profile: EnergyProfile, deadline_s: float) -> float:
+    """Energy that no plan ending by ``deadline_s`` can undercut (see ``relaxation``).
+
+    Raises:
+        UsageError: not even the fastest clocks meet the deadline, or stages differ.
+    """
+    return relax(schedule, profile, deadline_s, options(schedule, profile)).bound_j
+
+
+def frontier(
+    schedule: Schedule, profile: EnergyProfile, num_points: int = 40, method: str = "optimal"
+) -> pd.DataFrame:
+    """Plans for deadlines from the fastest possible to the one beyond which nothing is saved.
+
+    Returns:
+        One row per deadline: deadline_s, makespan_s, energy_j, bound_j.
+
+    Raises:
+        UsageError: ``num_points`` is below 2, or the method takes no deadline.
+    """
+    import pandas as pd
+
+    if method not in _NEED_DEADLINE:
+        raise UsageError(f"planner {method!r} has no frontier; {', '.join(_NEED_DEADLINE)} have")
+    if num_points < 2:
+        raise UsageError(f"num_points must be >= 2, found {num_points!r}")
+    choices = options(schedule, profile)
+    offered = choices.time_s[choices.of]
+    slowest = np.where(np.isfinite(offered), offered, 0.0).max(axis=1)
+    horizon_s = float(longest_to(schedule.graph, slowest).max())
+    if method == "optimal":
+        first_s = float(longest_to(schedule.graph, choices.fastest_s()).max())
+    else:
+        first_s = _max_clock_plan(schedule, profile).makespan_s
+    last_s = max(first_s, relax(schedule, profile, max(first_s, horizon_s), choices).makespan_s)
+    rows = []
+    for deadline_s in np.linspace(first_s, last_s, num_points):
+        made = plan(schedule, profile, method, float(deadline_s))
+        rows.append((float(deadline_s), made.makespan_s, made.energy_j, made.bound_j))
+    return pd.DataFrame(rows, columns=["deadline_s", "makespan_s", "energy_j", "bound_j"])
+
+
+def early_forwards(
+    profile: EnergyProfile, num_microbatches: int, *, max_in_flight: int | None = None
+) -> tuple[int, ...]:
+    """How many forwards EnvPipe runs early on each stage, for ``build("envpipe", ...)``.
+
+    As many as fit, at the energy-valley clock, into the wait for the first backward to come
+    back at the maximum clock through the S - s - 1 later stages; no more than microbatches
+    remain, nor than memory holds beside the S - s that 1F1B keeps.
+
+    Args:
+        max_in_flight: microbatches whose activations a device can hold; None for no limit.
+
+    Source: EnvPipe (USENIX ATC 2023), scheduler; the public implementation counts so.
+    """
+    num_stages = profile.num_stages
+    top, valley = max_clock_rows(profile), valley_rows(profile)
+    counts = []
+    for stage in range(num_stages):
+        ahead = num_stages - stage
+        wait_s = (ahead - 1) * profile.time_s[top[KINDS.index("backward"), stage]]
+        fit = int(wait_s / profile.time_s[valley[KINDS.index("forward"), stage]] + 1e-9)
+        room = num_microbatches if max_in_flight is None else max_in_flight
+        counts.append(max(0, min(fit, room - ahead, num_microbatches - ahead)))
+    return tuple(counts)
+
+
+def replay(
+    made: Plan,
+    *,
+    jitter: float = 0.0,
+    switch_s: float = 0.0,
+    rng: np.random.Generator | None = None,
+) -> tuple[float, float]:
+    """Run a plan where reality differs from the profile: (makespan in s, energy in J).
+
+    Args:
+        jitter: standard deviation of the logarithm of each instruction's duration, mean kept;
+            its power stays, so its energy varies with its duration.
+        switch_s: seconds a GPU stands still, at blocking power, whenever the next instruction
+            runs at another clock than the last.
+        rng: needed where jitter > 0.
+
+    Raises:
+        UsageError: a negative value, or jitter without ``rng``.
+    """
+    if jitter < 0 or switch_s < 0:
+        raise UsageError(f"jitter and switch_s must be >= 0, found {jitter!r} and {switch_s!r}")
+    if jitter and rng is None:
+        raise UsageError("jitter needs rng, such as numpy.random.default_rng(0)")
+    graph, profile = made.schedule.graph, made.profile
+    factor = np.ones(len(graph))
+    if rng is not None and jitter:
+        factor = np.exp(rng.normal(-(jitter**2) / 2, jitter, len(graph)))
+    clock = np.append(profile.clock_mhz[made.row], np.nan)
+    switched = (graph.before < len(graph)) & (clock[:-1] != clock[graph.before])
+    duration = profile.time_s[made.row] * factor + switch_s * switched
+    makespan_s = float(longest_to(graph, duration).max())
+    net_j = float((profile.net_energy_j[made.row] * factor).sum())
+    return makespan_s, _energy_j(made, net_j, makespan_s)
+
+
+def max_clock_rows(profile: EnergyProfile) -> np.ndarray:
+    """Table (kind, stage) -> profile row of the highest clock."""
+    works = [[profile.rows(s, kind)[0] for s in range(profile.num_stages)] for kind in KINDS]
+    return np.array(works)
+
+
+def valley_rows(profile: EnergyProfile) -> np.ndarray:
+    """Table (kind, stage) -> profile row of the stage's energy-valley clock."""
+    table = np.empty((len(KINDS), profile.num_stages), dtype=int)
+    for stage in range(profile.num_stages):
+        clock = profile.valley_clock_mhz(stage)
+        for code, kind in enumerate(KINDS):
+            rows = profile.rows(stage, kind)
+            table[code, stage] = rows[profile.clock_mhz[rows] == clock][0]
+    return table
+
+
+def outer_envelope(schedule: Schedule) -> np.ndarray:
+    """Which instructions lie on EnvPipe's envelope, shape (n,).
+
+    The first forward and the last backward of every stage, and all of the last stage: the
+    critical path wherever the last stage is the heaviest.
+
+    Source: EnvPipe (USENIX ATC 2023), planner.
+    """
+    graph = schedule.graph
+    first = (graph.kind == 0) & (graph.microbatch == 0)
+    last = (graph.kind == 1) & (graph.microbatch == schedule.num_microbatches - 1)
+    return first | last | (graph.stage == schedule.num_stages - 1)
+
+
+def envpipe_rows(
+    schedule: Schedule,
+    profile: EnergyProfile,
+    deadline_s: float | None = None,
+    *,
+    reconfigure: Reconfigure = "balanced",
+) -> np.ndarray:
+    """EnvPipe's planner: a profile row for every instruction.
+
+    The outer envelope runs at the maximum clock and all other units at their stage's energy
+    valley. While some inner unit lies on the critical path, ``"balanced"`` raises those of its
+    inner units that have the lowest clock by one step, ``"greedy"`` the one nearest to its end
+    by three; ``"none"`` leaves the first plan as it is.
+
+    As described, reconfiguring ends when the critical path is the envelope. Where the last stage
+    is not the heaviest that never comes about; the public implementation also stops when no unit
+    of the path can go faster, and so do we. Clocks only rise, so it always ends, and then every
+    unit of one longest path runs at the maximum clock: never slower than all at that clock.
+
+    Ours differs in that the critical path is exact, from the simulated timeline, where a running
+    system infers it from measured receive times; and a step is one clock of the profile.
+
+    Source: EnvPipe (USENIX ATC 2023), planner; behaviour of the authors' public implementation.
+    """
+    if reconfigure not in ("balanced", "greedy", "none"):
+        raise UsageError(f"reconfigure must be balanced, greedy or none, found {reconfigure!r}")
+    graph = schedule.graph
+    envelope = outer_envelope(schedule)
+    # Rows of one work stand in descending order of clock: one step up is one row less.
+    top = max_clock_rows(profile)[graph.kind, graph.stage]
+    row = np.where(envelope, top, valley_rows(profile)[graph.kind, graph.stage])
+    while reconfigure != "none":
+        path = _critical_path(schedule, profile.time_s[row])
+        slow = path[(row[path] > top[path]) & ~envelope[path]]
+        if not len(slow):
+            break
+        if reconfigure == "balanced":
+            clock = profile.clock_mhz[row[slow]]
+            row[slow[clock == clock.min()]] -= 1
+        else:
+            row[slow[0]] = max(row[slow[0]] - 3, top[slow[0]])
+    return row
+
+
+def _critical_path(schedule: Schedule, duration_s: np.ndarray) -> np.ndarray:
+    """One longest path, last instruction first; where both waits are equal, along the device."""
+    graph, n = schedule.graph, len(schedule.graph)
+    end = np.append(longest_to(graph, duration_s), 0.0)
+    path = [int(np.argmax(end))]
+    while True:
+        before, needs = int(graph.before[path[-1]]), int(graph.needs[path[-1]])
+        previous = before if end[before] >= end[needs] else needs
+        if previous == n:
+            return np.array(path)
+        path.append(previous)
+
+
+def _max_clock_plan(schedule: Schedule, profile: EnergyProfile) -> Plan:
+    row = _max_clock(schedule, profile, None)
+    return Plan(schedule=schedule, profile=profile, method="max-clock", row=row)
+
+
+def _max_clock(schedule: Schedule, profile: EnergyProfile, deadline_s: float | None) -> np.ndarray:
+    return max_clock_rows(profile)[schedule.graph.kind, schedule.graph.stage]
+
+
+def _uniform(schedule: Schedule, profile: EnergyProfile, deadline_s: float | None) -> np.ndarray:
+    return valley_rows(profile)[schedule.graph.kind, schedule.graph.stage]
+
+
+def _zeus_global(
+    schedule: Schedule, profile: EnergyProfile, deadline_s: float | None
+) -> np.ndarray:
+    assert deadline_s is not None
+    best: tuple[float, np.ndarray] | None = None
+    fastest_s = np.inf
+    for clock in np.unique(profile.clock_mhz):
+        at_clock = np.flatnonzero(profile.clock_mhz == clock)
+        if len(at_clock) < len(KINDS) * profile.num_stages:
+            continue  # not measured everywhere
+        table = at_clock.reshape(profile.num_stages, len(KINDS)).T
+        row = table[schedule.graph.kind, schedule.graph.stage]
+        made = Plan(schedule=schedule, profile=profile, method="zeus-global", row=row)
+        fastest_s = min(fastest_s, made.makespan_s)
+        if made.makespan_s <= deadline_s * (1 + DEADLINE_TOLERANCE) and (
+            best is None or made.energy_j < best[0]
+        ):
+            best = (made.energy_j, row)
+    if best is None:
+        raise UsageError(
+            f"deadline_s = {deadline_s!r} cannot be met by one clock for all stages; the fastest "
+            f"that is measured everywhere needs {fastest_s:.9g} s"
+        )
+    return best[1]
+
+
+def _optimal(schedule: Schedule, profile: EnergyProfile, deadline_s: float | None) -> np.ndarray:
+    assert deadline_s is not None
+    choices = options(schedule, profile)
+    relaxed = relax(schedule, profile, deadline_s, choices)
+    chosen = realise(schedule.graph, choices, relaxed, min(deadline_s, relaxed.makespan_s))
+    return choices.row[choices.of, chosen]
+
+
+def _energy_j(made: Plan, net_j: float, makespan_s: float) -> float:
+    waiting_w = made.profile.blocking_power_w * made.schedule.num_devices
+    return float(net_j + waiting_w * makespan_s)
+
+
+_METHODS: dict[str, Callable[..., np.ndarray]] = {
+    "max-clock": _max_clock,
+    "uniform": _uniform,
+    "zeus-global": _zeus_global,
+    "envpipe": envpipe_rows,
+    "optimal": _optimal,
+}
+_NEED_DEADLINE = ("optimal", "zeus-global")

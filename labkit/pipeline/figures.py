@@ -1,0 +1,154 @@
+"""Pictures of a pipeline: who runs when, and what an iteration costs in time and energy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import plotly.graph_objects as go
+
+from labkit.errors import UsageError
+from labkit.figures import PALETTE, SEQUENTIAL, finish
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Colour = Literal["kind", "clock", "slack"]
+_SCALES = {"clock": ("clock_mhz", "MHz"), "slack": ("slack_s", "slack (s)")}
+_ROW_HEIGHT = {"forward": 0.62, "backward": 0.9}  # so that kinds differ also without colour
+_MOST_LABELS_A_ROW = 40
+
+
+def figure_timeline(
+    table: pd.DataFrame,
+    *,
+    colour: Colour = "kind",
+    title: str = "",
+    span_s: float | None = None,
+    clock_range_mhz: tuple[float, float] | None = None,
+) -> go.Figure:
+    """A Gantt chart, one row a device: forwards slim, backwards tall, idle time grey.
+
+    Args:
+        table: ``Timeline.frame()`` or ``Plan.frame()``.
+        colour: by kind of work, by clock (needs a plan's table), or by slack.
+        span_s: where the time axis ends (default: at the makespan), to compare timelines.
+        clock_range_mhz: ends of the colour scale, to compare plans.
+
+    Raises:
+        UsageError: the table lacks the column that ``colour`` shows.
+    """
+    if colour != "kind" and _SCALES[colour][0] not in table.columns:
+        raise UsageError(
+            f"colour={colour!r} needs column {_SCALES[colour][0]!r}: pass a plan's frame()"
+        )
+    devices = sorted(table["device"].unique())
+    makespan_s = float(table["end_s"].max())
+    fig = go.Figure()
+    for device in devices:
+        fig.add_shape(
+            type="rect", x0=0, x1=makespan_s, y0=device - 0.45, y1=device + 0.45,
+            fillcolor=PALETTE["bubble"], line_width=0, layer="below",
+        )  # fmt: skip
+    labelled = len(table) <= _MOST_LABELS_A_ROW * len(devices)
+    for kind in ("forward", "backward"):
+        fig.add_trace(_bars(table[table["kind"] == kind], kind, colour, labelled))
+    fig.add_trace(
+        go.Bar(x=[None], y=[None], name="idle", marker_color=PALETTE["bubble"], hoverinfo="skip")
+    )
+    if colour != "kind":
+        _add_scale(fig, table, colour, clock_range_mhz)
+    end = span_s or makespan_s
+    fig.update_layout(barmode="overlay", uniformtext={"minsize": 7, "mode": "hide"})
+    fig.update_yaxes(
+        tickvals=devices, ticktext=[f"stage {d}" for d in devices],
+        range=[max(devices) + 0.6, -0.6], showgrid=False,
+    )  # fmt: skip
+    fig.update_xaxes(range=[0, end * 1.005], showgrid=False)
+    return finish(fig, title=title, x="time (s)", height=150 + 34 * len(devices))
+
+
+def _bars(part: pd.DataFrame, kind: str, colour: Colour, labelled: bool) -> go.Bar:
+    clock = part["clock_mhz"] if "clock_mhz" in part.columns else None
+    hover = [part["microbatch"], part["slack_s"], *([] if clock is None else [clock])]
+    by_value = colour != "kind"
+    return go.Bar(
+        orientation="h",
+        base=part["start_s"],
+        x=part["end_s"] - part["start_s"],
+        y=part["device"],
+        width=_ROW_HEIGHT[kind],
+        name=kind,
+        text=part["microbatch"] if labelled else None,
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        textfont_size=11,
+        marker={
+            "color": part[_SCALES[colour][0]] if by_value else PALETTE[kind],
+            "line": {"color": "white", "width": 1 if labelled else 0.3},
+            **({"coloraxis": "coloraxis"} if by_value else {}),
+        },
+        customdata=np.stack(hover, axis=-1),
+        hovertemplate=(
+            f"stage %{{y}}, {kind} %{{customdata[0]}}<br>starts %{{base:.4g}} s, takes %{{x:.4g}} s"
+            "<br>slack %{customdata[1]:.3g} s"
+            + ("" if clock is None else "<br>%{customdata[2]:.0f} MHz")
+            + "<extra></extra>"
+        ),
+        showlegend=not by_value,
+    )
+
+
+def _add_scale(
+    fig: go.Figure, table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None
+) -> None:
+    column, heading = _SCALES[colour]
+    low, high = span or (float(table[column].min()), float(table[column].max()))
+    fig.update_layout(
+        coloraxis={
+            "colorscale": SEQUENTIAL,
+            "cmin": low,
+            "cmax": high if high > low else low + 1,
+            "colorbar": {"title": {"text": heading}, "thickness": 14, "len": 0.9},
+        },
+        showlegend=False,
+    )
+
+
+def figure_frontier(
+    front: pd.DataFrame,
+    *,
+    plans: pd.DataFrame | None = None,
+    published: pd.DataFrame | None = None,
+    title: str = "",
+) -> go.Figure:
+    """Energy of an iteration against its duration.
+
+    Args:
+        front: :func:`labkit.pipeline.frontier`'s table: its plans as a line, its bound dashed.
+        plans: single plans to mark: columns name, makespan_s, energy_j.
+        published: a published frontier: columns time_s, energy_j.
+    """
+    fig = go.Figure()
+    if published is not None:
+        fig.add_scatter(
+            x=published["time_s"], y=published["energy_j"], mode="lines", name="published",
+            line={"color": PALETTE["paper"], "width": 2},
+        )  # fmt: skip
+    fig.add_scatter(
+        x=front["makespan_s"], y=front["energy_j"], mode="lines+markers", name="optimal plans",
+        line={"color": PALETTE["ours"], "width": 2}, marker_size=5,
+    )  # fmt: skip
+    fig.add_scatter(
+        x=front["deadline_s"], y=front["bound_j"], mode="lines", name="lower bound",
+        line={"color": PALETTE["bound"], "width": 2, "dash": "dot"},
+    )  # fmt: skip
+    if plans is not None:
+        fig.add_scatter(
+            x=plans["makespan_s"], y=plans["energy_j"], mode="markers+text", text=plans["name"],
+            textposition="middle right", showlegend=False,
+            marker={"color": PALETTE["highlight"], "size": 11, "symbol": "diamond"},
+            hovertemplate="%{text}<br>%{x:.4g} s, %{y:.5g} J<extra></extra>",
+        )  # fmt: skip
+    return finish(fig, title=title, x="iteration time (s)", y="energy of an iteration (J)")
