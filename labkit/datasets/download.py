@@ -79,7 +79,7 @@ class _Transfer:
 
             pooch.HTTPDownloader(
                 chunk_size=CHUNK_BYTES,
-                timeout=(CONNECT_S, STALL_S),
+                timeout=(CONNECT_S, 2 * STALL_S),  # silence is for _watch to call
                 headers={"Accept-Encoding": "identity"},
             )(url, self, None)
         except BaseException as error:
@@ -163,7 +163,9 @@ def _root_cause(error: BaseException) -> str:
     deepest: BaseException | None = error
     words = ""
     while deepest is not None:
-        if isinstance(deepest, OSError) and deepest.strerror:
-            words = deepest.strerror
+        if isinstance(deepest, OSError):
+            words = deepest.strerror or (
+                "timed out" if isinstance(deepest, TimeoutError) else words
+            )
         deepest = deepest.__cause__ or deepest.__context__
     return words[:1].lower() + words[1:] if words else type(error).__name__

@@ -37,6 +37,7 @@ RelativePath = Annotated[str, StringConstraints(min_length=1), AfterValidator(_i
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+/\S+$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+Licence = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.+() -]+$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 
 
@@ -47,23 +48,27 @@ class _Record(BaseModel):
 class PublishedFile(_Record):
     """One file of a dataset: where it is published and what its bytes must be."""
 
-    path: RelativePath
-    url: Url
-    sha256: Sha256
-    size_bytes: Annotated[int, Field(alias="bytes", strict=True, ge=0)]
-    standin: RelativePath | None = None
+    path: RelativePath = Field(description="a path inside the dataset's repository")
+    url: Url = Field(description="an http or https address")
+    sha256: Sha256 = Field(description="64 lower-case hexadecimal digits")
+    size_bytes: int = Field(
+        alias="bytes", strict=True, ge=0, description="a whole number of bytes, unquoted"
+    )
+    standin: RelativePath | None = Field(
+        default=None, description="a path inside the workbook, such as data/profiles/x.csv"
+    )
 
 
 class Dataset(_Record):
     """A published dataset: origin, licence, the paper to cite, and its files."""
 
-    title: Text
-    origin: Url
-    commit: Commit
-    licence: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.+() -]+$")]
-    citation: Text
-    notes: Text
-    files: Annotated[tuple[PublishedFile, ...], Field(min_length=1)]
+    title: Text = Field(description="one line")
+    origin: Url = Field(description="the repository's http or https address")
+    commit: Commit = Field(description="40 lower-case hexadecimal digits")
+    licence: Licence = Field(description="an SPDX expression, such as Apache-2.0")
+    citation: Text = Field(description="a key of data/papers.bib")
+    notes: Text = Field(description="units and scaling, in words")
+    files: tuple[PublishedFile, ...] = Field(min_length=1, description="at least one file")
     _name: str = PrivateAttr(default="")
 
     @property

@@ -9,7 +9,14 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.datasets.store import Copy, CorruptDownload, DatasetUnavailable, locate, obtain
+from labkit.datasets.store import (
+    Copy,
+    CorruptDownload,
+    DatasetUnavailable,
+    locate,
+    obtain,
+    on_this_machine,
+)
 from labkit.errors import LabkitError, UsageError
 from labkit.files import project_root
 
@@ -73,11 +80,7 @@ class Source:
         """``file``, a CSV file, as a table; lines of a stand-in that start with # are skipped."""
         import pandas as pd
 
-        return pd.read_csv(
-            self.path(file),
-            comment="#" if self.is_standin else None,
-            float_precision="round_trip",
-        )
+        return pd.read_csv(self.path(file), comment="#" if self.is_standin else None)
 
     def __repr__(self) -> str:
         return f"Source({self.name!r}, {'stand-in' if self.is_standin else 'published'})"
@@ -101,8 +104,9 @@ def source(name: str, files: Sequence[str] | None = None, root: Path | None = No
     root = root or project_root()
     dataset, chosen = _select(name, files, root)
     asked = tuple(file.path for file in chosen)
+    here = {file.path: on_this_machine(dataset, file, root) for file in chosen}
     try:
-        published = {file.path: obtain(dataset, file, root) for file in chosen}
+        published = {f.path: here[f.path] or obtain(dataset, f, root) for f in chosen}
     except DatasetUnavailable as unavailable:
         ours = {file.path: path for file, path in _standins(dataset, chosen, root)}
         return Source(

@@ -145,9 +145,18 @@ def open_file(reference: str, root: Path | None = None) -> Path:
 
 def obtain(dataset: Dataset, file: PublishedFile, root: Path) -> Path:
     """:func:`open_file` for a file already looked up in the registry."""
+    return on_this_machine(dataset, file, root) or _fetch(dataset, file)
+
+
+def on_this_machine(dataset: Dataset, file: PublishedFile, root: Path) -> Path | None:
+    """The file where cache or mirror has it, without the network.
+
+    Raises:
+        CorruptDownload: the mirror has other bytes.
+    """
     copy = locate(dataset, file, root)
     if copy is None:
-        return _fetch(dataset, file)
+        return None
     if copy.intact:
         return copy.path
     raise CorruptDownload(
@@ -162,28 +171,30 @@ def obtain(dataset: Dataset, file: PublishedFile, root: Path) -> Path:
 
 def _fetch(dataset: Dataset, file: PublishedFile) -> Path:
     """Download into the cache, one process at a time, whole and verified or not at all."""
-    if offline():
-        raise DatasetUnavailable(dataset.name, file.path, "LABKIT_OFFLINE forbids it")
     from filelock import FileLock, Timeout
 
+    from labkit.datasets.download import DownloadError
+
     target = cache_path(dataset, file)
+    damaged = "the cached copy was damaged; " if target.is_file() else ""
     lock = cache_folder() / "locks" / f"{file.sha256[:16]}.lock"
     try:
+        if offline():
+            raise DownloadError("LABKIT_OFFLINE forbids it")
         lock.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(lock, timeout=LOCK_WAIT_S):
             return _fetch_alone(dataset, file, target)
+    except DownloadError as failure:
+        reason = str(failure)
     except Timeout:
         reason = f"another process has been fetching it for {LOCK_WAIT_S:g} s"
-        raise DatasetUnavailable(dataset.name, file.path, reason) from None
     except OSError as error:
-        reason = (
-            f"the cache cannot be written ({error.strerror}: {error.filename}); set LABKIT_CACHE"
-        )
-        raise DatasetUnavailable(dataset.name, file.path, reason) from None
+        reason = f"the cache is not writable ({error.strerror}: {error.filename}); set LABKIT_CACHE"
+    raise DatasetUnavailable(dataset.name, file.path, damaged + reason)
 
 
 def _fetch_alone(dataset: Dataset, file: PublishedFile, target: Path) -> Path:
-    from labkit.datasets.download import DownloadError, download
+    from labkit.datasets.download import download
 
     found = _content(target)
     if found is not None:
@@ -197,24 +208,26 @@ def _fetch_alone(dataset: Dataset, file: PublishedFile, target: Path) -> Path:
     try:
         download(file.url, partial, file.size_bytes, label=target.name)
         content = _content(partial)
-        assert content is not None
-        if not content.matches(file):
-            raise CorruptDownload(
-                dataset.name,
-                file,
-                content,
-                origin=file.url,
-                advice="Nothing was kept. Try `labkit data fetch "
-                f"{dataset.name}` again; if it repeats, look for a proxy or sign-in page that "
-                "answers in the server's place.",
-            )
+        if content is None or not content.matches(file):
+            raise _corrupt_download(dataset, file, content)
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(partial, target)
-    except DownloadError as failure:
-        raise DatasetUnavailable(dataset.name, file.path, str(failure)) from None
     finally:
         partial.unlink(missing_ok=True)
     return target
+
+
+def _corrupt_download(
+    dataset: Dataset, file: PublishedFile, content: Content | None
+) -> CorruptDownload:
+    return CorruptDownload(
+        dataset.name,
+        file,
+        content or Content(sha256="nothing", size_bytes=0),
+        origin=file.url,
+        advice=f"Nothing was kept. Try `labkit data fetch {dataset.name}` again; if it repeats, "
+        "look for a proxy or sign-in page that answers in the server's place.",
+    )
 
 
 def _content(path: Path) -> Content | None:

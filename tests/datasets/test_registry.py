@@ -1,0 +1,184 @@
+"""The registry: ours is right and whole; a malformed one is refused with line and field."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from labkit import datasets
+from labkit.datasets.registry import Dataset, PublishedFile, load_registry
+from labkit.errors import BadFile
+from labkit.files import project_root
+
+from .conftest import Book
+
+ROOT = Path(__file__).resolve().parents[2]
+MIRROR = os.environ.get("LABKIT_DATA_MIRROR")
+OURS = load_registry(ROOT).datasets
+EVERY = pytest.mark.parametrize("dataset", OURS.values(), ids=lambda dataset: dataset.name)
+needs_mirror = pytest.mark.skipif(not MIRROR, reason="LABKIT_DATA_MIRROR is not set")
+
+
+def test_the_workbooks_datasets_are_registered() -> None:
+    assert set(OURS) == {"perseus-sosp24", "zeus-nsdi23", "pollux-osdi21", "pipedream-sosp19"}
+
+
+@EVERY
+def test_addresses_lead_to_the_commit_and_the_path(dataset: Dataset) -> None:
+    for file in dataset.files:
+        assert dataset.repository in file.url
+        assert unquote(file.url).endswith(f"/{dataset.commit}/{file.path}")
+
+
+@EVERY
+def test_the_cited_paper_is_in_the_bibliography(dataset: Dataset) -> None:
+    from labkit.workbook import bibliography
+
+    assert dataset.citation in bibliography.load(ROOT)
+
+
+@needs_mirror
+@EVERY
+def test_the_mirror_holds_what_is_registered(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
+    monkeypatch.setenv("LABKIT_OFFLINE", "1")
+    folder = datasets.mirror_folder(project_root())
+    assert folder is not None
+    for file in dataset.files:
+        content = (folder / dataset.name / file.path).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == file.sha256
+        assert len(content) == file.size_bytes
+    assert datasets.available(dataset.name)
+
+
+@needs_mirror
+def test_the_registry_agrees_with_the_mirrors_own_index() -> None:
+    folder = datasets.mirror_folder(project_root())
+    assert folder is not None
+    if not (folder / "index.json").is_file():
+        pytest.skip("this mirror has no index")
+    index = json.loads((folder / "index.json").read_text())
+    assert set(index) == set(OURS)
+    for name, listed in index.items():
+        dataset = OURS[name]
+        assert (dataset.origin, dataset.commit) == (listed["repo"], listed["commit"])
+        assert dataset.licence == listed["licence"]
+        ours = {f.path: (f.url, f.sha256, f.size_bytes) for f in dataset.files}
+        assert ours == {f["path"]: (f["url"], f["sha256"], f["bytes"]) for f in listed["files"]}
+
+
+STANDINS = [(d, f) for d in OURS.values() for f in d.files if f.standin is not None]
+
+
+def columns(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next(csv.reader(line for line in lines if not line.startswith("#")))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "file"), STANDINS, ids=lambda value: getattr(value, "path", "")
+)
+def test_a_standin_is_here_small_and_ours(dataset: Dataset, file: PublishedFile) -> None:
+    assert file.standin is not None
+    standin = ROOT / file.standin
+    content = standin.read_bytes()
+    assert standin.parent == ROOT / "data" / "profiles"
+    assert len(content) < 200_000
+    assert hashlib.sha256(content).hexdigest() not in {f.sha256 for f in dataset.files}
+    assert list(standin.parent.glob("*.py")), "the script that makes it is committed beside it"
+
+
+@needs_mirror
+@pytest.mark.parametrize(
+    ("dataset", "file"), STANDINS, ids=lambda value: getattr(value, "path", "")
+)
+def test_a_standin_has_the_published_columns(dataset: Dataset, file: PublishedFile) -> None:
+    assert file.standin is not None
+    standin = ROOT / file.standin
+    published = datasets.open(f"{dataset.name}/{file.path}")
+    assert columns(standin) == columns(published)
+
+
+def test_no_published_file_is_committed() -> None:
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("not a git checkout")
+    tracked = [ROOT / name for name in done.stdout.decode().split("\0") if name]
+    hashes = {hashlib.sha256(p.read_bytes()).hexdigest(): p for p in tracked if p.is_file()}
+    published = {file.sha256 for dataset in OURS.values() for file in dataset.files}
+    assert not {str(hashes[known]) for known in published & set(hashes)}
+
+
+MALFORMED = [
+    # what is replaced, by what, the line of the fault, what the message must say
+    ("licence: MIT", "license: MIT", 2, ("bench.licence", "required")),
+    ("    citation: bench24\n", "", 2, ("bench.citation", "required")),
+    ("commit: c0ffee", "commit: C0FFEE", 5, ("bench.commit", "pattern")),
+    ("origin: https://", "origin: ftp://", 4, ("bench.origin", "pattern")),
+    ("path: measured/time.csv", "path: ../time.csv", 10, ("files.0.path", "relative path")),
+    ("path: measured/time.csv", "path: /etc/passwd", 10, ("files.0.path", "relative path")),
+    ("path: measured/time.csv", "path: a//b.csv", 10, ("files.0.path", "relative path")),
+    ("path: notes.txt", "path: measured/time.csv", 9, ("bench.files", "two files with the path")),
+    ("url: http://", "url: file://", 11, ("files.0.url", "pattern")),
+    ("bytes: 18", "bytes: -18", 27, ("files.3.bytes", "-18")),
+    ("bytes: 18", "bytes: '18'", 27, ("files.3.bytes", "'18'")),
+    ("bytes: 18", "size: 18", 24, ("files.3.bytes", "required")),
+    ("bytes: 18", "bytes: 18\n        md5: 0", 28, ("files.3.md5", "not permitted")),
+    ("standin: data/", "standin: ../", 14, ("files.0.standin", "relative path")),
+    ("ours_power.csv", "ours_time.csv", 19, ("files.1.standin", "already the stand-in of bench/m")),
+    ("datasets:", "data:", None, ("datasets", "required")),
+    ("  bench:", "  Bench Mark:", 2, ("Bench Mark", "pattern")),
+    ("    notes:", "   notes:", 8, ("not valid YAML",)),
+    (
+        "    citation: bench24",
+        "    citation: b\n    citation: c",
+        8,
+        ("not valid YAML", "duplicate"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "told"), MALFORMED)
+def test_a_malformed_registry_is_refused_with_line_and_field(
+    book: Book, old: str, new: str, line: int | None, told: tuple[str, ...]
+) -> None:
+    path = book.root / "data" / "datasets.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(BadFile) as caught:
+        datasets.open("bench/notes.txt")
+    assert caught.value.exit_code == 2
+    assert caught.value.path == path
+    assert caught.value.line == line, str(caught.value)
+    for part in told:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "- a list\n", "just words\n", "datasets: 3\n"])
+def test_something_else_is_no_registry(book: Book, text: str) -> None:
+    (book.root / "data" / "datasets.yaml").write_text(text)
+    with pytest.raises(BadFile):
+        datasets.open("bench/notes.txt")
+
+
+def test_a_missing_registry_is_told(book: Book) -> None:
+    (book.root / "data" / "datasets.yaml").unlink()
+    with pytest.raises(BadFile, match=r"datasets\.yaml: the file is missing"):
+        datasets.open("bench/notes.txt")
+
+
+def test_a_registry_that_changes_is_read_again(book: Book) -> None:
+    load_registry(book.root)
+    path = book.root / "data" / "datasets.yaml"
+    path.write_text(path.read_text().replace("licence: MIT", "licence: BSD-3-Clause"))
+    assert load_registry(book.root).dataset("bench").licence == "BSD-3-Clause"
