@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
+import re
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -134,13 +135,19 @@ class Queue:
 
     def _haystack(self, paper: Paper) -> str:
         entry = self.library[paper.key]
-        parts = (paper.key, entry.title, entry.shorttitle, *entry.authors, entry.venue)
-        return folded(" ".join((*parts, str(entry.year), *paper.tags, paper.why)))
+        where = f"{entry.venue} {entry.year}"
+        return folded(" ".join((self._names(paper), where, *paper.tags, paper.why)))
+
+    def _names(self, paper: Paper) -> str:
+        entry = self.library[paper.key]
+        return folded(" ".join((paper.key, entry.title, entry.shorttitle, *entry.authors)))
 
     def _unknown(self, key: str) -> str:
-        near = difflib.get_close_matches(key.lower(), [p.key for p in self.entries], n=3, cutoff=0.5)
-        named = [p.key for p in self.entries if key.lower() in self._haystack(p)][:3]
-        hints = list(dict.fromkeys(near + named))[:4]
+        near = difflib.get_close_matches(
+            key.lower(), [p.key for p in self.entries], n=3, cutoff=0.5
+        )
+        named = [p.key for p in self.entries if folded(key) in self._names(p).split()][:3]
+        hints = list(dict.fromkeys(named + near))[:4]
         advice = f"did you mean {', '.join(hints)}?" if hints else "`labkit queue` lists them"
         return f"no paper {key!r} in {FILE}; {advice}"
 
@@ -213,10 +220,33 @@ def _problem(
 
 def _not_among(what: str, value: str, valid: Sequence[str]) -> str:
     near = difflib.get_close_matches(value, valid, n=3)
-    hint = f"did you mean {', '.join(near)}? " if near else ""
-    return f"unknown {what} {value!r}; {hint}valid: {', '.join(valid)}"
+    if near and len(valid) > len(STATUSES):
+        return f"unknown {what} {value!r}; did you mean {', '.join(near)}?"
+    return f"unknown {what} {value!r}; valid: {', '.join(valid)}"
+
+
+def as_key(text: str) -> str:
+    """``text`` as a key of the queue: small letters, digits and hyphens.
+
+    >>> as_key("Shoeybi_2019: Megatron-LM")
+    'shoeybi-2019-megatron-lm'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", folded(text)).strip("-")
+
+
+def key_for(entry: bibliography.Entry) -> str:
+    """A key for a paper that came without a good one: its system's name, else author and year.
+
+    A title such as "Zeus: Understanding ..." names its system before the colon.
+    """
+    name = entry.shorttitle or entry.title.partition(":")[0]
+    if name != entry.title and len(name.split()) == 1 and as_key(name):
+        return as_key(name)
+    word = next((w for w in re.findall(r"\w+", entry.title) if len(w) > 4), "")
+    return as_key(f"{entry.surnames[0]}{entry.year}{word}")
 
 
 def folded(text: str) -> str:
+    """Without case and accents, for comparing."""
     parts = unicodedata.normalize("NFKD", text.casefold())
     return "".join(char for char in parts if not unicodedata.combining(char))

@@ -130,11 +130,13 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
         UsageError: a key or the paper itself (same DOI, arXiv id or title) is there already.
     """
     with _locked(root):
-        queue_text, bib_text = _text(root / FILE), _text(root / bibliography.FILE)
         queue = load(root)
+        queue_text, bib_text = _text(root / FILE), _text(root / bibliography.FILE)
         new = bibliography.parse("\n\n".join(entries), Path("the new BibTeX"))
         for paper in papers:
             _refuse_known(queue, new[paper.key])
+            for companion in set(paper.companions) - set(new):
+                queue.position(companion)  # raises where there is none
         missing = [e.text for e in new.values() if e.key not in queue.library]
         bib_after = _joined(bib_text, missing)
         queue_after = queue_text
@@ -263,8 +265,8 @@ def _edit(
     expect: Callable[[Queue], Sequence[Paper]],
 ) -> Queue:
     with _locked(root):
-        before = _text(root / FILE)
         queue = load(root)
+        before = _text(root / FILE)
         after = edit(before, queue)
         result = _verify(root, after, queue.library, expect(queue))
         if after != before:

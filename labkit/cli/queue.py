@@ -1,0 +1,366 @@
+"""``labkit queue``: what to read next, why, and how far each paper has come."""
+
+from __future__ import annotations
+
+import sys
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from labkit.cli import queue_view
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from labkit.workbook.queue import Paper, Queue
+
+queue = typer.Typer(
+    name="queue",
+    rich_markup_mode="rich",
+    help="""
+    The reading queue: what to read next, why, and how far each paper has come.
+
+    A paper is queued → reading → reviewed → presented, or dropped with a reason.
+    The queue is reading_queue.yaml, its bibliography data/papers.bib: edit both by hand
+    or here, comments and order stay.
+
+    [bold]Examples[/bold]
+
+      [cyan]labkit queue[/cyan]                             the whole queue
+      [cyan]labkit queue -s queued -t pipeline[/cyan]       a part of it
+      [cyan]labkit queue next[/cyan]                        what to read now, and why
+      [cyan]labkit queue add 1910.02054 --why "…"[/cyan]    from arXiv (or a DOI)
+      [cyan]labkit queue add paper.bib[/cyan]               from BibTeX, no network needed
+      [cyan]labkit queue start zeus --presenter Ann[/cyan]
+      [cyan]labkit queue done zeus[/cyan]                   the review is written
+      [cyan]labkit queue done zeus --presented[/cyan]       and the group has heard it
+      [cyan]labkit queue export -t energy -o energy.bib[/cyan]
+    """,
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(queue)
+
+
+def _complete_keys(incomplete: str) -> list[str]:
+    """Paper keys for the shell; nothing where there is no workbook."""
+    from labkit.errors import LabkitError
+
+    try:
+        return [paper.key for paper in _load() if paper.key.startswith(incomplete)]
+    except LabkitError:
+        return []
+
+
+def _complete_tags(incomplete: str) -> list[str]:
+    from labkit.errors import LabkitError
+
+    try:
+        known = {tag for paper in _load() for tag in paper.tags}
+    except LabkitError:
+        return []
+    return sorted(tag for tag in known if tag.startswith(incomplete))
+
+
+def _complete_statuses(incomplete: str) -> list[str]:
+    return [name for name in queue_view.COLOURS if name.startswith(incomplete)]
+
+
+KEY = typer.Argument(..., metavar="KEY", help="A paper's key.", autocompletion=_complete_keys)
+STATUS = typer.Option(
+    None,
+    "--status",
+    "-s",
+    help="Only papers of this status; may be given again for more.",
+    autocompletion=_complete_statuses,
+)
+TAG = typer.Option(
+    None,
+    "--tag",
+    "-t",
+    help="Only papers with this tag; given again, papers with all of them.",
+    autocompletion=_complete_tags,
+)
+PRESENTER = typer.Option(None, "--presenter", help="Who presents it.")
+SESSION = typer.Option(
+    None, "--date", formats=["%Y-%m-%d"], help="The session's date, such as 2026-03-14."
+)
+
+
+@queue.callback(invoke_without_command=True)
+def overview(context: typer.Context, status: list[str] = STATUS, tag: list[str] = TAG) -> None:
+    if context.invoked_subcommand is not None:
+        if status or tag:
+            from labkit.errors import UsageError
+
+            raise UsageError(
+                f"give --status and --tag after {context.invoked_subcommand!r}, or without it"
+            )
+        return
+    found = _load()
+    papers = found.select(status=status or (), tags=tag or ())
+    console = _console()
+    if not papers:
+        console.print("No paper has all of that; `labkit queue` shows every one.")
+        return
+    console.print(queue_view.table(found, papers, console.width))
+    queue_view.print_summary(console, found, papers)
+
+
+@queue.command("next")
+def next_paper(
+    count: int = typer.Option(1, "--count", "-n", min=1, help="How many papers to show."),
+) -> None:
+    """What to read now: the first queued paper by priority, and why we want to.
+
+    [bold]Example[/bold]: [cyan]labkit queue next -n 3[/cyan]
+    """
+    found = _load()
+    console = _console()
+    reading = found.select(status=["reading"])
+    if reading:
+        console.print(f"Being read: {', '.join(paper.key for paper in reading)}", style="yellow")
+    waiting = found.select(status=["queued"])[:count]
+    for paper in waiting:
+        console.print(queue_view.card(found, paper, console.width))
+    if not waiting:
+        console.print("Nothing is queued. Add a paper: labkit queue add 1910.02054")
+        return
+    console.print(f"Start it: [cyan]labkit queue start {waiting[0].key}[/cyan]")
+
+
+@queue.command()
+def show(
+    key: str = KEY,
+    bibtex: bool = typer.Option(False, "--bibtex", help="Its BibTeX entry instead."),
+) -> None:
+    """Everything about one paper: why, tags, companions, session, links, notebook.
+
+    [bold]Example[/bold]: [cyan]labkit queue show zeus[/cyan]
+    """
+    found = _load()
+    if bibtex:
+        typer.echo(found.entry(key).text)
+        return
+    console = _console()
+    console.print(queue_view.card(found, found[key], console.width))
+
+
+@queue.command()
+def search(
+    words: list[str] = typer.Argument(..., metavar="WORD...", help="All must occur somewhere."),
+) -> None:
+    """Find papers by key, title, author, venue, year, tag or reason.
+
+    Case and accents do not matter. [bold]Examples[/bold]:
+    [cyan]labkit queue search recomputation[/cyan],
+    [cyan]labkit queue search narayanan 2019[/cyan]
+    """
+    found = _load()
+    papers = found.search(" ".join(words))
+    console = _console()
+    if not papers:
+        console.print(f"No paper holds {' and '.join(map(repr, words))}.")
+        raise typer.Exit(1)
+    console.print(queue_view.table(found, papers, console.width))
+
+
+@queue.command()
+def add(
+    source: str = typer.Argument(
+        ...,
+        metavar="SOURCE",
+        help="A .bib file, a BibTeX entry in quotes, - (BibTeX on standard input), an arXiv id, "
+        "a DOI, a link to either, or a key that data/papers.bib has already.",
+    ),
+    key: str = typer.Option("", "--key", "-k", help="The paper's key here, such as zeus."),
+    why: str = typer.Option("", "--why", "-w", help="Why we want to read it, one sentence."),
+    tag: list[str] = typer.Option(
+        None, "--tag", "-t", help="A tag; again for more.", autocompletion=_complete_tags
+    ),
+    companion: list[str] = typer.Option(
+        None,
+        "--companion",
+        "-c",
+        help="A paper to read beside it; again for more.",
+        autocompletion=_complete_keys,
+    ),
+    priority: int = typer.Option(2, "--priority", "-p", help="1 next, 2 soon, 3 some day."),
+) -> None:
+    """Add a paper to the queue and its entry to the bibliography, both or neither.
+
+    [bold]Examples[/bold]
+
+      [cyan]labkit queue add paper.bib --why "..." --tag energy[/cyan]
+      [cyan]labkit queue add 2312.06902 --key perseus --priority 1[/cyan]
+      [cyan]labkit queue add 10.1145/3341301.3359646[/cyan]
+      [cyan]pbpaste | labkit queue add -[/cyan]
+    """
+    from labkit.workbook import intake, queue_edits
+
+    found = _load()
+    entries = intake.read(source, found.library, key=key)
+    if not why and source != "-" and sys.stdin.isatty():
+        why = typer.prompt("Why do we want to read it (empty to say later)", default="")
+    papers = intake.papers(
+        entries, priority=priority, why=why, tags=tag or (), companions=companion or ()
+    )
+    queue_edits.add(found.root, [entry.text for entry in entries], papers)
+    console = _console()
+    for entry in entries:
+        console.print(f"[green]added[/green] [bold]{entry.key}[/bold]: ", end="")
+        console.print(f"{entry.cite()}. {entry.title}", markup=False, highlight=False)
+    if not why:
+        console.print("Say why in reading_queue.yaml, or with --why next time.", style="yellow")
+
+
+@queue.command()
+def start(key: str = KEY, presenter: str = PRESENTER, day: datetime = SESSION) -> None:
+    """Begin to read: queued → reading. A dropped paper is taken up again.
+
+    [bold]Example[/bold]: [cyan]labkit queue start pollux --presenter Ann --date 2026-03-14[/cyan]
+    """
+    from labkit.files import project_root
+    from labkit.workbook import queue_edits
+
+    paper = queue_edits.start(project_root(), key, presenter=presenter, date=_day(day))
+    _print_change(paper)
+    _console().print(f"Write its review: [cyan]labkit new {key}[/cyan]")
+
+
+@queue.command()
+def done(
+    key: str = KEY,
+    presented: bool = typer.Option(
+        False, "--presented", help="The group has heard it: reading or reviewed → presented."
+    ),
+    presenter: str = PRESENTER,
+    day: datetime = SESSION,
+) -> None:
+    """The review is written: reading → reviewed; with --presented it becomes presented.
+
+    Without --date, --presented keeps the session's date, or else writes today's.
+    [bold]Examples[/bold]: [cyan]labkit queue done zeus[/cyan],
+    [cyan]labkit queue done zeus --presented --presenter Ann[/cyan]
+    """
+    from labkit.files import project_root
+    from labkit.workbook import queue_edits
+
+    _print_change(
+        queue_edits.done(
+            project_root(), key, presented=presented, presenter=presenter, date=_day(day)
+        )
+    )
+
+
+@queue.command()
+def drop(
+    key: str = KEY,
+    reason: str = typer.Option(..., "--reason", "-r", help="Why we shall not read it."),
+) -> None:
+    """Take a paper off the list, with the reason: queued or reading → dropped.
+
+    [bold]Example[/bold]: [cyan]labkit queue drop cswap --reason "needs a GPU we lack"[/cyan]
+    """
+    from labkit.files import project_root
+    from labkit.workbook import queue_edits
+
+    _print_change(queue_edits.drop(project_root(), key, reason))
+
+
+@queue.command()
+def move(
+    key: str = KEY,
+    priority: int = typer.Option(None, "--priority", "-p", help="1 next, 2 soon, 3 some day."),
+    before: str = typer.Option(
+        None, "--before", help="Right before this paper.", autocompletion=_complete_keys
+    ),
+    after: str = typer.Option(
+        None, "--after", help="Right after this paper.", autocompletion=_complete_keys
+    ),
+) -> None:
+    """Change when a paper's turn comes: by priority, or beside another paper.
+
+    Before or after another paper it also gets that paper's priority.
+    [bold]Examples[/bold]: [cyan]labkit queue move orca --priority 1[/cyan],
+    [cyan]labkit queue move orca --before kungfu[/cyan]
+    """
+    from labkit.errors import UsageError
+    from labkit.files import project_root
+    from labkit.workbook import queue_edits
+
+    if sum(option is not None for option in (priority, before, after)) != 1:
+        raise UsageError("say one of --priority N, --before KEY and --after KEY")
+    root = project_root()
+    if priority is not None:
+        paper = queue_edits.prioritise(root, key, priority)
+    else:
+        paper = queue_edits.move(root, key, before=before, after=after)
+    waiting = [other.key for other in _load().select(status=["queued"])]
+    turn = f", number {waiting.index(key) + 1} of {len(waiting)} waiting" if key in waiting else ""
+    _print_change(paper, f"priority {paper.priority}{turn}")
+
+
+@queue.command()
+def export(
+    keys: list[str] = typer.Argument(
+        None, metavar="[KEY]...", help="Papers. Default: all.", autocompletion=_complete_keys
+    ),
+    status: list[str] = STATUS,
+    tag: list[str] = TAG,
+    output: Path = typer.Option(None, "--output", "-o", help="A file instead of the screen."),
+) -> None:
+    """BibTeX of a selection, as it stands in the bibliography (Zotero and papis read it).
+
+    [bold]Examples[/bold]: [cyan]labkit queue export zeus envpipe[/cyan],
+    [cyan]labkit queue export --status reviewed -o reviewed.bib[/cyan]
+    """
+    from labkit.errors import UsageError
+    from labkit.files import write_atomically
+    from labkit.workbook import bibliography
+
+    found = _load()
+    chosen = found.select(status=status or (), tags=tag or ())
+    if keys:
+        asked = {key: found[key] for key in keys}
+        chosen = [paper for paper in asked.values() if paper in chosen]
+    text = "\n\n".join(found.entry(paper.key).text for paper in chosen)
+    if output is None:
+        typer.echo(text)
+        return
+    if output.resolve() == (found.root / bibliography.FILE).resolve():
+        raise UsageError(f"{output} is the bibliography itself; name another file")
+    write_atomically(output, text + "\n")
+    _console().print(f"{len(chosen)} entries in {output}")
+
+
+def _load() -> Queue:
+    from labkit.files import project_root
+    from labkit.workbook.queue import load
+
+    return load(project_root())
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _day(moment: datetime | None) -> date | None:
+    return None if moment is None else moment.date()
+
+
+def _print_change(paper: Paper, text: str = "") -> None:
+    from rich.text import Text
+
+    line = Text(paper.key, style="bold").append(" is ", style="not bold")
+    line.append(
+        text or paper.status, style="not bold" if text else queue_view.COLOURS[paper.status]
+    )
+    detail = [paper.presenter, str(paper.date or ""), paper.reason]
+    shown = ", ".join(part for part in detail if part)
+    _console().print(line.append(f" ({shown})" if shown and not text else "", style="not bold"))

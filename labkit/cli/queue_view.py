@@ -1,0 +1,148 @@
+"""How ``labkit queue`` looks: its table, a paper's card, the line of counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from labkit.workbook.bibliography import Entry
+    from labkit.workbook.queue import Paper, Queue
+
+COLOURS = {
+    "reading": "bold yellow",
+    "queued": "cyan",
+    "reviewed": "green",
+    "presented": "blue",
+    "dropped": "bright_black",
+}
+MANY_AUTHORS = 8
+WIDE, MAX_TAGS, MIN_TITLE, MAX_CARD = 120, 40, 20, 100  # columns; tags show from WIDE on
+
+
+def table(found: Queue, papers: Sequence[Paper], width: int) -> Table:
+    from rich import box
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = [_row(found, paper) for paper in papers]
+    names = ["P", "Paper", "Status", "Title", "Venue", "Session", "Tags"]
+    hidden = {name for name in ("Session", "Tags") if not any(row[name] for row in rows)}
+    if width < WIDE:
+        hidden.add("Tags")
+    result = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    shown = [name for name in names if name not in hidden]
+    widths = {name: max(len(name), *(cell_len(row[name]) for row in rows)) for name in shown}
+    widths |= {"Tags": min(widths["Tags"], MAX_TAGS)} if "Tags" in shown else {}
+    others = sum(size for name, size in widths.items() if name != "Title")
+    room = width - others - 2 * (len(shown) - 1)
+    widths["Title"] = max(MIN_TITLE, min(widths["Title"], room))
+    for name in shown:
+        style = "" if name in ("Paper", "Status", "Title", "Session") else "dim"
+        result.add_column(name, no_wrap=True, overflow="ellipsis", style=style, width=widths[name])
+    for place, (paper, row) in enumerate(zip(papers, rows, strict=True)):
+        styles = {"Paper": "bold", "Status": COLOURS[paper.status]}
+        last = place + 1 == len(papers)
+        result.add_row(
+            *(Text(row[name], style=styles.get(name, "")) for name in shown),
+            end_section=last or papers[place + 1].status != paper.status,
+        )
+    return result
+
+
+def _row(found: Queue, paper: Paper) -> dict[str, str]:
+    entry = found.library[paper.key]
+    return {
+        "P": str(paper.priority),
+        "Paper": paper.key,
+        "Status": paper.status,
+        "Title": _short_title(entry, paper),
+        "Venue": f"{entry.venue} {entry.year}",
+        "Session": " ".join(filter(None, (str(paper.date or ""), paper.presenter))),
+        "Tags": ", ".join(paper.tags),
+    }
+
+
+def _short_title(entry: Entry, paper: Paper) -> str:
+    """The title without the system's name where that is the key already."""
+    from labkit.workbook.queue import as_key
+
+    name, colon, rest = entry.title.partition(": ")
+    return rest if colon and as_key(name) == paper.key else entry.title
+
+
+def print_summary(console: Console, found: Queue, shown: Sequence[Paper]) -> None:
+    from rich.text import Text
+
+    counts = {name: sum(paper.status == name for paper in shown) for name in COLOURS}
+    parts = [Text(f"{n} {name}", style=COLOURS[name]) for name, n in counts.items() if n]
+    total = f"{len(shown)} papers" if len(shown) != 1 else "1 paper"
+    part = f" of {len(found)}" if len(shown) < len(found) else ""
+    console.print(Text(f"{total}{part}: ").append_text(Text(", ").join(parts)))
+    waiting = found.select(status=["queued"])
+    if waiting and len(shown) == len(found):
+        console.print(
+            f"Next: [bold]{waiting[0].key}[/bold]; [cyan]labkit queue next[/cyan] says why, "
+            "[cyan]labkit queue show KEY[/cyan] tells more of any paper."
+        )
+
+
+def card(found: Queue, paper: Paper, width: int) -> RenderableType:
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    entry = found.library[paper.key]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(found, paper):
+        facts.add_row(name, value)
+    head = [
+        Text(entry.title, style="bold"),
+        Text(_authors(entry)),
+        Text(f"{entry.container or entry.venue}, {entry.year}", style="dim"),
+        Text(entry.link, style="blue", overflow="fold"),
+    ]
+    body = Group(*filter(None, head), Text(), facts)
+    status = f"[{COLOURS[paper.status]}]{paper.status}[/], priority {paper.priority}"
+    return Panel(
+        body,
+        title=f"[bold]{paper.key}[/bold] ({status})",
+        title_align="left",
+        padding=(1, 2),
+        width=min(MAX_CARD, width),
+    )
+
+
+def _facts(found: Queue, paper: Paper) -> list[tuple[str, str]]:
+    from labkit.workbook import notebooks
+
+    session = ", ".join(filter(None, (str(paper.date or ""), paper.presenter)))
+    beside = "\n".join(
+        f"{key} ({found[key].status}): {_short_title(found.library[key], found[key])}"
+        for key in paper.companions
+    )
+    notebook = notebooks.paths(found.root).get(paper.key)
+    shown = str(notebook.relative_to(found.root)) if notebook else f"none: labkit new {paper.key}"
+    facts = [
+        ("Why", paper.why or "not said yet"),
+        ("Dropped", paper.reason),
+        ("Session", session),
+        ("Tags", ", ".join(paper.tags)),
+        ("Beside", beside),
+        ("Notebook", shown),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _authors(entry: Entry) -> str:
+    rest = len(entry.authors) - MANY_AUTHORS
+    if rest > 1:
+        return ", ".join(entry.authors[:MANY_AUTHORS]) + f" and {rest} more"
+    return ", ".join(entry.authors) + (", et al." if entry.et_al else "")
