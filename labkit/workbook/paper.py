@@ -69,7 +69,7 @@ class Paper:
         entries = _bibliography(self.root)
         headers, columns = [""], [list(glance.ASPECTS)]
         for key in (self.key, *keys):
-            entry = _known(entries, key, self.root)
+            entry = known_entry(entries, key, self.root)
             lines = glance.of(self.root, key)
             headers.append(_heading(key, entry, lines.marks))
             columns.append([lines.rows[aspect] for aspect in glance.ASPECTS])
@@ -91,7 +91,7 @@ class Paper:
         """
         entries = _bibliography(self.root)
         keys = [self.key, *cites, *(source.dataset.citation for source in data)]
-        rows = [_paper_row(_known(entries, key, self.root)) for key in dict.fromkeys(keys)]
+        rows = [_paper_row(known_entry(entries, key, self.root)) for key in dict.fromkeys(keys)]
         rows += [row for source in data for row in _data_rows(source)]
         return tables.table(rows)
 
@@ -103,7 +103,7 @@ def open_paper(key: str) -> Paper:
         UsageError: the bibliography has no such key; the message says which are near.
     """
     root = files.project_root()
-    return Paper(key=key, root=root, entry=_known(_bibliography(root), key, root))
+    return Paper(key=key, root=root, entry=known_entry(_bibliography(root), key, root))
 
 
 def title_markdown(entry: Entry) -> str:
@@ -143,7 +143,7 @@ def _bibliography(root: Path) -> dict[str, Entry]:
     return bibliography.load(root)
 
 
-def _known(entries: Mapping[str, Entry], key: str, root: Path) -> Entry:
+def known_entry(entries: Mapping[str, Entry], key: str, root: Path) -> Entry:
     if key in entries:
         return entries[key]
     near = difflib.get_close_matches(str(key), list(entries), n=3)

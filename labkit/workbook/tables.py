@@ -221,9 +221,10 @@ def table(
     _known(shown, highlight, "highlight")
     _known(shown, formats, "formats")
     columns = list(shown.columns)
+    headers = [_header(name, formats.get(name, "")) for name in columns]
     cells = [_column(shown[name], digits, formats.get(name, "")) for name in columns]
     grid = Grid(
-        headers=[_header(name, formats.get(name, "")) for name in columns],
+        headers=headers,
         rows=[list(row) for row in zip(*cells, strict=True)],
         align=["right" if _is_numeric(shown[name]) else "left" for name in columns],
         caption=caption,
@@ -321,6 +322,8 @@ def _header(column: str, style: str) -> str:
 
 def _column(values: Any, digits: int, style: str) -> list[str]:
     if style in SCALES:
+        if not _is_numeric(values):
+            raise UsageError(f"column {values.name!r} is not of numbers: no unit fits it")
         values = values / SCALES[style][1]
         style = ""
     if not style:

@@ -1,0 +1,119 @@
+"""``labkit new`` and ``labkit check``: a notebook by the anatomy, and whether it still is one."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from labkit.workbook.review import Report
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=None)(new)
+    app.command(rich_help_panel=None)(check)
+
+
+def new(
+    key: str = typer.Argument(help="The paper's key, as in papers.bib.", show_default=False),
+    family: str = typer.Option(
+        "", help="Folder under notebooks/; default: by the paper's tags.", show_default=False
+    ),
+) -> None:
+    """Start a notebook on a paper, by the anatomy, with all that we know of it filled in.
+
+    Makes [cyan]notebooks/FAMILY/KEY.ipynb[/cyan] and, where it is missing,
+    [cyan]data/papers/KEY/claims.yaml[/cyan]. It runs as it is; [cyan]labkit check KEY[/cyan] lists
+    what is still to be written. Nothing is ever overwritten.
+
+    [bold]Examples[/bold]: [cyan]labkit new perseus[/cyan],
+    [cyan]labkit new perseus --family energy[/cyan]
+    """
+    from labkit.files import project_root
+    from labkit.workbook import template
+
+    root = project_root()
+    made = template.create(root, key, family)
+    typer.echo(f"made {made.notebook.relative_to(root)}")
+    verb = "made" if made.claims_made else "kept"
+    typer.echo(f"{verb} {made.claims.relative_to(root)}")
+    typer.echo(
+        f"next: `labkit queue start {key}`, write the claims, then `labkit check {key}` says what "
+        "is missing"
+    )
+
+
+def check(
+    keys: list[str] | None = typer.Argument(
+        None, metavar="[KEY]...", help="Papers to check; default: all.", show_default=False
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
+    list_rules: bool = typer.Option(False, "--rules", help="List the rules and stop."),
+) -> None:
+    """Check notebooks against the anatomy: sections, budgets, claims, prose, stored outputs.
+
+    Nothing is executed: the committed notebook is read. Without a KEY, every file of
+    [cyan]data/papers/[/cyan] is read as well. Exit code 1 where something is found.
+
+    [bold]Examples[/bold]: [cyan]labkit check[/cyan], [cyan]labkit check envpipe zeus[/cyan],
+    [cyan]labkit check --json[/cyan]
+    """
+    if list_rules:
+        _show_rules()
+        return
+    from labkit.files import project_root
+    from labkit.workbook import review
+
+    report = review.check(project_root(), keys or ())
+    if as_json:
+        import json
+
+        content = {
+            "notebooks": list(report.notebooks),
+            "rules": report.num_rules,
+            "findings": [finding.asdict() for finding in report.findings],
+        }
+        typer.echo(json.dumps(content, indent=1, ensure_ascii=False))
+    else:
+        _show(report)
+    if not report.is_clean:
+        raise typer.Exit(1)
+
+
+def _show(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    for file, findings in groupby(report.findings, key=lambda finding: finding.file):
+        table = Table(title=file, title_justify="left", title_style="bold", expand=False)
+        table.add_column("cell", no_wrap=True)
+        table.add_column("rule", no_wrap=True)
+        table.add_column("what is wrong", ratio=3)
+        table.add_column("what would be right", ratio=2)
+        for finding in findings:
+            place = "" if finding.cell is None else f"{finding.cell} {finding.cell_id}"
+            table.add_row(Text(place), finding.rule, Text(finding.problem), Text(finding.fix))
+        console.print(table)
+    noun = "notebook" if len(report.notebooks) == 1 else "notebooks"
+    found = len(report.findings)
+    console.print(
+        f"{len(report.notebooks)} {noun}, {report.num_rules} rules: "
+        + ("nothing found" if not found else f"{found} finding{'s' if found > 1 else ''}")
+    )
+
+
+def _show_rules() -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from labkit.workbook import rules
+
+    table = Table("rule", "what it asks", title="What labkit check asks", title_justify="left")
+    for rule in rules.load():
+        table.add_row(rule.name, Text(rule.demand))
+    Console().print(table)

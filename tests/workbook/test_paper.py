@@ -1,0 +1,195 @@
+"""A paper in a notebook: opened by its key, its companions' rows pulled, its sources told."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import nbformat.v4 as v4
+import pytest
+
+from labkit import workbook
+from labkit.errors import BadFile, UsageError
+from labkit.workbook import glance
+
+BIB = """\
+@inproceedings{alpha, title = {Alpha: Bubbles Are Free}, author = {Ada One and Bo Two},
+  booktitle = {NSDI}, year = {2023}, url = {https://example.org/alpha}}
+@inproceedings{beta, title = {On the Energy of Everything}, author = {Cy Three and others},
+  booktitle = {SOSP}, year = {2024}, url = {https://example.org/beta}}
+"""
+GLANCE = """\
+insight: a stage that waits
+  could run slower
+method: stretch it
+results: 30 % less | at once
+advantages: no slowdown
+weaknesses: one schedule only
+source: abstract
+verified: false
+"""
+CSV = b"stage,time_s\n0,1.5\n1,2.5\n"
+DATASETS = f"""\
+datasets:
+  profiles:
+    title: Stage profiles
+    origin: https://example.org/owner/repo
+    commit: {"a" * 40}
+    licence: MIT
+    citation: beta
+    notes: none
+    files:
+      - path: folder/profile.csv
+        url: https://example.org/profile.csv
+        sha256: {hashlib.sha256(CSV).hexdigest()}
+        bytes: {len(CSV)}
+"""
+ROWS = {
+    "insight": "bubbles are `free` time",
+    "method": "**stretch** work into them",
+    "results": "28 % (abstract)",
+    "advantages": r"fast \| simple",
+    "weaknesses": "would be stronger with memory",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "reading_queue.yaml").write_text("papers: []\n", encoding="utf-8")
+    (tmp_path / "data/papers/beta").mkdir(parents=True)
+    (tmp_path / "data/papers.bib").write_text(BIB, encoding="utf-8")
+    (tmp_path / "data/papers/beta/glance.yaml").write_text(GLANCE, encoding="utf-8")
+    (tmp_path / "data/datasets.yaml").write_text(DATASETS, encoding="utf-8")
+    mirrored = tmp_path / "mirror/profiles/folder/profile.csv"
+    mirrored.parent.mkdir(parents=True)
+    mirrored.write_bytes(CSV)
+    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
+    monkeypatch.setenv("LABKIT_DATA_MIRROR", str(tmp_path / "mirror"))
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LABKIT_OFFLINE", "1")
+    write_notebook(tmp_path, "alpha", ROWS)
+    return tmp_path
+
+
+def write_notebook(root: Path, key: str, rows: dict[str, str], tag: str = "at-a-glance") -> None:
+    table = "\n".join(f"| **{name}** | {line} |" for name, line in rows.items())
+    cell = v4.new_markdown_cell(f"## At a glance\n\n| | |\n|---|:--|\n{table}")
+    cell.metadata["tags"] = [tag]
+    path = root / f"notebooks/energy/{key}.ipynb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(v4.new_notebook(cells=[cell]), path)
+
+
+def test_a_paper_opens_from_anywhere_in_the_workbook(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LABKIT_ROOT")
+    monkeypatch.chdir(root / "notebooks/energy")
+    paper = workbook.open_paper("alpha")
+    assert paper.root == root.resolve()
+    assert repr(paper) == "Alpha: Bubbles Are Free (One and Two, NSDI 2023)"
+    assert paper.title_markdown() == (
+        "# Alpha: Bubbles Are Free\n\n"
+        "Ada One, Bo Two · NSDI 2023 · [paper](https://example.org/alpha)"
+    )
+
+
+def test_an_unknown_paper_names_its_neighbours(root: Path) -> None:
+    with pytest.raises(UsageError, match=r"'alhpa'.*did you mean 'alpha'.*labkit queue add"):
+        workbook.open_paper("alhpa")
+
+
+def test_companions_are_pulled_from_notebook_and_glance_file(root: Path) -> None:
+    table = workbook.open_paper("alpha").beside("beta")
+    frame = table.frame()
+    assert list(frame.index) == list(glance.ASPECTS)
+    assert frame.loc["insight", "alpha"] == "bubbles are free time"
+    assert frame.loc["advantages", "alpha"] == "fast | simple"
+    assert frame.loc["insight", "beta"] == "a stage that waits could run slower"
+    assert table.grid.headers == [
+        "",
+        "Alpha: One and Two, NSDI 2023",
+        "beta: Three et al., SOSP 2024 (not yet reviewed here, unverified)",
+    ]
+    assert table.grid.html() == workbook.open_paper("alpha").beside("beta").grid.html()
+
+
+def test_a_notebook_replaces_the_glance_file_once_written(root: Path) -> None:
+    write_notebook(root, "beta", {**ROWS, "method": "TODO: one line"})
+    draft = workbook.open_paper("alpha").beside("beta")
+    assert draft.frame().loc["method", "beta"] == "stretch it"
+    write_notebook(root, "beta", {**ROWS, "method": "other"})
+    written = workbook.open_paper("alpha").beside("beta")
+    assert written.frame().loc["method", "beta"] == "other"
+    assert written.grid.headers[2] == "beta: Three et al., SOSP 2024"
+
+
+def test_companions_that_cannot_be_shown(root: Path) -> None:
+    paper = workbook.open_paper("alpha")
+    with pytest.raises(UsageError, match="no paper 'gamma'"):
+        paper.beside("gamma")
+    (root / "data/papers/beta/glance.yaml").write_text(GLANCE.replace("method", "methods"))
+    with pytest.raises(BadFile, match=r"glance\.yaml.*method"):
+        paper.beside("beta")
+    (root / "data/papers/beta/glance.yaml").unlink()
+    with pytest.raises(BadFile, match="has no notebook, so its five lines belong here"):
+        paper.beside("beta")
+    write_notebook(root, "alpha", {"insight": "x", "method": "y"})
+    with pytest.raises(BadFile, match="lacks the row results and advantages and weaknesses"):
+        paper.beside()
+    write_notebook(root, "alpha", ROWS, tag="glance")
+    with pytest.raises(BadFile, match="no cell is tagged 'at-a-glance'"):
+        paper.beside()
+
+
+def test_data_claims_and_sources_go_together(root: Path) -> None:
+    claims = root / "data/papers/alpha/claims.yaml"
+    claims.parent.mkdir()
+    claims.write_text(
+        "claims:\n  - {id: total, statement: s, paper: 4, source: §1, verified: false,"
+        " judge: ratio, tolerance: 0.01, dataset: profiles}\n",
+        encoding="utf-8",
+    )
+    paper = workbook.open_paper("alpha")
+    data = paper.data("profiles", "profile.csv")
+    total_s = data.frame("profile.csv")["time_s"].sum()
+    assert paper.claims({"total": total_s}, data).records[0]["verdict"] == "reproduced"
+    sources = paper.sources(data).frame()
+    assert list(sources["kind"]) == ["paper", "paper", "data"]
+    assert sources["where"].tolist()[:2] == [
+        "https://example.org/alpha",
+        "https://example.org/beta",  # the data set's own paper, cited without being named
+    ]
+    assert sources.loc[2, "licence"] == "MIT"
+    assert str(root) not in paper.sources(data).grid.html()
+
+
+def test_a_notebooks_imports_stay_light(root: Path) -> None:
+    code = (
+        "import sys; from labkit import workbook; p = workbook.open_paper('alpha');"
+        "p.beside('beta'); workbook.table({'x': [1]});"
+        "bad = {'plotly', 'papermill', 'nbconvert', 'nbclient', 'torch', 'scipy'};"
+        "ours = {'runner', 'engine', 'export', 'queue', 'explore', 'review', 'template'};"
+        "bad |= {'labkit.workbook.' + name for name in ours};"
+        "print(*bad & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_explore_stays_the_function_after_its_module_was_imported() -> None:
+    code = (
+        "import labkit.workbook.explore; from labkit import workbook;"
+        "from labkit.workbook.explore import explore;"
+        "assert workbook.explore is explore and callable(workbook.explore)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_unknown_names_of_the_package_are_errors() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'tables_of'"):
+        workbook.tables_of  # noqa: B018
+    assert set(workbook.__all__) <= set(dir(workbook))
