@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-MADE_BY_PAPERMILL = frozenset({"injected-parameters", "papermill-error-cell-tag"})
+BANNER = "papermill-error-cell-tag"
+MADE_BY_PAPERMILL = frozenset({"injected-parameters", BANNER})
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 _NOTEBOOK_NOISE = ("papermill", "widgets", "signature", "orig_nbformat")
@@ -54,6 +55,11 @@ def dumps(notebook: NotebookNode) -> str:
 def made_by_papermill(cell: NotebookNode) -> bool:
     """Whether papermill put the cell in: injected parameters, or the banner of a failure."""
     return bool(MADE_BY_PAPERMILL & set(cell.get("metadata", {}).get("tags", [])))
+
+
+def is_banner(cell: NotebookNode) -> bool:
+    """Whether the cell is what papermill adds to a notebook to point at a failure."""
+    return BANNER in cell.get("metadata", {}).get("tags", [])
 
 
 def without_traces(notebook: NotebookNode) -> NotebookNode:
