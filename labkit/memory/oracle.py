@@ -1,0 +1,248 @@
+"""Measured, not modelled: a small GPT trained on real processes under each scheme.
+
+Every rank reports the bytes behind its parameters, gradients and optimizer states, every collective
+it issued, what its sockets received, and how far its weights ended from training in one process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.errors import LabkitError, UsageError
+from labkit.memory import states
+from labkit.memory.traffic import RING_PASSES
+from labkit.models import Model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMES: dict[str, str] = {
+    "ddp": "DistributedDataParallel: everything on every rank",
+    "zero1": "the paper's stage 1 by hand: reduce-scatter, update a flat slice, all-gather",
+    "zero1-torch": "ZeroRedundancyOptimizer: all-reduce, update whole tensors, broadcast",
+    "zero2": "FSDP2, parameters kept after the forward pass",
+    "zero3": "FSDP2, parameters dropped after the forward pass and gathered again",
+    "hpz": "FSDP2, parameters kept in a second shard among 2 ranks after the forward pass",
+    "mics": "FSDP2, states sharded among 2 ranks, gradients all-reduced across the pairs",
+}
+_ZERO = {"ddp": 0, "zero1": 1, "zero1-torch": 1, "zero2": 3, "zero3": 3, "hpz": 3, "mics": 3}
+_SHARDING: dict[str, states.Sharding] = {"zero1": "flat", "zero1-torch": "tensor"}
+STEP_COUNTER_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What the ranks of one experiment reported; see the frames for what they say."""
+
+    model: Model
+    ranks: tuple[int, ...]
+    reports: tuple[dict[str, Any], ...]
+
+    def states(self) -> pd.DataFrame:
+        """Bytes a rank holds of each component, measured and predicted, one row each.
+
+        ``predicted_bytes`` counts whole elements; ``even_bytes`` is the papers' Ψ/N.
+        """
+        import pandas as pd
+
+        rows = [
+            {"scheme": report["scheme"], "ranks": report["num_ranks"], "rank": report["rank"]}
+            | {"component": component}
+            | {"measured_bytes": report["held_bytes"][component]}
+            | _predicted(self.model, report, component)
+            for report in self.reports
+            for component in states.COMPONENTS
+        ]
+        return pd.DataFrame(rows)
+
+    def moments(self) -> pd.DataFrame:
+        """Parameter bytes a rank holds between forward and backward, and between steps."""
+        import pandas as pd
+
+        rows = [
+            {
+                "scheme": report["scheme"],
+                "ranks": report["num_ranks"],
+                "rank": report["rank"],
+                "after_forward_bytes": report["held_bytes"]["parameters after forward"],
+                "between_steps_bytes": report["held_bytes"]["parameters"],
+            }
+            for report in self.reports
+        ]
+        return pd.DataFrame(rows)
+
+    def traffic(self) -> pd.DataFrame:
+        """Collectives of the last step: message as issued, and what a ring makes one rank send.
+
+        ``model_sizes`` is what was sent in units of (n−1)/n model sizes: the papers' 2 and 3.
+        """
+        import pandas as pd
+
+        rows = []
+        for report in self.reports:
+            whole = 4 * self.model.num_params * (report["num_ranks"] - 1) / report["num_ranks"]
+            for item in report["collectives"]:
+                passes = RING_PASSES[item["collective"]]
+                sent = passes * item["message_bytes"] * (item["ranks"] - 1) / item["ranks"]
+                rows.append(
+                    {"scheme": report["scheme"], "ranks": report["num_ranks"]}
+                    | {"rank": report["rank"], "phase": item["phase"]}
+                    | {"collective": item["collective"], "among": item["ranks"]}
+                    | {"calls": item["calls"], "message_bytes": item["message_bytes"]}
+                    | {"sent_bytes": sent, "model_sizes": sent / whole}
+                )
+        return pd.DataFrame(rows)
+
+    def sockets(self) -> pd.DataFrame:
+        """Bytes that all ranks' TCP connections received in the last step, headers left out.
+
+        ``model_sizes`` is in the same unit as in :meth:`traffic`. Empty where the system cannot
+        tell (anything but Linux).
+        """
+        import pandas as pd
+
+        known = [report for report in self.reports if report["received_bytes"] is not None]
+        table = pd.DataFrame(known, columns=["scheme", "num_ranks", "rank", "received_bytes"])
+        table = table.rename(columns={"num_ranks": "ranks"})
+        whole = 4 * self.model.num_params * (table["ranks"] - 1) / table["ranks"]
+        return table.assign(model_sizes=table["received_bytes"] / whole)
+
+    def slices(self) -> pd.DataFrame:
+        """Which rows of which tensor each rank updates, one row each."""
+        import pandas as pd
+
+        rows = [
+            {"scheme": report["scheme"], "ranks": report["num_ranks"], "rank": report["rank"]}
+            | {"tensor": name, "first_row": first, "end_row": end}
+            for report in self.reports
+            for name, first, end in report["slices"]
+        ]
+        return pd.DataFrame(rows)
+
+    def exactness(self) -> pd.DataFrame:
+        """The largest difference of any weight from training in one process, by scheme."""
+        import pandas as pd
+
+        columns = ["scheme", "num_ranks", "largest_difference"]
+        table = pd.DataFrame(self.reports, columns=columns).rename(columns={"num_ranks": "ranks"})
+        return table.groupby(["scheme", "ranks"], sort=False, as_index=False).max()
+
+
+def _predicted(model: Model, report: dict[str, Any], component: str) -> dict[str, float]:
+    """Formula bytes for one component on one rank: whole elements, and Ψ/N."""
+    scheme, rank, per_param = report["scheme"], report["rank"], 8 if component == "optimizer" else 4
+    degree = 2 if scheme == "mics" else report["num_ranks"]
+    if not states.is_sharded(component, _ZERO[scheme]):
+        padded = -(-model.num_params // degree) * degree if scheme == "zero1" else model.num_params
+        return {
+            "predicted_bytes": per_param * padded,
+            "even_bytes": float(per_param * model.num_params),
+        }
+    sharding, tensors = _SHARDING.get(scheme, "dim0"), model.tensors()
+    # FSDP2 pads parameters and gradients to equal chunks, so that they can be gathered in one
+    # call; Adam's moments are made to the size of what a rank really has.
+    if sharding == "tensor" or (sharding == "dim0" and component == "optimizer"):
+        held = states.shard_elements(tensors, num_ranks=degree, sharding=sharding)[rank % degree]
+    else:
+        held = states.stored_elements(tensors, num_ranks=degree, sharding=sharding)
+    return {
+        "predicted_bytes": per_param * int(held),
+        "even_bytes": per_param * model.num_params / degree,
+    }
+
+
+def measure(
+    model: Model,
+    *,
+    schemes: Sequence[str] = ("ddp", "zero1", "zero2", "zero3"),
+    ranks: Sequence[int] = (2, 3, 4),
+    steps: int = 3,
+    global_batch: int = 12,
+    seed: int = 0,
+    timeout_s: float = 120.0,
+) -> Measurement:
+    """Train ``model`` in fp32 on this machine's CPU, over gloo, under each scheme.
+
+    All schemes and all numbers of ranks share one set of processes, so torch is loaded once. They
+    end with this process, however it ends, and after ``timeout_s`` at the latest.
+
+    Raises:
+        UsageError: a scheme is unknown, the batch does not divide, or the model is not a plain GPT.
+        LabkitError: torch is missing, a rank failed (its traceback is in the message), or time ran
+            out.
+    """
+    spec: dict[str, Any] = {
+        "model": asdict(model),
+        "schemes": list(schemes),
+        "ranks": sorted(set(ranks)),
+        "steps": steps,
+        "global_batch": global_batch,
+        "seed": seed,
+        "timeout_s": timeout_s,
+    }
+    _validate(model, spec)
+    with tempfile.TemporaryDirectory(prefix="labkit-ranks-") as folder:
+        _run(spec | {"folder": folder}, timeout_s)
+        found = [
+            report
+            for rank in range(max(spec["ranks"]))
+            for report in json.loads((Path(folder) / f"rank{rank}.json").read_text())
+        ]
+    order = {name: index for index, name in enumerate(schemes)}
+    found.sort(key=lambda report: (report["num_ranks"], order[report["scheme"]], report["rank"]))
+    return Measurement(model=model, ranks=tuple(spec["ranks"]), reports=tuple(found))
+
+
+def _validate(model: Model, spec: dict[str, Any]) -> None:
+    if unknown := [name for name in spec["schemes"] if name not in SCHEMES]:
+        raise UsageError(f"no scheme {', '.join(unknown)}; there are: {', '.join(SCHEMES)}")
+    if not spec["ranks"] or min(spec["ranks"]) < 2 or max(spec["ranks"]) > 16:
+        raise UsageError(f"ranks must be between 2 and 16, got {spec['ranks']}")
+    if uneven := [n for n in spec["ranks"] if spec["global_batch"] % n]:
+        raise UsageError(f"a batch of {spec['global_batch']} does not divide by {uneven} ranks")
+    plain = model.tied and model.bias and model.mlp == "gelu" and model.norm == "layernorm"
+    if not (plain and model.positions and model.kv_heads == model.heads):
+        raise UsageError(f"only plain GPTs are measured so far, {model.name!r} is another kind")
+
+
+def _run(spec: dict[str, Any], timeout_s: float) -> None:
+    """Run the worker to its end; its stdin closes when this process ends, and it then leaves."""
+    package = str(Path(__file__).resolve().parents[2])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    log = Path(spec["folder"]) / "log"
+    with log.open("w") as stream:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "labkit.memory.worker", json.dumps(spec)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=stream,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        )
+        try:
+            child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise LabkitError(f"the ranks did not finish within {timeout_s:g} s") from None
+        finally:
+            child.kill()
+            child.communicate()
+    if child.returncode:
+        raise LabkitError(_failure(spec, log.read_text(errors="replace")))
+
+
+def _failure(spec: dict[str, Any], errors: str) -> str:
+    """Why a worker failed: the first rank's own traceback where one was written."""
+    for rank in range(max(spec["ranks"])):
+        path = Path(spec["folder"]) / f"rank{rank}.error"
+        if path.exists():
+            return f"rank {rank} failed:\n{path.read_text().strip()}"
+    if "No module named 'torch'" in errors:
+        return "measuring needs torch: pip install 'labkit[torch]'"
+    return f"the ranks failed to start: {' '.join(errors.split())[-500:] or 'no message'}"

@@ -1,0 +1,268 @@
+"""A training plan and what it needs: describe, then ask what a rank holds and sends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from labkit.errors import UsageError
+from labkit.hardware import accelerator
+from labkit.memory import activations, states, traffic
+from labkit.memory.activations import Batch
+from labkit.memory.states import COMPONENTS, Recipe, Sharding
+from labkit.models import Model
+from labkit.units import GB, format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """How ranks share the work: data-parallel degree (N_d), tensor-parallel degree (N_m), stage.
+
+    ``partition_group`` shards the states within groups of that many ranks only (MiCS);
+    ``secondary_group`` keeps one more copy of the parameters in such a group (ZeRO++ hpZ).
+    """
+
+    dp: int = 1
+    tp: int = 1
+    zero: int = 0
+    partition_group: int | None = None
+    secondary_group: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.dp < 1 or self.tp < 1:
+            raise ValueError(f"dp and tp must be >= 1, got dp={self.dp} and tp={self.tp}")
+        self.scheme()
+        for name in ("partition_group", "secondary_group"):
+            size = getattr(self, name)
+            if size is not None and self.dp % size:
+                raise ValueError(f"dp ({self.dp}) must divide by {name} ({size})")
+
+    @property
+    def num_ranks(self) -> int:
+        return self.dp * self.tp
+
+    @property
+    def shard_degree(self) -> int:
+        """Ranks that share one copy of what is sharded."""
+        return self.partition_group or self.dp
+
+    def scheme(self) -> traffic.Scheme:
+        """How the data-parallel ranks talk."""
+        return traffic.Scheme(
+            zero=self.zero,
+            partition_group=self.partition_group,
+            secondary_group=self.secondary_group,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One line of the account: what is held, how many bytes, by which formula, from where."""
+
+    component: str
+    num_bytes: float
+    formula: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A model, how it is spread, in which number formats, on which batch: what one rank needs.
+
+    ``model`` may be a bare parameter count where only the papers' arithmetic is wanted; shapes are
+    needed for whole-element shards (``sharding`` other than ``even``), for activations and for the
+    layer that stage 3 gathers. ``buffer_elements`` is the size of the fp32 communication buffer
+    (the paper's C_B; None fuses the whole model, 0 leaves it out); ``fragmentation`` the share of
+    the device that cannot be used.
+
+    >>> plan = Plan(model=7_500_000_000, parallel=Parallel(dp=64, zero=1))
+    >>> round(plan.states_bytes / 1e9, 1)
+    31.4
+    """
+
+    model: Model | int
+    parallel: Parallel = field(default_factory=Parallel)
+    recipe: Recipe = field(default_factory=Recipe.mixed_adam)
+    batch: Batch | None = None
+    sharding: Sharding = "even"
+    count_gathered: bool = False
+    buffer_elements: int | None = 0
+    fragmentation: float = 0.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, int) and self.model < 1:
+            raise ValueError(f"a parameter count must be >= 1, got {self.model}")
+        if self.sharding not in states.SHARDINGS:
+            raise ValueError(
+                f"sharding must be one of {', '.join(states.SHARDINGS)}, got {self.sharding!r}"
+            )
+        if not 0 <= self.fragmentation < 1:
+            raise ValueError(f"fragmentation must be in [0, 1), got {self.fragmentation}")
+        if isinstance(self.model, int) and (
+            self.sharding != "even" or self.batch is not None or self.count_gathered
+        ):
+            raise ValueError("a bare parameter count has no shapes: give a Model")
+        if self.sharding != "even" and self.parallel.tp > 1:
+            raise ValueError("whole-element shards are known for tp=1 only; use sharding='even'")
+
+    @property
+    def num_params(self) -> int:
+        """Parameters of the whole model (Ψ)."""
+        return self.model if isinstance(self.model, int) else self.model.num_params
+
+    @property
+    def states_bytes(self) -> float:
+        """Bytes of model states on the fullest rank: the papers' figure."""
+        return sum(term.num_bytes for term in self.terms() if term.component in COMPONENTS)
+
+    @property
+    def total_bytes(self) -> float:
+        """Everything the plan accounts for, as if all of it were held at once."""
+        return sum(term.num_bytes for term in self.terms())
+
+    def terms(self) -> tuple[Term, ...]:
+        """The account, largest idea first: states, then what the plan adds to them."""
+        return (*map(self._state, COMPONENTS), *self._extras())
+
+    def _state(self, component: str) -> Term:
+        per_param, sharded = (
+            self.recipe.bytes_of(component),
+            states.is_sharded(component, self.parallel.zero),
+        )
+        elements, formula = self._elements(sharded)
+        return Term(
+            component=component,
+            num_bytes=per_param * elements,
+            formula=f"{per_param} B × {formula}",
+            source="ZeRO §3.1, §5",
+        )
+
+    def _elements(self, sharded: bool) -> tuple[float, str]:
+        """Elements of one state on the fullest rank, and how they come about."""
+        degree, tp = self.parallel.shard_degree, self.parallel.tp
+        psi = f"Ψ/{tp}" if tp > 1 else "Ψ"
+        if not sharded:
+            return self.num_params / tp, psi
+        if self.sharding == "even":
+            return self.num_params / tp / degree, f"{psi}/{degree}"
+        assert isinstance(self.model, Model)
+        held = states.stored_elements(
+            self.model.tensors(), num_ranks=degree, sharding=self.sharding
+        )
+        rule = {"flat": "ceil(Ψ/{n})", "dim0": "Σ ceil(d0/{n})·rest", "tensor": "fullest of {n}"}
+        return held, rule[self.sharding].format(n=degree)
+
+    def _extras(self) -> tuple[Term, ...]:
+        parallel, found = self.parallel, []
+        if parallel.secondary_group:
+            shard = self.num_params / parallel.tp / parallel.secondary_group
+            found.append(
+                (
+                    "second copy of the parameters",
+                    self.recipe.parameter_bytes * shard,
+                    f"{self.recipe.parameter_bytes} B × Ψ/{parallel.secondary_group}",
+                    "ZeRO++ §3.2 (hpZ)",
+                )
+            )
+        if self.count_gathered and parallel.zero == 3 and isinstance(self.model, Model):
+            unit = self.model.largest_unit_params / parallel.tp
+            found.append(
+                (
+                    "gathered layer",
+                    self.recipe.parameter_bytes * unit,
+                    f"{self.recipe.parameter_bytes} B × largest unit",
+                    "implied by ZeRO §7.2.2",
+                )
+            )
+        if self.buffer_elements != 0:
+            fused = self.buffer_elements is None
+            size = self.num_params / parallel.tp if fused else self.buffer_elements
+            found.append(
+                (
+                    "communication buffer",
+                    4.0 * (size or 0),
+                    "4 B × Ψ, fused" if fused else "4 B × constant",
+                    "ZeRO §3.2, §6.2",
+                )
+            )
+        if self.batch is not None and isinstance(self.model, Model):
+            size = activations.activation_bytes(self.model, self.batch, tp=parallel.tp)
+            found.append(
+                ("activations", size, activations.FORMULAS[self.batch.formula], "see the formula")
+            )
+        return tuple(Term(component=c, num_bytes=b, formula=f, source=s) for c, b, f, s in found)
+
+    def frame(self) -> pd.DataFrame:
+        """The account as a table: component, bytes, GB, share of the total."""
+        import pandas as pd
+
+        total = self.total_bytes
+        return pd.DataFrame(
+            {
+                "component": term.component,
+                "num_bytes": term.num_bytes,
+                "size_gb": term.num_bytes / GB,
+                "share": term.num_bytes / total,
+            }
+            for term in self.terms()
+        )
+
+    def explain(self, component: str) -> str:
+        """How one number comes about: formula, value, source.
+
+        Raises:
+            UsageError: the plan has no such component; the message lists those it has.
+        """
+        found = {term.component: term for term in self.terms()}
+        if component not in found:
+            raise UsageError(f"no component {component!r}; there are: {', '.join(found)}")
+        term = found[component]
+        size = format_bytes(term.num_bytes)
+        return f"{component}: {term.formula} = {size} (Ψ = {self.num_params:,}; {term.source})"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the account takes for granted, in sentences."""
+        named = "left out" if self.buffer_elements == 0 else "counted as stated"
+        return (
+            f"{self.recipe.name}: {self.recipe.bytes_per_param} bytes a parameter"
+            f" ({self.recipe.parameter_bytes} + {self.recipe.gradient_bytes}"
+            f" + {self.recipe.optimizer_bytes})",
+            f"shards: {states.SHARDINGS[self.sharding]}",
+            "all components held at once: an upper bound on the peak of what is counted",
+            "activations " + ("left out" if self.batch is None else self.batch.formula),
+            f"communication buffer {named}; fragmentation {self.fragmentation:.0%} of the device",
+            "the layer that stage 3 gathers is "
+            + ("counted" if self.count_gathered else "left out, as in the paper"),
+        )
+
+    def collectives(self, *, ranks_per_node: int = 8) -> tuple[traffic.Collective, ...]:
+        """The data-parallel collectives of one step, one call a layer where layers are known."""
+        units = self.model.num_layers if isinstance(self.model, Model) else 1
+        share = self.num_params / self.parallel.tp
+        return traffic.step_collectives(
+            parameter_bytes=self.recipe.parameter_bytes * share,
+            gradient_bytes=self.recipe.gradient_bytes * share,
+            dp=self.parallel.dp,
+            scheme=self.parallel.scheme(),
+            ranks_per_node=ranks_per_node,
+            num_units=units,
+        )
+
+    def traffic(self, *, ranks_per_node: int = 8) -> pd.DataFrame:
+        """What one step sends, by collective: message, per rank, out of each node."""
+        return traffic.frame(self.collectives(ranks_per_node=ranks_per_node))
+
+    def usable_bytes(self, capacity: int | str, *, headroom: float = 1.0) -> float:
+        """What of a device (its name, or its bytes) this plan may fill."""
+        if not 0 < headroom <= 1:
+            raise ValueError(f"headroom must be in (0, 1], got {headroom}")
+        size = accelerator(capacity).memory_bytes if isinstance(capacity, str) else capacity
+        return size * headroom * (1 - self.fragmentation)
+
+    def fits(self, capacity: int | str, *, headroom: float = 1.0) -> bool:
+        """Whether everything the plan accounts for fits the device."""
+        return self.total_bytes <= self.usable_bytes(capacity, headroom=headroom)

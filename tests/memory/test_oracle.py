@@ -1,0 +1,183 @@
+"""Real ranks over gloo against the formulas: to the byte, on 2, 3 and 4 ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from labkit import memory
+from labkit.errors import LabkitError, UsageError
+from labkit.memory import oracle
+from labkit.memory.oracle import Measurement
+
+pytest.importorskip("torch")
+
+# Sizes that divide neither by 3 nor by 4: a formula that forgets a ceiling is caught.
+TINY = memory.Model.preset("tiny-gpt")
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measurement:
+    return memory.measure(TINY, schemes=list(oracle.SCHEMES))
+
+
+def test_every_scheme_ran_at_every_size(measured: Measurement) -> None:
+    seen = {(report["scheme"], report["num_ranks"]) for report in measured.reports}
+    plain = {name for name in oracle.SCHEMES if name not in {"hpz", "mics"}}
+    assert seen == {(name, n) for name in plain for n in (2, 3, 4)} | {("hpz", 4), ("mics", 4)}
+
+
+def test_bytes_equal_the_formula_on_every_rank(measured: Measurement) -> None:
+    table = measured.states()
+    wrong = table[table["measured_bytes"] != table["predicted_bytes"]]
+    assert wrong.empty, wrong.to_string()
+
+
+def test_the_even_split_would_have_been_wrong(measured: Measurement) -> None:
+    """Else the test above could not tell the two formulas apart."""
+    sharded = measured.states().query("scheme == 'zero3' and ranks == 4 and rank == 0")
+    assert (sharded["measured_bytes"] > sharded["even_bytes"]).all()
+
+
+def volumes(measured: Measurement, rank: int = 0) -> pd.Series:
+    table = measured.traffic()
+    return table[table["rank"] == rank].groupby(["scheme", "ranks"])["model_sizes"].sum()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_volumes_are_two_two_and_three_model_sizes(measured: Measurement, ranks: int) -> None:
+    """ZeRO §7, within what padding to equal chunks adds."""
+    found = volumes(measured)
+    assert found["ddp", ranks] == pytest.approx(2, rel=1e-9)
+    assert found["zero1", ranks] == pytest.approx(2, rel=1e-3)
+    assert found["zero1-torch", ranks] == pytest.approx(3, rel=1e-9)
+    assert found["zero2", ranks] == pytest.approx(2, rel=0.04)
+    assert found["zero3", ranks] == pytest.approx(1.5 * found["zero2", ranks], rel=1e-9)
+
+
+def test_the_second_shard_halves_the_backward_gather(measured: Measurement) -> None:
+    """hpZ gathers from 2 ranks, not 4: 1/2 of a message leaves each rank where 3/4 did."""
+    table = measured.traffic().query("rank == 0 and ranks == 4 and collective == 'all-gather'")
+    sent = table.set_index(["scheme", "phase"])["sent_bytes"]
+    assert sent["hpz", "forward"] == sent["zero3", "forward"]
+    assert sent["hpz", "backward"] / sent["zero3", "backward"] == pytest.approx((1 / 2) / (3 / 4))
+
+
+def test_parameters_live_as_long_as_the_stage_says(measured: Measurement) -> None:
+    table = measured.moments().query("ranks == 4 and rank == 0").set_index("scheme")
+    after, between = table["after_forward_bytes"], table["between_steps_bytes"]
+    assert after["ddp"] == between["ddp"] == 4 * TINY.num_params
+    assert after["zero2"] == 4 * between["zero2"]
+    assert after["zero3"] == between["zero3"]
+    assert after["hpz"] == 2 * between["hpz"]
+
+
+def test_sockets_carry_the_ring_volume_of_an_all_reduce(measured: Measurement) -> None:
+    """The kernel's own count, so independent of how we count; a few headers on top."""
+    table = measured.sockets()
+    if table.empty:
+        pytest.skip("only Linux counts bytes for each connection")
+    found = table.groupby(["scheme", "ranks"])["model_sizes"].mean()
+    for ranks in (2, 3, 4):
+        assert found["ddp", ranks] == pytest.approx(2, rel=0.05)
+        # gloo makes an all-reduce of a reduce-scatter: one model size more than issued
+        assert found["zero3", ranks] == pytest.approx(
+            volumes(measured)["zero3", ranks] + 1, rel=0.05
+        )
+
+
+def test_weights_equal_training_in_one_process(measured: Measurement) -> None:
+    assert measured.exactness()["largest_difference"].max() < 1e-6
+
+
+def test_every_row_is_updated_by_exactly_one_rank(measured: Measurement) -> None:
+    table = measured.slices().query("ranks == 3 and scheme in ['zero1-torch', 'zero2', 'zero3']")
+    held = table.assign(rows=table["end_row"] - table["first_row"])
+    rows = held.groupby(["scheme", "tensor"], sort=False)["rows"].sum()
+    expected = [tensor.shape[0] for tensor in TINY.tensors()]
+    for scheme in ("zero2", "zero3"):
+        assert rows[scheme].tolist() == expected
+    assert sorted(rows["zero1-torch"].tolist()) == sorted(expected)
+
+
+def test_whole_tensors_and_slices_are_told_apart(measured: Measurement) -> None:
+    """The notes' question: can one layer be on two ranks? Yes under FSDP2, no under torch's stage
+    1, which gives out whole tensors."""
+    table = measured.slices().query("ranks == 4")
+    ranks = table.groupby(["scheme", "tensor"])["rank"].nunique()
+    assert ranks["zero1-torch"].max() == 1
+    assert ranks["zero3"].min() > 1
+
+
+# ---------------------------------------------------------------- when things go wrong
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"schemes": ["zero9"]}, "no scheme zero9"),
+        ({"ranks": [1]}, "between 2 and 16"),
+        ({"ranks": [5]}, "does not divide by"),
+    ],
+)
+def test_impossible_experiments_are_refused(arguments: dict[str, object], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        memory.measure(TINY, **arguments)  # type: ignore[arg-type]
+
+
+def test_other_kinds_of_model_are_refused() -> None:
+    with pytest.raises(UsageError, match="llama-2-7b"):
+        memory.measure(memory.Model.preset("llama-2-7b"))
+
+
+def test_a_failing_rank_is_reported_and_ends_the_others() -> None:
+    """A token table larger than memory: every rank fails, and the message says why."""
+    spec = {"num_layers": 1, "hidden": 10**6, "heads": 1, "vocab": 10**9, "positions": 8}
+    with pytest.raises(LabkitError, match=r"rank \d failed(.|\n)*alloc"):
+        memory.measure(memory.Model(**spec), ranks=[2], timeout_s=60)  # type: ignore[arg-type]
+
+
+def test_time_runs_out() -> None:
+    with pytest.raises(LabkitError, match=r"did not finish within 0\.5 s"):
+        memory.measure(TINY, ranks=[2], timeout_s=0.5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks for processes in /proc")
+def test_ranks_end_with_a_caller_that_is_killed() -> None:
+    code = (
+        "from labkit import memory;"
+        "memory.measure(memory.Model.preset('tiny-gpt'), ranks=[2], steps=10**6, timeout_s=300)"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        assert _until(lambda: len(_descendants(caller.pid)) >= 3), "the ranks never started"
+        family = _descendants(caller.pid)
+        os.kill(caller.pid, signal.SIGKILL)
+        assert _until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in family))
+    finally:
+        caller.kill()
+        caller.wait()
+
+
+def _descendants(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *_descendants(child)]
+    return found
+
+
+def _until(true: object, seconds: float = 60.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if true():  # type: ignore[operator]
+            return True
+        time.sleep(0.1)
+    return False

@@ -1,0 +1,274 @@
+"""Plans, what fits, sweeps: against ZeRO's tables, other estimators, and each other."""
+
+from __future__ import annotations
+
+import csv
+import os
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit import memory, units
+from labkit.errors import UsageError
+from labkit.memory import Batch, Model, Parallel, Plan, Recipe
+from labkit.memory.activations import activation_bytes, square_root_bytes
+
+PAPER = Path(__file__).resolve().parents[2] / "data" / "papers" / "zero"
+PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))
+PAPER_GPU_BYTES = 32 * units.GB  # the paper's tables take a 32 GB V100 as 32 × 10⁹ bytes
+
+
+def cells(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((PAPER / name).open(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("cell", cells("table1.csv"), ids=lambda c: "-".join(c.values()))
+def test_table_1_cell_is_the_formula_rounded_or_truncated(cell: dict[str, str]) -> None:
+    parallel = Parallel(dp=int(cell["dp"]), zero=int(cell["zero"]))
+    ours = Plan(model=int(cell["num_params"]), parallel=parallel).states_bytes
+    cut = units.cut(Fraction(ours) / units.GB, cell["printed_gb"])
+    big = int(cell["num_params"]) > 10**11 and "." not in cell["printed_gb"]
+    assert cut in ({"exact", "rounded", "truncated"} if big else {"exact", "rounded"})
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [cell for cell in cells("table2.csv") if cell["kind"] == "theory"],
+    ids=lambda c: "-".join(c.values()),
+)
+def test_table_2_cell_is_its_printed_first_row_times_mp(cell: dict[str, str]) -> None:
+    """The first row is the formula; the others multiply what was printed there."""
+    tp, zero = int(cell["tp"]), int(cell["zero"])
+    plan = Plan(model=1, parallel=Parallel(dp=64, tp=tp, zero=zero))
+    largest = memory.fit(plan, vary="model", device=PAPER_GPU_BYTES).value
+    assert largest is not None
+    first = next(c for c in cells("table2.csv") if c["tp"] == "1" and c["zero"] == str(zero))
+    size = {"B": 1, "T": 1000}[cell["printed"][-1]]
+    if tp == 1:
+        assert units.cut(Fraction(round(largest / 1e9, 6)), cell["printed"][:-1]) == "rounded" or (
+            largest % 10**9 == 0
+        )
+    multiple = Fraction(first["printed"][:-1]) * tp / size
+    assert units.cut(multiple, cell["printed"][:-1]) in {"exact", "rounded"}
+    assert float(cell["printed"][:-1]) * size == pytest.approx(largest / 1e9, rel=0.025)
+
+
+def test_figure_1() -> None:
+    sizes = [
+        Plan(model=7_500_000_000, parallel=Parallel(dp=64, zero=zero)).states_bytes / 1e9
+        for zero in range(4)
+    ]
+    assert [f"{size:.1f}" for size in sizes] == ["120.0", "31.4", "16.6", "1.9"]
+
+
+def test_section_3_2_activations() -> None:
+    """60 GB for GPT-2 at batch 32 (footnote), 6 GB and 12 GB of fused fp32 buffer."""
+    gpt2, batch = Model.preset("gpt2-1.5b"), Batch(seq=1024, micro_batch=32)
+    assert activation_bytes(gpt2, batch) == 12 * 1600 * 32 * 1024 * 48 * 2
+    assert square_root_bytes(gpt2, batch) ** 2 * 48 == pytest.approx(
+        activation_bytes(gpt2, batch) ** 2
+    )
+    for size, printed in ((1_500_000_000, 6e9), (3_000_000_000, 12e9)):
+        plan = Plan(model=size, buffer_elements=None)
+        assert plan.total_bytes - plan.states_bytes == printed
+
+
+def test_checkpoints_are_partitioned_by_tp_only_when_asked() -> None:
+    model, batch = Model.preset("zero-100b"), Batch(seq=1024, micro_batch=32, recompute="full")
+    whole = activation_bytes(model, batch, tp=16)
+    shared = activation_bytes(model, replace(batch, partition_checkpoints=True), tp=16)
+    checkpoints = 125 * 32 * 1024 * 8192 * 2
+    assert whole - shared == pytest.approx(checkpoints * 15 / 16)
+
+
+def test_korthikanti_agrees_with_its_own_paper_on_gpt3() -> None:
+    """Korthikanti et al. §4.1: for GPT-3, 5as/h = 80, so 70 % of a layer is attention."""
+    model, batch = Model.preset("gpt3-175b"), Batch(seq=2048, formula="korthikanti")
+    per_token = activation_bytes(model, batch) / (96 * 2048 * 12288)
+    assert per_token == 34 + 80
+
+
+@given(
+    st.integers(10**6, 10**12), st.integers(1, 2048), st.sampled_from([1, 2, 8]), st.integers(0, 3)
+)
+def test_terms_sum_and_shares_are_whole(size: int, dp: int, tp: int, zero: int) -> None:
+    plan = Plan(model=size, parallel=Parallel(dp=dp, tp=tp, zero=zero), buffer_elements=None)
+    table = plan.frame()
+    assert table["num_bytes"].sum() == pytest.approx(plan.total_bytes)
+    assert table["share"].sum() == pytest.approx(1)
+    assert plan.states_bytes <= plan.total_bytes
+
+
+@given(st.integers(0, 3), st.integers(1, 1024), st.sampled_from([1, 4, 16]))
+def test_the_largest_model_fits_and_one_more_parameter_does_not(
+    zero: int, dp: int, tp: int
+) -> None:
+    found = memory.fit(
+        Plan(model=1, parallel=Parallel(dp=dp, tp=tp, zero=zero)), vary="model", device="V100-32GB"
+    )
+    assert found.plan is not None
+    assert found.value is not None
+    assert found.plan.fits("V100-32GB")
+    assert not replace(found.plan, model=found.value + 1).fits("V100-32GB")
+
+
+def test_the_least_dp_is_the_least() -> None:
+    plan = Plan(model=10**12, parallel=Parallel(zero=3))
+    found = memory.fit(plan, vary="dp", device=PAPER_GPU_BYTES)
+    assert found.value == 500  # 16 TB over 32 GB
+
+
+def test_batch_and_sequence_are_the_largest_that_fit() -> None:
+    plan = Plan(model=Model.preset("gpt2-1.5b"), batch=Batch(seq=1024))
+    for vary in ("micro_batch", "seq"):
+        found = memory.fit(plan, vary=vary, device="A100-80GB", headroom=0.8)
+        assert found.plan is not None
+        assert found.plan.batch is not None
+        assert found.plan.total_bytes <= 0.8 * 80 * 2**30
+        more = replace(found.plan.batch, **{vary: getattr(found.plan.batch, vary) + 1})
+        assert replace(found.plan, batch=more).total_bytes > 0.8 * 80 * 2**30
+
+
+def test_nothing_fits_is_an_answer_not_an_error() -> None:
+    plan = Plan(model=10**12, parallel=Parallel(zero=2))
+    found = memory.fit(plan, vary="dp", device="V100-32GB")
+    assert (found.fits, found.value, found.plan) == (False, None, None)
+    table = memory.sweep(plan, dp=[1, 64], zero=[0, 3], device="V100-32GB")
+    assert not table["fits"].any()
+
+
+def test_a_sweep_is_every_combination_and_agrees_with_the_plans() -> None:
+    plan = Plan(model=10**9, batch=None)
+    table = memory.sweep(plan, dp=[1, 8], zero=[0, 1, 2, 3], model=[10**9, 10**10])
+    assert len(table) == 16
+    row = table.query("dp == 8 and zero == 3 and model == 10000000000").iloc[0]
+    same = Plan(model=10**10, parallel=Parallel(dp=8, zero=3))
+    assert row["total_bytes"] == same.total_bytes
+    assert row["sent_bytes"] == pytest.approx(3 * 2 * 10**10 * 7 / 8)
+
+
+def test_sweeps_reach_into_the_batch() -> None:
+    plan = Plan(model=Model.preset("gpt2-124m"), batch=Batch(seq=512))
+    table = memory.sweep(plan, micro_batch=[1, 2], recompute=["none", "full"])
+    none = table.query("recompute == 'none'")["activations_bytes"].tolist()
+    assert none[1] == 2 * none[0]
+    assert (table.query("recompute == 'full'")["activations_bytes"].values < none).all()
+
+
+def test_second_copies_and_groups_cost_what_they_say() -> None:
+    """hpZ adds 2Ψ/p; MiCS keeps 16Ψ/p."""
+    size, base = 10**10, Parallel(dp=64, zero=3)
+    plain = Plan(model=size, parallel=base).total_bytes
+    second = Plan(model=size, parallel=replace(base, secondary_group=8)).total_bytes
+    grouped = Plan(model=size, parallel=replace(base, partition_group=8)).total_bytes
+    assert second - plain == 2 * size / 8
+    assert grouped == 16 * size / 8
+
+
+def test_every_term_explains_itself() -> None:
+    plan = Plan(
+        model=Model.preset("gpt2-1.5b"),
+        parallel=Parallel(dp=8, zero=3, secondary_group=4),
+        batch=Batch(seq=1024),
+        count_gathered=True,
+        buffer_elements=10**8,
+    )
+    for term in plan.terms():
+        text = plan.explain(term.component)
+        assert term.formula in text
+        assert "1,557,611,200" in text
+    with pytest.raises(UsageError, match="activations"):
+        plan.explain("feelings")
+    assert len(plan.assumptions) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"model": 0}, "count must be"),
+        ({"model": 10, "sharding": "dim0"}, "no shapes"),
+        ({"model": 10, "batch": Batch(seq=8)}, "no shapes"),
+        ({"model": 10, "fragmentation": 1.0}, "fragmentation"),
+        ({"model": 10, "sharding": "thin"}, "sharding must be"),
+        (
+            {"model": Model.preset("tiny-gpt"), "sharding": "dim0", "parallel": Parallel(tp=2)},
+            "tp=1",
+        ),
+    ],
+)
+def test_impossible_plans_are_refused(arguments: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Plan(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"dp": 0}, {"tp": -1}, {"zero": 5}, {"dp": 10, "zero": 3, "partition_group": 4}]
+)
+def test_impossible_layouts_are_refused(arguments: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        Parallel(**arguments)
+
+
+def test_unknown_axes_are_named() -> None:
+    plan = Plan(model=10)
+    with pytest.raises(UsageError, match="cannot sweep colour"):
+        memory.sweep(plan, colour=["red"])
+    with pytest.raises(UsageError, match="cannot vary 'colour'"):
+        memory.fit(plan, vary="colour", device=1)
+    with pytest.raises(UsageError, match="needs a plan with a batch"):
+        memory.fit(plan, vary="seq", device=100)
+
+
+# ---------------------------------------------------------------- other estimators
+
+PEER_MODELS = {
+    "gpt2-1.5b": Model.preset("gpt2-1.5b"),
+    "gpt3-175b": replace(Model.preset("gpt3-175b"), vocab=51200),
+    "llama2-7b": Model.preset("llama-2-7b"),
+}
+
+
+def peers(tool: str, component: str, case: str) -> list[dict[str, str]]:
+    wanted = {"tool": tool, "component": component, "case": case}
+    rows = csv.DictReader(PEERS.open(encoding="utf-8"))
+    found = [row for row in rows if wanted.items() <= row.items()]
+    assert found
+    return found
+
+
+needs_peers = pytest.mark.skipif(not PEERS.exists(), reason="set LABKIT_MEMORY_PEERS to the table")
+
+
+@needs_peers
+@pytest.mark.parametrize("case", PEER_MODELS)
+def test_deepspeed_counts_two_copies_of_gradients_and_one_live_tensor(case: str) -> None:
+    """Stage 2 is 2Ψ + 18Ψ/N where the paper has 2Ψ + 14Ψ/N; stage 3 is 18Ψ/N and four bytes for
+    each element of the largest tensor, where the paper has 16Ψ/N."""
+    model = PEER_MODELS[case]
+    largest = max(tensor.numel for tensor in model.tensors())
+    for row in peers("deepspeed", "gpu_total", case):
+        parallel = Parallel(dp=int(row["dp"]), zero=int(row["stage"]))
+        recipe = {
+            "2": Recipe.mixed_adam_two_gradients(),
+            "3": Recipe.mixed_adam_fp32_gradients(),
+        }[row["stage"]]
+        states_bytes = Plan(model=model, parallel=parallel, recipe=recipe).states_bytes
+        live = 4 * largest if row["stage"] == "3" else 0
+        assert int(row["bytes"]) == pytest.approx(states_bytes + live, abs=2)
+
+
+@needs_peers
+@pytest.mark.parametrize("case", PEER_MODELS)
+def test_megatrons_distributed_optimizer_is_six_plus_twelve_over_dp(case: str) -> None:
+    """Stage by stage the ratio to the paper's count is exact, whatever it calls the model's size
+    (it leaves out position embeddings and most biases)."""
+    recipe, psi = Recipe.mixed_adam_fp32_gradients(), PEER_MODELS[case].num_params
+    for row in peers("megatron-lm", "states", case):
+        if row["tp"] == row["pp"] == "1":
+            parallel = Parallel(dp=int(row["dp"]), zero=int(row["stage"]))
+            ours = Plan(model=psi, parallel=parallel, recipe=recipe).states_bytes
+            assert int(row["bytes"]) == pytest.approx(ours, rel=2e-3)
