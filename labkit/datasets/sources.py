@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labkit.datasets.store import (
     Copy,
@@ -167,6 +167,9 @@ def needed(entries: Iterable[str], root: Path | None = None) -> dict[str, tuple[
 
     Raises:
         UsageError: an entry names no dataset or file.
+
+    >>> needed(["perseus-sosp24/envpipe_result.csv"])
+    {'perseus-sosp24': ('sosp24_data/emulation/envpipe_result.csv',)}
     """
     root = root or project_root()
     wanted: dict[str, dict[str, None]] = {}
@@ -223,31 +226,29 @@ def _digest(pairs: Iterable[tuple[str, str]]) -> str:
     return hashlib.sha256(repr(sorted(pairs)).encode()).hexdigest()
 
 
-def _published_banner(dataset: Dataset) -> dict[str, Any]:
+def _published_banner(dataset: Dataset) -> dict[str, str]:
     credit = f"{dataset.repository} at {dataset.commit[:7]}, {dataset.licence}"
-    link = f'<a href="{escape(dataset.origin)}/tree/{dataset.commit}">{escape(credit)}</a>'
+    tree = f"{dataset.origin}/tree/{dataset.commit}"
+    link = f'<a href="{escape(tree)}" style="color:inherit">{escape(credit)}</a>'
     return {
         "text/plain": f"Published data: {dataset.title} ({credit})",
         "text/html": f'<div style="{QUIET}">Published data: {escape(dataset.title)} ({link})</div>',
     }
 
 
-def _standin_banner(source: Source) -> dict[str, Any]:
-    dataset = source.dataset
+def _standin_banner(source: Source) -> dict[str, str]:
+    name, title = source.dataset.name, source.dataset.title
     absent = [path.rpartition("/")[2] for path in source.asked if path not in source.files]
-    lead = (
-        f"these are not the published measurements ({dataset.title}); "
-        "claims on it read 'not judged'."
-    )
-    why = f"Why: {source.reason}. To use the published data: labkit data fetch {dataset.name}"
-    without = f"Without a stand-in, so left out: {', '.join(absent)}." if absent else ""
-    lines = [line for line in (why, without) if line]
+    lead = "not the published measurements; claims on it read 'not judged'."
+    lines = [
+        f"In place of {name}: {title}.",
+        f"Why: {source.reason}. To use the published data: labkit data fetch {name}",
+    ]
+    if absent:
+        lines.append(f"Without a stand-in, so left out: {', '.join(absent)}.")
+    html = "".join(f"<br>{escape(line)}" for line in lines)
     return {
         "text/plain": "\n".join([f"!!! STAND-IN DATA: {lead}", *lines]),
-        "text/html": (
-            f'<div role="alert" style="{LOUD}"><strong style="font-size:130%">&#9888; STAND-IN '
-            f"DATA</strong><br><strong>{escape(lead[:1].upper() + lead[1:])}</strong>"
-            + "".join(f"<br>{escape(line)}" for line in lines)
-            + "</div>"
-        ),
+        "text/html": f'<div role="alert" style="{LOUD}"><strong style="font-size:125%">&#9888; '
+        f"STAND-IN DATA: {escape(lead)}</strong>{html}</div>",
     }

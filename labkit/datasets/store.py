@@ -180,7 +180,7 @@ def _fetch(dataset: Dataset, file: PublishedFile) -> Path:
     lock = cache_folder() / "locks" / f"{file.sha256[:16]}.lock"
     try:
         if offline():
-            raise DownloadError("LABKIT_OFFLINE forbids it")
+            raise DownloadError("the network is not tried (LABKIT_OFFLINE is set)")
         lock.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(lock, timeout=LOCK_WAIT_S):
             return _fetch_alone(dataset, file, target)

@@ -134,7 +134,7 @@ def test_the_list_tells_a_mirror_and_a_damaged_file_in_it(
     for path, content in FILES.items():
         (workbook / "mirror" / "runs24" / path).parent.mkdir(parents=True, exist_ok=True)
         (workbook / "mirror" / "runs24" / path).write_bytes(content)
-    assert row(labkit("data"), "runs24")[4] == "mirror"
+    assert row(labkit("data"), "runs24")[3] == "mirror"
     (workbook / "mirror" / "runs24" / "runs" / "time.csv").write_bytes(b"else")
     assert "damaged 1, mirror 1" in labkit("data").words
 

@@ -21,8 +21,8 @@ TIME, POWER = "measured/time.csv", "measured/power.csv"
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "ANSWER_S", 0.6)
-    monkeypatch.setattr(download, "STALL_S", 0.6)
+    monkeypatch.setattr(download, "ANSWER_S", 1.5)
+    monkeypatch.setattr(download, "STALL_S", 1.5)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_resolver_that_hangs_is_given_up(book: Book, monkeypatch: pytest.Monke
     book.register(address="http://labkit.invalid")
     started_s = time.monotonic()
     assert "did not answer" in reason_for(TIME)
-    assert time.monotonic() - started_s < 3
+    assert time.monotonic() - started_s < 6
     release.set()
 
 
@@ -114,7 +114,7 @@ def test_a_body_that_stops_is_given_up_and_nothing_is_kept(book: Book) -> None:
     book.server.answers[TIME] = stall
     started_s = time.monotonic()
     assert "went silent" in reason_for(TIME)
-    assert time.monotonic() - started_s < 4
+    assert time.monotonic() - started_s < 8
     stop.set()
     assert book.kept() == []
 
@@ -135,8 +135,8 @@ def test_a_trickle_is_given_up(book: Book, monkeypatch: pytest.MonkeyPatch) -> N
 
     book.server.answers[TIME] = trickle
     started_s = time.monotonic()
-    assert "bytes in 1 s" in reason_for(TIME)
-    assert time.monotonic() - started_s < 4
+    assert "bytes in 3 s" in reason_for(TIME)
+    assert time.monotonic() - started_s < 8
     stop.set()
 
 
