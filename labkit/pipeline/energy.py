@@ -355,7 +355,8 @@ def _optimal(schedule: Schedule, profile: EnergyProfile, deadline_s: float | Non
     assert deadline_s is not None
     choices = options(schedule, profile)
     relaxed = relax(schedule, profile, deadline_s, choices)
-    chosen = realise(schedule.graph, choices, relaxed, min(deadline_s, relaxed.makespan_s))
+    waiting_w = profile.blocking_power_w * schedule.num_devices
+    chosen = realise(schedule.graph, choices, relaxed, deadline_s, waiting_w)
     return choices.row[choices.of, chosen]
 
 

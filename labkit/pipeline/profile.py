@@ -215,7 +215,7 @@ def _validated(table: pd.DataFrame, path: Path | None) -> pd.DataFrame:
         if not good.all():
             bad = int(np.argmin(good))
             line = None if path is None else int(table.index[bad])
-            value = table[column].iloc[bad]
+            value = table[column].tolist()[bad]
             raise _fail(path, problem, line=line, field=column, value=value, valid=right)
 
     kinds = table["instruction"].astype(str).str.strip()

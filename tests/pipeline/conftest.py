@@ -1,0 +1,60 @@
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from labkit import datasets, pipeline
+
+BLOCKING_POWER_W = {"a100_sxm": 83.64, "a40": 70.38}
+
+
+@pytest.fixture(scope="session")
+def make_profile() -> Callable[..., pipeline.EnergyProfile]:
+    """A profile of random stages: time falls with the clock, energy may do anything."""
+
+    def make(
+        rng: np.random.Generator, num_stages: int, num_clocks: int, blocking_power_w: float = 80.0
+    ) -> pipeline.EnergyProfile:
+        rows = []
+        for stage in range(num_stages):
+            for kind, factor in (("forward", 1.0), ("backward", 2.0)):
+                times = np.sort(factor * rng.uniform(0.05, 0.2, num_clocks))
+                powers = rng.uniform(60, 450, num_clocks)
+                for level, (time_s, power_w) in enumerate(zip(times, powers, strict=True)):
+                    rows.append((stage, kind, 1500 - 15 * level, time_s, time_s * power_w))
+        columns = ["stage", "instruction", "frequency", "time", "energy"]
+        return pipeline.EnergyProfile.from_frame(
+            pd.DataFrame(rows, columns=columns), blocking_power_w=blocking_power_w
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def published() -> Callable[[str], pd.DataFrame]:
+    """A table of the Perseus artifact; the test is skipped where the data set is not here."""
+
+    def read(file: str) -> pd.DataFrame:
+        path = f"perseus-sosp24/sosp24_data/emulation/{file}"
+        if not datasets.available(path):
+            pytest.skip(f"{path} is not on this machine (see `labkit data`)")
+        return pd.read_csv(datasets.open(path))
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def measured(published: Callable[[str], pd.DataFrame]) -> Callable[..., pipeline.EnergyProfile]:
+    """A published stage profile of the Perseus artifact."""
+
+    def read(
+        model: str, device: str = "a100_sxm", dominance: str = "net"
+    ) -> pipeline.EnergyProfile:
+        return pipeline.EnergyProfile.from_frame(
+            published(f"stage_profile/{model}+{device}_bf16.csv"),
+            blocking_power_w=BLOCKING_POWER_W[device],
+            dominance=dominance,
+        )
+
+    return read

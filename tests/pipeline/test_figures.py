@@ -1,0 +1,69 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from labkit import pipeline
+from labkit.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def made(make_profile):
+    profile = make_profile(np.random.default_rng(0), num_stages=4, num_clocks=5)
+    return pipeline.plan(pipeline.build("1f1b", 4, 6), profile, "optimal")
+
+
+def bars(figure):
+    return [trace for trace in figure.data if trace.name in ("forward", "backward")]
+
+
+@pytest.mark.parametrize("colour", ["kind", "clock", "slack"])
+def test_a_timeline_draws_every_instruction_where_it_runs(made, colour):
+    table = made.frame()
+    for trace in bars(pipeline.figure_timeline(table, colour=colour)):
+        part = table[table.kind == trace.name]
+        np.testing.assert_allclose(trace.base, part.start_s, rtol=1e-5)
+        np.testing.assert_allclose(trace.x, part.end_s - part.start_s, rtol=1e-5)
+        assert list(trace.y) == part.stage.tolist()
+        assert [str(text) for text in trace.text] == part.microbatch.astype(str).tolist()
+
+
+def test_hover_tells_the_clock_of_a_plan(made):
+    with_clock, without = (
+        bars(pipeline.figure_timeline(table))[0].hovertemplate
+        for table in (made.frame(), made.timeline.frame())
+    )
+    assert "MHz" in with_clock
+    assert "MHz" not in without
+
+
+def test_many_microbatches_are_drawn_without_numbers():
+    line = pipeline.simulate(pipeline.build("1f1b", 16, 64), pipeline.Costs.uniform(1.0, 2.0))
+    figure = pipeline.figure_timeline(line.frame())
+    assert all(trace.text is None for trace in bars(figure))
+    assert sum(len(trace.x) for trace in bars(figure)) == 2 * 16 * 64
+
+
+def test_timelines_can_share_an_axis_and_a_colour_scale(made):
+    figure = pipeline.figure_timeline(
+        made.frame(), colour="clock", span_s=10.0, clock_range_mhz=(900, 1500)
+    )
+    assert figure.layout.xaxis.range[1] == pytest.approx(10.05)
+    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (900, 1500)
+
+
+def test_a_timeline_without_clocks_cannot_be_coloured_by_clock(made):
+    with pytest.raises(UsageError, match="needs column 'clock_mhz'"):
+        pipeline.figure_timeline(made.timeline.frame(), colour="clock")
+
+
+def test_a_frontier_shows_plans_bound_and_marked_points(made):
+    front = pipeline.frontier(made.schedule, made.profile, num_points=3)
+    plans = pd.DataFrame(
+        [{"name": "optimal", "makespan_s": made.makespan_s, "energy_j": made.energy_j}]
+    )
+    theirs = pd.DataFrame({"time_s": [1.0, 2.0], "energy_j": [5.0, 4.0]})
+    figure = pipeline.figure_frontier(front, plans=plans, published=theirs)
+    shown = {trace.name or "marks": trace for trace in figure.data}
+    assert set(shown) == {"published", "optimal plans", "lower bound", "marks"}
+    np.testing.assert_allclose(shown["lower bound"].y, front.bound_j, rtol=1e-5)
+    assert list(shown["marks"].text) == ["optimal"]
