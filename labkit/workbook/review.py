@@ -73,7 +73,7 @@ def check_notebook(root: Path, key: str, path: Path) -> list[Finding]:
             cell=None if remark.where is None else remark.where.number,
             cell_id="" if remark.where is None else remark.where.id,
             rule=rule.name,
-            problem=remark.problem,
+            problem=remark.problem.replace(f"{root}/", ""),
             fix=remark.fix,
         )
         for rule in rules.load()

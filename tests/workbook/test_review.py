@@ -1,0 +1,637 @@
+"""Every rule of the anatomy: silent on a good notebook, speaking when a notebook breaks it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import nbformat.v4 as v4
+import pytest
+from nbformat import NotebookNode
+
+from labkit.errors import UsageError
+from labkit.workbook import claims, review, rules
+from labkit.workbook.rules import prose
+
+BIB = """\
+@inproceedings{alpha, title = {Alpha: Bubbles {Are} Free}, author = {Ada One and Bo Two},
+  booktitle = {NSDI}, year = {2023}, url = {https://example.org/alpha}}
+@inproceedings{beta, title = {Beta}, author = {Cy Three}, booktitle = {SOSP}, year = {2024},
+  url = {https://example.org/beta}}
+"""
+QUEUE = """\
+papers:
+  - key: alpha
+    status: reading
+    priority: 1
+    companions: [beta]
+  - key: beta
+    status: queued
+    priority: 2
+"""
+GLANCE = "".join(
+    f"{name}: one line\n" for name in ("insight", "method", "results", "advantages", "weaknesses")
+)
+CLAIMS = """\
+claims:
+  - id: saving
+    statement: Energy saved
+    paper: 0.284
+    unit: fraction
+    source: abstract
+    verified: false
+    judge: ratio
+    tolerance: 0.05
+    dataset: profiles
+"""
+DATASETS = f"""\
+datasets:
+  profiles:
+    title: Stage profiles
+    origin: https://example.org/owner/repo
+    commit: {"a" * 40}
+    licence: MIT
+    citation: beta
+    notes: none
+    files: [{{path: p.csv, url: "https://example.org/p.csv", sha256: {"b" * 64}, bytes: 1}}]
+"""
+
+QUESTION = """\
+**{n}. Does the saving survive?** Change `num_stages`.
+
+<details><summary>Answer</summary>
+
+Yes, because the bubbles stay where they were.
+
+</details>"""
+
+STRONGER = (
+    "It assumes that the profile stays as it was measured once. It would be stronger if it dealt "
+    "with drift, which the cell below tries."
+)
+
+# id, kind, tag, slide type, source
+GOOD = [
+    (
+        "title",
+        "markdown",
+        "title",
+        "slide",
+        "# Alpha: Bubbles Are Free\n\nAda One, Bo Two · NSDI 2023 · "
+        "[paper](https://example.org/alpha)\n\nPipelines leave slack that clocks can use.",
+    ),
+    (
+        "parameters",
+        "code",
+        "parameters",
+        "skip",
+        "num_stages: int = 8  # pipeline depth, §6.1\nscale: float = 1  # of times (ours)",
+    ),
+    (
+        "setup",
+        "code",
+        "setup",
+        "skip",
+        'from labkit import workbook\npaper = workbook.open_paper("alpha")\n'
+        'data = paper.data("profiles")',
+    ),
+    (
+        "at-a-glance",
+        "markdown",
+        "at-a-glance",
+        "slide",
+        "## At a glance\n\n| | |\n|---|---|\n| **insight** | bubbles are free |\n"
+        "| **method** | stretch work |\n| **results** | 28 % less |\n| **advantages** | fast |\n"
+        "| **weaknesses** | one schedule |",
+    ),
+    ("insight", "markdown", "insight", "slide", "## Insight\n\n" + "Stages wait for others. " * 10),
+    (
+        "symbols",
+        "markdown",
+        "symbols",
+        "skip",
+        "## Symbols\n\n| symbol | meaning | unit | code | equation |\n|---|---|---|---|---|\n"
+        "| $p$ | stages | | `num_stages` | 1 |",
+    ),
+    (
+        "fig3",
+        "markdown",
+        "figure",
+        "slide",
+        "## Fig. 3 (§2): a timeline\n\nIt shows the bubbles; it does not show their energy.",
+    ),
+    ("fig3-code", "code", "", "", "ideal = 7 / 8\nassert 1 - ideal == 1 / num_stages"),
+    ("fig3-notice", "markdown", "", "", "Notice how the bubbles shrink."),
+    (
+        "table1",
+        "markdown",
+        "figure",
+        "slide",
+        "## Table 1: models\n\nIt shows the sizes. Notice the last row.",
+    ),
+    ("table1-code", "code", "", "", "num_stages * 2"),
+    ("reproduction", "markdown", "reproduction", "slide", "## The headline\n\nOne sweep, printed."),
+    ("reproduction-code", "code", "", "", 'workbook.table({"saving": [0.27]})'),
+    ("claims", "markdown", "claims", "slide", "## Claims"),
+    ("claims-code", "code", "", "", 'paper.claims({"saving": 0.28}, data)'),
+    (
+        "differences",
+        "markdown",
+        "differences",
+        "slide",
+        "## Where we differ\n\nOurs lacks the network, so that every stage waits less than theirs "
+        "does: the paper reports 28.4 % (abstract), the cell above prints ours.",
+    ),
+    ("weaknesses", "markdown", "weaknesses", "slide", "## Weaknesses"),
+    ("weak-drift", "markdown", "", "", f"### Profiles drift\n\n{STRONGER}"),
+    ("weak-drift-code", "code", "weakness", "", "num_stages + 1"),
+    ("weak-memory", "markdown", "", "subslide", f"### Memory is left out\n\n{STRONGER}"),
+    ("weak-memory-code", "code", "weakness", "", "num_stages + 2"),
+    ("weak-scale", "markdown", "", "", f"### One schedule\n\n{STRONGER}"),
+    ("companions", "markdown", "companions", "slide", "## Beside its companions"),
+    ("companions-code", "code", "", "", 'paper.beside("beta")'),
+    ("explorable", "markdown", "explorable", "slide", "## Try it\n\nMove the depth."),
+    ("explorable-code", "code", "", "", "workbook.explore(draw, num_stages=[2, 4])"),
+    (
+        "discussion",
+        "markdown",
+        "discussion",
+        "slide",
+        "## Discussion\n\n" + "\n\n".join(QUESTION.format(n=n) for n in range(1, 5)),
+    ),
+    ("comments", "markdown", "comments", "skip", "## Detailed comments\n\nA typo in §3."),
+    ("sources", "markdown", "sources", "skip", "## Sources"),
+    ("sources-code", "code", "", "skip", "paper.sources(data)"),
+]
+
+PLOTLY = "application/vnd.plotly.v1+json"
+SLIDER = {"data": [], "layout": {"sliders": [{"steps": [{"label": "2"}, {"label": "4"}]}]}}
+
+
+@dataclass
+class Published:
+    name: str = "profiles"
+    is_standin: bool = False
+
+
+def result(data: dict[str, Any]) -> NotebookNode:
+    return v4.new_output("execute_result", data=data)
+
+
+def good(root: Path) -> NotebookNode:
+    """A notebook that keeps every rule, outputs as one clean run leaves them."""
+    notebook = v4.new_notebook(
+        metadata={
+            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+            "language_info": {"name": "python"},
+            "labkit": {"paper": "alpha", "datasets": ["profiles"]},
+        }
+    )
+    for name, kind, tag, slide, source in GOOD:
+        make = v4.new_markdown_cell if kind == "markdown" else v4.new_code_cell
+        metadata: dict[str, Any] = {"tags": [tag]} if tag else {}
+        if slide:
+            metadata["slideshow"] = {"slide_type": slide}
+        notebook.cells.append(make(source=source, id=name, metadata=metadata))
+    table = claims.judge(root, "alpha", {"saving": 0.28}, [Published()])
+    cell(notebook, "claims-code").outputs = [result(table._repr_mimebundle_())]
+    cell(notebook, "explorable-code").outputs = [result({PLOTLY: SLIDER})]
+    cell(notebook, "table1-code").outputs = [result({"text/plain": "16"})]
+    number_runs(notebook)
+    return notebook
+
+
+def number_runs(notebook: NotebookNode) -> None:
+    code = [node for node in notebook.cells if node.cell_type == "code"]
+    for count, node in enumerate(code, 1):
+        node.execution_count = count
+        for output in node.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = count
+
+
+def cell(notebook: NotebookNode, name: str) -> NotebookNode:
+    return next(node for node in notebook.cells if node.id == name)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name, text in {
+        "reading_queue.yaml": QUEUE,
+        "data/papers.bib": BIB,
+        "data/datasets.yaml": DATASETS,
+        "data/papers/alpha/claims.yaml": CLAIMS,
+        "data/papers/beta/glance.yaml": GLANCE + "source: abstract\nverified: true\n",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def write(root: Path, notebook: NotebookNode, key: str = "alpha") -> Path:
+    path = root / f"notebooks/energy/{key}.ipynb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, path)
+    return path
+
+
+def findings(root: Path, notebook: NotebookNode) -> list[review.Finding]:
+    path = write(root, notebook)
+    return review.check_notebook(root, "alpha", path)
+
+
+def test_the_good_notebook_keeps_every_rule(root: Path) -> None:
+    assert findings(root, good(root)) == []
+    report = review.check(root)
+    assert report.is_clean
+    assert report.notebooks == ("alpha",)
+    assert report.num_rules == len(rules.load())
+
+
+# ---------------------------------------------------------------- one rule broken at a time
+
+Edit = Callable[[NotebookNode], None]
+
+
+def replace(name: str, old: str, new: str) -> Edit:
+    def edit(notebook: NotebookNode) -> None:
+        node = cell(notebook, name)
+        assert old in node.source
+        node.source = node.source.replace(old, new)
+
+    return edit
+
+
+def drop(*names: str) -> Edit:
+    def edit(notebook: NotebookNode) -> None:
+        notebook.cells = [node for node in notebook.cells if node.id not in names]
+        number_runs(notebook)
+
+    return edit
+
+
+def drop_text(name: str) -> Edit:
+    def edit(notebook: NotebookNode) -> None:
+        node = cell(notebook, name)
+        node.source = node.source.split("\n")[0] + "\n\nThe network."
+
+    return edit
+
+
+def swap(one: str, other: str) -> Edit:
+    def edit(notebook: NotebookNode) -> None:
+        ids = [node.id for node in notebook.cells]
+        i, j = ids.index(one), ids.index(other)
+        notebook.cells[i], notebook.cells[j] = notebook.cells[j], notebook.cells[i]
+        number_runs(notebook)
+
+    return edit
+
+
+def add(source: str, *, before: str, kind: str = "code", tag: str = "", count: int = 1) -> Edit:
+    def edit(notebook: NotebookNode) -> None:
+        place = [node.id for node in notebook.cells].index(before)
+        make = v4.new_code_cell if kind == "code" else v4.new_markdown_cell
+        for number in range(count):
+            metadata = {"tags": [tag]} if tag else {}
+            new = make(source=source, id=f"added-{number}", metadata=metadata)
+            notebook.cells.insert(place, new)
+        number_runs(notebook)
+
+    return edit
+
+
+def metadata(name: str, **values: Any) -> Edit:
+    def edit(notebook: NotebookNode) -> None:
+        (cell(notebook, name) if name else notebook).metadata.update(values)
+
+    return edit
+
+
+def output(name: str, *outputs: NotebookNode) -> Edit:
+    def edit(notebook: NotebookNode) -> None:
+        cell(notebook, name).outputs = list(outputs)
+        number_runs(notebook)
+
+    return edit
+
+
+def rename(name: str, to: str) -> Edit:
+    def edit(notebook: NotebookNode) -> None:
+        cell(notebook, name).id = to
+
+    return edit
+
+
+def stored(field: str, value: Any) -> Edit:
+    def edit(notebook: NotebookNode) -> None:
+        records = cell(notebook, "claims-code").outputs[0].data[claims.CLAIMS_MIME]
+        records[0][field] = value
+
+    return edit
+
+
+def counts(*numbers: int | None) -> Edit:
+    def edit(notebook: NotebookNode) -> None:
+        code = [node for node in notebook.cells if node.cell_type == "code"]
+        for node, number in zip(code, numbers, strict=False):
+            node.execution_count = number
+
+    return edit
+
+
+def old_format(notebook: NotebookNode) -> None:
+    notebook.nbformat_minor = 4
+    for node in notebook.cells:
+        del node["id"]
+
+
+def all_slides(notebook: NotebookNode) -> None:
+    for node in notebook.cells:
+        node.metadata["slideshow"] = {"slide_type": "subslide" if node.id != "title" else "slide"}
+
+
+def long_cells(notebook: NotebookNode) -> None:
+    for node in notebook.cells:
+        if node.cell_type == "code" and not node.metadata.get("tags"):
+            node.source += "\nx = 1\ny = 2\nz = 3\n# a comment does not count"
+
+
+def big(notebook: NotebookNode) -> None:
+    cell(notebook, "table1-code").outputs = [result({"text/plain": "16" * 800_000})]
+    number_runs(notebook)
+
+
+UNIT = "0x7f3a2b4c5d6e"
+BROKEN: list[tuple[str, Edit, str]] = [
+    ("format", old_format, "has no cell ids"),
+    ("todo", replace("fig3-notice", "Notice", "TODO: Notice"), "still to be written: Notice how"),
+    ("sections", drop("symbols"), "no cell is tagged 'symbols'"),
+    ("sections", swap("insight", "symbols"), "'insight' comes after 'symbols'"),
+    ("sections", add("## Again", before="weak-drift-code", kind="markdown", tag="weaknesses"),
+     "starts twice"),
+    ("preface", add("Hello", before="title", kind="markdown"), "before the first section"),
+    ("figures", drop("table1", "table1-code"), "1 section tagged 'figure'"),
+    ("tags", metadata("weak-drift-code", tags=["weaknes"]), "unknown tag 'weaknes'"),
+    ("tags", metadata("claims", tags=["claims", "differences"]), "tags of two sections"),
+    ("setup", metadata("setup", tags=[]), "0 cells tagged 'setup'"),
+    ("setup", swap("setup", "at-a-glance"), "not right after the parameters"),
+    ("setup", replace("setup", '"alpha"', '"beta"'), "opens 'beta'"),
+    ("code-cells", add("1 + 1", before="table1", count=15), "26 code cells"),
+    ("code-cells", add("  ", before="table1"), "an empty code cell"),
+    ("cell-length", long_cells, "the median code cell has"),
+    ("cell-length", replace("table1-code", "num", "1\n" * 15 + "num"), "16 lines of code"),
+    (
+        "functions",
+        add("def f(): ...\ndef g(): ...\ndef h():\n    def i(): ...", before="table1"),
+        "4 functions defined: f, g, h, i",
+    ),
+    ("functions", add("class Thing: ...", before="table1"), "defines class Thing"),
+    ("python", add("!pip list", before="table1"), "not Python: !pip list"),
+    ("python", add("%timeit 1", before="table1"), "not Python: %timeit 1"),
+    ("python", add("for", before="table1"), "does not parse"),
+    ("assert", replace("fig3-code", "assert ", ""), "no assert"),
+    ("slides", all_slides, "slides"),
+    ("slides", metadata("title", slideshow={"slide_type": "skip"}), "the title starts no slide"),
+    ("slides", metadata("insight", slideshow={"slide_type": "page"}), "slide type 'page'"),
+    ("metadata", metadata("", papermill={}), "notebook metadata 'papermill'"),
+    ("metadata", metadata("", widgets={}), "notebook metadata 'widgets'"),
+    ("metadata", metadata("", language_info={"name": "python", "version": "3.11.7"}), "version"),
+    ("metadata", metadata("", kernelspec={"name": "lab", "display_name": "x"}), "'python3'"),
+    ("metadata", metadata("table1-code", papermill={}), "cell metadata 'papermill'"),
+    ("metadata", metadata("table1-code", tags=[]), "an empty list of tags"),
+    (
+        "metadata",
+        metadata("", labkit={"paper": "beta", "datasets": ["profiles"]}),
+        "labkit.paper is 'beta'",
+    ),
+    (
+        "metadata",
+        metadata("", labkit={"paper": "alpha", "datasets": ["profiles"], "x": 1}),
+        "metadata labkit.x",
+    ),
+    ("cell-ids", rename("table1-code", "3f9c1ab0"), "generated cell id"),
+    ("cell-ids", rename("table1-code", "b0c1ab0e-1f2d-4c3b-9d8e-3f9c1ab03f9c"), "generated"),
+    ("parameters", replace("parameters", "num_stages: int", "num_stages"), "not a typed parameter"),
+    ("parameters", replace("parameters", "int = 8", "int = 8.5"), "not a scalar literal"),
+    ("parameters", replace("parameters", "int = 8", "int = True"), "not a scalar literal"),
+    ("parameters", replace("parameters", "int = 8", "list = [8]"), "not a scalar literal"),
+    ("parameters", replace("parameters", "int = 8", "int = max(8, 9)"), "not a scalar literal"),
+    ("parameters", replace("parameters", "  # of times (ours)", ""), "'scale' has no comment"),
+    ("datasets", replace("setup", '"profiles"', '"traces"'), "'traces', which the metadata"),
+    ("datasets", metadata("", labkit={"paper": "alpha", "datasets": ["profiles", "traces"]}),
+     "no dataset 'traces'"),
+    ("verdict", replace("title", "\n\nPipelines leave slack that clocks can use.", ""),
+     "no verdict"),
+    ("verdict", replace("title", "Pipelines", "Pipelines " * 60), "the verdict has"),
+    ("at-a-glance", replace("at-a-glance", "| **method** | stretch work |\n", ""),
+     "insight, results"),
+    ("at-a-glance", replace("at-a-glance", "**method**", "**approach**"), "approach"),
+    ("at-a-glance", replace("at-a-glance", "fast", "fast " * 31), "'advantages' has 31 words"),
+    ("at-a-glance", replace("at-a-glance", "| fast |", "| |"), "'advantages' is empty"),
+    ("insight", replace("insight", "Stages wait", "Stages wait and wait and wait and wait and "
+                        "wait and wait and wait"), "the insight has"),
+    ("insight", replace("insight", "Stages wait for others. " * 10, "Wait."), "has 1 words"),
+    ("symbols", replace("symbols", "| equation |", "|"), "a symbol table of 4 columns"),
+    ("symbols", replace("symbols", "| $p$ | stages | | `num_stages` | 1 |", ""), "has no rows"),
+    ("figure", replace("fig3", "Fig. 3 (§2): a", "A"), "names no figure or table"),
+    ("figure", replace("fig3", "shows the bubbles; it does not show", "has"),
+     "what the figure shows"),
+    ("figure", replace("fig3-notice", "Notice", "See"), "what to notice"),
+    ("figure", drop("table1-code"), "no code redraws it"),
+    ("reproduction", drop("reproduction-code"), "no code"),
+    ("differences", drop_text("differences"), "too short"),
+    ("weaknesses", replace("weak-scale", "### ", "#### "), "2 weaknesses under"),
+    ("weaknesses", metadata("weak-drift-code", tags=["nbval-skip"]), "1 weaknesses with a code"),
+    ("weaknesses", metadata("table1-code", tags=["weakness"]), "in the wrong place"),
+    ("weaknesses", replace("weak-scale", STRONGER, "Only one."), "says too little: One schedule"),
+    ("companions", drop("companions-code"), "paper.beside is not called"),
+    ("companions", replace("companions-code", '"beta"', ""), "names no companion"),
+    ("companions-known", replace("companions-code", "beta", "gamma"), "'gamma' is not in"),
+    ("explorable", drop("explorable-code"), "no code"),
+    ("explorable", output("explorable-code"), "no stored figure has a slider"),
+    (
+        "explorable",
+        output("explorable-code", result({PLOTLY: {"data": [], "layout": {}}})),
+        "no stored figure has a slider",
+    ),
+    ("discussion", replace("discussion", "**4. ", "**"), "3 questions"),
+    ("discussion", replace("discussion", "**4. ", "**5. "), "not numbered 1, 2, 3"),
+    ("discussion", replace("discussion", "survive?**", "survive**"), "question 1 asks nothing"),
+    ("discussion", replace("discussion", "<details>", "<div>"), "question 1 has no folded answer"),
+    ("discussion", replace("discussion", "Yes, because the bubbles stay where they were.", ""),
+     "question 1 is not answered"),
+    ("discussion", replace("discussion", "</summary>\n\n", "</summary>\n"), "no empty line after"),
+    ("discussion", replace("discussion", "`num_stages`", "the depth"), "changing a parameter"),
+    ("comments", replace("comments", "A typo in §3.", ""), "no detailed comments"),
+    ("sources", drop("sources-code"), "last cell is not paper.sources"),
+    ("sources", swap("sources", "sources-code"), "last cell is not paper.sources"),
+    ("sources", replace("sources-code", "data", ""), "given no data set"),
+    ("headings", replace("reproduction", "## ", ""), "does not start with a heading"),
+    ("hand-typed", replace("reproduction", "printed.", "printed: 27 % less."), "'27 %'"),
+    ("hand-typed", replace("differences", " (abstract), the", ". It is 1.9 GB less: the"),
+     "'1.9 GB'"),
+    ("hand-typed", replace("weak-drift", "tries.", "tries: 3× worse."), "'3×'"),
+    ("hand-typed", replace("title", "that clocks", "of 13–26 % that clocks"), "'13–26 %'"),
+    ("kindness", replace("weak-drift", "It assumes", "It is bad that it assumes"), "'bad' judges"),
+    ("kindness", replace("weak-scale", "tries.", "tries, with a typo."), "'typo' is no weakness"),
+    ("title", replace("title", "Are Free", "Are Cheap"), "not the paper's title"),
+    ("title", replace("title", ", Bo Two", ""), "authors missing: Bo Two"),
+    ("title", replace("title", "NSDI", "OSDI"), "the venue is missing"),
+    ("title", replace("title", "2023", "2022"), "the year is missing"),
+    ("title", replace("title", "org/alpha", "org/beta"), "the link is missing"),
+    ("claims", replace("claims-code", '"saving"', '"savings"'), "Did you mean 'saving'?"),
+    ("claims", replace("claims-code", "paper.claims", "print"), "paper.claims is not called"),
+    ("claims-stored", output("claims-code"), "no stored output holds claims"),
+    ("claims-stored", stored("paper_value", 0.3), "another paper_value than claims.yaml"),
+    ("claims-stored", stored("verified", True), "another verified"),
+    ("claims-stored", stored("id", "other"), "stored claims lack 'saving'"),
+    ("claims-stored", stored("verdict", "not judged"), "from stand-in data"),
+    ("executed", counts(1, 2, 2), "execution count 2, where a clean run has 3"),
+    ("executed", counts(1, None), "execution count None"),
+    ("executed", counts(*[None] * 25), "never executed"),
+    ("errors", output("table1-code", v4.new_output("error", ename="KeyError")), "KeyError"),
+    (
+        "errors",
+        output("table1-code", v4.new_output("stream", name="stderr", text="Warning: old\n")),
+        "Warning: old",
+    ),
+    (
+        "widgets",
+        output("table1-code", result({"application/vnd.jupyter.widget-view+json": {}})),
+        "a stored view onto a widget",
+    ),
+    ("paths", replace("table1-code", "num", "'/home/ada/x.csv'; num"), "/home/ada/x.csv"),
+    ("paths", output("table1-code", result({"text/plain": "at /tmp/run-1/a"})), "/tmp/run-1/a"),
+    (
+        "paths",
+        output("table1-code", result({PLOTLY: {"data": [{"name": "C:\\Users\\a"}]}})),
+        "C:\\Users\\a",
+    ),
+    ("changing", output("table1-code", result({"text/plain": f"<x at {UNIT}>"})), "memory address"),
+    (
+        "changing",
+        output("table1-code", result({"text/html": '<table id="T_1a2b3">'})),
+        "Styler id",
+    ),
+    ("size", big, "1.6 MB"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "edit", "words"),
+    BROKEN,
+    ids=[f"{number}-{rule}" for number, (rule, _, _) in enumerate(BROKEN)],
+)
+def test_a_broken_rule_is_found_and_said(root: Path, rule: str, edit: Edit, words: str) -> None:
+    notebook = good(root)
+    before = copy.deepcopy(notebook)
+    edit(notebook)
+    assert notebook != before
+    found = [finding for finding in findings(root, notebook) if finding.rule == rule]
+    assert found, "the rule is silent"
+    assert any(words in finding.problem for finding in found), found
+    assert all(finding.fix for finding in found)
+
+
+BROKEN_BY_FILES = {"queue"}
+
+
+def test_every_rule_has_a_notebook_that_breaks_it() -> None:
+    assert {rule for rule, _, _ in BROKEN} | BROKEN_BY_FILES == {r.name for r in rules.load()}
+
+
+# ---------------------------------------------------------------- the files beside a notebook
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "rule", "words"),
+    [
+        ("reading_queue.yaml", "reading", "queued", "queue", "the queue says 'queued'"),
+        ("reading_queue.yaml", "status: reading", "status: red", "queue", "reading_queue.yaml:3"),
+        ("data/papers.bib", "alpha,", "alfa,", "title", "not in data/papers.bib"),
+        ("data/papers.bib", "year = {2023}", "year = {soon}", "title", "papers.bib:"),
+        ("data/papers/alpha/claims.yaml", "ratio", "ratoi", "claims", "claims.0.judge"),
+        ("data/papers/alpha/claims.yaml", "0.284", "0.2", "claims-stored", "paper_value"),
+        ("data/papers/alpha/claims.yaml", "id: saving", "id: cost", "claims-stored", "'saving'"),
+        ("data/papers/alpha/claims.yaml", "Energy saved", "TODO", "claims", "still to be written"),
+        ("data/papers/beta/glance.yaml", "method", "how", "companions-known", "glance.yaml"),
+        ("data/datasets.yaml", "profiles:", "traces:", "datasets", "'profiles'"),
+    ],
+)
+def test_a_file_that_disagrees_is_found(
+    root: Path, name: str, old: str, new: str, rule: str, words: str
+) -> None:
+    notebook = good(root)
+    path = root / name
+    assert old in path.read_text(encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
+    found = [finding for finding in findings(root, notebook) if finding.rule == rule]
+    assert any(words in finding.problem for finding in found), findings(root, notebook)
+    assert not any(str(root) in finding.problem for finding in found)
+
+
+def test_a_notebook_that_does_not_read_is_one_finding_and_stops_nothing(root: Path) -> None:
+    write(root, good(root))
+    (root / "notebooks/energy/gamma.ipynb").write_text("{not json", encoding="utf-8")
+    report = review.check(root)
+    assert [(finding.file, finding.rule) for finding in report.findings] == [
+        ("notebooks/energy/gamma.ipynb", "readable"),
+    ]
+    assert report.notebooks == ("alpha", "gamma")
+
+
+def test_the_facts_of_papers_without_a_notebook_are_read_too(root: Path) -> None:
+    write(root, good(root))
+    other = root / "data/papers/gamma/claims.yaml"
+    other.parent.mkdir()
+    other.write_text("claims: []\n", encoding="utf-8")
+    assert [finding.file for finding in review.check(root).findings] == [
+        "data/papers/gamma/claims.yaml"
+    ]
+    assert review.check(root, ["alpha"]).is_clean
+
+
+def test_an_unknown_key_lists_the_notebooks(root: Path) -> None:
+    write(root, good(root))
+    with pytest.raises(UsageError, match="no notebook for 'alhpa'; there are: alpha"):
+        review.check(root, ["alhpa"])
+
+
+def test_findings_come_in_the_order_of_the_cells(root: Path) -> None:
+    notebook = good(root)
+    for name, old in (("comments", "A typo"), ("fig3-notice", "Notice"), ("insight", "Stages")):
+        replace(name, old, "TODO")(notebook)
+    cells = [finding.cell for finding in findings(root, notebook)]
+    assert cells == sorted(cells, key=lambda number: number or 0)
+    assert {"comments", "fig3-notice", "insight"} == {f.cell_id for f in findings(root, notebook)}
+
+
+# ---------------------------------------------------------------- prose
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("We save 12 % of it.", ["12 %"]),
+        ("We save 12% and 3.5 J at 2.1× the time.", ["12%", "3.5 J", "2.1×"]),
+        ("It takes 13–26 % or 13 to 26 percent.", ["13–26 %", "13 to 26 percent"]),
+        ("A 5x gain, 8-fold, 1,024 GiB.", ["5x", "8-fold", "1,024 GiB"]),
+        ("The paper saves 28.4 % on 16 GPUs.", []),
+        ("It saves 28.4 % (§6.2). It saves 28.4 % (Fig. 10).", []),
+        ("It saves 28.4 % (§6.2). We save 12 %.", ["12 %"]),
+        ("See Fig. 10. It has 12 %.", ["12 %"]),
+        ("Try `deadline = 5 %` or $x = 5\\%$.", []),
+        ("- the paper's 5 %\n- our 6 %", ["6 %"]),
+        ("| paper | 5 % |\n| ours | 6 % |", ["6 %"]),
+        ("Eight stages, 12 microbatches, 16 GPUs, GPT-3 175B, A100, 1F1B.", []),
+        ("The 2023 paper.\n\nWith 3 s of waiting.", ["3 s"]),
+    ],
+)
+def test_hand_typed_results_are_told_from_the_papers(text: str, numbers: list[str]) -> None:
+    assert [number for number, _ in prose.hand_typed(text)] == numbers
