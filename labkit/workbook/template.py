@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import files
 from labkit.errors import LabkitError, UsageError
-from labkit.workbook import bibliography, claims, glance, notebooks, queue
+from labkit.workbook import bibliography, claims, glance, normalise, notebooks, queue
 from labkit.workbook.glance import TODO
 from labkit.workbook.paper import known_entry, title_markdown
 
@@ -51,14 +51,13 @@ def create(root: Path, key: str, family: str = "") -> Scaffold:
     family = family or _family(root, key, paper.tags if paper else ())
     if not _FAMILY.match(family):
         raise UsageError(f"--family {family!r}: small letters, digits and hyphens, as in 'energy'")
-    target = claims.path_of(root, key)
-    claims_made = not target.exists()
-    if claims_made:
-        _create(target, CLAIMS)
     companions = [name for name in (paper.companions if paper else ()) if _has_rows(root, name)]
-    notebook = build(root, entry, companions)
+    text = normalise.dumps(build(root, entry, companions))
+    target = claims.path_of(root, key)
+    if claims_made := not target.exists():
+        _create(target, CLAIMS)
     path = root / "notebooks" / family / f"{key}.ipynb"
-    _create(path, _text(notebook))
+    _create(path, text)
     return Scaffold(notebook=path, claims=target, claims_made=claims_made)
 
 
@@ -91,12 +90,6 @@ def _create(path: Path, text: str) -> None:
             os.link(whole, path)
         except FileExistsError:
             raise UsageError(f"{path} is there already; it is not overwritten") from None
-
-
-def _text(notebook: NotebookNode) -> str:
-    from labkit.workbook import normalise
-
-    return normalise.dumps(notebook)
 
 
 CLAIMS = """\
