@@ -1,0 +1,64 @@
+"""Batch size and power limit for recurring training jobs: energy, time, and who finds the best.
+
+    trace = tuning.load("zeus-nsdi23", gpu="v100")
+    job = trace.job("cifar100")
+    tuning.outcomes(job)                            # every configuration's time and energy
+    tuning.simulate(job, policy="zeus").summary()   # what a policy saves as the job recurs
+
+Figures are in ``tuning.figures``, which loads Plotly and is loaded on first use.
+"""
+
+from importlib import import_module
+from types import ModuleType
+
+from labkit.tuning.bandit import Experiment, Runs, simulate, sweep
+from labkit.tuning.policies import POLICIES, Fixed, GridSearch, Halving, Policy, Zeus
+from labkit.tuning.power import (
+    Choice,
+    best_power_limits,
+    convergence,
+    cost_j,
+    default_choice,
+    epoch_cost_j,
+    eta_sweep,
+    optimum,
+    outcomes,
+    pareto_front,
+    potential,
+)
+from labkit.tuning.trace import PUBLISHED, Job, TrainingTrace, Workload, load
+
+__all__ = [
+    "POLICIES",
+    "PUBLISHED",
+    "Choice",
+    "Experiment",
+    "Fixed",
+    "GridSearch",
+    "Halving",
+    "Job",
+    "Policy",
+    "Runs",
+    "TrainingTrace",
+    "Workload",
+    "Zeus",
+    "best_power_limits",
+    "convergence",
+    "cost_j",
+    "default_choice",
+    "epoch_cost_j",
+    "eta_sweep",
+    "load",
+    "optimum",
+    "outcomes",
+    "pareto_front",
+    "potential",
+    "simulate",
+    "sweep",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name == "figures":
+        return import_module("labkit.tuning.figures")
+    raise AttributeError(f"module 'labkit.tuning' has no attribute {name!r}")

@@ -1,0 +1,354 @@
+"""Figures of batch-size and power tuning, each from one tidy table of this engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
+
+from labkit.figures import CYCLE, PALETTE, SEQUENTIAL, finish
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+MARK: dict[str, Any] = {
+    "default": {"symbol": "x", "size": 15, "color": PALETTE["baseline"], "line_width": 0},
+    "best": {"symbol": "star", "size": 19, "color": PALETTE["highlight"]},
+}
+
+
+def figure_map(
+    table: pd.DataFrame, *, value: str = "energy_to_accuracy_j", title: str = ""
+) -> go.Figure:
+    """Every configuration of :func:`outcomes` as a cell, relative to the default's ``value``.
+
+    Cells that never reach the target stay empty. The star is the least, the cross the default.
+    """
+    relative = table[value] / table.loc[table["is_default"], value].iloc[0]
+    grid = table.assign(relative=relative.where(np.isfinite(relative)))
+    pivot = grid.pivot(index="power_limit_w", columns="batch_size", values="relative")
+    batches, limits = [f"{b:,}" for b in pivot.columns], [f"{p:g}" for p in pivot.index]
+    fig = go.Figure(
+        go.Heatmap(
+            x=batches,
+            y=limits,
+            z=pivot.to_numpy(),
+            zmax=min(2.0, float(np.nanmax(pivot.to_numpy()))),
+            texttemplate="%{z:.2f}",
+            textfont={"size": 12},
+            colorbar={"title": {"text": "× default", "side": "right"}, "thickness": 14},
+            hovertemplate="batch %{x}, %{y} W: %{z:.3f} × default<extra></extra>",
+        )
+    )
+    for name, row in _landmarks(table, value).items():
+        fig.add_scatter(
+            x=[f"{int(row['batch_size']):,}"],
+            y=[f"{row['power_limit_w']:g}"],
+            mode="markers",
+            marker={**MARK[name], "line": {"width": 1.5, "color": "white"}, "opacity": 1},
+            name={"default": "default (b0, highest limit)", "best": "least"}[name],
+            hoverinfo="skip",
+        )
+    fig.update_xaxes(type="category")
+    fig.update_yaxes(type="category")
+    return finish(fig, title=title, x="batch size", y="power limit (W)", height=430)
+
+
+def figure_pareto(
+    table: pd.DataFrame,
+    *,
+    chosen: Mapping[str, Any] | None = None,
+    title: str = "",
+    power_lines_w: tuple[float, ...] = (),
+) -> go.Figure:
+    """Time against energy to the target for every configuration, with the Pareto front.
+
+    Both axes are relative to the default configuration. ``chosen`` (a row of :func:`eta_sweep`)
+    is marked with a star and its name; ``power_lines_w`` draws lines of constant average power.
+    """
+    reached = table[np.isfinite(table["cost_j"])]
+    base = table[table["is_default"]].iloc[0]
+    time, energy = _relative(reached, base)
+    fig = go.Figure()
+    for power_w in power_lines_w:
+        slope = power_w * base["time_to_accuracy_s"] / base["energy_to_accuracy_j"]
+        edge = [0.0, float(time.max())]
+        fig.add_scatter(
+            x=edge,
+            y=[slope * t for t in edge],
+            mode="lines",
+            line={"dash": "dot", "color": PALETTE["muted"], "width": 1.5},
+            name=f"{power_w:g} W drawn",
+            hoverinfo="skip",
+        )
+    fig.add_scatter(
+        x=time,
+        y=energy,
+        mode="markers",
+        marker={
+            "color": np.log2(reached["batch_size"]),
+            "colorscale": SEQUENTIAL,
+            "size": 9,
+            "line": {"width": 0.5, "color": "white"},
+            "colorbar": _batch_bar(reached["batch_size"]),
+        },
+        text=[
+            _config(b, p)
+            for b, p in zip(reached["batch_size"], reached["power_limit_w"], strict=True)
+        ],
+        hovertemplate="%{text}<br>time %{x:.3f}, energy %{y:.3f}<extra></extra>",
+        name="configurations",
+    )
+    front = reached[reached["is_pareto"]].sort_values("time_to_accuracy_s")
+    fig.add_scatter(
+        **dict(zip(("x", "y"), _relative(front, base), strict=True)),
+        mode="lines",
+        line={"color": PALETTE["bound"], "width": 2},
+        name="Pareto front",
+        hoverinfo="skip",
+    )
+    fig.add_scatter(x=[1], y=[1], mode="markers", marker=MARK["default"], name="default")
+    if chosen is not None:
+        point = pd.DataFrame([dict(chosen)])
+        fig.add_scatter(
+            **dict(zip(("x", "y"), _relative(point, base), strict=True)),
+            mode="markers+text",
+            marker={**MARK["best"], "line": {"width": 1.5, "color": "white"}},
+            text=[_config(chosen["batch_size"], chosen["power_limit_w"])],
+            textposition="top center",
+            textfont={"color": PALETTE["highlight"], "size": 17},
+            name="chosen",
+        )
+    return finish(
+        fig,
+        title=title,
+        x="time to accuracy (default = 1)",
+        y="energy to accuracy (default = 1)",
+        height=480,
+    )
+
+
+def figure_potential(table: pd.DataFrame, *, title: str = "") -> go.Figure:
+    """Energy left of the default when one knob or both are set in hindsight (:func:`potential`)."""
+    series = {
+        "power limit only": ("power_only_fraction", PALETTE["power"]),
+        "batch size only": ("batch_only_fraction", PALETTE["time"]),
+        "both": ("both_fraction", PALETTE["energy"]),
+    }
+    fig = go.Figure()
+    for name, (column, colour) in series.items():
+        left = 1 - table[column]
+        fig.add_bar(
+            x=_wrapped(table["workload"]),
+            y=left,
+            name=name,
+            marker_color=colour,
+            text=[f"{v:.2f}" for v in left],
+            textposition="outside",
+            textfont={"size": 12},
+            cliponaxis=False,
+        )
+    fig.add_hline(y=1, line={"dash": "dash", "color": PALETTE["baseline"], "width": 1.5})
+    fig.update_layout(barmode="group", bargap=0.25)
+    fig.update_yaxes(range=[0, 1.1])
+    return finish(fig, title=title, y="energy to accuracy (default = 1)", height=440)
+
+
+def figure_savings(
+    table: pd.DataFrame, paper: tuple[float, float], *, title: str = ""
+) -> go.Figure:
+    """Steady-state energy and time savings per workload (:func:`sweep` rows of several policies).
+
+    One panel each for energy and time; bars are means over seeds, whiskers 95 % intervals. The
+    band is the range the paper reports for energy.
+    """
+    from plotly.subplots import make_subplots
+
+    fig = make_subplots(
+        rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.09,
+        subplot_titles=("energy saved", "time saved"),
+    )  # fmt: skip
+    for row, kind in enumerate(("energy_reduction", "time_reduction"), 1):
+        for index, (policy, rows) in enumerate(table.groupby("policy", sort=False)):
+            fig.add_bar(
+                x=_wrapped(rows["workload"]),
+                y=rows[kind],
+                error_y={
+                    "array": rows[f"{kind}_high"] - rows[kind],
+                    "thickness": 1.2,
+                    "width": 3,
+                },
+                name=str(policy),
+                marker_color=POLICY_COLOUR.get(str(policy), CYCLE[index % len(CYCLE)]),
+                legendgroup=str(policy),
+                showlegend=row == 1,
+                row=row,
+                col=1,
+            )
+    for edge in paper:
+        fig.add_hline(
+            y=edge, row=1, col=1, line={"dash": "dot", "color": PALETTE["paper"], "width": 2}
+        )  # fmt: skip
+    fig.add_annotation(
+        text="paper's range", x=1, xref="paper", xanchor="right", y=paper[1], yref="y",
+        yanchor="bottom", showarrow=False, font={"color": PALETTE["paper"], "size": 14},
+    )  # fmt: skip
+    fig.update_layout(barmode="group", bargap=0.3)
+    fig.update_yaxes(tickformat=".0%")
+    return finish(fig, title=title, height=620)
+
+
+def figure_search_path(
+    runs: pd.DataFrame, best: Mapping[str, Any], *, title: str = ""
+) -> go.Figure:
+    """The order in which one seed tries configurations: a line that changes colour as it goes.
+
+    ``runs``: rows of ``Runs.frame()`` for one seed. Steps that stay where they are are not drawn;
+    a red ring marks a run that failed (stopped early, or target missed). The star is ``best``.
+    """
+    ran = runs[runs["time_s"] > 0]
+    moved = (ran["batch_size"].diff() != 0) | (ran["power_limit_w"].diff() != 0)
+    path = ran[moved].reset_index(drop=True)
+    order = path["recurrence"].to_numpy(dtype=float)
+    place = (order - order.min()) / max(float(np.ptp(order)), 1.0)
+    colours = sample_colorscale("Plasma", list(place * 0.9))
+    fig = go.Figure()
+    for step in range(1, len(path)):
+        fig.add_scatter(
+            x=path["batch_size"].iloc[step - 1 : step + 1],
+            y=path["power_limit_w"].iloc[step - 1 : step + 1],
+            mode="lines",
+            line={"color": colours[step], "width": 3},
+            showlegend=False,
+            hoverinfo="skip",
+        )
+    fig.add_scatter(
+        x=path["batch_size"],
+        y=path["power_limit_w"],
+        mode="markers",
+        marker={
+            "color": order,
+            "colorscale": [[i / 10, sample_colorscale("Plasma", [0.09 * i])[0]] for i in range(11)],
+            "size": 11,
+            "colorbar": {"title": {"text": "recurrence", "side": "right"}, "thickness": 14},
+        },
+        text=[f"recurrence {r}" for r in path["recurrence"]],
+        hovertemplate="%{text}: batch %{x}, %{y} W<extra></extra>",
+        name="a new configuration",
+    )
+    failed = path[~path["reached"]]
+    fig.add_scatter(
+        x=failed["batch_size"],
+        y=failed["power_limit_w"],
+        mode="markers",
+        marker={
+            "symbol": "circle-open",
+            "size": 19,
+            "color": PALETTE["stopped"],
+            "line_width": 2.5,
+        },
+        name="failed or stopped early",
+        hoverinfo="skip",
+    )
+    fig.add_scatter(
+        x=[best["batch_size"]],
+        y=[best["power_limit_w"]],
+        mode="markers",
+        marker={
+            **MARK["best"],
+            "color": PALETTE["weight"],
+            "line": {"width": 1.5, "color": "white"},
+        },
+        name="best in expectation",
+        hoverinfo="skip",
+    )
+    fig.update_xaxes(type="log", dtick=np.log10(2), tickformat=",")
+    return finish(fig, title=title, x="batch size", y="power limit (W)", height=470)
+
+
+def figure_regret(curves: Mapping[str, NDArray[np.float64]], *, title: str = "") -> go.Figure:
+    """Mean cumulative regret over recurrences, one line a policy (``Runs.regret_j()`` by name)."""
+    fig = go.Figure()
+    for index, (name, regret) in enumerate(curves.items()):
+        mean = regret.mean(axis=0)
+        fig.add_scatter(
+            x=np.arange(1, len(mean) + 1),
+            y=mean / 1e6,
+            mode="lines",
+            name=name,
+            line={"color": POLICY_COLOUR.get(name, CYCLE[index % len(CYCLE)])},
+        )
+    return finish(
+        fig,
+        title=title,
+        x="recurrence",
+        y="cumulative regret (MJ of cost)",
+        direct=True,
+        height=430,
+    )
+
+
+def figure_lines(
+    table: pd.DataFrame, *, x: str, y: str, by: str, title: str = "", x_title: str, y_title: str
+) -> go.Figure:
+    """One line for each value of column ``by``; points without a value break it."""
+    fig = go.Figure()
+    for index, (name, rows) in enumerate(table.groupby(by, sort=False)):
+        fig.add_scatter(
+            x=rows[x],
+            y=rows[y].where(np.isfinite(rows[y])),
+            mode="lines+markers",
+            name=str(name),
+            line={"color": CYCLE[index % len(CYCLE)]},
+        )
+    return finish(fig, title=title, x=x_title, y=y_title, height=450)
+
+
+POLICY_COLOUR: dict[str, str] = {
+    "default": PALETTE["baseline"],
+    "tuned-power": PALETTE["power"],
+    "grid": PALETTE["gradient"],
+    "grid-early-stop": PALETTE["temporary"],
+    "halving": PALETTE["weight"],
+    "zeus": PALETTE["ours"],
+    "oracle": PALETTE["bound"],
+}
+
+
+def _landmarks(table: pd.DataFrame, value: str) -> dict[str, pd.Series]:
+    return {
+        "default": table[table["is_default"]].iloc[0],
+        "best": table.iloc[int(table[value].argmin())],
+    }
+
+
+def _relative(table: pd.DataFrame, base: pd.Series) -> tuple[pd.Series, pd.Series]:
+    return (
+        table["time_to_accuracy_s"] / base["time_to_accuracy_s"],
+        table["energy_to_accuracy_j"] / base["energy_to_accuracy_j"],
+    )
+
+
+def _batch_bar(batch_sizes: pd.Series) -> dict[str, Any]:
+    """A colour bar in powers of two: the colour is the logarithm, the labels the batch sizes."""
+    shown = sorted(set(batch_sizes))
+    step = max(1, len(shown) // 5)
+    return {
+        "title": {"text": "batch size", "side": "right"},
+        "thickness": 14,
+        "tickvals": [float(np.log2(b)) for b in shown[::step]],
+        "ticktext": [f"{b:,}" for b in shown[::step]],
+    }
+
+
+def _config(batch_size: int, power_limit_w: float) -> str:
+    return f"{batch_size:,} @ {power_limit_w:g} W"
+
+
+def _wrapped(names: pd.Series) -> list[str]:
+    return [name.replace(", ", "<br>") for name in names]

@@ -1,0 +1,226 @@
+"""Energy and time to a target, the cost that trades them off, and what is best in hindsight.
+
+Everything here is an expectation over the recorded runs; nothing is random and nothing learns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from labkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from labkit.tuning.trace import Job
+
+    Quantity = TypeVar("Quantity", float, NDArray[np.float64], pd.Series)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A batch size and a power limit, and what they cost in expectation until the target."""
+
+    batch_size: int
+    power_limit_w: float
+    reach_probability: float
+    expected_epochs: float
+    time_to_accuracy_s: float
+    energy_to_accuracy_j: float
+    cost_j: float
+
+
+def cost_j(energy_j: Quantity, time_s: Quantity, *, eta: float, max_power_w: float) -> Quantity:
+    """Zeus's cost: η·energy + (1 − η)·MaxPower·time, in joules.
+
+    η = 1 counts energy alone, η = 0 time alone (charged at the GPU's highest power limit so that
+    both terms are joules).
+
+    Source: Zeus §2.3, Eq. 2.
+
+    >>> cost_j(1000.0, 10.0, eta=0.5, max_power_w=250.0)
+    1750.0
+    """
+    _check_eta(eta)
+    return eta * energy_j + (1 - eta) * max_power_w * time_s
+
+
+def epoch_cost_j(job: Job, eta: float) -> NDArray[np.float64]:
+    """Cost of one epoch, batch size × power limit."""
+    return cost_j(job.epoch_energy_j, job.epoch_time_s, eta=eta, max_power_w=job.max_power_w)
+
+
+def best_power_limits(job: Job, eta: float) -> NDArray[np.intp]:
+    """For each batch size, the index of the power limit with the cheapest epoch.
+
+    The number of epochs multiplies every power limit's cost alike, so this choice needs no
+    training run to end: a profile of one epoch settles it. Of equals, the highest limit wins.
+
+    Source: Zeus §4.2, Eq. 7 (the just-in-time profile).
+    """
+    costs = epoch_cost_j(job, eta)
+    last = costs.shape[1] - 1
+    return last - np.argmin(costs[:, ::-1], axis=1)
+
+
+def convergence(job: Job) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Per batch size: share of runs that reach the target in time, and epochs until one does.
+
+    A run that has not reached the target after ``max_epochs`` is stopped there and started anew,
+    so the expected epochs until success are E[min(epochs, max)] / P(epochs ≤ max); infinite where
+    no recorded run succeeds. Where every run does, this is the plain mean.
+    """
+    reach, expected = [], []
+    for runs in job.epochs_to_target:
+        epochs = np.array(runs)
+        success = float(np.mean(epochs <= job.max_epochs))
+        spent = float(np.mean(np.minimum(epochs, job.max_epochs)))
+        reach.append(success)
+        expected.append(spent / success if success else np.inf)
+    return np.array(reach), np.array(expected)
+
+
+def outcomes(job: Job, *, eta: float = 0.5) -> pd.DataFrame:
+    """Every pair of batch size and power limit: expected epochs, time, energy and cost to target.
+
+    Columns: batch_size, power_limit_w, average_power_w, reach_probability, expected_epochs,
+    time_to_accuracy_s (TTA), energy_to_accuracy_j (ETA), cost_j, is_pareto, is_default.
+    Configurations that never reach the target have infinite time and energy.
+    """
+    reach, epochs = convergence(job)
+    shape = (len(job.batch_sizes), len(job.power_limits_w))
+
+    def per_batch(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.repeat(values, shape[1])
+
+    table = pd.DataFrame(
+        {
+            "batch_size": np.repeat(job.batch_sizes, shape[1]),
+            "power_limit_w": np.tile(job.power_limits_w, shape[0]),
+            "average_power_w": np.array(job.average_power_w).ravel() + job.host_power_w,
+            "reach_probability": per_batch(reach),
+            "expected_epochs": per_batch(epochs),
+            "time_to_accuracy_s": (epochs[:, None] * job.epoch_time_s).ravel(),
+            "energy_to_accuracy_j": (epochs[:, None] * job.epoch_energy_j).ravel(),
+        }
+    )
+    table["cost_j"] = cost_j(
+        table["energy_to_accuracy_j"],
+        table["time_to_accuracy_s"],
+        eta=eta,
+        max_power_w=job.max_power_w,
+    )
+    table["is_pareto"] = _undominated(
+        table["time_to_accuracy_s"].to_numpy(), table["energy_to_accuracy_j"].to_numpy()
+    )
+    table["is_default"] = (table["batch_size"] == job.default_batch_size) & (
+        table["power_limit_w"] == job.max_power_w
+    )
+    return table
+
+
+def pareto_front(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of :func:`outcomes` that no other beats in time and energy both, fastest first."""
+    return table[table["is_pareto"]].sort_values("time_to_accuracy_s", ignore_index=True)
+
+
+def optimum(job: Job, *, eta: float = 0.5) -> Choice:
+    """The configuration of least expected cost: what an oracle would always run.
+
+    Of equals, the largest batch size and highest limit win, as in :func:`best_power_limits`.
+
+    Raises:
+        UsageError: no recorded run of any batch size reaches the target within ``max_epochs``.
+    """
+    table = outcomes(job, eta=eta)
+    if not np.isfinite(table["cost_j"]).any():
+        raise UsageError(
+            f"job {job.name!r}: no recorded run reaches target {job.target_metric:g} within "
+            f"{job.max_epochs} epochs"
+        )
+    return _choice(table.iloc[len(table) - 1 - int(table["cost_j"].to_numpy()[::-1].argmin())])
+
+
+def default_choice(job: Job, *, eta: float = 0.5) -> Choice:
+    """The paper's baseline: the user's batch size b0 at the highest power limit."""
+    table = outcomes(job, eta=eta)
+    return _choice(table[table["is_default"]].iloc[0])
+
+
+def eta_sweep(job: Job, etas: Iterable[float]) -> pd.DataFrame:
+    """The optimum for each η: eta, batch_size, power_limit_w, time_…_s, energy_…_j."""
+    rows = []
+    for eta in etas:
+        best = optimum(job, eta=eta)
+        rows.append(
+            {
+                "eta": eta,
+                "batch_size": best.batch_size,
+                "power_limit_w": best.power_limit_w,
+                "time_to_accuracy_s": best.time_to_accuracy_s,
+                "energy_to_accuracy_j": best.energy_to_accuracy_j,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def potential(jobs: Iterable[Job]) -> pd.DataFrame:
+    """Energy that could be saved in hindsight against (b0, highest power), per workload.
+
+    One row a job with the saved fractions when only the power limit, only the batch size, or
+    both may be chosen, and the pair that saves most.
+
+    Source: Zeus §2.2, Fig. 1.
+    """
+    rows = []
+    for job in jobs:
+        table = outcomes(job)
+        energy = table["energy_to_accuracy_j"]
+        base = energy[table["is_default"]].iloc[0]
+        best = table.iloc[int(energy.argmin())]
+        rows.append(
+            {
+                "workload": job.title,
+                "power_only_fraction": 1
+                - energy[table["batch_size"] == job.default_batch_size].min() / base,
+                "batch_only_fraction": 1
+                - energy[table["power_limit_w"] == job.max_power_w].min() / base,
+                "both_fraction": 1 - energy.min() / base,
+                "batch_size": int(best["batch_size"]),
+                "power_limit_w": float(best["power_limit_w"]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _undominated(time_s: NDArray[np.float64], energy_j: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which points no other point beats or equals in one and beats in the other. O(n log n)."""
+    order = np.lexsort((energy_j, time_s))
+    keep = np.zeros(len(order), dtype=bool)
+    least = np.inf
+    for index in order:
+        if energy_j[index] < least:
+            keep[index], least = True, energy_j[index]
+    return keep
+
+
+def _choice(row: pd.Series) -> Choice:
+    return Choice(
+        batch_size=int(row["batch_size"]),
+        power_limit_w=float(row["power_limit_w"]),
+        reach_probability=float(row["reach_probability"]),
+        expected_epochs=float(row["expected_epochs"]),
+        time_to_accuracy_s=float(row["time_to_accuracy_s"]),
+        energy_to_accuracy_j=float(row["energy_to_accuracy_j"]),
+        cost_j=float(row["cost_j"]),
+    )
+
+
+def _check_eta(eta: float) -> None:
+    if not 0 <= eta <= 1:
+        raise UsageError(f"eta must lie in [0, 1], got {eta}")
