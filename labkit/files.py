@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -90,6 +91,36 @@ def parse_yaml(path: Path, text: str) -> Any:
             line=None if mark is None else mark.line + 1,
             valid="balanced quotes and brackets, spaces for indentation, every key once",
         ) from None
+    except ValueError as error:  # ruamel lets only an impossible date through as one
+        raise _impossible_date(path, text, error) from None
+
+
+def _impossible_date(path: Path, text: str, error: ValueError) -> BadFile:
+    """The first timestamp of ``text`` that is no day of the calendar."""
+    from ruamel.yaml import YAML
+
+    def dates(node: Any, location: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(node.value, str):
+            if node.tag == "tag:yaml.org,2002:timestamp":
+                yield location, node
+            return
+        for place, child in enumerate(node.value):
+            name, inner = (child[0].value, child[1]) if isinstance(child, tuple) else (place, child)
+            yield from dates(inner, f"{location}.{name}".lstrip("."))
+
+    for field, node in dates(YAML(typ="rt").compose(text), ""):
+        try:
+            YAML(typ="safe", pure=True).load(node.value)
+        except ValueError:
+            return BadFile(
+                path,
+                f"not a date: {error}",
+                line=node.start_mark.line + 1,
+                field=field,
+                value=node.value,
+                valid="a date such as 2026-03-14",
+            )
+    return BadFile(path, f"not valid YAML: {error}")
 
 
 def validate(path: Path, tree: Any, model: type[Model]) -> Model:

@@ -106,7 +106,7 @@ def card(found: Queue, paper: Paper, width: int) -> RenderableType:
     head = [
         Text(entry.title, style="bold"),
         Text(_authors(entry)),
-        Text(f"{entry.container or entry.venue}, {entry.year}", style="dim"),
+        Text(entry.where, style="dim"),
         Text(entry.link, style="blue", overflow="fold"),
     ]
     body = Group(*filter(None, head), Text(), facts)

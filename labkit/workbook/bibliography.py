@@ -17,6 +17,7 @@ from labkit.errors import BadFile
 
 if TYPE_CHECKING:
     from pybtex.database.input.bibtex import LowLevelParser
+    from pybtex.scanner import PybtexSyntaxError
 
 FILE = Path("data/papers.bib")
 
@@ -65,10 +66,14 @@ class Entry:
     def citation(self) -> str:
         """Full plain-text citation: authors, title, where, year, link."""
         names = ", ".join(self.authors) + (", et al." if self.et_al else "")
-        container = self.container or self.venue
-        where = container if str(self.year) in container else f"{container}, {self.year}"
         ending = "" if self.title.endswith(("?", "!", ".")) else "."
-        return f"{names.rstrip('.')}. {self.title}{ending} {where}. {self.link}".strip()
+        return f"{names.rstrip('.')}. {self.title}{ending} {self.where}. {self.link}".strip()
+
+    @property
+    def where(self) -> str:
+        """Where and when it appeared, in full."""
+        printed = self.container or self.venue
+        return printed if str(self.year) in printed else f"{printed}, {self.year}".lstrip(", ")
 
     @property
     def link(self) -> str:
@@ -170,21 +175,31 @@ def _scan(text: str, path: Path) -> Iterator[_Raw]:
         for command, body in parser:
             start = parser.command_start or 0
             line = text.count("\n", 0, start) + 1
+            uses_strings, seen = len(borrowed) > seen, len(borrowed)
             if command.lower() in ("string", "preamble"):
                 continue
             key, pairs = body
             fields = _fields(path, line, key, pairs)
             own = text[start : parser.pos]
-            uses_strings, seen = len(borrowed) > seen, len(borrowed)
             spelled = render(command, key, fields) if uses_strings else own
             yield _Raw(command.lower(), key, fields, line, spelled)
     except PybtexSyntaxError as error:
-        raise BadFile(
-            path,
-            f"not valid BibTeX: {_reason(error)}",
-            line=error.lineno,
-            valid="@type{key, field = {value}, ...} with balanced braces",
-        ) from None
+        raise _syntax_error(path, text, parser, error) from None
+
+
+def _syntax_error(
+    path: Path, text: str, parser: LowLevelParser, error: PybtexSyntaxError
+) -> BadFile:
+    """Where it went wrong; at an end too early, the entry left open (the end says nothing)."""
+    begins = text.count("\n", 0, parser.command_start or 0) + 1
+    reason = str(error).split(": ", 1)[-1]
+    name = f"entry {parser.current_entry_key!r}" if parser.current_entry_key else "the entry"
+    return BadFile(
+        path,
+        f"not valid BibTeX: {reason}, in {name} that begins on line {begins}",
+        line=begins if "premature" in reason else error.lineno,
+        valid="@type{key, field = {value}, ...} with balanced braces",
+    )
 
 
 def _scanner(text: str) -> tuple[LowLevelParser, list[str]]:
@@ -201,10 +216,6 @@ def _scanner(text: str) -> tuple[LowLevelParser, list[str]]:
             return super().substitute_macro(name)
 
     return Scanner(text, macros=CaseInsensitiveDict(month_names)), borrowed
-
-
-def _reason(error: Exception) -> str:
-    return str(error).split(": ", 1)[-1]
 
 
 def _fields(path: Path, line: int, key: str, pairs: list[tuple[str, list[str]]]) -> dict[str, str]:

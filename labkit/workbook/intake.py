@@ -117,9 +117,8 @@ def _file_text(path: Path) -> str:
 
 def _under(entry: Entry, key: str) -> Entry:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", key):
-        raise UsageError(
-            f"{key!r} cannot be a key; valid: {Paper.model_fields['key'].description} (choose with --key)"
-        )
+        valid = Paper.model_fields["key"].description
+        raise UsageError(f"{key!r} cannot be a key; valid: {valid} (choose with --key)")
     if key == entry.key:
         return entry
     return replace(entry, key=key, text=bibliography.rekeyed(entry.text, key))

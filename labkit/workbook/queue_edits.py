@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import files
-from labkit.errors import LabkitError, UsageError
+from labkit.errors import BadFile, LabkitError, UsageError
 from labkit.workbook import bibliography, yaml_edit
 from labkit.workbook.queue import (
     FILE,
@@ -281,12 +281,14 @@ def _verify(
     expected: Sequence[Paper],
 ) -> Queue:
     """Read ``text`` back before it is written: it must be valid and say just what was meant."""
-    queue = checked(root, files.parse_yaml(root / FILE, text), library)
+    path = root / FILE
+    refusal = "please make this change by hand. Nothing was changed"
+    try:
+        queue = checked(root, files.parse_yaml(path, text), library)
+    except BadFile as error:
+        raise LabkitError(f"{path} would become invalid ({error.problem}); {refusal}") from None
     if list(queue.entries) != list(expected):
-        raise LabkitError(
-            f"{root / FILE}: its layout (aliases?) cannot be edited safely; "
-            "please make this change by hand. Nothing was changed"
-        )
+        raise LabkitError(f"{path}: its layout (aliases?) cannot be edited safely; {refusal}")
     return queue
 
 

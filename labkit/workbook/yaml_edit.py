@@ -56,7 +56,7 @@ def append_record(text: str, listing: str, record: Mapping[str, Any]) -> str:
     if not known:
         start, end = _empty_list(text, listing)
         body = newline.join(_block(record, dash=2))
-        return f"{text[:start].rstrip(' ')}{newline}{body}{newline}{text[end:].lstrip()}"
+        return f"{text[:start]}{newline}{body}{text[end:] or newline}"
     last = known[-1]
     dash = max(0, last.start_mark.column - 2)
     cut = _line_end(text, _end(text, last))
@@ -95,11 +95,14 @@ def _records(text: str, listing: str) -> list[Any]:
 
 
 def _empty_list(text: str, listing: str) -> tuple[int, int]:
+    """The span between the colon of an empty list (``[]`` or nothing) and what follows it."""
     from ruamel.yaml import YAML
 
     root = YAML(typ="rt").compose(text)
-    node = next(value for key, value in root.value if key.value == listing)
-    return node.start_mark.index, node.end_mark.index
+    key, node = next(pair for pair in root.value if pair[0].value == listing)
+    colon = text.index(":", key.end_mark.index) + 1
+    written = isinstance(node.value, list)
+    return colon, node.end_mark.index if written else colon
 
 
 def _end(text: str, node: Any) -> int:
