@@ -152,6 +152,8 @@ def finish(
         _title_axes(fig, "y", y)
     if direct:
         _label_ends(fig)
+    if len(fig.data) == 1 and fig.data[0].name is None:
+        fig.data[0].name = ""  # else hovering says "trace 0"
     _fit_margins(fig)
     return _store_plainly(fig)
 

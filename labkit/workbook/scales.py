@@ -41,14 +41,14 @@ def _on(state: State, axis: str) -> list[Mapping[str, Any]]:
 
 
 def _categories(states: Sequence[State], axis: str) -> dict[str, Any]:
-    """All categories in order of appearance, where the axis holds only texts."""
+    """All categories in order of appearance, where the axis holds texts or is said to hold them."""
     traces = [trace for state in states for trace in _on(state, axis)]
     values = [v for t in traces if t["type"] in (*LINES, "bar") for v in t.get(axis[0]) or []]
-    if not values or not all(isinstance(value, str) for value in values):
+    said = states[0]["layout"][axis].get("type") == "category"
+    texts = all(isinstance(value, str) and not _is_date(value) for value in values)
+    if not values or not (said or texts):
         return {}
     names = list(dict.fromkeys(values))
-    if any(_is_date(name) for name in names):
-        return {}
     ends = [-0.5, len(names) - 0.5]
     if states[0]["layout"][axis].get("autorange") == "reversed":
         ends.reverse()

@@ -1,0 +1,75 @@
+"""Slides: a notebook as one HTML file that works alone, on any machine, with no network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit import files
+from labkit.workbook import bibliography, notebooks
+from labkit.workbook.export import blocks, origin, pages
+from labkit.workbook.export.markup import Markup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A file that was written, what it shows, and what could not be shown as it stands."""
+
+    path: Path
+    shows: str
+    problems: list[str]
+    num_slides: int = 0
+
+
+def default_path(root: Path, source: origin.Origin) -> Path:
+    name = source.key if not source.parameters else f"{source.key}--{source.record.slug}"  # type: ignore[union-attr]
+    return root / "results" / "slides" / f"{name}.html"
+
+
+def write_slides(
+    root: Path,
+    key: str,
+    parameters: Mapping[str, str] | None = None,
+    out: Path | None = None,
+) -> Written:
+    """Write the deck of paper ``key``; from ``results/`` where it was run, else as committed.
+
+    Args:
+        parameters: of a run in ``results/`` (``None``: the default one).
+        out: the file to write (default ``results/slides/<key>.html``).
+
+    Raises:
+        UsageError: there is no such notebook, or no run with these parameters.
+        BadFile: the notebook cannot be read.
+    """
+    source = origin.find(root, key, parameters)
+    path = out or default_path(root, source)
+    html, problems, count = deck(root, source)
+    files.write_atomically(path, html)
+    return Written(path=path, shows=source.words, problems=problems, num_slides=count)
+
+
+def deck(root: Path, source: origin.Origin) -> tuple[str, list[str], int]:
+    """The deck's HTML, what was wrong with its cells, and how many slides it has."""
+    notebook = source.read()
+    markup = Markup(notebooks.path_of(root, source.key).parent, lambda _: None, brief=True)
+    notebook.cells = [cell for cell in notebook.cells if blocks.slide_type(cell) != "skip"]
+    columns = blocks.slides(blocks.from_notebook(notebook, markup))
+    slides = [slide for column in columns for slide in column]
+    entry = bibliography.load(root).get(source.key)
+    title = entry.title if entry else source.key
+    parts = [f"{title} — {entry.cite()}" if entry else source.key, source.parameters]
+    shown = "".join(block.html for slide in slides for block in slide.blocks)
+    has_notes = any(slide.notes for slide in slides)
+    html = pages.render(
+        "slides.html.j2",
+        title=f"{title} · slides",
+        footer=" · ".join(part for part in parts if part),
+        columns=columns,
+        policy=pages.policy(shown, frames_itself=has_notes),
+        code_style=pages.code_style(dark=False),
+        has_notes=has_notes,
+        has_plots='<figure class="plot"' in shown,
+    )
+    return html, markup.problems, len(slides)

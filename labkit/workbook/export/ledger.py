@@ -1,0 +1,48 @@
+"""Claims as people read them: values with their units, verdicts counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from labkit.workbook import tables
+from labkit.workbook.claims import SYMBOLS
+
+STANDIN_WARNING = (
+    "Stand-in data: published data were not at hand where this was run, so figures and numbers "
+    "rest on our own stand-in, and claims that need the published data are not judged."
+)
+
+
+def counts(claims: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many claims have which verdict, in the verdicts' own order, none left at zero."""
+    found = Counter(claim["verdict"] for claim in claims)
+    return {verdict: found[verdict] for verdict in SYMBOLS if found[verdict]}
+
+
+def standin_warning(claims: Iterable[Mapping[str, Any]]) -> str:
+    """What to say over results that rest on stand-in data; "" where none do."""
+    return STANDIN_WARNING if any(c["verdict"] == "not judged" for c in claims) else ""
+
+
+def row(claim: Mapping[str, Any]) -> dict[str, str]:
+    """A stored claim as texts: statement, source, both values with unit, ratio, verdict.
+
+    >>> row({"paper": "x", "id": "saving", "statement": "It saves", "source": "§6", "unit": "J",
+    ...      "paper_value": 1200.0, "our_value": None, "ratio": None, "verified": False,
+    ...      "verdict": "not attempted"})["paper"]
+    '1,200 J (unverified)'
+    """
+    unit = "" if claim["unit"] in ("", "fraction") else f" {claim['unit']}"
+    paper, ours = tables.cell_text(claim["paper_value"]), tables.cell_text(claim["our_value"])
+    marks = "" if claim["verified"] or claim["paper_value"] is None else " (unverified)"
+    return {
+        "id": claim["id"],
+        "statement": claim["statement"],
+        "source": claim["source"],
+        "paper": (paper if paper == tables.NOTHING else paper + unit) + marks,
+        "ours": ours if ours == tables.NOTHING else ours + unit,
+        "ratio": tables.cell_text(claim["ratio"]),
+        "verdict": claim["verdict"],
+    }

@@ -1,0 +1,278 @@
+"""What a notebook's cells hold, as HTML that needs nothing but the file it stands in.
+
+Markdown goes through nbconvert's own parser (so maths, tables and attachments mean what they mean
+in JupyterLab), formulas become MathML, figures become data that :file:`plots.js` draws, and
+whatever would fetch from elsewhere is taken out and reported.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import math
+import mimetypes
+import re
+from collections.abc import Callable, Mapping
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from labkit.workbook.claims import CLAIMS_MIME
+from labkit.workbook.export import ledger, pages
+from labkit.workbook.export.maths import FormulaError, to_mathml
+
+if TYPE_CHECKING:
+    from bs4 import BeautifulSoup, Tag
+    from nbformat import NotebookNode
+
+PLOTLY_MIME = "application/vnd.plotly.v1+json"
+WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
+
+_IMAGES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif", "image/webp")
+_FETCHING_TAGS = ("script", "link", "iframe", "frame", "object", "embed", "base", "meta", "form")
+_FETCHING_ATTRIBUTES = ("src", "srcset", "poster", "background", "data", "xlink:href")
+_OUTSIDE_STYLE = re.compile(r"@import|url\(\s*['\"]?(?!data:|#)", re.IGNORECASE)
+
+
+class Markup:
+    """Turns parts of one notebook into HTML; what could not be kept is told in ``problems``."""
+
+    def __init__(
+        self, folder: Path, page_of: Callable[[str], str | None], *, brief: bool = False
+    ) -> None:
+        """``folder`` is where the notebook's images are relative to: its own, in ``notebooks/``.
+
+        ``page_of`` gives the page of another paper's notebook by key, or None for none.
+        ``brief`` shortens what a slide has no room for: claims show fewer columns.
+        """
+        self.folder, self.page_of, self.brief = folder, page_of, brief
+        self.problems: list[str] = []
+        self._cell = ""
+
+    def markdown(self, cell: NotebookNode) -> str:
+        self._cell = str(cell.get("id", ""))
+        renderer = _renderer_class()(self, cell.get("attachments", {}))
+        parser = _parser_class()(renderer=renderer)
+        return self._clean(str(parser.render(cell.source)))
+
+    def line(self, source: str) -> str:
+        """One line of Markdown, without a paragraph around it."""
+        parser = _parser_class()(renderer=_renderer_class()(self, {}))
+        html = str(parser.render(source)).strip()
+        return self._clean(html.removeprefix("<p>").removesuffix("</p>"))
+
+    def outputs(self, cell: NotebookNode) -> list[str]:
+        """The cell's outputs, each in its richest form that works without a kernel."""
+        self._cell = str(cell.get("id", ""))
+        parts = [self._output(output) for output in cell.get("outputs", [])]
+        return [part for part in parts if part]
+
+    def formula(self, tex: str, *, display: bool) -> str:
+        try:
+            mathml = to_mathml(tex, display=display)
+        except FormulaError as error:
+            self._report(f"the formula {' '.join(tex.split())!r} cannot be typeset: {error}")
+            return f'<code class="bad-formula">{escape(tex)}</code>'
+        return f'<div class="formula">{mathml}</div>\n' if display else mathml
+
+    def _report(self, problem: str) -> None:
+        self.problems.append(f"cell {self._cell!r}: {problem}")
+
+    def _output(self, output: Mapping[str, Any]) -> str:
+        kind = output["output_type"]
+        if kind == "stream":
+            name = escape(output.get("name", "stdout"))
+            return f'<pre class="stream {name}">{_ansi(output.get("text", ""))}</pre>'
+        if kind == "error":
+            return f'<pre class="stream error">{_ansi(chr(10).join(output["traceback"]))}</pre>'
+        return self._display(output.get("data", {}))
+
+    def _display(self, data: Mapping[str, Any]) -> str:
+        if PLOTLY_MIME in data:
+            return self._plot(data[PLOTLY_MIME])
+        if WIDGET_MIME in data:
+            return '<p class="note">A live control stands here in JupyterLab.</p>'
+        if self.brief and CLAIMS_MIME in data:
+            return pages.render("claims.html.j2", claims=map(ledger.row, data[CLAIMS_MIME]))
+        if "text/html" in data:
+            return f'<div class="rich">{self._clean(_joined(data["text/html"]))}</div>'
+        for mime in _IMAGES:
+            if mime in data:
+                return self._image(mime, _joined(data[mime]), _joined(data.get("text/plain", "")))
+        if "text/markdown" in data:
+            return self._nested(_joined(data["text/markdown"]))
+        if "text/latex" in data:
+            return self.formula(_joined(data["text/latex"]).strip().strip("$"), display=True)
+        text = _joined(data.get("text/plain", ""))
+        return f'<pre class="stream stdout">{_ansi(text)}</pre>' if text else ""
+
+    def _plot(self, figure: Mapping[str, Any]) -> str:
+        height = figure.get("layout", {}).get("height") or 450
+        if "$" in json.dumps([figure.get("layout", {}).get(k) for k in ("title", "annotations")]):
+            self._report("a figure's title or annotation has $…$, which needs a script to typeset")
+        controls = bool(figure.get("layout", {}).get("sliders"))
+        return (
+            f'<figure class="plot" style="--height:{height:g}px" data-controls="{controls:d}">'
+            f'<script type="application/json">{json_for_script(figure)}</script>'
+            '<div class="canvas"></div></figure>'
+        )
+
+    def _image(self, mime: str, content: str, label: str) -> str:
+        if mime == "image/svg+xml":
+            return f'<div class="rich">{self._clean(content)}</div>'
+        payload = "".join(content.split())
+        return f'<img alt="{escape(label)}" src="data:{mime};base64,{payload}">'
+
+    def _nested(self, source: str) -> str:
+        parser = _parser_class()(renderer=_renderer_class()(self, {}))
+        return f'<div class="rich">{self._clean(str(parser.render(source)))}</div>'
+
+    def _clean(self, html: str) -> str:
+        """``html`` without what fetches or runs; links to other notebooks lead to their pages."""
+        from bs4 import BeautifulSoup
+
+        soup = BeautifulSoup(html, "html.parser")
+        self._remove_fetching(soup)
+        for link in soup.find_all("a", href=True):
+            self._relink(link)
+        for table in soup.find_all("table"):
+            table.wrap(soup.new_tag("div", attrs={"class": "table"}))
+        return str(soup)
+
+    def _remove_fetching(self, soup: BeautifulSoup) -> None:
+        for tag in soup.find_all(_FETCHING_TAGS):
+            self._report(f"<{tag.name}> was left out: a page must work alone, without a network")
+            tag.decompose()
+        for tag in soup.find_all("style"):
+            if _OUTSIDE_STYLE.search(tag.get_text()):
+                self._report("a <style> that fetches was left out")
+                tag.decompose()
+        for tag in soup.find_all(True):
+            for name in [n for n in tag.attrs if n.startswith("on")]:
+                del tag[name]
+            if _OUTSIDE_STYLE.search(str(tag.get("style", ""))):
+                del tag["style"]
+            for name in _FETCHING_ATTRIBUTES:
+                value = str(tag.get(name, ""))
+                if not value or value.startswith(("data:", "#")):
+                    continue
+                if tag.name == "img" and name == "src" and (image := self._embedded(value)):
+                    tag["src"] = image
+                else:
+                    self._report(f"{name}={value!r} was left out: embed it in the notebook")
+                    del tag[name]
+                    if tag.name == "img":
+                        tag.replace_with(str(tag.get("alt", "")))
+
+    def _embedded(self, address: str) -> str:
+        """An image file that stands in the notebook's folder, as a data address; "" for others."""
+        path = (self.folder / unquote(address)).resolve()
+        mime = mimetypes.guess_type(path.name)[0] or ""
+        if not mime.startswith("image/") or not path.is_relative_to(self.folder.resolve()):
+            return ""
+        if not path.is_file():
+            return ""
+        return f"data:{mime};base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+    def _relink(self, link: Tag) -> None:
+        address = str(link["href"])
+        if re.match(r"https?://", address):
+            link["rel"], link["target"] = "noopener noreferrer", "_blank"
+            return
+        path, _, fragment = address.partition("#")
+        if not path:
+            return
+        page = self.page_of(Path(path).stem) if path.endswith(".ipynb") else None
+        if page is None:
+            link.unwrap()
+        else:
+            link["href"] = page + (f"#{fragment}" if fragment else "")
+
+
+# ---------------------------------------------------------------- pieces
+
+
+def json_for_script(value: Any) -> str:
+    """``value`` as JSON that may stand inside a ``<script>`` of an HTML page.
+
+    >>> json_for_script({"text": "</script>", "y": [1, float("nan")]})
+    '{"text":"\\\\u003c/script>","y":[1,null]}'
+    """
+    text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN and no infinity: a figure that holds one shows a gap there."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def highlighted(source: str) -> str:
+    """Python ``source`` with its words in spans, coloured by the page's style sheet."""
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers.python import PythonLexer
+
+    return str(highlight(source, PythonLexer(), HtmlFormatter(cssclass="highlight")))
+
+
+def anchor(text: str) -> str:
+    """The id JupyterLab gives a heading, so that its links work here too.
+
+    >>> anchor("Claims vs <em>measured</em>")
+    'Claims-vs-measured'
+    """
+    return re.sub(r"\s+", "-", re.sub(r"<[^>]+>", "", text).strip()).replace('"', "")
+
+
+def _joined(text: Any) -> str:
+    return "".join(text) if isinstance(text, list) else str(text)
+
+
+def _ansi(text: Any) -> str:
+    from nbconvert.filters.ansi import ansi2html
+
+    return str(ansi2html(_joined(text)))
+
+
+@functools.cache
+def _parser_class() -> Any:
+    from nbconvert.filters.markdown_mistune import MarkdownWithMath
+
+    return MarkdownWithMath
+
+
+@functools.cache
+def _renderer_class() -> Any:
+    """nbconvert's renderer with formulas as MathML. Made on first use: its import takes seconds."""
+    from nbconvert.filters.markdown_mistune import IPythonRenderer
+
+    class Renderer(IPythonRenderer):
+        def __init__(self, markup: Markup, attachments: Mapping[str, Any]) -> None:
+            super().__init__(
+                escape=False,
+                exclude_anchor_links=True,
+                attachments=dict(attachments),
+            )
+            self.markup = markup
+
+        def block_math(self, body: str) -> str:
+            return self.markup.formula(body, display=True)
+
+        def inline_math(self, body: str) -> str:
+            return self.markup.formula(body, display=False)
+
+        def latex_environment(self, name: str, body: str) -> str:
+            tex = f"\\begin{{{name}}}{body}\\end{{{name}}}"
+            return self.markup.formula(tex, display=True)
+
+        def heading(self, text: str, level: int, **attrs: Any) -> str:
+            return f'<h{level} id="{escape(anchor(text))}">{text}</h{level}>\n'
+
+    return Renderer

@@ -1,0 +1,46 @@
+"""A notebook as a page to read: contents at the side, code folded, figures live."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from labkit.workbook import bibliography, notebooks
+from labkit.workbook.claims import from_notebook
+from labkit.workbook.export import blocks, ledger, origin, pages
+from labkit.workbook.export.markup import Markup
+
+_HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.DOTALL)
+
+
+def page(root: Path, source: origin.Origin) -> tuple[str, list[str]]:
+    """The page's HTML (for ``site/papers/``), and what was wrong with the notebook's cells."""
+    notebook = source.read()
+    known = notebooks.paths(root)
+    markup = Markup(known[source.key].parent, lambda key: f"{key}.html" if key in known else None)
+    content = blocks.from_notebook(notebook, markup)
+    claims = from_notebook(notebook)
+    entry = bibliography.load(root).get(source.key)
+    body = "".join(block.html for block in content)
+    html = pages.render(
+        "page.html.j2",
+        key=source.key,
+        title=entry.title if entry else source.key,
+        link=entry.link if entry else "",
+        policy=pages.policy(body, own_files=True),
+        contents=_contents(body),
+        counts=ledger.counts(claims),
+        origin=source.words,
+        standin=ledger.standin_warning(claims),
+        blocks=content,
+        has_plots='<figure class="plot"' in body,
+    )
+    return html, markup.problems
+
+
+def _contents(body: str) -> list[tuple[str, str]]:
+    """(id, text) of every section heading."""
+    from html import unescape
+
+    found = _HEADING.findall(body)
+    return [(unescape(name), unescape(re.sub(r"<[^>]+>", "", text))) for name, text in found]

@@ -1,0 +1,215 @@
+"""The site under ``results/site``: the index, a page and a deck for each notebook, the scoreboard.
+
+Nothing is rewritten that would come out the same: each page remembers a fingerprint of what it was
+made from (the notebook that was run, the bibliography, the exporter itself), and one fingerprint
+over all of them answers the usual question, whether anything changed, without reading a notebook.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit import files
+from labkit.errors import LabkitError
+from labkit.workbook import bibliography, notebooks, queue
+from labkit.workbook.export import catalogue, decks, origin, pages, reading
+
+STATE = ".made-from.json"
+
+
+@dataclass
+class Report:
+    """What ``write_site`` did; ``problems`` names, by file, what could not be shown as it is."""
+
+    index: Path
+    written: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    unchanged: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def write_site(root: Path) -> Report:
+    """Write ``results/site`` (and ``results/scoreboard.html``) as far as anything changed.
+
+    One paper's unreadable notebook does not stop the others: it stands in the report.
+
+    Raises:
+        BadFile: the queue or the bibliography is malformed.
+    """
+    site = _Site(root / "results" / "site")
+    inputs = _fingerprint_of_all(root)
+    if site.is_whole(inputs):
+        return site.report
+    known = notebooks.paths(root)
+    for key in known:
+        _write_paper(root, key, site)
+    everything = catalogue.load(root)
+    site.report.problems += everything.problems
+    site.put("assets/plotly.min.js", pages.package_file("plotly", "package_data/plotly.min.js"))
+    site.put("index.html", _index(everything))
+    site.put("scoreboard.html", _scoreboard(everything, papers="papers/", index="index.html"))
+    site.finish(inputs)
+    _put_scoreboard(root, everything)
+    return site.report
+
+
+def write_scoreboard(root: Path) -> Path:
+    """Write ``results/scoreboard.html``: every claim of every paper, the paper's value and ours."""
+    return _put_scoreboard(root, catalogue.load(root))
+
+
+def _put_scoreboard(root: Path, everything: catalogue.Catalogue) -> Path:
+    path = root / "results" / "scoreboard.html"
+    html = _scoreboard(everything, papers="site/papers/", index="site/index.html")
+    if not path.is_file() or path.read_text(encoding="utf-8") != html:
+        files.write_atomically(path, html)
+    return path
+
+
+def _write_paper(root: Path, key: str, site: _Site) -> None:
+    page, deck = f"papers/{key}.html", f"slides/{key}.html"
+    try:
+        source = origin.find(root, key)
+        made_from = _fingerprint_of_paper(root, source)
+        site.make(page, made_from, lambda: reading.page(root, source))
+        site.make(deck, made_from, lambda: decks.deck(root, source)[:2])
+    except LabkitError as error:
+        site.report.problems.append(str(error))
+
+
+def _index(everything: catalogue.Catalogue) -> str:
+    return pages.render(
+        "index.html.j2",
+        title="Systems-for-ML papers, reviewed and rerun",
+        policy=pages.policy(),
+        catalogue=everything,
+        status_words=catalogue.STATUS_WORDS,
+    )
+
+
+def _scoreboard(everything: catalogue.Catalogue, *, papers: str, index: str) -> str:
+    return pages.render(
+        "scoreboard.html.j2",
+        title="Scoreboard: the papers' claims beside ours",
+        policy=pages.policy(),
+        catalogue=everything,
+        papers=papers,
+        index=index,
+    )
+
+
+# ---------------------------------------------------------------- what changed
+
+
+class _Site:
+    """The folder of the site, and what each of its files was made from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.report = Report(index=folder / "index.html")
+        self._old = self._remembered()
+        self._new: dict[str, dict[str, Any]] = {}
+
+    def _remembered(self) -> dict[str, Any]:
+        try:
+            state = json.loads((self.folder / STATE).read_text(encoding="utf-8"))
+            return state if isinstance(state["files"], dict) else {"files": {}}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {"files": {}}
+
+    def is_whole(self, inputs: str) -> bool:
+        """Whether the site was made from ``inputs`` and every file is still there as written."""
+        if self._old.get("inputs") != inputs:
+            return False
+        if not all(self._stands(name) for name in self._old["files"]):
+            return False
+        self.report.unchanged = len(self._old["files"])
+        self.report.problems += self._old.get("problems", [])
+        return True
+
+    def _stands(self, name: str) -> bool:
+        path, entry = self.folder / name, self._old["files"].get(name)
+        return entry is not None and path.is_file() and path.stat().st_size == entry["bytes"]
+
+    def make(self, name: str, made_from: str, render: Callable[[], tuple[str, list[str]]]) -> None:
+        """Write ``name`` unless it stands there, made from the same."""
+        old = self._old["files"].get(name, {})
+        if old.get("from") == made_from and self._stands(name):
+            self._new[name] = old
+            self.report.unchanged += 1
+        else:
+            html, problems = render()
+            self._write(name, html, {"from": made_from, "problems": problems})
+        self.report.problems += [f"{name}: {p}" for p in self._new[name]["problems"]]
+
+    def put(self, name: str, text: str) -> None:
+        """Write ``name`` unless it holds ``text`` already."""
+        made_from = _digest([text.encode()])
+        if self._old["files"].get(name, {}).get("from") == made_from and self._stands(name):
+            self._new[name] = self._old["files"][name]
+            self.report.unchanged += 1
+        else:
+            self._write(name, text, {"from": made_from, "problems": []})
+
+    def _write(self, name: str, text: str, entry: dict[str, Any]) -> None:
+        files.write_atomically(self.folder / name, text)
+        self._new[name] = {**entry, "bytes": len(text.encode())}
+        self.report.written.append(name)
+
+    def finish(self, inputs: str) -> None:
+        """Remove pages of papers that are gone, and remember what everything was made from."""
+        for path in sorted(self.folder.rglob("*.html")):
+            name = path.relative_to(self.folder).as_posix()
+            if name not in self._new:
+                path.unlink()
+                self.report.removed.append(name)
+        state = {"inputs": inputs, "files": self._new, "problems": self.report.problems}
+        files.write_atomically(self.folder / STATE, json.dumps(state, indent=1) + "\n")
+
+
+def _fingerprint_of_all(root: Path) -> str:
+    parts = [pages.fingerprint().encode()]
+    for path in sorted(_inputs(root)):
+        parts += [path.relative_to(root).as_posix().encode(), path.read_bytes()]
+    return _digest(parts)
+
+
+def _inputs(root: Path) -> Iterable[Path]:
+    """Every file that a page of the site could depend on."""
+    yield from (path for path in (root / queue.FILE, root / bibliography.FILE) if path.is_file())
+    yield from (root / "data" / "papers").glob("*/*.yaml")
+    for path in (root / "notebooks").rglob("*"):
+        if path.is_file() and ".ipynb_checkpoints" not in path.parts:
+            yield path
+    for path in (root / "results").glob("*/default/*"):
+        if path.suffix in (".ipynb", ".json"):
+            yield path
+
+
+def _fingerprint_of_paper(root: Path, source: origin.Origin) -> str:
+    """What a paper's page and deck are made from: its notebook, its entry, who else has a page."""
+    entry = bibliography.load(root).get(source.key)
+    beside = notebooks.path_of(root, source.key).parent
+    images = sorted(p for p in beside.rglob("*") if p.is_file() and p.suffix != ".ipynb")
+    return _digest(
+        [
+            pages.fingerprint().encode(),
+            source.words.encode(),
+            source.path.read_bytes(),
+            repr(entry).encode(),
+            ",".join(notebooks.paths(root)).encode(),
+            *(path.read_bytes() for path in images),
+        ]
+    )
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Export: slides, pages, the site and the scoreboard."""
