@@ -1,0 +1,259 @@
+"""``labkit run`` and ``labkit refresh``: regenerate results; write outputs back to notebooks/."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from labkit.workbook.batch import Ended, Report, Request, Task
+
+KEYS = typer.Argument(
+    None, metavar="[KEY]...", help="Papers whose notebooks to run; none: all of them."
+)
+JOBS = typer.Option(
+    None, "--jobs", "-j", min=1, metavar="N", help="Notebooks at a time (default: one a core)."
+)
+FORCE = typer.Option(False, "--force", "-f", help="Run also what is up to date.")
+TIMEOUT = typer.Option(
+    None,
+    "--timeout",
+    min=1.0,
+    metavar="S",
+    help="Seconds a notebook may take in all; past them it is killed and reported as hung "
+    "(default: no limit on the whole, 600 s a cell).",
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(run)
+    app.command()(refresh)
+
+
+def run(
+    keys: list[str] | None = KEYS,
+    param: list[str] | None = typer.Option(
+        None, "-p", "--param", metavar="NAME=VALUE", help="Set a parameter. Repeatable."
+    ),
+    sweep: list[str] | None = typer.Option(
+        None,
+        "--sweep",
+        metavar="NAME=A,B,C",
+        help="Run once for each value; several sweeps give every combination.",
+    ),
+    jobs: int | None = JOBS,
+    force: bool = FORCE,
+    timeout: float | None = TIMEOUT,
+    dry_run: bool = typer.Option(
+        False, "--dry-run", "-n", help="Say what would run, and why; run nothing."
+    ),
+) -> None:
+    """Execute notebooks through papermill, as many as changed, several at a time.
+
+    A notebook runs again when its cells, its parameters, a labkit module it imports, its data or
+    its paper's claims changed since its last result; changed outputs alone are no reason. A
+    notebook that fails or hangs is reported at the end and stops no other. Results stand in
+    results/KEY/PARAMETERS/, all claims in results/claims.parquet and results/scoreboard.html.
+
+    [bold]Examples[/bold]
+
+      [cyan]labkit run[/cyan]                                   whatever changed
+      [cyan]labkit run -n[/cyan]                                what would run, and why
+      [cyan]labkit run zero -p num_gpus=64[/cyan]               one notebook, one parameter set
+      [cyan]labkit run zeus --sweep eta=0,0.5,1[/cyan]          three runs, a folder for each
+      [cyan]labkit run zeus --sweep eta=0,1 --sweep seed=1,2[/cyan]   four runs
+      [cyan]labkit run --force --jobs 4 --timeout 300[/cyan]    all, each at most five minutes
+    """
+    request = _request(keys, param, sweep, jobs, force, timeout)
+    if dry_run:
+        _show_plan(_root(), request)
+        return
+    failed = _run(request).failures
+    if failed:
+        raise typer.Exit(1)
+
+
+def refresh(
+    keys: list[str] | None = KEYS,
+    jobs: int | None = JOBS,
+    force: bool = FORCE,
+    timeout: float | None = TIMEOUT,
+    allow_standin: bool = typer.Option(
+        False, "--allow-standin", help="Write back outputs made on stand-in data too."
+    ),
+) -> None:
+    """Run notebooks at their default parameters and write the outputs back to notebooks/.
+
+    Outputs are normalised, so that two runs write the same bytes: no times, no widget state,
+    execution counts from 1. A file is replaced in one step, and only where it changes. What ran
+    on stand-in data is not written back: committed outputs come from published data.
+
+    [bold]Examples[/bold]
+
+      [cyan]labkit refresh[/cyan]           every notebook, as far as something changed
+      [cyan]labkit refresh zero[/cyan]      one notebook
+    """
+    report = _run(_request(keys, None, None, jobs, force, timeout))
+    refused = _write_back(_root(), report, allow_standin=allow_standin)
+    if report.failures or refused:
+        raise typer.Exit(1)
+
+
+def _request(
+    keys: list[str] | None,
+    param: list[str] | None,
+    sweep: list[str] | None,
+    jobs: int | None,
+    force: bool,
+    timeout: float | None,
+) -> Request:
+    from labkit.workbook import batch, parameters
+
+    return batch.Request(
+        keys=tuple(keys or ()),
+        fixed=parameters.assignments(param or []),
+        sweeps=parameters.assignments(sweep or [], "--sweep"),
+        force=force,
+        num_jobs=jobs,
+        timeout_s=timeout,
+    )
+
+
+def _root() -> Path:
+    from labkit.files import project_root
+
+    return project_root()
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _run(request: Request) -> Report:
+    """Run, report, and bring the ledger and the scoreboard up to date."""
+    from labkit.cli import progress
+    from labkit.workbook import batch, ledger
+
+    root, console, begun = _root(), _console(), time.monotonic()
+    with progress.watcher(console) as watcher:
+        report = batch.run(root, request, watcher)
+    _show_report(console, root, report, time.monotonic() - begun)
+    ledger.refresh(root, ledger.write, _scoreboard)
+    return report
+
+
+def _scoreboard(root: Path) -> Path:
+    from labkit.workbook import export
+
+    return export.write_scoreboard(root)
+
+
+def _write_back(root: Path, report: Report, *, allow_standin: bool) -> int:
+    """Write every good result back; returns how many notebooks were refused."""
+    from labkit.errors import LabkitError
+    from labkit.workbook import refresh as refreshing
+
+    console, refused = _console(), 0
+    failed = {end.task.key for end in report.failures}
+    for key in [task.key for task in report.tasks if task.key not in failed]:
+        try:
+            changed = refreshing.write_back(root, key, allow_standin=allow_standin)
+        except LabkitError as error:
+            refused += 1
+            console.print(f"✘ {error}", style="red", soft_wrap=True, markup=False)
+            continue
+        told = "outputs written back" if changed else "outputs unchanged"
+        console.print(f"✔ {key}  {told}", soft_wrap=True, markup=False)
+    return refused
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def _show_plan(root: Path, request: Request) -> None:
+    from rich.table import Table
+
+    from labkit.cli.progress import seconds
+    from labkit.workbook import batch
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("notebook", "runs because", "took"):
+        table.add_column(title, overflow="fold")
+    for task in batch.plan(root, request):
+        took = "" if task.expected_s is None else seconds(task.expected_s)
+        table.add_row(_plain(task.name), _plain(task.problem or task.reason or "up to date"), took)
+    _console().print(table)
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _show_report(console: Console, root: Path, report: Report, took_s: float) -> None:
+    from labkit.cli.progress import seconds
+
+    current = sum(1 for task in report.tasks if not task.reason)
+    done = len(report.ended) - len(report.failures)
+    counts = [(done, "ran"), (current, "up to date"), (len(report.failures), "failed")]
+    told = ", ".join(f"{number} {what}" for number, what in counts if number)
+    style = "bold red" if report.failures else "bold"
+    console.print(f"{told or 'no notebooks yet'} in {seconds(took_s)}", style=style, markup=False)
+    _tell_of_standins(console, report)
+    if report.failures:
+        _show_failures(console, root, report.failures)
+
+
+def _tell_of_standins(console: Console, report: Report) -> None:
+    """Name the results that rest on stand-ins: their claims are not judged."""
+    failed = {end.task.name for end in report.failures}
+    on_standin = [
+        task.name
+        for task in report.tasks
+        if task.name not in failed and task.fingerprint and _standin(task)
+    ]
+    if on_standin:
+        text = f"on stand-in data: {', '.join(on_standin)} (`labkit data` says what is missing)"
+        console.print(text, style="yellow", markup=False, soft_wrap=True)
+
+
+def _standin(task: Task) -> bool:
+    assert task.fingerprint is not None
+    return any(value.startswith("stand-in:") for value in task.fingerprint.datasets().values())
+
+
+def _show_failures(console: Console, root: Path, failures: list[Ended]) -> None:
+    from rich.table import Table
+
+    from labkit.cli.progress import how_it_failed, where
+
+    table = Table(title="Failed", title_justify="left", title_style="bold red", box=None)
+    for title in ("notebook", "cell", "error", "parameters"):
+        table.add_column(title, overflow="fold")
+    for end in failures:
+        values = ", ".join(f"{name}={value!r}" for name, value in end.task.parameters.items())
+        row = (end.task.key, where(end.outcome.cell), how_it_failed(end.outcome), values or "none")
+        table.add_row(*map(_plain, row))
+    console.print(table)
+    for end in failures:
+        console.print(f"{end.task.name}: {_trace(root, end)}", markup=False, soft_wrap=True)
+
+
+def _trace(root: Path, end: Ended) -> str:
+    """Where to look: the notebook as far as it was executed, and the line it stopped at."""
+    parts = []
+    if end.outcome.cell is not None and end.outcome.cell.first_line:
+        parts.append(f"stopped in the cell that starts `{end.outcome.cell.first_line}`")
+    if end.folder is not None:
+        for name in (f"{end.task.key}.ipynb", "log.txt"):
+            if (end.folder / name).is_file():
+                parts.append((end.folder / name).relative_to(root).as_posix())
+    return "; ".join(parts) or end.task.path.relative_to(root).as_posix()
