@@ -20,10 +20,10 @@ from labkit.pipeline.energy import (
     lower_bound_j,
     outer_envelope,
     plan,
-    replay,
 )
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import DeadlockError, Instruction, Schedule, build
+from labkit.pipeline.study import compare, replay
 from labkit.pipeline.timeline import Costs, Timeline, simulate
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ __all__ = [
     "Schedule",
     "Timeline",
     "build",
+    "compare",
     "early_forwards",
     "figure_frontier",
     "figure_timeline",

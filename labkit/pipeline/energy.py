@@ -53,7 +53,12 @@ class Plan:
     @property
     def energy_j(self) -> float:
         """Of one iteration, over all GPUs, waiting included."""
-        return _energy_j(self, self.profile.net_energy_j[self.row].sum(), self.makespan_s)
+        return float(self.profile.net_energy_j[self.row].sum() + self.waiting_w * self.makespan_s)
+
+    @property
+    def waiting_w(self) -> float:
+        """What all GPUs together draw while they wait."""
+        return self.profile.blocking_power_w * self.schedule.num_devices
 
     @cached_property
     def bound_j(self) -> float:
@@ -187,41 +192,6 @@ def early_forwards(
         room = num_microbatches if max_in_flight is None else max_in_flight
         counts.append(max(0, min(fit, room - ahead, num_microbatches - ahead)))
     return tuple(counts)
-
-
-def replay(
-    made: Plan,
-    *,
-    jitter: float = 0.0,
-    switch_s: float = 0.0,
-    rng: np.random.Generator | None = None,
-) -> tuple[float, float]:
-    """Run a plan where reality differs from the profile: (makespan in s, energy in J).
-
-    Args:
-        jitter: standard deviation of the logarithm of each instruction's duration, mean kept;
-            its power stays, so its energy varies with its duration.
-        switch_s: seconds a GPU stands still, at blocking power, whenever the next instruction
-            runs at another clock than the last.
-        rng: needed where jitter > 0.
-
-    Raises:
-        UsageError: a negative value, or jitter without ``rng``.
-    """
-    if jitter < 0 or switch_s < 0:
-        raise UsageError(f"jitter and switch_s must be >= 0, found {jitter!r} and {switch_s!r}")
-    if jitter and rng is None:
-        raise UsageError("jitter needs rng, such as numpy.random.default_rng(0)")
-    graph, profile = made.schedule.graph, made.profile
-    factor = np.ones(len(graph))
-    if rng is not None and jitter:
-        factor = np.exp(rng.normal(-(jitter**2) / 2, jitter, len(graph)))
-    clock = np.append(profile.clock_mhz[made.row], np.nan)
-    switched = (graph.before < len(graph)) & (clock[:-1] != clock[graph.before])
-    duration = profile.time_s[made.row] * factor + switch_s * switched
-    makespan_s = float(longest_to(graph, duration).max())
-    net_j = float((profile.net_energy_j[made.row] * factor).sum())
-    return makespan_s, _energy_j(made, net_j, makespan_s)
 
 
 def max_clock_rows(profile: EnergyProfile) -> np.ndarray:
@@ -358,11 +328,6 @@ def _optimal(schedule: Schedule, profile: EnergyProfile, deadline_s: float | Non
     waiting_w = profile.blocking_power_w * schedule.num_devices
     chosen = realise(schedule.graph, choices, relaxed, deadline_s, waiting_w)
     return choices.row[choices.of, chosen]
-
-
-def _energy_j(made: Plan, net_j: float, makespan_s: float) -> float:
-    waiting_w = made.profile.blocking_power_w * made.schedule.num_devices
-    return float(net_j + waiting_w * makespan_s)
 
 
 _METHODS: dict[str, Callable[..., np.ndarray]] = {

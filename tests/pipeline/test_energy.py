@@ -257,7 +257,7 @@ def test_one_deadline_takes_well_under_a_second(measured):
     assert time.process_time() - started < 1.0
 
 
-# --- the other planners, replaying, errors
+# --- the other planners, errors
 
 
 def test_one_clock_for_all_is_the_best_such_clock(make_profile):
@@ -273,34 +273,6 @@ def test_one_clock_for_all_is_the_best_such_clock(make_profile):
         if only.makespan_s <= deadline:
             energies.append(only.energy_j)
     assert made.energy_j == pytest.approx(min(energies))
-
-
-def test_replay_without_trouble_changes_nothing(make_profile):
-    profile = make_profile(np.random.default_rng(1), num_stages=3, num_clocks=5)
-    made = plan(build("1f1b", 3, 4), profile, "optimal")
-    assert pipeline.replay(made) == pytest.approx((made.makespan_s, made.energy_j))
-
-
-def test_switching_clocks_costs_time_only_where_clocks_change(make_profile):
-    profile = make_profile(np.random.default_rng(1), num_stages=3, num_clocks=5)
-    schedule = build("1f1b", 3, 4)
-    steady = plan(schedule, profile, "max-clock")
-    assert pipeline.replay(steady, switch_s=0.5) == pytest.approx(
-        (steady.makespan_s, steady.energy_j)
-    )
-    moving = plan(schedule, profile, "envpipe", reconfigure="none")
-    spans = [pipeline.replay(moving, switch_s=s)[0] for s in (0.0, 0.01, 0.1)]
-    assert spans == sorted(spans)
-    assert spans[2] > spans[0]
-
-
-def test_jitter_keeps_the_mean_duration(make_profile):
-    profile = make_profile(np.random.default_rng(1), num_stages=1, num_clocks=5)
-    made = plan(build("1f1b", 1, 50), profile, "max-clock")
-    rng = np.random.default_rng(0)
-    spans = [pipeline.replay(made, jitter=0.1, rng=rng)[0] for _ in range(300)]
-    assert np.mean(spans) == pytest.approx(made.makespan_s, rel=0.005)  # 5 standard errors
-    assert np.std(spans) > 0
 
 
 @pytest.mark.parametrize(
@@ -335,5 +307,3 @@ def test_only_planners_with_a_deadline_have_a_frontier(make_profile):
         pipeline.frontier(build("1f1b", 2, 2), profile, method="envpipe")
     with pytest.raises(UsageError, match="num_points must be >= 2"):
         pipeline.frontier(build("1f1b", 2, 2), profile, num_points=1)
-    with pytest.raises(UsageError, match="jitter needs rng"):
-        pipeline.replay(plan(build("1f1b", 2, 2), profile, "max-clock"), jitter=0.1)

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from labkit import pipeline
+from labkit.errors import UsageError
+from labkit.pipeline import build, plan
+
+
+@pytest.fixture(scope="module")
+def profile(make_profile):
+    return make_profile(np.random.default_rng(1), num_stages=3, num_clocks=5)
+
+
+def test_plans_are_compared_with_the_first_or_a_named_one(profile):
+    schedule = build("1f1b", 3, 4)
+    plans = {name: plan(schedule, profile, name) for name in ("max-clock", "envpipe", "optimal")}
+    table = pipeline.compare(plans).set_index("plan")
+    assert table.loc["max-clock", ["slowdown_fraction", "saving_fraction"]].tolist() == [0, 0]
+    saved = 1 - plans["optimal"].energy_j / plans["max-clock"].energy_j
+    assert table.loc["optimal", "saving_fraction"] == pytest.approx(saved)
+    assert (table.saving_fraction <= table.best_saving_fraction + 1e-9).all()
+    assert (table.peak_in_flight == 3).all()
+    other = pipeline.compare(plans, baseline="optimal", bounds=False).set_index("plan")
+    assert other.loc["optimal", "saving_fraction"] == 0
+    assert "gap_fraction" not in other.columns
+
+
+def test_a_baseline_must_be_there(profile):
+    plans = {"a": plan(build("1f1b", 3, 4), profile, "max-clock")}
+    with pytest.raises(UsageError, match="no plan 'b' to compare with; there are: a"):
+        pipeline.compare(plans, baseline="b")
+    with pytest.raises(UsageError, match="no plan"):
+        pipeline.compare({})
+
+
+def test_replay_without_trouble_changes_nothing(profile):
+    made = plan(build("1f1b", 3, 4), profile, "optimal")
+    assert pipeline.replay(made) == pytest.approx((made.makespan_s, made.energy_j))
+
+
+def test_switching_clocks_costs_time_only_where_clocks_change(profile):
+    schedule = build("1f1b", 3, 4)
+    steady = plan(schedule, profile, "max-clock")
+    assert pipeline.replay(steady, switch_s=0.5) == pytest.approx(
+        (steady.makespan_s, steady.energy_j)
+    )
+    moving = plan(schedule, profile, "envpipe", reconfigure="none")
+    spans = [pipeline.replay(moving, switch_s=s)[0] for s in (0.0, 0.01, 0.1)]
+    assert spans == sorted(spans)
+    assert spans[2] > spans[0]
+
+
+def test_jitter_keeps_the_mean_duration(make_profile):
+    profile = make_profile(np.random.default_rng(1), num_stages=1, num_clocks=5)
+    made = plan(build("1f1b", 1, 50), profile, "max-clock")
+    rng = np.random.default_rng(0)
+    spans = [pipeline.replay(made, jitter=0.1, rng=rng)[0] for _ in range(300)]
+    assert np.mean(spans) == pytest.approx(made.makespan_s, rel=0.005)  # 5 standard errors
+    assert np.std(spans) > 0
+
+
+def test_impossible_replays_are_refused(profile):
+    made = plan(build("1f1b", 3, 4), profile, "max-clock")
+    with pytest.raises(UsageError, match="jitter needs rng"):
+        pipeline.replay(made, jitter=0.1)
+    with pytest.raises(UsageError, match="must be >= 0"):
+        pipeline.replay(made, switch_s=-1.0)
