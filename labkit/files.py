@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 from labkit.errors import BadFile, UsageError
 
@@ -160,14 +160,16 @@ def _bad_field(path: Path, tree: Any, model: type[BaseModel], error: ErrorDetail
 def _valid(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
     """What the model says of the field at ``location``: its description, else the known fields."""
     known: type[BaseModel] | None = model
-    text = ""
+    text, is_key = "", False
     for part in location:
-        if isinstance(part, int) or known is None:
+        if isinstance(part, int) or known is None or is_key:
+            is_key = False  # an item of a list or a mapping: the model is the item's own
             continue
         if part not in known.model_fields:
             return f"the fields {', '.join(known.model_fields)}"
+        annotation = known.model_fields[part].annotation
         text = known.model_fields[part].description or ""
-        known = _model_inside(known.model_fields[part].annotation)
+        known, is_key = _model_inside(annotation), get_origin(annotation) is dict
     return text
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from labkit import files
 from labkit.errors import BadFile, UsageError
@@ -84,3 +84,16 @@ def test_a_malformed_file_is_refused_with_its_line(
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="is missing"):
         files.read_yaml(tmp_path / "none.yaml", Shelf)
+
+
+def test_an_item_of_a_mapping_is_described_by_its_own_field(tmp_path: Path) -> None:
+    class Book(BaseModel):
+        pages: int = Field(description="how many pages")
+
+    class Library(BaseModel):
+        shelves: dict[str, Book] = Field(description="by name")
+
+    path = write(tmp_path / "library.yaml", "shelves:\n  upper:\n    pages: many\n")
+    with pytest.raises(BadFile, match="how many pages") as caught:
+        files.read_yaml(path, Library)
+    assert caught.value.line == 3

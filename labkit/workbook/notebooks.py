@@ -95,6 +95,7 @@ def parameters(notebook: NotebookNode) -> dict[str, Parameter]:
 
 
 def _parameter(node: ast.stmt, lines: list[str]) -> Parameter | None:
+    target: ast.expr
     if isinstance(node, ast.AnnAssign) and node.value is not None:
         target, annotation = node.target, ast.unparse(node.annotation)
     elif isinstance(node, ast.Assign) and len(node.targets) == 1:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.smoke import execute
 
 from labkit.files import project_root
 from labkit.workbook import claims, notebooks
+from tests.smoke import execute
 
 ROOT = project_root()
 WITH_DATA = [
