@@ -189,7 +189,7 @@ class ClaimsTable:
     Values are rounded to four significant digits for showing and storing, after judging.
     """
 
-    _RIGHT = ("paper", "ours", "ours/paper")
+    _RIGHT = ("paper", "ours", "ratio")
 
     def __init__(self, records: list[dict[str, Any]], claims: Sequence[Claim]) -> None:
         self.records = records
@@ -237,7 +237,7 @@ def _row(record: Mapping[str, Any], claim: Claim) -> dict[str, str]:
         "paper": paper if claim.verified else f"{paper} (unverified)",
         "ours": tables.cell_text(record["our_value"], DIGITS),
         "unit": claim.unit,
-        "ours/paper": tables.cell_text(record["ratio"], DIGITS),
+        "ratio": tables.cell_text(record["ratio"], DIGITS),
         "judged by": tolerance_in_words(claim),
         "verdict": f"{SYMBOLS[verdict]} {verdict}",
     }

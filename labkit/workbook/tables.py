@@ -86,13 +86,16 @@ SCALES: dict[str, tuple[str, float]] = {
 }
 """Units a column may be shown in by ``formats=``: the unit it must be in, and how many make one."""
 
+_ONE_LINE = 22
+"""Longest number, list or verdict, in characters, that must not break over lines in HTML."""
+
 _LINE = "1px solid rgba(128,128,128,0.45)"
-_CELL = "padding:0.25em 0.7em;border:none;"
+_CELL = "padding:0.25em 0.5em;border:none;"
 _TABLE = (
     "border-collapse:collapse;border:none;color:inherit;background:transparent;"
     "font-variant-numeric:tabular-nums;margin:0.4em 0;"
 )
-_CAPTION = "caption-side:top;text-align:left;font-weight:600;color:inherit;padding:0.2em 0.7em;"
+_CAPTION = "caption-side:top;text-align:left;font-weight:600;color:inherit;padding:0.2em 0.5em;"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,10 +130,14 @@ class Grid:
     def _html_row(self, number: int) -> str:
         cells = []
         for column, (text, side) in enumerate(zip(self.rows[number], self.align, strict=True)):
-            weight = "font-weight:700;" if (number, column) in self.bold else ""
-            # Lab's own style keeps cells on one line; text columns must be free to wrap.
-            space = "white-space:nowrap;" if side == "right" else "white-space:normal;"
-            style = f"{_CELL}text-align:{side};vertical-align:top;{space}{weight}"
+            bold = (number, column) in self.bold
+            whole = len(text) <= _ONE_LINE and (bold or side == "right")
+            style = (
+                f"{_CELL}text-align:{side};vertical-align:top;"
+                f"white-space:{'nowrap' if whole else 'normal'};"
+                f"{'min-width:10em;' if len(text) > 2 * _ONE_LINE else ''}"
+                f"{'font-weight:700;' if bold else ''}"
+            )
             cells.append(f'<td style="{style}">{_escape(text)}</td>')
         return f'<tr style="background:transparent;border-bottom:{_LINE};">{"".join(cells)}</tr>'
 

@@ -223,7 +223,10 @@ def pairs_in_order(paper: Any, ours: Any) -> tuple[int, int]:
 
 def ratio_of(claim: Claim, ours: Value | None) -> float | None:
     """ours/paper; of lists the ratio furthest from 1; None where a ratio means nothing."""
-    if claim.judge == "ordering" or not are_numbers(ours) or not are_numbers(claim.paper):
+    is_range = claim.judge == "between" and isinstance(claim.paper, list)
+    if claim.judge == "ordering" or is_range:
+        return None
+    if not are_numbers(ours) or not are_numbers(claim.paper):
         return None
     values, papers = numbers(ours), numbers(claim.paper)
     if len(values) != len(papers) or 0.0 in papers:
@@ -360,19 +363,26 @@ def _order_value_problem(paper: Any, value: Any) -> str:
 
 
 def tolerance_in_words(claim: Claim) -> str:
-    """The rule as the claims table prints it: "within 5 %", "at least the paper's"."""
-    unit = "" if claim.unit in ("", "fraction") else f" {claim.unit}"
+    """The rule as the claims table prints it: "within 5 %", "at least the paper's".
+
+    Numbers keep to their units by a no-break space.
+    """
+    unit = "" if claim.unit in ("", "fraction") else f"\u00a0{claim.unit}"
     slack = tables.number(claim.slack, DIGITS)
     match claim.judge:
         case "ratio":
-            return f"within {tables.number(claim.slack * 100, DIGITS)} %"
+            return f"within {tables.number(claim.slack * 100, DIGITS)}\u00a0%"
         case "absolute":
             return f"within ±{slack}{unit}"
         case "between":
             return _interval_in_words(claim.interval) + unit
         case "ordering":
             share = tables.number(claim.slack * 100, DIGITS)
-            return f"same order, up to {share} % of pairs swapped" if claim.slack else "same order"
+            return (
+                f"same order, up to {share}\u00a0% of pairs swapped"
+                if claim.slack
+                else "same order"
+            )
         case "equal":
             return "equal"
     give = f", slack {slack}{unit}" if claim.slack else ""
