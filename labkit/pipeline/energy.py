@@ -175,7 +175,8 @@ def early_forwards(
 
     As many as fit, at the energy-valley clock, into the wait for the first backward to come
     back at the maximum clock through the S - s - 1 later stages; no more than microbatches
-    remain, nor than memory holds beside the S - s that 1F1B keeps.
+    remain, than memory holds beside the S - s that 1F1B keeps, or than the stage before runs
+    early (unless that one has all microbatches in flight).
 
     Args:
         max_in_flight: microbatches whose activations a device can hold; None for no limit.
@@ -184,13 +185,16 @@ def early_forwards(
     """
     num_stages = profile.num_stages
     top, valley = max_clock_rows(profile), valley_rows(profile)
-    counts = []
+    counts: list[int] = []
     for stage in range(num_stages):
         ahead = num_stages - stage
         wait_s = (ahead - 1) * profile.time_s[top[KINDS.index("backward"), stage]]
         fit = int(wait_s / profile.time_s[valley[KINDS.index("forward"), stage]] + 1e-9)
-        room = num_microbatches if max_in_flight is None else max_in_flight
-        counts.append(max(0, min(fit, room - ahead, num_microbatches - ahead)))
+        room = num_microbatches if max_in_flight is None else min(max_in_flight, num_microbatches)
+        count = max(0, min(fit, room - ahead))
+        if counts and ahead + 1 + counts[-1] < num_microbatches:
+            count = min(count, counts[-1])
+        counts.append(count)
     return tuple(counts)
 
 

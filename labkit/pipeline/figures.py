@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import plotly.graph_objects as go
 
 from labkit.errors import UsageError
-from labkit.figures import PALETTE, SEQUENTIAL, finish
+from labkit.figures import CYCLE, PALETTE, SEQUENTIAL, finish
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +26,7 @@ def figure_timeline(
     colour: Colour = "kind",
     title: str = "",
     span_s: float | None = None,
-    clock_range_mhz: tuple[float, float] | None = None,
+    colour_range: tuple[float, float] | None = None,
 ) -> go.Figure:
     """A Gantt chart, one row a device: forwards slim, backwards tall, idle time grey.
 
@@ -33,7 +34,7 @@ def figure_timeline(
         table: ``Timeline.frame()`` or ``Plan.frame()``.
         colour: by kind of work, by clock (needs a plan's table), or by slack.
         span_s: where the time axis ends (default: at the makespan), to compare timelines.
-        clock_range_mhz: ends of the colour scale, to compare plans.
+        colour_range: ends of the colour scale in the column's unit, to compare plans.
 
     Raises:
         UsageError: the table lacks the column that ``colour`` shows.
@@ -57,7 +58,7 @@ def figure_timeline(
         go.Bar(x=[None], y=[None], name="idle", marker_color=PALETTE["bubble"], hoverinfo="skip")
     )
     if colour != "kind":
-        _add_scale(fig, table, colour, clock_range_mhz)
+        _add_scale(fig, table, colour, colour_range)
     end = span_s or makespan_s
     fig.update_layout(barmode="overlay", uniformtext={"minsize": 7, "mode": "hide"})
     fig.update_yaxes(
@@ -120,21 +121,23 @@ def figure_frontier(
     front: pd.DataFrame,
     *,
     plans: pd.DataFrame | None = None,
-    published: pd.DataFrame | None = None,
+    lines: Mapping[str, pd.DataFrame] | None = None,
     title: str = "",
 ) -> go.Figure:
     """Energy of an iteration against its duration.
 
     Args:
-        front: :func:`labkit.pipeline.frontier`'s table: its plans as a line, its bound dashed.
-        plans: single plans to mark: columns name, makespan_s, energy_j.
-        published: a published frontier: columns time_s, energy_j.
+        front: :func:`labkit.pipeline.frontier`'s table: its plans as a line, its bound dotted.
+        plans: single plans to mark: :func:`labkit.pipeline.compare`'s table, or any other with
+            columns plan, makespan_s, energy_j.
+        lines: other frontiers by name: columns makespan_s, energy_j.
     """
     fig = go.Figure()
-    if published is not None:
+    colours = (PALETTE["paper"], PALETTE["baseline"], *CYCLE[4:])
+    for (name, line), colour in zip((lines or {}).items(), colours, strict=False):
         fig.add_scatter(
-            x=published["time_s"], y=published["energy_j"], mode="lines", name="published",
-            line={"color": PALETTE["paper"], "width": 2},
+            x=line["makespan_s"], y=line["energy_j"], mode="lines", name=name,
+            line={"color": colour, "width": 2},
         )  # fmt: skip
     fig.add_scatter(
         x=front["makespan_s"], y=front["energy_j"], mode="lines+markers", name="optimal plans",
@@ -146,7 +149,7 @@ def figure_frontier(
     )  # fmt: skip
     if plans is not None:
         fig.add_scatter(
-            x=plans["makespan_s"], y=plans["energy_j"], mode="markers+text", text=plans["name"],
+            x=plans["makespan_s"], y=plans["energy_j"], mode="markers+text", text=plans["plan"],
             textposition="middle right", showlegend=False,
             marker={"color": PALETTE["highlight"], "size": 11, "symbol": "diamond"},
             hovertemplate="%{text}<br>%{x:.4g} s, %{y:.5g} J<extra></extra>",

@@ -258,14 +258,18 @@ _CAPS: dict[str, Callable[..., list[int]]] = {
 def _feasible(caps: list[int], limit: list[int] | None, num_microbatches: int) -> tuple[int, ...]:
     """Caps cut to the number of microbatches, to the memory, and to what earlier stages send.
 
-    A stage that waits for more forwards than the one before it will send ahead of its first
-    backward would wait for ever, so no cap exceeds the one before it.
+    A stage holds one microbatch less than the one before it. Holding as many, it would wait
+    before each backward for a forward that the stage before can only send after its own next
+    backward: every step a round trip, every cap beyond it a deadlock. Only where all microbatches
+    are in flight there is nothing to wait for.
     """
     if limit is not None:
         caps = [min(cap, most) for cap, most in zip(caps, limit, strict=True)]
     kept: list[int] = []
     for cap in caps:
-        kept.append(min(cap, num_microbatches, kept[-1] if kept else num_microbatches))
+        last = kept[-1] if kept else num_microbatches
+        sent = last if last == num_microbatches else max(1, last - 1)
+        kept.append(min(cap, sent))
     return tuple(kept)
 
 

@@ -45,7 +45,7 @@ def test_many_microbatches_are_drawn_without_numbers():
 
 def test_timelines_can_share_an_axis_and_a_colour_scale(made):
     figure = pipeline.figure_timeline(
-        made.frame(), colour="clock", span_s=10.0, clock_range_mhz=(900, 1500)
+        made.frame(), colour="clock", span_s=10.0, colour_range=(900, 1500)
     )
     assert figure.layout.xaxis.range[1] == pytest.approx(10.05)
     assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (900, 1500)
@@ -59,10 +59,10 @@ def test_a_timeline_without_clocks_cannot_be_coloured_by_clock(made):
 def test_a_frontier_shows_plans_bound_and_marked_points(made):
     front = pipeline.frontier(made.schedule, made.profile, num_points=3)
     plans = pd.DataFrame(
-        [{"name": "optimal", "makespan_s": made.makespan_s, "energy_j": made.energy_j}]
+        [{"plan": "optimal", "makespan_s": made.makespan_s, "energy_j": made.energy_j}]
     )
-    theirs = pd.DataFrame({"time_s": [1.0, 2.0], "energy_j": [5.0, 4.0]})
-    figure = pipeline.figure_frontier(front, plans=plans, published=theirs)
+    theirs = pd.DataFrame({"makespan_s": [1.0, 2.0], "energy_j": [5.0, 4.0]})
+    figure = pipeline.figure_frontier(front, plans=plans, lines={"published": theirs})
     shown = {trace.name or "marks": trace for trace in figure.data}
     assert set(shown) == {"published", "optimal plans", "lower bound", "marks"}
     np.testing.assert_allclose(shown["lower bound"].y, front.bound_j, rtol=1e-5)

@@ -38,6 +38,22 @@ def test_a_memory_limit_is_kept_and_never_deadlocks(name, stages, microbatches, 
     simulate(schedule, Costs.uniform(1.0, 1.0))
 
 
+@given(
+    name=st.sampled_from(NAMES),
+    stages=st.integers(2, 6),
+    microbatches=st.integers(1, 12),
+    limit=st.integers(1, 6),
+)
+def test_memory_that_suffices_costs_no_time_and_less_never_helps(name, stages, microbatches, limit):
+    costs = Costs.uniform(1.0, 2.0)
+    free = simulate(build(name, stages, microbatches), costs).makespan_s
+    kept = simulate(build(name, stages, microbatches, max_in_flight=limit), costs).makespan_s
+    if limit >= min(stages, microbatches):
+        assert kept == free
+    else:
+        assert kept > free
+
+
 def test_gpipe_runs_all_forwards_first():
     kinds = [one.kind for one in build("gpipe", 3, 4).order[1]]
     assert kinds == ["forward"] * 4 + ["backward"] * 4
