@@ -334,7 +334,8 @@ def export(
     if output.resolve() == (found.root / bibliography.FILE).resolve():
         raise UsageError(f"{output} is the bibliography itself; name another file")
     write_atomically(output, text + "\n")
-    _console().print(f"{len(chosen)} entries in {output}")
+    count = "1 entry" if len(chosen) == 1 else f"{len(chosen)} entries"
+    _console().print(f"{count} in {output}", markup=False)
 
 
 def _load() -> Queue:

@@ -82,7 +82,7 @@ def print_summary(console: Console, found: Queue, shown: Sequence[Paper]) -> Non
     parts = [Text(f"{n} {name}", style=COLOURS[name]) for name, n in counts.items() if n]
     total = f"{len(shown)} papers" if len(shown) != 1 else "1 paper"
     part = f" of {len(found)}" if len(shown) < len(found) else ""
-    console.print(Text(f"{total}{part}: ").append_text(Text(", ").join(parts)))
+    console.print(Text(f"\n{total}{part}: ").append_text(Text(", ").join(parts)))
     waiting = found.select(status=["queued"])
     if waiting and len(shown) == len(found):
         console.print(

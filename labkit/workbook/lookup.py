@@ -96,7 +96,7 @@ def arxiv_bibtex(feed: str, identifier: Identifier) -> str:
     names = (author.findtext(f"{_ATOM}name", "") for author in entry.findall(f"{_ATOM}author"))
     category = entry.find(f"{_ARXIV}primary_category")
     fields = {
-        "title": _protected(_tidy(entry.findtext(f"{_ATOM}title", ""))),
+        "title": _tidy(_protected(entry.findtext(f"{_ATOM}title", ""))),
         "author": " and ".join(_tidy(name) for name in names),
         "year": entry.findtext(f"{_ATOM}published", "")[:4],
         "eprint": identifier.value,
@@ -111,11 +111,10 @@ def arxiv_bibtex(feed: str, identifier: Identifier) -> str:
 def doi_bibtex(answer: str, identifier: Identifier) -> str:
     """The BibTeX a DOI agency sends (one line, HTML entities) in the house style."""
     _, kind, fields = _only(answer, identifier)
-    tidy = {name: _tidy(html.unescape(value)) for name, value in fields.items()}
-    tidy["doi"] = identifier.value
-    tidy["url"] = identifier.url
-    if "{" not in tidy.get("title", "{"):
-        tidy["title"] = _protected(tidy["title"])
+    plain = {name: html.unescape(value) for name, value in fields.items()}
+    plain["title"] = _protected(plain.get("title", ""))
+    tidy = {name: _tidy(value) for name, value in plain.items()}
+    tidy |= {"doi": identifier.value, "url": identifier.url}
     return _checked(bibliography.render(kind, "unnamed", tidy), identifier)
 
 
