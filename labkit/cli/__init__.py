@@ -22,9 +22,9 @@ app = typer.Typer(
     help="""
     The workbook of systems-for-ML papers: what to read, what was claimed, what we measured.
 
-    [bold]First steps[/bold]: [cyan]labkit queue[/cyan] shows the reading list, [cyan]labkit
-    run[/cyan] regenerates every result, [cyan]labkit site[/cyan] builds the page that shows them.
-    [cyan]labkit COMMAND --help[/cyan] explains each command with examples.
+    [bold]First steps[/bold]: [cyan]labkit queue[/cyan] shows the reading list,
+    [cyan]labkit run[/cyan] regenerates every result, [cyan]labkit site[/cyan] builds the pages
+    that show them. [cyan]labkit COMMAND --help[/cyan] explains each command with examples.
     """,
     epilog="Exit codes: 0 fine, 1 something failed, 2 wrong use.",
 )
