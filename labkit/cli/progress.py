@@ -48,7 +48,7 @@ def how_it_failed(outcome: Outcome) -> str:
         name = "kernel died" + (" (twice)" if outcome.attempts > 1 else "")
         if outcome.error == "DeadKernelError":
             return name
-    return f"{name}: {outcome.message}" if outcome.message else name
+    return ": ".join(part for part in (name, outcome.message) if part)
 
 
 class Estimate:
@@ -166,12 +166,13 @@ class LiveWatcher(PlainWatcher):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[unit]} {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[at]}"),
+            TimeElapsedColumn(),
             TextColumn("{task.fields[told]}", style="dim", markup=False),
             console=console,
             transient=True,
@@ -196,7 +197,7 @@ class LiveWatcher(PlainWatcher):
     def begin(self, tasks: Sequence[Task], num_workers: int) -> None:
         super().begin(tasks, num_workers)
         self._overall = self._progress.add_task(
-            "all", total=len(tasks), unit="notebook", told=self._left("")
+            "all", total=len(tasks), at=f"0/{len(tasks)}", told=self._left("")
         )
 
     def event(self, event: Event) -> None:
@@ -204,20 +205,26 @@ class LiveWatcher(PlainWatcher):
         name = (event.job.key, event.job.slug)
         if event.kind == "start":
             self._bars[name] = self._progress.add_task(
-                event.job.name, total=1, unit="cell", told="starting its kernel"
+                event.job.name, total=1, at="", told="starting its kernel"
             )
         elif event.kind == "cell" and event.cell is not None:
             cell = event.cell
             self._progress.update(
                 self._bars[name],
-                completed=cell.number,
+                completed=cell.number - 1,
                 total=cell.total,
+                at=f"cell {cell.number}/{cell.total}",
                 told=cell.tag or cell.first_line[:40],
             )
         elif name in self._bars:
             self._progress.remove_task(self._bars.pop(name))
         if self._overall is not None:
-            self._progress.update(self._overall, completed=self._done, told=self._left(""))
+            self._progress.update(
+                self._overall,
+                completed=self._done,
+                at=f"{self._done}/{self._total}",
+                told=self._left(""),
+            )
 
     def _started(self, job: Job) -> None:
         """The bar says it; why it runs is worth a line."""

@@ -263,7 +263,7 @@ def _job(task: Task, request: Request, environment: Mapping[str, str]) -> Job:
 
 
 def _unreadable(task: Task) -> Ended:
-    outcome = Outcome(status="broken", error="BadFile", message=task.problem)
+    outcome = Outcome(status="broken", message=task.problem)
     return Ended(task=task, outcome=outcome, folder=None)
 
 
