@@ -92,8 +92,8 @@ def _show(report: Report) -> None:
         table = Table(title=file, title_justify="left", title_style="bold", expand=False)
         table.add_column("cell", no_wrap=True)
         table.add_column("rule", no_wrap=True)
-        table.add_column("what is wrong", ratio=3)
-        table.add_column("what would be right", ratio=2)
+        table.add_column("what is wrong")
+        table.add_column("what would be right")
         for finding in findings:
             place = "" if finding.cell is None else f"{finding.cell} {finding.cell_id}"
             table.add_row(Text(place), finding.rule, Text(finding.problem), Text(finding.fix))

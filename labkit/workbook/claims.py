@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 CLAIMS_MIME = "application/vnd.labkit.claims+json"
+_LONGEST_LIST = 6
 
 SYMBOLS: dict[Verdict, str] = {
     "reproduced": "✔",
@@ -228,19 +229,27 @@ class ClaimsTable:
 
 
 def _row(record: Mapping[str, Any], claim: Claim) -> dict[str, str]:
-    paper = tables.cell_text(record["paper_value"], DIGITS)
+    paper = _shown(record["paper_value"])
     verdict: Verdict = record["verdict"]
     return {
         "claim": claim.id,
         "statement": f"{claim.statement} ({claim.note})" if claim.note else claim.statement,
         "source": claim.source,
         "paper": paper if claim.verified else f"{paper} (unverified)",
-        "ours": tables.cell_text(record["our_value"], DIGITS),
+        "ours": _shown(record["our_value"]),
         "unit": claim.unit,
         "ratio": tables.cell_text(record["ratio"], DIGITS),
         "judged by": tolerance_in_words(claim),
         "verdict": f"{SYMBOLS[verdict]} {verdict}",
     }
+
+
+def _shown(value: Any) -> str:
+    """A value in a cell; of a long list the beginning (the record and the frame have it whole)."""
+    if isinstance(value, list) and len(value) > _LONGEST_LIST:
+        start = tables.cell_text(value[: _LONGEST_LIST // 2], DIGITS)
+        return f"{start}, … ({len(value)} values)"
+    return tables.cell_text(value, DIGITS)
 
 
 # ---------------------------------------------------------------- what a run carries away

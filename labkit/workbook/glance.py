@@ -6,17 +6,15 @@ only a companion so far has them in ``data/papers/<key>/glance.yaml``.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from labkit import files
 from labkit.errors import BadFile
 from labkit.workbook import notebooks
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
 
 ASPECTS = ("insight", "method", "results", "advantages", "weaknesses")
 TODO = "TODO"
@@ -56,20 +54,32 @@ def of(root: Path, key: str) -> Glance:
     path = notebooks.paths(root).get(key)
     if path is None:
         return load(root, key)
-    rows = _notebook_rows(path, notebooks.read(path))
+    rows = _notebook_rows(path)
     if path_of(root, key).is_file() and any(TODO in line for line in rows.values()):
         return load(root, key)
     return Glance(rows=rows, reviewed=True, verified=True)
 
 
-def _notebook_rows(path: Path, notebook: NotebookNode) -> dict[str, str]:
-    cells = notebooks.tagged(notebook, "at-a-glance")
-    if not cells:
+def _notebook_rows(path: Path) -> dict[str, str]:
+    tables = [source for tags, source in _cells(path) if "at-a-glance" in tags]
+    if not tables:
         raise BadFile(path, "no cell is tagged 'at-a-glance'")
-    rows = dict(parse(cells[0].source))
+    rows = dict(parse(tables[0]))
     if missing := [name for name in ASPECTS if name not in rows]:
         raise BadFile(path, f"the at-a-glance table lacks the row {' and '.join(missing)}")
     return {name: rows[name] for name in ASPECTS}
+
+
+def _cells(path: Path) -> Iterator[tuple[list[str], str]]:
+    """Tags and source of a notebook's cells, read as plain JSON.
+
+    Notebooks call this in their own kernel: nbformat would cost them over a second to import.
+    """
+    try:
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            yield cell["metadata"].get("tags", []), "".join(cell["source"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadFile(path, "not a Jupyter notebook") from None
 
 
 def load(root: Path, key: str) -> Glance:

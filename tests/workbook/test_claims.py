@@ -276,6 +276,14 @@ def test_claims_table_lists_every_claim_and_marks_the_unverified(tmp_path: Path)
     assert list(table.frame()["id"]) == ["saving", "order", "table"]
 
 
+def test_long_lists_are_shown_by_their_beginning_and_stored_whole(tmp_path: Path) -> None:
+    cells = ", ".join(str(n) for n in range(1, 19))
+    write(tmp_path, FILE.replace("[120, 31.4, 16.6, 1.9]", f"[{cells}]"))
+    table = claims.judge(tmp_path, "paper", {"table": list(range(1, 19))})
+    assert "1, 2, 3, … (18 values)" in table.grid.html()
+    assert table.records[2]["our_value"] == list(range(1, 19))
+
+
 def test_a_value_on_standin_data_is_not_judged(tmp_path: Path) -> None:
     write(tmp_path)
     data = Source("profiles", is_standin=True)

@@ -137,6 +137,10 @@ def test_companions_that_cannot_be_shown(root: Path) -> None:
     (root / "data/papers/beta/glance.yaml").unlink()
     with pytest.raises(BadFile, match="has no notebook, so its five lines belong here"):
         paper.beside("beta")
+    (root / "notebooks/energy/beta.ipynb").write_text('{"cells": 3}', encoding="utf-8")
+    with pytest.raises(BadFile, match=r"beta\.ipynb: not a Jupyter notebook"):
+        paper.beside("beta")
+    (root / "notebooks/energy/beta.ipynb").unlink()
     write_notebook(root, "alpha", {"insight": "x", "method": "y"})
     with pytest.raises(BadFile, match="lacks the row results and advantages and weaknesses"):
         paper.beside()
@@ -171,7 +175,7 @@ def test_a_notebooks_imports_stay_light(root: Path) -> None:
     code = (
         "import sys; from labkit import workbook; p = workbook.open_paper('alpha');"
         "p.beside('beta'); workbook.table({'x': [1]});"
-        "bad = {'plotly', 'papermill', 'nbconvert', 'nbclient', 'torch', 'scipy'};"
+        "bad = {'plotly', 'papermill', 'nbconvert', 'nbclient', 'nbformat', 'torch', 'scipy'};"
         "ours = {'runner', 'engine', 'export', 'queue', 'explore', 'review', 'template'};"
         "bad |= {'labkit.workbook.' + name for name in ours};"
         "print(*bad & set(sys.modules))"

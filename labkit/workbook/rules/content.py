@@ -93,7 +93,7 @@ def symbol_table(subject: Subject, section: Section) -> Iterator[Remark]:
 @section_rule(
     "figure",
     "figure",
-    "names the paper's figure or table, says what it shows, redraws it, says what to notice",
+    "names the paper's figure, says what it shows and what not, redraws it, says what to notice",
 )
 def figure_is_discussed(subject: Subject, section: Section) -> Iterator[Remark]:
     if not _ELEMENT.search(section.prose):
@@ -101,6 +101,9 @@ def figure_is_discussed(subject: Subject, section: Section) -> Iterator[Remark]:
     if not re.search(r"\bshow(s|n|ing)?\b", section.prose, re.I):
         fix = "'It shows …; it does not show …' before the code"
         yield Remark(section.first, "does not say what the figure shows", fix)
+    if not re.search(r"\bnot\b|n't\b|\bleaves? out\b|\bomits?\b", section.prose, re.I):
+        fix = "'it does not show …'"
+        yield Remark(section.first, "does not say what the figure leaves out", fix)
     if not re.search(r"\bnotic", section.prose, re.I):
         fix = "'Notice …' after the code"
         yield Remark(section.first, "does not say what to notice", fix)

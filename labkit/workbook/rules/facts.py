@@ -9,6 +9,7 @@ from typing import Any
 
 from labkit.errors import LabkitError
 from labkit.workbook import claims as claims_file
+from labkit.workbook import notebooks
 from labkit.workbook.anatomy import TODO, Section, Subject
 from labkit.workbook.rules import Remark, rule, section_rule
 
@@ -71,10 +72,14 @@ def claims_are_known(subject: Subject, section: Section) -> Iterator[Remark]:
         yield Remark(section.first, str(error), "data/papers/README.md has the format")
         return
     known = [claim.id for claim in claims]
+    declared = {name.partition("/")[0] for name in notebooks.dataset_names(subject.notebook)}
     for claim in claims:
         if TODO in claim.statement or TODO in claim.source:
             found = f"claim {claim.id!r} of claims.yaml is still to be written"
             yield Remark(section.first, found, "what the paper says, and where")
+        if claim.dataset and claim.dataset not in declared:
+            found = f"claim {claim.id!r} needs {claim.dataset!r}, which the metadata do not declare"
+            yield Remark(section.first, found, f"metadata labkit.datasets: [{claim.dataset}]")
     calls = [(cell, call) for cell in subject.code for call in cell.calls("claims")]
     if not any(cell in section.cells for cell, _ in calls):
         yield Remark(section.first, "paper.claims is not called", "paper.claims({id: value}, data)")
@@ -83,6 +88,17 @@ def claims_are_known(subject: Subject, section: Section) -> Iterator[Remark]:
             if name not in known:
                 problem = claims_file.unknown_claim(subject.key, name, known)
                 yield Remark(cell, problem, "an id of claims.yaml")
+
+
+@section_rule("claims", "tolerances", "every tolerance in claims.yaml has its reason as a comment")
+def tolerances_have_reasons(subject: Subject, section: Section) -> Iterator[Remark]:
+    path = claims_file.path_of(subject.root, subject.key)
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    for number, line in enumerate(lines, 1):
+        above = lines[number - 2].strip() if number > 1 else ""
+        if re.match(r"\s*tolerance:", line) and "#" not in line and not above.startswith("#"):
+            found = f"claims.yaml:{number}: a tolerance without a reason"
+            yield Remark(section.first, found, "a comment on the line above: why this much")
 
 
 def _passed_ids(call: ast.Call) -> list[str]:

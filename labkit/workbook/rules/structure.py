@@ -15,6 +15,7 @@ from labkit.workbook.anatomy import (
     CELL_TAGS,
     MAX_CODE_CELLS,
     MAX_FUNCTIONS,
+    MAX_LINE_WIDTH,
     MAX_LINES,
     MAX_MEDIAN_LINES,
     MAX_SLIDES,
@@ -166,6 +167,17 @@ def short_cells(subject: Subject) -> Iterator[Remark]:
     for cell in subject.code:
         if cell.code_lines > MAX_LINES:
             yield Remark(cell, f"{cell.code_lines} lines of code", f"at most {MAX_LINES}: {fix}")
+
+
+@rule("line-width", f"code lines hold at most {MAX_LINE_WIDTH} characters, so a slide can too")
+def narrow_lines(subject: Subject) -> Iterator[Remark]:
+    for cell in subject.code:
+        widths = [len(line) for line in cell.source.splitlines()]
+        wide = [width for width in widths if width > MAX_LINE_WIDTH]
+        if wide:
+            found = f"{len(wide)} line{'s' * (len(wide) > 1)} of up to {max(wide)} characters"
+            fix = f"at most {MAX_LINE_WIDTH}: a long line hides as much as several short ones"
+            yield Remark(cell, found, fix)
 
 
 @rule("functions", f"at most {MAX_FUNCTIONS} functions defined, no classes")
