@@ -198,7 +198,7 @@ class TrainingTrace:
     @property
     def names(self) -> list[str]:
         """The workloads that can be replayed: trained and profiled, as the keys of :meth:`job`."""
-        both = set(self.train["dataset"]) & set(self.power["dataset"])
+        both = set(self.train["dataset"].unique()) & set(self.power["dataset"].unique())
         return [name for name in PUBLISHED if name in both] + sorted(both - set(PUBLISHED))
 
     def jobs(self, **overrides: Any) -> list[Job]:
@@ -222,7 +222,7 @@ class TrainingTrace:
         """
         spec = self._spec(name, overrides)
         train, power = self._rows(name, spec)
-        batch_sizes = sorted(set(train["batch_size"]) & set(power["batch_size"]))
+        batch_sizes = sorted({*train["batch_size"]} & {*power["batch_size"]})
         if not batch_sizes:
             raise UsageError(f"workload {name!r}: no batch size was both trained and profiled")
         default = int(spec["default_batch_size"])
@@ -230,7 +230,8 @@ class TrainingTrace:
             default = min(default, batch_sizes[-1])
         limits = sorted(set(power["power_limit"]))
         grids = _grids(name, power, batch_sizes, limits)
-        runs = train.sort_values("run").groupby("batch_size")
+        runs = dict(list(train.sort_values("run").groupby("batch_size")["target_epoch"]))
+        rates = dict(zip(train["batch_size"], train["learning_rate"], strict=True))
         return Job(
             name=name,
             title=spec["title"],
@@ -239,14 +240,10 @@ class TrainingTrace:
             max_epochs=int(spec["max_epochs"]),
             batch_sizes=tuple(int(b) for b in batch_sizes),
             power_limits_w=tuple(float(p) for p in limits),
-            epochs_to_target=tuple(
-                tuple(map(float, runs.get_group(b)["target_epoch"])) for b in batch_sizes
-            ),
+            epochs_to_target=tuple(tuple(map(float, runs[b])) for b in batch_sizes),
             time_per_epoch_s=grids["time_per_epoch"],
             average_power_w=grids["average_power"],
-            learning_rates=tuple(
-                float(runs.get_group(b)["learning_rate"].iloc[0]) for b in batch_sizes
-            ),
+            learning_rates=tuple(float(rates[b]) for b in batch_sizes),
             host_power_w=float(spec["host_power_w"]),
         )
 
@@ -365,7 +362,7 @@ def _read(path: Path, columns: list[str], key: list[str], optional: str = "") ->
     numbered = [(n, t) for n, t in enumerate(lines, 1) if t.strip() and not t.startswith("#")]
     text = "\n".join(t for _, t in numbered)
     try:
-        table = pd.read_csv(io.StringIO(text), float_precision="round_trip")
+        table = pd.read_csv(io.StringIO(text))
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise BadFile(path, f"not a table: {error}", valid=",".join(columns)) from None
     if missing := [c for c in columns if c not in table.columns]:

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from labkit import datasets, tuning
+
+PROFILES = Path(__file__).resolve().parents[2] / "data" / "profiles"
+STANDIN = (PROFILES / "standin_train.csv", PROFILES / "standin_v100_power.csv")
+FILES = ("summary_train.csv", "summary_power_v100.csv")
+
+
+def make_job(
+    epochs: list[list[float]],
+    time_s: list[list[float]],
+    power_w: list[list[float]],
+    *,
+    default: int = 0,
+    max_epochs: int = 100,
+) -> tuning.Job:
+    """A job whose batch sizes are 2, 4, 8… and whose power limits are 100 W, 110 W…"""
+    sizes = tuple(2 ** (i + 1) for i in range(len(epochs)))
+    return tuning.Job(
+        name="made-up",
+        title="made up",
+        default_batch_size=sizes[default],
+        target_metric=1.0,
+        max_epochs=max_epochs,
+        batch_sizes=sizes,
+        power_limits_w=tuple(100.0 + 10 * i for i in range(len(time_s[0]))),
+        epochs_to_target=tuple(map(tuple, epochs)),
+        time_per_epoch_s=tuple(map(tuple, time_s)),
+        average_power_w=tuple(map(tuple, power_w)),
+    )
+
+
+def random_job(seed: int, num_sizes: int = 6, num_limits: int = 4, num_runs: int = 3) -> tuning.Job:
+    """A job in which nothing is regular but that every run reaches the target."""
+    rng = np.random.default_rng(seed)
+    return make_job(
+        rng.integers(1, 40, (num_sizes, num_runs)).astype(float).tolist(),
+        rng.uniform(1, 50, (num_sizes, num_limits)).tolist(),
+        rng.uniform(40, 130, (num_sizes, num_limits)).tolist(),
+        default=int(rng.integers(num_sizes)),
+    )
+
+
+def trace_files(name: str) -> tuple[Path, Path]:
+    """The train and power file of a trace; skips where the published ones are not here."""
+    if name == "stand-in":
+        return STANDIN
+    if not datasets.available("zeus-nsdi23", list(FILES)):
+        pytest.skip("zeus-nsdi23 is not on this machine (see `labkit data`)")
+    source = datasets.source("zeus-nsdi23", list(FILES))
+    return source.path(FILES[0]), source.path(FILES[1])
+
+
+@pytest.fixture(scope="session")
+def standin() -> tuning.TrainingTrace:
+    return tuning.TrainingTrace.from_csv(*STANDIN, gpu="v100")
+
+
+@pytest.fixture(scope="session")
+def published() -> tuning.TrainingTrace:
+    return tuning.TrainingTrace.from_csv(*trace_files("published"), gpu="v100")
+
+
+@pytest.fixture(scope="session", params=["stand-in", "published"])
+def tables(request: pytest.FixtureRequest) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The train and power table as the peer (zeus-ml) reads them."""
+    train, power = trace_files(request.param)
+    return pd.read_csv(train, comment="#"), pd.read_csv(power, comment="#")
+
+
+@pytest.fixture(scope="session")
+def both(
+    tables: tuple[pd.DataFrame, pd.DataFrame], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[pd.DataFrame], tuning.TrainingTrace]:
+    """Our trace of the same tables as the peer's, with the train table given."""
+
+    def read(train: pd.DataFrame) -> tuning.TrainingTrace:
+        folder = tmp_path_factory.mktemp("trace")
+        train.to_csv(folder / "train.csv", index=False)
+        tables[1].to_csv(folder / "power.csv", index=False)
+        return tuning.TrainingTrace.from_csv(folder / "train.csv", folder / "power.csv")
+
+    return read
