@@ -17,7 +17,9 @@ def register(app: typer.Typer) -> None:
 
 
 def new(
-    key: str = typer.Argument(help="The paper's key, as in papers.bib.", show_default=False),
+    key: str = typer.Argument(
+        help="The paper's key, as in papers.bib.", metavar="KEY", show_default=False
+    ),
     family: str = typer.Option(
         "", help="Folder under notebooks/; default: by the paper's tags.", show_default=False
     ),
@@ -47,7 +49,7 @@ def new(
 
 def check(
     keys: list[str] | None = typer.Argument(
-        None, metavar="[KEY]...", help="Papers to check; default: all.", show_default=False
+        None, metavar="KEY", help="Papers to check; default: all.", show_default=False
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
     list_rules: bool = typer.Option(False, "--rules", help="List the rules and stop."),
