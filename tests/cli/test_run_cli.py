@@ -1,0 +1,175 @@
+"""``labkit run`` and ``labkit refresh`` as typed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.cli import main, progress
+from labkit.workbook import batch, results
+from labkit.workbook.executors import CellPlace, Job, Outcome
+from tests.workbook.factory import workbook
+
+PAPER = (("seed: int = 0\neta: float = 0.5\ngpu: str = 'V100'", "parameters"), "print(seed, eta)")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = workbook(tmp_path / "wb", zeus=PAPER)
+    monkeypatch.setenv("LABKIT_ROOT", str(folder))
+    monkeypatch.setenv("COLUMNS", "200")
+    return folder
+
+
+def slugs(root: Path) -> list[str]:
+    return [record.slug for record in results.records(root)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["zeus", "-p", "sed=1"], "no parameter 'sed'. Did you mean 'seed'?"),
+        (["-p", "eta=fast"], "parameter eta: 'fast' is not of type float"),
+        (["-p", "seed"], "not of the form name=value"),
+        (["-p", "seed=1", "-p", "seed=2"], "given twice"),
+        (["-p", "seed=1", "--sweep", "seed=1,2"], "both with -p and with --sweep"),
+        (["zues"], "no notebook for 'zues'; there are: zeus"),
+        (["--jobs", "0"], "--jobs"),
+        (["--timeout", "soon"], "--timeout"),
+    ],
+)
+def test_wrong_use_exits_2_and_runs_nothing(
+    root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["run", *arguments]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (root / "results").exists()
+
+
+def test_a_sweep_makes_a_folder_for_each_combination(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swept = ["run", "zeus", "-p", "gpu=A40", "--sweep", "seed=0,1", "--sweep", "eta=0.5,1"]
+    assert main([*swept, "-n"]) == 0
+    assert capsys.readouterr().out.count("no result yet") == 4
+    assert main(swept) == 0
+    told = capsys.readouterr().out
+    assert "4 ran" in told
+    assert "\x1b" not in told
+    expected = ["eta=1.0,gpu=A40", "eta=1.0,gpu=A40,seed=1", "gpu=A40", "gpu=A40,seed=1"]
+    assert slugs(root) == expected
+    [last] = [r for r in results.records(root) if r.slug == "eta=1.0,gpu=A40,seed=1"]
+    assert last.parameters == {"seed": 1, "eta": 1.0, "gpu": "A40"}
+    assert '"1 1.0\\n"' in last.notebook.read_text()
+    assert main([*swept, "-p", "seed=1"]) == 2
+    assert main(swept) == 0
+    assert "4 up to date" in capsys.readouterr().out
+
+
+def test_a_failure_is_reported_and_exits_1(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workbook(root, bad=(("n: int = 3", "parameters"), ("[m for m in 1 / (n - 3)]", "figure")))
+    assert main(["run"]) == 1
+    told = capsys.readouterr().out
+    for part in (
+        "1 ran, 1 failed",
+        "cell 2 of 2 [figure]",
+        "ZeroDivisionError: division by zero",
+        "n=3",
+        "stopped in the cell that starts `[m for m in 1 / (n - 3)]`",
+        "results/.failed/bad/default/bad.ipynb",
+    ):
+        assert part in told
+    assert slugs(root) == ["default"]
+    assert (root / "results/claims.parquet").is_file()
+    assert (root / "results/scoreboard.html").is_file()
+    workbook(root, bad=("1",))
+    assert main(["run", "bad"]) == 0
+    assert not (root / "results/.failed").exists()
+
+
+def test_refresh_writes_outputs_back(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = root / "notebooks/tests/zeus.ipynb"
+    assert main(["refresh"]) == 0
+    assert "outputs written back" in capsys.readouterr().out
+    first = path.read_bytes()
+    assert b"0 0.5" in first
+    assert main(["refresh", "--force", "zeus"]) == 0
+    assert "outputs unchanged" in capsys.readouterr().out
+    assert path.read_bytes() == first
+
+
+def test_when_nothing_changed_nothing_heavy_is_loaded(root: Path) -> None:
+    assert main(["run"]) == 0
+    code = (
+        "import sys; from labkit.cli import main; assert main(['run']) == 0;"
+        "print(*{'papermill', 'nbformat', 'pandas', 'zmq', 'plotly'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said, heavy = done.stdout.splitlines()
+    assert "1 up to date" in said
+    assert heavy == ""
+
+
+def test_two_runs_at_once_do_the_work_once(root: Path) -> None:
+    count = root / "count"
+    workbook(root, zeus=(f"import time; time.sleep(1); open({str(count)!r}, 'a').write('x')",))
+    command = [sys.executable, "-m", "labkit", "run"]
+    runs = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+        for _ in range(2)
+    ]
+    told = sorted(run.communicate(timeout=120)[0] for run in runs)
+    assert [run.returncode for run in runs] == [0, 0]
+    assert count.read_text() == "x"
+    assert any("1 ran" in text for text in told)
+    assert any("1 up to date" in text for text in told)
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def task(key: str, expected_s: float | None) -> batch.Task:
+    return batch.Task(key=key, slug="default", path=Path(key), expected_s=expected_s)
+
+
+def job(key: str) -> Job:
+    return Job(key=key, slug="default", notebook="", parameters={}, cwd=".")
+
+
+def test_the_estimate_is_the_schedule_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers; d was never timed and counts as the median of the others."""
+    moment = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: moment[0])
+    tasks = [task("a", 10.0), task("b", 4.0), task("c", 3.0), task("d", None)]
+    estimate = progress.Estimate(tasks, 2)
+    assert estimate.remaining_s() == 11.0  # a: 10 | b c d: 4 + 3 + 4
+    estimate.start(job("a"))
+    estimate.start(job("b"))
+    moment[0] += 2
+    assert estimate.remaining_s() == 9.0
+    estimate.end(job("b"))  # sooner than expected
+    assert estimate.remaining_s() == 8.0  # a: 8 | c d: 3 + 4
+    assert progress.Estimate([task("a", None)], 1).remaining_s() is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (Outcome(status="failed", error="KeyError", message="'x'"), "KeyError: 'x'"),
+        (Outcome(status="hung", error="CellTimeoutError", message="no end"), "hung: no end"),
+        (Outcome(status="died", error="DeadKernelError", attempts=2), "kernel died (twice)"),
+        (Outcome(status="broken", message="not a notebook"), "not a notebook"),
+    ],
+)
+def test_how_a_notebook_failed_in_words(outcome: Outcome, told: str) -> None:
+    assert progress.how_it_failed(outcome) == told
+
+
+def test_where_a_notebook_failed_in_words() -> None:
+    assert progress.where(None) == "before its first cell"
+    place = CellPlace(number=3, total=9, tag="claims", first_line="x")
+    assert progress.where(place) == "cell 3 of 9 [claims]"
