@@ -109,12 +109,8 @@ def outcomes(job: Job, *, eta: float = 0.5) -> pd.DataFrame:
             "energy_to_accuracy_j": (epochs[:, None] * job.epoch_energy_j).ravel(),
         }
     )
-    table["cost_j"] = cost_j(
-        table["energy_to_accuracy_j"],
-        table["time_to_accuracy_s"],
-        eta=eta,
-        max_power_w=job.max_power_w,
-    )
+    # not from time and energy: at the ends of η's range an infinite one would be multiplied by 0
+    table["cost_j"] = (epochs[:, None] * epoch_cost_j(job, eta)).ravel()
     table["is_pareto"] = _undominated(
         table["time_to_accuracy_s"].to_numpy(), table["energy_to_accuracy_j"].to_numpy()
     )

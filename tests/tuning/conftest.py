@@ -38,14 +38,30 @@ def make_job(
     )
 
 
-def random_job(seed: int, num_sizes: int = 6, num_limits: int = 4, num_runs: int = 3) -> tuning.Job:
-    """A job in which nothing is regular but that every run reaches the target."""
+def random_job(
+    seed: int,
+    num_sizes: int = 6,
+    num_limits: int = 4,
+    num_runs: int = 3,
+    *,
+    reliable: bool = False,
+) -> tuning.Job:
+    """A job in which nothing is regular; every run of most batch sizes reaches the target.
+
+    The default batch size always does. Unless ``reliable``, one other never does and one fails
+    now and then.
+    """
     rng = np.random.default_rng(seed)
+    epochs = rng.integers(1, 40, (num_sizes, num_runs)).astype(float)
+    default, never, sometimes = rng.permutation(num_sizes)[:3]
+    if not reliable:
+        epochs[never] = np.inf
+        epochs[sometimes, 0] = np.inf
     return make_job(
-        rng.integers(1, 40, (num_sizes, num_runs)).astype(float).tolist(),
+        epochs.tolist(),
         rng.uniform(1, 50, (num_sizes, num_limits)).tolist(),
         rng.uniform(40, 130, (num_sizes, num_limits)).tolist(),
-        default=int(rng.integers(num_sizes)),
+        default=int(default),
     )
 
 

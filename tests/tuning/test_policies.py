@@ -134,7 +134,7 @@ def test_thompson_plays_an_arm_as_often_as_it_is_likely_the_best() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6))
 def test_grid_search_tries_every_pair_once_and_keeps_the_cheapest(seed: int) -> None:
-    job = random_job(seed, num_sizes=3, num_limits=4, num_runs=1)
+    job = random_job(seed, num_sizes=3, num_limits=4, num_runs=1, reliable=True)
     runs = tuning.simulate(job, policy="grid", recurrences=15, seeds=[0]).frame()
     pairs = list(zip(runs["batch_size"], runs["power_limit_w"], strict=True))
     assert pairs[0] == (job.default_batch_size, job.max_power_w)
@@ -157,7 +157,7 @@ def test_grid_search_skips_a_batch_size_that_missed_the_target() -> None:
 @given(st.integers(0, 10**6))
 def test_halving_ends_with_the_cheapest_where_nothing_is_random(seed: int) -> None:
     """One recorded run a batch size, and one power limit, so that profiling changes no cost."""
-    job = random_job(seed, num_sizes=6, num_limits=1, num_runs=1)
+    job = random_job(seed, num_sizes=6, num_limits=1, num_runs=1, reliable=True)
     frame = tuning.simulate(job, policy="halving", recurrences=20, seeds=[0]).frame()
     best = tuning.optimum(job)
     assert set(frame["batch_size"].iloc[-5:]) == {best.batch_size}

@@ -25,6 +25,22 @@ def test_cost_is_the_peers_cost(energy: float, time: float, eta: float, max_powe
     assert ours == pytest.approx(zeus_cost(energy, time, eta, max_power))
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(ETAS))
+def test_the_table_prices_time_and_energy_by_the_cost(seed: int, eta: float) -> None:
+    job = random_job(seed)
+    table = tuning.outcomes(job, eta=eta)
+    rows = table[np.isfinite(table["energy_to_accuracy_j"])]
+    expected = tuning.cost_j(
+        rows["energy_to_accuracy_j"],
+        rows["time_to_accuracy_s"],
+        eta=eta,
+        max_power_w=job.max_power_w,
+    )
+    assert rows["cost_j"].to_numpy() == pytest.approx(expected.to_numpy())
+    assert np.isinf(table.drop(rows.index)["cost_j"]).all()
+
+
 def test_cost_is_energy_alone_or_time_alone_at_the_ends() -> None:
     assert tuning.cost_j(7.0, 3.0, eta=1, max_power_w=250) == 7.0
     assert tuning.cost_j(7.0, 3.0, eta=0, max_power_w=250) == 750.0
@@ -77,6 +93,15 @@ def test_the_optimum_lies_on_the_front(seed: int, eta: float) -> None:
     assert (best.batch_size, best.power_limit_w) in pairs
     assert front["time_to_accuracy_s"].is_monotonic_increasing
     assert front["energy_to_accuracy_j"].is_monotonic_decreasing
+
+
+@pytest.mark.parametrize("eta", [0.0, 1.0])
+def test_what_never_reaches_the_target_is_never_chosen(eta: float) -> None:
+    """Cheapest by far per epoch, but of no use: its cost is infinite, whatever η."""
+    job = make_job([[4.0], [np.inf]], [[5.0], [0.01]], [[50.0], [1.0]])
+    table = tuning.outcomes(job, eta=eta)
+    assert table["cost_j"].tolist() == [pytest.approx(4000.0 if eta else 2000.0), np.inf]
+    assert tuning.optimum(job, eta=eta).batch_size == 2
 
 
 @settings(max_examples=50, deadline=None)
