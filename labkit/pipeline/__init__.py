@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.pipeline.energy import (
     Plan,
+    build_for,
     early_forwards,
     frontier,
     lower_bound_j,
@@ -23,11 +24,16 @@ from labkit.pipeline.energy import (
 )
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import DeadlockError, Instruction, Schedule, build
-from labkit.pipeline.study import compare, replay
+from labkit.pipeline.study import compare, replay, stress, sweep
 from labkit.pipeline.timeline import Costs, Timeline, simulate
 
 if TYPE_CHECKING:
-    from labkit.pipeline.figures import figure_frontier, figure_timeline
+    from labkit.pipeline.figures import (
+        figure_frontier,
+        figure_savings,
+        figure_timeline,
+        figure_valley,
+    )
 
 __all__ = [
     "Costs",
@@ -38,19 +44,24 @@ __all__ = [
     "Schedule",
     "Timeline",
     "build",
+    "build_for",
     "compare",
     "early_forwards",
     "figure_frontier",
+    "figure_savings",
     "figure_timeline",
+    "figure_valley",
     "frontier",
     "lower_bound_j",
     "outer_envelope",
     "plan",
     "replay",
     "simulate",
+    "stress",
+    "sweep",
 ]
 
-_FIGURES = ("figure_frontier", "figure_timeline")
+_FIGURES = ("figure_frontier", "figure_savings", "figure_timeline", "figure_valley")
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ power for all the time a GPU waits, that is ``sum_i (E_i - P_b t_i) + G P_b T``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,13 +17,15 @@ from labkit.errors import UsageError
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.relaxation import DEADLINE_TOLERANCE, check_stages, options, relax
 from labkit.pipeline.rounding import realise
-from labkit.pipeline.schedule import KINDS, Schedule
+from labkit.pipeline.schedule import KINDS, Schedule, build
 from labkit.pipeline.timeline import Timeline, longest_to, simulate
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Reconfigure = Literal["balanced", "greedy", "none"]
+Floor = Literal["energy", "above-waiting"]
+_SETTINGS = {"envpipe": ("floor", "reconfigure")}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -34,6 +36,7 @@ class Plan:
         method: the planner that made it.
         row: for each instruction, in the order of ``schedule.frame()``, its row of ``profile``.
         deadline_s: what the planner had to keep; None where it had no deadline.
+        known_bound_j: ``bound_j``, where the planner computed it along the way.
     """
 
     schedule: Schedule
@@ -41,6 +44,7 @@ class Plan:
     method: str
     row: np.ndarray
     deadline_s: float | None = None
+    known_bound_j: float | None = None
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -62,12 +66,18 @@ class Plan:
 
     @cached_property
     def bound_j(self) -> float:
-        """The least energy of any plan that ends by the later of deadline and makespan.
+        """The least energy of any plan that ends by ``horizon_s``.
 
         Over the profile's ``kept`` clocks, which under ``dominance="net"`` are all that can help.
         """
-        horizon_s = max(self.deadline_s or 0.0, self.makespan_s)
-        return lower_bound_j(self.schedule, self.profile, horizon_s)
+        if self.known_bound_j is not None:
+            return self.known_bound_j
+        return lower_bound_j(self.schedule, self.profile, self.horizon_s)
+
+    @property
+    def horizon_s(self) -> float:
+        """The later of deadline and makespan."""
+        return max(self.deadline_s or 0.0, self.makespan_s)
 
     @property
     def gap(self) -> float:
@@ -96,8 +106,8 @@ def plan(
         method: ``"max-clock"``: the highest measured clock throughout.
             ``"uniform"``: every stage at its energy-valley clock (the slow end of the paper's
             ablation). ``"zeus-global"``: the one clock for all stages that takes least energy
-            within the deadline. ``"envpipe"``: see :func:`envpipe_rows`; its setting
-            ``reconfigure`` is ``"balanced"`` (default), ``"greedy"`` or ``"none"``.
+            within the deadline. ``"envpipe"``: see :func:`envpipe_rows`, which also describes
+            its settings ``reconfigure`` and ``floor``.
             ``"optimal"``: the linear relaxation, rounded to measured clocks; ``gap`` certifies
             how near to the best it is.
         deadline_s: latest end of the iteration. None means the all-max-clock makespan for
@@ -110,14 +120,17 @@ def plan(
     check_stages(schedule, profile)
     if method not in _METHODS:
         raise UsageError(f"no planner {method!r}; there are: {', '.join(_METHODS)}")
-    if unknown := sorted(set(settings) - ({"reconfigure"} if method == "envpipe" else set())):
+    if unknown := sorted(set(settings) - set(_SETTINGS.get(method, ()))):
         raise UsageError(f"planner {method!r} has no setting {unknown[0]!r}")
     if deadline_s is not None and not (np.isfinite(deadline_s) and deadline_s > 0):
         raise UsageError(f"deadline_s must be finite and > 0, found {deadline_s!r}")
     if deadline_s is None and method in _NEED_DEADLINE:
-        deadline_s = _max_clock_plan(schedule, profile).makespan_s
-    row = _METHODS[method](schedule, profile, deadline_s, **settings)
-    made = Plan(schedule=schedule, profile=profile, method=method, row=row, deadline_s=deadline_s)
+        deadline_s = _max_clock(schedule, profile).makespan_s
+    made = replace(
+        _METHODS[method](schedule, profile, deadline_s, **settings),
+        method=method,
+        deadline_s=deadline_s,
+    )
     if deadline_s is not None and made.makespan_s > deadline_s * (1 + DEADLINE_TOLERANCE):
         raise UsageError(
             f"deadline_s = {deadline_s!r} cannot be met by planner {method!r}: "
@@ -159,7 +172,7 @@ def frontier(
     if method == "optimal":
         first_s = float(longest_to(schedule.graph, choices.fastest_s()).max())
     else:
-        first_s = _max_clock_plan(schedule, profile).makespan_s
+        first_s = _max_clock(schedule, profile).makespan_s
     last_s = max(first_s, relax(schedule, profile, max(first_s, horizon_s), choices).makespan_s)
     rows = []
     for deadline_s in np.linspace(first_s, last_s, num_points):
@@ -198,17 +211,32 @@ def early_forwards(
     return tuple(counts)
 
 
+def build_for(
+    profile: EnergyProfile, name: str, num_microbatches: int, *, max_in_flight: int | None = None
+) -> Schedule:
+    """The named schedule for a profile's stages, early forwards counted from its durations.
+
+    Raises:
+        UsageError: as :func:`labkit.pipeline.build`.
+    """
+    options: dict[str, Any] = {"max_in_flight": max_in_flight}
+    if name == "envpipe":
+        counts = early_forwards(profile, num_microbatches, max_in_flight=max_in_flight)
+        options["early_forwards"] = counts
+    return build(name, profile.num_stages, num_microbatches, **options)
+
+
 def max_clock_rows(profile: EnergyProfile) -> np.ndarray:
     """Table (kind, stage) -> profile row of the highest clock."""
     works = [[profile.rows(s, kind)[0] for s in range(profile.num_stages)] for kind in KINDS]
     return np.array(works)
 
 
-def valley_rows(profile: EnergyProfile) -> np.ndarray:
+def valley_rows(profile: EnergyProfile, *, above_waiting: bool = False) -> np.ndarray:
     """Table (kind, stage) -> profile row of the stage's energy-valley clock."""
     table = np.empty((len(KINDS), profile.num_stages), dtype=int)
     for stage in range(profile.num_stages):
-        clock = profile.valley_clock_mhz(stage)
+        clock = profile.valley_clock_mhz(stage, above_waiting=above_waiting)
         for code, kind in enumerate(KINDS):
             rows = profile.rows(stage, kind)
             table[code, stage] = rows[profile.clock_mhz[rows] == clock][0]
@@ -232,16 +260,17 @@ def outer_envelope(schedule: Schedule) -> np.ndarray:
 def envpipe_rows(
     schedule: Schedule,
     profile: EnergyProfile,
-    deadline_s: float | None = None,
     *,
     reconfigure: Reconfigure = "balanced",
+    floor: Floor = "energy",
 ) -> np.ndarray:
     """EnvPipe's planner: a profile row for every instruction.
 
     The outer envelope runs at the maximum clock and all other units at their stage's energy
     valley. While some inner unit lies on the critical path, ``"balanced"`` raises those of its
     inner units that have the lowest clock by one step, ``"greedy"`` the one nearest to its end
-    by three; ``"none"`` leaves the first plan as it is.
+    by three; ``"none"`` leaves the first plan as it is. ``floor`` says what the valley is the
+    least of: the published planner's is energy; energy above waiting is what a pipeline saves.
 
     As described, reconfiguring ends when the critical path is the envelope. Where the last stage
     is not the heaviest that never comes about; the public implementation also stops when no unit
@@ -255,11 +284,14 @@ def envpipe_rows(
     """
     if reconfigure not in ("balanced", "greedy", "none"):
         raise UsageError(f"reconfigure must be balanced, greedy or none, found {reconfigure!r}")
+    if floor not in ("energy", "above-waiting"):
+        raise UsageError(f"floor must be energy or above-waiting, found {floor!r}")
     graph = schedule.graph
     envelope = outer_envelope(schedule)
     # Rows of one work stand in descending order of clock: one step up is one row less.
     top = max_clock_rows(profile)[graph.kind, graph.stage]
-    row = np.where(envelope, top, valley_rows(profile)[graph.kind, graph.stage])
+    valley = valley_rows(profile, above_waiting=floor == "above-waiting")
+    row = np.where(envelope, top, valley[graph.kind, graph.stage])
     while reconfigure != "none":
         path = _critical_path(schedule, profile.time_s[row])
         slow = path[(row[path] > top[path]) & ~envelope[path]]
@@ -286,59 +318,64 @@ def _critical_path(schedule: Schedule, duration_s: np.ndarray) -> np.ndarray:
         path.append(previous)
 
 
-def _max_clock_plan(schedule: Schedule, profile: EnergyProfile) -> Plan:
-    row = _max_clock(schedule, profile, None)
-    return Plan(schedule=schedule, profile=profile, method="max-clock", row=row)
+def _plan(schedule: Schedule, profile: EnergyProfile, row: np.ndarray) -> Plan:
+    return Plan(schedule=schedule, profile=profile, method="", row=row)
 
 
-def _max_clock(schedule: Schedule, profile: EnergyProfile, deadline_s: float | None) -> np.ndarray:
-    return max_clock_rows(profile)[schedule.graph.kind, schedule.graph.stage]
+def _max_clock(schedule: Schedule, profile: EnergyProfile, deadline_s: float | None = None) -> Plan:
+    table = max_clock_rows(profile)
+    return _plan(schedule, profile, table[schedule.graph.kind, schedule.graph.stage])
 
 
-def _uniform(schedule: Schedule, profile: EnergyProfile, deadline_s: float | None) -> np.ndarray:
-    return valley_rows(profile)[schedule.graph.kind, schedule.graph.stage]
+def _uniform(schedule: Schedule, profile: EnergyProfile, deadline_s: float | None) -> Plan:
+    table = valley_rows(profile)
+    return _plan(schedule, profile, table[schedule.graph.kind, schedule.graph.stage])
 
 
-def _zeus_global(
-    schedule: Schedule, profile: EnergyProfile, deadline_s: float | None
-) -> np.ndarray:
+def _envpipe(
+    schedule: Schedule, profile: EnergyProfile, deadline_s: float | None, **settings: Any
+) -> Plan:
+    return _plan(schedule, profile, envpipe_rows(schedule, profile, **settings))
+
+
+def _zeus_global(schedule: Schedule, profile: EnergyProfile, deadline_s: float | None) -> Plan:
     assert deadline_s is not None
-    best: tuple[float, np.ndarray] | None = None
+    best: Plan | None = None
     fastest_s = np.inf
     for clock in np.unique(profile.clock_mhz):
         at_clock = np.flatnonzero(profile.clock_mhz == clock)
         if len(at_clock) < len(KINDS) * profile.num_stages:
             continue  # not measured everywhere
         table = at_clock.reshape(profile.num_stages, len(KINDS)).T
-        row = table[schedule.graph.kind, schedule.graph.stage]
-        made = Plan(schedule=schedule, profile=profile, method="zeus-global", row=row)
+        made = _plan(schedule, profile, table[schedule.graph.kind, schedule.graph.stage])
         fastest_s = min(fastest_s, made.makespan_s)
         if made.makespan_s <= deadline_s * (1 + DEADLINE_TOLERANCE) and (
-            best is None or made.energy_j < best[0]
+            best is None or made.energy_j < best.energy_j
         ):
-            best = (made.energy_j, row)
+            best = made
     if best is None:
         raise UsageError(
             f"deadline_s = {deadline_s!r} cannot be met by one clock for all stages; the fastest "
             f"that is measured everywhere needs {fastest_s:.9g} s"
         )
-    return best[1]
+    return best
 
 
-def _optimal(schedule: Schedule, profile: EnergyProfile, deadline_s: float | None) -> np.ndarray:
+def _optimal(schedule: Schedule, profile: EnergyProfile, deadline_s: float | None) -> Plan:
     assert deadline_s is not None
     choices = options(schedule, profile)
     relaxed = relax(schedule, profile, deadline_s, choices)
     waiting_w = profile.blocking_power_w * schedule.num_devices
     chosen = realise(schedule.graph, choices, relaxed, deadline_s, waiting_w)
-    return choices.row[choices.of, chosen]
+    made = _plan(schedule, profile, choices.row[choices.of, chosen])
+    return replace(made, known_bound_j=relaxed.bound_j)
 
 
-_METHODS: dict[str, Callable[..., np.ndarray]] = {
+_METHODS: dict[str, Callable[..., Plan]] = {
     "max-clock": _max_clock,
     "uniform": _uniform,
     "zeus-global": _zeus_global,
-    "envpipe": envpipe_rows,
+    "envpipe": _envpipe,
     "optimal": _optimal,
 }
 _NEED_DEADLINE = ("optimal", "zeus-global")

@@ -124,15 +124,36 @@ class EnergyProfile:
         match = (self.stage == stage) & (self.kind == KINDS.index(kind))
         return np.flatnonzero(match & self.kept if kept_only else match)
 
-    def valley_clock_mhz(self, stage: int) -> float:
-        """The clock at which a stage's forward and backward together take the least energy."""
-        forward, backward = (self.rows(stage, kind) for kind in KINDS)
-        clocks, f, b = np.intersect1d(
-            self.clock_mhz[forward], self.clock_mhz[backward], return_indices=True
-        )
-        if not len(clocks):
+    def stage_table(self, stage: int) -> pd.DataFrame:
+        """One microbatch on a stage, forward and backward, by clock, the highest first.
+
+        Returns:
+            clock_mhz, time_s, energy_j, above_waiting_j (what a waiting GPU would not have drawn).
+
+        Raises:
+            UsageError: the two were measured at no common clock.
+        """
+        import pandas as pd
+
+        rows = [self.rows(stage, kind) for kind in KINDS]
+        common, *where = np.intersect1d(*(self.clock_mhz[r] for r in rows), return_indices=True)
+        if not len(common):
             raise UsageError(f"stage {stage}: forward and backward have no clock in common")
-        return float(clocks[np.argmin(self.energy_j[forward[f]] + self.energy_j[backward[b]])])
+        forward, backward = (r[w][::-1] for r, w in zip(rows, where, strict=True))
+        return pd.DataFrame(
+            {
+                "clock_mhz": common[::-1],
+                "time_s": self.time_s[forward] + self.time_s[backward],
+                "energy_j": self.energy_j[forward] + self.energy_j[backward],
+                "above_waiting_j": self.net_energy_j[forward] + self.net_energy_j[backward],
+            }
+        )
+
+    def valley_clock_mhz(self, stage: int, *, above_waiting: bool = False) -> float:
+        """The clock at which a stage takes the least energy (or the least above waiting)."""
+        table = self.stage_table(stage)
+        spent = table["above_waiting_j" if above_waiting else "energy_j"]
+        return float(table["clock_mhz"].iloc[int(spent.argmin())])
 
     def restage(
         self, stages: Sequence[int], *, scale: Sequence[float] | None = None

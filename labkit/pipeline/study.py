@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.pipeline.energy import Plan
+from labkit.pipeline.energy import Plan, build_for, plan
+from labkit.pipeline.profile import EnergyProfile
+from labkit.pipeline.schedule import Schedule
 from labkit.pipeline.timeline import longest_to
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ def compare(
         raise UsageError(f"no plan {baseline!r} to compare with; there are: {', '.join(plans)}")
     base = plans[baseline if baseline is not None else next(iter(plans))]
     rows = []
+    known_j: dict[tuple[int, float], float] = {}  # one linear program per schedule and deadline
     for name, made in plans.items():
         row = {
             "plan": name,
@@ -46,14 +50,114 @@ def compare(
             "peak_in_flight": max(made.schedule.peak_in_flight),
             "makespan_s": made.makespan_s,
             "energy_j": made.energy_j,
-            "slowdown_fraction": made.makespan_s / base.makespan_s - 1,
-            "saving_fraction": 1 - made.energy_j / base.energy_j,
+            "slowdown_fraction": _clean(made.makespan_s / base.makespan_s - 1),
+            "saving_fraction": _clean(1 - made.energy_j / base.energy_j),
         }
         if bounds:
-            row["best_saving_fraction"] = 1 - made.bound_j / base.energy_j
-            row["gap_fraction"] = made.gap
+            key = (id(made.schedule), _clean(made.horizon_s))
+            if key not in known_j:
+                known_j[key] = made.bound_j
+            bound_j = known_j[key]
+            row["best_saving_fraction"] = _clean(1 - bound_j / base.energy_j)
+            row["gap_fraction"] = _clean(made.energy_j / bound_j - 1)
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _clean(value: float) -> float:
+    """``value`` without floating-point noise, so that no change reads 0 on every machine."""
+    return round(value, 12) + 0.0
+
+
+def sweep(
+    profiles: Mapping[Any, EnergyProfile],
+    num_microbatches: Iterable[int],
+    cases: Mapping[str, Mapping[str, Any]],
+    *,
+    bounds: bool = True,
+) -> pd.DataFrame:
+    """Every case for every profile and number of microbatches, beside 1F1B at the highest clock.
+
+    Args:
+        profiles: by what the table should call them.
+        cases: for each plan's name its ``schedule``, ``method`` and, where wanted,
+            ``max_in_flight`` and settings of :func:`labkit.pipeline.plan`.
+
+    Returns:
+        :func:`compare`'s columns, the baseline as plan ``"max clock"``, preceded by profile,
+        num_stages and num_microbatches.
+    """
+    import pandas as pd
+
+    tables = []
+    sizes = list(num_microbatches)
+    for (name, profile), size in itertools.product(profiles.items(), sizes):
+        described = {"max clock": {"schedule": "1f1b", "method": "max-clock"}, **cases}
+        built: dict[tuple[str, int | None], Schedule] = {}
+        plans = {case: _case(profile, size, built, **one) for case, one in described.items()}
+        table = compare(plans, bounds=bounds)
+        keys = {"profile": name, "num_stages": profile.num_stages, "num_microbatches": size}
+        for column, value in reversed(keys.items()):
+            table.insert(0, column, [value] * len(table))
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _case(
+    profile: EnergyProfile,
+    num_microbatches: int,
+    built: dict[tuple[str, int | None], Schedule],
+    *,
+    schedule: str,
+    method: str,
+    max_in_flight: int | None = None,
+    **settings: Any,
+) -> Plan:
+    """The plan that one case describes; schedules are kept in ``built`` to be shared."""
+    key = (schedule, max_in_flight)
+    if key not in built:
+        built[key] = build_for(profile, schedule, num_microbatches, max_in_flight=max_in_flight)
+    return plan(built[key], profile, method, **settings)
+
+
+def stress(
+    plans: Mapping[str, Plan],
+    *,
+    switch_s: Iterable[float] = (),
+    jitter: Iterable[float] = (),
+    num_draws: int = 40,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Every plan under every trouble, beside the first plan under the same.
+
+    Args:
+        switch_s, jitter: see :func:`replay`; each value is one trouble.
+        num_draws: replays of each jitter, averaged; each plan meets the same random factors.
+
+    Returns:
+        Columns trouble, plan, makespan_s, energy_j, slowdown_fraction, saving_fraction.
+    """
+    import pandas as pd
+
+    troubles: dict[str, dict[str, float]] = {
+        f"{1000 * s:g} ms a clock switch": {"switch_s": s} for s in switch_s
+    }
+    troubles |= {f"{j:.1%} jitter": {"jitter": j} for j in jitter}
+    rows = []
+    for trouble, (name, made) in itertools.product(troubles, plans.items()):
+        rng = np.random.default_rng(seed)
+        draws = num_draws if "jitter" in troubles[trouble] else 1
+        runs = [replay(made, rng=rng, **troubles[trouble]) for _ in range(draws)]
+        rows.append((trouble, name, *np.mean(runs, axis=0).tolist()))
+    table = pd.DataFrame(rows, columns=["trouble", "plan", "makespan_s", "energy_j"])
+    base = table.groupby("trouble")[["makespan_s", "energy_j"]].transform("first")
+    slowdown, saving = (
+        table["makespan_s"] / base["makespan_s"] - 1,
+        1 - table["energy_j"] / base["energy_j"],
+    )
+    table["slowdown_fraction"] = slowdown.map(_clean)
+    table["saving_fraction"] = saving.map(_clean)
+    return table
 
 
 def replay(

@@ -81,6 +81,11 @@ class Timeline:
     end_s: np.ndarray
 
     @property
+    def duration_s(self) -> np.ndarray:
+        """How long each instruction takes."""
+        return self.end_s - self.start_s
+
+    @property
     def makespan_s(self) -> float:
         """From the first start to the last end."""
         return float(self.end_s.max())
@@ -92,7 +97,7 @@ class Timeline:
         For S uniform stages and M microbatches it is (S - 1) / (M + S - 1) under GPipe and 1F1B.
         """
         available = self.schedule.num_devices * self.makespan_s
-        return float(1 - (self.end_s - self.start_s).sum() / available) if available else 0.0
+        return float(1 - self.duration_s.sum() / available) if available else 0.0
 
     @property
     def peak_in_flight(self) -> tuple[int, ...]:
@@ -102,9 +107,7 @@ class Timeline:
     @cached_property
     def slack_s(self) -> np.ndarray:
         """How much longer each instruction could take, alone, without a later makespan."""
-        graph = self.schedule.graph
-        duration = self.end_s - self.start_s
-        return self.makespan_s - self.start_s - longest_from(graph, duration)
+        return self.makespan_s - self.start_s - longest_from(self.schedule.graph, self.duration_s)
 
     def frame(self) -> pd.DataFrame:
         """One row per instruction: device, stage, kind, microbatch, start_s, end_s, slack_s."""

@@ -82,7 +82,7 @@ def test_rounding_finds_the_best_plan_or_nearly(make_profile):
     clocks=st.integers(1, 6),
     power=st.floats(0, 150),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_plan_undercuts_the_bound(make_profile, seed, name, stages, microbatches, clocks, power):
     rng = np.random.default_rng(seed)
     profile = make_profile(rng, stages, clocks, blocking_power_w=power)
@@ -98,7 +98,7 @@ def test_no_plan_undercuts_the_bound(make_profile, seed, name, stages, microbatc
 
 
 @given(seed=SEED, share=st.floats(0, 1.5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_optimal_keeps_its_deadline(make_profile, seed, share):
     rng = np.random.default_rng(seed)
     profile = make_profile(rng, num_stages=3, num_clocks=5)
@@ -110,7 +110,7 @@ def test_optimal_keeps_its_deadline(make_profile, seed, share):
 
 
 @given(seed=SEED)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_bound_falls_and_is_convex_in_the_deadline(make_profile, seed):
     profile = make_profile(np.random.default_rng(seed), num_stages=3, num_clocks=5)
     schedule = build("1f1b", 3, 4)
@@ -124,7 +124,7 @@ def test_bound_falls_and_is_convex_in_the_deadline(make_profile, seed):
 
 
 @given(seed=SEED)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_energy_is_computing_plus_waiting(make_profile, seed):
     rng = np.random.default_rng(seed)
     profile = make_profile(rng, num_stages=3, num_clocks=4)
@@ -140,7 +140,7 @@ def test_energy_is_computing_plus_waiting(make_profile, seed):
 
 
 @given(seed=SEED, reconfigure=st.sampled_from(["balanced", "greedy"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_envpipe_ends_and_is_never_slower_than_the_maximum_clock(make_profile, seed, reconfigure):
     """Also where the last stage is not the heaviest, which these random stages rarely make it."""
     profile = make_profile(np.random.default_rng(seed), num_stages=4, num_clocks=6)
@@ -285,6 +285,7 @@ def test_one_clock_for_all_is_the_best_such_clock(make_profile):
         ({"method": "optimal", "deadline_s": float("nan")}, "must be finite and > 0"),
         ({"method": "optimal", "reconfigure": "greedy"}, "has no setting 'reconfigure'"),
         ({"method": "envpipe", "reconfigure": "wild"}, "balanced, greedy or none"),
+        ({"method": "envpipe", "floor": "sea"}, "energy or above-waiting"),
     ],
 )
 def test_impossible_plans_are_refused(make_profile, settings, problem):
@@ -299,6 +300,39 @@ def test_stages_must_match(make_profile):
         plan(build("1f1b", 3, 2), profile)
     with pytest.raises(UsageError, match="the schedule has 3 stages, the profile 2"):
         pipeline.lower_bound_j(build("1f1b", 3, 2), profile, 100.0)
+
+
+def test_the_optimal_plan_knows_its_bound(make_profile):
+    profile = make_profile(np.random.default_rng(2), num_stages=3, num_clocks=5)
+    made = plan(build("1f1b", 3, 4), profile, "optimal", deadline_s=3.0)
+    fresh = pipeline.lower_bound_j(made.schedule, profile, made.horizon_s)
+    assert made.bound_j == pytest.approx(fresh, rel=1e-12)
+    assert made.horizon_s == 3.0
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "envpipe"])
+def test_schedules_are_sized_for_a_profile(make_profile, name):
+    profile = make_profile(np.random.default_rng(2), num_stages=4, num_clocks=5)
+    schedule = pipeline.build_for(profile, name, 9, max_in_flight=6)
+    assert (schedule.num_stages, schedule.num_microbatches) == (4, 9)
+    assert max(schedule.peak_in_flight) <= 6
+    if name == "envpipe":
+        counts = pipeline.early_forwards(profile, 9, max_in_flight=6)
+        assert schedule.order == build(name, 4, 9, early_forwards=counts, max_in_flight=6).order
+
+
+def test_the_floor_may_count_waiting(make_profile):
+    """Above waiting, slower clocks cost less: the floor can only move down."""
+    for seed in range(5):
+        profile = make_profile(np.random.default_rng(seed), num_stages=3, num_clocks=6)
+        schedule = build("1f1b", 3, 4)
+        for floor, above in (("energy", False), ("above-waiting", True)):
+            made = plan(schedule, profile, "envpipe", reconfigure="none", floor=floor).frame()
+            inner = made[~pipeline.outer_envelope(schedule)]
+            for stage, part in inner.groupby("stage"):
+                clock = profile.valley_clock_mhz(stage, above_waiting=above)
+                assert set(part.clock_mhz) == {clock}
+        assert profile.valley_clock_mhz(0, above_waiting=True) <= profile.valley_clock_mhz(0)
 
 
 def test_only_planners_with_a_deadline_have_a_frontier(make_profile):

@@ -71,6 +71,25 @@ def test_restaging_copies_and_scales_the_work():
     np.testing.assert_allclose(table.energy_j, [18, 18, 27])
 
 
+def test_a_stages_table_adds_forward_and_backward():
+    table = load(GOOD).stage_table(0)
+    assert table.clock_mhz.tolist() == [1410, 1200, 900]
+    np.testing.assert_allclose(table.time_s, [0.15, 0.18, 0.24])
+    np.testing.assert_allclose(table.energy_j, [60, 54, 55.5])
+    np.testing.assert_allclose(table.above_waiting_j, table.energy_j - 80 * table.time_s)
+    assert load(GOOD).valley_clock_mhz(0, above_waiting=True) == 900
+
+
+def test_forward_and_backward_need_a_common_clock():
+    apart = (
+        GOOD.replace("0,backward,1410", "0,backward,1400")
+        .replace("0,backward,1200", "0,backward,1210")
+        .replace("0,backward,900", "0,backward,910")
+    )
+    with pytest.raises(UsageError, match="no clock in common"):
+        load(apart).stage_table(0)
+
+
 @pytest.mark.parametrize(
     ("stages", "scale", "problem"),
     [((0, 1), None, "no stage 1"), ((0, 0), (1.0,), "1 factors"), ((0,), (0.0,), "> 0, found 0")],

@@ -25,6 +25,43 @@ def test_plans_are_compared_with_the_first_or_a_named_one(profile):
     assert "gap_fraction" not in other.columns
 
 
+def test_a_sweep_holds_every_case_beside_the_highest_clock(profile):
+    cases = {
+        "planner": {"schedule": "1f1b", "method": "envpipe"},
+        "early": {"schedule": "envpipe", "method": "envpipe", "max_in_flight": 4},
+        "wild": {"schedule": "1f1b", "method": "envpipe", "reconfigure": "none"},
+    }
+    twice = profile.restage((0, 1, 2), scale=(2.0, 2.0, 2.0))
+    table = pipeline.sweep({"a": profile, "b": twice}, [4, 6], cases)
+    assert table.plan.tolist() == ["max clock", *cases] * 4
+    assert table.profile.tolist() == ["a"] * 8 + ["b"] * 8
+    base = table[table.plan == "max clock"]
+    assert (base.slowdown_fraction == 0).all()
+    assert (base.saving_fraction == 0).all()
+    keys = ["profile", "num_microbatches", "plan"]
+    rows = table.set_index(keys)
+    made = plan(build("1f1b", 3, 6), profile, "envpipe", reconfigure="none")
+    assert rows.loc[("a", 6, "wild"), "energy_j"] == pytest.approx(made.energy_j)
+    assert rows.loc[("a", 6, "wild"), "gap_fraction"] == pytest.approx(made.gap)
+    assert rows.loc[("a", 6, "early"), "peak_in_flight"] == 4
+    # Twice the work at the same powers takes twice the time and energy.
+    for column in ("makespan_s", "energy_j"):
+        np.testing.assert_allclose(rows.loc["b"][column], 2 * rows.loc["a"][column])
+
+
+def test_stress_compares_under_the_same_trouble(profile):
+    schedule = build("1f1b", 3, 4)
+    plans = {name: plan(schedule, profile, name) for name in ("max-clock", "envpipe")}
+    table = pipeline.stress(plans, switch_s=[0.0, 0.1], jitter=[0.05], num_draws=5, seed=1)
+    rows = table.set_index(["trouble", "plan"])
+    assert (rows.xs("max-clock", level="plan").slowdown_fraction == 0).all()
+    calm = rows.loc[("0 ms a clock switch", "envpipe")]
+    assert calm.energy_j == pytest.approx(plans["envpipe"].energy_j)
+    assert rows.loc[("100 ms a clock switch", "envpipe"), "slowdown_fraction"] > 0
+    again = pipeline.stress(plans, switch_s=[0.0, 0.1], jitter=[0.05], num_draws=5, seed=1)
+    assert table.equals(again)
+
+
 def test_a_baseline_must_be_there(profile):
     plans = {"a": plan(build("1f1b", 3, 4), profile, "max-clock")}
     with pytest.raises(UsageError, match="no plan 'b' to compare with; there are: a"):
