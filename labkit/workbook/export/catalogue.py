@@ -111,7 +111,8 @@ def _item(
     has_notebook: bool,
     problems: list[str],
 ) -> Item:
-    claims, executed = _claims(root, paper.key, has_notebook, problems)
+    source = origin.find(root, paper.key, library={}) if has_notebook else None
+    claims = _claims(root, paper.key, source, problems)
     lines = _glance(root, paper.key, has_notebook, problems)
     markup = Markup(root, lambda _: None)
     item = Item(
@@ -129,7 +130,7 @@ def _item(
         results=markup.line(lines.rows["results"]) if lines else "",
         marks=lines.marks if lines else "",
         has_page=has_notebook,
-        executed=executed,
+        executed=source is not None and source.record is not None,
         claims=[ledger.row(claim) for claim in claims],
         counts=ledger.counts(claims),
         standin=ledger.standin_warning(claims),
@@ -149,22 +150,17 @@ def _glance(root: Path, key: str, has_notebook: bool, problems: list[str]) -> gl
 
 
 def _claims(
-    root: Path, key: str, has_notebook: bool, problems: list[str]
-) -> tuple[list[dict[str, Any]], bool]:
-    """The claims of a paper with their verdicts, and whether ``labkit run`` gave them.
-
-    A claim that was not shown, or whose notebook was never run, counts as not attempted.
-    """
+    root: Path, key: str, source: origin.Origin | None, problems: list[str]
+) -> list[dict[str, Any]]:
+    """The claims of a paper with their verdicts; one that no run showed is not attempted."""
     try:
-        source = origin.find(root, key) if has_notebook else None
         known = claims_file.load(root, key) if claims_file.path_of(root, key).is_file() else []
         shown = claims_file.from_notebook(source.read()) if source else []
     except LabkitError as error:
         problems.append(str(error))
-        return [], False
+        return []
     by_id = {record["id"]: record for record in shown if record["paper"] == key}
-    records = [
+    return [
         by_id.get(claim.id) or claims_file.record_of(key, claim, None, "not attempted")
         for claim in known
     ]
-    return records, source is not None and source.record is not None

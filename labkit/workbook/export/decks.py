@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import files
-from labkit.workbook import bibliography, notebooks
 from labkit.workbook.export import blocks, origin, pages
 from labkit.workbook.export.markup import Markup
 
@@ -23,7 +22,7 @@ class Written:
 
 
 def default_path(root: Path, source: origin.Origin) -> Path:
-    name = source.key if not source.parameters else f"{source.key}--{source.record.slug}"  # type: ignore[union-attr]
+    name = f"{source.key}--{source.slug}" if source.slug else source.key
     return root / "results" / "slides" / f"{name}.html"
 
 
@@ -45,26 +44,24 @@ def write_slides(
     """
     source = origin.find(root, key, parameters)
     path = out or default_path(root, source)
-    html, problems, count = deck(root, source)
+    html, problems, count = deck(source)
     files.write_atomically(path, html)
     return Written(path=path, shows=source.words, problems=problems, num_slides=count)
 
 
-def deck(root: Path, source: origin.Origin) -> tuple[str, list[str], int]:
+def deck(source: origin.Origin) -> tuple[str, list[str], int]:
     """The deck's HTML, what was wrong with its cells, and how many slides it has."""
     notebook = source.read()
-    markup = Markup(notebooks.path_of(root, source.key).parent, lambda _: None, brief=True)
+    markup = Markup(source.committed.parent, lambda _: None, brief=True)
     notebook.cells = [cell for cell in notebook.cells if blocks.slide_type(cell) != "skip"]
     columns = blocks.slides(blocks.from_notebook(notebook, markup))
     slides = [slide for column in columns for slide in column]
-    entry = bibliography.load(root).get(source.key)
-    title = entry.title if entry else source.key
-    parts = [f"{title} — {entry.cite()}" if entry else source.key, source.parameters]
+    parts = [source.title, source.entry.cite() if source.entry else "", source.parameters]
     shown = "".join(block.html for slide in slides for block in slide.blocks)
     has_notes = any(slide.notes for slide in slides)
     html = pages.render(
         "slides.html.j2",
-        title=f"{title} · slides",
+        title=f"{source.title} · slides",
         footer=" · ".join(part for part in parts if part),
         columns=columns,
         policy=pages.policy(shown, frames_itself=has_notes),

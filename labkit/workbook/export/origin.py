@@ -9,29 +9,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import UsageError
-from labkit.workbook import notebooks, results
+from labkit.workbook import bibliography, notebooks, results
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
+    from labkit.workbook.bibliography import Entry
+
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """A notebook to show and the run it comes from (``record`` is None for the committed one)."""
+    """A notebook to show: ``path`` is ``committed`` itself, or of the run ``record``."""
 
     key: str
     path: Path
+    committed: Path
+    entry: Entry | None
     record: results.RunRecord | None
 
     def read(self) -> NotebookNode:
         return notebooks.read(self.path)
 
     @property
-    def parameters(self) -> str:
-        """The parameters that differ from the notebook's own, as ``name=value, …``."""
+    def title(self) -> str:
+        return self.entry.title if self.entry else self.key
+
+    @property
+    def link(self) -> str:
+        return self.entry.link if self.entry else ""
+
+    @property
+    def slug(self) -> str:
+        """The parameters that differ from the notebook's own, as its results folder says them."""
         if self.record is None or self.record.slug == results.DEFAULT:
             return ""
-        return ", ".join(self.record.slug.split(","))
+        return self.record.slug
+
+    @property
+    def parameters(self) -> str:
+        """The same, for people."""
+        return ", ".join(self.slug.split(","))
 
     @property
     def words(self) -> str:
@@ -42,34 +59,48 @@ class Origin:
         return f"executed by labkit run{with_parameters}"
 
 
-def find(root: Path, key: str, parameters: Mapping[str, str] | None = None) -> Origin:
+def find(
+    root: Path,
+    key: str,
+    parameters: Mapping[str, str] | None = None,
+    library: Mapping[str, Entry] | None = None,
+) -> Origin:
     """The notebook of paper ``key``, run with ``parameters`` (texts, as typed) where given.
+
+    ``library`` is the bibliography, read here where it is not at hand.
 
     Raises:
         UsageError: there is no such notebook, or no result with exactly these parameters.
     """
-    path = notebooks.path_of(root, key)
-    records = [record for record in results.records(root) if record.key == key]
-    if parameters:
-        return _with_parameters(key, path, records, parameters)
-    for record in records:
-        if record.slug == results.DEFAULT:
-            return Origin(key=key, path=record.notebook, record=record)
-    return Origin(key=key, path=path, record=None)
+    committed = notebooks.path_of(root, key)
+    record = (
+        _run_with(root, key, committed, parameters)
+        if parameters
+        else results.read(results.folder_of(root, key, results.DEFAULT))
+    )
+    library = bibliography.load(root) if library is None else library
+    return Origin(
+        key=key,
+        path=record.notebook if record else committed,
+        committed=committed,
+        entry=library.get(key),
+        record=record,
+    )
 
 
-def _with_parameters(
-    key: str, path: Path, records: list[results.RunRecord], wanted: Mapping[str, str]
-) -> Origin:
-    defaults = notebooks.parameters(notebooks.read(path))
+def _run_with(
+    root: Path, key: str, committed: Path, wanted: Mapping[str, str]
+) -> results.RunRecord:
+    defaults = notebooks.parameters(notebooks.read(committed))
     for name in wanted:
         if name not in defaults:
             known = ", ".join(defaults) or "none"
             raise UsageError(f"{key} has no parameter {name!r}; there are: {known}")
     target = {name: wanted.get(name, _text(p.default)) for name, p in defaults.items()}
+    records = [record for record in results.records(root) if record.key == key]
     for record in records:
         if all(text in _spellings(record.parameters.get(name)) for name, text in target.items()):
-            return Origin(key=key, path=record.notebook, record=record)
+            return record
     options = " ".join(f"-p {name}={text}" for name, text in wanted.items())
     there = ", ".join(record.slug for record in records) or "none yet"
     raise UsageError(

@@ -111,6 +111,7 @@ def code_style(*, dark: bool = True) -> str:
     return f"{light}\n@media screen and (prefers-color-scheme: dark) {{\n{night}\n}}"
 
 
+@functools.cache
 def fingerprint() -> str:
     """Changes when a page would come out differently from the same notebook: code or libraries."""
     digest = hashlib.sha256(__version__.encode())

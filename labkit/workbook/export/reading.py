@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Collection
 
-from labkit.workbook import bibliography, notebooks
 from labkit.workbook.claims import from_notebook
 from labkit.workbook.export import blocks, ledger, origin, pages
 from labkit.workbook.export.markup import Markup
@@ -13,24 +12,23 @@ from labkit.workbook.export.markup import Markup
 _HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.DOTALL)
 
 
-def page(root: Path, source: origin.Origin) -> tuple[str, list[str]]:
-    """The page's HTML (for ``site/papers/``), and what was wrong with the notebook's cells."""
+def page(source: origin.Origin, known: Collection[str]) -> tuple[str, list[str]]:
+    """The page's HTML (for ``site/papers/``), and what was wrong with the notebook's cells.
+
+    ``known`` are the papers that have a page: links between notebooks lead there.
+    """
     notebook = source.read()
-    known = notebooks.paths(root)
-    markup = Markup(known[source.key].parent, lambda key: f"{key}.html" if key in known else None)
+    markup = Markup(source.committed.parent, lambda key: f"{key}.html" if key in known else None)
     content = blocks.from_notebook(notebook, markup)
     claims = from_notebook(notebook)
-    entry = bibliography.load(root).get(source.key)
     body = "".join(block.html for block in content)
     html = pages.render(
         "page.html.j2",
-        key=source.key,
-        title=entry.title if entry else source.key,
-        link=entry.link if entry else "",
+        source=source,
+        title=source.title,
         policy=pages.policy(body, own_files=True),
         contents=_contents(body),
         counts=ledger.counts(claims),
-        origin=source.words,
         standin=ledger.standin_warning(claims),
         blocks=content,
         has_plots='<figure class="plot"' in body,

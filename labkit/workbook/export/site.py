@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labkit import files
 from labkit.errors import LabkitError
 from labkit.workbook import bibliography, notebooks, queue
 from labkit.workbook.export import catalogue, decks, origin, pages, reading
+
+if TYPE_CHECKING:
+    from labkit.workbook.bibliography import Entry
 
 STATE = ".made-from.json"
 
@@ -45,9 +48,9 @@ def write_site(root: Path) -> Report:
     inputs = _fingerprint_of_all(root)
     if site.is_whole(inputs):
         return site.report
-    known = notebooks.paths(root)
+    library, known = bibliography.load(root), notebooks.paths(root)
     for key in known:
-        _write_paper(root, key, site)
+        _write_paper(root, key, site, library, list(known))
     everything = catalogue.load(root)
     site.report.problems += everything.problems
     site.put("assets/plotly.min.js", pages.package_file("plotly", "package_data/plotly.min.js"))
@@ -71,13 +74,14 @@ def _put_scoreboard(root: Path, everything: catalogue.Catalogue) -> Path:
     return path
 
 
-def _write_paper(root: Path, key: str, site: _Site) -> None:
-    page, deck = f"papers/{key}.html", f"slides/{key}.html"
+def _write_paper(
+    root: Path, key: str, site: _Site, library: Mapping[str, Entry], known: list[str]
+) -> None:
     try:
-        source = origin.find(root, key)
-        made_from = _fingerprint_of_paper(root, source)
-        site.make(page, made_from, lambda: reading.page(root, source))
-        site.make(deck, made_from, lambda: decks.deck(root, source)[:2])
+        source = origin.find(root, key, library=library)
+        made_from = _fingerprint_of_paper(source, known)
+        site.make(f"papers/{key}.html", made_from, lambda: reading.page(source, known))
+        site.make(f"slides/{key}.html", made_from, lambda: decks.deck(source)[:2])
     except LabkitError as error:
         site.report.problems.append(str(error))
 
@@ -191,18 +195,17 @@ def _inputs(root: Path) -> Iterable[Path]:
             yield path
 
 
-def _fingerprint_of_paper(root: Path, source: origin.Origin) -> str:
-    """What a paper's page and deck are made from: its notebook, its entry, who else has a page."""
-    entry = bibliography.load(root).get(source.key)
-    beside = notebooks.path_of(root, source.key).parent
+def _fingerprint_of_paper(source: origin.Origin, known: list[str]) -> str:
+    """What a paper's page and deck are made from: notebook, images, entry, who has a page."""
+    beside = source.committed.parent
     images = sorted(p for p in beside.rglob("*") if p.is_file() and p.suffix != ".ipynb")
     return _digest(
         [
             pages.fingerprint().encode(),
             source.words.encode(),
             source.path.read_bytes(),
-            repr(entry).encode(),
-            ",".join(notebooks.paths(root)).encode(),
+            repr(source.entry).encode(),
+            ",".join(known).encode(),
             *(path.read_bytes() for path in images),
         ]
     )

@@ -1,0 +1,342 @@
+"""What a person sees: decks and pages in a real browser with the network off.
+
+A page can pass every check of its text and still be blank, so these tests look at pixels.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.workbook.export import write_site
+from tests.export import synthetic
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+CHROMIUM = os.environ.get("LABKIT_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no Chromium found (set LABKIT_CHROMIUM to one): pixels unseen"
+    ),
+]
+
+SLIDE = ".reveal section.present:not(.stack)"
+BLUE, GREEN_CHIP, GREY_BAR = (0, 114, 178), (217, 242, 226), (213, 216, 220)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(
+            executable_path=CHROMIUM,
+            args=[
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-background-networking",
+                "--host-resolver-rules=MAP * ~NOTFOUND",
+            ],
+        )
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = synthetic.make(tmp_path_factory.mktemp("browser") / "workbook")
+    write_site(root)
+    return root / "results" / "site"
+
+
+@pytest.fixture
+def visit(browser: Any, site: Path) -> Iterator[Any]:
+    """Opens a page of the site; afterwards, nothing must have been asked of the network."""
+    complaints: list[str] = []
+    contexts = []
+
+    def go(name: str, width: int = 1280, height: int = 720, **options: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda r: _note(complaints, r.url))
+        page.on("pageerror", lambda error: complaints.append(f"script error: {error}"))
+        page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
+        page.goto((site / name.partition("#")[0].partition("?")[0]).as_uri() + _tail(name))
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def _note(complaints: list[str], address: str) -> None:
+    if not address.startswith(("file:", "data:", "blob:", "about:")):
+        complaints.append(f"asked for {address}")
+
+
+def _tail(name: str) -> str:
+    cut = min((name.find(mark) for mark in "?#" if mark in name), default=len(name))
+    return name[cut:]
+
+
+def slide(visit: Any, heading: str, **options: Any) -> Any:
+    """The deck at the slide with ``heading``."""
+    page = visit("slides/alpha.html", **options)
+    page.wait_for_function("window.Reveal && Reveal.isReady()")
+    page.evaluate(
+        """heading => {
+            const wanted = Reveal.getSlides().find((s) =>
+                s.querySelector("h1, h2, h3").textContent.startsWith(heading));
+            const { h, v } = Reveal.getIndices(wanted);
+            Reveal.slide(h, v);
+        }""",
+        heading,
+    )
+    page.wait_for_timeout(300)
+    return page
+
+
+def near(browser: Any, png: bytes, colour: tuple[int, int, int]) -> int:
+    """How many pixels of a picture are within 12 of ``colour`` in every channel."""
+    return _count(browser, png, list(colour), 12)
+
+
+def ink(browser: Any, png: bytes) -> float:
+    """The share of a picture's pixels that are clearly not white."""
+    white = _count(browser, png, [255, 255, 255], 60)
+    return 1 - white / _count(browser, png, [128, 128, 128], 255)
+
+
+def _count(browser: Any, png: bytes, colour: list[int], within: int) -> int:
+    """Pixels are decoded by the browser itself, on a page of its own."""
+    page = browser.new_page()
+    try:
+        return page.evaluate(
+            """async ([source, colour, within]) => {
+                const image = new Image();
+                image.src = "data:image/png;base64," + source;
+                await image.decode();
+                const canvas = new OffscreenCanvas(image.width, image.height).getContext("2d");
+                canvas.drawImage(image, 0, 0);
+                const { data } = canvas.getImageData(0, 0, image.width, image.height);
+                let count = 0;
+                for (let i = 0; i < data.length; i += 4) {
+                    count += colour.every((c, k) => Math.abs(data[i + k] - c) <= within);
+                }
+                return count;
+            }""",
+            [base64.b64encode(png).decode(), colour, within],
+        )
+    finally:
+        page.close()
+
+
+def shot(page: Any, selector: str) -> bytes:
+    return page.locator(selector).first.screenshot()
+
+
+# ---------------------------------------------------------------- slides
+
+
+def test_no_slide_is_blank_and_none_overflows(browser: Any, visit: Any) -> None:
+    page = visit("slides/alpha.html")
+    page.wait_for_function("window.Reveal && Reveal.isReady()")
+    assert page.evaluate("Reveal.getTotalSlides()") == 10
+    for number in range(1, 11):
+        page.wait_for_timeout(150)
+        picture = page.screenshot(clip={"x": 0, "y": 0, "width": 1280, "height": 670})
+        assert ink(browser, picture) > 0.004, f"slide {number} is blank"
+        sheet = page.locator(f"{SLIDE} > .sheet")
+        assert "scrolls" not in (sheet.get_attribute("class") or ""), f"slide {number}"
+        too_wide = sheet.locator(".table, .formula").evaluate_all(
+            "parts => parts.map(part => part.scrollWidth - part.clientWidth)"
+        )
+        assert max(too_wide, default=0) <= 1, f"slide {number}"
+        page.keyboard.press("ArrowRight")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (1920, 1080), (1024, 600)])
+def test_a_plot_is_drawn_in_its_colours(browser: Any, visit: Any, width: int, height: int) -> None:
+    page = slide(visit, "Figure 3", width=width, height=height)
+    figure = shot(page, f"{SLIDE} .plot")
+    assert near(browser, figure, BLUE) > 0.5 * width, "the line is as long as the plot"
+    box = page.locator(f"{SLIDE} .plot").first.bounding_box()
+    assert box["width"] > 0.85 * width
+    assert box["height"] > 0.4 * height
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (1920, 1080)])
+def test_dragging_the_slider_moves_the_figure(
+    browser: Any, visit: Any, width: int, height: int
+) -> None:
+    page = slide(visit, "Explore", width=width, height=height)
+    before = shot(page, f"{SLIDE} .plot")
+    grip = page.locator(f"{SLIDE} .slider-grip-rect").bounding_box()
+    rail = page.locator(f"{SLIDE} .slider-rail-touch-rect").bounding_box()
+    page.mouse.move(grip["x"] + grip["width"] / 2, grip["y"] + grip["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(rail["x"] + rail["width"] * 0.99, grip["y"] + 2, steps=8)
+    page.mouse.up()
+    page.wait_for_timeout(500)
+    after = shot(page, f"{SLIDE} .plot")
+    assert "16 stages" in page.locator(f"{SLIDE} .plot").first.inner_text()
+    taller = near(browser, after, GREY_BAR) / near(browser, before, GREY_BAR)
+    shares = [sum((s - 1) / (m + s - 1) for m in (4, 8, 16, 32)) for s in (2, 16)]
+    assert taller > 0.7 * shares[1] / shares[0]
+
+
+def test_formulas_are_typeset(browser: Any, visit: Any) -> None:
+    page = slide(visit, "Insight")
+    boxes = page.locator(f"{SLIDE} math").evaluate_all(
+        "all => all.map(m => { const r = m.getBoundingClientRect(); return [r.width, r.height]; })"
+    )
+    assert len(boxes) == 6
+    assert all(width > 5 and height > 8 for width, height in boxes)
+    fraction = page.locator(f"{SLIDE} mfrac").first.bounding_box()
+    letter = page.locator(f"{SLIDE} math mi").first.bounding_box()
+    assert fraction["height"] > 1.6 * letter["height"], "a fraction stands on two levels"
+    assert ink(browser, shot(page, f"{SLIDE} .formula")) > 0.005
+    assert "$" not in page.locator(f"{SLIDE} p").first.inner_text()
+
+
+def test_the_claims_table_is_on_the_screen(browser: Any, visit: Any) -> None:
+    page = slide(visit, "Claims")
+    table = page.locator(f"{SLIDE} table.claims")
+    box = table.bounding_box()
+    assert box["y"] + box["height"] < 690
+    assert near(browser, table.screenshot(), GREEN_CHIP) > 1000
+
+
+def test_an_answer_unfolds(visit: Any) -> None:
+    page = slide(visit, "Discussion")
+    answer = page.locator(SLIDE).get_by_text("It holds the loss head")
+    assert not answer.is_visible()
+    page.locator(f"{SLIDE} summary").first.click()
+    assert answer.is_visible()
+    page.keyboard.press(" ")
+    assert page.evaluate("Reveal.getCurrentSlide().textContent").strip().startswith("Discussion")
+
+
+def test_code_unfolds_beside_its_figure(visit: Any) -> None:
+    page = slide(visit, "Figure 3")
+    before = page.locator(f"{SLIDE} .plot").bounding_box()
+    page.locator(f"{SLIDE} details.code summary").first.click()
+    page.wait_for_timeout(300)
+    assert page.locator(f"{SLIDE} details.code pre").is_visible()
+    drawn = page.locator(f"{SLIDE} .plot svg.main-svg").first.bounding_box()
+    assert drawn["height"] < before["height"], "the figure makes room"
+
+
+def test_the_speaker_sees_the_notes(visit: Any) -> None:
+    page = slide(visit, "Symbols")
+    with page.expect_popup() as popup:
+        page.keyboard.press("s")
+    popup.value.get_by_text("energy is measured at the board").wait_for(timeout=30_000)
+
+
+def test_the_deck_prints_a_page_for_each_slide(visit: Any) -> None:
+    page = visit("slides/alpha.html?print-pdf")
+    page.wait_for_function("window.Reveal && Reveal.isReady()")
+    page.wait_for_function("document.querySelectorAll('.plot svg.main-svg').length >= 3")
+    pdf = page.pdf(prefer_css_page_size=True, print_background=True)
+    assert pdf.count(b"/Type /Page\n") == 10
+
+
+# ---------------------------------------------------------------- pages
+
+
+def test_figures_of_a_page_are_drawn_as_they_come_near(browser: Any, visit: Any) -> None:
+    page = visit("papers/alpha.html")
+    figures = page.locator("article .plot")
+    for number in range(figures.count()):
+        figure = figures.nth(number)
+        figure.scroll_into_view_if_needed()
+        figure.locator("svg.main-svg").first.wait_for(timeout=5_000)
+        page.wait_for_timeout(200)
+        assert ink(browser, figure.screenshot()) > 0.01
+
+
+def test_all_code_unfolds_at_once(visit: Any) -> None:
+    page = visit("papers/alpha.html")
+    code = page.get_by_text("open_paper").first
+    assert not code.is_visible()
+    page.get_by_role("button", name="Show all code").click()
+    assert code.is_visible()
+
+
+def test_the_index_lists_filters_and_groups(visit: Any) -> None:
+    page = visit("index.html")
+    papers = page.locator("#papers li[data-key]")
+    assert papers.count() == 4
+    page.get_by_label("Search papers").fill("hopper frontier")
+    assert [li.get_attribute("data-key") for li in papers.all()] == ["beta"]
+    assert page.get_by_role("status").inner_text() == "1 of 4 papers"
+    page.get_by_label("Search papers").fill("")
+    page.locator("select[name=tag]").select_option("memory")
+    assert [li.get_attribute("data-key") for li in papers.all()] == ["gamma", "delta"]
+    page.locator("select[name=tag]").select_option("")
+    page.locator("select[name=group]").select_option("tag")
+    headings = page.locator("#papers h2").all_inner_texts()
+    assert [h.split() for h in headings] == [["energy", "2"], ["memory", "2"], ["pipeline", "1"]]
+
+
+def test_the_scoreboard_narrows_to_a_verdict(visit: Any) -> None:
+    page = visit("scoreboard.html")
+    page.locator("select[name=verdict]").select_option("differs")
+    visible = page.locator("tr.claim:visible")
+    assert visible.count() == 1
+    assert "Iteration time" in visible.first.inner_text()
+    page.get_by_label("Search claims").fill("nothing says this")
+    assert page.locator("tbody:has(tr.paper):visible").count() == 0
+
+
+@pytest.mark.parametrize("name", ["index.html", "scoreboard.html", "papers/alpha.html"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_a_phone_and_keep_their_contrast(visit: Any, name: str, scheme: str) -> None:
+    page = visit(name, width=390, height=800, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    weakest = page.evaluate(CONTRAST)
+    assert weakest["ratio"] >= 4.5, weakest
+
+
+# The lowest contrast of any text with the colour behind it, by WCAG 2's formula.
+CONTRAST = """() => {
+  const parse = (text) => {
+    const context = Object.assign(document.createElement("canvas"), { width: 1, height: 1 })
+      .getContext("2d");
+    context.fillStyle = text;
+    context.fillRect(0, 0, 1, 1);
+    return [...context.getImageData(0, 0, 1, 1).data];
+  };
+  const level = ([r, g, b]) => [r, g, b]
+    .map((c) => c / 255)
+    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, k) => sum + c * [0.2126, 0.7152, 0.0722][k], 0);
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = parse(getComputedStyle(at).backgroundColor);
+      if (colour[3] > 250) return colour;
+    }
+    return [255, 255, 255, 255];
+  };
+  let weakest = { ratio: 99 };
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !element.checkVisibility() || element.closest("svg, .highlight, select")) continue;
+    const pair = [level(parse(getComputedStyle(element).color)), level(behind(element))];
+    const ratio = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+    if (ratio < weakest.ratio) {
+      weakest = { ratio, text: element.textContent.slice(0, 60), of: element.className };
+    }
+  }
+  return weakest;
+}"""

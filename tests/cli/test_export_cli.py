@@ -1,0 +1,120 @@
+"""``labkit slides`` and ``labkit site`` as typed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from labkit.cli import export
+from labkit.errors import LabkitError, UsageError
+from tests.export import synthetic
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = synthetic.make(tmp_path / "workbook")
+    monkeypatch.setenv("LABKIT_ROOT", str(made))
+    return made
+
+
+def labkit(*arguments: str) -> Result:
+    app = typer.Typer()
+    export.register(app)
+    return CliRunner().invoke(app, arguments)
+
+
+def test_slides_says_where_the_file_is_what_it_shows_and_how_large(root: Path) -> None:
+    done = labkit("slides", "alpha")
+    assert done.exit_code == 0
+    path = root / "results" / "slides" / "alpha.html"
+    assert path.is_file()
+    assert str(path) in done.output.replace("\n", "")
+    assert "10 slides of alpha (outputs as committed)" in done.output
+
+
+def test_slides_go_where_they_are_told(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new folder" / "talk.html"
+    assert labkit("slides", "alpha", "-o", str(out)).exit_code == 0
+    assert out.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert not (root / "results").exists()
+
+
+def test_slides_of_a_run_with_parameters(root: Path) -> None:
+    synthetic.run(root, num_stages=8, eta=0.25)
+    done = labkit("slides", "alpha", "-p", "eta=0.25", "--parameter", "num_stages = 8")
+    assert done.exit_code == 0, done.output
+    assert (root / "results" / "slides" / "alpha--eta=0.25,num_stages=8.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["slides", "nobody"], "nobody"),
+        (["slides", "alpha", "-p", "eta"], "NAME=VALUE"),
+        (["slides", "alpha", "-p", "=3"], "NAME=VALUE"),
+        (["slides", "alpha", "-p", "etta=1"], "there are: num_stages, eta"),
+        (["slides", "alpha", "-p", "eta=1"], "labkit run alpha -p eta=1"),
+    ],
+)
+def test_wrong_use_raises_what_main_prints(root: Path, arguments: list[str], message: str) -> None:
+    done = labkit(*arguments)
+    assert isinstance(done.exception, UsageError)
+    assert message in str(done.exception)
+    assert not (root / "results").exists()
+
+
+def test_site_writes_then_is_up_to_date(root: Path) -> None:
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if not cell.id.startswith("hostile")]
+    nbformat.write(notebook, path)
+    first, second = labkit("site"), labkit("site")
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert "5 written" in first.output
+    assert "up to date" in second.output
+    assert (root / "results" / "site" / "index.html").is_file()
+
+
+def test_what_cannot_be_shown_is_listed_and_fails(root: Path) -> None:
+    done = labkit("site")
+    assert done.exit_code == 1
+    assert "cell 'hostile" in done.output
+    assert (root / "results" / "site" / "papers" / "alpha.html").is_file()
+
+
+def test_a_malformed_queue_is_one_clear_error(root: Path) -> None:
+    (root / "reading_queue.yaml").write_text("papers: {}\n")
+    done = labkit("site")
+    assert isinstance(done.exception, LabkitError)
+    assert "reading_queue.yaml" in str(done.exception)
+
+
+def test_help_shows_examples_and_keys() -> None:
+    text = labkit("slides", "--help").output
+    assert "labkit slides envpipe" in text
+    assert "print-pdf" in text
+    assert "index.html" in labkit("site", "--help").output
+
+
+def test_registering_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, typer; from labkit.cli import export; export.register(typer.Typer());"
+        "heavy = {'plotly', 'pandas', 'numpy', 'nbconvert', 'jinja2', 'nbformat'};"
+        "print(*heavy & set(sys.modules))"
+    )
+    lines = [
+        "import sys, types",
+        "package = types.ModuleType('labkit.cli'); import labkit",
+        "package.__path__ = [labkit.__path__[0] + '/cli']; sys.modules['labkit.cli'] = package",
+        code,
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []

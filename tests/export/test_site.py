@@ -1,0 +1,313 @@
+"""The site: every paper listed, nothing fetched, nothing rewritten without a reason."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from labkit.errors import BadFile
+from labkit.workbook.export import write_scoreboard, write_site
+from tests.export import offline, synthetic
+
+FILES = {
+    "index.html",
+    "scoreboard.html",
+    "papers/alpha.html",
+    "slides/alpha.html",
+    "assets/plotly.min.js",
+}
+
+
+def html(root: Path, name: str) -> str:
+    return (root / "results" / "site" / name).read_text(encoding="utf-8")
+
+
+def stamps(root: Path) -> dict[str, int]:
+    folder = root / "results"
+    return {
+        p.relative_to(folder).as_posix(): p.stat().st_mtime_ns
+        for p in folder.rglob("*")
+        if p.is_file()
+    }
+
+
+def edit(root: Path, find: str, replacement: str) -> None:
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace(find, replacement)
+    nbformat.write(notebook, path)
+
+
+@pytest.fixture(scope="module")
+def built(made: Path) -> Path:
+    write_site(made)
+    return made
+
+
+def test_the_first_build_writes_everything(root: Path) -> None:
+    report = write_site(root)
+    assert set(report.written) == FILES
+    assert report.index == root / "results" / "site" / "index.html"
+
+
+@pytest.mark.parametrize("name", sorted(FILES - {"assets/plotly.min.js"}))
+def test_pages_fetch_nothing_from_elsewhere(built: Path, name: str) -> None:
+    page = html(built, name)
+    expected = ["../assets/plotly.min.js"] if name == "papers/alpha.html" else []
+    assert offline.resources(page) == expected
+    assert offline.policy(page).startswith("default-src 'none'")
+    assert "http" not in offline.policy(page)
+
+
+@pytest.mark.parametrize("name", sorted(FILES - {"assets/plotly.min.js"}))
+def test_links_within_the_site_lead_somewhere(built: Path, name: str) -> None:
+    here = built / "results" / "site" / name
+    for link in offline.parse(here.read_text()).find_all("a", href=True):
+        target, _, fragment = str(link["href"]).partition("#")
+        if target.startswith("https://"):
+            continue
+        path = (here.parent / target).resolve() if target else here
+        assert path.is_file(), link
+        if fragment:
+            assert offline.parse(path.read_text()).find(id=fragment) is not None, link
+
+
+def test_the_index_lists_every_paper_of_the_queue_by_status(built: Path) -> None:
+    soup = offline.parse(html(built, "index.html"))
+    groups = {
+        section.h2.get_text(" ", strip=True): [
+            li["data-key"] for li in section.select("li[data-key]")
+        ]
+        for section in soup.select("section.group")
+    }
+    assert groups == {
+        "Reviewed 1": ["alpha"],
+        "Being read 1": ["beta"],
+        "To read 1": ["gamma"],
+        "Dropped 1": ["delta"],
+    }
+
+
+def test_the_index_says_what_a_paper_is_about_and_what_we_found(built: Path) -> None:
+    alpha = offline.parse(html(built, "index.html")).select_one('li[data-key="alpha"]')
+    text = alpha.get_text(" ", strip=True)
+    assert "Idle time is bought already" in text
+    assert "25.2 % less energy" in text
+    assert "Lovelace, ES 2020" in text
+    assert "Ada, 2026-03-14" in text
+    chips = [chip.get_text(" ", strip=True) for chip in alpha.select(".verdict")]
+    assert chips == ["✔ 2 reproduced", "✘ 1 differs", "○ 1 not attempted"]
+    links = {a.get_text(): a["href"] for a in alpha.select(".links a")}
+    assert links == {
+        "Notebook": "papers/alpha.html",
+        "Slides": "slides/alpha.html",
+        "Claims": "scoreboard.html#alpha",
+        "Paper": "https://example.org/alpha",
+    }
+
+
+def test_what_people_typed_is_escaped(built: Path) -> None:
+    gamma = offline.parse(html(built, "index.html")).select_one('li[data-key="gamma"]')
+    assert '<b>bold</b> claims & a "quoted" reason' in gamma.get_text()
+    assert gamma.find("b") is None
+
+
+def test_a_committed_notebook_is_said_not_to_have_run_here(root: Path) -> None:
+    write_site(root)
+    assert "not run here yet" in html(root, "index.html")
+    synthetic.run(root)
+    write_site(root)
+    assert "not run here yet" not in html(root, "index.html")
+
+
+def test_the_scoreboard_has_every_claim_with_both_values(built: Path) -> None:
+    rows = offline.parse(html(built, "scoreboard.html")).select("tbody#alpha tr.claim")
+    cells = [[td.get_text(" ", strip=True) for td in row.find_all("td")] for row in rows]
+    assert cells == [
+        ["Energy saving with four stages", "0.252", "0.249", "0.9881", "✔ reproduced",
+         "§6.2, Fig. 10"],
+        ["Iteration time grows by less than this", "0.01 (unverified)", "0.013", "1.3",
+         "✘ differs", "§6.2"],
+        ["Which plan needs the least energy, least first", "ours, uniform, max",
+         "ours, uniform, max", "–", "✔ reproduced", "Table 2"],
+        ["Peak memory of the largest stage", "31.4 GB", "–", "–", "○ not attempted", "Table 1"],
+    ]  # fmt: skip
+
+
+def test_the_standalone_scoreboard_says_the_same_and_leads_into_the_site(root: Path) -> None:
+    write_site(root)
+    path = write_scoreboard(root)
+    assert path == root / "results" / "scoreboard.html"
+    soup = offline.parse(path.read_text())
+    inner = offline.parse(html(root, "scoreboard.html"))
+    assert soup.select_one("table.board").get_text() == inner.select_one("table.board").get_text()
+    for link in soup.select("header a[href], tr.paper a[href]"):
+        if not str(link["href"]).startswith("#"):
+            assert (path.parent / str(link["href"])).is_file()
+
+
+def test_claims_nobody_ran_count_as_not_attempted(root: Path) -> None:
+    (root / "data" / "papers" / "beta").mkdir(parents=True)
+    (root / "data" / "papers" / "beta" / "claims.yaml").write_text(synthetic.CLAIMS)
+    write_site(root)
+    soup = offline.parse(html(root, "scoreboard.html"))
+    rows = soup.select("tbody#beta tr.claim")
+    assert [row["data-verdict"] for row in rows] == ["not attempted"] * 4
+    assert "4 claims, not run yet" in html(root, "index.html")
+
+
+def test_standin_data_raise_a_banner_everywhere(root: Path) -> None:
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    text = path.read_text().replace('"verdict": "reproduced"', '"verdict": "not judged"')
+    path.write_text(text)
+    write_site(root)
+    for name in ("index.html", "scoreboard.html", "papers/alpha.html"):
+        banner = offline.parse(html(root, name)).select_one(".banner")
+        assert banner is not None, name
+        assert "stand-in" in banner.get_text().lower()
+
+
+def test_without_standin_data_there_is_no_banner(built: Path) -> None:
+    for name in ("index.html", "scoreboard.html", "papers/alpha.html"):
+        assert offline.parse(html(built, name)).select_one(".banner") is None
+
+
+def test_the_page_holds_the_whole_notebook(built: Path) -> None:
+    soup = offline.parse(html(built, "papers/alpha.html"))
+    contents = [a.get_text() for a in soup.select("nav ol a")]
+    assert contents == [h.get_text() for h in soup.select("article h2")]
+    assert len(soup.select("article .plot")) == 3
+    assert "open_paper" in soup.select_one("article").get_text()
+    folded = [d for d in soup.select("details.code") if not d.has_attr("open")]
+    (opened,) = [d for d in soup.select("details.code") if d.has_attr("open")]
+    assert "num_stages" in opened.get_text()
+    assert len(folded) >= 5
+
+
+def test_hostile_output_is_told_by_file_and_cell(root: Path) -> None:
+    report = write_site(root)
+    assert report.problems
+    assert all(
+        problem.startswith("papers/alpha.html: cell 'hostile") for problem in report.problems
+    )
+    again = write_site(root)
+    assert again.problems == report.problems
+
+
+# ---------------------------------------------------------------- incremental
+
+
+def test_a_second_build_writes_nothing_and_takes_under_a_second(root: Path) -> None:
+    write_site(root)
+    before = stamps(root)
+    began = time.perf_counter()
+    report = write_site(root)
+    assert time.perf_counter() - began < 1
+    assert (report.written, report.removed, report.unchanged) == ([], [], len(FILES))
+    assert stamps(root) == before
+
+
+def test_a_change_in_the_notebook_rewrites_its_pages_only(root: Path) -> None:
+    write_site(root)
+    edit(root, "A stage waits.", "A stage sits idle.")
+    assert set(write_site(root).written) == {"papers/alpha.html", "slides/alpha.html"}
+    assert "A stage sits idle." in html(root, "papers/alpha.html")
+
+
+def test_a_change_in_the_queue_rewrites_the_index_only(root: Path) -> None:
+    write_site(root)
+    path = root / "reading_queue.yaml"
+    path.write_text(path.read_text().replace("the optimum to hold", "the least to hold"))
+    assert write_site(root).written == ["index.html"]
+
+
+def test_a_new_run_rewrites_what_shows_it(root: Path) -> None:
+    write_site(root)
+    synthetic.run(root)
+    assert {"papers/alpha.html", "slides/alpha.html"} <= set(write_site(root).written)
+
+
+def test_another_exporter_rewrites_every_page(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_site(root)
+    monkeypatch.setattr("labkit.workbook.export.pages.fingerprint", lambda: "another")
+    assert {"papers/alpha.html", "slides/alpha.html"} <= set(write_site(root).written)
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_page_that_was_lost_or_cut_short_comes_back(root: Path, name: str) -> None:
+    write_site(root)
+    path = root / "results" / "site" / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    assert write_site(root).written == [name]
+    path.unlink()
+    assert write_site(root).written == [name]
+    assert path.read_bytes() == whole
+
+
+def test_pages_of_a_notebook_that_is_gone_go_too(root: Path) -> None:
+    write_site(root)
+    (root / "notebooks" / "energy" / "alpha.ipynb").unlink()
+    report = write_site(root)
+    assert sorted(report.removed) == ["papers/alpha.html", "slides/alpha.html"]
+    assert not (root / "results/site/papers/alpha.html").exists()
+    assert "4 claims, not run yet" in html(root, "index.html")
+
+
+def test_a_state_file_cut_short_is_no_trouble(root: Path) -> None:
+    write_site(root)
+    state = root / "results" / "site" / ".made-from.json"
+    state.write_text(state.read_text()[:50])
+    assert set(write_site(root).written) == FILES
+
+
+# ---------------------------------------------------------------- trouble
+
+
+def test_one_broken_notebook_does_not_stop_the_others(root: Path) -> None:
+    broken = root / "notebooks" / "energy" / "beta.ipynb"
+    broken.write_text("{")
+    report = write_site(root)
+    assert set(report.written) == FILES
+    assert any("beta.ipynb" in problem for problem in report.problems)
+    broken.unlink()
+    assert not any("beta" in problem for problem in write_site(root).problems)
+
+
+def test_a_notebook_outside_the_queue_is_told(root: Path) -> None:
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    path.rename(path.with_name("omega.ipynb"))
+    assert any("omega" in problem for problem in write_site(root).problems)
+
+
+def test_a_malformed_queue_is_refused_and_nothing_is_touched(root: Path) -> None:
+    write_site(root)
+    before = stamps(root)
+    (root / "reading_queue.yaml").write_text("papers: [")
+    with pytest.raises(BadFile, match=r"reading_queue\.yaml"):
+        write_site(root)
+    unchanged = {name: at for name, at in stamps(root).items() if name in before}
+    assert unchanged == before
+
+
+def test_an_empty_workbook_still_gets_its_site(root: Path) -> None:
+    (root / "notebooks" / "energy" / "alpha.ipynb").unlink()
+    (root / "data" / "papers" / "alpha" / "claims.yaml").unlink()
+    report = write_site(root)
+    assert report.problems == []
+    assert "No claims yet" in html(root, "scoreboard.html")
+    soup = offline.parse(html(root, "index.html"))
+    assert len(soup.select("li[data-key]")) == 4
+    assert "no notebook yet" in soup.get_text()
+
+
+def test_the_state_names_no_place_on_this_machine(root: Path) -> None:
+    write_site(root)
+    state = (root / "results" / "site" / ".made-from.json").read_text()
+    assert str(root) not in state
+    assert json.loads(state)["files"].keys() == FILES
