@@ -51,6 +51,11 @@ def how_it_failed(outcome: Outcome) -> str:
     return ": ".join(part for part in (name, outcome.message) if part)
 
 
+def shortened(text: str, width: int = 160) -> str:
+    """``text`` in at most ``width`` characters; the report at the end has all of it."""
+    return text if len(text) <= width else text[: width - 1].rstrip() + "…"
+
+
 class Estimate:
     """How long the rest of a run should take, from how long its notebooks took before."""
 
@@ -147,7 +152,7 @@ class PlainWatcher:
             line = Text("✔ ", style="green").append(f"{job.name}  {took}", style="default")
         else:
             line = Text("✘ ", style="bold red").append(
-                f"{job.name}  {took}, {where(outcome.cell)}: {how_it_failed(outcome)}",
+                f"{job.name}  {took}, {where(outcome.cell)}: {shortened(how_it_failed(outcome))}",
                 style="not bold default",
             )
         line.append(f"  ({self._done}/{self._total}{self._left(', ')})", style="dim")

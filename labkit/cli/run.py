@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console
 
     from labkit.workbook.batch import Ended, Report, Request, Task
@@ -133,7 +136,10 @@ def _root() -> Path:
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(highlight=False)
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 120  # a log has no edge to wrap at
+    return console
 
 
 def _run(request: Request) -> Report:
@@ -233,27 +239,31 @@ def _standin(task: Task) -> bool:
 def _show_failures(console: Console, root: Path, failures: list[Ended]) -> None:
     from rich.table import Table
 
-    from labkit.cli.progress import how_it_failed, where
+    from labkit.cli.progress import how_it_failed, shortened, where
 
     table = Table(title="Failed", title_justify="left", title_style="bold red", box=None)
-    for title in ("notebook", "cell", "error", "parameters"):
+    for title in ("notebook", "cell", "error"):
         table.add_column(title, overflow="fold")
     for end in failures:
-        values = ", ".join(f"{name}={value!r}" for name, value in end.task.parameters.items())
-        row = (end.task.key, where(end.outcome.cell), how_it_failed(end.outcome), values or "none")
-        table.add_row(*map(_plain, row))
+        error = shortened(how_it_failed(end.outcome))
+        table.add_row(*map(_plain, (end.task.name, where(end.outcome.cell), error)))
     console.print(table)
     for end in failures:
-        console.print(f"{end.task.name}: {_trace(root, end)}", markup=False, soft_wrap=True)
+        console.print(f"\n{end.task.name}", style="bold red", markup=False)
+        for line in _details(root, end):
+            console.print(f"  {line}", markup=False, soft_wrap=True)
 
 
-def _trace(root: Path, end: Ended) -> str:
-    """Where to look: the notebook as far as it was executed, and the line it stopped at."""
-    parts = []
+def _details(root: Path, end: Ended) -> Iterator[str]:
+    """The whole error, the parameters, and where to look: the notebook as far as it ran."""
+    from labkit.cli.progress import how_it_failed
+
+    yield how_it_failed(end.outcome)
     if end.outcome.cell is not None and end.outcome.cell.first_line:
-        parts.append(f"stopped in the cell that starts `{end.outcome.cell.first_line}`")
-    if end.folder is not None:
-        for name in (f"{end.task.key}.ipynb", "log.txt"):
-            if (end.folder / name).is_file():
-                parts.append((end.folder / name).relative_to(root).as_posix())
-    return "; ".join(parts) or end.task.path.relative_to(root).as_posix()
+        yield f"in the cell that starts `{end.outcome.cell.first_line}`"
+    values = ", ".join(f"{name}={value!r}" for name, value in end.task.parameters.items())
+    yield f"parameters: {values or 'none'}"
+    files = [f"{end.task.key}.ipynb", "log.txt"]
+    kept = [end.folder / name for name in files if end.folder and (end.folder / name).is_file()]
+    for path in kept or [end.task.path]:
+        yield path.relative_to(root).as_posix()

@@ -107,14 +107,18 @@ def now() -> str:
 # ---------------------------------------------------------------- the worker's side
 
 
-def _work(job: Job, folder: str, pipe: Connection) -> None:
-    """A worker process: runs ``job`` in its own session and sends events, then the outcome."""
+def _work(job: Job, folder: str, pipe: Connection, environment: dict[str, str]) -> None:
+    """A worker process: runs ``job`` in its own session and sends events, then the outcome.
+
+    ``environment`` is the pool's as it is now; a fork server would give what it started with.
+    """
     if hasattr(os, "setsid"):
         os.setsid()
     log = os.open(Path(folder) / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(log, stream)
-    os.environ.update(job.environment)
+    os.environ.clear()
+    os.environ.update({**environment, **job.environment})
     threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
     from labkit.workbook import runner
 
@@ -189,7 +193,7 @@ class LocalPool:
         folder = self._scratch(f"{job.key}-")
         ours, theirs = self._context.Pipe()
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=_work, args=(job, str(folder), theirs), name=job.name
+            target=_work, args=(job, str(folder), theirs, dict(os.environ)), name=job.name
         )
         with _main_module_hidden():
             process.start()

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from labkit import __version__
+import labkit
 from labkit.workbook.fingerprint import DISTRIBUTIONS
 
 
@@ -48,7 +48,7 @@ def _cpu_model() -> str:
 @lru_cache(maxsize=1)
 def full_versions() -> dict[str, str]:
     """Python to the patch level, labkit, and the libraries that compute or execute."""
-    found = {"python": platform.python_version(), "labkit": __version__}
+    found = {"python": platform.python_version(), "labkit": labkit.__version__}
     for name in (*DISTRIBUTIONS, "ipywidgets", "nbformat", "pyarrow"):
         try:
             found[name] = metadata.version(name)

@@ -163,14 +163,15 @@ def execute(job: Job, folder: Path, send: Callable[[CellPlace], None]) -> Outcom
     source, target = folder / "source.ipynb", folder / f"{job.key}.ipynb"
     source.write_text(job.notebook, encoding="utf-8")
     started, begun = now(), time.monotonic()
-    status, error = _papermill(job, source, target, watch)
+    ending = _papermill(job, source, target, watch)
     duration_s = round(time.monotonic() - begun, 3)
+    status, name, message = _explained(ending, watch, job, duration_s)
     return Outcome(
         status=status,
         notebook=_executed(target, keep_banner=status != "ok"),
         cell=watch.place if status != "ok" else None,
-        error=getattr(error, "ename", "") or (type(error).__name__ if error else ""),
-        message=_message(error, job, duration_s),
+        error=name,
+        message=" ".join(message.split()),
         started=started,
         ended=now(),
         duration_s=duration_s,
@@ -185,11 +186,14 @@ class _Watch:
     total: int
     injected: int = 0
     failed: bool = False
+    error: tuple[str, str] = ("", "")
     place: CellPlace | None = None
 
     def __call__(self, kind: str, index: int, cell: NotebookNode) -> None:
         if kind == "error":
             self.failed = True
+            raised = [output for output in cell.outputs if output.output_type == "error"]
+            self.error = (raised[-1].ename, raised[-1].evalue) if raised else ("CellError", "")
             return
         tags = cell.metadata.get("tags", [])
         if "injected-parameters" in tags:
@@ -205,9 +209,8 @@ class _Watch:
         self.send(self.place)
 
 
-def _papermill(
-    job: Job, source: Path, target: Path, watch: _Watch
-) -> tuple[Status, BaseException | None]:
+def _papermill(job: Job, source: Path, target: Path, watch: _Watch) -> Exception | None:
+    """Run papermill; what it raised, or None."""
     try:
         papermill.execute_notebook(
             str(source),
@@ -220,21 +223,45 @@ def _papermill(
             notebook_timeout=job.notebook_timeout_s,
             cell_listener=watch,
         )
-    except PapermillExecutionError as error:
-        # papermill also stops at errors that a cell tagged `raises-exception` is there to show
-        return ("failed", error) if watch.failed else ("ok", None)
-    except CellTimeoutError as error:
-        return "hung", error
     except Exception as error:
-        return ("died" if _is_infrastructure(error) else "broken"), error
-    return "ok", None
+        return error
+    return None
+
+
+def _explained(
+    ending: Exception | None, watch: _Watch, job: Job, duration_s: float
+) -> tuple[Status, str, str]:
+    """How the execution ended, the error's name and what it says.
+
+    papermill also raises for errors that a cell tagged ``raises-exception`` is there to show, and
+    does not for ``sys.exit()``; whether a cell failed is what nbclient told :class:`_Watch`.
+    """
+    if watch.failed:
+        return ("failed", *watch.error)
+    if ending is None or isinstance(ending, PapermillExecutionError):
+        return "ok", "", ""
+    name, message = type(ending).__name__, str(ending)
+    if _is_infrastructure(ending):
+        return "died", name, message
+    if isinstance(ending, CellTimeoutError):
+        return "hung", name, _limit_passed(job, duration_s)
+    return "broken", name, message
 
 
 def _is_infrastructure(error: Exception) -> bool:
-    """A kernel that went away or never came up, through no error a cell raised."""
+    """A kernel that went away, fell silent or never came up, through no error a cell raised."""
+    if isinstance(error, CellTimeoutError):
+        return "IOPub" in str(error)  # the cell ended, but not all of its outputs arrived
     return isinstance(error, DeadKernelError) or (
         isinstance(error, RuntimeError) and "ernel" in str(error)
     )
+
+
+def _limit_passed(job: Job, duration_s: float) -> str:
+    whole = job.notebook_timeout_s
+    if whole is not None and duration_s >= whole:
+        return f"the notebook had not ended after {whole:g} s; its kernel was killed"
+    return f"the cell had not ended after {job.cell_timeout_s:g} s; its kernel was killed"
 
 
 def _executed(path: Path, *, keep_banner: bool) -> str:
@@ -245,15 +272,3 @@ def _executed(path: Path, *, keep_banner: bool) -> str:
     if not keep_banner:
         notebook.cells = [cell for cell in notebook.cells if not normalise.is_banner(cell)]
     return normalise.dumps(notebook)
-
-
-def _message(error: BaseException | None, job: Job, duration_s: float) -> str:
-    """The error in one line: what the cell raised, or what went wrong around it."""
-    if isinstance(error, CellTimeoutError):
-        whole = job.notebook_timeout_s
-        if whole is not None and duration_s >= whole:
-            return f"the notebook had not ended after {whole:g} s; its kernel was killed"
-        return f"the cell had not ended after {job.cell_timeout_s:g} s; its kernel was killed"
-    if isinstance(error, PapermillExecutionError):
-        return " ".join(str(error.evalue).split())
-    return " ".join(str(error).split()) if error else ""

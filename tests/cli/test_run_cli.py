@@ -79,7 +79,7 @@ def test_a_failure_is_reported_and_exits_1(root: Path, capsys: pytest.CaptureFix
         "cell 2 of 2 [figure]",
         "ZeroDivisionError: division by zero",
         "n=3",
-        "stopped in the cell that starts `[m for m in 1 / (n - 3)]`",
+        "in the cell that starts `[m for m in 1 / (n - 3)]`",
         "results/.failed/bad/default/bad.ipynb",
     ):
         assert part in told

@@ -88,6 +88,8 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, batch.Report,
         worker_dies=(dies_once(folder / "worker", "os.getppid()"), "print('second try')"),
         always_dies=("import os; os._exit(9)",),
         expected_error=(("1/0", "raises-exception"), "print('went on')"),
+        other_error=(("1/0", "raises-exception"), "{}['x']"),
+        exits=("import sys; sys.exit()", "print('never reached')"),
         leaves=(
             "import subprocess\n"
             "child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\nprint(child.pid)",
@@ -119,6 +121,8 @@ def test_each_notebook_ends_as_it_should_and_stops_no_other(mixed: Mixed) -> Non
         "worker_dies": "ok",
         "always_dies": "died",
         "expected_error": "ok",
+        "other_error": "failed",
+        "exits": "failed",
         "leaves": "ok",
         "broken": "broken",
     }
@@ -150,7 +154,7 @@ def test_only_infrastructure_is_tried_again_and_once(mixed: Mixed, key: str, att
 
 def test_partial_notebooks_are_kept_apart_from_results(mixed: Mixed) -> None:
     root = mixed[0]
-    failed = {"fails", "hangs", "always_dies"}
+    failed = {"fails", "hangs", "always_dies", "other_error", "exits"}
     for key in failed:
         folder = end_of(mixed, key).folder
         assert folder == root / "results/.failed" / key / "default"
@@ -172,6 +176,8 @@ def test_an_error_that_a_cell_is_there_to_show_is_none(mixed: Mixed) -> None:
     assert [cell.cell_type for cell in shown] == ["code", "code"]
     assert shown[0].outputs[0].ename == "ZeroDivisionError"
     assert shown[1].outputs[0].text == "went on\n"
+    other = end_of(mixed, "other_error").outcome
+    assert (other.error, other.message) == ("KeyError", "'x'")
 
 
 def test_no_process_outlives_its_notebook(mixed: Mixed) -> None:
