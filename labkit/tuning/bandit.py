@@ -122,7 +122,8 @@ class Runs:
         energy_reduction and time_reduction compare the mean of the ``last`` recurrences with the
         baseline's expectation; …_low and …_high bound the mean over seeds (Student's t; missing
         for one seed). total_energy_reduction compares all recurrences, exploration included.
-        regret_j is the mean cumulative regret; batch_size and power_limit_w are what most seeds
+        profiling_fraction is the share of all energy that power profiling added. regret_j is the
+        mean cumulative regret; batch_size and power_limit_w are what most seeds
         end with, agreement_fraction how many; excess_cost_fraction is the expected cost of what
         each seed ends with above the oracle's.
         """
@@ -137,6 +138,7 @@ class Runs:
             "time_reduction", 1 - time[:, -last:].mean(1) / base.time_to_accuracy_s
         )
         row["total_energy_reduction"] = 1 - energy.mean() / base.energy_to_accuracy_j
+        row["profiling_fraction"] = self.profiling_energy_j.sum() / self.energy_j.sum()
         row["regret_j"] = self.regret_j()[:, -1].mean()
         return pd.Series(row | self._settled())
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+BRIGHTEST = 2.0
+"""Cells of a map at this many times the default and above share one colour."""
+
 MARK: dict[str, Any] = {
     "default": {"symbol": "x", "size": 15, "color": PALETTE["baseline"], "line_width": 0},
     "best": {"symbol": "star", "size": 19, "color": PALETTE["highlight"]},
@@ -32,30 +35,31 @@ def figure_map(
     relative = table[value] / table.loc[table["is_default"], value].iloc[0]
     grid = table.assign(relative=relative.where(np.isfinite(relative)))
     pivot = grid.pivot(index="power_limit_w", columns="batch_size", values="relative")
-    batches, limits = [f"{b:,}" for b in pivot.columns], [f"{p:g}" for p in pivot.index]
+    cells = pivot.to_numpy()
     fig = go.Figure(
         go.Heatmap(
-            x=batches,
-            y=limits,
-            z=pivot.to_numpy(),
-            zmax=min(2.0, float(np.nanmax(pivot.to_numpy()))),
+            z=cells,
+            zmin=float(np.nanmin(cells)),
+            zmax=min(BRIGHTEST, float(np.nanmax(cells))),
             texttemplate="%{z:.2f}",
             textfont={"size": 12},
             colorbar={"title": {"text": "× default", "side": "right"}, "thickness": 14},
-            hovertemplate="batch %{x}, %{y} W: %{z:.3f} × default<extra></extra>",
+            customdata=[[f"{b:,} @ {p:g} W" for b in pivot.columns] for p in pivot.index],
+            hovertemplate="%{customdata}: %{z:.3f} × default<extra></extra>",
         )
     )
     for name, row in _landmarks(table, value).items():
+        colour = {"default": "white", "best": PALETTE["highlight"]}[name]
         fig.add_scatter(
-            x=[f"{int(row['batch_size']):,}"],
-            y=[f"{row['power_limit_w']:g}"],
+            x=[list(pivot.columns).index(row["batch_size"]) + 0.33],
+            y=[list(pivot.index).index(row["power_limit_w"]) + 0.28],
             mode="markers",
-            marker={**MARK[name], "line": {"width": 1.5, "color": "white"}, "opacity": 1},
+            marker={**MARK[name], "color": colour, "size": 13, "line": {"width": 1.2}},
             name={"default": "default (b0, highest limit)", "best": "least"}[name],
             hoverinfo="skip",
         )
-    fig.update_xaxes(type="category")
-    fig.update_yaxes(type="category")
+    _name_ticks(fig.layout.xaxis, [f"{b:,}" for b in pivot.columns])
+    _name_ticks(fig.layout.yaxis, [f"{p:g}" for p in pivot.index])
     return finish(fig, title=title, x="batch size", y="power limit (W)", height=430)
 
 
@@ -65,14 +69,17 @@ def figure_pareto(
     chosen: Mapping[str, Any] | None = None,
     title: str = "",
     power_lines_w: tuple[float, ...] = (),
+    limit: float = 2.0,
 ) -> go.Figure:
     """Time against energy to the target for every configuration, with the Pareto front.
 
-    Both axes are relative to the default configuration. ``chosen`` (a row of :func:`eta_sweep`)
-    is marked with a star and its name; ``power_lines_w`` draws lines of constant average power.
+    Both axes are relative to the default configuration and end at ``limit`` times its values.
+    ``chosen`` (a row of :func:`eta_sweep`) is marked with a star and its name; ``power_lines_w``
+    draws lines of constant average power.
     """
-    reached = table[np.isfinite(table["cost_j"])]
     base = table[table["is_default"]].iloc[0]
+    near = np.maximum(*_relative(table, base)) <= limit
+    reached = table[near]
     time, energy = _relative(reached, base)
     fig = go.Figure()
     for power_w in power_lines_w:
@@ -83,8 +90,17 @@ def figure_pareto(
             y=[slope * t for t in edge],
             mode="lines",
             line={"dash": "dot", "color": PALETTE["muted"], "width": 1.5},
-            name=f"{power_w:g} W drawn",
+            showlegend=False,
             hoverinfo="skip",
+        )
+        fig.add_annotation(
+            x=edge[1],
+            y=slope * edge[1],
+            text=f"{power_w:g} W drawn",
+            font={"color": PALETTE["muted"], "size": 14},
+            xanchor="right",
+            yanchor="bottom",
+            showarrow=False,
         )
     fig.add_scatter(
         x=time,
@@ -117,12 +133,9 @@ def figure_pareto(
         point = pd.DataFrame([dict(chosen)])
         fig.add_scatter(
             **dict(zip(("x", "y"), _relative(point, base), strict=True)),
-            mode="markers+text",
+            mode="markers",
             marker={**MARK["best"], "line": {"width": 1.5, "color": "white"}},
-            text=[_config(chosen["batch_size"], chosen["power_limit_w"])],
-            textposition="top center",
-            textfont={"color": PALETTE["highlight"], "size": 17},
-            name="chosen",
+            name=f"chosen: {_config(chosen['batch_size'], chosen['power_limit_w'])}",
         )
     return finish(
         fig,
@@ -149,13 +162,14 @@ def figure_potential(table: pd.DataFrame, *, title: str = "") -> go.Figure:
             name=name,
             marker_color=colour,
             text=[f"{v:.2f}" for v in left],
-            textposition="outside",
-            textfont={"size": 12},
-            cliponaxis=False,
+            textposition="inside",
+            insidetextanchor="end",
+            textangle=0,
+            textfont={"size": 13, "color": "white"},
         )
     fig.add_hline(y=1, line={"dash": "dash", "color": PALETTE["baseline"], "width": 1.5})
     fig.update_layout(barmode="group", bargap=0.25)
-    fig.update_yaxes(range=[0, 1.1])
+    fig.update_yaxes(range=[0, 1.05])
     return finish(fig, title=title, y="energy to accuracy (default = 1)", height=440)
 
 
@@ -208,20 +222,22 @@ def figure_search_path(
 ) -> go.Figure:
     """The order in which one seed tries configurations: a line that changes colour as it goes.
 
-    ``runs``: rows of ``Runs.frame()`` for one seed. Steps that stay where they are are not drawn;
-    a red ring marks a run that failed (stopped early, or target missed). The star is ``best``.
+    ``runs``: rows of ``Runs.frame()`` for one seed. Runs that stay where they were are not drawn,
+    and each return to a configuration is drawn a little higher, so that a second round does not
+    hide the first. A ring marks a run that failed (stopped early, or target missed).
     """
     ran = runs[runs["time_s"] > 0]
     moved = (ran["batch_size"].diff() != 0) | (ran["power_limit_w"].diff() != 0)
     path = ran[moved].reset_index(drop=True)
-    order = path["recurrence"].to_numpy(dtype=float)
-    place = (order - order.min()) / max(float(np.ptp(order)), 1.0)
-    colours = sample_colorscale("Plasma", list(place * 0.9))
+    limits = sorted(set(runs["power_limit_w"]))
+    visit = path.groupby(["batch_size", "power_limit_w"]).cumcount().clip(upper=4)
+    path["height"] = path["power_limit_w"] + visit * 0.02 * max(np.ptp(limits), 1.0)
+    colours = sample_colorscale("Plasma", list(0.9 * np.arange(len(path)) / max(len(path) - 1, 1)))
     fig = go.Figure()
     for step in range(1, len(path)):
         fig.add_scatter(
             x=path["batch_size"].iloc[step - 1 : step + 1],
-            y=path["power_limit_w"].iloc[step - 1 : step + 1],
+            y=path["height"].iloc[step - 1 : step + 1],
             mode="lines",
             line={"color": colours[step], "width": 3},
             showlegend=False,
@@ -229,45 +245,42 @@ def figure_search_path(
         )
     fig.add_scatter(
         x=path["batch_size"],
-        y=path["power_limit_w"],
+        y=path["height"],
         mode="markers",
         marker={
-            "color": order,
+            "color": list(range(len(path))),
             "colorscale": [[i / 10, sample_colorscale("Plasma", [0.09 * i])[0]] for i in range(11)],
             "size": 11,
-            "colorbar": {"title": {"text": "recurrence", "side": "right"}, "thickness": 14},
+            "colorbar": _recurrence_bar(path["recurrence"]),
         },
         text=[f"recurrence {r}" for r in path["recurrence"]],
-        hovertemplate="%{text}: batch %{x}, %{y} W<extra></extra>",
-        name="a new configuration",
+        customdata=path["power_limit_w"],
+        hovertemplate="%{text}: batch %{x}, %{customdata} W<extra></extra>",
+        name="moves to",
     )
-    failed = path[~path["reached"]]
-    fig.add_scatter(
-        x=failed["batch_size"],
-        y=failed["power_limit_w"],
-        mode="markers",
-        marker={
-            "symbol": "circle-open",
-            "size": 19,
-            "color": PALETTE["stopped"],
-            "line_width": 2.5,
-        },
-        name="failed or stopped early",
-        hoverinfo="skip",
-    )
-    fig.add_scatter(
-        x=[best["batch_size"]],
-        y=[best["power_limit_w"]],
-        mode="markers",
-        marker={
-            **MARK["best"],
-            "color": PALETTE["weight"],
-            "line": {"width": 1.5, "color": "white"},
-        },
-        name="best in expectation",
-        hoverinfo="skip",
-    )
-    fig.update_xaxes(type="log", dtick=np.log10(2), tickformat=",")
+    rings = {
+        "failed or stopped early": (path[~path["reached"]], "circle-open", PALETTE["stopped"]),
+        "settles here": (path.tail(1), "square-open", PALETTE["bound"]),
+        "best in expectation": (
+            pd.DataFrame([{**best, "height": best["power_limit_w"]}]),
+            "star",
+            PALETTE["weight"],
+        ),
+    }
+    for name, (rows, symbol, colour) in rings.items():
+        fig.add_scatter(
+            x=rows["batch_size"],
+            y=rows["height"],
+            mode="markers",
+            marker={"symbol": symbol, "size": 20, "color": colour, "line": {"width": 2.5}},
+            name=name,
+            hoverinfo="skip",
+        )
+    fig.data[-1].marker.update(size=16, line={"width": 1.2, "color": "white"})
+    sizes = sorted({*path["batch_size"], best["batch_size"]})
+    shown = sizes[:: max(1, -(-len(sizes) // 10))]
+    fig.update_xaxes(type="log", tickvals=shown, ticktext=[f"{b:,}" for b in shown])
+    fig.update_yaxes(tickvals=limits)
     return finish(fig, title=title, x="batch size", y="power limit (W)", height=470)
 
 
@@ -294,9 +307,20 @@ def figure_regret(curves: Mapping[str, NDArray[np.float64]], *, title: str = "")
 
 
 def figure_lines(
-    table: pd.DataFrame, *, x: str, y: str, by: str, title: str = "", x_title: str, y_title: str
+    table: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    by: str,
+    x_title: str,
+    y_title: str,
+    title: str = "",
+    powers_of_two: bool = False,
 ) -> go.Figure:
-    """One line for each value of column ``by``; points without a value break it."""
+    """One line for each value of column ``by``; points without a value break it.
+
+    ``powers_of_two`` draws the x axis to that scale. Columns named ``…_fraction`` read in per cent.
+    """
     fig = go.Figure()
     for index, (name, rows) in enumerate(table.groupby(by, sort=False)):
         fig.add_scatter(
@@ -306,6 +330,13 @@ def figure_lines(
             name=str(name),
             line={"color": CYCLE[index % len(CYCLE)]},
         )
+    if powers_of_two:
+        low, high = np.log2(table[x].min()), np.log2(table[x].max())
+        ticks = [2.0**k for k in range(int(np.floor(low)), int(np.ceil(high)) + 1, 2)]
+        names = [f"{t:,.0f}" if t >= 1 else f"1/{1 / t:,.0f}" for t in ticks]
+        fig.update_xaxes(type="log", tickvals=ticks, ticktext=names)
+    if y.endswith("_fraction"):
+        fig.update_yaxes(tickformat=".0%")
     return finish(fig, title=title, x=x_title, y=y_title, height=450)
 
 
@@ -318,6 +349,24 @@ POLICY_COLOUR: dict[str, str] = {
     "zeus": PALETTE["ours"],
     "oracle": PALETTE["bound"],
 }
+
+
+def _name_ticks(axis: Any, names: list[str]) -> None:
+    count = len(names)
+    axis.update(
+        tickvals=list(range(count)), ticktext=names, showgrid=False, range=[-0.5, count - 0.5]
+    )
+
+
+def _recurrence_bar(recurrences: pd.Series) -> dict[str, Any]:
+    """A colour bar that counts moves and is labelled with the recurrences they happened in."""
+    places = sorted({int(p) for p in np.linspace(0, len(recurrences) - 1, 6)})
+    return {
+        "title": {"text": "recurrence", "side": "right"},
+        "thickness": 14,
+        "tickvals": places,
+        "ticktext": [str(recurrences.iloc[p]) for p in places],
+    }
 
 
 def _landmarks(table: pd.DataFrame, value: str) -> dict[str, pd.Series]:
@@ -347,7 +396,7 @@ def _batch_bar(batch_sizes: pd.Series) -> dict[str, Any]:
 
 
 def _config(batch_size: int, power_limit_w: float) -> str:
-    return f"{batch_size:,} @ {power_limit_w:g} W"
+    return f"{int(batch_size):,} @ {power_limit_w:g} W"
 
 
 def _wrapped(names: pd.Series) -> list[str]:

@@ -148,6 +148,28 @@ def default_choice(job: Job, *, eta: float = 0.5) -> Choice:
     return _choice(table[table["is_default"]].iloc[0])
 
 
+def batch_curve(job: Job, *, eta: float = 0.5) -> pd.DataFrame:
+    """Each batch size at its best power limit: what is left to choose once the limit is.
+
+    Columns: workload, batch_size, relative_batch_size (b/b0), power_limit_w, reach_probability,
+    cost_j, relative_cost (to the cheapest).
+    """
+    reach, epochs = convergence(job)
+    limits = best_power_limits(job, eta)
+    cost = epochs * epoch_cost_j(job, eta)[np.arange(len(limits)), limits]
+    return pd.DataFrame(
+        {
+            "workload": job.title,
+            "batch_size": job.batch_sizes,
+            "relative_batch_size": np.array(job.batch_sizes) / job.default_batch_size,
+            "power_limit_w": np.array(job.power_limits_w)[limits],
+            "reach_probability": reach,
+            "cost_j": cost,
+            "relative_cost": cost / cost.min(),
+        }
+    )
+
+
 def eta_sweep(job: Job, etas: Iterable[float]) -> pd.DataFrame:
     """The optimum for each η: eta, batch_size, power_limit_w, time_…_s, energy_…_j."""
     rows = []
@@ -165,32 +187,62 @@ def eta_sweep(job: Job, etas: Iterable[float]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def potential(jobs: Iterable[Job]) -> pd.DataFrame:
+def potential(jobs: Iterable[Job], *, max_slowdown: float = np.inf) -> pd.DataFrame:
     """Energy that could be saved in hindsight against (b0, highest power), per workload.
 
     One row a job with the saved fractions when only the power limit, only the batch size, or
-    both may be chosen, and the pair that saves most.
+    both may be chosen, and the pair that saves most. With ``max_slowdown`` only configurations
+    count that take at most 1 + max_slowdown times the default's time (0: no slower than it).
 
     Source: Zeus §2.2, Fig. 1.
     """
     rows = []
     for job in jobs:
         table = outcomes(job)
-        energy = table["energy_to_accuracy_j"]
-        base = energy[table["is_default"]].iloc[0]
-        best = table.iloc[int(energy.argmin())]
+        base = table[table["is_default"]].iloc[0]
+        slowest_s = (1 + max_slowdown) * base["time_to_accuracy_s"]
+        allowed = table[table["time_to_accuracy_s"] <= slowest_s]
+        saved = 1 - allowed["energy_to_accuracy_j"] / base["energy_to_accuracy_j"]
+        best = allowed.iloc[int(saved.argmax())]
         rows.append(
             {
                 "workload": job.title,
-                "power_only_fraction": 1
-                - energy[table["batch_size"] == job.default_batch_size].min() / base,
-                "batch_only_fraction": 1
-                - energy[table["power_limit_w"] == job.max_power_w].min() / base,
-                "both_fraction": 1 - energy.min() / base,
+                "power_only_fraction": saved[allowed["batch_size"] == base["batch_size"]].max(),
+                "batch_only_fraction": saved[allowed["power_limit_w"] == job.max_power_w].max(),
+                "both_fraction": saved.max(),
                 "batch_size": int(best["batch_size"]),
                 "power_limit_w": float(best["power_limit_w"]),
             }
         )
+    return pd.DataFrame(rows)
+
+
+def hindsight(jobs: Iterable[Job], *, eta: float = 1.0) -> pd.DataFrame:
+    """The optimum against the default, one row a job: for sweeps over b0, target or host power.
+
+    Columns: workload, target_metric, host_power_w, default_batch_size, default_reach_probability,
+    batch_size, power_limit_w, energy_saving_fraction, time_saving_fraction. Savings are missing where the
+    default never reaches the target; batch size and limit too where nothing does.
+    """
+    rows = []
+    for job in jobs:
+        base = default_choice(job, eta=eta)
+        row: dict[str, object] = {
+            "workload": job.title,
+            "target_metric": job.target_metric,
+            "host_power_w": job.host_power_w,
+            "default_batch_size": job.default_batch_size,
+            "default_reach_probability": base.reach_probability,
+        }
+        if convergence(job)[0].any():
+            best = optimum(job, eta=eta)
+            row |= {"batch_size": best.batch_size, "power_limit_w": best.power_limit_w}
+            if base.reach_probability:
+                energy = best.energy_to_accuracy_j / base.energy_to_accuracy_j
+                row["energy_saving_fraction"] = 1 - energy
+                time = best.time_to_accuracy_s / base.time_to_accuracy_s
+                row["time_saving_fraction"] = 1 - time
+        rows.append(row)
     return pd.DataFrame(rows)
 
 

@@ -254,20 +254,26 @@ class TrainingTrace:
         return sorted(set(rows["target_metric"]), reverse=not spec["higher_is_better"])
 
     def coverage(self) -> pd.DataFrame:
-        """Per workload, batch sizes trained, profiled and usable (both), and runs recorded."""
+        """What was recorded per workload: batch sizes trained, profiled and usable (both), runs.
+
+        ``learning_rate_exponent`` is the slope of log learning rate over log batch size.
+        """
         rows = []
         for name in self.names:
             spec = self._spec(name, {})
             train, power = _select(self.train, name, spec), _select(self.power, name, spec)
             trained, profiled = set(train["batch_size"]), set(power["batch_size"])
+            sizes, rates = np.log(train["batch_size"]), np.log(train["learning_rate"])
             rows.append(
                 {
                     "workload": spec["title"],
+                    "optimizer": spec["optimizer"],
                     "trained": len(trained),
                     "profiled": len(profiled),
                     "usable": len(trained & profiled),
                     "fewest_runs": int(train.groupby("batch_size")["run"].nunique().min()),
                     "power_limits": power["power_limit"].nunique(),
+                    "learning_rate_exponent": round(float(np.polyfit(sizes, rates, 1)[0]), 9),
                 }
             )
         return pd.DataFrame(rows)

@@ -22,9 +22,12 @@ def test_the_map_is_relative_to_the_default_and_leaves_the_unreachable_empty(
     cells, default, best = fig.data
     assert cells.z[-1][job.batch_sizes.index(1024)] == 1  # default column, highest limit
     assert all(row[job.batch_sizes.index(4096)] is None for row in cells.z)
-    assert (default.x[0], default.y[0]) == ("1,024", "250")
+    place = lambda mark: (round(mark.y[0]), round(mark.x[0]))  # noqa: E731
+    assert place(default) == (len(cells.z) - 1, job.batch_sizes.index(1024))
     low = min(v for row in cells.z for v in row if v is not None)
-    assert cells.z[list(cells.y).index(best.y[0])][list(cells.x).index(best.x[0])] == low
+    row, column = place(best)
+    assert cells.z[row][column] == low
+    assert fig.layout.xaxis.ticktext[column] == "128"
 
 
 def test_the_front_runs_along_the_lower_left(job: tuning.Job) -> None:
@@ -35,8 +38,10 @@ def test_the_front_runs_along_the_lower_left(job: tuning.Job) -> None:
     assert list(front.x) == sorted(front.x)
     assert list(front.y) == sorted(front.y, reverse=True)
     assert min(points.y) == min(front.y)
-    assert (named["chosen"].x[0], named["chosen"].y[0]) in set(zip(front.x, front.y, strict=True))
-    line = named["90 W drawn"]
+    star = named[f"chosen: {chosen['batch_size']:g} @ {chosen['power_limit_w']:g} W"]
+    assert (star.x[0], star.y[0]) in set(zip(front.x, front.y, strict=True))
+    line = fig.data[0]
+    assert fig.layout.annotations[0].text == "90 W drawn"
     base = tuning.default_choice(job)
     drawn_w = base.energy_to_accuracy_j / base.time_to_accuracy_s
     assert line.y[1] / line.x[1] == pytest.approx(90 / drawn_w, rel=1e-4)
@@ -47,11 +52,13 @@ def test_the_path_has_a_segment_of_its_own_colour_for_every_move(job: tuning.Job
     best = {"batch_size": 128, "power_limit_w": 100.0}
     fig = tuning.figures.figure_search_path(runs, best)
     segments = [t for t in fig.data if t.mode == "lines"]
-    points = next(t for t in fig.data if t.name == "a new configuration")
+    points = next(t for t in fig.data if t.name == "moves to")
     assert len(segments) == len(points.x) - 1
     assert len({t.line.color for t in segments}) > len(segments) // 2
     for segment, here, there in zip(segments, points.x, points.x[1:], strict=False):
         assert (segment.x[0], segment.x[1]) == (here, there)
+    settled = next(t for t in fig.data if t.name == "settles here")
+    assert settled.x[0] == runs["batch_size"].iloc[-1]
     failed = next(t for t in fig.data if t.name == "failed or stopped early")
     assert len(failed.x) == sum(~runs[runs["time_s"] > 0]["reached"])
 
@@ -59,7 +66,7 @@ def test_the_path_has_a_segment_of_its_own_colour_for_every_move(job: tuning.Job
 def test_a_path_that_never_moves_is_a_single_point(job: tuning.Job) -> None:
     runs = tuning.simulate(job, policy="default", seeds=[0], recurrences=4).frame()
     fig = tuning.figures.figure_search_path(runs, {"batch_size": 128, "power_limit_w": 100.0})
-    assert [len(t.x) for t in fig.data if t.name == "a new configuration"] == [1]
+    assert [len(t.x) for t in fig.data if t.name == "moves to"] == [1]
 
 
 def test_savings_show_every_policy_with_its_interval(standin: tuning.TrainingTrace) -> None:

@@ -184,3 +184,39 @@ def test_two_knobs_save_at_least_what_one_saves(standin: tuning.TrainingTrace) -
     one = table[["power_only_fraction", "batch_only_fraction"]].max(axis=1)
     assert (table["both_fraction"] >= one - 1e-12).all()
     assert (one >= 0).all()
+
+
+def test_a_cap_on_slowdown_only_takes_choices_away(standin: tuning.TrainingTrace) -> None:
+    jobs = standin.jobs()
+    saved = [
+        tuning.potential(jobs, max_slowdown=cap)["both_fraction"] for cap in (0.0, 0.1, np.inf)
+    ]
+    assert (saved[0] >= 0).all()
+    assert (saved[0] <= saved[1]).all()
+    assert (saved[1] <= saved[2]).all()
+    never_slower = tuning.potential(jobs, max_slowdown=0.0)
+    for job, row in zip(jobs, never_slower.itertuples(), strict=True):
+        table = tuning.outcomes(job).set_index(["batch_size", "power_limit_w"])
+        time_s = table.loc[(row.batch_size, row.power_limit_w), "time_to_accuracy_s"]
+        assert time_s <= tuning.default_choice(job).time_to_accuracy_s
+
+
+def test_hindsight_leaves_out_what_cannot_be_compared() -> None:
+    """A default that never reaches the target has no saving; a target nobody reaches no choice."""
+    job = make_job([[200.0], [5.0]], [[1.0]] * 2, [[10.0]] * 2)
+    nobody = make_job([[200.0], [200.0]], [[1.0]] * 2, [[10.0]] * 2)
+    fine = make_job([[20.0], [5.0]], [[1.0]] * 2, [[10.0]] * 2)
+    table = tuning.hindsight([job, nobody, fine])
+    assert table["energy_saving_fraction"].isna().tolist() == [True, True, False]
+    assert table["batch_size"].isna().tolist() == [False, True, False]
+    assert table["energy_saving_fraction"].iloc[2] == pytest.approx(0.75)
+
+
+def test_the_batch_curve_is_what_the_map_leaves_at_the_best_limits(
+    standin: tuning.TrainingTrace,
+) -> None:
+    for job in standin.jobs():
+        curve = tuning.batch_curve(job, eta=0.3)
+        best = tuning.outcomes(job, eta=0.3).groupby("batch_size")["cost_j"].min()
+        assert curve["cost_j"].to_numpy() == pytest.approx(best.to_numpy())
+        assert curve["relative_cost"].min() == 1.0
