@@ -16,8 +16,23 @@ if TYPE_CHECKING:
 
     from labkit.workbook.batch import Ended, Report, Request, Task
 
+
+def _complete_keys(incomplete: str) -> list[str]:
+    """Notebook keys for the shell; nothing where there is no workbook."""
+    from labkit.errors import LabkitError
+    from labkit.workbook import notebooks
+
+    try:
+        return [key for key in notebooks.paths(_root()) if key.startswith(incomplete)]
+    except LabkitError:
+        return []
+
+
 KEYS = typer.Argument(
-    None, metavar="[KEY]...", help="Papers whose notebooks to run; none: all of them."
+    None,
+    metavar="KEY",
+    help="Papers whose notebooks to run; none: all of them.",
+    autocompletion=_complete_keys,
 )
 JOBS = typer.Option(
     None, "--jobs", "-j", min=1, metavar="N", help="Notebooks at a time (default: one a core)."
@@ -56,21 +71,24 @@ def run(
         False, "--dry-run", "-n", help="Say what would run, and why; run nothing."
     ),
 ) -> None:
-    """Execute notebooks through papermill, as many as changed, several at a time.
+    """Execute notebooks through papermill: those that changed, several at a time.
 
-    A notebook runs again when its cells, its parameters, a labkit module it imports, its data or
-    its paper's claims changed since its last result; changed outputs alone are no reason. A
-    notebook that fails or hangs is reported at the end and stops no other. Results stand in
-    results/KEY/PARAMETERS/, all claims in results/claims.parquet and results/scoreboard.html.
+    A notebook runs again when its cells, its parameters, a labkit module it
+    imports, its data or its paper's claims changed since its last result;
+    changed outputs alone are no reason. A notebook that fails or hangs is
+    reported at the end and stops no other.
+
+    Each result is a folder results/KEY/PARAMETERS/; all claims are in
+    results/claims.parquet and results/scoreboard.html.
 
     [bold]Examples[/bold]
 
-      [cyan]labkit run[/cyan]                                   whatever changed
-      [cyan]labkit run -n[/cyan]                                what would run, and why
-      [cyan]labkit run zero -p num_gpus=64[/cyan]               one notebook, one parameter set
-      [cyan]labkit run zeus --sweep eta=0,0.5,1[/cyan]          three runs, a folder for each
-      [cyan]labkit run zeus --sweep eta=0,1 --sweep seed=1,2[/cyan]   four runs
-      [cyan]labkit run --force --jobs 4 --timeout 300[/cyan]    all, each at most five minutes
+      [cyan]labkit run[/cyan]                             whatever changed
+      [cyan]labkit run -n[/cyan]                          what would run, and why
+      [cyan]labkit run zero -p num_gpus=64[/cyan]         with one parameter set
+      [cyan]labkit run zeus --sweep eta=0,0.5,1[/cyan]    three runs, a folder each
+      [cyan]labkit run zeus --sweep eta=0,1 --sweep seed=1,2[/cyan]    four runs
+      [cyan]labkit run --force -j 4 --timeout 300[/cyan]  all, each at most 5 minutes
     """
     request = _request(keys, param, sweep, jobs, force, timeout)
     if dry_run:
@@ -90,16 +108,17 @@ def refresh(
         False, "--allow-standin", help="Write back outputs made on stand-in data too."
     ),
 ) -> None:
-    """Run notebooks at their default parameters and write the outputs back to notebooks/.
+    """Run notebooks at their defaults and write the outputs back to notebooks/.
 
-    Outputs are normalised, so that two runs write the same bytes: no times, no widget state,
-    execution counts from 1. A file is replaced in one step, and only where it changes. What ran
-    on stand-in data is not written back: committed outputs come from published data.
+    Outputs are normalised, so that two runs write the same bytes: no times, no
+    widget state, execution counts from 1. A file is replaced in one step, and
+    only where it changes. What ran on stand-in data is not written back:
+    committed outputs come from published data.
 
     [bold]Examples[/bold]
 
-      [cyan]labkit refresh[/cyan]           every notebook, as far as something changed
-      [cyan]labkit refresh zero[/cyan]      one notebook
+      [cyan]labkit refresh[/cyan]         every notebook, as far as something changed
+      [cyan]labkit refresh zero[/cyan]    one notebook
     """
     report = _run(_request(keys, None, None, jobs, force, timeout))
     refused = _write_back(_root(), report, allow_standin=allow_standin)

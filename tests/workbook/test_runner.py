@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from labkit.errors import LabkitError, UsageError
-from labkit.workbook import batch, cells, guard, processes, refresh, results
+from labkit.workbook import batch, cells, executors, guard, processes, refresh, results
 from tests.workbook.factory import Recorder, go, workbook, write
 
 CLAIM = {"id": "a", "paper": "good", "verdict": "reproduced"}
@@ -212,6 +212,21 @@ def test_progress_is_told_cell_by_cell(mixed: Mixed) -> None:
     assert [event.kind for event in events] == ["start", *["cell"] * 4, "end"]
     numbers = [event.cell.number for event in events if event.cell]
     assert numbers == [1, 2, 3, 4]
+
+
+def test_a_worker_that_is_stuck_itself_is_ended_by_the_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The notebook stops its own worker, which then enforces no limit."""
+    stops = "import os, signal, time\nos.kill(os.getppid(), signal.SIGSTOP)\ntime.sleep(1000)"
+    root = workbook(tmp_path / "wb", stuck=("print('before')", stops))
+    monkeypatch.setattr(executors, "GRACE_S", 2.0)
+    [end] = go(root, timeout_s=2.0).ended
+    assert end.outcome.status == "hung"
+    assert end.outcome.cell is not None
+    assert end.outcome.cell.number == 2
+    assert "before" in end.outcome.notebook
+    assert soon(lambda: not kernels_of(root), 5)
 
 
 # ---------------------------------------------------------------- what runs again
