@@ -152,7 +152,7 @@ def figure_frontier(
     if plans is not None:
         fig.add_scatter(
             x=plans["makespan_s"], y=plans["energy_j"], mode="markers+text", text=plans["plan"],
-            textposition="middle right", showlegend=False,
+            textposition="bottom right", showlegend=False,
             marker={"color": PALETTE["highlight"], "size": 11, "symbol": "diamond"},
             hovertemplate="%{text}<br>%{x:.4g} s, %{y:.5g} J<extra></extra>",
         )  # fmt: skip
@@ -217,8 +217,9 @@ def figure_savings(
 def _saving_lines(table: pd.DataFrame, x: str) -> Iterator[go.Scatter]:
     shown = [("saving_fraction", "{}", "solid", 7), ("best_saving_fraction", "bound, {}", "dot", 1)]
     plans = [name for name in table["plan"].unique() if name != "max clock"]
+    colours = [colour for colour in CYCLE if colour != PALETTE["paper"]]
     for (name, colour), (value, label, dash, size) in itertools.product(
-        zip(plans, CYCLE, strict=False), shown
+        zip(plans, colours, strict=False), shown
     ):
         if value in table.columns:
             part = table[table["plan"] == name]
