@@ -52,6 +52,7 @@ def journal(root: Path) -> Iterator[str]:
     try:
         yield run_id
     finally:
+        _remove_sockets(run_id)  # of workers that were killed; the others removed their own
         results.sweep_scratch(root)
         file.unlink(missing_ok=True)
 
@@ -80,8 +81,12 @@ def _clear_away(root: Path) -> None:
         run_id = file.read_text(encoding="utf-8").strip()
         if run_id:
             processes.end_marked(run_id)
-            for base in {tempfile.gettempdir(), "/tmp"}:
-                for folder in Path(base).glob(f"{processes.socket_prefix(run_id)}*"):
-                    shutil.rmtree(folder, ignore_errors=True)
+            _remove_sockets(run_id)
     results.sweep_scratch(root)
     file.unlink(missing_ok=True)
+
+
+def _remove_sockets(run_id: str) -> None:
+    for base in {tempfile.gettempdir(), "/tmp"}:
+        for folder in Path(base).glob(f"{processes.socket_prefix(run_id)}*"):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -67,6 +68,11 @@ def kernels_of(root: Path) -> list[int]:
     return found
 
 
+def sockets(run_id: str) -> list[Path]:
+    """Folders of kernels' sockets that run ``run_id`` has left."""
+    return list(Path(tempfile.gettempdir()).glob(f"{processes.socket_prefix(run_id)}*"))
+
+
 def tree(root: Path) -> set[str]:
     base = root / "results"
     return {path.relative_to(base).as_posix() for path in base.rglob("*") if path.is_file()}
@@ -93,6 +99,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, batch.Report,
         leaves=(
             "import subprocess\n"
             "child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\nprint(child.pid)",
+            "import os; print(os.environ['LABKIT_RUN_ID'])",
         ),
     )
     (root / "notebooks/tests/broken.ipynb").write_text("{")
@@ -186,6 +193,8 @@ def test_no_process_outlives_its_notebook(mixed: Mixed) -> None:
     child = int(cells.read(record.notebook).cells[0].outputs[0].text)
     assert soon(lambda: not psutil.pid_exists(child), 5)
     assert soon(lambda: not kernels_of(mixed[0]), 5)
+    run_id = cells.read(record.notebook).cells[1].outputs[0].text.strip()
+    assert not sockets(run_id)  # also not of the worker that was killed
 
 
 def test_a_result_holds_notebook_claims_figures_and_where_it_comes_from(mixed: Mixed) -> None:
@@ -369,6 +378,8 @@ def test_a_killed_run_leaves_no_process_and_the_next_one_ends_right(
         assert soon(lambda: results.read(results.folder_of(root, "quick", "default")), 60)
         assert soon((root / "notebooks/tests/started").exists, 60)
         assert kernels_of(root)
+        run_id = (root / "results/.running").read_text()
+        assert sockets(run_id)
         run.send_signal(signum)
         run.wait(20)
     finally:
@@ -380,6 +391,7 @@ def test_a_killed_run_leaves_no_process_and_the_next_one_ends_right(
     assert [(end.task.key, end.ok) for end in report.ended] == [("slow", True)]
     folders = {path.name for path in (root / "results").iterdir()}
     assert folders == {".lock", "quick", "slow"}
+    assert not sockets(run_id)
 
 
 def test_kernels_that_outlived_a_killed_run_are_ended(tmp_path: Path) -> None:
