@@ -83,7 +83,12 @@ def dataset_names(notebook: NotebookNode) -> list[str]:
 
 
 def parameters(notebook: NotebookNode) -> dict[str, Parameter]:
-    """The typed scalars of the cell tagged ``parameters``, by name; empty where there is none."""
+    """The typed scalars of the cell tagged ``parameters``, by name; empty where there is none.
+
+    Raises:
+        SyntaxError: the cell is not Python.
+        ValueError: a default is no plain literal (``60 * 60``, say, or a call).
+    """
     found: dict[str, Parameter] = {}
     for cell in tagged(notebook, "parameters"):
         lines = cell.source.splitlines()
