@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 
 from labkit.workbook.export import write_site
@@ -52,6 +53,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = synthetic.make(tmp_path_factory.mktemp("browser") / "workbook")
+    nbformat.write(synthetic.crowded(), root / "notebooks" / "energy" / "beta.ipynb")
     write_site(root)
     return root / "results" / "site"
 
@@ -162,6 +164,28 @@ def test_no_slide_is_blank_and_none_overflows(browser: Any, visit: Any) -> None:
         )
         assert max(too_wide, default=0) <= 1, f"slide {number}"
         page.keyboard.press("ArrowRight")
+
+
+def test_a_crowded_slide_goes_on_on_the_next_ones(visit: Any) -> None:
+    page = visit("slides/beta.html")
+    page.wait_for_function("window.Reveal && Reveal.isReady()")
+    total = page.evaluate("Reveal.getTotalSlides()")
+    assert total >= 5, "two figures, two texts and forty rows need more than one screen"
+    headings, scales = [], []
+    for _ in range(total):
+        page.wait_for_timeout(100)
+        sheet = page.locator(f"{SLIDE} > .sheet")
+        assert "scrolls" not in (sheet.get_attribute("class") or "")
+        scales.append(float(sheet.evaluate("s => s.style.getPropertyValue('--scale')")))
+        headings.append(sheet.locator("h1, h2, h3").first.inner_text())
+        page.keyboard.press("ArrowRight")
+    assert min(scales) >= 0.62
+    assert headings[:2] == ["Beta", "Crowded"]
+    assert set(headings[2:]) <= {"Crowded …", "Then another", "Then another …"}
+    rows = page.locator("tbody td:first-child").evaluate_all("all => all.map(td => td.textContent)")
+    assert rows == [f"row {n}" for n in range(40)]
+    assert page.locator(".slides").evaluate("s => s.textContent").count("The last word.") == 1
+    assert page.locator(".plot").count() == 2
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 720), (1920, 1080), (1024, 600)])

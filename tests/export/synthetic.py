@@ -182,6 +182,22 @@ def notebook(root: Path) -> NotebookNode:
     return new_notebook(cells=cells, metadata=metadata)
 
 
+def crowded() -> NotebookNode:
+    """A notebook whose one slide holds far more than a screen does."""
+    rows = "\n".join(f"| row {n} | {n * n} |" for n in range(40))
+    cells = [
+        text("title", "slide", "# Beta\n\nShort."),
+        text("figure", "slide", "## Crowded\n\nFirst comes a figure."),
+        code("one", "-", "figure_frontier(profile)", plot(frontier())),
+        text("notice", "-", "Notice one. " * 20),
+        text("second", "-", "### Then another\n\nWith its own heading."),
+        code("two", "-", "figure_bytes(plan)", plot(bars())),
+        text("table", "-", f"| number | square |\n|---|---|\n{rows}"),
+        text("last", "-", "The last word."),
+    ]
+    return new_notebook(cells=cells, metadata={"labkit": {"paper": "beta", "datasets": []}})
+
+
 MATHS = r"""## Insight
 
 A stage waits. With $S$ stages and $M$ microbatches the idle share of 1F1B is

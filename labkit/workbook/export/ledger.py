@@ -35,7 +35,7 @@ def row(claim: Mapping[str, Any]) -> dict[str, str]:
     '1,200 J (unverified)'
     """
     unit = "" if claim["unit"] in ("", "fraction") else f" {claim['unit']}"
-    paper, ours = tables.cell_text(claim["paper_value"]), tables.cell_text(claim["our_value"])
+    paper, ours = _short(claim["paper_value"]), _short(claim["our_value"])
     marks = "" if claim["verified"] or claim["paper_value"] is None else " (unverified)"
     return {
         "id": claim["id"],
@@ -43,6 +43,19 @@ def row(claim: Mapping[str, Any]) -> dict[str, str]:
         "source": claim["source"],
         "paper": (paper if paper == tables.NOTHING else paper + unit) + marks,
         "ours": ours if ours == tables.NOTHING else ours + unit,
+        "paper_whole": tables.cell_text(claim["paper_value"]),
+        "ours_whole": tables.cell_text(claim["our_value"]),
         "ratio": tables.cell_text(claim["ratio"]),
         "verdict": claim["verdict"],
     }
+
+
+def _short(value: Any, most: int = 5) -> str:
+    """A value as text; a long list by its first ones and how many there are.
+
+    >>> _short([1, 2, 3, 4, 5, 6]), _short([0.5, 2])
+    ('1, 2, 3, … (6 values)', '0.5, 2')
+    """
+    if isinstance(value, list) and len(value) > most:
+        return f"{tables.cell_text(value[:3])}, … ({len(value)} values)"
+    return tables.cell_text(value)
