@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -89,7 +89,7 @@ class Model:
 
     @property
     def num_params(self) -> int:
-        return sum(tensor.numel for tensor in self.tensors())
+        return _count(self)
 
     @property
     def largest_unit_params(self) -> int:
@@ -101,6 +101,9 @@ class Model:
 
     def tensors(self) -> tuple[TensorShape, ...]:
         """Every parameter tensor in the order of the forward pass; linear weights are (out, in)."""
+        return _tensors(self)
+
+    def _build(self) -> tuple[TensorShape, ...]:
         first, last = ("root", "root") if self.tied else ("embedding", "head")
         found = [_tensor(first, "token", self.vocab, self.hidden)]
         if self.positions:
@@ -135,6 +138,17 @@ class Model:
 
 def _tensor(unit: str, name: str, *shape: int) -> TensorShape:
     return TensorShape(name=f"{unit}.{name}", shape=shape, unit=unit)
+
+
+# A plan asks for these many times over; a model never changes.
+@lru_cache(maxsize=64)
+def _tensors(model: Model) -> tuple[TensorShape, ...]:
+    return model._build()
+
+
+@lru_cache(maxsize=1024)
+def _count(model: Model) -> int:
+    return sum(tensor.numel for tensor in _tensors(model))
 
 
 def presets() -> dict[str, Model]:

@@ -8,20 +8,22 @@ same on real processes. Importing this loads neither torch nor Plotly.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from labkit.memory import published
 from labkit.memory.activations import Batch
 from labkit.memory.plan import Parallel, Plan, Term
-from labkit.memory.search import Fit, fit, sweep
+from labkit.memory.search import Fit, compare, fit, frontier, largest_model, stages, sweep
 from labkit.memory.states import STAGE_NAMES, Recipe
 from labkit.memory.traffic import Collective, Scheme
 from labkit.models import Model
 
 if TYPE_CHECKING:
-    from labkit.memory import figures
-    from labkit.memory.oracle import Measurement, measure
+    import labkit.memory.figures as figures
+    from labkit.memory.oracle import SCHEMES, Measurement, measure
 
-_LAZY = {"measure": "oracle", "Measurement": "oracle"}
+_LAZY = {"measure": "oracle", "Measurement": "oracle", "SCHEMES": "oracle"}
 
 __all__ = [
+    "SCHEMES",
     "STAGE_NAMES",
     "Batch",
     "Collective",
@@ -33,9 +35,14 @@ __all__ = [
     "Recipe",
     "Scheme",
     "Term",
+    "compare",
     "figures",
     "fit",
+    "frontier",
+    "largest_model",
     "measure",
+    "published",
+    "stages",
     "sweep",
 ]
 

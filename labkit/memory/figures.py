@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from labkit.figures import CYCLE, PALETTE, finish
 
@@ -23,11 +24,10 @@ _CONCEPT = {
 def figure_states(
     table: pd.DataFrame,
     *,
-    category: str,
+    category: str = "plan",
     capacity_gb: float | None = None,
     capacity_name: str = "",
     title: str = "",
-    log: bool = False,
     height: int = 420,
 ) -> go.Figure:
     """Stacked bars of what a rank holds, one bar a category, a line at what the device has.
@@ -47,91 +47,111 @@ def figure_states(
             marker_color=PALETTE[_CONCEPT.get(component, "muted")],
         )
     totals = table.groupby(table[category].astype(str), sort=False)["size_gb"].sum()
-    figure.add_scatter(
-        y=list(totals.index),
-        x=totals,
-        mode="text",
-        text=[f" {value:.3g} GB" for value in totals],
-        textposition="middle right",
-        cliponaxis=False,
-        showlegend=False,
-        hoverinfo="skip",
-    )
     figure.update_layout(barmode="stack", bargap=0.35)
     figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=order)
-    if log:
-        figure.update_xaxes(type="log")
-    else:
-        figure.update_xaxes(range=[0, 1.14 * max(totals.max(), capacity_gb or 0)])
+    figure.update_xaxes(range=[0, 1.14 * max(totals.max(), capacity_gb or 0)])
     if capacity_gb is not None:
-        figure.add_vline(
+        line = {"color": PALETTE["capacity"], "dash": "dash", "width": 2}
+        figure.add_vline(x=capacity_gb, line=line)
+        figure.add_annotation(
             x=capacity_gb,
-            line={"color": PALETTE["capacity"], "dash": "dash", "width": 2},
-            annotation={"text": capacity_name or "capacity", "yref": "paper", "y": -0.02}
-            | {"yanchor": "bottom", "xanchor": "left", "showarrow": False},
+            y=0.03,
+            yref="paper",
+            text=f" {capacity_name or f'{capacity_gb:g} GB'}",
+            showarrow=False,
+            xanchor="left",
+            yanchor="bottom",
+        )
+    for name, value in totals.items():
+        figure.add_annotation(
+            x=value,
+            y=name,
+            text=f" {value:.3g} GB",
+            showarrow=False,
+            xanchor="left",
+            bgcolor="rgba(255,255,255,0.85)",
         )
     return finish(figure, title=title, x="on one GPU (GB)", height=height)
 
 
-def figure_lines(
+_SWEPT = {
+    "total_bytes": ("on one GPU (GB)", 1e9),
+    "states_bytes": ("model states on one GPU (GB)", 1e9),
+    "sent_bytes": ("sent by one GPU in a step (GB)", 1e9),
+    "communication_s": ("communication of a step (s)", 1.0),
+}
+
+
+def figure_sweep(
     table: pd.DataFrame,
     *,
-    x: str,
     y: str,
-    line: str,
+    x: str = "dp",
+    line: str = "plan",
     title: str = "",
-    x_title: str = "",
-    y_title: str = "",
-    log_x: bool = True,
-    log_y: bool = True,
     levels: Mapping[str, float] | None = None,
-    colours: Sequence[str] | None = None,
     height: int = 420,
 ) -> go.Figure:
-    """One line for each value of ``line``, named at its end; ``levels`` are horizontal marks."""
+    """A column of a sweep against the number of ranks, both logarithmic, one line a plan.
+
+    ``levels`` are horizontal marks, in the unit of the axis: GB for bytes, seconds for times.
+    """
+    y_title, divide = _SWEPT[y]
     figure = go.Figure()
-    palette = list(colours or CYCLE)
     for index, name in enumerate(dict.fromkeys(table[line])):
         rows = table[table[line] == name]
+        colour = CYCLE[index % len(CYCLE)]
         figure.add_scatter(
-            name=str(name),
-            x=rows[x],
-            y=rows[y],
-            mode="lines",
-            line_color=palette[index % len(palette)],
+            name=str(name), x=rows[x], y=rows[y] / divide, mode="lines", line_color=colour
         )
     for name, value in (levels or {}).items():
-        figure.add_hline(
-            y=value,
+        figure.add_scatter(
+            name=name,
+            x=[table[x].min(), table[x].max()],
+            y=[value, value],
+            mode="lines",
             line={"color": PALETTE["capacity"], "dash": "dash", "width": 2},
-            annotation={"text": name, "xanchor": "left", "x": 0, "showarrow": False},
         )
-    if log_x:
-        figure.update_xaxes(type="log", dtick=1, exponentformat="power")
-    if log_y:
-        figure.update_yaxes(type="log", dtick=1, exponentformat="power")
-    return finish(figure, title=title, x=x_title, y=y_title, height=height)
+    figure.update_xaxes(type="log", dtick=1, exponentformat="power")
+    figure.update_yaxes(type="log", dtick=1, exponentformat="power")
+    return finish(figure, title=title, x="data-parallel ranks", y=y_title, height=height)
 
 
-def figure_slices(table: pd.DataFrame, *, title: str = "", height: int = 420) -> go.Figure:
-    """Who holds which rows: a bar a tensor, filled from left to right by the ranks that hold it.
+def figure_slices(
+    table: pd.DataFrame, *, schemes: Mapping[str, str], title: str = "", height: int = 420
+) -> go.Figure:
+    """Who updates which rows: a panel a scheme, a bar a tensor, filled by the ranks from the left.
 
-    ``table`` has columns ``tensor``, ``rank``, ``first_row``, ``end_row`` and ``rows``, the whole
-    tensor's. Tensors of one row count are as long as those of many: shares are drawn.
+    ``table`` has columns ``scheme``, ``tensor``, ``rank``, ``first_row``, ``end_row`` and ``rows``,
+    the whole tensor's; ``schemes`` names the panels. Tensors are drawn equally long.
     """
-    figure = go.Figure()
-    for rank, rows in table.groupby("rank", sort=True):
-        colour = CYCLE[int(str(rank)) % len(CYCLE)]
-        figure.add_bar(
-            name=f"rank {rank}",
-            y=rows["tensor"],
-            x=(rows["end_row"] - rows["first_row"]) / rows["rows"],
-            base=rows["first_row"] / rows["rows"],
-            orientation="h",
-            marker={"color": colour, "line": {"color": "white", "width": 1.5}},
-        )
+    figure = make_subplots(
+        rows=1,
+        cols=len(schemes),
+        shared_yaxes=True,
+        subplot_titles=list(schemes.values()),
+        horizontal_spacing=0.03,
+    )
+    named: set[str] = set()
+    for column, scheme in enumerate(schemes, 1):
+        for rank, rows in table[table["scheme"] == scheme].groupby("rank", sort=True):
+            colour = CYCLE[int(str(rank)) % len(CYCLE)]
+            figure.add_bar(
+                name=f"rank {rank}",
+                legendgroup=f"rank {rank}",
+                legendrank=int(str(rank)),
+                showlegend=f"rank {rank}" not in named,
+                y=rows["tensor"],
+                x=(rows["end_row"] - rows["first_row"]) / rows["rows"],
+                base=rows["first_row"] / rows["rows"],
+                orientation="h",
+                marker={"color": colour, "line": {"color": "white", "width": 1.5}},
+                row=1,
+                col=column,
+            )
+            named.add(f"rank {rank}")
     order = list(dict.fromkeys(table["tensor"]))
     figure.update_layout(barmode="overlay", bargap=0.25)
-    figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=order)
-    figure.update_xaxes(tickformat=".0%", range=[0, 1.001])
-    return finish(figure, title=title, x="rows of the tensor", height=height)
+    figure.update_yaxes(categoryorder="array", categoryarray=order[::-1])
+    figure.update_xaxes(tickformat=".0%", range=[0, 1.001], tickvals=[0, 0.5])
+    return finish(figure, title=title, height=height)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,33 @@ class Measurement:
             for component in states.COMPONENTS
         ]
         return pd.DataFrame(rows)
+
+    def fullest(self, ranks: int) -> pd.DataFrame:
+        """What the fullest of ``ranks`` ranks held under each scheme, measured.
+
+        Parameters stand twice: between steps, and between forward and backward pass.
+        ``over_even_fraction`` is how far the states exceed the papers' Ψ/N.
+        """
+        table = self.states().query("ranks == @ranks")
+        held = table.groupby(["scheme", "component"], sort=False)["measured_bytes"].max().unstack()
+        moments = self.moments().query("ranks == @ranks").groupby("scheme", sort=False)
+        held.insert(1, "after_forward_bytes", moments["after_forward_bytes"].max())
+        totals = table.groupby(["scheme", "rank"], sort=False)[["measured_bytes", "even_bytes"]]
+        largest = totals.sum().groupby("scheme", sort=False).max()
+        held = held.add_suffix("_bytes").rename(
+            columns=lambda c: c.replace("_bytes_bytes", "_bytes")
+        )
+        held["states_bytes"] = largest["measured_bytes"]
+        held["over_even_fraction"] = largest["measured_bytes"] / largest["even_bytes"] - 1
+        return held.rename_axis(columns=None)
+
+    def volumes(self, ranks: int) -> pd.DataFrame:
+        """What one of ``ranks`` ranks sent in a step, in model sizes, by scheme and collective."""
+        table = self.traffic().query("ranks == @ranks and rank == 0")
+        sent = table.pivot_table(
+            index="scheme", columns="collective", values="model_sizes", aggfunc="sum", sort=False
+        )
+        return sent.assign(total=sent.sum(axis=1)).rename_axis(columns=None)
 
     def moments(self) -> pd.DataFrame:
         """Parameter bytes a rank holds between forward and backward, and between steps."""
@@ -125,7 +153,8 @@ class Measurement:
             for report in self.reports
             for name, first, end in report["slices"]
         ]
-        return pd.DataFrame(rows)
+        table = pd.DataFrame(rows)
+        return table.assign(rows=table.groupby("tensor")["end_row"].transform("max"))
 
     def exactness(self) -> pd.DataFrame:
         """The largest difference of any weight from training in one process, by scheme."""
@@ -165,14 +194,15 @@ def measure(
     schemes: Sequence[str] = ("ddp", "zero1", "zero2", "zero3"),
     ranks: Sequence[int] = (2, 3, 4),
     steps: int = 3,
-    global_batch: int = 12,
+    global_batch: int | None = None,
     seed: int = 0,
     timeout_s: float = 120.0,
 ) -> Measurement:
     """Train ``model`` in fp32 on this machine's CPU, over gloo, under each scheme.
 
     All schemes and all numbers of ranks share one set of processes, so torch is loaded once. They
-    end with this process, however it ends, and after ``timeout_s`` at the latest.
+    end with this process, however it ends, and after ``timeout_s`` at the latest. The batch that
+    all of them share is ``global_batch`` samples, by default the fewest that divide evenly.
 
     Raises:
         UsageError: a scheme is unknown, the batch does not divide, or the model is not a plain GPT.
@@ -184,7 +214,7 @@ def measure(
         "schemes": list(schemes),
         "ranks": sorted(set(ranks)),
         "steps": steps,
-        "global_batch": global_batch,
+        "global_batch": lcm(*ranks) if global_batch is None else global_batch,
         "seed": seed,
         "timeout_s": timeout_s,
     }

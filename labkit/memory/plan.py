@@ -49,12 +49,15 @@ class Parallel:
         """Ranks that share one copy of what is sharded."""
         return self.partition_group or self.dp
 
-    def scheme(self) -> traffic.Scheme:
-        """How the data-parallel ranks talk."""
+    def scheme(self, recipe: Recipe | None = None) -> traffic.Scheme:
+        """How the data-parallel ranks talk, and in which number formats where a recipe says so."""
+        weights, gradients = recipe.scales if recipe else (1.0, 1.0)
         return traffic.Scheme(
             zero=self.zero,
             partition_group=self.partition_group,
             secondary_group=self.secondary_group,
+            weight_scale=weights,
+            gradient_scale=gradients,
         )
 
 
@@ -247,7 +250,7 @@ class Plan:
             parameter_bytes=self.recipe.parameter_bytes * share,
             gradient_bytes=self.recipe.gradient_bytes * share,
             dp=self.parallel.dp,
-            scheme=self.parallel.scheme(),
+            scheme=self.parallel.scheme(self.recipe),
             ranks_per_node=ranks_per_node,
             num_units=units,
         )

@@ -31,7 +31,7 @@ class Adam(NamedTuple):
     eps: float
 
     def over(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=self.lr, eps=self.eps)
+        return torch.optim.AdamW(parameters, lr=self.lr, eps=self.eps, fused=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ def trainer(run: Run, network: Any, adam: Adam) -> Trainer:
         if run.scheme == "ddp":
             return Trainer(wrapped, network, adam.over(network.parameters()))
         optimizer = ZeroRedundancyOptimizer(
-            network.parameters(), torch.optim.AdamW, run.group, lr=adam.lr, eps=adam.eps
+            network.parameters(), torch.optim.AdamW, run.group, lr=adam.lr, eps=adam.eps, fused=True
         )
         return WholeTensors(wrapped, network, optimizer)
     reshard: bool | int = {"zero2": False, "zero3": True, "mics": True, "hpz": 2}[run.scheme]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import UsageError
-from labkit.memory.plan import Plan
-from labkit.memory.states import Recipe
+from labkit.hardware import Link
+from labkit.memory import traffic
+from labkit.memory.plan import Parallel, Plan
+from labkit.memory.states import COMPONENTS, STAGE_NAMES, Recipe
 from labkit.models import Model
 
 if TYPE_CHECKING:
@@ -55,7 +57,6 @@ def fit(
     Raises:
         UsageError: ``vary`` is none of these, or the plan has no batch to vary.
 
-    >>> from labkit.memory.plan import Parallel
     >>> plan = Plan(model=1, parallel=Parallel(dp=64, zero=1))
     >>> fit(plan, vary="model", device=32 * 10**9).value / 1e9
     7.641791044
@@ -88,39 +89,123 @@ def _boundary(good: Callable[[int], bool], limit: int, *, least: bool) -> int | 
     return low
 
 
+def largest_model(
+    parallel: Parallel, capacity_bytes: int, *, recipe: Recipe | None = None, headroom: float = 1.0
+) -> int:
+    """Parameters of the largest model whose states alone fit: the papers' "max model size".
+
+    >>> largest_model(Parallel(dp=64, tp=2, zero=1), 32 * 10**9) / 1e9
+    15.283582089
+    """
+    plan = Plan(model=1, parallel=parallel, recipe=recipe or Recipe.mixed_adam())
+    return fit(plan, vary="model", device=capacity_bytes, headroom=headroom).value or 0
+
+
+def stages(
+    model: Model | int, *, dp: int, tp: int = 1, recipe: Recipe | None = None
+) -> dict[str, Plan]:
+    """The same plan at ZeRO stages 0 to 3, by the papers' names for them.
+
+    >>> [round(plan.states_bytes / 1e9, 1) for plan in stages(7_500_000_000, dp=64).values()]
+    [120.0, 31.4, 16.6, 1.9]
+    """
+    recipe = recipe or Recipe.mixed_adam()
+    return {
+        name: Plan(model=model, parallel=Parallel(dp=dp, tp=tp, zero=zero), recipe=recipe)
+        for zero, name in STAGE_NAMES.items()
+    }
+
+
+def compare(plans: Mapping[str, Plan]) -> pd.DataFrame:
+    """The accounts of several plans in one table: the columns of ``plan.frame()``, and ``plan``."""
+    import pandas as pd
+
+    return pd.concat(
+        [plan.frame().assign(plan=name) for name, plan in plans.items()], ignore_index=True
+    )
+
+
 _PARALLEL_FIELDS = ("dp", "tp", "zero", "partition_group", "secondary_group")
 _BATCH_FIELDS = ("seq", "micro_batch", "recompute", "formula")
-_PLAN_FIELDS = ("model", "recipe", "sharding", "buffer_elements")
+_PLAN_FIELDS = ("model", "recipe", "sharding", "buffer_elements", "count_gathered")
 
 
-def sweep(plan: Plan, *, device: int | str | None = None, **axes: Iterable[Any]) -> pd.DataFrame:
-    """Every combination of ``axes`` as one row: the axes, each component's bytes, total, traffic.
+def sweep(
+    plan: Plan | Mapping[str, Plan],
+    *,
+    device: int | str | None = None,
+    links: tuple[Link, Link] | None = None,
+    ranks_per_node: int = 8,
+    **axes: Iterable[Any],
+) -> pd.DataFrame:
+    """Every combination of ``axes`` as one row: the axes, each component's bytes, totals, traffic.
 
     Axes are fields of :class:`Parallel` and :class:`Batch`, and ``model``, ``recipe``,
-    ``sharding``. With ``device``, a column says what fits; not fitting is never an error.
+    ``sharding``. Several named plans are swept alike, and a column ``plan`` says which. With
+    ``device``, a column says what fits (not fitting is never an error); with ``links``, between
+    nodes and inside one, a column says how long the communication takes by the α–β model.
 
     Raises:
         UsageError: an axis is unknown.
     """
     import pandas as pd
 
+    rows = []
+    for row, here in _grid(plan, axes):
+        row |= _account(here, ranks_per_node, links)
+        rows.append(row if device is None else row | {"fits": here.fits(device)})
+    return pd.DataFrame(rows)
+
+
+def frontier(
+    plan: Plan | Mapping[str, Plan],
+    *,
+    vary: str,
+    device: int | str,
+    headroom: float = 1.0,
+    **axes: Iterable[Any],
+) -> pd.DataFrame:
+    """What :func:`fit` finds at every combination of ``axes``: a column ``vary``, NaN for nothing.
+
+    Raises as :func:`sweep` and :func:`fit` do.
+    """
+    import pandas as pd
+
+    rows = [
+        row | {vary: fit(here, vary=vary, device=device, headroom=headroom).value}
+        for row, here in _grid(plan, axes)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _grid(
+    plan: Plan | Mapping[str, Plan], axes: Mapping[str, Iterable[Any]]
+) -> Iterator[tuple[dict[str, Any], Plan]]:
+    """Every plan at every combination of ``axes``, with what a row says of it."""
     known = (*_PARALLEL_FIELDS, *_BATCH_FIELDS, *_PLAN_FIELDS)
     if unknown := [name for name in axes if name not in known]:
         raise UsageError(f"cannot sweep {', '.join(unknown)}; one of: {', '.join(known)}")
-    rows = []
-    for values in product(*axes.values()):
-        point = dict(zip(axes, values, strict=True))
-        here = _at(plan, point)
-        row: dict[str, Any] = {name: _label(value) for name, value in point.items()}
-        row |= {
-            f"{term.component.replace(' ', '_')}_bytes": term.num_bytes for term in here.terms()
-        }
-        row["states_bytes"], row["total_bytes"] = here.states_bytes, here.total_bytes
-        row["sent_bytes"] = sum(item.sent_bytes for item in here.collectives())
-        if device is not None:
-            row["fits"] = here.fits(device)
-        rows.append(row)
-    return pd.DataFrame(rows)
+    named = plan.items() if isinstance(plan, Mapping) else [("", plan)]
+    values = {name: list(axis) for name, axis in axes.items()}
+    for name, base in named:
+        for combination in product(*values.values()):
+            point = dict(zip(values, combination, strict=True))
+            row = {axis: _label(value) for axis, value in point.items()}
+            yield ({"plan": name} if name else {}) | row, _at(base, point)
+
+
+def _account(plan: Plan, ranks_per_node: int, links: tuple[Link, Link] | None) -> dict[str, Any]:
+    """One row's numbers."""
+    terms = plan.terms()
+    row: dict[str, Any] = {f"{t.component.replace(' ', '_')}_bytes": t.num_bytes for t in terms}
+    row["states_bytes"] = sum(t.num_bytes for t in terms if t.component in COMPONENTS)
+    row["total_bytes"] = sum(t.num_bytes for t in terms)
+    found = plan.collectives(ranks_per_node=ranks_per_node)
+    row["sent_bytes"] = sum(item.sent_bytes for item in found)
+    row["node_bytes"] = sum(item.node_bytes for item in found)
+    if links is not None:
+        row["communication_s"] = traffic.step_time_s(found, inter=links[0], intra=links[1])
+    return row
 
 
 def _at(plan: Plan, point: dict[str, Any]) -> Plan:

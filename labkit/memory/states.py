@@ -39,7 +39,9 @@ class Recipe:
     """Bytes that one parameter costs, by what they hold.
 
     ``optimizer`` names each state the optimizer keeps; its sum is the paper's K, which counts the
-    fp32 master copy among the optimizer states. Source: ZeRO §3.1.
+    fp32 master copy among the optimizer states. ``sent_parameter_bytes`` and
+    ``sent_gradient_bytes`` are what one parameter costs on the wire where that is not what it costs
+    in memory (quantised, or one of several copies). Source: ZeRO §3.1.
 
     >>> Recipe.mixed_adam().optimizer_bytes, Recipe.mixed_adam().bytes_per_param
     (12, 16)
@@ -49,6 +51,8 @@ class Recipe:
     parameter_bytes: int = 2
     gradient_bytes: int = 2
     optimizer: tuple[tuple[str, int], ...] = (("master", 4), ("momentum", 4), ("variance", 4))
+    sent_parameter_bytes: float | None = None
+    sent_gradient_bytes: float | None = None
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -79,13 +83,38 @@ class Recipe:
     @classmethod
     def mixed_adam_two_gradients(cls) -> Recipe:
         """As :meth:`mixed_adam` with an fp16 and an fp32 copy of the gradients: 20 bytes."""
-        return cls(name="mixed-precision Adam, two copies of the gradients", gradient_bytes=6)
+        return cls(
+            name="mixed-precision Adam, two copies of the gradients",
+            gradient_bytes=6,
+            sent_gradient_bytes=2,
+        )
+
+    @classmethod
+    def mixed_adam_quantised(cls) -> Recipe:
+        """As :meth:`mixed_adam`, but int8 weights and int4 gradients on the wire (qwZ, qgZ)."""
+        return cls(
+            name="mixed-precision Adam, quantised collectives",
+            sent_parameter_bytes=1,
+            sent_gradient_bytes=0.5,
+            source="ZeRO++ §3",
+        )
 
     @classmethod
     def mixed_sgd(cls, *, momentum: bool = True) -> Recipe:
         """Mixed precision with SGD: K = 8 with momentum, 4 without."""
         states = (("master", 4), ("momentum", 4)) if momentum else (("master", 4),)
         return cls(name="mixed-precision SGD", optimizer=states)
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """What is sent over what is held, of parameters and of gradients."""
+        sent = (self.sent_parameter_bytes, self.sent_gradient_bytes)
+        held = (self.parameter_bytes, self.gradient_bytes)
+        parameters, gradients = (
+            1.0 if wire is None or not kept else wire / kept
+            for wire, kept in zip(sent, held, strict=True)
+        )
+        return parameters, gradients
 
     @property
     def optimizer_bytes(self) -> int:

@@ -124,7 +124,7 @@ def test_whole_tensors_and_slices_are_told_apart(measured: Measurement) -> None:
     [
         ({"schemes": ["zero9"]}, "no scheme zero9"),
         ({"ranks": [1]}, "between 2 and 16"),
-        ({"ranks": [5]}, "does not divide by"),
+        ({"ranks": [5], "global_batch": 12}, "does not divide by"),
     ],
 )
 def test_impossible_experiments_are_refused(arguments: dict[str, object], complaint: str) -> None:

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit import memory, units
+from labkit import hardware, memory, units
 from labkit.errors import UsageError
+from labkit.files import load_yaml
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.activations import activation_bytes, square_root_bytes
 
@@ -29,10 +30,10 @@ def cells(name: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize("cell", cells("table1.csv"), ids=lambda c: "-".join(c.values()))
 def test_table_1_cell_is_the_formula_rounded_or_truncated(cell: dict[str, str]) -> None:
     parallel = Parallel(dp=int(cell["dp"]), zero=int(cell["zero"]))
-    ours = Plan(model=int(cell["num_params"]), parallel=parallel).states_bytes
+    ours = Plan(model=int(cell["model"]), parallel=parallel).states_bytes
     cut = units.cut(Fraction(ours) / units.GB, cell["printed_gb"])
-    big = int(cell["num_params"]) > 10**11 and "." not in cell["printed_gb"]
-    assert cut in ({"exact", "rounded", "truncated"} if big else {"exact", "rounded"})
+    whole = int(cell["model"]) > 10**11 and "." not in cell["printed_gb"]
+    assert cut in ({"exact", "rounded", "truncated"} if whole else {"exact", "rounded"})
 
 
 @pytest.mark.parametrize(
@@ -42,19 +43,41 @@ def test_table_1_cell_is_the_formula_rounded_or_truncated(cell: dict[str, str]) 
 )
 def test_table_2_cell_is_its_printed_first_row_times_mp(cell: dict[str, str]) -> None:
     """The first row is the formula; the others multiply what was printed there."""
-    tp, zero = int(cell["tp"]), int(cell["zero"])
-    plan = Plan(model=1, parallel=Parallel(dp=64, tp=tp, zero=zero))
-    largest = memory.fit(plan, vary="model", device=PAPER_GPU_BYTES).value
-    assert largest is not None
-    first = next(c for c in cells("table2.csv") if c["tp"] == "1" and c["zero"] == str(zero))
-    size = {"B": 1, "T": 1000}[cell["printed"][-1]]
+    tp, zero, printed = int(cell["tp"]), int(cell["zero"]), cell["printed"]
+    one = {"B": units.BILLION, "T": units.TRILLION}[cell["unit"]]
+    largest = memory.largest_model(Parallel(dp=64, tp=tp, zero=zero), PAPER_GPU_BYTES)
+    first = next(c for c in cells("table2.csv") if c["tp"] == "1" and c["zero"] == cell["zero"])
+    multiple = Fraction(first["printed"]) * units.BILLION * tp / one
+    assert units.cut(multiple, printed) in {"exact", "rounded"}
+    assert float(printed) * one == pytest.approx(largest, rel=0.025)
     if tp == 1:
-        assert units.cut(Fraction(round(largest / 1e9, 6)), cell["printed"][:-1]) == "rounded" or (
-            largest % 10**9 == 0
-        )
-    multiple = Fraction(first["printed"][:-1]) * tp / size
-    assert units.cut(multiple, cell["printed"][:-1]) in {"exact", "rounded"}
-    assert float(cell["printed"][:-1]) * size == pytest.approx(largest / 1e9, rel=0.025)
+        assert units.cut(Fraction(largest, one), printed) in {"exact", "rounded"}
+
+
+def test_the_tables_as_frames_agree_with_their_cells() -> None:
+    table1 = memory.published.states(PAPER / "table1.csv")
+    assert len(table1) == 54
+    assert (table1["cut"] != "differs").all()
+    assert table1.set_index(["model", "dp", "zero"])["cell"][128 * 10**9, 1024, 1] == (
+        "513 (513.5, truncated)"
+    )
+    table2 = memory.published.largest(PAPER / "table2.csv", dp=64, capacity_bytes=PAPER_GPU_BYTES)
+    assert (table2.query("kind == 'theory'")["cut"] != "differs").all()
+    assert (table2.query("kind == 'measured'")["share"] < 1).all()
+    grid = memory.published.grid(table1, "model", "dp")
+    assert grid.shape == (18, 3)
+    assert grid.loc[(10**12, 1024), "Pos+g+p"] == "15.6 (15.625, rounded)"
+
+
+def test_the_claims_hold_the_same_numbers_as_the_tables() -> None:
+    claims = {c["id"]: c["paper"] for c in load_yaml(PAPER / "claims.yaml")["claims"]}
+    table1 = memory.published.states(PAPER / "table1.csv").groupby("model")["printed_gb"]
+    names = {7_500_000_000: "7b", 128 * 10**9: "128b", 10**12: "1t"}
+    for model, column in table1:
+        assert claims[f"table1-{names[int(str(model))]}"] == column.astype(float).tolist()
+    table2 = memory.published.largest(PAPER / "table2.csv", dp=64, capacity_bytes=PAPER_GPU_BYTES)
+    theory = table2.query("kind == 'theory'")["printed_billion"]
+    assert claims["table2-theory"] == pytest.approx(theory.tolist())
 
 
 def test_figure_1() -> None:
@@ -159,6 +182,31 @@ def test_sweeps_reach_into_the_batch() -> None:
     assert (table.query("recompute == 'full'")["activations_bytes"].values < none).all()
 
 
+def test_several_plans_are_swept_and_compared_alike() -> None:
+    plans = {f"stage {z}": Plan(model=10**9, parallel=Parallel(dp=8, zero=z)) for z in (2, 3)}
+    table = memory.sweep(plans, dp=[8, 16])
+    assert table["plan"].tolist() == ["stage 2"] * 2 + ["stage 3"] * 2
+    totals = memory.compare(plans).groupby("plan", sort=False)["num_bytes"].sum()
+    assert totals.tolist() == table.query("dp == 8")["total_bytes"].tolist()
+
+
+def test_a_sweep_times_what_it_is_given_links_for() -> None:
+    links = (hardware.link("ib-edr"), hardware.link("nvlink-v100"))
+    plan = Plan(model=10**9, parallel=Parallel(dp=8, zero=3))
+    near, far = memory.sweep(plan, dp=[8, 64], links=links)["communication_s"]
+    assert near == pytest.approx(3 * (7 * 2e-6 + 2e9 * 7 / 8 / 150e9))
+    assert far == pytest.approx(3 * (63 * 5e-6 + 2e9 * 63 / 64 / 12.5e9))
+
+
+def test_the_frontier_is_fit_at_every_point() -> None:
+    plan = Plan(model=Model.preset("gpt2-1.5b"), parallel=Parallel(zero=3), batch=Batch(seq=1024))
+    table = memory.frontier(plan, vary="micro_batch", device="A100-80GB", dp=[8, 64], zero=[1, 3])
+    for row in table.itertuples():
+        here = replace(plan, parallel=Parallel(dp=row.dp, zero=row.zero))
+        assert row.micro_batch == memory.fit(here, vary="micro_batch", device="A100-80GB").value
+    assert table.groupby("zero")["micro_batch"].is_monotonic_increasing.all()
+
+
 def test_second_copies_and_groups_cost_what_they_say() -> None:
     """hpZ adds 2Ψ/p; MiCS keeps 16Ψ/p."""
     size, base = 10**10, Parallel(dp=64, zero=3)
@@ -167,6 +215,19 @@ def test_second_copies_and_groups_cost_what_they_say() -> None:
     grouped = Plan(model=size, parallel=replace(base, partition_group=8)).total_bytes
     assert second - plain == 2 * size / 8
     assert grouped == 16 * size / 8
+
+
+def test_what_is_sent_may_be_smaller_than_what_is_held() -> None:
+    """ZeRO++ by recipe: int8 weights, int4 gradients, a second shard in each node: 3M to 0.75M."""
+    size, dp = 10**9, 10**6
+    quantised = Recipe.mixed_adam_quantised()
+    second = Parallel(dp=dp, zero=3, secondary_group=8)
+    better = Plan(model=size, parallel=second, recipe=quantised).traffic(ranks_per_node=8)
+    plain = Plan(model=size, parallel=Parallel(dp=dp, zero=3)).traffic(ranks_per_node=8)
+    between = [table["node_bytes"].sum() / (2 * size) for table in (plain, better)]
+    assert between == pytest.approx([3, 0.75], rel=1e-5)
+    two = Plan(model=size, parallel=Parallel(dp=2), recipe=Recipe.mixed_adam_two_gradients())
+    assert two.traffic()["sent_bytes"].sum() == pytest.approx(2 * size)
 
 
 def test_every_term_explains_itself() -> None:
