@@ -15,7 +15,7 @@ from labkit.tuning.bandit import Experiment, Runs, simulate, sweep
 from labkit.tuning.policies import POLICIES, Fixed, GridSearch, Halving, Policy, Zeus
 from labkit.tuning.power import (
     Choice,
-    batch_curve,
+    batch_curves,
     best_power_limits,
     convergence,
     cost_j,
@@ -27,6 +27,7 @@ from labkit.tuning.power import (
     outcomes,
     pareto_front,
     potential,
+    reach_shares,
 )
 from labkit.tuning.trace import PUBLISHED, Job, TrainingTrace, Workload, load
 
@@ -44,7 +45,7 @@ __all__ = [
     "TrainingTrace",
     "Workload",
     "Zeus",
-    "batch_curve",
+    "batch_curves",
     "best_power_limits",
     "convergence",
     "cost_j",
@@ -57,6 +58,7 @@ __all__ = [
     "outcomes",
     "pareto_front",
     "potential",
+    "reach_shares",
     "simulate",
     "sweep",
 ]

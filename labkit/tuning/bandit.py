@@ -98,6 +98,11 @@ class Runs:
         )
         return table.sort_values(["seed", "recurrence"], kind="stable", ignore_index=True)
 
+    def of_seed(self, seed: int) -> pd.DataFrame:
+        """The rows of :meth:`frame` of one seed."""
+        table = self.frame()
+        return table[table["seed"] == seed].reset_index(drop=True)
+
     def per_recurrence(self, quantity: str) -> NDArray[np.float64]:
         """A quantity (``energy_j``, …) of each recurrence, retries included (seeds × R)."""
         shape = (len(self.experiment.seeds), self.experiment.num_recurrences)
@@ -153,7 +158,8 @@ class Runs:
             "batch_size": setup.job.batch_sizes[most[0]],
             "power_limit_w": setup.job.power_limits_w[most[1]],
             "agreement_fraction": counts.max() / len(batch),
-            "excess_cost_fraction": float(np.mean(expected[batch, power]) / best - 1),
+            "excess_cost_fraction": round(float(np.mean(expected[batch, power]) / best - 1), 12)
+            + 0.0,
         }
 
 

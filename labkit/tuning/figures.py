@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from labkit.tuning.power import Choice
+
 BRIGHTEST = 2.0
 """Cells of a map at this many times the default and above share one colour."""
 
@@ -217,14 +219,13 @@ def figure_savings(
     return finish(fig, title=title, height=620)
 
 
-def figure_search_path(
-    runs: pd.DataFrame, best: Mapping[str, Any], *, title: str = ""
-) -> go.Figure:
+def figure_search_path(runs: pd.DataFrame, best: Choice, *, title: str = "") -> go.Figure:
     """The order in which one seed tries configurations: a line that changes colour as it goes.
 
-    ``runs``: rows of ``Runs.frame()`` for one seed. Runs that stay where they were are not drawn,
-    and each return to a configuration is drawn a little higher, so that a second round does not
-    hide the first. A ring marks a run that failed (stopped early, or target missed).
+    ``runs``: one seed's (``Runs.of_seed``); ``best``: the optimum, a star. Runs that stay where
+    they were are not drawn, and each return to a configuration is drawn a little higher, so that
+    a second round does not hide the first. A ring marks a run that failed (stopped early, or
+    target missed).
     """
     ran = runs[runs["time_s"] > 0]
     moved = (ran["batch_size"].diff() != 0) | (ran["power_limit_w"].diff() != 0)
@@ -262,7 +263,7 @@ def figure_search_path(
         "failed or stopped early": (path[~path["reached"]], "circle-open", PALETTE["stopped"]),
         "settles here": (path.tail(1), "square-open", PALETTE["bound"]),
         "best in expectation": (
-            pd.DataFrame([{**best, "height": best["power_limit_w"]}]),
+            pd.DataFrame([{"batch_size": best.batch_size, "height": best.power_limit_w}]),
             "star",
             PALETTE["weight"],
         ),
@@ -277,7 +278,7 @@ def figure_search_path(
             hoverinfo="skip",
         )
     fig.data[-1].marker.update(size=16, line={"width": 1.2, "color": "white"})
-    sizes = sorted({*path["batch_size"], best["batch_size"]})
+    sizes = sorted({*path["batch_size"], best.batch_size})
     shown = sizes[:: max(1, -(-len(sizes) // 10))]
     fig.update_xaxes(type="log", tickvals=shown, ticktext=[f"{b:,}" for b in shown])
     fig.update_yaxes(tickvals=limits)
@@ -316,10 +317,12 @@ def figure_lines(
     y_title: str,
     title: str = "",
     powers_of_two: bool = False,
+    y_max: float | None = None,
 ) -> go.Figure:
     """One line for each value of column ``by``; points without a value break it.
 
-    ``powers_of_two`` draws the x axis to that scale. Columns named ``…_fraction`` read in per cent.
+    ``powers_of_two`` draws the x axis to that scale, ``y_max`` cuts the y axis there. Columns
+    named ``…_fraction`` read in per cent.
     """
     fig = go.Figure()
     for index, (name, rows) in enumerate(table.groupby(by, sort=False)):
@@ -335,6 +338,8 @@ def figure_lines(
         ticks = [2.0**k for k in range(int(np.floor(low)), int(np.ceil(high)) + 1, 2)]
         names = [f"{t:,.0f}" if t >= 1 else f"1/{1 / t:,.0f}" for t in ticks]
         fig.update_xaxes(type="log", tickvals=ticks, ticktext=names)
+    if y_max is not None:
+        fig.update_yaxes(range=[0, y_max])
     if y.endswith("_fraction"):
         fig.update_yaxes(tickformat=".0%")
     return finish(fig, title=title, x=x_title, y=y_title, height=450)
@@ -401,3 +406,18 @@ def _config(batch_size: int, power_limit_w: float) -> str:
 
 def _wrapped(names: pd.Series) -> list[str]:
     return [name.replace(", ", "<br>") for name in names]
+
+
+def figure_batch_curves(curves: pd.DataFrame, *, title: str = "") -> go.Figure:
+    """Cost of each batch size at its best limit, relative to the least (:func:`batch_curves`)."""
+    return figure_lines(
+        curves,
+        x="relative_batch_size",
+        y="relative_cost",
+        by="workload",
+        x_title="batch size ÷ b0",
+        y_title="cost ÷ least cost",
+        title=title,
+        powers_of_two=True,
+        y_max=4,
+    )

@@ -148,17 +148,18 @@ def default_choice(job: Job, *, eta: float = 0.5) -> Choice:
     return _choice(table[table["is_default"]].iloc[0])
 
 
-def batch_curve(job: Job, *, eta: float = 0.5) -> pd.DataFrame:
+def batch_curves(jobs: Iterable[Job], *, eta: float = 0.5) -> pd.DataFrame:
     """Each batch size at its best power limit: what is left to choose once the limit is.
 
     Columns: workload, batch_size, relative_batch_size (b/b0), power_limit_w, reach_probability,
-    cost_j, relative_cost (to the cheapest).
+    cost_j, relative_cost (to the workload's cheapest).
     """
-    reach, epochs = convergence(job)
-    limits = best_power_limits(job, eta)
-    cost = epochs * epoch_cost_j(job, eta)[np.arange(len(limits)), limits]
-    return pd.DataFrame(
-        {
+    tables = []
+    for job in jobs:
+        reach, epochs = convergence(job)
+        limits = best_power_limits(job, eta)
+        cost = epochs * epoch_cost_j(job, eta)[np.arange(len(limits)), limits]
+        columns = {
             "workload": job.title,
             "batch_size": job.batch_sizes,
             "relative_batch_size": np.array(job.batch_sizes) / job.default_batch_size,
@@ -167,7 +168,17 @@ def batch_curve(job: Job, *, eta: float = 0.5) -> pd.DataFrame:
             "cost_j": cost,
             "relative_cost": cost / cost.min(),
         }
-    )
+        tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)
+
+
+def reach_shares(jobs: Iterable[Job]) -> pd.DataFrame:
+    """Share of recorded runs that reach each job's target in time: batch sizes × targets."""
+    shares = {
+        f"{job.target_metric:g}": pd.Series(convergence(job)[0], index=job.batch_sizes)
+        for job in jobs
+    }
+    return pd.DataFrame(shares).rename_axis(index="batch_size")
 
 
 def eta_sweep(job: Job, etas: Iterable[float]) -> pd.DataFrame:
@@ -221,8 +232,9 @@ def hindsight(jobs: Iterable[Job], *, eta: float = 1.0) -> pd.DataFrame:
     """The optimum against the default, one row a job: for sweeps over b0, target or host power.
 
     Columns: workload, target_metric, host_power_w, default_batch_size, default_reach_probability,
-    batch_size, power_limit_w, energy_saving_fraction, time_saving_fraction. Savings are missing where the
-    default never reaches the target; batch size and limit too where nothing does.
+    batch_size, power_limit_w, relative_default (the default over the best batch size),
+    energy_saving_fraction, time_saving_fraction. Savings are missing where the default never
+    reaches the target; the optimum too where nothing does.
     """
     rows = []
     for job in jobs:
@@ -237,6 +249,7 @@ def hindsight(jobs: Iterable[Job], *, eta: float = 1.0) -> pd.DataFrame:
         if convergence(job)[0].any():
             best = optimum(job, eta=eta)
             row |= {"batch_size": best.batch_size, "power_limit_w": best.power_limit_w}
+            row["relative_default"] = job.default_batch_size / best.batch_size
             if base.reach_probability:
                 energy = best.energy_to_accuracy_j / base.energy_to_accuracy_j
                 row["energy_saving_fraction"] = 1 - energy

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -247,6 +247,20 @@ class TrainingTrace:
             host_power_w=float(spec["host_power_w"]),
         )
 
+    def each_default(self) -> list[Job]:
+        """Every workload with every batch size in turn as the user's default."""
+        return [
+            replace(job, default_batch_size=size) for job in self.jobs() for size in job.batch_sizes
+        ]
+
+    def each_target(self, *names: str) -> list[Job]:
+        """The workloads (default: all) at every target recorded for them, easiest first."""
+        return [
+            self.job(name, target_metric=target)
+            for name in names or self.names
+            for target in self.targets(name)
+        ]
+
     def targets(self, name: str, **overrides: Any) -> list[float]:
         """The target metrics recorded for a workload, from the easiest to the hardest."""
         spec = self._spec(name, overrides)
@@ -273,7 +287,7 @@ class TrainingTrace:
                     "usable": len(trained & profiled),
                     "fewest_runs": int(train.groupby("batch_size")["run"].nunique().min()),
                     "power_limits": power["power_limit"].nunique(),
-                    "learning_rate_exponent": round(float(np.polyfit(sizes, rates, 1)[0]), 9),
+                    "learning_rate_exponent": round(float(np.polyfit(sizes, rates, 1)[0]), 9) + 0.0,
                 }
             )
         return pd.DataFrame(rows)

@@ -123,9 +123,9 @@ def test_a_seed_gives_the_same_runs_whatever_else_is_simulated(
     standin: tuning.TrainingTrace,
 ) -> None:
     job = standin.job("librispeech")
-    many = tuning.simulate(job, seeds=range(6), recurrences=30).frame()
+    many = tuning.simulate(job, seeds=range(6), recurrences=30)
     alone = tuning.simulate(job, seeds=[4], recurrences=30).frame()
-    pd.testing.assert_frame_equal(many[many["seed"] == 4].reset_index(drop=True), alone)
+    pd.testing.assert_frame_equal(many.of_seed(4), alone)
 
 
 def test_different_seeds_differ(standin: tuning.TrainingTrace) -> None:

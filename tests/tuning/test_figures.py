@@ -49,7 +49,7 @@ def test_the_front_runs_along_the_lower_left(job: tuning.Job) -> None:
 
 def test_the_path_has_a_segment_of_its_own_colour_for_every_move(job: tuning.Job) -> None:
     runs = tuning.simulate(job, seeds=[0]).frame()
-    best = {"batch_size": 128, "power_limit_w": 100.0}
+    best = tuning.optimum(job)
     fig = tuning.figures.figure_search_path(runs, best)
     segments = [t for t in fig.data if t.mode == "lines"]
     points = next(t for t in fig.data if t.name == "moves to")
@@ -65,7 +65,7 @@ def test_the_path_has_a_segment_of_its_own_colour_for_every_move(job: tuning.Job
 
 def test_a_path_that_never_moves_is_a_single_point(job: tuning.Job) -> None:
     runs = tuning.simulate(job, policy="default", seeds=[0], recurrences=4).frame()
-    fig = tuning.figures.figure_search_path(runs, {"batch_size": 128, "power_limit_w": 100.0})
+    fig = tuning.figures.figure_search_path(runs, tuning.optimum(job))
     assert [len(t.x) for t in fig.data if t.name == "moves to"] == [1]
 
 
@@ -92,6 +92,7 @@ def test_every_figure_is_plain_json(standin: tuning.TrainingTrace, job: tuning.J
         tuning.figures.figure_lines(
             sweep.assign(which="a"), x="eta", y="batch_size", by="which", x_title="η", y_title="b"
         ),
+        tuning.figures.figure_batch_curves(tuning.batch_curves([never, *standin.jobs()])),
         tuning.figures.figure_map(tuning.outcomes(replace(job, host_power_w=50.0))),
     ]
     for fig in figures:

@@ -216,7 +216,29 @@ def test_the_batch_curve_is_what_the_map_leaves_at_the_best_limits(
     standin: tuning.TrainingTrace,
 ) -> None:
     for job in standin.jobs():
-        curve = tuning.batch_curve(job, eta=0.3)
+        curve = tuning.batch_curves([job], eta=0.3)
         best = tuning.outcomes(job, eta=0.3).groupby("batch_size")["cost_j"].min()
         assert curve["cost_j"].to_numpy() == pytest.approx(best.to_numpy())
         assert curve["relative_cost"].min() == 1.0
+
+
+def test_shares_of_runs_fall_as_the_target_hardens(standin: tuning.TrainingTrace) -> None:
+    for name in standin.names:
+        shares = tuning.reach_shares(standin.each_target(name))
+        assert list(shares.columns) == [f"{t:g}" for t in standin.targets(name)]
+        assert (shares.diff(axis=1).iloc[:, 1:] <= 0).all(axis=None)
+
+
+def test_the_saving_is_least_where_the_default_is_the_best_batch_size(
+    standin: tuning.TrainingTrace,
+) -> None:
+    """In cost: the best limit's share is left, and no default can leave less than none."""
+    table = tuning.hindsight(standin.each_default()).dropna()
+    assert (table["energy_saving_fraction"] >= 0).all()
+    share = {
+        job.title: 1 - job.epoch_energy_j[row].min() / job.epoch_energy_j[row, -1]
+        for job in standin.jobs()
+        for row in [job.batch_sizes.index(tuning.optimum(job, eta=1.0).batch_size)]
+    }
+    for row in table[table["relative_default"] == 1].itertuples():
+        assert row.energy_saving_fraction == pytest.approx(share[row.workload])
