@@ -152,10 +152,12 @@ def figure_frontier(
     if plans is not None:
         fig.add_scatter(
             x=plans["makespan_s"], y=plans["energy_j"], mode="markers+text", text=plans["plan"],
-            textposition="bottom right", showlegend=False,
+            textposition="middle left", showlegend=False,
             marker={"color": PALETTE["highlight"], "size": 11, "symbol": "diamond"},
             hovertemplate="%{text}<br>%{x:.4g} s, %{y:.5g} J<extra></extra>",
         )  # fmt: skip
+        first, last = plans["makespan_s"].min(), front["deadline_s"].max()
+        fig.update_xaxes(range=[first - 0.2 * (last - first), last + 0.05 * (last - first)])
     return finish(fig, title=title, x="iteration time (s)", y="energy of an iteration (J)")
 
 
