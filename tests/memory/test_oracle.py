@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from labkit import memory
@@ -40,26 +39,31 @@ def test_bytes_equal_the_formula_on_every_rank(measured: Measurement) -> None:
     assert wrong.empty, wrong.to_string()
 
 
+def test_the_summary_is_the_fullest_rank_of_the_states(measured: Measurement) -> None:
+    states = measured.states().query("ranks == 3")
+    fullest = measured.fullest(3)
+    for scheme, rows in states.groupby("scheme"):
+        by_rank = rows.groupby("rank")["measured_bytes"].sum()
+        assert fullest["states_bytes"][scheme] == by_rank.max()
+    assert fullest["over_even_fraction"]["ddp"] == 0
+    assert fullest["over_even_fraction"]["zero3"] > 0
+
+
 def test_the_even_split_would_have_been_wrong(measured: Measurement) -> None:
     """Else the test above could not tell the two formulas apart."""
     sharded = measured.states().query("scheme == 'zero3' and ranks == 4 and rank == 0")
     assert (sharded["measured_bytes"] > sharded["even_bytes"]).all()
 
 
-def volumes(measured: Measurement, rank: int = 0) -> pd.Series:
-    table = measured.traffic()
-    return table[table["rank"] == rank].groupby(["scheme", "ranks"])["model_sizes"].sum()
-
-
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_volumes_are_two_two_and_three_model_sizes(measured: Measurement, ranks: int) -> None:
     """ZeRO §7, within what padding to equal chunks adds."""
-    found = volumes(measured)
-    assert found["ddp", ranks] == pytest.approx(2, rel=1e-9)
-    assert found["zero1", ranks] == pytest.approx(2, rel=1e-3)
-    assert found["zero1-torch", ranks] == pytest.approx(3, rel=1e-9)
-    assert found["zero2", ranks] == pytest.approx(2, rel=0.04)
-    assert found["zero3", ranks] == pytest.approx(1.5 * found["zero2", ranks], rel=1e-9)
+    found = measured.volumes(ranks)["total"]
+    assert found["ddp"] == pytest.approx(2, rel=1e-9)
+    assert found["zero1"] == pytest.approx(2, rel=1e-3)
+    assert found["zero1-torch"] == pytest.approx(3, rel=1e-9)
+    assert found["zero2"] == pytest.approx(2, rel=0.04)
+    assert found["zero3"] == pytest.approx(1.5 * found["zero2"], rel=1e-9)
 
 
 def test_the_second_shard_halves_the_backward_gather(measured: Measurement) -> None:
@@ -89,7 +93,7 @@ def test_sockets_carry_the_ring_volume_of_an_all_reduce(measured: Measurement) -
         assert found["ddp", ranks] == pytest.approx(2, rel=0.05)
         # gloo makes an all-reduce of a reduce-scatter: one model size more than issued
         assert found["zero3", ranks] == pytest.approx(
-            volumes(measured)["zero3", ranks] + 1, rel=0.05
+            measured.volumes(ranks)["total"]["zero3"] + 1, rel=0.05
         )
 
 
