@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 BRIGHTEST = 2.0
 """Cells of a map at this many times the default and above share one colour."""
 
+_INK_EDGE = {"width": 1.2, "color": PALETTE["bound"]}
+
 MARK: dict[str, Any] = {
     "default": {"symbol": "x", "size": 15, "color": PALETTE["baseline"], "line_width": 0},
     "best": {"symbol": "star", "size": 19, "color": PALETTE["highlight"]},
@@ -56,7 +58,7 @@ def figure_map(
             x=[list(pivot.columns).index(row["batch_size"]) + 0.33],
             y=[list(pivot.index).index(row["power_limit_w"]) + 0.28],
             mode="markers",
-            marker={**MARK[name], "color": colour, "size": 13, "line": {"width": 1.2}},
+            marker={**MARK[name], "color": colour, "size": 13, "line": _INK_EDGE},
             name={"default": "default (b0, highest limit)", "best": "least"}[name],
             hoverinfo="skip",
         )
@@ -121,6 +123,7 @@ def figure_pareto(
         ],
         hovertemplate="%{text}<br>time %{x:.3f}, energy %{y:.3f}<extra></extra>",
         name="configurations",
+        showlegend=False,
     )
     front = reached[reached["is_pareto"]].sort_values("time_to_accuracy_s")
     fig.add_scatter(
@@ -261,7 +264,7 @@ def figure_search_path(runs: pd.DataFrame, best: Choice, *, title: str = "") -> 
     )
     rings = {
         "failed or stopped early": (path[~path["reached"]], "circle-open", PALETTE["stopped"]),
-        "settles here": (path.tail(1), "square-open", PALETTE["bound"]),
+        "last run": (path.tail(1), "square-open", PALETTE["bound"]),
         "best in expectation": (
             pd.DataFrame([{"batch_size": best.batch_size, "height": best.power_limit_w}]),
             "star",
@@ -317,11 +320,11 @@ def figure_lines(
     y_title: str,
     title: str = "",
     powers_of_two: bool = False,
-    y_max: float | None = None,
+    y_range: tuple[float, float] | None = None,
 ) -> go.Figure:
     """One line for each value of column ``by``; points without a value break it.
 
-    ``powers_of_two`` draws the x axis to that scale, ``y_max`` cuts the y axis there. Columns
+    ``powers_of_two`` draws the x axis to that scale, ``y_range`` cuts the y axis. Columns
     named ``…_fraction`` read in per cent.
     """
     fig = go.Figure()
@@ -334,12 +337,15 @@ def figure_lines(
             line={"color": CYCLE[index % len(CYCLE)]},
         )
     if powers_of_two:
-        low, high = np.log2(table[x].min()), np.log2(table[x].max())
-        ticks = [2.0**k for k in range(int(np.floor(low)), int(np.ceil(high)) + 1, 2)]
+        drawn = table.loc[np.isfinite(table[y]), x]
+        low, high = np.log2(drawn.min()), np.log2(drawn.max())
+        ticks = [4.0**k for k in range(int(np.floor(low / 2)), int(np.ceil(high / 2)) + 1)]
         names = [f"{t:,.0f}" if t >= 1 else f"1/{1 / t:,.0f}" for t in ticks]
-        fig.update_xaxes(type="log", tickvals=ticks, ticktext=names)
-    if y_max is not None:
-        fig.update_yaxes(range=[0, y_max])
+        margin = 0.03 * (high - low)
+        edges = [(low - margin) * np.log10(2), (high + margin) * np.log10(2)]
+        fig.update_xaxes(type="log", tickvals=ticks, ticktext=names, range=edges)
+    if y_range is not None:
+        fig.update_yaxes(range=y_range)
     if y.endswith("_fraction"):
         fig.update_yaxes(tickformat=".0%")
     return finish(fig, title=title, x=x_title, y=y_title, height=450)
@@ -419,5 +425,5 @@ def figure_batch_curves(curves: pd.DataFrame, *, title: str = "") -> go.Figure:
         y_title="cost ÷ least cost",
         title=title,
         powers_of_two=True,
-        y_max=4,
+        y_range=(0.8, 4),
     )

@@ -57,7 +57,7 @@ def test_the_path_has_a_segment_of_its_own_colour_for_every_move(job: tuning.Job
     assert len({t.line.color for t in segments}) > len(segments) // 2
     for segment, here, there in zip(segments, points.x, points.x[1:], strict=False):
         assert (segment.x[0], segment.x[1]) == (here, there)
-    settled = next(t for t in fig.data if t.name == "settles here")
+    settled = next(t for t in fig.data if t.name == "last run")
     assert settled.x[0] == runs["batch_size"].iloc[-1]
     failed = next(t for t in fig.data if t.name == "failed or stopped early")
     assert len(failed.x) == sum(~runs[runs["time_s"] > 0]["reached"])
