@@ -21,7 +21,7 @@ LOCK_WAIT_S = 60.0
 logger = logging.getLogger("labkit.datasets")
 
 
-class DatasetUnavailable(LabkitError):  # noqa: N818
+class DatasetUnavailable(LabkitError):
     """A published file is neither in the cache nor in the mirror and cannot be downloaded."""
 
     def __init__(self, name: str, path: str, reason: str) -> None:
@@ -34,7 +34,7 @@ class DatasetUnavailable(LabkitError):  # noqa: N818
         )
 
 
-class CorruptDownload(LabkitError):  # noqa: N818
+class CorruptDownload(LabkitError):
     """The bytes found are not the published ones."""
 
     def __init__(
