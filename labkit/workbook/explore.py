@@ -57,32 +57,18 @@ def explore(
     if start is not None and start not in positions:
         raise UsageError(f"start={start!r} is not among the values of {slider!r}: {positions}")
     first = 0 if start is None else positions.index(start)
-
-    states = [
+    states = _one_scale(
         _draw(make_figure, {slider: position} | ({menu: choice} if menu else {}))
         for choice in choices
         for position in positions
-    ]
-    scales.share(states)
-    states = [{**state, "layout": figures.plain(state["layout"])} for state in states]
+    )
     traces, shown = _pool(states)
-    varying = _varying_layout(states)
-    rows = [
-        [_step(shown[n], len(traces), varying[n]) for n in range(row, row + len(positions))]
-        for row in range(0, len(states), len(positions))
-    ]
-    steps = [
-        [
-            {"label": _text(p), "method": "update", "args": s}
-            for p, s in zip(positions, row, strict=True)
-        ]
-        for row in rows
-    ]
     layout = {**states[first]["layout"], "template": figures.TEMPLATE}
     figure = go.Figure(data=_visible(traces, shown[first]), layout=layout)
-    _add_controls(figure, steps, first, _label(label, slider))
+    steps = _steps(states, len(traces), shown, positions)
+    _add_slider(figure, steps[0], first, _label(label, slider))
     if menu:
-        _add_menu(figure, [_text(c) for c in choices], rows, steps, first, _label(label, menu))
+        _add_menu(figure, [_text(c) for c in choices], steps, first, _label(label, menu))
     return _within_budget(figure)
 
 
@@ -125,6 +111,12 @@ def _fix_colour(trace: dict[str, Any], colour: str) -> None:
 # ---------------------------------------------------------------- states in one figure
 
 
+def _one_scale(states: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    drawn = list(states)
+    scales.share(drawn)
+    return [{**state, "layout": figures.plain(state["layout"])} for state in drawn]
+
+
 def _pool(states: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[list[int]]]:
     """Every distinct trace once, and which of them each state shows.
 
@@ -161,18 +153,33 @@ def _varying_layout(states: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     return [{name: layout.get(name) for name in moving} for layout in layouts]
 
 
-def _step(shown: Sequence[int], count: int, layout: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"visible": [index in shown for index in range(count)]}, dict(layout)]
+def _steps(
+    states: Sequence[Mapping[str, Any]],
+    num_traces: int,
+    shown: Sequence[Sequence[int]],
+    positions: Sequence[Any],
+) -> list[list[dict[str, Any]]]:
+    """For each choice of the menu, the slider's steps: which traces show, what the layout says."""
+    layouts = _varying_layout(states)
+    steps = [
+        {
+            "label": _text(positions[number % len(positions)]),
+            "method": "update",
+            "args": [{"visible": [index in shown[number] for index in range(num_traces)]}, layout],
+        }
+        for number, layout in enumerate(layouts)
+    ]
+    return [steps[row : row + len(positions)] for row in range(0, len(steps), len(positions))]
 
 
-def _add_controls(figure: go.Figure, steps: Sequence[Any], first: int, label: str) -> None:
+def _add_slider(figure: go.Figure, steps: Sequence[Any], first: int, label: str) -> None:
     figure.update_layout(
         height=(figure.layout.height or 420) + CONTROL_HEIGHT_PX,
         margin_b=(figure.layout.margin.b or 60) + CONTROL_HEIGHT_PX,
         sliders=[
             {
                 "active": first,
-                "steps": steps[0],
+                "steps": steps,
                 "currentvalue": {"prefix": f"{label}: ", "font": {"size": 18}},
                 "pad": {"t": 66, "b": 6},
                 "font": {"size": 14},
@@ -188,33 +195,28 @@ def _add_controls(figure: go.Figure, steps: Sequence[Any], first: int, label: st
 def _add_menu(
     figure: go.Figure,
     names: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    steps: Sequence[Sequence[Any]],
+    steps: Sequence[Sequence[Mapping[str, Any]]],
     first: int,
     label: str,
 ) -> None:
     """A menu above the plot; each choice shows its state and hands the slider its own steps."""
     buttons = []
-    for name, row, own in zip(names, rows, steps, strict=True):
-        visible, layout = row[first]
+    for name, own in zip(names, steps, strict=True):
+        visible, layout = own[first]["args"]
         moved = {**layout, "sliders[0].steps": own, "sliders[0].active": first}
-        label_text = f"{label}: {name}"
-        buttons.append({"label": label_text, "method": "update", "args": [visible, moved]})
-    figure.update_layout(
-        margin_t=(figure.layout.margin.t or 60) + 8,
-        updatemenus=[
-            {
-                "buttons": buttons,
-                "x": 1,
-                "xanchor": "right",
-                "y": 1.01,
-                "yanchor": "bottom",
-                "direction": "down",
-                "font": {"size": 15},
-                "showactive": True,
-            }
-        ],
-    )
+        choice = {"label": f"{label}: {name}", "method": "update", "args": [visible, moved]}
+        buttons.append(choice)
+    menu = {
+        "buttons": buttons,
+        "x": 1,
+        "xanchor": "right",
+        "y": 1.01,
+        "yanchor": "bottom",
+        "direction": "down",
+        "font": {"size": 15},
+        "showactive": True,
+    }
+    figure.update_layout(margin_t=(figure.layout.margin.t or 60) + 8, updatemenus=[menu])
 
 
 def _within_budget(figure: go.Figure) -> go.Figure:

@@ -102,7 +102,7 @@ def test_claims_fit_a_slide_in_five_columns(deck: str) -> None:
         row.find(class_="verdict").get_text(" ", strip=True) for row in table.select("tbody tr")
     ]
     assert verdicts == ["✔ reproduced", "✘ differs", "✔ reproduced", "○ not attempted"]
-    assert "31.4 GB" in table.get_text()
+    assert "31.4\xa0GB" in table.get_text()
     assert "0.01 (unverified)" in table.get_text()
 
 

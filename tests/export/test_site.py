@@ -135,7 +135,7 @@ def test_the_scoreboard_has_every_claim_with_both_values(built: Path) -> None:
          "✘ differs", "§6.2"],
         ["Which plan needs the least energy, least first", "ours, uniform, max",
          "ours, uniform, max", "–", "✔ reproduced", "Table 2"],
-        ["Peak memory of the largest stage", "31.4 GB", "–", "–", "○ not attempted", "Table 1"],
+        ["Peak memory of the largest stage", "31.4\xa0GB", "–", "–", "○ not attempted", "Table 1"],
     ]  # fmt: skip
 
 
@@ -187,6 +187,13 @@ def test_the_page_holds_the_whole_notebook(built: Path) -> None:
     (opened,) = [d for d in soup.select("details.code") if d.has_attr("open")]
     assert "num_stages" in opened.get_text()
     assert len(folded) >= 5
+
+
+def test_the_page_unfolds_how_claims_are_judged(built: Path) -> None:
+    rules = offline.parse(html(built, "papers/alpha.html")).select_one("article details.rules")
+    assert "within 5\xa0%" in rules.get_text()
+    deck = offline.parse(html(built, "slides/alpha.html"))
+    assert deck.select_one("details.rules") is None
 
 
 def test_hostile_output_is_told_by_file_and_cell(root: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from labkit.workbook import tables
 from labkit.workbook.claims import SYMBOLS
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
 STANDIN_WARNING = (
     "Stand-in data: published data were not at hand where this was run, so figures and numbers "
     "rest on our own stand-in, and claims that need the published data are not judged."
@@ -27,14 +28,15 @@ def standin_warning(claims: Iterable[Mapping[str, Any]]) -> str:
 
 
 def row(claim: Mapping[str, Any]) -> dict[str, str]:
-    """A stored claim as texts: statement, source, both values with unit, ratio, verdict.
+    r"""A stored claim as texts: statement, source, both values with unit, ratio, verdict.
 
     >>> row({"paper": "x", "id": "saving", "statement": "It saves", "source": "§6", "unit": "J",
     ...      "paper_value": 1200.0, "our_value": None, "ratio": None, "verified": False,
     ...      "verdict": "not attempted"})["paper"]
-    '1,200 J (unverified)'
+    '1,200\xa0J (unverified)'
     """
-    unit = "" if claim["unit"] in ("", "fraction") else f" {claim['unit']}"
+    space = " " if " " in claim["unit"] else NO_BREAK
+    unit = "" if claim["unit"] in ("", "fraction") else space + claim["unit"]
     paper, ours = _short(claim["paper_value"]), _short(claim["our_value"])
     marks = "" if claim["verified"] or claim["paper_value"] is None else " (unverified)"
     return {
@@ -51,11 +53,11 @@ def row(claim: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _short(value: Any, most: int = 5) -> str:
-    """A value as text; a long list by its first ones and how many there are.
+    r"""A value as text; a long list by its first ones and how many there are.
 
     >>> _short([1, 2, 3, 4, 5, 6]), _short([0.5, 2])
-    ('1, 2, 3, … (6 values)', '0.5, 2')
+    ('1, 2, 3, … (6\xa0values)', '0.5, 2')
     """
     if isinstance(value, list) and len(value) > most:
-        return f"{tables.cell_text(value[:3])}, … ({len(value)} values)"
+        return f"{tables.cell_text(value[:3])}, … ({len(value)}{NO_BREAK}values)"
     return tables.cell_text(value)

@@ -45,7 +45,7 @@ class Markup:
         """``folder`` is where the notebook's images are relative to: its own, in ``notebooks/``.
 
         ``page_of`` gives the page of another paper's notebook by key, or None for none.
-        ``brief`` shortens what a slide has no room for: claims show fewer columns.
+        ``brief`` leaves out what a slide has no room for: the rules that claims are judged by.
         """
         self.folder, self.page_of, self.brief = folder, page_of, brief
         self.problems: list[str] = []
@@ -94,8 +94,8 @@ class Markup:
             return self._plot(data[PLOTLY_MIME])
         if WIDGET_MIME in data:
             return '<p class="note">A live control stands here in JupyterLab.</p>'
-        if self.brief and CLAIMS_MIME in data:
-            return pages.render("claims.html.j2", claims=map(ledger.row, data[CLAIMS_MIME]))
+        if CLAIMS_MIME in data:
+            return self._claims(data)
         if "text/html" in data:
             return f'<div class="rich">{self._clean(_joined(data["text/html"]))}</div>'
         for mime in _IMAGES:
@@ -108,13 +108,21 @@ class Markup:
         text = _joined(data.get("text/plain", ""))
         return f'<pre class="stream stdout">{_ansi(text)}</pre>' if text else ""
 
+    def _claims(self, data: Mapping[str, Any]) -> str:
+        """Claims in five columns; on a page the notebook's own table, with the rules, unfolds."""
+        whole = "" if self.brief else self._clean(_joined(data.get("text/html", "")))
+        rows = [ledger.row(claim) for claim in data[CLAIMS_MIME]]
+        return pages.render("claims.html.j2", claims=rows, whole=whole)
+
     def _plot(self, figure: Mapping[str, Any]) -> str:
-        height = figure.get("layout", {}).get("height") or 450
-        if "$" in json.dumps([figure.get("layout", {}).get(k) for k in ("title", "annotations")]):
+        layout = figure.get("layout", {})
+        if "$" in json.dumps([layout.get("title"), layout.get("annotations")]):
             self._report("a figure's title or annotation has $…$, which needs a script to typeset")
-        controls = bool(figure.get("layout", {}).get("sliders"))
+        height, controls = layout.get("height") or 450, bool(layout.get("sliders"))
+        share = min(max((height - 96 * controls) / 420, 0.7), 1.6)
         return (
-            f'<figure class="plot" style="--height:{height:g}px" data-controls="{controls:d}">'
+            f'<figure class="plot" style="--height:{height:g}px;--share:{share:.3g}" '
+            f'data-controls="{controls:d}">'
             f'<script type="application/json">{json_for_script(figure)}</script>'
             '<div class="canvas"></div></figure>'
         )

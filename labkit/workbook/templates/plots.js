@@ -16,6 +16,7 @@ const Plots = {
         `transform:scale(${zoom});transform-origin:0 0;`;
     }
     figure.dataset.drawn = "1";
+    Plotly.setPlotConfig({ logging: 0 }); /* else some figures warn thousands of times */
     return Plotly.newPlot(canvas, {
       data,
       layout: { ...layout, ...size, autosize: false },

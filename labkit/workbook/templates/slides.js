@@ -44,15 +44,20 @@
   const onlyHeading = (block) => [...block.children].every((part) => /^H[1-6]$/.test(part.tagName));
   const beginsWithHeading = (block) => /^H[1-6]$/.test(block.firstElementChild?.tagName || "");
 
+  const hasClaims = (block) => block.querySelector("table.claims") !== null;
+
   /* Before which of `blocks` a crowded slide is best cut, if `most` of them fit: late, at a heading,
-     rather not between a text and the output it introduces, never right after a heading. */
+     rather not between a text and the output it introduces, nor so early that little is left; never
+     right after a heading, nor before claims, whose rows can turn the page themselves. */
   function cut(blocks, most) {
-    const allowed = (i) => i < blocks.length && !onlyHeading(blocks[i - 1]);
-    let best = 0, worth = -1;
+    const allowed = (i) => i < blocks.length && !onlyHeading(blocks[i - 1]) && !hasClaims(blocks[i]);
+    const top = blocks[0].offsetTop, little = 0.3 * 720;
+    let best = 0, worth = -9;
     for (let i = 1; i <= most; i += 1) {
       if (!allowed(i)) continue;
       const parts = blocks[i].dataset.kind === "code" && blocks[i - 1].dataset.kind === "text";
-      const value = beginsWithHeading(blocks[i]) ? 2 : parts ? 0 : 1;
+      const early = blocks[i].offsetTop - top < little;
+      const value = (beginsWithHeading(blocks[i]) ? 2 : parts ? 0 : 1) - (early ? 3 : 0);
       if (value >= worth) [best, worth] = [i, value];
     }
     for (let i = most + 1; !best && i < blocks.length; i += 1) if (allowed(i)) best = i;
@@ -100,7 +105,8 @@
     const body = later.querySelector("tbody");
     body.replaceChildren();
     const rows = table.tBodies[0].rows;
-    while (rows.length > 3 && !fit(section, LEAST)) body.prepend(rows[rows.length - 1]);
+    const moves = () => !fit(section, LEAST) || body.rows.length < 4;
+    while (rows.length > 3 && moves()) body.prepend(rows[rows.length - 1]);
     return later;
   }
 
