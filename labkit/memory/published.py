@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 def states(path: Path) -> pd.DataFrame:
     """A table of model states on a GPU: columns ``model, dp, zero, printed_gb``, and ours.
 
-    Adds ``stage``, ``ours_gb``, ``cut`` (see :func:`labkit.units.cut`) and ``cell``, both as text.
+    Adds ``size`` ("7.5B"), ``stage``, ``ours_gb``, ``cut`` (see :func:`labkit.units.cut`) and
+    ``cell``, both as text.
     """
     import pandas as pd
 
     table = pd.read_csv(path, dtype={"printed_gb": str})
     table["stage"] = table["zero"].map(STAGE_NAMES)
+    table["size"] = [f"{model / units.BILLION:g}B" for model in table["model"]]
     table["ours_gb"] = [
         Plan(model=model, parallel=Parallel(dp=dp, zero=zero)).states_bytes / units.GB
         for model, dp, zero in table[["model", "dp", "zero"]].to_numpy().tolist()
@@ -62,6 +64,9 @@ def largest(path: Path, *, dp: int, capacity_bytes: int) -> pd.DataFrame:
 
 
 def grid(table: pd.DataFrame, *index: str) -> pd.DataFrame:
-    """The cells laid out as printed: rows by ``index``, a column a stage."""
+    """The cells laid out as printed: rows by ``index`` in their order, a column a stage."""
+    import pandas as pd
+
     found = table.pivot(index=list(index), columns="zero", values="cell")
+    found = found.reindex(pd.MultiIndex.from_frame(table[list(index)].drop_duplicates()))
     return found.rename(columns=STAGE_NAMES).rename_axis(columns=None)

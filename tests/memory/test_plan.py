@@ -64,9 +64,10 @@ def test_the_tables_as_frames_agree_with_their_cells() -> None:
     table2 = memory.published.largest(PAPER / "table2.csv", dp=64, capacity_bytes=PAPER_GPU_BYTES)
     assert (table2.query("kind == 'theory'")["cut"] != "differs").all()
     assert (table2.query("kind == 'measured'")["share"] < 1).all()
-    grid = memory.published.grid(table1, "model", "dp")
+    grid = memory.published.grid(table1, "size", "dp")
     assert grid.shape == (18, 3)
-    assert grid.loc[(10**12, 1024), "Pos+g+p"] == "15.6 (15.625, rounded)"
+    assert grid.index[0] == ("7.5B", 1)
+    assert grid.loc[("1000B", 1024), "Pos+g+p"] == "15.6 (15.625, rounded)"
 
 
 def test_the_claims_hold_the_same_numbers_as_the_tables() -> None:
