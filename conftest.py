@@ -1,4 +1,4 @@
-"""How the notebooks are tested.
+"""What holds for all tests, and how the notebooks are tested.
 
 ``pytest --nbval`` compares a notebook's stored outputs with a fresh run. Those outputs come from
 the published data; where that data is not here, comparing would only say so, so such a notebook is
@@ -11,7 +11,11 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("unhurried")
 
 SMOKE = "smoke run on the stand-in"
 

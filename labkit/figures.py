@@ -14,7 +14,7 @@ import base64
 import datetime
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -264,11 +264,13 @@ def _legend_rows(fig: go.Figure, width_px: int = 800) -> int:
 def _label_ends(fig: go.Figure) -> None:
     """Name each line at its last point, in its colour, and drop the legend."""
     lines = [t for t in fig.data if t.type == "scatter" and t.name and t.x is not None and len(t.x)]
-    shifts = _apart([float(t.y[-1]) for t in lines], _span(lines), 0.7 * fig.layout.height)
-    for position, (trace, shift_px) in enumerate(zip(lines, shifts, strict=True)):
+    heights = [_on_axis(fig, trace.yaxis or "y", trace.y) for trace in lines]
+    ends = [values[-1] for values in heights]
+    shifts = _apart(ends, _span(heights), 0.7 * fig.layout.height)
+    for position, (trace, end, shift_px) in enumerate(zip(lines, ends, shifts, strict=True)):
         fig.add_annotation(
-            x=trace.x[-1],
-            y=trace.y[-1],
+            x=_on_axis(fig, trace.xaxis or "x", trace.x[-1:])[-1],
+            y=end,
             xref=trace.xaxis or "x",
             yref=trace.yaxis or "y",
             text=trace.name,
@@ -282,8 +284,14 @@ def _label_ends(fig: go.Figure) -> None:
     fig.update_layout(showlegend=False, margin_r=30 + 9 * longest)
 
 
-def _span(lines: Sequence[Any]) -> float:
-    values = [float(v) for trace in lines for v in trace.y if v is not None and math.isfinite(v)]
+def _on_axis(fig: go.Figure, axis: str, values: Iterable[Any]) -> list[Any]:
+    """``values`` where an annotation must put them: a logarithmic axis wants exponents."""
+    is_log = fig.layout[f"{axis[0]}axis{axis[1:]}"].type == "log"
+    return [math.log10(value) if is_log and value else value for value in values]
+
+
+def _span(heights: Iterable[Iterable[Any]]) -> float:
+    values = [float(v) for line in heights for v in line if v is not None and math.isfinite(v)]
     return (max(values) - min(values)) if values else 0.0
 
 

@@ -188,3 +188,10 @@ def test_lines_are_visible_on_white() -> None:
 def test_the_heatmap_scale_brightens_all_along() -> None:
     steps = [luminance(colour) for _, colour in figures.SEQUENTIAL]
     assert all(b > a for a, b in itertools.pairwise(steps))
+
+
+def test_direct_labels_stand_at_the_lines_ends_on_logarithmic_axes() -> None:
+    fig = go.Figure(go.Scatter(x=[1, 10, 1000], y=[1, 10, 100], name="line"))
+    fig.update_layout(xaxis_type="log", yaxis_type="log")
+    label = figures.finish(fig, direct=True).layout.annotations[0]
+    assert (label.x, label.y) == (3, 2)  # Plotly wants the exponents there

@@ -3,12 +3,8 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import settings
 
 from labkit import datasets, pipeline
-
-settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
-settings.load_profile("unhurried")
 
 BLOCKING_POWER_W = {"a100_sxm": 83.64, "a40": 70.38}
 
