@@ -270,6 +270,7 @@ def test_the_speaker_sees_the_notes(visit: Any) -> None:
 def test_the_deck_prints_a_page_for_each_slide(visit: Any) -> None:
     page = visit("slides/alpha.html?print-pdf")
     page.wait_for_function("window.Reveal && Reveal.isReady()")
+    page.wait_for_function("document.querySelectorAll('.pdf-page').length === 10")
     page.wait_for_function("document.querySelectorAll('.plot svg.main-svg').length >= 3")
     pdf = page.pdf(prefer_css_page_size=True, print_background=True)
     assert pdf.count(b"/Type /Page\n") == 10

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from labkit.errors import BadFile, UsageError
-from labkit.workbook.export import write_slides
+from labkit.workbook.export import pages, write_slides
 from labkit.workbook.export.blocks import from_notebook, slides
 from labkit.workbook.export.markup import Markup
 from tests.export import offline, synthetic
@@ -175,3 +175,9 @@ def test_slide_types_arrange_cells_as_jupyter_does(root: Path) -> None:
     names = [[[block.tags[0] for block in slide.blocks] for slide in col] for col in columns]
     assert names == [[["a", "b"], ["c"]], [["d", "parameters"]]]
     assert [block.tags[0] for block in columns[1][0].notes] == ["g"]
+
+
+def test_only_webgl_figures_may_compile_code() -> None:
+    assert "unsafe-eval" in pages.policy('{"type":"scattergl"}')
+    assert "unsafe-eval" not in pages.policy('{"type":"scatter"}')
+    assert "frame-src" not in pages.policy()

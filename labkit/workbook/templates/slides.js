@@ -150,7 +150,11 @@
     plugins: typeof RevealNotes === "undefined" ? [] : [RevealNotes],
   }).then(() => {
     const all = () => document.querySelectorAll(".slides section:not(.stack)").forEach(show);
-    if (Reveal.isPrintView()) { all(); return; }
+    if (Reveal.isPrintView()) {
+      all();
+      Reveal.on("pdf-ready", all);
+      return;
+    }
     show(Reveal.getCurrentSlide());
     Reveal.on("slidechanged", (event) => show(event.currentSlide));
     Reveal.on("overviewshown", all);
