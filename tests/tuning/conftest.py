@@ -11,7 +11,6 @@ from labkit import datasets, tuning
 
 PROFILES = Path(__file__).resolve().parents[2] / "data" / "profiles"
 STANDIN = (PROFILES / "standin_train.csv", PROFILES / "standin_v100_power.csv")
-FILES = ("summary_train.csv", "summary_power_v100.csv")
 
 
 def make_job(
@@ -65,14 +64,19 @@ def random_job(
     )
 
 
-def trace_files(name: str) -> tuple[Path, Path]:
+def trace_files(name: str, gpu: str = "v100") -> tuple[Path, Path]:
     """The train and power file of a trace; skips where the published ones are not here."""
     if name == "stand-in":
         return STANDIN
-    if not datasets.available("zeus-nsdi23", list(FILES)):
-        pytest.skip("zeus-nsdi23 is not on this machine (see `labkit data`)")
-    source = datasets.source("zeus-nsdi23", list(FILES))
-    return source.path(FILES[0]), source.path(FILES[1])
+    files = ["summary_train.csv", f"summary_power_{gpu}.csv"]
+    if not datasets.available("zeus-nsdi23", files):
+        pytest.skip(f"zeus-nsdi23 ({gpu}) is not on this machine (see `labkit data`)")
+    source = datasets.source("zeus-nsdi23", files)
+    return source.path(files[0]), source.path(files[1])
+
+
+def published_trace(gpu: str) -> tuning.TrainingTrace:
+    return tuning.TrainingTrace.from_csv(*trace_files("published", gpu), gpu=gpu)
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +86,7 @@ def standin() -> tuning.TrainingTrace:
 
 @pytest.fixture(scope="session")
 def published() -> tuning.TrainingTrace:
-    return tuning.TrainingTrace.from_csv(*trace_files("published"), gpu="v100")
+    return published_trace("v100")
 
 
 @pytest.fixture(scope="session", params=["stand-in", "published"])
