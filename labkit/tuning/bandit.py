@@ -103,6 +103,16 @@ class Runs:
         table = self.frame()
         return table[table["seed"] == seed].reset_index(drop=True)
 
+    def path(self, seed: int) -> pd.DataFrame:
+        """Where one seed went: :meth:`of_seed` without runs that stayed or never started.
+
+        ``visit`` counts earlier moves to the same configuration.
+        """
+        ran = self.of_seed(seed).query("time_s > 0")
+        moved = (ran["batch_size"].diff() != 0) | (ran["power_limit_w"].diff() != 0)
+        path = ran[moved].reset_index(drop=True)
+        return path.assign(visit=path.groupby(["batch_size", "power_limit_w"]).cumcount())
+
     def per_recurrence(self, quantity: str) -> NDArray[np.float64]:
         """A quantity (``energy_j``, …) of each recurrence, retries included (seeds × R)."""
         shape = (len(self.experiment.seeds), self.experiment.num_recurrences)
@@ -182,8 +192,7 @@ def simulate(
 
     Args:
         policy: one of ``policies.POLICIES``, or a policy of your own.
-        eta: weight of energy against time, 0 to 1.
-        beta: early-stop factor, above 1 (2 in the paper).
+        eta, beta: weight of energy against time, 0 to 1; early-stop factor, above 1.
         recurrences: default: twice the number of configurations, as in the paper.
         seeds: non-negative integers; seed k gives the same runs whatever else is simulated.
 
@@ -191,8 +200,7 @@ def simulate(
         UsageError: a knob is out of range, or the policy cannot start on this job.
         LabkitError: some recurrence failed 20 times.
 
-    O(steps · seeds · batch sizes) with about as many NumPy steps as recurrences.
-
+    O(recurrences · seeds · batch sizes), in about one NumPy step a recurrence.
     Source: Zeus §4 and §6.1; semantics of a run as in zeus-ml's simulator.
     """
     setup = Experiment(

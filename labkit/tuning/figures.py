@@ -82,73 +82,66 @@ def figure_pareto(
     draws lines of constant average power.
     """
     base = table[table["is_default"]].iloc[0]
-    near = np.maximum(*_relative(table, base)) <= limit
-    reached = table[near]
-    time, energy = _relative(reached, base)
+    time, energy = _relative(table, base)
+    relative = table.assign(time=time, energy=energy)
+    near = relative[np.maximum(time, energy) <= limit]
     fig = go.Figure()
     for power_w in power_lines_w:
         slope = power_w * base["time_to_accuracy_s"] / base["energy_to_accuracy_j"]
-        edge = [0.0, float(time.max())]
-        fig.add_scatter(
-            x=edge,
-            y=[slope * t for t in edge],
-            mode="lines",
-            line={"dash": "dot", "color": PALETTE["muted"], "width": 1.5},
-            showlegend=False,
-            hoverinfo="skip",
-        )
-        fig.add_annotation(
-            x=edge[1],
-            y=slope * edge[1],
-            text=f"{power_w:g} W drawn",
-            font={"color": PALETTE["muted"], "size": 14},
-            xanchor="right",
-            yanchor="bottom",
-            showarrow=False,
-        )
+        _ray(fig, float(near["time"].max()), slope, f"{power_w:g} W drawn")
+    fig.add_trace(_cloud(near))
+    front = near[near["is_pareto"]].sort_values("time")
+    line = {"color": PALETTE["bound"], "width": 2}
     fig.add_scatter(
-        x=time,
-        y=energy,
+        x=front["time"], y=front["energy"], mode="lines", line=line, name="Pareto front",
+        hoverinfo="skip",
+    )  # fmt: skip
+    fig.add_scatter(x=[1], y=[1], mode="markers", marker=MARK["default"], name="default")
+    if chosen is not None:
+        x, y = _relative(pd.DataFrame([dict(chosen)]), base)
+        star = {**MARK["best"], "line": {"width": 1.5, "color": "white"}}
+        name = f"chosen: {_config(chosen['batch_size'], chosen['power_limit_w'])}"
+        fig.add_scatter(x=x, y=y, mode="markers", marker=star, name=name)
+    x_title, y_title = "time to accuracy (default = 1)", "energy to accuracy (default = 1)"
+    return finish(fig, title=title, x=x_title, y=y_title, height=480)
+
+
+def _cloud(points: pd.DataFrame) -> go.Scatter:
+    """Configurations at (time, energy), coloured by the logarithm of their batch size."""
+    pairs = zip(points["batch_size"], points["power_limit_w"], strict=True)
+    return go.Scatter(
+        x=points["time"],
+        y=points["energy"],
         mode="markers",
         marker={
-            "color": np.log2(reached["batch_size"]),
+            "color": np.log2(points["batch_size"]),
             "colorscale": SEQUENTIAL,
             "size": 9,
             "line": {"width": 0.5, "color": "white"},
-            "colorbar": _batch_bar(reached["batch_size"]),
+            "colorbar": _batch_bar(points["batch_size"]),
         },
-        text=[
-            _config(b, p)
-            for b, p in zip(reached["batch_size"], reached["power_limit_w"], strict=True)
-        ],
+        text=[_config(batch_size, power_limit_w) for batch_size, power_limit_w in pairs],
         hovertemplate="%{text}<br>time %{x:.3f}, energy %{y:.3f}<extra></extra>",
         name="configurations",
         showlegend=False,
     )
-    front = reached[reached["is_pareto"]].sort_values("time_to_accuracy_s")
+
+
+def _ray(fig: go.Figure, end: float, slope: float, text: str) -> None:
+    """A dotted line from the origin to ``end``, named there."""
     fig.add_scatter(
-        **dict(zip(("x", "y"), _relative(front, base), strict=True)),
+        x=[0.0, end],
+        y=[0.0, slope * end],
         mode="lines",
-        line={"color": PALETTE["bound"], "width": 2},
-        name="Pareto front",
+        line={"dash": "dot", "color": PALETTE["muted"], "width": 1.5},
+        showlegend=False,
         hoverinfo="skip",
     )
-    fig.add_scatter(x=[1], y=[1], mode="markers", marker=MARK["default"], name="default")
-    if chosen is not None:
-        point = pd.DataFrame([dict(chosen)])
-        fig.add_scatter(
-            **dict(zip(("x", "y"), _relative(point, base), strict=True)),
-            mode="markers",
-            marker={**MARK["best"], "line": {"width": 1.5, "color": "white"}},
-            name=f"chosen: {_config(chosen['batch_size'], chosen['power_limit_w'])}",
-        )
-    return finish(
-        fig,
-        title=title,
-        x="time to accuracy (default = 1)",
-        y="energy to accuracy (default = 1)",
-        height=480,
-    )
+    font = {"color": PALETTE["muted"], "size": 14}
+    fig.add_annotation(
+        x=end, y=slope * end, text=text, font=font, xanchor="right", yanchor="bottom",
+        showarrow=False,
+    )  # fmt: skip
 
 
 def figure_potential(table: pd.DataFrame, *, title: str = "") -> go.Figure:
@@ -193,18 +186,14 @@ def figure_savings(
         subplot_titles=("energy saved", "time saved"),
     )  # fmt: skip
     for row, kind in enumerate(("energy_reduction", "time_reduction"), 1):
-        for index, (policy, rows) in enumerate(table.groupby("policy", sort=False)):
+        for policy, rows in table.groupby("policy", sort=False):
+            half = rows[f"{kind}_high"] - rows[kind]
             fig.add_bar(
                 x=_wrapped(rows["workload"]),
                 y=rows[kind],
-                error_y={
-                    "array": rows[f"{kind}_high"] - rows[kind],
-                    "thickness": 1.2,
-                    "width": 3,
-                },
+                error_y={"array": half, "thickness": 1.2, "width": 3},
                 name=str(policy),
-                marker_color=POLICY_COLOUR.get(str(policy), CYCLE[index % len(CYCLE)]),
-                legendgroup=str(policy),
+                marker_color=POLICY_COLOUR.get(str(policy), PALETTE["muted"]),
                 showlegend=row == 1,
                 row=row,
                 col=1,
@@ -222,24 +211,45 @@ def figure_savings(
     return finish(fig, title=title, height=620)
 
 
-def figure_search_path(runs: pd.DataFrame, best: Choice, *, title: str = "") -> go.Figure:
+def figure_search_path(path: pd.DataFrame, best: Choice, *, title: str = "") -> go.Figure:
     """The order in which one seed tries configurations: a line that changes colour as it goes.
 
-    ``runs``: one seed's (``Runs.of_seed``); ``best``: the optimum, a star. Runs that stay where
-    they were are not drawn, and each return to a configuration is drawn a little higher, so that
-    a second round does not hide the first. A ring marks a run that failed (stopped early, or
-    target missed).
+    ``path``: ``Runs.path`` of the seed; ``best``: the optimum, a star. A return to a configuration
+    is drawn a little higher, so that a second round does not hide the first. A ring marks a run
+    that failed (stopped early, or target missed).
     """
-    ran = runs[runs["time_s"] > 0]
-    moved = (ran["batch_size"].diff() != 0) | (ran["power_limit_w"].diff() != 0)
-    path = ran[moved].reset_index(drop=True)
-    limits = sorted(set(runs["power_limit_w"]))
-    visit = path.groupby(["batch_size", "power_limit_w"]).cumcount().clip(upper=4)
-    path["height"] = path["power_limit_w"] + visit * 0.02 * max(np.ptp(limits), 1.0)
-    colours = sample_colorscale("Plasma", list(0.9 * np.arange(len(path)) / max(len(path) - 1, 1)))
-    fig = go.Figure()
-    for step in range(1, len(path)):
+    limits = sorted({*path["power_limit_w"], best.power_limit_w})
+    lift_w = 0.02 * max(limits[-1] - limits[0], 1.0)
+    path = path.assign(height=path["power_limit_w"] + path["visit"].clip(upper=4) * lift_w)
+    fig = go.Figure(_coloured_line(path))
+    rings = {
+        "failed or stopped early": (path[~path["reached"]], "circle-open", PALETTE["stopped"]),
+        "last run": (path.tail(1), "square-open", PALETTE["bound"]),
+    }
+    for name, (rows, symbol, colour) in rings.items():
+        ring = {"symbol": symbol, "size": 20, "color": colour, "line": {"width": 2.5}}
         fig.add_scatter(
+            x=rows["batch_size"], y=rows["height"], mode="markers", marker=ring, name=name,
+            hoverinfo="skip",
+        )  # fmt: skip
+    star = {"symbol": "star", "size": 16, "color": PALETTE["weight"]}
+    fig.add_scatter(
+        x=[best.batch_size], y=[best.power_limit_w], mode="markers", name="best in expectation",
+        marker={**star, "line": {"width": 1.2, "color": "white"}}, hoverinfo="skip",
+    )  # fmt: skip
+    sizes = sorted({*path["batch_size"], best.batch_size})
+    shown = sizes[:: max(1, -(-len(sizes) // 10))]
+    fig.update_xaxes(type="log", tickvals=shown, ticktext=[f"{b:,}" for b in shown])
+    fig.update_yaxes(tickvals=limits)
+    return finish(fig, title=title, x="batch size", y="power limit (W)", height=470)
+
+
+def _coloured_line(path: pd.DataFrame) -> list[go.Scatter]:
+    """One segment a move, each of its own colour, then the points with the colour bar."""
+    last = max(len(path) - 1, 1)
+    colours = sample_colorscale("Plasma", [0.9 * step / last for step in range(len(path))])
+    segments = [
+        go.Scatter(
             x=path["batch_size"].iloc[step - 1 : step + 1],
             y=path["height"].iloc[step - 1 : step + 1],
             mode="lines",
@@ -247,13 +257,16 @@ def figure_search_path(runs: pd.DataFrame, best: Choice, *, title: str = "") -> 
             showlegend=False,
             hoverinfo="skip",
         )
-    fig.add_scatter(
+        for step in range(1, len(path))
+    ]
+    scale = [[i / 10, sample_colorscale("Plasma", [0.09 * i])[0]] for i in range(11)]
+    points = go.Scatter(
         x=path["batch_size"],
         y=path["height"],
         mode="markers",
         marker={
             "color": list(range(len(path))),
-            "colorscale": [[i / 10, sample_colorscale("Plasma", [0.09 * i])[0]] for i in range(11)],
+            "colorscale": scale,
             "size": 11,
             "colorbar": _recurrence_bar(path["recurrence"]),
         },
@@ -262,30 +275,7 @@ def figure_search_path(runs: pd.DataFrame, best: Choice, *, title: str = "") -> 
         hovertemplate="%{text}: batch %{x}, %{customdata} W<extra></extra>",
         name="moves to",
     )
-    rings = {
-        "failed or stopped early": (path[~path["reached"]], "circle-open", PALETTE["stopped"]),
-        "last run": (path.tail(1), "square-open", PALETTE["bound"]),
-        "best in expectation": (
-            pd.DataFrame([{"batch_size": best.batch_size, "height": best.power_limit_w}]),
-            "star",
-            PALETTE["weight"],
-        ),
-    }
-    for name, (rows, symbol, colour) in rings.items():
-        fig.add_scatter(
-            x=rows["batch_size"],
-            y=rows["height"],
-            mode="markers",
-            marker={"symbol": symbol, "size": 20, "color": colour, "line": {"width": 2.5}},
-            name=name,
-            hoverinfo="skip",
-        )
-    fig.data[-1].marker.update(size=16, line={"width": 1.2, "color": "white"})
-    sizes = sorted({*path["batch_size"], best.batch_size})
-    shown = sizes[:: max(1, -(-len(sizes) // 10))]
-    fig.update_xaxes(type="log", tickvals=shown, ticktext=[f"{b:,}" for b in shown])
-    fig.update_yaxes(tickvals=limits)
-    return finish(fig, title=title, x="batch size", y="power limit (W)", height=470)
+    return [*segments, points]
 
 
 def figure_regret(curves: Mapping[str, NDArray[np.float64]], *, title: str = "") -> go.Figure:

@@ -217,8 +217,7 @@ class TrainingTrace:
         The published default batch size is clamped to the largest that fits the GPU (was
         profiled), as the authors' artifact does; one given here must be in the trace.
 
-        Raises:
-            UsageError: no such workload, target or override.
+        Raises UsageError where there is no such workload, target or setting.
         """
         spec = self._spec(name, overrides)
         train, power = self._rows(name, spec)

@@ -4,6 +4,7 @@ import contextlib
 import io
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -125,6 +126,16 @@ def test_a_seed_gives_the_same_runs_whatever_else_is_simulated(
     many = tuning.simulate(job, seeds=range(6), recurrences=30)
     alone = tuning.simulate(job, seeds=[4], recurrences=30).frame()
     pd.testing.assert_frame_equal(many.of_seed(4), alone)
+
+
+def test_a_path_holds_every_change_of_configuration(standin: tuning.TrainingTrace) -> None:
+    runs = tuning.simulate(standin.job("cifar100"), seeds=range(2), recurrences=30)
+    path, walked = runs.path(1), runs.of_seed(1)
+    pairs = list(zip(walked["batch_size"], walked["power_limit_w"], strict=True))
+    changes = [b for a, b in pairwise([None, *pairs]) if a != b]
+    assert list(zip(path["batch_size"], path["power_limit_w"], strict=True)) == changes
+    for place, pair in enumerate(changes):
+        assert path["visit"].iloc[place] == changes[:place].count(pair)
 
 
 def test_different_seeds_differ(standin: tuning.TrainingTrace) -> None:

@@ -48,9 +48,9 @@ def test_the_front_runs_along_the_lower_left(job: tuning.Job) -> None:
 
 
 def test_the_path_has_a_segment_of_its_own_colour_for_every_move(job: tuning.Job) -> None:
-    runs = tuning.simulate(job, seeds=[0]).frame()
-    best = tuning.optimum(job)
-    fig = tuning.figures.figure_search_path(runs, best)
+    run = tuning.simulate(job, seeds=[0])
+    runs, best = run.frame(), tuning.optimum(job)
+    fig = tuning.figures.figure_search_path(run.path(0), best)
     segments = [t for t in fig.data if t.mode == "lines"]
     points = next(t for t in fig.data if t.name == "moves to")
     assert len(segments) == len(points.x) - 1
@@ -64,8 +64,8 @@ def test_the_path_has_a_segment_of_its_own_colour_for_every_move(job: tuning.Job
 
 
 def test_a_path_that_never_moves_is_a_single_point(job: tuning.Job) -> None:
-    runs = tuning.simulate(job, policy="default", seeds=[0], recurrences=4).frame()
-    fig = tuning.figures.figure_search_path(runs, tuning.optimum(job))
+    run = tuning.simulate(job, policy="default", seeds=[0], recurrences=4)
+    fig = tuning.figures.figure_search_path(run.path(0), tuning.optimum(job))
     assert [len(t.x) for t in fig.data if t.name == "moves to"] == [1]
 
 
