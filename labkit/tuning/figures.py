@@ -24,7 +24,7 @@ BRIGHTEST = 2.0
 _INK_EDGE = {"width": 1.2, "color": PALETTE["bound"]}
 
 MARK: dict[str, Any] = {
-    "default": {"symbol": "x", "size": 15, "color": PALETTE["baseline"], "line_width": 0},
+    "default": {"symbol": "x", "size": 15, "color": PALETTE["baseline"]},
     "best": {"symbol": "star", "size": 19, "color": PALETTE["highlight"]},
 }
 
