@@ -76,7 +76,8 @@ def run(
     A notebook runs again when its cells, its parameters, a labkit module it
     imports, its data or its paper's claims changed since its last result;
     changed outputs alone are no reason. A notebook that fails or hangs is
-    reported at the end and stops no other.
+    reported at the end and stops no other; so is one that does not have a
+    parameter you set, where others do.
 
     Each result is a folder results/KEY/PARAMETERS/; all claims are in
     results/claims.parquet and results/scoreboard.html.

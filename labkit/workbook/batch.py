@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from labkit.errors import LabkitError, UsageError
+from labkit.errors import BadFile, LabkitError, UsageError
 from labkit.workbook import (
     cells,
     executors,
@@ -110,17 +110,33 @@ class Watcher(Protocol):
 def plan(root: Path, request: Request) -> list[Task]:
     """Every task of ``request``, with the reason to run it or none.
 
-    A notebook that cannot be read is a task with a ``problem``; it keeps no other from running.
+    A notebook that cannot be read, or that refuses a parameter others take, is a task with a
+    ``problem``; it keeps no other from running.
 
     Raises:
-        UsageError: an unknown notebook or parameter, or a value of the wrong type.
+        UsageError: an unknown notebook, or parameters that none of the notebooks takes.
     """
     known = notebooks.paths(root)
     for key in request.keys:
         if key not in known:
             notebooks.path_of(root, key)
     keys = [key for key in known if not request.keys or key in request.keys]
-    return [task for key in keys for task in _tasks(root, known[key], request)]
+    tasks: list[Task] = []
+    refusals: list[UsageError] = []
+    for key in keys:
+        try:
+            tasks += _tasks(root, known[key], request)
+        except UsageError as problem:
+            refusals.append(problem)
+            tasks.append(_broken(known[key], problem))
+    if refusals and len(refusals) == len(keys):
+        raise refusals[0]
+    return tasks
+
+
+def _broken(path: Path, problem: LabkitError) -> Task:
+    """A notebook that cannot run, with the reason; it counts as failed."""
+    return Task(key=path.stem, slug=results.DEFAULT, path=path, problem=str(problem), reason="—")
 
 
 def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
@@ -129,10 +145,8 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
         notebook = cells.read(path)
         declared = _declared(key, notebook, request)
         text = path.read_text(encoding="utf-8")
-    except LabkitError as problem:
-        if request.fixed or request.sweeps:
-            raise
-        yield Task(key=key, slug=results.DEFAULT, path=path, problem=str(problem), reason="—")
+    except BadFile as problem:
+        yield _broken(path, problem)
         return
     for overrides in parameters.combinations(key, declared, request.fixed, request.sweeps):
         task = Task(

@@ -282,13 +282,22 @@ def test_a_refused_request_runs_nothing(tmp_path: Path) -> None:
     root = workbook(tmp_path / "wb", a=(("n: int = 1", "parameters"), "1"), b=("1",))
     for request, said in (
         ({"fixed": {"m": "2"}}, "notebook 'a' has no parameter 'm'.*n: int = 1"),
-        ({"fixed": {"n": "2"}}, "notebook 'b' has no parameter 'n'"),
+        ({"fixed": {"n": "2"}, "keys": ("b",)}, "notebook 'b' has no parameter 'n'"),
         ({"fixed": {"n": "x"}, "keys": ("a",)}, "parameter n: 'x' is not of type int"),
         ({"keys": ("c",)}, "no notebook for 'c'"),
     ):
         with pytest.raises(UsageError, match=said):
             batch.run(root, batch.Request(**request), Recorder())  # type: ignore[arg-type]
     assert not (root / "results").exists()
+
+
+def test_a_parameter_that_only_some_notebooks_take_stops_only_the_others(tmp_path: Path) -> None:
+    root = workbook(tmp_path / "wb", a=(("n: int = 1", "parameters"), "n"), b=("1",))
+    report = go(root, fixed={"n": "2"})
+    assert [end.task.key for end in report.failures] == ["b"]
+    assert "has no parameter 'n'" in report.failures[0].outcome.message
+    assert "a/n=2/run.json" in tree(root)
+    assert not (root / "results" / "b").exists()
 
 
 def test_a_result_that_cannot_be_kept_is_a_failure(
