@@ -61,19 +61,27 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise
 
 
+def read_text(path: Path) -> str:
+    """The text of a file of the project's.
+
+    Raises:
+        BadFile: the file is missing, or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadFile(path, "the file is missing") from None
+    except UnicodeDecodeError as error:
+        raise BadFile(path, f"not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
 def load_yaml(path: Path) -> Any:
     """Parse a YAML file keeping comments, order and line numbers (ruamel's round trip).
 
     Raises:
         BadFile: the file is missing, is not YAML, or repeats a key.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise BadFile(path, "the file is missing") from None
-    except UnicodeDecodeError as error:
-        raise BadFile(path, f"not UTF-8 text ({error.reason} at byte {error.start})") from None
-    return parse_yaml(path, text)
+    return parse_yaml(path, read_text(path))
 
 
 def parse_yaml(path: Path, text: str) -> Any:

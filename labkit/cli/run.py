@@ -84,12 +84,12 @@ def run(
 
     [bold]Examples[/bold]
 
-      [cyan]labkit run[/cyan]                             whatever changed
-      [cyan]labkit run -n[/cyan]                          what would run, and why
-      [cyan]labkit run zero -p num_gpus=64[/cyan]         with one parameter set
-      [cyan]labkit run zeus --sweep eta=0,0.5,1[/cyan]    three runs, a folder each
-      [cyan]labkit run zeus --sweep eta=0,1 --sweep seed=1,2[/cyan]    four runs
-      [cyan]labkit run --force -j 4 --timeout 300[/cyan]  all, each at most 5 minutes
+      [cyan]labkit run[/cyan]                                              whatever changed
+      [cyan]labkit run -n[/cyan]                                           what would run, and why
+      [cyan]labkit run zero -p dp_degree=128[/cyan]                        with one parameter set
+      [cyan]labkit run zeus --sweep eta_knob=0,0.5,1[/cyan]                three runs, a folder each
+      [cyan]labkit run zeus --sweep eta_knob=0,1 --sweep seed=1,2[/cyan]   four runs
+      [cyan]labkit run --force -j 4 --timeout 300[/cyan]                   all, at most 5 min each
     """
     request = _request(keys, param, sweep, jobs, force, timeout)
     if dry_run:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit import files
 from labkit.errors import BadFile
 
 if TYPE_CHECKING:
@@ -93,13 +94,7 @@ def load(root: Path) -> dict[str, Entry]:
             an author (or editor) or a four-digit year.
     """
     path = root / FILE
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise BadFile(path, "the bibliography is missing") from None
-    except UnicodeDecodeError as error:
-        raise BadFile(path, f"not UTF-8 text ({error.reason} at byte {error.start})") from None
-    return parse(text, path)
+    return parse(files.read_text(path), path)
 
 
 def parse(text: str, path: Path) -> dict[str, Entry]:
