@@ -59,14 +59,17 @@ def overview(context: typer.Context) -> None:
         _list()
 
 
+NAMES = typer.Argument(
+    None,
+    metavar="NAME",
+    help="Datasets, or single files as NAME/FILE. Default: every dataset.",
+    autocompletion=_complete_names,
+)
+
+
 @data.command()
 def fetch(
-    names: list[str] = typer.Argument(
-        None,
-        metavar="NAME",
-        help="Datasets, or single files as NAME/FILE. Default: every dataset.",
-        autocompletion=_complete_names,
-    ),
+    names: list[str] = NAMES,
 ) -> None:
     """Download what is missing, each file checked against its hash.
 
@@ -124,12 +127,7 @@ def path(
 
 @data.command()
 def verify(
-    names: list[str] = typer.Argument(
-        None,
-        metavar="NAME",
-        help="Datasets, or single files as NAME/FILE. Default: every dataset.",
-        autocompletion=_complete_names,
-    ),
+    names: list[str] = NAMES,
 ) -> None:
     """Hash every copy on this machine again, in the cache and in the mirror.
 
