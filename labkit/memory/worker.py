@@ -190,11 +190,13 @@ def _use_loopback() -> None:
 
 
 def _die_with_parent() -> None:
-    """Leave at once when the process that made this one is gone."""
-    parent = os.getppid()
+    """Leave at once when the process that made this one is gone, also if it is gone already."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    maker = parent.pid  # not os.getppid(): that may be another's by now
 
     def watch() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == maker:
             time.sleep(0.5)
         os._exit(1)
 

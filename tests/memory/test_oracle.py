@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -168,6 +169,31 @@ def test_ranks_end_with_a_caller_that_is_killed() -> None:
     finally:
         caller.kill()
         caller.wait()
+
+
+def test_a_rank_whose_maker_is_gone_before_it_looks_ends_too(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    code = f"""
+import multiprocessing, os, pathlib, time
+from labkit.memory import worker
+maker = os.getpid()
+def rank():
+    while os.getppid() == maker:
+        time.sleep(0.01)
+    pathlib.Path({str(note)!r}).write_text(str(os.getpid()))
+    worker._die_with_parent()
+    time.sleep(300)
+multiprocessing.get_context("fork").Process(target=rank).start()
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert _until(lambda: note.exists() and note.read_text() != "")
+    pid = int(note.read_text())
+    try:
+        assert _until(lambda: not Path(f"/proc/{pid}/cmdline").exists(), seconds=20)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _descendants(pid: int) -> list[int]:
