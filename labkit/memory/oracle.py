@@ -36,7 +36,6 @@ SCHEMES: dict[str, str] = {
 }
 _ZERO = {"ddp": 0, "zero1": 1, "zero1-torch": 1, "zero2": 3, "zero3": 3, "hpz": 3, "mics": 3}
 _SHARDING: dict[str, states.Sharding] = {"zero1": "flat", "zero1-torch": "tensor"}
-STEP_COUNTER_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

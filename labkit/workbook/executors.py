@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from multiprocessing import connection
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.workbook import processes
 
@@ -92,12 +92,6 @@ class Event:
 
 
 Listener = Callable[[Event], None]
-
-
-class Executor(Protocol):
-    """Anything that turns jobs into outcomes."""
-
-    def run(self, jobs: Iterable[Job], listen: Listener) -> Iterator[tuple[Job, Outcome]]: ...
 
 
 def now() -> str:

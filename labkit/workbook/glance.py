@@ -6,15 +6,13 @@ only a companion so far has them in ``data/papers/<key>/glance.yaml``.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import files
 from labkit.errors import BadFile
-from labkit.workbook import notebooks
+from labkit.workbook import cells, notebooks
 
 ASPECTS = ("insight", "method", "results", "advantages", "weaknesses")
 TODO = "TODO"
@@ -61,25 +59,13 @@ def of(root: Path, key: str) -> Glance:
 
 
 def _notebook_rows(path: Path) -> dict[str, str]:
-    tables = [source for tags, source in _cells(path) if "at-a-glance" in tags]
-    if not tables:
+    tagged = notebooks.tagged(cells.read(path), "at-a-glance")
+    if not tagged:
         raise BadFile(path, "no cell is tagged 'at-a-glance'")
-    rows = dict(parse(tables[0]))
+    rows = dict(parse(tagged[0].source))
     if missing := [name for name in ASPECTS if name not in rows]:
         raise BadFile(path, f"the at-a-glance table lacks the row {' and '.join(missing)}")
     return {name: rows[name] for name in ASPECTS}
-
-
-def _cells(path: Path) -> Iterator[tuple[list[str], str]]:
-    """Tags and source of a notebook's cells, read as plain JSON.
-
-    Notebooks call this in their own kernel: nbformat would cost them over a second to import.
-    """
-    try:
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            yield cell["metadata"].get("tags", []), "".join(cell["source"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise BadFile(path, "not a Jupyter notebook") from None
 
 
 def load(root: Path, key: str) -> Glance:
