@@ -22,8 +22,10 @@ from labkit.pipeline.energy import (
     outer_envelope,
     plan,
 )
+from labkit.pipeline.graph import DeadlockError
+from labkit.pipeline.policies import build
 from labkit.pipeline.profile import EnergyProfile
-from labkit.pipeline.schedule import DeadlockError, Instruction, Schedule, build
+from labkit.pipeline.schedule import Instruction, Schedule
 from labkit.pipeline.study import compare, replay, stress, sweep
 from labkit.pipeline.timeline import Costs, Timeline, simulate
 

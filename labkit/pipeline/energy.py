@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from labkit.errors import UsageError
+from labkit.pipeline.graph import longest_to
+from labkit.pipeline.policies import build
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.relaxation import DEADLINE_TOLERANCE, check_stages, options, relax
 from labkit.pipeline.rounding import realise
-from labkit.pipeline.schedule import KINDS, Schedule, build
-from labkit.pipeline.timeline import Timeline, longest_to, simulate
+from labkit.pipeline.schedule import BACKWARD, FORWARD, KINDS, Schedule
+from labkit.pipeline.timeline import Timeline, simulate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -201,8 +203,8 @@ def early_forwards(
     counts: list[int] = []
     for stage in range(num_stages):
         ahead = num_stages - stage
-        wait_s = (ahead - 1) * profile.time_s[top[KINDS.index("backward"), stage]]
-        fit = int(wait_s / profile.time_s[valley[KINDS.index("forward"), stage]] + 1e-9)
+        wait_s = (ahead - 1) * profile.time_s[top[BACKWARD, stage]]
+        fit = int(wait_s / profile.time_s[valley[FORWARD, stage]] + 1e-9)
         room = num_microbatches if max_in_flight is None else min(max_in_flight, num_microbatches)
         count = max(0, min(fit, room - ahead))
         if counts and ahead + 1 + counts[-1] < num_microbatches:
@@ -227,19 +229,20 @@ def build_for(
 
 
 def max_clock_rows(profile: EnergyProfile) -> np.ndarray:
-    """Table (kind, stage) -> profile row of the highest clock."""
-    works = [[profile.rows(s, kind)[0] for s in range(profile.num_stages)] for kind in KINDS]
-    return np.array(works)
+    """Table (kind, stage) -> profile row of the highest clock; -1 where none was measured."""
+    table = np.full((len(KINDS), profile.num_stages), -1)
+    for kind, stage in profile.works():
+        table[kind, stage] = profile.rows(stage, KINDS[kind])[0]
+    return table
 
 
 def valley_rows(profile: EnergyProfile, *, above_waiting: bool = False) -> np.ndarray:
-    """Table (kind, stage) -> profile row of the stage's energy-valley clock."""
-    table = np.empty((len(KINDS), profile.num_stages), dtype=int)
-    for stage in range(profile.num_stages):
+    """Table (kind, stage) -> profile row of the stage's energy-valley clock; -1 where none."""
+    table = np.full((len(KINDS), profile.num_stages), -1)
+    for kind, stage in profile.works():
         clock = profile.valley_clock_mhz(stage, above_waiting=above_waiting)
-        for code, kind in enumerate(KINDS):
-            rows = profile.rows(stage, kind)
-            table[code, stage] = rows[profile.clock_mhz[rows] == clock][0]
+        rows = profile.rows(stage, KINDS[kind])
+        table[kind, stage] = rows[profile.clock_mhz[rows] == clock][0]
     return table
 
 
@@ -251,10 +254,9 @@ def outer_envelope(schedule: Schedule) -> np.ndarray:
 
     Source: EnvPipe (USENIX ATC 2023), planner.
     """
-    graph = schedule.graph
-    first = (graph.kind == 0) & (graph.microbatch == 0)
-    last = (graph.kind == 1) & (graph.microbatch == schedule.num_microbatches - 1)
-    return first | last | (graph.stage == schedule.num_stages - 1)
+    first = (schedule.kind == FORWARD) & (schedule.microbatch == 0)
+    last = (schedule.kind == BACKWARD) & (schedule.microbatch == schedule.num_microbatches - 1)
+    return first | last | (schedule.stage == schedule.num_stages - 1)
 
 
 def envpipe_rows(
@@ -286,12 +288,11 @@ def envpipe_rows(
         raise UsageError(f"reconfigure must be balanced, greedy or none, found {reconfigure!r}")
     if floor not in ("energy", "above-waiting"):
         raise UsageError(f"floor must be energy or above-waiting, found {floor!r}")
-    graph = schedule.graph
     envelope = outer_envelope(schedule)
     # Rows of one work stand in descending order of clock: one step up is one row less.
-    top = max_clock_rows(profile)[graph.kind, graph.stage]
+    top = max_clock_rows(profile)[schedule.kind, schedule.stage]
     valley = valley_rows(profile, above_waiting=floor == "above-waiting")
-    row = np.where(envelope, top, valley[graph.kind, graph.stage])
+    row = np.where(envelope, top, valley[schedule.kind, schedule.stage])
     while reconfigure != "none":
         path = _critical_path(schedule, profile.time_s[row])
         slow = path[(row[path] > top[path]) & ~envelope[path]]
@@ -324,12 +325,12 @@ def _plan(schedule: Schedule, profile: EnergyProfile, row: np.ndarray) -> Plan:
 
 def _max_clock(schedule: Schedule, profile: EnergyProfile, deadline_s: float | None = None) -> Plan:
     table = max_clock_rows(profile)
-    return _plan(schedule, profile, table[schedule.graph.kind, schedule.graph.stage])
+    return _plan(schedule, profile, table[schedule.kind, schedule.stage])
 
 
 def _uniform(schedule: Schedule, profile: EnergyProfile, deadline_s: float | None) -> Plan:
     table = valley_rows(profile)
-    return _plan(schedule, profile, table[schedule.graph.kind, schedule.graph.stage])
+    return _plan(schedule, profile, table[schedule.kind, schedule.stage])
 
 
 def _envpipe(
@@ -343,11 +344,12 @@ def _zeus_global(schedule: Schedule, profile: EnergyProfile, deadline_s: float |
     best: Plan | None = None
     fastest_s = np.inf
     for clock in np.unique(profile.clock_mhz):
+        table = np.full((len(KINDS), profile.num_stages), -1)
         at_clock = np.flatnonzero(profile.clock_mhz == clock)
-        if len(at_clock) < len(KINDS) * profile.num_stages:
+        table[profile.kind[at_clock], profile.stage[at_clock]] = at_clock
+        if (table[schedule.kind, schedule.stage] < 0).any():
             continue  # not measured everywhere
-        table = at_clock.reshape(profile.num_stages, len(KINDS)).T
-        made = _plan(schedule, profile, table[schedule.graph.kind, schedule.graph.stage])
+        made = _plan(schedule, profile, table[schedule.kind, schedule.stage])
         fastest_s = min(fastest_s, made.makespan_s)
         if made.makespan_s <= deadline_s * (1 + DEADLINE_TOLERANCE) and (
             best is None or made.energy_j < best.energy_j

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labkit.errors import BadFile, UsageError
-from labkit.pipeline.schedule import KINDS, Kind
+from labkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT, Kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,6 +119,10 @@ class EnergyProfile:
         """Energy of each row above what its GPU would draw if it waited instead."""
         return self.energy_j - self.blocking_power_w * self.time_s
 
+    def works(self) -> list[tuple[int, int]]:
+        """What was measured: pairs (index into ``KINDS``, stage), sorted."""
+        return sorted(set(zip(self.kind.tolist(), self.stage.tolist(), strict=True)))
+
     def rows(self, stage: int, kind: Kind, *, kept_only: bool = False) -> np.ndarray:
         """Row numbers of one stage's kind of work, highest clock first."""
         match = (self.stage == stage) & (self.kind == KINDS.index(kind))
@@ -135,7 +139,7 @@ class EnergyProfile:
         """
         import pandas as pd
 
-        rows = [self.rows(stage, kind) for kind in KINDS]
+        rows = [self.rows(stage, kind) for kind in ("forward", "backward")]
         common, *where = np.intersect1d(*(self.clock_mhz[r] for r in rows), return_indices=True)
         if not len(common):
             raise UsageError(f"stage {stage}: forward and backward have no clock in common")
@@ -269,13 +273,16 @@ def _validated(table: pd.DataFrame, path: Path | None) -> pd.DataFrame:
 def _check_stages(table: pd.DataFrame, path: Path | None) -> None:
     have = set(zip(table["stage"], table["instruction"], strict=True))
     for stage in range(int(table["stage"].max()) + 1):
-        for code, kind in enumerate(KINDS):
-            if (stage, code) not in have:
-                raise _fail(
-                    path,
-                    f"stage {stage} has no {kind} measurement",
-                    valid="every stage from 0 on, forward and backward",
-                )
+        halves = (stage, INPUT) in have and (stage, WEIGHT) in have
+        missing = [FORWARD] if (stage, FORWARD) not in have else []
+        if not halves and (stage, BACKWARD) not in have:
+            missing.append(BACKWARD)
+        if missing:
+            raise _fail(
+                path,
+                f"stage {stage} has no {KINDS[missing[0]]} measurement",
+                valid="every stage from 0 on, forward and backward (or input and weight)",
+            )
 
 
 def _kept(columns: dict[str, np.ndarray], power_w: float) -> np.ndarray:

@@ -18,9 +18,9 @@ from functools import cached_property
 import numpy as np
 
 from labkit.errors import UsageError
+from labkit.pipeline.graph import Graph, longest_to
 from labkit.pipeline.profile import EnergyProfile
-from labkit.pipeline.schedule import KINDS, Graph, Schedule
-from labkit.pipeline.timeline import longest_to
+from labkit.pipeline.schedule import KINDS, Schedule
 
 DEADLINE_TOLERANCE = 1e-9  # relative: below it a lateness is floating-point noise
 
@@ -62,14 +62,13 @@ def options(schedule: Schedule, profile: EnergyProfile) -> Options:
     rows = [profile.rows(stage, kind, kept_only=True) for stage, kind in works]
     rows = [r[np.argsort(profile.time_s[r], kind="stable")] for r in rows]
     width = max(len(r) for r in rows)
-    row = np.array([np.pad(r, (0, width - len(r)), mode="edge") for r in rows])
+    row = np.array([np.pad(r, (0, width - len(r))) for r in rows])
     real = np.arange(width) < np.array([len(r) for r in rows])[:, None]
-    graph = schedule.graph
     return Options(
         row=row,
         time_s=np.where(real, profile.time_s[row], np.inf),
         net_j=np.where(real, profile.net_energy_j[row], np.inf),
-        of=graph.kind * profile.num_stages + graph.stage,
+        of=schedule.kind * profile.num_stages + schedule.stage,
     )
 
 
@@ -79,6 +78,15 @@ def check_stages(schedule: Schedule, profile: EnergyProfile) -> None:
             f"the schedule has {schedule.num_stages} stages, the profile {profile.num_stages}; "
             "EnergyProfile.restage makes a profile of another depth"
         )
+    measured = set(profile.works())
+    for kind, stage in sorted(
+        set(zip(schedule.kind.tolist(), schedule.stage.tolist(), strict=True))
+    ):
+        if (kind, stage) not in measured:
+            raise UsageError(
+                f"schedule {schedule.name!r} runs {KINDS[kind]!r} on stage {stage}, which the "
+                f"profile did not measure"
+            )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -195,4 +203,4 @@ def _lower_hull(time: np.ndarray, net: np.ndarray) -> np.ndarray:
                 break
             hull.pop()
         hull.append(i)
-    return np.array(hull)
+    return np.array(hull, dtype=int)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from labkit.pipeline.graph import Graph
 from labkit.pipeline.relaxation import Options, Relaxation
-from labkit.pipeline.schedule import Graph
 
 _EPSILON_S = 1e-12
 

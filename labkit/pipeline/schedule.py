@@ -1,35 +1,36 @@
-"""Pipeline schedules: what each device runs, in which order.
+"""A pipeline schedule: which instructions each device runs, in which order.
 
-A schedule is described by three things, never by a program per paper: where each stage lives
-(placement), which kind of work goes first (priority), and how many microbatches may be in flight
-on each stage (cap). :func:`build` turns such a description into an order per device.
+Here is only what a schedule *is*: its instructions, what makes it whole, who waits for whom.
+Where orders come from is :mod:`labkit.pipeline.policies`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from labkit.errors import LabkitError, UsageError
+from labkit.errors import UsageError
+from labkit.pipeline.graph import Graph, build_graph
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Kind = Literal["forward", "backward"]
-KINDS: tuple[Kind, ...] = ("forward", "backward")
-
-
-class DeadlockError(LabkitError):
-    """The order can never finish: some instructions wait for each other in a circle."""
+Kind = Literal["forward", "backward", "input", "weight"]
+KINDS: tuple[Kind, ...] = ("forward", "backward", "input", "weight")
+FORWARD, BACKWARD, INPUT, WEIGHT = range(4)
 
 
 class Instruction(NamedTuple):
-    """One unit of work: the forward or the full backward pass of a microbatch on a stage."""
+    """One unit of work for one microbatch on one stage.
+
+    ``kind`` is the forward pass, the full backward pass, or one of the backward pass's halves:
+    the gradient of the stage's input (what the stage before waits for) and that of its weights.
+    """
 
     stage: int
     kind: Kind
@@ -39,104 +40,136 @@ class Instruction(NamedTuple):
         return f"{self.kind} {self.microbatch} on stage {self.stage}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """The least that describes a schedule.
-
-    Attributes:
-        placement: device of each stage.
-        priority: kinds of work, the preferred one first; a kind waits when it is not allowed.
-        in_flight_cap: for each stage, how many microbatches may have started their forward
-            there without having finished their backward.
-    """
-
-    placement: tuple[int, ...]
-    priority: tuple[Kind, ...]
-    in_flight_cap: tuple[int, ...]
-
-    def order(self, num_microbatches: int) -> tuple[tuple[Instruction, ...], ...]:
-        """The instructions of each device. Time: linear in their number."""
-        return tuple(tuple(self._stage_order(stage, num_microbatches)) for stage in self.placement)
-
-    def _stage_order(self, stage: int, num_microbatches: int) -> list[Instruction]:
-        order: list[Instruction] = []
-        done = {"forward": 0, "backward": 0}
-        cap = self.in_flight_cap[stage]
-        while done["backward"] < num_microbatches:
-            in_flight = done["forward"] - done["backward"]
-            allowed = {
-                "forward": done["forward"] < num_microbatches and in_flight < cap,
-                "backward": in_flight > 0,
-            }
-            kind = next(kind for kind in self.priority if allowed[kind])
-            order.append(Instruction(stage, kind, done[kind]))
-            done[kind] += 1
-        return order
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Schedule:
     """The order in which each device runs its instructions.
 
+    Every stage runs every microbatch's forward once and its backward once, whole or as input and
+    weight halves, all on one device. Stages are slices of the model in order; a device may hold
+    several (chunks), and a stage may live on several devices that split the microbatches between
+    them (bidirectional pipelines).
+
     Attributes:
         name: what it is called, for tables and figures.
-        num_stages, num_microbatches: the pipeline's size; every stage runs every microbatch's
-            forward and backward exactly once.
-        order: one tuple of instructions per device, first to last.
+        num_stages, num_microbatches: the pipeline's size.
+        lengths: number of instructions of each device.
+        stage, kind, microbatch: of each instruction, shape (n,), device by device in running
+            order; ``kind`` is an index into ``KINDS``.
+        asynchronous: True where the next iteration starts without waiting for this one's end
+            (PipeDream), so that warm-up and drain are paid once, not every iteration.
+        weight_versions: for each device, how many versions of its weights it keeps.
 
     Raises:
-        UsageError: an instruction is missing, repeated, unknown, or a backward stands before
-            its own forward.
+        UsageError: an instruction is missing, repeated, unknown, or stands before what it needs
+            of its own stage.
     """
 
     name: str
     num_stages: int
     num_microbatches: int
-    order: tuple[tuple[Instruction, ...], ...]
+    lengths: tuple[int, ...]
+    stage: np.ndarray
+    kind: np.ndarray
+    microbatch: np.ndarray
+    asynchronous: bool = False
+    weight_versions: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        _check_sizes(self.num_stages, self.num_microbatches)
-        seen: set[Instruction] = set()
-        for instruction in chain.from_iterable(self.order):
-            self._check_instruction(instruction, seen)
-            seen.add(instruction)
-        missing = 2 * self.num_stages * self.num_microbatches - len(seen)
-        if missing:
-            raise UsageError(
-                f"schedule {self.name!r} lacks {missing} of the "
-                f"{2 * self.num_stages * self.num_microbatches} instructions that "
-                f"{self.num_stages} stages and {self.num_microbatches} microbatches need"
-            )
+        check_sizes(num_stages=self.num_stages, num_microbatches=self.num_microbatches)
+        self._check_ranges()
+        self._check_whole()
+        self._check_order()
 
-    def _check_instruction(self, one: Instruction, seen: set[Instruction]) -> None:
-        if (
-            not 0 <= one.stage < self.num_stages
-            or not 0 <= one.microbatch < self.num_microbatches
-            or one.kind not in KINDS
-        ):
+    @classmethod
+    def from_order(
+        cls,
+        order: Iterable[Sequence[Instruction]],
+        *,
+        name: str,
+        num_stages: int | None = None,
+        num_microbatches: int | None = None,
+    ) -> Schedule:
+        """A schedule from one sequence of instructions per device.
+
+        The sizes default to what the instructions span.
+
+        Raises:
+            UsageError: as the class, or a kind of instruction that does not exist.
+
+        >>> one = [Instruction(0, "forward", 0), Instruction(0, "backward", 0)]
+        >>> Schedule.from_order([one], name="mine").num_microbatches
+        1
+        """
+        rows = [list(device) for device in order]
+        flat = list(chain.from_iterable(rows))
+        if unknown := [one for one in flat if one.kind not in KINDS]:
             raise UsageError(
-                f"schedule {self.name!r} holds {one}; valid: stages 0 to {self.num_stages - 1}, "
-                f"microbatches 0 to {self.num_microbatches - 1}, kinds {', '.join(KINDS)}"
+                f"schedule {name!r} holds {unknown[0]}; valid kinds: {', '.join(KINDS)}"
             )
-        if one in seen:
-            raise UsageError(f"schedule {self.name!r} runs {one} twice")
-        if one.kind == "backward" and one._replace(kind="forward") not in seen:
-            raise UsageError(
-                f"schedule {self.name!r} puts {one} before its forward, or on another device"
-            )
+        if num_stages is None:
+            num_stages = 1 + max((one.stage for one in flat), default=-1)
+        if num_microbatches is None:
+            num_microbatches = 1 + max((one.microbatch for one in flat), default=-1)
+        return cls(
+            name=name,
+            num_stages=num_stages,
+            num_microbatches=num_microbatches,
+            lengths=tuple(map(len, rows)),
+            stage=np.array([one.stage for one in flat], dtype=int),
+            kind=np.array([KINDS.index(one.kind) for one in flat], dtype=int),
+            microbatch=np.array([one.microbatch for one in flat], dtype=int),
+        )
+
+    def __len__(self) -> int:
+        return len(self.stage)
+
+    def __getitem__(self, i: int) -> Instruction:
+        return Instruction(int(self.stage[i]), KINDS[self.kind[i]], int(self.microbatch[i]))
 
     @property
     def num_devices(self) -> int:
-        return len(self.order)
+        return len(self.lengths)
+
+    @cached_property
+    def device(self) -> np.ndarray:
+        """Device of each instruction, shape (n,)."""
+        return np.repeat(np.arange(self.num_devices), self.lengths)
+
+    @cached_property
+    def order(self) -> tuple[tuple[Instruction, ...], ...]:
+        """The instructions of each device, first to last."""
+        kinds = [KINDS[kind] for kind in self.kind.tolist()]
+        flat = list(map(Instruction, self.stage.tolist(), kinds, self.microbatch.tolist()))
+        ends = np.cumsum(self.lengths).tolist()
+        return tuple(
+            tuple(flat[end - length : end]) for end, length in zip(ends, self.lengths, strict=True)
+        )
+
+    @cached_property
+    def position(self) -> np.ndarray:
+        """Where each instruction stands: (kind, stage, microbatch) -> its number, n for none."""
+        table = np.full((len(KINDS), self.num_stages, self.num_microbatches), len(self))
+        table[self.kind, self.stage, self.microbatch] = np.arange(len(self))
+        return table
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether any backward pass runs as input and weight halves."""
+        return bool((self.kind >= INPUT).any())
 
     @cached_property
     def peak_in_flight(self) -> tuple[int, ...]:
-        """For each stage, the most microbatches whose activations it holds at once."""
-        peaks, held = [0] * self.num_stages, [0] * self.num_stages
-        for stage, kind, _ in chain.from_iterable(self.order):
-            held[stage] += 1 if kind == "forward" else -1
-            peaks[stage] = max(peaks[stage], held[stage])
-        return tuple(peaks)
+        """For each device, the most activations (of a microbatch on a stage) it holds at once.
+
+        An activation is held from its forward until its backward, or weight half, has run.
+        """
+        change = np.where(self.kind == FORWARD, 1, np.where(self.kind == INPUT, 0, -1))
+        held = np.cumsum(change)  # each device ends with as many as it began with: none
+        return tuple(int(part.max(initial=0)) for part in self.by_device(held))
+
+    def by_device(self, values: np.ndarray) -> list[np.ndarray]:
+        """``values``, one an instruction, cut into one array a device."""
+        return np.split(values, np.cumsum(self.lengths)[:-1])
 
     @cached_property
     def graph(self) -> Graph:
@@ -145,225 +178,97 @@ class Schedule:
         Raises:
             DeadlockError: no such order exists; the message names the circle.
         """
-        return _graph(self)
+        return build_graph(self.lengths, self._producers(), self.__getitem__)
 
     def frame(self) -> pd.DataFrame:
         """One row per instruction: device, position, stage, kind, microbatch."""
         import pandas as pd
 
-        rows = [
-            (device, position, *instruction)
-            for device, instructions in enumerate(self.order)
-            for position, instruction in enumerate(instructions)
-        ]
-        return pd.DataFrame(rows, columns=["device", "position", "stage", "kind", "microbatch"])
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Graph:
-    """A schedule's dependencies, instructions numbered device by device, in running order.
-
-    Attributes:
-        device, stage, microbatch: of each instruction, shape (n,).
-        kind: index into ``KINDS``, shape (n,).
-        before: the instruction just before on the same device; n where there is none.
-        needs: the instruction whose output it consumes; n where there is none.
-        topological: all instructions, each after those it waits for.
-    """
-
-    device: np.ndarray
-    stage: np.ndarray
-    kind: np.ndarray
-    microbatch: np.ndarray
-    before: np.ndarray
-    needs: np.ndarray
-    topological: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.stage)
-
-
-def build(name: str, num_stages: int, num_microbatches: int, **options: Any) -> Schedule:
-    """A named schedule of any size.
-
-    Args:
-        name: ``"gpipe"`` (all forwards, then all backwards), ``"1f1b"`` (at most S - s
-            microbatches in flight on stage s) or ``"envpipe"`` (1F1B that runs some forwards
-            early, so that idle time comes after a unit that can be stretched into it).
-        num_stages: S >= 1.
-        num_microbatches: M >= 1, also fewer than S.
-        **options: ``max_in_flight`` for every schedule: what the memory of a device can hold,
-            one number or one per stage. ``early_forwards`` for ``"envpipe"``: how many more
-            forwards than 1F1B each stage runs before its first backward, one number or one per
-            stage (see :func:`labkit.pipeline.early_forwards`); default: as many as fit into
-            the wait for the first backward where a backward takes two forwards.
-
-    Raises:
-        UsageError: an unknown name or option, a size below 1, or a cap that would deadlock.
-
-    >>> print(*build("1f1b", num_stages=2, num_microbatches=3).order[0], sep="; ")
-    forward 0 on stage 0; forward 1 on stage 0; backward 0 on stage 0; forward 2 on stage 0; \
-backward 1 on stage 0; backward 2 on stage 0
-
-    Source: GPipe (NeurIPS 2019) Fig. 2; PipeDream-Flush/1F1B (ICML 2021) Fig. 2; EnvPipe
-    (USENIX ATC 2023), scheduler: early forwards.
-    """
-    _check_sizes(num_stages, num_microbatches)
-    if name not in _CAPS:
-        raise UsageError(f"no schedule {name!r}; there are: {', '.join(_CAPS)}")
-    valid = {"max_in_flight"} | ({"early_forwards"} if name == "envpipe" else set())
-    if unknown := sorted(set(options) - valid):
-        raise UsageError(
-            f"schedule {name!r} has no option {unknown[0]!r}; it has: {', '.join(sorted(valid))}"
+        position = [np.arange(length) for length in self.lengths]
+        return pd.DataFrame(
+            {
+                "device": self.device,
+                "position": np.concatenate(position),
+                "stage": self.stage,
+                "kind": np.array(KINDS)[self.kind],
+                "microbatch": self.microbatch,
+            }
         )
-    limit = _per_stage("max_in_flight", options.pop("max_in_flight", None), num_stages, least=1)
-    caps = _CAPS[name](num_stages, num_microbatches, **options)
-    policy = Policy(
-        placement=tuple(range(num_stages)),
-        priority=("forward", "backward"),
-        in_flight_cap=_feasible(caps, limit, num_microbatches),
-    )
-    return Schedule(
-        name=name,
-        num_stages=num_stages,
-        num_microbatches=num_microbatches,
-        order=policy.order(num_microbatches),
-    )
 
+    def _producers(self) -> np.ndarray:
+        """The instruction whose output each one consumes; n where there is none."""
+        n, last = len(self), self.num_stages - 1
+        forward, backward, half, _ = self.position
+        gradient = np.where(backward < n, backward, half)  # what makes the input's gradient
+        is_forward, is_weight = self.kind == FORWARD, self.kind == WEIGHT
+        is_gradient = ~is_forward & ~is_weight
+        needs = np.full(n, n)
+        for mine, table, source in (
+            (is_forward & (self.stage > 0), forward, -1),
+            (is_gradient & (self.stage < last), gradient, 1),
+            (is_gradient & (self.stage == last), forward, 0),
+            (is_weight, half, 0),
+        ):
+            needs[mine] = table[self.stage[mine] + source, self.microbatch[mine]]
+        return needs
 
-def _gpipe_caps(num_stages: int, num_microbatches: int) -> list[int]:
-    return [num_microbatches] * num_stages
-
-
-def _1f1b_caps(num_stages: int, num_microbatches: int) -> list[int]:
-    return [num_stages - stage for stage in range(num_stages)]
-
-
-def _envpipe_caps(
-    num_stages: int, num_microbatches: int, early_forwards: int | Sequence[int] | None = None
-) -> list[int]:
-    early = _per_stage("early_forwards", early_forwards, num_stages, least=0)
-    if early is None:
-        early = [2 * (num_stages - 1 - stage) for stage in range(num_stages)]
-    return [cap + e for cap, e in zip(_1f1b_caps(num_stages, 0), early, strict=True)]
-
-
-_CAPS: dict[str, Callable[..., list[int]]] = {
-    "gpipe": _gpipe_caps,
-    "1f1b": _1f1b_caps,
-    "envpipe": _envpipe_caps,
-}
-
-
-def _feasible(caps: list[int], limit: list[int] | None, num_microbatches: int) -> tuple[int, ...]:
-    """Caps cut to the number of microbatches, to the memory, and to what earlier stages send.
-
-    A stage holds one microbatch less than the one before it. Holding as many, it would wait
-    before each backward for a forward that the stage before can only send after its own next
-    backward: every step a round trip, every cap beyond it a deadlock. Only where all microbatches
-    are in flight there is nothing to wait for.
-    """
-    if limit is not None:
-        caps = [min(cap, most) for cap, most in zip(caps, limit, strict=True)]
-    kept: list[int] = []
-    for cap in caps:
-        last = kept[-1] if kept else num_microbatches
-        sent = last if last == num_microbatches else max(1, last - 1)
-        kept.append(min(cap, sent))
-    return tuple(kept)
-
-
-def _per_stage(
-    name: str, value: int | Sequence[int] | None, num_stages: int, *, least: int
-) -> list[int] | None:
-    if value is None:
-        return None
-    values = [value] * num_stages if isinstance(value, int | np.integer) else list(value)
-    if len(values) != num_stages:
-        raise UsageError(f"{name} has {len(values)} values for {num_stages} stages")
-    for stage, one in enumerate(values):
-        if not isinstance(one, int | np.integer) or one < least:
+    def _check_ranges(self) -> None:
+        stage, microbatch = self.stage, self.microbatch
+        inside = (stage >= 0) & (stage < self.num_stages)
+        inside &= (microbatch >= 0) & (microbatch < self.num_microbatches)
+        if not inside.all():
             raise UsageError(
-                f"{name} of stage {stage} must be an integer >= {least}, found {one!r}"
+                f"schedule {self.name!r} holds {self[int(np.argmin(inside))]}; valid: stages 0 to "
+                f"{self.num_stages - 1}, microbatches 0 to {self.num_microbatches - 1}"
             )
-    return [int(one) for one in values]
+
+    def _check_whole(self) -> None:
+        """Every forward once; every backward once, whole or in two halves."""
+        count = np.zeros((len(KINDS), self.num_stages, self.num_microbatches), dtype=int)
+        np.add.at(count, (self.kind, self.stage, self.microbatch), 1)
+        if (count > 1).any():
+            kind, stage, microbatch = np.argwhere(count > 1)[0].tolist()
+            one = Instruction(stage, KINDS[kind], microbatch)
+            raise UsageError(f"schedule {self.name!r} runs {one} twice")
+        halves = count[INPUT] + count[WEIGHT]
+        if (mixed := (count[BACKWARD] == 1) & (halves > 0)).any():
+            stage, microbatch = np.argwhere(mixed)[0].tolist()
+            one = Instruction(stage, "backward", microbatch)
+            raise UsageError(f"schedule {self.name!r} runs {one} whole and as halves")
+        wants = np.where(halves > 0, 2, 1)
+        missing = (1 - count[FORWARD]) + (wants - count[BACKWARD] - halves)
+        if missing.any():
+            stage, microbatch = np.argwhere(missing)[0].tolist()
+            if not count[FORWARD, stage, microbatch]:
+                lacks: Kind = "forward"
+            elif not halves[stage, microbatch]:
+                lacks = "backward"
+            else:
+                lacks = "input" if count[WEIGHT, stage, microbatch] else "weight"
+            raise UsageError(
+                f"schedule {self.name!r} lacks {int(missing.sum())} of the instructions that "
+                f"{self.num_stages} stages and {self.num_microbatches} microbatches need, "
+                f"first {Instruction(stage, lacks, microbatch)}"
+            )
+
+    def _check_order(self) -> None:
+        """A backward stands after its forward on the same device, a weight half after its input."""
+        first = np.full(len(self), -1)
+        backward, weight = (self.kind == BACKWARD) | (self.kind == INPUT), self.kind == WEIGHT
+        for mine, kind in ((backward, FORWARD), (weight, INPUT)):
+            first[mine] = self.position[kind, self.stage[mine], self.microbatch[mine]]
+        here = np.arange(len(self))
+        good = (first < 0) | ((first < here) & (self.device[first] == self.device))
+        if not good.all():
+            i = int(np.argmin(good))
+            raise UsageError(
+                f"schedule {self.name!r} puts {self[i]} before its {self[int(first[i])].kind}, "
+                "or on another device"
+            )
 
 
-def _check_sizes(num_stages: int, num_microbatches: int) -> None:
-    for name, value in (("num_stages", num_stages), ("num_microbatches", num_microbatches)):
+def check_sizes(**sizes: object) -> None:
+    """Refuse sizes that are not integers of at least 1, by their names."""
+    for name, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise UsageError(f"{name} must be an integer >= 1, found {value!r}")
-
-
-def _graph(schedule: Schedule) -> Graph:
-    flat = list(chain.from_iterable(schedule.order))
-    number = {instruction: i for i, instruction in enumerate(flat)}
-    none = len(flat)
-    producers = [_producer(one, schedule.num_stages) for one in flat]
-    needs = [none if one is None else number[one] for one in producers]
-    lengths = [len(instructions) for instructions in schedule.order]
-    before = np.arange(none) - 1
-    first = np.cumsum([0, *lengths[:-1]])
-    before[first[np.array(lengths) > 0]] = none
-    return Graph(
-        device=np.repeat(np.arange(schedule.num_devices), lengths),
-        stage=np.array([one.stage for one in flat]),
-        kind=np.array([KINDS.index(one.kind) for one in flat]),
-        microbatch=np.array([one.microbatch for one in flat]),
-        before=before,
-        needs=np.array(needs),
-        topological=_topological(flat, lengths, needs),
-    )
-
-
-def _producer(one: Instruction, num_stages: int) -> Instruction | None:
-    """The instruction on another stage (or the last stage's forward) that feeds ``one``."""
-    if one.kind == "forward":
-        return one._replace(stage=one.stage - 1) if one.stage else None
-    if one.stage < num_stages - 1:
-        return one._replace(stage=one.stage + 1)
-    return one._replace(kind="forward")
-
-
-def _topological(flat: list[Instruction], lengths: list[int], needs: list[int]) -> np.ndarray:
-    """Let every device run until it must wait; a device resumes when what it waits for is done."""
-    start = np.cumsum([0, *lengths]).tolist()
-    head = start[:-1].copy()
-    done = [False] * len(flat) + [True]
-    waiting: dict[int, int] = {}
-    order: list[int] = []
-    runnable = list(range(len(lengths)))
-    while runnable:
-        device = runnable.pop()
-        while head[device] < start[device + 1]:
-            i = head[device]
-            if not done[needs[i]]:
-                waiting[needs[i]] = device
-                break
-            done[i] = True
-            order.append(i)
-            head[device] += 1
-            if i in waiting:
-                runnable.append(waiting.pop(i))
-    if len(order) < len(flat):
-        raise DeadlockError(_circle(flat, start, head, needs))
-    return np.array(order)
-
-
-def _circle(flat: list[Instruction], start: list[int], head: list[int], needs: list[int]) -> str:
-    """Follow who waits for whom from any blocked device until a device repeats."""
-    owner = [d for d in range(len(head)) for _ in range(start[d], start[d + 1])]
-    device = next(d for d in range(len(head)) if head[d] < start[d + 1])
-    path: list[int] = []
-    while device not in path:
-        path.append(device)
-        device = owner[needs[head[device]]]
-    circle = path[path.index(device) :]
-    waits = [f"{flat[head[d]]} waits for {flat[needs[head[d]]]}" for d in circle]
-    behind = [
-        f"which stands behind {flat[head[owner[needs[head[d]]]]]} on device {owner[needs[head[d]]]}"
-        for d in circle
-    ]
-    return "the order deadlocks: " + "; ".join(
-        f"{wait}, {why}" for wait, why in zip(waits, behind, strict=True)
-    )

@@ -10,9 +10,9 @@ import numpy as np
 
 from labkit.errors import UsageError
 from labkit.pipeline.energy import Plan, build_for, plan
+from labkit.pipeline.graph import longest_to
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import Schedule
-from labkit.pipeline.timeline import longest_to
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.pipeline.schedule import KINDS, Graph, Schedule
+from labkit.pipeline.graph import longest_from, longest_to
+from labkit.pipeline.schedule import KINDS, Schedule
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,8 +69,8 @@ class Costs:
                 )
             per_stage.append(np.broadcast_to(values, schedule.num_stages))
         forward, backward, weight = per_stage
-        table = np.stack([forward, backward + weight])
-        return table[schedule.graph.kind, schedule.graph.stage]
+        table = np.stack([forward, backward + weight, backward, weight])
+        return table[schedule.kind, schedule.stage]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -101,7 +102,7 @@ class Timeline:
 
     @property
     def peak_in_flight(self) -> tuple[int, ...]:
-        """For each stage, the most microbatches whose activations it holds at once."""
+        """For each device, the most activations it holds at once."""
         return self.schedule.peak_in_flight
 
     @cached_property
@@ -113,13 +114,13 @@ class Timeline:
         """One row per instruction: device, stage, kind, microbatch, start_s, end_s, slack_s."""
         import pandas as pd
 
-        graph = self.schedule.graph
+        schedule = self.schedule
         return pd.DataFrame(
             {
-                "device": graph.device,
-                "stage": graph.stage,
-                "kind": np.array(KINDS)[graph.kind],
-                "microbatch": graph.microbatch,
+                "device": schedule.device,
+                "stage": schedule.stage,
+                "kind": np.array(KINDS)[schedule.kind],
+                "microbatch": schedule.microbatch,
                 "start_s": self.start_s,
                 "end_s": self.end_s,
                 "slack_s": self.slack_s,
@@ -153,28 +154,3 @@ def simulate(schedule: Schedule, costs: Costs | np.ndarray) -> Timeline:
         raise UsageError("every duration must be finite and >= 0")
     end = longest_to(graph, duration)
     return Timeline(schedule=schedule, start_s=end - duration, end_s=end)
-
-
-def longest_to(graph: Graph, duration: np.ndarray) -> np.ndarray:
-    """Length of the longest path that ends with each instruction, itself included."""
-    end = [0.0] * (len(graph) + 1)
-    before, needs, took = graph.before.tolist(), graph.needs.tolist(), duration.tolist()
-    for i in graph.topological.tolist():
-        a, b = end[before[i]], end[needs[i]]
-        end[i] = (a if a > b else b) + took[i]
-    return np.array(end[:-1])
-
-
-def longest_from(graph: Graph, duration: np.ndarray) -> np.ndarray:
-    """Length of the longest path that starts with each instruction, itself included."""
-    tail = [0.0] * (len(graph) + 1)
-    before, needs, took = graph.before.tolist(), graph.needs.tolist(), duration.tolist()
-    for i in reversed(graph.topological.tolist()):
-        whole = tail[i] + took[i]
-        tail[i] = whole
-        a, b = before[i], needs[i]
-        if whole > tail[a]:
-            tail[a] = whole
-        if whole > tail[b]:
-            tail[b] = whole
-    return np.array(tail[:-1])

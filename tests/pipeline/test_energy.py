@@ -1,5 +1,6 @@
 import itertools
 import time
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -15,19 +16,14 @@ SEED = st.integers(0, 10_000)
 
 def random_plan(schedule, profile, rng):
     """A plan of arbitrary clocks, dominated ones included."""
-    graph = schedule.graph
-    kinds = ("forward", "backward")
-    row = [
-        rng.choice(profile.rows(s, kinds[k])) for s, k in zip(graph.stage, graph.kind, strict=True)
-    ]
+    row = [rng.choice(profile.rows(one.stage, one.kind)) for one in chain(*schedule.order)]
     return pipeline.Plan(schedule=schedule, profile=profile, method="random", row=np.array(row))
 
 
 def every_plan(schedule, profile):
     """(makespan, energy) of every combination of clocks, by the definition."""
     graph = schedule.graph
-    kinds = ("forward", "backward")
-    choices = [profile.rows(s, kinds[k]) for s, k in zip(graph.stage, graph.kind, strict=True)]
+    choices = [profile.rows(one.stage, one.kind) for one in chain(*schedule.order)]
     rows = np.array(list(itertools.product(*choices)))
     took = profile.time_s[rows]
     end = np.zeros((len(rows), len(graph) + 1))

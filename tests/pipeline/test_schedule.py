@@ -93,7 +93,7 @@ def test_a_deadlock_is_named():
     first += (Instruction(0, "forward", 1), Instruction(0, "backward", 1))
     second = (Instruction(1, "forward", 1), Instruction(1, "forward", 0))
     second += (Instruction(1, "backward", 0), Instruction(1, "backward", 1))
-    schedule = Schedule(name="mine", num_stages=2, num_microbatches=2, order=(first, second))
+    schedule = Schedule.from_order((first, second), name="mine")
     with pytest.raises(DeadlockError) as error:
         simulate(schedule, Costs.uniform(1.0, 1.0))
     text = str(error.value)
@@ -105,17 +105,17 @@ def test_a_deadlock_is_named():
 @pytest.mark.parametrize(
     ("order", "problem"),
     [
-        ([("forward", 0), ("backward", 0)], "lacks 2 of the 4"),
-        ([("backward", 0), ("forward", 0)], "before its forward"),
+        ([("forward", 0), ("backward", 0)], "lacks 2 of the instructions"),
+        ([("backward", 0), ("forward", 0), ("forward", 1), ("backward", 1)], "before its forward"),
         ([("forward", 0), ("forward", 0)], "twice"),
         ([("forward", 2)], "microbatches 0 to 1"),
-        ([("sideways", 0)], "kinds forward, backward"),
+        ([("sideways", 0)], "valid kinds: forward, backward"),
     ],
 )
 def test_an_order_that_is_none_is_refused(order, problem):
     row = tuple(Instruction(0, kind, microbatch) for kind, microbatch in order)
     with pytest.raises(UsageError, match=problem):
-        Schedule(name="mine", num_stages=1, num_microbatches=2, order=(row,))
+        Schedule.from_order((row,), name="mine", num_stages=1, num_microbatches=2)
 
 
 @pytest.mark.parametrize(

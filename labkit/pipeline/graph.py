@@ -1,0 +1,162 @@
+"""Who waits for whom in a schedule, an order in which all can run, and longest paths along it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from labkit.errors import LabkitError
+
+
+class DeadlockError(LabkitError):
+    """The order can never finish: some instructions wait for each other in a circle."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A schedule's dependencies, instructions numbered device by device, in running order.
+
+    Every instruction waits for at most two others: the one before it on its device, and the one
+    whose output it consumes. n, the number of instructions, stands for "none".
+
+    Attributes:
+        before: the instruction just before on the same device, shape (n,).
+        needs: the instruction whose output it consumes, shape (n,).
+        topological: all instructions, each after those it waits for.
+    """
+
+    before: np.ndarray
+    needs: np.ndarray
+    topological: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.before)
+
+    @cached_property
+    def lists(self) -> tuple[list[int], list[int], list[int]]:
+        """``topological``, ``before`` and ``needs`` as lists: Python loops run faster on them."""
+        return self.topological.tolist(), self.before.tolist(), self.needs.tolist()
+
+    @cached_property
+    def edges(self) -> np.ndarray:
+        """Pairs (from, to) of who is waited for and who waits, each once, shape (2, e)."""
+        n, here = len(self), np.arange(len(self))
+        pairs = [np.stack([p[p < n], here[p < n]]) for p in (self.before, self.needs)]
+        return np.unique(np.concatenate(pairs, axis=1), axis=1)
+
+
+def longest_to(
+    graph: Graph, duration_s: np.ndarray, lag_s: tuple[np.ndarray, np.ndarray] | None = None
+) -> np.ndarray:
+    """Earliest end of each instruction: the longest path to it, itself included.
+
+    Args:
+        duration_s: of each instruction, shape (n,).
+        lag_s: extra wait after the instruction ``before`` and after the one it ``needs``
+            (communication), each of shape (n,); None for none.
+    """
+    end = [0.0] * (len(graph) + 1)
+    topological, before, needs = graph.lists
+    took = duration_s.tolist()
+    if lag_s is None:
+        for i in topological:
+            a, b = end[before[i]], end[needs[i]]
+            end[i] = (a if a > b else b) + took[i]
+    else:
+        before_lag, needs_lag = lag_s[0].tolist(), lag_s[1].tolist()
+        for i in topological:
+            a, b = end[before[i]] + before_lag[i], end[needs[i]] + needs_lag[i]
+            end[i] = (a if a > b else b) + took[i]
+    return np.array(end[:-1])
+
+
+def longest_from(
+    graph: Graph, duration_s: np.ndarray, lag_s: tuple[np.ndarray, np.ndarray] | None = None
+) -> np.ndarray:
+    """Longest path that starts with each instruction, itself included; see :func:`longest_to`."""
+    n = len(graph)
+    tail = [0.0] * (n + 1)
+    topological, before, needs = graph.lists
+    took = duration_s.tolist()
+    zeros = [0.0] * n
+    before_lag, needs_lag = (zeros, zeros) if lag_s is None else (x.tolist() for x in lag_s)
+    for i in reversed(topological):
+        whole = tail[i] + took[i]
+        tail[i] = whole
+        a, b = before[i], needs[i]
+        if whole + before_lag[i] > tail[a]:
+            tail[a] = whole + before_lag[i]
+        if whole + needs_lag[i] > tail[b]:
+            tail[b] = whole + needs_lag[i]
+    return np.array(tail[:-1])
+
+
+def build_graph(
+    lengths: Sequence[int], needs: np.ndarray, describe: Callable[[int], object]
+) -> Graph:
+    """Dependencies of instructions in a row per device. Time: linear in their number.
+
+    Args:
+        lengths: number of instructions of each device.
+        needs: for each instruction the one whose output it consumes, n for none.
+        describe: what to call instruction i in an error.
+
+    Raises:
+        DeadlockError: the order can never finish; the message names the circle.
+    """
+    n = len(needs)
+    start = np.cumsum([0, *lengths])
+    before = np.arange(n) - 1
+    before[start[:-1][np.array(lengths) > 0]] = n
+    topological, head = _topological(start.tolist(), needs.tolist())
+    if len(topological) < n:
+        raise DeadlockError(_circle(start, head, needs, describe))
+    return Graph(before=before, needs=needs, topological=np.array(topological, dtype=int))
+
+
+def _topological(start: list[int], needs: list[int]) -> tuple[list[int], list[int]]:
+    """Let every device run until it must wait; a device resumes when what it waits for is done.
+
+    Returns the order and, for each device, the first instruction that could not run.
+    """
+    head = start[:-1].copy()
+    done = [False] * len(needs) + [True]
+    waiting: dict[int, int] = {}
+    order: list[int] = []
+    runnable = list(range(len(head)))
+    while runnable:
+        device = runnable.pop()
+        i, end = head[device], start[device + 1]
+        while i < end:
+            if not done[needs[i]]:
+                waiting[needs[i]] = device
+                break
+            done[i] = True
+            order.append(i)
+            if i in waiting:
+                runnable.append(waiting.pop(i))
+            i += 1
+        head[device] = i
+    return order, head
+
+
+def _circle(
+    start: np.ndarray, head: list[int], needs: np.ndarray, describe: Callable[[int], object]
+) -> str:
+    """Follow who waits for whom from any blocked device until a device repeats."""
+    device = next(d for d in range(len(head)) if head[d] < start[d + 1])
+    path: list[int] = []
+    while device not in path:
+        path.append(device)
+        device = int(np.searchsorted(start, needs[head[device]], side="right")) - 1
+    circle = path[path.index(device) :]
+    waits = []
+    for d, other in zip(circle, [*circle[1:], circle[0]], strict=True):
+        waits.append(
+            f"{describe(head[d])} waits for {describe(needs[head[d]])}, "
+            f"which stands behind {describe(head[other])} on device {other}"
+        )
+    return "the order deadlocks: " + "; ".join(waits)
