@@ -33,7 +33,7 @@ def imported(path: Path) -> set[str]:
 
 
 def room(module: str) -> str:
-    """The part of labkit a module stands in, e.g. ``pipeline`` for ``labkit.pipeline.energy``."""
+    """The part of labkit a module stands in, e.g. ``pipeline`` for ``labkit.pipeline.plans``."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[0] == "labkit" else ""
 

@@ -13,16 +13,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from labkit.pipeline.energy import (
-    Plan,
-    build_for,
-    early_forwards,
-    frontier,
-    lower_bound_j,
-    outer_envelope,
-    plan,
-)
+from labkit.pipeline.envpipe import early_forwards, outer_envelope
 from labkit.pipeline.graph import DeadlockError
+from labkit.pipeline.optimal import lower_bound_j
+from labkit.pipeline.plans import Plan, build_for, frontier, plan
 from labkit.pipeline.policies import build
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import Instruction, Schedule

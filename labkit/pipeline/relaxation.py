@@ -18,11 +18,10 @@ from functools import cached_property
 import numpy as np
 
 from labkit.errors import UsageError
+from labkit.pipeline.clocks import DEADLINE_TOLERANCE, check_stages
 from labkit.pipeline.graph import Graph, longest_to
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import KINDS, Schedule
-
-DEADLINE_TOLERANCE = 1e-9  # relative: below it a lateness is floating-point noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,23 +69,6 @@ def options(schedule: Schedule, profile: EnergyProfile) -> Options:
         net_j=np.where(real, profile.net_energy_j[row], np.inf),
         of=schedule.kind * profile.num_stages + schedule.stage,
     )
-
-
-def check_stages(schedule: Schedule, profile: EnergyProfile) -> None:
-    if schedule.num_stages != profile.num_stages:
-        raise UsageError(
-            f"the schedule has {schedule.num_stages} stages, the profile {profile.num_stages}; "
-            "EnergyProfile.restage makes a profile of another depth"
-        )
-    measured = set(profile.works())
-    for kind, stage in sorted(
-        set(zip(schedule.kind.tolist(), schedule.stage.tolist(), strict=True))
-    ):
-        if (kind, stage) not in measured:
-            raise UsageError(
-                f"schedule {schedule.name!r} runs {KINDS[kind]!r} on stage {stage}, which the "
-                f"profile did not measure"
-            )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

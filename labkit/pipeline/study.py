@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.pipeline.energy import Plan, build_for, plan
 from labkit.pipeline.graph import longest_to
+from labkit.pipeline.plans import Plan, build_for, plan
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import Schedule
 

@@ -1,0 +1,191 @@
+"""Clock plans on one interface: which clock each instruction runs at, and at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.errors import UsageError
+from labkit.pipeline.baselines import choose_max_clock, choose_uniform, choose_zeus_global
+from labkit.pipeline.clocks import DEADLINE_TOLERANCE, Choice, check_stages, cost_of
+from labkit.pipeline.envpipe import choose_envpipe, early_forwards
+from labkit.pipeline.optimal import choose_optimal, deadline_range_s, lower_bound_j
+from labkit.pipeline.policies import build
+from labkit.pipeline.profile import EnergyProfile
+from labkit.pipeline.schedule import Schedule
+from labkit.pipeline.timeline import Timeline, simulate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SETTINGS = {"envpipe": ("floor", "reconfigure")}
+_METHODS: dict[str, Callable[..., Choice]] = {
+    "max-clock": choose_max_clock,
+    "uniform": choose_uniform,
+    "zeus-global": choose_zeus_global,
+    "envpipe": choose_envpipe,
+    "optimal": choose_optimal,
+}
+_NEED_DEADLINE = ("optimal", "zeus-global")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan:
+    """A clock for every instruction, and what follows from it.
+
+    Attributes:
+        method: the planner that made it.
+        row: for each instruction, in the order of ``schedule.frame()``, its row of ``profile``.
+        deadline_s: what the planner had to keep; None where it had no deadline.
+        known_bound_j: ``bound_j``, where the planner computed it along the way.
+    """
+
+    schedule: Schedule
+    profile: EnergyProfile
+    method: str
+    row: np.ndarray
+    deadline_s: float | None = None
+    known_bound_j: float | None = None
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        return simulate(self.schedule, self.profile.time_s[self.row])
+
+    @property
+    def makespan_s(self) -> float:
+        return self.timeline.makespan_s
+
+    @property
+    def energy_j(self) -> float:
+        """Of one iteration, over all GPUs, waiting included."""
+        return float(self.profile.net_energy_j[self.row].sum() + self.waiting_w * self.makespan_s)
+
+    @property
+    def waiting_w(self) -> float:
+        """What all GPUs together draw while they wait."""
+        return self.profile.blocking_power_w * self.schedule.num_devices
+
+    @cached_property
+    def bound_j(self) -> float:
+        """The least energy of any plan that ends by ``horizon_s``.
+
+        Over the profile's ``kept`` clocks, which under ``dominance="net"`` are all that can help.
+        """
+        if self.known_bound_j is not None:
+            return self.known_bound_j
+        return lower_bound_j(self.schedule, self.profile, self.horizon_s)
+
+    @property
+    def horizon_s(self) -> float:
+        """The later of deadline and makespan."""
+        return max(self.deadline_s or 0.0, self.makespan_s)
+
+    @property
+    def gap(self) -> float:
+        """How far above the bound: 0.01 means at most 1 % more energy than the best plan."""
+        return self.energy_j / self.bound_j - 1
+
+    def frame(self) -> pd.DataFrame:
+        """One row per instruction: the timeline's columns, clock_mhz, energy_j, power_w."""
+        table = self.timeline.frame()
+        energy, time = self.profile.energy_j[self.row], self.profile.time_s[self.row]
+        return table.assign(
+            clock_mhz=self.profile.clock_mhz[self.row], energy_j=energy, power_w=energy / time
+        )
+
+
+def plan(
+    schedule: Schedule,
+    profile: EnergyProfile,
+    method: str = "optimal",
+    deadline_s: float | None = None,
+    **settings: Any,
+) -> Plan:
+    """Choose a clock for every instruction.
+
+    Args:
+        method: ``"max-clock"``: the highest measured clock throughout.
+            ``"uniform"``: every stage at its energy-valley clock (the slow end of the paper's
+            ablation). ``"zeus-global"``: the one clock for all stages that takes least energy
+            within the deadline. ``"envpipe"``: see :func:`envpipe_rows`, which also describes
+            its settings ``reconfigure`` and ``floor``.
+            ``"optimal"``: the linear relaxation, rounded to measured clocks; ``gap`` certifies
+            how near to the best it is.
+        deadline_s: latest end of the iteration. None means the all-max-clock makespan for
+            planners that need one, and no constraint for the others.
+
+    Raises:
+        UsageError: an unknown method or setting, stages that differ, or a deadline that cannot
+            be met (by this method).
+    """
+    check_stages(schedule, profile)
+    if method not in _METHODS:
+        raise UsageError(f"no planner {method!r}; there are: {', '.join(_METHODS)}")
+    if unknown := sorted(set(settings) - set(_SETTINGS.get(method, ()))):
+        raise UsageError(f"planner {method!r} has no setting {unknown[0]!r}")
+    if deadline_s is not None and not (np.isfinite(deadline_s) and deadline_s > 0):
+        raise UsageError(f"deadline_s must be finite and > 0, found {deadline_s!r}")
+    if deadline_s is None and method in _NEED_DEADLINE:
+        deadline_s = cost_of(schedule, profile, choose_max_clock(schedule, profile).row)[0]
+    choice = _METHODS[method](schedule, profile, deadline_s, **settings)
+    made = Plan(
+        schedule=schedule,
+        profile=profile,
+        method=method,
+        row=choice.row,
+        deadline_s=deadline_s,
+        known_bound_j=choice.bound_j,
+    )
+    if deadline_s is not None and made.makespan_s > deadline_s * (1 + DEADLINE_TOLERANCE):
+        raise UsageError(
+            f"deadline_s = {deadline_s!r} cannot be met by planner {method!r}: "
+            f"its plan needs {made.makespan_s:.9g} s"
+        )
+    return made
+
+
+def frontier(
+    schedule: Schedule, profile: EnergyProfile, num_points: int = 40, method: str = "optimal"
+) -> pd.DataFrame:
+    """Plans for deadlines from the fastest possible to the one beyond which nothing is saved.
+
+    Returns:
+        One row per deadline: deadline_s, makespan_s, energy_j, bound_j.
+
+    Raises:
+        UsageError: ``num_points`` is below 2, or the method takes no deadline.
+    """
+    import pandas as pd
+
+    if method not in _NEED_DEADLINE:
+        raise UsageError(f"planner {method!r} has no frontier; {', '.join(_NEED_DEADLINE)} have")
+    if num_points < 2:
+        raise UsageError(f"num_points must be >= 2, found {num_points!r}")
+    first_s, last_s = deadline_range_s(schedule, profile)
+    if method != "optimal":  # that of the measured maximum clock
+        first_s = cost_of(schedule, profile, choose_max_clock(schedule, profile).row)[0]
+    last_s = max(first_s, last_s)
+    rows = []
+    for deadline_s in np.linspace(first_s, last_s, num_points):
+        made = plan(schedule, profile, method, float(deadline_s))
+        rows.append((float(deadline_s), made.makespan_s, made.energy_j, made.bound_j))
+    return pd.DataFrame(rows, columns=["deadline_s", "makespan_s", "energy_j", "bound_j"])
+
+
+def build_for(
+    profile: EnergyProfile, name: str, num_microbatches: int, *, max_in_flight: int | None = None
+) -> Schedule:
+    """The named schedule for a profile's stages, early forwards counted from its durations.
+
+    Raises:
+        UsageError: as :func:`labkit.pipeline.build`.
+    """
+    options: dict[str, Any] = {"max_in_flight": max_in_flight}
+    if name == "envpipe":
+        counts = early_forwards(profile, num_microbatches, max_in_flight=max_in_flight)
+        options["early_forwards"] = counts
+    return build(name, profile.num_stages, num_microbatches, **options)
