@@ -11,6 +11,9 @@ import numpy as np
 from labkit.errors import LabkitError
 
 
+Lag = tuple[np.ndarray, np.ndarray]  # extra wait after ``before`` and after ``needs``, seconds
+
+
 class DeadlockError(LabkitError):
     """The order can never finish: some instructions wait for each other in a circle."""
 
@@ -48,9 +51,7 @@ class Graph:
         return np.unique(np.concatenate(pairs, axis=1), axis=1)
 
 
-def longest_to(
-    graph: Graph, duration_s: np.ndarray, lag_s: tuple[np.ndarray, np.ndarray] | None = None
-) -> np.ndarray:
+def longest_to(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None) -> np.ndarray:
     """Earliest end of each instruction: the longest path to it, itself included.
 
     Args:
@@ -73,9 +74,7 @@ def longest_to(
     return np.array(end[:-1])
 
 
-def longest_from(
-    graph: Graph, duration_s: np.ndarray, lag_s: tuple[np.ndarray, np.ndarray] | None = None
-) -> np.ndarray:
+def longest_from(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None) -> np.ndarray:
     """Longest path that starts with each instruction, itself included; see :func:`longest_to`."""
     n = len(graph)
     tail = [0.0] * (n + 1)
