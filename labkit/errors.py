@@ -1,5 +1,8 @@
 """Errors meant for people: one paragraph that says what is wrong and what would be right."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -42,3 +45,29 @@ class BadFile(UsageError):
         if valid:
             parts.append(f"valid: {valid}")
         super().__init__("; ".join(parts))
+
+
+def did_you_mean(value: object, valid: Iterable[str], *, most: int = 3) -> str:
+    """The valid names most like ``value`` as a question, or nothing where none is like it.
+
+    >>> did_you_mean("1f1", ["gpipe", "1f1b"])
+    "did you mean '1f1b'?"
+    """
+    import difflib
+
+    near = difflib.get_close_matches(str(value), list(valid), n=most, cutoff=0.5)
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def not_among(what: str, value: object, valid: Iterable[str]) -> UsageError:
+    """The error that ``value`` is no ``what``: what it may have meant, and all there are.
+
+    >>> print(not_among("schedule", "1f1", ["gpipe", "1f1b"]))
+    no schedule '1f1'; did you mean '1f1b'? There are: gpipe, 1f1b
+    """
+    names = list(valid)
+    hint = did_you_mean(value, names)
+    listed = ", ".join(names) or "none"
+    return UsageError(
+        f"no {what} {value!r}; " + (f"{hint} There" if hint else "there") + f" are: {listed}"
+    )
