@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.pipeline.graph import longest_to
+from labkit.pipeline.graph import Lag, longest_to
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import KINDS, Schedule
 
@@ -27,10 +27,16 @@ class Choice(NamedTuple):
 
 
 def check_stages(schedule: Schedule, profile: EnergyProfile) -> None:
+    """Refuse a profile that did not measure all that the schedule runs.
+
+    Raises:
+        UsageError: says what is missing, and how to derive it.
+    """
     if schedule.num_stages != profile.num_stages:
         raise UsageError(
             f"the schedule has {schedule.num_stages} stages, the profile {profile.num_stages}; "
-            "EnergyProfile.restage makes a profile of another depth"
+            "profile.for_schedule(schedule) cuts measured stages into chunks, profile.restage "
+            "makes a pipeline of another depth"
         )
     measured = set(profile.works())
     for kind, stage in sorted(
@@ -39,7 +45,7 @@ def check_stages(schedule: Schedule, profile: EnergyProfile) -> None:
         if (kind, stage) not in measured:
             raise UsageError(
                 f"schedule {schedule.name!r} runs {KINDS[kind]!r} on stage {stage}, which the "
-                f"profile did not measure"
+                "profile did not measure; profile.for_schedule(schedule) derives it from what was"
             )
 
 
@@ -61,8 +67,15 @@ def valley_rows(profile: EnergyProfile, *, above_waiting: bool = False) -> np.nd
     return table
 
 
-def cost_of(schedule: Schedule, profile: EnergyProfile, row: np.ndarray) -> tuple[float, float]:
-    """Makespan (s) and energy (J) of an iteration at the chosen rows."""
-    makespan_s = float(longest_to(schedule.graph, profile.time_s[row]).max())
+def cost_of(
+    schedule: Schedule, profile: EnergyProfile, row: np.ndarray, lag_s: Lag | None = None
+) -> tuple[float, float]:
+    """Makespan (s) and energy (J) of an iteration at the chosen rows.
+
+    Args:
+        lag_s: extra waits, such as for communication, as :func:`labkit.pipeline.graph.longest_to`
+            takes them; a waiting GPU draws the blocking power.
+    """
+    makespan_s = float(longest_to(schedule.graph, profile.time_s[row], lag_s).max())
     waiting_j = profile.blocking_power_w * schedule.num_devices * makespan_s
     return makespan_s, float(profile.net_energy_j[row].sum()) + waiting_j

@@ -3,11 +3,12 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import BadFile, UsageError
-from labkit.pipeline import EnergyProfile
+from labkit.pipeline import EnergyProfile, Instruction, Schedule, build, plan
+from labkit.pipeline.clocks import check_stages
 
 GOOD = """\
 stage,instruction,frequency,time,energy
@@ -151,3 +152,287 @@ def test_blocking_power_must_make_sense(power):
 def test_only_two_dominance_rules():
     with pytest.raises(UsageError, match="'net' or 'raw', found 'both'"):
         load(GOOD, dominance="both")
+
+
+# --- what is odd in a table, and what is too odd
+
+
+def test_small_reversals_are_noise_and_counted():
+    """1200 MHz 2 % slower than 900 MHz is noise; 900 MHz is the one row that is faster."""
+    profile = load(GOOD.replace("0,forward,1200,0.060", "0,forward,1200,0.0816"))
+    assert profile.num_nonmonotone == 1
+    assert profile.reversal.max() == pytest.approx(0.02)
+    assert "1 measurements are faster than a higher clock" in profile.describe()
+    assert load(GOOD).num_nonmonotone == 0
+    assert "faster" not in load(GOOD).describe()
+
+
+@given(seed=st.integers(0, 10_000))
+def test_reversals_against_all_pairs(make_profile, seed):
+    rng = np.random.default_rng(seed)
+    table = make_profile(rng, 2, 6).frame()
+    table["time_s"] *= rng.uniform(0.93, 1.07, len(table))
+    profile = EnergyProfile.from_frame(table, blocking_power_w=80.0, reversal_tolerance=np.inf)
+    for i in range(len(profile.kept)):
+        work = profile.rows(profile.stage[i], ("forward", "backward")[profile.kind[i]])
+        higher = work[profile.clock_mhz[work] > profile.clock_mhz[i]]
+        slowest = max([profile.time_s[i], *profile.time_s[higher]])
+        assert profile.reversal[i] == pytest.approx(slowest / profile.time_s[i] - 1)
+
+
+def test_clocks_in_the_wrong_order_are_refused(tmp_path):
+    """The clocks of the forward pass upside down: 1410 MHz would be 60 % slower than 900 MHz."""
+    mixed = GOOD.replace("forward,1410", "forward,X").replace("forward,900", "forward,1410")
+    mixed = mixed.replace("forward,X", "forward,900")
+    with pytest.raises(UsageError, match="up to 60% faster than a higher one"):
+        load(mixed)
+    assert load(mixed, reversal_tolerance=0.7).num_nonmonotone == 2
+    path = tmp_path / "profile.csv"
+    path.write_text(mixed)
+    with pytest.raises(BadFile, match="at most 20%") as error:
+        EnergyProfile.from_csv(path, blocking_power_w=80.0)
+    assert error.value.line in (2, 3)  # the rows that a higher clock is slower than
+    with pytest.raises(UsageError, match="reversal_tolerance must be >= 0"):
+        load(GOOD, reversal_tolerance=-0.1)
+
+
+def test_published_reversals_are_within_the_tolerance(measured):
+    """The A40 slows down by 6.3 % between 960 and 1005 MHz; GPT-3's A100 profile has none."""
+    assert measured("gpt3-175b").num_nonmonotone == 0
+    assert measured("bloom").reversal.max() < 0.01
+    a40 = measured("gpt3-175b", "a40")
+    worst = int(a40.reversal.argmax())
+    assert (a40.clock_mhz[worst], a40.num_nonmonotone > 100) == (960, True)
+
+
+def test_what_a_profile_says_of_itself():
+    text = load(GOOD, blocking_power_w=20.0).describe()
+    assert text.splitlines()[0].startswith("1 stages; forward, backward; 3 clocks from 900 to 1410")
+    assert "6 measurements, 2 of them dropped" in text
+    assert repr(load(GOOD)).startswith("EnergyProfile(1 stages; forward")
+    assert "assumed: the weight half" in load(GOOD).split_backward().describe()
+
+
+# --- halves of the backward pass
+
+HALVES = (
+    GOOD
+    + GOOD.split("\n", 4)[4].replace("backward", "input")
+    + GOOD.split("\n", 4)[4].replace("backward", "weight")
+)
+
+
+def test_halves_are_kinds_of_their_own():
+    profile = load(HALVES)
+    assert profile.works() == [(0, 0), (1, 0), (2, 0), (3, 0)]
+    only = load("\n".join(line for line in HALVES.splitlines() if "backward" not in line))
+    np.testing.assert_allclose(
+        only.stage_table(0).time_s, 2 * profile.stage_table(0).time_s - [0.05, 0.06, 0.08]
+    )
+    with pytest.raises(UsageError, match="stage 0 has no backward"):
+        load(
+            "\n".join(
+                line
+                for line in HALVES.splitlines()
+                if "backward" not in line and "weight" not in line
+            )
+        )
+
+
+@given(seed=st.integers(0, 10_000), fraction=st.floats(0.05, 0.95))
+def test_halves_add_up_to_the_whole(make_profile, seed, fraction):
+    whole = make_profile(np.random.default_rng(seed), 3, 5)
+    split = whole.split_backward(fraction)
+    for stage in range(3):
+        backward, first, second = (split.rows(stage, k) for k in ("backward", "input", "weight"))
+        for mine in (split.time_s, split.energy_j):
+            np.testing.assert_allclose(mine[first] + mine[second], mine[backward])
+            np.testing.assert_allclose(mine[second], fraction * mine[backward])
+        assert (split.clock_mhz[first] == split.clock_mhz[backward]).all()
+    assert len(split.assumptions) == 1
+    assert f"{fraction:g}" in split.assumptions[0]
+
+
+def test_measured_halves_stay_as_they_are():
+    profile = load(HALVES)
+    assert profile.split_backward(0.3) is profile
+    with pytest.raises(UsageError, match="between 0 and 1, found 1"):
+        profile.split_backward(1)
+
+
+# --- chunks, and whatever a schedule needs
+
+
+@pytest.mark.parametrize(
+    ("placement", "device_of"),
+    [
+        ("loop", lambda k: k % 3),
+        ("v", lambda k: (k % 3) if (k // 3) % 2 == 0 else 2 - k % 3),
+    ],
+)
+@pytest.mark.parametrize("num_chunks", [1, 2, 3])
+def test_chunks_share_their_devices_work(make_profile, placement, device_of, num_chunks):
+    whole = make_profile(np.random.default_rng(3), 3, 5)
+    cut = whole.chunked(num_chunks, placement)
+    assert cut.num_stages == 3 * num_chunks
+    for k in range(cut.num_stages):
+        for kind in ("forward", "backward"):
+            mine, measured = cut.rows(k, kind), whole.rows(device_of(k), kind)
+            np.testing.assert_allclose(num_chunks * cut.time_s[mine], whole.time_s[measured])
+            np.testing.assert_allclose(num_chunks * cut.energy_j[mine], whole.energy_j[measured])
+    assert cut.kept.sum() == num_chunks * whole.kept.sum()  # dominance does not depend on scale
+    assert len(cut.assumptions) == (num_chunks > 1)
+
+
+def test_impossible_chunks_are_refused():
+    with pytest.raises(UsageError, match="placement must be 'loop' or 'v', found 'spiral'"):
+        load(GOOD).chunked(2, "spiral")
+    with pytest.raises(UsageError, match="num_chunks must be an integer >= 1, found 0"):
+        load(GOOD).chunked(0)
+
+
+def order_of(rows: str) -> Schedule:
+    """A schedule written as ``F00 B00; ...``: kind, stage, microbatch, a device between ``;``."""
+    kinds = {"F": "forward", "B": "backward", "I": "input", "W": "weight"}
+    return Schedule.from_order(
+        [
+            [Instruction(int(s), kinds[k], int(m)) for k, s, m in device.split()]
+            for device in rows.split(";")
+        ],
+        name="mine",
+    )
+
+
+def test_a_profile_that_fits_is_returned_as_it_is(make_profile):
+    profile = make_profile(np.random.default_rng(0), 2, 3)
+    schedule = build("1f1b", 2, 3)
+    assert profile.for_schedule(schedule) is profile
+    both_ways = order_of("F00 B00 F11 B11; F10 B10 F01 B01")  # bidirectional: no chunks
+    assert profile.for_schedule(both_ways) is profile
+
+
+def test_a_schedule_gets_its_chunks_and_its_halves(make_profile):
+    """A V of two devices and four stages, the last of which runs halves."""
+    profile = make_profile(np.random.default_rng(0), 2, 3)
+    schedule = order_of("F00 F30 I30 W30 B00; F10 F20 B20 B10")
+    made = profile.for_schedule(schedule, weight_fraction=0.4)
+    check_stages(schedule, made)
+    assert {len(made.assumptions), made.num_stages} == {2, 4}
+    for stage, device in enumerate((0, 1, 1, 0)):
+        half = profile.time_s[profile.rows(device, "backward")] / 2
+        np.testing.assert_allclose(made.time_s[made.rows(stage, "backward")], half)
+        np.testing.assert_allclose(made.time_s[made.rows(stage, "weight")], 0.4 * half)
+    whole, cut = plan(build("1f1b", 2, 1), profile, "max-clock"), plan(schedule, made, "max-clock")
+    for name in ("time_s", "energy_j"):  # the same work, differently cut
+        total = getattr(made, name)[cut.row].sum()
+        assert total == pytest.approx(getattr(profile, name)[whole.row].sum())
+
+
+def test_measured_halves_are_joined_where_a_schedule_runs_the_whole():
+    halves = load("\n".join(line for line in HALVES.splitlines() if "backward" not in line))
+    made = halves.for_schedule(build("1f1b", 1, 2))
+    rows = made.rows(0, "backward")
+    np.testing.assert_allclose(made.time_s[rows], [0.2, 0.24, 0.32])
+    np.testing.assert_allclose(made.energy_j[rows], [80, 72, 74])
+    assert "halves at one clock" in made.assumptions[0]
+
+
+def test_a_schedule_that_no_cutting_fits_is_refused(make_profile):
+    profile = make_profile(np.random.default_rng(0), 2, 3)
+    with pytest.raises(
+        UsageError, match=r"3 stages on 3 devices, the profile measured 2; .*restage"
+    ):
+        profile.for_schedule(build("1f1b", 3, 2))
+    spread = order_of("F00 F20 B20 B00 F11 B11; F10 B10 F01 F21 B21 B01")
+    with pytest.raises(UsageError, match="stage 0 lies on several devices"):
+        profile.for_schedule(spread)
+
+
+def test_a_planner_points_to_what_derives_the_missing(make_profile):
+    profile = make_profile(np.random.default_rng(0), 2, 3)
+    for rows in ("F00 F20 B20 B00; F10 B10", "F00 I00 W00; F10 B10"):
+        with pytest.raises(UsageError, match=r"profile\.for_schedule\(schedule\)"):
+            plan(order_of(rows), profile, "max-clock")
+
+
+# --- smoothing
+
+
+def shaped(rng: np.random.Generator, noise: float) -> tuple[EnergyProfile, EnergyProfile]:
+    """Physics without and with noise: a + b / f up to a power cap, static and f^3 power."""
+    clock = np.arange(800.0, 1500.0, 25.0)
+    rows = []
+    for kind, b in (("forward", 60.0), ("backward", 130.0)):
+        time = np.maximum(0.01 + b / clock, 0.01 + b / 1300)
+        power = np.minimum(90 + 1.1e-7 * clock**3, 90 + 1.1e-7 * 1300**3)
+        rows += [(0, kind, f, t, t * p) for f, t, p in zip(clock, time, power, strict=True)]
+    table = pd.DataFrame(rows, columns=["stage", "kind", "clock_mhz", "time_s", "energy_j"])
+    noisy = table.copy()
+    for column in ("time_s", "energy_j"):
+        noisy[column] *= 1 + noise * rng.standard_normal(len(table))
+    return tuple(EnergyProfile.from_frame(one, blocking_power_w=80.0) for one in (table, noisy))
+
+
+def test_smoothing_leaves_a_smooth_profile_alone():
+    true, _ = shaped(np.random.default_rng(0), 0.0)
+    change = true.relative_change(true.smoothed())
+    assert change.time_change_fraction.max() < 1e-9
+    assert change.energy_change_fraction.max() < 1e-9
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_smoothing_takes_noise_away(seed):
+    """The smoothed rows lie nearer to the truth than the measured ones."""
+    true, noisy = shaped(np.random.default_rng(seed), 0.01)
+    smoothed = noisy.smoothed()
+    for name, share in (("time_s", 0.5), ("energy_j", 0.75)):
+        errors = [
+            np.sqrt(np.mean((getattr(one, name) / getattr(true, name) - 1) ** 2))
+            for one in (noisy, smoothed)
+        ]
+        assert errors[1] < share * errors[0]
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=30)
+def test_smoothed_rows_are_monotone_and_convex_and_stay_so(make_profile, seed):
+    """Whatever the measurements: random times and energies have no shape at all."""
+    raw = make_profile(np.random.default_rng(seed), 2, 7)
+    smoothed = raw.smoothed()
+    assert smoothed.num_nonmonotone == 0
+    assert (smoothed.clock_mhz == raw.clock_mhz).all()
+    for kind, stage in smoothed.works():
+        rows = smoothed.rows(stage, ("forward", "backward")[kind])
+        clock, time, energy = (
+            v[rows] for v in (smoothed.clock_mhz, smoothed.time_s, smoothed.energy_j)
+        )
+        slope = np.diff(time) / -np.diff(clock)
+        assert (np.diff(slope) >= -1e-9 * slope.max()).all()
+        apart = np.concatenate([[True], np.diff(time) > 1e-9])
+        watts = np.diff(energy[apart]) / np.diff(time[apart])
+        assert (np.diff(watts) >= -1e-6 * np.abs(watts).max()).all()
+    again = smoothed.relative_change(smoothed.smoothed())
+    assert again.iloc[:, 2:].max(axis=None) < 1e-7
+    change = raw.relative_change(smoothed)
+    assert f"{change.time_change_fraction.max():.2%}" in smoothed.assumptions[0]
+    assert f"{change.energy_change_fraction.max():.2%}" in smoothed.assumptions[0]
+
+
+def test_one_clock_cannot_be_smoothed_away(make_profile):
+    profile = make_profile(np.random.default_rng(0), 2, 1)
+    assert profile.relative_change(profile.smoothed()).iloc[:, 2:].max(axis=None) < 1e-12
+    with pytest.raises(UsageError, match="cannot be compared"):
+        profile.relative_change(make_profile(np.random.default_rng(0), 2, 2))
+
+
+def test_smoothing_the_published_profiles_changes_little(measured):
+    """A100: at most 2 %; A40: as much as its dent between 960 and 1005 MHz, 7 %."""
+    for model, device, most in (
+        ("gpt3-175b", "a100_sxm", 0.02),
+        ("bloom", "a100_sxm", 0.02),
+        ("gpt3-175b", "a40", 0.07),
+    ):
+        raw = measured(model, device)
+        smoothed = raw.smoothed()
+        assert raw.relative_change(smoothed).iloc[:, 2:].max(axis=None) < most
+        assert smoothed.num_dropped < raw.num_dropped
