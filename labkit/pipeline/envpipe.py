@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
 
 from labkit.errors import UsageError
 from labkit.pipeline.clocks import Choice, max_clock_rows, valley_rows
-from labkit.pipeline.graph import longest_to
+from labkit.pipeline.graph import Lag, longest_to
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import BACKWARD, FORWARD, Schedule
 
@@ -29,10 +30,15 @@ def early_forwards(
     Args:
         max_in_flight: microbatches whose activations a device can hold; None for no limit.
 
+    Raises:
+        UsageError: only halves of the backward pass were measured.
+
     Source: EnvPipe (USENIX ATC 2023), scheduler; the public implementation counts so.
     """
     num_stages = profile.num_stages
     top, valley = max_clock_rows(profile), valley_rows(profile)
+    if (top[BACKWARD] < 0).any():
+        raise UsageError("early forwards are counted from full backward passes: not measured")
     counts: list[int] = []
     for stage in range(num_stages):
         ahead = num_stages - stage
@@ -49,13 +55,13 @@ def early_forwards(
 def outer_envelope(schedule: Schedule) -> np.ndarray:
     """Which instructions lie on EnvPipe's envelope, shape (n,).
 
-    The first forward and the last backward of every stage, and all of the last stage: the
-    critical path wherever the last stage is the heaviest.
+    The first forward and the last backward (its halves, where it runs so) of every stage, and all
+    of the last stage: the critical path wherever the last stage is the heaviest.
 
     Source: EnvPipe (USENIX ATC 2023), planner.
     """
     first = (schedule.kind == FORWARD) & (schedule.microbatch == 0)
-    last = (schedule.kind == BACKWARD) & (schedule.microbatch == schedule.num_microbatches - 1)
+    last = (schedule.kind != FORWARD) & (schedule.microbatch == schedule.num_microbatches - 1)
     return first | last | (schedule.stage == schedule.num_stages - 1)
 
 
@@ -65,6 +71,7 @@ def envpipe_rows(
     *,
     reconfigure: Reconfigure = "balanced",
     floor: Floor = "energy",
+    lag_s: Lag | None = None,
 ) -> np.ndarray:
     """EnvPipe's planner: a profile row for every instruction.
 
@@ -82,6 +89,9 @@ def envpipe_rows(
     Ours differs in that the critical path is exact, from the simulated timeline, where a running
     system infers it from measured receive times; and a step is one clock of the profile.
 
+    Time: a step is linear in the number of instructions, ``"balanced"`` takes about as many
+    steps as there are clocks, ``"greedy"`` some for each instruction.
+
     Source: EnvPipe (USENIX ATC 2023), planner; behaviour of the authors' public implementation.
     """
     if reconfigure not in ("balanced", "greedy", "none"):
@@ -93,30 +103,83 @@ def envpipe_rows(
     top = max_clock_rows(profile)[schedule.kind, schedule.stage]
     valley = valley_rows(profile, above_waiting=floor == "above-waiting")
     row = np.where(envelope, top, valley[schedule.kind, schedule.stage])
-    while reconfigure != "none":
-        path = _critical_path(schedule, profile.time_s[row])
-        slow = path[(row[path] > top[path]) & ~envelope[path]]
-        if not len(slow):
-            break
-        if reconfigure == "balanced":
-            clock = profile.clock_mhz[row[slow]]
-            row[slow[clock == clock.min()]] -= 1
-        else:
-            row[slow[0]] = max(row[slow[0]] - 3, top[slow[0]])
-    return row
+    if reconfigure == "none":
+        return row
+    units = _Units(schedule, profile, row, np.where(envelope, row, top), lag_s)
+    while units.raise_balanced() if reconfigure == "balanced" else units.raise_last():
+        pass
+    return np.array(units.row)
 
 
-def _critical_path(schedule: Schedule, duration_s: np.ndarray) -> np.ndarray:
-    """One longest path, last instruction first; where both waits are equal, along the device."""
-    graph, n = schedule.graph, len(schedule.graph)
-    end = np.append(longest_to(graph, duration_s), 0.0)
-    path = [int(np.argmax(end))]
-    while True:
-        before, needs = int(graph.before[path[-1]]), int(graph.needs[path[-1]])
-        previous = before if end[before] >= end[needs] else needs
-        if previous == n:
-            return np.array(path)
-        path.append(previous)
+class _Units:
+    """A plan whose clocks rise step by step, and the earliest ends it leads to.
+
+    A unit's end depends only on units before it in topological order, so a step computes anew
+    only what comes after the units it raises.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        profile: EnergyProfile,
+        row: np.ndarray,
+        top: np.ndarray,
+        lag_s: Lag | None,
+    ) -> None:
+        graph, n = schedule.graph, len(schedule)
+        self.row, self.top = row.tolist(), top.tolist()
+        self.time, self.clock = profile.time_s.tolist(), profile.clock_mhz.tolist()
+        ends = longest_to(graph, profile.time_s[row], lag_s)
+        # By their ends: nearer to how the plan runs than device by device, so less comes after.
+        order = graph.topological[np.argsort(ends[graph.topological], kind="stable")]
+        self.end = [*ends.tolist(), 0.0]
+        waits = (np.zeros(n), np.zeros(n)) if lag_s is None else lag_s
+        self.before, self.needs = graph.before.tolist(), graph.needs.tolist()
+        self.lag_before, self.lag_needs = waits[0].tolist(), waits[1].tolist()
+        columns = (order, graph.before[order], graph.needs[order], *(lag[order] for lag in waits))
+        self.order = list(zip(*(column.tolist() for column in columns), strict=True))
+        self.place = np.argsort(order).tolist()
+        self.last = len(graph)
+
+    def raise_last(self) -> bool:
+        """Raise the slow unit nearest to the critical path's end by three steps, if there is one.
+
+        What follows it on the path runs as fast as it can, so the search goes no further back.
+        """
+        for i in self._path():
+            if self.row[i] > self.top[i]:
+                self.row[i] = max(self.row[i] - 3, self.top[i])
+                self._update([i])
+                return True
+        return False
+
+    def raise_balanced(self) -> bool:
+        """Raise the slowest of the critical path's slow units by one step, if there are any."""
+        slow = [i for i in self._path() if self.row[i] > self.top[i]]
+        if not slow:
+            return False
+        lowest = min(self.clock[self.row[i]] for i in slow)
+        raised = [i for i in slow if self.clock[self.row[i]] == lowest]
+        for i in raised:
+            self.row[i] -= 1
+        self._update(raised)
+        return True
+
+    def _path(self) -> Iterator[int]:
+        """One longest path, last unit first; where both waits are equal, along the device."""
+        end, before, needs = self.end, self.before, self.needs
+        i = end.index(max(end))
+        while i != self.last:
+            yield i
+            a, b = before[i], needs[i]
+            i = a if end[a] + self.lag_before[i] >= end[b] + self.lag_needs[i] else b
+
+    def _update(self, changed: list[int]) -> None:
+        end, time, row = self.end, self.time, self.row
+        first = min(self.place[i] for i in changed)
+        for i, before, needs, lag_before, lag_needs in self.order[first:]:
+            a, b = end[before] + lag_before, end[needs] + lag_needs
+            end[i] = (a if a > b else b) + time[row[i]]
 
 
 def choose_envpipe(
@@ -124,8 +187,11 @@ def choose_envpipe(
     profile: EnergyProfile,
     deadline_s: float | None,
     *,
+    lag_s: Lag | None = None,
     reconfigure: Reconfigure = "balanced",
     floor: Floor = "energy",
 ) -> Choice:
     """:func:`envpipe_rows` as a planner."""
-    return Choice(envpipe_rows(schedule, profile, reconfigure=reconfigure, floor=floor))
+    return Choice(
+        envpipe_rows(schedule, profile, reconfigure=reconfigure, floor=floor, lag_s=lag_s)
+    )

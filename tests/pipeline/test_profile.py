@@ -385,7 +385,7 @@ def test_smoothing_takes_noise_away(seed):
     """The smoothed rows lie nearer to the truth than the measured ones."""
     true, noisy = shaped(np.random.default_rng(seed), 0.01)
     smoothed = noisy.smoothed()
-    for name, share in (("time_s", 0.5), ("energy_j", 0.75)):
+    for name, share in (("time_s", 0.6), ("energy_j", 0.8)):
         errors = [
             np.sqrt(np.mean((getattr(one, name) / getattr(true, name) - 1) ** 2))
             for one in (noisy, smoothed)
