@@ -32,11 +32,13 @@ PALETTE: dict[str, str] = {
     # a pipeline's work
     "forward": _BLUE,
     "backward": _ORANGE,
+    "input": _VERMILION,
     "weight": _GREEN,
     "recompute": _SKY,
     "bubble": _PALE,
     "idle": _PALE,
     "communication": _PURPLE,
+    "all-reduce": _WINE,
     "static": _GREY,
     # what is measured
     "energy": _VERMILION,

@@ -10,7 +10,6 @@ import numpy as np
 
 from labkit.errors import LabkitError
 
-
 Lag = tuple[np.ndarray, np.ndarray]  # extra wait after ``before`` and after ``needs``, seconds
 
 
@@ -74,22 +73,39 @@ def longest_to(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None) -
     return np.array(end[:-1])
 
 
-def longest_from(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None) -> np.ndarray:
-    """Longest path that starts with each instruction, itself included; see :func:`longest_to`."""
+def longest_from(
+    graph: Graph,
+    duration_s: np.ndarray,
+    lag_s: Lag | None = None,
+    after_s: np.ndarray | None = None,
+) -> np.ndarray:
+    """Longest path that starts with each instruction, itself included; see :func:`longest_to`.
+
+    Args:
+        after_s: what must still follow the end of each instruction besides other instructions
+            (an all-reduce, say), shape (n,); None for nothing.
+    """
     n = len(graph)
-    tail = [0.0] * (n + 1)
+    tail = [0.0] * (n + 1) if after_s is None else [*after_s.tolist(), 0.0]
     topological, before, needs = graph.lists
     took = duration_s.tolist()
-    zeros = [0.0] * n
-    before_lag, needs_lag = (zeros, zeros) if lag_s is None else (x.tolist() for x in lag_s)
-    for i in reversed(topological):
-        whole = tail[i] + took[i]
-        tail[i] = whole
-        a, b = before[i], needs[i]
-        if whole + before_lag[i] > tail[a]:
-            tail[a] = whole + before_lag[i]
-        if whole + needs_lag[i] > tail[b]:
-            tail[b] = whole + needs_lag[i]
+    if lag_s is None:
+        for i in reversed(topological):
+            whole = tail[i] = tail[i] + took[i]
+            a, b = before[i], needs[i]
+            if whole > tail[a]:
+                tail[a] = whole
+            if whole > tail[b]:
+                tail[b] = whole
+    else:
+        before_lag, needs_lag = lag_s[0].tolist(), lag_s[1].tolist()
+        for i in reversed(topological):
+            whole = tail[i] = tail[i] + took[i]
+            a, b = before[i], needs[i]
+            if whole + before_lag[i] > tail[a]:
+                tail[a] = whole + before_lag[i]
+            if whole + needs_lag[i] > tail[b]:
+                tail[b] = whole + needs_lag[i]
     return np.array(tail[:-1])
 
 

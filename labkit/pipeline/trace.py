@@ -1,0 +1,187 @@
+"""Timelines as trace events, the JSON that Perfetto and chrome://tracing open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.errors import UsageError
+from labkit.files import write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COLUMNS = ("device", "stage", "kind", "microbatch", "start_s", "end_s")
+_COMPUTE, _LINK = 0, 1  # tracks of a device
+_NS_DIGITS = 3  # of a microsecond: trace viewers count in nanoseconds
+_HELD = {"forward": 1.0, "backward": -1.0, "weight": -1.0}  # activations, by kind of work
+
+Event = dict[str, Any]
+
+
+def save_trace(
+    table: pd.DataFrame,
+    path: Path | str,
+    *,
+    memory: pd.DataFrame | None = None,
+    waiting_power_w: float | None = None,
+    name: str = "",
+) -> Path:
+    """Write a timeline as trace events, for https://ui.perfetto.dev or chrome://tracing.
+
+    Args:
+        table: ``Timeline.frame()`` or ``Plan.frame()``.
+        memory: ``Timeline.memory_frame()``, for a counter of activation bytes on each device;
+            without it the counter counts activations.
+        waiting_power_w: what a device draws while it waits; with it, and where the table has
+            ``power_w``, each device gets a counter of its power.
+        name: what the trace is called in its metadata.
+
+    Returns:
+        The path; the file is written whole or not at all.
+
+    Raises:
+        UsageError: the table lacks a column, or a time is negative or not finite.
+    """
+    path = Path(path)
+    events = trace_events(table, memory=memory, waiting_power_w=waiting_power_w)
+    content = {"displayTimeUnit": "ms", "otherData": {"name": name}, "traceEvents": events}
+    write_atomically(path, json.dumps(content, separators=(",", ":"), allow_nan=False))
+    return path
+
+
+def trace_events(
+    table: pd.DataFrame,
+    *,
+    memory: pd.DataFrame | None = None,
+    waiting_power_w: float | None = None,
+) -> list[Event]:
+    """What :func:`save_trace` writes: names first, then events in order of time.
+
+    Every device is a process: one track for its instructions and optimizer steps, one for its
+    all-reduces, counters below. Arrows run from an instruction to the one on another device that
+    waits for its message. Times are microseconds, to the nanosecond.
+
+    Source: the Trace Event Format (Google), https://docs.google.com/document/d/
+    1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: phases M, X, s, f, C.
+    """
+    if missing := [column for column in _COLUMNS if column not in table.columns]:
+        raise UsageError(f"a trace needs column {missing[0]!r}: pass a timeline's or plan's frame")
+    times = table[["start_s", "end_s"]].to_numpy(dtype=float)
+    if not (np.isfinite(times).all() and (times[:, 0] >= 0).all() and (np.diff(times) >= 0).all()):
+        raise UsageError("a trace needs finite times >= 0, and ends no earlier than starts")
+    timed = [*_slices(table), *_arrows(table), *_memory_counters(table, memory)]
+    if waiting_power_w is not None and "power_w" in table.columns:
+        timed += _power_counters(table, waiting_power_w)
+    # An enclosing slice stands before what it holds; arrows come after the slices they tie.
+    timed.sort(key=lambda event: (event["ts"], "XsfC".index(event["ph"]), -event.get("dur", 0)))
+    return [*_names(table), *timed]
+
+
+def _us(seconds: Any) -> Any:
+    return np.round(np.asarray(seconds, dtype=float) * 1e6, _NS_DIGITS)
+
+
+def _names(table: pd.DataFrame) -> Iterator[Event]:
+    linked = set(table["device"][table["kind"] == "all-reduce"].tolist())
+    for device in sorted(set(table["device"].tolist())):
+        yield _name(device, _COMPUTE, "process_name", name=f"device {device}")
+        yield _name(device, _COMPUTE, "process_sort_index", sort_index=device)
+        yield _name(device, _COMPUTE, "thread_name", name="instructions")
+        if device in linked:
+            yield _name(device, _LINK, "thread_name", name="all-reduce")
+
+
+def _name(device: int, track: int, kind: str, **args: Any) -> Event:
+    return {"ph": "M", "pid": device, "tid": track, "name": kind, "args": args}
+
+
+def _slices(table: pd.DataFrame) -> Iterator[Event]:
+    extra = [c for c in ("slack_s", "clock_mhz", "energy_j", "power_w") if c in table.columns]
+    columns = [table[c].tolist() for c in ("device", "stage", "kind", "microbatch", *extra)]
+    start, end = _us(table["start_s"]).tolist(), _us(table["end_s"]).tolist()
+    free: dict[tuple[int, int], float] = {}  # by track: where its last slice ends
+    for ts, done, device, stage, kind, microbatch, *more in zip(start, end, *columns, strict=True):
+        track = _LINK if kind == "all-reduce" else _COMPUTE
+        if 0 < free.get((device, track), 0.0) - ts < 2 * 10**-_NS_DIGITS:
+            ts = free[device, track]  # neighbours that rounding let overlap
+        free[device, track] = done = max(ts, done)
+        known = {c: v for c, v in zip(extra, more, strict=True) if v == v}  # NaN is no JSON
+        yield {
+            "ph": "X",
+            "pid": device,
+            "tid": track,
+            "ts": ts,
+            "dur": round(done - ts, _NS_DIGITS),
+            "name": f"{kind} {microbatch}" if microbatch >= 0 else kind,
+            "cat": kind,
+            "args": {"stage": stage, "microbatch": microbatch, "kind": kind, **known},
+        }
+
+
+def _arrows(table: pd.DataFrame) -> Iterator[Event]:
+    """A start and a finish for each message between devices; arrows leave a slice at its end."""
+    rows = list(zip(*(table[column].tolist() for column in _COLUMNS), strict=True))
+    forward = {(row[1], row[3]): row for row in rows if row[2] == "forward"}
+    gradient = {(row[1], row[3]): row for row in rows if row[2] in ("backward", "input")}
+    number = 0
+    for sources, step, name in ((forward, -1, "activation"), (gradient, 1, "gradient")):
+        for (stage, microbatch), row in sources.items():
+            source = sources.get((stage + step, microbatch))
+            if source is None or source[0] == row[0]:
+                continue
+            start, end = float(_us(source[4])), float(_us(source[5]))
+            leaves = round(max(start, end - 10**-_NS_DIGITS), _NS_DIGITS)
+            both = {"name": name, "cat": "message", "id": number, "tid": _COMPUTE}
+            yield {"ph": "s", "pid": source[0], "ts": leaves, **both}
+            yield {"ph": "f", "bp": "e", "pid": row[0], "ts": float(_us(row[4])), **both}
+            number += 1
+
+
+def _memory_counters(table: pd.DataFrame, memory: pd.DataFrame | None) -> Iterator[Event]:
+    name = "activation bytes" if memory is not None else "activations"
+    held = memory if memory is not None else _counted(table)
+    rows = zip(held["device"].tolist(), _us(held["time_s"]).tolist(), held.iloc[:, 2], strict=True)
+    for device, ts, value in rows:
+        yield _counter(device, ts, name, float(value))
+
+
+def _counted(table: pd.DataFrame) -> pd.DataFrame:
+    """Activations held over time as the table tells them: device, time_s, activations."""
+    import pandas as pd
+
+    part = table[table["kind"].isin(list(_HELD))]
+    change = part["kind"].map(_HELD).to_numpy()
+    when = np.where(change > 0, part["start_s"], part["end_s"])
+    events = pd.DataFrame({"device": part["device"], "time_s": when, "activations": change})
+    events = events.sort_values(["device", "time_s"], kind="stable")
+    events["activations"] = events.groupby("device")["activations"].cumsum()
+    return events
+
+
+def _power_counters(table: pd.DataFrame, waiting_power_w: float) -> Iterator[Event]:
+    for device, part in table[table["kind"] != "all-reduce"].groupby("device"):
+        ordered = part.sort_values("start_s", kind="stable")
+        start, end = _us(ordered["start_s"]).tolist(), _us(ordered["end_s"]).tolist()
+        powers = ordered["power_w"].tolist()
+        if start[0] > 0:
+            yield _counter(device, 0.0, "power (W)", waiting_power_w)
+        for i, (ts, done, power) in enumerate(zip(start, end, powers, strict=True)):
+            yield _counter(device, ts, "power (W)", power if power == power else waiting_power_w)
+            if i + 1 == len(start) or start[i + 1] > done:
+                yield _counter(device, done, "power (W)", waiting_power_w)
+
+
+def _counter(device: Any, ts: float, name: str, value: float) -> Event:
+    return {
+        "ph": "C",
+        "pid": int(device),
+        "tid": _COMPUTE,
+        "ts": ts,
+        "name": name,
+        "args": {"value": value},
+    }
