@@ -121,7 +121,7 @@ def test_an_order_that_is_none_is_refused(order, problem):
 @pytest.mark.parametrize(
     ("arguments", "options", "problem"),
     [
-        (("zigzag", 4, 8), {}, "there are: gpipe, 1f1b, envpipe"),
+        (("zigzag", 4, 8), {}, "there are: gpipe, 1f1b"),
         (("1f1b", 0, 8), {}, "num_stages must be an integer >= 1, found 0"),
         (("1f1b", 4, 0), {}, "num_microbatches"),
         (("1f1b", 4, 8.0), {}, "num_microbatches must be an integer"),
