@@ -171,12 +171,13 @@ def _arcs(graph: Graph, lag: Lag | None) -> tuple[np.ndarray, np.ndarray, np.nda
     zero = np.zeros(n)
     waits: dict[tuple[int, int], int] = {}
     for other, after in zip((graph.before, graph.needs), lag or (zero, zero), strict=True):
-        for i in here[other < n].tolist():  # where both name one instruction, the longer wait
-            key = int(other[i]), i
+        tail = np.where(other < n, n + other, 2 * n)  # a lag after nothing counts from the start
+        for i in np.flatnonzero((other < n) | (after > 0)).tolist():
+            key = int(tail[i]), i  # where both name one instruction, the longer wait
             waits[key] = max(waits.get(key, 0), int(after[i]))
     source, target = np.array(list(waits), dtype=int).reshape(-1, 2).T
-    first, last = np.setdiff1d(here, target), np.setdiff1d(here, source)
-    tail = np.concatenate([here, n + source, np.full(len(first), 2 * n), n + last])
+    first, last = np.setdiff1d(here, target), np.setdiff1d(n + here, source)
+    tail = np.concatenate([here, source, np.full(len(first), 2 * n), last])
     head = np.concatenate([n + here, target, first, np.full(len(last), 2 * n + 1)])
     free = np.zeros(len(first) + len(last), dtype=int)
     return tail, head, np.concatenate([np.array(list(waits.values()), dtype=int), free])
