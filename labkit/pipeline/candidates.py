@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from labkit.errors import UsageError
+from labkit.errors import UsageError, not_among
+from labkit.pipeline.costs import Costs, PerStage, check_numbers, spread
 from labkit.pipeline.envpipe import early_forwards
-from labkit.pipeline.graph import longest_to
+from labkit.pipeline.epilogue import homes
+from labkit.pipeline.families import FAMILIES
+from labkit.pipeline.graph import Lag, longest_to
+from labkit.pipeline.network import Network
 from labkit.pipeline.policies import build
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.relaxation import Options, options
-from labkit.pipeline.schedule import FORWARD, INPUT, Schedule, check_sizes
+from labkit.pipeline.schedule import Schedule, check_sizes
 
-PerStage = float | Sequence[float]
+Cap = tuple[int, ...] | None
+_PATIENCE = 3  # no cap on a device lies above this many times what 1F1B holds on the first one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +30,13 @@ class Memory:
     """What the devices of a pipeline must hold, one number or one per stage of the profile.
 
     Attributes:
-        activation_bytes: of one microbatch on a stage, kept from its forward to its backward.
+        activation_bytes: of one microbatch on a stage, kept from its forward to the end of its
+            backward.
         parameter_bytes: of a stage whatever the schedule: parameters, gradients, optimizer
             state. A device that holds two stages, or several versions, pays for each.
 
     Raises:
-        UsageError: a number is negative or not finite, or their count fits no stages.
+        UsageError: a number is negative or not finite.
     """
 
     activation_bytes: PerStage = 1.0
@@ -39,19 +44,11 @@ class Memory:
 
     def __post_init__(self) -> None:
         for name in ("activation_bytes", "parameter_bytes"):
-            values = np.atleast_1d(np.asarray(getattr(self, name), dtype=float))
-            if values.ndim != 1 or not np.isfinite(values).all() or (values < 0).any():
-                raise UsageError(
-                    f"{name} must be finite and >= 0, one number or one per stage, "
-                    f"found {getattr(self, name)!r}"
-                )
+            check_numbers(name, getattr(self, name), each="stage")
 
-    def per_stage(self, name: str, num_stages: int) -> np.ndarray:
-        """``activation_bytes`` or ``parameter_bytes`` of each of ``num_stages`` stages."""
-        values = np.atleast_1d(np.asarray(getattr(self, name), dtype=float))
-        if len(values) not in (1, num_stages):
-            raise UsageError(f"{name} has {len(values)} values for {num_stages} stages")
-        return np.broadcast_to(values, num_stages)
+    def of_stages(self, name: str, num_stages: int) -> np.ndarray:
+        """``activation_bytes`` or ``parameter_bytes`` of each of a profile's stages."""
+        return spread(name, getattr(self, name), num_stages, "stages")
 
     def peak_bytes(self, schedule: Schedule, num_stages: int) -> tuple[np.ndarray, np.ndarray]:
         """Of each device: most activation bytes at once, and parameter bytes.
@@ -59,25 +56,18 @@ class Memory:
         Where devices hold chunks of the profile's ``num_stages`` stages, each carries an equal
         part of its device's stage (as :meth:`EnergyProfile.for_schedule` shares its work).
         """
+        here = homes(schedule)
         chunks = schedule.num_stages // num_stages
-        of = schedule.stage if chunks == 1 else schedule.device
+        part = here.argmax(axis=1) if chunks > 1 else np.arange(num_stages)
         activation, parameter = (
-            self.per_stage(name, num_stages)[of] / chunks
+            self.of_stages(name, num_stages)[part] / chunks
             for name in ("activation_bytes", "parameter_bytes")
         )
-        sign = np.where(schedule.kind == FORWARD, 1, np.where(schedule.kind == INPUT, 0, -1))
-        held = [
-            float(np.cumsum(part).max(initial=0.0))
-            for part in schedule.by_device(sign * activation)
-        ]
-        versions = schedule.weight_versions or (1,) * schedule.num_devices
-        kept = []
-        for device, (stages, sizes) in enumerate(
-            zip(schedule.by_device(schedule.stage), schedule.by_device(parameter), strict=True)
-        ):
-            once = np.unique(stages, return_index=True)[1]
-            kept.append(versions[device] * float(sizes[once].sum()))
-        return np.array(held), np.array(kept)
+        sizes = Costs(forward_s=0.0, backward_s=0.0, activation_bytes=activation.tolist())
+        change = schedule.by_device(sizes.activation_change_bytes(schedule))
+        held = [float(np.cumsum(one).max(initial=0.0)) for one in change]
+        versions = np.array(schedule.weight_versions or (1,) * schedule.num_devices)
+        return np.array(held), parameter @ here * versions
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -85,19 +75,26 @@ class Candidate:
     """A schedule for a profile, and what it needs whatever the clocks.
 
     Attributes:
-        name, num_chunks, max_in_flight: what it was built from; ``max_in_flight`` is one number
-            a device, or None where nothing was capped.
+        name, settings: what it was built from; ``settings`` are options of :func:`build`.
+        max_in_flight: most activations a device may hold; None where nothing was capped.
         profile: the stages' profile, or that of their chunks.
+        lag_s: waits for messages; None for none.
         activation_bytes, parameter_bytes: at their peak, of each device.
     """
 
     name: str
-    num_chunks: int
-    max_in_flight: tuple[int, ...] | None
+    settings: Mapping[str, Any]
+    max_in_flight: Cap
     schedule: Schedule
     profile: EnergyProfile
+    lag_s: Lag | None
     activation_bytes: np.ndarray
     parameter_bytes: np.ndarray
+
+    @property
+    def num_chunks(self) -> int:
+        """Into how many chunks each stage of the measured pipeline is cut."""
+        return self.schedule.num_stages // self.schedule.num_devices
 
     @property
     def peak_bytes(self) -> float:
@@ -111,104 +108,154 @@ class Candidate:
     @cached_property
     def fastest_s(self) -> float:
         """Makespan with every instruction at its fastest clock."""
-        return float(longest_to(self.schedule.graph, self.choices.fastest_s()).max())
+        fastest = self.choices.fastest_s()
+        return float(longest_to(self.schedule.graph, fastest, self.lag_s).max())
+
+    @property
+    def options_text(self) -> str:
+        """Its options in words; empty for none that tell it from others of its name."""
+        told = {key: value for key, value in self.settings.items() if key != "early_forwards"}
+        return ", ".join(f"{key} {value}" for key, value in told.items())
 
     @property
     def title(self) -> str:
         """What it is called in a sentence."""
         parts = [self.name]
-        if self.num_chunks > 1:
-            parts.append(f"{self.num_chunks} chunks")
+        if self.options_text:
+            parts.append(self.options_text)
         if self.max_in_flight is not None:
-            caps = sorted(set(self.max_in_flight))
-            told = str(caps[0]) if len(caps) == 1 else f"{caps[0]} to {caps[-1]}"
-            parts.append(f"at most {told} in flight")
+            low, high = min(self.max_in_flight), max(self.max_in_flight)
+            parts.append(f"at most {high if low == high else f'{low} to {high}'} in flight")
         return ", ".join(parts)
 
 
-def candidates(
-    profile: EnergyProfile,
-    num_microbatches: int,
-    *,
-    schedules: Iterable[str] | None = None,
-    num_chunks: Iterable[int] = (2,),
-    memory: Memory | None = None,
-    num_caps: int = 24,
-    weight_fraction: float = 0.5,
-) -> list[Candidate]:
-    """Every different schedule among the names, chunks and caps, named by the first that gave it.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Grid:
+    """Which schedules, options and caps there are to choose from, for one profile.
 
-    The list depends on the activation bytes but on no limit, so that a tighter limit only ever
-    takes candidates away.
-
-    Args:
-        schedules: names; None for every synchronous one that the profile's stages allow.
+    Attributes:
+        schedules: names; None for every synchronous one that can be built at this size.
         num_chunks: stages a device, for the schedules that cut them into chunks.
-        num_caps: how many in-flight caps to try for a schedule that takes one, beside none. A cap
-            is a number of bytes, the same for every device, that each fills with as many
-            microbatches as fit.
+        memory: what the devices must hold.
+        num_caps: how many in-flight caps to try beside none. A cap is a number of bytes, the
+            same for every device, that each fills with as many microbatches as fit.
         weight_fraction: share of a backward pass that its weight half takes, see
             :meth:`EnergyProfile.for_schedule`.
+        network: how long messages take; None for no time.
 
     Raises:
-        UsageError: an unknown name, or one that cannot be built at this size.
+        UsageError: an unknown name, or a size below 1.
     """
-    check_sizes(num_microbatches=num_microbatches, num_caps=num_caps)
-    memory = memory or Memory()
-    names = None if schedules is None else list(schedules)
-    made: list[Candidate] = []
-    seen: set[tuple[Any, ...]] = set()
-    ladder = _ladder(memory, profile.num_stages, num_microbatches, num_caps)
-    for name in DEFAULT if names is None else names:
-        for chunks, cap in itertools.product((1,), (None, *ladder)):
-            schedule = _built(profile, name, num_microbatches, cap)
-            key = (schedule.lengths, *(x.tobytes() for x in _arrays(schedule)))
-            if key in seen:
+
+    profile: EnergyProfile
+    num_microbatches: int
+    schedules: Sequence[str] | None = None
+    num_chunks: Sequence[int] = (2,)
+    memory: Memory = Memory()
+    num_caps: int = 24
+    weight_fraction: float = 0.5
+    network: Network | None = None
+
+    def __post_init__(self) -> None:
+        check_sizes(num_microbatches=self.num_microbatches, num_caps=self.num_caps)
+        for one in self.num_chunks:
+            check_sizes(num_chunks=one)
+        for name in self.schedules or ():
+            if name not in FAMILIES:
+                raise not_among("schedule", name, FAMILIES)
+        if self.schedules is not None and not self.schedules:
+            raise UsageError(f"no schedules to choose from; there are: {', '.join(FAMILIES)}")
+
+    def candidates(self) -> tuple[list[Candidate], dict[str, str]]:
+        """Every different schedule, under the first name that gave it; why a name gave none.
+
+        The list depends on the activation bytes but on no limit, so that a tighter limit only
+        ever takes candidates away.
+
+        Raises:
+            UsageError: a schedule that was asked for by name cannot be built at this size.
+        """
+        made: dict[tuple[Any, ...], Candidate] = {}
+        left_out: dict[str, str] = {}
+        for name in self._names():
+            for settings in self._settings(name):
+                try:
+                    for one in self._under_caps(name, settings):
+                        made.setdefault(_key(one.schedule), one)
+                except UsageError as error:
+                    if self.schedules is not None:
+                        raise
+                    left_out[name] = str(error)
+        return list(made.values()), left_out
+
+    def _names(self) -> list[str]:
+        """1F1B first: schedules that turn out to be the same bear the plainer name."""
+        if self.schedules is not None:
+            return list(dict.fromkeys(self.schedules))
+        known = [name for name, family in FAMILIES.items() if not family.asynchronous]
+        return sorted(known, key=lambda name: name != "1f1b")
+
+    def _settings(self, name: str) -> list[dict[str, Any]]:
+        """The options of a schedule worth trying."""
+        known = FAMILIES[name].options
+        if "num_chunks" in known:
+            return [{"num_chunks": one} for one in self.num_chunks if one > 1] or [{}]
+        if "num_waves" in known:
+            waves = [one // 2 for one in self.num_chunks if one % 2 == 0]
+            return [{"num_waves": one} for one in waves] or [{}]
+        if "warmup" in known:
+            return [{"warmup": policy} for policy in ("a", "b")]
+        if "early_forwards" in known:
+            return [{"early_forwards": early_forwards(self.profile, self.num_microbatches)}]
+        return [{}]
+
+    def _under_caps(self, name: str, settings: Mapping[str, Any]) -> Iterator[Candidate]:
+        """The schedule without a cap, then under every cap that it can keep."""
+        size = (name, self.profile.num_stages, self.num_microbatches)
+        plain = build(*size, **settings)
+        profile = self.profile.for_schedule(plain, self.weight_fraction)
+        yield self._candidate(profile, settings, None, plain)
+        for cap in ladder(self.memory, plain, self.num_caps):
+            try:
+                capped = build(*size, max_in_flight=cap, **settings)
+            except UsageError:  # less than this schedule can run in
                 continue
-            seen.add(key)
-            activation, parameter = memory.peak_bytes(schedule, profile.num_stages)
-            made.append(
-                Candidate(
-                    name=name,
-                    num_chunks=chunks,
-                    max_in_flight=cap,
-                    schedule=schedule,
-                    profile=profile,
-                    activation_bytes=activation,
-                    parameter_bytes=parameter,
-                )
-            )
-    return made
+            yield self._candidate(profile, settings, cap, capped)
+
+    def _candidate(
+        self, profile: EnergyProfile, settings: Mapping[str, Any], cap: Cap, schedule: Schedule
+    ) -> Candidate:
+        activation, parameter = self.memory.peak_bytes(schedule, self.profile.num_stages)
+        return Candidate(
+            name=schedule.name,
+            settings=settings,
+            max_in_flight=cap,
+            schedule=schedule,
+            profile=profile,
+            lag_s=None if self.network is None else self.network.lag_s(schedule),
+            activation_bytes=activation,
+            parameter_bytes=parameter,
+        )
 
 
-DEFAULT = ("1f1b", "gpipe", "envpipe")
+def ladder(memory: Memory, plain: Schedule, num_caps: int) -> list[tuple[int, ...]]:
+    """Caps worth trying on a schedule, tightest first: each device's share of ever more memory.
 
-
-def _arrays(schedule: Schedule) -> tuple[np.ndarray, ...]:
-    return schedule.stage, schedule.kind, schedule.microbatch
-
-
-def _ladder(
-    memory: Memory, num_stages: int, num_microbatches: int, num_caps: int
-) -> list[tuple[int, ...]]:
-    """Caps worth trying, tightest first: each device's share of an ever larger memory.
-
-    No cap lies above three times the stages: 1F1B holds at most one times as many, early
-    forwards at most two times more.
+    None lies above what the schedule holds of itself, nor above three times the stages.
     """
-    share = memory.per_stage("activation_bytes", num_stages)
+    here, chunks = homes(plain), plain.num_stages // plain.num_devices
+    each = memory.of_stages("activation_bytes", plain.num_devices) / chunks
+    share = each if chunks > 1 else np.where(here, each[:, None], 0.0).max(axis=0)
     share = np.where(share > 0, share, share.max() or 1.0)
-    most = min(num_microbatches, 3 * num_stages)
+    most = min(max(plain.peak_in_flight), _PATIENCE * plain.num_stages)
     levels = np.unique(np.outer(np.arange(1, most + 1), share))
-    picked = np.unique(np.linspace(0, len(levels) - 1, min(num_caps, len(levels))).round())
-    caps = (levels[picked.astype(int), None] / share * (1 + 1e-9)).astype(int)
+    picked = np.linspace(0, len(levels) - 1, min(num_caps, len(levels))).round().astype(int)
+    caps = (levels[picked, None] / share * (1 + 1e-9)).astype(int)
     return list(dict.fromkeys(tuple(row) for row in np.clip(caps, 1, most).tolist()))
 
 
-def _built(
-    profile: EnergyProfile, name: str, num_microbatches: int, cap: tuple[int, ...] | None
-) -> Schedule:
-    settings: dict[str, Any] = {"max_in_flight": cap}
-    if name == "envpipe":
-        settings["early_forwards"] = early_forwards(profile, num_microbatches)
-    return build(name, profile.num_stages, num_microbatches, **settings)
+def _key(schedule: Schedule) -> tuple[Any, ...]:
+    """What tells two schedules apart: their orders, and what they keep."""
+    orders = (schedule.stage, schedule.kind, schedule.microbatch)
+    kept = (schedule.lengths, schedule.asynchronous, schedule.weight_versions)
+    return *kept, *(array.tobytes() for array in orders)

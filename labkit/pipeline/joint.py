@@ -2,10 +2,10 @@
 
 A schedule that holds more activations leaves its clocks more freedom, one that holds fewer fits a
 smaller device: which joules a limit on memory costs is a question about both at once. The search
-is branch and bound over :func:`labkit.pipeline.candidates.candidates`. Each has a bound on its
-energy that costs next to nothing and a tighter one from the linear relaxation; the candidate with
-the least bound is looked at first, and once no bound lies below the best plan in hand, that plan
-is certified: only the gap of its relaxation is left.
+is branch and bound over the candidates of a :class:`labkit.pipeline.candidates.Grid`. Each has a
+bound on its energy that costs next to nothing and a tighter one from the linear relaxation; the
+candidate with the least bound is looked at first, and once no bound lies below the best plan in
+hand, that plan is certified: only the gap of its relaxation is left.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.pipeline.candidates import Candidate, Memory, PerStage, candidates
+from labkit.pipeline.candidates import Candidate, Grid, Memory
 from labkit.pipeline.clocks import DEADLINE_TOLERANCE
+from labkit.pipeline.costs import PerStage
+from labkit.pipeline.epilogue import homes
+from labkit.pipeline.families import FAMILIES
 from labkit.pipeline.graph import longest_from, longest_to
 from labkit.pipeline.optimal import lower_bound_j
 from labkit.pipeline.plans import Plan, build_for, plan
@@ -52,6 +55,7 @@ class JointChoice:
         deadline_s, memory_limit_bytes: what had to be kept; None for no limit on memory.
         reference: uncapped 1F1B at the highest clock, which savings are counted from.
         assumptions: what the numbers rest on, a sentence each.
+        left_out: schedules that cannot be built at this size, and why.
         states: what the search found out about each candidate.
     """
 
@@ -62,6 +66,7 @@ class JointChoice:
     memory_limit_bytes: float | None
     reference: Plan
     assumptions: tuple[str, ...]
+    left_out: dict[str, str]
     states: tuple[State, ...] = field(repr=False)
 
     @property
@@ -200,8 +205,8 @@ class Search:
             schedule that keeps a stage on two devices pays twice.
         tolerance: stop when no candidate can need less than this share below the best plan; 0
             leaves none unexamined.
-        **described: ``schedules``, ``num_chunks``, ``num_caps``, ``weight_fraction``, see
-            :func:`labkit.pipeline.candidates.candidates`.
+        **described: ``schedules``, ``num_chunks``, ``num_caps``, ``weight_fraction``, ``network``,
+            see :class:`labkit.pipeline.candidates.Grid`.
     """
 
     def __init__(
@@ -217,8 +222,11 @@ class Search:
         if not 0 <= tolerance < 1:
             raise UsageError(f"tolerance must be >= 0 and < 1, found {tolerance!r}")
         self.tolerance = tolerance
-        self.memory = Memory(activation_bytes=activation_bytes, parameter_bytes=parameter_bytes)
-        self.candidates = candidates(profile, num_microbatches, memory=self.memory, **described)
+        memory = Memory(activation_bytes=activation_bytes, parameter_bytes=parameter_bytes)
+        self.grid = Grid(
+            profile=profile, num_microbatches=num_microbatches, memory=memory, **described
+        )
+        self.candidates, self.left_out = self.grid.candidates()
         plain = build_for(profile, "1f1b", num_microbatches)
         self.reference = plan(plain, profile, "max-clock")
         self._bounds: dict[tuple[int, float], float] = {}
@@ -247,21 +255,34 @@ class Search:
             deadline_s=deadline,
             memory_limit_bytes=memory_limit_bytes,
             reference=self.reference,
-            assumptions=self.assumptions,
+            assumptions=self.assumptions(chosen),
+            left_out=self.left_out,
             states=states,
         )
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What every choice rests on, a sentence each."""
-        return (
-            "A device is one GPU; while it waits, to the end of the iteration, it draws the "
-            f"blocking power of {self.reference.profile.blocking_power_w:g} W.",
-            "Activations of a microbatch on a stage are held from its forward until its backward "
-            "(or weight half) has run, and nothing else is held but the parameters given.",
-            "Only schedules that give the same gradients as no pipeline at all are chosen from "
-            "unless others are named: asynchronous ones train on older weights.",
-        )
+    def assumptions(self, chosen: Candidate) -> tuple[str, ...]:
+        """What a choice rests on, a sentence each."""
+        power_w = self.reference.profile.blocking_power_w
+        told = [
+            f"A device is one GPU; whenever it does not work it draws {power_w:g} W until the "
+            "iteration ends.",
+            "The activations of a microbatch on a stage are held from its forward to the end of "
+            "its backward (of the weight half, where halves run apart).",
+            "Messages take no time and no energy."
+            if self.grid.network is None
+            else "Messages take time but no energy.",
+        ]
+        if self.grid.schedules is None:
+            names = [name for name, family in FAMILIES.items() if family.asynchronous]
+            told.append(
+                f"Asynchronous schedules ({', '.join(names)}) are left out: they train on older "
+                "weights, which changes what is learned."
+            )
+        if homes(chosen.schedule).sum(axis=1).max() > 1:
+            told.append(
+                "The sum of gradients over the two devices of a stage takes no time and no energy."
+            )
+        return (*told, *(f"{one[0].upper()}{one[1:]}." for one in chosen.profile.assumptions))
 
     def _drop_impossible(
         self, states: tuple[State, ...], limit: float | None, deadline_s: float
@@ -336,7 +357,7 @@ def quick_bound_j(one: Candidate, deadline_s: float) -> float:
     """
     schedule, choices = one.schedule, one.choices
     graph, fastest = schedule.graph, choices.fastest_s()
-    ends, tails = longest_to(graph, fastest), longest_from(graph, fastest)
+    ends, tails = (longest(graph, fastest, one.lag_s) for longest in (longest_to, longest_from))
     last = np.cumsum(schedule.lengths) - 1
     first = last - np.array(schedule.lengths) + 1
     lines: list[tuple[np.ndarray, np.ndarray]] = []
