@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.pipeline.baselines import choose_max_clock, choose_uniform, choose_zeus_global
+from labkit.pipeline.baselines import (
+    choose_max_clock,
+    choose_uniform,
+    choose_zeus_global,
+    choose_zeus_local,
+)
 from labkit.pipeline.clocks import DEADLINE_TOLERANCE, Choice, check_stages, cost_of
 from labkit.pipeline.envpipe import choose_envpipe, early_forwards
+from labkit.pipeline.graph import Lag
+from labkit.pipeline.network import Network
 from labkit.pipeline.optimal import choose_optimal, deadline_range_s, lower_bound_j
+from labkit.pipeline.perseus import choose_perseus, perseus_frontier
 from labkit.pipeline.policies import build
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import Schedule
@@ -22,15 +30,22 @@ from labkit.pipeline.timeline import Timeline, simulate
 if TYPE_CHECKING:
     import pandas as pd
 
-_SETTINGS = {"envpipe": ("floor", "reconfigure")}
+_SETTINGS = {
+    "envpipe": ("floor", "reconfigure"),
+    "perseus": ("unit_s",),
+    "zeus-global": ("eta", "max_power_w"),
+    "zeus-local": ("balance", "eta", "max_power_w", "phase"),
+}
 _METHODS: dict[str, Callable[..., Choice]] = {
     "max-clock": choose_max_clock,
     "uniform": choose_uniform,
     "zeus-global": choose_zeus_global,
+    "zeus-local": choose_zeus_local,
     "envpipe": choose_envpipe,
+    "perseus": choose_perseus,
     "optimal": choose_optimal,
 }
-_NEED_DEADLINE = ("optimal", "zeus-global")
+_NEED_DEADLINE = ("optimal", "zeus-global")  # as fast as at the highest clock, unless told
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -42,6 +57,7 @@ class Plan:
         row: for each instruction, in the order of ``schedule.frame()``, its row of ``profile``.
         deadline_s: what the planner had to keep; None where it had no deadline.
         known_bound_j: ``bound_j``, where the planner computed it along the way.
+        network: how long messages take; None where they take no time.
     """
 
     schedule: Schedule
@@ -50,10 +66,11 @@ class Plan:
     row: np.ndarray
     deadline_s: float | None = None
     known_bound_j: float | None = None
+    network: Network | None = None
 
     @cached_property
     def timeline(self) -> Timeline:
-        return simulate(self.schedule, self.profile.time_s[self.row])
+        return simulate(self.schedule, self.profile.time_s[self.row], network=self.network)
 
     @property
     def makespan_s(self) -> float:
@@ -77,7 +94,9 @@ class Plan:
         """
         if self.known_bound_j is not None:
             return self.known_bound_j
-        return lower_bound_j(self.schedule, self.profile, self.horizon_s)
+        lag_s = _lag_s(self.schedule, self.network)
+        waits = {} if lag_s is None else {"lag_s": lag_s}
+        return lower_bound_j(self.schedule, self.profile, self.horizon_s, **waits)
 
     @property
     def horizon_s(self) -> float:
@@ -103,6 +122,8 @@ def plan(
     profile: EnergyProfile,
     method: str = "optimal",
     deadline_s: float | None = None,
+    *,
+    network: Network | None = None,
     **settings: Any,
 ) -> Plan:
     """Choose a clock for every instruction.
@@ -111,12 +132,17 @@ def plan(
         method: ``"max-clock"``: the highest measured clock throughout.
             ``"uniform"``: every stage at its energy-valley clock (the slow end of the paper's
             ablation). ``"zeus-global"``: the one clock for all stages that takes least energy
-            within the deadline. ``"envpipe"``: see :func:`envpipe_rows`, which also describes
-            its settings ``reconfigure`` and ``floor``.
+            within the deadline. ``"zeus-local"``: one clock a stage, balanced to the heaviest
+            (see :func:`labkit.pipeline.baselines.choose_zeus_local`).
+            ``"envpipe"``: see :func:`envpipe_rows`, which also describes
+            its settings ``reconfigure`` and ``floor``. ``"perseus"``: the slowest plan of its
+            frontier that meets the deadline, the fastest without one; see
+            :func:`choose_perseus`, which also describes its setting ``unit_s``.
             ``"optimal"``: the linear relaxation, rounded to measured clocks; ``gap`` certifies
             how near to the best it is.
         deadline_s: latest end of the iteration. None means the all-max-clock makespan for
             planners that need one, and no constraint for the others.
+        network: how long messages take; None for no time. Its all-reduce is not planned for.
 
     Raises:
         UsageError: an unknown method or setting, stages that differ, or a deadline that cannot
@@ -129,9 +155,11 @@ def plan(
         raise UsageError(f"planner {method!r} has no setting {unknown[0]!r}")
     if deadline_s is not None and not (np.isfinite(deadline_s) and deadline_s > 0):
         raise UsageError(f"deadline_s must be finite and > 0, found {deadline_s!r}")
+    lag_s = _lag_s(schedule, network)
     if deadline_s is None and method in _NEED_DEADLINE:
-        deadline_s = cost_of(schedule, profile, choose_max_clock(schedule, profile).row)[0]
-    choice = _METHODS[method](schedule, profile, deadline_s, **settings)
+        deadline_s = max_clock_s(schedule, profile, lag_s)
+    waits = {} if lag_s is None else {"lag_s": lag_s}
+    choice = _METHODS[method](schedule, profile, deadline_s, **waits, **settings)
     made = Plan(
         schedule=schedule,
         profile=profile,
@@ -139,6 +167,7 @@ def plan(
         row=choice.row,
         deadline_s=deadline_s,
         known_bound_j=choice.bound_j,
+        network=network,
     )
     if deadline_s is not None and made.makespan_s > deadline_s * (1 + DEADLINE_TOLERANCE):
         raise UsageError(
@@ -148,10 +177,28 @@ def plan(
     return made
 
 
+def max_clock_s(schedule: Schedule, profile: EnergyProfile, lag_s: Lag | None = None) -> float:
+    """Seconds of an iteration with every instruction at its highest clock."""
+    return cost_of(schedule, profile, choose_max_clock(schedule, profile).row, lag_s)[0]
+
+
+def _lag_s(schedule: Schedule, network: Network | None) -> Lag | None:
+    if network is None:
+        return None
+    if network.all_reduce is not None:
+        raise UsageError(
+            "clocks are planned up to the last instruction: give plan() a network without "
+            "all_reduce, and count what follows in labkit.pipeline.account"
+        )
+    return network.lag_s(schedule)
+
+
 def frontier(
     schedule: Schedule, profile: EnergyProfile, num_points: int = 40, method: str = "optimal"
 ) -> pd.DataFrame:
     """Plans for deadlines from the fastest possible to the one beyond which nothing is saved.
+
+    For ``"perseus"`` they are ``num_points`` of the plans its cuts make, each at its own makespan.
 
     Returns:
         One row per deadline: deadline_s, makespan_s, energy_j, bound_j.
@@ -161,10 +208,16 @@ def frontier(
     """
     import pandas as pd
 
-    if method not in _NEED_DEADLINE:
-        raise UsageError(f"planner {method!r} has no frontier; {', '.join(_NEED_DEADLINE)} have")
+    if method not in (known := (*_NEED_DEADLINE, "perseus")):
+        raise UsageError(f"planner {method!r} has no frontier; {', '.join(known)} have")
     if num_points < 2:
         raise UsageError(f"num_points must be >= 2, found {num_points!r}")
+    if method == "perseus":
+        table = perseus_frontier(schedule, profile, num_points=num_points)
+        table = table.assign(deadline_s=table["makespan_s"]).sort_values("deadline_s")
+        bound_j = [lower_bound_j(schedule, profile, t) for t in table["deadline_s"]]
+        table = table.drop(columns="planned_energy_j").assign(bound_j=bound_j)
+        return table.reset_index(drop=True)
     first_s, last_s = deadline_range_s(schedule, profile)
     if method != "optimal":  # that of the measured maximum clock
         first_s = cost_of(schedule, profile, choose_max_clock(schedule, profile).row)[0]
