@@ -61,6 +61,68 @@ def _ramp_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> 
 
 
 _RAMP = "(S-1)(F+B+W)"
+_UNITS = (1.0, 1.0, 1.0)
+
+
+def _looped_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float:
+    """The ramp; a round of fewer microbatches than devices comes back to each chunk too early."""
+    early = max(0, sizes.num_devices - sizes.num_microbatches)
+    gaps = sizes.num_devices - 1 + (sizes.num_chunks - 1) * early
+    return gaps * (forward_s + input_s + weight_s)
+
+
+_LOOPED = "(S-1 + (v-1) max(0, S-M)) (F+B+W)"
+
+
+def _zb_h1_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
+    if sizes.num_microbatches < sizes.num_devices:
+        return None
+    return (sizes.num_devices - 1) * max(forward_s + input_s - weight_s, forward_s, input_s)
+
+
+_ZB_H1 = "(S-1) max(F+B-W, F, B) for M >= S"
+
+
+def _zb_h2_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
+    if sizes.num_microbatches < 2 * sizes.num_devices - 1:
+        return None
+    gap = max(forward_s + input_s - 2 * weight_s, forward_s, input_s - forward_s)
+    return (sizes.num_devices - 1) * gap
+
+
+def _zb_v_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
+    if sizes.num_microbatches < 2 * sizes.num_devices - 1:
+        return None
+    if not (forward_s == input_s == weight_s) or sizes.settings["durations_s"] != _UNITS:
+        return None
+    return (sizes.num_devices - 1) * forward_s
+
+
+def _wave_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
+    """Of one wave there and back, folded or with both directions on as many devices."""
+    pairs = sizes.num_devices // 2 if sizes.num_chunks == 1 else sizes.num_devices
+    rounds = sizes.num_microbatches / sizes.num_devices
+    backward_s = input_s + weight_s
+    if sizes.num_chunks > 2 or sizes.settings["durations_s"] != _UNITS:
+        return None
+    if sizes.num_chunks == 1:
+        whole = rounds >= 1 and sizes.num_microbatches % 2 == 0
+    else:
+        whole = rounds == 1 or rounds >= 2
+    if not whole or forward_s > (backward_s if rounds == 1 else backward_s / 2):
+        return None
+    return 2 * (pairs - 1) * backward_s
+
+
+def _dualpipe_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
+    if not weight_s <= input_s <= forward_s <= input_s + weight_s:
+        return None
+    pairs = sizes.num_devices // 2 if sizes.num_chunks == 1 else sizes.num_devices
+    return (pairs - 1) * (forward_s + input_s - weight_s)
+
+
+_WAVE_IF = "F <= B+W if M = S, 2F <= B+W if M > S"
+_DUALPIPE_IF = "W <= B <= F <= B+W; (F&B + B - 2W) where forwards and backwards run as one"
 
 
 def _uneven_rounds(sizes: Sizes) -> str | None:
@@ -72,7 +134,7 @@ def _uneven_rounds(sizes: Sizes) -> str | None:
     )
 
 
-_ROUNDS = "the microbatches are a multiple of max(1, M // S) rounds: M <= 2S - 1, or S divides M"
+_ROUNDS = "M to be a multiple of max(1, M // S), the rounds"
 
 
 def _odd_devices(sizes: Sizes) -> str | None:
@@ -147,8 +209,8 @@ FAMILIES: dict[str, Family] = {
         options={"num_chunks": 2},
         constraint=_ROUNDS,
         objection=_uneven_rounds,
-        bubble_s=_ramp_s,
-        bubble=_RAMP,
+        bubble_s=_looped_s,
+        bubble=_LOOPED,
         peak="(v-1)S + 2S - 1 chunks",
     ),
     "loop-bfs": Family(
@@ -156,8 +218,8 @@ FAMILIES: dict[str, Family] = {
         source="Breadth-First Pipeline Parallelism (MLSys 2023)",
         form=Merge(warm_up=lambda z: z.num_units, breadth_first=True),
         options={"num_chunks": 2},
-        bubble_s=_ramp_s,
-        bubble=_RAMP,
+        bubble_s=_looped_s,
+        bubble=_LOOPED,
         peak="vM chunks",
     ),
     "dapple": Family(
@@ -210,6 +272,8 @@ FAMILIES: dict[str, Family] = {
         summary="1F1B whose weight gradients wait for the gaps, in no more memory",
         source="Zero Bubble Pipeline Parallelism (ICLR 2024)",
         form=Merge(warm_up=lambda z: z.ahead, weight_lag=lambda z: z.num_devices - z.ahead),
+        bubble_s=_zb_h1_s,
+        bubble=_ZB_H1,
         peak="S",
     ),
     "zb-h2": Family(
@@ -219,6 +283,8 @@ FAMILIES: dict[str, Family] = {
             warm_up=lambda z: 2 * z.ahead - 1,
             weight_lag=lambda z: 2 * (z.num_devices - z.ahead),
         ),
+        bubble_s=_zb_h2_s,
+        bubble="(S-1) max(F+B-2W, F, B-F) for M >= 2S - 1",
         peak="2S - 1",
     ),
     "interleaved-zb": Family(
@@ -231,12 +297,17 @@ FAMILIES: dict[str, Family] = {
         options={"num_chunks": 2},
         constraint=_ROUNDS,
         objection=_uneven_rounds,
+        bubble_s=_zb_h1_s,
+        bubble=_ZB_H1,
         peak="vS chunks",
     ),
     "zb-v": Family(
         summary="two chunks a device, there and back; weight gradients fill the gaps",
         source="Zero Bubble Pipeline Parallelism (arXiv 2401.10241), section 6",
         form=Listed(split_backward=True, room=lambda z: 2 * z.num_devices, tapering=False),
+        options={"durations_s": _UNITS},
+        bubble_s=_zb_v_s,
+        bubble="(S-1) F for F = B = W, M >= 2S - 1",
         peak="2S chunks",
     ),
     "hanayo": Family(
@@ -247,7 +318,9 @@ FAMILIES: dict[str, Family] = {
             room=lambda z: z.num_stages + 2 * z.num_devices,
             tapering=True,
         ),
-        options={"num_waves": 1},
+        options={"num_waves": 1, "durations_s": _UNITS},
+        bubble_s=_wave_s,
+        bubble=f"2 (S-1)(B+W) for one wave, M = S or M >= 2S, {_WAVE_IF}",
         peak="(2w+2)S chunks",
     ),
     "chimera": Family(
@@ -256,16 +329,21 @@ FAMILIES: dict[str, Family] = {
         form=Listed(
             split_backward=False, room=lambda z: z.num_devices, tapering=True, bidirectional=True
         ),
-        constraint="an even number of devices",
+        constraint="an even S",
         objection=_odd_devices,
+        options={"durations_s": _UNITS},
+        bubble_s=_wave_s,
+        bubble=f"(S-2)(B+W) for even M >= S, {_WAVE_IF}",
         peak="S",
     ),
     "dualpipe": Family(
         summary="two directions; forwards run beside backwards of the other direction",
         source="DeepSeek-V3 (arXiv 2412.19437), section 3.2.1",
         form=Steps(table=_DUALPIPE_V, held=lambda z: z.num_devices + 1, bidirectional=True),
-        constraint="S and M are even, M >= 2S",
+        constraint="even S and M, M >= 2S",
         objection=_dualpipe_objection,
+        bubble_s=_dualpipe_s,
+        bubble=f"(S/2-1)(F+B-W) for {_DUALPIPE_IF}",
         peak="S + 1",
     ),
     "dualpipe-v": Family(
@@ -274,6 +352,8 @@ FAMILIES: dict[str, Family] = {
         form=Steps(table=_DUALPIPE_V, held=lambda z: 2 * z.num_devices + 1),
         constraint="M >= 2S",
         objection=_too_few,
+        bubble_s=_dualpipe_s,
+        bubble=f"(S-1)(F+B-W) for {_DUALPIPE_IF}",
         peak="2S + 1 chunks",
     ),
 }

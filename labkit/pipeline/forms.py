@@ -163,7 +163,11 @@ class Listed:
         if limit is not None:
             room = np.minimum(room, limit)
         lanes = self._lanes(sizes, room.tolist())
-        found = list_order(lanes, sizes.num_devices, split_backward=self.split_backward)
+        forward, half, weight = (
+            np.broadcast_to(x, sizes.num_stages) for x in sizes.settings["durations_s"]
+        )
+        duration_s = np.stack([forward, half + weight, half, weight]).tolist()
+        found = list_order(lanes, sizes.num_devices, duration_s, split_backward=self.split_backward)
         flat = [row for order in found for row in order]
         return tuple(map(len, found)), np.array(flat, dtype=int).T
 

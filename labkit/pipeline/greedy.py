@@ -12,7 +12,6 @@ from heapq import heapify, heappop, heappush
 
 from labkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 
-_UNITS = {FORWARD: 1, BACKWARD: 2, INPUT: 1, WEIGHT: 1}
 _BACKWARD_KINDS = {False: (BACKWARD,), True: (INPUT, WEIGHT)}
 Row = tuple[int, int, int]  # kind, stage, microbatch
 
@@ -40,13 +39,22 @@ class Lane:
     onwards: tuple[int, ...]
 
 
-def list_order(lanes: Sequence[Lane], num_devices: int, *, split_backward: bool) -> list[list[Row]]:
+def list_order(
+    lanes: Sequence[Lane],
+    num_devices: int,
+    duration_s: Sequence[Sequence[float]],
+    *,
+    split_backward: bool,
+) -> list[list[Row]]:
     """Each device's instructions, where it always runs the most urgent that is ready.
 
     Forwards come before backwards, backwards before weight halves; among equals that which is
     furthest on its way (forwards: the latest stage; backwards: the earliest). A forward waits
     while its lane or device holds all it may; an activation is held until its backward, or its
-    weight half, has ended. Time runs in units: 1 for a forward and for each half of a backward.
+    weight half, has ended.
+
+    Args:
+        duration_s: seconds of each kind of instruction on each stage.
 
     Time: a heap operation or two for each instruction.
     """
@@ -80,7 +88,7 @@ def list_order(lanes: Sequence[Lane], num_devices: int, *, split_backward: bool)
             break
         else:
             continue
-        end = now + _UNITS[kind]
+        end = now + duration_s[kind][lane.stage]
         orders[device].append((kind, lane.stage, lane.microbatches[at]))
         done[kind][number] += 1
         free_at[device] = end

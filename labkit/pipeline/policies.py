@@ -28,11 +28,13 @@ def build(name: str, num_stages: int, num_microbatches: int, **options: Any) -> 
             on a stage) a device has memory for, one number or one per device.
             ``num_chunks`` for ``"interleaved-1f1b"``, ``"interleaved-zb"`` and ``"loop-bfs"``:
             the chunks of a device. ``num_waves`` for ``"hanayo"``: how often the stages go there
-            and back over the devices. ``warmup`` for ``"dapple"``: policy ``"a"`` or ``"b"``.
-            ``early_forwards`` for ``"envpipe"``: how many more forwards than 1F1B each stage
-            runs before its first backward, one number or one per stage (see
-            :func:`labkit.pipeline.early_forwards`); default: as many as fit into the wait for
-            the first backward where a backward takes two forwards.
+            and back over the devices. ``durations_s`` for ``"zb-v"``, ``"hanayo"`` and
+            ``"chimera"``: seconds of a forward, an input half and a weight half, one number each
+            or one per stage, for which the order is made; default: all alike. ``warmup`` for
+            ``"dapple"``: policy ``"a"`` or ``"b"``. ``early_forwards`` for ``"envpipe"``: how
+            many more forwards than 1F1B each stage runs before its first backward, one number or
+            one per stage (see :func:`labkit.pipeline.early_forwards`); default: as many as fit
+            into the wait for the first backward where a backward takes two forwards.
 
     Raises:
         UsageError: an unknown name or option, a size below 1, sizes the schedule is not made
@@ -178,6 +180,8 @@ def _sizes(
         early = settings["early_forwards"]
         settings["early_forwards"] = _per_device("early_forwards", early, num_devices, least=0)
     chunks = family.chunks(settings)
+    if "durations_s" in settings:
+        settings["durations_s"] = _durations_s(settings["durations_s"], num_devices * chunks)
     sizes = Sizes(
         num_devices=num_devices,
         num_microbatches=num_microbatches,
@@ -187,6 +191,20 @@ def _sizes(
     if problem := family.objection(sizes):
         raise UsageError(f"schedule {name!r} needs {family.constraint}: {problem}")
     return sizes
+
+
+def _durations_s(value: Any, num_stages: int) -> tuple[Any, ...]:
+    """Seconds of a forward, an input half and a weight half: one number each, or one a stage."""
+    values = tuple(value) if isinstance(value, Sequence | np.ndarray) else (value,)
+    arrays = [np.asarray(one, dtype=float) for one in values]
+    if len(arrays) != 3 or not all(x.shape in ((), (num_stages,)) for x in arrays):
+        raise UsageError(
+            "durations_s must be seconds of a forward, an input half and a weight half, one number "
+            f"each or one for each of {num_stages} stages, found {value!r}"
+        )
+    if not all(np.isfinite(x).all() and (x >= 0).all() for x in arrays):
+        raise UsageError(f"durations_s must be finite and >= 0, found {value!r}")
+    return tuple(float(x) if x.ndim == 0 else tuple(x.tolist()) for x in arrays)
 
 
 def _per_device(
