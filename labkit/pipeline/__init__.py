@@ -17,7 +17,8 @@ from labkit.pipeline.envpipe import early_forwards, outer_envelope
 from labkit.pipeline.graph import DeadlockError
 from labkit.pipeline.optimal import lower_bound_j
 from labkit.pipeline.plans import Plan, build_for, frontier, plan
-from labkit.pipeline.policies import build
+from labkit.pipeline.orders import from_torch, load_order, save_order
+from labkit.pipeline.policies import build, closed_form_bubble_ratio, schedules
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import Instruction, Schedule
 from labkit.pipeline.study import compare, replay, stress, sweep
@@ -41,6 +42,7 @@ __all__ = [
     "Timeline",
     "build",
     "build_for",
+    "closed_form_bubble_ratio",
     "compare",
     "early_forwards",
     "figure_frontier",
@@ -48,10 +50,14 @@ __all__ = [
     "figure_timeline",
     "figure_valley",
     "frontier",
+    "from_torch",
+    "load_order",
     "lower_bound_j",
     "outer_envelope",
     "plan",
     "replay",
+    "save_order",
+    "schedules",
     "simulate",
     "stress",
     "sweep",

@@ -46,7 +46,10 @@ def load_order(path: str | Path) -> Schedule:
         DeadlockError: the order can never finish; the message names the circle.
     """
     path = Path(path)
-    table = list(csv.reader(io.StringIO(read_text(path), newline="")))
+    try:
+        table = list(csv.reader(io.StringIO(read_text(path), newline="")))
+    except csv.Error as error:
+        raise BadFile(path, f"not CSV: {error}") from None
     while table and not any(cell.strip() for cell in table[-1]):
         table.pop()
     if not table:
