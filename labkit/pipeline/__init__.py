@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from labkit.pipeline.envpipe import early_forwards, outer_envelope
 from labkit.pipeline.graph import DeadlockError
 from labkit.pipeline.optimal import lower_bound_j
-from labkit.pipeline.plans import Plan, build_for, frontier, plan
 from labkit.pipeline.orders import from_torch, load_order, save_order
+from labkit.pipeline.plans import Plan, build_for, frontier, plan
 from labkit.pipeline.policies import build, closed_form_bubble_ratio, schedules
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import Instruction, Schedule
@@ -49,8 +49,8 @@ __all__ = [
     "figure_savings",
     "figure_timeline",
     "figure_valley",
-    "frontier",
     "from_torch",
+    "frontier",
     "load_order",
     "lower_bound_j",
     "outer_envelope",
