@@ -18,6 +18,10 @@ class UsageError(LabkitError):
     exit_code = 2
 
 
+class BadValue(UsageError, ValueError):
+    """A value breaks a rule; the message names the value and the rule. Also a ``ValueError``."""
+
+
 class BadFile(UsageError):
     """A file of the project's does not say what it must.
 

@@ -1,0 +1,197 @@
+"""Models from Hugging Face configurations: the fields of ``config.json``, by ``model_type``.
+
+What a configuration leaves out takes the default of the transformers library's configuration class
+where that default does not depend on the checkpoint; sizes are never guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import BadFile, UsageError, not_among
+from labkit.models.model import Model
+
+
+class _Config:
+    """A configuration that names the field it lacks."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.fields = fields
+        self.kind = str(fields.get("model_type"))
+
+    def size(self, name: str, default: int | None = None) -> int:
+        """A whole number; ``default`` where the field is absent or null."""
+        value = self.fields.get(name)
+        if value is None:
+            if default is None:
+                raise UsageError(
+                    f"a {self.kind} configuration needs {name!r}; known types: {', '.join(READERS)}"
+                )
+            return default
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UsageError(f"{name!r} of a {self.kind} configuration must be a whole number,"
+                             f" got {value!r}")  # fmt: skip
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.fields.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise UsageError(
+                f"{name!r} of a {self.kind} configuration must be true or false, got {value!r}"
+            )
+        return value
+
+    def only(self, name: str, *accepted: Any) -> None:
+        """Refuse a setting that would change the tensors in a way no field of Model describes."""
+        value = self.fields.get(name, accepted[0])
+        if value not in accepted:
+            raise UsageError(
+                f"{name}={value!r} of a {self.kind} configuration is not described; known:"
+                f" {', '.join(map(repr, accepted))}"
+            )
+
+
+def read(config: Mapping[str, Any] | str | Path) -> Model:
+    """The model of a configuration: a dict, a JSON file, or a folder with a ``config.json``.
+
+    Raises:
+        UsageError: an unknown ``model_type``, a missing field, or no such file.
+        BadFile: the file is not JSON.
+    """
+    fields = config if isinstance(config, Mapping) else _load(Path(config))
+    kind = fields.get("model_type")
+    if kind is None:
+        raise UsageError(
+            f"the configuration has no 'model_type'; known types: {', '.join(READERS)}"
+        )
+    if kind not in READERS:
+        raise not_among("model_type", kind, READERS)
+    found = _Config(fields)
+    name = str(fields.get("_name_or_path") or fields.get("name_or_path") or kind)
+    return Model(name=name, source=f"Hugging Face {kind} configuration", **READERS[kind](found))
+
+
+def _load(path: Path) -> Mapping[str, Any]:
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"no configuration at {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise BadFile(path, f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadFile(path, "not a configuration", value=found, valid="a JSON object")
+    return found
+
+
+def _gpt2(config: _Config) -> dict[str, Any]:
+    hidden = config.size("n_embd")
+    config.only("add_cross_attention", False)
+    return {
+        "num_layers": config.size("n_layer"),
+        "hidden": hidden,
+        "heads": config.size("n_head"),
+        "vocab": config.size("vocab_size"),
+        "positions": config.size("n_positions"),
+        "ffn": config.size("n_inner", 4 * hidden),
+        "tied": config.flag("tie_word_embeddings", True),
+    }
+
+
+def _llama(config: _Config) -> dict[str, Any]:
+    """Llama's sizes; ``attention_bias`` covers all four projections, ``mlp_bias`` all three."""
+    config.only("hidden_act", "silu", "swish")
+    hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
+    if heads < 1:
+        raise UsageError(f"num_attention_heads must be >= 1, got {heads}")
+    attention = config.flag("attention_bias", False)
+    return {
+        "num_layers": config.size("num_hidden_layers"),
+        "hidden": hidden,
+        "heads": heads,
+        "vocab": config.size("vocab_size"),
+        "ffn": config.size("intermediate_size"),
+        "kv_heads": config.size("num_key_value_heads", heads),
+        "head_dim": config.size("head_dim", hidden // heads),
+        "tied": config.flag("tie_word_embeddings", False),
+        "bias": False,
+        "qkv_bias": attention,
+        "out_bias": attention,
+        "mlp_bias": config.flag("mlp_bias", False),
+        "mlp": "swiglu",
+        "norm": "rmsnorm",
+        "fused_qkv": False,
+    }
+
+
+def _mistral(config: _Config) -> dict[str, Any]:
+    """As Llama without any bias; a sliding window changes no tensor."""
+    return _llama(config) | {"qkv_bias": False, "out_bias": False, "mlp_bias": False}
+
+
+def _mixtral(config: _Config) -> dict[str, Any]:
+    return _mistral(config) | {
+        "num_experts": config.size("num_local_experts"),
+        "experts_per_token": config.size("num_experts_per_tok"),
+        "expert_ffn": config.size("intermediate_size"),
+    }
+
+
+def _qwen2(config: _Config) -> dict[str, Any]:
+    """As Llama with a bias on queries, keys and values only."""
+    return _mistral(config) | {"qkv_bias": True}
+
+
+def _qwen3(config: _Config) -> dict[str, Any]:
+    """As Llama with queries and keys normalised; its heads' width is a field of its own."""
+    sizes = _llama(config) | {"head_dim": config.size("head_dim"), "mlp_bias": False}
+    return sizes | {"qk_norm": True}
+
+
+def _qwen3_moe(config: _Config) -> dict[str, Any]:
+    config.only("decoder_sparse_step", 1)
+    config.only("mlp_only_layers", [], None)
+    return _qwen3(config) | {
+        "num_experts": config.size("num_experts"),
+        "experts_per_token": config.size("num_experts_per_tok"),
+        "expert_ffn": config.size("moe_intermediate_size"),
+    }
+
+
+def _deepseek_v3(config: _Config) -> dict[str, Any]:
+    """Latent attention and experts; the module that predicts further tokens is left out."""
+    config.only("moe_layer_freq", 1)
+    nullable = "q_lora_rank" in config.fields and config.fields["q_lora_rank"] is None
+    heads = config.size("num_attention_heads")
+    return _llama(config) | {
+        "kv_heads": heads,
+        "head_dim": config.size("qk_nope_head_dim"),
+        "q_rank": 0 if nullable else config.size("q_lora_rank"),
+        "kv_rank": config.size("kv_lora_rank"),
+        "rope_head_dim": config.size("qk_rope_head_dim"),
+        "value_head_dim": config.size("v_head_dim"),
+        "mlp_bias": False,
+        "num_experts": config.size("n_routed_experts"),
+        "experts_per_token": config.size("num_experts_per_tok"),
+        "expert_ffn": config.size("moe_intermediate_size"),
+        "shared_experts": config.size("n_shared_experts"),
+        "dense_layers": config.size("first_k_dense_replace"),
+        "router_bias": True,
+    }
+
+
+READERS: dict[str, Callable[[_Config], dict[str, Any]]] = {
+    "gpt2": _gpt2,
+    "llama": _llama,
+    "mistral": _mistral,
+    "mixtral": _mixtral,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
+    "deepseek_v3": _deepseek_v3,
+}

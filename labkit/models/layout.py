@@ -1,0 +1,245 @@
+"""The parameter tensors of a transformer, whole or cut for tensor and expert parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING, Literal
+
+from labkit.errors import BadValue
+
+if TYPE_CHECKING:
+    from labkit.models.model import Model
+
+Role = Literal["hidden", "embedding", "head", "router", "expert"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorShape:
+    """One parameter tensor: its name, its shape, and the unit it belongs to.
+
+    A unit is what FSDP gathers at once; tied models keep embedding and head in one, the root.
+    ``role`` tells apart what some optimizers and layouts treat differently: embeddings, the output
+    head, an expert layer's router, and the routed experts.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    unit: str
+    role: Role = "hidden"
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def is_hidden_matrix(self) -> bool:
+        """Whether this is a matrix inside a layer: what Muon updates."""
+        return len(self.shape) == 2 and self.role in {"hidden", "expert"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Tensors that are gathered together, and how many units of the model are just like this.
+
+    ``name`` is one of ``root``, ``embedding``, ``block``, ``expert block`` and ``head``; the
+    tensors' own ``unit`` is that of the first such unit.
+    """
+
+    name: str
+    count: int
+    tensors: tuple[TensorShape, ...]
+    numel: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "numel", sum(tensor.numel for tensor in self.tensors))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Which part of the model: a range of layers, with or without the ends, 1/tp wide, 1/ep of
+    the routed experts in each expert layer."""
+
+    tp: int = 1
+    ep: int = 1
+    first_layer: int = 0
+    end_layer: int
+    embedding: bool = True
+    head: bool = True
+
+
+@lru_cache(maxsize=4096)
+def units(model: Model, cut: Cut) -> tuple[Unit, ...]:
+    """The distinct units of a part of ``model`` in the order of the forward pass.
+
+    Time: linear in the tensors of the distinct units, whatever the number of layers.
+    """
+    check(model, cut)
+    dense = range(cut.first_layer, min(cut.end_layer, model.num_dense_layers))
+    sparse = range(max(cut.first_layer, model.num_dense_layers), cut.end_layer)
+    whole = model.tied and cut.embedding and cut.head
+    first, last = ("root", "root") if whole else ("embedding", "head")
+    before = _embedding(model, cut, first) if cut.embedding else ()
+    after = _head(model, cut, last, output=not whole) if cut.head else ()
+    found = [
+        Unit(name=name, count=len(layers), tensors=tuple(_block(model, cut, layers[0], experts)))
+        for name, layers, experts in (("block", dense, False), ("expert block", sparse, True))
+        if layers
+    ]
+    if whole:
+        return (Unit(name="root", count=1, tensors=(*before, *after)), *found)
+    ends = [Unit(name=first, count=1, tensors=tuple(before)) if cut.embedding else None]
+    ends += [*found, Unit(name=last, count=1, tensors=tuple(after)) if cut.head else None]
+    return tuple(unit for unit in ends if unit is not None)
+
+
+def check(model: Model, cut: Cut) -> None:
+    """Refuse a cut that leaves part of a head, of the MLP or of an expert.
+
+    Keys and values may be fewer than ``tp`` where they divide it: they are then copied.
+
+    Raises:
+        BadValue: a size does not divide; the message names both.
+    """
+    tp, ep = cut.tp, cut.ep
+    sizes = {"heads": (model.heads, "tp", tp), "experts": (model.num_experts, "ep", ep)}
+    if model.num_dense_layers:
+        sizes["ffn"] = (model.ffn, "tp", tp)
+    if model.num_experts:
+        sizes["expert_ffn"] = (model.expert_ffn, "tp", tp)
+    for name, (size, degree, parts) in sizes.items():
+        if parts < 1 or size % parts:
+            raise BadValue(f"{model.name}: {name} ({size}) must divide by {degree} ({parts})")
+    if model.kv_heads % tp and tp % model.kv_heads:
+        raise BadValue(
+            f"{model.name}: kv_heads ({model.kv_heads}) must divide by tp ({tp}), or tp by it"
+        )
+    if ep > 1 and not model.num_experts:
+        raise BadValue(f"{model.name} has no experts: ep must be 1, got {ep}")
+
+
+def in_order(model: Model, cut: Cut) -> Iterator[TensorShape]:
+    """Every tensor of a part of the model, in the order of the forward pass."""
+    whole = model.tied and cut.embedding and cut.head
+    first, last = ("root", "root") if whole else ("embedding", "head")
+    check(model, cut)
+    if cut.embedding:
+        yield from _embedding(model, cut, first)
+    for layer in range(cut.first_layer, cut.end_layer):
+        yield from _block(model, cut, layer, layer >= model.num_dense_layers)
+    if cut.head:
+        yield from _head(model, cut, last, output=not whole)
+
+
+def _embedding(model: Model, cut: Cut, unit: str) -> tuple[TensorShape, ...]:
+    rows = -(-model.vocab // cut.tp)
+    found = [_tensor(unit, "token", rows, model.hidden, role="embedding")]
+    if model.positions:
+        found.append(_tensor(unit, "position", model.positions, model.hidden, role="embedding"))
+    return tuple(found)
+
+
+def _head(model: Model, cut: Cut, unit: str, *, output: bool) -> tuple[TensorShape, ...]:
+    found = list(_norm(model, unit, "norm", model.hidden))
+    if output:
+        rows = -(-model.vocab // cut.tp)
+        found.append(_tensor(unit, "output", rows, model.hidden, role="head"))
+    return tuple(found)
+
+
+def _block(model: Model, cut: Cut, layer: int, experts: bool) -> Iterator[TensorShape]:
+    unit = f"block{layer}"
+    yield from _norm(model, unit, "norm1", model.hidden)
+    yield from _latent(model, cut, unit) if model.kv_rank else _attention(model, cut, unit)
+    yield from _norm(model, unit, "norm2", model.hidden)
+    if experts:
+        yield from _experts(model, cut, unit)
+    else:
+        bias = model.has_bias("mlp")
+        yield from _mlp(model, unit, "", model.ffn // cut.tp, bias=bias, role="hidden")
+
+
+def _attention(model: Model, cut: Cut, unit: str) -> Iterator[TensorShape]:
+    queries = model.query_size // cut.tp
+    keys = model.head_dim * max(1, model.kv_heads // cut.tp)
+    bias = model.has_bias("qkv")
+    if model.fused_qkv:
+        yield from _linear(unit, "qkv", queries + 2 * keys, model.hidden, bias=bias)
+    else:
+        for name, rows in (("query", queries), ("key", keys), ("value", keys)):
+            yield from _linear(unit, name, rows, model.hidden, bias=bias)
+    if model.qk_norm:
+        yield from _norm(model, unit, "query_norm", model.head_dim)
+        yield from _norm(model, unit, "key_norm", model.head_dim)
+    yield from _linear(unit, "out", model.hidden, queries, bias=model.has_bias("out"))
+
+
+def _latent(model: Model, cut: Cut, unit: str) -> Iterator[TensorShape]:
+    """Multi-head latent attention: queries and keys-and-values through low-rank projections.
+
+    ``tp`` cuts what is per head and leaves the projections down whole. Source: DeepSeek-V2 §2.1.
+    """
+    heads, bias = model.heads // cut.tp, model.has_bias("qkv")
+    queries = heads * (model.head_dim + model.rope_head_dim)
+    if model.q_rank:
+        yield from _linear(unit, "query_down", model.q_rank, model.hidden, bias=bias)
+        yield from _norm(model, unit, "query_norm", model.q_rank)
+        yield from _linear(unit, "query_up", queries, model.q_rank, bias=False)
+    else:
+        yield from _linear(unit, "query", queries, model.hidden, bias=False)
+    down = model.kv_rank + model.rope_head_dim
+    yield from _linear(unit, "kv_down", down, model.hidden, bias=bias)
+    yield from _norm(model, unit, "kv_norm", model.kv_rank)
+    up = heads * (model.head_dim + model.value_head_dim)
+    yield from _linear(unit, "kv_up", up, model.kv_rank, bias=False)
+    columns = heads * model.value_head_dim
+    yield from _linear(unit, "out", model.hidden, columns, bias=model.has_bias("out"))
+
+
+def _experts(model: Model, cut: Cut, unit: str) -> Iterator[TensorShape]:
+    yield _tensor(unit, "router.weight", model.num_experts, model.hidden, role="router")
+    if model.router_bias:
+        yield _tensor(unit, "router.bias", model.num_experts, role="router")
+    bias, width = model.has_bias("mlp"), model.expert_ffn // cut.tp
+    for expert in range(model.num_experts // cut.ep):
+        yield from _mlp(model, unit, f"expert{expert}.", width, bias=bias, role="expert")
+    if model.shared_experts:
+        shared = model.shared_experts * width
+        yield from _mlp(model, unit, "shared.", shared, bias=bias, role="hidden")
+
+
+def _mlp(
+    model: Model, unit: str, prefix: str, width: int, *, bias: bool, role: Role
+) -> Iterator[TensorShape]:
+    if model.mlp == "swiglu":
+        yield from _linear(unit, f"{prefix}gate", width, model.hidden, bias=bias, role=role)
+    yield from _linear(unit, f"{prefix}up", width, model.hidden, bias=bias, role=role)
+    yield from _linear(unit, f"{prefix}down", model.hidden, width, bias=bias, role=role)
+
+
+def _linear(
+    unit: str, name: str, rows: int, columns: int, *, bias: bool, role: Role = "hidden"
+) -> Iterator[TensorShape]:
+    yield _tensor(unit, f"{name}.weight", rows, columns, role=role)
+    if bias:
+        yield _tensor(unit, f"{name}.bias", rows, role=role)
+
+
+def _norm(model: Model, unit: str, name: str, size: int) -> Iterator[TensorShape]:
+    yield _tensor(unit, f"{name}.weight", size)
+    if model.norm == "layernorm":
+        yield _tensor(unit, f"{name}.bias", size)
+
+
+def _tensor(unit: str, name: str, *shape: int, role: Role = "hidden") -> TensorShape:
+    return TensorShape(name=f"{unit}.{name}", shape=shape, unit=unit, role=role)
+
+
+def by_unit(tensors: Iterable[TensorShape]) -> dict[str, tuple[TensorShape, ...]]:
+    """Tensors by the unit they belong to, in the order they come."""
+    found: dict[str, list[TensorShape]] = {}
+    for tensor in tensors:
+        found.setdefault(tensor.unit, []).append(tensor)
+    return {name: tuple(members) for name, members in found.items()}

@@ -1,0 +1,155 @@
+"""A model measured from a torch module: its tensors always, its sizes where recognised.
+
+Recognising is cautious: a guess stands only if a model of those sizes has the same number of
+parameters in every layer and outside the layers. torch is never imported here: a module says all
+that is needed through its own methods.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from labkit.errors import UsageError
+from labkit.models.layout import Role, TensorShape, by_unit
+from labkit.models.model import Model
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_LAYER = re.compile(r"^(?P<stack>.*?)\.?(?P<layer>\d+)\.")
+_HEADS = ("num_heads", "n_heads", "n_head", "heads", "num_attention_heads")
+_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_heads")
+
+
+def measure(module: nn.Module, name: str = "") -> Model:
+    """A model with the module's own tensors, each shared one once.
+
+    Raises:
+        UsageError: the module has no parameters.
+    """
+    tensors = tuple(_tensors(module))
+    if not tensors:
+        raise UsageError(f"{type(module).__name__} has no parameters to measure")
+    name = name or type(module).__name__
+    known = _from_config(module, tensors) or _from_structure(module, tensors)
+    source = f"measured from a {type(module).__name__}"
+    if known is None:
+        return Model(name=name, layout=tensors, source=f"{source}: states only")
+    return replace(known, name=name, layout=tensors, source=source)
+
+
+def _tensors(module: nn.Module) -> Iterator[TensorShape]:
+    """The module's parameters; layers of a stack of modules are units, the rest is the root."""
+    roles = _roles(module)
+    for name, parameter in module.named_parameters():
+        layer = _LAYER.match(name)
+        unit = f"{layer['stack']}.{layer['layer']}".lstrip(".") if layer else "root"
+        role = roles.get(name, "hidden")
+        yield TensorShape(name=name, shape=tuple(parameter.shape), unit=unit, role=role)
+
+
+def _roles(module: nn.Module) -> dict[str, Role]:
+    """Embeddings by their modules' kind; the head is the last matrix as high as the vocabulary."""
+    found: dict[str, Role] = {}
+    shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
+    for name, inner in module.named_modules():
+        if type(inner).__name__ == "Embedding":
+            found[f"{name}.weight".lstrip(".")] = "embedding"
+    tables = [shapes[name] for name in found if name in shapes]
+    rest = [name for name in shapes if name not in found and not _LAYER.match(name)]
+    for name in rest:
+        if tables and shapes[name] == max(tables):
+            found[name] = "head"
+        elif not tables and len(shapes[name]) == 2:
+            found[name] = "embedding"
+    return found
+
+
+def _from_config(module: nn.Module, tensors: tuple[TensorShape, ...]) -> Model | None:
+    """By the configuration that transformers' modules carry."""
+    config = getattr(module, "config", None)
+    if not callable(getattr(config, "to_dict", None)):
+        return None
+    try:
+        described = Model.from_hf(config.to_dict())  # type: ignore[union-attr]
+    except UsageError:
+        return None  # not among the known kinds: its structure may still be recognised
+    total = sum(tensor.numel for tensor in tensors)
+    untrained = described.num_experts * (described.num_layers - described.num_dense_layers)
+    exact = described.num_params - (untrained if described.router_bias else 0)
+    return described if total in {exact, described.num_params} else None
+
+
+def _from_structure(module: nn.Module, tensors: tuple[TensorShape, ...]) -> Model | None:
+    """By what a stack of equal layers and the matrices around it tell."""
+    layers = [members for unit, members in by_unit(tensors).items() if unit != "root"]
+    roots = [tensor for tensor in tensors if tensor.unit == "root"]
+    tables = [tensor.shape for tensor in roots if len(tensor.shape) == 2]
+    if not layers or not tables or len({_shapes(members) for members in layers}) != 1:
+        return None
+    vocab, hidden = max(tables)
+    if any(shape[1] != hidden for shape in tables):
+        return None
+    heads = _attribute(module, _HEADS)
+    if heads is None or heads < 1 or hidden % heads:
+        return None
+    sizes = {
+        "num_layers": len(layers),
+        "hidden": hidden,
+        "heads": heads,
+        "vocab": vocab,
+        "kv_heads": _attribute(module, _KV_HEADS) or heads,
+        "positions": sum(rows for rows, _ in tables if rows != vocab),
+        "tied": sum(rows == vocab for rows, _ in tables) == 1,
+    }
+    for guess in _guesses(sizes, layers[0]):
+        if _agrees(guess, layers[0], roots):
+            return guess
+    return None
+
+
+def _guesses(sizes: dict[str, Any], layer: tuple[TensorShape, ...]) -> Iterator[Model]:
+    """Models of these sizes with every kind of MLP, norm and bias, as wide as any side there is."""
+    total = sum(tensor.numel for tensor in layer)
+    widths = sorted({side for tensor in layer for side in tensor.shape})
+    kinds = product((("gelu", 2), ("swiglu", 3)), ("layernorm", "rmsnorm"), (True, False), widths)
+    for (mlp, matrices), norm, bias, width in kinds:
+        if matrices * sizes["hidden"] * width < total:
+            rest: dict[str, Any] = {"ffn": width, "mlp": mlp, "norm": norm, "bias": bias}
+            yield Model(**sizes, **rest)
+
+
+def _agrees(guess: Model, layer: tuple[TensorShape, ...], roots: list[TensorShape]) -> bool:
+    """Whether the guess has a layer of the same matrices and vectors, and as much around it."""
+    units = {unit.name: unit for unit in guess.units()}
+    block = units.pop("block")
+    around = sum(unit.numel for unit in units.values())
+    return _content(block.tensors) == _content(layer) and around == sum(
+        tensor.numel for tensor in roots
+    )
+
+
+def _content(tensors: tuple[TensorShape, ...]) -> tuple[int, int]:
+    """Elements in matrices, and in vectors: the same however matrices are fused or transposed."""
+    matrices = sum(tensor.numel for tensor in tensors if len(tensor.shape) > 1)
+    return matrices, sum(tensor.numel for tensor in tensors) - matrices
+
+
+def _shapes(tensors: tuple[TensorShape, ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tensor.shape for tensor in tensors)
+
+
+def _attribute(module: nn.Module, names: tuple[str, ...]) -> int | None:
+    """The one value that the inner modules give one of these attributes."""
+    for name in names:
+        values = Counter(
+            value for inner in module.modules() if type(value := getattr(inner, name, None)) is int
+        )
+        if len(values) == 1:
+            return next(iter(values))
+    return None
