@@ -293,8 +293,10 @@ def test_published_configurations_give_the_published_counts(
         ({"num_attention_heads": 0}, "num_attention_heads must be >= 1"),
         ({"tie_word_embeddings": 3}, "true or false"),
         ({"hidden_act": "relu2"}, "hidden_act='relu2'"),
-        ({"model_type": "qwen3"}, "needs 'head_dim'"),
-        ({"model_type": "mixtral"}, "needs 'num_local_experts'"),
+        ({"model_type": "qwen2"}, "needs 'num_key_value_heads'"),
+        ({"model_type": "qwen3", "num_key_value_heads": 8}, "needs 'head_dim'"),
+        ({"model_type": "mixtral", "num_key_value_heads": 8}, "needs 'num_local_experts'"),
+        ({"model_type": "qwen3_moe", "num_key_value_heads": 8, "head_dim": 128}, "'num_experts'"),
         ({"model_type": "deepseek_v3"}, "needs 'qk_nope_head_dim'"),
     ],
 )
@@ -318,11 +320,11 @@ SMALL = {
     "gpt2": {"n_embd": 32, "n_head": 4, "n_layer": 3, "n_positions": 16, "vocab_size": 97},
     "llama": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 2},
     "mistral": {"head_dim": 6, "num_key_value_heads": 2},
-    "mixtral": {"num_local_experts": 3, "num_experts_per_tok": 2},
-    "qwen2": {"tie_word_embeddings": True},
+    "mixtral": {"num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 2},
+    "qwen2": {"tie_word_embeddings": True, "num_key_value_heads": 2},
     "qwen3": {"head_dim": 16, "num_key_value_heads": 1},
     "qwen3_moe": {"head_dim": 16, "num_experts": 5, "moe_intermediate_size": 9}
-    | {"num_experts_per_tok": 2},
+    | {"num_experts_per_tok": 2, "num_key_value_heads": 4},
     "deepseek_v3": {"q_lora_rank": 10, "kv_lora_rank": 6, "qk_rope_head_dim": 4}
     | {"qk_nope_head_dim": 8, "v_head_dim": 5, "n_routed_experts": 8, "n_group": 2}
     | {"topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 9}

@@ -130,8 +130,12 @@ def _llama(config: _Config) -> dict[str, Any]:
 
 
 def _mistral(config: _Config) -> dict[str, Any]:
-    """As Llama without any bias; a sliding window changes no tensor."""
-    return _llama(config) | {"qkv_bias": False, "out_bias": False, "mlp_bias": False}
+    """As Llama without any bias; a sliding window changes no tensor.
+
+    The library's default of key heads belongs to one checkpoint, so the field must be there.
+    """
+    sizes = _llama(config) | {"kv_heads": config.size("num_key_value_heads")}
+    return sizes | {"qkv_bias": False, "out_bias": False, "mlp_bias": False}
 
 
 def _mixtral(config: _Config) -> dict[str, Any]:
@@ -149,15 +153,17 @@ def _qwen2(config: _Config) -> dict[str, Any]:
 
 def _qwen3(config: _Config) -> dict[str, Any]:
     """As Llama with queries and keys normalised; its heads' width is a field of its own."""
-    sizes = _llama(config) | {"head_dim": config.size("head_dim"), "mlp_bias": False}
-    return sizes | {"qk_norm": True}
+    sizes = _llama(config) | {"kv_heads": config.size("num_key_value_heads")}
+    return sizes | {"head_dim": config.size("head_dim"), "mlp_bias": False, "qk_norm": True}
 
 
 def _qwen3_moe(config: _Config) -> dict[str, Any]:
     config.only("decoder_sparse_step", 1)
     config.only("mlp_only_layers", [], None)
+    # Published files say num_experts; the library's fifth version calls it as Mixtral does.
+    experts = "num_local_experts" if "num_local_experts" in config.fields else "num_experts"
     return _qwen3(config) | {
-        "num_experts": config.size("num_experts"),
+        "num_experts": config.size(experts),
         "experts_per_token": config.size("num_experts_per_tok"),
         "expert_ffn": config.size("moe_intermediate_size"),
     }
