@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 from labkit.errors import UsageError
 from labkit.figures import CYCLE, PALETTE, SEQUENTIAL, finish
 from labkit.pipeline.gantt import (
-    beside_instructions,
+    beside_work,
     find_lanes,
     kind_fills,
     mixed,
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 Colour = Literal["kind", "clock", "slack"]
 _SCALES = {"clock": ("clock_mhz", "MHz"), "slack": ("slack_s", "slack (s)")}
 _ROW_HEIGHT = {  # so that kinds differ also without colour
-    "forward": 0.62,
+    "forward": 0.72,
     "backward": 0.9,
     "input": 0.9,
-    "weight": 0.36,
+    "weight": 0.56,
     "all-reduce": 0.9,
     "optimizer": 0.9,
 }
 _STRIP = 0.16  # height of an all-reduce beside instructions, at the row's lower edge
-_MOST_LABELS_A_ROW = 40
+_MOST_LABELS_A_ROW, _MOST_EDGES_A_ROW = 56, 160
 _IDLE_COLOURS = {
     "busy": PALETTE["static"],
     "warm-up": CYCLE[5],
@@ -60,7 +60,8 @@ def figure_timeline(
 ) -> go.Figure:
     """A Gantt chart, one row a device; idle time grey.
 
-    Full backwards and input halves are tall, forwards slim, weight halves slimmest. Where a
+    Full backwards and input halves are tall, forwards slim, weight halves slimmest (all equal
+    where there are too many to tell, and kinds have colours). Where a
     device holds several stages, later chunks are lighter; so are the microbatches that enter a
     bidirectional pipeline at its other end. An all-reduce beside instructions is a strip.
 
@@ -82,13 +83,16 @@ def figure_timeline(
     makespan_s = float(table["end_s"].max())
     lanes = find_lanes(table)
     fills = _fills(table, colour, colour_range, lanes.lane)
-    beside = beside_instructions(table)
-    labelled = len(table) <= _MOST_LABELS_A_ROW * len(devices)
+    beside = beside_work(table)
+    crowd = len(table) / len(devices)  # bars a row
+    edge_px = 1 if crowd <= _MOST_LABELS_A_ROW else 0.3 if crowd <= _MOST_EDGES_A_ROW else 0
     fig = go.Figure(_idle_bars(devices, makespan_s))
     for kind in [kind for kind in _ROW_HEIGHT if (table["kind"] == kind).any()]:
         mine = (table["kind"] == kind).to_numpy()
-        part = table[mine].assign(fill=fills[mine], beside=beside[mine])
-        fig.add_trace(_bars(part, kind, labelled, legend=colour == "kind"))
+        part = table[mine].assign(fill=fills[mine], beside=beside[mine], lane=lanes.lane[mine])
+        part = part.sort_values("lane", kind="stable")  # the legend shows the first bar's colour
+        height = 0.9 if colour == "kind" and edge_px < 1 else _ROW_HEIGHT[kind]
+        fig.add_trace(_bars(part, kind, height, edge_px, legend=colour == "kind"))
     if colour == "kind":
         fig.add_traces(list(_lane_legend(lanes.names)))
     else:
@@ -143,7 +147,7 @@ def _ends(
     return low, high if high > low else low + 1
 
 
-def _bars(part: pd.DataFrame, kind: str, labelled: bool, *, legend: bool) -> go.Bar:
+def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legend: bool) -> go.Bar:
     several = bool((part["stage"] != part["device"]).any())
     shown = {"microbatch": "", "slack_s": "<br>slack %{{customdata[{}]:.3g}} s"}
     if several:
@@ -158,16 +162,16 @@ def _bars(part: pd.DataFrame, kind: str, labelled: bool, *, legend: bool) -> go.
         base=part["start_s"],
         x=part["end_s"] - part["start_s"],
         y=part["device"],
-        **_heights(part, kind),
+        **_heights(part, height),
         name=kind,
-        text=part["microbatch"] if labelled and work else None,
+        text=part["microbatch"] if edge_px == 1 and work else None,
         textposition="inside",
         insidetextanchor="middle",
         textangle=0,
         textfont_size=11,
         marker={
             "color": fills[0] if len(fills) == 1 else part["fill"],
-            "line": {"color": "white", "width": 1 if labelled else 0.3},
+            "line": {"color": "white", "width": edge_px},
             "pattern": {"shape": "/" if kind == "optimizer" else ""},
         },
         customdata=[list(row) for row in zip(*(part[c].tolist() for c in shown), strict=True)],
@@ -183,12 +187,12 @@ def _bars(part: pd.DataFrame, kind: str, labelled: bool, *, legend: bool) -> go.
     )
 
 
-def _heights(part: pd.DataFrame, kind: str) -> dict[str, Any]:
-    """Where a row's bars lie: in its middle, but for all-reduces beside instructions."""
-    if kind != "all-reduce" or not part["beside"].any():
-        return {"width": _ROW_HEIGHT[kind]}
-    width = np.where(part["beside"], _STRIP, _ROW_HEIGHT[kind])
-    return {"width": width, "offset": _ROW_HEIGHT[kind] / 2 - width}
+def _heights(part: pd.DataFrame, height: float) -> dict[str, Any]:
+    """Where bars lie: in the row's middle, but at its edge for all-reduces beside other work."""
+    if not part["beside"].any():
+        return {"width": height}
+    width = np.where(part["beside"], _STRIP, height)
+    return {"width": width, "offset": height / 2 - width}
 
 
 def _lane_legend(names: tuple[str, ...]) -> Iterator[go.Bar]:

@@ -64,12 +64,15 @@ def _names(doors: list[int], chunks: int) -> list[str]:
     return [f"{way}, chunk {chunk}" for way in ways for chunk in range(chunks)]
 
 
-def beside_instructions(table: pd.DataFrame) -> np.ndarray:
-    """Whether each row is an all-reduce that starts before its device's last instruction ends."""
-    work = table[table["microbatch"] >= 0]
-    done = work.groupby("device")["end_s"].max()
-    starts = table["start_s"] < table["device"].map(done)
-    return np.asarray((table["kind"] == "all-reduce") & starts)
+def beside_work(table: pd.DataFrame) -> np.ndarray:
+    """Whether each row is an all-reduce while its device also does something else."""
+    beside = np.zeros(len(table), dtype=bool)
+    reduces = (table["kind"] == "all-reduce").to_numpy()
+    device, start, end = (table[c].to_numpy() for c in ("device", "start_s", "end_s"))
+    for row in np.flatnonzero(reduces):
+        other = ~reduces & (device == device[row])
+        beside[row] = bool(((start < end[row]) & (end > start[row]))[other].any())
+    return beside
 
 
 def kind_fills(kinds: Sequence[str], lane: Sequence[int]) -> np.ndarray:
