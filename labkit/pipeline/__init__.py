@@ -21,6 +21,7 @@ from labkit.pipeline.plans import Plan, build_for, frontier, plan
 from labkit.pipeline.policies import build, closed_form_bubble_ratio, schedules
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import Instruction, Schedule
+from labkit.pipeline.spans import span_table
 from labkit.pipeline.study import compare, replay, stress, sweep
 from labkit.pipeline.timeline import Costs, Timeline, simulate
 
@@ -59,6 +60,7 @@ __all__ = [
     "save_order",
     "schedules",
     "simulate",
+    "span_table",
     "stress",
     "sweep",
 ]
