@@ -274,7 +274,7 @@ def test_one_clock_for_all_is_the_best_such_clock(make_profile):
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"method": "magic"}, "there are: max-clock, uniform, zeus-global, envpipe, optimal"),
+        ({"method": "magic"}, "there are: max-clock, uniform, zeus-global, zeus-local, envpipe"),
         ({"method": "optimal", "deadline_s": 1e-3}, "the fastest clocks need"),
         ({"method": "zeus-global", "deadline_s": 1e-3}, "cannot be met by one clock"),
         ({"method": "envpipe", "deadline_s": 1e-3}, "cannot be met by planner 'envpipe'"),
