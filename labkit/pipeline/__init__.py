@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.pipeline.envpipe import early_forwards, outer_envelope
 from labkit.pipeline.graph import DeadlockError
+from labkit.pipeline.network import AllReduce, Network
 from labkit.pipeline.optimal import lower_bound_j
 from labkit.pipeline.orders import from_torch, load_order, save_order
 from labkit.pipeline.plans import Plan, build_for, frontier, plan
@@ -24,20 +25,25 @@ from labkit.pipeline.schedule import Instruction, Schedule
 from labkit.pipeline.spans import span_table
 from labkit.pipeline.study import compare, replay, stress, sweep
 from labkit.pipeline.timeline import Costs, Timeline, simulate
+from labkit.pipeline.trace import save_trace, trace_events
 
 if TYPE_CHECKING:
     from labkit.pipeline.figures import (
         figure_frontier,
+        figure_idle,
+        figure_memory,
         figure_savings,
         figure_timeline,
         figure_valley,
     )
 
 __all__ = [
+    "AllReduce",
     "Costs",
     "DeadlockError",
     "EnergyProfile",
     "Instruction",
+    "Network",
     "Plan",
     "Schedule",
     "Timeline",
@@ -47,6 +53,8 @@ __all__ = [
     "compare",
     "early_forwards",
     "figure_frontier",
+    "figure_idle",
+    "figure_memory",
     "figure_savings",
     "figure_timeline",
     "figure_valley",
@@ -58,14 +66,23 @@ __all__ = [
     "plan",
     "replay",
     "save_order",
+    "save_trace",
     "schedules",
     "simulate",
     "span_table",
     "stress",
     "sweep",
+    "trace_events",
 ]
 
-_FIGURES = ("figure_frontier", "figure_savings", "figure_timeline", "figure_valley")
+_FIGURES = (
+    "figure_frontier",
+    "figure_idle",
+    "figure_memory",
+    "figure_savings",
+    "figure_timeline",
+    "figure_valley",
+)
 
 
 def __getattr__(name: str) -> Any:
