@@ -6,45 +6,22 @@ kernels run. They stand beside each other so that one can see what each leaves o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
+from labkit.errors import BadValue
+from labkit.memory.batch import FORMULAS, Batch, Formula, Recompute
 from labkit.models import Model
 
-Formula = Literal["zero-paper", "korthikanti"]
-Recompute = Literal["none", "full"]
+__all__ = [
+    "FORMULAS",
+    "Batch",
+    "Formula",
+    "Recompute",
+    "activation_bytes",
+    "checkpoint_bytes",
+    "layer_bytes",
+    "square_root_bytes",
+]
 
-FORMULAS: dict[str, str] = {
-    "zero-paper": "12·h·b·s elements a layer (ZeRO, footnote to §3.2): no term for attention",
-    "korthikanti": "s·b·h·(34 + 5·a·s/h) bytes a layer (Korthikanti et al. 2022, eq. 1): "
-    "16-bit, attention scores stored, dropout masks of one byte",
-}
 ELEMENT_BYTES = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """What one model replica works on at a time: samples of ``seq`` tokens, and what is kept.
-
-    ``recompute="full"`` keeps each layer's input and recomputes one layer at a time;
-    ``partition_checkpoints`` divides those inputs among the model-parallel ranks (ZeRO's P_a).
-    """
-
-    seq: int
-    micro_batch: int = 1
-    recompute: Recompute = "none"
-    formula: Formula = "zero-paper"
-    partition_checkpoints: bool = False
-
-    def __post_init__(self) -> None:
-        if self.seq < 1 or self.micro_batch < 1:
-            raise ValueError(
-                f"seq and micro_batch must be >= 1, got {self.seq} and {self.micro_batch}"
-            )
-        if self.recompute not in {"none", "full"}:
-            raise ValueError(f"recompute must be none or full, got {self.recompute!r}")
-        if self.formula not in FORMULAS:
-            raise ValueError(f"formula must be one of {', '.join(FORMULAS)}, got {self.formula!r}")
 
 
 def layer_bytes(model: Model, batch: Batch) -> float:
@@ -66,16 +43,28 @@ def checkpoint_bytes(model: Model, batch: Batch) -> int:
 
 
 def activation_bytes(model: Model, batch: Batch, *, tp: int = 1) -> float:
-    """Bytes of activations on one rank: all layers', or the checkpoints and one layer at work.
+    """Bytes of activations on one rank: what layers keep, checkpoints, and the layers at work.
 
     A layer at work is divided by ``tp`` here, its input is not (that is the redundancy P_a removes)
     unless ``batch.partition_checkpoints``. Source: ZeRO §3.2, §6.1; Korthikanti et al. 2022.
+
+    Raises:
+        BadValue: selective recomputation by a formula that has no term for attention.
     """
     working = layer_bytes(model, batch) / tp
-    if batch.recompute == "none":
-        return model.num_layers * working
+    if batch.recompute == "selective":
+        if batch.formula == "zero-paper":
+            raise BadValue(
+                "formula must be korthikanti where recompute is selective: zero-paper has no term"
+                " for attention"
+            )
+        return model.num_layers * batch.tokens * model.hidden * 34 / tp
+    kept = model.num_layers - batch.num_recomputed(model.num_layers)
+    if not batch.every:
+        return kept * working
     shards = tp if batch.partition_checkpoints else 1
-    return model.num_layers * checkpoint_bytes(model, batch) / shards + working
+    inputs = batch.num_checkpoints(model.num_layers) * checkpoint_bytes(model, batch) / shards
+    return inputs + (kept + batch.recompute_group) * working
 
 
 def square_root_bytes(model: Model, batch: Batch) -> float:

@@ -1,0 +1,120 @@
+"""What a model replica works on at a time, and which kernels work on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from labkit.errors import BadValue
+
+Formula = Literal["zero-paper", "korthikanti"]
+Recompute = Literal["none", "selective", "full"]
+Attention = Literal["eager", "sdpa", "flash"]
+Loss = Literal["eager-fp32", "chunked", "fused"]
+
+FORMULAS: dict[str, str] = {
+    "zero-paper": "12·h·b·s elements a layer (ZeRO, footnote to §3.2): no term for attention",
+    "korthikanti": "s·b·h·(34 + 5·a·s/h) bytes a layer (Korthikanti et al. 2022, eq. 1): "
+    "16-bit, attention scores stored, dropout masks of one byte",
+}
+RECOMPUTE: dict[str, str] = {
+    "none": "every layer keeps what its backward needs",
+    "selective": "attention's scores, softmax and dropout are computed again "
+    "(Korthikanti et al. 2022, §5)",
+    "full": "each layer keeps its input and computes the rest again",
+}
+ATTENTION: dict[str, str] = {
+    "eager": "matrix product, softmax, dropout, matrix product: scores are stored",
+    "sdpa": "torch's scaled_dot_product_attention, efficient or flash: one number a row is stored",
+    "flash": "FlashAttention: one number a row is stored",
+}
+LOSS: dict[str, str] = {
+    "eager-fp32": "logits cast to fp32, then cross-entropy",
+    "chunked": "head and loss over one part of the tokens at a time",
+    "fused": "loss and its gradient in one kernel, logits never stored in fp32",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Samples of ``seq`` tokens, what is kept of them for the backward pass, and by which kernels.
+
+    Attributes:
+        seq, micro_batch: tokens a sample, samples a replica at a time.
+        recompute: ``"none"``, ``"selective"`` or ``"full"`` (see :data:`RECOMPUTE`), or a number k:
+            every k-th layer is recomputed whole, the others are kept.
+        recompute_group: with ``"full"``, how many layers in a row keep one input between them and
+            are recomputed together.
+        attention, norm_fused, loss: which kernels run (see :data:`ATTENTION`, :data:`LOSS`);
+            ``loss_chunks`` is the number of parts of ``"chunked"``.
+        dropout_mask_bytes: what dropout stores for an element: 0 without dropout, 1 on CUDA.
+        formula: which paper's approximation stands in for activations where a paper's account is
+            asked for (see :data:`FORMULAS`); the account tensor by tensor does not use it.
+        partition_checkpoints: layer inputs are divided among the tensor-parallel ranks (ZeRO's
+            P_a).
+
+    >>> batch = Batch(seq=1024, micro_batch=8, recompute=2)
+    >>> batch.tokens, batch.num_recomputed(12)
+    (8192, 6)
+    """
+
+    seq: int
+    micro_batch: int = 1
+    recompute: Recompute | int = "none"
+    recompute_group: int = 1
+    attention: Attention = "sdpa"
+    dropout_mask_bytes: int = 0
+    norm_fused: bool = True
+    loss: Loss = "eager-fp32"
+    loss_chunks: int = 8
+    formula: Formula = "zero-paper"
+    partition_checkpoints: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seq < 1 or self.micro_batch < 1:
+            raise BadValue(
+                f"seq and micro_batch must be >= 1, got {self.seq} and {self.micro_batch}"
+            )
+        for name, valid in (("attention", ATTENTION), ("loss", LOSS), ("formula", FORMULAS)):
+            if getattr(self, name) not in valid:
+                raise BadValue(
+                    f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}"
+                )
+        for name in ("recompute_group", "loss_chunks"):
+            if getattr(self, name) < 1:
+                raise BadValue(f"{name} must be >= 1, got {getattr(self, name)}")
+        if self.dropout_mask_bytes < 0:
+            raise BadValue(f"dropout_mask_bytes must be >= 0, got {self.dropout_mask_bytes}")
+        self._check_recompute()
+
+    def _check_recompute(self) -> None:
+        every = self.recompute
+        whole = isinstance(every, int) and not isinstance(every, bool)
+        if (whole and every < 1) or (not whole and every not in RECOMPUTE):  # type: ignore[operator]
+            raise BadValue(
+                "recompute must be none, selective, full or a number of layers >= 1,"
+                f" got {self.recompute!r}"
+            )
+        if self.recompute_group > 1 and self.recompute != "full":
+            raise BadValue(
+                f"recompute_group ({self.recompute_group}) must be 1 unless recompute is full"
+            )
+
+    @property
+    def tokens(self) -> int:
+        return self.seq * self.micro_batch
+
+    @property
+    def every(self) -> int:
+        """Every how many layers one is recomputed whole; 0 for never."""
+        if isinstance(self.recompute, int):
+            return self.recompute
+        return 1 if self.recompute == "full" else 0
+
+    def num_recomputed(self, num_layers: int) -> int:
+        """Layers, of the first ``num_layers``, that are recomputed whole."""
+        return num_layers // self.every if self.every else 0
+
+    def num_checkpoints(self, num_layers: int) -> int:
+        """Layer inputs that are kept for recomputing."""
+        return -(-self.num_recomputed(num_layers) // self.recompute_group)
