@@ -8,11 +8,11 @@ are whole elements of whole tensors (:func:`shard_elements`), and that is what a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from labkit.memory.recipe import Recipe
 from labkit.models import TensorShape
 
 if TYPE_CHECKING:
@@ -32,105 +32,6 @@ SHARDINGS: dict[str, str] = {
     "dim0": "ceil(d0/N) rows of every tensor, padded (PyTorch FSDP2)",
     "tensor": "whole tensors, largest first to the emptiest rank (PyTorch ZeroRedundancyOptimizer)",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """Bytes that one parameter costs, by what they hold.
-
-    ``optimizer`` names each state the optimizer keeps; its sum is the paper's K, which counts the
-    fp32 master copy among the optimizer states. ``sent_parameter_bytes`` and
-    ``sent_gradient_bytes`` are what one parameter costs on the wire where that is not what it costs
-    in memory (quantised, or one of several copies). Source: ZeRO §3.1.
-
-    >>> Recipe.mixed_adam().optimizer_bytes, Recipe.mixed_adam().bytes_per_param
-    (12, 16)
-    """
-
-    name: str
-    parameter_bytes: int = 2
-    gradient_bytes: int = 2
-    optimizer: tuple[tuple[str, int], ...] = (("master", 4), ("momentum", 4), ("variance", 4))
-    sent_parameter_bytes: float | None = None
-    sent_gradient_bytes: float | None = None
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        sizes = (self.parameter_bytes, self.gradient_bytes, *(size for _, size in self.optimizer))
-        if self.parameter_bytes < 1 or min(sizes) < 0:
-            raise ValueError(f"bytes must not be negative, got {sizes} in recipe {self.name!r}")
-
-    @classmethod
-    def mixed_adam(cls) -> Recipe:
-        """fp16 or bf16 parameters and gradients, fp32 master, momentum and variance: 16 bytes."""
-        return cls(name="mixed-precision Adam", source="ZeRO §3.1")
-
-    @classmethod
-    def fp32_adam(cls) -> Recipe:
-        """Everything fp32, no master copy: also 16 bytes, and what FSDP2 keeps in shards."""
-        states = (("momentum", 4), ("variance", 4))
-        return cls(name="fp32 Adam", parameter_bytes=4, gradient_bytes=4, optimizer=states)
-
-    @classmethod
-    def mixed_adam_fp32_gradients(cls) -> Recipe:
-        """As :meth:`mixed_adam`, gradients accumulated in fp32: 18 bytes."""
-        return cls(
-            name="mixed-precision Adam, fp32 gradients",
-            gradient_bytes=4,
-            source="Megatron-LM, distributed optimizer (18 bytes; 6 + 12/d sharded)",
-        )
-
-    @classmethod
-    def mixed_adam_two_gradients(cls) -> Recipe:
-        """As :meth:`mixed_adam` with an fp16 and an fp32 copy of the gradients: 20 bytes."""
-        return cls(
-            name="mixed-precision Adam, two copies of the gradients",
-            gradient_bytes=6,
-            sent_gradient_bytes=2,
-        )
-
-    @classmethod
-    def mixed_adam_quantised(cls) -> Recipe:
-        """As :meth:`mixed_adam`, but int8 weights and int4 gradients on the wire (qwZ, qgZ)."""
-        return cls(
-            name="mixed-precision Adam, quantised collectives",
-            sent_parameter_bytes=1,
-            sent_gradient_bytes=0.5,
-            source="ZeRO++ §3",
-        )
-
-    @classmethod
-    def mixed_sgd(cls, *, momentum: bool = True) -> Recipe:
-        """Mixed precision with SGD: K = 8 with momentum, 4 without."""
-        states = (("master", 4), ("momentum", 4)) if momentum else (("master", 4),)
-        return cls(name="mixed-precision SGD", optimizer=states)
-
-    @property
-    def scales(self) -> tuple[float, float]:
-        """What is sent over what is held, of parameters and of gradients."""
-        sent = (self.sent_parameter_bytes, self.sent_gradient_bytes)
-        held = (self.parameter_bytes, self.gradient_bytes)
-        parameters, gradients = (
-            1.0 if wire is None or not kept else wire / kept
-            for wire, kept in zip(sent, held, strict=True)
-        )
-        return parameters, gradients
-
-    @property
-    def optimizer_bytes(self) -> int:
-        """The paper's K."""
-        return sum(size for _, size in self.optimizer)
-
-    @property
-    def bytes_per_param(self) -> int:
-        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
-
-    def bytes_of(self, component: str) -> int:
-        return {
-            "parameters": self.parameter_bytes,
-            "gradients": self.gradient_bytes,
-            "optimizer": self.optimizer_bytes,
-        }[component]
 
 
 def is_sharded(component: str, zero: int) -> bool:

@@ -1,0 +1,405 @@
+"""Number formats, optimizer and offload: what one parameter costs, and by which tensors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from labkit.errors import BadValue, UsageError, not_among
+from labkit.models import TensorShape, Unit
+
+Dtype = Literal["fp32", "bf16", "fp16", "fp8", "int8", "int4"]
+Optimizer = Literal["adam", "sgd", "adafactor", "muon", "adam-8bit"]
+Step = Literal["foreach", "fused", "for-loop"]
+Place = Literal["device", "cpu", "nvme"]
+
+DTYPE_BYTES: dict[str, float] = {
+    "fp32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 1,
+    "int8": 1,
+    "int4": 0.5,
+}
+OPTIMIZERS: dict[str, str] = {
+    "adam": "momentum and variance of every parameter (Adam, AdamW)",
+    "sgd": "momentum of every parameter, or nothing",
+    "adafactor": "one number a row and one a column of matrices, the variance of vectors",
+    "muon": "momentum of matrices inside layers; Adam's states of all else",
+    "adam-8bit": "Adam's states as bytes with an fp32 scale a block; small tensors in fp32",
+}
+# A step counter, which torch keeps as an fp32 tensor beside each parameter's states.
+COUNTER_BYTES = 4
+# bitsandbytes 0.50: tensors with fewer elements keep fp32 states; the two tables of 256 fp32
+# values that bytes stand for are shared by all tensors.
+SMALLEST_8BIT = 4096
+TABLE_BYTES = 2 * 256 * 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """In which formats a step computes, stores and sends, and what its optimizer remembers.
+
+    The default is mixed-precision Adam: 16-bit parameters and gradients, fp32 master copy, momentum
+    and variance, 16 bytes a parameter (ZeRO §3.1).
+
+    Attributes:
+        parameters, gradients: formats of what is stored between steps and until the step.
+        second_gradients: one more copy of the gradients, in this format.
+        master: format of the optimizer's own copy of the parameters; None for no copy.
+        optimizer: see :data:`OPTIMIZERS`; ``states`` is the format of its states.
+        momentum: whether SGD has one. ``amsgrad``: Adam keeps the largest variance too.
+        block: elements that share a scale in 8-bit states (Dettmers et al. 2022, §2, has 2,048;
+            bitsandbytes 0.50 has 256).
+        compute: format of the matrix products; None for that of the parameters. With ``autocast``
+            torch casts each weight at its first use and keeps the cast until the forward ends or
+            its gradient is done; without, weights are cast where they are gathered (FSDP2's
+            ``param_dtype``).
+        gather, reduce: formats on the wire of parameters and of gradients; None for what is stored,
+            or for ``compute`` where weights are cast before they are gathered. ZeRO++ sends int8
+            and int4.
+        step: how the optimizer runs: over lists of tensors, in one kernel, or one by one.
+        accumulation: micro-batches whose gradients add up before a step.
+        offload_parameters, offload_gradients, offload_optimizer: where they are kept (ZeRO-Offload:
+            gradients and optimizer on the CPU; ZeRO-Infinity: any of them on NVMe).
+
+    >>> Recipe().optimizer_bytes, Recipe().bytes_per_param
+    (12, 16)
+    """
+
+    name: str = "mixed-precision Adam"
+    parameters: Dtype = "bf16"
+    gradients: Dtype = "bf16"
+    second_gradients: Dtype | None = None
+    master: Dtype | None = "fp32"
+    optimizer: Optimizer = "adam"
+    states: Dtype = "fp32"
+    momentum: bool = True
+    amsgrad: bool = False
+    block: int = 256
+    compute: Dtype | None = None
+    autocast: bool = False
+    gather: Dtype | None = None
+    reduce: Dtype | None = None
+    step: Step = "foreach"
+    accumulation: int = 1
+    offload_parameters: Place = "device"
+    offload_gradients: Place = "device"
+    offload_optimizer: Place = "device"
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("parameters", "gradients", "states"):
+            _check(name, getattr(self, name), DTYPE_BYTES)
+        for name in ("second_gradients", "master", "compute", "gather", "reduce"):
+            if getattr(self, name) is not None:
+                _check(name, getattr(self, name), DTYPE_BYTES)
+        _check("optimizer", self.optimizer, OPTIMIZERS)
+        _check("step", self.step, get_args(Step))
+        for name in ("offload_parameters", "offload_gradients", "offload_optimizer"):
+            _check(name, getattr(self, name), get_args(Place))
+        if self.accumulation < 1 or self.block < 1:
+            raise BadValue(
+                "accumulation and block must be >= 1, got"
+                f" {self.accumulation} and {self.block} in recipe {self.name!r}"
+            )
+        if self.autocast and self.compute is None:
+            raise BadValue("autocast must have a compute format, such as bf16")
+        if self.amsgrad and self.optimizer != "adam":
+            raise BadValue(f"amsgrad must be False for {self.optimizer}: it is Adam's")
+
+    @classmethod
+    def preset(cls, name: str) -> Recipe:
+        """A recipe by its short name.
+
+        Raises:
+            UsageError: there is none of that name; the message says which are like it.
+
+        >>> Recipe.preset("bf16-mixed") == Recipe.bf16_mixed()
+        True
+        """
+        if name not in PRESETS:
+            raise not_among("recipe", name, PRESETS)
+        return PRESETS[name]()
+
+    @classmethod
+    def mixed_adam(cls, **changes: Any) -> Recipe:
+        """fp16 or bf16 parameters and gradients, fp32 master, momentum and variance: 16 bytes."""
+        return cls(**({"source": "ZeRO §3.1"} | changes))
+
+    @classmethod
+    def bf16_mixed(cls, **changes: Any) -> Recipe:
+        """As :meth:`mixed_adam`, said to be bf16."""
+        return cls.mixed_adam(**({"name": "bf16 mixed-precision Adam"} | changes))
+
+    @classmethod
+    def fp32_adam(cls, **changes: Any) -> Recipe:
+        """Everything fp32, no master copy: also 16 bytes, and what FSDP2 keeps in shards."""
+        wide: dict[str, Any] = {"parameters": "fp32", "gradients": "fp32", "master": None}
+        return cls(**({"name": "fp32 Adam"} | wide | changes))
+
+    @classmethod
+    def bf16_autocast(cls, **changes: Any) -> Recipe:
+        """fp32 parameters, gradients and Adam; ``torch.autocast`` casts weights and keeps them."""
+        cast: dict[str, Any] = {
+            "name": "fp32 Adam, bf16 autocast",
+            "compute": "bf16",
+            "autocast": True,
+        }
+        return cls.fp32_adam(**(cast | changes))
+
+    @classmethod
+    def fsdp_bf16(cls, **changes: Any) -> Recipe:
+        """fp32 shards, gathered and computed with in bf16, gradients reduced in fp32."""
+        cast: dict[str, Any] = {
+            "name": "fp32 Adam, bf16 gathered",
+            "compute": "bf16",
+            "reduce": "fp32",
+        }
+        return cls.fp32_adam(**(cast | changes))
+
+    @classmethod
+    def mixed_adam_fp32_gradients(cls, **changes: Any) -> Recipe:
+        """As :meth:`mixed_adam`, gradients accumulated in fp32: 18 bytes."""
+        name = "mixed-precision Adam, fp32 gradients"
+        source = "Megatron-LM, distributed optimizer (18 bytes; 6 + 12/d sharded)"
+        return cls(**({"name": name, "gradients": "fp32", "source": source} | changes))
+
+    @classmethod
+    def mixed_adam_two_gradients(cls, **changes: Any) -> Recipe:
+        """As :meth:`mixed_adam` with a 16-bit and an fp32 copy of the gradients: 20 bytes."""
+        name = "mixed-precision Adam, two copies of the gradients"
+        return cls(**({"name": name, "second_gradients": "fp32"} | changes))
+
+    @classmethod
+    def mixed_adam_quantised(cls, **changes: Any) -> Recipe:
+        """As :meth:`mixed_adam`, but int8 weights and int4 gradients on the wire (qwZ, qgZ)."""
+        wire: dict[str, Any] = {"gather": "int8", "reduce": "int4", "source": "ZeRO++ §3"}
+        return cls(**({"name": "mixed-precision Adam, quantised collectives"} | wire | changes))
+
+    @classmethod
+    def mixed_sgd(cls, *, momentum: bool = True, **changes: Any) -> Recipe:
+        """Mixed precision with SGD: K = 8 with momentum, 4 without."""
+        sgd: dict[str, Any] = {
+            "name": "mixed-precision SGD",
+            "optimizer": "sgd",
+            "momentum": momentum,
+        }
+        return cls(**(sgd | changes))
+
+    @classmethod
+    def mixed_adafactor(cls, **changes: Any) -> Recipe:
+        """Mixed precision with Adafactor, without a first moment: about 8 bytes a parameter."""
+        return cls(**({"name": "mixed-precision Adafactor", "optimizer": "adafactor"} | changes))
+
+    @classmethod
+    def mixed_muon(cls, **changes: Any) -> Recipe:
+        """Mixed precision with Muon for matrices inside layers and Adam for all else."""
+        return cls(**({"name": "mixed-precision Muon", "optimizer": "muon"} | changes))
+
+    @classmethod
+    def mixed_adam_8bit(cls, **changes: Any) -> Recipe:
+        """Mixed precision with 8-bit Adam states; the master copy stays fp32."""
+        source = "Dettmers et al. 2022; bitsandbytes 0.50"
+        eight: dict[str, Any] = {
+            "name": "mixed-precision 8-bit Adam",
+            "optimizer": "adam-8bit",
+            "source": source,
+        }
+        return cls(**(eight | changes))
+
+    @property
+    def parameter_bytes(self) -> int | float:
+        return DTYPE_BYTES[self.parameters]
+
+    @property
+    def gradient_bytes(self) -> int | float:
+        """Bytes of all copies of one parameter's gradient."""
+        return DTYPE_BYTES[self.gradients] + _bytes(self.second_gradients)
+
+    @property
+    def master_bytes(self) -> int | float:
+        return _bytes(self.master)
+
+    @property
+    def compute_format(self) -> Dtype:
+        """The format of matrix products and of what they keep."""
+        return self.compute or self.parameters
+
+    @property
+    def compute_bytes(self) -> int | float:
+        return DTYPE_BYTES[self.compute_format]
+
+    @property
+    def per_element(self) -> bool:
+        """Whether each parameter costs the same whatever tensor it is in."""
+        return self.optimizer in {"adam", "sgd"}
+
+    @property
+    def optimizer_bytes(self) -> int | float:
+        """The paper's K: master copy and states of one parameter, step counters left out.
+
+        Raises:
+            UsageError: it depends on the tensor; use :func:`state_bytes`.
+        """
+        if not self.per_element:
+            raise UsageError(
+                f"the states of {self.optimizer} depend on each tensor's shape, not on the number"
+                " of parameters alone: they need a Model"
+            )
+        copies = {"adam": 2 + self.amsgrad, "sgd": int(self.momentum)}[self.optimizer]
+        return self.master_bytes + copies * DTYPE_BYTES[self.states]
+
+    @property
+    def bytes_per_param(self) -> int | float:
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+
+    def bytes_of(self, component: str) -> int | float:
+        return {
+            "parameters": lambda: self.parameter_bytes,
+            "gradients": lambda: self.gradient_bytes,
+            "optimizer": lambda: self.optimizer_bytes,
+        }[component]()
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """What is sent over what is held, of parameters and of gradients."""
+        cast = None if self.autocast else self.compute
+        sent = _bytes(self.gather or cast or self.parameters)
+        reduced = _bytes(self.reduce or self.gradients)
+        return sent / self.parameter_bytes, reduced / self.gradient_bytes
+
+    @property
+    def counters_on(self) -> Place:
+        """Where step counters are: torch leaves them on the CPU unless the step is fused."""
+        fused = self.step == "fused" and self.offload_optimizer == "device"
+        return "device" if fused else "cpu"
+
+    def check_offload(self, zero: int) -> None:
+        """Refuse what ZeRO's stages cannot keep elsewhere.
+
+        Raises:
+            BadValue: parameters off the device need stage 3, gradients and optimizer states stage
+                1, and NVMe stage 3. Source: DeepSpeed's configuration, "Parameter offloading" and
+                "Optimizer offloading".
+        """
+        needs = {"parameters": 3, "gradients": 1, "optimizer": 1}
+        for what, stage in needs.items():
+            place = getattr(self, f"offload_{what}")
+            least = 3 if place == "nvme" else stage
+            if place != "device" and zero < least:
+                raise BadValue(
+                    f"zero must be >= {least} where offload_{what} is {place}, got {zero}"
+                )
+
+
+def _check(name: str, value: str, valid: Iterable[str]) -> None:
+    if value not in valid:
+        raise BadValue(f"{name} must be one of {', '.join(valid)}, got {value!r}")
+
+
+def _bytes(dtype: str | None) -> int | float:
+    return 0 if dtype is None else DTYPE_BYTES[dtype]
+
+
+PRESETS: dict[str, Callable[[], Recipe]] = {
+    "mixed-adam": Recipe.mixed_adam,
+    "bf16-mixed": Recipe.bf16_mixed,
+    "fp32-adam": Recipe.fp32_adam,
+    "bf16-autocast": Recipe.bf16_autocast,
+    "fsdp-bf16": Recipe.fsdp_bf16,
+    "fp32-gradients": Recipe.mixed_adam_fp32_gradients,
+    "two-gradients": Recipe.mixed_adam_two_gradients,
+    "quantised": Recipe.mixed_adam_quantised,
+    "sgd": Recipe.mixed_sgd,
+    "adafactor": Recipe.mixed_adafactor,
+    "muon": Recipe.mixed_muon,
+    "adam-8bit": Recipe.mixed_adam_8bit,
+}
+
+
+def state_bytes(tensors: Iterable[TensorShape | Unit], recipe: Recipe) -> dict[str, int]:
+    """Bytes of each kind of optimizer state over ``tensors``, exactly as stored; none is zero.
+
+    Kinds are ``master``, ``momentum``, ``variance``, ``largest variance``, ``row variance``,
+    ``column variance``, ``scales``, ``tables`` and ``step`` (the counters, which may be on the CPU:
+    :attr:`Recipe.counters_on`). Units count as often as they occur, so a whole model takes
+    ``state_bytes(model.units(), recipe)``; a rank that holds shards takes the shards' shapes.
+
+    >>> from labkit.models import Model
+    >>> units = Model.preset("gpt2-124m").units()
+    >>> state_bytes(units, Recipe.fp32_adam())
+    {'momentum': 497759232, 'variance': 497759232, 'step': 592}
+    """
+    shapes: Counter[tuple[tuple[int, ...], bool]] = Counter()
+    for item in tensors:
+        members, count = (item.tensors, item.count) if isinstance(item, Unit) else ((item,), 1)
+        for tensor in members:
+            shapes[tensor.shape, tensor.is_hidden_matrix] += count
+    found: dict[str, float] = dict.fromkeys(_ORDER, 0)
+    for (shape, matrix), count in shapes.items():
+        size = 1
+        for side in shape:
+            size *= side
+        found["master"] += count * size * recipe.master_bytes
+        for kind, num_bytes in _STATES[recipe.optimizer](recipe, shape, size, matrix):
+            found[kind] += count * num_bytes
+    found["tables"] = TABLE_BYTES if found["scales"] else 0
+    return {kind: int(num_bytes) for kind, num_bytes in found.items() if num_bytes}
+
+
+_ORDER = (
+    *("master", "momentum", "variance", "largest variance", "row variance", "column variance"),
+    *("scales", "tables", "step"),
+)
+_States = Iterable[tuple[str, int | float]]
+
+
+def _adam(recipe: Recipe, shape: tuple[int, ...], size: int, matrix: bool) -> _States:
+    width = DTYPE_BYTES[recipe.states]
+    yield "momentum", size * width
+    yield "variance", size * width
+    if recipe.amsgrad:
+        yield "largest variance", size * width
+    yield "step", COUNTER_BYTES
+
+
+def _sgd(recipe: Recipe, shape: tuple[int, ...], size: int, matrix: bool) -> _States:
+    if recipe.momentum:
+        yield "momentum", size * DTYPE_BYTES[recipe.states]
+
+
+def _adafactor(recipe: Recipe, shape: tuple[int, ...], size: int, matrix: bool) -> _States:
+    width = DTYPE_BYTES[recipe.states]
+    if len(shape) > 1:
+        yield "row variance", size // shape[-1] * width
+        yield "column variance", size // shape[-2] * width
+    else:
+        yield "variance", size * width
+    yield "step", COUNTER_BYTES
+
+
+def _muon(recipe: Recipe, shape: tuple[int, ...], size: int, matrix: bool) -> _States:
+    if matrix:
+        yield "momentum", size * DTYPE_BYTES[recipe.states]
+    else:
+        yield from _adam(recipe, shape, size, matrix)
+
+
+def _adam_8bit(recipe: Recipe, shape: tuple[int, ...], size: int, matrix: bool) -> _States:
+    width = 4 if size < SMALLEST_8BIT else 1
+    yield "momentum", size * width
+    yield "variance", size * width
+    if width == 1:
+        yield "scales", 2 * 4 * -(-size // recipe.block)
+
+
+_STATES: dict[str, Callable[[Recipe, tuple[int, ...], int, bool], _States]] = {
+    "adam": _adam,
+    "sgd": _sgd,
+    "adafactor": _adafactor,
+    "muon": _muon,
+    "adam-8bit": _adam_8bit,
+}
