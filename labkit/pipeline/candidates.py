@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import UsageError, not_among
+from labkit.pipeline.clocks import max_clock_rows
 from labkit.pipeline.costs import Costs, PerStage, check_numbers, spread
 from labkit.pipeline.envpipe import early_forwards
 from labkit.pipeline.epilogue import homes
@@ -19,9 +20,10 @@ from labkit.pipeline.network import Network
 from labkit.pipeline.policies import build
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.relaxation import Options, options
-from labkit.pipeline.schedule import Schedule, check_sizes
+from labkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule, check_sizes
 
 Cap = tuple[int, ...] | None
+EVEN = (1.0, 1.0, 1.0)  # durations for which list schedulers make their orders by default
 _PATIENCE = 3  # no cap on a device lies above this many times what 1F1B holds on the first one
 
 
@@ -75,7 +77,7 @@ class Candidate:
     """A schedule for a profile, and what it needs whatever the clocks.
 
     Attributes:
-        name, settings: what it was built from; ``settings`` are options of :func:`build`.
+        name, settings: what it was built from, see :func:`fitted`.
         max_in_flight: most activations a device may hold; None where nothing was capped.
         profile: the stages' profile, or that of their chunks.
         lag_s: waits for messages; None for none.
@@ -114,8 +116,11 @@ class Candidate:
     @property
     def options_text(self) -> str:
         """Its options in words; empty for none that tell it from others of its name."""
-        told = {key: value for key, value in self.settings.items() if key != "early_forwards"}
-        return ", ".join(f"{key} {value}" for key, value in told.items())
+        told = (
+            "made for even durations" if key == "durations_s" else f"{key} {value}"
+            for key, value in self.settings.items()
+        )
+        return ", ".join(told)
 
     @property
     def title(self) -> str:
@@ -198,26 +203,28 @@ class Grid:
     def _settings(self, name: str) -> list[dict[str, Any]]:
         """The options of a schedule worth trying."""
         known = FAMILIES[name].options
+        found: list[dict[str, Any]] = [{}]
         if "num_chunks" in known:
-            return [{"num_chunks": one} for one in self.num_chunks if one > 1] or [{}]
-        if "num_waves" in known:
+            found = [{"num_chunks": one} for one in self.num_chunks if one > 1] or found
+        elif "num_waves" in known:
             waves = [one // 2 for one in self.num_chunks if one % 2 == 0]
-            return [{"num_waves": one} for one in waves] or [{}]
-        if "warmup" in known:
-            return [{"warmup": policy} for policy in ("a", "b")]
-        if "early_forwards" in known:
-            return [{"early_forwards": early_forwards(self.profile, self.num_microbatches)}]
-        return [{}]
+            found = [{"num_waves": one} for one in waves] or found
+        elif "warmup" in known:
+            found = [{"warmup": policy} for policy in ("a", "b")]
+        if "durations_s" in known:  # beside those measured
+            found += [dict(one, durations_s=EVEN) for one in found]
+        return found
 
     def _under_caps(self, name: str, settings: Mapping[str, Any]) -> Iterator[Candidate]:
         """The schedule without a cap, then under every cap that it can keep."""
         size = (name, self.profile.num_stages, self.num_microbatches)
-        plain = build(*size, **settings)
+        whole = resolved(self.profile, name, self.num_microbatches, settings, self.weight_fraction)
+        plain = build(*size, **whole)
         profile = self.profile.for_schedule(plain, self.weight_fraction)
         yield self._candidate(profile, settings, None, plain)
         for cap in ladder(self.memory, plain, self.num_caps):
             try:
-                capped = build(*size, max_in_flight=cap, **settings)
+                capped = build(*size, max_in_flight=cap, **whole)
             except UsageError:  # less than this schedule can run in
                 continue
             yield self._candidate(profile, settings, cap, capped)
@@ -236,6 +243,61 @@ class Grid:
             activation_bytes=activation,
             parameter_bytes=parameter,
         )
+
+
+def fitted(
+    profile: EnergyProfile,
+    name: str,
+    num_microbatches: int,
+    *,
+    weight_fraction: float = 0.5,
+    **settings: Any,
+) -> tuple[Schedule, EnergyProfile]:
+    """A named schedule over a profile's stages, and the profile cut and split as it runs them.
+
+    Options that depend on durations (EnvPipe's early forwards, the orders of list schedulers)
+    follow the profile's at the highest clock unless ``settings`` gives them.
+
+    Raises:
+        UsageError: as :func:`build` and :meth:`EnergyProfile.for_schedule`.
+    """
+    whole = resolved(profile, name, num_microbatches, settings, weight_fraction)
+    schedule = build(name, profile.num_stages, num_microbatches, **whole)
+    return schedule, profile.for_schedule(schedule, weight_fraction)
+
+
+def resolved(
+    profile: EnergyProfile,
+    name: str,
+    num_microbatches: int,
+    settings: Mapping[str, Any],
+    weight_fraction: float,
+) -> dict[str, Any]:
+    """``settings`` with what :func:`fitted` takes from the profile."""
+    if name not in FAMILIES:
+        raise not_among("schedule", name, FAMILIES)
+    known, found = FAMILIES[name].options, dict(settings)
+    if "early_forwards" in known:
+        found.setdefault("early_forwards", early_forwards(profile, num_microbatches))
+    if "durations_s" in known and "durations_s" not in found:
+        even = build(name, profile.num_stages, num_microbatches, **found)
+        stages = profile.for_schedule(even, weight_fraction)
+        found["durations_s"] = _fastest_s(stages, weight_fraction)
+    return found
+
+
+def _fastest_s(
+    profile: EnergyProfile, weight_fraction: float
+) -> tuple[list[float], list[float], list[float]]:
+    """Seconds of each stage's forward, input half and weight half at the highest clock."""
+    top = max_clock_rows(profile)
+    time_s = np.where(top >= 0, profile.time_s[top], np.nan)
+    whole = time_s[BACKWARD]
+    return (
+        time_s[FORWARD].tolist(),
+        np.where(top[INPUT] >= 0, time_s[INPUT], (1 - weight_fraction) * whole).tolist(),
+        np.where(top[WEIGHT] >= 0, time_s[WEIGHT], weight_fraction * whole).tolist(),
+    )
 
 
 def ladder(memory: Memory, plain: Schedule, num_caps: int) -> list[tuple[int, ...]]:

@@ -11,6 +11,7 @@ hand, that plan is certified: only the gap of its relaxation is left.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,9 @@ from labkit.errors import UsageError
 from labkit.pipeline.candidates import Candidate, Grid, Memory
 from labkit.pipeline.clocks import DEADLINE_TOLERANCE
 from labkit.pipeline.costs import PerStage
+from labkit.pipeline.device_bound import quick_bound_j
 from labkit.pipeline.epilogue import homes
 from labkit.pipeline.families import FAMILIES
-from labkit.pipeline.graph import longest_from, longest_to
 from labkit.pipeline.optimal import lower_bound_j
 from labkit.pipeline.plans import Plan, build_for, plan
 from labkit.pipeline.profile import EnergyProfile
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MEMORY_TOLERANCE = 1e-9  # relative: below it an excess is floating-point noise
+
+
+class OutOfReach(UsageError):
+    """No candidate keeps the limits; the message says what the least would be."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -80,7 +85,7 @@ class JointChoice:
         return 1 - self.best.energy_j / self.reference.energy_j
 
     def frame(self) -> pd.DataFrame:
-        """One row per candidate: the best first, then by energy, bound and fastest makespan.
+        """One row per candidate, the best first, then by what is known: energy, bound, fit, speed.
 
         Columns: schedule, num_chunks, max_in_flight (most over the devices, missing for no cap),
         peak_activation_bytes and parameter_bytes (of the device with most of each), fits,
@@ -91,11 +96,10 @@ class JointChoice:
 
         table = pd.DataFrame([self._row(state) for state in self.states])
         table["max_in_flight"] = table["max_in_flight"].astype("Int64")
-        order = ["lost", "energy_j", "bound_j", "fastest_s"]
-        table = table.assign(lost=table["dropped"] != "").sort_values(
-            order, kind="stable", ignore_index=True
-        )
-        return table.drop(columns="lost")
+        order = ["lost", "energy_j", "bound_j", "large", "fastest_s"]
+        table = table.assign(lost=table["dropped"] != "", large=~table["fits"])
+        table = table.sort_values(order, kind="stable", ignore_index=True)
+        return table.drop(columns=["lost", "large"])
 
     def _row(self, state: State) -> dict[str, Any]:
         one, made = state.candidate, state.made
@@ -132,8 +136,9 @@ def choose(
         **described: what to choose from, see :class:`Search`.
 
     Raises:
-        UsageError: no candidate fits, or none that fits meets the deadline; the message names
+        OutOfReach: no candidate fits, or none that fits meets the deadline; the message names
             the least memory, or the earliest deadline, that would do.
+        UsageError: a limit that is not > 0, or as :class:`Search`.
     """
     search = Search(profile, num_microbatches, **described)
     return search.choose(memory_limit_bytes=memory_limit_bytes, deadline_s=deadline_s)
@@ -147,41 +152,9 @@ def tradeoff(
     deadlines_s: Iterable[float | None] = (None,),
     **described: Any,
 ) -> pd.DataFrame:
-    """The least energy for every pair of a memory limit and a deadline: what each is worth.
-
-    A plan found under tighter limits is a plan under looser ones too, so energy never rises with
-    either.
-
-    Returns:
-        Columns memory_limit_bytes (infinite for None), deadline_s, schedule, num_chunks,
-        max_in_flight, peak_activation_bytes, makespan_s, energy_j, bound_j, saving_fraction,
-        problem (why nothing could be chosen; empty where something was), by deadline and limit.
-    """
-    import pandas as pd
-
+    """The least energy for every pair of a memory limit and a deadline: see ``Search.tradeoff``."""
     search = Search(profile, num_microbatches, **described)
-    reference_s = search.reference.makespan_s
-    deadlines = sorted(reference_s if one is None else float(one) for one in deadlines_s)
-    limits = sorted(np.inf if one is None else float(one) for one in memory_limits_bytes)
-    found: list[tuple[float, JointChoice]] = []
-    rows = []
-    for deadline in deadlines:
-        for limit in limits:
-            within = [choice for tighter, choice in found if tighter <= limit]
-            row: dict[str, Any] = {"memory_limit_bytes": limit, "deadline_s": deadline}
-            try:
-                choice = search.choose(
-                    memory_limit_bytes=limit if np.isfinite(limit) else None,
-                    deadline_s=deadline,
-                    known=min(within, key=lambda one: one.best.energy_j, default=None),
-                )
-            except UsageError as error:
-                rows.append(row | {"problem": str(error)})
-                continue
-            found.append((limit, choice))
-            rows.append(row | _summary(choice))
-    columns = ["memory_limit_bytes", "deadline_s", *_SUMMARY, "problem"]
-    return pd.DataFrame(rows, columns=columns).astype({"max_in_flight": "Int64"})
+    return search.tradeoff(memory_limits_bytes=memory_limits_bytes, deadlines_s=deadlines_s)
 
 
 _SUMMARY = (
@@ -228,7 +201,7 @@ class Search:
         )
         self.candidates, self.left_out = self.grid.candidates()
         plain = build_for(profile, "1f1b", num_microbatches)
-        self.reference = plan(plain, profile, "max-clock")
+        self.reference = plan(plain, profile, "max-clock", network=self.grid.network)
         self._bounds: dict[tuple[int, float], float] = {}
         self._plans: dict[tuple[int, float], Plan] = {}
 
@@ -260,8 +233,50 @@ class Search:
             states=states,
         )
 
-    def assumptions(self, chosen: Candidate) -> tuple[str, ...]:
-        """What a choice rests on, a sentence each."""
+    def tradeoff(
+        self,
+        *,
+        memory_limits_bytes: Iterable[float | None] = (None,),
+        deadlines_s: Iterable[float | None] = (None,),
+    ) -> pd.DataFrame:
+        """What memory and time are worth: the least energy for every pair of limits.
+
+        A plan found under tighter limits is a plan under looser ones too, so energy never rises
+        with either.
+
+        Returns:
+            Columns memory_limit_bytes (infinite for None), deadline_s, schedule, num_chunks,
+            max_in_flight, peak_activation_bytes, makespan_s, energy_j, bound_j, saving_fraction,
+            problem (why nothing could be chosen; empty where something was); by deadline, then
+            by limit.
+        """
+        import pandas as pd
+
+        least_s = self.reference.makespan_s
+        deadlines = sorted(least_s if one is None else float(one) for one in deadlines_s)
+        limits = sorted(np.inf if one is None else float(one) for one in memory_limits_bytes)
+        found: list[tuple[float, JointChoice]] = []
+        rows = []
+        for deadline, limit in itertools.product(deadlines, limits):
+            within = [choice for tighter, choice in found if tighter <= limit]
+            row: dict[str, Any] = {"memory_limit_bytes": limit, "deadline_s": deadline}
+            try:
+                choice = self.choose(
+                    memory_limit_bytes=None if limit == np.inf else limit,
+                    deadline_s=deadline,
+                    known=min(within, key=lambda one: one.best.energy_j, default=None),
+                )
+            except OutOfReach as error:
+                rows.append(row | {"problem": str(error)})
+                continue
+            found.append((limit, choice))
+            rows.append(row | _summary(choice))
+        columns = ["memory_limit_bytes", "deadline_s", *_SUMMARY, "problem"]
+        table = pd.DataFrame(rows, columns=columns)
+        return table.astype({"max_in_flight": "Int64", "num_chunks": "Int64"})
+
+    def assumptions(self, chosen: Candidate | None = None) -> tuple[str, ...]:
+        """What every choice rests on, and ``chosen`` besides, a sentence each."""
         power_w = self.reference.profile.blocking_power_w
         told = [
             f"A device is one GPU; whenever it does not work it draws {power_w:g} W until the "
@@ -278,6 +293,8 @@ class Search:
                 f"Asynchronous schedules ({', '.join(names)}) are left out: they train on older "
                 "weights, which changes what is learned."
             )
+        if chosen is None:
+            return tuple(told)
         if homes(chosen.schedule).sum(axis=1).max() > 1:
             told.append(
                 "The sum of gradients over the two devices of a stage takes no time and no energy."
@@ -296,14 +313,14 @@ class Search:
         fitting = [s.candidate for s in states if _fits(s.candidate, limit)]
         if not fitting:
             least = min(self.candidates, key=lambda one: one.peak_bytes)
-            raise UsageError(
+            raise OutOfReach(
                 f"memory_limit_bytes = {limit!r}: no schedule fits; the least that any needs is "
                 f"{least.peak_bytes:.9g} bytes on a device ({least.title})"
             )
         if all(s.dropped for s in states):
             first = min(fitting, key=lambda one: one.fastest_s)
             among = "" if limit is None else f" within memory_limit_bytes = {limit!r}"
-            raise UsageError(
+            raise OutOfReach(
                 f"deadline_s = {deadline_s!r} cannot be met{among}: the earliest possible is "
                 f"{first.fastest_s:.9g} s ({first.title})"
             )
@@ -336,62 +353,18 @@ class Search:
     def _bound_j(self, i: int, deadline_s: float) -> float:
         if (i, deadline_s) not in self._bounds:
             one = self.candidates[i]
-            self._bounds[i, deadline_s] = lower_bound_j(one.schedule, one.profile, deadline_s)
+            waits = {} if one.lag_s is None else {"lag_s": one.lag_s}
+            bound_j = lower_bound_j(one.schedule, one.profile, deadline_s, **waits)
+            self._bounds[i, deadline_s] = bound_j
         return self._bounds[i, deadline_s]
 
     def _plan(self, i: int, deadline_s: float) -> Plan:
         if (i, deadline_s) not in self._plans:
             one = self.candidates[i]
-            self._plans[i, deadline_s] = plan(one.schedule, one.profile, "optimal", deadline_s)
+            self._plans[i, deadline_s] = plan(
+                one.schedule, one.profile, "optimal", deadline_s, network=self.grid.network
+            )
         return self._plans[i, deadline_s]
-
-
-def quick_bound_j(one: Candidate, deadline_s: float) -> float:
-    """A lower bound on a candidate's energy that needs no solver.
-
-    Every device is looked at alone: its work must fit between the earliest moment its first
-    instruction can start and the latest its last can end, clocks mixed along the lower hull as in
-    the linear relaxation, of which this is a relaxation. The makespan T is one for all, so the
-    bound is the least over T of ``G P_b T + sum_d net_d(T)``: convex and piecewise linear, hence
-    least at a breakpoint. Time: that of two longest paths and one sort a device.
-    """
-    schedule, choices = one.schedule, one.choices
-    graph, fastest = schedule.graph, choices.fastest_s()
-    ends, tails = (longest(graph, fastest, one.lag_s) for longest in (longest_to, longest_from))
-    last = np.cumsum(schedule.lengths) - 1
-    first = last - np.array(schedule.lengths) + 1
-    lines: list[tuple[np.ndarray, np.ndarray]] = []
-    for a, b in zip(first.tolist(), last.tolist(), strict=True):
-        if a > b:
-            continue
-        time, net = _mixed(one, choices.of[a : b + 1])
-        around_s = (ends[a] - fastest[a]) + (tails[b] - fastest[b])
-        lines.append((time + around_s, net))
-    at = np.concatenate([[one.fastest_s, max(deadline_s, one.fastest_s)], *(t for t, _ in lines)])
-    at = np.unique(at[(at >= one.fastest_s) & (at <= max(deadline_s, one.fastest_s))])
-    waiting_w = one.profile.blocking_power_w * schedule.num_devices
-    total = waiting_w * at + sum(np.interp(at, time, net) for time, net in lines)
-    return float(total.min())
-
-
-def _mixed(one: Candidate, works: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Least net energy of a device's works against the time they take together: (time, net)."""
-    choices = one.choices
-    kinds, counts = np.unique(works, return_counts=True)
-    lengths, slopes, start_s, start_j = [], [], 0.0, 0.0
-    for work, count in zip(kinds.tolist(), counts.tolist(), strict=True):
-        hull = choices.hull[work]
-        time, net = choices.time_s[work, hull], choices.net_j[work, hull]
-        start_s, start_j = start_s + count * time[0], start_j + count * net[0]
-        lengths.append(count * np.diff(time))
-        slopes.append(np.diff(net) / np.diff(time))
-    length, slope = np.concatenate(lengths), np.concatenate(slopes)
-    order = np.argsort(slope, kind="stable")
-    length, saved = length[order], (length * slope)[order]
-    return (
-        start_s + np.concatenate([[0.0], np.cumsum(length)]),
-        start_j + np.concatenate([[0.0], np.cumsum(saved)]),
-    )
 
 
 def _fits(one: Candidate, limit: float | None) -> bool:
