@@ -255,6 +255,7 @@ class Timeline:
     def messages_frame(self) -> pd.DataFrame:
         """One row per message: source, device, stage, kind, microbatch, sent_s, arrived_s.
 
+        In order of ``sent_s``.
         ``source`` is the sending device; device, stage, kind and microbatch are the receiver's.
         """
         import pandas as pd
@@ -263,7 +264,7 @@ class Timeline:
         mine = np.flatnonzero(boundaries(schedule) >= 0)
         producer = schedule.graph.needs[mine]
         under_way = 0.0 if self.lag_s is None else self.lag_s[1][mine]
-        return pd.DataFrame(
+        table = pd.DataFrame(
             {
                 "source": schedule.device[producer],
                 "device": schedule.device[mine],
@@ -274,6 +275,7 @@ class Timeline:
                 "arrived_s": self.end_s[producer] + under_way,
             }
         )
+        return table.sort_values("sent_s", kind="stable", ignore_index=True)
 
     def frame(self) -> pd.DataFrame:
         """One row per instruction: device, stage, kind, microbatch, start_s, end_s, slack_s.

@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import UsageError
-from labkit.pipeline import Costs, build, simulate
+from labkit.pipeline import AllReduce, Costs, Network, build, simulate
+from labkit.pipeline.idle import CAUSES
+from tests.pipeline.strategies import cases, schedules
 
 NAMES = st.sampled_from(("gpipe", "1f1b", "envpipe"))
 
@@ -124,3 +126,288 @@ def test_costs_and_durations_must_fit_the_schedule():
         simulate(schedule, np.ones(5))
     with pytest.raises(UsageError, match="finite and >= 0"):
         simulate(schedule, -np.ones(12))
+
+
+def test_a_fused_backward_may_have_its_own_duration():
+    split, whole = build("zb-h1", 1, 1), build("1f1b", 1, 1)
+    work = Costs(forward_s=1.0, backward_s=2.0, weight_s=3.0, full_backward_s=4.5)
+    assert simulate(split, work).makespan_s == 1 + 2 + 3
+    assert simulate(whole, work).makespan_s == 1 + 4.5
+
+
+@pytest.mark.parametrize("name", ["optimizer_s", "activation_bytes", "parameter_bytes"])
+def test_every_cost_is_checked(name):
+    with pytest.raises(UsageError, match=f"{name} must be finite and >= 0"):
+        Costs(forward_s=1.0, backward_s=1.0, **{name: (1.0, -1.0)})
+
+
+# ---------------------------------------------------------------- invariants under any network
+
+
+@given(cases())
+def test_work_on_a_device_never_overlaps_and_never_shrinks(case):
+    schedule, work, network = case
+    line = simulate(schedule, work, network=network)
+    np.testing.assert_array_equal(line.duration_s, work.durations_s(schedule))
+    for start, end in zip(
+        schedule.by_device(line.start_s), schedule.by_device(line.end_s), strict=True
+    ):
+        assert (start[1:] >= end[:-1]).all()
+    assert line.makespan_s == line.frame().end_s.max()
+    assert line.compute_s == line.end_s.max()
+
+
+@given(cases(), st.data())
+def test_slack_is_exact_with_messages_and_steps_too(case, data):
+    schedule, work, network = case
+    line = simulate(schedule, work, network=network)
+    duration = line.duration_s
+    i = data.draw(st.integers(0, len(duration) - 1))
+
+    def late_s(more_s):
+        """An instruction's own stage costs more; the steps that follow stay as they are."""
+        longer = duration.copy()
+        longer[i] += more_s
+        ends = ends_of(schedule, longer, network, work)
+        return ends - line.makespan_s
+
+    assert late_s(line.slack_s[i]) == 0
+    assert late_s(line.slack_s[i] + 1) == 1
+
+
+def ends_of(schedule, duration, network, work):
+    """The makespan of given durations with the optimizer steps of ``work``."""
+    from labkit.pipeline.epilogue import homes, plan_steps, run_steps
+
+    line = simulate(schedule, duration, network=network)
+    reduce = network.all_reduce
+    steps = plan_steps(
+        schedule,
+        reduce_s=None if reduce is None else reduce.durations_s(schedule, homes(schedule).sum(1)),
+        optimizer_s=work.per_stage("optimizer_s", schedule),
+        sending_s=network.sending_s(schedule),
+        overlap=reduce is None or reduce.overlap,
+    )
+    return max(line.compute_s, *run_steps(steps, line.end_s).end_s, 0.0)
+
+
+@given(cases())
+def test_the_critical_path_is_the_makespan(case):
+    schedule, work, network = case
+    line = simulate(schedule, work, network=network)
+    table = line.frame().iloc[line.critical_path]
+    assert table.start_s.iloc[0] == 0
+    assert table.end_s.iloc[-1] == line.makespan_s
+    assert (table.slack_s == 0).all()
+    gap = table.start_s.to_numpy()[1:] - table.end_s.to_numpy()[:-1]
+    assert (gap >= 0).all()
+    share = line.critical_share
+    assert sum(share.values()) == pytest.approx(1)
+    assert share.get("communication", 0) * line.makespan_s == pytest.approx(gap.sum())
+    took = (table.end_s - table.start_s).groupby(table.kind).sum()
+    for kind, seconds in took[took > 0].items():
+        assert share[kind] * line.makespan_s == pytest.approx(seconds)
+
+
+def test_without_a_network_the_critical_path_has_no_gap():
+    line = simulate(build("1f1b", 4, 8), Costs.uniform(1.0, 1.0, 1.0))
+    assert line.critical_share == {"forward": 11 / 33, "backward": 22 / 33}
+
+
+# ---------------------------------------------------------------- idle time
+
+
+def sampled_idle(line):
+    """Each second of each device looked at in its middle, and the cause told from the tables."""
+    schedule = line.schedule
+    seconds = {cause: np.zeros(schedule.num_devices) for cause in (*CAUSES, "busy")}
+    sending, needs = line.network.sending_s(schedule), schedule.graph.needs
+    start, end = line.start_s.tolist(), line.end_s.tolist()
+    steps = line.frame().iloc[len(schedule) :]
+    steps = list(zip(steps.device, steps.kind, steps.start_s, steps.end_s, strict=True))
+    for device in range(schedule.num_devices):
+        mine = np.flatnonzero(schedule.device == device)
+        turns = [i for i in mine if schedule[i].kind in ("backward", "input")]
+        forwards = [i for i in mine if schedule[i].kind == "forward"]
+        for t in np.arange(0.5, line.makespan_s):
+            step = {kind for d, kind, a, b in steps if d == device and a < t < b}
+            later = int(np.searchsorted(line.start_s[mine], t))
+            if (later and end[mine[later - 1]] > t) or "optimizer" in step:
+                cause = "busy"
+            elif later == len(mine):
+                cause = "all-reduce" if step else "drain"
+            elif later == 0:
+                cause = "warm-up"
+            elif t < end[mine[later] - 1] + sending[mine[later] - 1]:
+                cause = "communication"  # it is still sending
+            elif t < end[needs[mine[later]]]:
+                cause = "steady" if turns[0] < mine[later] <= forwards[-1] else "dependency"
+            else:
+                cause = "communication"
+            assert cause == "busy" or later == len(mine) or start[mine[later]] > t
+            seconds[cause][device] += 1
+    return seconds
+
+
+@settings(max_examples=25)
+@given(cases())
+def test_idle_causes_are_what_a_second_by_second_look_finds(case):
+    schedule, work, network = case
+    line = simulate(schedule, work, network=network)
+    found = sampled_idle(line)
+    np.testing.assert_array_equal(line.busy_s, found["busy"])
+    for cause in CAUSES:
+        np.testing.assert_array_equal(line.idle_s[cause], found[cause], err_msg=cause)
+
+
+@given(schedules(), st.integers(0, 1000), st.floats(0.0, 0.5))
+def test_work_and_idle_time_make_up_the_makespan(schedule, seed, jitter):
+    rng = np.random.default_rng(seed)
+    durations = rng.uniform(0, 2, len(schedule))
+    network = Network(latency_s=0.3, overlap=seed % 2 == 0, all_reduce=AllReduce(time_s=0.7))
+    line = simulate(schedule, durations, network=network, jitter=jitter, rng=rng)
+    idle = np.stack([line.idle_s[cause] for cause in CAUSES])
+    assert (idle >= -1e-9).all()
+    np.testing.assert_allclose(idle.sum(axis=0) + line.busy_s, line.makespan_s, rtol=1e-12)
+    whole = schedule.num_devices * line.makespan_s
+    assert line.bubble_ratio == pytest.approx(idle.sum() / whole)
+    table = line.idle_frame()
+    parts = table.drop(columns=["device", "makespan_s"]).sum(axis=1)
+    np.testing.assert_allclose(parts, table.makespan_s)
+
+
+@given(stages=st.integers(1, 6), more=st.integers(0, 6), f=st.integers(1, 4), b=st.integers(1, 4))
+def test_uniform_1f1b_waits_in_three_places(stages, more, f, b):
+    """Stage s starts s forwards late, ends s backwards early, and turns round in between."""
+    line = simulate(build("1f1b", stages, stages + more), Costs.uniform(f, b))
+    s = np.arange(stages)
+    np.testing.assert_array_equal(line.idle_s["warm-up"], s * f)
+    np.testing.assert_array_equal(line.idle_s["drain"], s * b)
+    turning = line.idle_s["dependency"] + line.idle_s["steady"]
+    np.testing.assert_array_equal(turning, (stages - 1 - s) * (f + b))
+
+
+@given(stages=st.integers(2, 5), f=st.integers(1, 4), b=st.integers(1, 4))
+def test_an_even_pipeline_has_no_steady_bubble(stages, f, b):
+    line = simulate(build("pipedream", stages, 6 * stages), Costs.uniform(f, b))
+    assert line.steady_bubble_ratio == 0 < line.bubble_ratio
+
+
+@given(slow=st.integers(0, 3), times=st.integers(2, 5))
+def test_the_slowest_stage_sets_the_steady_bubble(slow, times):
+    """Over many microbatches every other device idles for what the slowest takes longer."""
+    work = [times if s == slow else 1 for s in range(4)]
+    expected = 1 - sum(work) / (4 * times)
+    found = []
+    for microbatches in (40, 400):
+        costs = Costs(forward_s=work, backward_s=work)
+        found.append(simulate(build("pipedream", 4, microbatches), costs).steady_bubble_ratio)
+    assert abs(found[1] - expected) < 0.02
+    assert abs(found[1] - expected) <= abs(found[0] - expected)
+
+
+def test_without_a_steady_phase_there_is_no_steady_bubble():
+    assert np.isnan(simulate(build("gpipe", 3, 4), Costs.uniform(1, 2)).steady_bubble_ratio)
+
+
+# ---------------------------------------------------------------- memory
+
+
+def swept_peaks(line, work):
+    """Allocate and free event by event in order of time, frees first."""
+    schedule, per_stage = line.schedule, work.per_stage
+    whole = per_stage("activation_bytes", schedule)
+    held = per_stage("weight_held_bytes", schedule)
+    events = []
+    for row in line.frame().itertuples():
+        a, w = (whole[row.stage], held[row.stage])
+        changes = {
+            "forward": (row.start_s, a),
+            "backward": (row.end_s, -a),
+            "input": (row.end_s, w - a),
+            "weight": (row.end_s, -w),
+        }
+        if row.kind in changes:
+            events.append((changes[row.kind][0], changes[row.kind][1], row.device))
+    now, peak = np.zeros(schedule.num_devices), np.zeros(schedule.num_devices)
+    for _, change, device in sorted(events):
+        now[device] += change
+        peak[device] = max(peak[device], now[device])
+    assert not now.any()
+    return peak
+
+
+@given(cases())
+def test_peak_memory_is_what_a_sweep_over_events_finds(case):
+    schedule, work, network = case
+    line = simulate(schedule, work, network=network)
+    np.testing.assert_array_equal(line.peak_activation_bytes, swept_peaks(line, work))
+    table = line.memory_frame()
+    assert table.groupby("device").activation_bytes.max().tolist() == list(
+        line.peak_activation_bytes
+    )
+    assert (table.groupby("device").time_s.diff().dropna() >= 0).all()
+    assert (table.groupby("device").activation_bytes.first() == 0).all()
+    assert (table.groupby("device").activation_bytes.last() == 0).all()
+
+
+@given(schedules())
+def test_without_sizes_memory_counts_activations(schedule):
+    line = simulate(schedule, np.ones(len(schedule)))
+    assert line.peak_activation_bytes == tuple(map(float, schedule.peak_in_flight))
+
+
+def test_memory_that_grows_with_the_input_half_is_held_while_it_runs():
+    """Gradients kept for the weight half may outweigh the activations that are freed."""
+    work = Costs(
+        forward_s=1.0, backward_s=1.0, weight_s=1.0, activation_bytes=2.0, weight_held_bytes=5.0
+    )
+    line = simulate(build("zb-h1", 1, 1), work)
+    assert line.peak_activation_bytes == (5.0,)
+    assert line.memory_frame().to_dict("list") == {
+        "device": [0, 0, 0, 0],
+        "time_s": [0.0, 0.0, 1.0, 3.0],
+        "activation_bytes": [0.0, 2.0, 5.0, 0.0],
+    }
+
+
+def test_weights_count_by_version_and_replica():
+    sizes = Costs(forward_s=1.0, backward_s=1.0, parameter_bytes=(1.0, 2.0, 3.0, 4.0))
+    stash = build("pipedream", 4, 8)
+    expected = tuple(float(v * b) for v, b in zip(stash.weight_versions, (1, 2, 3, 4), strict=True))
+    assert simulate(stash, sizes).parameter_bytes == expected
+    assert simulate(build("chimera", 4, 8), sizes).parameter_bytes == (5.0, 5.0, 5.0, 5.0)
+    with pytest.raises(UsageError, match="parameter_bytes"):
+        _ = simulate(stash, Costs.uniform(1.0, 1.0)).parameter_bytes
+
+
+# ---------------------------------------------------------------- jitter
+
+
+@given(schedules(("1f1b", "zb-v")), st.integers(0, 100))
+def test_seeds_reproduce_and_no_jitter_is_plain(schedule, seed):
+    work = Costs.uniform(1.0, 1.0, 1.0)
+
+    def run(jitter):
+        return simulate(schedule, work, jitter=jitter, rng=np.random.default_rng(seed)).end_s
+
+    np.testing.assert_array_equal(run(0.1), run(0.1))
+    np.testing.assert_array_equal(run(0.0), simulate(schedule, work).end_s)
+    assert (run(0.1) != run(0.0)).any()
+
+
+def test_jitter_keeps_the_mean_and_has_the_spread_asked_for():
+    schedule = build("1f1b", 4, 5000)
+    work = Costs.uniform(2.0, 2.0)
+    line = simulate(schedule, work, jitter=0.2, rng=np.random.default_rng(0))
+    factor = line.duration_s / 2.0
+    assert factor.mean() == pytest.approx(1, abs=0.005)
+    assert np.log(factor).std() == pytest.approx(0.2, abs=0.005)
+
+
+def test_jitter_is_checked():
+    schedule = build("1f1b", 2, 2)
+    with pytest.raises(UsageError, match="needs rng"):
+        simulate(schedule, Costs.uniform(1.0, 2.0), jitter=0.1)
+    with pytest.raises(UsageError, match="jitter must be finite and >= 0, found -0"):
+        simulate(schedule, Costs.uniform(1.0, 2.0), jitter=-0.1)

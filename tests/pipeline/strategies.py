@@ -1,0 +1,70 @@
+"""Schedules of every kind with random durations, for property tests."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from labkit.pipeline import AllReduce, Costs, Network, build
+
+SIZES = {  # names with what their sizes must be multiples of: devices, microbatches
+    "gpipe": (1, 1),
+    "1f1b": (1, 1),
+    "envpipe": (1, 1),
+    "pipedream": (1, 1),
+    "zb-h1": (1, 1),
+    "zb-v": (1, 1),
+    "interleaved-1f1b": (2, 4),
+    "chimera": (2, 4),
+    "dualpipe": (2, 4),
+}
+
+
+@st.composite
+def schedules(draw, names=tuple(SIZES)):
+    name = draw(st.sampled_from(names))
+    stages_of, microbatches_of = SIZES[name]
+    stages = stages_of * draw(st.integers(1, 4 // stages_of))
+    microbatches = microbatches_of * draw(st.integers(1, 8 // microbatches_of))
+    return build(name, stages, max(microbatches, 2 * stages if stages_of > 1 else 1))
+
+
+@st.composite
+def costs(draw, schedule, *, optimizer=True):
+    """Whole seconds and bytes a stage, so that sums and comparisons are exact."""
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+
+    def each(low, high):
+        return rng.integers(low, high, schedule.num_stages).astype(float)
+
+    activation = each(2, 9)
+    return Costs(
+        forward_s=each(1, 6),
+        backward_s=each(1, 6),
+        weight_s=each(1, 6),
+        full_backward_s=each(1, 9),
+        optimizer_s=each(0, 4) if optimizer else 0.0,
+        activation_bytes=activation,
+        weight_held_bytes=activation - each(0, 2),
+        parameter_bytes=each(1, 9),
+    )
+
+
+@st.composite
+def networks(draw, schedule):
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+    reduce = AllReduce(
+        time_s=rng.integers(0, 8, schedule.num_stages).astype(float), overlap=draw(st.booleans())
+    )
+    return Network(
+        latency_s=rng.integers(0, 4, schedule.num_stages - 1).astype(float),
+        message_bytes=rng.integers(0, 4, schedule.num_stages - 1).astype(float),
+        bandwidth_bytes_per_s=1.0,
+        overlap=draw(st.booleans()),
+        all_reduce=draw(st.sampled_from([None, reduce])),
+    )
+
+
+@st.composite
+def cases(draw, names=tuple(SIZES)):
+    """A schedule, costs and a network for it."""
+    schedule = draw(schedules(names))
+    return schedule, draw(costs(schedule)), draw(networks(schedule))
