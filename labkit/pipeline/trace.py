@@ -77,8 +77,7 @@ def trace_events(
     timed = [*_slices(table), *_arrows(table), *_memory_counters(table, memory)]
     if waiting_power_w is not None and "power_w" in table.columns:
         timed += _power_counters(table, waiting_power_w)
-    # An enclosing slice stands before what it holds; arrows come after the slices they tie.
-    timed.sort(key=lambda event: (event["ts"], "XsfC".index(event["ph"]), -event.get("dur", 0)))
+    timed.sort(key=lambda event: (event["ts"], "XsfC".index(event["ph"])))  # arrows after slices
     return [*_names(table), *timed]
 
 

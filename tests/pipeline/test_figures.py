@@ -1,9 +1,13 @@
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from labkit import pipeline
 from labkit.errors import UsageError
+from labkit.figures import PALETTE
+from labkit.pipeline.figures import _fills
 
 
 @pytest.fixture(scope="module")
@@ -12,8 +16,12 @@ def made(make_profile):
     return pipeline.plan(pipeline.build("1f1b", 4, 6), profile, "optimal")
 
 
+KINDS = ("forward", "backward", "input", "weight", "all-reduce", "optimizer")
+UNIT = pipeline.Costs.uniform(1.0, 1.0, 1.0)
+
+
 def bars(figure):
-    return [trace for trace in figure.data if trace.name in ("forward", "backward")]
+    return [trace for trace in figure.data if trace.name in KINDS and len(trace.x) > 0]
 
 
 @pytest.mark.parametrize("colour", ["kind", "clock", "slack"])
@@ -25,6 +33,102 @@ def test_a_timeline_draws_every_instruction_where_it_runs(made, colour):
         np.testing.assert_allclose(trace.x, part.end_s - part.start_s, rtol=1e-5)
         assert list(trace.y) == part.stage.tolist()
         assert [str(text) for text in trace.text] == part.microbatch.astype(str).tolist()
+
+
+@pytest.mark.parametrize("name", ["zb-v", "interleaved-1f1b", "chimera", "dualpipe"])
+def test_every_kind_of_row_is_drawn_once_and_told_apart(name):
+    reduce = pipeline.AllReduce(time_s=2.0)
+    work = pipeline.Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0, optimizer_s=1.0)
+    schedule = pipeline.build(name, 4, 8)
+    line = pipeline.simulate(schedule, work, network=pipeline.Network(all_reduce=reduce))
+    table = line.frame()
+    figure = pipeline.figure_timeline(table)
+    assert {trace.name for trace in bars(figure)} == set(table.kind)
+    for trace in bars(figure):
+        part = table[table.kind == trace.name]
+        drawn = sorted(zip(trace.y, trace.base, trace.x, strict=True))
+        times = zip(part.device, part.start_s, part.end_s - part.start_s, strict=True)
+        np.testing.assert_allclose(drawn, sorted(times), rtol=1e-5)
+        if trace.name in ("forward", "backward", "input"):  # two chunks, or two directions
+            assert len(set(trace.marker.color)) == 2
+            assert trace.marker.color[0] == PALETTE[trace.name]  # what the legend shows
+
+
+def test_an_all_reduce_beside_work_leaves_the_work_to_be_seen():
+    network = pipeline.Network(all_reduce=pipeline.AllReduce(time_s=2.0))
+    schedule = pipeline.build("interleaved-1f1b", 4, 8, num_chunks=2)
+    table = pipeline.simulate(schedule, UNIT, network=network).frame()
+    (reduces,) = [t for t in bars(pipeline.figure_timeline(table)) if t.name == "all-reduce"]
+    done = table[table.microbatch >= 0].groupby("device").end_s.max()
+    beside = np.array(reduces.base) < done.loc[list(reduces.y)].to_numpy()
+    assert 0 < beside.sum() < len(beside)
+    assert set(np.array(reduces.width)[beside]) < set(reduces.width)
+    lowest = np.array(reduces.offset) + np.array(reduces.width)
+    np.testing.assert_allclose(lowest, 0.45)
+
+
+def test_colours_are_text_since_plotly_takes_a_bars_number_for_a_colour(made):
+    figure = pipeline.figure_timeline(made.frame(), colour="clock")
+    table = made.frame()
+    for trace in bars(figure):
+        part = table[table.kind == trace.name]
+        fills = [trace.marker.color] * len(part)
+        if not isinstance(trace.marker.color, str):
+            fills = list(trace.marker.color)
+        assert all(re.fullmatch("#[0-9A-F]{6}", fill) for fill in fills)
+        pairs = set(zip(part.clock_mhz, fills, strict=True))
+        assert len(pairs) == part.clock_mhz.nunique()
+    ends = dict(zip(table.clock_mhz, _fills(table, "clock", None, np.zeros(1)), strict=True))
+    assert (ends[table.clock_mhz.min()], ends[table.clock_mhz.max()]) == ("#00224E", "#FEE838")
+
+
+@pytest.mark.parametrize("colour", ["kind", "slack"])
+@pytest.mark.parametrize("name", ["1f1b", "zb-v", "interleaved-1f1b"])
+def test_large_timelines_are_few_traces_and_small(name, colour):
+    line = pipeline.simulate(pipeline.build(name, 16, 64), UNIT)
+    figure = pipeline.figure_timeline(line.frame(), colour=colour)
+    assert len(figure.data) <= 6
+    assert len(figure.layout.shapes) == 0
+    assert len(figure.to_json()) < 500_000
+
+
+def test_messages_are_lines_from_sender_to_receiver():
+    network = pipeline.Network(latency_s=0.5)
+    line = pipeline.simulate(pipeline.build("1f1b", 3, 4), UNIT, network=network)
+    messages = line.messages_frame()
+    figure = pipeline.figure_timeline(line.frame(), messages=messages)
+    (lines,) = [trace for trace in figure.data if trace.name == "message"]
+    x, y = (np.array(values, dtype=float).reshape(-1, 3) for values in (lines.x, lines.y))
+    np.testing.assert_allclose(x[:, :2], messages[["sent_s", "arrived_s"]])
+    np.testing.assert_array_equal(np.round(y[:, :2]), messages[["source", "device"]])
+
+
+def test_memory_is_drawn_to_scale_with_its_peaks():
+    work = pipeline.Costs(forward_s=1.0, backward_s=2.0, activation_bytes=(3e9, 2e9, 1e9))
+    line = pipeline.simulate(pipeline.build("1f1b", 3, 6), work)
+    figure = pipeline.figure_memory(line.memory_frame(), unit="bytes")
+    assert [note.text for note in figure.layout.annotations] == ["9 GB", "4 GB", "1 GB"]
+    (held,) = figure.data
+    heights = [h for h in held.y if h is not None]
+    assert min(heights) == pytest.approx(-0.45)  # device 0's peak fills its row
+    times = [t for t in held.x if t is not None]
+    assert (min(times), max(times)) == (0, line.memory_frame().time_s.max())
+    assert max(h for h in held.customdata if h is not None) == 9e9
+    with_counts = pipeline.figure_memory(pipeline.simulate(line.schedule, UNIT).memory_frame())
+    assert [note.text for note in with_counts.layout.annotations] == ["3", "2", "1"]
+
+
+def test_idle_bars_add_up_to_the_makespan():
+    lines = {
+        name: pipeline.simulate(pipeline.build(name, 4, 8), UNIT) for name in ("gpipe", "zb-h1")
+    }
+    one = pipeline.figure_idle(lines["gpipe"].idle_frame())
+    assert list(one.data[0].y) == [f"device {d}" for d in range(4)]
+    np.testing.assert_allclose(sum(np.array(t.x) for t in one.data), 33)
+    both = pd.concat([line.idle_frame().assign(schedule=name) for name, line in lines.items()])
+    figure = pipeline.figure_idle(both, by="schedule")
+    assert list(figure.data[0].y) == ["gpipe", "zb-h1"]
+    np.testing.assert_allclose(sum(np.array(t.x) for t in figure.data), [33, 27])
 
 
 def test_hover_tells_the_clock_of_a_plan(made):
