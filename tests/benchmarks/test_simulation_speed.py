@@ -1,0 +1,78 @@
+"""Building and simulating schedules, beside torch building the same order, as CPU seconds.
+
+``make bench`` runs it; nothing here asserts a time. Torch only builds: its schedules come without
+durations, so what is compared is all of our work against a part of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labkit.pipeline import AllReduce, Costs, Network, build, simulate
+
+WORK = Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0, optimizer_s=1.0)
+NETWORK = Network(latency_s=0.1, overlap=False, all_reduce=AllReduce(time_s=5.0))
+
+
+def cpu_s(work: Callable[[], Any], least_s: float = 0.3) -> float:
+    """Median CPU seconds of a call."""
+    took: list[float] = []
+    while sum(took) < least_s or len(took) < 3:
+        start = time.process_time()
+        work()
+        took.append(time.process_time() - start)
+    return float(np.median(took))
+
+
+def run(name: str, stages: int, microbatches: int, network: Network | None = None) -> float:
+    """From the name to the makespan, nothing kept from an earlier run."""
+    return simulate(build(name, stages, microbatches), WORK, network=network).makespan_s
+
+
+@pytest.mark.parametrize("network", [None, NETWORK], ids=["plain", "network"])
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
+def test_64_stages_and_1024_microbatches(benchmark: Any, name: str, network: Any) -> None:
+    took_s = cpu_s(lambda: run(name, 64, 1024, network))
+    benchmark.pedantic(run, args=(name, 64, 1024, network), rounds=3)
+    benchmark.extra_info["cpu_s"] = round(took_s, 3)
+    print(f"\n{name}, 64 x 1024 built and simulated: {took_s:.2f} CPU s")
+
+
+def test_every_result_of_64_stages_and_1024_microbatches(benchmark: Any) -> None:
+    """Slack, idle time by cause, memory over time, critical path and table, built once."""
+    schedule = build("1f1b", 64, 1024)
+
+    def results() -> None:
+        line = simulate(schedule, WORK, network=NETWORK)
+        _ = line.frame(), line.idle_frame(), line.memory_frame(), line.critical_share
+
+    took_s = cpu_s(results)
+    benchmark.pedantic(results, rounds=3)
+    benchmark.extra_info["cpu_s"] = round(took_s, 3)
+    print(f"\n1f1b, 64 x 1024, everything told: {took_s:.2f} CPU s")
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(8, 64), (16, 256)])
+def test_interleaved_beside_torch(benchmark: Any, stages: int, microbatches: int) -> None:
+    visualizer = pytest.importorskip("torch.distributed.pipelining._schedule_visualizer")
+    rows = visualizer.get_schedule_ops("Interleaved1F1B", stages, microbatches)
+    schedule = build("interleaved-1f1b", stages, microbatches)
+    assert len(schedule) == sum(action is not None for row in rows for action in row)
+
+    peer_s = cpu_s(lambda: visualizer.get_schedule_ops("Interleaved1F1B", stages, microbatches))
+    ours_s = cpu_s(lambda: run("interleaved-1f1b", stages, microbatches))
+    benchmark.pedantic(run, args=("interleaved-1f1b", stages, microbatches), rounds=3)
+    benchmark.extra_info |= {
+        "ours_cpu_s": round(ours_s, 4),
+        "peer_cpu_s": round(peer_s, 4),
+        "times_faster": round(peer_s / ours_s, 1),
+    }
+    print(
+        f"\ninterleaved, {stages} x {microbatches}: ours builds and simulates in {ours_s:.4f} CPU "
+        f"s, torch builds in {peer_s:.3f}: {peer_s / ours_s:,.0f} times faster"
+    )
