@@ -63,7 +63,7 @@ def of_choice(choice: JointChoice, source: Profile) -> Report:
             "left_out": choice.left_out,
             "assumptions": list(choice.assumptions),
         },
-        draw=lambda: plan_figures(best, choice.reference, None),
+        draw=lambda: plan_figures(best, choice.reference, beside="1F1B"),
     )
 
 

@@ -180,7 +180,10 @@ def _write_page(path: Path, report: Report) -> None:
         title=report.title,
         lead=report.lead,
         banner=report.banner,
-        numbers=[(value, f"{name} {remark}".strip()) for name, value, remark in report.facts],
+        numbers=[
+            (value, " · ".join(filter(None, (name, remark))))
+            for name, value, remark in report.facts
+        ],
         sections=sections,
     )
 

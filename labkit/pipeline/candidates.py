@@ -165,6 +165,12 @@ class Grid:
         check_sizes(num_microbatches=self.num_microbatches, num_caps=self.num_caps)
         for one in self.num_chunks:
             check_sizes(num_chunks=one)
+        for held in ("activation_bytes", "parameter_bytes"):
+            self.memory.of_stages(held, self.profile.num_stages)
+        if not 0 < self.weight_fraction < 1:
+            raise UsageError(
+                f"weight_fraction must lie between 0 and 1, found {self.weight_fraction!r}"
+            )
         for name in self.schedules or ():
             if name not in FAMILIES:
                 raise not_among("schedule", name, FAMILIES)
@@ -185,12 +191,14 @@ class Grid:
         for name in self._names():
             for settings in self._settings(name):
                 try:
-                    for one in self._under_caps(name, settings):
-                        made.setdefault(_key(one.schedule), one)
+                    first = self._uncapped(name, settings)
                 except UsageError as error:
                     if self.schedules is not None:
                         raise
                     left_out[name] = str(error)
+                    continue
+                for one in (first, *self._capped(first)):
+                    made.setdefault(_key(one.schedule), one)
         return list(made.values()), left_out
 
     def _names(self) -> list[str]:
@@ -215,19 +223,27 @@ class Grid:
             found += [dict(one, durations_s=EVEN) for one in found]
         return found
 
-    def _under_caps(self, name: str, settings: Mapping[str, Any]) -> Iterator[Candidate]:
-        """The schedule without a cap, then under every cap that it can keep."""
-        size = (name, self.profile.num_stages, self.num_microbatches)
-        whole = resolved(self.profile, name, self.num_microbatches, settings, self.weight_fraction)
-        plain = build(*size, **whole)
-        profile = self.profile.for_schedule(plain, self.weight_fraction)
-        yield self._candidate(profile, settings, None, plain)
-        for cap in ladder(self.memory, plain, self.num_caps):
+    def _uncapped(self, name: str, settings: Mapping[str, Any]) -> Candidate:
+        plain, profile = fitted(
+            self.profile,
+            name,
+            self.num_microbatches,
+            weight_fraction=self.weight_fraction,
+            **settings,
+        )
+        return self._candidate(profile, settings, None, plain)
+
+    def _capped(self, first: Candidate) -> Iterator[Candidate]:
+        """The same schedule under every cap that it can keep."""
+        count = self.num_microbatches
+        size = (first.name, self.profile.num_stages, count)
+        whole = resolved(self.profile, first.name, count, first.settings, self.weight_fraction)
+        for cap in ladder(self.memory, first.schedule, self.num_caps):
             try:
                 capped = build(*size, max_in_flight=cap, **whole)
             except UsageError:  # less than this schedule can run in
                 continue
-            yield self._candidate(profile, settings, cap, capped)
+            yield self._candidate(first.profile, first.settings, cap, capped)
 
     def _candidate(
         self, profile: EnergyProfile, settings: Mapping[str, Any], cap: Cap, schedule: Schedule

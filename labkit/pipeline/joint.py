@@ -200,6 +200,8 @@ class Search:
             profile=profile, num_microbatches=num_microbatches, memory=memory, **described
         )
         self.candidates, self.left_out = self.grid.candidates()
+        if not self.candidates:
+            raise UsageError("no schedule can be chosen: " + "; ".join(self.left_out.values()))
         plain = build_for(profile, "1f1b", num_microbatches)
         self.reference = plan(plain, profile, "max-clock", network=self.grid.network)
         self._bounds: dict[tuple[int, float], float] = {}

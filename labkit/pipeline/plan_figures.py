@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -69,15 +69,22 @@ def figure_tradeoff(table: pd.DataFrame, *, unit: str = "bytes", title: str = ""
     table = table.assign(place=place if by_memory else table["deadline_s"])
     by = "deadline_s" if by_memory else "memory_limit_bytes"
     fig = go.Figure()
-    for value, colour in zip(sorted(table[by].unique()), CYCLE * len(table), strict=False):
+    values = sorted(table[by].unique())
+    named: set[tuple[Any, ...]] = set()
+    for i, (value, colour) in enumerate(zip(values, CYCLE * len(table), strict=False)):
         part = table[table[by] == value]
+        width = 2 + 3 * (len(values) - 1 - i)  # so that lines that coincide are all seen
         name = f"by {significant(float(value), 4)} s" if by_memory else "least energy"
-        taken = part["schedule"].fillna("")
+        taken = []
+        for mark in part[["place", "energy_j", "schedule"]].itertuples(index=False):
+            taken.append("" if mark in named or not isinstance(mark[2], str) else mark[2])
+            named.add(mark)
         fig.add_scatter(
             x=part["place"], y=part["energy_j"], mode="lines+markers+text", name=name, text=taken,
-            textposition="top center", textfont={"size": 12, "color": colour}, line_shape="hv",
-            line={"color": colour, "width": 2}, marker_size=9,
-            hovertemplate="%{text}<br>%{x:.4g}, %{y:.5g} J<extra></extra>",
+            textposition="top right", textfont={"size": 12, "color": colour}, line_shape="hv",
+            line={"color": colour, "width": width}, marker_size=width + 7,
+            customdata=part["schedule"],
+            hovertemplate="%{customdata}<br>%{x:.4g}, %{y:.5g} J<extra></extra>",
         )  # fmt: skip
     fig.update_traces(line_shape="hv" if by_memory else "linear")
     if by_memory:
