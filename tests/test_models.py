@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +213,14 @@ def test_keys_that_neither_divide_nor_are_copied_evenly_are_refused() -> None:
     model = Model(num_layers=1, hidden=96, heads=12, kv_heads=4, vocab=10)
     with pytest.raises(UsageError, match=r"kv_heads \(4\) must divide by tp \(6\), or tp by it"):
         model.tensors(tp=6)
+
+
+def test_a_description_survives_json() -> None:
+    """As it does on its way to the processes that measure."""
+    model = Model.preset("deepseek-v3")
+    again = Model(**json.loads(json.dumps(asdict(model))))
+    assert again == model
+    assert again.num_params == model.num_params
 
 
 def test_resizing_derives_again_what_followed_from_defaults() -> None:

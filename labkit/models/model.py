@@ -87,6 +87,7 @@ class Model:
     source: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "layout", tuple(self.layout))  # JSON knows lists only
         if self.layout and not self.hidden:
             return
         self._derive()
