@@ -2,40 +2,106 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
+
 import numpy as np
 
 from labkit.pipeline.clocks import Choice
-from labkit.pipeline.graph import longest_to
+from labkit.pipeline.graph import Lag
 from labkit.pipeline.profile import EnergyProfile
-from labkit.pipeline.relaxation import options, relax
-from labkit.pipeline.rounding import realise
+from labkit.pipeline.relaxation import Model, options
+from labkit.pipeline.rounding import Sweeper, realise
 from labkit.pipeline.schedule import Schedule
 
 
-def choose_optimal(schedule: Schedule, profile: EnergyProfile, deadline_s: float | None) -> Choice:
+class OptimalPlanner:
+    """Plans of one schedule and profile for any number of deadlines, from one linear program.
+
+    Args:
+        lag_s: communication after each dependency, see :func:`labkit.pipeline.graph.longest_to`.
+
+    Raises:
+        UsageError: schedule and profile have different stages.
+    """
+
+    def __init__(
+        self, schedule: Schedule, profile: EnergyProfile, lag_s: Lag | None = None
+    ) -> None:
+        self._graph, self._lag_s = schedule.graph, lag_s
+        self._choices = options(schedule, profile)
+        self._model = Model(schedule, profile, self._choices, lag_s)
+        self._waiting_w = profile.blocking_power_w * schedule.num_devices
+
+    @cached_property
+    def range_s(self) -> tuple[float, float]:
+        """The shortest deadline that can be met, and the one beyond which nothing is saved."""
+        first_s = self._model.floor_s
+        return first_s, max(first_s, self._model.solve(self._model.horizon_s).makespan_s)
+
+    def bound_j(self, deadline_s: float) -> float:
+        """Energy that no plan ending by the deadline can undercut.
+
+        Raises:
+            UsageError: not even the fastest clocks meet the deadline.
+        """
+        return self._model.solve(deadline_s).bound_j
+
+    def choose(self, deadlines_s: Sequence[float]) -> list[Choice]:
+        """A plan for each deadline, in the order given.
+
+        Raises:
+            UsageError: not even the fastest clocks meet one of the deadlines.
+        """
+        order = np.argsort([-deadline_s for deadline_s in deadlines_s], kind="stable").tolist()
+        solved = {i: self._model.solve(float(deadlines_s[i])) for i in order}
+        relaxed = [solved[i] for i in range(len(deadlines_s))]
+        sweeper = Sweeper(self._graph, self._choices, self._lag_s)
+        chosen = realise(sweeper, relaxed, deadlines_s, self._waiting_w)
+        rows = self._choices.row[self._choices.of, chosen]
+        return [Choice(row, one.bound_j) for row, one in zip(rows, relaxed, strict=True)]
+
+
+def choose_optimal(
+    schedule: Schedule,
+    profile: EnergyProfile,
+    deadline_s: float | None,
+    *,
+    lag_s: Lag | None = None,
+) -> Choice:
     """Near the least energy by the deadline; the bound certifies how near."""
     assert deadline_s is not None
-    choices = options(schedule, profile)
-    relaxed = relax(schedule, profile, deadline_s, choices)
-    waiting_w = profile.blocking_power_w * schedule.num_devices
-    chosen = realise(schedule.graph, choices, relaxed, deadline_s, waiting_w)
-    return Choice(choices.row[choices.of, chosen], relaxed.bound_j)
+    return optimal_frontier(schedule, profile, [deadline_s], lag_s=lag_s)[0]
 
 
-def lower_bound_j(schedule: Schedule, profile: EnergyProfile, deadline_s: float) -> float:
+def optimal_frontier(
+    schedule: Schedule,
+    profile: EnergyProfile,
+    deadlines_s: Sequence[float],
+    *,
+    lag_s: Lag | None = None,
+) -> list[Choice]:
+    """:func:`choose_optimal` for many deadlines at once, which is far less work than one by one.
+
+    Raises:
+        UsageError: not even the fastest clocks meet one of the deadlines, or stages differ.
+    """
+    return OptimalPlanner(schedule, profile, lag_s).choose(deadlines_s)
+
+
+def lower_bound_j(
+    schedule: Schedule, profile: EnergyProfile, deadline_s: float, *, lag_s: Lag | None = None
+) -> float:
     """Energy that no plan ending by ``deadline_s`` can undercut (see ``relaxation``).
 
     Raises:
         UsageError: not even the fastest clocks meet the deadline, or stages differ.
     """
-    return relax(schedule, profile, deadline_s, options(schedule, profile)).bound_j
+    return OptimalPlanner(schedule, profile, lag_s).bound_j(deadline_s)
 
 
-def deadline_range_s(schedule: Schedule, profile: EnergyProfile) -> tuple[float, float]:
+def deadline_range_s(
+    schedule: Schedule, profile: EnergyProfile, *, lag_s: Lag | None = None
+) -> tuple[float, float]:
     """The shortest deadline that can be met, and the one beyond which nothing is saved."""
-    choices = options(schedule, profile)
-    offered = choices.time_s[choices.of]
-    slowest = np.where(np.isfinite(offered), offered, 0.0).max(axis=1)
-    first_s = float(longest_to(schedule.graph, choices.fastest_s()).max())
-    horizon_s = float(longest_to(schedule.graph, slowest).max())
-    return first_s, max(first_s, relax(schedule, profile, horizon_s, choices).makespan_s)
+    return OptimalPlanner(schedule, profile, lag_s).range_s

@@ -4,22 +4,26 @@ Every instruction may mix its clocks: its duration moves along the lower convex 
 (time, net energy) points, net meaning above waiting. Each real choice is one of those mixtures,
 so the optimum bounds every plan from below:
 
-    min  sum_i net_i(d_i) + G P_b T   s.t.  s_j >= s_i + d_i on every dependency,  s_i + d_i <= T
+    min  sum_i net_i(d_i) + G P_b T   s.t.  s_j >= s_i + d_i + lag on every dependency,
+                                            s_i + d_i <= T
 
 with G GPUs, blocking power P_b and T at most the deadline. The hull enters as one bounded
-variable per segment; being convex, its segments fill in order without being told to.
+variable per segment; being convex, its segments fill in order without being told to. Only T's
+bound differs between deadlines, so one model serves a whole frontier, each solution starting the
+next.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from labkit.errors import UsageError
+from labkit.errors import LabkitError, UsageError
 from labkit.pipeline.clocks import DEADLINE_TOLERANCE, check_stages
-from labkit.pipeline.graph import Graph, longest_to
+from labkit.pipeline.graph import Graph, Lag, longest_to
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import KINDS, Schedule
 
@@ -49,6 +53,10 @@ class Options:
         """Shortest duration of each instruction."""
         return self.time_s[self.of, 0]
 
+    def slowest_s(self) -> np.ndarray:
+        """Longest duration of each instruction that a planner may choose."""
+        return np.where(np.isfinite(self.time_s), self.time_s, 0.0).max(axis=1)[self.of]
+
 
 def options(schedule: Schedule, profile: EnergyProfile) -> Options:
     """The clocks worth choosing for every instruction of ``schedule``.
@@ -73,62 +81,131 @@ def options(schedule: Schedule, profile: EnergyProfile) -> Options:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Relaxation:
-    """Solution of the linear program.
+    """Solution of the linear program for one deadline.
 
     Attributes:
         bound_j: no plan that ends by the deadline needs less energy.
         makespan_s: when the relaxed plan ends.
-        start_s, duration_s: of each instruction in the relaxed plan.
+        duration_s: of each instruction in the relaxed plan.
+        price_w: what a second more of each instruction's time costs the others, joules a second.
     """
 
     bound_j: float
     makespan_s: float
-    start_s: np.ndarray
     duration_s: np.ndarray
+    price_w: np.ndarray
 
 
-def relax(
-    schedule: Schedule, profile: EnergyProfile, deadline_s: float, choices: Options
-) -> Relaxation:
-    """Solve the relaxation for one deadline with HiGHS.
+class Model:
+    """The linear program of one schedule and profile, solved for one deadline after another.
 
-    ``bound_j`` is evaluated from the dual multipliers over the variables' box, so it is a lower
-    bound whatever the solver's tolerance.
-
-    Raises:
-        UsageError: not even the fastest clocks meet the deadline.
+    Deadlines from the slowest down solve fastest: each solution is near the next. Time and energy
+    are scaled to those of an average instruction, so that the solver's absolute tolerances mean
+    the same for microseconds and minutes.
     """
-    from scipy.optimize import linprog
 
-    graph, n = schedule.graph, len(schedule.graph)
-    fastest = choices.fastest_s()
-    floor_s = float(longest_to(graph, fastest).max())
-    if not np.isfinite(deadline_s) or deadline_s < floor_s * (1 - DEADLINE_TOLERANCE):
-        raise UsageError(
-            f"deadline_s = {deadline_s!r} cannot be met: the fastest clocks need {floor_s:.9g} s"
+    def __init__(
+        self,
+        schedule: Schedule,
+        profile: EnergyProfile,
+        choices: Options,
+        lag_s: Lag | None = None,
+    ) -> None:
+        graph, n = schedule.graph, len(schedule.graph)
+        self.fastest_s = choices.fastest_s()
+        self.floor_s = float(longest_to(graph, self.fastest_s, lag_s).max())
+        self.horizon_s = float(longest_to(graph, choices.slowest_s(), lag_s).max())
+        self._owner, length_s, slope_w = _segments(choices)
+        self._base_j = float(choices.net_j[choices.of, 0].sum())
+        self._second = float(self.fastest_s.mean())  # one unit of time
+        watt = float(np.abs(slope_w).mean()) if len(slope_w) else 1.0
+        self._joule = watt * self._second  # one unit of energy
+        source, target, edge_lag = _edges(graph, lag_s)
+        self._source = source
+        self._matrix = _precedence(n, source, target, self._owner)
+        self._right = (self.fastest_s[source] + edge_lag) / self._second
+        price_w = profile.blocking_power_w * schedule.num_devices
+        self._cost = np.concatenate([np.zeros(n), [price_w], slope_w]) / watt
+        self._lower = np.concatenate([_first_start(graph, lag_s), [0.0], 0 * length_s])
+        self._lower /= self._second
+        self._length = length_s / self._second
+        self._solver = self._highs()
+
+    def _highs(self) -> Any:
+        import highspy
+
+        problem = highspy.HighsLp()
+        rows, columns = self._matrix.shape
+        problem.num_col_, problem.num_row_ = columns, rows
+        problem.col_cost_, problem.col_lower_ = self._cost, self._lower
+        problem.col_upper_ = self._upper(self.horizon_s)
+        problem.row_lower_, problem.row_upper_ = self._right, np.full(rows, np.inf)
+        problem.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        problem.a_matrix_.start_ = self._matrix.indptr
+        problem.a_matrix_.index_ = self._matrix.indices
+        problem.a_matrix_.value_ = self._matrix.data
+        solver = highspy.Highs()
+        for option, value in (
+            ("output_flag", False),
+            ("threads", 1),
+            ("solver", "simplex"),
+            ("presolve", "off"),  # it would discard the last solution
+        ):
+            solver.setOptionValue(option, value)
+        solver.passModel(problem)
+        return solver
+
+    def _upper(self, deadline_s: float) -> np.ndarray:
+        """Upper bounds of all columns: no start and no end lies after the deadline."""
+        starts = np.full(len(self.fastest_s) + 1, deadline_s / self._second)
+        return np.concatenate([starts, self._length])
+
+    def solve(self, deadline_s: float) -> Relaxation:
+        """Solve for one deadline.
+
+        ``bound_j`` is evaluated from the dual multipliers over the variables' box, so it is a
+        lower bound whatever the solver's tolerance.
+
+        Raises:
+            UsageError: not even the fastest clocks meet the deadline.
+        """
+        if not np.isfinite(deadline_s) or deadline_s < self.floor_s * (1 - DEADLINE_TOLERANCE):
+            raise UsageError(
+                f"deadline_s = {deadline_s!r} cannot be met: "
+                f"the fastest clocks need {self.floor_s:.9g} s"
+            )
+        deadline_s = min(max(deadline_s, self.floor_s), self.horizon_s)
+        n = len(self.fastest_s)
+        values, multipliers = self._run(deadline_s)
+        multipliers = np.maximum(multipliers, 0.0)
+        reduced = self._cost - self._matrix.T @ multipliers
+        upper = self._upper(deadline_s)
+        dual = float(multipliers @ self._right)
+        dual += float(np.minimum(reduced * self._lower, reduced * upper).sum())
+        longer = np.bincount(self._owner, weights=values[n + 1 :], minlength=n)
+        price = np.bincount(self._source, weights=multipliers, minlength=n)
+        return Relaxation(
+            bound_j=self._base_j + dual * self._joule,
+            makespan_s=float(min(values[n] * self._second, deadline_s)),
+            duration_s=self.fastest_s + longer * self._second,
+            price_w=price * (self._joule / self._second),
         )
-    deadline_s = max(deadline_s, floor_s)
-    owner, length, slope = _segments(choices)
-    price = profile.blocking_power_w * schedule.num_devices
-    cost = np.concatenate([np.zeros(n), [price], slope])
-    upper = np.concatenate([np.full(n + 1, deadline_s), length])
-    matrix, right = _precedence(graph, fastest, owner)
-    solved = linprog(
-        cost, A_ub=matrix, b_ub=right, bounds=np.stack([0 * upper, upper], axis=1), method="highs"
-    )
-    if solved.x is None:
-        raise UsageError(f"the relaxation was not solved: {solved.message}")
-    duration = fastest + np.bincount(owner, weights=solved.x[n + 1 :], minlength=n)
-    base_j = float(choices.net_j[choices.of, 0].sum())
-    multiplier = np.maximum(-solved.ineqlin.marginals, 0.0)
-    reduced = cost + matrix.T @ multiplier
-    dual_j = float(np.minimum(reduced, 0.0) @ upper - multiplier @ right)
-    return Relaxation(
-        bound_j=base_j + dual_j,
-        makespan_s=float(solved.x[n]),
-        start_s=solved.x[:n],
-        duration_s=duration,
-    )
+
+    def _run(self, deadline_s: float) -> tuple[np.ndarray, np.ndarray]:
+        """Columns' values and rows' multipliers at the optimum."""
+        import highspy
+
+        solver = self._solver
+        solver.changeColBounds(len(self.fastest_s), 0.0, deadline_s / self._second)
+        solver.run()
+        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            solver.clearSolver()  # the last solution misled it; a cold start does not
+            solver.run()
+        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            status = solver.modelStatusToString(solver.getModelStatus())
+            raise LabkitError(f"the relaxation for {deadline_s!r} s was not solved: {status}")
+        solution = solver.getSolution()
+        return np.array(solution.col_value), np.array(solution.row_dual)
 
 
 def _segments(choices: Options) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -147,32 +224,61 @@ def _segments(choices: Options) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     )
 
 
-def _precedence(graph: Graph, fastest: np.ndarray, owner: np.ndarray):  # type: ignore[no-untyped-def]
-    """Rows ``s_i + d_i - s_j <= 0`` and, for last instructions, ``s_i + d_i - T <= 0``.
-
-    Columns: n starts, the makespan T, one per segment; durations are the fastest plus segments.
-    """
-    from scipy.sparse import coo_matrix, csr_matrix, hstack
-
-    n = len(graph)
-    here = np.arange(n)
-    pairs = [np.stack([p[p < n], here[p < n]]) for p in (graph.before, graph.needs)]
-    followed = np.zeros(n, dtype=bool)
-    followed[pairs[0][0]] = True
-    ends = np.flatnonzero(~followed)
-    pairs.append(np.stack([ends, np.full(len(ends), n)]))
-    source, target = np.unique(np.concatenate(pairs, axis=1), axis=1)
-    row = np.arange(len(source))
-    starts = coo_matrix(
-        (
-            np.concatenate([np.ones(len(row)), -np.ones(len(row))]),
-            (np.concatenate([row, row]), np.concatenate([source, target])),
+def _edges(graph: Graph, lag_s: Lag | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Who is waited for, who waits, and the lag between; n waits for those none else waits for."""
+    n, here = len(graph), np.arange(len(graph))
+    before_lag, needs_lag = (np.zeros(n), np.zeros(n)) if lag_s is None else lag_s
+    both = graph.before == graph.needs
+    first, second = graph.before < n, (graph.needs < n) & ~both
+    last = np.ones(n + 1, dtype=bool)
+    last[graph.before] = last[graph.needs] = False
+    ends = np.flatnonzero(last[:n])
+    return (
+        np.concatenate([graph.before[first], graph.needs[second], ends]),
+        np.concatenate([here[first], here[second], np.full(len(ends), n)]),
+        np.concatenate(
+            [
+                np.where(both, np.maximum(before_lag, needs_lag), before_lag)[first],
+                needs_lag[second],
+                np.zeros(len(ends)),
+            ]
         ),
-        shape=(len(row), n + 1),
     )
-    pick = csr_matrix((np.ones(len(row)), (row, source)), shape=(len(row), n))
-    own = csr_matrix((np.ones(len(owner)), (owner, np.arange(len(owner)))), shape=(n, len(owner)))
-    return hstack([starts, pick @ own]).tocsr(), -fastest[source]
+
+
+def _first_start(graph: Graph, lag_s: Lag | None) -> np.ndarray:
+    """Earliest start that lags alone impose: on instructions that wait for nothing."""
+    n = len(graph)
+    if lag_s is None:
+        return np.zeros(n)
+    return np.maximum(
+        np.where(graph.before == n, lag_s[0], 0.0), np.where(graph.needs == n, lag_s[1], 0.0)
+    )
+
+
+def _precedence(n: int, source: np.ndarray, target: np.ndarray, owner: np.ndarray) -> Any:
+    """Rows ``s_j - s_i - (segments of i) >= fastest_i + lag``; column n, the makespan, ends all.
+
+    Columns: n starts, the makespan T, one per segment.
+    """
+    from scipy.sparse import csr_matrix
+
+    count = np.bincount(owner, minlength=n)
+    first = np.cumsum(count) - count
+    rows = np.arange(len(source))
+    repeated = count[source]
+    offset = np.arange(repeated.sum()) - np.repeat(np.cumsum(repeated) - repeated, repeated)
+    segments = n + 1 + np.repeat(first[source], repeated) + offset
+    return csr_matrix(
+        (
+            np.concatenate([np.ones(len(rows)), -np.ones(len(rows) + len(segments))]),
+            (
+                np.concatenate([rows, rows, np.repeat(rows, repeated)]),
+                np.concatenate([target, source, segments]),
+            ),
+        ),
+        shape=(len(rows), n + 1 + len(owner)),
+    )
 
 
 def _lower_hull(time: np.ndarray, net: np.ndarray) -> np.ndarray:

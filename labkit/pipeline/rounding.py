@@ -1,180 +1,356 @@
-"""From a relaxed plan to real clocks: round down, then spend what slack is left."""
+"""From a relaxed plan to real clocks: sweeps along the schedule that spend its slack at a price.
+
+A sweep visits every instruction in topological order, forward or backward, and gives each the
+choice that is cheapest at a price for its time, among those that fit between the longest path
+before it and the longest path after it. So every plan on the way keeps the deadline. Prices start
+at the relaxation's, where only what the best mixture would do is worth its time, and fall to zero,
+where any slack left is spent.
+
+Many plans are swept at once, one a column ("lane"): deadlines of a frontier, and variants of each.
+"""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from labkit.pipeline.graph import Graph
+from labkit.pipeline.clocks import DEADLINE_TOLERANCE
+from labkit.pipeline.graph import Graph, Lag
 from labkit.pipeline.relaxation import Options, Relaxation
 
-_EPSILON_S = 1e-12
+SHARES = (0.97, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1, 0.0)  # of the relaxation's price, sweep by sweep
+_CELLS = 60_000  # instructions times lanes swept together: about what processors' caches hold
+_ROOM = 1e-12  # of the deadline: floating-point noise that may not cost a clock
+_GRADE, _GRADES = 0.01, 1024  # steps of a price's logarithm, and how many: a range of 28,000
+_NOISE = 1e-6  # of a duration: the linear program's tolerance
+_CLOSE = 2e-4  # of the bound: plans this near it are not improved further
+_VARIANTS = 4  # shaken prices tried at once for a deadline
+_SHAKES = (0.05, 0.2, 0.1, 0.4)  # spread of their logarithm, round by round
 
 
-def round_down(choices: Options, relaxed: Relaxation) -> np.ndarray:
-    """For each instruction, the slowest choice that is no slower than the relaxed plan's.
-
-    Durations only shrink, so the result ends no later than the relaxed plan.
-    """
-    room = relaxed.duration_s[:, None] * (1 + 1e-12) + _EPSILON_S
-    return np.maximum((choices.time_s[choices.of] <= room).sum(axis=1) - 1, 0)
+def _rounds(n: int) -> int:
+    """How many rounds of shaken prices a schedule of n instructions is worth."""
+    return max(1, min(8, 2048 // n))
 
 
-def round_near(
-    graph: Graph, choices: Options, relaxed: Relaxation, deadline_s: float
-) -> np.ndarray:
-    """For each instruction, the choice that ends nearest to where it ends in the relaxed plan.
+class Swept(NamedTuple):
+    """Plans and how far each instruction reaches in them.
 
-    Instructions go in topological order, so what one loses by rounding the next can use. Every
-    choice leaves room for all that follows to be rounded down, so the deadline holds.
-    """
-    chosen = round_down(choices, relaxed)
-    tail = LongestPaths(graph, choices, chosen).tail
-    target = (relaxed.start_s + relaxed.duration_s).tolist()
-    end = [0.0] * (len(graph) + 1)
-    before, needs, of = graph.before.tolist(), graph.needs.tolist(), choices.of.tolist()
-    for i in graph.topological.tolist():
-        start = max(end[before[i]], end[needs[i]])
-        times = choices.time_s[of[i]]
-        room = deadline_s - tail[i] - start + _EPSILON_S
-        allowed = times <= max(room, times[0])
-        chosen[i] = int(np.argmin(np.where(allowed, np.abs(times - (target[i] - start)), np.inf)))
-        end[i] = start + float(times[chosen[i]])
-    return chosen
-
-
-class LongestPaths:
-    """Earliest starts and latest ends under a plan that changes one instruction at a time.
-
-    ``head[i]`` is the longest path before instruction i, ``tail[i]`` the longest after it; both
-    exclude i itself. A change is carried only as far as it moves anything.
+    ``reach`` has shape (n + 1, lanes): after a forward sweep the earliest ends, after a backward
+    one the longest paths from each start to the end; its last row is zero.
     """
 
-    def __init__(self, graph: Graph, choices: Options, chosen: np.ndarray) -> None:
-        n = len(graph)
-        self.before, self.needs = graph.before.tolist(), graph.needs.tolist()
-        self.followers: list[list[int]] = [[] for _ in range(n)]
-        for i in range(n):
-            for source in {self.before[i], self.needs[i]} - {n}:
-                self.followers[source].append(i)
-        self.order = graph.topological.tolist()
-        self.position = np.argsort(graph.topological).tolist()
-        self.of = choices.of.tolist()
-        real = np.isfinite(choices.time_s)
-        self.times = [t[r].tolist() for t, r in zip(choices.time_s, real, strict=True)]
-        self.nets = [e[r].tolist() for e, r in zip(choices.net_j, real, strict=True)]
-        self.chosen = chosen.tolist()
-        self.duration = [self.times[self.of[i]][self.chosen[i]] for i in range(n)]
-        self.head, self.tail = [0.0] * n, [0.0] * n
-        self.end, self.rest = [0.0] * (n + 1), [0.0] * (n + 1)  # i included
-        for i in self.order:
-            self._update_head(i)
-        for i in reversed(self.order):
-            self._update_tail(i)
+    chosen: np.ndarray
+    reach: np.ndarray
+    forward: bool
 
     @property
-    def makespan_s(self) -> float:
-        return max(self.end)
-
-    def net_j(self) -> float:
-        return sum(self.nets[self.of[i]][k] for i, k in enumerate(self.chosen))
-
-    def _update_head(self, i: int) -> None:
-        self.head[i] = max(self.end[self.before[i]], self.end[self.needs[i]])
-        self.end[i] = self.head[i] + self.duration[i]
-
-    def _update_tail(self, i: int) -> None:
-        self.tail[i] = max((self.rest[j] for j in self.followers[i]), default=0.0)
-        self.rest[i] = self.tail[i] + self.duration[i]
-
-    def choose(self, i: int, choice: int) -> None:
-        """Give instruction ``i`` another choice and carry the change to all it moves."""
-        self.chosen[i] = choice
-        self.duration[i] = self.times[self.of[i]][choice]
-        self._carry(i, forward=True)
-        self._carry(i, forward=False)
-
-    def _carry(self, i: int, *, forward: bool) -> None:
-        """Update from ``i`` on in topological order, stopping wherever nothing moved."""
-        n, value = len(self.head), self.end if forward else self.rest
-        sign = 1 if forward else -1
-        queue, queued = [(sign * self.position[i], i)], {i}
-        while queue:
-            _, one = heapq.heappop(queue)
-            queued.discard(one)
-            old = value[one]
-            (self._update_head if forward else self._update_tail)(one)
-            if value[one] == old:
-                continue
-            near: Iterable[int] = (
-                self.followers[one] if forward else (self.before[one], self.needs[one])
-            )
-            for j in near:
-                if j < n and j not in queued:
-                    queued.add(j)
-                    heapq.heappush(queue, (sign * self.position[j], j))
+    def makespan_s(self) -> np.ndarray:
+        """When each plan ends, shape (lanes,)."""
+        return self.reach.max(axis=0)
 
 
-def spend_slack(paths: LongestPaths, deadline_s: float) -> None:
-    """Slow instructions down, the most joules per second of slack first, until none fits.
+class Sweeper:
+    """Sweeps over one schedule and its choices.
 
-    Slack only shrinks, so an offer once out of reach stays so: offers wait in a heap and are
-    looked at again only when their turn comes. Time: about (offers) x (log n + what each moves).
+    Inside, instructions are numbered by level (all that an instruction waits for stands on lower
+    levels), so that a level is a slice; arrays of plans have shape (n, lanes).
     """
 
-    def offer(i: int) -> tuple[float, int, int] | None:
-        times, nets, now = paths.times[paths.of[i]], paths.nets[paths.of[i]], paths.chosen[i]
-        slack = deadline_s - paths.head[i] - paths.duration[i] - paths.tail[i] + _EPSILON_S
-        best: tuple[float, int, int] | None = None
-        for k in range(now + 1, len(times)):
-            longer = times[k] - times[now]
-            if longer > slack:
-                break
-            rate = (nets[now] - nets[k]) / longer
-            if best is None or rate > -best[0]:
-                best = (-rate, i, k)
-        return best
+    def __init__(self, graph: Graph, choices: Options, lag_s: Lag | None = None) -> None:
+        n = self._n = len(graph)
+        level = _levels(graph)
+        order = np.argsort(level, kind="stable")
+        self._place = np.argsort(order)  # instruction -> number inside
+        ends = np.cumsum(np.bincount(level)).tolist()
+        self._slices = [
+            (low, high, np.arange(low, high)[:, None])
+            for low, high in zip([0, *ends[:-1]], ends, strict=True)
+        ]
+        lags = (np.zeros(n), np.zeros(n)) if lag_s is None else lag_s
+        place = np.append(self._place, n)
+        self._waits = [
+            (place[who[order]], lag[order][:, None])
+            for who, lag in zip((graph.before, graph.needs), lags, strict=True)
+        ]
+        self._follow = _followers(n, self._waits)
+        work = choices.of[order]
+        real = np.isfinite(choices.time_s)
+        self._time = np.where(real, choices.time_s, 1e30)[work].T.copy()  # (choice, n)
+        self._net = np.where(real, choices.net_j, np.inf)[work].T.copy()
+        self._work = work[:, None]
+        self._index = np.int8 if len(self._time) < 128 else np.int16
+        self._lowest_w, self._cheapest = _price_table(choices)
 
-    heap = [one for one in map(offer, range(len(paths.head))) if one is not None]
-    heapq.heapify(heap)
-    while heap:
-        stale = heapq.heappop(heap)
-        fresh = offer(stale[1])
-        if fresh == stale:
-            paths.choose(stale[1], stale[2])
-            fresh = offer(stale[1])
-        if fresh is not None:
-            heapq.heappush(heap, fresh)
+    def __len__(self) -> int:
+        return self._n
+
+    def inside(self, values: np.ndarray) -> np.ndarray:
+        """Values by instruction, shape (n, ...), in the numbering used here."""
+        moved = np.empty_like(values)
+        moved[self._place] = values
+        return moved
+
+    def outside(self, values: np.ndarray) -> np.ndarray:
+        """The reverse of :meth:`inside`."""
+        return values[self._place]
+
+    def durations(self, chosen: np.ndarray) -> np.ndarray:
+        return self._time[chosen, np.arange(self._n)[:, None]]
+
+    def net_j(self, chosen: np.ndarray) -> np.ndarray:
+        """Energy above waiting of each plan, shape (lanes,)."""
+        return self._net[chosen, np.arange(self._n)[:, None]].sum(axis=0)
+
+    def round_down(self, duration: np.ndarray) -> np.ndarray:
+        """For each instruction the slowest choice no slower than given, shape as given."""
+        fits = self._time[:, :, None] <= duration
+        return np.maximum(np.add.reduce(fits.view(np.int8), axis=0, dtype=self._index) - 1, 0)
+
+    def sweep(
+        self,
+        plan: Swept,
+        deadline: np.ndarray,
+        *,
+        forward: bool,
+        price: np.ndarray | None = None,
+        most: np.ndarray | None = None,
+    ) -> Swept:
+        """Choose anew for every instruction in turn, in plans that end by their deadlines.
+
+        Args:
+            deadline: of each lane, shape (lanes,).
+            price: grades of :meth:`grade`, shape (n, lanes); None for time that costs nothing.
+            most: the slowest choice allowed, shape (n, lanes); None for any.
+        """
+        beyond = self._beyond(plan, forward)
+        deadline = deadline * (1 + _ROOM)
+        chosen = np.empty_like(plan.chosen)
+        reach = np.zeros((self._n + 1, chosen.shape[1]))  # ends, or what follows each start
+        step = self._start if forward else self._after
+        for low, high, columns in self._slices if forward else reversed(self._slices):
+            near = step(reach, low, high)
+            fits = self._time[:, low:high, None] <= deadline - beyond[low:high] - near
+            pick = np.add.reduce(fits.view(np.int8), axis=0, dtype=self._index) - 1
+            np.maximum(pick, 0, out=pick)
+            if most is not None:
+                np.minimum(pick, most[low:high], out=pick)
+            if price is not None:
+                pick = self._cheapest[price[low:high], pick]
+            chosen[low:high] = pick
+            near += self._time[pick, columns]
+            reach[low:high] = near
+        return Swept(chosen, reach, forward)
+
+    def plan(self, chosen: np.ndarray) -> Swept:
+        """Choices as something to sweep."""
+        return Swept(chosen, self._ends(self.durations(chosen)), True)
+
+    def fastest(self, lanes: int) -> Swept:
+        """That many times the plan in which every instruction is at its fastest."""
+        return self.plan(np.zeros((self._n, lanes), dtype=self._index))
+
+    def grade(self, price_w: np.ndarray) -> np.ndarray:
+        """Prices of instructions' time, shape (n, lanes), as rows of a table made beforehand."""
+        with np.errstate(divide="ignore"):
+            step = np.log(np.maximum(price_w, 0.0) / self._lowest_w) / _GRADE
+        return (np.clip(step, 0, _GRADES - 1) + self._work * _GRADES).astype(np.int32)
+
+    def _beyond(self, plan: Swept, forward: bool) -> np.ndarray:
+        """Longest path after each instruction, or before it: the side a sweep leaves as it is."""
+        duration = self.durations(plan.chosen)
+        if plan.forward != forward:
+            reach = plan.reach
+        else:
+            reach = self._rests(duration) if forward else self._ends(duration)
+        return reach[:-1] - duration
+
+    def _ends(self, duration: np.ndarray) -> np.ndarray:
+        """Earliest end of each instruction; the last row, n, is zero."""
+        end = np.zeros((self._n + 1, duration.shape[1]))
+        for low, high, _ in self._slices:
+            end[low:high] = self._start(end, low, high) + duration[low:high]
+        return end
+
+    def _rests(self, duration: np.ndarray) -> np.ndarray:
+        """Longest path that starts with each instruction; the last row, n, is zero."""
+        rest = np.zeros((self._n + 1, duration.shape[1]))
+        for low, high, _ in reversed(self._slices):
+            rest[low:high] = self._after(rest, low, high) + duration[low:high]
+        return rest
+
+    def _start(self, end: np.ndarray, low: int, high: int) -> np.ndarray:
+        (before, lag), (needs, wait) = self._waits
+        device = end[before[low:high]] + lag[low:high]
+        return np.maximum(device, end[needs[low:high]] + wait[low:high])
+
+    def _after(self, rest: np.ndarray, low: int, high: int) -> np.ndarray:
+        (who, lag), *others = self._follow
+        longest = rest[who[low:high]] + lag[low:high]
+        for who, lag in others:
+            np.maximum(longest, rest[who[low:high]] + lag[low:high], out=longest)
+        return longest
+
+
+def _price_table(choices: Options) -> tuple[float, np.ndarray]:
+    """For prices of time in geometric steps, the cheapest choice among each work's first k + 1.
+
+    Returns:
+        The lowest price (W); the table, shape (work * _GRADES, choice).
+    """
+    slopes = [
+        -np.diff(net[hull]) / np.diff(time[hull])
+        for time, net, hull in zip(choices.time_s, choices.net_j, choices.hull, strict=True)
+    ]
+    steepest_w = max((float(one.max()) for one in slopes if len(one)), default=1.0)
+    lowest_w = 1.1 * steepest_w * np.exp(-_GRADE * (_GRADES - 1))
+    price_w = lowest_w * np.exp(_GRADE * np.arange(_GRADES))
+    price_w[0] = 0.0
+    time = np.where(np.isfinite(choices.time_s), choices.time_s, 0.0)
+    cost = choices.net_j[:, None, :] + price_w[:, None] * time[:, None, :]
+    first = cost <= np.minimum.accumulate(cost, axis=2)
+    number = np.arange(cost.shape[2], dtype=np.int16)
+    first &= np.isfinite(cost)
+    cheapest = np.maximum.accumulate(np.where(first, number, np.int16(0)), axis=2)
+    return lowest_w, cheapest.reshape(-1, cost.shape[2])
+
+
+def _levels(graph: Graph) -> np.ndarray:
+    """Length of the longest chain of instructions before each one."""
+    level = [-1] * (len(graph) + 1)
+    topological, before, needs = graph.lists
+    for i in topological:
+        level[i] = max(level[before[i]], level[needs[i]]) + 1
+    return np.array(level[:-1])
+
+
+def _followers(
+    n: int, waits: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each instruction those that wait for it, as columns padded with n, and the lags."""
+    source = np.concatenate([who for who, _ in waits])
+    lag = np.concatenate([lag[:, 0] for _, lag in waits])
+    target = np.tile(np.arange(n), len(waits))
+    order = np.argsort(source, kind="stable")
+    order = order[source[order] < n]
+    count = np.bincount(source[order], minlength=n)
+    column = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
+    follow = []
+    for k in range(max(1, int(count.max(initial=0)))):
+        mine = order[column == k]
+        who, wait = np.full(n, n), np.zeros((n, 1))
+        who[source[mine]], wait[source[mine], 0] = target[mine], lag[mine]
+        follow.append((who, wait))
+    return follow
+
+
+@dataclass(eq=False)
+class _Plans:
+    """The best plan so far of every deadline, one a lane."""
+
+    sweeper: Sweeper
+    deadline: np.ndarray
+    waiting_w: float
+    chosen: np.ndarray
+    energy_j: np.ndarray
+
+    def offer(self, lanes: np.ndarray, swept: Swept) -> None:
+        """Take plans that end in time and need less energy; several may be for one deadline."""
+        makespan_s = swept.makespan_s
+        energy_j = self.sweeper.net_j(swept.chosen) + self.waiting_w * makespan_s
+        energy_j[makespan_s > self.deadline[lanes] * (1 + DEADLINE_TOLERANCE / 2)] = np.inf
+        for column in np.argsort(energy_j, kind="stable").tolist():
+            lane = lanes[column]
+            if energy_j[column] < self.energy_j[lane]:
+                self.energy_j[lane] = energy_j[column]
+                self.chosen[:, lane] = swept.chosen[:, column]
 
 
 def realise(
-    graph: Graph, choices: Options, relaxed: Relaxation, deadline_s: float, waiting_w: float
+    sweeper: Sweeper,
+    relaxed: Sequence[Relaxation],
+    deadline_s: Sequence[float],
+    waiting_w: float,
 ) -> np.ndarray:
-    """A choice for every instruction, near the relaxed plan and done by the deadline.
-
-    The better of two roundings, slack spent up to the relaxed plan's end. Where clocks are few and
-    far apart both can be worse than not slowing down at all; then the fastest plan, its slack
-    spent, is taken instead.
+    """A choice for every instruction, near each relaxed plan and done by its deadline.
 
     Args:
+        relaxed: solutions, one for each deadline.
         waiting_w: what a longer makespan costs: the blocking power of all GPUs together.
+
+    Returns:
+        Shape (deadlines, n).
     """
-    horizon_s = min(deadline_s, relaxed.makespan_s)
-    starts = (
-        round_down(choices, relaxed),
-        round_near(graph, choices, relaxed, horizon_s),
-    )
-    tried = [LongestPaths(graph, choices, start) for start in starts]
-    for paths in tried:
-        spend_slack(paths, horizon_s)
-    fastest = LongestPaths(graph, choices, np.zeros(len(graph), dtype=int))
+    width = max(1, _CELLS // len(sweeper))
+    deadline = np.array(deadline_s, dtype=float)
+    chosen, energy_j = [], []
+    for low in range(0, len(relaxed), width):
+        part = slice(low, low + width)
+        plans = _realise(sweeper, relaxed[part], deadline[part], waiting_w)
+        chosen.append(plans.chosen)
+        energy_j.append(plans.energy_j)
+    best = np.concatenate(chosen, axis=1)
+    need_j = np.concatenate(energy_j)
+    order = np.argsort(deadline, kind="stable").tolist()
+    for earlier, later in itertools.pairwise(order):  # in time for one, in time for all later
+        if need_j[earlier] < need_j[later]:
+            need_j[later], best[:, later] = need_j[earlier], best[:, earlier]
+    return sweeper.outside(best).T.astype(int)
 
-    def energy_j(paths: LongestPaths) -> float:
-        return paths.net_j() + waiting_w * paths.makespan_s
 
-    if min(map(energy_j, tried)) > energy_j(fastest):
-        spend_slack(fastest, fastest.makespan_s)
-        tried.append(fastest)
-    return np.array(min(tried, key=energy_j).chosen)
+def _realise(
+    sweeper: Sweeper, relaxed: Sequence[Relaxation], deadline: np.ndarray, waiting_w: float
+) -> _Plans:
+    n, lanes = len(sweeper), len(relaxed)
+    price = sweeper.inside(np.stack([one.price_w for one in relaxed], axis=1))
+    duration = sweeper.inside(np.stack([one.duration_s for one in relaxed], axis=1))
+    fastest = sweeper.fastest(lanes)
+    first_s = fastest.makespan_s
+    horizon = np.maximum(np.minimum(deadline, [one.makespan_s for one in relaxed]), first_s)
+    plans = _Plans(sweeper, deadline, waiting_w, fastest.chosen, np.full(lanes, np.inf))
+    every = np.arange(lanes)
+    # where clocks are few and far apart, ending later may not pay
+    plans.offer(every, sweeper.sweep(fastest, first_s, forward=False))
+    start = _start_plan(sweeper, duration, horizon, fastest)
+    for forward in (True, False):
+        plans.offer(every, _anneal(sweeper, start, horizon, price, forward=forward))
+    rng = np.random.default_rng(0)
+    bound_j = np.array([one.bound_j for one in relaxed])
+    for turn in range(_rounds(n)):
+        wide = np.flatnonzero(plans.energy_j > bound_j + _CLOSE * np.abs(bound_j))
+        if not len(wide):
+            break
+        for some in np.array_split(wide, -(-len(wide) * _VARIANTS * n // _CELLS)):
+            many = np.repeat(some, _VARIANTS)
+            shake = _SHAKES[turn % len(_SHAKES)]
+            shaken = price[:, many] * np.exp(shake * rng.normal(size=(n, len(many))))
+            best = sweeper.plan(plans.chosen[:, many])
+            forward = turn % 2 == 1
+            plans.offer(many, _anneal(sweeper, best, horizon[many], shaken, forward=forward))
+    return plans
+
+
+def _start_plan(
+    sweeper: Sweeper, duration: np.ndarray, horizon: np.ndarray, fastest: Swept
+) -> Swept:
+    """The relaxed plan rounded down, but to the clock itself where it is off by noise only."""
+    safe = sweeper.plan(sweeper.round_down(duration * (1 - _NOISE)))
+    if (safe.makespan_s > horizon).any():
+        safe = fastest
+    near = sweeper.round_down(duration * (1 + _NOISE))
+    return sweeper.sweep(safe, horizon, forward=True, most=near)
+
+
+def _anneal(
+    sweeper: Sweeper, plan: Swept, horizon: np.ndarray, price_w: np.ndarray, *, forward: bool
+) -> Swept:
+    """Sweeps to and fro while the price of time falls to nothing."""
+    for share in SHARES:
+        asked = sweeper.grade(price_w * share) if share else None
+        plan = sweeper.sweep(plan, horizon, price=asked, forward=forward)
+        forward = not forward
+    return plan
