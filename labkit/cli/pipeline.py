@@ -246,13 +246,11 @@ def choose(
     """Choose schedule, in-flight cap and clocks together, under a memory limit and a deadline.
 
     The default deadline is where 1F1B ends at the highest clock. Several memory limits or
-    deadlines, separated by commas, give a table of what each costs.
-
-    [bold]Examples[/bold]
+    deadlines, separated by commas, give a table of what each costs. [bold]Examples[/bold]
 
       [cyan]labkit pipeline choose -p a100/gpt3-175b -m 12 --memory-limit 6[/cyan]
-      [cyan]labkit pipeline choose -p a100/gpt3-175b -m 12 --memory-limit 24GiB \\
-          --activation-bytes 2.5GiB --parameter-bytes 9GiB --slowdown 0.05[/cyan]
+      [cyan]labkit pipeline choose -p a100/bloom -m 12 --memory-limit 24GiB \\
+          --activation-bytes 2.5GiB --parameter-bytes 9GiB[/cyan]
       [cyan]labkit pipeline choose -p a100/bloom -m 12 --memory-limit 4,8 --slowdown 0,0.1[/cyan]
     """
     from labkit.cli import pipeline_choose, pipeline_view
@@ -275,9 +273,8 @@ def choose(
     latest = read.deadlines(deadline, slowdown, search.reference.makespan_s)
     if len(limits) * len(latest) > 1:
         read.no_single_plan(csv=csv, trace=trace)
-        report = pipeline_choose.of_tradeoff(search, limits, latest, source)
-        pipeline_view.tell(report, json_to, html)
-        return
+        several = pipeline_choose.of_tradeoff(search, limits, latest, source)
+        return pipeline_view.tell(several, json_to, html)
     choice = search.choose(memory_limit_bytes=limits[0], deadline_s=latest[0])
     pipeline_view.tell(pipeline_choose.of_choice(choice, source), json_to, html)
     _save(choice.best, choice.best.frame(), json_to, csv, trace)

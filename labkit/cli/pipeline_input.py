@@ -229,9 +229,9 @@ def _located(text: str) -> tuple[Path, str, str, float | None]:
     known = short_names()
     reference, power_w = known.get(text, (text, None))
     if text not in known:
-        if (path.suffix == ".csv" and text.count("/") < 2) or path.is_absolute():
-            raise UsageError(f"--profile {text}: there is no such file")
         if not _names_dataset(text):
+            if path.suffix == ".csv" or path.is_absolute():
+                raise UsageError(f"--profile {text}: there is no such file")
             raise not_among("profile", text, known)
         power_w = next((w for name, w in PUBLISHED.values() if f"+{name}_" in text), None)
     source = datasets.source(reference)
