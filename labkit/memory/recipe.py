@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal, get_args
 
 from labkit.errors import BadValue, UsageError, not_among
@@ -340,9 +341,7 @@ def state_bytes(tensors: Iterable[TensorShape | Unit], recipe: Recipe) -> dict[s
             shapes[tensor.shape, tensor.is_hidden_matrix] += count
     found: dict[str, float] = dict.fromkeys(_ORDER, 0)
     for (shape, matrix), count in shapes.items():
-        size = 1
-        for side in shape:
-            size *= side
+        size = prod(shape)
         found["master"] += count * size * recipe.master_bytes
         for kind, num_bytes in _STATES[recipe.optimizer](recipe, shape, size, matrix):
             found[kind] += count * num_bytes
@@ -374,8 +373,8 @@ def _sgd(recipe: Recipe, shape: tuple[int, ...], size: int, matrix: bool) -> _St
 def _adafactor(recipe: Recipe, shape: tuple[int, ...], size: int, matrix: bool) -> _States:
     width = DTYPE_BYTES[recipe.states]
     if len(shape) > 1:
-        yield "row variance", size // shape[-1] * width
-        yield "column variance", size // shape[-2] * width
+        yield "row variance", prod(shape[:-1]) * width
+        yield "column variance", prod((*shape[:-2], shape[-1])) * width
     else:
         yield "variance", size * width
     yield "step", COUNTER_BYTES

@@ -8,6 +8,7 @@ are whole elements of whole tensors (:func:`shard_elements`), and that is what a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -68,6 +69,26 @@ def rows_on_rank(rows: int, num_ranks: int, rank: int) -> tuple[int, int]:
     """
     chunk = -(-rows // num_ranks)
     return min(rank * chunk, rows), min((rank + 1) * chunk, rows)
+
+
+def shard_shapes(
+    tensors: Sequence[TensorShape], *, num_ranks: int, rank: int = 0
+) -> tuple[TensorShape, ...]:
+    """What ``rank`` really has of every tensor where rows are dealt out (FSDP2), maybe no rows.
+
+    For states that depend on shapes: ``state_bytes(shard_shapes(...), recipe)``.
+
+    >>> from labkit.models import Model
+    >>> [t.shape for t in shard_shapes(Model.preset("tiny-gpt").tensors()[:2], num_ranks=4, rank=3)]
+    [(62, 50), (6, 50)]
+    """
+    if not 0 <= rank < num_ranks:
+        raise ValueError(f"rank must be in 0..{num_ranks - 1}, got {rank}")
+    found = []
+    for tensor in tensors:
+        first, last = rows_on_rank(tensor.shape[0], num_ranks, rank)
+        found.append(replace(tensor, shape=(last - first, *tensor.shape[1:])))
+    return tuple(found)
 
 
 def owners(tensors: Sequence[TensorShape], num_ranks: int) -> tuple[int, ...]:

@@ -115,6 +115,25 @@ def test_8bit_states_by_hand() -> None:
     assert state_bytes([tensor], paper)["scales"] == 2 * 4 * 4096 * 4096 // 2048
 
 
+@pytest.mark.parametrize("num_ranks", [1, 3, 64])
+def test_states_of_shards_are_states_of_their_shapes(num_ranks: int) -> None:
+    """Adam's are per element, so ranks share them exactly, as they do a factored variance's
+    rows; every rank has a counter for every tensor."""
+    tensors = GPT.tensors()
+    shards = [
+        states.shard_shapes(tensors, num_ranks=num_ranks, rank=rank) for rank in range(num_ranks)
+    ]
+    held = states.shard_elements(tensors, num_ranks=num_ranks, sharding="dim0")
+    adam = [state_bytes(shard, Recipe.fp32_adam()) for shard in shards]
+    assert [found.get("momentum", 0) for found in adam] == (4 * held).tolist()
+    assert {found["step"] for found in adam} == {4 * len(tensors)}
+    factored = [state_bytes(shard, Recipe.mixed_adafactor(master=None)) for shard in shards]
+    rows = sum(4 * t.shape[0] for t in tensors if len(t.shape) == 2)
+    assert sum(found.get("row variance", 0) for found in factored) == rows
+    with pytest.raises(ValueError, match="rank must be in"):
+        states.shard_shapes(tensors, num_ranks=2, rank=2)
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", ["gpt2-355m", "qwen3-30b-a3b"])
 def test_states_of_units_are_states_of_tensors(optimizer: Any, name: str) -> None:
