@@ -10,7 +10,7 @@ import numpy as np
 from labkit.pipeline.clocks import Choice
 from labkit.pipeline.graph import Lag
 from labkit.pipeline.profile import EnergyProfile
-from labkit.pipeline.relaxation import Model, options
+from labkit.pipeline.relaxation import Model, Relaxation, options
 from labkit.pipeline.rounding import Sweeper, realise
 from labkit.pipeline.schedule import Schedule
 
@@ -39,13 +39,13 @@ class OptimalPlanner:
         first_s = self._model.floor_s
         return first_s, max(first_s, self._model.solve(self._model.horizon_s).makespan_s)
 
-    def bound_j(self, deadline_s: float) -> float:
-        """Energy that no plan ending by the deadline can undercut.
+    def bounds_j(self, deadlines_s: Sequence[float]) -> list[float]:
+        """For each deadline, energy that no plan ending by it can undercut.
 
         Raises:
-            UsageError: not even the fastest clocks meet the deadline.
+            UsageError: not even the fastest clocks meet one of the deadlines.
         """
-        return self._model.solve(deadline_s).bound_j
+        return [one.bound_j for one in self._relaxed(deadlines_s)]
 
     def choose(self, deadlines_s: Sequence[float]) -> list[Choice]:
         """A plan for each deadline, in the order given.
@@ -53,13 +53,17 @@ class OptimalPlanner:
         Raises:
             UsageError: not even the fastest clocks meet one of the deadlines.
         """
-        order = np.argsort([-deadline_s for deadline_s in deadlines_s], kind="stable").tolist()
-        solved = {i: self._model.solve(float(deadlines_s[i])) for i in order}
-        relaxed = [solved[i] for i in range(len(deadlines_s))]
+        relaxed = self._relaxed(deadlines_s)
         sweeper = Sweeper(self._graph, self._choices, self._lag_s)
         chosen = realise(sweeper, relaxed, deadlines_s, self._waiting_w)
         rows = self._choices.row[self._choices.of, chosen]
         return [Choice(row, one.bound_j) for row, one in zip(rows, relaxed, strict=True)]
+
+    def _relaxed(self, deadlines_s: Sequence[float]) -> list[Relaxation]:
+        """Solutions in the order given, solved from the slowest deadline down."""
+        order = np.argsort([-deadline_s for deadline_s in deadlines_s], kind="stable").tolist()
+        solved = {i: self._model.solve(float(deadlines_s[i])) for i in order}
+        return [solved[i] for i in range(len(deadlines_s))]
 
 
 def choose_optimal(
@@ -97,11 +101,4 @@ def lower_bound_j(
     Raises:
         UsageError: not even the fastest clocks meet the deadline, or stages differ.
     """
-    return OptimalPlanner(schedule, profile, lag_s).bound_j(deadline_s)
-
-
-def deadline_range_s(
-    schedule: Schedule, profile: EnergyProfile, *, lag_s: Lag | None = None
-) -> tuple[float, float]:
-    """The shortest deadline that can be met, and the one beyond which nothing is saved."""
-    return OptimalPlanner(schedule, profile, lag_s).range_s
+    return OptimalPlanner(schedule, profile, lag_s).bounds_j([deadline_s])[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from labkit.pipeline.clocks import DEADLINE_TOLERANCE, Choice, check_stages, cos
 from labkit.pipeline.envpipe import choose_envpipe, early_forwards
 from labkit.pipeline.graph import Lag
 from labkit.pipeline.network import Network
-from labkit.pipeline.optimal import choose_optimal, deadline_range_s, lower_bound_j
+from labkit.pipeline.optimal import OptimalPlanner, choose_optimal, lower_bound_j
 from labkit.pipeline.perseus import choose_perseus, perseus_frontier
 from labkit.pipeline.policies import build
 from labkit.pipeline.profile import EnergyProfile
@@ -114,6 +115,21 @@ class Plan:
         energy, time = self.profile.energy_j[self.row], self.profile.time_s[self.row]
         return table.assign(
             clock_mhz=self.profile.clock_mhz[self.row], energy_j=energy, power_w=energy / time
+        )
+
+    def save_trace(self, path: Path | str) -> Path:
+        """Write the plan as trace events, clocks and power included.
+
+        See :func:`labkit.pipeline.save_trace`.
+        """
+        from labkit.pipeline.trace import save_trace
+
+        return save_trace(
+            self.frame(),
+            path,
+            memory=self.timeline.memory_frame(),
+            waiting_power_w=self.profile.blocking_power_w,
+            name=f"{self.schedule.name}, {self.method}",
         )
 
 
@@ -212,21 +228,32 @@ def frontier(
         raise UsageError(f"planner {method!r} has no frontier; {', '.join(known)} have")
     if num_points < 2:
         raise UsageError(f"num_points must be >= 2, found {num_points!r}")
+    planner = OptimalPlanner(schedule, profile)
     if method == "perseus":
         table = perseus_frontier(schedule, profile, num_points=num_points)
         table = table.assign(deadline_s=table["makespan_s"]).sort_values("deadline_s")
-        bound_j = [lower_bound_j(schedule, profile, t) for t in table["deadline_s"]]
+        bound_j = planner.bounds_j(table["deadline_s"].tolist())
         table = table.drop(columns="planned_energy_j").assign(bound_j=bound_j)
         return table.reset_index(drop=True)
-    first_s, last_s = deadline_range_s(schedule, profile)
+    first_s, last_s = planner.range_s
     if method != "optimal":  # that of the measured maximum clock
         first_s = cost_of(schedule, profile, choose_max_clock(schedule, profile).row)[0]
-    last_s = max(first_s, last_s)
-    rows = []
-    for deadline_s in np.linspace(first_s, last_s, num_points):
-        made = plan(schedule, profile, method, float(deadline_s))
-        rows.append((float(deadline_s), made.makespan_s, made.energy_j, made.bound_j))
-    return pd.DataFrame(rows, columns=["deadline_s", "makespan_s", "energy_j", "bound_j"])
+    deadlines_s = np.linspace(first_s, max(first_s, last_s), num_points).tolist()
+    if method == "optimal":
+        choices = planner.choose(deadlines_s)
+    else:
+        plans = (plan(schedule, profile, method, deadline_s) for deadline_s in deadlines_s)
+        bounds_j = planner.bounds_j(deadlines_s)
+        choices = [Choice(made.row, bound) for made, bound in zip(plans, bounds_j, strict=True)]
+    costs = [cost_of(schedule, profile, choice.row) for choice in choices]
+    return pd.DataFrame(
+        {
+            "deadline_s": deadlines_s,
+            "makespan_s": [makespan_s for makespan_s, _ in costs],
+            "energy_j": [energy_j for _, energy_j in costs],
+            "bound_j": [choice.bound_j for choice in choices],
+        }
+    )
 
 
 def build_for(
