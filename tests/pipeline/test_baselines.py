@@ -251,9 +251,9 @@ def test_a_device_of_several_chunks_has_one_clock(make_profile):
 
 def test_local_saves_more_than_global_where_stages_differ(measured):
     """GPT-3's last stage is the heaviest: at equal time, slower others save energy."""
-    profile, schedule = measured("gpt3-175b"), build("1f1b", 8, 48)
+    profile, schedule = measured("gpt3-175b"), build("1f1b", 8, 24)
     local = zeus_local_settings(schedule, profile, balance="not-slower", phase="both")
-    for deadline in local.makespan_s.iloc[:12]:
+    for deadline in local.makespan_s.iloc[:12:4]:
         ours = choose_zeus_local(schedule, profile, deadline, balance="not-slower", phase="both")
         theirs = choose_zeus_global(schedule, profile, deadline)
         assert cost_of(schedule, profile, ours.row)[1] < cost_of(schedule, profile, theirs.row)[1]
