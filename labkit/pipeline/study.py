@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.errors import UsageError
+from labkit.pipeline.costs import jitter_factors
 from labkit.pipeline.graph import longest_to
 from labkit.pipeline.plans import Plan, build_for, plan
 from labkit.pipeline.profile import EnergyProfile
@@ -179,14 +180,10 @@ def replay(
     Raises:
         UsageError: a negative value, or jitter without ``rng``.
     """
-    if jitter < 0 or switch_s < 0:
-        raise UsageError(f"jitter and switch_s must be >= 0, found {jitter!r} and {switch_s!r}")
-    if jitter and rng is None:
-        raise UsageError("jitter needs rng, such as numpy.random.default_rng(0)")
+    if not (np.isfinite(switch_s) and switch_s >= 0):
+        raise UsageError(f"switch_s must be finite and >= 0, found {switch_s!r}")
     graph, profile = made.schedule.graph, made.profile
-    factor = np.ones(len(graph))
-    if rng is not None and jitter:
-        factor = np.exp(rng.normal(-(jitter**2) / 2, jitter, len(graph)))
+    factor = jitter_factors(jitter, len(graph), rng)
     clock = np.append(profile.clock_mhz[made.row], np.nan)
     switched = (graph.before < len(graph)) & (clock[:-1] != clock[graph.before])
     duration = profile.time_s[made.row] * factor + switch_s * switched
