@@ -65,7 +65,7 @@ _UNITS = (1.0, 1.0, 1.0)
 
 
 def _looped_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float:
-    """The ramp; a round of fewer microbatches than devices comes back to each chunk too early."""
+    """The ramp, and for each further chunk a wait where a round has fewer microbatches than S."""
     early = max(0, sizes.num_devices - sizes.num_microbatches)
     gaps = sizes.num_devices - 1 + (sizes.num_chunks - 1) * early
     return gaps * (forward_s + input_s + weight_s)
@@ -98,20 +98,23 @@ def _zb_v_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> 
     return (sizes.num_devices - 1) * forward_s
 
 
-def _wave_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
-    """Of one wave there and back, folded or with both directions on as many devices."""
-    pairs = sizes.num_devices // 2 if sizes.num_chunks == 1 else sizes.num_devices
-    rounds = sizes.num_microbatches / sizes.num_devices
+def _chimera_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
     backward_s = input_s + weight_s
-    if sizes.num_chunks > 2 or sizes.settings["durations_s"] != _UNITS:
+    more = sizes.num_microbatches - sizes.num_devices
+    if sizes.settings["durations_s"] != _UNITS or more < 0 or more % 2:
         return None
-    if sizes.num_chunks == 1:
-        whole = rounds >= 1 and sizes.num_microbatches % 2 == 0
-    else:
-        whole = rounds == 1 or rounds >= 2
-    if not whole or forward_s > (backward_s if rounds == 1 else backward_s / 2):
+    if forward_s > (backward_s if more == 0 else backward_s / 2):
         return None
-    return 2 * (pairs - 1) * backward_s
+    return (sizes.num_devices - 2) * backward_s
+
+
+def _hanayo_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
+    backward_s = input_s + weight_s
+    if sizes.settings["durations_s"] != _UNITS or sizes.num_chunks > 2:
+        return None
+    if sizes.num_microbatches != sizes.num_devices or forward_s > backward_s:
+        return None
+    return 2 * (sizes.num_devices - 1) * backward_s
 
 
 def _dualpipe_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
@@ -121,7 +124,6 @@ def _dualpipe_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float)
     return (pairs - 1) * (forward_s + input_s - weight_s)
 
 
-_WAVE_IF = "F <= B+W if M = S, 2F <= B+W if M > S"
 _DUALPIPE_IF = "W <= B <= F <= B+W; (F&B + B - 2W) where forwards and backwards run as one"
 
 
@@ -319,8 +321,8 @@ FAMILIES: dict[str, Family] = {
             tapering=True,
         ),
         options={"num_waves": 1, "durations_s": _UNITS},
-        bubble_s=_wave_s,
-        bubble=f"2 (S-1)(B+W) for one wave, M = S or M >= 2S, {_WAVE_IF}",
+        bubble_s=_hanayo_s,
+        bubble="2 (S-1)(B+W) for one wave, M = S, F <= B+W",
         peak="(2w+2)S chunks",
     ),
     "chimera": Family(
@@ -332,8 +334,8 @@ FAMILIES: dict[str, Family] = {
         constraint="an even S",
         objection=_odd_devices,
         options={"durations_s": _UNITS},
-        bubble_s=_wave_s,
-        bubble=f"(S-2)(B+W) for even M >= S, {_WAVE_IF}",
+        bubble_s=_chimera_s,
+        bubble="(S-2)(B+W) for even M >= S, 2F <= B+W (M = S: F <= B+W)",
         peak="S",
     ),
     "dualpipe": Family(

@@ -8,15 +8,17 @@ table of steps, and kept as one (:class:`Steps`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.pipeline.greedy import Lane, list_order
-from labkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
+from labkit.pipeline.graph import longest_to
+from labkit.pipeline.greedy import Lane, Row, Rule, list_order
+from labkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
 
 Orders = tuple[tuple[int, ...], np.ndarray]  # length per device; kind, stage, microbatch (3, n)
 
@@ -135,6 +137,12 @@ def _falling(cap: np.ndarray, least: int, most: int) -> np.ndarray:
     return np.array(kept)
 
 
+_RULES = tuple(
+    Rule(forwards_first=forwards, farthest_back=farthest)
+    for forwards, farthest in product((True, False), repeat=2)
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """A list scheduler runs the microbatches through, on all devices at once.
@@ -145,7 +153,8 @@ class Listed:
             devices in waves.
         split_backward: whether weight gradients run on their own.
         room: most activations a device may hold.
-        tapering: whether stage k of K may hold no more than K - k microbatches.
+        tapering: which to prefer where both are as short: that stage k of K holds no more than
+            K - k microbatches, or as many as the device has room for.
     """
 
     split_backward: bool
@@ -158,20 +167,38 @@ class Listed:
         return 2 if self.bidirectional else sizes.num_chunks
 
     def orders(self, sizes: Sizes, limit: np.ndarray | None) -> Orders:
-        """The order of each device, see :func:`list_order`."""
+        """The order of each device: the shortest that any of a few rules gives.
+
+        Each is tried with the stages' durations, and as if all were alike.
+        """
         room = np.full(sizes.num_devices, self.room(sizes))
         if limit is not None:
             room = np.minimum(room, limit)
-        lanes = self._lanes(sizes, room.tolist())
-        forward, half, weight = (
-            np.broadcast_to(x, sizes.num_stages) for x in sizes.settings["durations_s"]
-        )
-        duration_s = np.stack([forward, half + weight, half, weight]).tolist()
-        found = list_order(lanes, sizes.num_devices, duration_s, split_backward=self.split_backward)
-        flat = [row for order in found for row in order]
-        return tuple(map(len, found)), np.array(flat, dtype=int).T
+        duration_s = _durations_s(sizes, sizes.settings["durations_s"])
+        best_s, best = self._shortest(sizes, room, duration_s)
+        if (alike := _durations_s(sizes, (1.0, 1.0, 1.0))) != duration_s:
+            other = self._shortest(sizes, room, alike)[1]
+            if _makespan_s(sizes, other, duration_s) < best_s:
+                best = other
+        return _as_arrays(best)
 
-    def _lanes(self, sizes: Sizes, room: list[int]) -> list[Lane]:
+    def _shortest(
+        self, sizes: Sizes, room: np.ndarray, duration_s: list[list[float]]
+    ) -> tuple[float, list[list[Row]]]:
+        """The first of the shortest orders that the rules give, and its makespan."""
+        best: tuple[float, list[list[Row]]] | None = None
+        for tapering, rule in product((self.tapering, not self.tapering), _RULES):
+            lanes = self._lanes(sizes, room.tolist(), tapering)
+            split = self.split_backward
+            made = list_order(lanes, sizes.num_devices, duration_s, rule, split_backward=split)
+            if best is None or made[0] < best[0]:
+                best = made
+            if best[0] <= _floor_s(lanes, sizes.num_devices, duration_s):
+                break
+        assert best is not None
+        return best
+
+    def _lanes(self, sizes: Sizes, room: list[int], tapering: bool) -> list[Lane]:
         size, stages, count = sizes.num_devices, sizes.num_stages, sizes.num_microbatches
         down = (count + 1) // 2 if self.bidirectional else count
         there_and_back = [*range(size), *reversed(range(size))]
@@ -195,12 +222,54 @@ class Listed:
                     microbatches=ways[way][1],
                     before=here - 1 if k > 0 else None,
                     after=here + 1 if k < stages - 1 else None,
-                    cap=stages - k if self.tapering else count,
+                    cap=stages - k if tapering else count,
                     room=room[device] - sum(stage > k for _, stage in mates),
                     onwards=tuple(other for other, stage in mates if stage >= k),
                 )
             )
         return lanes
+
+
+def _floor_s(
+    lanes: Sequence[Lane], num_devices: int, duration_s: Sequence[Sequence[float]]
+) -> float:
+    """No order ends sooner: a device's work cannot begin before the first forward gets there."""
+    way_s = np.cumsum([0.0, *duration_s[FORWARD]])
+    first_s, work_s = [np.inf] * num_devices, [0.0] * num_devices
+    for lane in lanes:
+        if count := len(lane.microbatches):
+            first_s[lane.device] = min(first_s[lane.device], float(way_s[lane.stage]))
+            each_s = duration_s[FORWARD][lane.stage] + duration_s[BACKWARD][lane.stage]
+            work_s[lane.device] += count * each_s
+    return max(a + b for a, b in zip(first_s, work_s, strict=True) if a < np.inf)
+
+
+def _durations_s(sizes: Sizes, by_kind: Sequence[Any]) -> list[list[float]]:
+    """Seconds of each kind of instruction on each stage."""
+    forward, half, weight = (np.broadcast_to(x, sizes.num_stages) for x in by_kind)
+    table: list[list[float]] = np.stack([forward, half + weight, half, weight]).tolist()
+    return table
+
+
+def _as_arrays(orders: Sequence[Sequence[Row]]) -> Orders:
+    flat = [row for order in orders for row in order]
+    return tuple(map(len, orders)), np.array(flat, dtype=int).T
+
+
+def _makespan_s(
+    sizes: Sizes, orders: Sequence[Sequence[Row]], duration_s: Sequence[Sequence[float]]
+) -> float:
+    lengths, (kind, stage, microbatch) = _as_arrays(orders)
+    schedule = Schedule(
+        name="tried",
+        num_stages=sizes.num_stages,
+        num_microbatches=sizes.num_microbatches,
+        lengths=lengths,
+        stage=stage,
+        kind=kind,
+        microbatch=microbatch,
+    )
+    return float(longest_to(schedule.graph, np.array(duration_s)[kind, stage]).max())
 
 
 Step = tuple[str, Callable[[Sizes, int], int]]

@@ -39,19 +39,32 @@ class Lane:
     onwards: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What is more urgent; weight halves are least.
+
+    Attributes:
+        forwards_first: whether forwards come before backwards.
+        farthest_back: among backwards, whether the earliest stage comes first, or the latest.
+    """
+
+    forwards_first: bool
+    farthest_back: bool
+
+
 def list_order(
     lanes: Sequence[Lane],
     num_devices: int,
     duration_s: Sequence[Sequence[float]],
+    rule: Rule,
     *,
     split_backward: bool,
-) -> list[list[Row]]:
-    """Each device's instructions, where it always runs the most urgent that is ready.
+) -> tuple[float, list[list[Row]]]:
+    """The makespan and each device's instructions, if it always runs the most urgent that is ready.
 
-    Forwards come before backwards, backwards before weight halves; among equals that which is
-    furthest on its way (forwards: the latest stage; backwards: the earliest). A forward waits
-    while its lane or device holds all it may; an activation is held until its backward, or its
-    weight half, has ended.
+    Among forwards the latest stage comes first, the furthest on its way. A forward waits while
+    its lane or device holds all it may; an activation is held until its backward, or its weight
+    half, has ended.
 
     Args:
         duration_s: seconds of each kind of instruction on each stage.
@@ -60,7 +73,7 @@ def list_order(
     """
     kinds = _BACKWARD_KINDS[split_backward]
     last_kind, gradient = kinds[-1], kinds[0]
-    urgency = _by_urgency(lanes, num_devices, kinds)
+    urgency = _by_urgency(lanes, num_devices, kinds, rule)
     ready: dict[int, list[list[float]]] = {
         FORWARD: [[0.0] * len(x.microbatches) if x.before is None else [] for x in lanes],
         gradient: [[] for _ in lanes],
@@ -99,19 +112,25 @@ def list_order(
         for target, what in _released(lane, number, kind, gradient, last_kind):
             ready[what][target].append(end)
             heappush(wake, (end, lanes[target].device))
-    return orders
+    return max(free_at), orders
 
 
 def _by_urgency(
-    lanes: Sequence[Lane], num_devices: int, kinds: tuple[int, ...]
+    lanes: Sequence[Lane], num_devices: int, kinds: tuple[int, ...], rule: Rule
 ) -> list[list[tuple[int, int]]]:
     """For each device its (kind, lane) pairs, the most urgent first."""
+    by_rank = (FORWARD, *kinds) if rule.forwards_first else (kinds[0], FORWARD, *kinds[1:])
+    rank = {kind: place for place, kind in enumerate(by_rank)}
+    back = 1 if rule.farthest_back else -1
+
+    def urgency(pair: tuple[int, int]) -> tuple[int, int]:
+        kind, number = pair
+        return rank[kind], lanes[number].stage * (-1 if kind == FORWARD else back)
+
     devices: list[list[tuple[int, int]]] = [[] for _ in range(num_devices)]
     for number, lane in enumerate(lanes):
-        devices[lane.device] += [(kind, number) for kind in (FORWARD, *kinds)]
-    for pairs in devices:
-        pairs.sort(key=lambda p: (p[0], (-1 if p[0] == FORWARD else 1) * lanes[p[1]].stage))
-    return devices
+        devices[lane.device] += [(kind, number) for kind in by_rank]
+    return [sorted(pairs, key=urgency) for pairs in devices]
 
 
 def _released(

@@ -69,25 +69,6 @@ def test_early_forwards_come_before_the_first_backward():
     assert warm_up == [4 + 3, 3 + 2, 2 + 1, 1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("stages", "microbatches"), [(4, 8), (8, 64), (4, 4), (2, 7)])
-def test_order_is_torchs(stages, microbatches):
-    """torch 2.13 numbers the forwards of the last rank of its 1F1B from 1; they run from 0."""
-    torch_ops = pytest.importorskip("torch.distributed.pipelining._schedule_visualizer")
-    for name, theirs in (("1f1b", "1F1B"), ("gpipe", "GPipe")):
-        ranks = torch_ops.get_schedule_ops(theirs, stages, microbatches)
-        for stage, actions in enumerate(ranks):
-            known = {"FORWARD": "forward", "FULL_BACKWARD": "backward"}
-            order = []
-            for action in actions:
-                if action is None or action.computation_type.name not in known:
-                    continue
-                kind = known[action.computation_type.name]
-                off_by_one = name == "1f1b" and stage == stages - 1 and kind == "forward"
-                order.append(Instruction(stage, kind, action.microbatch_index - off_by_one))
-            assert tuple(order) == build(name, stages, microbatches).order[stage]
-
-
 def test_a_deadlock_is_named():
     first = (Instruction(0, "forward", 0), Instruction(0, "backward", 0))
     first += (Instruction(0, "forward", 1), Instruction(0, "backward", 1))
