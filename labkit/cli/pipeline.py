@@ -25,12 +25,13 @@ pipeline = typer.Typer(
     help="""
     Pipeline parallelism: what a schedule costs in time, memory and joules.
 
-    A profile is a CSV file (columns stage, instruction, frequency in MHz, time in s, energy in J
-    of one GPU), a published one by its short name (a100/gpt3-175b, a100/bloom, a40/gpt3-175b), or
-    a file of a dataset.
+    A profile is a CSV file (columns stage, instruction, frequency in MHz, time
+    in s, energy in J of one GPU), a published one by its short name
+    (a100/gpt3-175b, a100/bloom, a40/gpt3-175b), or a file of a dataset.
 
     Every command takes [cyan]--json FILE[/cyan], or [cyan]-[/cyan] for standard output. Keys end
-    in their unit: _s, _j, _w, _mhz, _bytes; a _fraction of 0.05 is 5 %; null is what is missing.
+    in their unit: _s, _j, _w, _mhz, _bytes; a _fraction of 0.05 is 5 %; null is
+    what is missing.
 
     [bold]Examples[/bold]
 
@@ -51,8 +52,8 @@ def register(app: typer.Typer) -> None:
 def schedules(json_to: str = ask.JSON) -> None:
     """The schedules there are: options, memory and bubble in closed form, sources.
 
-    S devices, M microbatches, v chunks a device; F, B and W are the seconds of a forward and of
-    the input and weight halves of a backward on one chunk. Memory counts activations.
+    S devices, M microbatches, v chunks a device; F, B and W are the seconds of
+    a forward and of the input and weight halves of a backward on one chunk.
     """
     from labkit.cli import pipeline_report, pipeline_view
 
@@ -89,8 +90,8 @@ def simulate(
     [bold]Examples[/bold]
 
       [cyan]labkit pipeline simulate 1f1b -s 8 -m 12[/cyan]
-      [cyan]labkit pipeline simulate interleaved-1f1b -s 8 -m 16 --chunks 4 --html run.html[/cyan]
-      [cyan]labkit pipeline simulate zb-h1 -s 3 -m 6 --forward 1,1.2,1 --latency 0.1[/cyan]
+      [cyan]labkit pipeline simulate interleaved-1f1b -s 8 -m 16 --chunks 4[/cyan]
+      [cyan]labkit pipeline simulate zb-h1 -s 3 -m 6 --forward 1,1.2,1 --latency .1[/cyan]
       [cyan]labkit pipeline simulate --order mine.csv --trace mine.json[/cyan]
     """
     import numpy as np
@@ -147,9 +148,9 @@ def plan(
     [bold]Examples[/bold]
 
       [cyan]labkit pipeline plan 1f1b -p a100/gpt3-175b -m 12[/cyan]
-      [cyan]labkit pipeline plan zb-v -p a100/bloom -m 24 --slowdown 0.05 --csv clocks.csv[/cyan]
+      [cyan]labkit pipeline plan zb-v -p a100/bloom -m 24 --slowdown 0.05[/cyan]
       [cyan]labkit pipeline plan envpipe -p a100/bloom -m 8 --method envpipe[/cyan]
-      [cyan]labkit pipeline plan 1f1b -p a100/bloom -m 12 --frontier 40 --html plan.html[/cyan]
+      [cyan]labkit pipeline plan 1f1b -p a100/bloom -m 12 --frontier 40[/cyan]
     """
     from labkit.cli import pipeline_input as read
     from labkit.cli import pipeline_report, pipeline_view
@@ -193,12 +194,13 @@ def compare(
 ) -> None:
     """Planners and schedules side by side, against 1F1B at the highest clock.
 
-    The deadline, which planners without one ignore unless you give it, is as late as that ends.
+    The deadline is where that ends; planners that need none keep none, unless
+    you give it.
 
     [bold]Examples[/bold]
 
       [cyan]labkit pipeline compare -p a100/gpt3-175b -m 12[/cyan]
-      [cyan]labkit pipeline compare -p a40/gpt3-175b -m 24 --schedules 1f1b,envpipe,zb-h1[/cyan]
+      [cyan]labkit pipeline compare -p a40/gpt3-175b -m 24 --schedules 1f1b,zb-h1[/cyan]
       [cyan]labkit pipeline compare -p a100/bloom -m 12 --methods envpipe,optimal[/cyan]
     """
     from labkit.cli import pipeline_compare, pipeline_view
@@ -243,15 +245,15 @@ def choose(
     trace: Path = ask.TRACE,
     csv: Path = ask.CSV,
 ) -> None:
-    """Choose schedule, in-flight cap and clocks together, under a memory limit and a deadline.
+    """Choose schedule, in-flight cap and clocks together, within memory and time.
 
-    The default deadline is where 1F1B ends at the highest clock. Several memory limits or
-    deadlines, separated by commas, give a table of what each costs. [bold]Examples[/bold]
+    The default deadline is where 1F1B ends at the highest clock. Several limits,
+    separated by commas, give a table of what each costs. [bold]Examples[/bold]
 
-      [cyan]labkit pipeline choose -p a100/gpt3-175b -m 12 --memory-limit 6[/cyan]
+      [cyan]labkit pipeline choose -p a100/bloom -m 12 --memory-limit 6[/cyan]
       [cyan]labkit pipeline choose -p a100/bloom -m 12 --memory-limit 24GiB \\
           --activation-bytes 2.5GiB --parameter-bytes 9GiB[/cyan]
-      [cyan]labkit pipeline choose -p a100/bloom -m 12 --memory-limit 4,8 --slowdown 0,0.1[/cyan]
+      [cyan]labkit pipeline choose -p a100/bloom -m 12 --memory-limit 4,6,8[/cyan]
     """
     from labkit.cli import pipeline_choose, pipeline_view
     from labkit.cli import pipeline_input as read
@@ -274,7 +276,8 @@ def choose(
     if len(limits) * len(latest) > 1:
         read.no_single_plan(csv=csv, trace=trace)
         several = pipeline_choose.of_tradeoff(search, limits, latest, source)
-        return pipeline_view.tell(several, json_to, html)
+        pipeline_view.tell(several, json_to, html)
+        return
     choice = search.choose(memory_limit_bytes=limits[0], deadline_s=latest[0])
     pipeline_view.tell(pipeline_choose.of_choice(choice, source), json_to, html)
     _save(choice.best, choice.best.frame(), json_to, csv, trace)
@@ -306,20 +309,5 @@ def _save(
         write_atomically(csv, table.to_csv(index=False))
         pipeline_view.wrote("CSV", csv, json_to)
     if trace is not None:
-        from labkit.pipeline.plans import Plan
-        from labkit.pipeline.trace import save_trace
-
-        line: Timeline
-        line, power_w = (
-            (made.timeline, made.profile.blocking_power_w)
-            if isinstance(made, Plan)
-            else (made, None)
-        )
-        save_trace(
-            table,
-            trace,
-            memory=line.memory_frame(),
-            waiting_power_w=power_w,
-            name=made.schedule.name,
-        )
+        made.save_trace(trace)
         pipeline_view.wrote("trace", trace, json_to)

@@ -32,7 +32,7 @@ def option(default: Any, *names: str, panel: str, **more: Any) -> Any:
 
 NAME = typer.Argument(
     None,
-    metavar="[SCHEDULE]",
+    metavar="SCHEDULE",
     autocompletion=_schedules,
     help="`labkit pipeline schedules` lists them.",
 )

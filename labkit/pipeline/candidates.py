@@ -17,6 +17,7 @@ from labkit.pipeline.epilogue import homes
 from labkit.pipeline.families import FAMILIES
 from labkit.pipeline.graph import Lag, longest_to
 from labkit.pipeline.network import Network
+from labkit.pipeline.optimal import OptimalPlanner
 from labkit.pipeline.policies import build
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.relaxation import Options, options
@@ -112,6 +113,11 @@ class Candidate:
         """Makespan with every instruction at its fastest clock."""
         fastest = self.choices.fastest_s()
         return float(longest_to(self.schedule.graph, fastest, self.lag_s).max())
+
+    @cached_property
+    def planner(self) -> OptimalPlanner:
+        """Bounds and plans for any deadline; made when first needed, as it holds a model."""
+        return OptimalPlanner(self.schedule, self.profile, self.lag_s)
 
     @property
     def options_text(self) -> str:

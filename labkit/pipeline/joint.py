@@ -25,7 +25,6 @@ from labkit.pipeline.costs import PerStage
 from labkit.pipeline.device_bound import quick_bound_j
 from labkit.pipeline.epilogue import homes
 from labkit.pipeline.families import FAMILIES
-from labkit.pipeline.optimal import lower_bound_j
 from labkit.pipeline.plans import Plan, build_for, plan
 from labkit.pipeline.profile import EnergyProfile
 
@@ -354,17 +353,21 @@ class Search:
 
     def _bound_j(self, i: int, deadline_s: float) -> float:
         if (i, deadline_s) not in self._bounds:
-            one = self.candidates[i]
-            waits = {} if one.lag_s is None else {"lag_s": one.lag_s}
-            bound_j = lower_bound_j(one.schedule, one.profile, deadline_s, **waits)
-            self._bounds[i, deadline_s] = bound_j
+            self._bounds[i, deadline_s] = self.candidates[i].planner.bounds_j([deadline_s])[0]
         return self._bounds[i, deadline_s]
 
     def _plan(self, i: int, deadline_s: float) -> Plan:
         if (i, deadline_s) not in self._plans:
             one = self.candidates[i]
-            self._plans[i, deadline_s] = plan(
-                one.schedule, one.profile, "optimal", deadline_s, network=self.grid.network
+            found = one.planner.choose([deadline_s])[0]
+            self._plans[i, deadline_s] = Plan(
+                schedule=one.schedule,
+                profile=one.profile,
+                method="optimal",
+                row=found.row,
+                deadline_s=deadline_s,
+                known_bound_j=found.bound_j,
+                network=self.grid.network,
             )
         return self._plans[i, deadline_s]
 

@@ -118,6 +118,32 @@ def test_tolerance_stops_within_its_share(profile: pipeline.EnergyProfile) -> No
     assert loose.bound_j <= exact.best.energy_j
 
 
+def test_messages_count_toward_every_candidates_time(profile: pipeline.EnergyProfile) -> None:
+    network = pipeline.Network(latency_s=0.05)
+    search = Search(profile, 4, schedules=SOME, network=network, num_caps=3)
+    assert search.reference.makespan_s == pytest.approx(
+        pipeline.plan(
+            pipeline.build("1f1b", 3, 4), profile, "max-clock", network=network
+        ).makespan_s
+    )
+    deadline_s = 1.2 * search.reference.makespan_s
+    plans = [
+        pipeline.plan(one.schedule, one.profile, "optimal", deadline_s, network=network)
+        for one in search.candidates
+        if one.fastest_s <= deadline_s
+    ]
+    choice = search.choose(deadline_s=deadline_s)
+    assert choice.best.energy_j == min(one.energy_j for one in plans)
+    assert choice.best.makespan_s <= deadline_s * (1 + DEADLINE_TOLERANCE)
+    for one in search.candidates:
+        line = pipeline.simulate(one.schedule, one.choices.fastest_s(), network=network)
+        assert one.fastest_s == pytest.approx(line.makespan_s)
+        sharp_j = pipeline.lower_bound_j(
+            one.schedule, one.profile, 1.1 * one.fastest_s, lag_s=one.lag_s
+        )
+        assert quick_bound_j(one, 1.1 * one.fastest_s) <= sharp_j * (1 + 1e-9)
+
+
 # ---------------------------------------------------------------- limits
 
 
