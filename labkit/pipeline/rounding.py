@@ -27,9 +27,17 @@ _CELLS = 60_000  # instructions times lanes swept together: about what processor
 _ROOM = 1e-12  # of the deadline: floating-point noise that may not cost a clock
 _GRADE, _GRADES = 0.01, 1024  # steps of a price's logarithm, and how many: a range of 28,000
 _NOISE = 1e-6  # of a duration: the linear program's tolerance
-_CLOSE = 2e-4  # of the bound: plans this near it are not improved further
-_VARIANTS = 4  # shaken prices tried at once for a deadline
-_SHAKES = (0.05, 0.2, 0.1, 0.4)  # spread of their logarithm, round by round
+_CLOSE = 5e-4  # of the bound: plans this near it are not improved further
+_SHAKES = (  # spread of a price's logarithm: by work, by instruction, for that share of them
+    (0.05, 0.0, 0.0),
+    (0.0, 0.05, 1.0),
+    (0.2, 0.0, 0.0),
+    (0.0, 1.0, 0.1),
+    (0.1, 0.0, 0.0),
+    (0.02, 0.03, 1.0),
+    (0.3, 0.0, 0.0),
+    (0.1, 0.5, 0.1),
+)
 
 
 def _rounds(n: int) -> int:
@@ -159,6 +167,15 @@ class Sweeper:
         with np.errstate(divide="ignore"):
             step = np.log(np.maximum(price_w, 0.0) / self._lowest_w) / _GRADE
         return (np.clip(step, 0, _GRADES - 1) + self._work * _GRADES).astype(np.int32)
+
+    def shake(self, rng: np.random.Generator, repeats: int) -> np.ndarray:
+        """Random factors for prices, shape (n, repeats * len(_SHAKES)), one column a shake."""
+        columns = []
+        for by_work, by_instruction, share in _SHAKES * repeats:
+            work = rng.normal(0, by_work, int(self._work.max()) + 1)[self._work[:, 0]]
+            alone = rng.normal(0, by_instruction, self._n) * (rng.random(self._n) < share)
+            columns.append(work + alone)
+        return np.exp(np.stack(columns, axis=1))
 
     def _beyond(self, plan: Swept, forward: bool) -> np.ndarray:
         """Longest path after each instruction, or before it: the side a sweep leaves as it is."""
@@ -324,10 +341,9 @@ def _realise(
         wide = np.flatnonzero(plans.energy_j > bound_j + _CLOSE * np.abs(bound_j))
         if not len(wide):
             break
-        for some in np.array_split(wide, -(-len(wide) * _VARIANTS * n // _CELLS)):
-            many = np.repeat(some, _VARIANTS)
-            shake = _SHAKES[turn % len(_SHAKES)]
-            shaken = price[:, many] * np.exp(shake * rng.normal(size=(n, len(many))))
+        for some in np.array_split(wide, -(-len(wide) * len(_SHAKES) * n // _CELLS)):
+            many = np.repeat(some, len(_SHAKES))
+            shaken = price[:, many] * sweeper.shake(rng, len(some))
             best = sweeper.plan(plans.chosen[:, many])
             forward = turn % 2 == 1
             plans.offer(many, _anneal(sweeper, best, horizon[many], shaken, forward=forward))
