@@ -71,55 +71,99 @@ def list_order(
 
     Time: a heap operation or two for each instruction.
     """
-    kinds = _BACKWARD_KINDS[split_backward]
-    last_kind, gradient = kinds[-1], kinds[0]
-    urgency = _by_urgency(lanes, num_devices, kinds, rule)
-    ready: dict[int, list[list[float]]] = {
-        FORWARD: [[0.0] * len(x.microbatches) if x.before is None else [] for x in lanes],
-        gradient: [[] for _ in lanes],
-        last_kind: [[] for _ in lanes],
-    }
-    done = {kind: [0] * len(lanes) for kind in ready}
-    taken, free_at = [0] * len(lanes), [0.0] * num_devices
+    run = _Run(lanes, _BACKWARD_KINDS[split_backward])
+    urgency = _by_urgency(lanes, num_devices, run.kinds, rule)
+    free_s = [0.0] * num_devices
     orders: list[list[Row]] = [[] for _ in range(num_devices)]
     wake = [(0.0, device) for device in range(num_devices)]
     heapify(wake)
     while wake:
-        now, device = heappop(wake)
-        if free_at[device] > now:
+        now_s, device = heappop(wake)
+        if free_s[device] > now_s:
             continue
-        for kind, number in urgency[device]:
-            lane, at = lanes[number], done[kind][number]
-            arrived = ready[kind][number]
-            if at >= len(arrived) or arrived[at] > now:
-                continue
-            if kind == FORWARD and (
-                at - done[last_kind][number] >= lane.cap
-                or any(taken[x] >= lanes[x].room for x in lane.onwards)
-            ):
-                continue
-            break
-        else:
+        chosen = run.most_urgent(urgency[device], now_s)
+        if chosen is None:
             continue
-        end = now + duration_s[kind][lane.stage]
+        kind, number = chosen
+        lane, at = lanes[number], run.done[kind][number]
+        end_s = now_s + duration_s[kind][lane.stage]
         orders[device].append((kind, lane.stage, lane.microbatches[at]))
-        done[kind][number] += 1
-        free_at[device] = end
-        heappush(wake, (end, device))
-        change = (kind == FORWARD) - (kind == last_kind)
-        for x in lane.onwards:
-            taken[x] += change
-        for target, what in _released(lane, number, kind, gradient, last_kind):
-            ready[what][target].append(end)
-            heappush(wake, (end, lanes[target].device))
-    return max(free_at), orders
+        free_s[device] = end_s
+        heappush(wake, (end_s, device))
+        for target in run.start(kind, number, end_s):
+            heappush(wake, (end_s, lanes[target].device))
+    return max(free_s), orders
+
+
+class _Run:
+    """How far every lane has come.
+
+    Attributes:
+        kinds: the kinds of instruction: forwards, what makes the input's gradient, and weight
+            halves if there are any. The last one frees the activation.
+        done: of each kind, how many each lane has started.
+        ready_s: of each kind, when each lane's input for one after another is there.
+        taken: of each lane's room, how much is in use.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], backward: tuple[int, ...]) -> None:
+        self.lanes, self.kinds = lanes, (FORWARD, *backward)
+        self.done = {kind: [0] * len(lanes) for kind in self.kinds}
+        self.ready_s: dict[int, list[list[float]]] = {k: [[] for _ in lanes] for k in self.kinds}
+        for arrived, lane in zip(self.ready_s[FORWARD], lanes, strict=True):
+            if lane.before is None:
+                arrived.extend([0.0] * len(lane.microbatches))
+        self.taken = [0] * len(lanes)
+
+    def most_urgent(self, urgency: list[tuple[int, int]], now_s: float) -> tuple[int, int] | None:
+        """The first (kind, lane) whose next instruction may start now."""
+        for kind, number in urgency:
+            at, arrived = self.done[kind][number], self.ready_s[kind][number]
+            if at >= len(arrived) or arrived[at] > now_s:
+                continue
+            if kind == FORWARD and not self._has_room(number):
+                continue
+            return kind, number
+        return None
+
+    def start(self, kind: int, number: int, end_s: float) -> list[int]:
+        """Count the lane's next instruction; returns the lanes that its end makes ready."""
+        lane = self.lanes[number]
+        self.done[kind][number] += 1
+        if change := (kind == FORWARD) - (kind == self.kinds[-1]):
+            for other in lane.onwards:
+                self.taken[other] += change
+        freed = []
+        for what, target in self._releases(lane, kind, number):
+            self.ready_s[what][target].append(end_s)
+            freed.append(target)
+        return freed
+
+    def _has_room(self, number: int) -> bool:
+        lane, last = self.lanes[number], self.kinds[-1]
+        held = self.done[FORWARD][number] - self.done[last][number]
+        return held < lane.cap and all(self.taken[x] < self.lanes[x].room for x in lane.onwards)
+
+    def _releases(self, lane: Lane, kind: int, number: int) -> list[tuple[int, int]]:
+        """The (kind, lane) pairs that need what the instruction makes."""
+        gradient = self.kinds[1]
+        if kind == FORWARD:
+            return [(gradient, number) if lane.after is None else (FORWARD, lane.after)]
+        found = []
+        if kind == gradient:
+            if lane.before is not None:
+                found.append((gradient, lane.before))
+            if gradient != self.kinds[-1]:
+                found.append((self.kinds[-1], number))
+        return found
 
 
 def _by_urgency(
     lanes: Sequence[Lane], num_devices: int, kinds: tuple[int, ...], rule: Rule
 ) -> list[list[tuple[int, int]]]:
     """For each device its (kind, lane) pairs, the most urgent first."""
-    by_rank = (FORWARD, *kinds) if rule.forwards_first else (kinds[0], FORWARD, *kinds[1:])
+    forward, gradient, *weight = kinds
+    by_rank = kinds if rule.forwards_first else (gradient, forward, *weight)
     rank = {kind: place for place, kind in enumerate(by_rank)}
     back = 1 if rule.farthest_back else -1
 
@@ -131,18 +175,3 @@ def _by_urgency(
     for number, lane in enumerate(lanes):
         devices[lane.device] += [(kind, number) for kind in by_rank]
     return [sorted(pairs, key=urgency) for pairs in devices]
-
-
-def _released(
-    lane: Lane, number: int, kind: int, gradient: int, last_kind: int
-) -> list[tuple[int, int]]:
-    """Which (lane, kind) the end of an instruction makes ready."""
-    if kind == FORWARD:
-        return [(number, gradient) if lane.after is None else (lane.after, FORWARD)]
-    freed = []
-    if kind == gradient:
-        if lane.before is not None:
-            freed.append((lane.before, gradient))
-        if gradient != last_kind:
-            freed.append((number, last_kind))
-    return freed
