@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import files
-from labkit.errors import UsageError
+from labkit.errors import UsageError, did_you_mean
 from labkit.workbook import claims as _claims
 from labkit.workbook import glance, tables
 
@@ -146,9 +145,8 @@ def _bibliography(root: Path) -> dict[str, Entry]:
 def known_entry(entries: Mapping[str, Entry], key: str, root: Path) -> Entry:
     if key in entries:
         return entries[key]
-    near = difflib.get_close_matches(str(key), list(entries), n=3)
-    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    hint = did_you_mean(key, entries)
     raise UsageError(
-        f"no paper {key!r} in {root / 'data' / 'papers.bib'}: {hint}`labkit queue search TEXT` "
-        "finds a key, `labkit queue add` adds a paper"
+        f"no paper {key!r} in {root / 'data' / 'papers.bib'}: {hint + ' ' if hint else ''}"
+        "`labkit queue search TEXT` finds a key, `labkit queue add` adds a paper"
     )
