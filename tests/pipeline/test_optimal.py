@@ -1,0 +1,282 @@
+"""The optimal planner against independent solvers: scipy's linprog, a MILP, Perseus's plans."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.sparse import lil_matrix
+
+from labkit.errors import UsageError
+from labkit.pipeline import EnergyProfile, Instruction, Schedule, build, frontier, plan
+from labkit.pipeline.clocks import cost_of
+from labkit.pipeline.optimal import OptimalPlanner, optimal_frontier
+from labkit.pipeline.perseus import perseus_frontier
+from labkit.pipeline.schedule import KINDS
+
+SEED = st.integers(0, 10_000)
+KINDS_OF = {"1f1b": ("forward", "backward"), "zb-h1": ("forward", "input", "weight")}
+
+
+def random_profile(rng, num_stages, num_clocks, kinds=("forward", "backward")):
+    """Time falls with the clock, power may do anything."""
+    rows = []
+    for stage in range(num_stages):
+        for kind in kinds:
+            times = np.sort(rng.uniform(0.05, 0.3, num_clocks))
+            powers = rng.uniform(60, 450, num_clocks)
+            for level, (time_s, power_w) in enumerate(zip(times, powers, strict=True)):
+                rows.append((stage, kind, 1500 - 15 * level, time_s, time_s * power_w))
+    columns = ["stage", "instruction", "frequency", "time", "energy"]
+    return EnergyProfile.from_frame(pd.DataFrame(rows, columns=columns), blocking_power_w=80.0)
+
+
+def random_order(rng, num_stages, num_microbatches):
+    """Any order that can run: whatever is ready, drawn by lot, next on its device."""
+    devices = [[] for _ in range(num_stages)]
+    done = set()
+    waiting = [
+        Instruction(stage, kind, microbatch)
+        for stage in range(num_stages)
+        for kind in ("forward", "backward")
+        for microbatch in range(num_microbatches)
+    ]
+
+    def ready(one):
+        if one.kind == "forward":
+            return one.stage == 0 or (one.stage - 1, "forward", one.microbatch) in done
+        if (one.stage, "forward", one.microbatch) not in done:
+            return False
+        last = one.stage == num_stages - 1
+        return last or (one.stage + 1, "backward", one.microbatch) in done
+
+    while waiting:
+        can = [one for one in waiting if ready(one)]
+        one = can[rng.integers(len(can))]
+        waiting.remove(one)
+        done.add(tuple(one))
+        devices[one.stage].append(one)
+    return Schedule.from_order(devices, name="random")
+
+
+def random_lag(rng, schedule):
+    n = len(schedule)
+    return rng.uniform(0, 0.1, n), rng.uniform(0, 0.2, n)
+
+
+def mixtures(schedule, profile, deadline_s, lag_s=None):
+    """The problem by its definition, over every measured clock: cost, rows, bounds.
+
+    Columns: one weight for each instruction and clock, n starts, the makespan. The weights of an
+    instruction sum to one; mixed they bound, whole they are a plan.
+    """
+    graph, n = schedule.graph, len(schedule)
+    rows = [
+        profile.rows(int(s), KINDS[k]) for s, k in zip(schedule.stage, schedule.kind, strict=True)
+    ]
+    first = np.cumsum([0, *map(len, rows)])
+    total = first[-1]
+    waiting_w = profile.blocking_power_w * schedule.num_devices
+    cost = np.concatenate([*(profile.net_energy_j[r] for r in rows), np.zeros(n), [waiting_w]])
+    lags = (np.zeros(n), np.zeros(n)) if lag_s is None else lag_s
+    table, low = lil_matrix((4 * n, total + n + 1)), []
+    for i in range(n):
+        for source, lag in zip((graph.before, graph.needs), lags, strict=True):
+            row, j = len(low), int(source[i])
+            table[row, total + i] = 1
+            if j < n:
+                table[row, total + j] = -1
+                table[row, first[j] : first[j + 1]] = -profile.time_s[rows[j]]
+            low.append(lag[i])
+        table[len(low), total + n] = 1
+        table[len(low), total + i] = -1
+        table[len(low), first[i] : first[i + 1]] = -profile.time_s[rows[i]]
+        low.append(0.0)
+    for i in range(n):
+        table[3 * n + i, first[i] : first[i + 1]] = 1
+    low = np.concatenate([low, np.ones(n)])
+    high = np.concatenate([np.full(3 * n, np.inf), np.ones(n)])
+    upper = np.concatenate([np.ones(total), np.full(n + 1, deadline_s)])
+    return cost, table.tocsr(), low, high, upper, total
+
+
+def linear_optimum_j(*problem):
+    cost, table, low, _, upper, total = mixtures(*problem)
+    n = len(upper) - total - 1
+    solved = linprog(
+        cost,
+        A_ub=-table[: 3 * n],
+        b_ub=-low[: 3 * n],
+        A_eq=table[3 * n :],
+        b_eq=low[3 * n :],
+        bounds=np.stack([0 * upper, upper], axis=1),
+        method="highs-ipm",
+    )
+    assert solved.status == 0
+    return solved.fun
+
+
+def discrete_optimum_j(*problem):
+    cost, table, low, high, upper, total = mixtures(*problem)
+    solved = milp(
+        cost,
+        constraints=LinearConstraint(table, low, high),
+        bounds=Bounds(0, upper),
+        integrality=np.arange(len(cost)) < total,
+        options={"mip_rel_gap": 1e-7, "time_limit": 60},
+    )
+    assert solved.status == 0
+    return solved.fun
+
+
+# --- the bound
+
+
+@given(
+    seed=SEED,
+    name=st.sampled_from(["gpipe", "1f1b", "envpipe", "zb-h1", "random"]),
+    stages=st.integers(1, 4),
+    microbatches=st.integers(1, 4),
+    clocks=st.integers(1, 6),
+    lags=st.booleans(),
+    share=st.floats(0, 1.2),
+)
+@settings(max_examples=60, deadline=None)
+def test_bound_is_the_linear_optimum(seed, name, stages, microbatches, clocks, lags, share):
+    rng = np.random.default_rng(seed)
+    profile = random_profile(rng, stages, clocks, KINDS_OF.get(name, KINDS_OF["1f1b"]))
+    if name == "random":
+        schedule = random_order(rng, stages, microbatches)
+    else:
+        schedule = build(name, stages, microbatches)
+    lag_s = random_lag(rng, schedule) if lags else None
+    planner = OptimalPlanner(schedule, profile, lag_s)
+    first_s, last_s = planner.range_s
+    deadline_s = first_s + share * (last_s - first_s)
+    made = planner.choose([deadline_s])[0]
+    linear_j = linear_optimum_j(schedule, profile, deadline_s * (1 + 1e-12), lag_s)
+    assert made.bound_j == pytest.approx(linear_j, rel=1e-6)
+    makespan_s, energy_j = cost_of(schedule, profile, made.row, lag_s)
+    assert makespan_s <= deadline_s * (1 + 1e-9)
+    assert energy_j >= made.bound_j * (1 - 1e-9)
+
+
+def test_units_do_not_matter(measured):
+    """The same profile in microseconds and microjoules: the same clocks, the bound scaled."""
+    schedule = build("1f1b", 3, 5)
+    rng = np.random.default_rng(4)
+    profile = random_profile(rng, 3, 6)
+    table = profile.frame().drop(columns="kept")
+    small = EnergyProfile.from_frame(
+        table.assign(time_s=table.time_s * 1e-6, energy_j=table.energy_j * 1e-6),
+        blocking_power_w=profile.blocking_power_w,
+    )
+    first_s, last_s = OptimalPlanner(schedule, profile).range_s
+    deadlines_s = np.linspace(first_s * (1 + 1e-6), last_s, 5)
+    large = optimal_frontier(schedule, profile, deadlines_s)
+    scaled = optimal_frontier(schedule, small, deadlines_s * 1e-6)
+    for one, other in zip(large, scaled, strict=True):
+        assert other.bound_j * 1e6 == pytest.approx(one.bound_j, rel=1e-7)
+        energies_j = [cost_of(schedule, profile, choice.row)[1] for choice in (one, other)]
+        assert energies_j[1] == pytest.approx(energies_j[0], rel=2e-3)
+
+
+# --- the plan
+
+
+def test_plans_against_the_discrete_optimum():
+    """3 stages x 4 microbatches x 4 clocks and the like: a MILP proves the best plan."""
+    excess = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        stages, microbatches = (2, 4) if seed % 2 else (3, 3)
+        profile = random_profile(rng, stages, 4)
+        schedule = build(("1f1b", "gpipe")[seed // 2 % 2], stages, microbatches)
+        lag_s = random_lag(rng, schedule) if seed % 3 == 0 else None
+        planner = OptimalPlanner(schedule, profile, lag_s)
+        first_s, last_s = planner.range_s
+        deadline_s = first_s + (0.0, 0.2, 0.5, 0.8)[seed % 4] * (last_s - first_s)
+        made = planner.choose([deadline_s])[0]
+        energy_j = cost_of(schedule, profile, made.row, lag_s)[1]
+        best_j = discrete_optimum_j(schedule, profile, deadline_s * (1 + 1e-9), lag_s)
+        assert made.bound_j <= best_j * (1 + 1e-6)
+        excess.append(energy_j / best_j - 1)
+    assert min(excess) > -1e-6
+    assert np.mean(excess) < 0.01
+
+
+@given(seed=SEED, lags=st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_a_frontier_is_its_deadlines_one_by_one(seed, lags):
+    """In any order: the same bounds, deadlines kept, and more time never costs energy."""
+    rng = np.random.default_rng(seed)
+    schedule, profile = random_order(rng, 3, 3), random_profile(rng, 3, 5)
+    lag_s = random_lag(rng, schedule) if lags else None
+    first_s, last_s = OptimalPlanner(schedule, profile, lag_s).range_s
+    deadlines_s = np.linspace(first_s, 1.1 * last_s, 6)
+    shuffled = rng.permutation(6)
+    made = optimal_frontier(schedule, profile, deadlines_s[shuffled], lag_s=lag_s)
+    costs = np.array([cost_of(schedule, profile, made[i].row, lag_s) for i in np.argsort(shuffled)])
+    assert (costs[:, 0] <= deadlines_s * (1 + 1e-9)).all()
+    assert (np.diff(costs[:, 1]) <= 1e-9 * costs[0, 1]).all()
+    for i, deadline_s in zip(np.argsort(shuffled), deadlines_s, strict=True):
+        alone = optimal_frontier(schedule, profile, [deadline_s], lag_s=lag_s)[0]
+        assert made[i].bound_j == pytest.approx(alone.bound_j, rel=1e-7)
+
+
+def test_one_clock_leaves_nothing_to_choose():
+    schedule, profile = build("1f1b", 3, 4), random_profile(np.random.default_rng(0), 3, 1)
+    made = plan(schedule, profile, "optimal")
+    assert made.energy_j == pytest.approx(plan(schedule, profile, "max-clock").energy_j)
+    assert made.gap == pytest.approx(0, abs=1e-9)
+
+
+def test_more_clocks_than_a_byte_counts():
+    """300 clocks on a smooth curve, all worth choosing: the plan all but meets the bound."""
+    clock = np.arange(300)
+    time_s = 0.1 + 0.0003 * clock
+    rows = pd.DataFrame({"frequency": 2000.0 - clock, "time": time_s, "energy": 4 / time_s + 20})
+    parts = [
+        rows.assign(stage=stage, instruction=kind)
+        for stage in range(2)
+        for kind in ("forward", "backward")
+    ]
+    profile = EnergyProfile.from_frame(pd.concat(parts), blocking_power_w=80.0)
+    assert profile.kept.all()
+    schedule = build("1f1b", 2, 4)
+    made = plan(schedule, profile, "optimal", 1.5 * plan(schedule, profile, "max-clock").makespan_s)
+    assert len(np.unique(made.row)) > 1
+    assert 0 <= made.gap < 1e-4
+
+
+def test_a_deadline_no_clock_meets_is_refused():
+    schedule, profile = build("1f1b", 2, 3), random_profile(np.random.default_rng(1), 2, 3)
+    with pytest.raises(UsageError, match="the fastest clocks need"):
+        optimal_frontier(schedule, profile, [100.0, 1e-3])
+
+
+# --- the published profiles
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "most"),
+    [("gpt3-175b", "a100_sxm", 0.002), ("bloom", "a100_sxm", 0.002), ("gpt3-175b", "a40", 0.005)],
+)
+def test_published_profiles_are_within_a_fraction_of_a_percent(measured, model, device, most):
+    front = frontier(build("1f1b", 8, 12), measured(model, device), num_points=20)
+    gap = front.energy_j / front.bound_j - 1
+    assert gap.between(0, most).all()
+    assert (front.makespan_s <= front.deadline_s * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("model", ["gpt3-175b", "bloom"])
+def test_no_plan_of_perseus_needs_less(measured, model, smooth):
+    """At every time its realised plans reach, from the slowest to the fastest."""
+    profile = measured(model).smoothed() if smooth else measured(model)
+    schedule = build("1f1b", 8, 12)
+    theirs = perseus_frontier(schedule, profile, num_points=60)
+    ours = optimal_frontier(schedule, profile, theirs["makespan_s"].tolist())
+    ours_j = np.array([cost_of(schedule, profile, one.row)[1] for one in ours])
+    assert (ours_j <= theirs["energy_j"].to_numpy() * (1 + 1e-9)).all()
