@@ -1,0 +1,427 @@
+"""Bytes at each moment of a training step, and the peak: the maximum over moments.
+
+The step is run once per choice of operators with symbolic sizes (:mod:`labkit.memory.shadow`). Of
+its few hundred points only those remain that can be the largest for some sizes; each is a linear
+form in about thirty units. Everything here then is arithmetic on numbers or on arrays that
+broadcast: a choice costs milliseconds once, a number microseconds.
+
+What is counted: tensors a rank allocates in one step, optimizer states there from before, as
+torch's ``MemTracker`` counts them on a CPU. What is not: CUDA's context and workspaces, rounding to
+512 bytes, fragmentation, buffers of collectives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.errors import UsageError
+from labkit.memory import tape as tapes
+from labkit.memory.saved import FP32, INT64, Mode, Shape, supported
+from labkit.memory.shadow import Program, Shadow
+
+Step = Literal["foreach", "fused", "for-loop"]
+STEPS = ("foreach", "fused", "for-loop")
+STEP = "optimizer step"
+
+# In the order in which they come; where moments tie, the first is named.
+MOMENTS = (
+    *("embedding", "forward, first", "forward, last full", "forward, last", "loss forward"),
+    *("loss backward", "backward, last", "backward, last full", "backward, first"),
+    *("embedding backward", STEP),
+)
+HELD = ("parameters", "optimizer", "buffers and inputs")
+COMPONENTS = (*HELD, *tapes.CATEGORIES)
+
+# Multiplicities (columns) as sums of products of numbers that are never negative (rows), so that
+# one point can be seen to exceed another whatever the sizes. Rows: 1, m, i, j, m·i, c.
+_NESTED = np.array(
+    [
+        # 1  groups inner inner of the last  groups·inner  chunks
+        [1, -2, -1, -1, 2, -1],
+        [0, 1, 0, 0, -1, 0],
+        [0, 0, 1, 0, -2, 0],
+        [0, 0, 0, 1, 0, 0],
+        [0, 0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 0, 1],
+    ]
+)
+_PERIODIC = np.array(
+    [
+        [1, -1, 0, -1, -1, -1],
+        [0, 1, 0, 0, 1, 0],
+        [0, 0, 1, 0, -1, 0],
+        [0, 0, 0, 1, 0, 0],
+        [0, 0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 0, 1],
+    ]
+)
+_BASES = {"flat": _PERIODIC, "nested": _NESTED, "periodic": _PERIODIC}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The largest moment: its name, its bytes, and what they are."""
+
+    moment: Any
+    num_bytes: Any
+    components: dict[str, Any]
+
+
+class Points(NamedTuple):
+    """The points of one program that can be the largest of their moment: moment numbers (n,), and
+    coefficients (n, categories, multiplicities, units)."""
+
+    moment: NDArray[np.int64]
+    coefficients: NDArray[np.int64]
+
+
+@lru_cache(maxsize=256)
+def points(program: Program) -> Points:
+    """Run the step on a tape and keep, moment by moment, what nothing else exceeds for sure."""
+    tape = Shadow(program).step()
+    found: list[tuple[int, NDArray[np.int64]]] = []
+    for number, moment in enumerate(MOMENTS):
+        at = [live for label, live in tape.points if label == moment]
+        found.extend((number, live) for live in _undominated(at, _BASES[program.structure]))
+    moments, coefficients = zip(*found, strict=True)
+    return Points(np.array(moments), np.array(coefficients))
+
+
+def _undominated(
+    points: list[NDArray[np.int64]], basis: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
+    """Those points whose total no other's exceeds in every coefficient; of equals, the first."""
+    if not points:
+        return []
+    totals = np.array([(basis @ live.sum(axis=0)).ravel() for live in points])
+    kept: list[int] = []
+    for place in np.argsort(-totals.sum(axis=1), kind="stable"):
+        if not any((totals[other] >= totals[place]).all() for other in kept):
+            kept.append(int(place))
+    return [points[place] for place in sorted(kept)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """The sizes of a step that are numbers; each may be an array. See :func:`moments`."""
+
+    seq: Any
+    micro_batch: Any
+    period: Any = 1
+    group: Any = 1
+    chunks: Any = 8
+    tp: Any = 1
+    sequence_parallel: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("seq", "micro_batch", "period", "group", "chunks", "tp"):
+            if np.any(np.asarray(getattr(self, name)) < 1):
+                raise UsageError(f"{name} must be >= 1, got {getattr(self, name)}")
+
+
+def units(shape: Shape, numbers: Numbers) -> list[Any]:
+    """The values of :data:`labkit.memory.tape.UNITS` on one rank."""
+    b, s, tp = numbers.micro_batch, numbers.seq, numbers.tp
+    tokens = b * s
+    rows = tokens // tp if numbers.sequence_parallel else tokens
+    h, v = shape.hidden, shape.vocab // tp
+    q, k = shape.heads * shape.head_dim // tp, shape.kv_heads * shape.head_dim // tp
+    f, heads = shape.ffn // tp, shape.heads // tp
+    chunk, last = _chunk_rows(rows, numbers.chunks)
+    values = {
+        **{"1": 1, "s": s, "b·s": rows, "b·s·h": rows * h, "b·s·q": tokens * q},
+        **{"b·s·k": tokens * k, "b·s·f": tokens * f, "b·s·a": tokens * heads},
+        **{"b·s·v": tokens * v, "b·a·s²": tokens * heads * s, "s²": s * s, "s·h": s * h},
+        **{"h": h, "q": q, "k": k, "f": f, "h·q": h * q, "h·k": h * k, "h·f": h * f},
+        **{"h·v": h * v, "h·p": h * shape.positions},
+        **{"c": chunk, "c·h": chunk * h, "c·v": chunk * v},
+        **{"e": last, "e·h": last * h, "e·v": last * v},
+    }
+    return [values[name] for name in tapes.UNITS]
+
+
+def _chunk_rows(rows: Any, chunks: Any) -> tuple[Any, Any]:
+    """Rows of a chunk, and of the last one: ``torch.chunk``'s rule."""
+    chunk = -(-rows // chunks)
+    return chunk, rows - (-(-rows // chunk) - 1) * chunk
+
+
+def multiplicities(shape: Shape, numbers: Numbers, structure: str) -> list[Any]:
+    """The values of :data:`labkit.memory.tape.MULTIPLICITIES`."""
+    layers = shape.num_layers
+    chunk, _ = _chunk_rows(numbers.micro_batch * numbers.seq, numbers.chunks)
+    chunks = -(-numbers.micro_batch * numbers.seq // chunk) - 2
+    if structure == "nested":
+        size = np.minimum(numbers.group, layers)
+        groups = -(-layers // size)
+        last = layers - size * (groups - 1)
+        return [1, groups - 3, size - 2, last - 2, (groups - 3) * (size - 2), chunks]
+    if structure == "periodic":
+        size = numbers.period
+        periods = layers // size
+        return [1, periods - 2, size - 2, layers % size - 1, (periods - 2) * (size - 1), chunks]
+    return [1, layers - 2, 0, 0, 0, chunks]
+
+
+def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Program:
+    structure = "flat"
+    if mode.recompute == "full" and not _all(np.asarray(numbers.group) == 1):
+        structure = "nested"
+    if mode.recompute == "every":
+        if not _all((np.asarray(numbers.period) >= 2) & (numbers.period <= shape.num_layers)):
+            raise UsageError(
+                f"period must be in 2..num_layers, got {numbers.period} of {shape.num_layers}"
+                " (1 is recompute='full')"
+            )
+        structure = "periodic"
+    return Program(
+        mode=mode,
+        mlp=shape.mlp,
+        bias=shape.bias,
+        tied=shape.tied,
+        positions=_choice("positions", np.asarray(shape.positions) > 0),
+        grouped=_choice("kv_heads < heads", np.asarray(shape.kv_heads) < shape.heads),
+        batched=batched,
+        structure=structure,
+    )
+
+
+def _all(condition: Any) -> bool:
+    return bool(np.all(condition))
+
+
+def _choice(name: str, condition: NDArray[np.bool_]) -> bool:
+    if np.all(condition) != np.any(condition):
+        raise UsageError(f"{name} must hold for all configurations of one call or for none")
+    return bool(np.all(condition))
+
+
+def num_params(shape: Shape, *, tp: Any = 1) -> Any:
+    """Parameters of a rank, from the sizes; a model's own count is the same for ``tp=1``."""
+    h, q, k = (
+        shape.hidden,
+        shape.heads * shape.head_dim // tp,
+        shape.kv_heads * shape.head_dim // tp,
+    )
+    f, gated = shape.ffn // tp, shape.mlp == "swiglu"
+    norm = h if gated else 2 * h
+    layer = 2 * norm + 2 * h * (q + k) + (3 if gated else 2) * h * f
+    if shape.bias:
+        layer = layer + q + 2 * k + h + (2 if gated else 1) * f + h
+    ends = (1 if shape.tied else 2) * h * (shape.vocab // tp) + h * shape.positions + norm
+    return shape.num_layers * layer + ends
+
+
+def num_tensors(shape: Shape) -> Any:
+    """Parameter tensors, each of which has a step counter in AdamW."""
+    gated = shape.mlp == "swiglu"
+    linears, norm = (7, 1) if gated else (4, 2)
+    layer = 2 * norm + linears * (2 if shape.bias else 1)
+    return (
+        shape.num_layers * layer
+        + norm
+        + (1 if shape.tied else 2)
+        + (np.asarray(shape.positions) > 0) * 1
+    )
+
+
+def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
+    """Bytes that are there from the first moment to the last: AdamW's states included."""
+    count, width = num_params(shape, tp=numbers.tp), mode.stream_bytes
+    buffers = 2 * INT64 * numbers.micro_batch * numbers.seq
+    if shape.mlp == "swiglu":
+        buffers = buffers + 2 * mode.compute_bytes * numbers.seq * shape.head_dim
+    optimizer = 2 * width * count + FP32 * num_tensors(shape)
+    return dict(zip(HELD, (width * count, optimizer, buffers), strict=True))
+
+
+def step_temporaries(shape: Shape, mode: Mode, numbers: Numbers, step: str) -> Any:
+    """The largest temporary of AdamW's step.
+
+    ``foreach`` takes the root of every variance at once; ``for-loop`` tensor by tensor, where two
+    live beside the previous tensor's; ``fused`` has none.
+    """
+    if step not in STEPS:
+        raise UsageError(f"step must be one of {', '.join(STEPS)}, got {step!r}")
+    width = mode.stream_bytes
+    if step == "fused":
+        return 0
+    if step == "foreach":
+        return width * num_params(shape, tp=numbers.tp)
+    sizes = _parameter_sizes(shape, numbers)
+    pairs = [
+        2 * sizes[0],
+        *(2 * late + early for early, late in pairwise(sizes)),
+    ]
+    return width * np.maximum.reduce(np.broadcast_arrays(*pairs))
+
+
+def _parameter_sizes(shape: Shape, numbers: Numbers) -> list[Any]:
+    """Elements of the parameters in their order, two layers of them (the second shows what follows
+    the first)."""
+    value = dict(zip(tapes.UNITS, units(shape, numbers), strict=True))
+    h, gated = value["h"], shape.mlp == "swiglu"
+    norm = [h] if gated else [h, h]
+
+    def linear(weight: Any, bias: Any) -> list[Any]:
+        return [weight, bias] if shape.bias else [weight]
+
+    layer = list(norm)
+    if gated:
+        layer += linear(value["h·q"], value["q"])
+        layer += 2 * linear(value["h·k"], value["k"])
+    else:
+        layer += linear(value["h·q"] + 2 * value["h·k"], value["q"] + 2 * value["k"])
+    layer += [*linear(value["h·q"], h), *norm]
+    layer += (2 if gated else 1) * linear(value["h·f"], value["f"]) + linear(value["h·f"], h)
+    ends = [] if shape.tied else [value["h·v"]]
+    positions = [value["h·p"]] if np.any(np.asarray(shape.positions) > 0) else []
+    return [value["h·v"], *positions, *layer, *layer, *norm, *ends]
+
+
+def moments(
+    shape: Shape,
+    mode: Mode,
+    *,
+    seq: Any,
+    micro_batch: Any,
+    step: str = "foreach",
+    period: Any = 1,
+    group: Any = 1,
+    chunks: Any = 8,
+    tp: Any = 1,
+    sequence_parallel: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """Bytes of each component at the fullest point of each moment.
+
+    Sizes may be arrays that broadcast; what decides which operators run must not vary within a
+    call. ``group`` layers are recomputed together (``recompute="full"``), every ``period``-th
+    layer (``"every"``), the head runs over ``chunks`` parts (``loss="chunked"``).
+
+    Raises:
+        UsageError: the model has parts that are not known here, or a size is below 1.
+
+    >>> from labkit.models import Model
+    >>> found = moments(Model.preset("gpt2-124m"), Mode(), seq=1024, micro_batch=8)
+    >>> max(found, key=lambda moment: sum(found[moment].values()))
+    'loss backward'
+    """
+    supported(shape)
+    numbers = Numbers(
+        seq=seq,
+        micro_batch=micro_batch,
+        period=period,
+        group=group,
+        chunks=chunks,
+        tp=tp,
+        sequence_parallel=sequence_parallel,
+    )
+    there = held(shape, mode, numbers)
+    found = {
+        moment: {**there, **dict(zip(tapes.CATEGORIES, parts, strict=True))}
+        for moment, parts in _largest(shape, mode, numbers).items()
+    }
+    width = mode.stream_bytes
+    gradients = width * num_params(shape, tp=tp)
+    at_step = (0, gradients, 0, step_temporaries(shape, mode, numbers, step))
+    found[STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
+    return found
+
+
+def _largest(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, list[Any]]:
+    """By moment: bytes of each category at the point with the largest total."""
+    one_sample = np.asarray(numbers.micro_batch) == 1
+    if mode.attention == "eager" and np.any(one_sample) and not np.all(one_sample):
+        return _merged(
+            _evaluated(_program(shape, mode, numbers, batched=True), shape, numbers),
+            _evaluated(_program(shape, mode, numbers, batched=False), shape, numbers),
+            one_sample,
+        )
+    batched = not bool(np.all(one_sample)) and mode.attention == "eager"
+    return _evaluated(_program(shape, mode, numbers, batched=batched), shape, numbers)
+
+
+def _merged(
+    many: dict[str, list[Any]], one: dict[str, list[Any]], where: NDArray[np.bool_]
+) -> dict[str, list[Any]]:
+    return {
+        moment: [np.where(where, a, b) for a, b in zip(one[moment], many[moment], strict=True)]
+        for moment in many
+    }
+
+
+def _evaluated(program: Program, shape: Shape, numbers: Numbers) -> dict[str, list[Any]]:
+    table = points(program)
+    values = _products(multiplicities(shape, numbers, program.structure), units(shape, numbers))
+    flat = table.coefficients.reshape(*table.coefficients.shape[:2], -1)
+    size = np.broadcast_shapes(*(np.shape(value) for value in values))
+    if not size:
+        return _scalar(table, flat @ np.array([int(value) for value in values]))
+    used = np.flatnonzero(flat.any(axis=(0, 1)))
+    columns = np.empty((len(used), int(np.prod(size))))
+    for row, place in enumerate(used):
+        columns[row] = np.broadcast_to(values[place], size).ravel()
+    return _arrays(table, flat[:, :, used].astype(float), columns, size)
+
+
+def _products(times: list[Any], sizes: list[Any]) -> list[Any]:
+    return [number * size for number in times for size in sizes]
+
+
+def _scalar(table: Points, parts: NDArray[np.int64]) -> dict[str, list[Any]]:
+    totals = parts.sum(axis=1)
+    found = {}
+    for number in np.unique(table.moment):
+        places = np.flatnonzero(table.moment == number)
+        best = places[int(np.argmax(totals[places]))]
+        found[MOMENTS[number]] = [int(part) for part in parts[best]]
+    return found
+
+
+def _arrays(
+    table: Points,
+    coefficients: NDArray[np.float64],
+    columns: NDArray[np.float64],
+    size: tuple[int, ...],
+) -> dict[str, list[Any]]:
+    found = {}
+    for number in np.unique(table.moment):
+        here = coefficients[table.moment == number]
+        best = np.argmax(here.sum(axis=1) @ columns, axis=0)
+        found[MOMENTS[number]] = [
+            np.take_along_axis(here[:, place] @ columns, best[None], axis=0)[0].reshape(size)
+            for place in range(here.shape[1])
+        ]
+    return found
+
+
+def peak(shape: Shape, mode: Mode, **sizes: Any) -> Peak:
+    """The largest moment of a step; arguments as in :func:`moments`."""
+    found = moments(shape, mode, **sizes)
+    names = [moment for moment in MOMENTS if moment in found]
+    totals = [sum(found[moment].values()) for moment in names]
+    if not any(np.shape(total) for total in totals):
+        best = int(np.argmax(totals))
+        return Peak(moment=names[best], num_bytes=int(totals[best]), components=found[names[best]])
+    stacked = np.array(np.broadcast_arrays(*totals))
+    best_of = np.argmax(stacked, axis=0)
+    components = {
+        part: np.choose(
+            best_of, np.broadcast_arrays(stacked[0], *(found[m][part] for m in names))[1:]
+        )
+        for part in COMPONENTS
+    }
+    return Peak(
+        moment=np.array(names)[best_of], num_bytes=stacked.max(axis=0), components=components
+    )
+
+
+def peak_bytes(shape: Shape, mode: Mode, *, step: str = "foreach", **sizes: Any) -> Any:
+    """The peak alone, the quick way: one matrix product for all configurations of a call."""
+    return peak(shape, mode, step=step, **sizes).num_bytes

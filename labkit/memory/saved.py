@@ -1,0 +1,476 @@
+"""What a layer keeps for its backward pass, in closed form, term by term.
+
+Every formula is plain arithmetic: it takes Python integers or NumPy arrays that broadcast. Which
+terms there are follows from the choices in :class:`Mode`; how large they are, from the numbers.
+The tests hold each formula against the storages that torch saves, with 0 bytes of difference, for
+``tp = sp = 1`` and no dropout; dropout, tensor and sequence parallelism follow Korthikanti et al.
+(2022) and are held against their equations.
+
+Letters: b samples, s tokens a sample, h hidden size, q width of all a query heads, k width of all
+key heads, f width of the MLP, v vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from labkit.errors import UsageError
+
+Dtype = Literal["bf16", "fp32", "autocast"]
+Attention = Literal["eager", "sdpa"]
+Recompute = Literal["none", "selective", "full", "every"]
+Loss = Literal["eager-fp32", "plain", "chunked"]
+
+VALID: dict[str, tuple[str, ...]] = {
+    "dtype": ("bf16", "fp32", "autocast"),
+    "attention": ("eager", "sdpa"),
+    "recompute": ("none", "selective", "full", "every"),
+    "loss": ("eager-fp32", "plain", "chunked"),
+}
+TORCH = "torch 2.13, saved tensors"
+KORTHIKANTI = "Korthikanti et al. 2022, §4"
+FP32, BF16, INT64, BOOL = 4, 2, 8, 1
+
+
+# The numbers of a model, each of which may be an array: num_layers, hidden, heads, kv_heads,
+# head_dim, ffn, vocab, positions; and the choices tied, bias, mlp. ``labkit.models.Model`` is one.
+Shape = Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """The choices that decide which operators run, and so what is saved.
+
+    Attributes:
+        dtype: ``"bf16"`` and ``"fp32"`` throughout, or fp32 parameters under bf16 ``"autocast"``.
+        attention: ``"eager"`` (all scores exist) or ``"sdpa"`` (a flash kernel).
+        recompute: nothing, attention's core (``"selective"``, Korthikanti et al. 2022, §5), every
+            layer or group of layers (``"full"``), or every k-th layer (``"every"``).
+        norm_fused: RMSNorm is one kernel; otherwise the usual lines in fp32. LayerNorm always is.
+        loss: cross-entropy of logits cast to fp32, of the logits as they are, or over one part of
+            the tokens at a time, each recomputed (``"chunked"``, which also casts).
+        wide_norm_statistics: LayerNorm keeps mean and 1/deviation in fp32 whatever its input. A GPU
+            does; torch's CPU kernel keeps them in the input's dtype, and so by default do we.
+    """
+
+    dtype: Dtype = "bf16"
+    attention: Attention = "sdpa"
+    recompute: Recompute = "none"
+    norm_fused: bool = True
+    loss: Loss = "eager-fp32"
+    wide_norm_statistics: bool = False
+
+    def __post_init__(self) -> None:
+        for name, valid in VALID.items():
+            if getattr(self, name) not in valid:
+                raise UsageError(
+                    f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}"
+                )
+
+    @property
+    def compute_bytes(self) -> int:
+        """Bytes of an element in matrix products."""
+        return FP32 if self.dtype == "fp32" else BF16
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of an element between the layers, and of a parameter."""
+        return BF16 if self.dtype == "bf16" else FP32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One entry of the account: what, how many bytes, by which formula, from where."""
+
+    component: str
+    num_bytes: Any
+    formula: str
+    source: str = TORCH
+
+
+def supported(shape: Shape) -> None:
+    """Refuse what these formulas do not cover.
+
+    Raises:
+        UsageError: the model has experts, latent attention, normalised queries, unequal biases,
+            or a norm other than its kind of block has.
+    """
+    absent = {"num_experts": 0, "kv_rank": 0, "qk_norm": False, "layout": ()}
+    absent |= {"qkv_bias": None, "out_bias": None, "mlp_bias": None}
+    for name, nothing in absent.items():
+        if getattr(shape, name, nothing) not in (
+            nothing,
+            shape.bias if "bias" in name else nothing,
+        ):
+            raise UsageError(
+                f"{name}={getattr(shape, name)!r}: activations are known for plain GPT blocks"
+                " (layernorm, gelu) and plain Llama blocks (rmsnorm, swiglu) only"
+            )
+    pair = (shape.mlp, getattr(shape, "norm", None))
+    if pair not in {("gelu", "layernorm"), ("swiglu", "rmsnorm")}:
+        raise UsageError(
+            f"mlp and norm must be gelu and layernorm, or swiglu and rmsnorm, got {pair}"
+        )
+
+
+def _over(number: Any, parts: Any) -> Any:
+    return number // parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """Elements of one layer's tensors on one rank."""
+
+    rows: Any
+    hidden: Any
+    query: Any
+    key: Any
+    inner: Any
+    sums: Any
+    scores: Any
+    pairs: Any
+    attention_weights: Any
+    mlp_weights: Any
+
+    @classmethod
+    def of(
+        cls, shape: Shape, *, seq: Any, micro_batch: Any, tp: Any, sequence_parallel: bool
+    ) -> _Sizes:
+        tokens = micro_batch * seq
+        along = tp if sequence_parallel else 1
+        query, key = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        matrices = 3 if shape.mlp == "swiglu" else 2
+        return cls(
+            rows=_over(tokens, along),
+            hidden=_over(tokens * shape.hidden, along),
+            query=_over(tokens * query, tp),
+            key=_over(tokens * key, tp),
+            inner=_over(tokens * shape.ffn, tp),
+            sums=_over(tokens * shape.heads, tp),
+            scores=_over(micro_batch * shape.heads * seq * seq, tp),
+            pairs=seq * seq,
+            attention_weights=_over(2 * shape.hidden * (query + key), tp),
+            mlp_weights=_over(matrices * shape.hidden * shape.ffn, tp),
+        )
+
+
+def layer_terms(
+    shape: Shape,
+    mode: Mode,
+    *,
+    seq: Any,
+    micro_batch: Any,
+    dropout_mask_bytes: Any = 0,
+    tp: Any = 1,
+    sequence_parallel: bool = False,
+) -> tuple[Term, ...]:
+    """What one layer keeps, all of it (``recompute="full"``: its input only).
+
+    ``dropout_mask_bytes`` is what dropout stores an element: 0 without dropout, 1 on a GPU (2 in
+    bf16 on a CPU). With ``recompute="every"`` these are the terms of a layer that is not
+    recomputed; :func:`stack_terms` counts both kinds.
+
+    >>> from labkit.models import Model
+    >>> gpt = Model.preset("gpt2-124m")
+    >>> terms = layer_terms(gpt, Mode(), seq=1024, micro_batch=1)
+    >>> sum(t.num_bytes for t in terms) == 1024 * (32 * gpt.hidden + 4 * gpt.heads + 8)
+    True
+    """
+    sizes = _Sizes.of(
+        shape, seq=seq, micro_batch=micro_batch, tp=tp, sequence_parallel=sequence_parallel
+    )
+    if mode.recompute == "full":
+        return (_input_term(sizes, mode),)
+    llama = shape.mlp == "swiglu"
+    return (
+        *_norm_terms("attention", sizes, mode, llama),
+        *_projection_terms(sizes, mode, llama),
+        *_core_terms(sizes, mode, dropout_mask_bytes),
+        *_dropout_term("attention.dropout mask", sizes, dropout_mask_bytes),
+        *_norm_terms("mlp", sizes, mode, llama),
+        *_mlp_terms(sizes, mode, llama),
+        *_dropout_term("mlp.dropout mask", sizes, dropout_mask_bytes),
+        *_cached_terms(sizes, mode),
+    )
+
+
+def _input_term(sizes: _Sizes, mode: Mode) -> Term:
+    width = mode.stream_bytes
+    return Term(
+        component="input",
+        num_bytes=width * sizes.hidden,
+        formula=f"{width}·b·s·h",
+        source=f"{TORCH}; Korthikanti et al. 2022, Table 2",
+    )
+
+
+def _norm_terms(part: str, sizes: _Sizes, mode: Mode, llama: bool) -> tuple[Term, ...]:
+    width = mode.stream_bytes
+    if not llama:
+        statistic = FP32 if mode.wide_norm_statistics else width
+        return (
+            Term(
+                component=f"{part}.norm input",
+                num_bytes=width * sizes.hidden,
+                formula=f"{width}·b·s·h",
+            ),
+            Term(
+                component=f"{part}.norm statistics",
+                num_bytes=2 * statistic * sizes.rows,
+                formula=f"2·{statistic}·b·s (mean, 1/deviation)",
+            ),
+        )
+    kept = width if mode.norm_fused else FP32
+    terms = (
+        Term(
+            component=f"{part}.norm input",
+            num_bytes=kept * sizes.hidden,
+            formula=f"{kept}·b·s·h" + ("" if mode.norm_fused else " (in fp32)"),
+        ),
+        Term(
+            component=f"{part}.norm statistics",
+            num_bytes=FP32 * sizes.rows,
+            formula="4·b·s (1/rms)",
+        ),
+    )
+    if mode.norm_fused:
+        return terms
+    scaled = Term(
+        component=f"{part}.normalised",
+        num_bytes=width * sizes.hidden,
+        formula=f"{width}·b·s·h (before the norm's weight)",
+    )
+    return (*terms, scaled)
+
+
+def _projection_terms(sizes: _Sizes, mode: Mode, llama: bool) -> tuple[Term, ...]:
+    """The input of query, key and value. Autocast casts it once for each matrix it meets."""
+    width = mode.compute_bytes
+    copies = 3 if llama and mode.dtype == "autocast" else 1
+    times = f"{copies}·" if copies > 1 else ""
+    return (
+        Term(
+            component="attention.projection input",
+            num_bytes=copies * width * sizes.hidden,
+            formula=f"{times}{width}·b·s·h",
+        ),
+    )
+
+
+def _core_terms(sizes: _Sizes, mode: Mode, mask_bytes: Any) -> tuple[Term, ...]:
+    width = mode.compute_bytes
+    kept = mode.recompute != "selective"
+    repeated = mode.attention == "eager" and kept  # key heads copied for every query head
+    key, letter = (sizes.query, "q") if repeated else (sizes.key, "k")
+    terms = [
+        Term(
+            component="attention.query, key, value",
+            num_bytes=width * (sizes.query + 2 * key),
+            formula=f"{width}·b·s·(q + 2·{letter})",
+        )
+    ]
+    if kept and mode.attention == "sdpa":
+        terms.append(
+            Term(
+                component="attention.log of sums",
+                num_bytes=FP32 * sizes.sums,
+                formula="4·a·b·s",
+                source=f"{TORCH}; Dao et al. 2022, Algorithm 1",
+            )
+        )
+    if kept and mode.attention == "eager":
+        terms.extend(_score_terms(sizes, width, mask_bytes))
+    terms.append(
+        Term(
+            component="attention.output",
+            num_bytes=width * sizes.query,
+            formula=f"{width}·b·s·q",
+        )
+    )
+    return tuple(terms)
+
+
+def _score_terms(sizes: _Sizes, width: int, mask_bytes: Any) -> list[Term]:
+    terms = [
+        Term(
+            component="attention.softmax output",
+            num_bytes=width * sizes.scores,
+            formula=f"{width}·a·b·s²",
+        ),
+        Term(
+            component="attention.causal mask",
+            num_bytes=BOOL * sizes.pairs,
+            formula="s²",
+        ),
+    ]
+    if not _is_zero(mask_bytes):
+        terms.append(
+            Term(
+                component="attention.dropout mask and output",
+                num_bytes=_where_positive(mask_bytes, width + mask_bytes) * sizes.scores,
+                formula=f"({width} + m)·a·b·s², m bytes of mask",
+                source=KORTHIKANTI,
+            )
+        )
+    return terms
+
+
+def _is_zero(number: Any) -> bool:
+    return isinstance(number, int) and number == 0
+
+
+def _where_positive(number: Any, wanted: Any) -> Any:
+    return (number > 0) * wanted
+
+
+def _dropout_term(component: str, sizes: _Sizes, mask_bytes: Any) -> tuple[Term, ...]:
+    if _is_zero(mask_bytes):
+        return ()
+    return (
+        Term(
+            component=component,
+            num_bytes=mask_bytes * sizes.hidden,
+            formula="m·b·s·h, m bytes of mask",
+            source=KORTHIKANTI,
+        ),
+    )
+
+
+def _mlp_terms(sizes: _Sizes, mode: Mode, llama: bool) -> tuple[Term, ...]:
+    width = mode.compute_bytes
+    copies = 2 if llama and mode.dtype == "autocast" else 1
+    inner = ("gate", "activation", "up", "down input") if llama else ("up", "down input")
+    times = f"{copies}·" if copies > 1 else ""
+    return (
+        Term(
+            component="mlp.projection input",
+            num_bytes=copies * width * sizes.hidden,
+            formula=f"{times}{width}·b·s·h",
+        ),
+        *(
+            Term(component=f"mlp.{name}", num_bytes=width * sizes.inner, formula=f"{width}·b·s·f")
+            for name in inner
+        ),
+    )
+
+
+def _cached_terms(sizes: _Sizes, mode: Mode) -> tuple[Term, ...]:
+    """Autocast's bf16 copies of the weights, kept for the gradient of the layer's input."""
+    if mode.dtype != "autocast":
+        return ()
+    return (
+        Term(
+            component="cached weights",
+            num_bytes=BF16 * (sizes.attention_weights + sizes.mlp_weights),
+            formula="2·(weights of the layer's matrices)",
+        ),
+    )
+
+
+def stack_terms(
+    shape: Shape,
+    mode: Mode,
+    *,
+    seq: Any,
+    micro_batch: Any,
+    period: Any = 1,
+    group: Any = 1,
+    dropout_mask_bytes: Any = 0,
+    tp: Any = 1,
+    sequence_parallel: bool = False,
+) -> tuple[Term, ...]:
+    """What all layers together keep at the end of the forward pass.
+
+    ``group`` layers keep one input between them under ``recompute="full"``; under ``"every"``
+    each ``period``-th layer keeps its input only.
+    """
+    sizes = _Sizes.of(
+        shape, seq=seq, micro_batch=micro_batch, tp=tp, sequence_parallel=sequence_parallel
+    )
+    layers = shape.num_layers
+    if mode.recompute == "full":
+        inputs, whole = -(-layers // group), 0 * layers
+    elif mode.recompute == "every":
+        inputs, whole = layers // period, layers - layers // period
+    else:
+        inputs, whole = 0, layers
+    found = []
+    if mode.recompute in {"full", "every"}:
+        one = _input_term(sizes, mode)
+        count = "ceil(l/group)" if mode.recompute == "full" else "floor(l/period)"
+        found.append(_times(one, inputs, count))
+    if mode.recompute != "full":
+        terms = layer_terms(
+            shape,
+            mode,
+            seq=seq,
+            micro_batch=micro_batch,
+            dropout_mask_bytes=dropout_mask_bytes,
+            tp=tp,
+            sequence_parallel=sequence_parallel,
+        )
+        count = "(l - floor(l/period))" if mode.recompute == "every" else "l"
+        found.extend(_times(term, whole, count) for term in terms)
+    return tuple(found)
+
+
+def _times(term: Term, number: Any, text: str) -> Term:
+    return Term(
+        component=f"layers.{term.component}",
+        num_bytes=number * term.num_bytes,
+        formula=f"{text}·({term.formula})",
+        source=term.source,
+    )
+
+
+def end_terms(
+    shape: Shape,
+    mode: Mode,
+    *,
+    seq: Any,
+    micro_batch: Any,
+    tp: Any = 1,
+    sequence_parallel: bool = False,
+) -> tuple[Term, ...]:
+    """What is kept before the first layer and after the last: positions, final norm, head, loss."""
+    sizes = _Sizes.of(
+        shape, seq=seq, micro_batch=micro_batch, tp=tp, sequence_parallel=sequence_parallel
+    )
+    llama = shape.mlp == "swiglu"
+    found = []
+    if not _is_zero(shape.positions):
+        found.append(
+            Term(component="embedding.position numbers", num_bytes=INT64 * seq, formula="8·s")
+        )
+    found.extend(_norm_terms("head", sizes, mode, llama))
+    chunked = mode.loss == "chunked"
+    width = mode.stream_bytes if chunked else mode.compute_bytes
+    found.append(
+        Term(component="head.input", num_bytes=width * sizes.hidden, formula=f"{width}·b·s·h")
+    )
+    if chunked:
+        return tuple(found)
+    wide = FP32 if mode.loss == "eager-fp32" or mode.dtype != "bf16" else BF16
+    found.append(
+        Term(
+            component="loss.log-softmax",
+            num_bytes=wide * _over(micro_batch * seq * shape.vocab, tp),
+            formula=f"{wide}·b·s·v",
+        )
+    )
+    found.append(Term(component="loss.sum of weights", num_bytes=wide, formula=f"{wide}"))
+    if mode.dtype == "autocast":
+        found.append(
+            Term(
+                component="head.cached weight",
+                num_bytes=BF16 * _over(shape.vocab * shape.hidden, tp),
+                formula="2·v·h",
+            )
+        )
+    return tuple(found)
+
+
+def total_bytes(terms: tuple[Term, ...]) -> Any:
+    """The sum of the terms' bytes."""
+    return sum(term.num_bytes for term in terms)
