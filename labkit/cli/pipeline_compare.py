@@ -37,8 +37,8 @@ def of_comparison(
     from labkit.pipeline.study import compare
 
     for method in methods:
-        if method not in plans._METHODS:
-            raise not_among("planner", method, plans._METHODS)
+        if method not in plans.METHODS:
+            raise not_among("planner", method, plans.METHODS)
     plain, profile = read.schedule_for(
         source.profile, "1f1b", None, num_microbatches, {}, weight_fraction
     )
@@ -50,9 +50,9 @@ def of_comparison(
         schedule, fitting = read.schedule_for(
             source.profile, name, None, num_microbatches, _for(name, options), weight_fraction
         )
-        for method in methods or list(plans._METHODS):
+        for method in methods or list(plans.METHODS):
             key = f"{name}, {method}"
-            needs = method in plans._NEED_DEADLINE
+            needs = method in plans.TIMED_METHODS
             by_s = base.makespan_s if latest is None and needs else latest
             try:
                 made[key] = plans.plan(schedule, fitting, method, by_s, network=network)

@@ -363,7 +363,7 @@ def schedule_for(
     if name is None or order is not None:
         made = schedule(name, order, None, num_microbatches, options)
         return made, profile.for_schedule(made, weight_fraction)
-    from labkit.pipeline.candidates import fitted
+    from labkit.pipeline.fitted import fitted
 
     count = needed("--microbatches", num_microbatches)
     return fitted(profile, name, count, weight_fraction=weight_fraction, **options)

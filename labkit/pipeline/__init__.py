@@ -13,16 +13,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from labkit.pipeline.accounting import Accounting, account, compare_assumptions
 from labkit.pipeline.envpipe import early_forwards, outer_envelope
+from labkit.pipeline.fitted import build_for, fitted
 from labkit.pipeline.graph import DeadlockError
+from labkit.pipeline.joint import JointChoice, choose, tradeoff
 from labkit.pipeline.network import AllReduce, Network
 from labkit.pipeline.optimal import lower_bound_j
 from labkit.pipeline.orders import from_torch, load_order, save_order
-from labkit.pipeline.plans import Plan, build_for, frontier, plan
+from labkit.pipeline.plans import Plan, frontier, plan
 from labkit.pipeline.policies import build, closed_form_bubble_ratio, schedules
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import Instruction, Schedule
 from labkit.pipeline.spans import span_table
+from labkit.pipeline.stragglers import StragglerPlan, plan_for_straggler, straggler_table
 from labkit.pipeline.study import compare, replay, stress, sweep
 from labkit.pipeline.timeline import Costs, Timeline, simulate
 from labkit.pipeline.trace import save_trace, trace_events
@@ -36,56 +40,71 @@ if TYPE_CHECKING:
         figure_timeline,
         figure_valley,
     )
+    from labkit.pipeline.plan_figures import figure_plans, figure_tradeoff
 
 __all__ = [
+    "Accounting",
     "AllReduce",
     "Costs",
     "DeadlockError",
     "EnergyProfile",
     "Instruction",
+    "JointChoice",
     "Network",
     "Plan",
     "Schedule",
+    "StragglerPlan",
     "Timeline",
+    "account",
     "build",
     "build_for",
+    "choose",
     "closed_form_bubble_ratio",
     "compare",
+    "compare_assumptions",
     "early_forwards",
     "figure_frontier",
     "figure_idle",
     "figure_memory",
+    "figure_plans",
     "figure_savings",
     "figure_timeline",
+    "figure_tradeoff",
     "figure_valley",
+    "fitted",
     "from_torch",
     "frontier",
     "load_order",
     "lower_bound_j",
     "outer_envelope",
     "plan",
+    "plan_for_straggler",
     "replay",
     "save_order",
     "save_trace",
     "schedules",
     "simulate",
     "span_table",
+    "straggler_table",
     "stress",
     "sweep",
     "trace_events",
+    "tradeoff",
 ]
 
-_FIGURES = (
-    "figure_frontier",
-    "figure_idle",
-    "figure_memory",
-    "figure_savings",
-    "figure_timeline",
-    "figure_valley",
-)
+_FIGURES = {
+    "figure_frontier": "figures",
+    "figure_idle": "figures",
+    "figure_memory": "figures",
+    "figure_plans": "plan_figures",
+    "figure_savings": "figures",
+    "figure_timeline": "figures",
+    "figure_tradeoff": "plan_figures",
+    "figure_valley": "figures",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _FIGURES:  # Plotly is loaded with the first figure, not with the engine
-        return getattr(import_module("labkit.pipeline.figures"), name)
+        return getattr(import_module(f"labkit.pipeline.{_FIGURES[name]}"), name)
     raise AttributeError(f"module 'labkit.pipeline' has no attribute {name!r}")

@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import UsageError, not_among
-from labkit.pipeline.clocks import max_clock_rows
 from labkit.pipeline.costs import Costs, PerStage, check_numbers, spread
-from labkit.pipeline.envpipe import early_forwards
 from labkit.pipeline.epilogue import homes
 from labkit.pipeline.families import FAMILIES
+from labkit.pipeline.fitted import fitted, resolved
 from labkit.pipeline.graph import Lag, longest_to
 from labkit.pipeline.network import Network
 from labkit.pipeline.optimal import OptimalPlanner
 from labkit.pipeline.policies import build
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.relaxation import Options, options
-from labkit.pipeline.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule, check_sizes
+from labkit.pipeline.schedule import Schedule, check_sizes
 
 Cap = tuple[int, ...] | None
 EVEN = (1.0, 1.0, 1.0)  # durations for which list schedulers make their orders by default
@@ -265,61 +264,6 @@ class Grid:
             activation_bytes=activation,
             parameter_bytes=parameter,
         )
-
-
-def fitted(
-    profile: EnergyProfile,
-    name: str,
-    num_microbatches: int,
-    *,
-    weight_fraction: float = 0.5,
-    **settings: Any,
-) -> tuple[Schedule, EnergyProfile]:
-    """A named schedule over a profile's stages, and the profile cut and split as it runs them.
-
-    Options that depend on durations (EnvPipe's early forwards, the orders of list schedulers)
-    follow the profile's at the highest clock unless ``settings`` gives them.
-
-    Raises:
-        UsageError: as :func:`build` and :meth:`EnergyProfile.for_schedule`.
-    """
-    whole = resolved(profile, name, num_microbatches, settings, weight_fraction)
-    schedule = build(name, profile.num_stages, num_microbatches, **whole)
-    return schedule, profile.for_schedule(schedule, weight_fraction)
-
-
-def resolved(
-    profile: EnergyProfile,
-    name: str,
-    num_microbatches: int,
-    settings: Mapping[str, Any],
-    weight_fraction: float,
-) -> dict[str, Any]:
-    """``settings`` with what :func:`fitted` takes from the profile."""
-    if name not in FAMILIES:
-        raise not_among("schedule", name, FAMILIES)
-    known, found = FAMILIES[name].options, dict(settings)
-    if "early_forwards" in known:
-        found.setdefault("early_forwards", early_forwards(profile, num_microbatches))
-    if "durations_s" in known and "durations_s" not in found:
-        even = build(name, profile.num_stages, num_microbatches, **found)
-        stages = profile.for_schedule(even, weight_fraction)
-        found["durations_s"] = _fastest_s(stages, weight_fraction)
-    return found
-
-
-def _fastest_s(
-    profile: EnergyProfile, weight_fraction: float
-) -> tuple[list[float], list[float], list[float]]:
-    """Seconds of each stage's forward, input half and weight half at the highest clock."""
-    top = max_clock_rows(profile)
-    time_s = np.where(top >= 0, profile.time_s[top], np.nan)
-    whole = time_s[BACKWARD]
-    return (
-        time_s[FORWARD].tolist(),
-        np.where(top[INPUT] >= 0, time_s[INPUT], (1 - weight_fraction) * whole).tolist(),
-        np.where(top[WEIGHT] >= 0, time_s[WEIGHT], weight_fraction * whole).tolist(),
-    )
 
 
 def ladder(memory: Memory, plain: Schedule, num_caps: int) -> list[tuple[int, ...]]:

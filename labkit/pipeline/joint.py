@@ -25,7 +25,8 @@ from labkit.pipeline.costs import PerStage
 from labkit.pipeline.device_bound import quick_bound_j
 from labkit.pipeline.epilogue import homes
 from labkit.pipeline.families import FAMILIES
-from labkit.pipeline.plans import Plan, build_for, plan
+from labkit.pipeline.fitted import build_for
+from labkit.pipeline.plans import Plan, plan
 from labkit.pipeline.profile import EnergyProfile
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.errors import UsageError
+from labkit.errors import UsageError, not_among
 from labkit.pipeline.baselines import (
     choose_max_clock,
     choose_uniform,
@@ -18,12 +18,11 @@ from labkit.pipeline.baselines import (
     choose_zeus_local,
 )
 from labkit.pipeline.clocks import DEADLINE_TOLERANCE, Choice, check_stages, cost_of
-from labkit.pipeline.envpipe import choose_envpipe, early_forwards
+from labkit.pipeline.envpipe import choose_envpipe
 from labkit.pipeline.graph import Lag
 from labkit.pipeline.network import Network
 from labkit.pipeline.optimal import OptimalPlanner, choose_optimal, lower_bound_j
 from labkit.pipeline.perseus import choose_perseus, perseus_frontier
-from labkit.pipeline.policies import build
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import Schedule
 from labkit.pipeline.timeline import Timeline, simulate
@@ -37,7 +36,7 @@ _SETTINGS = {
     "zeus-global": ("eta", "max_power_w"),
     "zeus-local": ("balance", "eta", "max_power_w", "phase"),
 }
-_METHODS: dict[str, Callable[..., Choice]] = {
+METHODS: dict[str, Callable[..., Choice]] = {
     "max-clock": choose_max_clock,
     "uniform": choose_uniform,
     "zeus-global": choose_zeus_global,
@@ -46,7 +45,7 @@ _METHODS: dict[str, Callable[..., Choice]] = {
     "perseus": choose_perseus,
     "optimal": choose_optimal,
 }
-_NEED_DEADLINE = ("optimal", "zeus-global")  # as fast as at the highest clock, unless told
+TIMED_METHODS = ("optimal", "zeus-global")  # as fast as at the highest clock, unless told
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -165,17 +164,17 @@ def plan(
             be met (by this method).
     """
     check_stages(schedule, profile)
-    if method not in _METHODS:
-        raise UsageError(f"no planner {method!r}; there are: {', '.join(_METHODS)}")
+    if method not in METHODS:
+        raise not_among("planner", method, METHODS)
     if unknown := sorted(set(settings) - set(_SETTINGS.get(method, ()))):
         raise UsageError(f"planner {method!r} has no setting {unknown[0]!r}")
     if deadline_s is not None and not (np.isfinite(deadline_s) and deadline_s > 0):
         raise UsageError(f"deadline_s must be finite and > 0, found {deadline_s!r}")
     lag_s = _lag_s(schedule, network)
-    if deadline_s is None and method in _NEED_DEADLINE:
+    if deadline_s is None and method in TIMED_METHODS:
         deadline_s = max_clock_s(schedule, profile, lag_s)
     waits = {} if lag_s is None else {"lag_s": lag_s}
-    choice = _METHODS[method](schedule, profile, deadline_s, **waits, **settings)
+    choice = METHODS[method](schedule, profile, deadline_s, **waits, **settings)
     made = Plan(
         schedule=schedule,
         profile=profile,
@@ -210,7 +209,12 @@ def _lag_s(schedule: Schedule, network: Network | None) -> Lag | None:
 
 
 def frontier(
-    schedule: Schedule, profile: EnergyProfile, num_points: int = 40, method: str = "optimal"
+    schedule: Schedule,
+    profile: EnergyProfile,
+    num_points: int = 40,
+    method: str = "optimal",
+    *,
+    network: Network | None = None,
 ) -> pd.DataFrame:
     """Plans for deadlines from the fastest possible to the one beyond which nothing is saved.
 
@@ -224,28 +228,29 @@ def frontier(
     """
     import pandas as pd
 
-    if method not in (known := (*_NEED_DEADLINE, "perseus")):
+    if method not in (known := (*TIMED_METHODS, "perseus")):
         raise UsageError(f"planner {method!r} has no frontier; {', '.join(known)} have")
     if num_points < 2:
         raise UsageError(f"num_points must be >= 2, found {num_points!r}")
-    planner = OptimalPlanner(schedule, profile)
+    lag_s = _lag_s(schedule, network)
+    planner = OptimalPlanner(schedule, profile, lag_s)
     if method == "perseus":
-        table = perseus_frontier(schedule, profile, num_points=num_points)
+        table = perseus_frontier(schedule, profile, num_points=num_points, lag_s=lag_s)
         table = table.assign(deadline_s=table["makespan_s"]).sort_values("deadline_s")
         bound_j = planner.bounds_j(table["deadline_s"].tolist())
         table = table.drop(columns="planned_energy_j").assign(bound_j=bound_j)
         return table.reset_index(drop=True)
     first_s, last_s = planner.range_s
     if method != "optimal":  # that of the measured maximum clock
-        first_s = cost_of(schedule, profile, choose_max_clock(schedule, profile).row)[0]
+        first_s = max_clock_s(schedule, profile, lag_s)
     deadlines_s = np.linspace(first_s, max(first_s, last_s), num_points).tolist()
     if method == "optimal":
         choices = planner.choose(deadlines_s)
     else:
-        plans = (plan(schedule, profile, method, deadline_s) for deadline_s in deadlines_s)
+        plans = (plan(schedule, profile, method, t, network=network) for t in deadlines_s)
         bounds_j = planner.bounds_j(deadlines_s)
         choices = [Choice(made.row, bound) for made, bound in zip(plans, bounds_j, strict=True)]
-    costs = [cost_of(schedule, profile, choice.row) for choice in choices]
+    costs = [cost_of(schedule, profile, choice.row, lag_s) for choice in choices]
     return pd.DataFrame(
         {
             "deadline_s": deadlines_s,
@@ -254,18 +259,3 @@ def frontier(
             "bound_j": [choice.bound_j for choice in choices],
         }
     )
-
-
-def build_for(
-    profile: EnergyProfile, name: str, num_microbatches: int, *, max_in_flight: int | None = None
-) -> Schedule:
-    """The named schedule for a profile's stages, early forwards counted from its durations.
-
-    Raises:
-        UsageError: as :func:`labkit.pipeline.build`.
-    """
-    options: dict[str, Any] = {"max_in_flight": max_in_flight}
-    if name == "envpipe":
-        counts = early_forwards(profile, num_microbatches, max_in_flight=max_in_flight)
-        options["early_forwards"] = counts
-    return build(name, profile.num_stages, num_microbatches, **options)

@@ -10,8 +10,9 @@ import numpy as np
 
 from labkit.errors import UsageError
 from labkit.pipeline.costs import jitter_factors
+from labkit.pipeline.fitted import build_for
 from labkit.pipeline.graph import longest_to
-from labkit.pipeline.plans import Plan, build_for, plan
+from labkit.pipeline.plans import Plan, plan
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import Schedule
 

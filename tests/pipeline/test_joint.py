@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from labkit import pipeline
 from labkit.errors import UsageError
-from labkit.pipeline.candidates import Candidate, Grid, Memory, fitted, ladder
+from labkit.pipeline.candidates import Candidate, Grid, Memory, ladder
 from labkit.pipeline.clocks import DEADLINE_TOLERANCE, cost_of
 from labkit.pipeline.device_bound import quick_bound_j
 from labkit.pipeline.families import FAMILIES
+from labkit.pipeline.fitted import fitted
 from labkit.pipeline.joint import OutOfReach, Search, choose, tradeoff
 
 Make = Callable[..., pipeline.EnergyProfile]
