@@ -1,0 +1,327 @@
+"""Goodput: examples a second, counted by what they are worth to training.
+
+A larger batch keeps more GPUs busy but learns less from each example. With φ the gradient noise
+scale and M0 the batch size the job was tuned for, an example of a batch of M is worth
+(φ + M0) / (φ + M) of one at M0, the statistical efficiency. Goodput is throughput times that;
+maximised over batch size and gradient accumulation it says what an allocation of GPUs is worth.
+
+    tables = goodput.load("pollux-osdi21", "cifar10")
+    model = goodput.fit(tables.steps, init_batch_size=128, noise_scale=tables.noise_scale(0.5))
+    model.optimize(num_nodes=4, num_gpus=16, max_batch_size=4096, atomic_bsz_range=(32, 1024))
+
+Source: Pollux (OSDI'21), §3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.errors import UsageError
+from labkit.tuning.goodput_tables import Tables, load, picks
+from labkit.tuning.large_batch import efficiency
+from labkit.tuning.step_fit import ComputeLaw, SyncLaw, cross_validate, measurements
+from labkit.tuning.step_fit import fit as fit_step_times
+from labkit.tuning.step_times import StepTimes, SyncTier, allocation_of
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "GoodputModel",
+    "Optimum",
+    "StepTimes",
+    "SyncTier",
+    "Tables",
+    "cross_validate",
+    "fit",
+    "load",
+    "measurements",
+    "picks",
+    "speedups",
+    "surface",
+    "to_target",
+]
+
+_MOST_SIZES = 512  # batch sizes of one GPU that a search tries; all of them up to here
+_MOST_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimum:
+    """The batch of most goodput: examples of one GPU at a time, and gradients before the last.
+
+    Arrays where allocations were. All are 0 where no allowed batch reaches the initial size.
+    """
+
+    goodput: Any
+    atomic_bsz: Any
+    accum_steps: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputModel:
+    """Step times of a job, with the noise scale of its gradient at one moment of training.
+
+    ``noise_scale`` is in examples (``noise.GradientNoise.noise_scale``); it grows as training
+    goes. Without it and ``init_batch_size`` the model knows throughput alone.
+    """
+
+    step_times: StepTimes
+    init_batch_size: int | None = None
+    noise_scale: float | None = None
+
+    def at(self, *, noise_scale: float, init_batch_size: int | None = None) -> GoodputModel:
+        """The same job at another moment of training."""
+        size = self.init_batch_size if init_batch_size is None else init_batch_size
+        return replace(self, noise_scale=noise_scale, init_batch_size=size)
+
+    def step_time_s(
+        self,
+        num_nodes: ArrayLike,
+        num_gpus: ArrayLike,
+        atomic_bsz: ArrayLike,
+        accum_steps: ArrayLike = 0,
+    ) -> NDArray[np.float64]:
+        """Seconds of one optimizer step; see :meth:`StepTimes.step_time_s`."""
+        return self.step_times.step_time_s(num_nodes, num_gpus, atomic_bsz, accum_steps)
+
+    def throughput(
+        self,
+        num_nodes: ArrayLike,
+        num_gpus: ArrayLike,
+        atomic_bsz: ArrayLike,
+        accum_steps: ArrayLike = 0,
+    ) -> NDArray[np.float64]:
+        """Examples a second; see :meth:`StepTimes.throughput`."""
+        return self.step_times.throughput(num_nodes, num_gpus, atomic_bsz, accum_steps)
+
+    def efficiency(self, batch_size: ArrayLike) -> NDArray[np.float64]:
+        """What an example is worth in batches of ``batch_size``, against the initial size."""
+        size, noise_scale = self._moment()
+        return efficiency(batch_size, init_batch_size=size, noise_scale=noise_scale)
+
+    def goodput(
+        self,
+        num_nodes: ArrayLike,
+        num_gpus: ArrayLike,
+        atomic_bsz: ArrayLike,
+        accum_steps: ArrayLike = 0,
+    ) -> NDArray[np.float64]:
+        """Useful examples a second: throughput × efficiency. Arrays broadcast.
+
+        Raises:
+            UsageError: a batch is smaller than the initial size, where efficiency is undefined,
+                or no noise scale was given.
+        """
+        batch = np.asarray(num_gpus) * np.asarray(atomic_bsz) * (np.asarray(accum_steps) + 1)
+        worth = self.efficiency(batch)
+        return worth * self.throughput(num_nodes, num_gpus, atomic_bsz, accum_steps)
+
+    def optimize(
+        self,
+        num_nodes: ArrayLike,
+        num_gpus: ArrayLike,
+        max_batch_size: int | None = None,
+        atomic_bsz_range: tuple[int, int] | None = None,
+        accumulation: bool = False,
+    ) -> Optimum:
+        """The batch of most goodput on each allocation.
+
+        Args:
+            max_batch_size: of all GPUs and accumulation steps; default: the initial size.
+            atomic_bsz_range: least and most examples one GPU may hold at a time; default: 1 to
+                ``max_batch_size``.
+            accumulation: allow gradient accumulation.
+
+        All sizes are tried where one GPU may hold no more than 512 of them, and all numbers of
+        steps up to 64; beyond, a geometric grid of as many, with the measured sizes, whose ratio
+        is below 1.02 for batches up to 30,000 examples a GPU.
+
+        Raises:
+            UsageError: no allocation can have a batch of the initial size or above.
+        """
+        init, _ = self._moment()
+        limit = init if max_batch_size is None else max_batch_size
+        low, high = atomic_bsz_range or (1, limit)
+        if limit < init:
+            raise UsageError(f"max_batch_size must be >= init_batch_size {init}, got {limit}")
+        if not 1 <= low <= high:
+            raise UsageError(f"atomic_bsz_range must ascend from 1 or more, got ({low}, {high})")
+        nodes, gpus = allocation_of(num_nodes, num_gpus)
+        best = np.array(
+            [
+                self._best(n, k, limit, low, high, accumulation)
+                for n, k in zip(nodes.ravel().tolist(), gpus.ravel().tolist(), strict=True)
+            ]
+        )
+        if not best[:, 0].any():
+            raise UsageError(
+                f"no batch of {init} to {limit} examples can be split over "
+                f"{', '.join(map(str, np.unique(gpus)))} GPUs with {low} to {high} a GPU"
+                f"{'' if accumulation else '; allow accumulation'}"
+            )
+        goodput, size, steps = (column.reshape(nodes.shape) for column in best.T)
+        if not nodes.shape:
+            return Optimum(goodput=float(goodput), atomic_bsz=int(size), accum_steps=int(steps))
+        return Optimum(
+            goodput=goodput, atomic_bsz=size.astype(np.intp), accum_steps=steps.astype(np.intp)
+        )
+
+    def _best(
+        self, nodes: int, gpus: int, limit: int, low: int, high: int, accumulation: bool
+    ) -> tuple[float, int, int]:
+        init, _ = self._moment()
+        knots = [int(size) for size, _ in self.step_times.measured]
+        most = min(high, limit // gpus)
+        if most < low:
+            return 0.0, 0, 0
+        sizes = _integers(low, most, _MOST_SIZES, [-(-init // gpus), *knots])
+        last = limit // (gpus * low) - 1 if accumulation else 0
+        needed = {-(-limit // (gpus * most)) - 1, -(-init // (gpus * most)) - 1}
+        steps = _integers(1, last + 1, _MOST_STEPS, [n + 1 for n in needed]) - 1
+        size, step = (grid.ravel() for grid in np.meshgrid(sizes, steps, indexing="ij"))
+        batch = gpus * size * (step + 1)
+        size, step = (grid[(batch >= init) & (batch <= limit)] for grid in (size, step))
+        if not len(size):
+            return 0.0, 0, 0
+        values = self.goodput(nodes, gpus, size, step)
+        best = int(values.argmax())
+        return float(values[best]), int(size[best]), int(step[best])
+
+    def _moment(self) -> tuple[int, float]:
+        if self.init_batch_size is None or self.noise_scale is None:
+            raise UsageError(
+                "goodput needs init_batch_size and noise_scale: give them to fit, or "
+                "model.at(noise_scale=..., init_batch_size=...)"
+            )
+        return self.init_batch_size, self.noise_scale
+
+
+def fit(
+    frame: pd.DataFrame,
+    *,
+    init_batch_size: int | None = None,
+    noise_scale: float | None = None,
+    compute: ComputeLaw = "measured",
+    sync: SyncLaw = "doubling",
+) -> GoodputModel:
+    """A model of the step times measured in ``frame``; laws and errors as ``step_fit.fit``.
+
+    ``compute="linear", sync="linear"`` is the form that Pollux fits.
+    """
+    times = fit_step_times(frame, compute=compute, sync=sync)
+    return GoodputModel(step_times=times, init_batch_size=init_batch_size, noise_scale=noise_scale)
+
+
+# ---------------------------------------------------------------- tables for figures
+
+
+def surface(
+    model: GoodputModel,
+    allocations: Iterable[tuple[int, int]],
+    *,
+    max_batch_size: int,
+    atomic_bsz_range: tuple[int, int],
+    num_sizes: int = 60,
+) -> pd.DataFrame:
+    """Goodput by allocation (nodes, GPUs) and total batch size, each on its best accumulation.
+
+    Columns: num_nodes, num_gpus, batch_size (on a geometric grid, at most), atomic_bsz,
+    accum_steps, throughput, efficiency, goodput, is_best (of its allocation).
+    """
+    init, _ = model._moment()
+    totals = np.unique(np.geomspace(init, max_batch_size, num_sizes).astype(int))
+    low, high = atomic_bsz_range
+    tables = []
+    for nodes, gpus in allocations:
+        steps = np.maximum(-(-totals // (gpus * high)) - 1, 0)
+        size = totals // (gpus * (steps + 1))
+        batch = gpus * size * (steps + 1)
+        fits = (size >= low) & (batch >= init)
+        rows = {
+            "num_nodes": nodes,
+            "num_gpus": gpus,
+            "batch_size": batch[fits],
+            "atomic_bsz": size[fits],
+            "accum_steps": steps[fits],
+        }
+        table = pd.DataFrame(rows).drop_duplicates("batch_size", ignore_index=True)
+        place = table["num_nodes"], table["num_gpus"], table["atomic_bsz"], table["accum_steps"]
+        table["throughput"] = model.throughput(*place)
+        table["efficiency"] = model.efficiency(table["batch_size"])
+        table["goodput"] = table["throughput"] * table["efficiency"]
+        table["is_best"] = table["goodput"] == table["goodput"].max()
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def speedups(
+    model: GoodputModel,
+    allocations: Iterable[tuple[int, int]],
+    **limits: Any,
+) -> pd.DataFrame:
+    """What each allocation (nodes, GPUs) is worth in GPUs: its best goodput over one GPU's.
+
+    ``limits``: those of :meth:`GoodputModel.optimize`. Columns: num_nodes, num_gpus, batch_size,
+    atomic_bsz, accum_steps, goodput, speedup, speedup_fraction (of the number of GPUs),
+    throughput_speedup (of the chosen batch, efficiency apart).
+
+    Source: Pollux §4.2 (SPEEDUP).
+    """
+    nodes, gpus = np.array(list(allocations)).T
+    best = model.optimize(nodes, gpus, **limits)
+    one = model.optimize(1, 1, **limits)
+    table = pd.DataFrame(
+        {
+            "num_nodes": nodes,
+            "num_gpus": gpus,
+            "batch_size": gpus * best.atomic_bsz * (best.accum_steps + 1),
+            "atomic_bsz": best.atomic_bsz,
+            "accum_steps": best.accum_steps,
+            "goodput": best.goodput,
+            "speedup": best.goodput / one.goodput,
+        }
+    )
+    table = table[table["goodput"] > 0].reset_index(drop=True)
+    table["speedup_fraction"] = table["speedup"] / table["num_gpus"]
+    base = model.throughput(1, 1, one.atomic_bsz, one.accum_steps)
+    place = table["num_nodes"], table["num_gpus"], table["atomic_bsz"], table["accum_steps"]
+    table["throughput_speedup"] = model.throughput(*place) / base
+    return table
+
+
+def to_target(
+    table: pd.DataFrame,
+    model: GoodputModel,
+    *,
+    num_examples: float,
+    busy_power_w: float,
+    sync_power_w: float,
+    node_power_w: float = 0.0,
+) -> pd.DataFrame:
+    """Time and energy to process ``num_examples`` useful examples (as many as M0 would need).
+
+    ``table``: rows of :func:`speedups` or :func:`surface`. A GPU draws ``busy_power_w`` while it
+    computes gradients and ``sync_power_w`` in the rest of a step; each node ``node_power_w``
+    besides. Energy is modelled, not measured. Adds time_s, energy_j, average_power_w.
+    """
+    place = table["num_nodes"], table["num_gpus"], table["atomic_bsz"], table["accum_steps"]
+    busy_s = model.step_times.grad_s(table["atomic_bsz"]) * (table["accum_steps"] + 1)
+    share = busy_s / model.step_time_s(*place)
+    per_gpu_w = share * busy_power_w + (1 - share) * sync_power_w
+    power_w = table["num_gpus"] * per_gpu_w + table["num_nodes"] * node_power_w
+    time_s = num_examples / table["goodput"]
+    return table.assign(time_s=time_s, energy_j=time_s * power_w, average_power_w=power_w)
+
+
+def _integers(low: int, high: int, most: int, extra: Iterable[int]) -> NDArray[np.intp]:
+    """All integers from low to high if no more than ``most``, else a geometric grid and extra."""
+    if high - low < most:
+        return np.arange(low, high + 1)
+    grid = np.unique(np.geomspace(low, high, most).round().astype(np.intp))
+    return np.union1d(grid, [n for n in extra if low <= n <= high]).astype(np.intp)

@@ -1,0 +1,224 @@
+"""Published measurements of goodput: step times by placement, and training runs by batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.errors import BadFile, UsageError
+from labkit.tuning.large_batch import efficiency
+from labkit.tuning.step_fit import cross_validate, measurements
+
+if TYPE_CHECKING:
+    from labkit.datasets import Source
+
+WORKLOADS: dict[str, tuple[str, bool]] = {
+    "bert": ("BERT, SQuAD", True),
+    "cifar10": ("ResNet-18, CIFAR-10", True),
+    "deepspeech2": ("DeepSpeech2, CMU-ARCTIC", False),
+    "imagenet": ("ResNet-50, ImageNet", True),
+    "ncf": ("NeuMF, MovieLens", True),
+    "yolov3": ("YOLOv3, PASCAL-VOC", True),
+}
+"""Title of each workload of the data set, and whether its metric rises as it learns.
+
+Source: Pollux Table 1.
+"""
+
+_FOLDER = "simulator/traces/{workload}/"
+_RUN_COLUMNS = ["progress", "iteration", "metric", "grad_sqr", "grad_var"]
+_MOST_ACCUMULATION = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """What was measured of one workload."""
+
+    workload: str
+    steps: pd.DataFrame
+    """As :func:`step_fit.measurements`; allocations beyond four nodes have no digits."""
+    runs: pd.DataFrame
+    """One row an epoch: batch_size, progress (steps at the initial size it was worth), iteration,
+    metric, grad_sqr and grad_var (of a gradient of the initial size), noise_scale (examples)."""
+
+    @property
+    def init_batch_size(self) -> int:
+        """The batch size the workload was tuned for: the smallest one trained with."""
+        return int(self.runs["batch_size"].min())
+
+    @property
+    def max_batch_size(self) -> int:
+        return int(self.runs["batch_size"].max())
+
+    @property
+    def atomic_bsz_range(self) -> tuple[int, int]:
+        """Least and most examples that were measured on one GPU."""
+        return int(self.steps["atomic_bsz"].min()), int(self.steps["atomic_bsz"].max())
+
+    def noise_scale(self, progress_fraction: float) -> float:
+        """φ in examples after this share (0 to 1) of the run at the initial batch size.
+
+        Interpolated between epochs, on a logarithmic scale; an epoch whose estimate is infinite
+        (no gradient left of the noise) is left out.
+        """
+        if not 0 <= progress_fraction <= 1:
+            raise UsageError(f"progress_fraction must lie in [0, 1], got {progress_fraction}")
+        run = self.runs[self.runs["batch_size"] == self.init_batch_size]
+        run = run[np.isfinite(run["noise_scale"]) & (run["noise_scale"] > 0)]
+        share = run["progress"] / run["progress"].max()
+        log_scale = np.log(run["noise_scale"].to_numpy())
+        return float(np.exp(np.interp(progress_fraction, share, log_scale)))
+
+    def examples_to(self, metric: float) -> pd.DataFrame:
+        """Examples until the metric is first reached, by batch size, and what they were worth.
+
+        Columns: batch_size, examples, efficiency (examples at the initial size over these, as
+        measured), predicted_efficiency (mean over the run, from its gradient statistics). Sizes
+        that never reach it are left out; of an epoch, the end counts.
+        """
+        rises = WORKLOADS.get(self.workload, ("", True))[1]
+        rows = []
+        for batch_size in sorted(self.runs["batch_size"].unique()):
+            run = self.runs[self.runs["batch_size"] == batch_size]
+            there = run["metric"] >= metric if rises else run["metric"] <= metric
+            if there.any():
+                end = run[there].iloc[0]
+                scale = batch_size / self.init_batch_size
+                rows.append(
+                    {
+                        "batch_size": batch_size,
+                        "examples": end["iteration"] * batch_size,
+                        "predicted_efficiency": end["progress"] / (end["iteration"] * scale),
+                    }
+                )
+        table = pd.DataFrame(rows)
+        if table.empty or table["batch_size"].iloc[0] != self.init_batch_size:
+            raise UsageError(
+                f"{self.workload}: metric {metric:g} was not reached with the initial batch size"
+            )
+        table.insert(2, "efficiency", table["examples"].iloc[0] / table["examples"])
+        return table
+
+
+def load(source: str | Source = "pollux-osdi21", workload: str = "cifar10") -> Tables:
+    """One workload of a data set laid out as ``pollux-osdi21``.
+
+    Raises:
+        UsageError: no such workload.
+        BadFile: a file lacks a column or holds a value that cannot be.
+    """
+    if workload not in WORKLOADS:
+        raise UsageError(f"no workload {workload!r}; there are: {', '.join(WORKLOADS)}")
+    folder = _FOLDER.format(workload=workload)
+    if isinstance(source, str):
+        from labkit import datasets
+        from labkit.datasets.registry import load_registry
+
+        files = [f.path for f in load_registry().dataset(source).files]
+        source = datasets.source(source, [f for f in files if f.startswith(folder)])
+    if source.is_standin:
+        raise UsageError(f"{source.name} has no stand-in for {folder}: {source.reason}")
+    steps = [
+        measurements(source.frame(folder + name)) for name in ("placements.csv", "scalability.csv")
+    ]
+    names = sorted(f for f in source.files if f.startswith(folder + "validation-"))
+    runs = [_run(source, name) for name in names]
+    table = pd.concat(runs, ignore_index=True)
+    init = table["batch_size"].min()
+    with np.errstate(divide="ignore"):
+        table["noise_scale"] = init * table["grad_var"].to_numpy() / table["grad_sqr"].to_numpy()
+    table = table.sort_values(["batch_size", "iteration"], ignore_index=True)
+    return Tables(workload=workload, steps=pd.concat(steps, ignore_index=True), runs=table)
+
+
+def _run(source: Source, name: str) -> pd.DataFrame:
+    table = source.frame(name)
+    path = source.path(name)
+    if missing := [c for c in _RUN_COLUMNS if c not in table]:
+        raise BadFile(path, f"lacks column {', '.join(missing)}", valid=",".join(_RUN_COLUMNS))
+    for column, least in (("grad_sqr", 0), ("grad_var", 0), ("iteration", 1), ("progress", 0)):
+        wrong = ~(pd.to_numeric(table[column], errors="coerce") >= least)
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise BadFile(
+                path,
+                "a number out of range",
+                line=row + 2,
+                field=column,
+                value=str(table[column].iloc[row]),
+                valid=f"a number >= {least}",
+            )
+    batch_size = int(name.rsplit("-", 1)[1].removesuffix(".csv"))
+    return table.assign(batch_size=batch_size)
+
+
+def picks(
+    frame: pd.DataFrame,
+    noise_scales: Iterable[float],
+    *,
+    init_batch_size: int,
+    max_batch_size: int,
+    accumulation: bool = False,
+    by: str = "allocation",
+    **settings: Any,
+) -> pd.DataFrame:
+    """The batch size that the model picks for allocations it has not seen, as measured there.
+
+    For each allocation of ``frame`` and noise scale, the sizes measured on it are ranked by a fit
+    that left it out (``cross_validate(frame, by=by, **settings)``); goodput of the pick and of
+    the best come from measured times. ``accumulation`` adds batches of up to four gradients,
+    whose further gradients are as long as the measured compute time (needs sync_time).
+
+    Columns: allocation, num_nodes, num_gpus, noise_scale, num_choices, atomic_bsz, accum_steps,
+    best_atomic_bsz, best_accum_steps, goodput, best_goodput, shortfall_fraction.
+    """
+    table = cross_validate(frame, by=by, **settings).assign(accum_steps=0)
+    if accumulation:
+        table = _with_accumulation(table)
+    table["batch_size"] = table["num_gpus"] * table["atomic_bsz"] * (table["accum_steps"] + 1)
+    table = table[table["batch_size"].between(init_batch_size, max_batch_size)]
+    if table.empty:
+        raise UsageError(f"no measured batch lies in [{init_batch_size}, {max_batch_size}]")
+    rows = []
+    for (name, nodes, gpus), group in table.groupby(["allocation", "num_nodes", "num_gpus"]):
+        batch = group["batch_size"].to_numpy()
+        for scale in noise_scales:
+            worth = batch * efficiency(batch, init_batch_size=init_batch_size, noise_scale=scale)
+            measured = worth / group["step_time_s"].to_numpy()
+            pick, best = (worth / group["predicted_s"].to_numpy()).argmax(), measured.argmax()
+            rows.append(
+                {
+                    "allocation": name,
+                    "num_nodes": nodes,
+                    "num_gpus": gpus,
+                    "noise_scale": scale,
+                    "num_choices": len(group),
+                    "atomic_bsz": group["atomic_bsz"].iloc[pick],
+                    "accum_steps": group["accum_steps"].iloc[pick],
+                    "best_atomic_bsz": group["atomic_bsz"].iloc[best],
+                    "best_accum_steps": group["accum_steps"].iloc[best],
+                    "goodput": measured[pick],
+                    "best_goodput": measured[best],
+                    "shortfall_fraction": 1 - measured[pick] / measured[best],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _with_accumulation(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows again with up to three further gradients, measured and predicted."""
+    if "compute_time_s" not in table:
+        raise UsageError("accumulation cannot be told from steps measured without sync_time")
+    parts = [
+        table.assign(
+            accum_steps=steps,
+            step_time_s=table["step_time_s"] + steps * table["compute_time_s"],
+            predicted_s=table["predicted_s"] + steps * table["predicted_grad_s"],
+        )
+        for steps in range(_MOST_ACCUMULATION + 1)
+    ]
+    return pd.concat(parts, ignore_index=True)
