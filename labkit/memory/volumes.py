@@ -99,7 +99,7 @@ def collectives(
     ...     Model.preset("gpt2-1.5b"), Parallel(pp=2), Recipe(accumulation=4), Batch(seq=1024)
     ... )
     >>> [(c.phase, c.kind, c.message_bytes) for c in found if c.axis == "pp"][0]
-    ('forward', 'send', 13107200)
+    ('forward', 'send', 13107200.0)
     """
     if exchange not in EXCHANGES:
         raise not_among("exchange", exchange, EXCHANGES)
