@@ -9,56 +9,13 @@ from labkit.errors import UsageError
 from labkit.hardware import accelerator
 from labkit.memory import activations, states, traffic
 from labkit.memory.activations import Batch
+from labkit.memory.parallel import Parallel
 from labkit.memory.states import COMPONENTS, Recipe, Sharding
 from labkit.models import Model
 from labkit.units import GB, format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parallel:
-    """How ranks share the work: data-parallel degree (N_d), tensor-parallel degree (N_m), stage.
-
-    ``partition_group`` shards the states within groups of that many ranks only (MiCS);
-    ``secondary_group`` keeps one more copy of the parameters in such a group (ZeRO++ hpZ).
-    """
-
-    dp: int = 1
-    tp: int = 1
-    zero: int = 0
-    partition_group: int | None = None
-    secondary_group: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.dp < 1 or self.tp < 1:
-            raise ValueError(f"dp and tp must be >= 1, got dp={self.dp} and tp={self.tp}")
-        self.scheme()
-        for name in ("partition_group", "secondary_group"):
-            size = getattr(self, name)
-            if size is not None and self.dp % size:
-                raise ValueError(f"dp ({self.dp}) must divide by {name} ({size})")
-
-    @property
-    def num_ranks(self) -> int:
-        return self.dp * self.tp
-
-    @property
-    def shard_degree(self) -> int:
-        """Ranks that share one copy of what is sharded."""
-        return self.partition_group or self.dp
-
-    def scheme(self, recipe: Recipe | None = None) -> traffic.Scheme:
-        """How the data-parallel ranks talk, and in which number formats where a recipe says so."""
-        weights, gradients = recipe.scales if recipe else (1.0, 1.0)
-        return traffic.Scheme(
-            zero=self.zero,
-            partition_group=self.partition_group,
-            secondary_group=self.secondary_group,
-            weight_scale=weights,
-            gradient_scale=gradients,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
