@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 ScalingRule = Literal["none", "sqrt", "linear", "adascale", "sqrt-adascale"]
 Quantity = Literal["time_s", "energy_j"]
 
+_ROUNDING = 1e-9
+
 
 # ---------------------------------------------------------------- one step
 
@@ -225,8 +227,9 @@ class CriticalBatch:
         terms = np.stack([np.ones_like(size), 1 / size], 1) / count[:, None]
         scale = terms.max(0)
         least = nnls(terms / scale, np.ones_like(size))[0] / scale
-        if not (least > 0).all():
-            how = "do not fall as it grows" if least[1] == 0 else "fall in proportion to it"
+        share = least * terms.max(0)  # what each adds to a predicted count, at most
+        if share.min() < _ROUNDING:
+            how = "do not fall as it grows" if share[1] < share[0] else "fall in proportion to it"
             raise UsageError(
                 f"no critical batch size shows in steps at batch sizes {size.min():g} to "
                 f"{size.max():g}: they {how}"

@@ -1,0 +1,191 @@
+"""Figures of goodput, each from one tidy table of ``goodput``, ``step_fit`` or ``large_batch``."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.figures import CYCLE, PALETTE, finish
+
+_STAR = {
+    "symbol": "star",
+    "size": 17,
+    "color": PALETTE["highlight"],
+    "line": {"width": 1.2, "color": "white"},
+}
+_MOST_TICKS = 9
+
+
+def figure_surface(
+    table: pd.DataFrame, *, chosen: pd.Series | None = None, title: str = ""
+) -> go.Figure:
+    """Goodput over number of GPUs and total batch size (``goodput.surface``), as a filled contour.
+
+    The line joins the best batch of each number of GPUs; the star is ``chosen``, a row of the
+    table (default: the best of the most GPUs). Of allocations with as many GPUs, the best counts.
+    """
+    best = table.sort_values("goodput").groupby(["num_gpus", "batch_size"]).tail(1)
+    grid = _on_one_grid(best)
+    fig = go.Figure(
+        go.Contour(
+            x=list(grid.columns),
+            y=list(grid.index),
+            z=grid.to_numpy(),
+            contours={"coloring": "heatmap"},
+            line={"width": 0.5, "color": "white"},
+            ncontours=18,
+            colorbar={"title": {"text": "useful examples/s", "side": "right"}, "thickness": 14},
+            hovertemplate="%{x} GPUs, batch %{y:.0f}: %{z:.4g} useful examples/s<extra></extra>",
+            name="goodput",
+        )
+    )
+    ridge = best.sort_values("goodput").groupby("num_gpus").tail(1).sort_values("num_gpus")
+    fig.add_scatter(
+        x=ridge["num_gpus"],
+        y=ridge["batch_size"],
+        mode="lines+markers",
+        line={"color": "white", "width": 2},
+        marker={"size": 7, "color": "white", "line": {"width": 1, "color": PALETTE["bound"]}},
+        name="best batch of each number of GPUs",
+    )
+    star = ridge.iloc[-1] if chosen is None else chosen
+    label = f"chosen: {star['batch_size']:,.0f} on {star['num_gpus']:.0f} GPUs"
+    fig.add_scatter(
+        x=[star["num_gpus"]], y=[star["batch_size"]], mode="markers", marker=_STAR, name=label
+    )
+    _octaves(fig.layout.xaxis, table["num_gpus"])
+    _octaves(fig.layout.yaxis, table["batch_size"])
+    fig.update_layout(legend={"bgcolor": "#BFC5CC"})
+    return finish(fig, title=title, x="GPUs", y="batch size (examples)", height=480)
+
+
+def figure_speedups(table: pd.DataFrame, *, by: str = "job", title: str = "") -> go.Figure:
+    """What allocations are worth in single GPUs: one line for each value of column ``by``.
+
+    ``table``: ``goodput.speedups`` of one or several jobs or moments, named in that column; the
+    best allocation of each number of GPUs is drawn. Dotted: as many GPUs, all of use.
+    """
+    gpus = np.sort(table["num_gpus"].unique())
+    fig = go.Figure()
+    fig.add_scatter(
+        x=gpus, y=gpus, mode="lines", name="ideal", line={"dash": "dot", "color": PALETTE["muted"]}
+    )
+    for index, (name, rows) in enumerate(table.groupby(by, sort=False)):
+        best = rows.sort_values("speedup").groupby("num_gpus").tail(1).sort_values("num_gpus")
+        fig.add_scatter(
+            x=best["num_gpus"],
+            y=best["speedup"],
+            mode="lines+markers",
+            name=str(name),
+            line={"color": CYCLE[index % len(CYCLE)]},
+            customdata=[f"{b:,}" for b in best["batch_size"]],
+            hovertemplate="%{x} GPUs: %{y:.2f} × one, batch %{customdata}<extra></extra>",
+        )
+    _octaves(fig.layout.xaxis, gpus)
+    _octaves(fig.layout.yaxis, np.array([min(table["speedup"].min(), 1.0), gpus.max()]))
+    return finish(fig, title=title, x="GPUs", y="goodput (one GPU = 1)", direct=True, height=460)
+
+
+def figure_fit(table: pd.DataFrame, *, by: str = "num_nodes", title: str = "") -> go.Figure:
+    """Predicted against measured step times (``cross_validate``), coloured by column ``by``.
+
+    The line is exact agreement, the band 10 % to both sides.
+    """
+    measured, predicted = table["step_time_s"], table["predicted_s"]
+    low = min(measured.min(), predicted.min()) / 1.1
+    high = max(measured.max(), predicted.max()) * 1.1
+    fig = go.Figure()
+    fig.add_scatter(
+        x=[low, high, high, low],
+        y=[0.9 * low, 0.9 * high, 1.1 * high, 1.1 * low],
+        fill="toself",
+        mode="lines",
+        line={"width": 0},
+        fillcolor="rgba(122,122,122,0.18)",
+        name="within 10 %",
+        hoverinfo="skip",
+    )
+    fig.add_scatter(
+        x=[low, high], y=[low, high], mode="lines", name="exact",
+        line={"color": PALETTE["bound"], "width": 1.5}, hoverinfo="skip",
+    )  # fmt: skip
+    for index, (name, rows) in enumerate(table.groupby(by)):
+        fig.add_scatter(
+            x=rows["step_time_s"],
+            y=rows["predicted_s"],
+            mode="markers",
+            marker={"size": 5, "color": CYCLE[index % len(CYCLE)], "opacity": 0.65},
+            name=f"{by.removeprefix('num_').replace('_', ' ')}: {name}",
+            text=[f"{a}, {m}" for a, m in zip(rows["allocation"], rows["atomic_bsz"], strict=True)],
+            hovertemplate="%{text} a GPU: %{x:.3g} s measured, %{y:.3g} s predicted<extra></extra>",
+        )
+    edges = [math.log10(low), math.log10(high)]
+    ticks = _decades(low, high)
+    axis = {"type": "log", "range": edges, "tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
+    fig.update_xaxes(**axis)
+    fig.update_yaxes(**axis)
+    return finish(fig, title=title, x="measured step (s)", y="predicted step (s)", height=560)
+
+
+def figure_tradeoff(table: pd.DataFrame, *, critical: float, title: str = "") -> go.Figure:
+    """Time and energy to the target by batch size (``large_batch.tradeoff``), least of each = 1.
+
+    Stars mark the least; the dashed line is the critical batch size.
+    """
+    fig = go.Figure()
+    for column, name in (("time_s", "time"), ("energy_j", "energy")):
+        relative = table[column] / table[column].min()
+        least = table.iloc[int(table[column].argmin())]
+        line = {"color": PALETTE[name]}
+        fig.add_scatter(x=table["batch_size"], y=relative, mode="lines", name=name, line=line)
+        fig.add_scatter(
+            x=[least["batch_size"]],
+            y=[1],
+            mode="markers",
+            marker={**_STAR, "color": PALETTE[name]},
+            name=f"least {name}: {least['batch_size']:,.0f}",
+        )
+    top = min(4.0, 1.05 * _largest(table))
+    fig.add_scatter(
+        x=[critical, critical], y=[0.9, top], mode="lines", hoverinfo="skip",
+        line={"dash": "dash", "color": PALETTE["baseline"], "width": 1.5},
+        name=f"critical batch: {critical:,.0f}",
+    )  # fmt: skip
+    _octaves(fig.layout.xaxis, table["batch_size"])
+    fig.update_yaxes(range=[0.9, top])
+    return finish(
+        fig, title=title, x="batch size (examples)", y="to the target (least = 1)", height=440
+    )
+
+
+def _largest(table: pd.DataFrame) -> float:
+    return float(max((table[c] / table[c].min()).max() for c in ("time_s", "energy_j")))
+
+
+def _on_one_grid(table: pd.DataFrame) -> pd.DataFrame:
+    """Goodput by batch size (rows, a geometric grid) and GPUs, interpolated where it reaches."""
+    sizes = np.geomspace(table["batch_size"].min(), table["batch_size"].max(), 60)
+    columns = {}
+    for gpus, rows in table.groupby("num_gpus"):
+        rows = rows.sort_values("batch_size")
+        known = np.log(rows["batch_size"])
+        columns[gpus] = np.interp(np.log(sizes), known, rows["goodput"], left=np.nan, right=np.nan)
+    return pd.DataFrame(columns, index=sizes)
+
+
+def _octaves(axis: go.layout.XAxis, values: pd.Series | np.ndarray) -> None:
+    """A logarithmic axis with ticks at powers of two (or of four, …)."""
+    low, high = float(np.min(values)), float(np.max(values))
+    first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
+    every = max(1, -(-(last - first + 1) // _MOST_TICKS))
+    ticks = [2.0**k for k in range(first, last + 1, every)]
+    axis.update(type="log", tickvals=ticks, ticktext=[f"{t:,g}" for t in ticks])
+
+
+def _decades(low: float, high: float) -> list[float]:
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [digit * 10.0**e for e in exponents for digit in (1, 2, 5)]
+    return [t for t in ticks if low <= t <= high]
