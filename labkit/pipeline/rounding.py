@@ -23,18 +23,19 @@ from labkit.pipeline.graph import Graph, Lag
 from labkit.pipeline.relaxation import Options, Relaxation
 
 SHARES = (0.97, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1, 0.0)  # of the relaxation's price, sweep by sweep
-_CELLS = 60_000  # instructions times lanes swept together: about what processors' caches hold
+_CELLS = 240_000  # instructions times lanes swept together: about what processors' caches hold
+_NEVER_S = 1e30  # duration of choices that are not there
 _ROOM = 1e-12  # of the deadline: floating-point noise that may not cost a clock
 _GRADE, _GRADES = 0.01, 1024  # steps of a price's logarithm, and how many: a range of 28,000
 _NOISE = 1e-6  # of a duration: the linear program's tolerance
 _CLOSE = 5e-4  # of the bound: plans this near it are not improved further
 _SHAKES = (  # spread of a price's logarithm: by work, by instruction, for that share of them
+    (0.0, 0.0, 0.0),
     (0.05, 0.0, 0.0),
     (0.0, 0.05, 1.0),
     (0.2, 0.0, 0.0),
     (0.0, 1.0, 0.1),
     (0.1, 0.0, 0.0),
-    (0.02, 0.03, 1.0),
     (0.3, 0.0, 0.0),
     (0.1, 0.5, 0.1),
 )
@@ -42,7 +43,7 @@ _SHAKES = (  # spread of a price's logarithm: by work, by instruction, for that 
 
 def _rounds(n: int) -> int:
     """How many rounds of shaken prices a schedule of n instructions is worth."""
-    return max(1, min(8, 2048 // n))
+    return max(1, min(12, 3000 // n))
 
 
 class Swept(NamedTuple):
@@ -62,6 +63,17 @@ class Swept(NamedTuple):
         return self.reach.max(axis=0)
 
 
+_Near = tuple[np.ndarray, np.ndarray | None]
+
+
+class _Level(NamedTuple):
+    """Instructions none of which waits for another."""
+
+    part: slice
+    near: list[_Near]  # whom they wait for, one each (n for none), and the lag between
+    time: np.ndarray  # (choice, instruction, 1)
+
+
 class Sweeper:
     """Sweeps over one schedule and its choices.
 
@@ -74,25 +86,40 @@ class Sweeper:
         level = _levels(graph)
         order = np.argsort(level, kind="stable")
         self._place = np.argsort(order)  # instruction -> number inside
-        ends = np.cumsum(np.bincount(level)).tolist()
-        self._slices = [
-            (low, high, np.arange(low, high)[:, None])
-            for low, high in zip([0, *ends[:-1]], ends, strict=True)
-        ]
-        lags = (np.zeros(n), np.zeros(n)) if lag_s is None else lag_s
         place = np.append(self._place, n)
-        self._waits = [
-            (place[who[order]], lag[order][:, None])
+        lags = (np.zeros(n), np.zeros(n)) if lag_s is None else lag_s
+        waits = [
+            (place[who[order]], lag[order])
             for who, lag in zip((graph.before, graph.needs), lags, strict=True)
         ]
-        self._follow = _followers(n, self._waits)
-        work = choices.of[order]
+        self._work = choices.of[order][:, None]
         real = np.isfinite(choices.time_s)
-        self._time = np.where(real, choices.time_s, 1e30)[work].T.copy()  # (choice, n)
-        self._net = np.where(real, choices.net_j, np.inf)[work].T.copy()
-        self._work = work[:, None]
-        self._index = np.int8 if len(self._time) < 128 else np.int16
+        time_s = np.where(real, choices.time_s, _NEVER_S)[self._work[:, 0]]  # (n, choice)
+        self._time = time_s.ravel()
+        self._net = np.where(real, choices.net_j, np.inf)[self._work[:, 0]].ravel()
+        self._width = time_s.shape[1]
+        self._first = np.arange(n)[:, None] * self._width
+        self._by_choice = time_s.T[:, :, None].copy()
+        self._index = np.int8 if self._width < 128 else np.int16
         self._lowest_w, self._cheapest = _price_table(choices)
+        self._forward = self._levels(np.bincount(level), waits)
+        self._backward = self._levels(np.bincount(level), _followers(n, waits))[::-1]
+
+    def _levels(
+        self, sizes: np.ndarray, sources: Sequence[tuple[np.ndarray, np.ndarray]]
+    ) -> list[_Level]:
+        """The instructions of each level, and whom they wait for (or who waits for them)."""
+        made = []
+        for high, size in zip(np.cumsum(sizes).tolist(), sizes.tolist(), strict=True):
+            part = slice(high - size, high)
+            near = [
+                (who[part], lag[part][:, None] if lag[part].any() else None) for who, lag in sources
+            ]
+            near = [one for one in near if (one[0] < self._n).any() or one[1] is not None]
+            made.append(
+                _Level(part, near or [(sources[0][0][part], None)], self._by_choice[:, part])
+            )
+        return made
 
     def __len__(self) -> int:
         return self._n
@@ -108,16 +135,20 @@ class Sweeper:
         return values[self._place]
 
     def durations(self, chosen: np.ndarray) -> np.ndarray:
-        return self._time[chosen, np.arange(self._n)[:, None]]
+        return self._time.take(chosen + self._first)
 
     def net_j(self, chosen: np.ndarray) -> np.ndarray:
         """Energy above waiting of each plan, shape (lanes,)."""
-        return self._net[chosen, np.arange(self._n)[:, None]].sum(axis=0)
+        return self._net.take(chosen + self._first).sum(axis=0)
 
     def round_down(self, duration: np.ndarray) -> np.ndarray:
         """For each instruction the slowest choice no slower than given, shape as given."""
-        fits = self._time[:, :, None] <= duration
-        return np.maximum(np.add.reduce(fits.view(np.int8), axis=0, dtype=self._index) - 1, 0)
+        return self._slowest(self._by_choice, duration)
+
+    def _slowest(self, time: np.ndarray, room: np.ndarray) -> np.ndarray:
+        """The last of the ascending times, shape (choice, ...), that fits; else the first."""
+        fits = (time <= room).view(np.int8)
+        return np.maximum(np.add.reduce(fits, axis=0, dtype=self._index), 1) - self._index(1)
 
     def sweep(
         self,
@@ -139,24 +170,21 @@ class Sweeper:
         deadline = deadline * (1 + _ROOM)
         chosen = np.empty_like(plan.chosen)
         reach = np.zeros((self._n + 1, chosen.shape[1]))  # ends, or what follows each start
-        step = self._start if forward else self._after
-        for low, high, columns in self._slices if forward else reversed(self._slices):
-            near = step(reach, low, high)
-            fits = self._time[:, low:high, None] <= deadline - beyond[low:high] - near
-            pick = np.add.reduce(fits.view(np.int8), axis=0, dtype=self._index) - 1
-            np.maximum(pick, 0, out=pick)
+        for part, near, time in self._forward if forward else self._backward:
+            begin = _longest(reach, near)
+            pick = self._slowest(time, deadline - beyond[part] - begin)
             if most is not None:
-                np.minimum(pick, most[low:high], out=pick)
+                np.minimum(pick, most[part], out=pick)
             if price is not None:
-                pick = self._cheapest[price[low:high], pick]
-            chosen[low:high] = pick
-            near += self._time[pick, columns]
-            reach[low:high] = near
+                pick = self._cheapest.take(price[part] + pick)
+            chosen[part] = pick
+            begin += self._time.take(pick + self._first[part])
+            reach[part] = begin
         return Swept(chosen, reach, forward)
 
     def plan(self, chosen: np.ndarray) -> Swept:
         """Choices as something to sweep."""
-        return Swept(chosen, self._ends(self.durations(chosen)), True)
+        return Swept(chosen, self._reach(self._forward, self.durations(chosen)), True)
 
     def fastest(self, lanes: int) -> Swept:
         """That many times the plan in which every instruction is at its fastest."""
@@ -166,12 +194,15 @@ class Sweeper:
         """Prices of instructions' time, shape (n, lanes), as rows of a table made beforehand."""
         with np.errstate(divide="ignore"):
             step = np.log(np.maximum(price_w, 0.0) / self._lowest_w) / _GRADE
-        return (np.clip(step, 0, _GRADES - 1) + self._work * _GRADES).astype(np.int32)
+        grade = np.clip(step, 0, _GRADES - 1).astype(np.int32) + self._work * _GRADES
+        return grade * self._width
 
-    def shake(self, rng: np.random.Generator, repeats: int) -> np.ndarray:
-        """Random factors for prices, shape (n, repeats * len(_SHAKES)), one column a shake."""
+    def shake(
+        self, rng: np.random.Generator, shakes: Sequence[tuple[float, float, float]]
+    ) -> np.ndarray:
+        """Random factors for prices, shape (n, shakes); see ``_SHAKES``."""
         columns = []
-        for by_work, by_instruction, share in _SHAKES * repeats:
+        for by_work, by_instruction, share in shakes:
             work = rng.normal(0, by_work, int(self._work.max()) + 1)[self._work[:, 0]]
             alone = rng.normal(0, by_instruction, self._n) * (rng.random(self._n) < share)
             columns.append(work + alone)
@@ -183,41 +214,34 @@ class Sweeper:
         if plan.forward != forward:
             reach = plan.reach
         else:
-            reach = self._rests(duration) if forward else self._ends(duration)
+            reach = self._reach(self._backward if forward else self._forward, duration)
         return reach[:-1] - duration
 
-    def _ends(self, duration: np.ndarray) -> np.ndarray:
-        """Earliest end of each instruction; the last row, n, is zero."""
-        end = np.zeros((self._n + 1, duration.shape[1]))
-        for low, high, _ in self._slices:
-            end[low:high] = self._start(end, low, high) + duration[low:high]
-        return end
+    def _reach(self, levels: list[_Level], duration: np.ndarray) -> np.ndarray:
+        """Longest path to each instruction, itself included, or from it; row n is zero."""
+        reach = np.zeros((self._n + 1, duration.shape[1]))
+        for part, near, _ in levels:
+            reach[part] = _longest(reach, near) + duration[part]
+        return reach
 
-    def _rests(self, duration: np.ndarray) -> np.ndarray:
-        """Longest path that starts with each instruction; the last row, n, is zero."""
-        rest = np.zeros((self._n + 1, duration.shape[1]))
-        for low, high, _ in reversed(self._slices):
-            rest[low:high] = self._after(rest, low, high) + duration[low:high]
-        return rest
 
-    def _start(self, end: np.ndarray, low: int, high: int) -> np.ndarray:
-        (before, lag), (needs, wait) = self._waits
-        device = end[before[low:high]] + lag[low:high]
-        return np.maximum(device, end[needs[low:high]] + wait[low:high])
-
-    def _after(self, rest: np.ndarray, low: int, high: int) -> np.ndarray:
-        (who, lag), *others = self._follow
-        longest = rest[who[low:high]] + lag[low:high]
-        for who, lag in others:
-            np.maximum(longest, rest[who[low:high]] + lag[low:high], out=longest)
-        return longest
+def _longest(reach: np.ndarray, near: list[_Near]) -> np.ndarray:
+    """Where the furthest of ``near`` reaches, and its lag."""
+    longest = None
+    for who, lag in near:
+        there = reach.take(who, axis=0)
+        if lag is not None:
+            there += lag
+        longest = there if longest is None else np.maximum(longest, there, out=longest)
+    assert longest is not None
+    return longest
 
 
 def _price_table(choices: Options) -> tuple[float, np.ndarray]:
     """For prices of time in geometric steps, the cheapest choice among each work's first k + 1.
 
     Returns:
-        The lowest price (W); the table, shape (work * _GRADES, choice).
+        The lowest price (W); the table, flat, of shape (work, _GRADES, choice).
     """
     slopes = [
         -np.diff(net[hull]) / np.diff(time[hull])
@@ -233,7 +257,7 @@ def _price_table(choices: Options) -> tuple[float, np.ndarray]:
     number = np.arange(cost.shape[2], dtype=np.int16)
     first &= np.isfinite(cost)
     cheapest = np.maximum.accumulate(np.where(first, number, np.int16(0)), axis=2)
-    return lowest_w, cheapest.reshape(-1, cost.shape[2])
+    return lowest_w, cheapest.ravel().astype(np.int8 if cost.shape[2] < 128 else np.int16)
 
 
 def _levels(graph: Graph) -> np.ndarray:
@@ -250,7 +274,7 @@ def _followers(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """For each instruction those that wait for it, as columns padded with n, and the lags."""
     source = np.concatenate([who for who, _ in waits])
-    lag = np.concatenate([lag[:, 0] for _, lag in waits])
+    lag = np.concatenate([lag for _, lag in waits])
     target = np.tile(np.arange(n), len(waits))
     order = np.argsort(source, kind="stable")
     order = order[source[order] < n]
@@ -259,8 +283,8 @@ def _followers(
     follow = []
     for k in range(max(1, int(count.max(initial=0)))):
         mine = order[column == k]
-        who, wait = np.full(n, n), np.zeros((n, 1))
-        who[source[mine]], wait[source[mine], 0] = target[mine], lag[mine]
+        who, wait = np.full(n, n), np.zeros(n)
+        who[source[mine]], wait[source[mine]] = target[mine], lag[mine]
         follow.append((who, wait))
     return follow
 
@@ -332,21 +356,20 @@ def _realise(
     every = np.arange(lanes)
     # where clocks are few and far apart, ending later may not pay
     plans.offer(every, sweeper.sweep(fastest, first_s, forward=False))
-    start = _start_plan(sweeper, duration, horizon, fastest)
-    for forward in (True, False):
-        plans.offer(every, _anneal(sweeper, start, horizon, price, forward=forward))
+    start = _start_plan(sweeper, duration, horizon, fastest).chosen
     rng = np.random.default_rng(0)
     bound_j = np.array([one.bound_j for one in relaxed])
-    for turn in range(_rounds(n)):
+    for turn in range(2 + _rounds(n)):
         wide = np.flatnonzero(plans.energy_j > bound_j + _CLOSE * np.abs(bound_j))
         if not len(wide):
             break
-        for some in np.array_split(wide, -(-len(wide) * len(_SHAKES) * n // _CELLS)):
-            many = np.repeat(some, len(_SHAKES))
-            shaken = price[:, many] * sweeper.shake(rng, len(some))
-            best = sweeper.plan(plans.chosen[:, many])
-            forward = turn % 2 == 1
-            plans.offer(many, _anneal(sweeper, best, horizon[many], shaken, forward=forward))
+        source, shakes = (start, _SHAKES[:3]) if turn < 2 else (plans.chosen, _SHAKES)
+        batches = min(len(wide), -(-len(wide) * len(shakes) * n // _CELLS))
+        for some in np.array_split(wide, batches):
+            many = np.repeat(some, len(shakes))
+            shaken = price[:, many] * sweeper.shake(rng, shakes * len(some))
+            best = sweeper.plan(source[:, many])
+            plans.offer(many, _anneal(sweeper, best, horizon[many], shaken, forward=turn % 2 == 0))
     return plans
 
 
