@@ -35,6 +35,7 @@ MOMENTS = (
     *("loss backward", "backward, last", "backward, last full", "backward, first"),
     *("embedding backward", STEP),
 )
+BLOCK = 1 << 14  # configurations evaluated at a time: what a cache holds
 HELD = ("parameters", "optimizer", "buffers and inputs")
 COMPONENTS = (*HELD, *tapes.CATEGORIES)
 
@@ -43,7 +44,7 @@ COMPONENTS = (*HELD, *tapes.CATEGORIES)
 _NESTED = np.array(
     [
         # 1  groups inner inner of the last  groups·inner  chunks
-        [1, -2, -1, -1, 2, -1],
+        [1, -2, -1, -1, 2, -2],
         [0, 1, 0, 0, -1, 0],
         [0, 0, 1, 0, -2, 0],
         [0, 0, 0, 1, 0, 0],
@@ -53,7 +54,7 @@ _NESTED = np.array(
 )
 _PERIODIC = np.array(
     [
-        [1, -1, 0, -1, -1, -1],
+        [1, -1, -1, -1, -1, -2],
         [0, 1, 0, 0, 1, 0],
         [0, 0, 1, 0, -1, 0],
         [0, 0, 0, 1, 0, 0],
@@ -74,29 +75,42 @@ class Peak:
 
 
 class Points(NamedTuple):
-    """The points of one program that can be the largest of their moment: moment numbers (n,), and
-    coefficients (n, categories, multiplicities, units)."""
+    """The points of one program that can be the largest of their moment.
+
+    ``moment`` (n,) numbers into :data:`MOMENTS`; ``coefficients`` (n, categories, columns), where a
+    column is the product of a multiplicity and a unit, and ``columns`` their numbers; ``top``: the
+    places of those that can be the largest of all.
+    """
 
     moment: NDArray[np.int64]
     coefficients: NDArray[np.int64]
+    columns: tuple[tuple[int, int], ...]
+    top: NDArray[np.int64]
 
 
 @lru_cache(maxsize=256)
 def points(program: Program) -> Points:
     """Run the step on a tape and keep, moment by moment, what nothing else exceeds for sure."""
-    tape = Shadow(program).step()
-    found: list[tuple[int, NDArray[np.int64]]] = []
-    for number, moment in enumerate(MOMENTS):
-        at = [live for label, live in tape.points if label == moment]
-        found.extend((number, live) for live in _undominated(at, _BASES[program.structure]))
-    moments, coefficients = zip(*found, strict=True)
-    return Points(np.array(moments), np.array(coefficients))
+    tape, basis = Shadow(program).step(), _BASES[program.structure]
+    moment: list[int] = []
+    kept: list[NDArray[np.int64]] = []
+    for number, name in enumerate(MOMENTS):
+        at = [live for label, live in tape.points if label == name]
+        places = _undominated(at, basis)
+        moment.extend([number] * len(places))
+        kept.extend(at[place] for place in places)
+    stacked = np.array(kept)
+    used = np.argwhere(stacked.any(axis=(0, 1)))
+    return Points(
+        moment=np.array(moment),
+        coefficients=stacked[:, :, used[:, 0], used[:, 1]],
+        columns=tuple((int(times), int(size)) for times, size in used),
+        top=np.array(_undominated(kept, basis)),
+    )
 
 
-def _undominated(
-    points: list[NDArray[np.int64]], basis: NDArray[np.int64]
-) -> list[NDArray[np.int64]]:
-    """Those points whose total no other's exceeds in every coefficient; of equals, the first."""
+def _undominated(points: list[NDArray[np.int64]], basis: NDArray[np.int64]) -> list[int]:
+    """Places of the points whose total no other's exceeds throughout; of equals, the first."""
     if not points:
         return []
     totals = np.array([(basis @ live.sum(axis=0)).ravel() for live in points])
@@ -104,7 +118,7 @@ def _undominated(
     for place in np.argsort(-totals.sum(axis=1), kind="stable"):
         if not any((totals[other] >= totals[place]).all() for other in kept):
             kept.append(int(place))
-    return [points[place] for place in sorted(kept)]
+    return sorted(kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +170,7 @@ def multiplicities(shape: Shape, numbers: Numbers, structure: str) -> list[Any]:
     """The values of :data:`labkit.memory.tape.MULTIPLICITIES`."""
     layers = shape.num_layers
     chunk, _ = _chunk_rows(numbers.micro_batch * numbers.seq, numbers.chunks)
-    chunks = -(-numbers.micro_batch * numbers.seq // chunk) - 2
+    chunks = -(-numbers.micro_batch * numbers.seq // chunk) - 3
     if structure == "nested":
         size = np.minimum(numbers.group, layers)
         groups = -(-layers // size)
@@ -165,12 +179,14 @@ def multiplicities(shape: Shape, numbers: Numbers, structure: str) -> list[Any]:
     if structure == "periodic":
         size = numbers.period
         periods = layers // size
-        return [1, periods - 2, size - 2, layers % size - 1, (periods - 2) * (size - 1), chunks]
+        return [1, periods - 2, size - 3, layers % size - 1, (periods - 2) * (size - 1), chunks]
     return [1, layers - 2, 0, 0, 0, chunks]
 
 
 def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Program:
     structure = "flat"
+    if mode.loss == "chunked" and not _all(np.asarray(numbers.chunks) >= 2):
+        raise UsageError(f"chunks must be >= 2 for a chunked head, got {numbers.chunks}")
     if mode.recompute == "full" and not _all(np.asarray(numbers.group) == 1):
         structure = "nested"
     if mode.recompute == "every":
@@ -356,46 +372,48 @@ def _merged(
     }
 
 
+def _columns(table: Points, program: Program, shape: Shape, numbers: Numbers) -> list[Any]:
+    """The value of each column: how often, times how many elements."""
+    times = multiplicities(shape, numbers, program.structure)
+    sizes = units(shape, numbers)
+    return [times[number] * sizes[size] for number, size in table.columns]
+
+
 def _evaluated(program: Program, shape: Shape, numbers: Numbers) -> dict[str, list[Any]]:
     table = points(program)
-    values = _products(multiplicities(shape, numbers, program.structure), units(shape, numbers))
-    flat = table.coefficients.reshape(*table.coefficients.shape[:2], -1)
-    size = np.broadcast_shapes(*(np.shape(value) for value in values))
-    if not size:
-        return _scalar(table, flat @ np.array([int(value) for value in values]))
-    used = np.flatnonzero(flat.any(axis=(0, 1)))
-    columns = np.empty((len(used), int(np.prod(size))))
-    for row, place in enumerate(used):
-        columns[row] = np.broadcast_to(values[place], size).ravel()
-    return _arrays(table, flat[:, :, used].astype(float), columns, size)
+    columns = _columns(table, program, shape, numbers)
+    if not any(isinstance(value, np.ndarray) and value.ndim for value in columns):
+        return _scalar(table, table.coefficients @ np.array(columns, dtype=np.int64))
+    size = np.broadcast_shapes(*map(np.shape, columns))
+    return _arrays(table, _matrix(columns, size), size)
 
 
-def _products(times: list[Any], sizes: list[Any]) -> list[Any]:
-    return [number * size for number in times for size in sizes]
-
-
-def _scalar(table: Points, parts: NDArray[np.int64]) -> dict[str, list[Any]]:
-    totals = parts.sum(axis=1)
-    found = {}
-    for number in np.unique(table.moment):
-        places = np.flatnonzero(table.moment == number)
-        best = places[int(np.argmax(totals[places]))]
-        found[MOMENTS[number]] = [int(part) for part in parts[best]]
+def _matrix(columns: list[Any], size: tuple[int, ...]) -> NDArray[np.float64]:
+    """Columns as rows of one matrix (columns, configurations); exact below 2⁵³."""
+    found = np.empty((len(columns), int(np.prod(size))))
+    for row, value in zip(found, columns, strict=True):
+        row[:] = np.broadcast_to(value, size).ravel()
     return found
 
 
+def _scalar(table: Points, parts: NDArray[np.int64]) -> dict[str, list[Any]]:
+    totals = parts.sum(axis=1).tolist()
+    best: dict[int, int] = {}
+    for place, number in enumerate(table.moment.tolist()):
+        if number not in best or totals[place] > totals[best[number]]:
+            best[number] = place
+    return {MOMENTS[number]: parts[place].tolist() for number, place in best.items()}
+
+
 def _arrays(
-    table: Points,
-    coefficients: NDArray[np.float64],
-    columns: NDArray[np.float64],
-    size: tuple[int, ...],
+    table: Points, matrix: NDArray[np.float64], size: tuple[int, ...]
 ) -> dict[str, list[Any]]:
     found = {}
     for number in np.unique(table.moment):
-        here = coefficients[table.moment == number]
-        best = np.argmax(here.sum(axis=1) @ columns, axis=0)
+        here = table.coefficients[table.moment == number].astype(float)
+        best = np.argmax(here.sum(axis=1) @ matrix, axis=0)[None]
         found[MOMENTS[number]] = [
-            np.take_along_axis(here[:, place] @ columns, best[None], axis=0)[0].reshape(size)
+            np.take_along_axis(here[:, place] @ matrix, best, axis=0)[0].reshape(size)
             for place in range(here.shape[1])
         ]
     return found
@@ -422,6 +440,32 @@ def peak(shape: Shape, mode: Mode, **sizes: Any) -> Peak:
     )
 
 
-def peak_bytes(shape: Shape, mode: Mode, *, step: str = "foreach", **sizes: Any) -> Any:
-    """The peak alone, the quick way: one matrix product for all configurations of a call."""
-    return peak(shape, mode, step=step, **sizes).num_bytes
+def peak_bytes(
+    shape: Shape, mode: Mode, *, step: str = "foreach", seq: Any, micro_batch: Any, **sizes: Any
+) -> Any:
+    """The peak alone, the quick way for arrays: one matrix product for all configurations.
+
+    Millions of configurations a second; nothing is kept of what the peak is made of.
+    """
+    supported(shape)
+    numbers = Numbers(seq=seq, micro_batch=micro_batch, **sizes)
+    there = sum(held(shape, mode, numbers).values())
+    gradients = mode.stream_bytes * num_params(shape, tp=numbers.tp)
+    at_step = gradients + step_temporaries(shape, mode, numbers, step)
+    one_sample = np.asarray(micro_batch) == 1
+    found = None
+    for batched in {bool(flag) for flag in ~np.unique(one_sample)}:
+        top = _top(_program(shape, mode, numbers, batched=batched), shape, numbers)
+        found = top if found is None else np.where(one_sample == batched, found, top)
+    return there + np.maximum(found, at_step)
+
+
+def _top(program: Program, shape: Shape, numbers: Numbers) -> Any:
+    table = points(program)
+    columns = _columns(table, program, shape, numbers)
+    size = np.broadcast_shapes(*map(np.shape, columns))
+    totals = table.coefficients[table.top].sum(axis=1).astype(float)
+    matrix = _matrix(columns, size)
+    pieces = range(0, matrix.shape[1], BLOCK)
+    largest = [(totals @ matrix[:, start : start + BLOCK]).max(axis=0) for start in pieces]
+    return np.concatenate(largest).reshape(size)

@@ -99,20 +99,19 @@ class Shadow:
         ]
 
     def _periodic(self) -> list[tuple[list[Place], bool]]:
-        def layer(name: str, multiplicity: int, whole: bool) -> tuple[list[Place], bool]:
-            return [Place(name, multiplicity, multiplicity == tapes.ONE)], whole
+        def kept(name: str, multiplicity: int) -> tuple[list[Place], bool]:
+            return [Place(name, multiplicity, name != MIDDLE)], False
+
+        def again(name: str, multiplicity: int) -> tuple[list[Place], bool]:
+            return [Place(name, multiplicity, name != MIDDLE)], True
 
         return [
-            layer(FIRST, tapes.ONE, False),
-            layer(MIDDLE, tapes.INNER, False),
-            layer(FIRST, tapes.ONE, True),
-            layer(MIDDLE, tapes.GROUPS_INNER, False),
-            layer(MIDDLE, tapes.GROUPS, True),
-            layer(MIDDLE, tapes.INNER, False),
-            layer(LAST, tapes.ONE, False),
-            layer(LAST, tapes.ONE, True),
-            layer(MIDDLE, tapes.INNER_LAST, False),
-            layer(LAST, tapes.ONE, False),
+            *(kept(FIRST, tapes.ONE), kept(MIDDLE, tapes.INNER), kept(FIRST, tapes.ONE)),
+            again(FIRST, tapes.ONE),
+            *(kept(MIDDLE, tapes.GROUPS_INNER), again(MIDDLE, tapes.GROUPS)),
+            *(kept(MIDDLE, tapes.ONE), kept(MIDDLE, tapes.INNER), kept(LAST, tapes.ONE)),
+            again(LAST, tapes.ONE),
+            *(kept(MIDDLE, tapes.INNER_LAST), kept(LAST, tapes.ONE)),
         ]
 
     def parameter(self, elements: tapes.Counts) -> Tensor:
@@ -195,17 +194,24 @@ class Shadow:
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
         if self.mode.loss != "chunked":
             return self.head(x, targets, "b·s·v")
-        tape, total = self.tape, self.tape.new(unit("1"), FP32)
-        places = (("c", tapes.ONE), ("c", tapes.CHUNKS), ("e", tapes.ONE))
+        total = self.tape.new(unit("1"), FP32)
+        # The first chunk is the last to be recomputed, and so the only one without the norm's
+        # output beside it: the fullest is the second.
+        places = (*(("c", tapes.ONE),) * 2, ("c", tapes.CHUNKS), ("e", tapes.ONE))
         parts = self.ops.split(x, tuple(unit(f"{size}·h") for size, _ in places))
         for part, (size, multiplicity) in zip(parts, places, strict=True):
-            self.enter_chunk(multiplicity, "loss forward")
-            one = tape.checkpoint(lambda y, size=size: self.head(y, targets, f"{size}·v"), part)
-            assert one.node is not None
-            one.node.hook = lambda _, m=multiplicity: self.enter_chunk(m, "loss backward")
-            total = self.ops.add(total, self.ops.scale(one))
+            total = self.ops.add(
+                total, self.ops.scale(self.chunk(part, targets, size, multiplicity))
+            )
         self.enter_chunk(tapes.ONE, "loss forward")
         return self.ops.scale(total)
+
+    def chunk(self, part: Tensor, targets: Tensor, size: str, multiplicity: int) -> Tensor:
+        self.enter_chunk(multiplicity, "loss forward")
+        one = self.tape.checkpoint(lambda y: self.head(y, targets, f"{size}·v"), part)
+        assert one.node is not None
+        one.node.hook = lambda _: self.enter_chunk(multiplicity, "loss backward")
+        return one
 
     def enter_chunk(self, multiplicity: int, label: str) -> None:
         self.tape.multiplicity = multiplicity

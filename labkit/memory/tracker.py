@@ -1,7 +1,7 @@
 """One training step under torch's own memory tracker, on tensors without numbers.
 
-``FakeTensorMode`` runs the real program on shapes alone, so a model of billions of parameters fits a
-laptop; ``MemTracker`` counts each storage from its making to its end. What comes out is what the
+``FakeTensorMode`` runs the real program on shapes alone, so a model of billions of parameters fits
+a laptop; ``MemTracker`` counts each storage from its making to its end. What comes out is what the
 formulas of :mod:`labkit.memory.saved` and :mod:`labkit.memory.moments` must equal.
 
 The device is a CPU. There ``scaled_dot_product_attention`` runs ``_flash_attention_for_cpu``, which
@@ -193,9 +193,10 @@ def _name_moments(network: Any, watch: Any, mode: Mode, *, group: int, period: i
 def _place(number: int, layers: int, mode: Mode, *, group: int, period: int) -> str:
     """The name that the formulas give a layer's place in the stack."""
     if mode.recompute == "every":
-        if number < period:
-            return "first"
-        return "last" if number >= (layers // period - 1) * period else "middle"
+        end = layers // period * period
+        if number in {layers - 1, end - 1, end - 2}:
+            return "last"
+        return "first" if number in {0, period - 2, period - 1} else "middle"
     size = min(group, layers) if mode.recompute == "full" else 1
     unit, units = number // size, -(-layers // size)
     if unit == units - 1:
