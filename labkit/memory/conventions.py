@@ -267,7 +267,10 @@ def _deepspeed(
     zero_init: bool = True,
     buffer_factor: float = 1.5,
 ) -> Iterable[Line]:
-    """``estimate_zero2_model_states_mem_needs`` and ``estimate_zero3_...``, split into terms."""
+    """``estimate_zero2_model_states_mem_needs`` and ``estimate_zero3_...``, split into terms.
+
+    Stage 2 is 2Ψ + 18Ψ/N; earlier versions had 4Ψ + 16Ψ/N.
+    """
     if parallel.zero not in {2, 3}:
         raise BadValue(f"zero must be 2 or 3 for deepspeed's estimators, got {parallel.zero}")
     psi, ranks = model.num_params, parallel.world_size

@@ -1,0 +1,224 @@
+"""Each convention against the tool's own numbers, every row of the table of peers."""
+
+from __future__ import annotations
+
+import csv
+import os
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from labkit.errors import BadValue, UsageError
+from labkit.memory import Batch, Plan, Recipe, conventions, megatron, saved, states
+from labkit.memory.conventions import count, differences, faults, total_bytes
+from labkit.memory.parallel import Parallel
+from labkit.models import Model
+
+PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))
+needs_peers = pytest.mark.skipif(not PEERS.exists(), reason="set LABKIT_MEMORY_PEERS to the table")
+MODELS = {
+    "gpt2-1.5b": Model.preset("gpt2-1.5b"),
+    "gpt3-175b": replace(Model.preset("gpt3-175b"), vocab=51200),
+    "llama2-7b": Model.preset("llama-2-7b"),
+}
+LLAMA = Model.preset("llama-2-7b")
+
+
+def rows(tool: str) -> list[dict[str, str]]:
+    found = [row for row in csv.DictReader(PEERS.open(encoding="utf-8")) if row["tool"] == tool]
+    assert found
+    return found
+
+
+def parallel_of(row: dict[str, str], **changes: bool) -> Parallel:
+    degrees = {name: int(row[name]) for name in ("dp", "tp", "pp")}
+    return Parallel(**degrees, zero=int(row["stage"]), **changes)  # type: ignore[arg-type]
+
+
+@needs_peers
+def test_deepspeeds_90_numbers_exactly() -> None:
+    for row in rows("deepspeed"):
+        kind = row["component"]
+        recipe = Recipe(
+            offload_optimizer="cpu" if "offload_opt" in kind else "device",
+            offload_parameters="cpu" if kind.endswith("param") else "device",
+        )
+        lines = count("deepspeed", MODELS[row["case"]], parallel_of(row), recipe)
+        place = "host" if kind.startswith("cpu") else "device"
+        assert total_bytes(lines, place) == int(row["bytes"]), row
+
+
+@needs_peers
+def test_megatrons_120_numbers_exactly() -> None:
+    for row in rows("megatron-lm"):
+        kind = row["component"]
+        batch = Batch(
+            seq=int(row["seq"]),
+            micro_batch=int(row["mbs"]),
+            recompute="none" if kind == "act_no_sp" else "selective",
+        )
+        parallel = parallel_of(row, sp=kind != "act_no_sp")
+        lines = count("megatron", MODELS[row["case"]], parallel, None, batch)
+        held = [line for line in lines if line.component in states.COMPONENTS]
+        kept = [line for line in lines if line.component not in states.COMPONENTS]
+        wanted = {"states": held, "total": lines}.get(kind, kept)
+        assert total_bytes(wanted) == int(row["bytes"]), row
+
+
+@needs_peers
+def test_the_papers_240_numbers_exactly() -> None:
+    names = {"params": "parameters", "grads": "gradients", "optim": "optimizer"}
+    for row in rows("zero-paper-16B"):
+        lines = count("zero-paper", MODELS[row["case"]], parallel_of(row))
+        wanted = [x for x in lines if row["component"] in {"total", _short(x.component, names)}]
+        assert total_bytes(wanted) == int(row["bytes"]), row
+
+
+def _short(component: str, names: dict[str, str]) -> str:
+    return next(short for short, name in names.items() if name == component)
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-2-7b", "llama-2-70b", "llama-3-8b", "llama-3-405b", "mistral-7b"]
+)
+def test_megatron_counts_all_of_a_model_without_biases(name: str) -> None:
+    model = Model.preset(name)
+    assert megatron.parameters(model, Parallel()).usual == model.num_params
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])
+def test_megatron_counts_experts_and_latent_attention(name: str) -> None:
+    """All but the router's correction, which it does not know."""
+    model = Model.preset(name)
+    counts = megatron.parameters(model, Parallel())
+    corrections = 256 * 58 if model.router_bias else 0
+    assert counts.experts == model.num_expert_params
+    assert counts.usual + counts.experts == model.num_params - corrections
+
+
+def test_megatron_misses_gpt2s_positions_and_biases() -> None:
+    model = MODELS["gpt2-1.5b"]
+    biases = sum(
+        t.numel for t in model.tensors() if t.name.endswith(".bias") and "norm" not in t.name
+    )
+    positions = 1024 * 1600
+    assert megatron.parameters(model, Parallel()).usual == model.num_params - biases - positions
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_the_paper_is_what_a_plan_counts(zero: int) -> None:
+    parallel = Parallel(dp=48, zero=zero)
+    lines = count("zero-paper", LLAMA, parallel)
+    plan = Plan(model=LLAMA, parallel=parallel)
+    assert total_bytes(lines) == pytest.approx(plan.states_bytes, abs=1)
+
+
+@pytest.mark.parametrize("zero", range(4))
+@pytest.mark.parametrize("dp", [1, 3, 64])
+def test_torch_stores_whole_rows_or_whole_tensors(zero: int, dp: int) -> None:
+    recipe = Recipe.fp32_adam()
+    model = Model.preset("tiny-gpt")
+    lines = {x.component: x for x in count("torch", model, Parallel(dp=dp, zero=zero), recipe)}
+    tensors, whole = model.tensors(), model.num_params
+
+    def held(sharding: str) -> int:
+        return states.stored_elements(tensors, num_ranks=dp, sharding=sharding)  # type: ignore[arg-type]
+
+    parameters = held("dim0") if zero >= 2 else whole
+    moments = held("dim0") if zero >= 2 else held("tensor") if zero == 1 else whole
+    assert lines["parameters"].num_bytes == lines["gradients"].num_bytes == 4 * parameters
+    assert lines["optimizer.momentum"].num_bytes == 4 * moments
+    assert ("gathered layer" in lines) == (zero >= 2)
+
+
+def test_torchs_activations_are_its_saved_tensors() -> None:
+    batch = Batch(seq=1024, micro_batch=2)
+    lines = count("torch", LLAMA, Parallel(), Recipe.bf16_mixed(), batch)
+    kept = [x for x in lines if x.row in {"activations", "head and loss"}]
+    stack = saved.stack_terms(LLAMA, saved.Mode(), seq=1024, micro_batch=2)
+    ends = saved.end_terms(LLAMA, saved.Mode(), seq=1024, micro_batch=2)
+    assert total_bytes(kept) == saved.total_bytes(stack) + saved.total_bytes(ends)
+
+
+def test_a_pipelines_first_device_keeps_as_much_as_without_it() -> None:
+    """1F1B: p microbatches in flight on 1/p of the layers (Korthikanti et al. 2022, §4.2.3)."""
+    batch = Batch(seq=512)
+
+    def layers(pp: int) -> int:
+        found = count("torch", LLAMA, Parallel(pp=pp), Recipe(accumulation=32), batch)
+        return total_bytes(x for x in found if x.row == "activations")
+
+    assert layers(1) == layers(4) == layers(8)
+
+
+def test_differences_add_up_and_say_why() -> None:
+    parallel, batch = Parallel(dp=16, zero=3), Batch(seq=4096)
+    table = differences(LLAMA, parallel, Recipe.bf16_mixed(), batch)
+    assert list(table.columns) == [*conventions.CONVENTIONS, "why"]
+    assert set(table.index) <= {*conventions.ROWS, "total on the device"}
+    assert table["why"].str.len().min() > 20
+    for name in conventions.CONVENTIONS:
+        on_device = table[name].drop(index=["host", "total on the device"]).sum()
+        assert table.loc["total on the device", name] == pytest.approx(on_device, abs=2)
+    optimizer = table.loc["optimizer"].drop("why").astype(float)
+    assert optimizer.max() / optimizer.min() == pytest.approx(1, rel=1e-3)
+
+
+def test_who_says_nothing_of_a_job_is_named() -> None:
+    table = differences(LLAMA, Parallel(dp=8, zero=1))
+    assert table["deepspeed"].isna().all()
+    assert "zero must be 2 or 3" in table.attrs["refused"]["deepspeed"]
+    with pytest.raises(BadValue, match="zero must be 2 or 3"):
+        count("deepspeed", LLAMA, Parallel())
+
+
+def test_the_host_of_deepspeed_grows_with_nodes() -> None:
+    """The fault of that name: stage 2 with offload, one node's share grows eightfold."""
+    recipe = Recipe(offload_optimizer="cpu", offload_gradients="cpu")
+    hosts = [
+        total_bytes(count("deepspeed", LLAMA, Parallel(dp=dp, zero=2), recipe), "host")
+        for dp in (8, 64)
+    ]
+    assert hosts[1] == 8 * hosts[0]
+    assert "host grows with nodes" in {fault.name for fault in faults("deepspeed")}
+
+
+def test_megatrons_faults_show() -> None:
+    batch = Batch(seq=4096)
+
+    def kept(model: Model, **changes: object) -> int:
+        lines = count("megatron", model, Parallel(), None, replace(batch, **changes))  # type: ignore[arg-type]
+        return total_bytes(x for x in lines if x.component == "activations")
+
+    assert kept(LLAMA) == kept(LLAMA, recompute="full")
+    assert kept(LLAMA) == kept(LLAMA.resized(ffn=4 * LLAMA.hidden))
+    mixtral = Model.preset("mixtral-8x7b")
+    dense = replace(mixtral, num_experts=0, experts_per_token=0, expert_ffn=0)
+    assert kept(mixtral) == kept(dense)
+    names = {fault.name for fault in faults("megatron")}
+    assert {"recomputation ignored", "dense activations"} <= names
+    assert not faults("torch")
+
+
+def test_settings_and_conventions_are_checked() -> None:
+    with pytest.raises(UsageError, match="no convention 'megatorn'; did you mean 'megatron'"):
+        count("megatorn", LLAMA)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no setting of deepspeed 'gpus'"):
+        count("deepspeed", LLAMA, Parallel(zero=2), gpus=4)
+    few = count("deepspeed", LLAMA, Parallel(dp=16, zero=3), gpus_per_node=4, buffer_factor=1.0)
+    assert total_bytes(few, "host") == 4 * 32000 * 4096 * 4
+    cold = count("deepspeed", LLAMA, Parallel(dp=8, zero=3), zero_init=False)
+    assert total_bytes(cold, "host") == 4 * LLAMA.num_params * 8 * Fraction(3, 2)
+
+
+def test_megatron_discounts_a_pipeline_that_is_not_full() -> None:
+    batch = Batch(seq=2048, recompute="selective")
+    parallel = Parallel(pp=8, sp=True)
+
+    def kept(number: int | None) -> int:
+        lines = count("megatron", LLAMA, parallel, None, batch, num_microbatches=number)
+        return total_bytes(x for x in lines if x.component in {"activations", "embedding"})
+
+    assert kept(8) == kept(64) == kept(None) == 4 * kept(2)
