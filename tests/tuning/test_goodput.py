@@ -351,3 +351,29 @@ def test_published_noise_terms_give_the_progress_that_was_recorded(
         gain = run["progress"] / run["iteration"]
         assert (gain >= 0.99).all()
         assert (gain <= 1.01 * float(size) / init).all()  # type: ignore[arg-type]
+
+
+def test_examples_to_a_target_say_what_an_example_was_worth() -> None:
+    runs = pd.DataFrame(
+        {
+            "batch_size": [10, 10, 40, 40, 80],
+            "iteration": [100, 200, 40, 80, 50],
+            "progress": [100.0, 200.0, 100.0, 200.0, 200.0],
+            "metric": [0.5, 0.8, 0.4, 0.9, 0.3],
+        }
+    )
+    table = goodput.Tables(workload="cifar10", steps=pd.DataFrame(), runs=runs).examples_to(0.7)
+    assert table["batch_size"].tolist() == [10, 40]  # 80 never gets there
+    assert table["examples"].tolist() == [2000, 3200]
+    assert table["efficiency"].tolist() == [1, 0.625]
+    assert table["predicted_efficiency"].tolist() == [1, 0.625]
+
+
+def test_the_metric_of_every_published_run_moves_the_way_it_should(
+    published: goodput.Tables,
+) -> None:
+    run = published.runs[published.runs["batch_size"] == published.init_batch_size]
+    start, end = run["metric"].iloc[[0, -1]]
+    table = published.examples_to(float(start + end) / 2)
+    assert table["examples"].iloc[0] > run["iteration"].iloc[0] * published.init_batch_size
+    assert (table["predicted_efficiency"] < 1.01).all()
