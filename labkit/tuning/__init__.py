@@ -5,12 +5,16 @@
     tuning.outcomes(job)                            # every configuration's time and energy
     tuning.simulate(job, policy="zeus").summary()   # what a policy saves as the job recurs
 
-Figures are in ``tuning.figures``, which loads Plotly and is loaded on first use.
+``tuning.goodput`` predicts step times and the best batch size of an allocation,
+``tuning.noise`` estimates the gradient noise scale, ``tuning.large_batch`` holds learning-rate
+rules and the critical batch size. Figures are in ``tuning.figures`` and
+``tuning.goodput_figures``, which load Plotly and are loaded on first use.
 """
 
 from importlib import import_module
 from types import ModuleType
 
+from labkit.tuning import goodput, large_batch, noise
 from labkit.tuning.bandit import Experiment, Runs, simulate, sweep
 from labkit.tuning.policies import POLICIES, Fixed, GridSearch, Halving, Policy, Zeus
 from labkit.tuning.power import (
@@ -52,8 +56,11 @@ __all__ = [
     "default_choice",
     "epoch_cost_j",
     "eta_sweep",
+    "goodput",
     "hindsight",
+    "large_batch",
     "load",
+    "noise",
     "optimum",
     "outcomes",
     "pareto_front",
@@ -65,6 +72,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name == "figures":
-        return import_module("labkit.tuning.figures")
+    if name in ("figures", "goodput_figures"):
+        return import_module(f"labkit.tuning.{name}")
     raise AttributeError(f"module 'labkit.tuning' has no attribute {name!r}")
