@@ -22,14 +22,19 @@ from labkit.pipeline.clocks import DEADLINE_TOLERANCE
 from labkit.pipeline.graph import Graph, Lag
 from labkit.pipeline.relaxation import Options, Relaxation
 
-SHARES = (0.97, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1, 0.0)  # of the relaxation's price, sweep by sweep
+SHARES = (0.97, 0.8, 0.5, 0.2, 0.0)  # of the relaxation's price, sweep by sweep
 _CELLS = 240_000  # instructions times lanes swept together: about what processors' caches hold
 _NEVER_S = 1e30  # duration of choices that are not there
 _ROOM = 1e-12  # of the deadline: floating-point noise that may not cost a clock
 _GRADE, _GRADES = 0.01, 1024  # steps of a price's logarithm, and how many: a range of 28,000
 _NOISE = 1e-6  # of a duration: the linear program's tolerance
 _CLOSE = 5e-4  # of the bound: plans this near it are not improved further
-_SHAKES = (  # spread of a price's logarithm: by work, by instruction, for that share of them
+_EXTRA = ((1.5e-3, 8, 12), (1.8e-3, 2, 24), (4.8e-3, 3, 48))  # further off, how many, rounds more
+_LANES = 32  # so many cost hardly more than one
+Shake = tuple[float, float, float]
+_SHAKES: tuple[
+    Shake, ...
+] = (  # spread of a price's logarithm: by work, by instruction, for that share of them
     (0.0, 0.0, 0.0),
     (0.05, 0.0, 0.0),
     (0.0, 0.05, 1.0),
@@ -43,7 +48,7 @@ _SHAKES = (  # spread of a price's logarithm: by work, by instruction, for that 
 
 def _rounds(n: int) -> int:
     """How many rounds of shaken prices a schedule of n instructions is worth."""
-    return max(1, min(12, 3000 // n))
+    return max(1, min(16, 4000 // n))
 
 
 class Swept(NamedTuple):
@@ -357,20 +362,50 @@ def _realise(
     # where clocks are few and far apart, ending later may not pay
     plans.offer(every, sweeper.sweep(fastest, first_s, forward=False))
     start = _start_plan(sweeper, duration, horizon, fastest).chosen
-    rng = np.random.default_rng(0)
+    search = _Search(plans, horizon, price, np.random.default_rng(0))
+    for forward in (True, False):
+        search.round(start, every, _SHAKES[:3], forward=forward)
     bound_j = np.array([one.bound_j for one in relaxed])
-    for turn in range(2 + _rounds(n)):
-        wide = np.flatnonzero(plans.energy_j > bound_j + _CLOSE * np.abs(bound_j))
-        if not len(wide):
-            break
-        source, shakes = (start, _SHAKES[:3]) if turn < 2 else (plans.chosen, _SHAKES)
-        batches = min(len(wide), -(-len(wide) * len(shakes) * n // _CELLS))
-        for some in np.array_split(wide, batches):
-            many = np.repeat(some, len(shakes))
-            shaken = price[:, many] * sweeper.shake(rng, shakes * len(some))
-            best = sweeper.plan(source[:, many])
-            plans.offer(many, _anneal(sweeper, best, horizon[many], shaken, forward=turn % 2 == 0))
+    search.improve(bound_j + _CLOSE * np.abs(bound_j), _rounds(n), most=lanes)
+    for enough, most, rounds in _EXTRA:
+        search.improve(bound_j + enough * np.abs(bound_j), rounds, most=most)
     return plans
+
+
+@dataclass(eq=False)
+class _Search:
+    """Sweeps at shaken prices, for those deadlines whose plans can still be much better."""
+
+    plans: _Plans
+    horizon: np.ndarray
+    price: np.ndarray
+    rng: np.random.Generator
+
+    def improve(self, enough_j: np.ndarray, rounds: int, *, most: int) -> None:
+        """Start again and again from the best plans, the worst ``most`` of those not enough."""
+        forward = True
+        while rounds > 0:
+            over_j = self.plans.energy_j - enough_j
+            wide = np.argsort(-over_j, kind="stable")[:most]
+            wide = wide[over_j[wide] > 0]
+            if not len(wide):
+                break
+            repeats = max(1, min(rounds, _LANES // (len(wide) * len(_SHAKES))))
+            self.round(self.plans.chosen, wide, _SHAKES * repeats, forward=forward)
+            rounds, forward = rounds - repeats, not forward
+
+    def round(
+        self, source: np.ndarray, lanes: np.ndarray, shakes: Sequence[Shake], *, forward: bool
+    ) -> None:
+        sweeper = self.plans.sweeper
+        batches = min(len(lanes), -(-len(lanes) * len(shakes) * len(sweeper) // _CELLS))
+        for some in np.array_split(lanes, batches):
+            many = np.repeat(some, len(shakes))
+            price = self.price[:, many] * sweeper.shake(self.rng, list(shakes) * len(some))
+            plan = sweeper.plan(source[:, many])
+            self.plans.offer(
+                many, _anneal(sweeper, plan, self.horizon[many], price, forward=forward)
+            )
 
 
 def _start_plan(
