@@ -38,6 +38,15 @@ class _Point(NamedTuple):
         return _Point(*(a + t * b for a, b, t in zip(self, step, lengths, strict=True)))
 
 
+class Solved(NamedTuple):
+    """Where the method ended."""
+
+    start: np.ndarray  # of instructions, and the makespan
+    segment: np.ndarray
+    flow: np.ndarray  # multiplier of each edge asked for
+    left: float  # duality gap and infeasibility, of all costs at stake
+
+
 class _Products(NamedTuple):
     """What the products of variables and multipliers are to change by."""
 
@@ -96,14 +105,8 @@ class Interior:
         self._beside = beside, self._place[np.minimum(row, column)[beside]]
         self._corner = np.flatnonzero((row == n) & (column == n))
 
-    def solve(
-        self, deadline: float, start: np.ndarray, share: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Solve for one deadline, from starts (n,) and a share of every segment.
-
-        Returns:
-            Starts and makespan, segments, multipliers of the edges asked for.
-        """
+    def solve(self, deadline: float, start: np.ndarray, share: float) -> Solved:
+        """Solve for one deadline, from starts (n,) and a share of every segment."""
         point = self._begin(deadline, start, share)
         best, least, stalled = point, np.inf, 0
         while least > _TOLERANCE and stalled < _PATIENCE:
@@ -113,7 +116,9 @@ class Interior:
             if step is None:  # no more digits to gain
                 break
             point = step
-        return best.start[: self._n + 1], best.segment, best.flow[: self._asked]
+        return Solved(
+            best.start[: self._n + 1], best.segment, best.flow[: self._asked], float(least)
+        )
 
     def _begin(self, deadline: float, start: np.ndarray, share: float) -> _Point:
         segment = share * self._length

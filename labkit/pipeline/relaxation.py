@@ -30,6 +30,8 @@ from labkit.pipeline.schedule import KINDS, Schedule
 
 _LARGE = 3000  # instructions from which the interior-point method is faster than simplex
 _TILT = 3e-5  # of a slope
+_INSIDE = 1e-7  # of a deadline: without any room there is no interior
+_ENOUGH = 1e-5  # of all costs: what an interior-point solution may leave open
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +138,7 @@ class Model:
         self._graph, self._lag_s = graph, lag_s
         self._slowest_s = choices.slowest_s()
         self._solver: Any = None
+        self._inner: Interior | None = None
 
     def _highs(self) -> Any:
         import highspy
@@ -201,8 +204,8 @@ class Model:
     def _interior(self, deadline_s: float) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`_simplex`, but near the optimum only; for long schedules far less work."""
         n = len(self.fastest_s)
-        if self._solver is None:
-            self._solver = Interior(
+        if self._inner is None:
+            self._inner = Interior(
                 self._source,
                 self._target,
                 self._right,
@@ -212,16 +215,17 @@ class Model:
                 self._tilted(),
                 float(self._cost[n]),
             )
-        most_s = longest_to(self._graph, self._slowest_s, self._lag_s).max()
-        share = np.clip(0.5 * (deadline_s - self.floor_s) / (most_s - self.floor_s), 1e-4, 0.5)
+        later_s = max(deadline_s, self.floor_s * (1 + _INSIDE))
+        span_s = self.horizon_s - self.floor_s
+        share = np.clip((later_s - self.floor_s) / (2 * span_s), 1e-4, 0.5) if span_s else 0.5
         duration_s = self.fastest_s + share * (self._slowest_s - self.fastest_s)
         early_s = longest_to(self._graph, duration_s, self._lag_s) - duration_s
-        late_s = deadline_s - longest_from(self._graph, duration_s, self._lag_s)
+        late_s = later_s - longest_from(self._graph, duration_s, self._lag_s)
         middle = (early_s + np.maximum(late_s, early_s)) / (2 * self._second)
-        starts, segments, flows = self._solver.solve(
-            deadline_s / self._second, middle, float(share)
-        )
-        return np.concatenate([starts, segments]), flows
+        solved = self._inner.solve(later_s / self._second, middle, float(share))
+        if solved.left > _ENOUGH:
+            return self._simplex(deadline_s)
+        return np.concatenate([solved.start, solved.segment]), solved.flow
 
     def _tilted(self) -> np.ndarray:
         """Slopes a hair apart from each other.

@@ -9,7 +9,15 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import lil_matrix
 
 from labkit.errors import UsageError
-from labkit.pipeline import EnergyProfile, Instruction, Schedule, build, frontier, plan
+from labkit.pipeline import (
+    EnergyProfile,
+    Instruction,
+    Schedule,
+    build,
+    frontier,
+    plan,
+    relaxation,
+)
 from labkit.pipeline.clocks import cost_of
 from labkit.pipeline.optimal import OptimalPlanner, optimal_frontier
 from labkit.pipeline.perseus import perseus_frontier
@@ -162,7 +170,56 @@ def test_bound_is_the_linear_optimum(seed, name, stages, microbatches, clocks, l
     assert energy_j >= made.bound_j * (1 - 1e-9)
 
 
-def test_units_do_not_matter(measured):
+@given(
+    seed=SEED,
+    name=st.sampled_from(["gpipe", "1f1b", "zb-h1", "random"]),
+    stages=st.integers(1, 4),
+    microbatches=st.integers(1, 5),
+    clocks=st.integers(1, 6),
+    lags=st.booleans(),
+    share=st.floats(0, 1.2),
+)
+@settings(max_examples=60, deadline=None)
+def test_long_schedules_bound_as_short_ones_do(
+    seed, name, stages, microbatches, clocks, lags, share
+):
+    """The interior-point method in place of simplex: never above the optimum, and hardly below."""
+    rng = np.random.default_rng(seed)
+    profile = random_profile(rng, stages, clocks, KINDS_OF.get(name, KINDS_OF["1f1b"]))
+    if name == "random":
+        schedule = random_order(rng, stages, microbatches)
+    else:
+        schedule = build(name, stages, microbatches)
+    lag_s = random_lag(rng, schedule) if lags else None
+    first_s, last_s = OptimalPlanner(schedule, profile, lag_s).range_s
+    deadline_s = first_s + share * (last_s - first_s)
+    exact = OptimalPlanner(schedule, profile, lag_s).choose([deadline_s])[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relaxation, "_LARGE", 0)
+        made = OptimalPlanner(schedule, profile, lag_s).choose([deadline_s])[0]
+    stake_j = abs(exact.bound_j) + profile.blocking_power_w * schedule.num_devices * deadline_s
+    assert -1e-4 * stake_j <= made.bound_j - exact.bound_j <= 1e-9 * stake_j
+    makespan_s, energy_j = cost_of(schedule, profile, made.row, lag_s)
+    assert makespan_s <= deadline_s * (1 + 1e-9)
+    assert energy_j >= exact.bound_j * (1 - 1e-9)
+
+
+def test_a_long_schedule(measured):
+    """8 stages x 200 microbatches: both methods, one bound; the plan all but meets it."""
+    schedule, profile = build("1f1b", 8, 200), measured("bloom")
+    choices = relaxation.options(schedule, profile)
+    deadline_s = plan(schedule, profile, "max-clock").makespan_s
+    made = OptimalPlanner(schedule, profile).choose([deadline_s])[0]
+    assert len(schedule) > relaxation._LARGE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relaxation, "_LARGE", 10**9)
+        exact = relaxation.Model(schedule, profile, choices).solve(deadline_s)
+    assert made.bound_j == pytest.approx(exact.bound_j, rel=1e-5)
+    assert made.bound_j <= exact.bound_j * (1 + 1e-9)
+    assert cost_of(schedule, profile, made.row)[1] <= 1.002 * made.bound_j
+
+
+def test_units_do_not_matter():
     """The same profile in microseconds and microjoules: the same clocks, the bound scaled."""
     schedule = build("1f1b", 3, 5)
     rng = np.random.default_rng(4)
