@@ -13,56 +13,27 @@ torch's ``MemTracker`` counts them on a CPU. What is not: CUDA's context and wor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import UsageError
 from labkit.memory import tape as tapes
+from labkit.memory.forms import MOMENTS, STEP, Numbers, Points, columns_of, over, points, units
 from labkit.memory.saved import FP32, INT64, Mode, Shape, supported
-from labkit.memory.shadow import Program, Shadow
+from labkit.memory.shadow import Program
 
 Step = Literal["foreach", "fused", "for-loop"]
 STEPS = ("foreach", "fused", "for-loop")
-STEP = "optimizer step"
 
-# In the order in which they come; where moments tie, the first is named.
-MOMENTS = (
-    *("embedding", "forward, first", "forward, last full", "forward, last", "loss forward"),
-    *("loss backward", "backward, last", "backward, last full", "backward, first"),
-    *("embedding backward", STEP),
-)
 BLOCK = 1 << 14  # configurations evaluated at a time: what a cache holds
+SIZES = ("num_layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions")
+CHOICES = ("tied", "bias", "mlp", "norm")
 HELD = ("parameters", "optimizer", "buffers and inputs")
 COMPONENTS = (*HELD, *tapes.CATEGORIES)
-
-# Multiplicities (columns) as sums of products of numbers that are never negative (rows), so that
-# one point can be seen to exceed another whatever the sizes. Rows: 1, m, i, j, m·i, c.
-_NESTED = np.array(
-    [
-        # 1  groups inner inner of the last  groups·inner  chunks
-        [1, -2, -1, -1, 2, -2],
-        [0, 1, 0, 0, -1, 0],
-        [0, 0, 1, 0, -2, 0],
-        [0, 0, 0, 1, 0, 0],
-        [0, 0, 0, 0, 1, 0],
-        [0, 0, 0, 0, 0, 1],
-    ]
-)
-_PERIODIC = np.array(
-    [
-        [1, -1, -1, -1, -1, -2],
-        [0, 1, 0, 0, 1, 0],
-        [0, 0, 1, 0, -1, 0],
-        [0, 0, 0, 1, 0, 0],
-        [0, 0, 0, 0, 1, 0],
-        [0, 0, 0, 0, 0, 1],
-    ]
-)
-_BASES = {"flat": _PERIODIC, "nested": _NESTED, "periodic": _PERIODIC}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,115 +43,6 @@ class Peak:
     moment: Any
     num_bytes: Any
     components: dict[str, Any]
-
-
-class Points(NamedTuple):
-    """The points of one program that can be the largest of their moment.
-
-    ``moment`` (n,) numbers into :data:`MOMENTS`; ``coefficients`` (n, categories, columns), where a
-    column is the product of a multiplicity and a unit, and ``columns`` their numbers; ``top``: the
-    places of those that can be the largest of all.
-    """
-
-    moment: NDArray[np.int64]
-    coefficients: NDArray[np.int64]
-    columns: tuple[tuple[int, int], ...]
-    top: NDArray[np.int64]
-
-
-@lru_cache(maxsize=256)
-def points(program: Program) -> Points:
-    """Run the step on a tape and keep, moment by moment, what nothing else exceeds for sure."""
-    tape, basis = Shadow(program).step(), _BASES[program.structure]
-    moment: list[int] = []
-    kept: list[NDArray[np.int64]] = []
-    for number, name in enumerate(MOMENTS):
-        at = [live for label, live in tape.points if label == name]
-        places = _undominated(at, basis)
-        moment.extend([number] * len(places))
-        kept.extend(at[place] for place in places)
-    stacked = np.array(kept)
-    used = np.argwhere(stacked.any(axis=(0, 1)))
-    return Points(
-        moment=np.array(moment),
-        coefficients=stacked[:, :, used[:, 0], used[:, 1]],
-        columns=tuple((int(times), int(size)) for times, size in used),
-        top=np.array(_undominated(kept, basis)),
-    )
-
-
-def _undominated(points: list[NDArray[np.int64]], basis: NDArray[np.int64]) -> list[int]:
-    """Places of the points whose total no other's exceeds throughout; of equals, the first."""
-    if not points:
-        return []
-    totals = np.array([(basis @ live.sum(axis=0)).ravel() for live in points])
-    kept: list[int] = []
-    for place in np.argsort(-totals.sum(axis=1), kind="stable"):
-        if not any((totals[other] >= totals[place]).all() for other in kept):
-            kept.append(int(place))
-    return sorted(kept)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
-    """The sizes of a step that are numbers; each may be an array. See :func:`moments`."""
-
-    seq: Any
-    micro_batch: Any
-    period: Any = 1
-    group: Any = 1
-    chunks: Any = 8
-    tp: Any = 1
-    sequence_parallel: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("seq", "micro_batch", "period", "group", "chunks", "tp"):
-            if np.any(np.asarray(getattr(self, name)) < 1):
-                raise UsageError(f"{name} must be >= 1, got {getattr(self, name)}")
-
-
-def units(shape: Shape, numbers: Numbers) -> list[Any]:
-    """The values of :data:`labkit.memory.tape.UNITS` on one rank."""
-    b, s, tp = numbers.micro_batch, numbers.seq, numbers.tp
-    tokens = b * s
-    rows = tokens // tp if numbers.sequence_parallel else tokens
-    h, v = shape.hidden, shape.vocab // tp
-    q, k = shape.heads * shape.head_dim // tp, shape.kv_heads * shape.head_dim // tp
-    f, heads = shape.ffn // tp, shape.heads // tp
-    chunk, last = _chunk_rows(rows, numbers.chunks)
-    values = {
-        **{"1": 1, "s": s, "b·s": rows, "b·s·h": rows * h, "b·s·q": tokens * q},
-        **{"b·s·k": tokens * k, "b·s·f": tokens * f, "b·s·a": tokens * heads},
-        **{"b·s·v": tokens * v, "b·a·s²": tokens * heads * s, "s²": s * s, "s·h": s * h},
-        **{"h": h, "q": q, "k": k, "f": f, "h·q": h * q, "h·k": h * k, "h·f": h * f},
-        **{"h·v": h * v, "h·p": h * shape.positions},
-        **{"c": chunk, "c·h": chunk * h, "c·v": chunk * v},
-        **{"e": last, "e·h": last * h, "e·v": last * v},
-    }
-    return [values[name] for name in tapes.UNITS]
-
-
-def _chunk_rows(rows: Any, chunks: Any) -> tuple[Any, Any]:
-    """Rows of a chunk, and of the last one: ``torch.chunk``'s rule."""
-    chunk = -(-rows // chunks)
-    return chunk, rows - (-(-rows // chunk) - 1) * chunk
-
-
-def multiplicities(shape: Shape, numbers: Numbers, structure: str) -> list[Any]:
-    """The values of :data:`labkit.memory.tape.MULTIPLICITIES`."""
-    layers = shape.num_layers
-    chunk, _ = _chunk_rows(numbers.micro_batch * numbers.seq, numbers.chunks)
-    chunks = -(-numbers.micro_batch * numbers.seq // chunk) - 3
-    if structure == "nested":
-        size = np.minimum(numbers.group, layers)
-        groups = -(-layers // size)
-        last = layers - size * (groups - 1)
-        return [1, groups - 3, size - 2, last - 2, (groups - 3) * (size - 2), chunks]
-    if structure == "periodic":
-        size = numbers.period
-        periods = layers // size
-        return [1, periods - 2, size - 3, layers % size - 1, (periods - 2) * (size - 1), chunks]
-    return [1, layers - 2, 0, 0, 0, chunks]
 
 
 def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Program:
@@ -222,15 +84,15 @@ def num_params(shape: Shape, *, tp: Any = 1) -> Any:
     """Parameters of a rank, from the sizes; a model's own count is the same for ``tp=1``."""
     h, q, k = (
         shape.hidden,
-        shape.heads * shape.head_dim // tp,
-        shape.kv_heads * shape.head_dim // tp,
+        over(shape.heads * shape.head_dim, tp),
+        over(shape.kv_heads * shape.head_dim, tp),
     )
-    f, gated = shape.ffn // tp, shape.mlp == "swiglu"
+    f, gated = over(shape.ffn, tp), shape.mlp == "swiglu"
     norm = h if gated else 2 * h
     layer = 2 * norm + 2 * h * (q + k) + (3 if gated else 2) * h * f
     if shape.bias:
         layer = layer + q + 2 * k + h + (2 if gated else 1) * f + h
-    ends = (1 if shape.tied else 2) * h * (shape.vocab // tp) + h * shape.positions + norm
+    ends = (1 if shape.tied else 2) * h * over(shape.vocab, tp) + h * shape.positions + norm
     return shape.num_layers * layer + ends
 
 
@@ -372,16 +234,9 @@ def _merged(
     }
 
 
-def _columns(table: Points, program: Program, shape: Shape, numbers: Numbers) -> list[Any]:
-    """The value of each column: how often, times how many elements."""
-    times = multiplicities(shape, numbers, program.structure)
-    sizes = units(shape, numbers)
-    return [times[number] * sizes[size] for number, size in table.columns]
-
-
 def _evaluated(program: Program, shape: Shape, numbers: Numbers) -> dict[str, list[Any]]:
     table = points(program)
-    columns = _columns(table, program, shape, numbers)
+    columns = columns_of(table, program, shape, numbers)
     if not any(isinstance(value, np.ndarray) and value.ndim for value in columns):
         return _scalar(table, table.coefficients @ np.array(columns, dtype=np.int64))
     size = np.broadcast_shapes(*map(np.shape, columns))
@@ -443,29 +298,46 @@ def peak(shape: Shape, mode: Mode, **sizes: Any) -> Peak:
 def peak_bytes(
     shape: Shape, mode: Mode, *, step: str = "foreach", seq: Any, micro_batch: Any, **sizes: Any
 ) -> Any:
-    """The peak alone, the quick way for arrays: one matrix product for all configurations.
+    """The peak alone, the quick way for arrays: one matrix product for many configurations.
 
-    Millions of configurations a second; nothing is kept of what the peak is made of.
+    Nothing is kept of what the peak is made of. Works through the configurations in blocks that a
+    processor's cache holds.
     """
     supported(shape)
-    numbers = Numbers(seq=seq, micro_batch=micro_batch, **sizes)
+    given = {name: getattr(shape, name) for name in (*SIZES, *CHOICES)}
+    given |= {"seq": seq, "micro_batch": micro_batch, **sizes}
+    arrays = {name: value for name, value in given.items() if np.ndim(value)}
+    size = np.broadcast_shapes(*(value.shape for value in arrays.values()))
+    if np.prod(size, dtype=int) <= BLOCK:
+        return _block_peak(given, mode, step)
+    flat = {name: np.broadcast_to(value, size).ravel() for name, value in arrays.items()}
+    found = np.empty(int(np.prod(size)))
+    for start in range(0, len(found), BLOCK):
+        piece = slice(start, start + BLOCK)
+        block = given | {name: value[piece] for name, value in flat.items()}
+        found[piece] = _block_peak(block, mode, step)
+    return found.reshape(size)
+
+
+def _block_peak(given: dict[str, Any], mode: Mode, step: str) -> Any:
+    names = (*SIZES, *CHOICES)
+    shape = SimpleNamespace(**{name: given[name] for name in names})
+    numbers = Numbers(**{name: value for name, value in given.items() if name not in names})
     there = sum(held(shape, mode, numbers).values())
     gradients = mode.stream_bytes * num_params(shape, tp=numbers.tp)
     at_step = gradients + step_temporaries(shape, mode, numbers, step)
-    one_sample = np.asarray(micro_batch) == 1
-    found = None
-    for batched in {bool(flag) for flag in ~np.unique(one_sample)}:
+    one_sample = np.asarray(numbers.micro_batch) == 1
+    kinds = np.unique(~one_sample) if mode.attention == "eager" else [True]
+    found: Any = 0
+    for batched in map(bool, kinds):
         top = _top(_program(shape, mode, numbers, batched=batched), shape, numbers)
-        found = top if found is None else np.where(one_sample == batched, found, top)
+        found = np.where(one_sample == batched, found, top) if len(kinds) > 1 else top
     return there + np.maximum(found, at_step)
 
 
 def _top(program: Program, shape: Shape, numbers: Numbers) -> Any:
     table = points(program)
-    columns = _columns(table, program, shape, numbers)
+    columns = columns_of(table, program, shape, numbers)
     size = np.broadcast_shapes(*map(np.shape, columns))
     totals = table.coefficients[table.top].sum(axis=1).astype(float)
-    matrix = _matrix(columns, size)
-    pieces = range(0, matrix.shape[1], BLOCK)
-    largest = [(totals @ matrix[:, start : start + BLOCK]).max(axis=0) for start in pieces]
-    return np.concatenate(largest).reshape(size)
+    return (totals @ _matrix(columns, size)).max(axis=0).reshape(size)

@@ -114,6 +114,10 @@ def supported(shape: Shape) -> None:
         )
 
 
+def _term(component: str, num_bytes: Any, formula: str, source: str = TORCH) -> Term:
+    return Term(component=component, num_bytes=num_bytes, formula=formula, source=source)
+
+
 def _over(number: Any, parts: Any) -> Any:
     return number // parts
 
@@ -197,11 +201,11 @@ def layer_terms(
 
 def _input_term(sizes: _Sizes, mode: Mode) -> Term:
     width = mode.stream_bytes
-    return Term(
-        component="input",
-        num_bytes=width * sizes.hidden,
-        formula=f"{width}·b·s·h",
-        source=f"{TORCH}; Korthikanti et al. 2022, Table 2",
+    return _term(
+        "input",
+        width * sizes.hidden,
+        f"{width}·b·s·h",
+        f"{TORCH}; Korthikanti et al. 2022, Table 2",
     )
 
 
@@ -210,36 +214,26 @@ def _norm_terms(part: str, sizes: _Sizes, mode: Mode, llama: bool) -> tuple[Term
     if not llama:
         statistic = FP32 if mode.wide_norm_statistics else width
         return (
-            Term(
-                component=f"{part}.norm input",
-                num_bytes=width * sizes.hidden,
-                formula=f"{width}·b·s·h",
-            ),
-            Term(
-                component=f"{part}.norm statistics",
-                num_bytes=2 * statistic * sizes.rows,
-                formula=f"2·{statistic}·b·s (mean, 1/deviation)",
+            _term(f"{part}.norm input", width * sizes.hidden, f"{width}·b·s·h"),
+            _term(
+                f"{part}.norm statistics",
+                2 * statistic * sizes.rows,
+                f"2·{statistic}·b·s (mean, 1/deviation)",
             ),
         )
     kept = width if mode.norm_fused else FP32
     terms = (
-        Term(
-            component=f"{part}.norm input",
-            num_bytes=kept * sizes.hidden,
-            formula=f"{kept}·b·s·h" + ("" if mode.norm_fused else " (in fp32)"),
+        _term(
+            f"{part}.norm input",
+            kept * sizes.hidden,
+            f"{kept}·b·s·h" + ("" if mode.norm_fused else " (in fp32)"),
         ),
-        Term(
-            component=f"{part}.norm statistics",
-            num_bytes=FP32 * sizes.rows,
-            formula="4·b·s (1/rms)",
-        ),
+        _term(f"{part}.norm statistics", FP32 * sizes.rows, "4·b·s (1/rms)"),
     )
     if mode.norm_fused:
         return terms
-    scaled = Term(
-        component=f"{part}.normalised",
-        num_bytes=width * sizes.hidden,
-        formula=f"{width}·b·s·h (before the norm's weight)",
+    scaled = _term(
+        f"{part}.normalised", width * sizes.hidden, f"{width}·b·s·h (before the norm's weight)"
     )
     return (*terms, scaled)
 
@@ -250,11 +244,7 @@ def _projection_terms(sizes: _Sizes, mode: Mode, llama: bool) -> tuple[Term, ...
     copies = 3 if llama and mode.dtype == "autocast" else 1
     times = f"{copies}·" if copies > 1 else ""
     return (
-        Term(
-            component="attention.projection input",
-            num_bytes=copies * width * sizes.hidden,
-            formula=f"{times}{width}·b·s·h",
-        ),
+        _term("attention.projection input", copies * width * sizes.hidden, f"{times}{width}·b·s·h"),
     )
 
 
@@ -264,53 +254,39 @@ def _core_terms(sizes: _Sizes, mode: Mode, mask_bytes: Any) -> tuple[Term, ...]:
     repeated = mode.attention == "eager" and kept  # key heads copied for every query head
     key, letter = (sizes.query, "q") if repeated else (sizes.key, "k")
     terms = [
-        Term(
-            component="attention.query, key, value",
-            num_bytes=width * (sizes.query + 2 * key),
-            formula=f"{width}·b·s·(q + 2·{letter})",
+        _term(
+            "attention.query, key, value",
+            width * (sizes.query + 2 * key),
+            f"{width}·b·s·(q + 2·{letter})",
         )
     ]
     if kept and mode.attention == "sdpa":
         terms.append(
-            Term(
-                component="attention.log of sums",
-                num_bytes=FP32 * sizes.sums,
-                formula="4·a·b·s",
-                source=f"{TORCH}; Dao et al. 2022, Algorithm 1",
+            _term(
+                "attention.log of sums",
+                FP32 * sizes.sums,
+                "4·a·b·s",
+                f"{TORCH}; Dao et al. 2022, Algorithm 1",
             )
         )
     if kept and mode.attention == "eager":
         terms.extend(_score_terms(sizes, width, mask_bytes))
-    terms.append(
-        Term(
-            component="attention.output",
-            num_bytes=width * sizes.query,
-            formula=f"{width}·b·s·q",
-        )
-    )
+    terms.append(_term("attention.output", width * sizes.query, f"{width}·b·s·q"))
     return tuple(terms)
 
 
 def _score_terms(sizes: _Sizes, width: int, mask_bytes: Any) -> list[Term]:
     terms = [
-        Term(
-            component="attention.softmax output",
-            num_bytes=width * sizes.scores,
-            formula=f"{width}·a·b·s²",
-        ),
-        Term(
-            component="attention.causal mask",
-            num_bytes=BOOL * sizes.pairs,
-            formula="s²",
-        ),
+        _term("attention.softmax output", width * sizes.scores, f"{width}·a·b·s²"),
+        _term("attention.causal mask", BOOL * sizes.pairs, "s²"),
     ]
     if not _is_zero(mask_bytes):
         terms.append(
-            Term(
-                component="attention.dropout mask and output",
-                num_bytes=_where_positive(mask_bytes, width + mask_bytes) * sizes.scores,
-                formula=f"({width} + m)·a·b·s², m bytes of mask",
-                source=KORTHIKANTI,
+            _term(
+                "attention.dropout mask and output",
+                _where_positive(mask_bytes, width + mask_bytes) * sizes.scores,
+                f"({width} + m)·a·b·s², m bytes of mask",
+                KORTHIKANTI,
             )
         )
     return terms
@@ -327,14 +303,7 @@ def _where_positive(number: Any, wanted: Any) -> Any:
 def _dropout_term(component: str, sizes: _Sizes, mask_bytes: Any) -> tuple[Term, ...]:
     if _is_zero(mask_bytes):
         return ()
-    return (
-        Term(
-            component=component,
-            num_bytes=mask_bytes * sizes.hidden,
-            formula="m·b·s·h, m bytes of mask",
-            source=KORTHIKANTI,
-        ),
-    )
+    return (_term(component, mask_bytes * sizes.hidden, "m·b·s·h, m bytes of mask", KORTHIKANTI),)
 
 
 def _mlp_terms(sizes: _Sizes, mode: Mode, llama: bool) -> tuple[Term, ...]:
@@ -343,15 +312,8 @@ def _mlp_terms(sizes: _Sizes, mode: Mode, llama: bool) -> tuple[Term, ...]:
     inner = ("gate", "activation", "up", "down input") if llama else ("up", "down input")
     times = f"{copies}·" if copies > 1 else ""
     return (
-        Term(
-            component="mlp.projection input",
-            num_bytes=copies * width * sizes.hidden,
-            formula=f"{times}{width}·b·s·h",
-        ),
-        *(
-            Term(component=f"mlp.{name}", num_bytes=width * sizes.inner, formula=f"{width}·b·s·f")
-            for name in inner
-        ),
+        _term("mlp.projection input", copies * width * sizes.hidden, f"{times}{width}·b·s·h"),
+        *(_term(f"mlp.{name}", width * sizes.inner, f"{width}·b·s·f") for name in inner),
     )
 
 
@@ -360,10 +322,10 @@ def _cached_terms(sizes: _Sizes, mode: Mode) -> tuple[Term, ...]:
     if mode.dtype != "autocast":
         return ()
     return (
-        Term(
-            component="cached weights",
-            num_bytes=BF16 * (sizes.attention_weights + sizes.mlp_weights),
-            formula="2·(weights of the layer's matrices)",
+        _term(
+            "cached weights",
+            BF16 * (sizes.attention_weights + sizes.mlp_weights),
+            "2·(weights of the layer's matrices)",
         ),
     )
 
@@ -416,11 +378,8 @@ def stack_terms(
 
 
 def _times(term: Term, number: Any, text: str) -> Term:
-    return Term(
-        component=f"layers.{term.component}",
-        num_bytes=number * term.num_bytes,
-        formula=f"{text}·({term.formula})",
-        source=term.source,
+    return _term(
+        f"layers.{term.component}", number * term.num_bytes, f"{text}·({term.formula})", term.source
     )
 
 
@@ -440,33 +399,23 @@ def end_terms(
     llama = shape.mlp == "swiglu"
     found = []
     if not _is_zero(shape.positions):
-        found.append(
-            Term(component="embedding.position numbers", num_bytes=INT64 * seq, formula="8·s")
-        )
+        found.append(_term("embedding.position numbers", INT64 * seq, "8·s"))
     found.extend(_norm_terms("head", sizes, mode, llama))
     chunked = mode.loss == "chunked"
     width = mode.stream_bytes if chunked else mode.compute_bytes
-    found.append(
-        Term(component="head.input", num_bytes=width * sizes.hidden, formula=f"{width}·b·s·h")
-    )
+    found.append(_term("head.input", width * sizes.hidden, f"{width}·b·s·h"))
     if chunked:
         return tuple(found)
     wide = FP32 if mode.loss == "eager-fp32" or mode.dtype != "bf16" else BF16
     found.append(
-        Term(
-            component="loss.log-softmax",
-            num_bytes=wide * _over(micro_batch * seq * shape.vocab, tp),
-            formula=f"{wide}·b·s·v",
+        _term(
+            "loss.log-softmax", wide * _over(micro_batch * seq * shape.vocab, tp), f"{wide}·b·s·v"
         )
     )
-    found.append(Term(component="loss.sum of weights", num_bytes=wide, formula=f"{wide}"))
+    found.append(_term("loss.sum of weights", wide, f"{wide}"))
     if mode.dtype == "autocast":
         found.append(
-            Term(
-                component="head.cached weight",
-                num_bytes=BF16 * _over(shape.vocab * shape.hidden, tp),
-                formula="2·v·h",
-            )
+            _term("head.cached weight", BF16 * _over(shape.vocab * shape.hidden, tp), "2·v·h")
         )
     return tuple(found)
 

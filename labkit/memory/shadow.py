@@ -200,9 +200,12 @@ class Shadow:
         places = (*(("c", tapes.ONE),) * 2, ("c", tapes.CHUNKS), ("e", tapes.ONE))
         parts = self.ops.split(x, tuple(unit(f"{size}·h") for size, _ in places))
         for part, (size, multiplicity) in zip(parts, places, strict=True):
-            total = self.ops.add(
-                total, self.ops.scale(self.chunk(part, targets, size, multiplicity))
-            )
+            one = self.ops.scale(self.chunk(part, targets, size, multiplicity))
+            assert one.storage is not None
+            one.storage.count_as(multiplicity=tapes.ONE)
+            self.tape.multiplicity = tapes.ONE
+            total = self.ops.add(total, one)
+            del one
         self.enter_chunk(tapes.ONE, "loss forward")
         return self.ops.scale(total)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import cycle, product
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,83 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import UsageError
-from labkit.memory import accuracy, moments
+from labkit.memory import accuracy, forms, moments
 from labkit.memory.saved import Mode
 from labkit.models import Model
-
-GPT = Model(num_layers=3, hidden=48, heads=4, vocab=101, positions=40)
-LLAMA = Model(
-    num_layers=3, hidden=64, heads=4, kv_heads=2, ffn=88, vocab=97,
-    tied=False, bias=False, mlp="swiglu", norm="rmsnorm", fused_qkv=False,
-)  # fmt: skip
-BOTH = {"gpt": GPT, "llama": LLAMA, "llama without groups": LLAMA.resized(kv_heads=4)}
+from tests.memory import steps
+from tests.memory.steps import GPT
 
 
-def grid() -> list[Any]:
-    sizes = cycle([(2, 12), (1, 16), (3, 33), (2, 7)])
-    steps, losses, norms = (
-        cycle(moments.STEPS),
-        cycle(["eager-fp32", "plain"]),
-        cycle([True, False]),
-    )
-    return [
-        pytest.param(
-            name,
-            Mode(
-                dtype=dtype,
-                attention=attention,
-                recompute=recompute,
-                loss=next(losses),
-                norm_fused=next(norms) if dtype == "bf16" else not next(norms),
-            ),
-            {"step": next(steps), **dict(zip(("micro_batch", "seq"), next(sizes), strict=True))},
-            id=f"{name}-{dtype}-{attention}-{recompute}",
-        )
-        for dtype, attention, recompute in product(
-            ("bf16", "fp32", "autocast"), ("sdpa", "eager"), ("none", "selective", "full")
-        )
-        for name in ([*BOTH] if attention == "eager" and dtype == "bf16" else ["gpt", "llama"])
-    ]
-
-
-def assert_all_moments_agree(model: Model, mode: Mode, sizes: dict[str, Any]) -> None:
-    pytest.importorskip("torch")
-    from labkit.memory import tracker
-
-    seen = tracker.track(model, mode, **sizes)
-    told = moments.moments(model, mode, **sizes)
+@pytest.mark.parametrize("case", [*steps.grid(), *steps.others()])
+def test_every_moment_is_torchs(case: steps.Case) -> None:
+    model, mode, sizes = case
+    seen, given_sizes = steps.tracked(case), dict(sizes)
+    told = moments.moments(model, mode, **given_sizes)
     totals = {moment: sum(told[moment].values()) for moment in seen.moments if moment in told}
     assert totals == {moment: seen.moments[moment]["Total"] for moment in totals}
     assert set(seen.moments) - set(told) <= {"forward, middle", "backward, middle"}
-    peak = moments.peak(model, mode, **sizes)
+    peak = moments.peak(model, mode, **given_sizes)
     assert (peak.num_bytes, peak.moment) == (seen.peak_bytes, seen.peak_moment)
-
-
-@pytest.mark.parametrize(("name", "mode", "sizes"), grid())
-def test_every_moment_is_torchs(name: str, mode: Mode, sizes: dict[str, Any]) -> None:
-    assert_all_moments_agree(BOTH[name], mode, sizes)
-
-
-@pytest.mark.parametrize(
-    ("model", "choices", "sizes"),
-    [
-        (GPT.resized(num_layers=8), {"recompute": "full"}, {"group": 3}),
-        (LLAMA.resized(num_layers=6), {"recompute": "full", "dtype": "autocast"}, {"group": 2}),
-        (LLAMA.resized(num_layers=7), {"recompute": "every"}, {"period": 3}),
-        (GPT.resized(num_layers=5), {"recompute": "every", "dtype": "autocast"}, {"period": 2}),
-        (GPT, {"loss": "chunked"}, {"chunks": 3}),
-        (LLAMA, {"loss": "chunked", "dtype": "autocast"}, {"chunks": 5}),
-        (LLAMA.resized(bias=True, tied=True), {}, {}),
-        (GPT.resized(bias=False, tied=False), {}, {}),
-        (GPT.resized(num_layers=1), {}, {}),
-        (GPT.resized(num_layers=2), {"recompute": "full"}, {}),
-        (GPT.resized(kv_heads=2), {"attention": "eager"}, {}),
-    ],
-)
-def test_other_shapes_of_a_step_are_torchs(
-    model: Model, choices: dict[str, Any], sizes: dict[str, Any]
-) -> None:
-    assert_all_moments_agree(model, Mode(**choices), {"seq": 30, "micro_batch": 4, **sizes})
 
 
 @pytest.mark.slow
@@ -115,7 +54,7 @@ def test_parameters_are_the_models(name: str) -> None:
 
 def test_adamw_remembers_two_numbers_a_parameter_and_a_counter_a_tensor() -> None:
     model = Model.preset("gpt2-124m")
-    numbers = moments.Numbers(seq=8, micro_batch=1)
+    numbers = forms.Numbers(seq=8, micro_batch=1)
     there = moments.held(model, Mode(dtype="fp32"), numbers)
     assert there["optimizer"] == 8 * model.num_params + 4 * len(model.tensors())
 
@@ -188,7 +127,7 @@ def test_more_of_anything_is_never_less(
 def test_bad_sizes_name_the_rule() -> None:
     with pytest.raises(UsageError, match="seq must be >= 1, got 0"):
         moments.peak(GPT, Mode(), seq=0, micro_batch=1)
-    with pytest.raises(UsageError, match="period must be in 2..num_layers"):
+    with pytest.raises(UsageError, match=r"period must be in 2\.\.num_layers"):
         moments.peak(GPT, Mode(recompute="every"), seq=8, micro_batch=1, period=9)
     with pytest.raises(UsageError, match="step must be one of foreach, fused, for-loop"):
         moments.peak(GPT, Mode(), seq=8, micro_batch=1, step="each")

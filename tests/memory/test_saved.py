@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import cycle, product
 from typing import Any
 
 import numpy as np
@@ -12,66 +11,31 @@ from labkit.errors import UsageError
 from labkit.memory import saved
 from labkit.memory.saved import Mode
 from labkit.models import Model
+from tests.memory import steps
+from tests.memory.steps import GPT, LLAMA
 
-GPT = Model(num_layers=2, hidden=48, heads=4, vocab=61, positions=40)
-LLAMA = Model(
-    num_layers=2, hidden=64, heads=4, kv_heads=2, ffn=88, vocab=53,
-    tied=False, bias=False, mlp="swiglu", norm="rmsnorm", fused_qkv=False,
-)  # fmt: skip
-WIDE = LLAMA.resized(head_dim=24, kv_heads=4)  # heads wider together than the hidden size
-DTYPES, RECOMPUTE = ("bf16", "fp32", "autocast"), ("none", "selective", "full")
 GIVEN = {"seq": 1024, "micro_batch": 2}
+REPEATS = ("group", "period")
 
 
-def grid() -> list[Any]:
-    """Every choice with every other; the sizes change from one to the next."""
-    sizes = cycle([(1, 16), (2, 12), (3, 7), (2, 33)])
-    heads = cycle([1, 2, 4, 8])
-    found = []
-    for dtype, attention, recompute in product(DTYPES, ("sdpa", "eager"), RECOMPUTE):
-        mode = Mode(dtype=dtype, attention=attention, recompute=recompute)
-        found.append((GPT.resized(heads=next(heads), head_dim=0), mode, next(sizes)))
-        for model in (LLAMA, WIDE):
-            fused = (len(found) % 2) == 0
-            mode = Mode(dtype=dtype, attention=attention, recompute=recompute, norm_fused=fused)
-            found.append((model, mode, next(sizes)))
-    return [pytest.param(*case, id="-".join(map(str, _name(*case)))) for case in found]
-
-
-def _name(model: Model, mode: Mode, size: tuple[int, int]) -> tuple[Any, ...]:
-    norm = "fused" if mode.norm_fused else "written-out"
-    return model.mlp, mode.dtype, mode.attention, mode.recompute, norm, model.heads, *size
-
-
-@pytest.mark.parametrize(("model", "mode", "size"), grid())
-def test_a_layer_saves_what_torch_saves(model: Model, mode: Mode, size: tuple[int, int]) -> None:
-    pytest.importorskip("torch")
-    from labkit.memory import tracker
-
-    batch = {"micro_batch": size[0], "seq": size[1]}
-    seen = tracker.track(model, mode, **batch)
+@pytest.mark.parametrize("case", [*steps.grid(), *steps.others()])
+def test_layers_save_what_torch_saves(case: steps.Case) -> None:
+    model, mode, sizes = case
+    seen, given = steps.tracked(case), dict(sizes)
+    batch = {name: given[name] for name in ("seq", "micro_batch")}
+    repeat = {name: given[name] for name in REPEATS if name in given}
+    stack = saved.total_bytes(saved.stack_terms(model, mode, **batch, **repeat))
+    assert sum(seen.layer_saved_bytes) == stack
+    ends = saved.total_bytes(saved.end_terms(model, mode, **batch))
+    assert seen.saved_bytes == stack + ends
+    if repeat:
+        return
     layer = saved.total_bytes(saved.layer_terms(model, mode, **batch))
     assert seen.layer_saved_bytes == (layer,) * model.num_layers
-    ends = saved.total_bytes(saved.end_terms(model, mode, **batch))
-    stack = saved.total_bytes(saved.stack_terms(model, mode, **batch))
-    assert seen.saved_bytes == stack + ends
-    if mode.dtype != "autocast":  # whose cached biases live, unsaved, to the end of the forward
-        assert set(seen.layer_kept_bytes) == {layer}
-
-
-@pytest.mark.parametrize(
-    ("choices", "layers"),
-    [({"recompute": "every"}, 7), ({"recompute": "full"}, 7), ({"recompute": "full"}, 6)],
-)
-def test_a_stack_saves_what_torch_saves(choices: dict[str, Any], layers: int) -> None:
-    pytest.importorskip("torch")
-    from labkit.memory import tracker
-
-    model, mode = LLAMA.resized(num_layers=layers), Mode(**choices)
-    repeat = {"period" if mode.recompute == "every" else "group": 3}
-    batch = {"micro_batch": 2, "seq": 9, **repeat}
-    stack = saved.total_bytes(saved.stack_terms(model, mode, **batch))
-    assert sum(tracker.track(model, mode, **batch).layer_saved_bytes) == stack
+    # What lives is what is saved, but for autocast's cached biases, and for the layer's input where
+    # a norm written out saves its fp32 copy instead.
+    if mode.dtype != "autocast" and mode.norm_fused:
+        assert set(seen.layer_kept_bytes) <= {layer}
 
 
 def per_token(model: Model, mode: Mode, *, leave_out: tuple[str, ...] = (), **given: Any) -> Any:
@@ -134,7 +98,7 @@ def test_every_term_says_how_it_comes_about() -> None:
 
 
 def test_wrong_choices_are_named() -> None:
-    with pytest.raises(UsageError, match="recompute must be one of none, selective.*'some'"):
+    with pytest.raises(UsageError, match=r"recompute must be one of none, selective.*'some'"):
         Mode(recompute="some")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="num_experts=8"):
         saved.supported(Model.preset("mixtral-8x7b"))

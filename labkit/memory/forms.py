@@ -1,0 +1,230 @@
+"""The points of a step as linear forms in units, the few that matter, and the units' values.
+
+A step is run once for each choice of operators (:class:`~labkit.memory.shadow.Program`); what
+remains are coefficients, and those points that no other exceeds whatever the sizes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.errors import UsageError
+from labkit.memory import tape as tapes
+from labkit.memory.saved import Shape
+from labkit.memory.shadow import Program, Shadow
+
+STEP = "optimizer step"
+
+# In the order in which they come; where moments tie, the first is named.
+MOMENTS = (
+    *("embedding", "forward, first", "forward, last full", "forward, last", "loss forward"),
+    *("loss backward", "backward, last", "backward, last full", "backward, first"),
+    *("embedding backward", STEP),
+)
+# Multiplicities (columns) as sums of products of numbers that are never negative (rows), so that
+# one point can be seen to exceed another whatever the sizes. Rows: 1, m, i, j, m·i, c.
+_NESTED = np.array(
+    [
+        # 1  groups inner inner of the last  groups·inner  chunks
+        [1, -2, -1, -1, 2, -2],
+        [0, 1, 0, 0, -1, 0],
+        [0, 0, 1, 0, -2, 0],
+        [0, 0, 0, 1, 0, 0],
+        [0, 0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 0, 1],
+    ]
+)
+_PERIODIC = np.array(
+    [
+        [1, -1, -1, -1, -1, -2],
+        [0, 1, 0, 0, 1, 0],
+        [0, 0, 1, 0, -1, 0],
+        [0, 0, 0, 1, 0, 0],
+        [0, 0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 0, 1],
+    ]
+)
+_BASES = {"flat": _PERIODIC, "nested": _NESTED, "periodic": _PERIODIC}
+
+
+class Points(NamedTuple):
+    """The points of one program that can be the largest of their moment.
+
+    ``moment`` (n,) numbers into :data:`MOMENTS`; ``coefficients`` (n, categories, columns), where a
+    column is the product of a multiplicity and a unit, and ``columns`` their numbers; ``top``: the
+    places of those that can be the largest of all.
+    """
+
+    moment: NDArray[np.int64]
+    coefficients: NDArray[np.int64]
+    columns: tuple[tuple[int, int], ...]
+    top: NDArray[np.int64]
+
+
+@lru_cache(maxsize=256)
+def points(program: Program) -> Points:
+    """Run the step on a tape and keep, moment by moment, what nothing else exceeds for sure."""
+    tape, basis = Shadow(program).step(), _BASES[program.structure]
+    moment: list[int] = []
+    kept: list[NDArray[np.int64]] = []
+    for number, name in enumerate(MOMENTS):
+        at = [live for label, live in tape.points if label == name]
+        places = _undominated(at, basis)
+        moment.extend([number] * len(places))
+        kept.extend(at[place] for place in places)
+    stacked = np.array(kept)
+    used = np.argwhere(stacked.any(axis=(0, 1)))
+    return Points(
+        moment=np.array(moment),
+        coefficients=stacked[:, :, used[:, 0], used[:, 1]],
+        columns=tuple((int(times), int(size)) for times, size in used),
+        top=np.array(_undominated(kept, basis, UNIT_ORDER)),
+    )
+
+
+def _undominated(
+    points: list[NDArray[np.int64]],
+    basis: NDArray[np.int64],
+    order: tuple[tuple[int, ...], ...] = (),
+) -> list[int]:
+    """Places of the points whose total no other's exceeds for sure; of equals, the first.
+
+    ``order``: for each unit the units that are never smaller. With it a point also counts as
+    exceeded where what it has more of one unit, the other has more of a larger one.
+    """
+    if not points:
+        return []
+    totals = np.array([basis @ live.sum(axis=0) for live in points])
+    kept: list[int] = []
+    for place in np.argsort(-totals.sum(axis=(1, 2)), kind="stable"):
+        if not any(_exceeds(totals[other] - totals[place], order) for other in kept):
+            kept.append(int(place))
+    # A later one may exceed an earlier one by what ``order`` says.
+    for place in list(kept):
+        others = [other for other in kept if other != place]
+        if any(_exceeds(totals[other] - totals[place], order) for other in others):
+            kept.remove(place)
+    return sorted(kept)
+
+
+def _exceeds(excess: NDArray[np.int64], order: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether ``excess`` (rows of multiplicities, columns of units) is never negative."""
+    if (excess >= 0).all():
+        return True
+    if not order:
+        return False
+    left = excess.copy()
+    for row, column in np.argwhere(left < 0):
+        for larger in order[column]:
+            paid = min(-left[row, column], max(left[row, larger], 0))
+            left[row, column] += paid
+            left[row, larger] -= paid
+    return bool((left >= 0).all())
+
+
+def _unit_order() -> tuple[tuple[int, ...], ...]:
+    """For each unit those it divides, the smallest first: letters stand for numbers of at least 1.
+
+    Sequence parallelism divides b·s and b·s·h, which then need not be larger than s and s·h.
+    """
+    letters = [Counter(name.replace("s²", "s·s").split("·")) for name in tapes.UNITS]
+    for counts in letters:
+        counts.pop("1", None)
+    sizes = [sum(counts.values()) for counts in letters]
+    divided = {tapes.INDEX["b·s"], tapes.INDEX["b·s·h"]}
+    found = []
+    for counts in letters:
+        larger = {place for place, other in enumerate(letters) if counts < other}
+        if counts["s"] and not counts["b"]:
+            larger -= divided
+        found.append(tuple(sorted(larger, key=sizes.__getitem__)))
+    return tuple(found)
+
+
+UNIT_ORDER = _unit_order()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """The sizes of a step that are numbers; each may be an array. See :func:`moments`."""
+
+    seq: Any
+    micro_batch: Any
+    period: Any = 1
+    group: Any = 1
+    chunks: Any = 8
+    tp: Any = 1
+    sequence_parallel: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("seq", "micro_batch", "period", "group", "chunks", "tp"):
+            if np.any(np.asarray(getattr(self, name)) < 1):
+                raise UsageError(f"{name} must be >= 1, got {getattr(self, name)}")
+
+
+def units(shape: Shape, numbers: Numbers, *, chunked: bool = False) -> list[Any]:
+    """The values of :data:`labkit.memory.tape.UNITS` on one rank."""
+    b, s, tp = numbers.micro_batch, numbers.seq, numbers.tp
+    tokens = b * s
+    rows = over(tokens, tp) if numbers.sequence_parallel else tokens
+    h, v, f = shape.hidden, over(shape.vocab, tp), over(shape.ffn, tp)
+    q, k = over(shape.heads * shape.head_dim, tp), over(shape.kv_heads * shape.head_dim, tp)
+    heads, wide = over(shape.heads, tp), rows * h
+    values = {
+        **{"1": 1, "s": s, "b·s": rows, "b·s·h": wide, "b·s·q": tokens * q},
+        **{"b·s·k": tokens * k, "b·s·f": tokens * f, "b·s·a": tokens * heads},
+        **{"b·s·v": tokens * v, "b·a·s²": tokens * heads * s, "s²": s * s, "s·h": s * h},
+        **{"h": h, "q": q, "k": k, "f": f, "h·q": h * q, "h·k": h * k, "h·f": h * f},
+        **{"h·v": h * v, "h·p": h * shape.positions},
+    }
+    if chunked:
+        chunk, last = _chunk_rows(rows, numbers.chunks)
+        values |= {"c": chunk, "c·h": chunk * h, "c·v": chunk * v}
+        values |= {"e": last, "e·h": last * h, "e·v": last * v}
+    return [values.get(name, 0) for name in tapes.UNITS]
+
+
+def over(number: Any, parts: Any) -> Any:
+    """Whole parts; nothing is computed where there is one, which arrays notice."""
+    return number if isinstance(parts, int) and parts == 1 else number // parts
+
+
+def _chunk_rows(rows: Any, chunks: Any) -> tuple[Any, Any]:
+    """Rows of a chunk, and of the last one: ``torch.chunk``'s rule."""
+    chunk = -(-rows // chunks)
+    return chunk, rows - (-(-rows // chunk) - 1) * chunk
+
+
+def multiplicities(
+    shape: Shape, numbers: Numbers, structure: str, *, chunked: bool = False
+) -> list[Any]:
+    """The values of :data:`labkit.memory.tape.MULTIPLICITIES`."""
+    layers, chunks = shape.num_layers, 0
+    if chunked:
+        rows = numbers.micro_batch * numbers.seq
+        rows = over(rows, numbers.tp) if numbers.sequence_parallel else rows
+        chunks = -(-rows // _chunk_rows(rows, numbers.chunks)[0]) - 3
+    if structure == "nested":
+        size = np.minimum(numbers.group, layers)
+        groups = -(-layers // size)
+        last = layers - size * (groups - 1)
+        return [1, groups - 3, size - 2, last - 2, (groups - 3) * (size - 2), chunks]
+    if structure == "periodic":
+        size = numbers.period
+        periods = layers // size
+        return [1, periods - 2, size - 3, layers % size - 1, (periods - 2) * (size - 1), chunks]
+    return [1, layers - 2, 0, 0, 0, chunks]
+
+
+def columns_of(table: Points, program: Program, shape: Shape, numbers: Numbers) -> list[Any]:
+    """The value of each column: how often, times how many elements."""
+    chunked = program.mode.loss == "chunked"
+    times = multiplicities(shape, numbers, program.structure, chunked=chunked)
+    sizes = units(shape, numbers, chunked=chunked)
+    return [times[number] * sizes[size] for number, size in table.columns]

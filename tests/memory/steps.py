@@ -1,0 +1,92 @@
+"""The training steps on which formulas and torch's tracker are held against each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import cycle, product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from labkit.memory.saved import Mode
+from labkit.models import Model
+
+if TYPE_CHECKING:
+    from labkit.memory.tracker import Tracked
+
+GPT = Model(num_layers=3, hidden=48, heads=4, vocab=101, positions=40)
+LLAMA = Model(
+    num_layers=3, hidden=64, heads=4, kv_heads=2, ffn=88, vocab=97,
+    tied=False, bias=False, mlp="swiglu", norm="rmsnorm", fused_qkv=False,
+)  # fmt: skip
+UNGROUPED = LLAMA.resized(kv_heads=4)
+WIDE = LLAMA.resized(head_dim=24)  # the heads together wider than the hidden size
+STEPS = ("foreach", "fused", "for-loop")
+
+Case = tuple[Model, Mode, tuple[tuple[str, Any], ...]]
+
+
+def grid() -> list[Any]:
+    """Every number format, attention and recomputation with every other, for both kinds of block;
+    the sizes, and what is left to choose, change from one to the next."""
+    sizes = cycle([(2, 12), (1, 16), (3, 33), (2, 7), (4, 20)])
+    heads, llamas, fused = (
+        cycle([4, 1, 2, 8]),
+        cycle([LLAMA, UNGROUPED, WIDE]),
+        cycle([True, False]),
+    )
+    steps, losses = cycle(STEPS), cycle(["eager-fp32", "eager-fp32", "plain"])
+    found = []
+    for dtype, attention, recompute in product(
+        ("bf16", "fp32", "autocast"), ("sdpa", "eager"), ("none", "selective", "full")
+    ):
+        for model in (GPT.resized(heads=next(heads), head_dim=0), next(llamas)):
+            mode = Mode(dtype=dtype, attention=attention, recompute=recompute, loss=next(losses))
+            mode = replace(mode, norm_fused=model.mlp == "gelu" or next(fused))
+            given = dict(zip(("micro_batch", "seq"), next(sizes), strict=True))
+            found.append(_param(model, mode, {**given, "step": next(steps)}))
+    # One sample, no groups of heads: the only case in which nothing is copied.
+    for mode in (Mode(attention="eager"), Mode(attention="eager", recompute="full")):
+        found.append(_param(UNGROUPED, mode, {"micro_batch": 1, "seq": 11}))
+    return found
+
+
+def others() -> list[Any]:
+    """Layers recomputed in groups or every so many, chunked heads, other parts, few layers."""
+    rows = [
+        (GPT.resized(num_layers=8), {"recompute": "full"}, {"group": 3}),
+        (LLAMA.resized(num_layers=4), {"recompute": "full", "dtype": "autocast"}, {"group": 2}),
+        (LLAMA.resized(num_layers=7), {"recompute": "every"}, {"period": 3}),
+        (GPT.resized(num_layers=5), {"recompute": "every", "dtype": "autocast"}, {"period": 2}),
+        (GPT, {"loss": "chunked"}, {"chunks": 3}),
+        (LLAMA, {"loss": "chunked", "dtype": "autocast"}, {"chunks": 5}),
+        (LLAMA.resized(bias=True, tied=True), {}, {}),
+        (GPT.resized(bias=False, tied=False), {}, {}),
+        (GPT.resized(num_layers=1), {}, {}),
+        (GPT.resized(num_layers=2), {"recompute": "full"}, {}),
+        (GPT.resized(kv_heads=2), {"attention": "eager"}, {}),
+    ]
+    return [
+        _param(model, Mode(**choices), {"seq": 30, "micro_batch": 4, **sizes})
+        for model, choices, sizes in rows
+    ]
+
+
+def _param(model: Model, mode: Mode, sizes: dict[str, Any]) -> Any:
+    name = (model.mlp, f"{model.num_layers}l", f"{model.heads}a", mode.dtype, mode.attention)
+    rest = (mode.recompute, "" if mode.norm_fused else "written-out", mode.loss)
+    return pytest.param(
+        (model, mode, tuple(sizes.items())),
+        id="-".join(filter(None, (*name, *rest, *map(str, sizes.values())))),
+    )
+
+
+@cache
+def tracked(case: Case) -> Tracked:
+    """What torch's tracker says; each step runs once however many tests look at it."""
+    pytest.importorskip("torch")
+    from labkit.memory import tracker
+
+    model, mode, sizes = case
+    return tracker.track(model, mode, **dict(sizes))
