@@ -32,7 +32,7 @@ def layer_bytes(model: Model, batch: Batch) -> float:
     60.4
     """
     width = batch.seq * batch.micro_batch * model.hidden
-    if batch.formula == "zero-paper":
+    if batch.paper == "zero-paper":
         return 12 * width * ELEMENT_BYTES
     return width * (34 + 5 * model.heads * batch.seq / model.hidden)
 
@@ -53,7 +53,7 @@ def activation_bytes(model: Model, batch: Batch, *, tp: int = 1) -> float:
     """
     working = layer_bytes(model, batch) / tp
     if batch.recompute == "selective":
-        if batch.formula == "zero-paper":
+        if batch.paper == "zero-paper":
             raise BadValue(
                 "formula must be korthikanti where recompute is selective: zero-paper has no term"
                 " for attention"

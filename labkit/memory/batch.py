@@ -48,8 +48,8 @@ class Batch:
         attention, norm_fused, loss: which kernels run (see :data:`ATTENTION`, :data:`LOSS`);
             ``loss_chunks`` is the number of parts of ``"chunked"``.
         dropout_mask_bytes: what dropout stores for an element: 0 without dropout, 1 on CUDA.
-        formula: which paper's approximation stands in for activations where a paper's account is
-            asked for (see :data:`FORMULAS`); the account tensor by tensor does not use it.
+        formula: None for the account tensor by tensor, moment by moment; or the paper whose
+            approximation stands in for activations (see :data:`FORMULAS`).
         partition_checkpoints: layer inputs are divided among the tensor-parallel ranks (ZeRO's
             P_a).
 
@@ -67,7 +67,7 @@ class Batch:
     norm_fused: bool = True
     loss: Loss = "eager-fp32"
     loss_chunks: int = 8
-    formula: Formula = "zero-paper"
+    formula: Formula | None = None
     partition_checkpoints: bool = False
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class Batch:
                 f"seq and micro_batch must be >= 1, got {self.seq} and {self.micro_batch}"
             )
         for name, valid in (("attention", ATTENTION), ("loss", LOSS), ("formula", FORMULAS)):
-            if getattr(self, name) not in valid:
+            if getattr(self, name) not in valid and (name, self.formula) != ("formula", None):
                 raise BadValue(
                     f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}"
                 )
@@ -103,6 +103,11 @@ class Batch:
     @property
     def tokens(self) -> int:
         return self.seq * self.micro_batch
+
+    @property
+    def paper(self) -> Formula:
+        """The paper whose approximation stands in for activations where one must."""
+        return self.formula or "zero-paper"
 
     @property
     def every(self) -> int:

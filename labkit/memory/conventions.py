@@ -234,14 +234,14 @@ def _zero_paper(
             formula=f"{width} B × Ψ/({split}·{degree})",
             source="ZeRO §3.1, §5",
         )
-    if batch is not None and not (batch.recompute == "selective" and batch.formula == "zero-paper"):
+    if batch is not None and not (batch.recompute == "selective" and batch.paper == "zero-paper"):
         from labkit.memory.activations import FORMULAS, activation_bytes
 
         kept = activation_bytes(model, batch, tp=parallel.tp) / parallel.pp
         yield Line(
             component="activations",
             num_bytes=Fraction(kept),
-            formula=FORMULAS[batch.formula],
+            formula=FORMULAS[batch.paper],
             source="ZeRO §3.2, §6.1",
         )
 

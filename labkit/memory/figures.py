@@ -155,3 +155,10 @@ def figure_slices(
     figure.update_yaxes(categoryorder="array", categoryarray=order[::-1])
     figure.update_xaxes(tickformat=".0%", range=[0, 1.001], tickvals=[0, 0.5])
     return finish(figure, title=title, height=height)
+
+
+def figure_moments(table: pd.DataFrame, *, title: str = "", height: int = 460) -> go.Figure:
+    """What is on one device at each moment of a step: ``Plan.moments()`` as stacked bars."""
+    tidy = table.drop(columns="total").rename_axis("plan").reset_index()
+    tidy = tidy.melt(id_vars="plan", var_name="component", value_name="num_bytes")
+    return figure_states(tidy.assign(size_gb=tidy["num_bytes"] / 1e9), title=title, height=height)

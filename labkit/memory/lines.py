@@ -1,4 +1,4 @@
-"""One line of somebody's account of memory."""
+"""Lines of accounts of memory: our own terms, and somebody else's lines."""
 
 from __future__ import annotations
 
@@ -24,3 +24,14 @@ class Line:
     @property
     def row(self) -> str:
         return self.component.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One line of the account: what is held, how many bytes, by which formula, from where."""
+
+    component: str
+    num_bytes: float
+    formula: str
+    source: str
+    place: str = "device"

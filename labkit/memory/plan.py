@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from labkit.errors import UsageError
+from labkit.errors import BadValue, UsageError
 from labkit.hardware import accelerator
 from labkit.memory import activations, states, traffic
 from labkit.memory.activations import Batch
+from labkit.memory.lines import Term
 from labkit.memory.parallel import Parallel
 from labkit.memory.states import COMPONENTS, Recipe, Sharding
 from labkit.models import Model
@@ -17,26 +18,24 @@ from labkit.units import GB, format_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
-    """One line of the account: what is held, how many bytes, by which formula, from where."""
-
-    component: str
-    num_bytes: float
-    formula: str
-    source: str
+    from labkit.memory.estimate import Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A model, how it is spread, in which number formats, on which batch: what one rank needs.
 
+    A model with a batch is estimated tensor by tensor and moment by moment, and the peak is the
+    largest moment (:mod:`labkit.memory.estimate`); ``ideal`` divides by the number of ranks where
+    torch rounds up to whole rows. A bare parameter count, a model without a batch and a batch with
+    a paper's ``formula`` keep the papers' arithmetic, where everything is held at once.
+
     ``model`` may be a bare parameter count where only the papers' arithmetic is wanted; shapes are
     needed for whole-element shards (``sharding`` other than ``even``), for activations and for the
     layer that stage 3 gathers. ``buffer_elements`` is the size of the fp32 communication buffer
     (the paper's C_B; None fuses the whole model, 0 leaves it out); ``fragmentation`` the share of
-    the device that cannot be used.
+    the device that cannot be used, ``context_bytes`` what CUDA's context and libraries take of it:
+    both are allowances, no part of the peak.
 
     >>> plan = Plan(model=7_500_000_000, parallel=Parallel(dp=64, zero=1))
     >>> round(plan.states_bytes / 1e9, 1)
@@ -51,6 +50,8 @@ class Plan:
     count_gathered: bool = False
     buffer_elements: int | None = 0
     fragmentation: float = 0.0
+    context_bytes: int = 0
+    ideal: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.model, int) and self.model < 1:
@@ -61,6 +62,16 @@ class Plan:
             )
         if not 0 <= self.fragmentation < 1:
             raise ValueError(f"fragmentation must be in [0, 1), got {self.fragmentation}")
+        if self.context_bytes < 0:
+            raise BadValue(f"context_bytes must be >= 0, got {self.context_bytes}")
+        if self.detailed and (
+            self.sharding != "even" or self.count_gathered or self.buffer_elements != 0
+        ):
+            raise BadValue(
+                "sharding, count_gathered and buffer_elements must be left out in the account"
+                " tensor by tensor: it counts whole rows and gathered layers; a batch with"
+                " formula='zero-paper' takes them"
+            )
         if isinstance(self.model, int) and (
             self.sharding != "even" or self.batch is not None or self.count_gathered
         ):
@@ -74,17 +85,83 @@ class Plan:
         return self.model if isinstance(self.model, int) else self.model.num_params
 
     @property
+    def detailed(self) -> bool:
+        """Whether the plan is estimated tensor by tensor and moment by moment."""
+        return (
+            isinstance(self.model, Model) and self.batch is not None and self.batch.formula is None
+        )
+
+    @property
+    def estimate(self) -> Estimate:
+        """Every moment of a detailed plan.
+
+        Raises:
+            UsageError: the plan is not detailed, something does not divide, or is not known.
+        """
+        if not self.detailed:
+            raise UsageError(
+                "moments need a Model and a Batch without a paper's formula;"
+                " this plan keeps the papers' arithmetic"
+            )
+        from labkit.memory.estimate import estimate
+
+        assert isinstance(self.model, Model)
+        assert self.batch is not None
+        return estimate(self.model, self.parallel, self.recipe, self.batch, self.ideal)
+
+    @property
+    def peak_bytes(self) -> float:
+        """Bytes on the device at the largest moment; by a paper's arithmetic, all at once."""
+        return self.estimate.peak_bytes if self.detailed else self.total_bytes
+
+    @property
+    def peak_moment(self) -> str:
+        return self.estimate.peak_moment if self.detailed else "all at once"
+
+    def moments(self) -> pd.DataFrame:
+        """Bytes of each component at each moment of a step; raises as :attr:`estimate` does."""
+        from labkit.memory import detail
+
+        return detail.moments(self.estimate)
+
+    def elsewhere(self) -> pd.DataFrame:
+        """What is kept on the CPU or on NVMe; raises as :attr:`estimate` does."""
+        from labkit.memory import detail
+
+        return detail.elsewhere(self.estimate)
+
+    def figure(self) -> Any:
+        """Stacked bars of the moments, or of the papers' components."""
+        from labkit.memory import figures
+
+        if self.detailed:
+            return figures.figure_moments(self.moments())
+        return figures.figure_states(self.frame().assign(plan="plan"))
+
+    @property
     def states_bytes(self) -> float:
         """Bytes of model states on the fullest rank: the papers' figure."""
+        if self.detailed:
+            found = (term for term in self.terms() if term.place == "device")
+            return sum(t.num_bytes for t in found if t.component.partition(".")[0] in COMPONENTS)
         return sum(term.num_bytes for term in self.terms() if term.component in COMPONENTS)
 
     @property
     def total_bytes(self) -> float:
-        """Everything the plan accounts for, as if all of it were held at once."""
+        """What the plan needs: the peak, or by a paper's arithmetic everything held at once."""
+        if self.detailed:
+            return self.peak_bytes
         return sum(term.num_bytes for term in self.terms())
 
     def terms(self) -> tuple[Term, ...]:
-        """The account, largest idea first: states, then what the plan adds to them."""
+        """The account, largest idea first: states, then what the plan adds to them.
+
+        Terms of a detailed plan are not all there at the same moment.
+        """
+        if self.detailed:
+            from labkit.memory import detail
+
+            return detail.terms(self.estimate)
         return (*map(self._state, COMPONENTS), *self._extras())
 
     def _state(self, component: str) -> Term:
@@ -151,12 +228,16 @@ class Plan:
         if self.batch is not None and isinstance(self.model, Model):
             size = activations.activation_bytes(self.model, self.batch, tp=parallel.tp)
             found.append(
-                ("activations", size, activations.FORMULAS[self.batch.formula], "see the formula")
+                ("activations", size, activations.FORMULAS[self.batch.paper], "see the formula")
             )
         return tuple(Term(component=c, num_bytes=b, formula=f, source=s) for c, b, f, s in found)
 
     def frame(self) -> pd.DataFrame:
-        """The account as a table: component, bytes, GB, share of the total."""
+        """The account as a table: component, bytes, GB, share of the total (at the peak)."""
+        if self.detailed:
+            from labkit.memory import detail
+
+            return detail.frame(self.estimate)
         import pandas as pd
 
         total = self.total_bytes
@@ -173,9 +254,15 @@ class Plan:
     def explain(self, component: str) -> str:
         """How one number comes about: formula, value, source.
 
+        A detailed plan takes the beginning of a name too: ``"activation.mlp"``.
+
         Raises:
             UsageError: the plan has no such component; the message lists those it has.
         """
+        if self.detailed:
+            from labkit.memory import detail
+
+            return detail.explain(self.estimate, component)
         found = {term.component: term for term in self.terms()}
         if component not in found:
             raise UsageError(f"no component {component!r}; there are: {', '.join(found)}")
@@ -186,6 +273,10 @@ class Plan:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the account takes for granted, in sentences."""
+        if self.detailed:
+            from labkit.memory import detail
+
+            return detail.assumptions(self.estimate)
         named = "left out" if self.buffer_elements == 0 else "counted as stated"
         return (
             f"{self.recipe.name}: {self.recipe.bytes_per_param} bytes a parameter"
@@ -193,14 +284,29 @@ class Plan:
             f" + {self.recipe.optimizer_bytes})",
             f"shards: {states.SHARDINGS[self.sharding]}",
             "all components held at once: an upper bound on the peak of what is counted",
-            "activations " + ("left out" if self.batch is None else self.batch.formula),
+            "activations " + ("left out" if self.batch is None else self.batch.paper),
             f"communication buffer {named}; fragmentation {self.fragmentation:.0%} of the device",
             "the layer that stage 3 gathers is "
             + ("counted" if self.count_gathered else "left out, as in the paper"),
         )
 
     def collectives(self, *, ranks_per_node: int = 8) -> tuple[traffic.Collective, ...]:
-        """The data-parallel collectives of one step, one call a layer where layers are known."""
+        """The collectives of one step, one call a layer where layers are known.
+
+        Those of data parallelism only, but for a detailed plan.
+        """
+        if self.detailed:
+            from labkit.memory import volumes
+
+            assert isinstance(self.model, Model)
+            return volumes.collectives(
+                self.model,
+                self.parallel,
+                self.recipe,
+                self.batch,
+                device=self.estimate.job.device,
+                layout=volumes.Layout(ranks_per_node=ranks_per_node),
+            )
         units = self.model.num_layers if isinstance(self.model, Model) else 1
         share = self.num_params / self.parallel.tp
         return traffic.step_collectives(
@@ -214,14 +320,15 @@ class Plan:
 
     def traffic(self, *, ranks_per_node: int = 8) -> pd.DataFrame:
         """What one step sends, by collective: message, per rank, out of each node."""
-        return traffic.frame(self.collectives(ranks_per_node=ranks_per_node))
+        found = self.collectives(ranks_per_node=ranks_per_node)
+        return traffic.account(found) if self.detailed else traffic.frame(found)
 
     def usable_bytes(self, capacity: int | str, *, headroom: float = 1.0) -> float:
         """What of a device (its name, or its bytes) this plan may fill."""
         if not 0 < headroom <= 1:
             raise ValueError(f"headroom must be in (0, 1], got {headroom}")
         size = accelerator(capacity).memory_bytes if isinstance(capacity, str) else capacity
-        return size * headroom * (1 - self.fragmentation)
+        return size * headroom * (1 - self.fragmentation) - self.context_bytes
 
     def fits(self, capacity: int | str, *, headroom: float = 1.0) -> bool:
         """Whether everything the plan accounts for fits the device."""

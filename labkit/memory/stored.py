@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit.memory.batch import Batch
 from labkit.memory.lines import Line
+from labkit.memory.modes import mode_of
 from labkit.memory.parallel import Parallel
 from labkit.memory.recipe import Recipe, state_bytes
 from labkit.memory.states import owners
 from labkit.models import Model, TensorShape, Unit
-
-if TYPE_CHECKING:
-    from labkit.memory.saved import Mode
 
 FSDP2 = "torch FSDP2: ceil(d0/N) rows of every tensor, padded"
 DDP = "torch DDP: whole tensors"
@@ -101,7 +99,7 @@ def _activations(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch)
         "tp": parallel.tp,
         "sequence_parallel": parallel.sp,
     }
-    mode = _mode(recipe, batch)
+    mode = mode_of(recipe, batch)
     flight = float(parallel.in_flight(0, max(recipe.accumulation, 2 * parallel.pp)))
     lengths = parallel.stage_layers(model.num_layers)
     layers = sum(lengths[stage] for stage in parallel.stages(0))
@@ -127,17 +125,3 @@ def _activations(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch)
                 formula=term.formula,
                 source=term.source,
             )
-
-
-def _mode(recipe: Recipe, batch: Batch) -> Mode:
-    from labkit.memory import saved
-
-    narrow = "fp32" if recipe.compute_bytes == 4 else "bf16"
-    return saved.Mode(
-        dtype="autocast" if recipe.autocast else narrow,  # type: ignore[arg-type]
-        attention="eager" if batch.attention == "eager" else "sdpa",
-        recompute="every" if isinstance(batch.recompute, int) else batch.recompute,
-        norm_fused=batch.norm_fused,
-        # A fused loss keeps no fp32 logits: nearest to logits used as they are.
-        loss="plain" if batch.loss == "fused" else batch.loss,
-    )

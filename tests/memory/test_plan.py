@@ -147,7 +147,7 @@ def test_the_least_dp_is_the_least() -> None:
 
 
 def test_batch_and_sequence_are_the_largest_that_fit() -> None:
-    plan = Plan(model=Model.preset("gpt2-1.5b"), batch=Batch(seq=1024))
+    plan = Plan(model=Model.preset("gpt2-1.5b"), batch=Batch(seq=1024, formula="zero-paper"))
     for vary in ("micro_batch", "seq"):
         found = memory.fit(plan, vary=vary, device="A100-80GB", headroom=0.8)
         assert found.plan is not None
@@ -176,7 +176,7 @@ def test_a_sweep_is_every_combination_and_agrees_with_the_plans() -> None:
 
 
 def test_sweeps_reach_into_the_batch() -> None:
-    plan = Plan(model=Model.preset("gpt2-124m"), batch=Batch(seq=512))
+    plan = Plan(model=Model.preset("gpt2-124m"), batch=Batch(seq=512, formula="zero-paper"))
     table = memory.sweep(plan, micro_batch=[1, 2], recompute=["none", "full"])
     none = table.query("recompute == 'none'")["activations_bytes"].tolist()
     assert none[1] == 2 * none[0]
@@ -200,7 +200,11 @@ def test_a_sweep_times_what_it_is_given_links_for() -> None:
 
 
 def test_the_frontier_is_fit_at_every_point() -> None:
-    plan = Plan(model=Model.preset("gpt2-1.5b"), parallel=Parallel(zero=3), batch=Batch(seq=1024))
+    plan = Plan(
+        model=Model.preset("gpt2-1.5b"),
+        parallel=Parallel(zero=3),
+        batch=Batch(seq=1024, formula="zero-paper"),
+    )
     table = memory.frontier(plan, vary="micro_batch", device="A100-80GB", dp=[8, 64], zero=[1, 3])
     for row in table.itertuples():
         here = replace(plan, parallel=Parallel(dp=row.dp, zero=row.zero))
@@ -235,7 +239,7 @@ def test_every_term_explains_itself() -> None:
     plan = Plan(
         model=Model.preset("gpt2-1.5b"),
         parallel=Parallel(dp=8, zero=3, secondary_group=4),
-        batch=Batch(seq=1024),
+        batch=Batch(seq=1024, formula="zero-paper"),
         count_gathered=True,
         buffer_elements=10**8,
     )

@@ -1,0 +1,438 @@
+"""Device bytes of one rank at each moment of a training step: what a detailed plan answers from.
+
+States by ZeRO's stage (:mod:`labkit.memory.shards`) and what a step allocates
+(:mod:`labkit.memory.moments`, scaled to the recipe) are added up moment by moment. Sequence,
+micro-batch, data-parallel ranks and layers may be arrays that broadcast; the arithmetic stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import BadValue, UsageError
+from labkit.memory import moments, saved
+from labkit.memory.batch import Batch
+from labkit.memory.modes import Plain, mode_of, plain
+from labkit.memory.parallel import Parallel
+from labkit.memory.recipe import DTYPE_BYTES, Recipe
+from labkit.memory.saved import Mode
+from labkit.memory.shards import Holding, State, rows_of, unit_elements
+from labkit.models import Model
+
+INIT, PREFETCH, STEP = "after init", "all-gather prefetch", moments.STEP
+MOMENTS = (INIT, *moments.MOMENTS[:-1], PREFETCH, STEP)
+# The rows of a table of moments, in this order.
+COMPONENTS = (
+    *("parameters", "second copy of the parameters", "cast parameters", "gathered layers"),
+    *("gradients", "gradients to be reduced", "optimizer", "activations"),
+    *("cached weights", "temporaries", "buffers and inputs"),
+)
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Everything of one rank of pipeline device ``device`` that is no number to sweep."""
+
+    model: Model
+    parallel: Parallel
+    recipe: Recipe
+    batch: Batch
+    device: int = 0
+    ideal: bool = False
+
+    def check(self) -> None:
+        """Refuse what cannot be, or is not known.
+
+        Raises:
+            BadValue: a rule of :meth:`Parallel.check` or :meth:`Recipe.check_offload` is broken.
+            UsageError: the account has no term for what is asked.
+        """
+        self.parallel.check(self.model, self.batch)
+        self.recipe.check_offload(self.parallel.zero)
+        self.model.require_shapes()
+        if self.batch.partition_checkpoints:
+            raise UsageError(
+                "partition_checkpoints must be False in the account tensor by tensor;"
+                " formula='zero-paper' has it"
+            )
+        if self.batch.loss == "chunked" and self.batch.loss_chunks < 2:
+            raise BadValue(
+                f"loss_chunks must be >= 2 for a chunked head, got {self.batch.loss_chunks}"
+            )
+
+    @cached_property
+    def mode(self) -> Mode:
+        found = mode_of(self.recipe, self.batch)
+        if found.recompute == "every" and self.batch.every > self.layers:
+            return replace(found, recompute="none")  # so seldom that it is never
+        return found
+
+    @cached_property
+    def plain(self) -> Plain:
+        return plain(self.model, self.parallel.tp)
+
+    @cached_property
+    def layers(self) -> int:
+        lengths = self.parallel.stage_layers(self.model.num_layers)
+        return sum(lengths[stage] for stage in self.parallel.stages(self.device))
+
+    @cached_property
+    def units(self) -> dict[str, int]:
+        """Elements of one unit of each kind."""
+        return unit_elements(rows_of(self.model, self.parallel, self.device))
+
+    @property
+    def has_embedding(self) -> bool:
+        return bool({"root", "embedding"} & set(self.units))
+
+    @property
+    def has_head(self) -> bool:
+        return bool({"root", "head"} & set(self.units))
+
+    @property
+    def block(self) -> int:
+        """Elements of the largest layer."""
+        return max(size for name, size in self.units.items() if "block" in name)
+
+    @property
+    def microbatches(self) -> int:
+        """Of a step; enough to fill a pipeline where the recipe does not say."""
+        given = self.recipe.accumulation
+        return given if given > 1 or self.parallel.pp == 1 else 2 * self.parallel.pp
+
+    @cached_property
+    def in_flight(self) -> float:
+        return max(1.0, float(self.parallel.in_flight(self.device, self.microbatches)))
+
+    @property
+    def whole_width(self) -> float:
+        """Bytes of an element of a gathered layer: cast first, unless autocast does it."""
+        recipe = self.recipe
+        return recipe.parameter_bytes if recipe.autocast else recipe.compute_bytes
+
+    @property
+    def casts(self) -> bool:
+        """Whether weights are cast as wholes, before they are used."""
+        recipe = self.recipe
+        return not recipe.autocast and recipe.compute_bytes != recipe.parameter_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What may be an array. ``layers`` None: as many as the model has."""
+
+    seq: Any
+    micro_batch: Any
+    dp: Any
+    layers: Any = None
+
+
+def holding(job: Job, sizes: Sizes) -> Holding:
+    tensors = rows_of(job.model, job.parallel, job.device)
+    return Holding(
+        tensors=tensors,
+        parallel=job.parallel,
+        recipe=job.recipe,
+        dp=sizes.dp,
+        layers=sizes.layers,
+        ideal=job.ideal,
+    )
+
+
+def states(job: Job, sizes: Sizes) -> tuple[State, ...]:
+    """Model states of the rank, wherever they are kept."""
+    return tuple(holding(job, sizes).states())
+
+
+def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
+    """Bytes of each component at each moment; :data:`PREFETCH` last but one where there is one."""
+    held = holding(job, sizes)
+    there, gradients = _always(held)
+    shape = _shape(job, sizes)
+    ran = _running(job, shape, sizes)
+    persistent = job.recipe.accumulation > 1 or job.parallel.pp > 1
+    others = (job.in_flight - 1) * _kept(job, shape, sizes) if job.in_flight > 1 else 0
+    beside = _beside(job, shape, sizes)
+    found: dict[str, Row] = {INIT: dict(there)}
+    for name in moments.MOMENTS[:-1]:
+        if name not in ran or not _happens(job, name):
+            continue
+        part = ran[name]
+        share = _whole_bytes(gradients * (part["gradients"] / ran[STEP]["gradients"]))
+        row = there | {
+            "gradients": gradients if persistent else share,
+            "activations": part["activations"] + others + beside,
+            "cached weights": part["cached weights"],
+            "temporaries": part["temporaries"],
+            "buffers and inputs": part["buffers and inputs"],
+        }
+        found[name] = row | _communicated(job, held, name)
+    if _gathers(job, held):
+        found[PREFETCH] = _prefetched(job, held, found)
+    found[STEP] = there | {
+        "gradients": gradients,
+        "temporaries": _step_temporaries(job, held, shape, sizes),
+        "buffers and inputs": ran[STEP]["buffers and inputs"],
+    }
+    return found
+
+
+def _whole_bytes(size: Any) -> Any:
+    return np.rint(size) if np.ndim(size) else round(float(size))
+
+
+def _always(held: Holding) -> tuple[Row, Any]:
+    """What is on the device all the time, and the gradients once all are there."""
+    row: Row = {}
+    gradients: Any = 0
+    for state in held.states():
+        if state.place != "device":
+            continue
+        if state.component == "gradients":
+            gradients = state.num_bytes
+            continue
+        name = state.component.partition(".")[0]
+        row[name] = row.get(name, 0) + state.num_bytes
+    return row, gradients
+
+
+def _shape(job: Job, sizes: Sizes) -> Any:
+    """The plain model of the device's own layers; without both ends its vocabulary is next to
+    nothing, so that no head is counted."""
+    changes: Row = {"num_layers": job.layers if sizes.layers is None else sizes.layers}
+    if not (job.has_embedding or job.has_head):
+        changes["vocab"] = job.parallel.tp
+    return job.plain.shape(**changes)
+
+
+def _tokens(job: Job, sizes: Sizes) -> dict[str, Any]:
+    """The arguments that saved tensors and moments share."""
+    return {
+        "seq": sizes.seq // job.parallel.cp,
+        "micro_batch": sizes.micro_batch,
+        "tp": job.parallel.tp,
+        "sequence_parallel": job.parallel.sp,
+    }
+
+
+def _repeats(job: Job) -> dict[str, Any]:
+    return {
+        "period": max(1, job.batch.every),
+        "group": job.batch.recompute_group,
+    }
+
+
+def _running(job: Job, shape: Any, sizes: Sizes) -> dict[str, Row]:
+    return moments.moments(
+        shape,
+        job.mode,
+        step="fused",
+        chunks=job.batch.loss_chunks,
+        **_repeats(job),
+        **_tokens(job, sizes),
+    )
+
+
+def _kept(job: Job, shape: Any, sizes: Sizes) -> Any:
+    """What the device's layers keep for one microbatch that waits for its backward pass."""
+    arguments = _tokens(job, sizes) | _repeats(job)
+    arguments["dropout_mask_bytes"] = job.batch.dropout_mask_bytes
+    return saved.total_bytes(saved.stack_terms(shape, job.mode, **arguments))
+
+
+def _beside(job: Job, shape: Any, sizes: Sizes) -> Any:
+    """What moments leave out: dropout masks, latents, tokens on the way to experts."""
+    found: Any = 0
+    if job.batch.dropout_mask_bytes and job.mode.recompute != "full":
+        common = _tokens(job, sizes) | _repeats(job)
+        plain_bytes = saved.total_bytes(saved.stack_terms(shape, job.mode, **common))
+        found = _kept(job, shape, sizes) - plain_bytes
+    if job.plain.extra and job.mode.recompute != "full":
+        arguments = _tokens(job, sizes)
+        tokens = arguments["seq"] * arguments["micro_batch"]
+        along = job.parallel.tp if job.parallel.sp else 1
+        width = job.mode.compute_bytes * job.plain.extra
+        found = found + width * tokens * shape.num_layers // along
+    return found
+
+
+def _happens(job: Job, name: str) -> bool:
+    """Devices inside a pipeline have no embedding, or no head."""
+    if "embedding" in name:
+        return job.has_embedding
+    return job.has_head if "loss" in name else True
+
+
+def _shared(held: Holding) -> bool:
+    """Whether anything is spread over more than one rank (for arrays: for any of them)."""
+    return bool(np.any(np.asarray(held.degree) > 1))
+
+
+def _gathers(job: Job, held: Holding) -> bool:
+    """Whether layers are made whole one by one: at stage 3, also on one rank to cast them."""
+    return job.parallel.zero == 3 and (job.casts or _shared(held))
+
+
+def _gathered(job: Job, held: Holding, elements: int) -> Any:
+    size = job.whole_width * elements
+    return size if job.casts else _only_where_shared(held, size)
+
+
+def _only_where_shared(held: Holding, size: Any) -> Any:
+    return size * (np.asarray(held.degree) > 1) if np.ndim(held.degree) else size
+
+
+def _communicated(job: Job, held: Holding, name: str) -> Row:
+    """Whole layers that a moment needs, and whole gradients before they are reduced."""
+    recipe, zero = job.recipe, job.parallel.zero
+    found: Row = {}
+    here = _unit_at(job, name)
+    if _gathers(job, held):
+        root = job.units.get("root", 0)  # a tied head keeps both ends whole all the way
+        whole = here if here == root else here + root
+        found["gathered layers"] = _gathered(job, held, whole)
+    elif job.casts:
+        found["cast parameters"] = recipe.compute_bytes * held.elements(1)
+    away = recipe.offload_gradients != "device"
+    if "backward" in name and (away or (zero >= 2 and _shared(held))):
+        width = DTYPE_BYTES[recipe.reduce or recipe.gradients]
+        size = width * here
+        found["gradients to be reduced"] = size if away else _only_where_shared(held, size)
+    return found
+
+
+def _unit_at(job: Job, name: str) -> int:
+    """Elements of the unit at work."""
+    if "embedding" in name:
+        return job.units.get("root", job.units.get("embedding", 0))
+    if "loss" in name:
+        return job.units.get("root", job.units.get("head", 0))
+    return job.block
+
+
+def _prefetched(job: Job, held: Holding, found: dict[str, Row]) -> Row:
+    """The fullest moment of forward and backward, with the next layer's weights already there."""
+    names = [name for name in found if name != INIT]
+    row = largest({name: found[name] for name in names})[1]
+    more = _gathered(job, held, job.block)
+    return row | {"gathered layers": row["gathered layers"] + more}
+
+
+def _step_temporaries(job: Job, held: Holding, shape: Any, sizes: Sizes) -> Any:
+    """What the optimizer allocates: Adam's roots, and gradients in the master's format."""
+    recipe = job.recipe
+    if recipe.offload_optimizer != "device" or recipe.step == "fused":
+        return 0
+    degree = held.degree_of("optimizer")
+    updated = held.elements(degree) if recipe.step == "foreach" else held.largest(degree)
+    found: Any = 0
+    if recipe.optimizer == "adam":
+        width = DTYPE_BYTES[recipe.states]
+        found = width * updated * (1 if recipe.step == "foreach" else 3)
+        if recipe.step == "for-loop" and np.ndim(degree) == 0 and degree == 1:
+            numbers = moments.Numbers(**_tokens(job, sizes))
+            bytes_there = moments.step_temporaries(shape, job.mode, numbers, "for-loop")
+            found = bytes_there * width // job.mode.stream_bytes
+    narrow = recipe.master_bytes and recipe.second_gradients is None
+    if narrow and DTYPE_BYTES[recipe.gradients] < recipe.master_bytes:
+        found = found + recipe.master_bytes * updated
+    return found
+
+
+def total(row: Row) -> Any:
+    return sum(row.values())
+
+
+def largest(found: dict[str, Row]) -> tuple[Any, Row]:
+    """The name and components of the largest moment; of equals the first. For arrays, of each."""
+    names = list(found)
+    totals = [total(found[name]) for name in names]
+    if not any(np.ndim(one) for one in totals):
+        best = int(np.argmax(totals))
+        return names[best], found[names[best]]
+    size = np.broadcast_shapes(*map(np.shape, totals))
+    top, which = np.array(np.broadcast_to(totals[0], size), dtype=float), np.zeros(size, np.int8)
+    for number, one in enumerate(totals[1:], 1):
+        more = one > top
+        which[more] = number
+        np.maximum(top, one, out=top)
+    return np.array(names, dtype=object)[which], _chosen(found, which)
+
+
+def _chosen(found: dict[str, Row], which: Any) -> Row:
+    """The components of each configuration's own moment."""
+    every = [name for name in COMPONENTS if any(name in row for row in found.values())]
+    used = np.flatnonzero(np.bincount(which.ravel(), minlength=len(found)))
+    rows_there = [list(found.values())[number] for number in used]
+    row: Row = {}
+    for component in every:
+        values = [one.get(component, 0) for one in rows_there]
+        if all(value is values[0] for value in values):
+            row[component] = values[0]
+            continue
+        out = np.empty(which.shape)
+        for number, value in zip(used, values, strict=True):
+            np.copyto(out, value, where=which == number)
+        row[component] = out
+    return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """One job's moments on its fullest pipeline device."""
+
+    job: Job
+    sizes: Sizes
+    moments: dict[str, Row]
+    peak_moment: str
+    peak: Row
+
+    @property
+    def peak_bytes(self) -> float:
+        return float(total(self.peak))
+
+
+@lru_cache(maxsize=512)
+def estimate(
+    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch, ideal: bool = False
+) -> Estimate:
+    """The moments of the pipeline device with the largest peak.
+
+    Raises:
+        UsageError: something does not divide, or is not known; the message names the rule.
+    """
+    best: Estimate | None = None
+    for device in devices(parallel):
+        job = Job(
+            model=model,
+            parallel=parallel,
+            recipe=recipe,
+            batch=batch,
+            device=device,
+            ideal=ideal,
+        )
+        if device == 0:
+            job.check()
+        sizes = Sizes(seq=batch.seq, micro_batch=batch.micro_batch, dp=parallel.dp)
+        found = rows(job, sizes)
+        name, peak = largest(found)
+        here = Estimate(job=job, sizes=sizes, moments=found, peak_moment=name, peak=peak)
+        if best is None or here.peak_bytes > best.peak_bytes:
+            best = here
+    assert best is not None
+    return best
+
+
+def devices(parallel: Parallel) -> tuple[int, ...]:
+    """The pipeline devices that can be the fullest: all, or the ends where the rest are alike.
+
+    Activations in flight do not grow from device 1 on in any schedule known here.
+    """
+    if parallel.layers is not None or parallel.held is not None or parallel.pp <= 3:
+        return tuple(range(parallel.pp))
+    return (0, 1, parallel.pp - 2, parallel.pp - 1)
