@@ -136,7 +136,9 @@ class _Units:
         waits = (np.zeros(n), np.zeros(n)) if lag_s is None else lag_s
         self.before, self.needs = graph.before.tolist(), graph.needs.tolist()
         self.lag_before, self.lag_needs = waits[0].tolist(), waits[1].tolist()
-        columns = (order, graph.before[order], graph.needs[order], *(lag[order] for lag in waits))
+        columns = [order, graph.before[order], graph.needs[order]]
+        self.lagging = lag_s is not None
+        columns += [lag[order] for lag in waits] if self.lagging else []
         self.order = list(zip(*(column.tolist() for column in columns), strict=True))
         self.place = np.argsort(order).tolist()
         self.last = len(graph)
@@ -177,6 +179,11 @@ class _Units:
     def _update(self, changed: list[int]) -> None:
         end, time, row = self.end, self.time, self.row
         first = min(self.place[i] for i in changed)
+        if not self.lagging:
+            for i, before, needs in self.order[first:]:
+                a, b = end[before], end[needs]
+                end[i] = (a if a > b else b) + time[row[i]]
+            return
         for i, before, needs, lag_before, lag_needs in self.order[first:]:
             a, b = end[before] + lag_before, end[needs] + lag_needs
             end[i] = (a if a > b else b) + time[row[i]]

@@ -24,14 +24,14 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.pipeline.clocks import DEADLINE_TOLERANCE, check_stages
-from labkit.pipeline.graph import Lag, longest_from, longest_to
+from labkit.pipeline.clock_chains import Chain, SwitchTask, chains
+from labkit.pipeline.clocks import check_stages
+from labkit.pipeline.graph import longest_from, longest_to
 from labkit.pipeline.network import Network
 from labkit.pipeline.plans import Plan, max_clock_s, plan
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import FORWARD, KINDS, Schedule
 
-_LABELS = 24  # ends kept for each clock, see ``_Chain``
 _STRETCH = (1.0, 1.01, 1.025, 1.05, 1.1, 1.2, 1.4)  # deadline over that of the first plan
 _SHARES = (0.5, 0.0, 1.0, 0.25, 0.75)  # where in its slack a message stands, round by round
 
@@ -62,37 +62,6 @@ class SwitchPlan:
     def gap(self) -> float:
         """How far above the bound: part of it is the price that no plan avoids."""
         return self.energy_j / self.bound_j - 1
-
-
-class _Problem(NamedTuple):
-    schedule: Schedule
-    profile: EnergyProfile
-    deadline_s: float
-    switch_s: float
-    lag_s: Lag | None
-
-    def durations_s(self, row: np.ndarray) -> np.ndarray:
-        """Of each instruction, the switch before it included."""
-        return self.profile.time_s[row] + self.switch_s * self.switched(row)
-
-    def switched(self, row: np.ndarray) -> np.ndarray:
-        before, n = self.schedule.graph.before, len(row)
-        clock = np.append(self.profile.clock_mhz[row], np.nan)
-        return (before < n) & (clock[:-1] != clock[before])
-
-    def cost(self, row: np.ndarray) -> tuple[float, float]:
-        """Makespan and energy with switches."""
-        made_s = float(longest_to(self.schedule.graph, self.durations_s(row), self.lag_s).max())
-        waiting_w = self.profile.blocking_power_w * self.schedule.num_devices
-        return made_s, float(self.profile.net_energy_j[row].sum()) + waiting_w * made_s
-
-    def in_time(self, row: np.ndarray) -> bool:
-        return self.cost(row)[0] <= self.deadline_s * (1 + DEADLINE_TOLERANCE)
-
-    def energy_j(self, row: np.ndarray) -> float:
-        """Energy of a plan that is in time, infinite of one that is late."""
-        made_s, energy_j = self.cost(row)
-        return energy_j if made_s <= self.deadline_s * (1 + DEADLINE_TOLERANCE) else np.inf
 
 
 def plan_with_switches(
@@ -128,10 +97,10 @@ def plan_with_switches(
     lag_s = None if network is None else network.lag_s(schedule)
     if deadline_s is None:
         deadline_s = max_clock_s(schedule, profile, lag_s)
-    task = _Problem(schedule, profile, deadline_s, switch_s, lag_s)
-    chains = _chains(task)
+    task = SwitchTask(schedule, profile, deadline_s, switch_s, lag_s)
+    each = chains(task)
     steady = list(_steady(task))
-    groups = [steady[:1], steady[1:], list(_stretched(task, chains, method, network))]
+    groups = [steady[:1], steady[1:], list(_stretched(task, each, method, network))]
     found = [min(rows, key=task.energy_j) for rows in groups if rows]
     found = [row for row in found if task.in_time(row)]
     if not found:
@@ -139,18 +108,17 @@ def plan_with_switches(
             f"deadline_s = {deadline_s!r} cannot be met with {1000 * switch_s:g} ms a switch; the "
             f"highest clock throughout needs {max_clock_s(schedule, profile, lag_s):.9g} s"
         )
-    best = min((_hand_round(task, chains, row, num_rounds) for row in found), key=task.energy_j)
+    best = min((_hand_round(task, each, row, num_rounds) for row in found), key=task.energy_j)
     made_s, energy_j = task.cost(best)
-    made = Plan(
-        schedule=schedule,
-        profile=profile,
-        method=f"{method}, {1000 * switch_s:g} ms a switch",
-        row=best,
-        deadline_s=deadline_s,
-        network=network,
-    )
     return SwitchPlan(
-        plan=made,
+        plan=Plan(
+            schedule=schedule,
+            profile=profile,
+            method=f"{method}, {1000 * switch_s:g} ms a switch",
+            row=best,
+            deadline_s=deadline_s,
+            network=network,
+        ),
         switch_s=switch_s,
         num_switches=int(task.switched(best).sum()),
         makespan_s=made_s,
@@ -161,7 +129,7 @@ def plan_with_switches(
 # --- where the search starts
 
 
-def _steady(task: _Problem) -> Iterator[np.ndarray]:
+def _steady(task: SwitchTask) -> Iterator[np.ndarray]:
     """Few switches: the highest clock, one clock a device, and one for each phase of a device.
 
     Slower first and last instructions of a device make the pipeline fill and drain more slowly,
@@ -191,7 +159,7 @@ class _Part(NamedTuple):
     rows: list[np.ndarray]
 
 
-def _phases(task: _Problem, mine: np.ndarray) -> list[np.ndarray]:
+def _phases(task: SwitchTask, mine: np.ndarray) -> list[np.ndarray]:
     """One device's first instruction, warm-up, steady state, drain and last instruction."""
     forward = task.schedule.kind[mine] == FORWARD
     warm = int(np.argmin(forward)) if not forward.all() else len(mine)
@@ -200,7 +168,7 @@ def _phases(task: _Problem, mine: np.ndarray) -> list[np.ndarray]:
     return [mine[a:b] for a, b in itertools.pairwise(cuts) if a < b]
 
 
-def _clock_rows(task: _Problem, mine: np.ndarray) -> list[np.ndarray]:
+def _clock_rows(task: SwitchTask, mine: np.ndarray) -> list[np.ndarray]:
     """Rows of these instructions at each clock at which all were measured, the highest first."""
     schedule, profile = task.schedule, task.profile
     works = list(zip(schedule.kind[mine].tolist(), schedule.stage[mine].tolist(), strict=True))
@@ -213,7 +181,7 @@ def _clock_rows(task: _Problem, mine: np.ndarray) -> list[np.ndarray]:
     return [np.array([of[work][c] for work in works]) for c in sorted(common, reverse=True)]
 
 
-def _descend(task: _Problem, parts: list[_Part], row: np.ndarray) -> np.ndarray:
+def _descend(task: SwitchTask, parts: list[_Part], row: np.ndarray) -> np.ndarray:
     """Slow parts down, the step that saves most first, as long as the plan stays in time.
 
     Offers wait in a heap and are looked at again when their turn comes; a last look at all of
@@ -254,7 +222,7 @@ def _descend(task: _Problem, parts: list[_Part], row: np.ndarray) -> np.ndarray:
 
 
 def _stretched(
-    task: _Problem, chains: list[_Chain], method: str, network: Network | None
+    task: SwitchTask, each: list[Chain], method: str, network: Network | None
 ) -> Iterator[np.ndarray]:
     """Plans of a planner that knows of no switches, and those with messages timed as in them.
 
@@ -277,7 +245,7 @@ def _stretched(
         start = end - duration
         factor = task.deadline_s / float(end.max())
         window = _windows(task, factor * start, factor * end, 0.5)
-        yield _solve(task, chains, window, made.row)
+        yield _solve(task, each, window, made.row)
 
 
 # --- fixed message times
@@ -290,7 +258,7 @@ class _Windows(NamedTuple):
     due_s: np.ndarray
 
 
-def _windows(task: _Problem, start_s: np.ndarray, end_s: np.ndarray, share: float) -> _Windows:
+def _windows(task: SwitchTask, start_s: np.ndarray, end_s: np.ndarray, share: float) -> _Windows:
     """Message times for a timeline: each somewhere between its sender's end and the user's start.
 
     Args:
@@ -309,10 +277,10 @@ def _windows(task: _Problem, start_s: np.ndarray, end_s: np.ndarray, share: floa
     return _Windows(release, due)
 
 
-def _solve(task: _Problem, chains: list[_Chain], window: _Windows, row: np.ndarray) -> np.ndarray:
+def _solve(task: SwitchTask, each: list[Chain], window: _Windows, row: np.ndarray) -> np.ndarray:
     """Every device's best clocks within its windows; ``row`` where it finds no better ones."""
     best = row.copy()
-    for chain in chains:
+    for chain in each:
         found = chain.solve(window.release_s[chain.mine], window.due_s[chain.mine])
         if found is not None:
             best[chain.mine] = found
@@ -320,7 +288,7 @@ def _solve(task: _Problem, chains: list[_Chain], window: _Windows, row: np.ndarr
 
 
 def _hand_round(
-    task: _Problem, chains: list[_Chain], row: np.ndarray, num_rounds: int
+    task: SwitchTask, each: list[Chain], row: np.ndarray, num_rounds: int
 ) -> np.ndarray:
     """Improve a plan by giving its slack, round by round, to other instructions.
 
@@ -339,7 +307,7 @@ def _hand_round(
         start = early + share * np.maximum(late - early, 0.0)
         factor = max(1.0, task.deadline_s / made_s)
         window = _windows(task, factor * start, factor * (start + duration), 0.5)
-        tried = _solve(task, chains, window, row)
+        tried = _solve(task, each, window, row)
         energy_j = task.energy_j(tried)
         idle = 0 if energy_j < least_j * (1 - 1e-6) else idle + 1
         if energy_j < least_j:
@@ -347,116 +315,3 @@ def _hand_round(
         if idle == len(_SHARES):
             break
     return row
-
-
-# --- one device
-
-
-def _chains(task: _Problem) -> list[_Chain]:
-    return [
-        _Chain(task, mine)
-        for mine in task.schedule.by_device(np.arange(len(task.schedule)))
-        if len(mine)
-    ]
-
-
-class _Chain:
-    """One device's instructions in their order, and the clocks each could run at.
-
-    Dynamic programming from the first to the last. A label is a way to have run all so far: the
-    clock of the last one, when it ended, and the energy above waiting. Of labels with one clock
-    only those matter that end earlier or cost less than all others. Of these at most ``_LABELS``
-    a clock are kept, spread over the time they span (the earliest always): with that many, the
-    result is exact where slack is scarce and near it elsewhere. Time: linear in instructions,
-    clocks and labels, up to a logarithm.
-    """
-
-    def __init__(self, task: _Problem, mine: np.ndarray) -> None:
-        schedule, profile = task.schedule, task.profile
-        self.mine, self.switch_s = mine, task.switch_s
-        self.lag_s = np.zeros(len(mine)) if task.lag_s is None else task.lag_s[0][mine]
-        works = list(zip(schedule.kind[mine].tolist(), schedule.stage[mine].tolist(), strict=True))
-        rows = {work: profile.rows(work[1], KINDS[work[0]]) for work in set(works)}
-        clocks = np.unique(np.concatenate([profile.clock_mhz[r] for r in rows.values()]))
-        self.row, self.time_s, self.net_j = {}, {}, {}
-        for work, found in rows.items():
-            at = np.searchsorted(clocks, profile.clock_mhz[found])
-            self.row[work] = np.full(len(clocks), -1)
-            self.time_s[work], self.net_j[work] = np.full((2, len(clocks)), np.inf)
-            self.row[work][at] = found
-            self.time_s[work][at] = profile.time_s[found]
-            self.net_j[work][at] = profile.net_energy_j[found]
-        self.works = works
-        self.num_clocks = len(clocks)
-
-    def solve(self, release_s: np.ndarray, due_s: np.ndarray) -> np.ndarray | None:
-        """Profile rows of least energy within the windows; None where none are found."""
-        due = due_s * (1 + 1e-12)
-        time, net = self.time_s[self.works[0]], self.net_j[self.works[0]]
-        end, cost = (release_s[0] + time)[:, None], net[:, None]
-        cost = np.where(end <= due[0], cost, np.inf)
-        came: list[np.ndarray] = []
-        widths = [1]
-        for k in range(1, len(self.works)):
-            end, cost, source = self._step(k, end + self.lag_s[k], cost, release_s[k], due[k])
-            if not np.isfinite(cost).any():
-                return None
-            came.append(source)
-            widths.append(end.shape[1])
-        at = int(np.argmin(cost))
-        rows = np.empty(len(self.works), dtype=int)
-        for k in range(len(self.works) - 1, -1, -1):
-            rows[k] = self.row[self.works[k]][at // widths[k]]
-            if k:
-                at = int(came[k - 1].ravel()[at])
-        return rows
-
-    def _step(
-        self, k: int, end: np.ndarray, cost: np.ndarray, release_s: float, due_s: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Labels after instruction ``k``, and which label each came from (flat number)."""
-        time = self.time_s[self.works[k]][:, None]
-        net = self.net_j[self.works[k]][:, None]
-        ready = np.maximum(end, release_s)
-        label = np.arange(cost.size)
-        pool = _undominated(ready.ravel()[None], cost.ravel()[None], label[None], 3 * _LABELS)
-        shape = (self.num_clocks, pool[0].shape[1])
-        ends = np.concatenate(
-            [ready + time, np.broadcast_to(pool[0] + self.switch_s, shape) + time], axis=1
-        )
-        costs = np.concatenate([cost, np.broadcast_to(pool[1], shape)], axis=1) + net
-        source = np.concatenate(
-            [label.reshape(cost.shape), np.broadcast_to(pool[2], shape)], axis=1
-        )
-        costs = np.where(ends <= due_s, costs, np.inf)
-        return _undominated(ends, costs, source, _LABELS)
-
-
-def _undominated(
-    end: np.ndarray, cost: np.ndarray, source: np.ndarray, most: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """In every line, the labels that no other both ends before and undercuts: at most ``most``.
-
-    Returns arrays of shape (lines, at most ``most``), padded with infinite cost.
-    """
-    lines = np.arange(len(end))[:, None]
-    end = np.where(np.isfinite(cost), end, np.inf)
-    order = np.lexsort((cost, end), axis=1)
-    end, cost, source = end[lines, order], cost[lines, order], source[lines, order]
-    good = np.isfinite(cost)
-    good[:, 1:] &= cost[:, 1:] < np.minimum.accumulate(cost, axis=1)[:, :-1]
-    if good.sum(axis=1).max(initial=0) > most:
-        first = np.where(good, end, np.inf).min(axis=1, keepdims=True)
-        last = np.where(good, end, -np.inf).max(axis=1, keepdims=True)
-        some = last > first  # not so in lines that are empty or hold one label
-        span = np.subtract(last, first, out=np.ones(last.shape), where=some)
-        since = np.zeros(end.shape)
-        np.subtract(end, first, out=since, where=good)
-        place = np.where(good, np.ceil(since / span * (most - 1)), np.inf)
-        # The cheapest of each bin is its last; the earliest label has bin 0 to itself.
-        ahead = np.minimum.accumulate(place[:, ::-1], axis=1)[:, ::-1]
-        good[:, :-1] &= place[:, :-1] < ahead[:, 1:]
-    width = max(1, int(good.sum(axis=1).max()))
-    keep = np.argsort(~good, axis=1, kind="stable")[:, :width]
-    cost = np.where(good[lines, keep], cost[lines, keep], np.inf)
-    return end[lines, keep], cost, source[lines, keep]
