@@ -39,8 +39,8 @@ class Accounting:
         exempt_last_stage: leave out what the last stage's device draws while it waits inside the
             pipeline, as though it never waited. That is EnvPipe's picture of a pipeline: its
             planner takes the last stage for the critical path, keeps it at the highest clock and
-            does not even profile it. Neither public implementation counts energy so: the Perseus
-            artifact's file of EnvPipe results includes the waiting of every stage.
+            does not even profile it. It is not how the Perseus artifact counts: its file of
+            EnvPipe results includes the waiting of every stage.
 
     Raises:
         UsageError: a power or time is negative or not finite, or a number of things below 1.

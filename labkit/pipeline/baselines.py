@@ -179,7 +179,7 @@ def zeus_cost_j(
         eta: 1 counts energy alone, 0 time alone.
         max_power_w: highest power of a GPU, which makes joules of seconds.
 
-    Source: Zeus (NSDI 2023) eq. 2, over all GPUs of the pipeline; the Perseus artifact picks its
+    Source: Zeus (NSDI 2023), over all GPUs of the pipeline; the Perseus artifact picks its
     ``optimal_power_limit`` so with eta = 0.5.
     """
     if not 0 <= eta <= 1:
