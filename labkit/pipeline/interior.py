@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 _PATIENCE = 2  # steps without progress: no more digits to gain
-_TOLERANCE = 1e-7  # complementarity left, of all costs at stake
+_TOLERANCE = 3e-7  # complementarity left, of all costs at stake
 _STAY_INSIDE = 0.995  # of the way to the boundary
 
 

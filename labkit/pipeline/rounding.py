@@ -28,7 +28,7 @@ _NEVER_S = 1e30  # duration of choices that are not there
 _ROOM = 1e-12  # of the deadline: floating-point noise that may not cost a clock
 _GRADE, _GRADES = 0.01, 1024  # steps of a price's logarithm, and how many: a range of 28,000
 _NOISE = 1e-6  # of a duration: the linear program's tolerance
-_CLOSE = 5e-4  # of the bound: plans this near it are not improved further
+_CLOSE = 7e-4  # of the bound: plans this near it are not improved further
 _EXTRA = ((1.5e-3, 8, 12), (1.8e-3, 2, 24), (4.8e-3, 3, 48))  # further off, how many, rounds more
 _LANES = 32  # so many cost hardly more than one
 Shake = tuple[float, float, float]
@@ -48,7 +48,7 @@ _SHAKES: tuple[
 
 def _rounds(n: int) -> int:
     """How many rounds of shaken prices a schedule of n instructions is worth."""
-    return max(1, min(16, 4000 // n))
+    return max(1, min(16, 3000 // n))
 
 
 class Swept(NamedTuple):
@@ -368,6 +368,7 @@ def _realise(
     bound_j = np.array([one.bound_j for one in relaxed])
     search.improve(bound_j + _CLOSE * np.abs(bound_j), _rounds(n), most=lanes)
     for enough, most, rounds in _EXTRA:
+        rounds = min(rounds, rounds * 2048 // n)
         search.improve(bound_j + enough * np.abs(bound_j), rounds, most=most)
     return plans
 
