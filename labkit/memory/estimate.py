@@ -270,7 +270,8 @@ def _happens(job: Job, name: str) -> bool:
 
 def _shared(held: Holding) -> bool:
     """Whether anything is spread over more than one rank (for arrays: for any of them)."""
-    return bool(np.any(np.asarray(held.degree) > 1))
+    degree = held.degree
+    return degree > 1 if isinstance(degree, int) else bool(np.any(degree > 1))
 
 
 def _gathers(job: Job, held: Holding) -> bool:

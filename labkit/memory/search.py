@@ -51,6 +51,9 @@ def fit(
 ) -> Fit:
     """The largest ``model`` (a count), ``micro_batch`` or ``seq`` that fits, or the least ``dp``.
 
+    A detailed plan (see :class:`Plan`) is fitted by its peak, and takes ``layers``, ``zero`` and
+    every other degree too: the largest number of layers, the least stage or degree.
+
     ``device`` is an accelerator's name or a number of bytes. O(log limit) evaluations: what is
     varied must move the total one way only, and all four do.
 
@@ -61,6 +64,11 @@ def fit(
     >>> fit(plan, vary="model", device=32 * 10**9).value / 1e9
     7.641791044
     """
+    if plan.detailed:
+        from labkit.memory import grid
+
+        room = plan.usable_bytes(device, headroom=headroom)
+        return grid.fit(plan, vary=vary, usable_bytes=room, limit=limit)
     if vary not in _VARY:
         raise UsageError(f"cannot vary {vary!r}; one of: {', '.join(_VARY)}")
     usable = plan.usable_bytes(device, headroom=headroom)
@@ -134,6 +142,7 @@ def sweep(
     plan: Plan | Mapping[str, Plan],
     *,
     device: int | str | None = None,
+    headroom: float = 1.0,
     links: tuple[Link, Link] | None = None,
     ranks_per_node: int = 8,
     **axes: Iterable[Any],
@@ -145,16 +154,49 @@ def sweep(
     ``device``, a column says what fits (not fitting is never an error); with ``links``, between
     nodes and inside one, a column says how long the communication takes by the α–β model.
 
+    Detailed plans are evaluated as arrays (:mod:`labkit.memory.grid`): about a million rows a
+    second where ``seq``, ``micro_batch``, ``dp`` and ``layers`` vary. Axes may be any field of
+    :class:`Parallel`, :class:`Batch` and :class:`Recipe`; what cannot be has NaN and a ``problem``;
+    traffic is left out unless there are ``links``.
+
     Raises:
         UsageError: an axis is unknown.
     """
     import pandas as pd
 
+    if _detailed(plan) and links is None:
+        return _as_arrays(plan, device, headroom, axes)
     rows = []
     for row, here in _grid(plan, axes):
         row |= _account(here, ranks_per_node, links)
-        rows.append(row if device is None else row | {"fits": here.fits(device)})
+        rows.append(row if device is None else row | {"fits": here.fits(device, headroom=headroom)})
     return pd.DataFrame(rows)
+
+
+def _detailed(plan: Plan | Mapping[str, Plan]) -> bool:
+    plans = list(plan.values()) if isinstance(plan, Mapping) else [plan]
+    return all(one.detailed for one in plans)
+
+
+def _as_arrays(
+    plan: Plan | Mapping[str, Plan],
+    device: int | str | None,
+    headroom: float,
+    axes: Mapping[str, Iterable[Any]],
+) -> pd.DataFrame:
+    import pandas as pd
+
+    from labkit.memory import grid
+
+    values = {name: list(axis) for name, axis in axes.items()}
+    tables = []
+    for name, one in grid.named(plan):
+        room = None if device is None else one.usable_bytes(device, headroom=headroom)
+        table = grid.sweep(one, values, usable_bytes=room)
+        if name:
+            table.insert(0, "plan", name)
+        tables.append(table)
+    return tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
 
 
 def frontier(

@@ -1,0 +1,157 @@
+"""Sweeps as arrays, and what fits: every row is the plan's own estimate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from labkit import memory
+from labkit.errors import UsageError
+from labkit.memory import Batch, Model, Parallel, Plan, Recipe
+
+GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
+LLAMA = Model(
+    name="little", num_layers=4, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=96,
+    tied=False, bias=False, mlp="swiglu", norm="rmsnorm", fused_qkv=False,
+)  # fmt: skip
+PLAN = Plan(model=LLAMA, parallel=Parallel(zero=3), recipe=Recipe.bf16_mixed(), batch=Batch(seq=32))
+
+
+def one(plan: Plan, row: Any) -> Plan:
+    """The plan of a sweep's row."""
+    assert plan.batch is not None
+    assert isinstance(plan.model, Model)
+    given = row._asdict()
+    parallel = {n: given[n] for n in ("dp", "zero", "tp", "pp", "sp", "ep") if n in given}
+    batch = {n: given[n] for n in ("seq", "micro_batch", "recompute", "loss") if n in given}
+    layers = given.get("layers", plan.model.num_layers)
+    return replace(
+        plan,
+        model=plan.model.resized(num_layers=layers),
+        parallel=replace(plan.parallel, **parallel),
+        batch=replace(plan.batch, **batch),
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "axes"),
+    [
+        (PLAN, {"dp": [1, 2, 64], "zero": [0, 1, 2, 3], "seq": [8, 100], "micro_batch": [1, 3]}),
+        (
+            replace(PLAN, model=GPT),
+            {"layers": [1, 2, 9], "dp": [1, 7], "recompute": ["none", "full"]},
+        ),
+        (PLAN, {"pp": [1, 2, 4], "tp": [1, 2], "sp": [False, True], "seq": [16, 64], "dp": [1, 4]}),
+        (PLAN, {"recompute": ["selective", 2], "loss": ["fused", "chunked"], "layers": [3, 8]}),
+        (replace(PLAN, ideal=True), {"dp": [1, 3, 5], "zero": [1, 3]}),
+    ],
+)
+def test_every_row_is_the_plans_own_estimate(plan: Plan, axes: dict[str, list[Any]]) -> None:
+    table = memory.sweep(plan, **axes)
+    assert table.columns[: len(axes)].tolist() == list(axes)
+    size = 1
+    for values in axes.values():
+        size *= len(values)
+    assert len(table) == size
+    components = [name for name in table if name.endswith("_bytes") and name != "peak_bytes"]
+    for row in table.itertuples():
+        here = one(plan, row)
+        assert row.peak_bytes == pytest.approx(here.peak_bytes, abs=1)
+        assert row.peak_moment == here.peak_moment
+        told = dict(here.frame()[["component", "num_bytes"]].itertuples(index=False))
+        found = {n.removesuffix("_bytes").replace("_", " "): getattr(row, n) for n in components}
+        assert {n: v for n, v in found.items() if v} == pytest.approx(told, abs=1)
+
+
+def test_what_cannot_be_is_a_row_with_its_reason() -> None:
+    table = memory.sweep(PLAN, tp=[1, 3], pp=[1, 3], device="H100-80GB")
+    assert len(table) == 4
+    bad = table[table["problem"] != ""]
+    assert len(bad) == 3
+    assert bad["peak_bytes"].isna().all()
+    assert not bad["fits"].any()
+    assert any("heads (8) must divide by tp (3)" in text for text in bad["problem"])
+    odd = memory.sweep(replace(PLAN, parallel=Parallel(tp=2, sp=True)), seq=[31, 32])
+    assert odd["peak_bytes"].isna().tolist() == [True, False]
+    grouped = memory.sweep(
+        replace(PLAN, parallel=Parallel(dp=4, zero=3, partition_group=4)), dp=[4, 6]
+    )
+    assert grouped["peak_bytes"].isna().tolist() == [False, True]
+
+
+def test_not_fitting_is_a_column() -> None:
+    table = memory.sweep(PLAN, dp=[1, 8], device=10)
+    assert not table["fits"].any()
+    usable = PLAN.usable_bytes("H100-80GB", headroom=0.5)
+    some = memory.sweep(PLAN, micro_batch=[1, 10**6], device="H100-80GB", headroom=0.5)
+    assert (some["fits"] == (some["peak_bytes"] <= usable)).all()
+    assert some["fits"].tolist() == [True, False]
+
+
+def test_several_plans_are_swept_alike() -> None:
+    plans = {"stage 0": replace(PLAN, parallel=Parallel()), "stage 3": PLAN}
+    table = memory.sweep(plans, dp=[1, 8])
+    assert table["plan"].tolist() == ["stage 0"] * 2 + ["stage 3"] * 2
+    mixed = memory.sweep(PLAN, recipe=[Recipe.bf16_mixed(), Recipe.fp32_adam()])
+    assert mixed["recipe"].tolist() == ["bf16 mixed-precision Adam", "fp32 Adam"]
+
+
+@pytest.mark.parametrize("vary", ["micro_batch", "seq", "layers"])
+def test_the_largest_that_fits(vary: str) -> None:
+    room = 4_000_000
+    found = memory.fit(PLAN, vary=vary, device=room)
+    assert found.plan is not None
+    assert found.value is not None
+    assert found.plan.peak_bytes <= room
+    if vary == "layers":
+        more = replace(PLAN, model=LLAMA.resized(num_layers=found.value + 1))
+    else:
+        assert PLAN.batch is not None
+        more = replace(PLAN, batch=replace(PLAN.batch, **{vary: found.value + 1}))
+    assert more.peak_bytes > room
+    assert memory.fit(PLAN, vary=vary, device=1000).value is None
+
+
+def test_what_fits_keeps_to_the_rules() -> None:
+    """Sequences in whole pieces, positions that were learnt, layers that stages share."""
+    cut = replace(PLAN, parallel=Parallel(tp=4, sp=True))
+    value = memory.fit(cut, vary="seq", device=4_000_000).value
+    assert value is not None
+    assert value % 4 == 0
+    assert memory.fit(replace(PLAN, model=GPT), vary="seq", device="H100-80GB").value == 64
+    staged = replace(PLAN, parallel=Parallel(pp=4))
+    layers = memory.fit(staged, vary="layers", device=4_000_000).value
+    assert layers is not None
+    assert layers % 4 == 0
+
+
+def test_the_least_that_fits() -> None:
+    peaks = {dp: replace(PLAN, parallel=Parallel(dp=dp, zero=3)).peak_bytes for dp in range(1, 40)}
+    room = int(peaks[24])
+    least = min(dp for dp, peak in peaks.items() if peak <= room)
+    assert memory.fit(PLAN, vary="dp", device=room).value == least
+    spread = replace(PLAN, parallel=Parallel(dp=16))
+    stages = memory.sweep(spread, zero=[0, 1, 2, 3])["peak_bytes"].tolist()
+    assert memory.fit(spread, vary="zero", device=int(stages[1])).value == stages.index(
+        next(peak for peak in stages if peak <= int(stages[1]))
+    )
+    assert memory.fit(spread, vary="zero", device=1000).value is None
+    assert memory.fit(PLAN, vary="tp", device=10**9).value == 1
+
+
+def test_wrong_requests_name_what_is_valid() -> None:
+    with pytest.raises(UsageError, match="no axis 'zeros'; did you mean 'zero'"):
+        memory.sweep(PLAN, zeros=[1])
+    with pytest.raises(UsageError, match="no quantity to vary 'batch'"):
+        memory.fit(PLAN, vary="batch", device=10)
+    with pytest.raises(UsageError, match="dp must be whole numbers >= 1"):
+        memory.sweep(PLAN, dp=[0, 1])
+    with pytest.raises(UsageError, match=r"heads .* must divide by tp"):
+        memory.fit(replace(PLAN, parallel=Parallel(tp=3)), vary="dp", device=10)
+
+
+def test_frontiers_follow_the_peak() -> None:
+    table = memory.frontier(PLAN, vary="micro_batch", device=4_000_000, dp=[1, 8])
+    assert table["micro_batch"].is_monotonic_increasing
