@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from labkit.pipeline.accounting import Accounting, account, compare_assumptions
+from labkit.pipeline.baselines import zeus_global_settings, zeus_local_settings
 from labkit.pipeline.envpipe import early_forwards, outer_envelope
 from labkit.pipeline.fitted import build_for, fitted
 from labkit.pipeline.graph import DeadlockError
@@ -26,8 +27,14 @@ from labkit.pipeline.policies import build, closed_form_bubble_ratio, schedules
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import Instruction, Schedule
 from labkit.pipeline.spans import span_table
-from labkit.pipeline.stragglers import StragglerPlan, plan_for_straggler, straggler_table
+from labkit.pipeline.stragglers import (
+    StragglerPlan,
+    plan_for_straggler,
+    straggler_deadline_s,
+    straggler_table,
+)
 from labkit.pipeline.study import compare, replay, stress, sweep
+from labkit.pipeline.switching import SwitchPlan, plan_with_switches
 from labkit.pipeline.timeline import Costs, Timeline, simulate
 from labkit.pipeline.trace import save_trace, trace_events
 
@@ -54,6 +61,7 @@ __all__ = [
     "Plan",
     "Schedule",
     "StragglerPlan",
+    "SwitchPlan",
     "Timeline",
     "account",
     "build",
@@ -79,17 +87,21 @@ __all__ = [
     "outer_envelope",
     "plan",
     "plan_for_straggler",
+    "plan_with_switches",
     "replay",
     "save_order",
     "save_trace",
     "schedules",
     "simulate",
     "span_table",
+    "straggler_deadline_s",
     "straggler_table",
     "stress",
     "sweep",
     "trace_events",
     "tradeoff",
+    "zeus_global_settings",
+    "zeus_local_settings",
 ]
 
 _FIGURES = {

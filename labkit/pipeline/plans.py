@@ -81,6 +81,11 @@ class Plan:
         """Of one iteration, over all GPUs, waiting included."""
         return float(self.profile.net_energy_j[self.row].sum() + self.waiting_w * self.makespan_s)
 
+    @cached_property
+    def lag_s(self) -> Lag | None:
+        """What instructions wait for besides work, as :func:`labkit.pipeline.graph.longest_to`."""
+        return _lag_s(self.schedule, self.network)
+
     @property
     def waiting_w(self) -> float:
         """What all GPUs together draw while they wait."""
@@ -94,9 +99,7 @@ class Plan:
         """
         if self.known_bound_j is not None:
             return self.known_bound_j
-        lag_s = _lag_s(self.schedule, self.network)
-        waits = {} if lag_s is None else {"lag_s": lag_s}
-        return lower_bound_j(self.schedule, self.profile, self.horizon_s, **waits)
+        return lower_bound_j(self.schedule, self.profile, self.horizon_s, lag_s=self.lag_s)
 
     @property
     def horizon_s(self) -> float:
@@ -173,8 +176,7 @@ def plan(
     lag_s = _lag_s(schedule, network)
     if deadline_s is None and method in TIMED_METHODS:
         deadline_s = max_clock_s(schedule, profile, lag_s)
-    waits = {} if lag_s is None else {"lag_s": lag_s}
-    choice = METHODS[method](schedule, profile, deadline_s, **waits, **settings)
+    choice = METHODS[method](schedule, profile, deadline_s, lag_s=lag_s, **settings)
     made = Plan(
         schedule=schedule,
         profile=profile,

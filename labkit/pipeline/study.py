@@ -188,6 +188,6 @@ def replay(
     clock = np.append(profile.clock_mhz[made.row], np.nan)
     switched = (graph.before < len(graph)) & (clock[:-1] != clock[graph.before])
     duration = profile.time_s[made.row] * factor + switch_s * switched
-    makespan_s = float(longest_to(graph, duration).max())
+    makespan_s = float(longest_to(graph, duration, made.lag_s).max())
     net_j = float((profile.net_energy_j[made.row] * factor).sum())
     return makespan_s, net_j + made.waiting_w * makespan_s
