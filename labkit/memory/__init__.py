@@ -2,7 +2,8 @@
 
 Describe (:class:`Model`, :class:`Parallel`, :class:`Recipe`, :class:`Batch` in a :class:`Plan`),
 then ask: ``plan.frame()``, ``plan.traffic()``, :func:`fit`, :func:`sweep`. :func:`measure` runs the
-same on real processes. Importing this loads neither torch nor Plotly.
+same on real processes, :func:`check` sets a plan beside a run. Importing this loads neither torch
+nor Plotly.
 """
 
 from importlib import import_module
@@ -18,9 +19,10 @@ from labkit.models import Model
 
 if TYPE_CHECKING:
     import labkit.memory.figures as figures
+    from labkit.memory.checking import check
     from labkit.memory.oracle import SCHEMES, Measurement, measure
 
-_LAZY = {"measure": "oracle", "Measurement": "oracle", "SCHEMES": "oracle"}
+_LAZY = {"check": "checking", "measure": "oracle", "Measurement": "oracle", "SCHEMES": "oracle"}
 
 __all__ = [
     "SCHEMES",
@@ -35,6 +37,7 @@ __all__ = [
     "Recipe",
     "Scheme",
     "Term",
+    "check",
     "compare",
     "figures",
     "fit",

@@ -1,0 +1,180 @@
+"""A plan beside a run of the same: predicted and measured bytes, component by component.
+
+Three oracles: torch's tracker on tensors without numbers (``"fake"``: one rank, any size), real
+processes on a CPU (``"gloo"``: shards, small models), and a GPU's allocator (``"cuda"``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from labkit.errors import UsageError, not_among
+from labkit.memory import moments as steps
+from labkit.memory.modes import mode_of
+from labkit.memory.parallel import Parallel
+from labkit.memory.plan import Plan
+from labkit.models import Model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Oracle = Literal["fake", "gloo", "cuda"]
+ORACLES: dict[str, str] = {
+    "fake": "torch's MemTracker on fake tensors: one rank, any size, no GPU",
+    "gloo": "FSDP2 and others on real processes of this machine: model states of small GPTs",
+    "cuda": "torch.cuda.max_memory_allocated on this machine's GPU: one rank, the peak",
+}
+# ZeRO's stage to what runs it; stages 2 and 3 of FSDP2 shard all three states between steps.
+_SCHEMES = {0: "ddp", 1: "zero1", 3: "zero3"}
+_MEASURED = {"Parameter": "parameters", "Optstate": "optimizer", "Gradient": "gradients"}
+
+
+def check(plan: Plan, *, oracle: str = "fake") -> pd.DataFrame:
+    """A row a component: predicted and measured bytes, and their difference.
+
+    ``"fake"`` and ``"cuda"`` compare the peak; ``"fake"`` also at its components, where what the
+    tracker does not tell apart (activations, temporaries, inputs) is one row. ``"gloo"`` compares
+    the states of the fullest rank.
+
+    Raises:
+        UsageError: the oracle is unknown, cannot run this plan, or there is no GPU.
+    """
+    if oracle not in ORACLES:
+        raise not_among("oracle", oracle, ORACLES)
+    if not plan.detailed:
+        raise UsageError("only a plan with a Model and a Batch without a formula can be checked")
+    return {"fake": _fake, "gloo": _gloo, "cuda": _cuda}[oracle](plan)
+
+
+def _table(rows: list[tuple[str, float, float]]) -> pd.DataFrame:
+    import pandas as pd
+
+    table = pd.DataFrame(rows, columns=["component", "predicted_bytes", "measured_bytes"])
+    difference = table["predicted_bytes"] - table["measured_bytes"]
+    relative = difference / table["measured_bytes"].where(table["measured_bytes"] != 0)
+    return table.assign(difference_bytes=difference, difference_fraction=relative)
+
+
+def _one_rank(plan: Plan, oracle: str) -> tuple[Model, Any]:
+    """The model and batch of a plan that one rank can run as the networks do.
+
+    Raises:
+        UsageError: it cannot; the message says what is in the way.
+    """
+    assert isinstance(plan.model, Model)
+    assert plan.batch is not None
+    recipe = plan.recipe
+    wide = recipe.parameters == recipe.gradients == recipe.states
+    plain = recipe.optimizer == "adam" and not recipe.amsgrad and recipe.second_gradients is None
+    away = {recipe.offload_parameters, recipe.offload_gradients, recipe.offload_optimizer}
+    reasons = {
+        "one rank (dp = tp = cp = pp = 1)": plan.parallel.world_size == 1,
+        "Adam with states in the parameters' format and no master copy, such as"
+        " Recipe.fp32_adam() or Recipe.bf16_autocast()": wide and plain and recipe.master is None,
+        "weights used as they are stored, or autocast": recipe.autocast or recipe.compute is None,
+        "everything on the device": away == {"device"},
+        "no accumulation": recipe.accumulation == 1,
+        "no dropout": plan.batch.dropout_mask_bytes == 0,
+        "a loss that is not fused": plan.batch.loss != "fused",
+    }
+    if missing := [rule for rule, holds in reasons.items() if not holds]:
+        raise UsageError(f"oracle {oracle!r} needs {'; '.join(missing)}")
+    return plan.model, plan.batch
+
+
+def _fake(plan: Plan) -> pd.DataFrame:
+    from labkit.memory import tracker
+
+    model, batch = _one_rank(plan, "fake")
+    seen = tracker.track(
+        model,
+        mode_of(plan.recipe, batch),
+        seq=batch.seq,
+        micro_batch=batch.micro_batch,
+        step=plan.recipe.step,
+        period=max(1, batch.every),
+        group=batch.recompute_group,
+        chunks=batch.loss_chunks,
+    )
+    told = dict(plan.estimate.moments[seen.peak_moment])
+    if seen.peak_moment == steps.STEP:  # the tracker has the step's temporaries with the optimizer
+        told["optimizer"] += told.pop("temporaries")
+    if plan.recipe.step != "fused":  # on a CPU the step counters count too
+        told["optimizer"] += 4 * int(steps.num_tensors(model))
+    found = _by_component(seen.moments[seen.peak_moment])
+    predicted = {name: float(told.pop(name, 0)) for name in found if name in told}
+    predicted[REST] = float(sum(told.values()))
+    rows = [(name, predicted.get(name, 0.0), float(size)) for name, size in found.items()]
+    rows.append((f"peak, {seen.peak_moment}", sum(predicted.values()), float(seen.peak_bytes)))
+    return _table(rows)
+
+
+REST = "activations, temporaries, inputs"
+
+
+def _by_component(parts: dict[str, int]) -> dict[str, int]:
+    """The tracker's own headings, under our names."""
+    found: dict[str, int] = {}
+    for kind, size in parts.items():
+        if kind.lower() == "total":
+            continue
+        name = _MEASURED.get(kind.rpartition(".")[2].capitalize(), REST)
+        found[name] = found.get(name, 0) + size
+    found.setdefault(REST, 0)
+    return found
+
+
+def _gloo(plan: Plan) -> pd.DataFrame:
+    from labkit.memory.oracle import measure
+
+    assert isinstance(plan.model, Model)
+    parallel = plan.parallel
+    if parallel != Parallel(dp=parallel.dp, zero=parallel.zero) or parallel.zero not in _SCHEMES:
+        raise UsageError("oracle 'gloo' needs data parallelism only, at zero = 0, 1 or 3")
+    recipe = plan.recipe
+    if (recipe.parameters, recipe.gradients, recipe.states, recipe.master) != (
+        *("fp32",) * 3,
+        None,
+    ):
+        raise UsageError("oracle 'gloo' runs fp32: give Recipe.fp32_adam()")
+    scheme = _SCHEMES[parallel.zero]
+    seen = measure(plan.model, schemes=[scheme], ranks=[parallel.dp]).fullest(parallel.dp)
+    told: dict[str, float] = {}
+    for term in plan.terms():
+        name = term.component.partition(".")[0]
+        if term.component != "optimizer.step":
+            told[name] = told.get(name, 0.0) + term.num_bytes
+    names = ("parameters", "gradients", "optimizer")
+    return _table([(n, told[n], float(seen[f"{n}_bytes"].iloc[0])) for n in names])
+
+
+def _cuda(plan: Plan) -> pd.DataFrame:
+    """One step after a first that makes the optimizer's states, by the allocator's own count."""
+    import torch
+
+    from labkit.memory import networks
+
+    if not torch.cuda.is_available():
+        raise UsageError(
+            "oracle 'cuda' needs a GPU that torch can use, and finds none;"
+            " oracle 'fake' runs the same step without one"
+        )
+    model, batch = _one_rank(plan, "cuda")
+    mode = replace(mode_of(plan.recipe, batch), wide_norm_statistics=True)
+    repeats = {"period": max(1, batch.every), "group": batch.recompute_group}
+    with torch.device("cuda"):
+        network = networks.build(model, mode, seq=batch.seq, chunks=batch.loss_chunks, **repeats)
+        optimizer = networks.adamw(network, plan.recipe.step)
+        data = torch.zeros(batch.micro_batch, batch.seq, dtype=torch.int64)
+        for _ in range(2):
+            optimizer.zero_grad()
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            with torch.autocast("cuda", torch.bfloat16, enabled=mode.dtype == "autocast"):
+                loss = network(data, data)
+            loss.backward()
+            del loss
+            optimizer.step()
+        torch.cuda.synchronize()
+    return _table([("peak", plan.peak_bytes, float(torch.cuda.max_memory_allocated()))])
