@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
 from labkit.cli import pipeline_input as read
@@ -45,6 +46,7 @@ def of_comparison(
     base = plans.plan(plain, profile, "max-clock", network=network)
     latest = read.the_deadline(deadline, slowdown, base.makespan_s)
     made: dict[str, Plan] = {BASELINE: base}
+    took_s = {BASELINE: float("nan")}
     failed: dict[str, str] = {}
     for name in schedules:
         schedule, fitting = read.schedule_for(
@@ -54,13 +56,16 @@ def of_comparison(
             key = f"{name}, {method}"
             needs = method in plans.TIMED_METHODS
             by_s = base.makespan_s if latest is None and needs else latest
+            began_s = process_time()
             try:
                 made[key] = plans.plan(schedule, fitting, method, by_s, network=network)
             except UsageError as error:
                 failed[key] = str(error)
+            took_s[key] = process_time() - began_s
     if len(made) == 1 and failed:
         raise UsageError("; ".join(failed.values()))
-    return _report(source, made, compare(made, baseline=BASELINE), failed, num_microbatches)
+    table = compare(made, baseline=BASELINE).assign(cpu_s=[took_s[name] for name in made])
+    return _report(source, made, table, failed, num_microbatches)
 
 
 def _for(name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -121,6 +126,7 @@ def _sheet(table: pd.DataFrame) -> Sheet:
             percent(one["best_saving_fraction"]),
             percent(one["gap_fraction"]),
             str(one["peak_in_flight"]),
+            "–" if one["cpu_s"] is None else f"{one['cpu_s']:.2f} s",
         )
         for one in records(table)
     ]
@@ -128,11 +134,11 @@ def _sheet(table: pd.DataFrame) -> Sheet:
         heading="",
         columns=(
             "schedule", "planner", "makespan", "later", "energy", "saved", "at most", "gap",
-            "in flight",
+            "in flight", "CPU",
         ),
         rows=rows,
         words=(0, 1),
-        wide=(6, 8),
+        wide=(6, 8, 9),
     )  # fmt: skip
 
 
