@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NUMBERS = ("dp", "seq", "micro_batch", "layers")
-_PARALLEL = tuple(field.name for field in fields(Parallel) if field.name != "layers")
-_BATCH = tuple(field.name for field in fields(Batch) if field.name != "formula")
-_RECIPE = tuple(field.name for field in fields(Recipe) if field.name not in {"name", "source"})
-AXES = ("model", "recipe", *NUMBERS, *_PARALLEL, *_BATCH, *_RECIPE)
+PARALLEL_FIELDS = tuple(field.name for field in fields(Parallel) if field.name != "layers")
+BATCH_FIELDS = tuple(field.name for field in fields(Batch) if field.name != "formula")
+RECIPE_FIELDS = tuple(
+    field.name for field in fields(Recipe) if field.name not in {"name", "source"}
+)
+AXES = ("model", "recipe", *NUMBERS, *PARALLEL_FIELDS, *BATCH_FIELDS, *RECIPE_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +143,9 @@ def at(plan: Plan, point: Mapping[str, Any]) -> Plan:
     if "layers" in point:
         model = model.resized(num_layers=int(point["layers"]))
     recipe = point.get("recipe", plan.recipe)
-    changes = {name: value for name, value in point.items() if name in _RECIPE}
-    batch = {name: value for name, value in point.items() if name in _BATCH}
-    parallel = {name: value for name, value in point.items() if name in _PARALLEL}
+    changes = {name: value for name, value in point.items() if name in RECIPE_FIELDS}
+    batch = {name: value for name, value in point.items() if name in BATCH_FIELDS}
+    parallel = {name: value for name, value in point.items() if name in PARALLEL_FIELDS}
     return replace(
         plan,
         model=model,
