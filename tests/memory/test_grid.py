@@ -155,3 +155,28 @@ def test_wrong_requests_name_what_is_valid() -> None:
 def test_frontiers_follow_the_peak() -> None:
     table = memory.frontier(PLAN, vary="micro_batch", device=4_000_000, dp=[1, 8])
     assert table["micro_batch"].is_monotonic_increasing
+
+
+def test_the_figure_shows_every_bar_and_what_fits() -> None:
+    from labkit.memory import figures, study
+
+    models = [GPT, LLAMA]
+    bars, least = study.what_fits(PLAN, models=models, device=1_500_000)
+    assert len(least) == 8
+    for row in least.itertuples():
+        model = {one.name: one for one in models}[row.model]
+        stage = {name: number for number, name in memory.STAGE_NAMES.items()}[row.plan]
+        here = replace(PLAN, model=model, parallel=Parallel(zero=stage))
+        expected = memory.fit(here, vary="dp", device=1_500_000).value
+        assert (None if row.dp != row.dp else row.dp) == expected
+    figure = figures.figure_fits(bars, least, capacity_gb=0.0015)
+    drawn = sum(sum(trace.x) for trace in figure.data if trace.type == "bar")
+    assert drawn == pytest.approx(bars["size_gb"].sum())
+    assert len(figures.figure_moments(PLAN.moments()).data) == len(PLAN.moments().columns) - 1
+    assert PLAN.figure() is not None
+
+
+def test_the_trillion_is_a_trillion() -> None:
+    from labkit.memory.study import trillion
+
+    assert trillion().num_params == pytest.approx(1.008e12, rel=1e-3)
