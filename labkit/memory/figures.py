@@ -190,32 +190,11 @@ def figure_fits(
         horizontal_spacing=0.1,
         subplot_titles=["At the peak, on one GPU (GB)", "Least data-parallel ranks that fit"],
     )
-    for component in dict.fromkeys(bars["component"]):
-        rows = bars[bars["component"] == component]
-        figure.add_bar(
-            name=component,
-            y=[rows["model"], rows["plan"]],
-            x=rows["size_gb"],
-            orientation="h",
-            marker_color=PALETTE[_CONCEPT.get(component, "muted")],
-            row=1,
-            col=1,
-        )
+    _stacked(figure, bars)
     _totals(figure, bars, 3 * capacity_gb)
     line = {"color": PALETTE["capacity"], "dash": "dash", "width": 2}
     figure.add_vline(x=capacity_gb, line=line, row=1, col=1)
-    for index, (name, rows) in enumerate(frontier.groupby("plan", sort=False)):
-        figure.add_scatter(
-            name=str(name),
-            legend="legend2",
-            x=rows["model"],
-            y=rows["dp"],
-            mode="lines+markers",
-            line={"color": CYCLE[index % len(CYCLE)], "width": 9 - 2 * index},
-            marker_size=16 - 3 * index,  # lines that fall together stay visible
-            row=1,
-            col=2,
-        )
+    _least_ranks(figure, frontier)
     figure.update_layout(barmode="stack", bargap=0.25)
     figure.update_yaxes(autorange="reversed", row=1, col=1)
     figure.update_xaxes(range=[0, 3 * capacity_gb], row=1, col=1)
@@ -240,6 +219,37 @@ def figure_fits(
         legend2={"x": 0.66, "y": 0.98, "yanchor": "top", "orientation": "v"},
     )
     return found
+
+
+def _stacked(figure: go.Figure, bars: pd.DataFrame) -> None:
+    """The left panel: a bar a plan, a colour a component."""
+    for component in dict.fromkeys(bars["component"]):
+        rows = bars[bars["component"] == component]
+        figure.add_bar(
+            name=component,
+            y=[rows["model"], rows["plan"]],
+            x=rows["size_gb"],
+            orientation="h",
+            marker_color=PALETTE[_CONCEPT.get(component, "muted")],
+            row=1,
+            col=1,
+        )
+
+
+def _least_ranks(figure: go.Figure, frontier: pd.DataFrame) -> None:
+    """The right panel: a line a stage."""
+    for index, (name, rows) in enumerate(frontier.groupby("plan", sort=False)):
+        figure.add_scatter(
+            name=str(name),
+            legend="legend2",
+            x=rows["model"],
+            y=rows["dp"],
+            mode="lines+markers",
+            line={"color": CYCLE[index % len(CYCLE)], "width": 9 - 2 * index},
+            marker_size=16 - 3 * index,  # lines that fall together stay visible
+            row=1,
+            col=2,
+        )
 
 
 def _totals(figure: go.Figure, bars: pd.DataFrame, limit_gb: float) -> None:
