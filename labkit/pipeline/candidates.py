@@ -15,7 +15,7 @@ from labkit.pipeline.epilogue import homes
 from labkit.pipeline.families import FAMILIES
 from labkit.pipeline.fitted import fitted, resolved
 from labkit.pipeline.graph import Lag, longest_to
-from labkit.pipeline.network import Network
+from labkit.pipeline.network import Network, lags
 from labkit.pipeline.optimal import OptimalPlanner
 from labkit.pipeline.policies import build
 from labkit.pipeline.profile import EnergyProfile
@@ -260,7 +260,7 @@ class Grid:
             max_in_flight=cap,
             schedule=schedule,
             profile=profile,
-            lag_s=None if self.network is None else self.network.lag_s(schedule),
+            lag_s=lags(schedule, self.network),
             activation_bytes=activation,
             parameter_bytes=parameter,
         )

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.pipeline.clocks import DEADLINE_TOLERANCE
-from labkit.pipeline.graph import Lag, longest_to
+from labkit.pipeline.clocks import DEADLINE_TOLERANCE, cost_of, switched
+from labkit.pipeline.graph import Lag
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import KINDS, Schedule
 
@@ -28,15 +28,12 @@ class SwitchTask(NamedTuple):
         return self.profile.time_s[row] + self.switch_s * self.switched(row)
 
     def switched(self, row: np.ndarray) -> np.ndarray:
-        before, n = self.schedule.graph.before, len(row)
-        clock = np.append(self.profile.clock_mhz[row], np.nan)
-        return (before < n) & (clock[:-1] != clock[before])
+        return switched(self.schedule, self.profile, row)
 
     def cost(self, row: np.ndarray) -> tuple[float, float]:
         """Makespan and energy with switches."""
-        made_s = float(longest_to(self.schedule.graph, self.durations_s(row), self.lag_s).max())
-        waiting_w = self.profile.blocking_power_w * self.schedule.num_devices
-        return made_s, float(self.profile.net_energy_j[row].sum()) + waiting_w * made_s
+        pause_s = self.switch_s * self.switched(row)
+        return cost_of(self.schedule, self.profile, row, self.lag_s, pause_s)
 
     def in_time(self, row: np.ndarray) -> bool:
         return self.cost(row)[0] <= self.deadline_s * (1 + DEADLINE_TOLERANCE)

@@ -67,15 +67,27 @@ def valley_rows(profile: EnergyProfile, *, above_waiting: bool = False) -> np.nd
     return table
 
 
+def switched(schedule: Schedule, profile: EnergyProfile, row: np.ndarray) -> np.ndarray:
+    """Which instructions run at another clock than the one before them on their device, (n,)."""
+    before, n = schedule.graph.before, len(row)
+    clock = np.append(profile.clock_mhz[row], np.nan)
+    return (before < n) & (clock[:-1] != clock[before])
+
+
 def cost_of(
-    schedule: Schedule, profile: EnergyProfile, row: np.ndarray, lag_s: Lag | None = None
+    schedule: Schedule,
+    profile: EnergyProfile,
+    row: np.ndarray,
+    lag_s: Lag | None = None,
+    pause_s: np.ndarray | float = 0.0,
 ) -> tuple[float, float]:
     """Makespan (s) and energy (J) of an iteration at the chosen rows.
 
     Args:
         lag_s: extra waits, such as for communication, as :func:`labkit.pipeline.graph.longest_to`
             takes them; a waiting GPU draws the blocking power.
+        pause_s: how long each instruction's GPU waits just before it, such as for its clock.
     """
-    makespan_s = float(longest_to(schedule.graph, profile.time_s[row], lag_s).max())
+    makespan_s = float(longest_to(schedule.graph, profile.time_s[row] + pause_s, lag_s).max())
     waiting_j = profile.blocking_power_w * schedule.num_devices * makespan_s
     return makespan_s, float(profile.net_energy_j[row].sum()) + waiting_j

@@ -175,6 +175,11 @@ class Network:
         return spread(name, getattr(self, name), schedule.num_stages - 1, "stage boundaries")
 
 
+def lags(schedule: Schedule, network: Network | None) -> Lag | None:
+    """What messages make instructions wait; None where they take no time."""
+    return None if network is None else network.lag_s(schedule)
+
+
 def boundaries(schedule: Schedule) -> np.ndarray:
     """The boundary that each instruction's input crosses between devices; -1 for none, (n,).
 

@@ -20,7 +20,7 @@ from labkit.pipeline.baselines import (
 from labkit.pipeline.clocks import DEADLINE_TOLERANCE, Choice, check_stages, cost_of
 from labkit.pipeline.envpipe import choose_envpipe
 from labkit.pipeline.graph import Lag
-from labkit.pipeline.network import Network
+from labkit.pipeline.network import Network, lags
 from labkit.pipeline.optimal import OptimalPlanner, choose_optimal, lower_bound_j
 from labkit.pipeline.perseus import choose_perseus, perseus_frontier
 from labkit.pipeline.profile import EnergyProfile
@@ -200,14 +200,12 @@ def max_clock_s(schedule: Schedule, profile: EnergyProfile, lag_s: Lag | None = 
 
 
 def _lag_s(schedule: Schedule, network: Network | None) -> Lag | None:
-    if network is None:
-        return None
-    if network.all_reduce is not None:
+    if network is not None and network.all_reduce is not None:
         raise UsageError(
             "clocks are planned up to the last instruction: give plan() a network without "
             "all_reduce, and count what follows in labkit.pipeline.account"
         )
-    return network.lag_s(schedule)
+    return lags(schedule, network)
 
 
 def frontier(

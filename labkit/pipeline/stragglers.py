@@ -16,8 +16,8 @@ import numpy as np
 from labkit.errors import UsageError
 from labkit.pipeline.baselines import choose_max_clock
 from labkit.pipeline.clocks import check_stages
-from labkit.pipeline.graph import Lag, longest_to
-from labkit.pipeline.network import Network
+from labkit.pipeline.graph import longest_to
+from labkit.pipeline.network import Network, lags
 from labkit.pipeline.plans import Plan, max_clock_s, plan
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import KINDS, Schedule
@@ -54,11 +54,6 @@ class StragglerPlan:
     def saving_fraction(self) -> float:
         """Energy saved by reacting to the straggler."""
         return 1 - self.energy_j / self.unreacted_energy_j
-
-
-def lags(schedule: Schedule, network: Network | None) -> Lag | None:
-    """What messages make instructions wait; None where they take no time."""
-    return None if network is None else network.lag_s(schedule)
 
 
 def slowest_worthwhile_s(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.errors import UsageError
+from labkit.pipeline.clocks import switched
 from labkit.pipeline.costs import jitter_factors
 from labkit.pipeline.fitted import build_for
 from labkit.pipeline.graph import longest_to
@@ -185,9 +186,8 @@ def replay(
         raise UsageError(f"switch_s must be finite and >= 0, found {switch_s!r}")
     graph, profile = made.schedule.graph, made.profile
     factor = jitter_factors(jitter, len(graph), rng)
-    clock = np.append(profile.clock_mhz[made.row], np.nan)
-    switched = (graph.before < len(graph)) & (clock[:-1] != clock[graph.before])
-    duration = profile.time_s[made.row] * factor + switch_s * switched
+    pause_s = switch_s * switched(made.schedule, profile, made.row)
+    duration = profile.time_s[made.row] * factor + pause_s
     makespan_s = float(longest_to(graph, duration, made.lag_s).max())
     net_j = float((profile.net_energy_j[made.row] * factor).sum())
     return makespan_s, net_j + made.waiting_w * makespan_s

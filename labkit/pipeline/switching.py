@@ -27,7 +27,7 @@ from labkit.errors import UsageError
 from labkit.pipeline.clock_chains import Chain, SwitchTask, chains
 from labkit.pipeline.clocks import check_stages
 from labkit.pipeline.graph import longest_from, longest_to
-from labkit.pipeline.network import Network
+from labkit.pipeline.network import Network, lags
 from labkit.pipeline.plans import Plan, max_clock_s, plan
 from labkit.pipeline.profile import EnergyProfile
 from labkit.pipeline.schedule import FORWARD, KINDS, Schedule
@@ -94,7 +94,7 @@ def plan_with_switches(
     if not (np.isfinite(switch_s) and switch_s >= 0):
         raise UsageError(f"switch_s must be finite and >= 0, found {switch_s!r}")
     check_stages(schedule, profile)
-    lag_s = None if network is None else network.lag_s(schedule)
+    lag_s = lags(schedule, network)
     if deadline_s is None:
         deadline_s = max_clock_s(schedule, profile, lag_s)
     task = SwitchTask(schedule, profile, deadline_s, switch_s, lag_s)

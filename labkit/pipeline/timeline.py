@@ -15,7 +15,7 @@ from labkit.pipeline.costs import Costs, jitter_factors
 from labkit.pipeline.epilogue import EPILOGUE_KINDS, Epilogue, homes, plan_steps, run_steps
 from labkit.pipeline.graph import Lag, longest_from, longest_to
 from labkit.pipeline.idle import CAUSES, Cause, idle_by_cause, steady_seconds
-from labkit.pipeline.network import Network, boundaries
+from labkit.pipeline.network import Network, boundaries, lags
 from labkit.pipeline.schedule import KINDS, Schedule
 
 if TYPE_CHECKING:
@@ -358,7 +358,7 @@ def simulate(
         raise UsageError("every duration must be finite and >= 0")
     if jitter:
         duration = duration * jitter_factors(jitter, len(graph), rng)
-    lag_s = None if network is None else network.lag_s(schedule)
+    lag_s = lags(schedule, network)
     end = longest_to(graph, duration, lag_s)
     return Timeline(
         schedule=schedule,
