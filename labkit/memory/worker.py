@@ -7,10 +7,12 @@ module, so that the engine itself never loads torch.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import os
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -36,6 +38,8 @@ from labkit.models import Model
 # Adam divides by √v + eps. A larger eps than the default keeps parameters whose gradient is zero
 # but for rounding (a key's bias) from amplifying the order of summation into a visible step.
 ADAM = schemes.Adam(lr=1e-4, eps=1e-6)
+
+_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>: the signal to get when the thread that forked us ends
 
 
 class Block(nn.Module):
@@ -190,17 +194,26 @@ def _use_loopback() -> None:
 
 
 def _die_with_parent() -> None:
-    """Leave at once when the process that made this one is gone, also if it is gone already."""
+    """Leave at once when the process that made this one is gone, also if it is gone already.
+
+    On Linux the kernel sees to it. A thread that looks cannot be relied on: torch's FileStore, for
+    one, keeps Python's lock while it retries, for minutes, to open a file whose folder is gone.
+    """
     parent = multiprocessing.parent_process()
     assert parent is not None
     maker = parent.pid  # not os.getppid(): that may be another's by now
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
         while os.getppid() == maker:
             time.sleep(0.5)
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    if os.getppid() != maker:
+        os._exit(1)
+    if sys.platform != "linux":
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def main(spec: dict[str, Any]) -> int:
