@@ -285,9 +285,9 @@ def test_figures_of_a_page_are_drawn_as_they_come_near(browser: Any, visit: Any)
     for number in range(figures.count()):
         figure = figures.nth(number)
         figure.scroll_into_view_if_needed()
-        figure.locator("svg.main-svg").first.wait_for(timeout=5_000)
-        page.wait_for_timeout(200)
-        assert ink(browser, figure.screenshot()) > 0.01
+        figure.locator("svg.main-svg").first.wait_for(timeout=30_000)
+        shares = (ink(browser, figure.screenshot()) for _ in range(50))  # it draws while we look
+        assert any(share > 0.01 or page.wait_for_timeout(200) for share in shares)
 
 
 def test_all_code_unfolds_at_once(visit: Any) -> None:
