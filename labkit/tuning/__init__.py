@@ -14,7 +14,7 @@ rules and the critical batch size. Figures are in ``tuning.figures`` and
 from importlib import import_module
 from types import ModuleType
 
-from labkit.tuning import goodput, large_batch, noise
+from labkit.tuning import goodput, jit, large_batch, noise
 from labkit.tuning.bandit import Experiment, Runs, simulate, sweep
 from labkit.tuning.policies import POLICIES, Fixed, GridSearch, Halving, Policy, Zeus
 from labkit.tuning.power import (
@@ -22,7 +22,6 @@ from labkit.tuning.power import (
     batch_curves,
     best_power_limits,
     convergence,
-    cost_j,
     default_choice,
     epoch_cost_j,
     eta_sweep,
@@ -33,11 +32,13 @@ from labkit.tuning.power import (
     potential,
     reach_shares,
 )
+from labkit.tuning.selectors import SELECTORS, cost_j, select_limits
 from labkit.tuning.trace import PUBLISHED, Job, TrainingTrace, Workload, load
 
 __all__ = [
     "POLICIES",
     "PUBLISHED",
+    "SELECTORS",
     "Choice",
     "Experiment",
     "Fixed",
@@ -58,6 +59,7 @@ __all__ = [
     "eta_sweep",
     "goodput",
     "hindsight",
+    "jit",
     "large_batch",
     "load",
     "noise",
@@ -66,6 +68,7 @@ __all__ = [
     "pareto_front",
     "potential",
     "reach_shares",
+    "select_limits",
     "simulate",
     "sweep",
 ]

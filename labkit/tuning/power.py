@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from labkit.errors import UsageError
+from labkit.tuning.selectors import cost_j, select_limits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from labkit.tuning.trace import Job
-
-    Quantity = TypeVar("Quantity", float, NDArray[np.float64], pd.Series)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,37 +34,36 @@ class Choice:
     cost_j: float
 
 
-def cost_j(energy_j: Quantity, time_s: Quantity, *, eta: float, max_power_w: float) -> Quantity:
-    """Zeus's cost: η·energy + (1 − η)·MaxPower·time, in joules.
-
-    η = 1 counts energy alone, η = 0 time alone (charged at the GPU's highest power limit so that
-    both terms are joules).
-
-    Source: Zeus §2.3, Eq. 2.
-
-    >>> cost_j(1000.0, 10.0, eta=0.5, max_power_w=250.0)
-    1750.0
-    """
-    _check_eta(eta)
-    return eta * energy_j + (1 - eta) * max_power_w * time_s
-
-
 def epoch_cost_j(job: Job, eta: float) -> NDArray[np.float64]:
     """Cost of one epoch, batch size × power limit."""
     return cost_j(job.epoch_energy_j, job.epoch_time_s, eta=eta, max_power_w=job.max_power_w)
 
 
-def best_power_limits(job: Job, eta: float) -> NDArray[np.intp]:
-    """For each batch size, the index of the power limit with the cheapest epoch.
+def best_power_limits(
+    job: Job,
+    eta: float = 0.5,
+    *,
+    selector: str = "cost",
+    max_slowdown: float | None = None,
+) -> NDArray[np.intp]:
+    """For each batch size, the index of the power limit that ``selector`` chooses for an epoch.
 
-    The number of epochs multiplies every power limit's cost alike, so this choice needs no
-    training run to end: a profile of one epoch settles it. Of equals, the highest limit wins.
+    The number of epochs multiplies every power limit's time, energy and cost alike, so this
+    choice needs no training run to end: a profile of one epoch settles it (:mod:`jit` makes it
+    and charges for it). Of equals, the highest limit wins.
+
+    ``selector`` and ``max_slowdown``: as :func:`select_limits`.
 
     Source: Zeus §4.2, Eq. 7 (the just-in-time profile).
     """
-    costs = epoch_cost_j(job, eta)
-    last = costs.shape[1] - 1
-    return last - np.argmin(costs[:, ::-1], axis=1)
+    return select_limits(
+        job.epoch_time_s,
+        job.epoch_energy_j,
+        max_power_w=job.max_power_w,
+        selector=selector,
+        eta=eta,
+        max_slowdown=max_slowdown,
+    )
 
 
 def convergence(job: Job) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -280,8 +278,3 @@ def _choice(row: pd.Series) -> Choice:
         energy_to_accuracy_j=float(row["energy_to_accuracy_j"]),
         cost_j=float(row["cost_j"]),
     )
-
-
-def _check_eta(eta: float) -> None:
-    if not 0 <= eta <= 1:
-        raise UsageError(f"eta must lie in [0, 1], got {eta}")

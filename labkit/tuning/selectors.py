@@ -1,0 +1,104 @@
+"""Which power limit to run at, given what an epoch (or any slice of work) takes at each.
+
+Four ways to decide: least energy, least time, least cost, or the lowest limit that slows work
+down by no more than a stated share. Ties go to the highest limit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from labkit.errors import BadValue, UsageError, not_among
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import ArrayLike, NDArray
+
+    Quantity = TypeVar("Quantity", float, NDArray[np.float64], pd.Series)
+
+SELECTORS: dict[str, str] = {
+    "cost": "least η·energy + (1 − η)·MaxPower·time",
+    "energy": "least energy",
+    "time": "least time",
+    "max-slowdown": "the lowest limit that is at most max_slowdown slower than the highest",
+}
+"""Selectors by name, with what they choose.
+
+Source: zeus-ml's ``zeus.optimizer.power_limit`` offers the same four.
+"""
+
+
+def cost_j(energy_j: Quantity, time_s: Quantity, *, eta: float, max_power_w: float) -> Quantity:
+    """Zeus's cost: η·energy + (1 − η)·MaxPower·time, in joules.
+
+    η = 1 counts energy alone, η = 0 time alone (charged at the GPU's highest power limit so that
+    both terms are joules).
+
+    Source: Zeus §2.3, Eq. 2.
+
+    >>> cost_j(1000.0, 10.0, eta=0.5, max_power_w=250.0)
+    1750.0
+    """
+    check_eta(eta)
+    return eta * energy_j + (1 - eta) * max_power_w * time_s
+
+
+def select_limits(
+    time_s: ArrayLike,
+    energy_j: ArrayLike,
+    *,
+    max_power_w: float,
+    selector: str = "cost",
+    eta: float = 0.5,
+    max_slowdown: float | None = None,
+) -> NDArray[np.intp]:
+    """The index of the power limit to run at, for each row of measurements.
+
+    Args:
+        time_s, energy_j: of the same work at each limit, ascending along the last axis.
+        max_power_w: the highest limit, which ``cost`` charges time at.
+        selector: one of :data:`SELECTORS`.
+        eta: weight of energy against time, for ``cost``.
+        max_slowdown: for ``max-slowdown``, which needs it: 0.05 allows 5 % more time than at the
+            highest limit.
+
+    Raises:
+        UsageError: no such selector, or a knob is missing or out of range.
+
+    >>> select_limits([4.0, 3.0, 2.9], [300.0, 310.0, 400.0], max_power_w=150, selector="energy")
+    array(0)
+    """
+    check_selector(selector, eta, max_slowdown)
+    time, energy = np.asarray(time_s, dtype=float), np.asarray(energy_j, dtype=float)
+    if selector == "max-slowdown":
+        assert max_slowdown is not None
+        allowed = time <= (1 + max_slowdown) * time[..., -1:]
+        return np.asarray(allowed.argmax(axis=-1))
+    value = {
+        "cost": lambda: cost_j(energy, time, eta=eta, max_power_w=max_power_w),
+        "energy": lambda: energy,
+        "time": lambda: time,
+    }[selector]()
+    return np.asarray(value.shape[-1] - 1 - value[..., ::-1].argmin(axis=-1))
+
+
+def check_selector(selector: str, eta: float, max_slowdown: float | None) -> None:
+    """Refuse a selector or a knob that makes no sense; see :func:`select_limits`."""
+    check_eta(eta)
+    if selector not in SELECTORS:
+        raise not_among("selector of a power limit", selector, SELECTORS)
+    if (max_slowdown is None) == (selector == "max-slowdown"):
+        raise UsageError(
+            "selector 'max-slowdown' needs max_slowdown, such as 0.05 for 5 % slower"
+            if max_slowdown is None
+            else f"max_slowdown {max_slowdown:g} is for selector 'max-slowdown', not {selector!r}"
+        )
+    if max_slowdown is not None and not 0 <= max_slowdown < np.inf:
+        raise BadValue(f"max_slowdown must be >= 0 and finite, got {max_slowdown}")
+
+
+def check_eta(eta: float) -> None:
+    if not 0 <= eta <= 1:
+        raise UsageError(f"eta must lie in [0, 1], got {eta}")
