@@ -12,6 +12,11 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "labkit"
 GROUND = {"errors", "files", "units", "hardware", "models", "datasets", "figures"}
 ENGINES = {"pipeline", "memory", "tuning"}
+FLOORS = {  # of engines made of packages, from the ground up: each imports only those before it
+    "pipeline": (
+        "scheduling", "simulation", "profiles", "planning", "choice", "studies", "figures",
+    ),
+}  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -51,6 +56,22 @@ def test_imports_point_one_way(path: Path) -> None:
         assert used <= GROUND | {here}
     elif here == "workbook":
         assert used <= GROUND | {"workbook"}
+
+
+def test_every_package_of_an_engine_is_a_floor() -> None:
+    for engine, floors in FLOORS.items():
+        assert {path.parent.name for path in (PACKAGE / engine).glob("*/__init__.py")} == set(
+            floors
+        )
+        assert [path.name for path in (PACKAGE / engine).glob("*.py")] == ["__init__.py"]
+
+
+@pytest.mark.parametrize(("engine", "floor"), [(e, f) for e in FLOORS for f in FLOORS[e]])
+def test_floors_rest_on_those_below(engine: str, floor: str) -> None:
+    below = FLOORS[engine][: FLOORS[engine].index(floor) + 1]
+    for path in (PACKAGE / engine / floor).glob("*.py"):
+        within = {name for name in imported(path) if name.split(".")[1:2] == [engine]}
+        assert {"".join(name.split(".")[2:3]) for name in within} <= set(below), path.name
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

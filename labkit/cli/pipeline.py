@@ -12,11 +12,11 @@ from labkit.cli import pipeline_options as ask
 if TYPE_CHECKING:
     import pandas as pd
 
-    from labkit.pipeline.network import Network
-    from labkit.pipeline.plans import Plan
-    from labkit.pipeline.profile import EnergyProfile
-    from labkit.pipeline.schedule import Schedule
-    from labkit.pipeline.timeline import Timeline
+    from labkit.pipeline.planning.plans import Plan
+    from labkit.pipeline.profiles.profile import EnergyProfile
+    from labkit.pipeline.scheduling.schedule import Schedule
+    from labkit.pipeline.simulation.network import Network
+    from labkit.pipeline.simulation.timeline import Timeline
 
 pipeline = typer.Typer(
     name="pipeline",
@@ -98,7 +98,7 @@ def simulate(
 
     from labkit.cli import pipeline_input as read
     from labkit.cli import pipeline_report, pipeline_view
-    from labkit.pipeline.timeline import simulate as run
+    from labkit.pipeline.simulation.timeline import simulate as run
 
     options = read.options(chunks, max_in_flight, assignments)
     costs = read.costs(forward, backward, weight, activation_bytes)
@@ -108,7 +108,7 @@ def simulate(
     line = run(schedule, costs, network=network, jitter=jitter, rng=rng)
     pipeline_view.tell(pipeline_report.of_simulation(line, costs), json_to, html)
     if save_order is not None:
-        from labkit.pipeline.orders import save_order as save
+        from labkit.pipeline.scheduling.orders import save_order as save
 
         save(schedule, save_order)
         pipeline_view.wrote("order", save_order, json_to)
@@ -154,7 +154,7 @@ def plan(
     """
     from labkit.cli import pipeline_input as read
     from labkit.cli import pipeline_report, pipeline_view
-    from labkit.pipeline import plans
+    from labkit.pipeline.planning import plans
 
     source = read.profile(profile, blocking_power, smooth=smooth)
     options = read.options(chunks, max_in_flight, assignments)
@@ -257,7 +257,7 @@ def choose(
     """
     from labkit.cli import pipeline_choose, pipeline_view
     from labkit.cli import pipeline_input as read
-    from labkit.pipeline.joint import Search
+    from labkit.pipeline.choice.joint import Search
 
     source = read.profile(profile, blocking_power, smooth=smooth)
     search = Search(
@@ -288,7 +288,7 @@ def _frontier(
 ) -> pd.DataFrame | None:
     """The optimal planner's frontier; None where no points were asked for."""
     from labkit.errors import UsageError
-    from labkit.pipeline.plans import frontier
+    from labkit.pipeline.planning.plans import frontier
 
     if not num_points:
         return None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from labkit.cli.pipeline_input import Profile
-    from labkit.pipeline.joint import JointChoice, Search
+    from labkit.pipeline.choice.joint import JointChoice, Search
 
 
 def of_choice(choice: JointChoice, source: Profile) -> Report:
@@ -154,7 +154,7 @@ def of_tradeoff(
 
 
 def _figures(table: pd.DataFrame) -> list[tuple[str, str, Any]]:
-    from labkit.pipeline.plan_figures import figure_tradeoff
+    from labkit.pipeline.figures.plan_figures import figure_tradeoff
 
     small = table["peak_activation_bytes"].max() < 1000
     unit = "activations" if small else "bytes"

@@ -14,8 +14,8 @@ from labkit.errors import UsageError, not_among
 if TYPE_CHECKING:
     import pandas as pd
 
-    from labkit.pipeline.network import Network
-    from labkit.pipeline.plans import Plan
+    from labkit.pipeline.planning.plans import Plan
+    from labkit.pipeline.simulation.network import Network
 
 BASELINE = "1f1b, max-clock"
 MOST_TIMELINES = 8
@@ -34,8 +34,8 @@ def of_comparison(
     network: Network | None,
 ) -> Report:
     """Every planner on every schedule; what cannot be planned is said, and stops nothing."""
-    from labkit.pipeline import plans
-    from labkit.pipeline.study import compare
+    from labkit.pipeline.planning import plans
+    from labkit.pipeline.studies.study import compare
 
     for method in methods:
         if method not in plans.METHODS:
@@ -70,7 +70,7 @@ def of_comparison(
 
 def _for(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """The options that a schedule takes: chunks are for those that have them."""
-    from labkit.pipeline.families import FAMILIES
+    from labkit.pipeline.scheduling.families import FAMILIES
 
     if name not in FAMILIES:
         raise not_among("schedule", name, FAMILIES)
@@ -143,8 +143,8 @@ def _sheet(table: pd.DataFrame) -> Sheet:
 
 
 def _figures(made: dict[str, Plan], table: pd.DataFrame) -> list[tuple[str, str, Any]]:
-    from labkit.pipeline.figures import figure_timeline
-    from labkit.pipeline.plan_figures import figure_plans
+    from labkit.pipeline.figures.plan_figures import figure_plans
+    from labkit.pipeline.figures.timeline_figures import figure_timeline
 
     span_s = max(one.makespan_s for one in made.values())
     clocks = [mhz for one in made.values() for mhz in (one.profile.clock_mhz.min(),)]

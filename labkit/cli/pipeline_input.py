@@ -12,10 +12,10 @@ from labkit.errors import UsageError, not_among
 
 if TYPE_CHECKING:
     from labkit.datasets import Source
-    from labkit.pipeline.costs import Costs
-    from labkit.pipeline.network import Network
-    from labkit.pipeline.profile import EnergyProfile
-    from labkit.pipeline.schedule import Schedule
+    from labkit.pipeline.profiles.profile import EnergyProfile
+    from labkit.pipeline.scheduling.schedule import Schedule
+    from labkit.pipeline.simulation.costs import Costs
+    from labkit.pipeline.simulation.network import Network
 
 _BYTES = {"": 1, "B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)")
@@ -120,7 +120,7 @@ def network(latency: str, bandwidth: str, message_bytes: str, overlap: bool) -> 
     Raises:
         UsageError: something is missing for what was said, or no number.
     """
-    from labkit.pipeline.network import Network
+    from labkit.pipeline.simulation.network import Network
 
     if not (latency or bandwidth or message_bytes):
         if not overlap:
@@ -207,7 +207,7 @@ def profile(text: str, blocking_power_w: float | None, *, smooth: bool = False) 
         UsageError: it is none of these, or the blocking power is not said and not known.
         BadFile: the file is no profile.
     """
-    from labkit.pipeline.profile import EnergyProfile
+    from labkit.pipeline.profiles.profile import EnergyProfile
 
     path, origin, standin, known_w = _located(text)
     power_w = known_w if blocking_power_w is None else blocking_power_w
@@ -293,7 +293,7 @@ def options(
 
 def costs(forward: str, backward: str, weight: str, activation_bytes: str) -> Costs:
     """What a stage's work costs."""
-    from labkit.pipeline.costs import Costs
+    from labkit.pipeline.simulation.costs import Costs
 
     return Costs(
         forward_s=numbers("--forward", forward),
@@ -318,7 +318,7 @@ def schedule(
     Raises:
         UsageError: both or neither, a size is missing, or the schedule cannot be built.
     """
-    from labkit.pipeline.policies import build
+    from labkit.pipeline.scheduling.policies import build
 
     if (name is None) == (order is None):
         raise UsageError("name a schedule (`labkit pipeline schedules` lists them) or --order FILE")
@@ -330,14 +330,14 @@ def schedule(
     given = {"--stages": num_stages, "--microbatches": num_microbatches, **options}
     if told := [key for key, value in given.items() if value is not None]:
         raise UsageError(f"--order says all of the schedule itself: leave out {', '.join(told)}")
-    from labkit.pipeline.orders import load_order
+    from labkit.pipeline.scheduling.orders import load_order
 
     return load_order(order)
 
 
 def _made_for(name: str, work: Costs | None, options: dict[str, Any]) -> dict[str, Any]:
     """``options``, and the durations that the order of a list scheduler is made for."""
-    from labkit.pipeline.families import FAMILIES
+    from labkit.pipeline.scheduling.families import FAMILIES
 
     if name not in FAMILIES or work is None or "durations_s" in options:
         return options
@@ -363,7 +363,7 @@ def schedule_for(
     if name is None or order is not None:
         made = schedule(name, order, None, num_microbatches, options)
         return made, profile.for_schedule(made, weight_fraction)
-    from labkit.pipeline.fitted import fitted
+    from labkit.pipeline.planning.fitted import fitted
 
     count = needed("--microbatches", num_microbatches)
     return fitted(profile, name, count, weight_fraction=weight_fraction, **options)

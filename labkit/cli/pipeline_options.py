@@ -10,7 +10,7 @@ SIZE, WORK, NET, CLOCKS, OUT = "Schedule", "Work", "Network", "Clocks", "Output"
 
 
 def _schedules(incomplete: str) -> list[str]:
-    from labkit.pipeline.families import FAMILIES
+    from labkit.pipeline.scheduling.families import FAMILIES
 
     return [name for name in FAMILIES if name.startswith(incomplete)]
 

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from labkit.cli.pipeline_input import Profile
-    from labkit.pipeline.costs import Costs
-    from labkit.pipeline.plans import Plan
-    from labkit.pipeline.schedule import Schedule
-    from labkit.pipeline.timeline import Timeline
+    from labkit.pipeline.planning.plans import Plan
+    from labkit.pipeline.scheduling.schedule import Schedule
+    from labkit.pipeline.simulation.costs import Costs
+    from labkit.pipeline.simulation.timeline import Timeline
 
 MOST_FIGURES = 6
 
 
 def of_schedules() -> Report:
-    from labkit.pipeline.policies import schedules
+    from labkit.pipeline.scheduling.policies import schedules
 
     table = schedules()
     rows = []
@@ -138,8 +138,8 @@ def of_simulation(line: Timeline, costs: Costs) -> Report:
 
 def _closed_form(schedule: Schedule, costs: Costs) -> float | None:
     """The bubble ratio by formula, where it has one and all stages are alike."""
-    from labkit.pipeline.families import FAMILIES
-    from labkit.pipeline.policies import closed_form_bubble_ratio
+    from labkit.pipeline.scheduling.families import FAMILIES
+    from labkit.pipeline.scheduling.policies import closed_form_bubble_ratio
 
     each = (costs.forward_s, costs.backward_s, costs.weight_s)
     if schedule.name not in FAMILIES or not all(isinstance(x, float) for x in each):
@@ -174,7 +174,7 @@ def _devices(line: Timeline) -> Sheet:
 
 
 def _simulation_figures(line: Timeline) -> list[tuple[str, str, Any]]:
-    from labkit.pipeline.figures import figure_idle, figure_memory, figure_timeline
+    from labkit.pipeline.figures.timeline_figures import figure_idle, figure_memory, figure_timeline
 
     messages = None if line.network is None else line.messages_frame()
     return [
@@ -321,7 +321,8 @@ def plan_figures(
     """The plan's timeline by clock beside the fastest, and the frontier where there is one."""
     import pandas as pd
 
-    from labkit.pipeline.figures import figure_frontier, figure_timeline
+    from labkit.pipeline.figures.plan_figures import figure_frontier
+    from labkit.pipeline.figures.timeline_figures import figure_timeline
 
     span_s = max(made.makespan_s, fastest.makespan_s)
     clocks = made.profile.clock_mhz

@@ -13,41 +13,44 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from labkit.pipeline.accounting import Accounting, account, compare_assumptions
-from labkit.pipeline.baselines import zeus_global_settings, zeus_local_settings
-from labkit.pipeline.envpipe import early_forwards, outer_envelope
-from labkit.pipeline.fitted import build_for, fitted
-from labkit.pipeline.graph import DeadlockError
-from labkit.pipeline.joint import JointChoice, choose, tradeoff
-from labkit.pipeline.network import AllReduce, Network
-from labkit.pipeline.optimal import lower_bound_j
-from labkit.pipeline.orders import from_torch, load_order, save_order
-from labkit.pipeline.plans import Plan, frontier, plan
-from labkit.pipeline.policies import build, closed_form_bubble_ratio, schedules
-from labkit.pipeline.profile import EnergyProfile
-from labkit.pipeline.schedule import Instruction, Schedule
-from labkit.pipeline.spans import span_table
-from labkit.pipeline.stragglers import (
+from labkit.pipeline.choice.joint import JointChoice, choose, tradeoff
+from labkit.pipeline.planning.baselines import zeus_global_settings, zeus_local_settings
+from labkit.pipeline.planning.envpipe import early_forwards, outer_envelope
+from labkit.pipeline.planning.fitted import build_for, fitted
+from labkit.pipeline.planning.optimal import lower_bound_j
+from labkit.pipeline.planning.plans import Plan, frontier, plan
+from labkit.pipeline.profiles.profile import EnergyProfile
+from labkit.pipeline.scheduling.graph import DeadlockError
+from labkit.pipeline.scheduling.orders import from_torch, load_order, save_order
+from labkit.pipeline.scheduling.policies import build, closed_form_bubble_ratio, schedules
+from labkit.pipeline.scheduling.schedule import Instruction, Schedule
+from labkit.pipeline.simulation.network import AllReduce, Network
+from labkit.pipeline.simulation.timeline import Costs, Timeline, simulate
+from labkit.pipeline.simulation.trace import save_trace, trace_events
+from labkit.pipeline.studies.accounting import Accounting, account, compare_assumptions
+from labkit.pipeline.studies.spans import span_table
+from labkit.pipeline.studies.stragglers import (
     StragglerPlan,
     plan_for_straggler,
     straggler_deadline_s,
     straggler_table,
 )
-from labkit.pipeline.study import compare, replay, stress, sweep
-from labkit.pipeline.switching import SwitchPlan, plan_with_switches
-from labkit.pipeline.timeline import Costs, Timeline, simulate
-from labkit.pipeline.trace import save_trace, trace_events
+from labkit.pipeline.studies.study import compare, replay, stress, sweep
+from labkit.pipeline.studies.switching import SwitchPlan, plan_with_switches
 
 if TYPE_CHECKING:
-    from labkit.pipeline.figures import (
+    from labkit.pipeline.figures.plan_figures import (
         figure_frontier,
-        figure_idle,
-        figure_memory,
+        figure_plans,
         figure_savings,
-        figure_timeline,
+        figure_tradeoff,
         figure_valley,
     )
-    from labkit.pipeline.plan_figures import figure_plans, figure_tradeoff
+    from labkit.pipeline.figures.timeline_figures import (
+        figure_idle,
+        figure_memory,
+        figure_timeline,
+    )
 
 __all__ = [
     "Accounting",
@@ -105,14 +108,14 @@ __all__ = [
 ]
 
 _FIGURES = {
-    "figure_frontier": "figures",
-    "figure_idle": "figures",
-    "figure_memory": "figures",
-    "figure_plans": "plan_figures",
-    "figure_savings": "figures",
-    "figure_timeline": "figures",
-    "figure_tradeoff": "plan_figures",
-    "figure_valley": "figures",
+    "figure_frontier": "figures.plan_figures",
+    "figure_idle": "figures.timeline_figures",
+    "figure_memory": "figures.timeline_figures",
+    "figure_plans": "figures.plan_figures",
+    "figure_savings": "figures.plan_figures",
+    "figure_timeline": "figures.timeline_figures",
+    "figure_tradeoff": "figures.plan_figures",
+    "figure_valley": "figures.plan_figures",
 }
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from labkit.pipeline import build, compare, plan
-from labkit.pipeline.clocks import cost_of
-from labkit.pipeline.optimal import OptimalPlanner
+from labkit.pipeline.planning.optimal import OptimalPlanner
+from labkit.pipeline.profiles.clocks import cost_of
 from tests.pipeline.conftest import measured, published  # noqa: F401  (fixtures)
 from tests.pipeline.test_perseus import lowtime_frontier
 

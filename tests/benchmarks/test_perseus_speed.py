@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from labkit.pipeline import build
-from labkit.pipeline.perseus import perseus_frontier
+from labkit.pipeline.planning.perseus import perseus_frontier
 from tests.pipeline.test_perseus import UNIT_S, exponential_profile, lowtime_frontier
 
 

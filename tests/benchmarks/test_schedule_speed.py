@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from labkit.pipeline import Costs, Schedule, build, simulate
-from labkit.pipeline.spans import torch_schedule
+from labkit.pipeline.studies.spans import torch_schedule
 
 UNIT = Costs.uniform(1.0, 1.0, 1.0)
 

@@ -314,7 +314,7 @@ def test_choose_is_the_engines(tmp_path: Path, profile: Path, told: Told) -> Non
     found = told("choose", "-p", profile, "--blocking-power", 70, "-m", 4, "--memory-limit", 3,
                  "--schedules", "1f1b,zb-h1", "--html", page)  # fmt: skip
     read = pipeline.EnergyProfile.from_csv(profile, blocking_power_w=70)
-    from labkit.pipeline.joint import choose
+    from labkit.pipeline.choice.joint import choose
 
     choice = choose(read, 4, memory_limit_bytes=3, schedules=("1f1b", "zb-h1"))
     assert found["best"]["energy_j"] == choice.best.energy_j

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from labkit.errors import UsageError
 from labkit.pipeline import Plan, build, plan
-from labkit.pipeline.accounting import Accounting, account, compare_assumptions
+from labkit.pipeline.studies.accounting import Accounting, account, compare_assumptions
 
 SEED = st.integers(0, 10_000)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from labkit import datasets
 from labkit.errors import UsageError
 from labkit.pipeline import EnergyProfile, Instruction, Schedule, build, plan
-from labkit.pipeline.baselines import (
+from labkit.pipeline.planning.baselines import (
     choose_max_clock,
     choose_uniform,
     choose_zeus_global,
@@ -20,7 +20,7 @@ from labkit.pipeline.baselines import (
     zeus_global_settings,
     zeus_local_settings,
 )
-from labkit.pipeline.clocks import cost_of
+from labkit.pipeline.profiles.clocks import cost_of
 
 SEED = st.integers(0, 10_000)
 

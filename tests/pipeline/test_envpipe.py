@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from labkit.errors import UsageError
 from labkit.pipeline import EnergyProfile, build, early_forwards, outer_envelope, plan
-from labkit.pipeline.clocks import cost_of, max_clock_rows, valley_rows
-from labkit.pipeline.envpipe import choose_envpipe, envpipe_rows
-from labkit.pipeline.graph import longest_to
+from labkit.pipeline.planning.envpipe import choose_envpipe, envpipe_rows
+from labkit.pipeline.profiles.clocks import cost_of, max_clock_rows, valley_rows
+from labkit.pipeline.scheduling.graph import longest_to
 
 SEED = st.integers(0, 10_000)
 NAMES = st.sampled_from(["gpipe", "1f1b", "envpipe"])

@@ -7,7 +7,7 @@ import pytest
 from labkit import pipeline
 from labkit.errors import UsageError
 from labkit.figures import PALETTE
-from labkit.pipeline.figures import _fills
+from labkit.pipeline.figures.timeline_figures import _fills
 
 
 @pytest.fixture(scope="module")

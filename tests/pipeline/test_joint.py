@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from labkit import pipeline
 from labkit.errors import UsageError
-from labkit.pipeline.candidates import Candidate, Grid, Memory, ladder
-from labkit.pipeline.clocks import DEADLINE_TOLERANCE, cost_of
-from labkit.pipeline.device_bound import quick_bound_j
-from labkit.pipeline.families import FAMILIES
-from labkit.pipeline.fitted import fitted
-from labkit.pipeline.joint import OutOfReach, Search, choose, tradeoff
+from labkit.pipeline.choice.candidates import Candidate, Grid, Memory, ladder
+from labkit.pipeline.choice.device_bound import quick_bound_j
+from labkit.pipeline.choice.joint import OutOfReach, Search, choose, tradeoff
+from labkit.pipeline.planning.fitted import fitted
+from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, cost_of
+from labkit.pipeline.scheduling.families import FAMILIES
+from labkit.pipeline.scheduling.schedule import KINDS
 
 Make = Callable[..., pipeline.EnergyProfile]
 SOME = ("1f1b", "gpipe", "zb-h1", "interleaved-1f1b")
@@ -75,7 +76,7 @@ def test_bound_and_plan_enclose_the_optimum_over_every_clock(make_profile: Make,
     least = np.inf
     for one in search.candidates:
         works = zip(one.schedule.stage.tolist(), one.schedule.kind.tolist(), strict=True)
-        rows = [profile.rows(s, pipeline.schedule.KINDS[k]).tolist() for s, k in works]
+        rows = [profile.rows(s, KINDS[k]).tolist() for s, k in works]
         for row in itertools.product(*rows):
             makespan_s, energy_j = cost_of(one.schedule, profile, np.array(row))
             if makespan_s <= deadline_s:

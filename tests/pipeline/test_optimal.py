@@ -16,12 +16,12 @@ from labkit.pipeline import (
     build,
     frontier,
     plan,
-    relaxation,
 )
-from labkit.pipeline.clocks import cost_of
-from labkit.pipeline.optimal import OptimalPlanner, optimal_frontier
-from labkit.pipeline.perseus import perseus_frontier
-from labkit.pipeline.schedule import KINDS
+from labkit.pipeline.planning import relaxation
+from labkit.pipeline.planning.optimal import OptimalPlanner, optimal_frontier
+from labkit.pipeline.planning.perseus import perseus_frontier
+from labkit.pipeline.profiles.clocks import cost_of
+from labkit.pipeline.scheduling.schedule import KINDS
 
 SEED = st.integers(0, 10_000)
 KINDS_OF = {"1f1b": ("forward", "backward"), "zb-h1": ("forward", "input", "weight")}

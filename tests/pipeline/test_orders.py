@@ -15,7 +15,7 @@ from labkit.pipeline import (
     save_order,
     simulate,
 )
-from labkit.pipeline.families import FAMILIES
+from labkit.pipeline.scheduling.families import FAMILIES
 
 
 @given(

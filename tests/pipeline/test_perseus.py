@@ -15,11 +15,11 @@ from labkit.pipeline import (
     lower_bound_j,
     plan,
 )
-from labkit.pipeline.clocks import cost_of, max_clock_rows
-from labkit.pipeline.cuts import Menus, hurried, span
-from labkit.pipeline.graph import longest_to
-from labkit.pipeline.perseus import choose_perseus, perseus_frontier
-from labkit.pipeline.schedule import KINDS
+from labkit.pipeline.planning.cuts import Menus, hurried, span
+from labkit.pipeline.planning.perseus import choose_perseus, perseus_frontier
+from labkit.pipeline.profiles.clocks import cost_of, max_clock_rows
+from labkit.pipeline.scheduling.graph import longest_to
+from labkit.pipeline.scheduling.schedule import KINDS
 
 SEED = st.integers(0, 10_000)
 UNIT_S = 2.0**-10  # a power of two, so that whole units are exact in floating point

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from labkit.errors import BadFile, UsageError
 from labkit.pipeline import EnergyProfile, Instruction, Schedule, build, plan
-from labkit.pipeline.clocks import check_stages
+from labkit.pipeline.profiles.clocks import check_stages
 
 GOOD = """\
 stage,instruction,frequency,time,energy

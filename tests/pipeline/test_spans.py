@@ -5,7 +5,7 @@ import pytest
 
 from labkit.errors import UsageError
 from labkit.pipeline import Costs, build, simulate, span_table
-from labkit.pipeline.spans import paired_span_s, torch_schedule
+from labkit.pipeline.studies.spans import paired_span_s, torch_schedule
 
 UNIT = Costs.uniform(1.0, 1.0, 1.0)
 SIZES = (

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from labkit.errors import UsageError
 from labkit.pipeline import build, plan
-from labkit.pipeline.graph import longest_to
-from labkit.pipeline.network import Network
-from labkit.pipeline.stragglers import (
+from labkit.pipeline.scheduling.graph import longest_to
+from labkit.pipeline.simulation.network import Network
+from labkit.pipeline.studies.stragglers import (
     plan_for_straggler,
     slowest_worthwhile_s,
     straggler_deadline_s,

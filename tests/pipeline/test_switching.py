@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from labkit.errors import UsageError
 from labkit.pipeline import Instruction, Schedule, build, plan, replay
-from labkit.pipeline.graph import longest_to
-from labkit.pipeline.switching import plan_with_switches
+from labkit.pipeline.scheduling.graph import longest_to
+from labkit.pipeline.studies.switching import plan_with_switches
 
 SEED = st.integers(0, 10_000)
 
@@ -158,7 +158,7 @@ def test_halves_and_chunks_switch_as_well(make_profile):
 
 
 def test_messages_take_their_time(make_profile):
-    from labkit.pipeline.network import Network
+    from labkit.pipeline.simulation.network import Network
 
     profile, schedule = make_profile(np.random.default_rng(2), 3, 5), build("1f1b", 3, 5)
     network = Network(latency_s=0.02)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from labkit.errors import UsageError
 from labkit.pipeline import AllReduce, Costs, Network, build, simulate
-from labkit.pipeline.idle import CAUSES
+from labkit.pipeline.simulation.idle import CAUSES
 from tests.pipeline.strategies import cases, schedules
 
 NAMES = st.sampled_from(("gpipe", "1f1b", "envpipe"))
@@ -177,7 +177,7 @@ def test_slack_is_exact_with_messages_and_steps_too(case, data):
 
 def ends_of(schedule, duration, network, work):
     """The makespan of given durations with the optimizer steps of ``work``."""
-    from labkit.pipeline.epilogue import homes, plan_steps, run_steps
+    from labkit.pipeline.simulation.epilogue import homes, plan_steps, run_steps
 
     line = simulate(schedule, duration, network=network)
     reduce = network.all_reduce

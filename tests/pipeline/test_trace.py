@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from labkit import pipeline
 from labkit.errors import UsageError
 from labkit.pipeline import Costs, Network, build, simulate
-from labkit.pipeline.trace import trace_events
+from labkit.pipeline.simulation.trace import trace_events
 from tests.pipeline.strategies import cases
 
 NS = 0.0011  # one nanosecond in microseconds, and rounding

@@ -1,0 +1,1 @@
+"""The joint choice of schedule, in-flight cap and clocks under memory and deadline."""

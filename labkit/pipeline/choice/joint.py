@@ -1,0 +1,390 @@
+"""Schedule, in-flight cap and clocks chosen together, under a memory limit and a deadline.
+
+A schedule that holds more activations leaves its clocks more freedom, one that holds fewer fits a
+smaller device: which joules a limit on memory costs is a question about both at once. The search
+is branch and bound over the candidates of a :class:`.candidates.Grid`. Each has a
+bound on its energy that costs next to nothing and a tighter one from the linear relaxation; the
+candidate with the least bound is looked at first, and once no bound lies below the best plan in
+hand, that plan is certified: only the gap of its relaxation is left.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.errors import UsageError
+from labkit.pipeline.choice.candidates import Candidate, Grid, Memory
+from labkit.pipeline.choice.device_bound import quick_bound_j
+from labkit.pipeline.planning.fitted import build_for
+from labkit.pipeline.planning.plans import Plan, plan
+from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE
+from labkit.pipeline.profiles.profile import EnergyProfile
+from labkit.pipeline.scheduling.families import FAMILIES
+from labkit.pipeline.simulation.costs import PerStage
+from labkit.pipeline.simulation.epilogue import homes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MEMORY_TOLERANCE = 1e-9  # relative: below it an excess is floating-point noise
+
+
+class OutOfReach(UsageError):
+    """No candidate keeps the limits; the message says what the least would be."""
+
+
+@dataclass(eq=False, kw_only=True)
+class State:
+    """How far a search came with one candidate: what is known of its energy, and why it lost."""
+
+    candidate: Candidate
+    bound_j: float = np.nan
+    made: Plan | None = None
+    dropped: str = ""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class JointChoice:
+    """The schedule, cap and clocks of least energy, and what they were chosen from.
+
+    Attributes:
+        best: the plan; ``best.schedule`` is the schedule.
+        chosen: the candidate it is a plan of: what it was built from, and its memory.
+        bound_j: no plan, of any candidate that fits, that meets the deadline needs less energy.
+        deadline_s, memory_limit_bytes: what had to be kept; None for no limit on memory.
+        reference: uncapped 1F1B at the highest clock, which savings are counted from.
+        assumptions: what the numbers rest on, a sentence each.
+        left_out: schedules that cannot be built at this size, and why.
+        states: what the search found out about each candidate.
+    """
+
+    best: Plan
+    chosen: Candidate
+    bound_j: float
+    deadline_s: float
+    memory_limit_bytes: float | None
+    reference: Plan
+    assumptions: tuple[str, ...]
+    left_out: dict[str, str]
+    states: tuple[State, ...] = field(repr=False)
+
+    @property
+    def gap(self) -> float:
+        """How far the best plan lies above the bound: 0.01 for at most 1 %."""
+        return self.best.energy_j / self.bound_j - 1
+
+    @property
+    def saving(self) -> float:
+        """Share of the energy of 1F1B at the highest clock that the best plan saves."""
+        return 1 - self.best.energy_j / self.reference.energy_j
+
+    def frame(self) -> pd.DataFrame:
+        """One row per candidate, the best first, then by what is known: energy, bound, fit, speed.
+
+        Columns: schedule, num_chunks, max_in_flight (most over the devices, missing for no cap),
+        peak_activation_bytes and parameter_bytes (of the device with most of each), fits,
+        fastest_s, makespan_s, energy_j, bound_j, saving_fraction, dropped (why it was not chosen;
+        empty for the best). What the search did not need to know is missing.
+        """
+        import pandas as pd
+
+        table = pd.DataFrame([self._row(state) for state in self.states])
+        table["max_in_flight"] = table["max_in_flight"].astype("Int64")
+        order = ["lost", "energy_j", "bound_j", "large", "fastest_s"]
+        table = table.assign(lost=table["dropped"] != "", large=~table["fits"])
+        table = table.sort_values(order, kind="stable", ignore_index=True)
+        return table.drop(columns=["lost", "large"])
+
+    def _row(self, state: State) -> dict[str, Any]:
+        one, made = state.candidate, state.made
+        return {
+            "schedule": one.name,
+            "num_chunks": one.num_chunks,
+            "max_in_flight": None if one.max_in_flight is None else max(one.max_in_flight),
+            "peak_activation_bytes": float(one.activation_bytes.max()),
+            "parameter_bytes": float(one.parameter_bytes.max()),
+            "fits": _fits(one, self.memory_limit_bytes),
+            "fastest_s": one.fastest_s,
+            "makespan_s": made.makespan_s if made else np.nan,
+            "energy_j": made.energy_j if made else np.nan,
+            "bound_j": state.bound_j,
+            "saving_fraction": 1 - made.energy_j / self.reference.energy_j if made else np.nan,
+            "dropped": state.dropped,
+        }
+
+
+def choose(
+    profile: EnergyProfile,
+    num_microbatches: int,
+    *,
+    memory_limit_bytes: float | None = None,
+    deadline_s: float | None = None,
+    **described: Any,
+) -> JointChoice:
+    """The schedule, in-flight cap and clocks of least energy within the limits.
+
+    Args:
+        memory_limit_bytes: what a device has for activations and parameters; None for no limit.
+        deadline_s: latest end of the iteration; None for the makespan of 1F1B at the highest
+            clock.
+        **described: what to choose from, see :class:`Search`.
+
+    Raises:
+        OutOfReach: no candidate fits, or none that fits meets the deadline; the message names
+            the least memory, or the earliest deadline, that would do.
+        UsageError: a limit that is not > 0, or as :class:`Search`.
+    """
+    search = Search(profile, num_microbatches, **described)
+    return search.choose(memory_limit_bytes=memory_limit_bytes, deadline_s=deadline_s)
+
+
+def tradeoff(
+    profile: EnergyProfile,
+    num_microbatches: int,
+    *,
+    memory_limits_bytes: Iterable[float | None] = (None,),
+    deadlines_s: Iterable[float | None] = (None,),
+    **described: Any,
+) -> pd.DataFrame:
+    """The least energy for every pair of a memory limit and a deadline: see ``Search.tradeoff``."""
+    search = Search(profile, num_microbatches, **described)
+    return search.tradeoff(memory_limits_bytes=memory_limits_bytes, deadlines_s=deadlines_s)
+
+
+_SUMMARY = (
+    "schedule", "num_chunks", "max_in_flight", "peak_activation_bytes", "makespan_s", "energy_j",
+    "bound_j", "saving_fraction",
+)  # fmt: skip
+
+
+def _summary(choice: JointChoice) -> dict[str, Any]:
+    best = choice._row(State(candidate=choice.chosen, bound_j=choice.bound_j, made=choice.best))
+    return {name: best[name] for name in _SUMMARY} | {"problem": ""}
+
+
+class Search:
+    """The candidates for a profile, what is known of each, and the search among them.
+
+    Args:
+        activation_bytes: of one microbatch on a stage, one number or one per stage. The default
+            of 1 makes a memory limit a number of microbatches.
+        parameter_bytes: parameters, gradients and optimizer state of a stage, likewise; a
+            schedule that keeps a stage on two devices pays twice.
+        tolerance: stop when no candidate can need less than this share below the best plan; 0
+            leaves none unexamined.
+        **described: ``schedules``, ``num_chunks``, ``num_caps``, ``weight_fraction``, ``network``,
+            see :class:`.candidates.Grid`.
+    """
+
+    def __init__(
+        self,
+        profile: EnergyProfile,
+        num_microbatches: int,
+        *,
+        activation_bytes: PerStage = 1.0,
+        parameter_bytes: PerStage = 0.0,
+        tolerance: float = 0.0,
+        **described: Any,
+    ) -> None:
+        if not 0 <= tolerance < 1:
+            raise UsageError(f"tolerance must be >= 0 and < 1, found {tolerance!r}")
+        self.tolerance = tolerance
+        memory = Memory(activation_bytes=activation_bytes, parameter_bytes=parameter_bytes)
+        self.grid = Grid(
+            profile=profile, num_microbatches=num_microbatches, memory=memory, **described
+        )
+        self.candidates, self.left_out = self.grid.candidates()
+        if not self.candidates:
+            raise UsageError("no schedule can be chosen: " + "; ".join(self.left_out.values()))
+        plain = build_for(profile, "1f1b", num_microbatches)
+        self.reference = plan(plain, profile, "max-clock", network=self.grid.network)
+        self._bounds: dict[tuple[int, float], float] = {}
+        self._plans: dict[tuple[int, float], Plan] = {}
+
+    def choose(
+        self,
+        *,
+        memory_limit_bytes: float | None = None,
+        deadline_s: float | None = None,
+        known: JointChoice | None = None,
+    ) -> JointChoice:
+        """As :func:`choose`; ``known``: a choice made under limits no looser than these."""
+        _check_positive("memory_limit_bytes", memory_limit_bytes)
+        _check_positive("deadline_s", deadline_s)
+        deadline = self.reference.makespan_s if deadline_s is None else float(deadline_s)
+        states = tuple(State(candidate=one) for one in self.candidates)
+        self._drop_impossible(states, memory_limit_bytes, deadline)
+        best = None if known is None else (known.best, known.chosen)
+        made, chosen = self._branch_and_bound(states, deadline, best)
+        _say_who_lost(states, made)
+        return JointChoice(
+            best=made,
+            chosen=chosen,
+            bound_j=min([made.energy_j, *(s.bound_j for s in states if np.isfinite(s.bound_j))]),
+            deadline_s=deadline,
+            memory_limit_bytes=memory_limit_bytes,
+            reference=self.reference,
+            assumptions=self.assumptions(chosen),
+            left_out=self.left_out,
+            states=states,
+        )
+
+    def tradeoff(
+        self,
+        *,
+        memory_limits_bytes: Iterable[float | None] = (None,),
+        deadlines_s: Iterable[float | None] = (None,),
+    ) -> pd.DataFrame:
+        """What memory and time are worth: the least energy for every pair of limits.
+
+        A plan found under tighter limits is a plan under looser ones too, so energy never rises
+        with either.
+
+        Returns:
+            Columns memory_limit_bytes (infinite for None), deadline_s, schedule, num_chunks,
+            max_in_flight, peak_activation_bytes, makespan_s, energy_j, bound_j, saving_fraction,
+            problem (why nothing could be chosen; empty where something was); by deadline, then
+            by limit.
+        """
+        import pandas as pd
+
+        least_s = self.reference.makespan_s
+        deadlines = sorted(least_s if one is None else float(one) for one in deadlines_s)
+        limits = sorted(np.inf if one is None else float(one) for one in memory_limits_bytes)
+        found: list[tuple[float, JointChoice]] = []
+        rows = []
+        for deadline, limit in itertools.product(deadlines, limits):
+            within = [choice for tighter, choice in found if tighter <= limit]
+            row: dict[str, Any] = {"memory_limit_bytes": limit, "deadline_s": deadline}
+            try:
+                choice = self.choose(
+                    memory_limit_bytes=None if limit == np.inf else limit,
+                    deadline_s=deadline,
+                    known=min(within, key=lambda one: one.best.energy_j, default=None),
+                )
+            except OutOfReach as error:
+                rows.append(row | {"problem": str(error)})
+                continue
+            found.append((limit, choice))
+            rows.append(row | _summary(choice))
+        columns = ["memory_limit_bytes", "deadline_s", *_SUMMARY, "problem"]
+        table = pd.DataFrame(rows, columns=columns)
+        return table.astype({"max_in_flight": "Int64", "num_chunks": "Int64"})
+
+    def assumptions(self, chosen: Candidate | None = None) -> tuple[str, ...]:
+        """What every choice rests on, and ``chosen`` besides, a sentence each."""
+        power_w = self.reference.profile.blocking_power_w
+        told = [
+            f"A device is one GPU; whenever it does not work it draws {power_w:g} W until the "
+            "iteration ends.",
+            "The activations of a microbatch on a stage are held from its forward to the end of "
+            "its backward (of the weight half, where halves run apart).",
+            "Messages take no time and no energy."
+            if self.grid.network is None
+            else "Messages take time but no energy.",
+        ]
+        if self.grid.schedules is None:
+            names = [name for name, family in FAMILIES.items() if family.asynchronous]
+            told.append(
+                f"Asynchronous schedules ({', '.join(names)}) are left out: they train on older "
+                "weights, which changes what is learned."
+            )
+        if chosen is None:
+            return tuple(told)
+        if homes(chosen.schedule).sum(axis=1).max() > 1:
+            told.append(
+                "The sum of gradients over the two devices of a stage takes no time and no energy."
+            )
+        return (*told, *(f"{one[0].upper()}{one[1:]}." for one in chosen.profile.assumptions))
+
+    def _drop_impossible(
+        self, states: tuple[State, ...], limit: float | None, deadline_s: float
+    ) -> None:
+        for state in states:
+            one = state.candidate
+            if not _fits(one, limit):
+                state.dropped = f"needs {one.peak_bytes:.6g} bytes on a device"
+            elif one.fastest_s > deadline_s * (1 + DEADLINE_TOLERANCE):
+                state.dropped = f"its fastest clocks need {one.fastest_s:.6g} s"
+        fitting = [s.candidate for s in states if _fits(s.candidate, limit)]
+        if not fitting:
+            least = min(self.candidates, key=lambda one: one.peak_bytes)
+            raise OutOfReach(
+                f"memory_limit_bytes = {limit!r}: no schedule fits; the least that any needs is "
+                f"{least.peak_bytes:.9g} bytes on a device ({least.title})"
+            )
+        if all(s.dropped for s in states):
+            first = min(fitting, key=lambda one: one.fastest_s)
+            among = "" if limit is None else f" within memory_limit_bytes = {limit!r}"
+            raise OutOfReach(
+                f"deadline_s = {deadline_s!r} cannot be met{among}: the earliest possible is "
+                f"{first.fastest_s:.9g} s ({first.title})"
+            )
+
+    def _branch_and_bound(
+        self, states: tuple[State, ...], deadline_s: float, best: tuple[Plan, Candidate] | None
+    ) -> tuple[Plan, Candidate]:
+        """Best first: a quick bound is sharpened, a sharp one tried, until none promises more."""
+        heap: list[tuple[float, int, bool]] = []
+        for i, state in enumerate(states):
+            if not state.dropped:
+                state.bound_j = quick_bound_j(state.candidate, deadline_s)
+                heap.append((state.bound_j, i, False))
+        heapq.heapify(heap)
+        while heap:
+            bound_j, i, sharp = heapq.heappop(heap)
+            if best is not None and bound_j >= best[0].energy_j * (1 - self.tolerance):
+                break
+            state = states[i]
+            if not sharp:
+                state.bound_j = max(bound_j, self._bound_j(i, deadline_s))
+                heapq.heappush(heap, (state.bound_j, i, True))
+                continue
+            state.made = self._plan(i, deadline_s)
+            if best is None or state.made.energy_j < best[0].energy_j:
+                best = state.made, state.candidate
+        assert best is not None
+        return best
+
+    def _bound_j(self, i: int, deadline_s: float) -> float:
+        if (i, deadline_s) not in self._bounds:
+            self._bounds[i, deadline_s] = self.candidates[i].planner.bounds_j([deadline_s])[0]
+        return self._bounds[i, deadline_s]
+
+    def _plan(self, i: int, deadline_s: float) -> Plan:
+        if (i, deadline_s) not in self._plans:
+            one = self.candidates[i]
+            found = one.planner.choose([deadline_s])[0]
+            self._plans[i, deadline_s] = Plan(
+                schedule=one.schedule,
+                profile=one.profile,
+                method="optimal",
+                row=found.row,
+                deadline_s=deadline_s,
+                known_bound_j=found.bound_j,
+                network=self.grid.network,
+            )
+        return self._plans[i, deadline_s]
+
+
+def _fits(one: Candidate, limit: float | None) -> bool:
+    return limit is None or one.peak_bytes <= limit * (1 + MEMORY_TOLERANCE)
+
+
+def _check_positive(name: str, value: float | None) -> None:
+    if value is not None and not (np.isfinite(value) and value > 0):
+        raise UsageError(f"{name} must be finite and > 0, found {value!r}")
+
+
+def _say_who_lost(states: tuple[State, ...], best: Plan) -> None:
+    for state in states:
+        if state.made is not None and state.made is not best:
+            state.dropped = "its plan needs more energy"
+        elif state.made is None and not state.dropped:
+            state.dropped = "its lower bound lies above the best plan"

@@ -1,0 +1,1 @@
+"""Pictures of timelines, frontiers and plans; the only part that loads Plotly."""

@@ -1,0 +1,305 @@
+"""Pictures of one iteration: who runs when, what memory is held, where time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import plotly.graph_objects as go
+
+from labkit.errors import UsageError
+from labkit.figures import CYCLE, PALETTE, SEQUENTIAL, finish
+from labkit.pipeline.figures.gantt import (
+    beside_work,
+    find_lanes,
+    kind_fills,
+    mixed,
+    scale_fills,
+    shades_of,
+    steps_by_device,
+)
+from labkit.pipeline.scheduling.schedule import KINDS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Colour = Literal["kind", "clock", "slack"]
+_SCALES = {"clock": ("clock_mhz", "MHz"), "slack": ("slack_s", "slack (s)")}
+_ROW_HEIGHT = {  # so that kinds differ also without colour
+    "forward": 0.72,
+    "backward": 0.9,
+    "input": 0.9,
+    "weight": 0.56,
+    "all-reduce": 0.9,
+    "optimizer": 0.9,
+}
+_STRIP = 0.16  # height of an all-reduce beside instructions, at the row's lower edge
+_MOST_LABELS_A_ROW, _MOST_EDGES_A_ROW = 56, 160
+_IDLE_COLOURS = {
+    "busy": PALETTE["static"],
+    "warm-up": CYCLE[5],
+    "dependency": CYCLE[1],
+    "steady": CYCLE[3],
+    "communication": PALETTE["communication"],
+    "drain": CYCLE[0],
+    "all-reduce": PALETTE["all-reduce"],
+}
+
+
+def figure_timeline(
+    table: pd.DataFrame,
+    *,
+    colour: Colour = "kind",
+    title: str = "",
+    span_s: float | None = None,
+    colour_range: tuple[float, float] | None = None,
+    messages: pd.DataFrame | None = None,
+) -> go.Figure:
+    """A Gantt chart, one row a device; idle time grey.
+
+    Full backwards and input halves are tall, forwards slim, weight halves slimmest (all equal
+    where there are too many to tell, and kinds have colours). Where a
+    device holds several stages, later chunks are lighter; so are the microbatches that enter a
+    bidirectional pipeline at its other end. An all-reduce beside instructions is a strip.
+
+    Args:
+        table: ``Timeline.frame()`` or ``Plan.frame()``.
+        colour: by kind of work, by clock (needs a plan's table), or by slack.
+        span_s: where the time axis ends (default: at the makespan), to compare timelines.
+        colour_range: ends of the colour scale in the column's unit, to compare plans.
+        messages: ``Timeline.messages_frame()``: a line from each sender to its receiver.
+
+    Raises:
+        UsageError: the table lacks the column that ``colour`` shows.
+    """
+    if colour != "kind" and _SCALES[colour][0] not in table.columns:
+        raise UsageError(
+            f"colour={colour!r} needs column {_SCALES[colour][0]!r}: pass a plan's frame()"
+        )
+    devices = sorted(table["device"].unique().tolist())
+    makespan_s = float(table["end_s"].max())
+    lanes = find_lanes(table)
+    fills = _fills(table, colour, colour_range, lanes.lane)
+    beside = beside_work(table)
+    crowd = len(table) / len(devices)  # bars a row
+    edge_px = 1 if crowd <= _MOST_LABELS_A_ROW else 0.3 if crowd <= _MOST_EDGES_A_ROW else 0
+    fig = go.Figure(_idle_bars(devices, makespan_s))
+    for kind in [kind for kind in _ROW_HEIGHT if (table["kind"] == kind).any()]:
+        mine = (table["kind"] == kind).to_numpy()
+        part = table[mine].assign(fill=fills[mine], beside=beside[mine], lane=lanes.lane[mine])
+        part = part.sort_values("lane", kind="stable")  # the legend shows the first bar's colour
+        height = 0.9 if colour == "kind" and edge_px < 1 else _ROW_HEIGHT[kind]
+        fig.add_trace(_bars(part, kind, height, edge_px, legend=colour == "kind"))
+    if colour == "kind":
+        fig.add_traces(list(_lane_legend(lanes.names)))
+    else:
+        fig.add_trace(_add_scale(fig, table, colour, colour_range))
+    if messages is not None:
+        fig.add_trace(_message_lines(messages))
+    whole = (table["stage"] == table["device"]).all()
+    fig.update_layout(barmode="overlay", uniformtext={"minsize": 7, "mode": "hide"})
+    _device_rows(fig, devices, "stage" if whole else "device")
+    fig.update_xaxes(range=[0, (span_s or makespan_s) * 1.005], showgrid=False)
+    how = "" if colour == "kind" else "; slim bars: forward, tall: backward"
+    if colour != "kind" and (table["kind"] == "weight").any():
+        how += ", slimmest: weight half"
+    return finish(fig, title=title, x=f"time (s){how}", height=150 + 34 * len(devices))
+
+
+def _device_rows(fig: go.Figure, devices: list[int], word: str) -> None:
+    fig.update_yaxes(
+        tickvals=devices, ticktext=[f"{word} {d}" for d in devices],
+        range=[max(devices) + 0.6, -0.6], showgrid=False,
+    )  # fmt: skip
+
+
+def _idle_bars(devices: list[int], end_s: float) -> go.Bar:
+    """The grey that instructions are drawn on; last in the legend."""
+    return go.Bar(
+        orientation="h", x=[end_s] * len(devices), y=devices, width=0.9, name="idle",
+        marker={"color": PALETTE["bubble"], "line": {"width": 0}}, hoverinfo="skip",
+        legendrank=2000,
+    )  # fmt: skip
+
+
+def _fills(
+    table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None, lane: np.ndarray
+) -> np.ndarray:
+    """Each row's colour as text.
+
+    Numbers with a colour scale would do as well, but Plotly's bars take each number for a colour
+    when they choose between black and white labels: a warning a bar, and labels that do not show.
+    """
+    if colour == "kind":
+        return kind_fills(table["kind"].tolist(), lane.tolist())
+    low, high = _ends(table, colour, span)
+    return scale_fills((table[_SCALES[colour][0]].to_numpy(dtype=float) - low) / (high - low))
+
+
+def _ends(
+    table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None
+) -> tuple[float, float]:
+    column = table[_SCALES[colour][0]]
+    low, high = span or (float(column.min()), float(column.max()))
+    return low, high if high > low else low + 1
+
+
+def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legend: bool) -> go.Bar:
+    several = bool((part["stage"] != part["device"]).any())
+    shown = {"microbatch": "", "slack_s": "<br>slack %{{customdata[{}]:.3g}} s"}
+    if several:
+        shown["stage"] = ", stage %{{customdata[{}]}}"
+    if "clock_mhz" in part.columns:
+        shown["clock_mhz"] = "<br>%{{customdata[{}]:.0f}} MHz"
+    places = {column: text.format(i) for i, (column, text) in enumerate(shown.items())}
+    work = kind in KINDS
+    fills = part["fill"].unique()
+    return go.Bar(
+        orientation="h",
+        base=part["start_s"],
+        x=part["end_s"] - part["start_s"],
+        y=part["device"],
+        **_heights(part, height),
+        name=kind,
+        text=part["microbatch"] if edge_px == 1 and work else None,
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        textfont_size=11,
+        marker={
+            "color": fills[0] if len(fills) == 1 else part["fill"],
+            "line": {"color": "white", "width": edge_px},
+            "pattern": {"shape": "/" if kind == "optimizer" else ""},
+        },
+        customdata=[list(row) for row in zip(*(part[c].tolist() for c in shown), strict=True)],
+        hovertemplate=(
+            f"{'device' if several else 'stage'} %{{y}}{places.get('stage', '')}, {kind}"
+            + (" %{customdata[0]}" if work else "")
+            + "<br>starts %{base:.4g} s, takes %{x:.4g} s"
+            + places["slack_s"]
+            + places.get("clock_mhz", "")
+            + "<extra></extra>"
+        ),
+        showlegend=legend,
+    )
+
+
+def _heights(part: pd.DataFrame, height: float) -> dict[str, Any]:
+    """Where bars lie: in the row's middle, but at its edge for all-reduces beside other work."""
+    if not part["beside"].any():
+        return {"width": height}
+    width = np.where(part["beside"], _STRIP, height)
+    return {"width": width, "offset": height / 2 - width}
+
+
+def _lane_legend(names: tuple[str, ...]) -> Iterator[go.Bar]:
+    """What paler colours mean; nothing where there is one lane."""
+    shades = shades_of(("forward",), len(names))["forward"]
+    for name, shade in zip(names[1:], shades[1:], strict=True):
+        yield go.Bar(x=[None], y=[None], name=name, marker_color=shade, hoverinfo="skip")
+
+
+def _message_lines(messages: pd.DataFrame) -> go.Scatter:
+    """From the sender's row, at its edge, to the receiver's."""
+    source, device = messages["source"].to_numpy(), messages["device"].to_numpy()
+    toward = np.sign(device - source)
+    gap = np.full(len(messages), np.nan)
+    x = np.stack([messages["sent_s"], messages["arrived_s"], gap], axis=1).ravel()
+    y = np.stack([source + 0.45 * toward, device - 0.3 * toward, gap], axis=1).ravel()
+    return go.Scatter(
+        x=x, y=y, mode="lines", name="message", hoverinfo="skip",
+        line={"color": PALETTE["communication"], "width": 1.2},
+    )  # fmt: skip
+
+
+def _add_scale(
+    fig: go.Figure, table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None
+) -> go.Scatter:
+    """The colour bar: a layout that describes it, and an empty trace that it belongs to."""
+    low, high = _ends(table, colour, span)
+    fig.update_layout(
+        coloraxis={
+            "colorscale": SEQUENTIAL,
+            "cmin": low,
+            "cmax": high,
+            "colorbar": {
+                "title": {"text": _SCALES[colour][1]}, "thickness": 14, "len": 1,
+                "lenmode": "fraction", "y": 0.5,
+            },
+        },
+        showlegend=False,
+    )  # fmt: skip
+    marker = {"color": [low], "coloraxis": "coloraxis"}
+    return go.Scatter(x=[None], y=[None], mode="markers", marker=marker, hoverinfo="skip")
+
+
+def figure_memory(
+    table: pd.DataFrame, *, title: str = "", span_s: float | None = None, unit: str = "activations"
+) -> go.Figure:
+    """What every device holds over time, a row each, all rows on one scale; its peak at the right.
+
+    Args:
+        table: ``Timeline.memory_frame()``.
+        span_s: where the time axis ends (default: at the last change), to lie under a
+            :func:`figure_timeline`.
+        unit: what a peak's number counts; ``"bytes"`` are written as MB or GB.
+    """
+    end_s = span_s or float(table["time_s"].max())
+    most = float(table.iloc[:, 2].max()) or 1.0
+    devices = sorted(table["device"].unique().tolist())
+    fig = go.Figure()
+    x, y, held, peaks = [], [], [], []
+    for device, time, value in steps_by_device(table, end_s):
+        base = device + 0.45
+        x += [*time, time[-1], time[0], None]
+        y += [*(base - 0.9 * value / most), base, base, None]
+        held += [*value, 0, 0, None]
+        peaks.append(float(value.max()))
+    fig.add_scatter(
+        x=x, y=y, mode="lines", fill="toself", customdata=held, line_width=1, hoveron="points",
+        line_color=PALETTE["activation"], fillcolor=mixed(PALETTE["activation"], "#FFFFFF", 0.5),
+        hovertemplate="%{x:.4g} s: %{customdata:.4g} " + unit + "<extra></extra>", name="held",
+    )  # fmt: skip
+    for device, peak in zip(devices, peaks, strict=True):
+        fig.add_annotation(
+            x=1, xref="paper", y=device, text=_amount(peak, unit), showarrow=False,
+            xanchor="left", xshift=6,
+        )  # fmt: skip
+    _device_rows(fig, devices, "device")
+    fig.update_xaxes(range=[0, end_s * 1.005], showgrid=False)
+    fig.update_layout(margin_r=110, showlegend=False)
+    heading = title or f"{unit.capitalize()} held; at the right the most at once"
+    return finish(fig, title=heading, x="time (s)", height=150 + 34 * len(devices))
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit != "bytes":
+        return f"{value:.4g}"
+    return f"{value / 1e9:.3g} GB" if value >= 1e9 else f"{value / 1e6:.3g} MB"
+
+
+def figure_idle(table: pd.DataFrame, *, by: str = "device", title: str = "") -> go.Figure:
+    """Where the devices' time goes: work, and waiting by its cause, stacked.
+
+    Args:
+        table: ``Timeline.idle_frame()``, or several of them together with a column that tells
+            them apart.
+        by: that column: a bar for each of its values, the mean of its rows.
+    """
+    columns = {cause: f"{cause.replace('-', '_')}_s" for cause in _IDLE_COLOURS}
+    mean = table.groupby(by, sort=False)[list(columns.values())].mean()
+    names = [f"device {name}" if by == "device" else str(name) for name in mean.index]
+    fig = go.Figure()
+    for cause, column in columns.items():
+        if cause == "busy" or (mean[column] > 1e-9 * mean.to_numpy().sum()).any():
+            share = mean[column] / mean.sum(axis=1)
+            fig.add_bar(
+                orientation="h", x=mean[column], y=names, name=cause, customdata=share,
+                marker_color=_IDLE_COLOURS[cause],
+                hovertemplate=f"%{{y}}: {cause} %{{x:.4g}} s, %{{customdata:.1%}}<extra></extra>",
+            )  # fmt: skip
+    fig.update_layout(barmode="stack", bargap=0.25)
+    fig.update_yaxes(autorange="reversed", showgrid=False, type="category")
+    what = "time (s)" if by == "device" else "time of a device, mean (s)"
+    return finish(fig, title=title, x=what, height=150 + 34 * len(names))

@@ -1,0 +1,201 @@
+"""The least costly way to end a schedule ever earlier, one unit of time at a time.
+
+Every instruction may take any whole number of units between two bounds, and costs more the
+shorter it is, by a convex curve. From the plan with all at their longest, each step shortens the
+whole by one unit at the least cost. Which instructions that hurries is a minimum cut of the
+network of critical ones: a unit less of what the cut crosses from source to sink costs, a unit
+more of what it crosses on the way back saves, so the flow through an instruction is bounded from
+below by what slowing it would save and from above by what hurrying it would cost.
+
+The network is built once. Start and end of an instruction are the potentials of its two nodes,
+its duration their distance, and a cut moves all nodes behind it forward by one unit. The flow
+that proves one cut minimal stays within the bounds of the next network (whoever is hurried
+carries exactly its old upper bound, which is its new lower one), so each step only adds to it.
+
+Source: Fulkerson, "A Network Flow Computation for Project Cost Curves", Management Science 1961;
+Phillips and Dessouky, "Solving the Project Time/Cost Tradeoff Problem Using the Minimal Cut
+Concept", Management Science 1977.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkit.pipeline.scheduling.graph import Graph, Lag, longest_to
+
+_LIMIT = 2**29  # of the whole flow: SciPy's flows have 32 bits, with room to add two of them
+_FREE = 2**30 - 1  # capacity of what no cut may take: waiting, and the shortest duration
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Menus:
+    """What every instruction may take and what that costs.
+
+    Attributes:
+        least, most: bounds of each instruction's duration in units, shape (n,).
+        cost: curves, one after the other, each falling and convex from a least to a most.
+        offset: duration q of instruction i is entry ``offset[i] + q`` of ``cost``.
+    """
+
+    least: np.ndarray
+    most: np.ndarray
+    cost: np.ndarray
+    offset: np.ndarray
+
+
+def span(graph: Graph, duration: np.ndarray, lag: Lag | None) -> int:
+    """Units from the first start to the last end."""
+    return int(longest_to(graph, duration.astype(float), lag).max())
+
+
+def hurried(graph: Graph, menus: Menus, lag: Lag | None = None) -> Iterator[np.ndarray]:
+    """Durations in units, all at their longest first, then after each cut; the fastest last.
+
+    Every plan costs the least of all that end as early, up to a rounding of unit costs to about
+    the largest one times n / 2**29. Of equal cuts the one nearest to the source is taken.
+
+    Args:
+        lag: whole units; see :func:`.graph.longest_to`.
+    """
+    network = _Network.of(graph, menus, lag)
+    cuts = span(graph, menus.most, lag) - span(graph, menus.least, lag)
+    potential = network.start(graph, menus.most, lag)
+    flow = np.zeros(len(network.tail), dtype=np.int64)
+    yield menus.most.copy()
+    for _ in range(cuts):
+        behind = network.cut(potential, flow)
+        potential[behind] -= 1
+        yield np.minimum(network.distance(potential)[: len(graph)], menus.most)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Network:
+    """Nodes: n starts, n ends, source, sink. Arcs: n instructions, then waits for one another.
+
+    Attributes:
+        tail, head: nodes of each arc.
+        wait: least distance of the waiting arcs' nodes, in units.
+        place: where each arc and then each reversed arc stands in the residual matrix.
+        indices, indptr: the residual matrix, row by row, an entry for every arc both ways.
+        hurry, slow: what a unit less costs and a unit more saves, as whole numbers, by entry.
+        entry: where each instruction's duration 0 would stand in ``hurry`` and ``slow``.
+        beyond: one unit more than the longest duration, where both are 0.
+    """
+
+    tail: np.ndarray
+    head: np.ndarray
+    wait: np.ndarray
+    place: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+    hurry: np.ndarray
+    slow: np.ndarray
+    entry: np.ndarray
+    beyond: np.ndarray
+
+    @classmethod
+    def of(cls, graph: Graph, menus: Menus, lag: Lag | None) -> _Network:
+        tail, head, wait = _arcs(graph, lag)
+        rows, columns = np.concatenate([tail, head]), np.concatenate([head, tail])
+        order = np.lexsort((columns, rows))
+        hurry, slow, entry = _prices(menus)
+        return cls(
+            tail=tail,
+            head=head,
+            wait=wait,
+            place=np.argsort(order),
+            indices=columns[order].astype(np.int32),
+            indptr=np.searchsorted(rows[order], np.arange(2 * len(graph) + 3)).astype(np.int32),
+            hurry=hurry,
+            slow=slow,
+            entry=entry,
+            beyond=menus.most + 1,
+        )
+
+    @property
+    def num_instructions(self) -> int:
+        return len(self.entry)
+
+    def start(self, graph: Graph, duration: np.ndarray, lag: Lag | None) -> np.ndarray:
+        """Potentials at which everything runs as early as it can."""
+        end = longest_to(graph, duration.astype(float), lag).astype(np.int64)
+        return np.concatenate([end - duration, end, [0, end.max()]])
+
+    def distance(self, potential: np.ndarray) -> np.ndarray:
+        return potential[self.head] - potential[self.tail]
+
+    def cut(self, potential: np.ndarray, flow: np.ndarray) -> np.ndarray:
+        """Nodes behind the minimum cut, as a mask; adds to ``flow`` what proves it minimal."""
+        from scipy.sparse.csgraph import maximum_flow
+
+        n = self.num_instructions
+        distance = self.distance(potential)
+        at = np.minimum(distance[:n], self.beyond) + self.entry
+        lower, upper = self.slow[at], self.hurry[at]
+        tight = np.where(distance[n:] == self.wait, _FREE, 0)
+        source, sink = 2 * n, 2 * n + 1
+        while True:
+            forth = np.concatenate([upper - flow[:n], tight])
+            back = np.concatenate([flow[:n] - lower, flow[n:]])
+            residual = np.empty(len(self.place), dtype=np.int32)
+            residual[self.place] = np.concatenate([forth, back])
+            behind = ~self._reached(residual, source)
+            if behind[sink]:
+                return behind
+            more = maximum_flow(self._matrix(residual, self.indices, self.indptr), source, sink)
+            flow += more.flow.data[self.place[: len(flow)]]
+
+    def _reached(self, residual: np.ndarray, source: int) -> np.ndarray:
+        """Which nodes more flow could reach from the source."""
+        from scipy.sparse.csgraph import breadth_first_order
+
+        some = residual > 0
+        indptr = np.concatenate([[0], np.cumsum(some)])[self.indptr]
+        matrix = self._matrix(residual[some], self.indices[some], indptr)
+        reached = np.zeros(2 * self.num_instructions + 2, dtype=bool)
+        reached[breadth_first_order(matrix, source, return_predecessors=False)] = True
+        return reached
+
+    def _matrix(self, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray):  # type: ignore[no-untyped-def]
+        from scipy.sparse import csr_matrix
+
+        return csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, len(indptr) - 1))
+
+
+def _arcs(graph: Graph, lag: Lag | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tail and head of every arc, instructions first, and the waits of the others."""
+    n, here = len(graph), np.arange(len(graph))
+    zero = np.zeros(n)
+    waits: dict[tuple[int, int], int] = {}
+    for other, after in zip((graph.before, graph.needs), lag or (zero, zero), strict=True):
+        tail = np.where(other < n, n + other, 2 * n)  # a lag after nothing counts from the start
+        for i in np.flatnonzero((other < n) | (after > 0)).tolist():
+            key = int(tail[i]), i  # where both name one instruction, the longer wait
+            waits[key] = max(waits.get(key, 0), int(after[i]))
+    source, target = np.array(list(waits), dtype=int).reshape(-1, 2).T
+    first, last = np.setdiff1d(here, target), np.setdiff1d(n + here, source)
+    tail = np.concatenate([here, source, np.full(len(first), 2 * n), last])
+    head = np.concatenate([n + here, target, first, np.full(len(last), 2 * n + 1)])
+    free = np.zeros(len(first) + len(last), dtype=int)
+    return tail, head, np.concatenate([np.array(list(waits.values()), dtype=int), free])
+
+
+def _prices(menus: Menus) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What a unit less costs and a unit more saves, scaled to whole numbers, and where it stands.
+
+    A flow never exceeds a cut, and no cut takes more than every instruction at its dearest.
+    """
+    start, first = np.unique(menus.offset + menus.least, return_index=True)
+    width = (menus.most - menus.least)[first] + 1
+    steps = [-np.diff(menus.cost[s : s + w]) for s, w in zip(start, width, strict=True)]
+    dearest = max((float(one.max()) for one in steps if len(one)), default=0.0)
+    scale = _LIMIT / (len(menus.least) * dearest) if dearest > 0 else 1.0
+    whole = [np.rint(one * scale).astype(np.int64) for one in steps]
+    hurry = np.concatenate([np.concatenate([[_FREE], one, [0]]) for one in whole])
+    slow = np.concatenate([np.concatenate([one, [0, 0]]) for one in whole])
+    moved = np.cumsum([0, *(width + 1)])[:-1] - start
+    entry = menus.offset + moved[np.searchsorted(start, menus.offset + menus.least)]
+    return hurry, slow, entry

@@ -1,0 +1,204 @@
+"""EnvPipe (USENIX ATC 2023): early forwards, an envelope at full clock, the rest slowed to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+
+from labkit.errors import UsageError
+from labkit.pipeline.profiles.clocks import Choice, max_clock_rows, valley_rows
+from labkit.pipeline.profiles.profile import EnergyProfile
+from labkit.pipeline.scheduling.graph import Lag, longest_to
+from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, Schedule
+
+Reconfigure = Literal["balanced", "greedy", "none"]
+Floor = Literal["energy", "above-waiting"]
+
+
+def early_forwards(
+    profile: EnergyProfile, num_microbatches: int, *, max_in_flight: int | None = None
+) -> tuple[int, ...]:
+    """How many forwards EnvPipe runs early on each stage, for ``build("envpipe", ...)``.
+
+    As many as fit, at the energy-valley clock, into the wait for the first backward to come
+    back at the maximum clock through the S - s - 1 later stages; no more than microbatches
+    remain, than memory holds beside the S - s that 1F1B keeps, or than the stage before runs
+    early (unless that one has all microbatches in flight).
+
+    Args:
+        max_in_flight: microbatches whose activations a device can hold; None for no limit.
+
+    Raises:
+        UsageError: only halves of the backward pass were measured.
+
+    Source: EnvPipe (USENIX ATC 2023), scheduler; the public implementation counts so.
+    """
+    num_stages = profile.num_stages
+    top, valley = max_clock_rows(profile), valley_rows(profile)
+    if (top[BACKWARD] < 0).any():
+        raise UsageError("early forwards are counted from full backward passes: not measured")
+    counts: list[int] = []
+    for stage in range(num_stages):
+        ahead = num_stages - stage
+        wait_s = (ahead - 1) * profile.time_s[top[BACKWARD, stage]]
+        fit = int(wait_s / profile.time_s[valley[FORWARD, stage]] + 1e-9)
+        room = num_microbatches if max_in_flight is None else min(max_in_flight, num_microbatches)
+        count = max(0, min(fit, room - ahead))
+        if counts and ahead + 1 + counts[-1] < num_microbatches:
+            count = min(count, counts[-1])
+        counts.append(count)
+    return tuple(counts)
+
+
+def outer_envelope(schedule: Schedule) -> np.ndarray:
+    """Which instructions lie on EnvPipe's envelope, shape (n,).
+
+    The first forward and the last backward (its halves, where it runs so) of every stage, and all
+    of the last stage: the critical path wherever the last stage is the heaviest.
+
+    Source: EnvPipe (USENIX ATC 2023), planner.
+    """
+    first = (schedule.kind == FORWARD) & (schedule.microbatch == 0)
+    last = (schedule.kind != FORWARD) & (schedule.microbatch == schedule.num_microbatches - 1)
+    return first | last | (schedule.stage == schedule.num_stages - 1)
+
+
+def envpipe_rows(
+    schedule: Schedule,
+    profile: EnergyProfile,
+    *,
+    reconfigure: Reconfigure = "balanced",
+    floor: Floor = "energy",
+    lag_s: Lag | None = None,
+) -> np.ndarray:
+    """EnvPipe's planner: a profile row for every instruction.
+
+    The outer envelope runs at the maximum clock and all other units at their stage's energy
+    valley. While some inner unit lies on the critical path, ``"balanced"`` raises those of its
+    inner units that have the lowest clock by one step, ``"greedy"`` the one nearest to its end
+    by three; ``"none"`` leaves the first plan as it is. ``floor`` says what the valley is the
+    least of: the published planner's is energy; energy above waiting is what a pipeline saves.
+
+    As described, reconfiguring ends when the critical path is the envelope. Where the last stage
+    is not the heaviest that never comes about; the public implementation also stops when no unit
+    of the path can go faster, and so do we. Clocks only rise, so it always ends, and then every
+    unit of one longest path runs at the maximum clock: never slower than all at that clock.
+
+    Ours differs in that the critical path is exact, from the simulated timeline, where a running
+    system infers it from measured receive times; and a step is one clock of the profile.
+
+    Time: a step is linear in the number of instructions, ``"balanced"`` takes about as many
+    steps as there are clocks, ``"greedy"`` some for each instruction.
+
+    Source: EnvPipe (USENIX ATC 2023), planner; behaviour of the authors' public implementation.
+    """
+    if reconfigure not in ("balanced", "greedy", "none"):
+        raise UsageError(f"reconfigure must be balanced, greedy or none, found {reconfigure!r}")
+    if floor not in ("energy", "above-waiting"):
+        raise UsageError(f"floor must be energy or above-waiting, found {floor!r}")
+    envelope = outer_envelope(schedule)
+    # Rows of one work stand in descending order of clock: one step up is one row less.
+    top = max_clock_rows(profile)[schedule.kind, schedule.stage]
+    valley = valley_rows(profile, above_waiting=floor == "above-waiting")
+    row = np.where(envelope, top, valley[schedule.kind, schedule.stage])
+    if reconfigure == "none":
+        return row
+    units = _Units(schedule, profile, row, np.where(envelope, row, top), lag_s)
+    while units.raise_balanced() if reconfigure == "balanced" else units.raise_last():
+        pass
+    return np.array(units.row)
+
+
+class _Units:
+    """A plan whose clocks rise step by step, and the earliest ends it leads to.
+
+    A unit's end depends only on units before it in topological order, so a step computes anew
+    only what comes after the units it raises.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        profile: EnergyProfile,
+        row: np.ndarray,
+        top: np.ndarray,
+        lag_s: Lag | None,
+    ) -> None:
+        graph, n = schedule.graph, len(schedule)
+        self.row, self.top = row.tolist(), top.tolist()
+        self.time, self.clock = profile.time_s.tolist(), profile.clock_mhz.tolist()
+        ends = longest_to(graph, profile.time_s[row], lag_s)
+        # By their ends: nearer to how the plan runs than device by device, so less comes after.
+        order = graph.topological[np.argsort(ends[graph.topological], kind="stable")]
+        self.end = [*ends.tolist(), 0.0]
+        waits = (np.zeros(n), np.zeros(n)) if lag_s is None else lag_s
+        self.before, self.needs = graph.before.tolist(), graph.needs.tolist()
+        self.lag_before, self.lag_needs = waits[0].tolist(), waits[1].tolist()
+        columns = [order, graph.before[order], graph.needs[order]]
+        self.lagging = lag_s is not None
+        columns += [lag[order] for lag in waits] if self.lagging else []
+        self.order = list(zip(*(column.tolist() for column in columns), strict=True))
+        self.place = np.argsort(order).tolist()
+        self.last = len(graph)
+
+    def raise_last(self) -> bool:
+        """Raise the slow unit nearest to the critical path's end by three steps, if there is one.
+
+        What follows it on the path runs as fast as it can, so the search goes no further back.
+        """
+        for i in self._path():
+            if self.row[i] > self.top[i]:
+                self.row[i] = max(self.row[i] - 3, self.top[i])
+                self._update([i])
+                return True
+        return False
+
+    def raise_balanced(self) -> bool:
+        """Raise the slowest of the critical path's slow units by one step, if there are any."""
+        slow = [i for i in self._path() if self.row[i] > self.top[i]]
+        if not slow:
+            return False
+        lowest = min(self.clock[self.row[i]] for i in slow)
+        raised = [i for i in slow if self.clock[self.row[i]] == lowest]
+        for i in raised:
+            self.row[i] -= 1
+        self._update(raised)
+        return True
+
+    def _path(self) -> Iterator[int]:
+        """One longest path, last unit first; where both waits are equal, along the device."""
+        end, before, needs = self.end, self.before, self.needs
+        i = end.index(max(end))
+        while i != self.last:
+            yield i
+            a, b = before[i], needs[i]
+            i = a if end[a] + self.lag_before[i] >= end[b] + self.lag_needs[i] else b
+
+    def _update(self, changed: list[int]) -> None:
+        end, time, row = self.end, self.time, self.row
+        first = min(self.place[i] for i in changed)
+        if not self.lagging:
+            for i, before, needs in self.order[first:]:
+                a, b = end[before], end[needs]
+                end[i] = (a if a > b else b) + time[row[i]]
+            return
+        for i, before, needs, lag_before, lag_needs in self.order[first:]:
+            a, b = end[before] + lag_before, end[needs] + lag_needs
+            end[i] = (a if a > b else b) + time[row[i]]
+
+
+def choose_envpipe(
+    schedule: Schedule,
+    profile: EnergyProfile,
+    deadline_s: float | None,
+    *,
+    lag_s: Lag | None = None,
+    reconfigure: Reconfigure = "balanced",
+    floor: Floor = "energy",
+) -> Choice:
+    """:func:`envpipe_rows` as a planner."""
+    return Choice(
+        envpipe_rows(schedule, profile, reconfigure=reconfigure, floor=floor, lag_s=lag_s)
+    )

@@ -1,0 +1,89 @@
+"""Schedules made for a profile: orders that follow its durations, the profile cut to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import not_among
+from labkit.pipeline.planning.envpipe import early_forwards
+from labkit.pipeline.profiles.clocks import max_clock_rows
+from labkit.pipeline.profiles.profile import EnergyProfile
+from labkit.pipeline.scheduling.families import FAMILIES
+from labkit.pipeline.scheduling.policies import build
+from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
+
+
+def build_for(
+    profile: EnergyProfile, name: str, num_microbatches: int, **settings: Any
+) -> Schedule:
+    """The named schedule for a profile's stages, its order following their durations.
+
+    Without chunks and backward halves the profile itself can be planned with; where the schedule
+    has them, use :func:`fitted`.
+
+    Raises:
+        UsageError: as :func:`labkit.pipeline.build`.
+    """
+    whole = resolved(profile, name, num_microbatches, settings)
+    return build(name, profile.num_stages, num_microbatches, **whole)
+
+
+def fitted(
+    profile: EnergyProfile,
+    name: str,
+    num_microbatches: int,
+    *,
+    weight_fraction: float = 0.5,
+    **settings: Any,
+) -> tuple[Schedule, EnergyProfile]:
+    """A named schedule over a profile's stages, and the profile cut and split as it runs them.
+
+    Options that depend on durations (EnvPipe's early forwards, the orders of list schedulers)
+    follow the profile's at the highest clock unless ``settings`` gives them.
+
+    Raises:
+        UsageError: as :func:`build` and :meth:`EnergyProfile.for_schedule`.
+    """
+    whole = resolved(profile, name, num_microbatches, settings, weight_fraction)
+    schedule = build(name, profile.num_stages, num_microbatches, **whole)
+    return schedule, profile.for_schedule(schedule, weight_fraction)
+
+
+def resolved(
+    profile: EnergyProfile,
+    name: str,
+    num_microbatches: int,
+    settings: Mapping[str, Any],
+    weight_fraction: float = 0.5,
+) -> dict[str, Any]:
+    """``settings`` with what :func:`fitted` takes from the profile."""
+    if name not in FAMILIES:
+        raise not_among("schedule", name, FAMILIES)
+    known, found = FAMILIES[name].options, dict(settings)
+    if "early_forwards" in known:
+        limit = found.get("max_in_flight")
+        known_limit = limit if isinstance(limit, int) else None
+        counts = early_forwards(profile, num_microbatches, max_in_flight=known_limit)
+        found.setdefault("early_forwards", counts)
+    if "durations_s" in known and "durations_s" not in found:
+        even = build(name, profile.num_stages, num_microbatches, **found)
+        stages = profile.for_schedule(even, weight_fraction)
+        found["durations_s"] = _fastest_s(stages, weight_fraction)
+    return found
+
+
+def _fastest_s(
+    profile: EnergyProfile, weight_fraction: float
+) -> tuple[list[float], list[float], list[float]]:
+    """Seconds of each stage's forward, input half and weight half at the highest clock."""
+    top = max_clock_rows(profile)
+    time_s = np.where(top >= 0, profile.time_s[top], np.nan)
+    whole = time_s[BACKWARD]
+    return (
+        time_s[FORWARD].tolist(),
+        np.where(top[INPUT] >= 0, time_s[INPUT], (1 - weight_fraction) * whole).tolist(),
+        np.where(top[WEIGHT] >= 0, time_s[WEIGHT], weight_fraction * whole).tolist(),
+    )

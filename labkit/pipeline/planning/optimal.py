@@ -1,0 +1,104 @@
+"""The planner ours: the linear relaxation's plan, rounded to measured clocks, and its frontier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from labkit.pipeline.planning.relaxation import Model, Relaxation, options
+from labkit.pipeline.planning.rounding import Sweeper, realise
+from labkit.pipeline.profiles.clocks import Choice
+from labkit.pipeline.profiles.profile import EnergyProfile
+from labkit.pipeline.scheduling.graph import Lag
+from labkit.pipeline.scheduling.schedule import Schedule
+
+
+class OptimalPlanner:
+    """Plans of one schedule and profile for any number of deadlines, from one linear program.
+
+    Args:
+        lag_s: communication after each dependency, see :func:`.graph.longest_to`.
+
+    Raises:
+        UsageError: schedule and profile have different stages.
+    """
+
+    def __init__(
+        self, schedule: Schedule, profile: EnergyProfile, lag_s: Lag | None = None
+    ) -> None:
+        self._graph, self._lag_s = schedule.graph, lag_s
+        self._choices = options(schedule, profile)
+        self._model = Model(schedule, profile, self._choices, lag_s)
+        self._waiting_w = profile.blocking_power_w * schedule.num_devices
+
+    @cached_property
+    def range_s(self) -> tuple[float, float]:
+        """The shortest deadline that can be met, and the one beyond which nothing is saved."""
+        first_s = self._model.floor_s
+        return first_s, max(first_s, self._model.solve(self._model.horizon_s).makespan_s)
+
+    def bounds_j(self, deadlines_s: Sequence[float]) -> list[float]:
+        """For each deadline, energy that no plan ending by it can undercut.
+
+        Raises:
+            UsageError: not even the fastest clocks meet one of the deadlines.
+        """
+        return [one.bound_j for one in self._relaxed(deadlines_s)]
+
+    def choose(self, deadlines_s: Sequence[float]) -> list[Choice]:
+        """A plan for each deadline, in the order given.
+
+        Raises:
+            UsageError: not even the fastest clocks meet one of the deadlines.
+        """
+        relaxed = self._relaxed(deadlines_s)
+        sweeper = Sweeper(self._graph, self._choices, self._lag_s)
+        chosen = realise(sweeper, relaxed, deadlines_s, self._waiting_w)
+        rows = self._choices.row[self._choices.of, chosen]
+        return [Choice(row, one.bound_j) for row, one in zip(rows, relaxed, strict=True)]
+
+    def _relaxed(self, deadlines_s: Sequence[float]) -> list[Relaxation]:
+        """Solutions in the order given, solved from the slowest deadline down."""
+        order = np.argsort([-deadline_s for deadline_s in deadlines_s], kind="stable").tolist()
+        solved = {i: self._model.solve(float(deadlines_s[i])) for i in order}
+        return [solved[i] for i in range(len(deadlines_s))]
+
+
+def choose_optimal(
+    schedule: Schedule,
+    profile: EnergyProfile,
+    deadline_s: float | None,
+    *,
+    lag_s: Lag | None = None,
+) -> Choice:
+    """Near the least energy by the deadline; the bound certifies how near."""
+    assert deadline_s is not None
+    return optimal_frontier(schedule, profile, [deadline_s], lag_s=lag_s)[0]
+
+
+def optimal_frontier(
+    schedule: Schedule,
+    profile: EnergyProfile,
+    deadlines_s: Sequence[float],
+    *,
+    lag_s: Lag | None = None,
+) -> list[Choice]:
+    """:func:`choose_optimal` for many deadlines at once, which is far less work than one by one.
+
+    Raises:
+        UsageError: not even the fastest clocks meet one of the deadlines, or stages differ.
+    """
+    return OptimalPlanner(schedule, profile, lag_s).choose(deadlines_s)
+
+
+def lower_bound_j(
+    schedule: Schedule, profile: EnergyProfile, deadline_s: float, *, lag_s: Lag | None = None
+) -> float:
+    """Energy that no plan ending by ``deadline_s`` can undercut (see ``relaxation``).
+
+    Raises:
+        UsageError: not even the fastest clocks meet the deadline, or stages differ.
+    """
+    return OptimalPlanner(schedule, profile, lag_s).bounds_j([deadline_s])[0]

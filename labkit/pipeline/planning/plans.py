@@ -1,0 +1,261 @@
+"""Clock plans on one interface: which clock each instruction runs at, and at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.errors import UsageError, not_among
+from labkit.pipeline.planning.baselines import (
+    choose_max_clock,
+    choose_uniform,
+    choose_zeus_global,
+    choose_zeus_local,
+)
+from labkit.pipeline.planning.envpipe import choose_envpipe
+from labkit.pipeline.planning.optimal import OptimalPlanner, choose_optimal, lower_bound_j
+from labkit.pipeline.planning.perseus import choose_perseus, perseus_frontier
+from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, Choice, check_stages, cost_of
+from labkit.pipeline.profiles.profile import EnergyProfile
+from labkit.pipeline.scheduling.graph import Lag
+from labkit.pipeline.scheduling.schedule import Schedule
+from labkit.pipeline.simulation.network import Network, lags
+from labkit.pipeline.simulation.timeline import Timeline, simulate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SETTINGS = {
+    "envpipe": ("floor", "reconfigure"),
+    "perseus": ("unit_s",),
+    "zeus-global": ("eta", "max_power_w"),
+    "zeus-local": ("balance", "eta", "max_power_w", "phase"),
+}
+METHODS: dict[str, Callable[..., Choice]] = {
+    "max-clock": choose_max_clock,
+    "uniform": choose_uniform,
+    "zeus-global": choose_zeus_global,
+    "zeus-local": choose_zeus_local,
+    "envpipe": choose_envpipe,
+    "perseus": choose_perseus,
+    "optimal": choose_optimal,
+}
+TIMED_METHODS = ("optimal", "zeus-global")  # as fast as at the highest clock, unless told
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan:
+    """A clock for every instruction, and what follows from it.
+
+    Attributes:
+        method: the planner that made it.
+        row: for each instruction, in the order of ``schedule.frame()``, its row of ``profile``.
+        deadline_s: what the planner had to keep; None where it had no deadline.
+        known_bound_j: ``bound_j``, where the planner computed it along the way.
+        network: how long messages take; None where they take no time.
+    """
+
+    schedule: Schedule
+    profile: EnergyProfile
+    method: str
+    row: np.ndarray
+    deadline_s: float | None = None
+    known_bound_j: float | None = None
+    network: Network | None = None
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        return simulate(self.schedule, self.profile.time_s[self.row], network=self.network)
+
+    @property
+    def makespan_s(self) -> float:
+        return self.timeline.makespan_s
+
+    @property
+    def energy_j(self) -> float:
+        """Of one iteration, over all GPUs, waiting included."""
+        return float(self.profile.net_energy_j[self.row].sum() + self.waiting_w * self.makespan_s)
+
+    @cached_property
+    def lag_s(self) -> Lag | None:
+        """What instructions wait for besides work, as :func:`.graph.longest_to`."""
+        return _lag_s(self.schedule, self.network)
+
+    @property
+    def waiting_w(self) -> float:
+        """What all GPUs together draw while they wait."""
+        return self.profile.blocking_power_w * self.schedule.num_devices
+
+    @cached_property
+    def bound_j(self) -> float:
+        """The least energy of any plan that ends by ``horizon_s``.
+
+        Over the profile's ``kept`` clocks, which under ``dominance="net"`` are all that can help.
+        """
+        if self.known_bound_j is not None:
+            return self.known_bound_j
+        return lower_bound_j(self.schedule, self.profile, self.horizon_s, lag_s=self.lag_s)
+
+    @property
+    def horizon_s(self) -> float:
+        """The later of deadline and makespan."""
+        return max(self.deadline_s or 0.0, self.makespan_s)
+
+    @property
+    def gap(self) -> float:
+        """How far above the bound: 0.01 means at most 1 % more energy than the best plan."""
+        return self.energy_j / self.bound_j - 1
+
+    def frame(self) -> pd.DataFrame:
+        """One row per instruction: the timeline's columns, clock_mhz, energy_j, power_w."""
+        table = self.timeline.frame()
+        energy, time = self.profile.energy_j[self.row], self.profile.time_s[self.row]
+        return table.assign(
+            clock_mhz=self.profile.clock_mhz[self.row], energy_j=energy, power_w=energy / time
+        )
+
+    def save_trace(self, path: Path | str) -> Path:
+        """Write the plan as trace events, clocks and power included.
+
+        See :func:`labkit.pipeline.save_trace`.
+        """
+        from labkit.pipeline.simulation.trace import save_trace
+
+        return save_trace(
+            self.frame(),
+            path,
+            memory=self.timeline.memory_frame(),
+            waiting_power_w=self.profile.blocking_power_w,
+            name=f"{self.schedule.name}, {self.method}",
+        )
+
+
+def plan(
+    schedule: Schedule,
+    profile: EnergyProfile,
+    method: str = "optimal",
+    deadline_s: float | None = None,
+    *,
+    network: Network | None = None,
+    **settings: Any,
+) -> Plan:
+    """Choose a clock for every instruction.
+
+    Args:
+        method: ``"max-clock"``: the highest measured clock throughout.
+            ``"uniform"``: every stage at its energy-valley clock (the slow end of the paper's
+            ablation). ``"zeus-global"``: the one clock for all stages that takes least energy
+            within the deadline. ``"zeus-local"``: one clock a stage, balanced to the heaviest
+            (see :func:`.baselines.choose_zeus_local`).
+            ``"envpipe"``: see :func:`envpipe_rows`, which also describes
+            its settings ``reconfigure`` and ``floor``. ``"perseus"``: the slowest plan of its
+            frontier that meets the deadline, the fastest without one; see
+            :func:`choose_perseus`, which also describes its setting ``unit_s``.
+            ``"optimal"``: the linear relaxation, rounded to measured clocks; ``gap`` certifies
+            how near to the best it is.
+        deadline_s: latest end of the iteration. None means the all-max-clock makespan for
+            planners that need one, and no constraint for the others.
+        network: how long messages take; None for no time. Its all-reduce is not planned for.
+
+    Raises:
+        UsageError: an unknown method or setting, stages that differ, or a deadline that cannot
+            be met (by this method).
+    """
+    check_stages(schedule, profile)
+    if method not in METHODS:
+        raise not_among("planner", method, METHODS)
+    if unknown := sorted(set(settings) - set(_SETTINGS.get(method, ()))):
+        raise UsageError(f"planner {method!r} has no setting {unknown[0]!r}")
+    if deadline_s is not None and not (np.isfinite(deadline_s) and deadline_s > 0):
+        raise UsageError(f"deadline_s must be finite and > 0, found {deadline_s!r}")
+    lag_s = _lag_s(schedule, network)
+    if deadline_s is None and method in TIMED_METHODS:
+        deadline_s = max_clock_s(schedule, profile, lag_s)
+    choice = METHODS[method](schedule, profile, deadline_s, lag_s=lag_s, **settings)
+    made = Plan(
+        schedule=schedule,
+        profile=profile,
+        method=method,
+        row=choice.row,
+        deadline_s=deadline_s,
+        known_bound_j=choice.bound_j,
+        network=network,
+    )
+    if deadline_s is not None and made.makespan_s > deadline_s * (1 + DEADLINE_TOLERANCE):
+        raise UsageError(
+            f"deadline_s = {deadline_s!r} cannot be met by planner {method!r}: "
+            f"its plan needs {made.makespan_s:.9g} s"
+        )
+    return made
+
+
+def max_clock_s(schedule: Schedule, profile: EnergyProfile, lag_s: Lag | None = None) -> float:
+    """Seconds of an iteration with every instruction at its highest clock."""
+    return cost_of(schedule, profile, choose_max_clock(schedule, profile).row, lag_s)[0]
+
+
+def _lag_s(schedule: Schedule, network: Network | None) -> Lag | None:
+    if network is not None and network.all_reduce is not None:
+        raise UsageError(
+            "clocks are planned up to the last instruction: give plan() a network without "
+            "all_reduce, and count what follows in labkit.pipeline.account"
+        )
+    return lags(schedule, network)
+
+
+def frontier(
+    schedule: Schedule,
+    profile: EnergyProfile,
+    num_points: int = 40,
+    method: str = "optimal",
+    *,
+    network: Network | None = None,
+) -> pd.DataFrame:
+    """Plans for deadlines from the fastest possible to the one beyond which nothing is saved.
+
+    For ``"perseus"`` they are ``num_points`` of the plans its cuts make, each at its own makespan.
+
+    Returns:
+        One row per deadline: deadline_s, makespan_s, energy_j, bound_j.
+
+    Raises:
+        UsageError: ``num_points`` is below 2, or the method takes no deadline.
+    """
+    import pandas as pd
+
+    if method not in (known := (*TIMED_METHODS, "perseus")):
+        raise UsageError(f"planner {method!r} has no frontier; {', '.join(known)} have")
+    if num_points < 2:
+        raise UsageError(f"num_points must be >= 2, found {num_points!r}")
+    lag_s = _lag_s(schedule, network)
+    planner = OptimalPlanner(schedule, profile, lag_s)
+    if method == "perseus":
+        table = perseus_frontier(schedule, profile, num_points=num_points, lag_s=lag_s)
+        table = table.assign(deadline_s=table["makespan_s"]).sort_values("deadline_s")
+        bound_j = planner.bounds_j(table["deadline_s"].tolist())
+        table = table.drop(columns="planned_energy_j").assign(bound_j=bound_j)
+        return table.reset_index(drop=True)
+    first_s, last_s = planner.range_s
+    if method != "optimal":  # that of the measured maximum clock
+        first_s = max_clock_s(schedule, profile, lag_s)
+    deadlines_s = np.linspace(first_s, max(first_s, last_s), num_points).tolist()
+    if method == "optimal":
+        choices = planner.choose(deadlines_s)
+    else:
+        plans = (plan(schedule, profile, method, t, network=network) for t in deadlines_s)
+        bounds_j = planner.bounds_j(deadlines_s)
+        choices = [Choice(made.row, bound) for made, bound in zip(plans, bounds_j, strict=True)]
+    costs = [cost_of(schedule, profile, choice.row, lag_s) for choice in choices]
+    return pd.DataFrame(
+        {
+            "deadline_s": deadlines_s,
+            "makespan_s": [makespan_s for makespan_s, _ in costs],
+            "energy_j": [energy_j for _, energy_j in costs],
+            "bound_j": [choice.bound_j for choice in choices],
+        }
+    )

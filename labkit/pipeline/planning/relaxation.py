@@ -1,0 +1,342 @@
+"""The least energy any clock plan can need, from a linear program, and where its solution lies.
+
+Every instruction may mix its clocks: its duration moves along the lower convex hull of its
+(time, net energy) points, net meaning above waiting. Each real choice is one of those mixtures,
+so the optimum bounds every plan from below:
+
+    min  sum_i net_i(d_i) + G P_b T   s.t.  s_j >= s_i + d_i + lag on every dependency,
+                                            s_i + d_i <= T
+
+with G GPUs, blocking power P_b and T at most the deadline. The hull enters as one bounded
+variable per segment; being convex, its segments fill in order without being told to. Only T's
+bound differs between deadlines, so one model serves a whole frontier, each solution starting the
+next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import LabkitError, UsageError
+from labkit.pipeline.planning.interior import Interior
+from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, check_stages
+from labkit.pipeline.profiles.profile import EnergyProfile
+from labkit.pipeline.scheduling.graph import Graph, Lag, longest_from, longest_to
+from labkit.pipeline.scheduling.schedule import KINDS, Schedule
+
+_LARGE = 3000  # instructions from which the interior-point method is faster than simplex
+_TILT = 3e-5  # of a slope
+_INSIDE = 1e-7  # of a deadline: without any room there is no interior
+_ENOUGH = 1e-5  # of all costs: what an interior-point solution may leave open
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """The choices of each kind of work, by ascending time: what planners and bounds pick from.
+
+    Arrays have shape (work, choice), work = kind * num_stages + stage; short lists are padded
+    with infinite times. ``row`` points into the profile.
+    """
+
+    row: np.ndarray
+    time_s: np.ndarray
+    net_j: np.ndarray
+    of: np.ndarray  # (n,) work of each instruction
+
+    @cached_property
+    def hull(self) -> list[np.ndarray]:
+        """For each work, the choices on its lower convex hull, ascending in time."""
+        return [
+            _lower_hull(time[np.isfinite(time)], net)
+            for time, net in zip(self.time_s, self.net_j, strict=True)
+        ]
+
+    def fastest_s(self) -> np.ndarray:
+        """Shortest duration of each instruction."""
+        return self.time_s[self.of, 0]
+
+    def slowest_s(self) -> np.ndarray:
+        """Longest duration of each instruction that a planner may choose."""
+        return np.where(np.isfinite(self.time_s), self.time_s, 0.0).max(axis=1)[self.of]
+
+
+def options(schedule: Schedule, profile: EnergyProfile) -> Options:
+    """The clocks worth choosing for every instruction of ``schedule``.
+
+    Raises:
+        UsageError: schedule and profile have different numbers of stages.
+    """
+    check_stages(schedule, profile)
+    works = [(stage, kind) for kind in KINDS for stage in range(profile.num_stages)]
+    rows = [profile.rows(stage, kind, kept_only=True) for stage, kind in works]
+    rows = [r[np.argsort(profile.time_s[r], kind="stable")] for r in rows]
+    width = max(len(r) for r in rows)
+    row = np.array([np.pad(r, (0, width - len(r))) for r in rows])
+    real = np.arange(width) < np.array([len(r) for r in rows])[:, None]
+    return Options(
+        row=row,
+        time_s=np.where(real, profile.time_s[row], np.inf),
+        net_j=np.where(real, profile.net_energy_j[row], np.inf),
+        of=schedule.kind * profile.num_stages + schedule.stage,
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Relaxation:
+    """Solution of the linear program for one deadline.
+
+    Attributes:
+        bound_j: no plan that ends by the deadline needs less energy.
+        makespan_s: when the relaxed plan ends.
+        duration_s: of each instruction in the relaxed plan.
+        price_w: what a second more of each instruction's time costs the others, joules a second.
+    """
+
+    bound_j: float
+    makespan_s: float
+    duration_s: np.ndarray
+    price_w: np.ndarray
+
+
+class Model:
+    """The linear program of one schedule and profile, solved for one deadline after another.
+
+    Deadlines from the slowest down solve fastest: each solution is near the next. Time and energy
+    are scaled to those of an average instruction, so that the solver's absolute tolerances mean
+    the same for microseconds and minutes.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        profile: EnergyProfile,
+        choices: Options,
+        lag_s: Lag | None = None,
+    ) -> None:
+        graph, n = schedule.graph, len(schedule.graph)
+        self.fastest_s = choices.fastest_s()
+        self.floor_s = float(longest_to(graph, self.fastest_s, lag_s).max())
+        self.horizon_s = float(longest_to(graph, choices.slowest_s(), lag_s).max())
+        self._owner, length_s, slope_w = _segments(choices)
+        self._base_j = float(choices.net_j[choices.of, 0].sum())
+        self._second = float(self.fastest_s.mean())  # one unit of time
+        watt = float(np.abs(slope_w).mean()) if len(slope_w) else 1.0
+        self._joule = watt * self._second  # one unit of energy
+        source, target, edge_lag = _edges(graph, lag_s)
+        self._source, self._target = source, target
+        self._matrix = _precedence(n, source, target, self._owner)
+        self._right = (self.fastest_s[source] + edge_lag) / self._second
+        price_w = profile.blocking_power_w * schedule.num_devices
+        self._cost = np.concatenate([np.zeros(n), [price_w], slope_w]) / watt
+        self._lower = np.concatenate([_first_start(graph, lag_s), [0.0], 0 * length_s])
+        self._lower /= self._second
+        self._length = length_s / self._second
+        self._graph, self._lag_s = graph, lag_s
+        self._slowest_s = choices.slowest_s()
+        self._solver: Any = None
+        self._inner: Interior | None = None
+
+    def _highs(self) -> Any:
+        import highspy
+
+        problem = highspy.HighsLp()
+        rows, columns = self._matrix.shape
+        problem.num_col_, problem.num_row_ = columns, rows
+        problem.col_cost_, problem.col_lower_ = self._cost, self._lower
+        problem.col_upper_ = self._upper(self.horizon_s)
+        problem.row_lower_, problem.row_upper_ = self._right, np.full(rows, np.inf)
+        problem.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        problem.a_matrix_.start_ = self._matrix.indptr
+        problem.a_matrix_.index_ = self._matrix.indices
+        problem.a_matrix_.value_ = self._matrix.data
+        solver = highspy.Highs()
+        for option, value in (
+            ("output_flag", False),
+            ("threads", 1),
+            ("solver", "simplex"),
+            ("presolve", "off"),  # it would discard the last solution
+        ):
+            solver.setOptionValue(option, value)
+        solver.passModel(problem)
+        return solver
+
+    def _upper(self, deadline_s: float) -> np.ndarray:
+        """Upper bounds of all columns: no start and no end lies after the deadline."""
+        starts = np.full(len(self.fastest_s) + 1, deadline_s / self._second)
+        return np.concatenate([starts, self._length])
+
+    def solve(self, deadline_s: float) -> Relaxation:
+        """Solve for one deadline.
+
+        ``bound_j`` is evaluated from the dual multipliers over the variables' box, so it is a
+        lower bound whatever the solver's tolerance.
+
+        Raises:
+            UsageError: not even the fastest clocks meet the deadline.
+        """
+        if not np.isfinite(deadline_s) or deadline_s < self.floor_s * (1 - DEADLINE_TOLERANCE):
+            raise UsageError(
+                f"deadline_s = {deadline_s!r} cannot be met: "
+                f"the fastest clocks need {self.floor_s:.9g} s"
+            )
+        deadline_s = min(max(deadline_s, self.floor_s), self.horizon_s)
+        n = len(self.fastest_s)
+        run = self._simplex if n < _LARGE else self._interior
+        values, multipliers = run(deadline_s)
+        multipliers = np.maximum(multipliers, 0.0)
+        reduced = self._cost - self._matrix.T @ multipliers
+        upper = self._upper(deadline_s)
+        dual = float(multipliers @ self._right)
+        dual += float(np.minimum(reduced * self._lower, reduced * upper).sum())
+        longer = np.bincount(self._owner, weights=values[n + 1 :], minlength=n)
+        price = np.bincount(self._source, weights=multipliers, minlength=n)
+        return Relaxation(
+            bound_j=self._base_j + dual * self._joule,
+            makespan_s=float(min(values[n] * self._second, deadline_s)),
+            duration_s=self.fastest_s + longer * self._second,
+            price_w=price * (self._joule / self._second),
+        )
+
+    def _interior(self, deadline_s: float) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`_simplex`, but near the optimum only; for long schedules far less work."""
+        n = len(self.fastest_s)
+        if self._inner is None:
+            self._inner = Interior(
+                self._source,
+                self._target,
+                self._right,
+                self._lower[:n],
+                self._owner,
+                self._length,
+                self._tilted(),
+                float(self._cost[n]),
+            )
+        later_s = max(deadline_s, self.floor_s * (1 + _INSIDE))
+        span_s = self.horizon_s - self.floor_s
+        share = np.clip((later_s - self.floor_s) / (2 * span_s), 1e-4, 0.5) if span_s else 0.5
+        duration_s = self.fastest_s + share * (self._slowest_s - self.fastest_s)
+        early_s = longest_to(self._graph, duration_s, self._lag_s) - duration_s
+        late_s = later_s - longest_from(self._graph, duration_s, self._lag_s)
+        middle = (early_s + np.maximum(late_s, early_s)) / (2 * self._second)
+        solved = self._inner.solve(later_s / self._second, middle, float(share))
+        if solved.left > _ENOUGH:
+            return self._simplex(deadline_s)
+        return np.concatenate([solved.start, solved.segment]), solved.flow
+
+    def _tilted(self) -> np.ndarray:
+        """Slopes a hair apart from each other.
+
+        Where many mixtures cost the same the method would end in their midst, with every
+        instruction between two clocks; so it ends where nearly all are at one.
+        """
+        n = len(self.fastest_s)
+        tilt = np.random.default_rng(0).uniform(-_TILT, _TILT, n)
+        return self._cost[n + 1 :] * (1 + tilt[self._owner])
+
+    def _simplex(self, deadline_s: float) -> tuple[np.ndarray, np.ndarray]:
+        """Columns' values and rows' multipliers at the optimum."""
+        import highspy
+
+        if self._solver is None:
+            self._solver = self._highs()
+        solver = self._solver
+        solver.changeColBounds(len(self.fastest_s), 0.0, deadline_s / self._second)
+        solver.run()
+        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            solver.clearSolver()  # the last solution misled it; a cold start does not
+            solver.run()
+        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            status = solver.modelStatusToString(solver.getModelStatus())
+            raise LabkitError(f"the relaxation for {deadline_s!r} s was not solved: {status}")
+        solution = solver.getSolution()
+        return np.array(solution.col_value), np.array(solution.row_dual)
+
+
+def _segments(choices: Options) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Owner (instruction), length (s) and slope (W, negative) of every hull segment."""
+    lengths, slopes = [], []
+    for work, hull in enumerate(choices.hull):
+        time, net = choices.time_s[work, hull], choices.net_j[work, hull]
+        lengths.append(np.diff(time))
+        slopes.append(np.diff(net) / np.diff(time))
+    counts = np.array([len(one) for one in lengths])[choices.of]
+    owner = np.repeat(np.arange(len(choices.of)), counts)
+    return (
+        owner,
+        np.concatenate([lengths[work] for work in choices.of]),
+        np.concatenate([slopes[work] for work in choices.of]),
+    )
+
+
+def _edges(graph: Graph, lag_s: Lag | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Who is waited for, who waits, and the lag between; n waits for those none else waits for."""
+    n, here = len(graph), np.arange(len(graph))
+    before_lag, needs_lag = (np.zeros(n), np.zeros(n)) if lag_s is None else lag_s
+    both = graph.before == graph.needs
+    first, second = graph.before < n, (graph.needs < n) & ~both
+    last = np.ones(n + 1, dtype=bool)
+    last[graph.before] = last[graph.needs] = False
+    ends = np.flatnonzero(last[:n])
+    return (
+        np.concatenate([graph.before[first], graph.needs[second], ends]),
+        np.concatenate([here[first], here[second], np.full(len(ends), n)]),
+        np.concatenate(
+            [
+                np.where(both, np.maximum(before_lag, needs_lag), before_lag)[first],
+                needs_lag[second],
+                np.zeros(len(ends)),
+            ]
+        ),
+    )
+
+
+def _first_start(graph: Graph, lag_s: Lag | None) -> np.ndarray:
+    """Earliest start that lags alone impose: on instructions that wait for nothing."""
+    n = len(graph)
+    if lag_s is None:
+        return np.zeros(n)
+    return np.maximum(
+        np.where(graph.before == n, lag_s[0], 0.0), np.where(graph.needs == n, lag_s[1], 0.0)
+    )
+
+
+def _precedence(n: int, source: np.ndarray, target: np.ndarray, owner: np.ndarray) -> Any:
+    """Rows ``s_j - s_i - (segments of i) >= fastest_i + lag``; column n, the makespan, ends all.
+
+    Columns: n starts, the makespan T, one per segment.
+    """
+    from scipy.sparse import csr_matrix
+
+    count = np.bincount(owner, minlength=n)
+    first = np.cumsum(count) - count
+    rows = np.arange(len(source))
+    repeated = count[source]
+    offset = np.arange(repeated.sum()) - np.repeat(np.cumsum(repeated) - repeated, repeated)
+    segments = n + 1 + np.repeat(first[source], repeated) + offset
+    return csr_matrix(
+        (
+            np.concatenate([np.ones(len(rows)), -np.ones(len(rows) + len(segments))]),
+            (
+                np.concatenate([rows, rows, np.repeat(rows, repeated)]),
+                np.concatenate([target, source, segments]),
+            ),
+        ),
+        shape=(len(rows), n + 1 + len(owner)),
+    )
+
+
+def _lower_hull(time: np.ndarray, net: np.ndarray) -> np.ndarray:
+    """Indices of the lower convex hull of points ascending in time and descending in energy."""
+    hull: list[int] = []
+    for i in range(len(time)):
+        while len(hull) > 1:
+            a, b = hull[-2], hull[-1]
+            if (net[b] - net[a]) * (time[i] - time[b]) < (net[i] - net[b]) * (time[b] - time[a]):
+                break
+            hull.pop()
+        hull.append(i)
+    return np.array(hull, dtype=int)

@@ -1,0 +1,1 @@
+"""Measured time and energy of every stage by clock, and what a choice of clocks costs."""

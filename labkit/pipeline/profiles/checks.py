@@ -1,0 +1,166 @@
+"""What a table of measurements must satisfy to be an energy profile, and which rows can help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from labkit.errors import BadFile, UsageError
+from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = {
+    "stage": "stage",
+    "instruction": "kind",
+    "frequency": "clock_mhz",
+    "time": "time_s",
+    "energy": "energy_j",
+}
+NUMBERS = ("clock_mhz", "time_s", "energy_j")
+PLAUSIBLE_POWER_W = (1.0, 3000.0)  # of one accelerator; anything else is a mistaken unit
+PLAUSIBLE_CLOCK_MHZ = (10.0, 10_000.0)  # likewise: GHz lie below, kHz and Hz above
+
+# A higher clock that is slower than a lower one of the same work. Published measurements hold
+# such pairs, most of them noise below 1 %, the worst 6.3 % (an A40 between 1005 and 960 MHz). A
+# table with its clocks in the wrong order is off by the whole range, which is 40 % and more.
+REVERSAL_TOLERANCE = 0.2
+
+
+def _fail(path: Path | None, problem: str, **where: object) -> Exception:
+    if path is not None:
+        return BadFile(path, problem, **where)  # type: ignore[arg-type]
+    details = [f"{key} {value!r}" for key, value in where.items() if value not in (None, "")]
+    return UsageError("; ".join([f"energy profile: {problem}", *details]))
+
+
+def validated(table: pd.DataFrame, path: Path | None, reversal_tolerance: float) -> pd.DataFrame:
+    """The table under our column names, numbers checked, kinds as numbers.
+
+    Raises:
+        BadFile: the table is no profile; with the line and the column (``UsageError`` where it
+            comes from no file).
+    """
+    import pandas as pd
+
+    for column in COLUMNS:
+        if column not in table.columns:
+            raise _fail(path, f"no column {column!r}", valid=", ".join(COLUMNS))
+    if table.empty:
+        raise _fail(path, "no measurements")
+
+    require = _requirement(table, path)
+    kinds = table["instruction"].astype(str).str.strip()
+    require(kinds.isin(KINDS).to_numpy(), "instruction", "unknown instruction", " or ".join(KINDS))
+    numbers = _numbers(table, require)
+    checked = pd.DataFrame(numbers).assign(instruction=kinds.map(KINDS.index).to_numpy())
+    checked["stage"] = checked["stage"].astype(int)
+    repeated = checked.duplicated(["stage", "instruction", "frequency"]).to_numpy()
+    require(~repeated, "frequency", "a clock is measured twice", "one row per clock")
+    _check_stages(checked, path)
+    columns = (checked[name].to_numpy() for name in ("stage", "instruction", "frequency", "time"))
+    excess = reversal_excess(*columns)
+    require(
+        excess <= reversal_tolerance,
+        "time",
+        f"a lower clock of the same work is up to {excess.max():.0%} faster than a higher one",
+        f"at most {reversal_tolerance:.0%} (reversal_tolerance)",
+    )
+    return checked.rename(columns=COLUMNS)
+
+
+def _requirement(table: pd.DataFrame, path: Path | None) -> Callable[..., None]:
+    """A function that refuses the table unless all its rows are good, naming the first bad one."""
+
+    def require(good: np.ndarray, column: str, problem: str, right: str) -> None:
+        if not good.all():
+            bad = int(np.argmin(good))
+            line = None if path is None else int(table.index[bad])
+            value = table[column].tolist()[bad]
+            raise _fail(path, problem, line=line, field=column, value=value, valid=right)
+
+    return require
+
+
+def _numbers(table: pd.DataFrame, require: Callable[..., None]) -> dict[str, np.ndarray]:
+    """The numeric columns, each in its range and of a plausible unit."""
+    import pandas as pd
+
+    numbers = {}
+    for column in ("stage", "frequency", "time", "energy"):
+        values = pd.to_numeric(table[column], errors="coerce").to_numpy(float)
+        numbers[column] = values
+        if column == "stage":
+            good, right = np.isfinite(values) & (values >= 0) & (values % 1 == 0), "an integer >= 0"
+        else:
+            good, right = np.isfinite(values) & (values > 0), "a finite number > 0"
+        require(good, column, f"{column} out of range", right)
+    low, high = PLAUSIBLE_CLOCK_MHZ
+    require(
+        (low <= numbers["frequency"]) & (numbers["frequency"] <= high),
+        "frequency",
+        "implausible clock: is it in MHz?",
+        f"{low:g} to {high:g} MHz",
+    )
+    power_w = numbers["energy"] / numbers["time"]
+    low, high = PLAUSIBLE_POWER_W
+    require(
+        (low <= power_w) & (power_w <= high),
+        "energy",
+        "implausible power: is time in seconds and energy in joules?",
+        f"energy / time between {low:g} and {high:g} W",
+    )
+    return numbers
+
+
+def _check_stages(table: pd.DataFrame, path: Path | None) -> None:
+    have = set(zip(table["stage"], table["instruction"], strict=True))
+    for stage in range(int(table["stage"].max()) + 1):
+        halves = (stage, INPUT) in have and (stage, WEIGHT) in have
+        missing = [FORWARD] if (stage, FORWARD) not in have else []
+        if not halves and (stage, BACKWARD) not in have:
+            missing.append(BACKWARD)
+        if missing:
+            raise _fail(
+                path,
+                f"stage {stage} has no {KINDS[missing[0]]} measurement",
+                valid="every stage from 0 on, forward and backward (or input and weight)",
+            )
+
+
+def reversal_excess(
+    stage: np.ndarray, kind: np.ndarray, clock_mhz: np.ndarray, time_s: np.ndarray
+) -> np.ndarray:
+    """For each row, how much longer the slowest higher clock of its work takes: 0 for no longer.
+
+    >>> stage = kind = np.zeros(3, int)
+    >>> reversal_excess(stage, kind, np.array([3.0, 2.0, 1.0]), np.array([5.0, 4.0, 8.0]))
+    array([0.  , 0.25, 0.  ])
+    """
+    stage, kind, time_s = np.asarray(stage), np.asarray(kind), np.asarray(time_s)
+    group = stage * len(KINDS) + kind
+    order = np.lexsort((-np.asarray(clock_mhz), group))
+    excess = np.zeros(len(order))
+    for part in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+        slowest = np.maximum.accumulate(time_s[part])
+        excess[part] = slowest / time_s[part] - 1
+    return excess
+
+
+def kept_rows(
+    stage: np.ndarray, kind: np.ndarray, time_s: np.ndarray, net_j: np.ndarray
+) -> np.ndarray:
+    """Which rows no other of the same work dominates in (time, energy); one of equals is kept."""
+    group = stage * len(KINDS) + kind
+    kept = np.zeros(len(net_j), dtype=bool)
+    best, current = np.inf, -1
+    for row in np.lexsort((net_j, time_s, group)):
+        if group[row] != current:
+            best, current = np.inf, group[row]
+        if net_j[row] < best:
+            kept[row], best = True, net_j[row]
+    return kept

@@ -1,0 +1,93 @@
+"""Clock tables every planner starts from, and what a choice of clocks costs.
+
+A choice is one profile row for each instruction. Energy of an iteration, one GPU a device: every
+instruction's measured energy, and the blocking power for all the time a GPU waits, that is
+``sum_i (E_i - P_b t_i) + G P_b T``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from labkit.errors import UsageError
+from labkit.pipeline.profiles.profile import EnergyProfile
+from labkit.pipeline.scheduling.graph import Lag, longest_to
+from labkit.pipeline.scheduling.schedule import KINDS, Schedule
+
+DEADLINE_TOLERANCE = 1e-9  # relative: below it a lateness is floating-point noise
+
+
+class Choice(NamedTuple):
+    """What a planner returns: a profile row for each instruction, and the bound if it knows it."""
+
+    row: np.ndarray
+    bound_j: float | None = None
+
+
+def check_stages(schedule: Schedule, profile: EnergyProfile) -> None:
+    """Refuse a profile that did not measure all that the schedule runs.
+
+    Raises:
+        UsageError: says what is missing, and how to derive it.
+    """
+    if schedule.num_stages != profile.num_stages:
+        raise UsageError(
+            f"the schedule has {schedule.num_stages} stages, the profile {profile.num_stages}; "
+            "profile.for_schedule(schedule) cuts measured stages into chunks, profile.restage "
+            "makes a pipeline of another depth"
+        )
+    measured = set(profile.works())
+    for kind, stage in sorted(
+        set(zip(schedule.kind.tolist(), schedule.stage.tolist(), strict=True))
+    ):
+        if (kind, stage) not in measured:
+            raise UsageError(
+                f"schedule {schedule.name!r} runs {KINDS[kind]!r} on stage {stage}, which the "
+                "profile did not measure; profile.for_schedule(schedule) derives it from what was"
+            )
+
+
+def max_clock_rows(profile: EnergyProfile) -> np.ndarray:
+    """Table (kind, stage) -> profile row of the highest clock; -1 where none was measured."""
+    table = np.full((len(KINDS), profile.num_stages), -1)
+    for kind, stage in profile.works():
+        table[kind, stage] = profile.rows(stage, KINDS[kind])[0]
+    return table
+
+
+def valley_rows(profile: EnergyProfile, *, above_waiting: bool = False) -> np.ndarray:
+    """Table (kind, stage) -> profile row of the stage's energy-valley clock; -1 where none."""
+    table = np.full((len(KINDS), profile.num_stages), -1)
+    for kind, stage in profile.works():
+        clock = profile.valley_clock_mhz(stage, above_waiting=above_waiting)
+        rows = profile.rows(stage, KINDS[kind])
+        table[kind, stage] = rows[profile.clock_mhz[rows] == clock][0]
+    return table
+
+
+def switched(schedule: Schedule, profile: EnergyProfile, row: np.ndarray) -> np.ndarray:
+    """Which instructions run at another clock than the one before them on their device, (n,)."""
+    before, n = schedule.graph.before, len(row)
+    clock = np.append(profile.clock_mhz[row], np.nan)
+    return (before < n) & (clock[:-1] != clock[before])
+
+
+def cost_of(
+    schedule: Schedule,
+    profile: EnergyProfile,
+    row: np.ndarray,
+    lag_s: Lag | None = None,
+    pause_s: np.ndarray | float = 0.0,
+) -> tuple[float, float]:
+    """Makespan (s) and energy (J) of an iteration at the chosen rows.
+
+    Args:
+        lag_s: extra waits, such as for communication, as :func:`.graph.longest_to`
+            takes them; a waiting GPU draws the blocking power.
+        pause_s: how long each instruction's GPU waits just before it, such as for its clock.
+    """
+    makespan_s = float(longest_to(schedule.graph, profile.time_s[row] + pause_s, lag_s).max())
+    waiting_j = profile.blocking_power_w * schedule.num_devices * makespan_s
+    return makespan_s, float(profile.net_energy_j[row].sum()) + waiting_j

@@ -1,0 +1,363 @@
+"""What each stage's forward and backward pass costs at each clock: seconds and joules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from labkit.errors import BadFile, UsageError
+from labkit.pipeline.profiles.checks import (
+    COLUMNS,
+    NUMBERS,
+    REVERSAL_TOLERANCE,
+    kept_rows,
+    reversal_excess,
+    validated,
+)
+from labkit.pipeline.scheduling.schedule import KINDS, Kind, Schedule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Dominance = Literal["net", "raw"]
+Placement = Literal["loop", "v"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class EnergyProfile:
+    """Time and energy of one GPU for each stage, kind of work and clock.
+
+    Rows are sorted by stage, kind (forward first) and clock (highest first); every array has one
+    entry a row.
+
+    Attributes:
+        stage, kind (index into ``KINDS``), clock_mhz, time_s, energy_j: the measurements.
+        kept: rows a planner may choose; the others are dominated, see ``dominance``.
+        blocking_power_w: what a GPU draws while it waits for another stage.
+        dominance: which rows are dropped. ``"net"``: those for which another clock of the same
+            work is no slower and costs no more energy *above waiting*, ``E - P_b t``. A GPU that
+            is not computing waits at ``P_b`` until the iteration ends, so exactly these rows can
+            never help, and a bound over the others holds for every clock. ``"raw"``: those
+            dominated in (time, energy) before waiting is subtracted, as Perseus does; it also
+            drops clocks below the energy valley, which pay while a GPU would wait anyway.
+        assumptions: what was not measured but assumed, a plain sentence each.
+    """
+
+    blocking_power_w: float
+    stage: np.ndarray
+    kind: np.ndarray
+    clock_mhz: np.ndarray
+    time_s: np.ndarray
+    energy_j: np.ndarray
+    kept: np.ndarray
+    dominance: Dominance = "net"
+    assumptions: tuple[str, ...] = ()
+
+    @classmethod
+    def from_csv(
+        cls,
+        path: str | Path,
+        *,
+        blocking_power_w: float,
+        dominance: Dominance = "net",
+        reversal_tolerance: float = REVERSAL_TOLERANCE,
+    ) -> EnergyProfile:
+        """Read columns stage, instruction, frequency (MHz), time (s), energy (J of one GPU).
+
+        Instructions are ``forward`` and ``backward``, or the backward pass's halves ``input`` and
+        ``weight``. Lines that start with ``#`` may precede the header.
+
+        Args:
+            reversal_tolerance: by how much a higher clock may be slower than a lower one of the
+                same work; noise makes small reversals (``num_nonmonotone`` counts them), a
+                larger one means that clocks are mixed up.
+
+        Raises:
+            BadFile: the file is missing or not such a table; names the line and the column.
+            UsageError: the blocking power is not a finite number >= 0.
+        """
+        import pandas as pd
+
+        path = Path(path)
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            preamble = next((i for i, one in enumerate(lines) if not one.startswith("#")), 0)
+            table = pd.read_csv(path, skiprows=preamble, skip_blank_lines=False)
+        except FileNotFoundError:
+            raise BadFile(path, "the file is missing") from None
+        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+            raise BadFile(path, f"not a CSV table: {' '.join(str(error).split())}") from None
+        table.index += preamble + 2  # each row's line in the file
+        table = table.dropna(how="all")
+        return cls._checked(table, blocking_power_w, dominance, path, reversal_tolerance)
+
+    @classmethod
+    def from_frame(
+        cls,
+        table: pd.DataFrame,
+        *,
+        blocking_power_w: float,
+        dominance: Dominance = "net",
+        reversal_tolerance: float = REVERSAL_TOLERANCE,
+    ) -> EnergyProfile:
+        """The same from a table with the CSV's columns, or those of :meth:`frame`."""
+        names = {ours: theirs for theirs, ours in COLUMNS.items()}
+        table = table.rename(columns=names)
+        return cls._checked(table, blocking_power_w, dominance, None, reversal_tolerance)
+
+    @classmethod
+    def _checked(
+        cls,
+        table: pd.DataFrame,
+        power_w: float,
+        dominance: Dominance,
+        path: Path | None,
+        reversal_tolerance: float,
+    ) -> EnergyProfile:
+        if not np.isfinite(power_w) or power_w < 0:
+            raise UsageError(f"blocking_power_w must be finite and >= 0, found {power_w!r}")
+        if dominance not in ("net", "raw"):
+            raise UsageError(f"dominance must be 'net' or 'raw', found {dominance!r}")
+        if not reversal_tolerance >= 0:
+            raise UsageError(f"reversal_tolerance must be >= 0, found {reversal_tolerance!r}")
+        table = validated(table, path, reversal_tolerance)
+        table = table.sort_values(
+            ["stage", "kind", "clock_mhz"], ascending=[True, True, False], kind="stable"
+        )
+        columns = {name: table[name].to_numpy() for name in ("stage", "kind", *NUMBERS)}
+        every = np.ones(len(table), dtype=bool)
+        profile = cls(blocking_power_w=float(power_w), kept=every, **columns)  # type: ignore[arg-type]
+        return profile.with_dominance(dominance)
+
+    @property
+    def num_stages(self) -> int:
+        return int(self.stage.max()) + 1
+
+    @property
+    def num_dropped(self) -> int:
+        """How many rows are dominated, so that no planner needs to consider them."""
+        return int((~self.kept).sum())
+
+    @cached_property
+    def reversal(self) -> np.ndarray:
+        """For each row, how much longer the slowest higher clock of its work takes; 0 for none.
+
+        More than 0 is noise: a higher clock should never be slower. Planners need no order, they
+        choose among the rows that are not dominated.
+        """
+        return reversal_excess(self.stage, self.kind, self.clock_mhz, self.time_s)
+
+    @property
+    def num_nonmonotone(self) -> int:
+        """How many rows are faster than a higher clock of the same work."""
+        return int((self.reversal > 0).sum())
+
+    @cached_property
+    def net_energy_j(self) -> np.ndarray:
+        """Energy of each row above what its GPU would draw if it waited instead."""
+        return self.energy_j - self.blocking_power_w * self.time_s
+
+    def works(self) -> list[tuple[int, int]]:
+        """What was measured: pairs (index into ``KINDS``, stage), sorted."""
+        return sorted(set(zip(self.kind.tolist(), self.stage.tolist(), strict=True)))
+
+    def rows(self, stage: int, kind: Kind, *, kept_only: bool = False) -> np.ndarray:
+        """Row numbers of one stage's kind of work, highest clock first."""
+        match = (self.stage == stage) & (self.kind == KINDS.index(kind))
+        return np.flatnonzero(match & self.kept if kept_only else match)
+
+    def stage_table(self, stage: int) -> pd.DataFrame:
+        """One microbatch on a stage, forward and backward, by clock, the highest first.
+
+        Where only the halves of the backward pass were measured, it is their sum.
+
+        Returns:
+            clock_mhz, time_s, energy_j, above_waiting_j (what a waiting GPU would not have drawn).
+
+        Raises:
+            UsageError: they were measured at no common clock.
+        """
+        import pandas as pd
+
+        rows = self._whole_stage(stage)
+        table = pd.DataFrame({"clock_mhz": self.clock_mhz[rows[0]]})
+        for name, values in (
+            ("time_s", self.time_s),
+            ("energy_j", self.energy_j),
+            ("above_waiting_j", self.net_energy_j),
+        ):
+            table[name] = values[rows].sum(axis=0)
+        return table
+
+    def _whole_stage(self, stage: int) -> np.ndarray:
+        """Rows of a forward and a backward pass at their common clocks: (2 or 3, clocks)."""
+        backward: tuple[Kind, ...] = ("backward",)
+        if not len(self.rows(stage, "backward")):
+            backward = ("input", "weight")
+        parts = [self.rows(stage, kind) for kind in ("forward", *backward)]
+        common = set.intersection(*(set(self.clock_mhz[r].tolist()) for r in parts))
+        if not common:
+            names = ", ".join(("forward", *backward))
+            raise UsageError(f"stage {stage}: {names} have no clock in common")
+        return np.array([r[np.isin(self.clock_mhz[r], list(common))] for r in parts])
+
+    def valley_clock_mhz(self, stage: int, *, above_waiting: bool = False) -> float:
+        """The clock at which a stage takes the least energy (or the least above waiting)."""
+        table = self.stage_table(stage)
+        spent = table["above_waiting_j" if above_waiting else "energy_j"]
+        return float(table["clock_mhz"].iloc[int(spent.argmin())])
+
+    def restage(
+        self, stages: Sequence[int], *, scale: Sequence[float] | None = None
+    ) -> EnergyProfile:
+        """A pipeline of other depth or balance made of these measurements.
+
+        Args:
+            stages: for each new stage, the measured stage it copies.
+            scale: for each new stage, how much work it does compared with the one it copies;
+                time and energy both grow by that factor at every clock.
+
+        Raises:
+            UsageError: an unknown stage, a factor that is not > 0, or lengths that differ.
+        """
+        factors = [1.0] * len(stages) if scale is None else list(scale)
+        if not stages or len(factors) != len(stages):
+            raise UsageError(f"{len(factors)} factors for {len(stages)} stages")
+        if bad := [s for s in stages if not 0 <= s < self.num_stages]:
+            raise UsageError(f"no stage {bad[0]}; there are 0 to {self.num_stages - 1}")
+        if bad_factors := [f for f in factors if not (np.isfinite(f) and f > 0)]:
+            raise UsageError(f"a factor must be finite and > 0, found {bad_factors[0]!r}")
+        rows = [np.flatnonzero(self.stage == old) for old in stages]
+        count = [len(r) for r in rows]
+        row, factor = np.concatenate(rows), np.repeat(factors, count)
+        return self._with_rows(
+            stage=np.repeat(np.arange(len(stages)), count),
+            kind=self.kind[row],
+            clock_mhz=self.clock_mhz[row],
+            time_s=self.time_s[row] * factor,
+            energy_j=self.energy_j[row] * factor,
+        )
+
+    def with_dominance(self, dominance: Dominance) -> EnergyProfile:
+        """The same measurements under the other rule for which rows are dropped."""
+        energy = self.net_energy_j if dominance == "net" else self.energy_j
+        kept = kept_rows(self.stage, self.kind, self.time_s, energy)
+        return replace(self, kept=kept, dominance=dominance)
+
+    def _with_rows(self, *assumed: str, **columns: np.ndarray) -> EnergyProfile:
+        """A profile of other rows under the same rules, and what was assumed to make them."""
+        order = np.lexsort((-columns["clock_mhz"], columns["kind"], columns["stage"]))
+        columns = {name: values[order] for name, values in columns.items()}
+        told = (*self.assumptions, *(one for one in assumed if one not in self.assumptions))
+        every = np.ones(len(order), dtype=bool)
+        made = replace(self, kept=every, assumptions=told, **columns)  # type: ignore[arg-type]
+        return made.with_dominance(self.dominance)
+
+    def smoothed(self) -> EnergyProfile:
+        """The same clocks without the noise; see ``profile_variants.smooth``."""
+        from labkit.pipeline.profiles.variants import smooth
+
+        return smooth(self)
+
+    def split_backward(self, weight_fraction: float = 0.5) -> EnergyProfile:
+        """With input and weight halves, assumed to be a fixed share of the full backward.
+
+        Args:
+            weight_fraction: the weight half's share of both time and energy, at every clock.
+
+        Full backward rows stay; halves that were measured stay as they are.
+
+        Raises:
+            UsageError: the share does not lie between 0 and 1.
+        """
+        from labkit.pipeline.profiles.variants import split_backward
+
+        return split_backward(self, weight_fraction)
+
+    def chunked(self, num_chunks: int, placement: Placement = "loop") -> EnergyProfile:
+        """Each device's stage cut into equal chunks, numbered as the model's layers run.
+
+        Args:
+            placement: ``"loop"``: stage k lies on device k mod S. ``"v"``: every other pass runs
+                back, so that with two chunks device d holds stages d and 2S - 1 - d.
+
+        Raises:
+            UsageError: no such placement, or fewer than one chunk.
+        """
+        from labkit.pipeline.profiles.variants import chunked
+
+        return chunked(self, num_chunks, placement)
+
+    def for_schedule(self, schedule: Schedule, weight_fraction: float = 0.5) -> EnergyProfile:
+        """Whatever ``schedule`` runs, derived from what was measured.
+
+        Stages are cut where each device holds several, the backward pass is split or joined where
+        the schedule runs what was not measured; ``assumptions`` says what was assumed. A profile
+        that already fits is returned as it is.
+
+        Raises:
+            UsageError: the schedule has another depth, or a stage is spread over devices.
+        """
+        from labkit.pipeline.profiles.variants import for_schedule
+
+        return for_schedule(self, schedule, weight_fraction)
+
+    def relative_change(self, other: EnergyProfile) -> pd.DataFrame:
+        """How far ``other``, a profile of the same rows, lies from this one.
+
+        Returns:
+            One row per stage and kind: the largest relative change of time and of energy.
+
+        Raises:
+            UsageError: the rows differ.
+        """
+        import pandas as pd
+
+        mine = (self.stage, self.kind, self.clock_mhz)
+        theirs = (other.stage, other.kind, other.clock_mhz)
+        if not all(map(np.array_equal, mine, theirs)):
+            raise UsageError("profiles of different stages, kinds or clocks cannot be compared")
+        table = pd.DataFrame({"stage": self.stage, "kind": np.array(KINDS)[self.kind]})
+        table["time_change_fraction"] = np.abs(other.time_s / self.time_s - 1)
+        table["energy_change_fraction"] = np.abs(other.energy_j / self.energy_j - 1)
+        return table.groupby(["stage", "kind"], as_index=False).max()
+
+    def describe(self) -> str:
+        """What the profile holds, what was dropped, what is odd, what was assumed: a line each."""
+        clocks = np.unique(self.clock_mhz)
+        kinds = ", ".join(KINDS[kind] for kind in np.unique(self.kind))
+        lines = [
+            f"{self.num_stages} stages; {kinds}; {len(clocks)} clocks from {clocks[0]:g} to "
+            f"{clocks[-1]:g} MHz; {self.blocking_power_w:g} W while waiting",
+            f"{len(self.kept)} measurements, {self.num_dropped} of them dropped: dominated in time "
+            + ("and energy above waiting" if self.dominance == "net" else "and energy"),
+        ]
+        if self.num_nonmonotone:
+            lines.append(
+                f"{self.num_nonmonotone} measurements are faster than a higher clock of the same "
+                f"work, by at most {self.reversal.max():.2%}"
+            )
+        return "\n".join([*lines, *(f"assumed: {one}" for one in self.assumptions)])
+
+    def __repr__(self) -> str:
+        return f"EnergyProfile({'; '.join(self.describe().splitlines())})"
+
+    def frame(self) -> pd.DataFrame:
+        """One row per measurement: stage, kind, clock_mhz, time_s, energy_j, kept."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "stage": self.stage,
+                "kind": np.array(KINDS)[self.kind],
+                "clock_mhz": self.clock_mhz,
+                "time_s": self.time_s,
+                "energy_j": self.energy_j,
+                "kept": self.kept,
+            }
+        )

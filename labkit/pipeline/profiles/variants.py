@@ -1,0 +1,199 @@
+"""Profiles derived from measured ones: smoothed, split, joined, cut into chunks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from labkit.errors import UsageError
+from labkit.pipeline.profiles.checks import NUMBERS
+from labkit.pipeline.profiles.profile import EnergyProfile, Placement
+from labkit.pipeline.scheduling.schedule import (
+    BACKWARD,
+    INPUT,
+    KINDS,
+    WEIGHT,
+    Schedule,
+    check_sizes,
+)
+
+_COLUMNS = ("stage", "kind", *NUMBERS)
+
+
+def smooth(profile: EnergyProfile) -> EnergyProfile:
+    """The same clocks, times and energies without the noise of measuring.
+
+    For each stage and kind two least-squares fits of relative error, under no other assumption
+    than a shape:
+
+    - time falls with the clock, ever more slowly (decreasing and convex): true of work that takes
+      a + b / f, and of a power cap, above which a higher clock changes nothing;
+    - energy is a convex function of that time: each further second saves less than the one
+      before, beyond the energy valley it costs ever more.
+
+    Nothing is left to tune, and data of that shape are returned as they are. Neither a formula
+    for power nor Perseus's exponential is imposed, since both miss the plateau of a capped GPU.
+
+    Raises:
+        UsageError: a fit is not positive, so wide is the scatter.
+    """
+    time, energy = profile.time_s.copy(), profile.energy_j.copy()
+    for kind, stage in profile.works():
+        rows = profile.rows(stage, KINDS[kind])
+        time[rows] = _convex_fit(-profile.clock_mhz[rows], time[rows], rising=True)
+        energy[rows] = _convex_fit(time[rows], energy[rows])
+        if min(time[rows].min(), energy[rows].min()) <= 0:
+            raise UsageError(
+                f"stage {stage} {KINDS[kind]}: measurements scatter too widely to be smoothed"
+            )
+    moved_time = np.abs(time / profile.time_s - 1).max()
+    moved_energy = np.abs(energy / profile.energy_j - 1).max()
+    return profile._with_rows(
+        f"times and energies are smoothed, changed by at most {moved_time:.2%} and "
+        f"{moved_energy:.2%}",
+        stage=profile.stage,
+        kind=profile.kind,
+        clock_mhz=profile.clock_mhz,
+        time_s=time,
+        energy_j=energy,
+    )
+
+
+def _convex_fit(x: np.ndarray, y: np.ndarray, *, rising: bool = False) -> np.ndarray:
+    """Convex function of ``x`` nearest to ``y`` in relative least squares, at ``x``.
+
+    A convex function through sorted points is a constant, a slope, and a hinge at each inner
+    point with a weight >= 0; ``rising`` keeps the slope >= 0 as well.
+    """
+    from scipy.optimize import nnls
+
+    knots = np.unique(x)
+    if len(knots) == 1:
+        weight = 1 / y**2
+        return np.full(len(y), (weight * y).sum() / weight.sum())
+    scaled, knots = (x - knots[0]) / np.ptp(knots), (knots - knots[0]) / np.ptp(knots)
+    columns = [np.ones(len(x)), -np.ones(len(x)), scaled]
+    columns += [] if rising else [-scaled]
+    columns += [np.maximum(scaled - knot, 0) for knot in knots[1:-1]]
+    matrix = np.stack(columns, axis=1)
+    solution, _ = nnls(matrix / y[:, None], np.ones(len(y)), maxiter=100 * matrix.shape[1])
+    return matrix @ solution
+
+
+def split_backward(profile: EnergyProfile, weight_fraction: float) -> EnergyProfile:
+    """See :meth:`EnergyProfile.split_backward`."""
+    if not 0 < weight_fraction < 1:
+        raise UsageError(f"weight_fraction must lie between 0 and 1, found {weight_fraction!r}")
+    measured = set(profile.works())
+    share = {INPUT: 1 - weight_fraction, WEIGHT: weight_fraction}
+    parts = []
+    for kind, fraction in share.items():
+        lacking = [s for s in range(profile.num_stages) if (kind, s) not in measured]
+        rows = np.flatnonzero((profile.kind == BACKWARD) & np.isin(profile.stage, lacking))
+        parts.append((kind, rows, fraction))
+    if not sum(len(rows) for _, rows, _ in parts):
+        return profile
+    return _with_more(
+        profile,
+        parts,
+        f"the weight half takes {weight_fraction:g} of a full backward's time and energy at every "
+        "clock, the input half the rest",
+    )
+
+
+def join_backward(profile: EnergyProfile) -> EnergyProfile:
+    """With a full backward for each stage that has only its halves: their sum, at one clock."""
+    measured = set(profile.works())
+    stages = [s for s in range(profile.num_stages) if (BACKWARD, s) not in measured]
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in _COLUMNS}
+    for stage in stages:
+        _, first, second = profile._whole_stage(stage)
+        columns["stage"].append(np.full(len(first), stage))
+        columns["kind"].append(np.full(len(first), BACKWARD))
+        columns["clock_mhz"].append(profile.clock_mhz[first])
+        columns["time_s"].append(profile.time_s[first] + profile.time_s[second])
+        columns["energy_j"].append(profile.energy_j[first] + profile.energy_j[second])
+    if not stages:
+        return profile
+    return profile._with_rows(
+        "a full backward takes the time and energy of its halves at one clock",
+        **{name: np.concatenate([getattr(profile, name), *columns[name]]) for name in _COLUMNS},
+    )
+
+
+def _with_more(
+    profile: EnergyProfile, parts: list[tuple[int, np.ndarray, float]], assumed: str
+) -> EnergyProfile:
+    """The profile and, for each part, copies of ``rows`` as another kind, scaled."""
+    row = np.concatenate([np.arange(len(profile.kept)), *(rows for _, rows, _ in parts)])
+    kind = np.concatenate([profile.kind, *(np.full(len(rows), k) for k, rows, _ in parts)])
+    factor = np.concatenate(
+        [np.ones(len(profile.kept)), *(np.full(len(rows), f) for _, rows, f in parts)]
+    )
+    return profile._with_rows(
+        assumed,
+        stage=profile.stage[row],
+        kind=kind,
+        clock_mhz=profile.clock_mhz[row],
+        time_s=profile.time_s[row] * factor,
+        energy_j=profile.energy_j[row] * factor,
+    )
+
+
+def chunked(profile: EnergyProfile, num_chunks: int, placement: Placement) -> EnergyProfile:
+    """See :meth:`EnergyProfile.chunked`."""
+    check_sizes(num_chunks=num_chunks)
+    if placement not in ("loop", "v"):
+        raise UsageError(f"placement must be 'loop' or 'v', found {placement!r}")
+    forth = list(range(profile.num_stages))
+    back = forth[::-1] if placement == "v" else forth
+    devices = [d for chunk in range(num_chunks) for d in (back if chunk % 2 else forth)]
+    return _cut(profile, devices)
+
+
+def _cut(profile: EnergyProfile, devices: list[int]) -> EnergyProfile:
+    """The profile of chunks that lie on these devices, each device's work shared equally."""
+    counts = np.bincount(devices, minlength=profile.num_stages)
+    if counts.max() == 1 and devices == list(range(profile.num_stages)):
+        return profile
+    made = profile.restage(devices, scale=(1 / counts[devices]).tolist())
+    held = sorted(set(counts.tolist()))
+    assumed = (
+        f"a device's work is shared equally by its {' or '.join(map(str, held))} chunks: each "
+        "takes that part of the measured stage's time and energy at every clock"
+    )
+    return replace(made, assumptions=(*made.assumptions, assumed))
+
+
+def for_schedule(
+    profile: EnergyProfile, schedule: Schedule, weight_fraction: float
+) -> EnergyProfile:
+    """See :meth:`EnergyProfile.for_schedule`."""
+    if schedule.num_stages != profile.num_stages:
+        profile = _cut(profile, _devices(profile, schedule))
+    runs = set(zip(schedule.kind.tolist(), schedule.stage.tolist(), strict=True))
+    lacks = runs - set(profile.works())
+    if any(kind in (INPUT, WEIGHT) for kind, _ in lacks):
+        profile = split_backward(profile, weight_fraction)
+    if any(kind == BACKWARD for kind, _ in lacks):
+        profile = join_backward(profile)
+    return profile
+
+
+def _devices(profile: EnergyProfile, schedule: Schedule) -> list[int]:
+    """The one device that holds each stage of a schedule of chunks."""
+    if schedule.num_devices != profile.num_stages:
+        raise UsageError(
+            f"the schedule runs {schedule.num_stages} stages on {schedule.num_devices} devices, "
+            f"the profile measured {profile.num_stages}; EnergyProfile.restage makes a profile of "
+            "another depth"
+        )
+    pairs = np.unique(np.stack([schedule.stage, schedule.device]), axis=1)
+    if pairs.shape[1] != schedule.num_stages:
+        twice = int(pairs[0, np.flatnonzero(np.diff(pairs[0]) == 0)[0]])
+        raise UsageError(
+            f"stage {twice} lies on several devices; a profile can be cut into chunks only where "
+            "each stage lies on one"
+        )
+    return [int(device) for device in pairs[1]]

@@ -1,0 +1,361 @@
+"""The schedules there are: of each the least that describes it, where it comes from, its bubble."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from labkit.pipeline.scheduling.forms import Form, Listed, Merge, Sizes, Steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What a name stands for, at any size.
+
+    Attributes:
+        form: what its orders follow from.
+        options: what it takes beside ``max_in_flight``, each with its default.
+        constraint: sizes it is not made for, in words; "" for none.
+        objection: those words' test: what is wrong with the sizes, or None.
+        bubble_s: seconds that each device idles in one iteration, if all stages are alike: from
+            the sizes and the seconds of a forward, an input half and a weight half of one chunk.
+            None where there is no such formula, or it does not hold for the sizes.
+        bubble: the same in words.
+        peak: activations of the device that holds most, in words.
+        asynchronous, weight_versions: as for :class:`Schedule`.
+    """
+
+    summary: str
+    source: str
+    form: Form
+    options: Mapping[str, Any] = field(default_factory=dict)
+    constraint: str = ""
+    objection: Callable[[Sizes], str | None] = lambda sizes: None
+    bubble_s: Callable[[Sizes, float, float, float], float | None] | None = None
+    bubble: str = ""
+    peak: str
+    asynchronous: bool = False
+    weight_versions: Callable[[Sizes], np.ndarray] | None = None
+
+    def chunks(self, settings: Mapping[str, Any]) -> int:
+        """Stages that stand on each device; a bidirectional stage stands on two."""
+        if isinstance(self.form, Merge):
+            return int(settings.get("num_chunks", 1))
+        return 1 if self.form.bidirectional else 2 * int(settings.get("num_waves", 1))
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether weight gradients are instructions of their own."""
+        form = self.form
+        if isinstance(form, Merge):
+            return form.weight_lag is not None
+        return form.split_backward if isinstance(form, Listed) else True
+
+
+def _ramp_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float:
+    """The first forward's way to the last device and the last backward's way back."""
+    return (sizes.num_devices - 1) * (forward_s + input_s + weight_s)
+
+
+_RAMP = "(S-1)(F+B+W)"
+_UNITS = (1.0, 1.0, 1.0)
+
+
+def _looped_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float:
+    """The ramp, and for each further chunk a wait where a round has fewer microbatches than S."""
+    early = max(0, sizes.num_devices - sizes.num_microbatches)
+    gaps = sizes.num_devices - 1 + (sizes.num_chunks - 1) * early
+    return gaps * (forward_s + input_s + weight_s)
+
+
+_LOOPED = "(S-1 + (v-1) max(0, S-M)) (F+B+W)"
+
+
+def _zb_h1_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
+    if sizes.num_microbatches < sizes.num_devices:
+        return None
+    return (sizes.num_devices - 1) * max(forward_s + input_s - weight_s, forward_s, input_s)
+
+
+_ZB_H1 = "(S-1) max(F+B-W, F, B) for M >= S"
+
+
+def _zb_h2_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
+    if sizes.num_microbatches < 2 * sizes.num_devices - 1:
+        return None
+    gap = max(forward_s + input_s - 2 * weight_s, forward_s, input_s - forward_s)
+    return (sizes.num_devices - 1) * gap
+
+
+def _zb_v_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
+    if sizes.num_microbatches < 2 * sizes.num_devices - 1:
+        return None
+    if not (forward_s == input_s == weight_s) or sizes.settings["durations_s"] != _UNITS:
+        return None
+    return (sizes.num_devices - 1) * forward_s
+
+
+def _chimera_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
+    backward_s = input_s + weight_s
+    more = sizes.num_microbatches - sizes.num_devices
+    if sizes.settings["durations_s"] != _UNITS or more < 0 or more % 2:
+        return None
+    if forward_s > (backward_s if more == 0 else backward_s / 2):
+        return None
+    return (sizes.num_devices - 2) * backward_s
+
+
+def _hanayo_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
+    backward_s = input_s + weight_s
+    if sizes.settings["durations_s"] != _UNITS or sizes.num_chunks > 2:
+        return None
+    if sizes.num_microbatches != sizes.num_devices or forward_s > backward_s:
+        return None
+    return 2 * (sizes.num_devices - 1) * backward_s
+
+
+def _dualpipe_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> float | None:
+    if not weight_s <= input_s <= forward_s <= input_s + weight_s:
+        return None
+    pairs = sizes.num_devices // 2 if sizes.num_chunks == 1 else sizes.num_devices
+    return (pairs - 1) * (forward_s + input_s - weight_s)
+
+
+_DUALPIPE_IF = "W <= B <= F <= B+W; (F&B + B - 2W) where forwards and backwards run as one"
+
+
+def _uneven_rounds(sizes: Sizes) -> str | None:
+    if sizes.num_microbatches % sizes.num_rounds == 0:
+        return None
+    return (
+        f"{sizes.num_microbatches} microbatches on {sizes.num_devices} devices make "
+        f"{sizes.num_rounds} rounds, which do not divide them"
+    )
+
+
+_ROUNDS = "M to be a multiple of max(1, M // S), the rounds"
+
+
+def _odd_devices(sizes: Sizes) -> str | None:
+    if sizes.num_devices % 2 == 0:
+        return None
+    return f"{sizes.num_devices} devices cannot be paired"
+
+
+def _dualpipe_objection(sizes: Sizes) -> str | None:
+    if sizes.num_devices % 2:
+        return _odd_devices(sizes)
+    if sizes.num_microbatches % 2:
+        return f"{sizes.num_microbatches} microbatches cannot be halved"
+    return _too_few(sizes)
+
+
+def _too_few(sizes: Sizes) -> str | None:
+    least = 2 * sizes.num_devices
+    if sizes.num_microbatches >= least:
+        return None
+    return f"{sizes.num_microbatches} microbatches are fewer than 2S = {least}"
+
+
+# S devices, M microbatches, d the device's number. Both chunks' forwards and backwards alternate
+# in the middle; before it only forwards that have arrived, after it weight halves fill the gaps.
+_DUALPIPE_V = (
+    ("F0", lambda z, d: 2 * (z.num_devices - 1 - d)),
+    ("F0 F1", lambda z, d: d + 1),
+    ("I1 W F1", lambda z, d: z.num_devices - 1 - d),
+    ("F0 B1 F1 B0", lambda z, d: z.num_microbatches - 2 * z.num_devices + d + 1),
+    ("B1 F1 B0", lambda z, d: z.num_devices - 1 - d),
+    ("B1 B0", lambda z, d: (d + 1) // 2),
+    ("B1 I0", lambda z, d: (d + 1) % 2),
+    ("I1 I0", lambda z, d: (d + 1) // 2),
+    ("W I0", lambda z, d: z.num_devices - 1 - d),
+    ("W", lambda z, d: d + 1),
+)
+
+
+def _dapple_warm_up(sizes: Sizes) -> np.ndarray:
+    return sizes.ahead if sizes.settings["warmup"] == "a" else 2 * sizes.ahead - 1
+
+
+def _envpipe_warm_up(sizes: Sizes) -> np.ndarray:
+    early = sizes.settings["early_forwards"]
+    return sizes.ahead + (2 * (sizes.ahead - 1) if early is None else np.asarray(early))
+
+
+FAMILIES: dict[str, Family] = {
+    "gpipe": Family(
+        summary="all forwards, then all backwards",
+        source="GPipe (NeurIPS 2019)",
+        form=Merge(warm_up=lambda z: z.num_microbatches),
+        bubble_s=_ramp_s,
+        bubble=_RAMP,
+        peak="M",
+    ),
+    "1f1b": Family(
+        summary="a backward as soon as there is one, then one forward for each",
+        source="PipeDream-Flush in PipeDream-2BW (ICML 2021)",
+        form=Merge(warm_up=lambda z: z.ahead),
+        bubble_s=_ramp_s,
+        bubble=_RAMP,
+        peak="S",
+    ),
+    "interleaved-1f1b": Family(
+        summary="1F1B with several chunks of the model a device, round robin",
+        source="Megatron-LM (SC 2021), section 2.2; uneven rounds as in torch",
+        form=Merge(
+            warm_up=lambda z: (z.num_chunks - 1) * z.per_round + 2 * z.ahead - 1,
+        ),
+        options={"num_chunks": 2},
+        constraint=_ROUNDS,
+        objection=_uneven_rounds,
+        bubble_s=_looped_s,
+        bubble=_LOOPED,
+        peak="(v-1)S + 2S - 1 chunks",
+    ),
+    "loop-bfs": Family(
+        summary="several chunks a device; all microbatches pass one before the next",
+        source="Breadth-First Pipeline Parallelism (MLSys 2023)",
+        form=Merge(warm_up=lambda z: z.num_units, breadth_first=True),
+        options={"num_chunks": 2},
+        bubble_s=_looped_s,
+        bubble=_LOOPED,
+        peak="vM chunks",
+    ),
+    "dapple": Family(
+        summary="early backward; warm-up policy a keeps S - d microbatches, b keeps 2(S - d) - 1",
+        source="DAPPLE (PPoPP 2021)",
+        form=Merge(warm_up=_dapple_warm_up),
+        options={"warmup": "a"},
+        bubble_s=_ramp_s,
+        bubble=_RAMP,
+        peak="S (a) or 2S - 1 (b)",
+    ),
+    "pipedream": Family(
+        summary="1F1B without a flush; each device keeps the weights of its microbatches in flight",
+        source="PipeDream (SOSP 2019)",
+        form=Merge(warm_up=lambda z: z.ahead),
+        bubble_s=_ramp_s,
+        bubble=_RAMP,
+        peak="S",
+        asynchronous=True,
+        weight_versions=lambda z: z.ahead,
+    ),
+    "pipedream-2bw": Family(
+        summary="1F1B without a flush; gradients accumulate over M, two versions of the weights",
+        source="PipeDream-2BW (ICML 2021)",
+        form=Merge(warm_up=lambda z: z.ahead),
+        bubble_s=_ramp_s,
+        bubble=_RAMP,
+        peak="S",
+        asynchronous=True,
+        weight_versions=lambda z: np.full(z.num_devices, 2),
+    ),
+    "pipedream-flush": Family(
+        summary="1F1B with a flush after each iteration: another name of 1f1b",
+        source="PipeDream-2BW (ICML 2021)",
+        form=Merge(warm_up=lambda z: z.ahead),
+        bubble_s=_ramp_s,
+        bubble=_RAMP,
+        peak="S",
+    ),
+    "envpipe": Family(
+        summary="1F1B with some forwards early, so that idle time comes after what it can slow",
+        source="EnvPipe (USENIX ATC 2023)",
+        form=Merge(warm_up=_envpipe_warm_up),
+        options={"early_forwards": None},
+        bubble_s=_ramp_s,
+        bubble=_RAMP,
+        peak="S + early forwards",
+    ),
+    "zb-h1": Family(
+        summary="1F1B whose weight gradients wait for the gaps, in no more memory",
+        source="Zero Bubble Pipeline Parallelism (ICLR 2024)",
+        form=Merge(warm_up=lambda z: z.ahead, weight_lag=lambda z: z.num_devices - z.ahead),
+        bubble_s=_zb_h1_s,
+        bubble=_ZB_H1,
+        peak="S",
+    ),
+    "zb-h2": Family(
+        summary="zb-h1 with more forwards in flight: no gap between a device's first and last",
+        source="Zero Bubble Pipeline Parallelism (ICLR 2024)",
+        form=Merge(
+            warm_up=lambda z: 2 * z.ahead - 1,
+            weight_lag=lambda z: 2 * (z.num_devices - z.ahead),
+        ),
+        bubble_s=_zb_h2_s,
+        bubble="(S-1) max(F+B-2W, F, B-F) for M >= 2S - 1",
+        peak="2S - 1",
+    ),
+    "interleaved-zb": Family(
+        summary="zb-h1 with several chunks of the model a device, round robin",
+        source="Zero Bubble Pipeline Parallelism (ICLR 2024); torch's InterleavedZeroBubble",
+        form=Merge(
+            warm_up=lambda z: (z.num_chunks - 1) * z.per_round + z.ahead,
+            weight_lag=lambda z: z.num_devices - z.ahead,
+        ),
+        options={"num_chunks": 2},
+        constraint=_ROUNDS,
+        objection=_uneven_rounds,
+        bubble_s=_zb_h1_s,
+        bubble=_ZB_H1,
+        peak="vS chunks",
+    ),
+    "zb-v": Family(
+        summary="two chunks a device, there and back; weight gradients fill the gaps",
+        source="Zero Bubble Pipeline Parallelism (arXiv 2401.10241), section 6",
+        form=Listed(split_backward=True, room=lambda z: 2 * z.num_devices, tapering=False),
+        options={"durations_s": _UNITS},
+        bubble_s=_zb_v_s,
+        bubble="(S-1) F for F = B = W, M >= 2S - 1",
+        peak="2S chunks",
+    ),
+    "hanayo": Family(
+        summary="2w chunks a device in w waves there and back",
+        source="Hanayo (SC 2023)",
+        form=Listed(
+            split_backward=False,
+            room=lambda z: z.num_stages + 2 * z.num_devices,
+            tapering=True,
+        ),
+        options={"num_waves": 1, "durations_s": _UNITS},
+        bubble_s=_hanayo_s,
+        bubble="2 (S-1)(B+W) for one wave, M = S, F <= B+W",
+        peak="(2w+2)S chunks",
+    ),
+    "chimera": Family(
+        summary="two pipelines in opposite directions on the same devices",
+        source="Chimera (SC 2021)",
+        form=Listed(
+            split_backward=False, room=lambda z: z.num_devices, tapering=True, bidirectional=True
+        ),
+        constraint="an even S",
+        objection=_odd_devices,
+        options={"durations_s": _UNITS},
+        bubble_s=_chimera_s,
+        bubble="(S-2)(B+W) for even M >= S, 2F <= B+W (M = S: F <= B+W)",
+        peak="S",
+    ),
+    "dualpipe": Family(
+        summary="two directions; forwards run beside backwards of the other direction",
+        source="DeepSeek-V3 (arXiv 2412.19437), section 3.2.1",
+        form=Steps(table=_DUALPIPE_V, held=lambda z: z.num_devices + 1, bidirectional=True),
+        constraint="even S and M, M >= 2S",
+        objection=_dualpipe_objection,
+        bubble_s=_dualpipe_s,
+        bubble=f"(S/2-1)(F+B-W) for {_DUALPIPE_IF}",
+        peak="S + 1",
+    ),
+    "dualpipe-v": Family(
+        summary="dualpipe folded: two chunks a device, there and back, on half of the devices",
+        source="DualPipe's authors' repository; torch's DualPipeV",
+        form=Steps(table=_DUALPIPE_V, held=lambda z: 2 * z.num_devices + 1),
+        constraint="M >= 2S",
+        objection=_too_few,
+        bubble_s=_dualpipe_s,
+        bubble=f"(S-1)(F+B-W) for {_DUALPIPE_IF}",
+        peak="2S + 1 chunks",
+    ),
+}

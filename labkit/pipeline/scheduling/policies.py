@@ -1,0 +1,223 @@
+"""Schedules by name: :func:`build` makes the order, :func:`schedules` lists them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.errors import UsageError, did_you_mean, not_among
+from labkit.pipeline.scheduling.families import FAMILIES, Family
+from labkit.pipeline.scheduling.forms import Sizes, check_room
+from labkit.pipeline.scheduling.schedule import Schedule, check_sizes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def build(name: str, num_stages: int, num_microbatches: int, **options: Any) -> Schedule:
+    """A named schedule of any size.
+
+    Args:
+        name: one of :func:`schedules`, which says what each is and where it comes from.
+        num_stages: S >= 1, the devices in the pipeline. Where a device holds v chunks of the
+            model the result has v S stages.
+        num_microbatches: M >= 1, also fewer than S.
+        **options: ``max_in_flight`` for every schedule: how many activations (of a microbatch
+            on a stage) a device has memory for, one number or one per device.
+            ``num_chunks`` for ``"interleaved-1f1b"``, ``"interleaved-zb"`` and ``"loop-bfs"``:
+            the chunks of a device. ``num_waves`` for ``"hanayo"``: how often the stages go there
+            and back over the devices. ``durations_s`` for ``"zb-v"``, ``"hanayo"`` and
+            ``"chimera"``: seconds of a forward, an input half and a weight half, one number each
+            or one per stage, for which the order is made; default: all alike. ``warmup`` for
+            ``"dapple"``: policy ``"a"`` or ``"b"``. ``early_forwards`` for ``"envpipe"``: how
+            many more forwards than 1F1B each stage runs before its first backward, one number or
+            one per stage (see :func:`labkit.pipeline.early_forwards`); default: as many as fit
+            into the wait for the first backward where a backward takes two forwards.
+
+    Raises:
+        UsageError: an unknown name or option, a size below 1, sizes the schedule is not made
+            for, or memory in which no order of its kind can run.
+
+    >>> print(*build("1f1b", num_stages=2, num_microbatches=3).order[0], sep="; ")
+    forward 0 on stage 0; forward 1 on stage 0; backward 0 on stage 0; forward 2 on stage 0; \
+backward 1 on stage 0; backward 2 on stage 0
+    >>> build("zb-v", num_stages=4, num_microbatches=8).num_stages
+    8
+    """
+    check_sizes(num_stages=num_stages, num_microbatches=num_microbatches)
+    family = _family(name)
+    valid = {"max_in_flight", *family.options}
+    if unknown := sorted(set(options) - valid):
+        hint = did_you_mean(unknown[0], valid)
+        raise UsageError(
+            f"schedule {name!r} has no option {unknown[0]!r}; "
+            f"{hint + ' It' if hint else 'it'} has: {', '.join(sorted(valid))}"
+        )
+    limit = _per_device("max_in_flight", options.pop("max_in_flight", None), num_stages, least=1)
+    sizes = _sizes(name, family, int(num_stages), int(num_microbatches), options)
+    check_room(name, family.form, sizes, limit)
+    lengths, (kind, stage, microbatch) = family.form.orders(sizes, limit)
+    versions = family.weight_versions
+    return Schedule(
+        name=name,
+        num_stages=sizes.num_stages,
+        num_microbatches=sizes.num_microbatches,
+        lengths=lengths,
+        stage=stage,
+        kind=kind,
+        microbatch=microbatch,
+        asynchronous=family.asynchronous,
+        weight_versions=tuple(versions(sizes).tolist()) if versions else None,
+    )
+
+
+def closed_form_bubble_ratio(
+    schedule: str | Schedule,
+    num_stages: int | None = None,
+    num_microbatches: int | None = None,
+    *,
+    forward_s: float,
+    backward_s: float,
+    weight_s: float = 0.0,
+    **options: Any,
+) -> float | None:
+    """The idle share of the devices' time in one iteration, by formula.
+
+    For stages that are all alike and communication that takes no time: then it is what
+    :func:`simulate` finds.
+
+    Args:
+        schedule: a name and the sizes and options that :func:`build` would get, or what it gave
+            for the defaults of its options (chunks apart, which can be seen from it).
+        forward_s, backward_s, weight_s: seconds of each kind of work on one stage (or chunk); a
+            full backward takes ``backward_s + weight_s``.
+
+    Returns:
+        None where the schedule has no formula, or none that holds for these sizes and durations:
+        :func:`schedules` says which.
+
+    Raises:
+        UsageError: as :func:`build`, a duration that is negative, or sizes that are missing.
+
+    >>> closed_form_bubble_ratio("gpipe", 4, 12, forward_s=1.0, backward_s=2.0)
+    0.2
+    """
+    durations = (forward_s, backward_s, weight_s)
+    if not all(np.isfinite(x) and x >= 0 for x in durations):
+        raise UsageError(f"durations must be finite and >= 0, found {durations}")
+    if isinstance(schedule, Schedule):
+        name, devices, count = schedule.name, schedule.num_devices, schedule.num_microbatches
+        chunks = schedule.num_stages // devices
+        if "num_chunks" in _family(name).options:
+            options = {"num_chunks": chunks, **options}
+        elif "num_waves" in _family(name).options:
+            options = {"num_waves": chunks // 2, **options}
+    elif num_stages is None or num_microbatches is None:
+        raise UsageError("the bubble ratio of a name needs num_stages and num_microbatches")
+    else:
+        name, devices, count = schedule, num_stages, num_microbatches
+    family = _family(name)
+    sizes = _sizes(name, family, devices, count, options)
+    if family.bubble_s is None:
+        return None
+    idle_s = family.bubble_s(sizes, *durations)
+    if idle_s is None:
+        return None
+    work_s = sum(durations) * sizes.num_units
+    return idle_s / (idle_s + work_s) if work_s else 0.0
+
+
+def schedules() -> pd.DataFrame:
+    """What can be built, one row per name.
+
+    Columns: name, summary, source, options (with their defaults; every schedule also takes
+    ``max_in_flight``), constraint, splits_backward, asynchronous, bubble (seconds each device
+    idles in an iteration; S devices, M microbatches, v chunks, F, B, W seconds of a forward and
+    of the input and weight halves of a backward on one chunk), peak_in_flight (activations on
+    the device that holds most, for M large enough).
+    """
+    import pandas as pd
+
+    rows = [
+        {
+            "name": name,
+            "summary": family.summary,
+            "source": family.source,
+            "options": ", ".join(f"{key}={value}" for key, value in family.options.items()),
+            "constraint": family.constraint,
+            "splits_backward": family.splits_backward,
+            "asynchronous": family.asynchronous,
+            "bubble": family.bubble,
+            "peak_in_flight": family.peak,
+        }
+        for name, family in FAMILIES.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def _family(name: str) -> Family:
+    if name not in FAMILIES:
+        raise not_among("schedule", name, FAMILIES)
+    return FAMILIES[name]
+
+
+def _sizes(
+    name: str, family: Family, num_devices: int, num_microbatches: int, options: dict[str, Any]
+) -> Sizes:
+    """The sizes with every option checked and filled in.
+
+    Raises:
+        UsageError: a bad option, or sizes the schedule is not made for.
+    """
+    settings = {**family.options, **options}
+    for key in {"num_chunks", "num_waves"} & set(settings):
+        check_sizes(**{key: settings[key]})
+    if "warmup" in settings and settings["warmup"] not in ("a", "b"):
+        raise UsageError(f"warmup must be 'a' or 'b', found {settings['warmup']!r}")
+    if settings.get("early_forwards") is not None:
+        early = settings["early_forwards"]
+        settings["early_forwards"] = _per_device("early_forwards", early, num_devices, least=0)
+    chunks = family.chunks(settings)
+    if "durations_s" in settings:
+        settings["durations_s"] = _durations_s(settings["durations_s"], num_devices * chunks)
+    sizes = Sizes(
+        num_devices=num_devices,
+        num_microbatches=num_microbatches,
+        num_chunks=chunks,
+        settings=settings,
+    )
+    if problem := family.objection(sizes):
+        raise UsageError(f"schedule {name!r} needs {family.constraint}: {problem}")
+    return sizes
+
+
+def _durations_s(value: Any, num_stages: int) -> tuple[Any, ...]:
+    """Seconds of a forward, an input half and a weight half: one number each, or one a stage."""
+    values = tuple(value) if isinstance(value, Sequence | np.ndarray) else (value,)
+    arrays = [np.asarray(one, dtype=float) for one in values]
+    if len(arrays) != 3 or not all(x.shape in ((), (num_stages,)) for x in arrays):
+        raise UsageError(
+            "durations_s must be seconds of a forward, an input half and a weight half, one number "
+            f"each or one for each of {num_stages} stages, found {value!r}"
+        )
+    if not all(np.isfinite(x).all() and (x >= 0).all() for x in arrays):
+        raise UsageError(f"durations_s must be finite and >= 0, found {value!r}")
+    return tuple(float(x) if x.ndim == 0 else tuple(x.tolist()) for x in arrays)
+
+
+def _per_device(
+    name: str, value: int | Sequence[int] | None, num_devices: int, *, least: int
+) -> np.ndarray | None:
+    if value is None:
+        return None
+    values = [value] * num_devices if isinstance(value, int | np.integer) else list(value)
+    if len(values) != num_devices:
+        raise UsageError(f"{name} has {len(values)} values for {num_devices} stages")
+    for device, one in enumerate(values):
+        if isinstance(one, bool) or not isinstance(one, int | np.integer) or one < least:
+            raise UsageError(
+                f"{name} of stage {device} must be an integer >= {least}, found {one!r}"
+            )
+    return np.array(values, dtype=int)

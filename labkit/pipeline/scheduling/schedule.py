@@ -1,0 +1,274 @@
+"""A pipeline schedule: which instructions each device runs, in which order.
+
+Here is only what a schedule *is*: its instructions, what makes it whole, who waits for whom.
+Where orders come from is :mod:`.policies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from labkit.errors import UsageError
+from labkit.pipeline.scheduling.graph import Graph, build_graph
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Kind = Literal["forward", "backward", "input", "weight"]
+KINDS: tuple[Kind, ...] = ("forward", "backward", "input", "weight")
+FORWARD, BACKWARD, INPUT, WEIGHT = range(4)
+
+
+class Instruction(NamedTuple):
+    """One unit of work for one microbatch on one stage.
+
+    ``kind`` is the forward pass, the full backward pass, or one of the backward pass's halves:
+    the gradient of the stage's input (what the stage before waits for) and that of its weights.
+    """
+
+    stage: int
+    kind: Kind
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.microbatch} on stage {self.stage}"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Schedule:
+    """The order in which each device runs its instructions.
+
+    Every stage runs every microbatch's forward once and its backward once, whole or as input and
+    weight halves, all on one device. Stages are slices of the model in order; a device may hold
+    several (chunks), and a stage may live on several devices that split the microbatches between
+    them (bidirectional pipelines).
+
+    Attributes:
+        name: what it is called, for tables and figures.
+        num_stages, num_microbatches: the pipeline's size.
+        lengths: number of instructions of each device.
+        stage, kind, microbatch: of each instruction, shape (n,), device by device in running
+            order; ``kind`` is an index into ``KINDS``.
+        asynchronous: True where the next iteration starts without waiting for this one's end
+            (PipeDream), so that warm-up and drain are paid once, not every iteration.
+        weight_versions: for each device, how many versions of its weights it keeps.
+
+    Raises:
+        UsageError: an instruction is missing, repeated, unknown, or stands before what it needs
+            of its own stage.
+    """
+
+    name: str
+    num_stages: int
+    num_microbatches: int
+    lengths: tuple[int, ...]
+    stage: np.ndarray
+    kind: np.ndarray
+    microbatch: np.ndarray
+    asynchronous: bool = False
+    weight_versions: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_sizes(num_stages=self.num_stages, num_microbatches=self.num_microbatches)
+        self._check_ranges()
+        self._check_whole()
+        self._check_order()
+
+    @classmethod
+    def from_order(
+        cls,
+        order: Iterable[Sequence[Instruction]],
+        *,
+        name: str,
+        num_stages: int | None = None,
+        num_microbatches: int | None = None,
+    ) -> Schedule:
+        """A schedule from one sequence of instructions per device.
+
+        The sizes default to what the instructions span.
+
+        Raises:
+            UsageError: as the class, or a kind of instruction that does not exist.
+
+        >>> one = [Instruction(0, "forward", 0), Instruction(0, "backward", 0)]
+        >>> Schedule.from_order([one], name="mine").num_microbatches
+        1
+        """
+        rows = [list(device) for device in order]
+        flat = list(chain.from_iterable(rows))
+        if unknown := [one for one in flat if one.kind not in KINDS]:
+            raise UsageError(
+                f"schedule {name!r} holds {unknown[0]}; valid kinds: {', '.join(KINDS)}"
+            )
+        if num_stages is None:
+            num_stages = 1 + max((one.stage for one in flat), default=-1)
+        if num_microbatches is None:
+            num_microbatches = 1 + max((one.microbatch for one in flat), default=-1)
+        return cls(
+            name=name,
+            num_stages=num_stages,
+            num_microbatches=num_microbatches,
+            lengths=tuple(map(len, rows)),
+            stage=np.array([one.stage for one in flat], dtype=int),
+            kind=np.array([KINDS.index(one.kind) for one in flat], dtype=int),
+            microbatch=np.array([one.microbatch for one in flat], dtype=int),
+        )
+
+    def __len__(self) -> int:
+        return len(self.stage)
+
+    def __getitem__(self, i: int) -> Instruction:
+        return Instruction(int(self.stage[i]), KINDS[self.kind[i]], int(self.microbatch[i]))
+
+    @property
+    def num_devices(self) -> int:
+        return len(self.lengths)
+
+    @cached_property
+    def device(self) -> np.ndarray:
+        """Device of each instruction, shape (n,)."""
+        return np.repeat(np.arange(self.num_devices), self.lengths)
+
+    @cached_property
+    def order(self) -> tuple[tuple[Instruction, ...], ...]:
+        """The instructions of each device, first to last."""
+        kinds = [KINDS[kind] for kind in self.kind.tolist()]
+        flat = list(map(Instruction, self.stage.tolist(), kinds, self.microbatch.tolist()))
+        ends = np.cumsum(self.lengths).tolist()
+        return tuple(
+            tuple(flat[end - length : end]) for end, length in zip(ends, self.lengths, strict=True)
+        )
+
+    @cached_property
+    def position(self) -> np.ndarray:
+        """Where each instruction stands: (kind, stage, microbatch) -> its number, n for none."""
+        table = np.full((len(KINDS), self.num_stages, self.num_microbatches), len(self))
+        table[self.kind, self.stage, self.microbatch] = np.arange(len(self))
+        return table
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether any backward pass runs as input and weight halves."""
+        return bool((self.kind >= INPUT).any())
+
+    @cached_property
+    def peak_in_flight(self) -> tuple[int, ...]:
+        """For each device, the most activations (of a microbatch on a stage) it holds at once.
+
+        An activation is held from its forward until its backward, or weight half, has run.
+        """
+        change = np.where(self.kind == FORWARD, 1, np.where(self.kind == INPUT, 0, -1))
+        held = np.cumsum(change)  # each device ends with as many as it began with: none
+        return tuple(int(part.max(initial=0)) for part in self.by_device(held))
+
+    def by_device(self, values: np.ndarray) -> list[np.ndarray]:
+        """``values``, one an instruction, cut into one array a device."""
+        return np.split(values, np.cumsum(self.lengths)[:-1])
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Who waits for whom, in an order in which all can run.
+
+        Raises:
+            DeadlockError: no such order exists; the message names the circle.
+        """
+        return build_graph(self.lengths, self._producers(), self.__getitem__)
+
+    def frame(self) -> pd.DataFrame:
+        """One row per instruction: device, position, stage, kind, microbatch."""
+        import pandas as pd
+
+        position = [np.arange(length) for length in self.lengths]
+        return pd.DataFrame(
+            {
+                "device": self.device,
+                "position": np.concatenate(position),
+                "stage": self.stage,
+                "kind": np.array(KINDS)[self.kind],
+                "microbatch": self.microbatch,
+            }
+        )
+
+    def _producers(self) -> np.ndarray:
+        """The instruction whose output each one consumes; n where there is none."""
+        n, last = len(self), self.num_stages - 1
+        forward, backward, half, _ = self.position
+        gradient = np.where(backward < n, backward, half)  # what makes the input's gradient
+        is_forward, is_weight = self.kind == FORWARD, self.kind == WEIGHT
+        is_gradient = ~is_forward & ~is_weight
+        needs = np.full(n, n)
+        for mine, table, source in (
+            (is_forward & (self.stage > 0), forward, -1),
+            (is_gradient & (self.stage < last), gradient, 1),
+            (is_gradient & (self.stage == last), forward, 0),
+            (is_weight, half, 0),
+        ):
+            needs[mine] = table[self.stage[mine] + source, self.microbatch[mine]]
+        return needs
+
+    def _check_ranges(self) -> None:
+        stage, microbatch = self.stage, self.microbatch
+        inside = (stage >= 0) & (stage < self.num_stages)
+        inside &= (microbatch >= 0) & (microbatch < self.num_microbatches)
+        if not inside.all():
+            raise UsageError(
+                f"schedule {self.name!r} holds {self[int(np.argmin(inside))]}; valid: stages 0 to "
+                f"{self.num_stages - 1}, microbatches 0 to {self.num_microbatches - 1}"
+            )
+
+    def _check_whole(self) -> None:
+        """Every forward once; every backward once, whole or in two halves."""
+        count = np.zeros((len(KINDS), self.num_stages, self.num_microbatches), dtype=int)
+        np.add.at(count, (self.kind, self.stage, self.microbatch), 1)
+        if (count > 1).any():
+            kind, stage, microbatch = np.argwhere(count > 1)[0].tolist()
+            one = Instruction(stage, KINDS[kind], microbatch)
+            raise UsageError(f"schedule {self.name!r} runs {one} twice")
+        halves = count[INPUT] + count[WEIGHT]
+        if (mixed := (count[BACKWARD] == 1) & (halves > 0)).any():
+            stage, microbatch = np.argwhere(mixed)[0].tolist()
+            one = Instruction(stage, "backward", microbatch)
+            raise UsageError(f"schedule {self.name!r} runs {one} whole and as halves")
+        wants = np.where(halves > 0, 2, 1)
+        missing = (1 - count[FORWARD]) + (wants - count[BACKWARD] - halves)
+        if missing.any():
+            stage, microbatch = np.argwhere(missing)[0].tolist()
+            if not count[FORWARD, stage, microbatch]:
+                lacks: Kind = "forward"
+            elif not halves[stage, microbatch]:
+                lacks = "backward"
+            else:
+                lacks = "input" if count[WEIGHT, stage, microbatch] else "weight"
+            raise UsageError(
+                f"schedule {self.name!r} lacks {int(missing.sum())} of the instructions that "
+                f"{self.num_stages} stages and {self.num_microbatches} microbatches need, "
+                f"first {Instruction(stage, lacks, microbatch)}"
+            )
+
+    def _check_order(self) -> None:
+        """A backward stands after its forward on the same device, a weight half after its input."""
+        first = np.full(len(self), -1)
+        backward, weight = (self.kind == BACKWARD) | (self.kind == INPUT), self.kind == WEIGHT
+        for mine, kind in ((backward, FORWARD), (weight, INPUT)):
+            first[mine] = self.position[kind, self.stage[mine], self.microbatch[mine]]
+        here = np.arange(len(self))
+        good = (first < 0) | ((first < here) & (self.device[first] == self.device))
+        if not good.all():
+            i = int(np.argmin(good))
+            raise UsageError(
+                f"schedule {self.name!r} puts {self[i]} before its {self[int(first[i])].kind}, "
+                "or on another device"
+            )
+
+
+def check_sizes(**sizes: object) -> None:
+    """Refuse sizes that are not integers of at least 1, by their names."""
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise UsageError(f"{name} must be an integer >= 1, found {value!r}")

@@ -1,0 +1,1 @@
+"""What an iteration of a schedule takes: durations, messages, timelines, memory, traces."""

@@ -1,0 +1,1 @@
+"""Plans compared, accounted for and put under stress: stragglers, slow switches, jitter."""

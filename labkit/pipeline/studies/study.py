@@ -1,0 +1,193 @@
+"""Plans side by side, and plans where reality differs from the profile they were made for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.errors import UsageError
+from labkit.pipeline.planning.fitted import build_for
+from labkit.pipeline.planning.plans import Plan, plan
+from labkit.pipeline.profiles.clocks import switched
+from labkit.pipeline.profiles.profile import EnergyProfile
+from labkit.pipeline.scheduling.graph import longest_to
+from labkit.pipeline.scheduling.schedule import Schedule
+from labkit.pipeline.simulation.costs import jitter_factors
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def compare(
+    plans: Mapping[str, Plan], *, baseline: str | None = None, bounds: bool = True
+) -> pd.DataFrame:
+    """One row per plan, beside a baseline.
+
+    Args:
+        baseline: the plan that savings and slowdowns are counted from (default: the first).
+        bounds: whether to compute each plan's lower bound, one linear program a plan.
+
+    Returns:
+        Columns plan, schedule, peak_in_flight (most over the stages), makespan_s, energy_j,
+        slowdown_fraction, saving_fraction; with ``bounds`` also best_saving_fraction (no plan
+        for that schedule that ends as early saves more) and gap_fraction (energy above the
+        bound).
+
+    Raises:
+        UsageError: no plans, or no plan of the baseline's name.
+    """
+    import pandas as pd
+
+    if not plans or (baseline is not None and baseline not in plans):
+        raise UsageError(f"no plan {baseline!r} to compare with; there are: {', '.join(plans)}")
+    base = plans[baseline if baseline is not None else next(iter(plans))]
+    rows = []
+    known_j: dict[tuple[int, float], float] = {}  # one linear program per schedule and deadline
+    for name, made in plans.items():
+        row = {
+            "plan": name,
+            "schedule": made.schedule.name,
+            "peak_in_flight": max(made.schedule.peak_in_flight),
+            "makespan_s": made.makespan_s,
+            "energy_j": made.energy_j,
+            "slowdown_fraction": _clean(made.makespan_s / base.makespan_s - 1),
+            "saving_fraction": _clean(1 - made.energy_j / base.energy_j),
+        }
+        if bounds:
+            key = (id(made.schedule), _clean(made.horizon_s))
+            if key not in known_j:
+                known_j[key] = made.bound_j
+            bound_j = known_j[key]
+            row["best_saving_fraction"] = _clean(1 - bound_j / base.energy_j)
+            row["gap_fraction"] = _clean(made.energy_j / bound_j - 1)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _clean(value: float) -> float:
+    """``value`` without floating-point noise, so that no change reads 0 on every machine."""
+    return round(value, 12) + 0.0
+
+
+def sweep(
+    profiles: Mapping[Any, EnergyProfile],
+    num_microbatches: Iterable[int],
+    cases: Mapping[str, Mapping[str, Any]],
+    *,
+    bounds: bool = True,
+) -> pd.DataFrame:
+    """Every case for every profile and number of microbatches, beside 1F1B at the highest clock.
+
+    Args:
+        profiles: by what the table should call them.
+        cases: for each plan's name its ``schedule``, ``method`` and, where wanted,
+            ``max_in_flight`` and settings of :func:`labkit.pipeline.plan`.
+
+    Returns:
+        :func:`compare`'s columns, the baseline as plan ``"max clock"``, preceded by profile,
+        num_stages and num_microbatches.
+    """
+    import pandas as pd
+
+    tables = []
+    sizes = list(num_microbatches)
+    for (name, profile), size in itertools.product(profiles.items(), sizes):
+        described = {"max clock": {"schedule": "1f1b", "method": "max-clock"}, **cases}
+        built: dict[tuple[str, int | None], Schedule] = {}
+        plans = {case: _case(profile, size, built, **one) for case, one in described.items()}
+        table = compare(plans, bounds=bounds)
+        keys = {"profile": name, "num_stages": profile.num_stages, "num_microbatches": size}
+        for column, value in reversed(keys.items()):
+            table.insert(0, column, [value] * len(table))
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _case(
+    profile: EnergyProfile,
+    num_microbatches: int,
+    built: dict[tuple[str, int | None], Schedule],
+    *,
+    schedule: str,
+    method: str,
+    max_in_flight: int | None = None,
+    **settings: Any,
+) -> Plan:
+    """The plan that one case describes; schedules are kept in ``built`` to be shared."""
+    key = (schedule, max_in_flight)
+    if key not in built:
+        built[key] = build_for(profile, schedule, num_microbatches, max_in_flight=max_in_flight)
+    return plan(built[key], profile, method, **settings)
+
+
+def stress(
+    plans: Mapping[str, Plan],
+    *,
+    switch_s: Iterable[float] = (),
+    jitter: Iterable[float] = (),
+    num_draws: int = 40,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Every plan under every trouble, beside the first plan under the same.
+
+    Args:
+        switch_s, jitter: see :func:`replay`; each value is one trouble.
+        num_draws: replays of each jitter, averaged; each plan meets the same random factors.
+
+    Returns:
+        Columns trouble, plan, makespan_s, energy_j, slowdown_fraction, saving_fraction.
+    """
+    import pandas as pd
+
+    troubles: dict[str, dict[str, float]] = {
+        f"{1000 * s:g} ms a clock switch": {"switch_s": s} for s in switch_s
+    }
+    troubles |= {f"{j:.1%} jitter": {"jitter": j} for j in jitter}
+    rows = []
+    for trouble, (name, made) in itertools.product(troubles, plans.items()):
+        rng = np.random.default_rng(seed)
+        draws = num_draws if "jitter" in troubles[trouble] else 1
+        runs = [replay(made, rng=rng, **troubles[trouble]) for _ in range(draws)]
+        rows.append((trouble, name, *np.mean(runs, axis=0).tolist()))
+    table = pd.DataFrame(rows, columns=["trouble", "plan", "makespan_s", "energy_j"])
+    base = table.groupby("trouble")[["makespan_s", "energy_j"]].transform("first")
+    slowdown, saving = (
+        table["makespan_s"] / base["makespan_s"] - 1,
+        1 - table["energy_j"] / base["energy_j"],
+    )
+    table["slowdown_fraction"] = slowdown.map(_clean)
+    table["saving_fraction"] = saving.map(_clean)
+    return table
+
+
+def replay(
+    made: Plan,
+    *,
+    jitter: float = 0.0,
+    switch_s: float = 0.0,
+    rng: np.random.Generator | None = None,
+) -> tuple[float, float]:
+    """Run a plan where reality differs from the profile: (makespan in s, energy in J).
+
+    Args:
+        jitter: standard deviation of the logarithm of each instruction's duration, mean kept;
+            its power stays, so its energy varies with its duration.
+        switch_s: seconds a GPU stands still, at blocking power, whenever the next instruction
+            runs at another clock than the last.
+        rng: needed where jitter > 0.
+
+    Raises:
+        UsageError: a negative value, or jitter without ``rng``.
+    """
+    if not (np.isfinite(switch_s) and switch_s >= 0):
+        raise UsageError(f"switch_s must be finite and >= 0, found {switch_s!r}")
+    graph, profile = made.schedule.graph, made.profile
+    factor = jitter_factors(jitter, len(graph), rng)
+    pause_s = switch_s * switched(made.schedule, profile, made.row)
+    duration = profile.time_s[made.row] * factor + pause_s
+    makespan_s = float(longest_to(graph, duration, made.lag_s).max())
+    net_j = float((profile.net_energy_j[made.row] * factor).sum())
+    return makespan_s, net_j + made.waiting_w * makespan_s
