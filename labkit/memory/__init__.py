@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.memory import published
 from labkit.memory.activations import Batch
+from labkit.memory.panel import panel
 from labkit.memory.plan import Parallel, Plan, Term
 from labkit.memory.search import Fit, compare, fit, frontier, largest_model, stages, sweep
 from labkit.memory.states import STAGE_NAMES, Recipe
@@ -44,6 +45,7 @@ __all__ = [
     "frontier",
     "largest_model",
     "measure",
+    "panel",
     "published",
     "stages",
     "sweep",

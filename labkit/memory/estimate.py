@@ -60,6 +60,12 @@ class Job:
                 "partition_checkpoints must be False in the account tensor by tensor;"
                 " formula='zero-paper' has it"
             )
+        whole = self.recipe.optimizer in {"adafactor", "muon"}
+        if whole and self.parallel.shard_rule == "flat":
+            raise BadValue(
+                f"shard_rule must be dim0 or tensor for {self.recipe.optimizer}, whose states need"
+                " rows and columns; a slice of a flat buffer has none"
+            )
         if self.batch.loss == "chunked" and self.batch.loss_chunks < 2:
             raise BadValue(
                 f"loss_chunks must be >= 2 for a chunked head, got {self.batch.loss_chunks}"
@@ -408,7 +414,7 @@ def estimate(
         UsageError: something does not divide, or is not known; the message names the rule.
     """
     best: Estimate | None = None
-    for device in devices(parallel):
+    for device in devices(parallel, model):
         job = Job(
             model=model,
             parallel=parallel,
@@ -429,11 +435,13 @@ def estimate(
     return best
 
 
-def devices(parallel: Parallel) -> tuple[int, ...]:
-    """The pipeline devices that can be the fullest: all, or the ends where the rest are alike.
+def devices(parallel: Parallel, model: Model) -> tuple[int, ...]:
+    """The pipeline devices that can be the fullest: all, or three where the others are alike.
 
-    Activations in flight do not grow from device 1 on in any schedule known here.
+    Activations in flight do not grow from device 1 on in any schedule known here, and what lies
+    between the ends has the same layers unless the first of them are dense and the rest not.
     """
-    if parallel.layers is not None or parallel.held is not None or parallel.pp <= 3:
+    uneven = parallel.layers is not None or parallel.held is not None or model.dense_layers
+    if uneven or parallel.pp <= 3:
         return tuple(range(parallel.pp))
-    return (0, 1, parallel.pp - 2, parallel.pp - 1)
+    return (0, 1, parallel.pp - 1)

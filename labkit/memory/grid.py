@@ -33,7 +33,9 @@ BATCH_FIELDS = tuple(field.name for field in fields(Batch) if field.name != "for
 RECIPE_FIELDS = tuple(
     field.name for field in fields(Recipe) if field.name not in {"name", "source"}
 )
-AXES = ("model", "recipe", *NUMBERS, *PARALLEL_FIELDS, *BATCH_FIELDS, *RECIPE_FIELDS)
+AXES = tuple(
+    dict.fromkeys(("model", "recipe", *NUMBERS, *PARALLEL_FIELDS, *BATCH_FIELDS, *RECIPE_FIELDS))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,7 @@ def _over_devices(plan: Plan, sizes: Sizes, problem: Any) -> Found:
     assert isinstance(plan.model, Model)
     assert plan.batch is not None
     best: Found | None = None
-    for device in estimates.devices(plan.parallel):
+    for device in estimates.devices(plan.parallel, plan.model):
         job = Job(
             model=plan.model,
             parallel=plan.parallel,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 
 from labkit import memory
 from labkit.errors import UsageError
-from labkit.memory import Batch, Model, Parallel, Plan, Recipe
+from labkit.memory import Batch, Model, Parallel, Plan, Recipe, estimate, grid, parallel
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
 LLAMA = Model(
@@ -158,22 +159,149 @@ def test_frontiers_follow_the_peak() -> None:
 
 
 def test_the_figure_shows_every_bar_and_what_fits() -> None:
+    """Hover values are the table's; drawn lengths keep each bar's shares; what fits is solid."""
     from labkit.memory import figures, study
 
-    models = [GPT, LLAMA]
-    bars, least = study.what_fits(PLAN, models=models, device=1_500_000)
+    models, room = [GPT, LLAMA], 1_000_000
+    plan = replace(PLAN, parallel=Parallel(dp=4))
+    bars, least = study.what_fits(plan, models=models, device=room)
     assert len(least) == 8
     for row in least.itertuples():
         model = {one.name: one for one in models}[row.model]
         stage = {name: number for number, name in memory.STAGE_NAMES.items()}[row.plan]
-        here = replace(PLAN, model=model, parallel=Parallel(zero=stage))
-        expected = memory.fit(here, vary="dp", device=1_500_000).value
+        here = replace(plan, model=model, parallel=Parallel(dp=4, zero=stage))
+        expected = memory.fit(here, vary="dp", device=room).value
         assert (None if row.dp != row.dp else row.dp) == expected
-    figure = figures.figure_fits(bars, least, capacity_gb=0.0015)
-    drawn = sum(sum(trace.x) for trace in figure.data if trace.type == "bar")
-    assert drawn == pytest.approx(bars["size_gb"].sum())
-    assert len(figures.figure_moments(PLAN.moments()).data) == len(PLAN.moments().columns) - 1
+    figure = figures.figure_fits(bars, least, capacity_gb=room / 1e9)
+    drawn = [trace for trace in figure.data if trace.type == "bar"]
+    told = sum(sum(trace.customdata) for trace in drawn)
+    assert told == pytest.approx(bars["size_gb"].sum(), rel=1e-5)
+    sums = bars.groupby(["model", "plan"], sort=False)["size_gb"].sum()
+    assert sums.max() > 3 * room / 1e9  # some bar is cut
+    assert sums.min() <= room / 1e9 < sums.median()  # some fit, some do not
+    lengths: dict[float, float] = {}
+    for trace in drawn:
+        for place, size, told_gb, solid in zip(
+            trace.y, trace.x, trace.customdata, trace.marker.opacity, strict=True
+        ):
+            lengths[place] = lengths.get(place, 0) + size
+            whole = sums.iloc[sorted({y for t in drawn for y in t.y}).index(place)]
+            assert size == pytest.approx(told_gb * min(1, 3 * room / 1e9 / whole), rel=1e-4)
+            assert (solid == 1) == (whole <= room / 1e9)
+    expected_gb = [min(size, 3 * room / 1e9) for size in sums]
+    assert [lengths[y] for y in sorted(lengths)] == pytest.approx(expected_gb, rel=1e-4)
+    scatters = [trace for trace in figure.data if trace.type == "scatter"]
+    dots = next(trace for trace in scatters if trace.mode == "markers+text")
+    assert list(dots.x) == least["dp"].dropna().tolist()
+
+
+def test_moments_are_drawn_whole() -> None:
+    from labkit.memory import figures
+
+    figure = figures.figure_moments(PLAN.moments())
+    assert len(figure.data) == len(PLAN.moments().columns) - 1
+    drawn = sum(sum(trace.x) for trace in figure.data)
+    assert drawn == pytest.approx(PLAN.moments()["total"].sum() / 1e9, rel=1e-5)
     assert PLAN.figure() is not None
+
+
+# ---------------------------------------------------------------- the panel
+
+
+def test_a_panel_is_twelve_plans() -> None:
+    """Every stage and recomputation after any change of degrees: Plan's own components."""
+    room = 300_000
+    for changes in ({}, {"dp": 8}, {"dp": 2, "tp": 4, "sp": True}, {"pp": 4, "micro_batch": 2}):
+        table = memory.panel(PLAN, device=room, **changes)
+        assert table["problem"].eq("").all()
+        groups = table.groupby(["zero", "recompute"], sort=False)
+        assert len(groups) == 12
+        for (zero, recompute), rows in groups:
+            point = {"zero": int(str(zero)), "recompute": str(recompute), **changes}
+            here = grid.at(PLAN, point)
+            frame = here.frame().set_index("component")["num_bytes"]
+            assert rows.set_index("component")["num_bytes"].to_dict() == frame.to_dict()
+            assert rows["peak_moment"].unique().tolist() == [here.peak_moment]
+            assert rows["fits"].unique().tolist() == [here.peak_bytes <= room]
+            assert rows["stage"].unique().tolist() == [memory.STAGE_NAMES[int(str(zero))]]
+
+
+def test_a_panel_says_which_rule_is_broken_and_draws_it() -> None:
+    from labkit.memory import figures
+
+    table = memory.panel(PLAN, device=10**6, tp=3, zero=[0, 3], recompute=["full", 2])
+    assert len(table) == 4
+    assert table["problem"].str.contains(r"heads \(8\) must divide by tp \(3\)").all()
+    figure = figures.figure_panel(table, capacity_gb=0.001)
+    words = [text for trace in figure.data if trace.type == "scatter" for text in trace.text]
+    assert sum("must divide" in text for text in words) == 4
+    with pytest.raises(UsageError, match="no axis 'dpp'; did you mean .*'dp'"):
+        memory.panel(PLAN, device=10**6, dpp=3)
+    with pytest.raises(UsageError, match="paper's formula"):
+        memory.panel(Plan(model=10**9), device=10**6)
+
+
+def test_a_panels_figure_names_the_moment_of_every_bar() -> None:
+    from labkit.memory import figures
+
+    table = memory.panel(PLAN, device=300_000, dp=4)
+    figure = figures.figure_panel(table, capacity_gb=0.0003)
+    bars = [trace for trace in figure.data if trace.type == "bar"]
+    told = sum(sum(trace.customdata) for trace in bars)
+    assert told == pytest.approx(table["size_gb"].sum(), rel=1e-5)
+    scatters = [trace for trace in figure.data if trace.type == "scatter"]
+    (texts,) = (trace.text for trace in scatters if trace.mode == "text" and len(trace.text))
+    moments = table.drop_duplicates(["zero", "recompute"])["peak_moment"]
+    assert all(moment in text for moment, text in zip(moments, texts, strict=True))
+
+
+# ---------------------------------------------------------------- which device is the fullest
+
+
+@pytest.mark.parametrize("schedule", parallel._HELD)
+def test_three_devices_of_a_pipeline_are_enough(schedule: str) -> None:
+    """The peak over every device, for each schedule, is that of the first two and the last."""
+    chunks = 2 if schedule in parallel._LOOPED else 1
+    model = replace(GPT, num_layers=16)
+    for pp, tied, zero, accumulation in product((4, 8), (True, False), (0, 3), (1, 16)):
+        spread = Parallel(pp=pp, schedule=schedule, chunks=chunks, zero=zero, dp=2)
+        here = replace(
+            PLAN,
+            model=replace(model, tied=tied),
+            parallel=spread,
+            recipe=Recipe.bf16_mixed(accumulation=accumulation),
+        )
+        peaks = [peak_of(here, device) for device in range(pp)]
+        assert len(estimate.devices(spread, here.model)) == 3
+        assert here.peak_bytes == max(peaks)
+
+
+def test_all_devices_are_looked_at_where_the_first_layers_are_dense() -> None:
+    """Dense layers on device 1 and experts after it: the fullest is device 2."""
+    experts = Model(
+        name="mixed", num_layers=16, hidden=64, heads=4, vocab=64, num_experts=16,
+        experts_per_token=2, expert_ffn=256, dense_layers=8, tied=False,
+    )  # fmt: skip
+    batch = Batch(seq=128)
+    recipe = Recipe.bf16_mixed(step="fused")  # so that the peak is in the backward pass
+    here = replace(PLAN, model=experts, parallel=Parallel(pp=4), recipe=recipe, batch=batch)
+    peaks = [peak_of(here, device) for device in range(4)]
+    assert peaks.index(max(peaks)) == 2
+    assert here.peak_bytes == max(peaks)
+    assert memory.sweep(here, dp=[1])["peak_bytes"].tolist() == [max(peaks)]
+
+
+def peak_of(plan: Plan, device: int) -> float:
+    assert isinstance(plan.model, Model)
+    assert plan.batch is not None
+    job = estimate.Job(
+        model=plan.model, parallel=plan.parallel, recipe=plan.recipe, batch=plan.batch,
+        device=device,
+    )  # fmt: skip
+    sizes = estimate.Sizes(
+        seq=plan.batch.seq, micro_batch=plan.batch.micro_batch, dp=plan.parallel.dp
+    )
+    return float(estimate.total(estimate.largest(estimate.rows(job, sizes))[1]))
 
 
 def test_the_trillion_is_a_trillion() -> None:

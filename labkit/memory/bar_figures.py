@@ -1,0 +1,104 @@
+"""Stacked bars of what a device holds: a colour a component, the same in every figure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.figures import PALETTE, finish
+
+# Kin share a colour; what comes and goes beside what stays is hatched. In the order of stacking.
+_LOOK: dict[str, tuple[str, str]] = {
+    "parameters": ("parameter", ""),
+    "second copy of the parameters": ("parameter", "/"),
+    "cast parameters": ("parameter", "x"),
+    "gathered layer": ("buffer", ""),
+    "gathered layers": ("buffer", ""),
+    "cached weights": ("buffer", "/"),
+    "gradients": ("gradient", ""),
+    "gradients to be reduced": ("gradient", "/"),
+    "optimizer": ("optimizer", ""),
+    "activations": ("activation", ""),
+    "temporaries": ("temporary", ""),
+    "communication buffer": ("temporary", "/"),
+    "buffers and inputs": ("muted", ""),
+}
+
+
+def components_in_order(table: pd.DataFrame) -> list[str]:
+    """The table's components as they are stacked, those without a look of their own last."""
+    found = list(dict.fromkeys(map(str, table["component"])))
+    order = list(_LOOK)
+    return sorted(found, key=lambda name: order.index(name) if name in order else len(order))
+
+
+def look(component: str) -> dict[str, Any]:
+    """Colour and hatching of a component's bars."""
+    concept, shape = _LOOK.get(component, ("muted", ""))
+    found: dict[str, Any] = {"color": PALETTE[concept]}
+    if shape:
+        hatch = {"shape": shape, "fillmode": "overlay", "fgcolor": "white", "fgopacity": 0.75}
+        found["pattern"] = hatch | {"size": 6, "solidity": 0.35}
+    return found
+
+
+def figure_states(
+    table: pd.DataFrame,
+    *,
+    category: str = "plan",
+    capacity_gb: float | None = None,
+    capacity_name: str = "",
+    title: str = "",
+    height: int = 420,
+) -> go.Figure:
+    """Stacked bars of what a rank holds, one bar a category, a line at what the device has.
+
+    ``table`` has columns ``category``, ``component`` and ``size_gb``, one row each. Totals stand
+    at the bars' ends. Horizontal, because the categories have names.
+    """
+    order = list(dict.fromkeys(table[category].astype(str)))
+    figure = go.Figure()
+    for component in components_in_order(table):
+        rows = table[table["component"] == component]
+        figure.add_bar(
+            name=component,
+            y=rows[category].astype(str),
+            x=rows["size_gb"],
+            orientation="h",
+            marker=look(component),
+        )
+    totals = table.groupby(table[category].astype(str), sort=False)["size_gb"].sum()
+    figure.update_layout(barmode="stack", bargap=0.35)
+    figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=order)
+    figure.update_xaxes(range=[0, 1.14 * max(totals.max(), capacity_gb or 0)])
+    if capacity_gb is not None:
+        line = {"color": PALETTE["capacity"], "dash": "dash", "width": 2}
+        figure.add_vline(x=capacity_gb, line=line)
+        figure.add_annotation(
+            x=capacity_gb,
+            y=0.03,
+            yref="paper",
+            text=f" {capacity_name or f'{capacity_gb:g} GB'}",
+            showarrow=False,
+            xanchor="left",
+            yanchor="bottom",
+        )
+    for name, value in totals.items():
+        figure.add_annotation(
+            x=value,
+            y=name,
+            text=f" {value:.3g} GB",
+            showarrow=False,
+            xanchor="left",
+            bgcolor="rgba(255,255,255,0.85)",
+        )
+    return finish(figure, title=title, x="on one GPU (GB)", height=height)
+
+
+def figure_moments(table: pd.DataFrame, *, title: str = "", height: int = 460) -> go.Figure:
+    """What is on one device at each moment of a step: ``Plan.moments()`` as stacked bars."""
+    tidy = table.drop(columns="total").rename_axis("plan").reset_index()
+    tidy = tidy.melt(id_vars="plan", var_name="component", value_name="num_bytes")
+    return figure_states(tidy.assign(size_gb=tidy["num_bytes"] / 1e9), title=title, height=height)
