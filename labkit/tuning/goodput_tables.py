@@ -75,6 +75,33 @@ class Tables:
         log_scale = np.log(run["noise_scale"].to_numpy())
         return float(np.exp(np.interp(progress_fraction, share, log_scale)))
 
+    def initial_run(self, metric: float | None = None) -> pd.DataFrame:
+        """The run at the initial batch size, up to the epoch that first reaches ``metric``.
+
+        Raises:
+            UsageError: it never does.
+        """
+        run = self.runs[self.runs["batch_size"] == self.init_batch_size]
+        if metric is not None:
+            there = self._reached(run, metric)
+            if not there.any():
+                raise UsageError(
+                    f"{self.workload}: metric {metric:g} was not reached with the initial batch "
+                    f"size; the best of that run is {self._best(run):g}"
+                )
+            run = run.iloc[: int(np.flatnonzero(there)[0]) + 1]
+        return run.reset_index(drop=True)
+
+    def _reached(self, run: pd.DataFrame, metric: float) -> pd.Series:
+        return run["metric"] >= metric if self._rises else run["metric"] <= metric
+
+    def _best(self, run: pd.DataFrame) -> float:
+        return float(run["metric"].max() if self._rises else run["metric"].min())
+
+    @property
+    def _rises(self) -> bool:
+        return WORKLOADS.get(self.workload, ("", True))[1]
+
     def examples_to(self, metric: float) -> pd.DataFrame:
         """Examples until the metric is first reached, by batch size, and what they were worth.
 
@@ -82,11 +109,10 @@ class Tables:
         measured), predicted_efficiency (mean over the run, from its gradient statistics). Sizes
         that never reach it are left out; of an epoch, the end counts.
         """
-        rises = WORKLOADS.get(self.workload, ("", True))[1]
         rows = []
         for batch_size in sorted(self.runs["batch_size"].unique()):
             run = self.runs[self.runs["batch_size"] == batch_size]
-            there = run["metric"] >= metric if rises else run["metric"] <= metric
+            there = self._reached(run, metric)
             if there.any():
                 end = run[there].iloc[0]
                 scale = batch_size / self.init_batch_size

@@ -109,7 +109,7 @@ def outcomes(job: Job, *, eta: float = 0.5) -> pd.DataFrame:
     )
     # not from time and energy: at the ends of η's range an infinite one would be multiplied by 0
     table["cost_j"] = (epochs[:, None] * epoch_cost_j(job, eta)).ravel()
-    table["is_pareto"] = _undominated(
+    table["is_pareto"] = undominated(
         table["time_to_accuracy_s"].to_numpy(), table["energy_to_accuracy_j"].to_numpy()
     )
     table["is_default"] = (table["batch_size"] == job.default_batch_size) & (
@@ -257,7 +257,7 @@ def hindsight(jobs: Iterable[Job], *, eta: float = 1.0) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _undominated(time_s: NDArray[np.float64], energy_j: NDArray[np.float64]) -> NDArray[np.bool_]:
+def undominated(time_s: NDArray[np.float64], energy_j: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which points no other point beats or equals in one and beats in the other. O(n log n)."""
     order = np.lexsort((energy_j, time_s))
     keep = np.zeros(len(order), dtype=bool)

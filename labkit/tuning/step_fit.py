@@ -215,7 +215,7 @@ class _Problem:
         step = np.exp(self.log_step)
         grad = step if self.log_grad is None else np.exp(self.log_grad)
         fastest = np.array([grad[self.size == size].min() for size in self.sizes])
-        point = fastest if self.as_measured else np.array(_line(self.sizes, fastest))
+        point = fastest if self.as_measured else np.array(line_through(self.sizes, fastest))
         rest = np.maximum(step**overlap - (self.grad_terms @ point) ** overlap, 0) ** (1 / overlap)
         sync = nnls(self.sync_terms / step[:, None], rest / step)[0]
         return np.r_[point, sync, overlap]
@@ -248,7 +248,7 @@ class _Problem:
         grad = point[:num_grad] * self.unit_s
         if self.as_measured:
             measured = tuple(zip(map(float, self.sizes), map(float, grad), strict=True))
-            base_s, per_example_s = _line(self.sizes, grad)
+            base_s, per_example_s = line_through(self.sizes, grad)
         else:
             measured, (base_s, per_example_s) = (), grad
         tiers: dict[int, dict[str, float]] = {}
@@ -269,7 +269,7 @@ def _hats(values: NDArray, knots: NDArray) -> NDArray[np.float64]:
     return (values[:, None] == knots[None, :]).astype(float)
 
 
-def _line(sizes: NDArray, times: NDArray) -> tuple[float, float]:
+def line_through(sizes: NDArray, times: NDArray) -> tuple[float, float]:
     """Base and slope, neither negative, of the line nearest to the times, relatively."""
     from scipy.optimize import nnls
 

@@ -106,8 +106,13 @@ class StepTimes:
         num_gpus: ArrayLike,
         atomic_bsz: ArrayLike,
         accum_steps: ArrayLike = 0,
+        *,
+        slowdown: ArrayLike = 1.0,
     ) -> NDArray[np.float64]:
         """Seconds of one optimizer step after ``accum_steps`` further gradients.
+
+        ``slowdown``: how many times longer a gradient takes than here, say under a power limit;
+        synchronisation is the network's and stays as it is.
 
         Source: Pollux §3.2.
 
@@ -118,7 +123,10 @@ class StepTimes:
         steps = np.asarray(accum_steps)
         if (steps < 0).any():
             raise UsageError(f"accum_steps must be >= 0, got {steps.min()}")
-        grad, sync = self.grad_s(atomic_bsz), self.sync_s(num_nodes, num_gpus)
+        factor = np.asarray(slowdown, dtype=float)
+        if not (factor > 0).all():
+            raise UsageError(f"slowdown must be above 0, got {factor.min():g}")
+        grad, sync = self.grad_s(atomic_bsz) * factor, self.sync_s(num_nodes, num_gpus)
         return steps * grad + grad * (1 + (sync / grad) ** self.overlap) ** (1 / self.overlap)
 
     def throughput(

@@ -1,0 +1,398 @@
+"""The joint choice against brute force, against the single-knob engines, and by its invariants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit import tuning
+from labkit.errors import UsageError
+from labkit.tuning.choose import choose
+from labkit.tuning.gpu_power import GpuPower, HostPower, ring_tiers, step_times_from
+from labkit.tuning.joint import JointChoice
+from labkit.tuning.progress import ModelledProgress, RecordedProgress
+from labkit.tuning.step_times import StepTimes, SyncTier
+from tests.tuning.conftest import published_trace, random_job
+
+ALLOCATIONS = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (3, 6)]
+BATCHES = [24, 48, 96, 192, 384]
+
+TIMES = StepTimes(
+    base_s=0.01,
+    per_example_s=0.001,
+    tiers=(
+        SyncTier(from_nodes=1, base_s=0.004, per_gpu_s=0.001),
+        SyncTier(from_nodes=2, base_s=0.03, per_gpu_s=0.002),
+    ),
+    overlap=1.7,
+)
+POWER = GpuPower(
+    power_limits_w=(100.0, 150.0, 200.0, 250.0),
+    batch_sizes=(4, 32, 256),
+    relative_speed=((0.8, 0.95, 1, 1), (0.7, 0.9, 1.0, 1), (0.6, 0.85, 0.97, 1)),
+    busy_power_w=((90, 120, 130, 130), (95, 140, 180, 190), (99, 148, 199, 240)),
+)
+PROGRESS = ModelledProgress(init_batch_size=24, phases=((300, 50.0), (700, 400.0)))
+
+
+def chosen(**changes: Any) -> JointChoice:
+    given = {"allocations": ALLOCATIONS, "batch_sizes": BATCHES, "max_accum_steps": 3}
+    inputs = {"times": TIMES, "progress": PROGRESS, "power": POWER} | {
+        name: changes.pop(name) for name in ("times", "progress", "power") if name in changes
+    }
+    return choose(*inputs.values(), **(given | changes))
+
+
+def by_hand(
+    place: tuple[int, int, int, int],
+    limit: int,
+    rule: str,
+    host: HostPower,
+    power: GpuPower = POWER,
+) -> tuple[float, float]:
+    """Time and energy of one point, step by step in plain floats."""
+    nodes, gpus, batch, accum = place
+    size = batch // (gpus * (accum + 1))
+    known = np.log(power.batch_sizes)
+    speed, busy_w = (
+        float(np.interp(np.log(size), known, [row[limit] for row in table]))
+        for table in (power.relative_speed, power.busy_power_w)
+    )
+    grad = (TIMES.base_s + TIMES.per_example_s * size) / speed
+    tier = TIMES.tiers[min(nodes, 2) - 1]
+    sync = 0.0 if gpus == 1 else tier.base_s + tier.per_gpu_s * (gpus - 2)
+    step = accum * grad + (grad**TIMES.overlap + sync**TIMES.overlap) ** (1 / TIMES.overlap)
+    steps = 0.0
+    for done, noise in PROGRESS.phases:
+        gain = (noise / 24 + 1) / (noise / batch + 1)
+        factor = {"none": 1.0, "linear": batch / 24, "sqrt": (batch / 24) ** 0.5}
+        factor |= {"adascale": gain, "sqrt-adascale": gain**0.5}
+        share = factor[rule] / gain
+        steps += done / (gain * share * (2 - share)) if share < 2 else np.inf
+    busy = (accum + 1) * grad
+    wait_w = host.idle_gpu_power_w + host.sync_power_share * (busy_w - host.idle_gpu_power_w)
+    idle = 0 if host.gpus_per_node is None else nodes * host.gpus_per_node - gpus
+    joules = gpus * (busy * busy_w + (step - busy) * wait_w)
+    joules += step * (idle * host.idle_gpu_power_w + nodes * host.node_power_w)
+    return steps * step, steps * joules
+
+
+HOST = HostPower(node_power_w=120, idle_gpu_power_w=25, gpus_per_node=4, sync_power_share=0.3)
+
+
+@pytest.mark.parametrize("host", [HostPower(), HOST], ids=["GPUs alone", "with the host"])
+def test_the_choice_and_its_front_are_what_brute_force_finds(host: HostPower) -> None:
+    points = {}
+    for (nodes, gpus), batch, accum in product(ALLOCATIONS, BATCHES, range(4)):
+        if batch % (gpus * (accum + 1)) == 0:
+            for limit, rule in product(range(4), PROGRESS.rules):
+                place = (nodes, gpus, batch, accum)
+                points[(*place, limit, rule)] = by_hand(place, limit, rule, host)
+    finite = {key: value for key, value in points.items() if np.isfinite(value[0])}
+    front = {
+        value
+        for value in finite.values()
+        if not any(t <= value[0] and e <= value[1] and (t, e) != value for t, e in finite.values())
+    }
+    found = chosen(host=host)
+    assert found.certificate.num_points == len(points)
+    assert found.certificate.num_reaching == len(finite)
+    expected = np.array(sorted(front))
+    rows = found.frontier
+    kept = [0, *(np.flatnonzero(np.diff(expected[:, 0]) > 1e-9) + 1)]
+    assert np.allclose(rows["time_s"], expected[kept, 0])
+    assert np.allclose(rows["energy_j"], expected[kept, 1])
+    for deadline_s in np.quantile([t for t, _ in finite.values()], [0.01, 0.1, 0.5, 0.9]):
+        least = min(e for t, e in finite.values() if t <= deadline_s)
+        best = found.by(float(deadline_s)).best
+        assert best.energy_j == pytest.approx(least, rel=1e-9)
+        assert best.time_s <= deadline_s
+        place = (best.num_nodes, best.num_gpus, best.batch_size, best.accum_steps)
+        limit = POWER.power_limits_w.index(best.power_limit_w)
+        assert by_hand(place, limit, best.rule, host) == pytest.approx((best.time_s, best.energy_j))
+
+
+def test_the_certificate_counts_what_is_in_time() -> None:
+    found = chosen(deadline_s=60.0)
+    table = found.frame()
+    counted = found.certificate
+    in_time = table[table["in_time"]]
+    assert counted.num_in_time == (table["time_s"] <= 60).sum() == len(in_time)
+    assert counted.num_cheaper_in_time == 0 == (in_time["energy_j"] < found.best.energy_j).sum()
+    assert counted.runner_up_j == np.sort(in_time["energy_j"])[1]
+    assert found.frontier["is_chosen"].sum() == 1
+
+
+def test_a_deadline_that_nothing_meets_names_the_fastest() -> None:
+    fastest = chosen().frontier.iloc[0]
+    with pytest.raises(UsageError, match=rf"within 0.5 s.*takes {fastest['time_s']:.6g} s: .*GPU"):
+        chosen(deadline_s=0.5)
+    just = chosen(deadline_s=float(fastest["time_s"]))
+    assert just.best.energy_j == fastest["energy_j"]
+
+
+# ---------------------------------------------------------------- invariants
+
+watts = st.floats(0, 300)
+hosts = st.builds(
+    HostPower,
+    node_power_w=watts,
+    idle_gpu_power_w=st.floats(0, 60),
+    gpus_per_node=st.sampled_from([None, 4, 8]),
+    sync_power_share=st.floats(0, 1),
+)
+jobs = st.builds(
+    ModelledProgress,
+    init_batch_size=st.just(24),
+    phases=st.lists(st.tuples(st.floats(1, 1e4), st.floats(0, 1e4)), min_size=1, max_size=3).map(
+        tuple
+    ),
+    best_rule=st.sampled_from(["adascale", "sqrt-adascale"]),
+    init_rate_share=st.floats(0.1, 1.5),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(hosts, jobs, st.floats(1, 3), st.floats(1, 3))
+def test_a_looser_deadline_never_costs_energy(
+    host: HostPower, progress: ModelledProgress, first: float, more: float
+) -> None:
+    found = chosen(host=host, progress=progress)
+    tight = found.certificate.fastest_s * first
+    assert found.by(tight * more).best.energy_j <= found.by(tight).best.energy_j
+    assert found.best.energy_j <= found.by(tight * more).best.energy_j
+
+
+@settings(max_examples=40, deadline=None)
+@given(hosts, jobs, st.sets(st.integers(0, 2)), st.data())
+def test_more_to_choose_from_is_never_worse(
+    host: HostPower, progress: ModelledProgress, few: set[int], data: st.DataObject
+) -> None:
+    some = POWER.only([*(POWER.power_limits_w[i] for i in few), 250.0])
+    found = chosen(host=host, progress=progress)
+    deadline_s = found.certificate.fastest_s * data.draw(st.floats(1, 5))
+    whole = found.by(deadline_s).best
+    fewer_limits = chosen(host=host, progress=progress, power=some, deadline_s=deadline_s)
+    assert whole.energy_j <= fewer_limits.best.energy_j
+    assert found.certificate.fastest_s <= fewer_limits.certificate.fastest_s
+
+
+@settings(max_examples=40, deadline=None)
+@given(hosts, jobs, st.floats(0, 200), st.floats(0, 30))
+def test_idle_and_host_power_never_lower_the_energy(
+    host: HostPower, progress: ModelledProgress, node_w: float, idle_w: float
+) -> None:
+    more = replace(
+        host,
+        node_power_w=host.node_power_w + node_w,
+        idle_gpu_power_w=host.idle_gpu_power_w + idle_w,
+    )
+    less, greater = chosen(host=host, progress=progress), chosen(host=more, progress=progress)
+    assert greater.best.energy_j >= less.best.energy_j * (1 - 1e-12)
+    assert greater.certificate.fastest_s == less.certificate.fastest_s
+
+
+@settings(max_examples=30, deadline=None)
+@given(hosts, jobs, st.floats(1, 4))
+def test_together_is_never_worse_than_one_by_one(
+    host: HostPower, progress: ModelledProgress, looser: float
+) -> None:
+    found = chosen(host=host, progress=progress)
+    found = found.by(found.certificate.fastest_s * looser)
+    table = found.one_by_one(num_nodes=1, num_gpus=2, batch_size=24, rule="adascale")
+    energies = table.set_index("knobs")["energy_j"].astype(float)
+    assert energies["all together"] == found.best.energy_j
+    assert (energies.dropna() >= found.best.energy_j).all()
+    assert (table["excess_fraction"].dropna() >= 0).all()
+    nested = ["batch size, rule and power limit", "power limit", "as given"]
+    values = energies[nested].fillna(np.inf).to_numpy()
+    assert (values[:-1] <= values[1:]).all()
+
+
+def test_host_power_makes_haste_pay() -> None:
+    """A GPU alone is frugal at low power; a server that waits for it is not."""
+    alone = chosen(allocations=[(1, 1)], batch_sizes=[24]).best
+    hosted = chosen(allocations=[(1, 1)], batch_sizes=[24], host=HostPower(node_power_w=2000)).best
+    assert hosted.power_limit_w > alone.power_limit_w
+    assert hosted.time_s < alone.time_s
+
+
+# ---------------------------------------------------------------- against the single-knob engine
+
+
+@pytest.mark.parametrize("source", ["random", "published"])
+def test_on_one_gpu_it_is_the_recorded_trace(source: str) -> None:
+    """With one GPU and recorded runs, every point is the one that ``outcomes`` lists."""
+    job = random_job(3) if source == "random" else published_trace("v100").job("cifar100")
+    num_examples = 50_000
+    found = choose(
+        step_times_from(job, num_examples=num_examples),
+        RecordedProgress.from_job(job, num_examples=num_examples),
+        GpuPower.from_job(job),
+        allocations=[(1, 1)],
+        batch_sizes=job.batch_sizes,
+    )
+    table = tuning.outcomes(job, eta=1.0)
+    table = table[np.isfinite(table["time_to_accuracy_s"])]
+    key = ["batch_size", "power_limit_w"]
+    both = found.frame().merge(table, on=key, suffixes=("", "_recorded"))
+    assert len(both) == len(table) == found.certificate.num_reaching
+    assert np.allclose(both["time_s"], both["time_to_accuracy_s"])
+    assert np.allclose(both["energy_j"], both["energy_to_accuracy_j"])
+    best = tuning.optimum(job, eta=1.0)
+    assert (found.best.batch_size, found.best.power_limit_w) == (
+        best.batch_size,
+        best.power_limit_w,
+    )
+    front = tuning.pareto_front(tuning.outcomes(job))
+    assert np.allclose(found.frontier["energy_j"], front["energy_to_accuracy_j"])
+
+
+def test_the_fastest_point_at_full_power_is_the_one_of_most_goodput() -> None:
+    """One noise scale, AdaScale and no accumulation: time to the target is M0·steps/goodput."""
+    progress = ModelledProgress.from_noise(500, init_batch_size=24, init_steps=1000)
+    model = tuning.goodput.GoodputModel(step_times=TIMES, init_batch_size=24, noise_scale=500)
+    found = choose(
+        model, progress, POWER.only([250.0]), allocations=[(2, 8)],
+        batch_sizes=range(24, 4001, 8), rules=["adascale"],
+    )  # fmt: skip
+    fastest = found.frontier.iloc[0]
+    best = model.optimize(2, 8, max_batch_size=4000)
+    assert fastest["atomic_bsz"] == best.atomic_bsz
+    assert fastest["time_s"] == pytest.approx(24 * 1000 / best.goodput)
+
+
+# ---------------------------------------------------------------- progress
+
+
+@given(st.floats(0, 1e4), st.floats(1, 50), st.floats(0.1, 1.9), st.floats(0.01, 10))
+def test_a_step_on_the_noisy_quadratic_is_worth_what_the_model_says(
+    noise: float, scale: float, share: float, curvature: float
+) -> None:
+    """Expected loss after one step from |G|² = 1, against that at the initial batch and rate."""
+
+    def gain_of(rate: float, batch: float) -> float:
+        return rate - rate**2 * curvature * (1 + noise / batch) / 2
+
+    init, batch = 32.0, 32.0 * scale
+    rate = share / (curvature * (1 + noise / init))
+    for rule in ("none", "linear", "sqrt", "adascale", "sqrt-adascale"):
+        taken = tuning.large_batch.learning_rate(
+            rule, batch, init_batch_size=init, init_learning_rate=rate, noise_scale=noise
+        )  # type: ignore[arg-type]
+        job = ModelledProgress(init_batch_size=32, phases=((1.0, noise),), init_rate_share=share)
+        fall = gain_of(float(taken), batch)
+        steps = float(job.steps(batch, rule))
+        if fall <= 1e-9 * gain_of(rate, init):
+            assert steps == np.inf or steps > 1e8
+        else:
+            assert steps == pytest.approx(gain_of(rate, init) / fall, rel=1e-5)
+
+
+def test_adascale_is_the_published_trade_off() -> None:
+    critical = tuning.large_batch.CriticalBatch.from_noise(700, init_batch_size=64, init_steps=5000)
+    job = ModelledProgress.from_noise(700, init_batch_size=64, init_steps=5000)
+    sizes = np.array([64, 128, 1024, 65536])
+    assert np.allclose(job.steps(sizes, "adascale"), critical.steps(sizes))
+    for rule in job.rules:
+        assert (job.steps(sizes, rule) >= critical.steps(sizes) * (1 - 1e-12)).all()
+
+
+def test_recorded_runs_answer_for_themselves_alone() -> None:
+    job = random_job(1)
+    recorded = RecordedProgress.from_job(job, num_examples=1000)
+    _, epochs = tuning.convergence(job)
+    assert np.allclose(recorded.steps(job.batch_sizes), epochs * 1000 / np.array(job.batch_sizes))
+    with pytest.raises(UsageError, match="batch size 3;"):
+        recorded.steps(3)
+    with pytest.raises(UsageError, match="as recorded"):
+        recorded.steps(2, "linear")
+
+
+# ---------------------------------------------------------------- power
+
+
+def test_power_is_interpolated_between_batch_sizes_and_clamped_outside() -> None:
+    speed, draw = POWER.at([1, 4, 11.3137085, 32, 1000])
+    assert speed[:, 0] == pytest.approx([0.8, 0.8, 0.75, 0.7, 0.6])
+    assert draw[:, 3] == pytest.approx([130, 130, 160, 190, 240])
+
+
+def test_scaling_keeps_the_shape_and_says_so() -> None:
+    small = POWER.scaled(70.0)
+    assert small.power_limits_w[-1] == 70
+    assert np.allclose(np.array(small.busy_power_w) / np.array(POWER.busy_power_w), 70 / 250)
+    assert small.relative_speed == POWER.relative_speed
+    assert "scaled from 250 W to 70 W" in small.assumptions[0]
+
+
+def test_a_ring_costs_at_most_what_its_tier_says() -> None:
+    from labkit import hardware
+
+    within, between = hardware.link("nvlink-v100"), hardware.link("cloud-100gbit")
+    tiers = ring_tiers(1e8, within=within, between=between)
+    times = replace(TIMES, tiers=tiers)
+    for nodes, gpus, link in ((1, 2, within), (1, 8, within), (2, 2, between), (4, 64, between)):
+        exact = 2 * (gpus - 1) * (1e8 / gpus / link.bytes_per_s + link.latency_s)
+        assert exact <= times.sync_s(nodes, gpus) <= 2 * exact * (1 + 1e-9)
+
+
+def test_assumptions_name_every_source() -> None:
+    found = chosen(host=HOST, power=POWER.scaled(70.0).only(POWER.scaled(70.0).power_limits_w))
+    text = " ".join(found.assumptions)
+    for word in ("predicted", "noisy quadratic", "scaled from 250 W", "120 W", "taken whole"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"deadline_s": -1.0}, "deadline_s must be above 0, got -1"),
+        ({"allocations": []}, "at least one allocation"),
+        ({"allocations": [(2, 1)]}, "num_nodes 2 and num_gpus 1"),
+        ({"batch_sizes": [25]}, "25 can be split"),
+        ({"rules": ["cubic"]}, "no learning-rate rule 'cubic'"),
+        ({"max_accum_steps": -1}, "max_accum_steps must be >= 0"),
+        ({"atomic_bsz_range": (8, 4)}, "must ascend"),
+        ({"host": HostPower(idle_gpu_power_w=200)}, "idle_gpu_power_w must not exceed"),
+        ({"host": HostPower(gpus_per_node=2)}, "4 GPUs do not fit on 1 node"),
+        ({"batch_sizes": [384], "rules": ["linear"]}, "nothing reaches the target"),
+    ],
+)
+def test_what_cannot_be_chosen_from_is_refused(changes: dict[str, Any], message: str) -> None:
+    if changes.get("batch_sizes") == [25]:
+        changes = changes | {"allocations": [(1, 2)]}
+    with pytest.raises(UsageError, match=message):
+        chosen(**changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: HostPower(sync_power_share=1.5), "sync_power_share must lie in"),
+        (lambda: HostPower(node_power_w=-1), "node_power_w must be >= 0"),
+        (lambda: replace(POWER, power_limits_w=(2.0, 1.0, 3.0, 4.0)), "power_limits_w must ascend"),
+        (lambda: replace(POWER, busy_power_w=((1.0,),)), "busy_power_w must have a row"),
+        (lambda: POWER.only([123.0]), "no power limit of 123 W"),
+        (lambda: replace(PROGRESS, init_rate_share=2.0), "init_rate_share must lie in"),
+        (lambda: replace(PROGRESS, phases=()), "phases need"),
+        (lambda: replace(PROGRESS, best_rule="linear"), "no best rule 'linear'"),
+    ],
+)
+def test_descriptions_that_cannot_be_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+def test_deadlines_in_a_row_give_missing_values_where_nothing_is_in_time() -> None:
+    table = chosen().by_deadline([0.1, 60.0, 1e9])
+    assert table["energy_j"].isna().tolist() == [True, False, False]
+    assert table["energy_j"].iloc[1] >= table["energy_j"].iloc[2]
+    assert isinstance(table, pd.DataFrame)
