@@ -33,7 +33,9 @@ from labkit.tuning.power import (
     reach_shares,
 )
 from labkit.tuning.selectors import SELECTORS, cost_j, select_limits
-from labkit.tuning.trace import PUBLISHED, Job, TrainingTrace, Workload, load
+from labkit.tuning.trace import Job, TrainingTrace, load
+from labkit.tuning.trace_checks import ImplausiblePower, IncompleteTrace, TraceWarning
+from labkit.tuning.workloads import PUBLISHED, Workload
 
 __all__ = [
     "POLICIES",
@@ -44,9 +46,12 @@ __all__ = [
     "Fixed",
     "GridSearch",
     "Halving",
+    "ImplausiblePower",
+    "IncompleteTrace",
     "Job",
     "Policy",
     "Runs",
+    "TraceWarning",
     "TrainingTrace",
     "Workload",
     "Zeus",

@@ -9,8 +9,9 @@ Source: Zeus (NSDI'23), §4.1 and its published traces.
 
 from __future__ import annotations
 
-import io
 import math
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from labkit.errors import BadFile, UsageError
+from labkit.errors import UsageError, not_among
+from labkit.tuning.trace_checks import TraceWarning, gaps, read_power, read_train, warn_of
+from labkit.tuning.workloads import PUBLISHED, Workload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,89 +30,7 @@ if TYPE_CHECKING:
 
 TRAIN_FILE = "summary_train.csv"
 POWER_FILE = "summary_power_{gpu}.csv"
-
-_WORKLOAD = ["dataset", "network", "optimizer"]
-_TRAIN_KEY = [*_WORKLOAD, "batch_size", "target_metric", "run"]
-_POWER_KEY = [*_WORKLOAD, "batch_size", "power_limit"]
-_TRAIN_COLUMNS = [*_TRAIN_KEY, "learning_rate", "target_epoch"]
-_POWER_COLUMNS = [*_POWER_KEY, "time_per_epoch", "average_power"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What a user submits: a model, its default batch size and when training counts as done."""
-
-    title: str
-    network: str
-    optimizer: str
-    default_batch_size: int
-    target_metric: float
-    metric_name: str
-    max_epochs: int
-    higher_is_better: bool = True
-
-
-PUBLISHED: dict[str, Workload] = {
-    "cifar100": Workload(
-        title="ShuffleNet-v2, CIFAR-100",
-        network="shufflenetv2",
-        optimizer="adadelta",
-        default_batch_size=1024,
-        target_metric=0.60,
-        metric_name="accuracy",
-        max_epochs=100,
-    ),
-    "imagenet": Workload(
-        title="ResNet-50, ImageNet",
-        network="resnet50",
-        optimizer="adadelta",
-        default_batch_size=256,
-        target_metric=0.65,
-        metric_name="accuracy",
-        max_epochs=100,
-    ),
-    "squad": Workload(
-        title="BERT, SQuAD",
-        network="bert_base_uncased",
-        optimizer="adamw",
-        default_batch_size=32,
-        target_metric=84.0,
-        metric_name="F1",
-        max_epochs=6,
-    ),
-    "librispeech": Workload(
-        title="DeepSpeech2, LibriSpeech",
-        network="deepspeech2",
-        optimizer="adamw",
-        default_batch_size=256,
-        target_metric=40.0,
-        metric_name="word error rate (%)",
-        max_epochs=16,
-        higher_is_better=False,
-    ),
-    "movielens-1m": Workload(
-        title="NeuMF, MovieLens-1M",
-        network="ncf",
-        optimizer="adam",
-        default_batch_size=1024,
-        target_metric=0.41,
-        metric_name="NDCG",
-        max_epochs=100,
-    ),
-    "sentiment140": Workload(
-        title="BERT, Sentiment140",
-        network="bert_base_uncased",
-        optimizer="adamw",
-        default_batch_size=128,
-        target_metric=0.84,
-        metric_name="accuracy",
-        max_epochs=10,
-    ),
-}
-"""The six workloads as the authors' artifact defines them (b0, target, epoch limit).
-
-Source: ml-energy/zeus, examples/research_reproducibility/zeus_nsdi23/run_alibaba.py.
-"""
+DEFAULT_GPU = "v100"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +55,8 @@ class Job:
     learning_rates: tuple[float, ...] = field(default=())
     host_power_w: float = 0.0
     """Drawn by the rest of the server for as long as the job runs; 0 counts the GPU alone."""
+    idle_power_w: float = 0.0
+    """Drawn (GPU and counted server) when no job runs; energy counts what a run draws beyond it."""
 
     def __post_init__(self) -> None:
         if self.default_batch_size not in self.batch_sizes:
@@ -146,6 +69,12 @@ class Job:
         if not 0 <= self.host_power_w < math.inf:
             raise UsageError(
                 f"job {self.name!r}: host_power_w must be >= 0, got {self.host_power_w}"
+            )
+        least_w = self.host_power_w + min(map(min, self.average_power_w))
+        if not 0 <= self.idle_power_w < least_w:
+            raise UsageError(
+                f"job {self.name!r}: idle_power_w must be >= 0 and below the least power of a run, "
+                f"{least_w:g} W, got {self.idle_power_w}"
             )
 
     @property
@@ -164,8 +93,9 @@ class Job:
 
     @property
     def epoch_energy_j(self) -> NDArray[np.float64]:
-        """Joules an epoch takes, batch size × power limit, with ``host_power_w`` if any."""
-        return self.epoch_time_s * (np.array(self.average_power_w) + self.host_power_w)
+        """Joules of an epoch beyond idling, with the host if any; batch size × power limit."""
+        power_w = np.array(self.average_power_w) + (self.host_power_w - self.idle_power_w)
+        return self.epoch_time_s * power_w
 
     @property
     def num_recurrences(self) -> int:
@@ -175,31 +105,61 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTrace:
-    """Epochs to target of repeated training runs, beside the power trace of one GPU."""
+    """Epochs to target of repeated training runs, beside the power trace of one GPU.
+
+    ``workloads`` holds the defaults (b0, target, epoch limit) of the workloads known by name.
+    """
 
     train: pd.DataFrame
     power: pd.DataFrame
     gpu: str = ""
+    workloads: Mapping[str, Workload] = field(default_factory=lambda: PUBLISHED)
 
     @classmethod
-    def from_csv(cls, train_csv: str | Path, power_csv: str | Path, gpu: str = "") -> TrainingTrace:
+    def from_csv(
+        cls,
+        train_csv: str | Path,
+        power_csv: str | Path,
+        gpu: str = "",
+        workloads: Mapping[str, Workload] = PUBLISHED,
+    ) -> TrainingTrace:
         """Read the two files of a trace (columns as published by Zeus; ``#`` lines are comments).
 
-        An empty ``target_epoch`` says that the run never reached the target.
+        An empty ``target_epoch`` says that the run never reached the target. The power file may
+        say in ``energy_source`` whether its energy was ``measured`` or ``modelled``.
+
+        Warns:
+            IncompleteTrace, ImplausiblePower: what :meth:`gaps` lists, with counts.
 
         Raises:
-            BadFile: a column is missing, a value is not a positive number, or a row is repeated.
+            BadFile: a column or field is missing, a value is not a positive number, or a row
+                repeats or contradicts another.
         """
-        train = _read(Path(train_csv), _TRAIN_COLUMNS, _TRAIN_KEY, optional="target_epoch")
-        power = _read(Path(power_csv), _POWER_COLUMNS, _POWER_KEY)
-        train["target_epoch"] = train["target_epoch"].fillna(math.inf)
-        return cls(train=train, power=power, gpu=gpu)
+        train, power = read_train(Path(train_csv)), read_power(Path(power_csv))
+        warn_of(Path(train_csv), gaps(train, power))
+        return cls(train=train, power=power, gpu=gpu, workloads=workloads)
+
+    @property
+    def energy_source(self) -> str:
+        """``measured`` or ``modelled``; empty where the power file does not say."""
+        if "energy_source" not in self.power:
+            return ""
+        return " and ".join(sorted(set(self.power["energy_source"])))
 
     @property
     def names(self) -> list[str]:
         """The workloads that can be replayed: trained and profiled, as the keys of :meth:`job`."""
         both = set(self.train["dataset"].unique()) & set(self.power["dataset"].unique())
-        return [name for name in PUBLISHED if name in both] + sorted(both - set(PUBLISHED))
+        known = {name: spec.dataset or name for name, spec in self.workloads.items()}
+        named = [name for name, dataset in known.items() if dataset in both]
+        return named + sorted(both - set(known.values()))
+
+    def gaps(self) -> pd.DataFrame:
+        """What the files lack of a full grid, and what in them is hard to believe.
+
+        One row a workload and kind: dataset, network, optimizer, gap, count, detail (the first).
+        """
+        return gaps(self.train, self.power)
 
     def jobs(self, **overrides: Any) -> list[Job]:
         """Every workload of :attr:`names` as a :class:`Job`."""
@@ -209,10 +169,10 @@ class TrainingTrace:
         """The recurring job ``name`` with its published defaults.
 
         Args:
-            name: dataset of the workload (one of :attr:`names`).
+            name: one of :attr:`names`.
             overrides: ``network``, ``optimizer``, ``default_batch_size``, ``target_metric``,
-                ``max_epochs``, ``title`` or ``host_power_w``; a workload that is not among
-                ``PUBLISHED`` needs the first five.
+                ``max_epochs``, ``title``, ``host_power_w`` or ``idle_power_w``; a workload without
+                defaults of its own (``workloads``) needs the first five.
 
         The published default batch size is clamped to the largest that fits the GPU (was
         profiled), as the authors' artifact does; one given here must be in the trace.
@@ -244,6 +204,7 @@ class TrainingTrace:
             average_power_w=grids["average_power"],
             learning_rates=tuple(float(rates[b]) for b in batch_sizes),
             host_power_w=float(spec["host_power_w"]),
+            idle_power_w=float(spec["idle_power_w"]),
         )
 
     def each_default(self) -> list[Job]:
@@ -263,7 +224,7 @@ class TrainingTrace:
     def targets(self, name: str, **overrides: Any) -> list[float]:
         """The target metrics recorded for a workload, from the easiest to the hardest."""
         spec = self._spec(name, overrides)
-        rows = _select(self.train, name, spec)
+        rows = _select(self.train, spec)
         return sorted(set(rows["target_metric"]), reverse=not spec["higher_is_better"])
 
     def coverage(self) -> pd.DataFrame:
@@ -274,7 +235,7 @@ class TrainingTrace:
         rows = []
         for name in self.names:
             spec = self._spec(name, {})
-            train, power = _select(self.train, name, spec), _select(self.power, name, spec)
+            train, power = _select(self.train, spec), _select(self.power, spec)
             trained, profiled = set(train["batch_size"]), set(power["batch_size"])
             sizes, rates = np.log(train["batch_size"]), np.log(train["learning_rate"])
             rows.append(
@@ -293,20 +254,20 @@ class TrainingTrace:
 
     def _spec(self, name: str, overrides: dict[str, Any]) -> dict[str, Any]:
         if name not in self.names:
-            raise UsageError(
-                f"no workload {name!r} in this trace; there are: {', '.join(self.names)}"
-            )
-        spec: dict[str, Any] = {"title": name, "host_power_w": 0.0, "higher_is_better": True}
-        if name in PUBLISHED:
-            known = PUBLISHED[name]
+            raise not_among("workload of this trace", name, self.names)
+        spec: dict[str, Any] = {"title": name, "higher_is_better": True}
+        spec |= {"host_power_w": 0.0, "idle_power_w": 0.0}
+        if name in self.workloads:
+            known = self.workloads[name]
             spec |= {key: getattr(known, key) for key in known.__slots__}
-        allowed = {*Workload.__slots__, "host_power_w"}
+        allowed = {*Workload.__slots__, "host_power_w", "idle_power_w"}
         if unknown := set(overrides) - allowed:
             raise UsageError(
                 f"job has no setting {', '.join(sorted(unknown))}; there are: "
                 f"{', '.join(sorted(allowed))}"
             )
         spec |= overrides
+        spec["dataset"] = spec.get("dataset") or name
         needed = ("network", "optimizer", "default_batch_size", "target_metric", "max_epochs")
         if missing := [key for key in needed if key not in spec]:
             raise UsageError(
@@ -315,7 +276,7 @@ class TrainingTrace:
         return spec
 
     def _rows(self, name: str, spec: dict[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
-        train, power = _select(self.train, name, spec), _select(self.power, name, spec)
+        train, power = _select(self.train, spec), _select(self.power, spec)
         target = float(spec["target_metric"])
         recorded = sorted(set(train["target_metric"]))
         if target not in recorded:
@@ -326,28 +287,43 @@ class TrainingTrace:
         return train[train["target_metric"] == target], power
 
 
-def load(source: str | Source = "zeus-nsdi23", *, gpu: str = "v100") -> TrainingTrace:
-    """The trace of one GPU from a data set laid out as ``zeus-nsdi23`` (or its stand-in).
+def load(source: str | Source = "zeus-nsdi23", *, gpu: str | None = None) -> TrainingTrace:
+    """A trace by name: of a data set laid out as ``zeus-nsdi23``, or one recorded here.
 
     Args:
-        source: a data set's name, or one already opened (``paper.data(...)``).
-        gpu: as in the name of the power trace, e.g. ``v100`` or ``a40``.
+        source: a data set's name, one already opened (``paper.data(...)``), or a recorded trace:
+            its name (``digits``, which needs no network) or a folder ``labkit tuning record`` made.
+        gpu: as in the name of the power trace, e.g. ``v100`` (the default) or ``a40``; a recorded
+            trace has one machine and takes none.
+
+    Gaps of a data set are known, since its bytes are: :meth:`TrainingTrace.gaps` lists them, and
+    nothing is warned of here.
 
     Raises:
+        UsageError: there is no such source, or ``gpu`` is given for a recorded trace.
         LabkitError: the source does not hold that GPU's power trace.
         BadFile: a file is malformed.
     """
+    from labkit.tuning import recorded
+
+    if isinstance(source, str) and recorded.holds(source):
+        if gpu is not None:
+            raise UsageError(f"{source!r} was recorded on one machine: leave gpu ({gpu!r}) out")
+        return recorded.load(source)
+    gpu = gpu or DEFAULT_GPU
     power_file = POWER_FILE.format(gpu=gpu)
     if isinstance(source, str):
         from labkit import datasets
 
         source = datasets.source(source, [TRAIN_FILE, power_file])
-    return TrainingTrace.from_csv(source.path(TRAIN_FILE), source.path(power_file), gpu)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TraceWarning)
+        return TrainingTrace.from_csv(source.path(TRAIN_FILE), source.path(power_file), gpu)
 
 
-def _select(table: pd.DataFrame, name: str, spec: dict[str, Any]) -> pd.DataFrame:
+def _select(table: pd.DataFrame, spec: dict[str, Any]) -> pd.DataFrame:
     return table[
-        (table["dataset"] == name)
+        (table["dataset"] == spec["dataset"])
         & (table["network"] == spec["network"])
         & (table["optimizer"] == spec["optimizer"])
     ]
@@ -370,52 +346,3 @@ def _grids(
             )
         grids[column] = tuple(tuple(map(float, row)) for row in grid.to_numpy())
     return grids
-
-
-def _read(path: Path, columns: list[str], key: list[str], optional: str = "") -> pd.DataFrame:
-    """One file of a trace, checked; see :meth:`TrainingTrace.from_csv`."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (FileNotFoundError, UnicodeDecodeError) as error:
-        raise BadFile(path, f"cannot be read: {error}") from None
-    numbered = [(n, t) for n, t in enumerate(lines, 1) if t.strip() and not t.startswith("#")]
-    text = "\n".join(t for _, t in numbered)
-    try:
-        table = pd.read_csv(io.StringIO(text))
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise BadFile(path, f"not a table: {error}", valid=",".join(columns)) from None
-    if missing := [c for c in columns if c not in table.columns]:
-        raise BadFile(path, f"lacks column {', '.join(missing)}", line=1, valid=",".join(columns))
-    row_lines = [n for n, _ in numbered[1:]]
-    for column in set(columns) - set(_WORKLOAD) - {"run"}:
-        table[column] = _positive(path, table[column], row_lines, blank=column == optional)
-    repeated = np.flatnonzero(table.duplicated(key))
-    if len(repeated):
-        row = int(repeated[0])
-        raise BadFile(
-            path,
-            f"{len(repeated)} rows repeat an earlier one",
-            line=row_lines[row],
-            field=", ".join(key),
-            value=", ".join(str(table[c].iloc[row]) for c in key),
-            valid="each combination once",
-        )
-    return table[columns]
-
-
-def _positive(path: Path, values: pd.Series, lines: list[int], *, blank: bool) -> pd.Series:
-    numbers = pd.to_numeric(values, errors="coerce")
-    fine = (numbers > 0) & (numbers < math.inf)
-    if blank:
-        fine |= values.isna()
-    wrong = np.flatnonzero(~fine)
-    if len(wrong):
-        raise BadFile(
-            path,
-            "not a positive number",
-            line=lines[int(wrong[0])],
-            field=str(values.name),
-            value=str(values.iloc[int(wrong[0])]),
-            valid="a positive number" + (", or empty for never" if blank else ""),
-        )
-    return numbers
