@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from labkit.errors import UsageError, not_among
 from labkit.memory import moments as steps
 from labkit.memory.modes import mode_of
-from labkit.memory.parallel import Parallel
 from labkit.memory.plan import Plan
+from labkit.memory.states import COMPONENTS
 from labkit.models import Model
 
 if TYPE_CHECKING:
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 Oracle = Literal["fake", "gloo", "cuda"]
 ORACLES: dict[str, str] = {
     "fake": "torch's MemTracker on fake tensors: one rank, any size, no GPU",
-    "gloo": "FSDP2 and others on real processes of this machine: model states of small GPTs",
+    "gloo": "FSDP2 and others on real processes of this machine: model states of small models",
     "cuda": "torch.cuda.max_memory_allocated on this machine's GPU: one rank, the peak",
 }
-# ZeRO's stage to what runs it; stages 2 and 3 of FSDP2 shard all three states between steps.
-_SCHEMES = {0: "ddp", 1: "zero1", 3: "zero3"}
 _MEASURED = {"Parameter": "parameters", "Optstate": "optimizer", "Gradient": "gradients"}
 
 
@@ -35,7 +33,8 @@ def check(plan: Plan, *, oracle: str = "fake") -> pd.DataFrame:
 
     ``"fake"`` and ``"cuda"`` compare the peak; ``"fake"`` also at its components, where what the
     tracker does not tell apart (activations, temporaries, inputs) is one row. ``"gloo"`` compares
-    the states of the fullest rank.
+    the states of every rank, then the plan's own with those of the fullest rank; what is sharded is
+    cut as ``plan.parallel.shard_rule`` says, there and here.
 
     Raises:
         UsageError: the oracle is unknown, cannot run this plan, or there is no GPU.
@@ -126,27 +125,53 @@ def _by_component(parts: dict[str, int]) -> dict[str, int]:
 
 
 def _gloo(plan: Plan) -> pd.DataFrame:
-    from labkit.memory.oracle import measure
+    """Each rank's states, then the fullest rank's beside the plan's own account."""
+    from labkit.memory.oracle import measure, scheme_of
+    from labkit.memory.shards import on_rank
 
     assert isinstance(plan.model, Model)
-    parallel = plan.parallel
-    if parallel != Parallel(dp=parallel.dp, zero=parallel.zero) or parallel.zero not in _SCHEMES:
-        raise UsageError("oracle 'gloo' needs data parallelism only, at zero = 0, 1 or 3")
+    assert plan.batch is not None
+    ran = scheme_of(plan.parallel)
+    if ran is None:
+        raise UsageError(
+            "oracle 'gloo' needs data parallelism only, by a scheme that runs here: zero = 0; 1 or"
+            " 2 by shard_rule; 3, resharded or not, or with secondary_group, partition_group or"
+            " replicate"
+        )
     recipe = plan.recipe
-    if (recipe.parameters, recipe.gradients, recipe.states, recipe.master) != (
-        *("fp32",) * 3,
-        None,
-    ):
-        raise UsageError("oracle 'gloo' runs fp32: give Recipe.fp32_adam()")
-    scheme = _SCHEMES[parallel.zero]
-    seen = measure(plan.model, schemes=[scheme], ranks=[parallel.dp]).fullest(parallel.dp)
-    told: dict[str, float] = {}
+    wide = (recipe.parameters, recipe.gradients, recipe.states, recipe.master)
+    if wide != ("fp32", "fp32", "fp32", None) or recipe.optimizer != "adam" or recipe.amsgrad:
+        raise UsageError("oracle 'gloo' runs fp32 and Adam: give Recipe.fp32_adam()")
+    scheme, group = ran
+    found = measure(
+        plan.model, schemes=[scheme], ranks=[plan.parallel.dp], group=group, seq=plan.batch.seq
+    )
+    rows, seen = [], {}
+    for report in found.reports:
+        seen[report["rank"]] = held = dict(report["held_bytes"])
+        held["second copy of the parameters"] = held.pop("parameters after forward")
+        told = on_rank(plan.model, plan.parallel, recipe, report["rank"])
+        names = [name for name in _HELD if name in told]
+        rows += [(f"{name}, rank {report['rank']}", told[name], held[name]) for name in names]
+    fullest = max(seen.values(), key=lambda held: sum(held[name] for name in COMPONENTS))
+    own = _of_plan(plan)
+    return _table(rows + [(f"{name}, plan", own[name], fullest[name]) for name in names])
+
+
+_HELD = (
+    *("parameters", "gradients", "optimizer", "step counters"),
+    "second copy of the parameters",
+)
+
+
+def _of_plan(plan: Plan) -> dict[str, float]:
+    """The plan's own states, by the names of what is measured."""
+    own: dict[str, float] = {}
     for term in plan.terms():
         name = term.component.partition(".")[0]
-        if term.component != "optimizer.step":
-            told[name] = told.get(name, 0.0) + term.num_bytes
-    names = ("parameters", "gradients", "optimizer")
-    return _table([(n, told[n], float(seen[f"{n}_bytes"].iloc[0])) for n in names])
+        name = "step counters" if term.component == "optimizer.step" else name
+        own[name] = own.get(name, 0.0) + term.num_bytes
+    return own
 
 
 def _cuda(plan: Plan) -> pd.DataFrame:

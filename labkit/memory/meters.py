@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _OPERATIONS = {
     "allreduce_": ("all-reduce", 0),
     "broadcast_": ("broadcast", 0),
+    "reduce_": ("reduce", 0),
     "_allgather_base_": ("all-gather", 0),
     "_reduce_scatter_base_": ("reduce-scatter", 1),
 }

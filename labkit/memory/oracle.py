@@ -1,4 +1,4 @@
-"""Measured, not modelled: a small GPT trained on real processes under each scheme.
+"""Measured, not modelled: a small GPT or Llama trained on real processes under each scheme.
 
 Every rank reports the bytes behind its parameters, gradients and optimizer states, every collective
 it issued, what its sockets received, and how far its weights ended from training in one process.
@@ -12,13 +12,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import LabkitError, UsageError
 from labkit.memory import states
+from labkit.memory.parallel import Parallel
+from labkit.memory.recipe import Recipe
+from labkit.memory.saved import supported
+from labkit.memory.shards import on_rank
 from labkit.memory.traffic import RING_PASSES
 from labkit.models import Model
 
@@ -28,14 +32,57 @@ if TYPE_CHECKING:
 SCHEMES: dict[str, str] = {
     "ddp": "DistributedDataParallel: everything on every rank",
     "zero1": "the paper's stage 1 by hand: reduce-scatter, update a flat slice, all-gather",
+    "zero1-rows": "stage 1 by hand, rows of every tensor in place of slices",
     "zero1-torch": "ZeroRedundancyOptimizer: all-reduce, update whole tensors, broadcast",
+    "zero2-flat": "stage 2 by hand: each gradient reduced to the owners of its slices and dropped",
+    "zero2-rows": "stage 2 by hand: each gradient reduce-scattered by rows and dropped",
     "zero2": "FSDP2, parameters kept after the forward pass",
     "zero3": "FSDP2, parameters dropped after the forward pass and gathered again",
-    "hpz": "FSDP2, parameters kept in a second shard among 2 ranks after the forward pass",
-    "mics": "FSDP2, states sharded among 2 ranks, gradients all-reduced across the pairs",
+    "hpz": "FSDP2, parameters kept in a second shard among a group after the forward pass",
+    "mics": "FSDP2, states sharded among a group, gradients all-reduced across groups (also HSDP)",
 }
-_ZERO = {"ddp": 0, "zero1": 1, "zero1-torch": 1, "zero2": 3, "zero3": 3, "hpz": 3, "mics": 3}
-_SHARDING: dict[str, states.Sharding] = {"zero1": "flat", "zero1-torch": "tensor"}
+ROTARY_SEQ = 16  # tokens a sample where positions do not say
+GROUPED = ("hpz", "mics")  # those in which only some ranks share a shard, or a second one
+_PLANS: dict[str, dict[str, Any]] = {
+    "ddp": {"zero": 0},
+    "zero1": {"zero": 1, "shard_rule": "flat"},
+    "zero1-rows": {"zero": 1},
+    "zero1-torch": {"zero": 1, "shard_rule": "tensor"},
+    "zero2-flat": {"zero": 2, "shard_rule": "flat"},
+    "zero2-rows": {"zero": 2},
+    "zero2": {"zero": 3, "reshard_after_forward": False},
+    "zero3": {"zero": 3},
+    "hpz": {"zero": 3},
+    "mics": {"zero": 3},
+}
+
+
+def parallel_of(scheme: str, ranks: int, *, group: int = 2) -> Parallel:
+    """The plan of what a scheme does on ``ranks`` ranks.
+
+    >>> parallel_of("hpz", 4).secondary_group
+    2
+    """
+    more: dict[str, dict[str, Any]] = {
+        "hpz": {"secondary_group": group},
+        "mics": {"partition_group": group},
+    }
+    return Parallel(dp=ranks, **_PLANS[scheme], **more.get(scheme, {}))
+
+
+def scheme_of(parallel: Parallel) -> tuple[str, int] | None:
+    """The scheme that does what a plan says, and its groups' size; None where none does.
+
+    HSDP is MiCS said from the other side, and has its scheme.
+    """
+    same = parallel
+    if parallel.replicate > 1:
+        same = replace(parallel, replicate=1, partition_group=parallel.shard_degree)
+    group = same.secondary_group or same.partition_group or 2
+    for scheme in _PLANS:
+        if same == parallel_of(scheme, same.dp, group=group):
+            return scheme, group
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +91,7 @@ class Measurement:
 
     model: Model
     ranks: tuple[int, ...]
+    group: int
     reports: tuple[dict[str, Any], ...]
 
     def states(self) -> pd.DataFrame:
@@ -57,7 +105,7 @@ class Measurement:
             {"scheme": report["scheme"], "ranks": report["num_ranks"], "rank": report["rank"]}
             | {"component": component}
             | {"measured_bytes": report["held_bytes"][component]}
-            | _predicted(self.model, report, component)
+            | self._predicted(report, component)
             for report in self.reports
             for component in states.COMPONENTS
         ]
@@ -163,28 +211,14 @@ class Measurement:
         table = pd.DataFrame(self.reports, columns=columns).rename(columns={"num_ranks": "ranks"})
         return table.groupby(["scheme", "ranks"], sort=False, as_index=False).max()
 
-
-def _predicted(model: Model, report: dict[str, Any], component: str) -> dict[str, float]:
-    """Formula bytes for one component on one rank: whole elements, and Ψ/N."""
-    scheme, rank, per_param = report["scheme"], report["rank"], 8 if component == "optimizer" else 4
-    degree = 2 if scheme == "mics" else report["num_ranks"]
-    if not states.is_sharded(component, _ZERO[scheme]):
-        padded = -(-model.num_params // degree) * degree if scheme == "zero1" else model.num_params
-        return {
-            "predicted_bytes": per_param * padded,
-            "even_bytes": float(per_param * model.num_params),
-        }
-    sharding, tensors = _SHARDING.get(scheme, "dim0"), model.tensors()
-    # FSDP2 pads parameters and gradients to equal chunks, so that they can be gathered in one
-    # call; Adam's moments are made to the size of what a rank really has.
-    if sharding == "tensor" or (sharding == "dim0" and component == "optimizer"):
-        held = states.shard_elements(tensors, num_ranks=degree, sharding=sharding)[rank % degree]
-    else:
-        held = states.stored_elements(tensors, num_ranks=degree, sharding=sharding)
-    return {
-        "predicted_bytes": per_param * int(held),
-        "even_bytes": per_param * model.num_params / degree,
-    }
+    def _predicted(self, report: dict[str, Any], component: str) -> dict[str, float]:
+        """Formula bytes for one component on one rank: whole elements, and Ψ/N."""
+        parallel = parallel_of(report["scheme"], report["num_ranks"], group=self.group)
+        recipe = Recipe.fp32_adam()
+        told = on_rank(self.model, parallel, recipe, report["rank"])
+        degree = parallel.shard_degree if states.is_sharded(component, parallel.zero) else 1
+        even = recipe.bytes_of(component) * self.model.num_params / degree
+        return {"predicted_bytes": told[component], "even_bytes": even}
 
 
 def measure(
@@ -194,6 +228,8 @@ def measure(
     ranks: Sequence[int] = (2, 3, 4),
     steps: int = 3,
     global_batch: int | None = None,
+    group: int = 2,
+    seq: int | None = None,
     seed: int = 0,
     timeout_s: float = 120.0,
 ) -> Measurement:
@@ -201,10 +237,13 @@ def measure(
 
     All schemes and all numbers of ranks share one set of processes, so torch is loaded once. They
     end with this process, however it ends, and after ``timeout_s`` at the latest. The batch that
-    all of them share is ``global_batch`` samples, by default the fewest that divide evenly.
+    all of them share is ``global_batch`` samples, by default the fewest that divide evenly, of
+    ``seq`` tokens, by default all of the model's positions. ``group`` ranks share a shard in the
+    schemes of :data:`GROUPED`, which leave out numbers of ranks that are no larger multiple of it.
 
     Raises:
-        UsageError: a scheme is unknown, the batch does not divide, or the model is not a plain GPT.
+        UsageError: a scheme is unknown, the batch does not divide, or the model is no plain GPT or
+            Llama.
         LabkitError: torch is missing, a rank failed (its traceback is in the message), or time ran
             out.
     """
@@ -214,6 +253,8 @@ def measure(
         "ranks": sorted(set(ranks)),
         "steps": steps,
         "global_batch": lcm(*ranks) if global_batch is None else global_batch,
+        "group": group,
+        "seq": seq or model.positions or ROTARY_SEQ,
         "seed": seed,
         "timeout_s": timeout_s,
     }
@@ -227,7 +268,7 @@ def measure(
         ]
     order = {name: index for index, name in enumerate(schemes)}
     found.sort(key=lambda report: (report["num_ranks"], order[report["scheme"]], report["rank"]))
-    return Measurement(model=model, ranks=tuple(spec["ranks"]), reports=tuple(found))
+    return Measurement(model=model, ranks=tuple(spec["ranks"]), group=group, reports=tuple(found))
 
 
 def _validate(model: Model, spec: dict[str, Any]) -> None:
@@ -237,9 +278,11 @@ def _validate(model: Model, spec: dict[str, Any]) -> None:
         raise UsageError(f"ranks must be between 2 and 16, got {spec['ranks']}")
     if uneven := [n for n in spec["ranks"] if spec["global_batch"] % n]:
         raise UsageError(f"a batch of {spec['global_batch']} does not divide by {uneven} ranks")
-    plain = model.tied and model.bias and model.mlp == "gelu" and model.norm == "layernorm"
-    if not (plain and model.positions and model.kv_heads == model.heads):
-        raise UsageError(f"only plain GPTs are measured so far, {model.name!r} is another kind")
+    if spec["group"] < 2:
+        raise UsageError(f"group must be >= 2, got {spec['group']}")
+    supported(model)
+    if model.positions and spec["seq"] > model.positions:
+        raise UsageError(f"seq must be at most the model's {model.positions} positions")
 
 
 def _run(spec: dict[str, Any], timeout_s: float) -> None:

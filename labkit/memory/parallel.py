@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.memory import traffic
 from labkit.memory.batch import Batch
 from labkit.memory.recipe import Recipe
 from labkit.models import Model, TensorShape, Unit
+
+Rule = Literal["dim0", "flat", "tensor"]
 
 # Activations one device holds at most, in microbatches on one of its chunks: d devices precede it
 # of p, there are m microbatches, v chunks a device; m >= 2p, a multiple of p.
@@ -52,7 +54,14 @@ class Parallel:
         zero: ZeRO's stage.
         partition_group: shards the states within groups of that many ranks only (MiCS).
         replicate: the same said from the other side (HSDP): copies of the sharded states.
-        secondary_group: one more copy of the parameters in each such group (ZeRO++ hpZ).
+        secondary_group: one more copy of the parameters in each such group (ZeRO++ hpZ; FSDP2's
+            ``reshard_after_forward`` as a number).
+        reshard_after_forward: False keeps gathered layers until the backward pass is done with
+            them (FSDP2), at stage 3.
+        shard_rule: how what is sharded is cut: ``"dim0"`` rows of every tensor (FSDP2), ``"flat"``
+            one buffer in equal slices (ZeRO §5.1, DeepSpeed; stages 1 and 2), ``"tensor"`` whole
+            tensors (torch's ZeroRedundancyOptimizer; stage 1). See
+            :data:`labkit.memory.states.SHARDINGS`.
 
     >>> Parallel(dp=4, tp=8, pp=2, zero=1).world_size
     64
@@ -72,6 +81,8 @@ class Parallel:
     partition_group: int | None = None
     replicate: int = 1
     secondary_group: int | None = None
+    reshard_after_forward: bool = True
+    shard_rule: Rule = "dim0"
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "cp", "pp", "ep", "chunks", "replicate"):
@@ -83,6 +94,19 @@ class Parallel:
             raise BadValue(f"dp × cp ({self.sharing}) must divide by ep ({self.ep})")
 
     def _check_sharding(self) -> None:
+        stages = {"dim0": (0, 1, 2, 3), "flat": (1, 2), "tensor": (1,)}
+        if self.shard_rule not in stages:
+            raise not_among("shard_rule", self.shard_rule, stages)
+        if self.zero not in stages[self.shard_rule]:
+            valid = " or ".join(map(str, stages[self.shard_rule]))
+            raise BadValue(
+                f"zero must be {valid} where shard_rule is {self.shard_rule}, got {self.zero}"
+            )
+        if not self.reshard_after_forward and (self.zero != 3 or self.secondary_group):
+            raise BadValue(
+                "reshard_after_forward must be True unless zero is 3 and there is no"
+                f" secondary_group; zero is {self.zero}, secondary_group {self.secondary_group}"
+            )
         if self.replicate > 1 and self.partition_group:
             raise BadValue("replicate must be 1 where partition_group is given: they say the same")
         if self.replicate > 1 and self.zero != 3:

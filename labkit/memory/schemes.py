@@ -1,13 +1,12 @@
-"""Data parallelism done six ways by torch itself (and once by hand), behind one small interface.
+"""Data parallelism as torch itself does it, and by hand where it does not, on real ranks.
 
 Loads torch: only :mod:`labkit.memory.worker` imports it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,83 +17,41 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit.memory.meters import local, storage_bytes
+from labkit.memory.by_hand import FlatSlices, RowSlices
+from labkit.memory.meters import local
 from labkit.memory.states import rows_on_rank
+from labkit.memory.trainer import Adam, Run, Slice, Trainer
 
-Slice = tuple[str, int, int]
-
-
-class Adam(NamedTuple):
-    """The two numbers of Adam that matter here."""
-
-    lr: float
-    eps: float
-
-    def over(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=self.lr, eps=self.eps, fused=True)
+GROUPED = ("mics", "hpz")
+BY_HAND: dict[str, tuple[Any, int]] = {
+    "zero1": (FlatSlices, 1),
+    "zero1-rows": (RowSlices, 1),
+    "zero2-flat": (FlatSlices, 2),
+    "zero2-rows": (RowSlices, 2),
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One scheme on the first ``num_ranks`` ranks; ``group`` is None on ranks that sit it out."""
-
-    scheme: str
-    num_ranks: int
-    rank: int
-    group: Any
-    mesh: Any
-
-
-def runs(rank: int, ranks: list[int], names: list[str]) -> Iterator[Run]:
+def runs(rank: int, ranks: list[int], names: list[str], size: int) -> Iterator[Run]:
     """Every scheme at every number of ranks, in the same order on every rank.
 
-    Groups are made by all ranks together, members or not: that is gloo's rule.
+    Groups are made by all ranks together, members or not: that is gloo's rule. ``size`` ranks share
+    the states, or the second shard, of the schemes in :data:`GROUPED`; they sit out where it does
+    not divide the ranks.
     """
     for num_ranks in ranks:
         group = dist.new_group(list(range(num_ranks)))
         flat = DeviceMesh("cpu", list(range(num_ranks)), mesh_dim_names=("shard",))
         for name in names:
-            if name in {"mics", "hpz"} and (num_ranks % 2 or num_ranks < 4):
+            if name in GROUPED and (num_ranks % size or num_ranks <= size):
                 continue
             mesh = flat
             if name == "mics":
-                pairs = [[first, first + 1] for first in range(0, num_ranks, 2)]
-                mesh = DeviceMesh("cpu", pairs, mesh_dim_names=("replicate", "shard"))
+                groups = [list(range(at, at + size)) for at in range(0, num_ranks, size)]
+                mesh = DeviceMesh("cpu", groups, mesh_dim_names=("replicate", "shard"))
             member = group if rank < num_ranks else None
-            yield Run(scheme=name, num_ranks=num_ranks, rank=rank, group=member, mesh=mesh)
-
-
-class Trainer:
-    """A network, its optimizer, and what this rank keeps of both."""
-
-    def __init__(self, network: nn.Module, plain: nn.Module, optimizer: Any) -> None:
-        self.network, self.plain, self.optimizer = network, plain, optimizer
-
-    def zero_grad(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def step(self) -> None:
-        self.optimizer.step()
-
-    def gradients(self) -> list[Tensor]:
-        return [p.grad for p in self.plain.parameters() if p.grad is not None]
-
-    def optimizer_bytes(self) -> tuple[int, int]:
-        """Bytes of Adam's two moments on this rank, and of its step counters."""
-        states = self._inner().state.values()
-        counters = [state["step"] for state in states]
-        moments = [state[name] for state in states for name in ("exp_avg", "exp_avg_sq")]
-        return storage_bytes(moments), sum(counter.nbytes for counter in counters)
-
-    def _inner(self) -> torch.optim.Optimizer:
-        return self.optimizer
-
-    def full_weights(self) -> list[Tensor]:
-        return [p.detach() for p in self.plain.parameters()]
-
-    def slices(self) -> list[Slice]:
-        """What this rank updates: tensor, first row, row after the last."""
-        return [(name, 0, p.shape[0]) for name, p in self.plain.named_parameters()]
+            yield Run(
+                scheme=name, num_ranks=num_ranks, rank=rank, group=member, mesh=mesh, size=size
+            )
 
 
 class WholeTensors(Trainer):
@@ -108,53 +65,6 @@ class WholeTensors(Trainer):
     def slices(self) -> list[Slice]:
         mine = {id(p) for group in self._inner().param_groups for p in group["params"]}
         return [(name, 0, p.shape[0]) for name, p in self.plain.named_parameters() if id(p) in mine]
-
-
-class FlatSlices(Trainer):
-    """Stage 1 as the paper has it (§5.1, §7.2.1): equal slices of one flat buffer.
-
-    Reduce-scatter the gradients, update this rank's slice, all-gather the parameters.
-    """
-
-    def __init__(self, network: nn.Module, run: Run, adam: Adam) -> None:
-        self.group, self.num_ranks = run.group, run.num_ranks
-        parameters = list(network.parameters())
-        total = sum(p.numel() for p in parameters)
-        self.size = -(-total // run.num_ranks)
-        self.flat = torch.zeros(self.size * run.num_ranks)
-        self.flat_gradients = torch.zeros_like(self.flat)
-        offset = 0
-        for p in parameters:
-            end = offset + p.numel()
-            self.flat[offset:end] = p.detach().flatten()
-            p.data = self.flat[offset:end].view(p.shape)
-            p.grad = self.flat_gradients[offset:end].view(p.shape)
-            offset = end
-        self.start = run.rank * self.size
-        self.mine = nn.Parameter(self.flat[self.start : self.start + self.size])
-        super().__init__(network, network, adam.over([self.mine]))
-
-    def zero_grad(self) -> None:
-        self.flat_gradients.zero_()
-
-    def step(self) -> None:
-        reduced = torch.empty(self.size)
-        dist.reduce_scatter_single(reduced, self.flat_gradients, group=self.group)
-        self.mine.grad = reduced / self.num_ranks
-        self.optimizer.step()
-        dist.all_gather_single(self.flat, self.mine.detach().clone(), group=self.group)
-
-    def slices(self) -> list[Slice]:
-        """The rows this rank's slice touches; the first and last may be shared with a neighbour."""
-        found, offset = [], 0
-        for name, p in self.plain.named_parameters():
-            first = max(self.start, offset) - offset
-            last = min(self.start + self.size, offset + p.numel()) - offset
-            width = p.numel() // p.shape[0]
-            if first < last:
-                found.append((name, first // width, -(-last // width)))
-            offset += p.numel()
-        return found
 
 
 class Rows(Trainer):
@@ -177,8 +87,9 @@ class Rows(Trainer):
 
 def trainer(run: Run, network: Any, adam: Adam) -> Trainer:
     """``network`` spread over the run's ranks by its scheme, with AdamW."""
-    if run.scheme == "zero1":
-        return FlatSlices(network, run, adam)
+    if run.scheme in BY_HAND:
+        kind, stage = BY_HAND[run.scheme]
+        return kind(network, run, adam, stage=stage)
     if run.scheme in {"ddp", "zero1-torch"}:
         wrapped = DistributedDataParallel(
             network, process_group=run.group, gradient_as_bucket_view=True
@@ -189,7 +100,17 @@ def trainer(run: Run, network: Any, adam: Adam) -> Trainer:
             network.parameters(), torch.optim.AdamW, run.group, lr=adam.lr, eps=adam.eps, fused=True
         )
         return WholeTensors(wrapped, network, optimizer)
-    reshard: bool | int = {"zero2": False, "zero3": True, "mics": True, "hpz": 2}[run.scheme]
-    for unit in (*network.blocks, network):
-        fully_shard(unit, mesh=run.mesh, reshard_after_forward=reshard)
+    reshard: dict[str, bool | int] = {"zero2": False, "zero3": True, "mics": True, "hpz": run.size}
+    shard(network, run.mesh, reshard[run.scheme])
     return Rows(network, network, adam.over(network.parameters()))
+
+
+def shard(network: Any, mesh: Any, reshard: bool | int, **options: Any) -> None:
+    """FSDP2 over a :class:`labkit.memory.networks.Decoder`, unit by unit as ``Model.units`` has it:
+    each layer, and both ends: one unit where they share the embedding, else one each."""
+    ends: list[list[nn.Module]] = []
+    if network.output.weight is not network.token.weight:
+        first = [network.token, *([network.position] if network.position is not None else [])]
+        ends = [first, [network.norm, network.output]]
+    for unit in (*network.blocks, *ends, network):
+        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard, **options)

@@ -27,6 +27,7 @@ RING_PASSES: dict[str, int] = {
     "reduce-scatter": 1,
     "all-reduce": 2,
     "broadcast": 1,
+    "reduce": 1,
     "all-to-all": 1,
     "send": 1,
 }

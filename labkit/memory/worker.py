@@ -28,67 +28,30 @@ from typing import Any
 import torch
 import torch._dynamo  # every optimizer loads it at first use: once here, not once a rank
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
-from labkit.memory import schemes
+from labkit.memory import networks, schemes
 from labkit.memory.meters import CollectiveMeter, received_bytes, storage_bytes
+from labkit.memory.saved import Mode
+from labkit.memory.trainer import Adam, Run
 from labkit.models import Model
 
 # Adam divides by √v + eps. A larger eps than the default keeps parameters whose gradient is zero
 # but for rounding (a key's bias) from amplifying the order of summation into a visible step.
-ADAM = schemes.Adam(lr=1e-4, eps=1e-6)
+ADAM = Adam(lr=1e-4, eps=1e-6)
 
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>: the signal to get when the thread that forked us ends
 
 
-class Block(nn.Module):
-    """A pre-norm transformer block, its tensors those of ``labkit.models``."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.heads = model.heads
-        self.norm1 = nn.LayerNorm(model.hidden)
-        self.qkv = nn.Linear(model.hidden, 3 * model.hidden)
-        self.out = nn.Linear(model.hidden, model.hidden)
-        self.norm2 = nn.LayerNorm(model.hidden)
-        self.up = nn.Linear(model.hidden, model.ffn)
-        self.down = nn.Linear(model.ffn, model.hidden)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, seq, hidden = x.shape
-        heads = self.qkv(self.norm1(x)).view(batch, seq, 3, self.heads, -1).transpose(1, 3)
-        q, k, v = heads.unbind(dim=2)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, seq, hidden))
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))
-
-
-class Gpt(nn.Module):
-    """A GPT with the tensors of ``model.tensors()``, in that order; returns the mean loss."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.token = nn.Parameter(0.02 * torch.randn(model.vocab, model.hidden))
-        self.position = nn.Parameter(0.02 * torch.randn(model.positions, model.hidden))
-        self.blocks = nn.ModuleList(Block(model) for _ in range(model.num_layers))
-        self.norm = nn.LayerNorm(model.hidden)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        inputs, targets = tokens[:, :-1], tokens[:, 1:]
-        x = functional.embedding(inputs, self.token) + self.position[: inputs.shape[1]]
-        for block in self.blocks:
-            x = block(x)
-        logits = functional.linear(self.norm(x), self.token)
-        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def build(model: Model, seed: int) -> Gpt:
-    """The same weights on every rank; the tensors are those the formulas count."""
-    torch.manual_seed(seed)
-    network = Gpt(model)
+def build(model: Model, spec: dict[str, Any]) -> networks.Decoder:
+    """The same small weights on every rank; the tensors are those the formulas count."""
+    torch.manual_seed(spec["seed"])
+    network = networks.build(model, Mode(dtype="fp32"), seq=spec["seq"])
     shapes = [tuple(p.shape) for p in network.parameters()]
     assert shapes == [tensor.shape for tensor in model.tensors()]
+    with torch.no_grad():
+        for table in filter(None, (network.token, network.position)):
+            table.weight.mul_(0.02)
     return network
 
 
@@ -96,31 +59,36 @@ def batches(model: Model, spec: dict[str, Any]) -> Iterator[Tensor]:
     """One global batch of random tokens a step, the same on every rank."""
     source = torch.Generator().manual_seed(spec["seed"] + 1)
     for _ in range(spec["steps"]):
-        shape = (spec["global_batch"], model.positions + 1)
+        shape = (spec["global_batch"], spec["seq"] + 1)
         yield torch.randint(model.vocab, shape, generator=source)
+
+
+def _pair(batch: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens and what should follow them."""
+    return batch[:, :-1], batch[:, 1:].contiguous()
 
 
 def reference_weights(model: Model, spec: dict[str, Any]) -> list[Tensor]:
     """The weights after training on whole batches in one process: what every scheme must give."""
-    network = build(model, spec["seed"])
+    network = build(model, spec)
     optimizer = ADAM.over(network.parameters())
     for batch in batches(model, spec):
         optimizer.zero_grad()
-        network(batch).backward()
+        network(*_pair(batch)).backward()
         optimizer.step()
     return [p.detach().clone() for p in network.parameters()]
 
 
-def measure(model: Model, spec: dict[str, Any], run: schemes.Run, expected: list[Tensor]) -> dict:
+def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]) -> dict:
     """Train under one scheme and report what this rank held, sent and ended with."""
-    trainer = schemes.trainer(run, build(model, spec["seed"]), ADAM)
+    trainer = schemes.trainer(run, build(model, spec), ADAM)
     share = spec["global_batch"] // run.num_ranks
     *warm_up, last = (
         batch[run.rank * share : (run.rank + 1) * share] for batch in batches(model, spec)
     )
     for batch in warm_up:
         trainer.zero_grad()
-        trainer.network(batch).backward()
+        trainer.network(*_pair(batch)).backward()
         trainer.step()
     trainer.zero_grad()
     dist.barrier(group=run.group)
@@ -128,7 +96,7 @@ def measure(model: Model, spec: dict[str, Any], run: schemes.Run, expected: list
     held: dict[str, int] = {}
     with CollectiveMeter() as meter:
         meter.phase = "forward"
-        loss = trainer.network(last)
+        loss = trainer.network(*_pair(last))
         held["parameters after forward"] = storage_bytes(trainer.network.parameters())
         meter.phase = "backward"
         loss.backward()
@@ -174,7 +142,7 @@ def run_rank(rank: int, spec: dict[str, Any]) -> None:
         )
         expected = reference_weights(model, spec)
         found = []
-        for run in schemes.runs(rank, spec["ranks"], spec["schemes"]):
+        for run in schemes.runs(rank, spec["ranks"], spec["schemes"], spec["group"]):
             if run.group is not None:
                 found.append(measure(model, spec, run, expected))
         dist.barrier()

@@ -37,20 +37,28 @@ def test_one_rank_to_the_byte(model: Model, recipe: Recipe, batch: dict[str, Any
     assert table["component"].iloc[-1].startswith("peak")
 
 
-@pytest.mark.parametrize("zero", [0, 3])
-def test_shards_to_the_byte(zero: int) -> None:
+@pytest.mark.parametrize(
+    ("model", "degrees"),
+    [
+        (GPT, {"dp": 3, "zero": 1, "shard_rule": "tensor"}),
+        (LLAMA, {"dp": 4, "zero": 3, "secondary_group": 2}),
+    ],
+    ids=["whole tensors", "hpz"],
+)
+def test_shards_to_the_byte(model: Model, degrees: dict[str, Any]) -> None:
     pytest.importorskip("torch")
     plan = Plan(
-        model=Model.preset("tiny-gpt"),
-        parallel=Parallel(dp=3, zero=zero),
+        model=model,
+        parallel=Parallel(**degrees),
         recipe=Recipe.fp32_adam(),
         batch=Batch(seq=8),
     )
     table = memory.check(plan, oracle="gloo").set_index("component")
-    for name in ("parameters", "gradients"):
-        assert table.loc[name, "difference_bytes"] == 0
-    # Moments are made to the rows that a rank has, its shard to the rows of the fullest.
-    assert abs(table.loc["optimizer", "difference_fraction"]) < 0.01
+    assert (table["difference_bytes"] == 0).all(), table.to_string()
+    ranks = {f"optimizer, rank {rank}" for rank in range(plan.parallel.dp)}
+    assert ranks | {"optimizer, plan"} <= set(table.index)
+    second = "second copy of the parameters, plan" in table.index
+    assert second == (plan.parallel.secondary_group is not None)
 
 
 def test_what_cannot_be_checked_says_why() -> None:
@@ -63,7 +71,7 @@ def test_what_cannot_be_checked_says_why() -> None:
     with pytest.raises(UsageError, match=r"one rank \(dp = tp = cp = pp = 1\)"):
         memory.check(replace(wide, parallel=Parallel(dp=2)))
     with pytest.raises(UsageError, match="data parallelism only"):
-        memory.check(replace(wide, parallel=Parallel(dp=2, zero=2)), oracle="gloo")
+        memory.check(replace(wide, parallel=Parallel(dp=2, tp=2)), oracle="gloo")
     with pytest.raises(UsageError, match="without a formula"):
         memory.check(Plan(model=10))
 
