@@ -1,22 +1,22 @@
 """The same job by other people's arithmetic: what each counts, term by term, and why they differ.
 
-Four conventions: ZeRO's paper, DeepSpeed's estimators, Megatron-LM's theoretical footprint and
-what torch stores. The second and third are reproduced as they are, faults included, and each fault
-has a name (:data:`FAULTS`). Numbers are exact fractions where a tool truncates its own.
+ZeRO's paper, what torch stores, and six estimators, which are reproduced as they are, faults
+included (:mod:`labkit.memory.known_faults` names and shows them). Numbers are exact fractions where
+a tool truncates or rounds its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.errors import BadValue, not_among
-from labkit.memory import megatron, stored
+from labkit.memory import calculon, megatron, peers, stored
 from labkit.memory.batch import Batch
-from labkit.memory.lines import Line
+from labkit.memory.lines import Term
 from labkit.memory.parallel import Parallel
+from labkit.memory.reasons import why
 from labkit.memory.recipe import Recipe
 from labkit.memory.states import COMPONENTS, is_sharded
 from labkit.models import Model
@@ -24,124 +24,33 @@ from labkit.models import Model
 if TYPE_CHECKING:
     import pandas as pd
 
-Convention = Literal["zero-paper", "deepspeed", "megatron", "torch"]
+Convention = Literal[
+    "zero-paper",
+    "deepspeed",
+    "megatron",
+    "torch",
+    "llm-analysis",
+    "calculon",
+    "cookbook",
+    "accelerate",
+]
 
 CONVENTIONS: dict[str, str] = {
     "zero-paper": "Ψ/N of each state, 12·h·b·s elements a layer (ZeRO §3, §5)",
     "deepspeed": "DeepSpeed's estimators of model states for stages 2 and 3; no activations",
     "megatron": "Megatron-LM's theoretical_memory_usage: first pipeline stage, dense activations",
     "torch": "what torch stores: whole rows of every tensor, saved tensors one by one",
+    "llm-analysis": "llm-analysis's training: all layers' activations, fp32 gradients",
+    "calculon": "Calculon's blocks: matrices and norms, tensors kept and worked on; no embeddings",
+    "cookbook": "EleutherAI's calc_transformer_mem: GPT's parameters, ZeRO over all GPUs",
+    "accelerate": "accelerate estimate-memory: one rank, model states, the largest of its parts",
 }
 # The rows of a comparison, in this order; everything but the last is on the device.
 ROWS = (
-    *("parameters", "gradients", "optimizer", "gathered layer"),
-    *("activations", "embedding", "head and loss", "allowance", "host"),
+    *("parameters", "gradients", "optimizer", "gathered layer", "communication"),
+    *("activations", "activation gradients", "embedding", "head and loss", "allowance", "host"),
 )
-WHY: dict[str, str] = {
-    "parameters": "Megatron leaves out biases and position embeddings and looks at the fullest"
-    " pipeline stage; torch stores whole rows, so tensors with fewer rows than ranks do not shrink;"
-    " DeepSpeed keeps all parameters in 16 bits whatever the recipe.",
-    "gradients": "The paper has one 16-bit copy; DeepSpeed adds an fp32 copy at stage 2 and has"
-    " only that at stage 3; Megatron keeps fp32 gradients whole at every stage; torch stores them"
-    " in the parameters' format.",
-    "optimizer": "12 bytes a parameter in all four for mixed-precision Adam; they differ in what is"
-    " counted as a parameter, in rounding to rows, and in torch's step counters.",
-    "gathered layer": "DeepSpeed holds parameters and gradients of its largest module, torch the"
-    " parameters of the largest unit in the compute format; the paper and Megatron leave it out.",
-    "activations": "The paper has 24 bytes a token and hidden unit and no term for attention;"
-    " Megatron 18 + 4·f/h (or 10 + 24/t, which assumes f = 4h), without attention scores and with"
-    " dropout masks; torch what its kernels save; DeepSpeed none.",
-    "embedding": "Megatron counts token numbers and a dropout mask for each microbatch in flight.",
-    "head and loss": "Megatron counts fp32 logits once (or 16-bit ones without sequence"
-    " parallelism); torch saves the fp32 log-softmax, and its backward needs more for a moment.",
-    "allowance": "Megatron adds 5 % to activations without sequence parallelism, and only there.",
-    "host": "DeepSpeed alone counts a node's memory: fp32 copies while the model is built, or the"
-    " offloaded states, times 1.5.",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """Something an estimator gets wrong: where it shows, and what would be right."""
-
-    convention: str
-    name: str
-    sentence: str
-
-
-FAULTS: tuple[Fault, ...] = tuple(
-    Fault(convention=convention, name=name, sentence=sentence)
-    for convention, name, sentence in (
-        (
-            "deepspeed",
-            "host grows with nodes",
-            "at stage 2 with offload, host memory of one node is 4 bytes × all GPUs of the job;"
-            " each node holds its own ranks' shards, so it should fall with the number of nodes",
-        ),
-        (
-            "deepspeed",
-            "stage 3 without 16-bit gradients",
-            "18 bytes a parameter are 2 + 4 + 12: the 16-bit gradients of stage 2 are gone",
-        ),
-        (
-            "deepspeed",
-            "every parallelism is data parallelism",
-            "tensor- and pipeline-parallel ranks count as ranks to shard over, and the whole model"
-            " is what is sharded",
-        ),
-        (
-            "deepspeed",
-            "no activations",
-            "model states only, as its name says: not the memory a step needs",
-        ),
-        (
-            "megatron",
-            "dense activations",
-            "experts have no term: a token's k experts keep k times as much of the MLP",
-        ),
-        (
-            "megatron",
-            "gated MLP counted as plain",
-            "4·f/h is two tensors of width f in 16 bits; SwiGLU keeps at least three",
-        ),
-        (
-            "megatron",
-            "f = 4h without sequence parallelism",
-            "10 + 24/t has the MLP's 16 bytes built in, whatever ffn_hidden_size says",
-        ),
-        (
-            "megatron",
-            "no attention scores",
-            "5·a·s/h is left out even where nothing is recomputed",
-        ),
-        (
-            "megatron",
-            "recomputation ignored",
-            "full recomputation changes nothing: layers keep as much as without",
-        ),
-        (
-            "megatron",
-            "half a loss head",
-            "fp32 logits count once, 4 bytes each; eager fp32 cross-entropy has 12 at its peak",
-        ),
-        (
-            "megatron",
-            "no biases, no positions",
-            "linear biases and learnt position embeddings have no term",
-        ),
-        (
-            "megatron",
-            "context parallelism ignored",
-            "cp divides neither the sequence nor, beside dp, the optimizer's states",
-        ),
-    )
-)
-
-
-def faults(convention: str) -> tuple[Fault, ...]:
-    """The known faults of a convention; none for ``zero-paper`` and ``torch``."""
-    _check(convention)
-    return tuple(fault for fault in FAULTS if fault.convention == convention)
+TOTAL = "total on the device"
 
 
 def count(
@@ -151,11 +60,13 @@ def count(
     recipe: Recipe | None = None,
     batch: Batch | None = None,
     **settings: Any,
-) -> tuple[Line, ...]:
+) -> tuple[Term, ...]:
     """What ``convention`` counts for one rank (and one host, where it counts that).
 
     ``settings`` are the tool's own: ``gpus_per_node``, ``zero_init``, ``buffer_factor`` of
-    DeepSpeed; ``num_microbatches`` of Megatron-LM (None: enough to fill the pipeline).
+    DeepSpeed; ``num_microbatches`` of Megatron-LM and Calculon (None: enough to fill the pipeline),
+    ``fused_activation`` of Calculon; ``release`` of llm-analysis; ``gradient_bytes``, ``bucket``,
+    ``live_parameters``, ``misc_gib`` of the cookbook.
 
     Raises:
         UsageError: there is no such convention or setting, or it says nothing of this job.
@@ -172,9 +83,20 @@ def count(
     return tuple(_COUNTS[convention](model, parallel, recipe, batch, **settings))
 
 
-def total_bytes(lines: Iterable[Line], place: str = "device") -> int:
+def total_bytes(lines: Iterable[Term], place: str = "device") -> int:
     """Bytes on the device (or ``"host"``), cut to whole bytes as the tools do."""
     return int(sum(Fraction(line.num_bytes) for line in lines if line.place == place))
+
+
+def told_bytes(convention: Convention, lines: Iterable[Term]) -> int:
+    """The one number on the device that the tool gives: the sum, but for Accelerate.
+
+    >>> lines = count("accelerate", Model.preset("gpt2-1.5b"))
+    >>> total_bytes(lines), told_bytes("accelerate", lines)
+    (28037001600, 12460889600)
+    """
+    _check(convention)
+    return peers.accelerate_total(lines) if convention == "accelerate" else total_bytes(lines)
 
 
 def differences(
@@ -185,10 +107,13 @@ def differences(
     *,
     conventions: Iterable[str] = tuple(CONVENTIONS),
 ) -> pd.DataFrame:
-    """A row a component, a column of bytes a convention, and a sentence on why they differ.
+    """A row a component, a column of bytes a convention, and what each does differently in words.
 
     NaN: the convention has no such term. One that says nothing of this job is all NaN, and
-    ``attrs["refused"]`` says why. The last row is the total on the device.
+    ``attrs["refused"]`` says why. The last row is what the tool gives for the device.
+
+    >>> differences(Model.preset("gpt2-1.5b"), conventions=["zero-paper", "cookbook"]).index[0]
+    'parameters'
     """
     import pandas as pd
 
@@ -203,11 +128,12 @@ def differences(
         for line in lines:
             sums[line.row] = sums.get(line.row, 0.0) + float(line.num_bytes)
         if lines:
-            sums["total on the device"] = float(total_bytes(lines))
+            sums[TOTAL] = float(told_bytes(name, lines))  # type: ignore[arg-type]
         columns[name] = pd.Series(sums, dtype=float)
-    table = pd.DataFrame(columns).reindex([*ROWS, "total on the device"])
+    table = pd.DataFrame(columns).reindex([*ROWS, TOTAL])
     table = table.dropna(how="all").rename_axis("component")
-    table["why"] = [WHY.get(str(row), "the sum of the rows above") for row in table.index]
+    answering = [name for name in columns if name not in refused]
+    table["why"] = [why(str(row), answering) for row in table.index]
     table.attrs["refused"] = refused
     return table
 
@@ -219,7 +145,7 @@ def _check(convention: str) -> None:
 
 def _zero_paper(
     model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None
-) -> Iterable[Line]:
+) -> Iterable[Term]:
     """Ψ/N_m/N_d of each state; a layer's 12·h·b·s elements, or its checkpoint.
 
     No activations where only attention is recomputed: the paper has no term for attention.
@@ -228,7 +154,7 @@ def _zero_paper(
     for component in COMPONENTS:
         width = recipe.bytes_of(component)
         degree = parallel.shard_degree if is_sharded(component, parallel.zero) else 1
-        yield Line(
+        yield Term(
             component=component,
             num_bytes=Fraction(width) * model.num_params / split / degree,
             formula=f"{width} B × Ψ/({split}·{degree})",
@@ -238,7 +164,7 @@ def _zero_paper(
         from labkit.memory.activations import FORMULAS, activation_bytes
 
         kept = activation_bytes(model, batch, tp=parallel.tp) / parallel.pp
-        yield Line(
+        yield Term(
             component="activations",
             num_bytes=Fraction(kept),
             formula=FORMULAS[batch.paper],
@@ -266,7 +192,7 @@ def _deepspeed(
     gpus_per_node: int = 8,
     zero_init: bool = True,
     buffer_factor: float = 1.5,
-) -> Iterable[Line]:
+) -> Iterable[Term]:
     """``estimate_zero2_model_states_mem_needs`` and ``estimate_zero3_...``, split into terms.
 
     Stage 2 is 2Ψ + 18Ψ/N; earlier versions had 4Ψ + 16Ψ/N.
@@ -280,8 +206,8 @@ def _deepspeed(
     away = offload and recipe.offload_parameters != "device" and parallel.zero == 3
     source = f"DeepSpeed, estimate_zero{parallel.zero}_model_states_mem_needs"
 
-    def line(component: str, num_bytes: Fraction | int, formula: str) -> Line:
-        return Line(component=component, num_bytes=num_bytes, formula=formula, source=source)
+    def line(component: str, num_bytes: Fraction | int, formula: str) -> Term:
+        return Term(component=component, num_bytes=num_bytes, formula=formula, source=source)
 
     if parallel.zero == 2:
         yield line("parameters", 2 * psi, "2 B × Ψ")
@@ -299,7 +225,7 @@ def _deepspeed(
     else:
         largest = _largest_module(model)
         held, text = _host_stage_3(psi, largest, here, nodes, (offload, away, zero_init))
-    yield Line(
+    yield Term(
         component="host",
         num_bytes=held * factor,
         formula=f"{text} × {buffer_factor}",
@@ -333,10 +259,18 @@ _SETTINGS: dict[str, tuple[str, ...]] = {
     "deepspeed": ("gpus_per_node", "zero_init", "buffer_factor"),
     "megatron": ("num_microbatches",),
     "torch": (),
+    "llm-analysis": ("release",),
+    "calculon": ("num_microbatches", "fused_activation"),
+    "cookbook": ("gradient_bytes", "bucket", "live_parameters", "misc_gib"),
+    "accelerate": (),
 }
-_COUNTS: dict[str, Callable[..., Iterable[Line]]] = {
+_COUNTS: dict[str, Callable[..., Iterable[Term]]] = {
     "zero-paper": _zero_paper,
     "deepspeed": _deepspeed,
     "megatron": megatron.lines,
     "torch": stored.lines,
+    "llm-analysis": peers.llm_analysis,
+    "calculon": calculon.lines,
+    "cookbook": peers.cookbook,
+    "accelerate": peers.accelerate,
 }

@@ -1,37 +1,28 @@
-"""Lines of accounts of memory: our own terms, and somebody else's lines."""
+"""One line of an account of memory: ours, or somebody else's."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Literal
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """What is counted, how many bytes, by which formula, from where; on the device or its host.
-
-    ``component`` may say more than its row of a comparison: ``"activations.mlp"`` belongs to the
-    row ``"activations"``.
-    """
-
-    component: str
-    num_bytes: Fraction | float
-    formula: str
-    source: str
-    place: Literal["device", "host"] = "device"
-
-    @property
-    def row(self) -> str:
-        return self.component.partition(".")[0]
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """One line of the account: what is held, how many bytes, by which formula, from where."""
+    """What is counted, how many bytes, by which formula, from where; on the device or its host.
+
+    ``component`` may say more than its row of a comparison: ``"activations.mlp"`` belongs to the
+    row ``"activations"``. ``num_bytes`` is a number, an exact fraction, or an array of a sweep.
+
+    >>> Term(component="optimizer.momentum", num_bytes=8, formula="4·Ψ", source="Adam").row
+    'optimizer'
+    """
 
     component: str
-    num_bytes: float
+    num_bytes: Any
     formula: str
     source: str
     place: str = "device"
+
+    @property
+    def row(self) -> str:
+        return self.component.partition(".")[0]

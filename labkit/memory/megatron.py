@@ -1,6 +1,6 @@
 """Megatron-LM's theoretical footprint, as its ``theoretical_memory_usage.py`` has it.
 
-Faults and all: see :data:`labkit.memory.conventions.FAULTS`. Biases, position embeddings, attention
+Faults and all (:mod:`labkit.memory.known_faults`). Biases, position embeddings, attention
 scores and full recomputation have no terms there.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from labkit.memory.batch import Batch
-from labkit.memory.lines import Line
+from labkit.memory.lines import Term
 from labkit.memory.parallel import Parallel
 from labkit.memory.recipe import Recipe
 from labkit.models import Model
@@ -36,7 +36,7 @@ def lines(
     batch: Batch | None,
     *,
     num_microbatches: int | None = None,
-) -> Iterator[Line]:
+) -> Iterator[Term]:
     """States (the recipe is not asked) and, with a batch, activations of the first stage."""
     held = parameters(model, parallel)
     ranks = {"usual": parallel.dp, "experts": max(1, parallel.sharing // parallel.ep)}
@@ -45,7 +45,7 @@ def lines(
         split = [ranks[kind] if sharded else 1 for kind in ("usual", "experts")]
         size = width * (held.usual / split[0] + held.experts / split[1])
         over = f"/{parallel.dp}" if sharded else ""
-        yield Line(
+        yield Term(
             component=component,
             num_bytes=size,
             formula=f"{width}{over} B × parameters of the first stage",
@@ -90,7 +90,7 @@ def _attention(model: Model, norm: int) -> Fraction:
 
 def activations(
     model: Model, parallel: Parallel, batch: Batch, num_microbatches: int | None
-) -> Iterator[Line]:
+) -> Iterator[Term]:
     """The formula with sequence parallelism and selective recomputation, or the one without."""
     together = parallel.sp and batch.recompute == "selective"
     tokens, pp, tp = batch.tokens, parallel.pp, parallel.tp
@@ -112,7 +112,7 @@ def activations(
         extra = sum(size for _, size, _ in found) * Fraction(5, 100)
         found.append(("allowance", extra, "5 % of activations"))
     for component, size, formula in found:
-        yield Line(component=component, num_bytes=size, formula=formula, source=SOURCE)
+        yield Term(component=component, num_bytes=size, formula=formula, source=SOURCE)
 
 
 def _in_flight(parallel: Parallel, num_microbatches: int | None) -> Fraction:

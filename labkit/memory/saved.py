@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from labkit.errors import UsageError
+from labkit.memory.lines import Term
 
 Dtype = Literal["bf16", "fp32", "autocast"]
 Attention = Literal["eager", "sdpa"]
@@ -77,16 +78,6 @@ class Mode:
     def stream_bytes(self) -> int:
         """Bytes of an element between the layers, and of a parameter."""
         return BF16 if self.dtype == "bf16" else FP32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
-    """One entry of the account: what, how many bytes, by which formula, from where."""
-
-    component: str
-    num_bytes: Any
-    formula: str
-    source: str = TORCH
 
 
 def supported(shape: Shape) -> None:

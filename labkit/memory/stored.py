@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from labkit.memory.batch import Batch
-from labkit.memory.lines import Line
+from labkit.memory.lines import Term
 from labkit.memory.modes import mode_of
 from labkit.memory.parallel import Parallel
 from labkit.memory.recipe import Recipe, state_bytes
@@ -24,7 +24,7 @@ DDP = "torch DDP: whole tensors"
 ZERO1 = "torch ZeroRedundancyOptimizer: whole tensors, largest first to the emptiest rank"
 
 
-def lines(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None) -> Iterator[Line]:
+def lines(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None) -> Iterator[Term]:
     """States of a rank of the first pipeline device, the largest gathered unit, activations."""
     whole = parallel.units(model)
     sharded = parallel.zero >= 2
@@ -33,7 +33,7 @@ def lines(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None)
     source, what = (FSDP2, "Σ ceil(d0/N)·rest") if sharded else (DDP, "Ψ")
     for component in ("parameters", "gradients"):
         width = recipe.bytes_of(component)
-        yield Line(
+        yield Term(
             component=component,
             num_bytes=width * elements,
             formula=f"{width} B × {what}",
@@ -43,7 +43,7 @@ def lines(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None)
     if parallel.zero == 1:
         updated, source, what = _fullest(model, parallel), ZERO1, "fullest rank's tensors"
     for kind, num_bytes in state_bytes(updated, recipe).items():
-        yield Line(
+        yield Term(
             component=f"optimizer.{kind}",
             num_bytes=num_bytes,
             formula=f"{kind} of {what}",
@@ -74,14 +74,14 @@ def _fullest(model: Model, parallel: Parallel) -> tuple[TensorShape, ...]:
     return tuple(max(held.values(), key=lambda mine: sum(prod(t.shape) for t in mine)))
 
 
-def _gathered(whole: tuple[Unit, ...], parallel: Parallel, recipe: Recipe) -> Line:
+def _gathered(whole: tuple[Unit, ...], parallel: Parallel, recipe: Recipe) -> Term:
     """What is whole at once: one unit at stage 3, all of them at stage 2."""
     width = recipe.compute_bytes
     if parallel.zero == 3:
         elements, what = max(unit.numel for unit in whole), "largest unit"
     else:
         elements, what = sum(unit.count * unit.numel for unit in whole), "Ψ"
-    return Line(
+    return Term(
         component="gathered layer",
         num_bytes=width * elements,
         formula=f"{width} B × {what}",
@@ -89,7 +89,7 @@ def _gathered(whole: tuple[Unit, ...], parallel: Parallel, recipe: Recipe) -> Li
     )
 
 
-def _activations(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch) -> Iterator[Line]:
+def _activations(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch) -> Iterator[Term]:
     """Saved tensors of the first device's layers, times the microbatches in flight."""
     from labkit.memory import saved
 
@@ -111,7 +111,7 @@ def _activations(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch)
         dropout_mask_bytes=batch.dropout_mask_bytes,
         **arguments,
     ):
-        yield Line(
+        yield Term(
             component=f"activations.{term.component}",
             num_bytes=float(term.num_bytes) * flight,
             formula=f"{term.formula} × {flight:g}",
@@ -119,7 +119,7 @@ def _activations(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch)
         )
     if parallel.pp == 1:
         for term in saved.end_terms(model, mode, **arguments):
-            yield Line(
+            yield Term(
                 component=f"head and loss.{term.component}",
                 num_bytes=float(term.num_bytes),
                 formula=term.formula,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 from dataclasses import replace
@@ -12,8 +13,10 @@ import pytest
 
 from labkit.errors import BadValue, UsageError
 from labkit.memory import Batch, Plan, Recipe, conventions, megatron, saved, states
-from labkit.memory.conventions import count, differences, faults, total_bytes
+from labkit.memory.conventions import count, differences, total_bytes
+from labkit.memory.known_faults import faults
 from labkit.memory.parallel import Parallel
+from labkit.memory.reasons import REASONS
 from labkit.models import Model
 
 PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))
@@ -24,6 +27,8 @@ MODELS = {
     "llama2-7b": Model.preset("llama-2-7b"),
 }
 LLAMA = Model.preset("llama-2-7b")
+# Settings under which a convention has lines that it has not otherwise.
+EXTRA = {"llm-analysis": [{"release": "main"}], "cookbook": [{"misc_gib": 5}]}
 
 
 def rows(tool: str) -> list[dict[str, str]]:
@@ -157,13 +162,36 @@ def test_differences_add_up_and_say_why() -> None:
     parallel, batch = Parallel(dp=16, zero=3), Batch(seq=4096)
     table = differences(LLAMA, parallel, Recipe.bf16_mixed(), batch)
     assert list(table.columns) == [*conventions.CONVENTIONS, "why"]
-    assert set(table.index) <= {*conventions.ROWS, "total on the device"}
+    assert set(table.index) <= {*conventions.ROWS, conventions.TOTAL}
     assert table["why"].str.len().min() > 20
-    for name in conventions.CONVENTIONS:
+    for name in set(conventions.CONVENTIONS) - {"calculon", "accelerate"}:
         on_device = table[name].drop(index=["host", "total on the device"]).sum()
         assert table.loc["total on the device", name] == pytest.approx(on_device, abs=2)
-    optimizer = table.loc["optimizer"].drop("why").astype(float)
+    assert "zero must be 0 or 1" in table.attrs["refused"]["calculon"]
+    optimizer = table.loc["optimizer", ["zero-paper", "deepspeed", "megatron", "torch"]]
     assert optimizer.max() / optimizer.min() == pytest.approx(1, rel=1e-3)
+
+
+def test_the_last_row_is_what_the_tool_gives() -> None:
+    table = differences(LLAMA, Parallel(), conventions=["torch", "accelerate"])
+    assert table.loc[conventions.TOTAL, "accelerate"] == 8 * LLAMA.num_params
+    assert table["accelerate"].iloc[:-1].sum() == 18 * LLAMA.num_params
+    assert "the largest of its parts" in table.loc[conventions.TOTAL, "why"]
+
+
+def test_every_difference_has_its_reason() -> None:
+    """Whoever has bytes in a row says how it comes to them, and nobody says more."""
+    batch = Batch(seq=1024, recompute="full", attention="eager")
+    told: dict[str, set[str]] = {}
+    for parallel in (Parallel(dp=16, zero=zero, sp=sp) for zero in (1, 3) for sp in (True, False)):
+        for convention in conventions.CONVENTIONS:
+            for settings in ({}, *EXTRA.get(convention, ())):
+                with contextlib.suppress(BadValue):
+                    for line in count(convention, LLAMA, parallel, None, batch, **settings):  # type: ignore[arg-type]
+                        told.setdefault(line.row, set()).add(convention)
+    reasons = {row: set(by) for row, by in REASONS.items() if row != conventions.TOTAL}
+    assert told == reasons
+    assert set(reasons) == set(conventions.ROWS)
 
 
 def test_who_says_nothing_of_a_job_is_named() -> None:
