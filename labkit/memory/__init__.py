@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.memory import published
 from labkit.memory.activations import Batch
+from labkit.memory.offload import offload
 from labkit.memory.panel import panel
 from labkit.memory.plan import Parallel, Plan, Term
 from labkit.memory.search import Fit, compare, fit, frontier, largest_model, stages, sweep
@@ -21,16 +22,28 @@ from labkit.models import Model
 if TYPE_CHECKING:
     import labkit.memory.figures as figures
     from labkit.memory.checking import check
+    from labkit.memory.conventions import CONVENTIONS, count, differences, told_bytes
+    from labkit.memory.known_faults import FAULTS, fault_table, faults
     from labkit.memory.oracle import SCHEMES, Measurement, measure
+    from labkit.memory.volumes import Layout, collectives
 
-_LAZY = {"check": "checking", "measure": "oracle", "Measurement": "oracle", "SCHEMES": "oracle"}
+_LAZY = {
+    "check": "checking",
+    **dict.fromkeys(("CONVENTIONS", "count", "differences", "told_bytes"), "conventions"),
+    **dict.fromkeys(("FAULTS", "fault_table", "faults"), "known_faults"),
+    **dict.fromkeys(("SCHEMES", "Measurement", "measure"), "oracle"),
+    **dict.fromkeys(("Layout", "collectives"), "volumes"),
+}
 
 __all__ = [
+    "CONVENTIONS",
+    "FAULTS",
     "SCHEMES",
     "STAGE_NAMES",
     "Batch",
     "Collective",
     "Fit",
+    "Layout",
     "Measurement",
     "Model",
     "Parallel",
@@ -39,16 +52,23 @@ __all__ = [
     "Scheme",
     "Term",
     "check",
+    "collectives",
     "compare",
+    "count",
+    "differences",
+    "fault_table",
+    "faults",
     "figures",
     "fit",
     "frontier",
     "largest_model",
     "measure",
+    "offload",
     "panel",
     "published",
     "stages",
     "sweep",
+    "told_bytes",
 ]
 
 
