@@ -6,13 +6,14 @@ was cut (``data/papers/<key>/*.csv``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit import units
+from labkit import files, units
+from labkit.errors import not_among
 from labkit.memory.offload import Placement
 from labkit.memory.plan import Parallel, Plan
 from labkit.memory.recipe import Recipe
@@ -23,6 +24,37 @@ from labkit.models import Model
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def claims(papers: Iterable[str] | None = None) -> pd.DataFrame:
+    """Every number of the papers' memory tables beside ours, one row each.
+
+    Columns ``paper, table, cell, printed`` (as printed), ``theirs, ours, unit, rule`` ("within",
+    "at most", "at least"), ``tolerance``, ``verdict`` ("reproduced" or "differs"), ``unverified``
+    (nobody could read the number in the paper), ``note``. ``papers``: only those of
+    ``data/papers``; None for all.
+
+    Raises:
+        UsageError: one of ``papers`` has no such claims.
+    """
+    import pandas as pd
+
+    from labkit.memory import paper_claims
+
+    chosen = list(paper_claims.SOURCES if papers is None else papers)
+    for name in chosen:
+        if name not in paper_claims.SOURCES:
+            raise not_among("paper with memory tables", name, paper_claims.SOURCES)
+    root = files.project_root() / "data" / "papers"
+    names = ("paper", "table", "cell", "printed", "theirs", "ours", "unit", "rule", "tolerance")
+    return pd.DataFrame(
+        [
+            {field: getattr(one, field) for field in (*names, "verdict")}
+            | {"unverified": not one.verified, "note": one.note}
+            for name in chosen
+            for one in paper_claims.SOURCES[name](root)
+        ]
+    )
 
 
 def states(path: Path) -> pd.DataFrame:
@@ -239,7 +271,8 @@ def footprints(folder: Path, *, seq: int = 2048, vocab: int = 51200) -> pd.DataF
     return pd.DataFrame(rows)
 
 
-def _gpt(size: Mapping[str, Any], seq: int, vocab: int) -> Model:
+def gpt(size: Mapping[str, Any], seq: int = 2048, vocab: int = 51200) -> Model:
+    """A GPT of the sizes in a row of Korthikanti's or Narayanan's tables."""
     return Model(
         num_layers=size["layers"],
         hidden=size["hidden"],
@@ -252,7 +285,7 @@ def _gpt(size: Mapping[str, Any], seq: int, vocab: int) -> Model:
 def _first_stage(size: Mapping[str, Any], seq: int, vocab: int) -> int:
     """Parameters on a GPU of the first stage, where the embedding is."""
     parallel = Parallel(tp=size["tp"], pp=size["pp"])
-    return sum(unit.count * unit.numel for unit in parallel.units(_gpt(size, seq, vocab)))
+    return sum(unit.count * unit.numel for unit in parallel.units(gpt(size, seq, vocab)))
 
 
 def clusters(path: Path, *, seq: int = 2048, vocab: int = 51200) -> pd.DataFrame:
@@ -280,7 +313,7 @@ def clusters(path: Path, *, seq: int = 2048, vocab: int = 51200) -> pd.DataFrame
         rows.append(
             row
             | {
-                "ours_billion": _gpt(row, seq, vocab).num_params / units.BILLION,
+                "ours_billion": gpt(row, seq, vocab).num_params / units.BILLION,
                 "ours_percent": 100 * row["tflops"] * 1e12 / A100_FLOPS_PER_S,
                 "ours_petaflops": row["tflops"] * row["gpus"] / 1000,
                 "states_bytes": states,

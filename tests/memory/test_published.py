@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import units
+from labkit.errors import UsageError
 from labkit.memory import Model, published, saved
+from labkit.memory.claim import Claim
 from labkit.memory.offload import efficiency, intensity
 
 PAPERS = Path(__file__).resolve().parents[2] / "data" / "papers"
@@ -237,3 +239,89 @@ def test_zero_infinity_bandwidths_suffice(row: dict[str, str]) -> None:
     enough = float(row["gb_per_s"]) * 1e9
     assert efficiency(ratio, bytes_per_s=enough, flops_per_s=70e12) >= needed
     assert efficiency(ratio, bytes_per_s=enough / 3, flops_per_s=70e12) < needed
+
+
+def test_every_printed_number_has_a_claim() -> None:
+    """Each cell of each table under data/papers that an engine is held against, counted there."""
+    table = published.claims()
+    counts = table.groupby(["paper", "table"]).size()
+    korthikanti = {
+        name: cells(KORTHIKANTI / f"{name}.csv") for name in ("table3", "table4", "text")
+    }
+    assert counts["zero", "Fig. 1"] == 4
+    assert counts["zero", "Table 1"] == len(cells(PAPERS / "zero" / "table1.csv")) == 54
+    assert counts["zero", "Table 2"] == len(cells(PAPERS / "zero" / "table2.csv")) == 30
+    assert counts["zero", "§7"] == 4
+    assert counts["reduce-act-recomp"].filter(like="Table 2").sum() == 6
+    assert counts["reduce-act-recomp", "Table 3"] == 2 * len(korthikanti["table3"])
+    overheads = sum(bool(row["overhead_percent"]) for row in korthikanti["table4"])
+    assert counts["reduce-act-recomp", "Table 4"] == len(korthikanti["table4"]) + overheads
+    assert counts["reduce-act-recomp", "Table 5"] == 12
+    equations = {name for name in counts["reduce-act-recomp"].index if "eq." in name}
+    assert {name[-1] for name in equations} == {"1", "2", "4", "5", "6"}
+    texts = counts["reduce-act-recomp"].filter(regex="^(§|Appendix)").sum()
+    assert texts == len(korthikanti["text"])
+    assert counts["megatron-sc21", "Table 1"] == 4 * 10
+    assert counts["llama-3", "Table 4"] == 4 * 3
+    assert counts["zero-offload", "Table 1"] == 2 * 4
+    assert counts["zeropp", "volumes"] == 2 * 4
+    assert counts["zero-infinity", "§4.2"] == 3
+
+
+def test_what_differs_is_known_and_says_why() -> None:
+    """Six of all: three that come out in binary units or twice as large, one percent sign, one
+    figure rounded from another number than is printed."""
+    table = published.claims()
+    differs = table[table["verdict"] == "differs"]
+    assert set(zip(differs["paper"], differs["table"], strict=True)) == {
+        ("zero", "§3.2"),
+        ("zero", "§6.1"),
+        ("reduce-act-recomp", "§4.3"),
+        ("llama-3", "Table 4"),
+    }
+    assert len(differs) == 6
+    assert (differs["note"].str.len() > 10).all()
+    assert set(table["verdict"]) == {"reproduced", "differs"}
+    within = table[table["rule"] == "within"]
+    off = (within["ours"] - within["theirs"]).abs()
+    assert (
+        (off <= within["tolerance"] * (1 + 1e-6) + 1e-6) == (within["verdict"] == "reproduced")
+    ).all()
+
+
+def test_what_nobody_could_read_is_marked() -> None:
+    """As the READMEs beside the tables say."""
+    table = published.claims()
+    unread = table[table["unverified"]]
+    assert set(unread["paper"]) == {"zero-offload", "zeropp", "zero-infinity"}
+    assert unread.query("paper == 'zeropp'")["cell"].str.startswith("gradients").all()
+    for paper in ("zero-offload", "zero-infinity"):
+        assert table.query("paper == @paper")["unverified"].all()
+        readme = (PAPERS / paper / "README.md").read_text(encoding="utf-8")
+        assert "**Unverified" in readme
+
+
+def test_claims_of_chosen_papers() -> None:
+    assert set(published.claims(["llama-3"])["paper"]) == {"llama-3"}
+    assert published.claims([]).empty
+    with pytest.raises(UsageError, match="no paper with memory tables 'zer0'"):
+        published.claims(["zer0"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "ours", "verdict"),
+    [
+        ("within", 1.25, "reproduced"),
+        ("within", 1.34, "reproduced"),
+        ("within", 1.36, "differs"),
+        ("at most", 1.3, "reproduced"),
+        ("at most", 1.31, "differs"),
+        ("at least", 1.3, "reproduced"),
+        ("at least", 1.29, "differs"),
+    ],
+)
+def test_how_a_claim_is_judged(rule: str, ours: float, verdict: str) -> None:
+    """Half a unit of the last printed digit on either side; a bound has no slack."""
+    where = {"paper": "p", "table": "t", "cell": "c", "printed": "1.3", "theirs": 1.3}
+    assert Claim(**where, ours=ours, rule=rule).verdict == verdict  # type: ignore[arg-type]
+    assert Claim(**where, ours=9.0, rule=rule, given=10.0).verdict == "reproduced"  # type: ignore[arg-type]
