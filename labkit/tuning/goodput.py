@@ -48,7 +48,6 @@ __all__ = [
 ]
 
 _MOST_SIZES = 512  # batch sizes of one GPU that a search tries; all of them up to here
-_MOST_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +137,9 @@ class GoodputModel:
                 ``max_batch_size``.
             accumulation: allow gradient accumulation.
 
-        All sizes are tried where one GPU may hold no more than 512 of them, and all numbers of
-        steps up to 64; beyond, a geometric grid of as many, with the measured sizes, whose ratio
-        is below 1.02 for batches up to 30,000 examples a GPU.
+        All sizes are tried where one GPU may hold no more than 512 of them; beyond, a geometric
+        grid of as many, with the measured sizes, whose ratio is below 1.02 for batches up to
+        30,000 examples a GPU. The number of steps is the best there is, in closed form.
 
         Raises:
             UsageError: no allocation can have a batch of the initial size or above.
@@ -180,18 +179,32 @@ class GoodputModel:
         most = min(high, limit // gpus)
         if most < low:
             return 0.0, 0, 0
-        sizes = _integers(low, most, _MOST_SIZES, [-(-init // gpus), *knots])
-        last = limit // (gpus * low) - 1 if accumulation else 0
-        needed = {-(-limit // (gpus * most)) - 1, -(-init // (gpus * most)) - 1}
-        steps = _integers(1, last + 1, _MOST_STEPS, [n + 1 for n in needed]) - 1
-        size, step = (grid.ravel() for grid in np.meshgrid(sizes, steps, indexing="ij"))
-        batch = gpus * size * (step + 1)
-        size, step = (grid[(batch >= init) & (batch <= limit)] for grid in (size, step))
+        size = _integers(low, most, _MOST_SIZES, [-(-init // gpus), *knots])
+        fewest, parts = -(-init // (gpus * size)), limit // (gpus * size)
+        if not accumulation:
+            parts = np.minimum(parts, 1)
+        size, fewest, parts = (a[fewest <= parts] for a in (size, fewest, parts))
         if not len(size):
             return 0.0, 0, 0
+        ideal = np.clip(self._best_parts(nodes, gpus, size), fewest, parts)
+        size = np.r_[size, size]
+        step = np.r_[np.floor(ideal), np.ceil(ideal)].astype(np.intp) - 1
         values = self.goodput(nodes, gpus, size, step)
         best = int(values.argmax())
         return float(values[best]), int(size[best]), int(step[best])
+
+    def _best_parts(self, nodes: int, gpus: int, size: NDArray) -> NDArray[np.float64]:
+        """Gradients in a step, not rounded, of most goodput for each batch size of one GPU.
+
+        With x gradients of g seconds and c more for the synchronisation that they leave, goodput
+        is in proportion to x / ((φ + K·m·x)(g·x + c)): it has one peak, at x² = φ·c / (K·m·g).
+        """
+        _, noise_scale = self._moment()
+        grad = self.step_times.grad_s(size)
+        rest = np.maximum(self.step_time_s(nodes, gpus, size) - grad, 0.0)
+        with np.errstate(invalid="ignore"):
+            peak = np.sqrt(noise_scale * rest / (gpus * size * grad))
+        return np.where(rest > 0, peak, 0.0)
 
     def _moment(self) -> tuple[int, float]:
         if self.init_batch_size is None or self.noise_scale is None:

@@ -83,8 +83,8 @@ def fit(
         compute: ``linear``: T_grad = a + b·m, as Pollux has it; ``measured``: any time at each
             measured batch size (kernels' speed may jump with it), linear between.
         sync: ``linear``: as Pollux has it, one tier for one node and one for several, each
-            α + β(K − 2); ``doubling``: a third tier for just two nodes, and times that grow with
-            the logarithm of nodes and of GPUs a node.
+            α + β(K − 2); ``doubling``: a third tier for just two nodes, times that grow with the
+            logarithm of nodes and of GPUs a node, and the wait for the slowest GPU.
 
     Where ``compute_time_s`` is known it is fitted together with the step time. Residuals above
     10 % count less (soft L1), so that a few slow steps do not bend the fit. A coefficient that
@@ -163,6 +163,8 @@ class _Problem:
         else:
             self.grad_terms = np.stack([np.ones_like(size), size], 1)
         self.coefficients, self.sync_terms = self._tiers(table, sync)
+        self.doublings = np.log2(table["num_gpus"].to_numpy(float))
+        self.waits = sync == "doubling" and bool(self.doublings.any())
         self.log_step = np.log(table["step_time_s"].to_numpy() / self.unit_s)
         known = table.get("compute_time_s")
         self.log_grad = None if known is None else np.log(known.to_numpy() / self.unit_s)
@@ -191,9 +193,11 @@ class _Problem:
         from scipy.optimize import least_squares
 
         num_grad, num_sync = self.grad_terms.shape[1], self.sync_terms.shape[1]
-        self.scale = 1 / np.r_[self.grad_terms.max(0), self.sync_terms.max(0, initial=1e-9), 1]
-        lower = np.r_[np.full(num_grad, 1e-9), np.zeros(num_sync), 1.0]
-        upper = np.r_[np.full(num_grad + num_sync, np.inf), MAX_OVERLAP]
+        wait = [1.0] if self.waits else []
+        largest = np.r_[self.grad_terms.max(0), self.sync_terms.max(0, initial=1e-9)]
+        self.scale = 1 / np.r_[largest, wait, 1]
+        lower = np.r_[np.full(num_grad, 1e-9), np.zeros(num_sync + len(wait)), 1.0]
+        upper = np.r_[np.full(num_grad + num_sync + len(wait), np.inf), MAX_OVERLAP]
         fits = [
             least_squares(
                 lambda point: self._residuals(point)[0],
@@ -218,41 +222,50 @@ class _Problem:
         point = fastest if self.as_measured else np.array(line_through(self.sizes, fastest))
         rest = np.maximum(step**overlap - (self.grad_terms @ point) ** overlap, 0) ** (1 / overlap)
         sync = nnls(self.sync_terms / step[:, None], rest / step)[0]
-        return np.r_[point, sync, overlap]
+        return np.r_[point, sync, [0.0] if self.waits else [], overlap]
+
+    def _parts(self, point: NDArray) -> tuple[NDArray, NDArray, float]:
+        """The point's coefficients of gradients, of synchronisation, and of the wait."""
+        num_grad, num_sync = self.grad_terms.shape[1], self.sync_terms.shape[1]
+        wait = float(point[-2]) if self.waits else 0.0
+        return point[:num_grad], point[num_grad : num_grad + num_sync], wait
 
     def _residuals(self, point: NDArray) -> tuple[NDArray, NDArray]:
         """Logarithm of predicted over measured, step times then gradient times, and Jacobian."""
         point = point * self.scale
-        num_grad = self.grad_terms.shape[1]
+        of_grad, of_sync, wait = self._parts(point)
         overlap = point[-1]
-        grad = self.grad_terms @ point[:num_grad]
-        ratio = self.sync_terms @ point[num_grad:-1] / grad
+        grad = self.grad_terms @ of_grad
+        longer = 1 + wait * self.doublings
+        last = grad * longer
+        ratio = self.sync_terms @ of_sync / last
         power = ratio**overlap
-        log_step = np.log(grad) + np.log1p(power) / overlap
-        by_grad = 1 / (grad * (1 + power))
-        by_sync = ratio ** (overlap - 1) * by_grad
+        log_step = np.log(last) + np.log1p(power) / overlap
+        by_last = 1 / (last * (1 + power))
+        by_sync = ratio ** (overlap - 1) * by_last
         log_ratio = np.log(np.where(ratio > 0, ratio, 1.0))
         by_overlap = power / (1 + power) * log_ratio / overlap - np.log1p(power) / overlap**2
         residuals = log_step - self.log_step
-        slopes = np.column_stack(
-            [self.grad_terms * by_grad[:, None], self.sync_terms * by_sync[:, None], by_overlap]
-        )
+        of_wait = [by_last * grad * self.doublings] if self.waits else []
+        by_grad = self.grad_terms * (by_last * longer)[:, None]
+        by_sync_terms = self.sync_terms * by_sync[:, None]
+        slopes = np.column_stack([by_grad, by_sync_terms, *of_wait, by_overlap])
         if self.log_grad is not None:
             residuals = np.r_[residuals, np.log(grad) - self.log_grad]
-            rest = np.zeros((len(grad), slopes.shape[1] - num_grad))
+            rest = np.zeros((len(grad), slopes.shape[1] - len(of_grad)))
             slopes = np.r_[slopes, np.column_stack([self.grad_terms / grad[:, None], rest])]
         return residuals, slopes * self.scale
 
     def _model(self, point: NDArray) -> StepTimes:
-        num_grad = self.grad_terms.shape[1]
-        grad = point[:num_grad] * self.unit_s
+        of_grad, of_sync, wait = self._parts(point)
+        grad = of_grad * self.unit_s
         if self.as_measured:
             measured = tuple(zip(map(float, self.sizes), map(float, grad), strict=True))
             base_s, per_example_s = line_through(self.sizes, grad)
         else:
             measured, (base_s, per_example_s) = (), grad
         tiers: dict[int, dict[str, float]] = {}
-        values = point[num_grad:-1] * self.unit_s
+        values = of_sync * self.unit_s
         for (start, name), value in zip(self.coefficients, values, strict=True):
             tiers.setdefault(start, {})[name] = float(value)
         return StepTimes(
@@ -261,6 +274,7 @@ class _Problem:
             tiers=tuple(SyncTier(from_nodes=n, **values) for n, values in tiers.items()),
             overlap=float(np.clip(point[-1], 1, MAX_OVERLAP)),
             measured=measured,
+            wait_per_doubling=wait,
         )
 
 

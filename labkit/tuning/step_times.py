@@ -3,7 +3,9 @@
 A step computes a gradient on every GPU (T_grad, by the batch size of one GPU), synchronises it
 (T_sync, by how many GPUs on how many nodes) and overlaps the two as far as the exponent γ says:
 T = (T_grad^γ + T_sync^γ)^(1/γ), their sum at γ = 1 and the longer of the two as γ grows. Gradient
-accumulation puts further gradients before it, each T_grad long.
+accumulation puts further gradients before it, each T_grad long. Of several GPUs the slowest is
+waited for, so that the gradient that is synchronised takes a little longer the more there are:
+T_grad(1 + w·log2 K) in place of T_grad; this is ours, and w = 0 is Pollux's form.
 
 Source: Pollux (OSDI'21), §3.2. ``step_fit.fit`` finds the coefficients.
 """
@@ -53,8 +55,12 @@ class StepTimes:
     tiers: tuple[SyncTier, ...]
     overlap: float
     measured: tuple[tuple[float, float], ...] = ()
+    wait_per_doubling: float = 0.0
+    """How much longer the slowest GPU's gradient takes for each doubling of GPUs, as a share."""
 
     def __post_init__(self) -> None:
+        if not self.wait_per_doubling >= 0:
+            raise UsageError(f"wait_per_doubling must be >= 0, got {self.wait_per_doubling:g}")
         if not 1 <= self.overlap <= MAX_OVERLAP:
             raise UsageError(f"overlap (γ) must lie in [1, {MAX_OVERLAP:g}], got {self.overlap:g}")
         starts = [tier.from_nodes for tier in self.tiers]
@@ -127,7 +133,8 @@ class StepTimes:
         if not (factor > 0).all():
             raise UsageError(f"slowdown must be above 0, got {factor.min():g}")
         grad, sync = self.grad_s(atomic_bsz) * factor, self.sync_s(num_nodes, num_gpus)
-        return steps * grad + grad * (1 + (sync / grad) ** self.overlap) ** (1 / self.overlap)
+        last = grad * (1 + self.wait_per_doubling * np.log2(np.asarray(num_gpus)))
+        return steps * grad + last * (1 + (sync / last) ** self.overlap) ** (1 / self.overlap)
 
     def throughput(
         self,

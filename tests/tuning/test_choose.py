@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -43,11 +43,12 @@ PROGRESS = ModelledProgress(init_batch_size=24, phases=((300, 50.0), (700, 400.0
 
 
 def chosen(**changes: Any) -> JointChoice:
-    given = {"allocations": ALLOCATIONS, "batch_sizes": BATCHES, "max_accum_steps": 3}
-    inputs = {"times": TIMES, "progress": PROGRESS, "power": POWER} | {
-        name: changes.pop(name) for name in ("times", "progress", "power") if name in changes
-    }
-    return choose(*inputs.values(), **(given | changes))
+    inputs = [
+        changes.pop(name, default)
+        for name, default in (("times", TIMES), ("progress", PROGRESS), ("power", POWER))
+    ]
+    given: dict[str, Any] = {"allocations": ALLOCATIONS, "batch_sizes": BATCHES}
+    return choose(*inputs, **({"max_accum_steps": 3} | given | changes))
 
 
 def by_hand(
@@ -283,10 +284,11 @@ def test_a_step_on_the_noisy_quadratic_is_worth_what_the_model_says(
 
     init, batch = 32.0, 32.0 * scale
     rate = share / (curvature * (1 + noise / init))
-    for rule in ("none", "linear", "sqrt", "adascale", "sqrt-adascale"):
+    rules: tuple[tuning.large_batch.ScalingRule, ...] = get_args(tuning.large_batch.ScalingRule)
+    for rule in rules:
         taken = tuning.large_batch.learning_rate(
             rule, batch, init_batch_size=init, init_learning_rate=rate, noise_scale=noise
-        )  # type: ignore[arg-type]
+        )
         job = ModelledProgress(init_batch_size=32, phases=((1.0, noise),), init_rate_share=share)
         fall = gain_of(float(taken), batch)
         steps = float(job.steps(batch, rule))
@@ -383,7 +385,10 @@ def test_what_cannot_be_chosen_from_is_refused(changes: dict[str, Any], message:
         (lambda: POWER.only([123.0]), "no power limit of 123 W"),
         (lambda: replace(PROGRESS, init_rate_share=2.0), "init_rate_share must lie in"),
         (lambda: replace(PROGRESS, phases=()), "phases need"),
-        (lambda: replace(PROGRESS, best_rule="linear"), "no best rule 'linear'"),
+        (
+            lambda: replace(PROGRESS, best_rule="linear"),  # type: ignore[arg-type]
+            "no best rule 'linear'",
+        ),
     ],
 )
 def test_descriptions_that_cannot_be_are_refused(make: Any, message: str) -> None:
