@@ -29,7 +29,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 fine, 1 something failed, 2 wrong use.",
 )
 
-for _part in ("queue", "review", "run", "export", "pipeline", "memory", "data", "doctor"):
+for _part in ("queue", "review", "run", "export", "pipeline", "memory", "tuning", "data", "doctor"):
     import_module(f"labkit.cli.{_part}").register(app)
 
 

@@ -1,0 +1,103 @@
+"""The options of ``labkit tuning``, each said once, and what they describe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from labkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from labkit.tuning import Job, TrainingTrace
+
+JOB, TRACE, POLICY, LIMIT, GRID, RUN, OUT = (
+    "Job", "Trace", "Policy", "Power limit", "Grid", "Run", "Output",
+)  # fmt: skip
+
+
+def option(default: Any, *names: str, panel: str, **more: Any) -> Any:
+    return typer.Option(default, *names, rich_help_panel=panel, **more)
+
+
+NAME = typer.Argument("", metavar="[WORKLOAD]", help="A workload of the trace, such as cifar100.")
+DATA = option(
+    "zeus-nsdi23",
+    "--trace",
+    "-t",
+    panel=TRACE,
+    help="A data set, a recorded trace such as digits, or a folder with one.",
+)
+GPU = option("", "--gpu", "-g", panel=TRACE, help="v100 (default) or a40, where published.")
+GPUS = option("v100,a40", "--gpus", "-g", panel=TRACE, metavar="A,B", help="GPUs of the trace.")
+ETA = option(0.5, "--eta", panel=POLICY, help="Weight of energy against time, 0 to 1.")
+BETA = option(2.0, "--beta", panel=POLICY, help="Stop a run at this many times the cheapest.")
+POLICIES = option(
+    "zeus", "--policies", "-p", panel=POLICY, metavar="A,B", help="Policies; `all` for every one."
+)
+SEEDS = option(100, "--seeds", panel=POLICY, min=1, help="How many seeds, from 0.")
+RECURRENCES = option(
+    None, "--recurrences", panel=POLICY, min=1, help="Default: twice the configurations."
+)
+B0 = option(None, "--default-batch-size", "--b0", panel=JOB, help="The user's batch size.")
+TARGET = option(None, "--target", panel=JOB, help="Another recorded target metric.")
+MAX_EPOCHS = option(None, "--max-epochs", panel=JOB, help="When a run counts as failed.")
+HOST = option(0.0, "--host-power", panel=JOB, metavar="W", help="Draw of the rest of the server.")
+SELECTOR = option(
+    "cost", "--selector", panel=LIMIT, help="cost, energy, time or max-slowdown."
+)  # fmt: skip
+SLOWDOWN = option(
+    None, "--max-slowdown", panel=LIMIT, metavar="X", help="0.05 allows 5 % more time."
+)
+
+JSON = option("", "--json", panel=OUT, metavar="FILE", help="Write JSON; - is standard output.")
+HTML = option(None, "--html", panel=OUT, help="Write a page with figures.")
+CSV = option(None, "--csv", panel=OUT, help="Write the rows as a table.")
+
+
+def trace(name: str, gpu: str) -> TrainingTrace:
+    """The trace of ``--trace`` and ``--gpu``.
+
+    Raises:
+        UsageError: there is no such trace.
+    """
+    from labkit import tuning
+
+    return tuning.load(name, gpu=gpu or None)
+
+
+def job(
+    found: TrainingTrace,
+    name: str,
+    *,
+    b0: int | None = None,
+    target: float | None = None,
+    max_epochs: int | None = None,
+    host_power_w: float = 0.0,
+) -> Job:
+    """The job of a command's options.
+
+    Raises:
+        UsageError: no name where the trace has several, or a value that is not in the trace.
+    """
+    if not name and len(found.names) > 1:
+        raise UsageError(f"name a workload of this trace: {', '.join(found.names)}")
+    given = {"default_batch_size": b0, "target_metric": target, "max_epochs": max_epochs}
+    overrides = {key: value for key, value in given.items() if value is not None}
+    return found.job(name or found.names[0], host_power_w=host_power_w, **overrides)
+
+
+def policies(text: str) -> list[str]:
+    """``--policies A,B`` as names.
+
+    Raises:
+        UsageError: there is no such policy.
+    """
+    from labkit.errors import not_among
+    from labkit.tuning import POLICIES as KNOWN
+
+    names = list(KNOWN) if text == "all" else [one.strip() for one in text.split(",")]
+    for name in names:
+        if name not in KNOWN:
+            raise not_among("policy", name, KNOWN)
+    return names

@@ -1,0 +1,376 @@
+"""Recording a trace: real trainings, the model of power, and what happens when it is cut short."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit import tuning
+from labkit.errors import BadFile, BadValue, UsageError
+from labkit.tuning import record, recorded
+from labkit.tuning.capping import CapModel
+from labkit.tuning.meters import Reading, machine
+from labkit.tuning.record import Grid, Recorder
+from labkit.tuning.training import Training, load_digits, train
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+SMALL = Grid(
+    networks=("mlp",),
+    batch_sizes=(64, 512),
+    seeds=(1, 2),
+    targets=(0.8, 0.9),
+    max_epochs=8,
+    default_batch_size=64,
+    default_target=0.9,
+)
+WHAT = Training(
+    network="cnn", batch_size=128, seed=3, learning_rate=0.1, max_epochs=3, targets=(0.99,)
+)
+
+
+# ---------------------------------------------------------------- training
+
+
+def test_the_same_seed_trains_the_same_and_another_does_not() -> None:
+    data = load_digits()
+    first, again = train(WHAT, data), train(WHAT, data)
+    assert first.accuracies == again.accuracies
+    assert train(replace(WHAT, seed=4), data).accuracies != first.accuracies
+
+
+def test_training_leaves_torchs_own_randomness_and_threads_alone() -> None:
+    torch.manual_seed(5)
+    expected, threads = torch.rand(3), torch.get_num_threads()
+    torch.manual_seed(5)
+    train(replace(WHAT, max_epochs=1))
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.get_num_threads() == threads
+
+
+def test_no_image_is_both_trained_on_and_validated_with() -> None:
+    images, classes, held, names = load_digits()
+    assert (len(images), len(held)) == (len(classes), len(names)) == (1438, 359)
+    assert float(images.min()) >= 0
+    assert float(images.max()) <= 1
+    rows = {row.numpy().tobytes() for row in images}
+    assert not any(row.numpy().tobytes() in rows for row in held)
+
+
+def test_a_run_ends_at_the_hardest_target_and_says_when_each_was_reached() -> None:
+    done = train(replace(WHAT, batch_size=32, targets=(0.5, 0.9), max_epochs=20))
+    first, second = done.epochs_to(0.5), done.epochs_to(0.9)
+    assert first is not None
+    assert second is not None
+    assert first <= second == done.num_epochs
+    assert all(a < 0.9 for a in done.accuracies[:-1])
+    assert done.epochs_to(1.01) is None
+    assert len(done.epoch_s) == len(done.cpu_s) == done.num_epochs
+    assert min(done.epoch_s) > 0
+
+
+# ---------------------------------------------------------------- the committed trace
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuning.TrainingTrace:
+    return tuning.load("digits")
+
+
+@pytest.mark.parametrize("cell", [("mlp", 64, 1), ("cnn", 256, 2)])
+def test_a_cell_of_the_committed_trace_trains_to_the_same_epochs(
+    cell: tuple[str, int, int], digits: tuning.TrainingTrace
+) -> None:
+    """Exactly, on the processor and torch it was recorded with; elsewhere within a factor of 2."""
+    told = recorded.meta("digits")
+    if told["versions"]["torch"].split("+")[0] != metadata.version("torch").split("+")[0]:
+        pytest.skip(f"recorded with torch {told['versions']['torch']}")
+    network, size, seed = cell
+    job = digits.job(f"digits-{network}")
+    stored = job.epochs_to_target[job.batch_sizes.index(size)][seed - 1]
+    found = record.retrain(told, network, size, seed).epochs_to(job.target_metric)
+    assert found is not None
+    if told["machine"]["name"] == machine()["name"]:
+        assert found == stored
+    assert stored / 2 <= found <= 2 * stored
+
+
+def test_the_committed_trace_is_small_complete_and_says_what_it_is(
+    digits: tuning.TrainingTrace,
+) -> None:
+    folder, told = recorded.folder_of("digits"), recorded.meta("digits")
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 200_000
+    assert len(digits.gaps()) == 0
+    assert digits.names == ["digits-mlp", "digits-cnn"]
+    assert digits.energy_source == told["energy_source"]
+    for key in ("command", "script", "date", "machine", "versions", "counter", "time_per_epoch"):
+        assert told[key]
+    assert (Path(record.__file__).parents[2] / told["script"]).is_file()
+    grid = Grid(**{k: tuple(v) if isinstance(v, list) else v for k, v in told["grid"].items()})
+    assert len(digits.train) == len(grid.trainings()) * len(grid.targets)
+
+
+def test_the_committed_power_is_what_the_stated_model_says(digits: tuning.TrainingTrace) -> None:
+    """Every modelled row follows from the measured row at the highest limit and the constants."""
+    told = recorded.meta("digits")
+    if told["energy_source"] != "modelled":
+        pytest.skip("measured")
+    constants = told["energy_model"]
+    model = CapModel(**(constants | {"power_limits_w": tuple(constants["power_limits_w"])}))
+    for name in digits.names:
+        job = digits.job(name)
+        full_s, power_w = job.epoch_time_s[:, -1], np.array(job.average_power_w)
+        for row, seconds in enumerate(full_s):
+            activity = model.activity(1 / seconds, 1 / full_s.min())
+            for column, limit in enumerate(job.power_limits_w):
+                clock = model.clock(limit, activity)
+                assert power_w[row, column] == pytest.approx(model.power_w(clock, activity), 1e-5)
+                assert job.epoch_time_s[row, column] == pytest.approx(
+                    model.time_s(seconds, clock), rel=1e-5
+                )
+
+
+# ---------------------------------------------------------------- the model
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.4, 1), st.floats(20.5, 100), st.floats(20.5, 100))
+def test_a_lower_limit_never_draws_more_nor_runs_faster(
+    activity: float, one_w: float, other_w: float
+) -> None:
+    model, (low, high) = CapModel(), sorted((one_w, other_w))
+    slow, fast = model.clock(low, activity), model.clock(high, activity)
+    assert model.min_clock <= slow <= fast <= 1
+    assert model.power_w(slow, activity) <= model.power_w(fast, activity)
+    assert model.time_s(1.0, slow) >= model.time_s(1.0, fast)
+    if slow > model.min_clock:  # below, the limit no longer binds
+        assert model.power_w(slow, activity) <= low + 1e-9
+
+
+def test_the_model_refuses_constants_that_cannot_be() -> None:
+    for wrong, said in (
+        ({"idle_w": -1.0}, "idle_w and dynamic_w must be > 0"),
+        ({"min_clock": 0.0}, "min_clock must be positive"),
+        ({"memory_share": 1.5}, r"memory_share must lie in \[0, 1\], got 1\.5"),
+        ({"power_limits_w": (10.0, 30.0)}, "must lie above idle_w 20"),
+        ({"power_limits_w": (40.0, 30.0)}, "must ascend"),
+    ):
+        with pytest.raises(BadValue, match=said):
+            CapModel(**wrong)
+    with pytest.raises(BadValue, match="throughput must lie in"):
+        CapModel().activity(2.0, 1.0)
+
+
+# ---------------------------------------------------------------- recording
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if not path.name.endswith(".lock")}
+
+
+def test_a_recording_is_a_trace(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    record.record(SMALL, tmp_path / "t", watch=lambda w, n, a: seen.append((w.batch_size, n)))
+    assert files(tmp_path / "t") == {"train.csv", "power.csv", "meta.json"}
+    trace = tuning.load(str(tmp_path / "t"))
+    job = trace.job("digits-mlp")
+    assert trace.energy_source == "modelled"
+    assert job.batch_sizes == (64, 512)
+    assert job.default_batch_size == 64
+    assert job.target_metric == 0.9
+    assert [len(runs) for runs in job.epochs_to_target] == [2, 2]
+    assert job.learning_rates == pytest.approx((0.1, 0.1 * math.sqrt(8)), abs=1e-5)
+    for size, runs in zip(job.batch_sizes, job.epochs_to_target, strict=True):
+        total = sum(SMALL.max_epochs if math.isinf(epochs) else epochs for epochs in runs)
+        assert sum(s == size for s, _ in seen) == total
+    assert tuning.simulate(job, seeds=range(2)).summary()["policy"] == "zeus"
+
+
+def test_a_target_that_is_never_reached_stays_empty(tmp_path: Path) -> None:
+    hard = replace(SMALL, targets=(0.5, 1.0), default_target=1.0, max_epochs=2, seeds=(1,))
+    record.record(hard, tmp_path)
+    trace = tuning.load(str(tmp_path))
+    assert trace.job("digits-mlp").epochs_to_target == ((math.inf,), (math.inf,))
+    assert np.isfinite(trace.train[trace.train["target_metric"] == 0.5]["target_epoch"]).any()
+
+
+class Cut(Exception):
+    pass
+
+
+def cut_after(runs: int) -> Any:
+    started: list[Any] = []
+
+    def watch(what: Training, number: int, accuracy: float) -> None:
+        if what not in started:
+            started.append(what)
+        if len(started) > runs:
+            raise Cut
+
+    return watch
+
+
+def test_a_recording_cut_short_goes_on_where_it_ended(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    record.record(SMALL, whole)
+    with pytest.raises(Cut):
+        record.record(SMALL, parts, watch=cut_after(2))
+    assert files(parts) == {"partial.json"}
+    with pytest.raises(UsageError, match=r"did not end: go on with it \(--resume\), or start anew"):
+        record.record(SMALL, parts)
+    with pytest.raises(UsageError, match="was recorded with another grid"):
+        record.record(replace(SMALL, max_epochs=9), parts, resume=True)
+    trained: set[Any] = set()
+    record.record(
+        SMALL, parts, resume=True, watch=lambda w, n, a: trained.add((w.batch_size, w.seed))
+    )
+    assert trained == {(64, 2), (512, 2)}
+    assert files(parts) == {"train.csv", "power.csv", "meta.json"}
+    assert (parts / "train.csv").read_text() == (whole / "train.csv").read_text()
+
+
+def test_nothing_is_overwritten_unless_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("mine")
+    with pytest.raises(UsageError, match=r"already holds a trace \(train\.csv\)"):
+        record.record(SMALL, tmp_path)
+    with pytest.raises(UsageError, match="either resume a recording or overwrite it"):
+        record.record(SMALL, tmp_path, resume=True, overwrite=True)
+    assert (tmp_path / "train.csv").read_text() == "mine"
+    with pytest.raises(UsageError, match="nothing to resume"):
+        record.record(SMALL, tmp_path / "elsewhere", resume=True)
+    assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / "partial.json").write_text("{}")
+    (tmp_path / "train.csv").unlink()
+    with pytest.raises(BadFile, match="not an unfinished recording"):
+        record.record(SMALL, tmp_path, resume=True)
+    record.record(replace(SMALL, seeds=(1,)), tmp_path, overwrite=True)
+    assert files(tmp_path) == {"train.csv", "power.csv", "meta.json"}
+
+
+class Counter:
+    """A RAPL meter's three methods with a steady draw of 30 W."""
+
+    source = "a made-up counter"
+
+    def begin(self) -> None:
+        self.begun = True
+
+    def end(self) -> Reading:
+        assert self.begun
+        return Reading(time_s=2.0, energy_j=60.0)
+
+    def limit_w(self) -> float | None:
+        return None
+
+
+def test_with_a_counter_energy_is_measured_at_the_one_limit_there_is(tmp_path: Path) -> None:
+    made = Recorder(grid=SMALL, folder=tmp_path, meter=Counter())  # type: ignore[arg-type]
+    made.prepare()
+    made.run()
+    made.finish()
+    trace = tuning.load(str(tmp_path))
+    assert trace.energy_source == recorded.meta(tmp_path)["energy_source"] == "measured"
+    job = trace.job("digits-mlp")
+    assert job.power_limits_w == (30.0,)
+    assert {power for row in job.average_power_w for power in row} == {30.0}
+    walls = [min(cell["epoch_s"] for name, cell in made.cells.items() if f"/{size}/" in name)
+             for size in job.batch_sizes]  # fmt: skip
+    assert job.epoch_time_s[:, 0] == pytest.approx(walls, rel=1e-5)
+
+
+class Capped(Counter):
+    """A device whose limit may be set; draws what it is limited to."""
+
+    power_limits_w = (100.0, 200.0)
+
+    def __init__(self) -> None:
+        self.limit, self.resets = 200.0, 0
+
+    def set_limit(self, power_limit_w: float) -> None:
+        self.limit = power_limit_w
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    def end(self) -> Reading:
+        return Reading(time_s=400 / self.limit, energy_j=400.0)
+
+
+def test_a_device_with_limits_is_swept_over_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from labkit.tuning import record_power
+
+    monkeypatch.setattr(record_power, "SLICE_S", 0.01)
+    what = replace(WHAT, network="mlp", batch_size=512)
+    meter = Capped()
+    rows = record_power.swept_rows(
+        [what], {("mlp", 512): 0.005}, meter, load_digits(), "cpu", lambda _: None
+    )
+    assert [row["power_limit"] for row in rows] == [100.0, 200.0]
+    assert [row["average_power"] for row in rows] == [100.0, 200.0]
+    assert [row["time_per_epoch"] for row in rows] == [2.0, 1.0]  # two epochs in each slice
+    assert meter.resets == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"networks": ("mpl",)}, "no network 'mpl'; did you mean 'mlp'"),
+        ({"batch_sizes": (64, 64)}, "batch_sizes must hold .* each once"),
+        ({"batch_sizes": (0, 64)}, "batch_size must be >= 1, got 0"),
+        ({"seeds": ()}, "seeds must hold at least one value"),
+        ({"seeds": (-1,)}, "seed must be >= 0, got -1"),
+        ({"targets": (0.9, 1.5)}, r"accuracies in \(0, 1\], got \(0\.9, 1\.5\)"),
+        ({"default_batch_size": 65}, "default_batch_size 65 must be among batch_sizes 64, 512"),
+        ({"default_target": 0.97}, r"default_target 0\.97 must be among targets 0\.8, 0\.9"),
+        ({"max_epochs": 0}, "max_epochs must be >= 1, got 0"),
+        ({"base_learning_rate": 0.0}, "learning_rate must be positive, got 0"),
+    ],
+)
+def test_a_grid_that_makes_no_sense_is_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises((UsageError, BadValue), match=said):
+        replace(SMALL, **wrong)
+
+
+def test_a_recorded_trace_is_found_by_name_and_read_with_care(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABKIT_OFFLINE", "1")
+    monkeypatch.delenv("LABKIT_DATA_MIRROR", raising=False)
+    assert "digits" in recorded.names()
+    with pytest.raises(UsageError, match=r"recorded on one machine: leave gpu \('a40'\) out"):
+        tuning.load("digits", gpu="a40")
+    with pytest.raises(UsageError, match="no recorded trace 'digit'; did you mean 'digits'"):
+        recorded.load("digit")
+    for text, said in (
+        ("{", "not JSON"),
+        ("{}", "lacks a field; field 'machine'"),
+        ('{"machine": {"name": "m"}, "workloads": {"w": {"title": "t"}}, "energy_source": "x"}',
+         r"missing or unknown fields; field 'workloads\.w'"),
+    ):  # fmt: skip
+        (tmp_path / "meta.json").write_text(text)
+        with pytest.raises(BadFile, match=said):
+            tuning.load(str(tmp_path))
+
+
+def test_the_script_behind_the_trace_can_make_one_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command in meta.json is one that labkit has, with options it knows."""
+    from labkit.cli import main
+
+    command = json.loads((recorded.folder_of("digits") / "meta.json").read_text())["command"]
+    monkeypatch.chdir(tmp_path)
+    program, *words = command.split()
+    assert program == "labkit"
+    assert main([*words, "--resume"]) == 2  # refused only because there is nothing to resume
+    assert list(tmp_path.iterdir()) == []
