@@ -5,6 +5,8 @@
     tuning.outcomes(job)                            # every configuration's time and energy
     tuning.simulate(job, policy="zeus").summary()   # what a policy saves as the job recurs
 
+    tuning.choose(times, progress, power, ...)      # batch, rule, limit and GPUs for a deadline
+
 ``tuning.goodput`` predicts step times and the best batch size of an allocation,
 ``tuning.noise`` estimates the gradient noise scale, ``tuning.large_batch`` holds learning-rate
 rules and the critical batch size. Figures are in ``tuning.figures`` and
@@ -16,6 +18,9 @@ from types import ModuleType
 
 from labkit.tuning import goodput, jit, large_batch, noise
 from labkit.tuning.bandit import Experiment, Runs, simulate, sweep
+from labkit.tuning.choose import choose
+from labkit.tuning.gpu_power import GpuPower, HostPower, ring_tiers, step_times_from
+from labkit.tuning.joint import JointChoice
 from labkit.tuning.policies import POLICIES, Fixed, GridSearch, Halving, Policy, Zeus
 from labkit.tuning.power import (
     Choice,
@@ -32,6 +37,7 @@ from labkit.tuning.power import (
     potential,
     reach_shares,
 )
+from labkit.tuning.progress import ModelledProgress, RecordedProgress
 from labkit.tuning.selectors import SELECTORS, cost_j, select_limits
 from labkit.tuning.trace import Job, TrainingTrace, load
 from labkit.tuning.trace_checks import ImplausiblePower, IncompleteTrace, TraceWarning
@@ -44,12 +50,17 @@ __all__ = [
     "Choice",
     "Experiment",
     "Fixed",
+    "GpuPower",
     "GridSearch",
     "Halving",
+    "HostPower",
     "ImplausiblePower",
     "IncompleteTrace",
     "Job",
+    "JointChoice",
+    "ModelledProgress",
     "Policy",
+    "RecordedProgress",
     "Runs",
     "TraceWarning",
     "TrainingTrace",
@@ -57,6 +68,7 @@ __all__ = [
     "Zeus",
     "batch_curves",
     "best_power_limits",
+    "choose",
     "convergence",
     "cost_j",
     "default_choice",
@@ -73,8 +85,10 @@ __all__ = [
     "pareto_front",
     "potential",
     "reach_shares",
+    "ring_tiers",
     "select_limits",
     "simulate",
+    "step_times_from",
     "sweep",
 ]
 
