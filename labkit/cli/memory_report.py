@@ -1,27 +1,51 @@
-"""What the commands of ``labkit memory`` report."""
+"""What the commands of ``labkit memory`` report: each a report, and its rows as a table."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from labkit.cli.pipeline_view import Report, Sheet, percent, records
-from labkit.units import format_bytes
+from labkit.cli.pipeline_view import Report, Sheet, percent, records, tell, wrote
+from labkit.errors import LabkitError
+from labkit.files import write_atomically
+from labkit.units import GB, format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from labkit.memory import Plan
+    from labkit.cli.memory_options import Output, Room
+    from labkit.memory import Model, Plan
 
-MOST_ROWS = 60
+    Answer = tuple[Report, pd.DataFrame]
+
+MOST_ROWS = 60  # in a terminal
+MOST_BARS = 36  # in a figure
+MOST_LINES = 8
 
 
-def of_plan(plan: Plan, device: str, headroom: float) -> Report:
-    """Peak, components, moments, what is kept elsewhere and sent."""
-    room = plan.usable_bytes(device, headroom=headroom)
+def show(answer: Answer, out: Output) -> None:
+    """Print a report, and write the files that were asked for.
+
+    Raises:
+        LabkitError: a file cannot be written.
+    """
+    report, table = answer
+    try:
+        tell(report, out.json_to, out.html)
+        if out.csv is not None:
+            write_atomically(out.csv, table.to_csv(index=False))
+            wrote("CSV", out.csv, out.json_to)
+    except OSError as error:
+        raise LabkitError(f"cannot write {error.filename}: {error.strerror}") from None
+
+
+def of_plan(plan: Plan, room: Room) -> Answer:
+    """Peak, components, moments, what is kept elsewhere and sent; rows are moments."""
+    usable = plan.usable_bytes(room.size, headroom=room.headroom)
     frame, table, sent = plan.frame(), plan.moments(), plan.traffic()
     away = plan.elsewhere()
-    fits = plan.peak_bytes <= room
+    fits = plan.peak_bytes <= usable
     parts = [
         (one["component"], _size(one["num_bytes"]), percent(one["share"]))
         for one in frame.to_dict("records")
@@ -36,12 +60,12 @@ def of_plan(plan: Plan, device: str, headroom: float) -> Report:
         sheets.append(Sheet(heading="Elsewhere", columns=columns, rows=rows, words=(0, 1)))
     if len(sent):
         sheets.append(_traffic(sent))
-    return Report(
+    report = Report(
         title=f"{_name(plan)}: {_size(plan.peak_bytes)} at the peak",
         lead=_lead(plan),
         facts=[
             ("peak", _size(plan.peak_bytes), plan.peak_moment),
-            ("fits", "yes" if fits else "no", f"{_size(room)} of {device} may be filled"),
+            ("fits", "yes" if fits else "no", _room(plan, room)),
         ],
         tables=sheets,
         notes=plan.assumptions,
@@ -49,16 +73,37 @@ def of_plan(plan: Plan, device: str, headroom: float) -> Report:
             "command": "plan",
             "peak_bytes": plan.peak_bytes,
             "peak_moment": plan.peak_moment,
-            "usable_bytes": room,
+            "usable_bytes": usable,
             "fits": fits,
             "components": records(frame),
             "moments": records(table.reset_index()),
             "elsewhere": records(away),
             "traffic": records(sent),
-            "assumptions": list(plan.assumptions),
+            "assumptions": plan.assumptions,
         },
-        draw=lambda: [("Moments of a step", "", plan.figure())],
+        draw=lambda: [_drawn(plan, room)],
     )
+    return report, table.reset_index()
+
+
+def _drawn(plan: Plan, room: Room) -> tuple[str, str, Any]:
+    """The moments of a plan beside what the device has."""
+    from labkit.memory import figures
+
+    usable = plan.usable_bytes(room.size, headroom=room.headroom)
+    figure = figures.figure_moments(
+        plan.moments(), capacity_gb=usable / GB, capacity_name=room.name
+    )
+    return "Moments of a step", "", figure
+
+
+def _room(plan: Plan, room: Room) -> str:
+    """How much of the device may be filled, and what allowances leave it at that."""
+    usable = plan.usable_bytes(room.size, headroom=room.headroom)
+    less = [f"{plan.fragmentation:.0%} fragmentation"] if plan.fragmentation else []
+    less += [f"{_size(plan.context_bytes)} of CUDA context"] if plan.context_bytes else []
+    told = f" less {' and '.join(less)} (allowances)" if less else ""
+    return f"{_size(usable)} may be filled: {room.name}{told}"
 
 
 # Columns of the table of moments, narrower than its data.
@@ -86,13 +131,14 @@ def _name(plan: Plan) -> str:
     return str(getattr(plan.model, "name", plan.model))
 
 
-def _lead(plan: Plan) -> str:
+def _lead(plan: Plan, *, stage: bool = True) -> str:
     spread, batch = plan.parallel, plan.batch
     assert batch is not None
     sizes = {name: getattr(spread, name) for name in ("dp", "tp", "pp", "cp", "ep")}
     degrees = ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
     return (
-        f"{degrees or 'one rank'}, ZeRO stage {spread.zero}; {plan.recipe.name};"
+        f"{degrees or 'one rank'}{f', ZeRO stage {spread.zero}' if stage else ''};"
+        f" {plan.recipe.name};"
         f" {batch.micro_batch} × {batch.seq:,} tokens, recompute {batch.recompute}"
     )
 
@@ -116,42 +162,49 @@ def _size(value: float | None) -> str:
     return format_bytes(value) if value else "0"
 
 
-def of_fit(plan: Plan, vary: str, device: str, headroom: float) -> Report:
+def of_fit(plan: Plan, vary: str, room: Room) -> Answer:
     """The value found, and the plan there."""
+    import pandas as pd
+
     from labkit import memory
 
-    found = memory.fit(plan, vary=vary, device=device, headroom=headroom)
+    found = memory.fit(plan, vary=vary, device=room.size, headroom=room.headroom)
     best = found.plan
     value = "nothing" if found.value is None else f"{found.value:,}"
-    facts = [(vary, value, f"fits {_size(found.usable_bytes)} of {device}")]
+    facts = [(vary, value, _room(plan, room))]
     if best is not None:
         facts.append(("peak", _size(best.peak_bytes), best.peak_moment))
-    return Report(
+    data = {
+        "vary": vary,
+        "value": found.value,
+        "usable_bytes": found.usable_bytes,
+        "peak_bytes": best.peak_bytes if best else None,
+        "peak_moment": best.peak_moment if best else None,
+    }
+    report = Report(
         title=f"{_name(plan)}: what {vary} fits",
         lead=_lead(best or plan),
         facts=facts,
-        notes=plan.assumptions,
-        data={
-            "command": "fit",
-            "vary": vary,
-            "value": found.value,
-            "usable_bytes": found.usable_bytes,
-            "peak_bytes": best.peak_bytes if best else None,
-            "peak_moment": best.peak_moment if best else None,
-        },
+        tables=[_moments(best.moments())] if best else [],
+        notes=(best or plan).assumptions,
+        data={"command": "fit", **data},
+        draw=lambda: [_drawn(best or plan, room)],
     )
+    return report, pd.DataFrame([data])
 
 
-def of_sweep(
-    plan: Plan, axes: dict[str, list[Any]], device: str, headroom: float
-) -> tuple[Report, pd.DataFrame]:
+def of_sweep(plan: Plan, axes: dict[str, list[Any]], room: Room) -> Answer:
     """Every combination; the terminal shows the first rows."""
     from labkit import memory
 
-    table = memory.sweep(plan, device=device, headroom=headroom, **axes)  # type: ignore[arg-type]
+    table = memory.sweep(plan, device=room.size, headroom=room.headroom, **axes)  # type: ignore[arg-type]
+    names = [*axes, *(["dp"] if "world_size" in axes and "dp" not in axes else [])]
     rows = [
         (
-            *(f"{one[name]}" for name in axes),
+            *(
+                "" if one[name] is None else f"{one[name]:g}" if name == "dp" else f"{one[name]}"
+                for name in names
+            ),
             *(_size(one["peak_bytes"]), one["peak_moment"]),
             "yes" if one["fits"] else one["problem"] or "no",
         )
@@ -160,22 +213,99 @@ def of_sweep(
     more = len(table) - len(rows)
     sheet = Sheet(
         heading="",
-        columns=(*axes, "peak", "moment", "fits"),
+        columns=(*names, "peak", "moment", "fits"),
         rows=rows,
-        words=(len(axes) + 1, len(axes) + 2),
+        words=(len(names) + 1, len(names) + 2),
         note=f"and {more:,} more rows: --csv or --json has them" if more else "",
     )
+    told = {name: [getattr(value, "name", value) for value in axes[name]] for name in axes}
     report = Report(
         title=f"{_name(plan)}: {len(table):,} configurations, {int(table['fits'].sum()):,} fit",
-        lead=f"{headroom:.0%} of {device} may be filled; {plan.recipe.name}",
+        lead=f"{_room(plan, room)}; {plan.recipe.name}",
         tables=[sheet],
         notes=plan.assumptions,
-        data={"command": "sweep", "axes": axes, "device": device, "rows": records(table)},
+        data={"command": "sweep", "axes": told, "device": room.device, "rows": records(table)},
+        draw=lambda: _swept(
+            table, list(axes), plan.usable_bytes(room.size, headroom=room.headroom)
+        ),
     )
     return report, table
 
 
-def of_check(plan: Plan, oracle: str) -> Report:
+def _swept(table: pd.DataFrame, axes: list[str], usable: float) -> list[tuple[str, str, Any]]:
+    """Stacked bars where rows are few, lines where they are many and an axis is a number."""
+    from labkit.memory import figures, panels
+
+    if len(table) <= MOST_BARS:
+        rest = axes[1:] or axes
+        words = {
+            "stage": _words(table, axes[:1] if len(axes) > 1 else []),
+            "recompute": _words(table, rest),
+        }
+        bars = panels.by_component(table.assign(**words), ("stage", "recompute"))
+        return [("At the peak", "", figures.figure_panel(bars, capacity_gb=usable / GB))]
+    numbers = [name for name in axes if table[name].dtype.kind in "iu"]
+    if not numbers:
+        return []
+    x = max(numbers, key=lambda name: table[name].nunique())
+    lines = table.assign(plan=_words(table, [name for name in axes if name != x]))
+    named = list(dict.fromkeys(lines["plan"]))
+    some = lines[lines["plan"].isin(named[:MOST_LINES])]
+    note = f"the first {MOST_LINES} of {len(named)} combinations" if len(named) > len(some) else ""
+    level = {"what may be filled": usable / GB}
+    return [("Peaks", note, figures.figure_sweep(some, y="peak_bytes", x=x, levels=level))]
+
+
+def _words(table: pd.DataFrame, names: list[str]) -> list[str]:
+    """Each row's values of some axes, in words."""
+    columns = [[f"{name.replace('_', ' ')} {value}" for value in table[name]] for name in names]
+    return [", ".join(row) for row in zip(*columns, strict=True)] if names else [""] * len(table)
+
+
+def of_frontier(plan: Plan, models: Iterable[Model], room: Room) -> Answer:
+    """Each model at each ZeRO stage: what it holds, and the least ranks that make it fit."""
+    from labkit.memory import study
+
+    bars, least = study.what_fits(plan, models=models, device=room.size, headroom=room.headroom)
+    usable = plan.usable_bytes(room.size, headroom=room.headroom)
+    sums = bars.groupby(["model", "plan"], sort=False)["num_bytes"].sum()
+    table = least.merge(sums.rename("peak_bytes").reset_index(), on=["model", "plan"])
+    rows = [
+        (
+            *(one["model"], one["plan"], _size(one["peak_bytes"])),
+            "yes" if one["peak_bytes"] <= usable else "no",
+            "none" if one["dp"] is None else f"{one['dp']:,.0f}",
+        )
+        for one in records(table)
+    ]
+    columns = ("model", "stage", "peak", "fits", "least dp")
+    sheet = Sheet(heading="", columns=columns, rows=rows, words=(0, 1, 3))
+    report = Report(
+        title="What fits, and from how many data-parallel ranks on",
+        lead=f"{_lead(plan, stage=False)}; {_room(plan, room)}",
+        tables=[sheet],
+        notes=plan.assumptions,
+        data={
+            "command": "frontier",
+            "usable_bytes": usable,
+            "rows": records(table),
+            "components": records(bars),
+        },
+        draw=lambda: [_frontier_drawn(bars, least, usable, room)],
+    )
+    return report, table
+
+
+def _frontier_drawn(
+    bars: pd.DataFrame, least: pd.DataFrame, usable: float, room: Room
+) -> tuple[str, str, Any]:
+    from labkit.memory import figures
+
+    figure = figures.figure_fits(bars, least, capacity_gb=usable / GB, capacity_name=room.name)
+    return "What fits", "", figure
+
+
+def of_check(plan: Plan, oracle: str) -> Answer:
     """Predicted and measured, component by component."""
     from labkit import memory
 
@@ -189,15 +319,23 @@ def of_check(plan: Plan, oracle: str) -> Report:
         for one in records(table)
     ]
     columns = ("component", "predicted bytes", "measured bytes", "difference", "of measured")
-    return Report(
+    report = Report(
         title=f"{_name(plan)} beside a run ({oracle})",
         lead=_lead(plan),
         tables=[Sheet(heading="", columns=columns, rows=rows)],
         data={"command": "check", "oracle": oracle, "components": records(table)},
+        draw=lambda: [_pairs(table, "component")],
     )
+    return report, table
 
 
-def of_comparison(plan: Plan) -> Report:
+def _pairs(table: pd.DataFrame, category: str) -> tuple[str, str, Any]:
+    from labkit.memory import figures
+
+    return "Predicted and measured", "", figures.figure_pairs(table, category=category)
+
+
+def of_comparison(plan: Plan) -> Answer:
     """Each convention's count, term by term, and why they differ."""
     from labkit.memory.conventions import differences
     from labkit.models import Model
@@ -211,7 +349,7 @@ def of_comparison(plan: Plan) -> Report:
     ]
     why = [(str(component), str(text)) for component, text in table["why"].items()]
     refused = table.attrs["refused"]
-    return Report(
+    report = Report(
         title=f"{_name(plan)} by other people's arithmetic",
         lead=_lead(plan),
         tables=[
@@ -225,4 +363,62 @@ def of_comparison(plan: Plan) -> Report:
             "refused": refused,
             "peak_bytes": plan.peak_bytes,
         },
+        draw=lambda: [_conventions_drawn(table, names)],
     )
+    return report, table.reset_index()
+
+
+def _conventions_drawn(table: pd.DataFrame, names: list[str]) -> tuple[str, str, Any]:
+    """A bar a convention: what it puts on the device."""
+    from labkit.memory import figures
+
+    counted = table.drop(index=["total on the device", "host"], errors="ignore")[names]
+    tidy = counted.rename_axis("component").reset_index()
+    tidy = tidy.melt(id_vars="component", var_name="plan", value_name="num_bytes").dropna()
+    told = {name: float(table[name]["total on the device"]) / GB for name in names}
+    figure = figures.figure_states(
+        tidy.assign(size_gb=tidy["num_bytes"].astype(float) / GB), told_gb=told
+    )
+    return "On the device, by convention", "", figure
+
+
+def of_accuracy(*, every: bool) -> Answer:
+    """Predicted peaks beside tracked ones, case by case."""
+    from labkit.memory import accuracy
+
+    table = accuracy.table(None if every else accuracy.quick_cases())
+    choices = ("dtype", "attention", "recompute", "loss", "step")
+    rows = [
+        (
+            *(str(one["model"]), " ".join(str(one[name]) for name in choices)),
+            f"{one['micro_batch']} × {one['seq']:,}",
+            *(f"{one[f'{name}_bytes']:,.0f}" for name in ("predicted", "tracked", "error")),
+            *(str(one["predicted_moment"]), str(one["tracked_moment"])),
+        )
+        for one in records(table)
+    ]
+    columns = ("model", "step", "tokens", "predicted bytes", "tracked bytes", "error")
+    sheet = Sheet(
+        heading="", columns=(*columns, "predicted moment", "tracked moment"), rows=rows,
+        words=(0, 1, 6, 7), wide=(1, 7), ratio={1: 1},
+    )  # fmt: skip
+    same = (table["predicted_moment"] == table["tracked_moment"]).sum()
+    worst = (table["error_bytes"].abs() / table["tracked_bytes"]).max()
+    report = Report(
+        title="Peaks predicted, and what torch's tracker sees on fake tensors",
+        facts=[
+            ("largest error", percent(float(worst), 4), "of the tracked peak"),
+            ("moments named alike", f"{same} of {len(table)}", ""),
+        ],
+        tables=[sheet],
+        data={"command": "accuracy", "rows": records(table)},
+        draw=lambda: [
+            _pairs(
+                table.rename(columns={"tracked_bytes": "measured_bytes"}).assign(
+                    case=[f"{row[0]}, {row[2]}, {row[1]}" for row in rows]
+                ),
+                "case",
+            )
+        ],
+    )
+    return report, table

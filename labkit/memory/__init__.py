@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.memory import published
 from labkit.memory.activations import Batch
 from labkit.memory.offload import offload
-from labkit.memory.panel import panel
+from labkit.memory.panels import panel
 from labkit.memory.plan import Parallel, Plan, Term
 from labkit.memory.search import Fit, compare, fit, frontier, largest_model, stages, sweep
 from labkit.memory.states import STAGE_NAMES, Recipe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -50,13 +51,15 @@ def figure_states(
     category: str = "plan",
     capacity_gb: float | None = None,
     capacity_name: str = "",
+    told_gb: Mapping[str, float] | None = None,
     title: str = "",
     height: int = 420,
 ) -> go.Figure:
     """Stacked bars of what a rank holds, one bar a category, a line at what the device has.
 
     ``table`` has columns ``category``, ``component`` and ``size_gb``, one row each. Totals stand
-    at the bars' ends. Horizontal, because the categories have names.
+    at the bars' ends, beside them what a category itself says (``told_gb``) where that is not the
+    sum. Horizontal, because the categories have names.
     """
     order = list(dict.fromkeys(table[category].astype(str)))
     figure = go.Figure()
@@ -74,22 +77,14 @@ def figure_states(
     figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=order)
     figure.update_xaxes(range=[0, 1.14 * max(totals.max(), capacity_gb or 0)])
     if capacity_gb is not None:
-        line = {"color": PALETTE["capacity"], "dash": "dash", "width": 2}
-        figure.add_vline(x=capacity_gb, line=line)
-        figure.add_annotation(
-            x=capacity_gb,
-            y=0.03,
-            yref="paper",
-            text=f" {capacity_name or f'{capacity_gb:g} GB'}",
-            showarrow=False,
-            xanchor="left",
-            yanchor="bottom",
-        )
+        _capacity(figure, capacity_gb, capacity_name, float(totals.max()))
     for name, value in totals.items():
+        told = (told_gb or {}).get(str(name), value)
+        remark = "" if abs(told - value) <= 0.01 * value else f", says {told:.3g}"
         figure.add_annotation(
             x=value,
             y=name,
-            text=f" {value:.3g} GB",
+            text=f" {value:.3g} GB{remark}",
             showarrow=False,
             xanchor="left",
             bgcolor="rgba(255,255,255,0.85)",
@@ -97,8 +92,58 @@ def figure_states(
     return finish(figure, title=title, x="on one GPU (GB)", height=height)
 
 
-def figure_moments(table: pd.DataFrame, *, title: str = "", height: int = 460) -> go.Figure:
+def _capacity(figure: go.Figure, capacity_gb: float, name: str, longest_gb: float) -> None:
+    """A line, and its name on the side that has room."""
+    line = {"color": PALETTE["capacity"], "dash": "dash", "width": 2}
+    figure.add_vline(x=capacity_gb, line=line)
+    figure.add_annotation(
+        x=capacity_gb,
+        y=0.03,
+        yref="paper",
+        text=f" {name or f'{capacity_gb:g} GB'} ",
+        showarrow=False,
+        xanchor="right" if capacity_gb > 0.9 * longest_gb and name else "left",
+        yanchor="bottom",
+        bgcolor="rgba(255,255,255,0.85)",
+    )
+
+
+def figure_moments(
+    table: pd.DataFrame,
+    *,
+    capacity_gb: float | None = None,
+    capacity_name: str = "",
+    title: str = "",
+    height: int = 460,
+) -> go.Figure:
     """What is on one device at each moment of a step: ``Plan.moments()`` as stacked bars."""
     tidy = table.drop(columns="total").rename_axis("plan").reset_index()
     tidy = tidy.melt(id_vars="plan", var_name="component", value_name="num_bytes")
-    return figure_states(tidy.assign(size_gb=tidy["num_bytes"] / 1e9), title=title, height=height)
+    return figure_states(
+        tidy.assign(size_gb=tidy["num_bytes"] / 1e9),
+        capacity_gb=capacity_gb,
+        capacity_name=capacity_name,
+        title=title,
+        height=height,
+    )
+
+
+def figure_pairs(
+    table: pd.DataFrame, *, category: str, title: str = "", height: int | None = None
+) -> go.Figure:
+    """Predicted and measured bytes side by side, a pair a row of ``table``, in GB.
+
+    ``table`` has columns ``category``, ``predicted_bytes`` and ``measured_bytes``.
+    """
+    figure = go.Figure()
+    for name, colour in (("predicted", "ours"), ("measured", "baseline")):
+        figure.add_bar(
+            name=name,
+            y=table[category].astype(str),
+            x=table[f"{name}_bytes"] / 1e9,
+            orientation="h",
+            marker_color=PALETTE[colour],
+        )
+    figure.update_layout(barmode="group", bargap=0.3)
+    figure.update_yaxes(autorange="reversed")
+    return finish(figure, title=title, x="GB", height=height or 140 + 46 * len(table))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal
 
 from labkit.errors import BadValue
@@ -71,6 +72,10 @@ class Batch:
     partition_checkpoints: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("seq", "micro_batch"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool):
+                raise BadValue(f"{name} must be a whole number >= 1, got {value!r}")
         if self.seq < 1 or self.micro_batch < 1:
             raise BadValue(
                 f"seq and micro_batch must be >= 1, got {self.seq} and {self.micro_batch}"

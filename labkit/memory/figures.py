@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import pandas as pd
@@ -9,12 +10,13 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from labkit.figures import CYCLE, PALETTE, finish
-from labkit.memory.bar_figures import figure_moments, figure_states
+from labkit.memory.bar_figures import figure_moments, figure_pairs, figure_states
 from labkit.memory.fit_figures import figure_fits, figure_panel
 
 __all__ = [
     "figure_fits",
     "figure_moments",
+    "figure_pairs",
     "figure_panel",
     "figure_slices",
     "figure_states",
@@ -22,6 +24,7 @@ __all__ = [
 ]
 
 _SWEPT = {
+    "peak_bytes": ("at the peak on one GPU (GB)", 1e9),
     "total_bytes": ("on one GPU (GB)", 1e9),
     "states_bytes": ("model states on one GPU (GB)", 1e9),
     "sent_bytes": ("sent by one GPU in a step (GB)", 1e9),
@@ -34,12 +37,13 @@ def figure_sweep(
     *,
     y: str,
     x: str = "dp",
+    x_title: str = "",
     line: str = "plan",
     title: str = "",
     levels: Mapping[str, float] | None = None,
     height: int = 420,
 ) -> go.Figure:
-    """A column of a sweep against the number of ranks, both logarithmic, one line a plan.
+    """A column of a sweep against the number of ranks (or ``x``), both logarithmic, a line a plan.
 
     ``levels`` are horizontal marks, in the unit of the axis: GB for bytes, seconds for times.
     """
@@ -59,9 +63,18 @@ def figure_sweep(
             mode="lines",
             line={"color": PALETTE["capacity"], "dash": "dash", "width": 2},
         )
-    figure.update_xaxes(type="log", dtick=1, exponentformat="power")
-    figure.update_yaxes(type="log", dtick=1, exponentformat="power")
-    return finish(figure, title=title, x="data-parallel ranks", y=y_title, height=height)
+    figure.update_xaxes(**_logarithmic(table[x]))
+    figure.update_yaxes(**_logarithmic(table[y]))
+    named = x_title or ("data-parallel ranks" if x == "dp" else x.replace("_", " "))
+    return finish(figure, title=title, x=named, y=y_title, height=height)
+
+
+def _logarithmic(values: pd.Series[float]) -> dict[str, object]:
+    """A mark a decade, or at 1, 2 and 5 as well where there are few."""
+    decades = math.log10(values.max() / values.min()) if values.min() > 0 else math.inf
+    few: dict[str, object] = {"dtick": "D2", "tickformat": ".4~g"}
+    many: dict[str, object] = {"dtick": 1, "exponentformat": "power"}
+    return {"type": "log"} | (few if decades < 2.5 else many)
 
 
 def figure_slices(

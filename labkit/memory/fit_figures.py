@@ -50,7 +50,7 @@ def figure_fits(
     _frame(figure, places, names, capacity_gb, capacity_name)
     figure.update_xaxes(range=[0, 1.16 * limit_gb], row=1, col=1)
     found = finish(figure, title=title, height=height or 150 + _rows_px(places))
-    return found.update_layout(margin_l=120 + 9 * max(map(len, names)))
+    return found.update_layout(margin_l=_margin_px(places, names))
 
 
 def figure_panel(
@@ -81,7 +81,7 @@ def figure_panel(
     found = finish(
         figure, title=title, x="on one GPU (GB)", height=height or 170 + _rows_px(places)
     )
-    return found.update_layout(margin_l=120 + 9 * max(map(len, names)))
+    return found.update_layout(margin_l=_margin_px(places, names))
 
 
 def _rows_px(places: dict[tuple[str, str], float]) -> int:
@@ -104,8 +104,9 @@ def _frame(
         tickvals=list(places.values()),
         ticktext=[plan for _, plan in places],
     )
+    plans_px = 12 + 9 * max(len(plan) for _, plan in places)
     for model, place in names.items():
-        _name(figure, model, place)
+        _name(figure, model, place, plans_px)
     _capacity(figure, capacity_gb, capacity_name or f"{capacity_gb:g} GB")
 
 
@@ -221,7 +222,7 @@ def _least_ranks(
     )  # fmt: skip
     top = max(10.0, float(some["dp"].max()) if len(some) else 10.0)
     figure.update_xaxes(
-        type="log", dtick=1, tickformat=",d", range=[0, math.log10(top) + 0.75], row=1, col=2
+        type="log", dtick=1, tickformat=",d", range=[0, math.log10(top) + 1], row=1, col=2
     )
 
 
@@ -234,9 +235,13 @@ def _capacity(figure: go.Figure, capacity_gb: float, name: str) -> None:
     )
 
 
-def _name(figure: go.Figure, model: str, place: float) -> None:
+def _name(figure: go.Figure, model: str, place: float, plans_px: int) -> None:
     """A model's name left of its plans."""
     figure.add_annotation(
-        x=0, xref="paper", xanchor="right", xshift=-105, y=place, yref="y", text=f"<b>{model}</b>",
-        showarrow=False,
+        x=0, xref="paper", xanchor="right", xshift=-plans_px, y=place, yref="y",
+        text=f"<b>{model}</b>", showarrow=False,
     )  # fmt: skip
+
+
+def _margin_px(places: dict[tuple[str, str], float], names: dict[str, float]) -> int:
+    return 24 + 9 * max(len(plan) for _, plan in places) + 10 * max(map(len, names))

@@ -34,7 +34,9 @@ RECIPE_FIELDS = tuple(
     field.name for field in fields(Recipe) if field.name not in {"name", "source"}
 )
 AXES = tuple(
-    dict.fromkeys(("model", "recipe", *NUMBERS, *PARALLEL_FIELDS, *BATCH_FIELDS, *RECIPE_FIELDS))
+    dict.fromkeys(
+        ("model", "recipe", "world_size", *NUMBERS, *PARALLEL_FIELDS, *BATCH_FIELDS, *RECIPE_FIELDS)
+    )
 )
 
 
@@ -58,7 +60,8 @@ def sweep(
     """Every combination of ``axes`` as a row: peak, its moment, components at the peak.
 
     Combinations that cannot be have NaN and say why in a column ``problem``. Rows come with the
-    numbers (:data:`NUMBERS`) innermost.
+    numbers (:data:`NUMBERS`) innermost. ``world_size`` lets dp be what the other degrees leave, or
+    holds it to that. Models and recipes may be given by name.
 
     Raises:
         UsageError: an axis is unknown, or a number below 1.
@@ -67,7 +70,7 @@ def sweep(
 
     if unknown := [name for name in axes if name not in AXES]:
         raise not_among("axis", unknown[0], dict.fromkeys(AXES))
-    values = {name: list(axis) for name, axis in axes.items()}
+    values = {name: [_described(name, value) for value in axis] for name, axis in axes.items()}
     numbers = {name: _numbers(name, values[name]) for name in values if _numeric(plan, name, axes)}
     rest = {name: values[name] for name in values if name not in numbers}
     size = prod(len(axis) for axis in numbers.values())
@@ -78,6 +81,8 @@ def sweep(
         found = _evaluate(plan, point, numbers)
         columns = {name: _repeated(_label(value), size) for name, value in point.items()}
         columns |= {n: grid.ravel() for n, grid in zip(numbers, mesh, strict=True)}
+        if "world_size" in point and "dp" not in values:
+            columns["dp"] = np.full(size, _filled(plan, point))
         columns |= _columns(found, tuple(map(len, numbers.values())), components)
         tables.append({name: columns[name] for name in (*values, *columns)})
     table = _stacked(tables)
@@ -106,6 +111,12 @@ def _repeated(value: Any, size: int) -> Any:
     found = np.empty(size, dtype=object)
     found[:] = [value] * size
     return found
+
+
+def _described(name: str, value: Any) -> Any:
+    """Models and recipes may be given by name."""
+    presets = {"model": Model.preset, "recipe": Recipe.preset}
+    return presets[name](value) if name in presets and isinstance(value, str) else value
 
 
 def _label(value: Any) -> Any:
@@ -148,6 +159,8 @@ def at(plan: Plan, point: Mapping[str, Any]) -> Plan:
     changes = {name: value for name, value in point.items() if name in RECIPE_FIELDS}
     batch = {name: value for name, value in point.items() if name in BATCH_FIELDS}
     parallel = {name: value for name, value in point.items() if name in PARALLEL_FIELDS}
+    if "world_size" in point:
+        parallel = _filling(plan.parallel, parallel, point["world_size"])
     return replace(
         plan,
         model=model,
@@ -155,6 +168,22 @@ def at(plan: Plan, point: Mapping[str, Any]) -> Plan:
         batch=replace(plan.batch, **batch) if plan.batch and batch else plan.batch,
         parallel=replace(plan.parallel, **parallel) if parallel else plan.parallel,
     )
+
+
+def _filling(spread: Parallel, changes: dict[str, Any], world_size: int) -> dict[str, Any]:
+    """``changes`` with the dp that fills the ranks; where dp is among them it must."""
+    every = {field.name: getattr(spread, field.name) for field in fields(Parallel)} | changes
+    if "dp" not in changes:
+        del every["dp"]
+    return changes | {"dp": Parallel.of(world_size, **every).dp}
+
+
+def _filled(plan: Plan, point: Mapping[str, Any]) -> float:
+    """The dp that fills the ranks; NaN where none does."""
+    try:
+        return at(plan, point).parallel.dp
+    except UsageError:
+        return np.nan
 
 
 def _evaluate(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> Found | str:
@@ -166,12 +195,14 @@ def _evaluate(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> Fou
         shapes[name] = numbers[name].reshape(shape)
     try:
         # One rank a group is always possible; the numbers that are not are marked below.
+        world_size = point.get("world_size")
         if "dp" in numbers:
             point = point | {"dp": _smallest_dp(plan, point)}
+            point.pop("world_size", None)
         here = at(plan, point)
         assert isinstance(here.model, Model)
         assert here.batch is not None
-        problem = _problems(here, shapes)
+        problem = _problems(here, shapes, world_size)
         pieces = _pieces(here.parallel)
         seq = shapes.get("seq", np.int64(here.batch.seq))
         sizes = Sizes(
@@ -197,11 +228,15 @@ def _pieces(parallel: Parallel) -> int:
     return (2 * parallel.cp if parallel.cp > 1 else 1) * (parallel.tp if parallel.sp else 1)
 
 
-def _problems(plan: Plan, shapes: Mapping[str, Any]) -> Any:
+def _problems(plan: Plan, shapes: Mapping[str, Any], world_size: int | None) -> Any:
     """For each number what is wrong with it; an empty text where nothing is."""
     parallel, found = plan.parallel, np.array("", dtype=object)
     if "dp" in shapes:
         sharing = shapes["dp"] * parallel.cp
+        if world_size is not None:
+            text = f"world size ({world_size}) must be dp · tp · cp · pp"
+            wrong = sharing * parallel.tp * parallel.pp != world_size
+            found = np.where(wrong, np.array(text, dtype=object), found)
         for name in ("ep", "replicate", "partition_group", "secondary_group"):
             size = getattr(parallel, name) or 1
             text = f"dp × cp must divide by {name} ({size})"
@@ -274,6 +309,8 @@ def _columns(found: Found | str, shape: tuple[int, ...], components: bool) -> di
     if bad is not None and bad.any():
         columns = {name: np.where(bad, np.nan, value) for name, value in columns.items()}
     moment = flat(np.asarray(found.peak_moment, dtype=object))
+    if bad is not None:
+        moment = np.where(bad, "", moment)
     return columns | {"peak_moment": moment, "problem": flat(found.problem)}
 
 

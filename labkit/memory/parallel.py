@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 from labkit.errors import BadValue, UsageError, not_among
@@ -86,8 +87,11 @@ class Parallel:
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "cp", "pp", "ep", "chunks", "replicate"):
-            if getattr(self, name) < 1:
-                raise BadValue(f"{name} must be >= 1, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool):
+                raise BadValue(f"{name} must be a whole number >= 1, got {value!r}")
+            if value < 1:
+                raise BadValue(f"{name} must be >= 1, got {value}")
         self._check_sharding()
         self._check_pipeline()
         if self.sharing % self.ep:

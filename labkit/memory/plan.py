@@ -55,13 +55,13 @@ class Plan:
 
     def __post_init__(self) -> None:
         if isinstance(self.model, int) and self.model < 1:
-            raise ValueError(f"a parameter count must be >= 1, got {self.model}")
+            raise BadValue(f"a parameter count must be >= 1, got {self.model}")
         if self.sharding not in states.SHARDINGS:
-            raise ValueError(
+            raise BadValue(
                 f"sharding must be one of {', '.join(states.SHARDINGS)}, got {self.sharding!r}"
             )
         if not 0 <= self.fragmentation < 1:
-            raise ValueError(f"fragmentation must be in [0, 1), got {self.fragmentation}")
+            raise BadValue(f"fragmentation must be in [0, 1), got {self.fragmentation}")
         if self.context_bytes < 0:
             raise BadValue(f"context_bytes must be >= 0, got {self.context_bytes}")
         if self.detailed and (
@@ -75,9 +75,9 @@ class Plan:
         if isinstance(self.model, int) and (
             self.sharding != "even" or self.batch is not None or self.count_gathered
         ):
-            raise ValueError("a bare parameter count has no shapes: give a Model")
+            raise BadValue("a bare parameter count has no shapes: give a Model")
         if self.sharding != "even" and self.parallel.tp > 1:
-            raise ValueError("whole-element shards are known for tp=1 only; use sharding='even'")
+            raise BadValue("whole-element shards are known for tp=1 only; use sharding='even'")
 
     @property
     def num_params(self) -> int:
@@ -326,7 +326,7 @@ class Plan:
     def usable_bytes(self, capacity: int | str, *, headroom: float = 1.0) -> float:
         """What of a device (its name, or its bytes) this plan may fill."""
         if not 0 < headroom <= 1:
-            raise ValueError(f"headroom must be in (0, 1], got {headroom}")
+            raise BadValue(f"headroom must be in (0, 1], got {headroom}")
         size = accelerator(capacity).memory_bytes if isinstance(capacity, str) else capacity
         return size * headroom * (1 - self.fragmentation) - self.context_bytes
 

@@ -21,6 +21,12 @@ def trillion() -> Model:
     return Model(name="gpt-1t", **sizes)  # type: ignore[arg-type]
 
 
+def to_a_trillion() -> tuple[Model, ...]:
+    """Models from 7 billion parameters to a trillion."""
+    names = ("llama-2-7b", "llama-2-13b", "llama-2-70b", "gpt3-175b", "llama-3-405b")
+    return (*map(Model.preset, names), trillion())
+
+
 def what_fits(
     plan: Plan,
     *,

@@ -2,60 +2,26 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+import typer
 
 from labkit import memory
 from labkit.cli import main
+from labkit.cli.shared_options import expanded
 
-MODEL = "tiny-gpt"
-
-
-@pytest.fixture
-def ran(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Run a command that must succeed; gives standard output."""
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def run(*arguments: object) -> str:
-        code = main(["memory", *map(str, arguments)])
-        captured = capsys.readouterr()
-        assert code == 0, captured.err
-        return captured.out
-
-    return run
+GROUP, MODEL = "memory", "tiny-gpt"
 
 
-@pytest.fixture
-def told(ran: Callable[..., str]) -> Callable[..., dict[str, Any]]:
-    """What a command says as JSON on standard output."""
-
-    def run(*arguments: object) -> dict[str, Any]:
-        found = json.loads(ran(*arguments, "--json", "-"))
-        assert found["command"] == arguments[0]
-        return dict(found)
-
-    return run
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must be refused as wrong use; gives its one paragraph."""
-
-    def run(*arguments: object) -> str:
-        assert main(["memory", *map(str, arguments)]) == 2
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert "Traceback" not in captured.err
-        return " ".join(captured.err.split())
-
-    return run
-
-
+Ran = Callable[..., tuple[str, str]]
 Told = Callable[..., dict[str, Any]]
+Refused = Callable[..., str]
 
 
 def plan(**parallel: Any) -> memory.Plan:
@@ -78,22 +44,64 @@ def test_plan_says_what_python_says(told: Told) -> None:
     assert found["fits"]
 
 
-def test_plan_shows_tables_and_writes_files(ran: Callable[..., str], tmp_path: Path) -> None:
-    page, data = tmp_path / "plan.html", tmp_path / "plan.json"
-    out = ran("plan", MODEL, "--dp", 4, "--seq", 32, "--html", page, "--json", data)
+def test_plan_shows_tables_and_writes_files(ran: Ran, tmp_path: Path) -> None:
+    page, data, rows = (tmp_path / name for name in ("plan.html", "plan.json", "plan.csv"))
+    out, _ = ran(
+        *("plan", MODEL, "--dp", 4, "--seq", 32, "--html", page, "--json", data, "--csv", rows)
+    )
     for text in ("At the peak", "Moments of a step", "optimizer step", "all-reduce of gradients"):
         assert text in out
     assert "Moments of a step" in page.read_text()
     assert json.loads(data.read_text())["command"] == "plan"
+    table = list(csv.DictReader(rows.open()))
+    assert [one["moment"] for one in table] == plan(dp=4).moments().index.tolist()
 
 
-def test_plan_takes_every_other_field_and_explains(ran: Callable[..., str], told: Told) -> None:
+def test_plan_takes_every_other_field_and_explains(ran: Ran, told: Told) -> None:
     away = ("offload_optimizer=cpu", "offload_gradients=cpu", "attention=eager")
     sets = [item for one in away for item in ("--set", one)]
     found = told("plan", MODEL, "--dp", 2, "--zero", 2, "--seq", 32, *sets)
     assert {one["place"] for one in found["elsewhere"]} == {"cpu"}
-    text = ran("plan", MODEL, "--seq", 32, "--explain", "activation.mlp")
+    text, _ = ran("plan", MODEL, "--seq", 32, "--explain", "activation.mlp")
     assert "activation.mlp.up: l·(2·b·s·f)" in text
+    uneven = told("plan", "small-gpt", "--pp", 2, "--seq", 32, "--set", "layers=1,1")
+    assert uneven["peak_bytes"] == told("plan", "small-gpt", "--pp", 2, "--seq", 32)["peak_bytes"]
+    bare = told("plan", MODEL, "--seq", 32, "--set", "master=none", "--set", "block=64")
+    assert bare["peak_bytes"] < told("plan", MODEL, "--seq", 32)["peak_bytes"]
+
+
+def test_a_world_size_leaves_the_rest_to_dp(told: Told, refused: Refused) -> None:
+    filled = told("plan", "small-gpt", "-w", 12, "--tp", 3, "--pp", 2, "--zero", 1, "--seq", 32)
+    given = ("--dp", 2, "--tp", 3, "--pp", 2, "--zero", 1, "--seq", 32)
+    assert filled["components"] == told("plan", "small-gpt", *given)["components"]
+    assert told("plan", "small-gpt", *given, "-w", 12)["components"] == filled["components"]
+    axes = ("-a", "tp=1,2,3", "-a", "pp=1,2")
+    rows = told("sweep", "small-gpt", "-w", 8, "--seq", 32, *axes)["rows"]
+    assert [row["dp"] for row in rows] == [8, 4, 4, 2, None, None]
+    assert all("world size (8) must divide by tp · cp · pp" in row["problem"] for row in rows[4:])
+    held = told("sweep", "small-gpt", "-w", 8, "--seq", 32, "-a", "dp=4,8", "-a", "tp=1,2")["rows"]
+    assert [row["problem"] == "" for row in held] == [False, True, True, False]
+    text = refused("fit", MODEL, "-w", 8, "--vary", "dp")
+    assert "--world-size must be left out where dp varies" in text
+
+
+def test_allowances_are_named_and_taken_off_what_may_be_filled(ran: Ran, told: Told) -> None:
+    given = ("plan", MODEL, "--seq", 32, "--device", "2GB", "--headroom", 0.5)
+    less = (*given, "--context", "100MB", "--fragmentation", 0.25)
+    assert told(*given)["usable_bytes"] == 1e9
+    assert told(*less)["usable_bytes"] == 0.75e9 - 1e8
+    assert told(*less)["peak_bytes"] == told(*given)["peak_bytes"]
+    out, _ = ran(*less)
+    assert "less 25% fragmentation and 100 MB of CUDA context (allowances)" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("where", ["file", "folder"])
+def test_models_come_from_configurations(told: Told, tmp_path: Path, where: str) -> None:
+    sizes = {"n_layer": 2, "n_embd": 50, "n_head": 5, "vocab_size": 257, "n_positions": 33}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "gpt2", **sizes}))
+    found = told("plan", path if where == "file" else tmp_path, "--seq", 32)
+    assert found["peak_bytes"] == plan().peak_bytes
 
 
 @pytest.mark.parametrize("vary", ["micro_batch", "seq", "layers", "dp", "zero"])
@@ -106,24 +114,115 @@ def test_fit_says_what_python_says(told: Told, vary: str) -> None:
     assert found["peak_bytes"] == same.plan.peak_bytes <= found["usable_bytes"]
 
 
+def test_nothing_fits_is_an_answer(ran: Ran, told: Told) -> None:
+    found = told("fit", MODEL, "--device", "1kB", "--vary", "seq")
+    assert found["value"] is found["peak_bytes"] is None
+    assert "nothing" in ran("fit", MODEL, "--device", "1kB", "--vary", "micro-batch")[0]
+
+
 def test_sweep_has_a_row_for_every_combination(told: Told, tmp_path: Path) -> None:
-    table = tmp_path / "rows.csv"
+    table, page = tmp_path / "rows.csv", tmp_path / "page.html"
     axes = ("-a", "dp=1,8", "-a", "zero=0,3", "-a", "tp=1,3", "-a", "recompute=none,full")
-    found = told("sweep", MODEL, "--seq", 32, *axes, "--csv", table)
+    found = told("sweep", MODEL, "--seq", 32, *axes, "--csv", table, "--html", page)
     assert len(found["rows"]) == 16
     bad = [row for row in found["rows"] if row["tp"] == 3]
     assert all(row["peak_bytes"] is None and not row["fits"] for row in bad)
     assert all("must divide by tp (3)" in row["problem"] for row in bad)
     assert len(table.read_text().splitlines()) == 17
+    assert "zero 3, tp 1, recompute full" in page.read_text()
 
 
-def test_check_and_compare(told: Told) -> None:
+def test_sweep_takes_models_and_recipes_and_draws_lines(told: Told, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    axes = ("-a", "model=tiny-gpt,small-gpt", "-a", "recipe=bf16-mixed,fp32-adam")
+    found = told("sweep", MODEL, "--seq", 32, *axes)
+    assert found["axes"]["model"] == ["tiny-gpt", "small-gpt"]
+    alone = told("plan", "small-gpt", "--seq", 32, "--recipe", "fp32-adam")
+    assert found["rows"][-1]["peak_bytes"] == alone["peak_bytes"]
+    numbers = ",".join(map(str, range(1, 41)))
+    told("sweep", MODEL, "--seq", 32, "-a", f"dp={numbers}", "-a", "zero=0,3", "--html", page)
+    assert "what may be filled" in page.read_text()
+
+
+def test_frontier_says_what_python_says(told: Told, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    given = ("--seq", 32, "--dp", 2, "--device", "4MB", "--headroom", 1)
+    found = told("frontier", "tiny-gpt", "small-gpt", *given, "--html", page)
+    assert [row["model"] for row in found["rows"]] == ["tiny-gpt"] * 4 + ["small-gpt"] * 4
+    for row, zero in zip(found["rows"], [0, 1, 2, 3] * 2, strict=True):
+        model = memory.Model.preset(row["model"])
+        here = replace(plan(dp=2, zero=zero), model=model)
+        assert row["peak_bytes"] == here.peak_bytes
+        assert row["dp"] == memory.fit(here, vary="dp", device=4_000_000).value
+    assert {row["dp"] is None for row in found["rows"]} == {True, False}
+    assert "What fits" in page.read_text()
+
+
+def test_check_compare_and_accuracy(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch")
-    found = told("check", MODEL, "--seq", 32, "--recipe", "fp32-adam")
+    from labkit.memory import accuracy
+
+    page = tmp_path / "page.html"
+    given = ("--seq", 32, "--recipe", "fp32-adam", "--html", page)
+    found = told("check", MODEL, *given)
     assert {one["difference_bytes"] for one in found["components"]} == {0}
-    counts = told("compare", MODEL, "--seq", 32, "--dp", 8)
+    assert "Predicted and measured" in page.read_text()
+    counts = told("compare", MODEL, "--seq", 32, "--dp", 8, "--html", page)
     assert "deepspeed" in counts["refused"]
     assert any(row["megatron"] for row in counts["components"])
+    assert "by convention" in page.read_text()
+    case = accuracy.Case(name="tiny", model=memory.Model.preset(MODEL), seq=32, micro_batch=1)
+    monkeypatch.setattr(accuracy, "quick_cases", lambda: (case,))
+    (row,) = told("accuracy", "--html", page)["rows"]
+    assert row["predicted_bytes"] == row["tracked_bytes"]
+    assert row["predicted_moment"] == row["tracked_moment"]
+
+
+LEFT = "config.json"
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("{}", "the configuration has no 'model_type'; known types: gpt2"),
+        ('{"model_type": "gpt3"}', "no model_type 'gpt3'; did you mean 'gpt2'"),
+        ('{"model_type": "llama", "hidden_size": 64}', "needs 'num_attention_heads'"),
+        ('{"model_type": "gpt2", "n_embd": "wide"}', "'n_embd' of a gpt2 configuration must be"),
+        (
+            '{"model_type": "gpt2", "n_embd": 50, "n_layer": -2, "n_head": 5, "vocab_size": 9,'
+            ' "n_positions": 8}',
+            "num_layers must be >= 1, got -2",
+        ),
+        ("model_type: gpt2", "config.json: not JSON"),
+        ("[1, 2]", "config.json: not a configuration; found [1, 2]; valid: a JSON object"),
+    ],
+)
+def test_a_bad_configuration_is_named(
+    refused: Refused, tmp_path: Path, text: str, rule: str
+) -> None:
+    path = tmp_path / LEFT
+    path.write_text(text)
+    assert rule in refused("plan", path)
+
+
+def test_unreadable_configurations_are_named(refused: Refused, tmp_path: Path) -> None:
+    missing = tmp_path / "none" / LEFT
+    assert f"no configuration at {missing}: No such file" in refused("plan", missing)
+    assert "no configuration at" in refused("plan", tmp_path)  # a folder without one
+    (tmp_path / LEFT).write_bytes(b"\xff\xfe\x00")
+    assert "config.json: not JSON" in refused("plan", tmp_path)
+
+
+def test_files_that_cannot_be_written_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not wrong use but a failure: exit code 1, one paragraph."""
+    (tmp_path / "file").write_text("")
+    for option in ("--json", "--csv", "--html"):
+        assert main(["memory", "plan", MODEL, option, str(tmp_path / "file" / "x")]) == 1
+        assert f"error: cannot write {tmp_path / 'file'}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -131,22 +230,97 @@ def test_check_and_compare(told: Told) -> None:
     [
         (("plan", "lama-2-7b"), "did you mean 'llama-2-7b'"),
         (("plan", "llama-2-7b", "--tp", 3), "heads (32) must divide by tp (3)"),
-        (("plan", MODEL, "--dp", 2, "--world-size", 9), "world size must be dp"),
+        (("plan", "llama-2-7b", "--pp", 3), "num_layers (32) must divide by pp (3)"),
+        (("plan", "mixtral-8x7b", "--dp", 3, "--set", "ep=3"), "experts (8) must divide by ep (3)"),
+        (("plan", MODEL, "--dp", 4, "--set", "ep=2"), "has no experts: ep must be 1, got 2"),
+        (("plan", MODEL, "--dp", 4, "--set", "ep=3"), "dp × cp (4) must divide by ep (3)"),
+        (("plan", MODEL, "--dp", 2, "--world-size", 9), "= 2, got 9"),
+        (("plan", MODEL, "--tp", 5, "-w", 9), "world size (9) must divide by tp · cp · pp"),
+        (("plan", MODEL, "-w", -9), "world size (-9) must"),
         (("plan", MODEL, "--seq", -4), "must be >= 1, got -4"),
+        (("plan", MODEL, "--micro-batch", -1), "must be >= 1, got 2048 and -1"),
         (("plan", MODEL, "--dp", 0), "dp must be >= 1, got 0"),
+        (("plan", MODEL, "--tp", -2), "tp must be >= 1, got -2"),
+        (("plan", MODEL, "--pp", -2), "pp must be >= 1, got -2"),
+        (("plan", MODEL, "--zero", -1), "got -1"),
+        (("plan", MODEL, "--zero", 4), "got 4"),
+        (("plan", MODEL, "--recompute", -3), "recompute must be none, selective, full or a number"),
+        (("plan", MODEL, "--recompute", "some"), "got 'some'"),
+        (("plan", MODEL, "--headroom", -0.5), "headroom must be in (0, 1], got -0.5"),
+        (("plan", MODEL, "--headroom", 1.5), "headroom must be in (0, 1], got 1.5"),
+        (("plan", MODEL, "--context", "-1GB"), "context_bytes must be >= 0"),
+        (("plan", MODEL, "--context", "much"), "--context: 'much' is no number of bytes"),
+        (("plan", MODEL, "--fragmentation", 1), "fragmentation must be in [0, 1), got 1"),
         (("plan", MODEL, "--recipe", "bf16"), "no recipe 'bf16'"),
         (("plan", MODEL, "--device", "H200"), "no accelerator 'H200'"),
+        (("plan", MODEL, "--device", "24gib"), "--device: '24gib' is no number of bytes"),
+        (("plan", MODEL, "--device", "0GB"), "--device must be at least one byte"),
         (("plan", MODEL, "--set", "colour=red"), "no field (--set) 'colour'"),
+        (("plan", MODEL, "--set", "ep=some"), "--set ep must be a whole number, got 'some'"),
+        (("plan", MODEL, "--set", "sp=3"), "--set sp must be true or false, got 3"),
+        (("plan", MODEL, "--set", "attention=magic"), "must be eager, sdpa, flash, got 'magic'"),
+        (("plan", MODEL, "--set", "layers=x"), "--set layers must be whole numbers such as"),
+        (("plan", MODEL, "--set", "accumulation=-1"), "accumulation and block must be >= 1"),
         (("plan", MODEL, "--set", "offload_optimizer=cpu"), "zero must be >= 1"),
+        (("plan", MODEL, "--explain", "feelings"), "no component 'feelings'"),
         (("fit", MODEL, "--vary", "colour"), "no quantity to vary 'colour'"),
+        (("fit", "llama-2-7b", "--tp", 3), "heads (32) must divide by tp (3)"),
         (("sweep", MODEL), "--axis must be given"),
         (("sweep", MODEL, "-a", "dp"), "--axis must be NAME=V,V"),
+        (("sweep", MODEL, "-a", "dp=1,"), "--axis must be NAME=V,V"),
+        (("sweep", MODEL, "-a", "dp=1", "-a", "dp=2"), "--axis dp must be given once"),
+        (("sweep", MODEL, "-a", "dp=0,1"), "dp must be whole numbers >= 1, got [0, 1]"),
+        (("sweep", MODEL, "-a", "dp=one"), "dp must be whole numbers >= 1, got ['one']"),
         (("sweep", MODEL, "-a", "dpp=1"), "no axis 'dpp'; did you mean"),
+        (("sweep", MODEL, "-a", "model=tiny"), "no model 'tiny'"),
+        (("frontier", "tiny"), "no model 'tiny'"),
+        (("frontier", "llama-2-7b", "--tp", 3), "heads (32) must divide by tp (3)"),
         (("check", MODEL), "no master copy"),
         (("check", MODEL, "--oracle", "magic"), "no oracle 'magic'"),
     ],
 )
 def test_wrong_use_names_the_rule(
-    refused: Callable[..., str], arguments: tuple[object, ...], rule: str
+    refused: Refused, arguments: tuple[object, ...], rule: str
 ) -> None:
     assert rule in refused(*arguments)
+
+
+def test_a_sweep_says_of_each_row_which_rule_it_breaks(told: Told) -> None:
+    rows = told("sweep", "small-gpt", "--seq", 32, "-a", "tp=-1,x,4,1", "-a", "ep=1")["rows"]
+    told_of = [row["problem"] for row in rows]
+    assert "tp must be >= 1, got -1" in told_of[0]
+    assert "tp must be a whole number >= 1, got 'x'" in told_of[1]
+    assert "heads (6) must divide by tp (4)" in told_of[2]
+    assert told_of[3] == ""
+
+
+# ---------------------------------------------------------------- options shared by commands
+
+
+def test_options_of_a_dataclass_become_options_of_a_command() -> None:
+    from typer.testing import CliRunner
+
+    seen: list[object] = []
+    app = typer.Typer()
+
+    @app.command()
+    @expanded
+    def run(pair: Pair, name: str = "x") -> None:
+        seen.extend([pair, name])
+
+    result = CliRunner().invoke(app, ["--left", "3", "--name", "y"])
+    assert result.exit_code == 0, result.output
+    assert seen == [Pair(left=3, right=[]), "y"]
+    assert CliRunner().invoke(app, ["--right", "1"]).exit_code == 2  # left must be given
+    with pytest.raises(TypeError, match="options given twice: left"):
+        expanded(_twice)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    left: Annotated[int, typer.Option(help="one")]
+    right: Annotated[list[int], typer.Option(help="others")] = field(default_factory=list)
+
+
+def _twice(pair: Pair, left: int = 0) -> None:
+    raise AssertionError("only its signature is read")

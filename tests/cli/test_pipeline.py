@@ -16,6 +16,7 @@ from labkit.cli import main
 from labkit.cli.pipeline_input import byte_counts, numbers, settings, short_names
 from labkit.errors import UsageError
 
+GROUP = "pipeline"
 CLOCKS = (1400, 1200, 1000, 800)
 
 
@@ -42,49 +43,6 @@ def write(path: Path, table: list[tuple[Any, ...]]) -> Path:
         writer.writerow(("stage", "instruction", "frequency", "time", "energy"))
         writer.writerows(table)
     return path
-
-
-@pytest.fixture
-def ran(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[str, str]]:
-    """Run a command that must succeed; gives standard output and standard error."""
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def run(*arguments: object) -> tuple[str, str]:
-        code = main(["pipeline", *map(str, arguments)])
-        captured = capsys.readouterr()
-        assert code == 0, captured.err
-        return captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
-def told(ran: Callable[..., tuple[str, str]]) -> Callable[..., dict[str, Any]]:
-    """What a command says as JSON on standard output."""
-
-    def run(*arguments: object) -> dict[str, Any]:
-        out, _ = ran(*arguments, "--json", "-")
-        found = json.loads(out)
-        assert found["command"] == arguments[0]
-        return dict(found)
-
-    return run
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must be refused as wrong use; gives its one paragraph."""
-
-    def run(*arguments: object) -> str:
-        assert main(["pipeline", *map(str, arguments)]) == 2
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert "Traceback" not in captured.err
-        return " ".join(captured.err.split())
-
-    return run
 
 
 Ran = Callable[..., tuple[str, str]]

@@ -40,8 +40,6 @@ def panel(
     >>> found["fits"].all(), found["peak_moment"].unique().tolist()
     (np.True_, ['loss backward'])
     """
-    import pandas as pd
-
     from labkit.memory import grid
 
     if not plan.detailed:
@@ -51,16 +49,29 @@ def panel(
     axes: dict[str, Iterable[Any]] = {"zero": list(zero), "recompute": list(recompute)}
     room = plan.usable_bytes(device, headroom=headroom)
     table = grid.sweep(grid.at(plan, changes), axes, usable_bytes=room)
+    stages = {"stage": [STAGE_NAMES[stage] for stage in table["zero"]]}
+    return by_component(table.assign(**stages), ("stage", *axes))
+
+
+def by_component(table: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
+    """A row a component at the peak, for each row of a sweep; ``names`` are kept from it.
+
+    ``table`` comes from :func:`labkit.memory.sweep` with ``device``. What breaks a rule is one row
+    without a component.
+    """
+    import pandas as pd
+
+    kept = (*names, "peak_moment", "fits", "problem")
+    columns = {name: f"{name.replace(' ', '_')}_bytes" for name in COMPONENTS}
+    present = {name: column for name, column in columns.items() if column in table}
     rows: list[dict[str, Any]] = []
     for one in table.to_dict("records"):
-        here = {"stage": STAGE_NAMES[one["zero"]], "zero": one["zero"]}
-        here |= {name: one[name] for name in ("recompute", "peak_moment", "fits", "problem")}
-        sizes = {name: one.get(f"{name.replace(' ', '_')}_bytes", 0) for name in COMPONENTS}
+        here = {name: one[name] for name in kept}
         if one["problem"]:
             rows.append(here | {"component": "", "num_bytes": float("nan")})
-        rows += [
-            here | {"component": n, "num_bytes": size} for n, size in sizes.items() if size > 0
-        ]
-    found = pd.DataFrame(rows)
-    order = ["stage", "zero", "recompute", "component", "num_bytes", "peak_moment", "fits"]
-    return found[[*order, "problem"]].assign(size_gb=found["num_bytes"] / GB)
+            continue
+        for name, column in present.items():
+            if one[column] > 0:
+                rows.append(here | {"component": name, "num_bytes": one[column]})
+    found = pd.DataFrame(rows, columns=[*kept, "component", "num_bytes"])
+    return found.assign(size_gb=found["num_bytes"] / GB)
