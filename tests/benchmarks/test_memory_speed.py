@@ -1,11 +1,13 @@
-"""Estimates and sweeps beside DeepSpeed's estimators, in CPU seconds, in one run.
+"""Estimates and sweeps beside DeepSpeed's estimators and llm-analysis, in CPU seconds, in one run.
 
-``make bench`` runs it; nothing here asserts a time. Where DeepSpeed is not installed its formula
-for stage 3 stands in as bare arithmetic, the quickest it can be; it counts model states only.
+``make bench`` runs it; nothing here asserts a time. A peer that is not installed is skipped; its
+formula as bare arithmetic, the quickest a peer can be, always runs. CONTRIBUTING.md says how to
+install them beside this project's torch.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,14 +16,10 @@ import pytest
 
 from labkit import memory
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe, estimate, grid
-from labkit.memory.conventions import count, total_bytes
+from labkit.memory.conventions import Convention, count, total_bytes
 
-PLAN = Plan(
-    model=Model.preset("llama-2-7b"),
-    parallel=Parallel(dp=64, zero=3),
-    recipe=Recipe.bf16_mixed(),
-    batch=Batch(seq=4096),
-)
+MODEL, BATCH = Model.preset("llama-2-7b"), Batch(seq=4096)
+PLAN = Plan(model=MODEL, parallel=Parallel(dp=64, zero=3), recipe=Recipe.bf16_mixed(), batch=BATCH)
 
 
 def cpu_s(call: Callable[[], Any], repeats: int = 1) -> float:
@@ -32,43 +30,106 @@ def cpu_s(call: Callable[[], Any], repeats: int = 1) -> float:
     return (time.process_time() - start) / repeats
 
 
-def deepspeed_estimator() -> tuple[str, Callable[[], Any]]:
-    """DeepSpeed's own function where it can be imported, else its formula."""
+def deepspeed(zero: int) -> Callable[[], Any]:
+    """DeepSpeed's own function for this job at stage 2 or 3."""
+    stages = {2: "stage_1_and_2", 3: "stage3"}
+    name = f"deepspeed.runtime.zero.{stages[zero]}"
+    tool = pytest.importorskip(name, reason="DeepSpeed is not installed", exc_type=ImportError)
+    size, nodes = PLAN.num_params, PLAN.parallel.world_size // 8
+    if zero == 2:
+        run2 = tool.estimate_zero2_model_states_mem_needs
+        return lambda: run2(size, 8, nodes, False, 1.5)
+    largest = MODEL.vocab * MODEL.hidden
+    run3 = tool.estimate_zero3_model_states_mem_needs
+    return lambda: run3(size, largest, 8, nodes, False, False, True, 1.5)
+
+
+def llm_analysis() -> Callable[[], Any]:
+    """llm-analysis's whole answer for this job, which has latencies too, with its log off."""
+    tool = pytest.importorskip("llm_analysis.analysis", reason="llm-analysis is not installed")
+    config = pytest.importorskip("llm_analysis.config")
+    config.logger.setLevel(logging.CRITICAL)
+    gpu, sizes = config.get_gpu_config_by_name("a100-sxm-80gb"), PLAN.parallel
+    shape = config.ModelConfig(
+        name="llama-2-7b",
+        num_layers=MODEL.num_layers,
+        n_head=MODEL.heads,
+        hidden_dim=MODEL.hidden,
+        vocab_size=MODEL.vocab,
+        max_seq_len=BATCH.seq,
+        ffn_embed_dim=MODEL.ffn,
+        expansion_ratio=MODEL.ffn / MODEL.hidden,
+    )
+    degrees = config.ParallelismConfig(dp_size=sizes.dp)
+
+    def run() -> Any:
+        asked = tool.LLMAnalysis(shape, gpu, config.DtypeConfig(), degrees)
+        return asked.training(
+            batch_size_per_gpu=1, seq_len=BATCH.seq, ds_zero=tool.DSZeRO(sizes.zero)
+        )
+
+    return run
+
+
+def formula() -> Callable[[], Any]:
+    """DeepSpeed's bytes on a GPU at stage 3 as bare arithmetic: the quickest a peer can be."""
     size, ranks = PLAN.num_params, PLAN.parallel.world_size
-    largest = PLAN.model.vocab * PLAN.model.hidden  # type: ignore[union-attr]
-    try:
-        from deepspeed.runtime.zero import stage3  # type: ignore[import-not-found, unused-ignore]
-    except Exception:  # it imports much that may be missing, and fails in many ways
-        assert isinstance(PLAN.model, Model)
-        told = total_bytes(count("deepspeed", PLAN.model, PLAN.parallel))
-        assert int(formula(size, largest, ranks)) == told
-        return "DeepSpeed's formula", lambda: formula(size, largest, ranks)
-    run = stage3.estimate_zero3_model_states_mem_needs
-    return "DeepSpeed", lambda: run(size, largest, 8, ranks // 8, False, False, True, 1.5)
+    largest = MODEL.vocab * MODEL.hidden
+
+    def run() -> int:
+        return int(4 * largest + 18 * size / ranks)
+
+    assert run() == total_bytes(count("deepspeed", MODEL, PLAN.parallel))
+    return run
 
 
-def formula(num_params: int, largest: int, ranks: int) -> float:
-    """Bytes on a GPU at stage 3 without offload."""
-    return 4 * largest + 18 * num_params / ranks
+# By name: the peer, and the convention that has its terms.
+PEERS: dict[str, tuple[Callable[[], Callable[[], Any]], Convention]] = {
+    "DeepSpeed, stage 2": (lambda: deepspeed(2), "deepspeed"),
+    "DeepSpeed, stage 3": (lambda: deepspeed(3), "deepspeed"),
+    "llm-analysis": (llm_analysis, "llm-analysis"),
+    "bare formula of stage 3": (formula, "deepspeed"),
+}
+# Which of our components a row of theirs stands for; parameters, gradients and so on for their own.
+STANDS_FOR = {
+    "gathered layer": "gathered layers",
+    "head and loss": "activations",
+    "embedding": "activations",
+}
+
+
+def left_out(convention: Convention) -> str:
+    """What we have at some moment and the peer has no row for."""
+    moments = PLAN.moments()
+    held = [name for name in moments.columns if name != "total" and moments[name].max() > 0]
+    lines = count(convention, MODEL, PLAN.parallel, PLAN.recipe, BATCH)
+    named = {STANDS_FOR.get(line.row, line.row) for line in lines if line.place == "device"}
+    missing = [name for name in held if name not in named]
+    return f"{', '.join(missing)}; all but one of {len(moments)} moments"
 
 
 def once() -> estimate.Estimate:
     """One estimate, its own cache passed by."""
-    assert isinstance(PLAN.model, Model)
-    assert PLAN.batch is not None
-    return estimate.estimate.__wrapped__(PLAN.model, PLAN.parallel, PLAN.recipe, PLAN.batch)
+    return estimate.estimate.__wrapped__(MODEL, PLAN.parallel, PLAN.recipe, BATCH)
 
 
-def test_one_estimate(benchmark: Any) -> None:
+@pytest.mark.parametrize("name", PEERS)
+def test_one_estimate(benchmark: Any, name: str) -> None:
+    """Every moment and component of ours beside one answer of each peer's."""
+    make, convention = PEERS[name]
+    peer = make()
     once()
-    name, peer = deepspeed_estimator()
     peer()
-    peer_s, ours_s = cpu_s(peer, 20000), cpu_s(once, 200)
+    peer_s, ours_s = cpu_s(peer, 500), cpu_s(once, 200)
     assert benchmark(once).peak_bytes == PLAN.peak_bytes
-    benchmark.extra_info |= {"ours_cpu_ms": ours_s * 1e3, f"{name}_cpu_ms": peer_s * 1e3}
+    benchmark.extra_info |= {
+        "ours_cpu_ms": ours_s * 1e3,
+        "peer_cpu_ms": peer_s * 1e3,
+        "left_out": left_out(convention),
+    }
     print(
-        f"\none estimate: ours {ours_s * 1e3:.3f} ms (every moment and component), {name}"
-        f" {peer_s * 1e3:.4f} ms (model states, no activations): ratio {peer_s / ours_s:.4f}"
+        f"\none estimate: ours {ours_s * 1e3:.3f} ms, {name} {peer_s * 1e3:.4f} ms:"
+        f" ours takes {ours_s / peer_s:.3g} times as long. {name} leaves out {left_out(convention)}"
     )
 
 
@@ -80,8 +141,7 @@ def test_a_million_configurations(benchmark: Any, zero: int) -> None:
         "seq": range(128, 128 * 101, 128),
         "micro_batch": range(1, 101),
     }
-    name, peer = deepspeed_estimator()
-    peer_per_s = 1 / cpu_s(peer, 20000)
+    formula_per_s = 1 / cpu_s(formula(), 20000)
 
     def run() -> Any:
         return memory.sweep(PLAN, device="H100-80GB", **axes)  # type: ignore[arg-type]
@@ -95,8 +155,8 @@ def test_a_million_configurations(benchmark: Any, zero: int) -> None:
     benchmark.extra_info |= {"per_cpu_s": 1e6 / ours_s, "peaks_per_cpu_s": 1e6 / peak_s}
     print(
         f"\nstage {zero}: {1e6 / ours_s:,.0f} configurations a CPU second with components,"
-        f" {1e6 / peak_s:,.0f} of peaks alone; {name} {peer_per_s:,.0f}:"
-        f" {1e6 / ours_s / peer_per_s:.2f} times as many"
+        f" {1e6 / peak_s:,.0f} of peaks alone; DeepSpeed's bare formula {formula_per_s:,.0f}:"
+        f" {1e6 / ours_s / formula_per_s:.2f} times as many"
     )
 
 
