@@ -1,8 +1,10 @@
 """Estimates and sweeps beside DeepSpeed's estimators and llm-analysis, in CPU seconds, in one run.
 
-``make bench`` runs it; nothing here asserts a time. A peer that is not installed is skipped; its
-formula as bare arithmetic, the quickest a peer can be, always runs. CONTRIBUTING.md says how to
-install them beside this project's torch.
+``make bench`` runs it; nothing here asserts a time. A peer that is not installed is skipped;
+DeepSpeed's formula as bare arithmetic, the quickest a peer can be, always runs. Both install on a
+machine without a GPU and leave torch alone: ``DS_BUILD_OPS=0 pip install --no-deps
+--no-build-isolation deepspeed==0.19.8 llm-analysis==0.2.2 hjson einops msgpack ninja py-cpuinfo
+fire termcolor``.
 """
 
 from __future__ import annotations
