@@ -21,7 +21,22 @@ from labkit.tuning.bandit import Experiment, Runs, simulate, sweep
 from labkit.tuning.choose import choose
 from labkit.tuning.gpu_power import GpuPower, HostPower, ring_tiers, step_times_from
 from labkit.tuning.joint import JointChoice
-from labkit.tuning.policies import POLICIES, Fixed, GridSearch, Halving, Policy, Zeus
+from labkit.tuning.policies import (
+    POLICIES,
+    CostCurve,
+    EpsilonGreedy,
+    Fixed,
+    GridSearch,
+    Halving,
+    LowerConfidenceBound,
+    Outcome,
+    Player,
+    Policy,
+    RandomSearch,
+    Task,
+    Thompson,
+    Zeus,
+)
 from labkit.tuning.power import (
     Choice,
     batch_curves,
@@ -48,6 +63,8 @@ __all__ = [
     "PUBLISHED",
     "SELECTORS",
     "Choice",
+    "CostCurve",
+    "EpsilonGreedy",
     "Experiment",
     "Fixed",
     "GpuPower",
@@ -58,10 +75,16 @@ __all__ = [
     "IncompleteTrace",
     "Job",
     "JointChoice",
+    "LowerConfidenceBound",
     "ModelledProgress",
+    "Outcome",
+    "Player",
     "Policy",
+    "RandomSearch",
     "RecordedProgress",
     "Runs",
+    "Task",
+    "Thompson",
     "TraceWarning",
     "TrainingTrace",
     "Workload",

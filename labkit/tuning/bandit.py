@@ -7,34 +7,22 @@ arrays, one run each a step, and a seed's result does not depend on which others
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from labkit.errors import LabkitError, UsageError
-from labkit.tuning.policies import Policy, policy_named
-from labkit.tuning.power import (
-    best_power_limits,
-    convergence,
-    cost_j,
-    default_choice,
-    epoch_cost_j,
-    optimum,
-)
+from labkit.errors import UsageError
+from labkit.tuning.policies import Policy, Task, policy_named
+from labkit.tuning.power import convergence, default_choice, epoch_cost_j, optimum
+from labkit.tuning.replay import replay
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from labkit.tuning.trace import Job
-
-MAX_TRIES = 20
-"""How often a recurrence may fail before the target counts as out of reach (as zeus-ml has it)."""
-
-_PENALTY = 100.0  # a run too costly for even one epoch counts as this many times its bound
-_CHUNK = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +37,10 @@ class Experiment:
     """A run stops when its cost would exceed this many times the cheapest success so far."""
     num_recurrences: int
     seeds: tuple[int, ...]
+    drift: tuple[Job, ...] = field(default=())
+    """What the job turns into: with ``job``, equal shares of the recurrences, in this order."""
+    concurrency: int = 1
+    """How many recurrences are in flight at once."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.eta_knob <= 1:
@@ -59,6 +51,32 @@ class Experiment:
             raise UsageError(f"recurrences must be >= 1, got {self.num_recurrences}")
         if not self.seeds:
             raise UsageError("at least one seed is needed")
+        if self.concurrency < 1:
+            raise UsageError(f"concurrency must be >= 1, got {self.concurrency}")
+        for job in self.drift:
+            self._check_same_choices(job)
+
+    def _check_same_choices(self, job: Job) -> None:
+        for name in ("batch_sizes", "power_limits_w", "default_batch_size"):
+            ours, theirs = getattr(self.job, name), getattr(job, name)
+            if ours != theirs:
+                raise UsageError(
+                    f"a job may drift only among the same choices, but {job.name!r} has {name} "
+                    f"{theirs}, where {self.job.name!r} has {ours}"
+                )
+
+    @property
+    def slices(self) -> tuple[Job, ...]:
+        """The job as it is over time: itself, then what it drifts to."""
+        return (self.job, *self.drift)
+
+    def slice_of(self, recurrence: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Which of :attr:`slices` a recurrence (from 0) belongs to."""
+        return recurrence * len(self.slices) // self.num_recurrences
+
+    @property
+    def slice_per_recurrence(self) -> NDArray[np.intp]:
+        return self.slice_of(np.arange(self.num_recurrences))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +140,10 @@ class Runs:
 
     def regret_j(self) -> NDArray[np.float64]:
         """Cost above the oracle's expected cost, accumulated over recurrences (seeds × R)."""
-        best = optimum(self.experiment.job, eta=self.experiment.eta_knob).cost_j
-        return np.cumsum(self.per_recurrence("cost_j") - best, axis=1)
+        setup = self.experiment
+        best = np.array([optimum(job, eta=setup.eta_knob).cost_j for job in setup.slices])
+        excess = self.per_recurrence("cost_j") - best[setup.slice_per_recurrence]
+        return np.cumsum(excess, axis=1)
 
     def final(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """The batch size and power limit (indices) of each seed's last successful run."""
@@ -131,45 +151,68 @@ class Runs:
         last = last[np.argsort(self.seed[last])]
         return self.batch[last], self.power[last]
 
-    def summary(self, last: int = 5) -> pd.Series:
+    def summary(self, last: int = 5, *, period_s: float | None = None) -> pd.Series:
         """Savings against (b0, highest power) in steady state, with 95 % intervals of the mean.
 
         energy_reduction and time_reduction compare the mean of the ``last`` recurrences with the
         baseline's expectation; …_low and …_high bound the mean over seeds (Student's t; missing
         for one seed). total_energy_reduction compares all recurrences, exploration included.
         profiling_fraction is the share of all energy that power profiling added. regret_j is the
-        mean cumulative regret; batch_size and power_limit_w are what most seeds
+        mean cumulative regret with its interval; batch_size and power_limit_w are what most seeds
         end with, agreement_fraction how many; excess_cost_fraction is the expected cost of what
         each seed ends with above the oracle's.
+
+        ``period_s``: from one recurrence to the next, for jobs with ``idle_power_w``. Their energy
+        counts what a run draws beyond idling; with a period both sides also pay for idling in it.
+
+        Raises:
+            UsageError: ``last`` is not between 1 and the number of recurrences, or a recurrence
+                takes longer than the period.
         """
         setup = self.experiment
-        base = default_choice(setup.job, eta=setup.eta_knob)
+        if not 1 <= last <= setup.num_recurrences:
+            raise UsageError(
+                f"last must lie between 1 and the {setup.num_recurrences} recurrences, got {last}"
+            )
         energy, time = self.per_recurrence("energy_j"), self.per_recurrence("time_s")
+        bases = [default_choice(job, eta=setup.eta_knob) for job in setup.slices]
+        part = setup.slice_per_recurrence
+        base_j = np.array([base.energy_to_accuracy_j for base in bases])[part]
+        base_s = np.array([base.time_to_accuracy_s for base in bases])[part]
+        if period_s is not None:
+            idle_j = self._idle_j(period_s, max(time.max(), base_s.max()))
+            energy, base_j = energy + idle_j, base_j + idle_j
+        kept = slice(-last, None)
+        saved = 1 - energy[:, kept].mean(1) / base_j[kept].mean()
+        faster = 1 - time[:, kept].mean(1) / base_s[kept].mean()
         row: dict[str, object] = {"workload": setup.job.title, "policy": setup.policy}
-        row |= _with_interval(
-            "energy_reduction", 1 - energy[:, -last:].mean(1) / base.energy_to_accuracy_j
-        )
-        row |= _with_interval(
-            "time_reduction", 1 - time[:, -last:].mean(1) / base.time_to_accuracy_s
-        )
-        row["total_energy_reduction"] = 1 - energy.mean() / base.energy_to_accuracy_j
+        row |= with_interval("energy_reduction", saved) | with_interval("time_reduction", faster)
+        row["total_energy_reduction"] = 1 - energy.mean() / base_j.mean()
         row["profiling_fraction"] = self.profiling_energy_j.sum() / self.energy_j.sum()
-        row["regret_j"] = self.regret_j()[:, -1].mean()
+        row |= with_interval("regret_j", self.regret_j()[:, -1])
         return pd.Series(row | self._settled())
+
+    def _idle_j(self, period_s: float, longest_s: float) -> float:
+        if not longest_s <= period_s < np.inf:
+            raise UsageError(
+                f"period_s must be at least the longest recurrence, {longest_s:,.0f} s, got "
+                f"{period_s:g}"
+            )
+        return self.experiment.job.idle_power_w * period_s
 
     def _settled(self) -> dict[str, object]:
         setup = self.experiment
         batch, power = self.final()
         pairs, counts = np.unique(np.stack([batch, power], 1), axis=0, return_counts=True)
         most = pairs[counts.argmax()]
-        expected = _expected_cost_j(setup.job, setup.eta_knob)
-        best = optimum(setup.job, eta=setup.eta_knob).cost_j
+        job = setup.slices[-1]
+        expected = convergence(job)[1][:, None] * epoch_cost_j(job, setup.eta_knob)
+        excess = float(np.mean(expected[batch, power]) / optimum(job, eta=setup.eta_knob).cost_j)
         return {
-            "batch_size": setup.job.batch_sizes[most[0]],
-            "power_limit_w": setup.job.power_limits_w[most[1]],
+            "batch_size": job.batch_sizes[most[0]],
+            "power_limit_w": job.power_limits_w[most[1]],
             "agreement_fraction": counts.max() / len(batch),
-            "excess_cost_fraction": round(float(np.mean(expected[batch, power]) / best - 1), 12)
-            + 0.0,
+            "excess_cost_fraction": round(excess - 1, 12) + 0.0,
         }
 
 
@@ -181,6 +224,10 @@ def simulate(
     beta: float = 2.0,
     recurrences: int | None = None,
     seeds: Iterable[int] = range(100),
+    drift: Sequence[Job] = (),
+    concurrency: int = 1,
+    selector: str = "cost",
+    max_slowdown: float | None = None,
 ) -> Runs:
     """Replay a recurring job under a policy, for many seeds at once.
 
@@ -195,6 +242,11 @@ def simulate(
         eta, beta: weight of energy against time, 0 to 1; early-stop factor, above 1.
         recurrences: default: twice the number of configurations, as in the paper.
         seeds: non-negative integers; seed k gives the same runs whatever else is simulated.
+        drift: what the job turns into, in equal shares of the recurrences after its own. Power
+            limits stay as profiled at first.
+        concurrency: recurrences in flight at once: each is decided before the results of the
+            concurrency − 1 before it are known.
+        selector, max_slowdown: how a profile chooses the limit, as in ``best_power_limits``.
 
     Raises:
         UsageError: a knob is out of range, or the policy cannot start on this job.
@@ -210,9 +262,25 @@ def simulate(
         beta_knob=beta,
         num_recurrences=job.num_recurrences if recurrences is None else recurrences,
         seeds=tuple(seeds),
+        drift=tuple(drift),
+        concurrency=concurrency,
     )
-    chosen = policy_named(policy, job, eta) if isinstance(policy, str) else policy
-    return _replay(setup, chosen)
+    if policy == "oracle" and drift:
+        raise UsageError(
+            "the oracle stays with one configuration and knows of no drift; regret_j() compares "
+            "with the best of each part without it"
+        )
+    task = Task.of(
+        job,
+        num_seeds=len(setup.seeds),
+        eta=eta,
+        num_recurrences=setup.num_recurrences,
+        concurrency=concurrency,
+        selector=selector,
+        max_slowdown=max_slowdown,
+    )
+    chosen = policy_named(policy, job, eta, task) if isinstance(policy, str) else policy
+    return Runs(experiment=setup, **replay(setup, chosen, task))
 
 
 def sweep(
@@ -234,111 +302,7 @@ def sweep(
     )
 
 
-# ---------------------------------------------------------------- the replay
-
-
-class _Replay:
-    """The tables of a job as arrays, and each seed's progress."""
-
-    def __init__(self, setup: Experiment, policy: Policy) -> None:
-        job, num_seeds = setup.job, len(setup.seeds)
-        self.setup, self.policy = setup, policy
-        self.num_runs = np.array([len(runs) for runs in job.epochs_to_target])
-        self.epochs = np.full((len(job.batch_sizes), self.num_runs.max()), np.inf)
-        for row, runs in zip(self.epochs, job.epochs_to_target, strict=True):
-            row[: len(runs)] = runs
-        self.time_s, self.energy_j = job.epoch_time_s, job.epoch_energy_j
-        self.epoch_cost_j = epoch_cost_j(job, setup.eta_knob)
-        self.best_power = best_power_limits(job, setup.eta_knob)
-        self.recurrence = np.zeros(num_seeds, dtype=np.intp)
-        self.tries = np.zeros(num_seeds, dtype=np.intp)
-        self.spent_j = np.zeros(num_seeds)
-        self.cheapest_j = np.full(num_seeds, np.inf)
-        self.profiled = np.zeros((num_seeds, len(job.batch_sizes)), dtype=bool)
-
-    def run(self, who: NDArray, batch: NDArray, power: NDArray, lot: NDArray) -> dict[str, NDArray]:
-        """One run for each seed of ``who``; ``lot`` in [0, 1) draws the recorded run to repeat."""
-        setup = self.setup
-        limit = np.full(len(who), float(setup.job.max_epochs))
-        if self.policy.stops_early:
-            bound = setup.beta_knob * self.cheapest_j[who] / self.epoch_cost_j[batch, power]
-            limit = np.minimum(limit, np.floor(bound))
-        needed = self.epochs[batch, (lot * self.num_runs[batch]).astype(np.intp)]
-        reached = (needed <= limit) & (limit > 0)
-        epochs = np.where(reached, needed, limit)
-        extra = (epochs > 0) & ~self.profiled[who, batch] & self.policy.profiles_power
-        self.profiled[who[extra], batch[extra]] = True
-        profile_s = extra * (self.time_s.mean(1)[batch] - self.time_s[batch, power])
-        profile_j = extra * (self.energy_j.mean(1)[batch] - self.energy_j[batch, power])
-        time_s = epochs * self.time_s[batch, power] + profile_s
-        energy_j = epochs * self.energy_j[batch, power] + profile_j
-        return {
-            "time_s": time_s,
-            "energy_j": energy_j,
-            "cost_j": cost_j(
-                energy_j, time_s, eta=setup.eta_knob, max_power_w=setup.job.max_power_w
-            ),
-            "profiling_energy_j": profile_j,
-            "reached": reached,
-        }
-
-    def settle(self, who: NDArray, cost: NDArray, reached: NDArray) -> None:
-        """Book the runs: successes end their recurrence, failures are tried again."""
-        self.spent_j[who] += cost
-        self.tries[who] += 1
-        done = who[reached]
-        self.cheapest_j[done] = np.minimum(self.cheapest_j[done], self.spent_j[done])
-        self.recurrence[done] += 1
-        self.spent_j[done], self.tries[done] = 0.0, 0
-        stuck = who[self.tries[who] >= MAX_TRIES]
-        if len(stuck):
-            raise LabkitError(
-                f"job {self.setup.job.name!r} under {self.setup.policy!r}, seed "
-                f"{self.setup.seeds[stuck[0]]}: recurrence {self.recurrence[stuck[0]] + 1} missed "
-                f"the target {MAX_TRIES} times; the target counts as out of reach"
-            )
-
-    def penalty_j(self, who: NDArray, cost: NDArray) -> NDArray:
-        """What a policy is told of a run that could not even start: far above its bound."""
-        refused = cost == 0
-        bound = np.where(refused, self.cheapest_j[who], 0.0)
-        return cost + refused * _PENALTY * self.setup.beta_knob * bound
-
-
-def _replay(setup: Experiment, policy: Policy) -> Runs:
-    state = _Replay(setup, policy)
-    player = policy.start(setup.job, setup.eta_knob, len(setup.seeds))
-    kept: list[dict[str, NDArray]] = []
-    for lot, noise in _draws(setup.seeds, len(setup.job.batch_sizes)):
-        who = np.flatnonzero(state.recurrence < setup.num_recurrences)
-        if not len(who):
-            break
-        batch, power = player.decide(who, noise[who])
-        result = state.run(who, batch, power, lot[who])
-        told = state.penalty_j(who, result["cost_j"])
-        player.observe(who, batch, power, told, result["reached"])
-        place = {"seed": who, "recurrence": state.recurrence[who], "batch": batch, "power": power}
-        kept.append(place | result)
-        state.settle(who, result["cost_j"], result["reached"])
-    columns = {name: np.concatenate([step[name] for step in kept]) for name in kept[0]}
-    return Runs(experiment=setup, **columns)
-
-
-def _draws(seeds: tuple[int, ...], num_arms: int) -> Iterator[tuple[NDArray, NDArray]]:
-    """For every step a uniform draw a seed and a normal draw a seed and arm, from own streams."""
-    streams = [np.random.default_rng(seed) for seed in seeds]
-    while True:
-        lots = np.stack([stream.random(_CHUNK) for stream in streams])
-        noise = np.stack([stream.standard_normal((_CHUNK, num_arms)) for stream in streams])
-        for step in range(_CHUNK):
-            yield lots[:, step], noise[:, step]
-
-
-def _expected_cost_j(job: Job, eta: float) -> NDArray[np.float64]:
-    return convergence(job)[1][:, None] * epoch_cost_j(job, eta)
-
-
-def _with_interval(name: str, values: NDArray[np.float64]) -> dict[str, float]:
+def with_interval(name: str, values: NDArray[np.float64]) -> dict[str, float]:
     """Mean over seeds and its 95 % interval by Student's t."""
     mean, count = float(values.mean()), len(values)
     if count < 2:

@@ -189,7 +189,8 @@ class TrainingTrace:
             default = min(default, batch_sizes[-1])
         limits = sorted(set(power["power_limit"]))
         grids = _grids(name, power, batch_sizes, limits)
-        runs = dict(list(train.sort_values("run").groupby("batch_size")["target_epoch"]))
+        train = train.sort_values("run", key=lambda runs: runs.str.rjust(12))  # 2 before 10
+        runs = dict(list(train.groupby("batch_size")["target_epoch"]))
         rates = dict(zip(train["batch_size"], train["learning_rate"], strict=True))
         return Job(
             name=name,

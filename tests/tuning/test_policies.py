@@ -12,7 +12,7 @@ from zeus._legacy.policy.optimizer import PruningExploreManager
 
 from labkit import tuning
 from labkit.errors import UsageError
-from labkit.tuning.policies import Player
+from labkit.tuning import Player
 from tests.tuning.conftest import make_job, random_job
 
 ONE = np.array([0])
@@ -20,6 +20,24 @@ ONE = np.array([0])
 
 def flat_job(num_sizes: int, default: int) -> tuning.Job:
     return make_job([[1.0]] * num_sizes, [[1.0]] * num_sizes, [[1.0]] * num_sizes, default=default)
+
+
+def start(policy: tuning.Policy, job: tuning.Job, num_seeds: int = 1) -> Player:
+    return policy.start(tuning.Task.of(job, num_seeds=num_seeds))
+
+
+def outcome(
+    batch: np.ndarray, cost: np.ndarray, ok: np.ndarray, power: np.ndarray | None = None
+) -> tuning.Outcome:
+    """Runs whose epochs cost 1 J each."""
+    return tuning.Outcome(
+        batch=batch,
+        power=batch * 0 if power is None else power,
+        cost_j=cost,
+        epochs=cost,
+        epoch_cost_j=np.ones_like(cost),
+        reached=ok,
+    )
 
 
 def play(
@@ -30,7 +48,7 @@ def play(
     for turn in range(turns):
         batch, power = player.decide(ONE, np.zeros((1, num_sizes)))
         cost, ok = answer(turn, int(batch[0]))
-        player.observe(ONE, batch, power, np.array([cost]), np.array([ok]))
+        player.observe(ONE, outcome(batch, np.array([cost]), np.array([ok]), power))
         chosen.append(int(batch[0]))
     return chosen
 
@@ -53,7 +71,7 @@ def test_exploration_follows_the_peers_order(num_sizes: int, default: int, seed:
             peer.report_batch_size_result(arm, costs[turn, arm], bool(succeeds[turn, arm]))
     except StopIteration as done:
         survivors = done.value
-    ours = tuning.Zeus().start(flat_job(num_sizes, default), 0.5, 1)
+    ours = start(tuning.Zeus(), flat_job(num_sizes, default))
     answer = lambda turn, arm: (costs[turn, arm], bool(succeeds[turn, arm]))  # noqa: E731
     assert play(ours, num_sizes, answer, len(expected)) == expected
     assert (ours.round == 2).all()
@@ -76,14 +94,14 @@ def test_pruning_keeps_the_best_of_a_convex_curve(
         cheapest = min(cheapest, cost[arm]) if ok else cheapest
         return cost[arm], ok
 
-    player = tuning.Zeus().start(flat_job(num_sizes, default), 0.5, 1)
+    player = start(tuning.Zeus(), flat_job(num_sizes, default))
     chosen = play(player, num_sizes, answer, 2 * num_sizes + 5)
     assert player.survivors[0, best]
     assert chosen[-1] == best
 
 
 def test_a_round_that_leaves_nothing_keeps_the_cheapest_of_the_one_before() -> None:
-    player = tuning.Zeus().start(flat_job(3, 1), 0.5, 1)
+    player = start(tuning.Zeus(), flat_job(3, 1))
     chosen = play(player, 3, lambda turn, arm: ([5.0, 3.0, 4.0][arm], turn < 3), 7)
     assert chosen[:3] == [1, 0, 2]
     assert chosen[3:] == [1, 2, 1, 1]  # b=1 fails at once, then upwards, then nothing else is left
@@ -92,14 +110,14 @@ def test_a_round_that_leaves_nothing_keeps_the_cheapest_of_the_one_before() -> N
 def test_a_default_that_may_miss_the_target_is_refused() -> None:
     job = make_job([[3.0, np.inf], [2.0]], [[1.0]] * 2, [[1.0]] * 2)
     with pytest.raises(UsageError, match="2 reaches 1 in only 1 of 2 recorded runs"):
-        tuning.Zeus().start(job, 0.5, 1)
+        tuning.simulate(job, policy="zeus")
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(1, 100), min_size=2, max_size=20))
 def test_the_posterior_is_the_closed_form_and_the_peers(costs: list[float]) -> None:
     """Flat prior, known variance s²: the mean is N(x̄, s²/n)."""
-    player = tuning.Zeus(num_pruning_rounds=0).start(flat_job(1, 0), 0.5, 1)
+    player = start(tuning.Zeus(num_pruning_rounds=0), flat_job(1, 0))
     play(player, 1, lambda turn, arm: (costs[turn], True), len(costs))
     mean, error = player.memory.mean[0, 0], player.memory.standard_error(ONE)[0, 0]
     assert mean == pytest.approx(np.mean(costs))
@@ -114,15 +132,14 @@ def test_the_posterior_is_the_closed_form_and_the_peers(costs: list[float]) -> N
 def test_thompson_plays_an_arm_as_often_as_it_is_likely_the_best() -> None:
     """Two arms with known posteriors: P(first is cheaper) = Φ((μ₂ - μ₁)/√(σ₁² + σ₂²))."""
     seeds = 40_000
-    player = tuning.Zeus(num_pruning_rounds=0).start(flat_job(2, 0), 0.5, seeds)
+    player = start(tuning.Zeus(num_pruning_rounds=0), flat_job(2, 0), seeds)
     everyone = np.arange(seeds)
     seen = {0: [9.0, 11.0, 10.5, 9.5], 1: [9.5, 12.0, 10.0]}
     for arm, costs in seen.items():
         for cost in costs:
             arms = np.full(seeds, arm)
-            player.observe(
-                everyone, arms, arms * 0, np.full(seeds, cost), np.ones(seeds, dtype=bool)
-            )
+            all_ok = np.ones(seeds, dtype=bool)
+            player.observe(everyone, outcome(arms, np.full(seeds, cost), all_ok))
     noise = np.random.default_rng(0).standard_normal((seeds, 2))
     share = (player.decide(everyone, noise)[0] == 0).mean()
     gap = np.mean(seen[1]) - np.mean(seen[0])
@@ -188,5 +205,5 @@ def test_fixed_policies_never_change_their_mind(name: str, standin: tuning.Train
 
 
 def test_an_unknown_policy_is_answered_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match=r"no policy 'zues'; there are: default, .*zeus, oracle"):
+    with pytest.raises(UsageError, match=r"no policy 'zues'; did you mean 'zeus'\?"):
         tuning.simulate(random_job(0), policy="zues")
