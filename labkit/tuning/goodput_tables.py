@@ -201,10 +201,19 @@ def picks(
     the best come from measured times. ``accumulation`` adds batches of up to four gradients,
     whose further gradients are as long as the measured compute time (needs sync_time).
 
+    ``by="repeat"`` ranks them by measurements instead: those of the same nodes in another order
+    (1224 by 2124, say), which is the same allocation measured again. How far that pick falls
+    short is what noise in single measurements costs anyone; of allocations without a repeat there
+    are no rows.
+
     Columns: allocation, num_nodes, num_gpus, noise_scale, num_choices, atomic_bsz, accum_steps,
     best_atomic_bsz, best_accum_steps, goodput, best_goodput, shortfall_fraction.
     """
-    table = cross_validate(frame, by=by, **settings).assign(accum_steps=0)
+    if by == "repeat":
+        table = _by_repeat(measurements(frame))
+    else:
+        table = cross_validate(frame, by=by, **settings)
+    table = table.assign(accum_steps=0)
     if accumulation:
         table = _with_accumulation(table)
     table["batch_size"] = table["num_gpus"] * table["atomic_bsz"] * (table["accum_steps"] + 1)
@@ -235,6 +244,26 @@ def picks(
                 }
             )
     return pd.DataFrame(rows)
+
+
+def _by_repeat(table: pd.DataFrame) -> pd.DataFrame:
+    """Steps of allocations measured twice, each predicted by the next repeat of it."""
+    named = table[table["allocation"].str.fullmatch("[1-9]+")]
+    nodes = named["allocation"].map(lambda digits: "".join(sorted(digits)))
+    following: dict[str, str] = {}
+    for _, names in named.groupby(nodes)["allocation"].unique().items():
+        ordered = sorted(names)
+        if len(ordered) > 1:
+            following |= dict(zip(ordered, [*ordered[1:], ordered[0]], strict=True))
+    if not following:
+        raise UsageError("no allocation was measured again with its nodes in another order")
+    times = {"step_time_s": "predicted_s", "compute_time_s": "predicted_grad_s"}
+    again = named[["allocation", "atomic_bsz", *(c for c in times if c in named)]]
+    pairs = named[named["allocation"].isin(following)].assign(
+        repeat=lambda rows: rows["allocation"].map(following)
+    )
+    again = again.rename(columns={"allocation": "repeat"} | times)
+    return pairs.merge(again, on=["repeat", "atomic_bsz"])
 
 
 def _with_accumulation(table: pd.DataFrame) -> pd.DataFrame:

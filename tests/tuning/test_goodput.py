@@ -301,17 +301,41 @@ def test_energy_to_target_is_power_times_time() -> None:
     ].all()
 
 
+def test_a_repeat_picks_the_best_where_nothing_is_noisy_and_errs_where_it_is() -> None:
+    names, rows = ["12", "21", "124", "142", "33"], []
+    for name in names:
+        nodes, gpus = len(name), sum(map(int, name))
+        rows += [(name, m, float(LINEAR.step_time_s(nodes, gpus, m))) for m in SIZES]
+    exact = pd.DataFrame(rows, columns=["placement", "local_bsz", "step_time"])
+    limits = {"init_batch_size": 32, "max_batch_size": 4096, "by": "repeat"}
+    quiet = goodput.picks(exact, [100.0], **limits)  # type: ignore[arg-type]
+    assert sorted(quiet["allocation"]) == sorted(names[:4])  # 33 was measured once
+    assert (quiet["shortfall_fraction"] == 0).all()
+    slow = exact.copy()
+    best = int(quiet.set_index("allocation")["best_atomic_bsz"]["12"])
+    slow.loc[(slow["placement"] == "12") & (slow["local_bsz"] == best), "step_time"] *= 3
+    noisy = goodput.picks(slow, [100.0], **limits).set_index("allocation")  # type: ignore[arg-type]
+    assert noisy["shortfall_fraction"]["12"] > 0.05  # it is told that the slow one is fast
+    assert noisy["shortfall_fraction"]["21"] > 0  # and 21 that the best is slow
+    with pytest.raises(UsageError, match="measured again"):
+        goodput.picks(exact[exact["placement"] == "33"], [100.0], **limits)  # type: ignore[arg-type]
+
+
 # ---------------------------------------------------------------- as published
+
+
+def published_tables(workload: str) -> goodput.Tables:
+    """Tables of one published workload; skips where the data set is not here."""
+    if not datasets.available("pollux-osdi21"):
+        pytest.skip("pollux-osdi21 is not on this machine (see `labkit data`)")
+    return goodput.load("pollux-osdi21", workload)
 
 
 @pytest.fixture(
     scope="module", params=["bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3"]
 )
 def published(request: pytest.FixtureRequest) -> goodput.Tables:
-    """Tables of one published workload; skips where the data set is not here."""
-    if not datasets.available("pollux-osdi21"):
-        pytest.skip("pollux-osdi21 is not on this machine (see `labkit data`)")
-    return goodput.load("pollux-osdi21", request.param)
+    return published_tables(request.param)
 
 
 @pytest.mark.slow
@@ -341,7 +365,31 @@ def test_the_batch_it_picks_is_within_five_per_cent_of_the_best_measured(
     real = table[table["num_choices"] > 1]["shortfall_fraction"]
     assert real.min() >= 0
     assert real.mean() < 0.05
-    assert (real <= 0.05).mean() > 0.8
+    if published.workload != "cifar10":
+        assert (real <= 0.05).mean() > 0.95
+
+
+@pytest.mark.slow
+def test_where_it_errs_a_second_measurement_errs_more() -> None:
+    """Steps of cifar10 were measured once and are noisy: the best of them is partly luck."""
+    published = published_tables("cifar10")
+    tables = [
+        goodput.picks(
+            published.steps,
+            [published.noise_scale(share) for share in (0, 0.1, 0.3, 0.6, 1)],
+            init_batch_size=published.init_batch_size,
+            max_batch_size=published.max_batch_size,
+            accumulation=True,
+            by=by,
+        )
+        for by in ("allocation", "repeat")
+    ]
+    again = tables[1].set_index(["allocation", "noise_scale"])
+    ours = tables[0].set_index(["allocation", "noise_scale"]).loc[again.index]
+    assert (ours["shortfall_fraction"] <= 0.05).mean() > (
+        again["shortfall_fraction"] <= 0.05
+    ).mean()
+    assert ours["shortfall_fraction"].mean() < again["shortfall_fraction"].mean()
 
 
 def test_published_noise_terms_give_the_progress_that_was_recorded(
