@@ -10,7 +10,7 @@ REASONS: dict[str, dict[str, str]] = {
         "zero-paper": "all parameters in the recipe's format, divided evenly",
         "deepspeed": "16 bits whatever the recipe, sharded over all GPUs whatever they do",
         "megatron": "the fullest pipeline stage, without biases and position embeddings",
-        "torch": "whole rows, so tensors with fewer rows than ranks do not shrink",
+        "torch": "whole rows (at stage 1 whole tensors): those with fewer than ranks do not shrink",
         "llm-analysis": "one embedding even where the head is apart, no biases, no positions",
         "calculon": "blocks only: no embeddings, no head, no biases, two matrices an MLP",
         "cookbook": "two embeddings even where tied, divided by tp·pp and at stage 3 once more",
