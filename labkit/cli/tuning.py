@@ -81,3 +81,194 @@ def record(
         grid, folder, device=device, resume=resume, overwrite=overwrite, command=command
     )
     pipeline_view.tell(found, json_to, html)
+
+
+@tuning.command()
+def outcomes(
+    workload: str = ask.NAME,
+    data: str = ask.DATA,
+    gpu: str = ask.GPU,
+    eta: float = ask.ETA,
+    selector: str = ask.SELECTOR,
+    max_slowdown: float = ask.SLOWDOWN,
+    b0: int = ask.B0,
+    target: float = ask.TARGET,
+    max_epochs: int = ask.MAX_EPOCHS,
+    host_power: float = ask.HOST,
+    json_to: str = ask.JSON,
+    html: Path = ask.HTML,
+    csv: Path = ask.CSV,
+) -> None:
+    """Time, energy and cost of every batch size and power limit, and what none other beats."""
+    from labkit.cli import tuning_report
+
+    trace = ask.trace(data, gpu)
+    job = ask.job(
+        trace, workload, b0=b0, target=target, max_epochs=max_epochs, host_power_w=host_power
+    )
+    _tell(tuning_report.of_outcomes(trace, job, eta, selector, max_slowdown), json_to, html, csv)
+
+
+@tuning.command()
+def simulate(
+    workload: str = ask.NAME,
+    data: str = ask.DATA,
+    gpu: str = ask.GPU,
+    policies: str = ask.POLICIES,
+    eta: float = ask.ETA,
+    beta: float = ask.BETA,
+    seeds: int = ask.SEEDS,
+    recurrences: int = ask.RECURRENCES,
+    b0: int = ask.B0,
+    target: float = ask.TARGET,
+    max_epochs: int = ask.MAX_EPOCHS,
+    host_power: float = ask.HOST,
+    json_to: str = ask.JSON,
+    html: Path = ask.HTML,
+    csv: Path = ask.CSV,
+) -> None:
+    """Replay a recurring job under policies: what they save, and what finding out cost."""
+    from labkit import tuning as engine
+    from labkit.cli import tuning_report
+
+    names, trace = ask.policies(policies), ask.trace(data, gpu)
+    job = ask.job(
+        trace, workload, b0=b0, target=target, max_epochs=max_epochs, host_power_w=host_power
+    )
+    runs = {
+        name: engine.simulate(
+            job, policy=name, eta=eta, beta=beta, recurrences=recurrences, seeds=range(seeds)
+        )
+        for name in names
+    }
+    _tell(tuning_report.of_simulation(trace, job, runs), json_to, html, csv)
+
+
+@tuning.command()
+def savings(
+    data: str = ask.DATA,
+    gpus: str = ask.GPUS,
+    policies: str = ask.POLICIES,
+    eta: float = ask.ETA,
+    beta: float = ask.BETA,
+    seeds: int = ask.SEEDS,
+    json_to: str = ask.JSON,
+    html: Path = ask.HTML,
+    csv: Path = ask.CSV,
+) -> None:
+    """Savings of every workload on every GPU with 95 % intervals, beside the published figures."""
+    from labkit.cli import tuning_report
+    from labkit.tuning import published
+
+    names, traces = ask.policies(policies), ask.traces(data, gpus)
+    table = published.savings(traces, names, eta=eta, beta=beta, seeds=range(seeds))
+    notes = [note for trace in traces for note in tuning_report.energy_notes(trace.energy_source)]
+    report = tuning_report.of_savings(table, eta, seeds, notes)
+    _tell((report, table), json_to, html, csv)
+
+
+@tuning.command()
+def goodput(
+    workload: str = ask.POLLUX,
+    nodes: int = ask.NODES,
+    gpus_used: int = ask.GPUS_USED,
+    at: float = ask.option(0.5, "--at", panel=ask.JOB, help="Share of training done, 0 to 1."),
+    accumulation: bool = ask.option(False, "--accumulation", panel=ask.JOB, help="Allow it."),
+    json_to: str = ask.JSON,
+    html: Path = ask.HTML,
+    csv: Path = ask.CSV,
+) -> None:
+    """Fit Pollux's step times and say which batch is worth most on each allocation."""
+    from labkit.cli import tuning_report
+
+    places = ask.allocations(nodes, gpus_used)
+    _tell(tuning_report.of_goodput(workload, places, at, accumulation), json_to, html, csv)
+
+
+@tuning.command()
+def choose(
+    workload: str = ask.POLLUX,
+    nodes: int = ask.NODES,
+    gpus_used: int = ask.GPUS_USED,
+    deadline: float = ask.option(None, "--deadline", panel=ask.JOB, metavar="S", help="Seconds."),
+    metric: float = ask.option(
+        None, "--metric", panel=ask.JOB, help="Target metric; default: the run's end."
+    ),
+    power_of: str = ask.option(
+        "cifar100", "--power-of", panel=ask.TRACE, help="Workload whose power trace is taken."
+    ),
+    data: str = ask.DATA,
+    gpu: str = ask.GPU,
+    host_power: float = ask.HOST,
+    json_to: str = ask.JSON,
+    html: Path = ask.HTML,
+    csv: Path = ask.CSV,
+) -> None:
+    """Batch size, learning-rate rule, power limit and GPUs together: least energy in time."""
+    from labkit.cli import tuning_report
+
+    found = tuning_report.of_choice(
+        workload,
+        ask.job(ask.trace(data, gpu), power_of),
+        ask.allocations(nodes, gpus_used),
+        metric=metric,
+        deadline_s=deadline,
+        node_power_w=host_power,
+    )
+    _tell(found, json_to, html, csv)
+
+
+def _tell(found: Any, json_to: str, html: Path | None, csv: Path | None) -> None:
+    """Show a report, and write its rows where asked for."""
+    from labkit.cli import pipeline_view
+
+    report, table = found
+    if csv is not None:
+        from labkit.files import write_atomically
+
+        write_atomically(csv, table.to_csv(index=False))
+        pipeline_view.wrote("CSV", csv, json_to)
+    pipeline_view.tell(report, json_to, html)
+
+
+@tuning.command()
+def live(
+    command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="What to run."),
+    state: Path = ask.option(
+        ..., "--state", panel=ask.RUN, help="File that remembers the job from run to run."
+    ),
+    batch_sizes: str = ask.option(
+        "1", "--batch-sizes", panel=ask.GRID, metavar="A,B", help="For {batch_size} in COMMAND."
+    ),
+    b0: int = ask.option(None, "--default-batch-size", "--b0", panel=ask.GRID, help="The user's."),
+    eta: float = ask.ETA,
+    beta: float = ask.BETA,
+    selector: str = ask.SELECTOR,
+    max_slowdown: float = ask.SLOWDOWN,
+    steps: int = ask.option(
+        0, "--steps", panel=ask.RUN, help="Steps in a slice, where COMMAND tells its steps."
+    ),
+    tries: int = ask.option(1, "--tries", panel=ask.RUN, min=1, help="Runs until one succeeds."),
+    gpu_index: int = ask.option(0, "--gpu-index", panel=ask.RUN, help="Which GPU."),
+    json_to: str = ask.JSON,
+    html: Path = ask.HTML,
+) -> None:
+    """Run a training command on a GPU at the batch size and power limit its past runs suggest.
+
+    Each call is one recurrence. Exit code: 0 if the command succeeded, else 1. COMMAND may hold
+    {batch_size}; exit code 0 of COMMAND means that the target was reached. A script that calls
+    labkit.tuning.live.tick() after each step, run with --steps N, has its power limits profiled in
+    its first run. Without a GPU the command is refused and nothing is run or written.
+    """
+    from labkit.cli import pipeline_view, tuning_live
+    from labkit.tuning.live import find_device
+
+    meter = find_device(gpu_index)
+    job = tuning_live.job(
+        command, batch_sizes, b0, eta=eta, beta=beta, selector=selector,
+        max_slowdown=max_slowdown, steps=steps,
+    )  # fmt: skip
+    report, reached = tuning_live.run(state, job, meter, tries, to_stderr=json_to == "-")
+    pipeline_view.tell(report, json_to, html)
+    if not reached:
+        raise typer.Exit(1)

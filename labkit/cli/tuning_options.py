@@ -101,3 +101,39 @@ def policies(text: str) -> list[str]:
         if name not in KNOWN:
             raise not_among("policy", name, KNOWN)
     return names
+
+
+POLLUX = typer.Argument(
+    "cifar10", metavar="[WORKLOAD]", help="bert, cifar10, deepspeech2, imagenet, ncf or yolov3."
+)
+NODES = option(4, "--nodes", panel=JOB, min=1, help="Most nodes; allocations double up to them.")
+GPUS_USED = option(16, "--gpus-used", panel=JOB, min=1, help="Most GPUs, spread evenly.")
+
+
+def traces(name: str, gpus: str) -> list[TrainingTrace]:
+    """The traces of ``--trace`` and ``--gpus``; a recorded one has one machine.
+
+    Raises:
+        UsageError: there is no such trace.
+    """
+    from labkit.tuning import recorded
+
+    if recorded.holds(name):
+        return [trace(name, "")]
+    return [trace(name, gpu.strip()) for gpu in gpus.split(",")]
+
+
+def allocations(nodes: int, gpus: int) -> list[tuple[int, int]]:
+    """(nodes, GPUs) from one GPU up, doubling, on as few nodes as hold them evenly.
+
+    >>> allocations(2, 8)
+    [(1, 1), (1, 2), (1, 4), (2, 8)]
+
+    Raises:
+        UsageError: fewer GPUs than nodes.
+    """
+    if gpus < nodes:
+        raise UsageError(f"--gpus-used {gpus} is fewer than --nodes {nodes}")
+    per_node = -(-gpus // nodes)
+    counts = [2**k for k in range(gpus.bit_length()) if 2**k < gpus] + [gpus]
+    return [(-(-count // per_node), count) for count in counts]

@@ -193,9 +193,10 @@ def _gpus() -> Any:
             found = get_gpus()
     except ImportError:
         raise LabkitError("zeus-ml is not installed: pip install zeus-ml") from None
-    except Exception as error:  # libraries of vendors that are not here fail in ways of their own
-        said = f"{type(error).__name__}: {error}"
-        raise LabkitError(f"no GPU that zeus-ml can read ({said})") from None
+    except Exception:  # libraries of vendors that are not here fail in ways of their own
+        raise LabkitError(
+            "no GPU that zeus-ml can read (neither NVIDIA's nor AMD's management library answers)"
+        ) from None
     if not len(found):
         raise LabkitError("no GPU that zeus-ml can read")
     return found
