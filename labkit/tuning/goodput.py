@@ -152,12 +152,7 @@ class GoodputModel:
         if not 1 <= low <= high:
             raise UsageError(f"atomic_bsz_range must ascend from 1 or more, got ({low}, {high})")
         nodes, gpus = allocation_of(num_nodes, num_gpus)
-        best = np.array(
-            [
-                self._best(n, k, limit, low, high, accumulation)
-                for n, k in zip(nodes.ravel().tolist(), gpus.ravel().tolist(), strict=True)
-            ]
-        )
+        best = self._best(nodes.ravel(), gpus.ravel(), limit, low, high, accumulation)
         if not best[:, 0].any():
             raise UsageError(
                 f"no batch of {init} to {limit} examples can be split over "
@@ -172,28 +167,41 @@ class GoodputModel:
         )
 
     def _best(
-        self, nodes: int, gpus: int, limit: int, low: int, high: int, accumulation: bool
-    ) -> tuple[float, int, int]:
-        init, _ = self._moment()
+        self,
+        nodes: NDArray,
+        gpus: NDArray,
+        limit: int,
+        low: int,
+        high: int,
+        accumulation: bool,
+    ) -> NDArray[np.float64]:
+        """Goodput, batch size of one GPU and steps of each allocation; zeros where none fits."""
         knots = [int(size) for size, _ in self.step_times.measured]
-        most = min(high, limit // gpus)
-        if most < low:
-            return 0.0, 0, 0
-        size = _integers(low, most, _MOST_SIZES, [-(-init // gpus), *knots])
+        init, _ = self._moment()
+        rows = [
+            _integers(low, min(high, limit // k), _MOST_SIZES, [-(-init // k), *knots])
+            for k in gpus.tolist()
+        ]
+        width = max(map(len, rows))
+        if not width:
+            return np.zeros((len(rows), 3))
+        padded = [np.pad(row, (0, width - len(row)), "edge") if len(row) else [high] * width
+                  for row in rows]  # fmt: skip
+        size, nodes, gpus = np.array(padded), nodes[:, None], gpus[:, None]
         fewest, parts = -(-init // (gpus * size)), limit // (gpus * size)
         if not accumulation:
             parts = np.minimum(parts, 1)
-        size, fewest, parts = (a[fewest <= parts] for a in (size, fewest, parts))
-        if not len(size):
-            return 0.0, 0, 0
-        ideal = np.clip(self._best_parts(nodes, gpus, size), fewest, parts)
-        size = np.r_[size, size]
-        step = np.r_[np.floor(ideal), np.ceil(ideal)].astype(np.intp) - 1
-        values = self.goodput(nodes, gpus, size, step)
-        best = int(values.argmax())
-        return float(values[best]), int(size[best]), int(step[best])
+        fits = (fewest <= parts) & (low <= size)
+        ideal = np.clip(self._best_parts(nodes, gpus, size), fewest, np.maximum(parts, fewest))
+        step = np.stack([np.floor(ideal), np.ceil(ideal)]).astype(np.intp) - 1
+        values = np.where(fits, self.goodput(nodes, gpus, size, step), 0.0)
+        flat = values.transpose(1, 0, 2).reshape(len(rows), -1)
+        chosen = flat.argmax(1)
+        each, which = np.arange(len(rows)), divmod(chosen, width)
+        found = np.stack([flat[each, chosen], size[each, which[1]], step[which[0], each, which[1]]])
+        return np.where(found[0] > 0, found, 0.0).T
 
-    def _best_parts(self, nodes: int, gpus: int, size: NDArray) -> NDArray[np.float64]:
+    def _best_parts(self, nodes: NDArray, gpus: NDArray, size: NDArray) -> NDArray[np.float64]:
         """Gradients in a step, not rounded, of most goodput for each batch size of one GPU.
 
         With x gradients of g seconds and c more for the synchronisation that they leave, goodput
@@ -334,6 +342,8 @@ def to_target(
 
 def _integers(low: int, high: int, most: int, extra: Iterable[int]) -> NDArray[np.intp]:
     """All integers from low to high if no more than ``most``, else a geometric grid and extra."""
+    if high < low:
+        return np.arange(0)
     if high - low < most:
         return np.arange(low, high + 1)
     grid = np.unique(np.geomspace(low, high, most).round().astype(np.intp))
