@@ -69,7 +69,11 @@ def _formulas(folder: Path) -> Iterator[Claim]:
         printed = float(layer.printed_bytes(row) / sbh)
         name = row["configuration"]
         where = f"Table 2, {_EQUATIONS[name]}" if name in _EQUATIONS else "Table 2"
-        claim: dict[str, Any] = {"printed": _formula(row), "unit": "s·b·h bytes, GPT-3, t = 8", "given": 0.0}
+        claim: dict[str, Any] = {
+            "printed": _formula(row),
+            "unit": "s·b·h bytes, GPT-3, t = 8",
+            "given": 0.0,
+        }
         yield Claim(
             **cell_of("reduce-act-recomp", where, f"{name}, a layer"),
             **claim,

@@ -3,7 +3,7 @@
 ``make bench`` runs it; nothing here asserts a time. A peer that is not installed is skipped;
 DeepSpeed's formula as bare arithmetic, the quickest a peer can be, always runs. Both install on a
 machine without a GPU and leave torch alone: ``DS_BUILD_OPS=0 pip install --no-deps
---no-build-isolation deepspeed==0.19.8 llm-analysis==0.2.2 hjson einops msgpack ninja py-cpuinfo
+--no-build-isolation deepspeed==0.19.8 llm-analysis==0.2.2 hjson einops msgpack ninja
 fire termcolor``.
 """
 

@@ -63,13 +63,13 @@ def test_llm_analysis_1260_numbers_exactly() -> None:
     found = rows("llm-analysis")
     for row in found:
         question = asked(row, "llm-analysis", sp=True)
-        kind, release = row["component"], {"release": "main"}
+        kind = row["component"]
         if kind in {"loss_bwd", "prefetch"}:
             got = Fraction(0)
         elif kind == "num_params":
-            got = size(count("llm-analysis", question[0], **release), "gradients") / 4
+            got = size(count("llm-analysis", question[0], release="main"), "gradients") / 4
         else:
-            lines = count("llm-analysis", *question, **release)
+            lines = count("llm-analysis", *question, release="main")
             got = size(lines, *(kept if kind == "act" else (STATES[kind],)))
         assert int(got) == int(row["bytes"]), row
     assert len(found) == 1260
@@ -158,7 +158,7 @@ def analysis(model: Model, parallel: Parallel, batch: Batch) -> dict[str, float]
     )
     recompute = {"none": 0, "selective": 1, "full": 2}[str(batch.recompute)]
     with redirect_stdout(io.StringIO()):
-        return tool.LLMAnalysis(shape, gpu, config.DtypeConfig(), degrees).training(  # type: ignore[no-any-return]
+        return tool.LLMAnalysis(shape, gpu, config.DtypeConfig(), degrees).training(
             batch_size_per_gpu=batch.micro_batch,
             seq_len=batch.seq,
             activation_recomputation=tool.ActivationRecomputation(recompute),
@@ -253,7 +253,7 @@ def test_who_cannot_be_asked_says_why() -> None:
     deepseek = Model.preset("deepseek-v3")
     for convention in ("llm-analysis", "calculon", "cookbook"):
         with pytest.raises(BadValue, match=r"latent attention|own keys"):
-            count(convention, deepseek)  # type: ignore[arg-type]
+            count(convention, deepseek)
     with pytest.raises(BadValue, match="zero must be 0 or 1 for calculon, got 3"):
         count("calculon", LLAMA, Parallel(dp=8, zero=3))
     with pytest.raises(BadValue, match="dp must be >= 2 for calculon"):

@@ -245,6 +245,7 @@ def test_every_printed_number_has_a_claim() -> None:
     """Each cell of each table under data/papers that an engine is held against, counted there."""
     table = published.claims()
     counts = table.groupby(["paper", "table"]).size()
+    theirs = table[table["paper"] == "reduce-act-recomp"].groupby("table").size()
     korthikanti = {
         name: cells(KORTHIKANTI / f"{name}.csv") for name in ("table3", "table4", "text")
     }
@@ -252,14 +253,14 @@ def test_every_printed_number_has_a_claim() -> None:
     assert counts["zero", "Table 1"] == len(cells(PAPERS / "zero" / "table1.csv")) == 54
     assert counts["zero", "Table 2"] == len(cells(PAPERS / "zero" / "table2.csv")) == 30
     assert counts["zero", "§7"] == 4
-    assert counts["reduce-act-recomp"].filter(like="Table 2").sum() == 6
+    assert theirs.filter(like="Table 2").sum() == 6
     assert counts["reduce-act-recomp", "Table 3"] == 2 * len(korthikanti["table3"])
     overheads = sum(bool(row["overhead_percent"]) for row in korthikanti["table4"])
     assert counts["reduce-act-recomp", "Table 4"] == len(korthikanti["table4"]) + overheads
     assert counts["reduce-act-recomp", "Table 5"] == 12
-    equations = {name for name in counts["reduce-act-recomp"].index if "eq." in name}
+    equations = {name for name in theirs.index if "eq." in name}
     assert {name[-1] for name in equations} == {"1", "2", "4", "5", "6"}
-    texts = counts["reduce-act-recomp"].filter(regex="^(§|Appendix)").sum()
+    texts = theirs.filter(regex="^(§|Appendix)").sum()
     assert texts == len(korthikanti["text"])
     assert counts["megatron-sc21", "Table 1"] == 4 * 10
     assert counts["llama-3", "Table 4"] == 4 * 3
