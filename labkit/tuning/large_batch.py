@@ -10,6 +10,7 @@ Source: McCandlish et al., "An Empirical Model of Large-Batch Training" (2018); 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -17,9 +18,12 @@ import numpy as np
 import pandas as pd
 
 from labkit.errors import UsageError
+from labkit.tuning.power import convergence
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
+    from labkit.tuning.trace import Job
 
 ScalingRule = Literal["none", "sqrt", "linear", "adascale", "sqrt-adascale"]
 Quantity = Literal["time_s", "energy_j"]
@@ -261,6 +265,77 @@ def tradeoff(
     table["time_s"] = table["steps"] * table["step_time_s"]
     table["energy_j"] = table["time_s"] * table["power_w"]
     return table
+
+
+def of_job(job: Job, *, power_limit_w: float | None = None) -> pd.DataFrame:
+    """Time and energy to the target by batch size as recorded, each at one power limit.
+
+    ``power_limit_w``: default, for each batch size the limit of least energy. Columns: batch_size,
+    power_limit_w, steps and examples (in passes over the data: what one epoch has is not in a
+    trace), time_s, energy_j. Batch sizes that never reach the target are left out.
+
+    Raises:
+        UsageError: no such power limit, or nothing reaches the target.
+    """
+    _, epochs = convergence(job)
+    limits = list(job.power_limits_w)
+    if power_limit_w is not None and power_limit_w not in limits:
+        raise UsageError(
+            f"job {job.name!r} was not profiled at {power_limit_w:g} W; there are: "
+            f"{', '.join(f'{w:g}' for w in limits)}"
+        )
+    rows = np.arange(len(epochs))
+    energy = job.epoch_energy_j
+    best = energy.argmin(1)
+    place = best if power_limit_w is None else np.full_like(best, limits.index(power_limit_w))
+    table = pd.DataFrame(
+        {
+            "batch_size": np.array(job.batch_sizes, dtype=float),
+            "power_limit_w": np.array(limits)[place],
+            "steps": epochs / np.array(job.batch_sizes),
+            "examples": epochs,
+            "time_s": epochs * job.epoch_time_s[rows, place],
+            "energy_j": epochs * energy[rows, place],
+        }
+    )
+    reached = table[np.isfinite(table["examples"])].reset_index(drop=True)
+    if reached.empty:
+        raise UsageError(f"job {job.name!r}: no batch size reaches the target")
+    return reached
+
+
+def where_it_stops_paying(jobs: Iterable[Job]) -> pd.DataFrame:
+    """Up to which batch size a larger one pays, in time and in joules: one row a workload.
+
+    Columns: workload, critical_batch_size (of the trade-off nearest to the recorded epochs;
+    missing where none shows), and the batch sizes of least time and of least energy at the
+    highest power limit (fastest_batch_size, frugal_batch_size) and of least energy at the best
+    limit of each size (frugal_batch_size_any_limit). extra_energy_fraction is what the fastest
+    costs over the most frugal, extra_time_fraction the reverse, both at the highest limit.
+    """
+    rows = []
+    for job in jobs:
+        table, free = of_job(job, power_limit_w=job.max_power_w), of_job(job)
+        try:
+            critical = CriticalBatch.fit(table["batch_size"], table["steps"]).batch_size
+        except UsageError:
+            critical = np.nan
+        fast = table.loc[table["time_s"].idxmin()]
+        frugal = table.loc[table["energy_j"].idxmin()]
+        rows.append(
+            {
+                "workload": job.title,
+                "critical_batch_size": critical,
+                "fastest_batch_size": int(fast["batch_size"]),
+                "frugal_batch_size": int(frugal["batch_size"]),
+                "frugal_batch_size_any_limit": int(
+                    free.loc[free["energy_j"].idxmin(), "batch_size"]
+                ),
+                "extra_energy_fraction": fast["energy_j"] / frugal["energy_j"] - 1,
+                "extra_time_fraction": frugal["time_s"] / fast["time_s"] - 1,
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def pays_up_to(

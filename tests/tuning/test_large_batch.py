@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labkit import tuning
 from labkit.errors import UsageError
 from labkit.tuning import large_batch as lb
+from tests.tuning.conftest import make_job, random_job
 
 sizes = st.floats(1, 1e5)
 
@@ -140,3 +142,65 @@ def test_a_batch_that_always_pays_pays_to_the_end() -> None:
     assert table["batch_size"].tolist() == [32, 64, 128]
     assert lb.pays_up_to(table) == 128
     assert lb.pays_up_to(table, "energy_j", least_saving_fraction=0.6) == 32
+
+
+# ---------------------------------------------------------------- recorded runs
+
+
+def following(critical: lb.CriticalBatch) -> tuning.Job:
+    """A job whose epochs follow a trade-off exactly and whose steps take 1 + B/64 seconds.
+
+    A GPU draws 40 W plus 0.4 W an example at its highest limit; the lower limit halves the
+    dynamic part and makes steps a tenth longer.
+    """
+    sizes = 2.0 ** np.arange(1, 11)
+    epochs = critical.examples(sizes) / 50_000
+    epoch_s = 50_000 / sizes * (1 + sizes / 64)
+    busy_w = 0.4 * sizes
+    return make_job(
+        epochs[:, None].tolist(),
+        np.stack([1.1 * epoch_s, epoch_s], 1).tolist(),
+        np.stack([40 + busy_w / 2, 40 + busy_w], 1).tolist(),
+    )
+
+
+def test_recorded_runs_show_their_trade_off_and_where_it_stops_paying() -> None:
+    critical = lb.CriticalBatch(min_steps=1000, min_examples=256_000)
+    job = following(critical)
+    row = lb.where_it_stops_paying([job]).iloc[0]
+    assert row["critical_batch_size"] == pytest.approx(256, rel=1e-6)
+    # steps (1 + 256/B)(1 + B/64) are least at √(256·64); times 40 + 0.4B watts is least earlier
+    assert row["fastest_batch_size"] == 128
+    sizes = np.array(job.batch_sizes, dtype=float)
+    seconds = (1 + 256 / sizes) * (1 + sizes / 64)
+    joules = {w: seconds * (40 + w * sizes) for w in (0.4, 0.2)}
+    assert row["frugal_batch_size"] == sizes[joules[0.4].argmin()] < 128
+    assert row["frugal_batch_size_any_limit"] == sizes[joules[0.2].argmin()]
+    fastest, frugal = seconds.argmin(), joules[0.4].argmin()
+    assert row["extra_energy_fraction"] == pytest.approx(
+        joules[0.4][fastest] / joules[0.4][frugal] - 1
+    )
+    assert row["extra_time_fraction"] == pytest.approx(seconds[frugal] / seconds[fastest] - 1)
+
+
+def test_a_recorded_table_is_what_the_power_engine_says() -> None:
+    job = random_job(5)
+    table = lb.of_job(job, power_limit_w=job.max_power_w)
+    known = tuning.outcomes(job)
+    known = known[
+        (known["power_limit_w"] == job.max_power_w) & np.isfinite(known["time_to_accuracy_s"])
+    ]
+    assert np.allclose(table["time_s"], known["time_to_accuracy_s"])
+    assert np.allclose(table["energy_j"], known["energy_to_accuracy_j"])
+    least = tuning.outcomes(job).groupby("batch_size")["energy_to_accuracy_j"].min()
+    assert np.allclose(lb.of_job(job)["energy_j"], least[np.isfinite(least)])
+    with pytest.raises(UsageError, match="not profiled at 7 W"):
+        lb.of_job(job, power_limit_w=7.0)
+
+
+def test_published_workloads_say_where_larger_batches_stop_paying(
+    standin: tuning.TrainingTrace,
+) -> None:
+    table = lb.where_it_stops_paying(standin.jobs())
+    assert len(table) == 6
+    assert (table[["extra_energy_fraction", "extra_time_fraction"]] >= 0).all(axis=None)
