@@ -8,11 +8,14 @@ from functools import cached_property
 import numpy as np
 
 from labkit.pipeline.planning.relaxation import Model, Relaxation, options
-from labkit.pipeline.planning.rounding import Sweeper, realise
+from labkit.pipeline.planning.rounding import realise
+from labkit.pipeline.planning.sweeps import Sweeper
 from labkit.pipeline.profiles.clocks import Choice
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.graph import Lag
 from labkit.pipeline.scheduling.schedule import Schedule
+
+_FEW = 3  # deadlines so few that a start of the simplex method is not worth it
 
 
 class OptimalPlanner:
@@ -62,7 +65,8 @@ class OptimalPlanner:
     def _relaxed(self, deadlines_s: Sequence[float]) -> list[Relaxation]:
         """Solutions in the order given, solved from the slowest deadline down."""
         order = np.argsort([-deadline_s for deadline_s in deadlines_s], kind="stable").tolist()
-        solved = {i: self._model.solve(float(deadlines_s[i])) for i in order}
+        alone = len(order) <= _FEW
+        solved = {i: self._model.solve(float(deadlines_s[i]), alone=alone) for i in order}
         return [solved[i] for i in range(len(deadlines_s))]
 
 

@@ -28,7 +28,8 @@ from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.graph import Graph, Lag, longest_from, longest_to
 from labkit.pipeline.scheduling.schedule import KINDS, Schedule
 
-_LARGE = 3000  # instructions from which the interior-point method is faster than simplex
+_LARGE = 3000  # instructions from which the interior-point method is faster than simplex,
+_MEDIUM = 400  # and from which it is for a deadline or two, simplex being slow to start
 _TILT = 3e-5  # of a slope
 _INSIDE = 1e-7  # of a deadline: without any room there is no interior
 _ENOUGH = 1e-5  # of all costs: what an interior-point solution may leave open
@@ -159,6 +160,8 @@ class Model:
             ("threads", 1),
             ("solver", "simplex"),
             ("presolve", "off"),  # it would discard the last solution
+            ("simplex_scale_strategy", 0),  # the model is scaled already
+            ("simplex_dual_edge_weight_strategy", 1),  # Devex: more steps, each of them cheaper
         ):
             solver.setOptionValue(option, value)
         solver.passModel(problem)
@@ -169,8 +172,8 @@ class Model:
         starts = np.full(len(self.fastest_s) + 1, deadline_s / self._second)
         return np.concatenate([starts, self._length])
 
-    def solve(self, deadline_s: float) -> Relaxation:
-        """Solve for one deadline.
+    def solve(self, deadline_s: float, *, alone: bool = False) -> Relaxation:
+        """Solve for one deadline; ``alone`` if hardly any other will follow.
 
         ``bound_j`` is evaluated from the dual multipliers over the variables' box, so it is a
         lower bound whatever the solver's tolerance.
@@ -185,7 +188,8 @@ class Model:
             )
         deadline_s = min(max(deadline_s, self.floor_s), self.horizon_s)
         n = len(self.fastest_s)
-        run = self._simplex if n < _LARGE else self._interior
+        large = n >= (_MEDIUM if alone and self._solver is None else _LARGE)
+        run = self._interior if large else self._simplex
         values, multipliers = run(deadline_s)
         multipliers = np.maximum(multipliers, 0.0)
         reduced = self._cost - self._matrix.T @ multipliers

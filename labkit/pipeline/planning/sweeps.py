@@ -1,0 +1,372 @@
+"""Sweeps along a schedule that choose every instruction's clock anew, many plans at once.
+
+A sweep visits every instruction in topological order, forward or backward, and gives each the
+choice that is cheapest at a price for its time, among those that fit between the longest path
+before it and the longest path after it. So every plan on the way keeps the deadline. A sweep may
+be confined to a window of the schedule, everything outside staying as it is.
+
+Plans are columns ("lanes") of arrays of shape (n, lanes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from labkit.pipeline.planning.relaxation import Options
+from labkit.pipeline.scheduling.graph import Graph, Lag
+
+_NEVER_S = 1e30  # duration of choices that are not there
+_ROOM = 1e-12  # of the deadline: floating-point noise that may not cost a clock
+_ALL = slice(None)
+STEP, _GRADES = 0.01, 1024  # of a price's logarithm, and how many: a range of 28,000
+
+
+_Near = tuple[np.ndarray, np.ndarray | None]
+
+
+class _Level(NamedTuple):
+    """Instructions none of which waits for another."""
+
+    part: slice
+    near: list[_Near]  # whom they wait for, one each (n for none), and the lag between
+    time: np.ndarray  # (choice, instruction, 1)
+
+
+class Swept(NamedTuple):
+    """Plans and how far each instruction reaches in them.
+
+    ``chosen`` holds a choice's number among all kinds of work. ``reach`` has shape (n + 1, lanes):
+    after a forward sweep the earliest ends, after a backward one the longest paths from each start
+    to the end; its last row is zero.
+    """
+
+    chosen: np.ndarray
+    reach: np.ndarray
+    forward: bool
+
+    @property
+    def makespan_s(self) -> np.ndarray:
+        """When each plan ends, shape (lanes,)."""
+        return self.reach.max(axis=0)
+
+
+class Window(NamedTuple):
+    """Some consecutive levels of a schedule.
+
+    Attributes:
+        low, high: its instructions are low to high - 1.
+        levels: those of a forward sweep, and those of a backward one.
+        outside: the instructions that those inside wait for, and those that wait for them,
+            as ranges just before ``low`` and from ``high`` on.
+    """
+
+    low: int
+    high: int
+    levels: tuple[list[_Level], list[_Level]]
+    outside: tuple[slice, slice]
+
+
+class Sweeper:
+    """Sweeps over one schedule and its choices.
+
+    Inside, instructions are numbered by level (all that an instruction waits for stands on lower
+    levels), so that a level is a slice; choices are numbered work by work.
+    """
+
+    def __init__(self, graph: Graph, choices: Options, lag_s: Lag | None = None) -> None:
+        n = self._n = len(graph)
+        level = _levels(graph)
+        order = np.argsort(level, kind="stable")
+        self._place = np.argsort(order)  # instruction -> number inside
+        place = np.append(self._place, n)
+        lags = (np.zeros(n), np.zeros(n)) if lag_s is None else lag_s
+        waits = [
+            (place[who[order]], lag[order])
+            for who, lag in zip((graph.before, graph.needs), lags, strict=True)
+        ]
+        follow = _followers(n, waits)
+        work = choices.of[order]
+        real = np.isfinite(choices.time_s)
+        time_s = np.where(real, choices.time_s, _NEVER_S)
+        self._time, self._net = time_s.ravel(), np.where(real, choices.net_j, np.inf).ravel()
+        self._width = time_s.shape[1]
+        self._first = (work * self._width)[:, None]
+        self._by_choice = time_s[work].T[:, :, None].copy()
+        self._lowest_w, self._cheapest = _price_table(choices)
+        self._table = (work * _GRADES * (self._width + 1))[:, None]
+        self._count = np.int8 if self._width < 128 else np.int16
+        sizes = np.bincount(level)
+        self._sides = self._lay_out(sizes, waits), self._lay_out(sizes, follow)[::-1]
+        earliest = np.min([np.where(who < n, who, n) for who, _ in waits], axis=0)
+        latest = np.max([np.where(who < n, who, -1) for who, _ in follow], axis=0)
+        self._span = earliest, latest
+
+    def _lay_out(
+        self, sizes: np.ndarray, sources: Sequence[tuple[np.ndarray, np.ndarray]]
+    ) -> list[_Level]:
+        """The instructions of each level, and whom they wait for (or who waits for them)."""
+        made = []
+        lagging = [bool(lag.any()) for _, lag in sources]
+        for high, size in zip(np.cumsum(sizes).tolist(), sizes.tolist(), strict=True):
+            part = slice(high - size, high)
+            near = [
+                (who[part], lag[part][:, None] if late else None)
+                for (who, lag), late in zip(sources, lagging, strict=True)
+            ]
+            used = [one for one in near if one[1] is not None or one[0].min() < self._n]
+            made.append(_Level(part, used or near[:1], self._by_choice[:, part]))
+        return made
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def num_levels(self) -> int:
+        return len(self._sides[0])
+
+    def inside(self, values: np.ndarray) -> np.ndarray:
+        """Values by instruction, shape (n, ...), in the numbering used here."""
+        moved = np.empty_like(values)
+        moved[self._place] = values
+        return moved
+
+    def choices(self, chosen: np.ndarray) -> np.ndarray:
+        """Plans as each instruction's choice within its work, in the schedule's numbering."""
+        return (chosen - self._first)[self._place]
+
+    def durations(self, chosen: np.ndarray) -> np.ndarray:
+        return self._time.take(chosen)
+
+    def net_j(self, chosen: np.ndarray) -> np.ndarray:
+        """Energy above waiting of each plan, or of a part of it, shape (lanes,)."""
+        return self._net.take(chosen).sum(axis=0)
+
+    def num_within(self, duration: np.ndarray) -> np.ndarray:
+        """How many choices of each instruction are no slower than given; at least one."""
+        return np.maximum((self._by_choice <= duration).sum(axis=0), 1)
+
+    def fastest(self, lanes: int) -> Swept:
+        """That many times the plan in which every instruction is at its fastest."""
+        return self.of_counts(np.ones((self._n, lanes), dtype=int))
+
+    def of_counts(self, count: np.ndarray) -> Swept:
+        """The slowest of each instruction's first ``count`` choices, as something to sweep."""
+        return self.plan(self._first + count - 1)
+
+    def plan(self, chosen: np.ndarray) -> Swept:
+        """Choices as something to sweep."""
+        return Swept(chosen, self.reach(chosen, forward=True), True)
+
+    def reach(self, chosen: np.ndarray, *, forward: bool) -> np.ndarray:
+        """Longest path to each instruction, itself included, or from it; row n is zero."""
+        reach = np.zeros((self._n + 1, chosen.shape[1]))
+        self._extend(reach, self.durations(chosen), self._sides[not forward], 0)
+        return reach
+
+    def grade(self, price_w: np.ndarray) -> np.ndarray:
+        """Prices of instructions' time, shape (n, lanes), as steps of their logarithms.
+
+        Adding a logarithm over :data:`STEP` multiplies the price.
+        """
+        with np.errstate(divide="ignore"):
+            return np.log(np.maximum(price_w, 0.0) / self._lowest_w) / STEP
+
+    def sweep(
+        self,
+        plan: Swept,
+        deadline: np.ndarray,
+        *,
+        forward: bool,
+        price: np.ndarray | None = None,
+        most: np.ndarray | None = None,
+    ) -> Swept:
+        """Choose anew for every instruction in turn, in plans that end by their deadlines.
+
+        Args:
+            deadline: of each lane, shape (lanes,).
+            price: grades of :meth:`grade`, shape (n, lanes); None for time that costs nothing.
+            most: of how many choices, the fastest first, each may be; None for all.
+        """
+        same = plan.forward == forward
+        beyond = self.reach(plan.chosen, forward=not forward) if same else plan.reach
+        room = deadline * (1 + _ROOM) - (beyond[:-1] - self.durations(plan.chosen))
+        reach = np.zeros_like(plan.reach)
+        chosen = self._choose(self._sides[not forward], reach, room, self._rows(price), most)
+        return Swept(chosen, reach, forward)
+
+    def window(self, first: int, last: int) -> Window:
+        """Levels ``first`` to ``last - 1``."""
+        ahead, back = self._sides
+        low, high = ahead[first].part.start, ahead[last - 1].part.stop
+        behind = back[len(back) - last : len(back) - first]
+        before = min(low, int(self._span[0][low:high].min()))
+        after = max(high, int(self._span[1][low:high].max()) + 1)
+        outside = slice(before, low), slice(high, after)
+        return Window(low, high, (ahead[first:last], behind), outside)
+
+    def extend(self, window: Window, reach: np.ndarray, chosen: np.ndarray, forward: bool) -> None:
+        """Bring the window's rows of ``reach`` up to date; ``chosen`` is the window's."""
+        self._extend(reach, self.durations(chosen), window.levels[not forward], window.low)
+
+    def anneal(
+        self,
+        window: Window,
+        sides: tuple[np.ndarray, np.ndarray],
+        chosen: np.ndarray,
+        deadline: np.ndarray,
+        price: np.ndarray,
+        shares: Sequence[float],
+        *,
+        forward: bool,
+    ) -> np.ndarray:
+        """Sweep to and fro inside a window while the price of time falls.
+
+        Args:
+            sides: the plans' longest paths to each instruction, right before the window, and from
+                each, right inside the window and behind it (the other way round for a sweep that
+                starts backward), shape (n + 1, plans).
+            chosen: the plans inside the window, shape (high - low, plans).
+            deadline: of each plan.
+            price: grades inside the window, shape (high - low, plans, variants).
+            shares: of the price, sweep by sweep.
+            forward: how the first sweep goes.
+
+        Returns:
+            The window's choices in each plan's variants, shaped as ``price``.
+        """
+        part, variants = slice(window.low, window.high), price.shape[2]
+        latest = np.repeat(deadline * (1 + _ROOM), variants)
+        flat = price.reshape(len(price), -1)
+        reaches = [
+            self._surroundings(side, outside, variants)
+            for side, outside in zip(sides, window.outside, strict=True)
+        ]
+        beyond = sides[1 if forward else 0][part] - self.durations(chosen)
+        beyond = np.repeat(beyond, variants, axis=1)
+        for share in shares:
+            rows = self._rows(flat + np.log(share) / STEP if share else None, part)
+            reach, levels = reaches[not forward], window.levels[not forward]
+            chosen = self._choose(levels, reach, latest - beyond, rows, low=window.low)
+            beyond = reach[part] - self.durations(chosen)
+            forward = not forward
+        return chosen.reshape(price.shape)
+
+    def _surroundings(self, side: np.ndarray, outside: slice, variants: int) -> np.ndarray:
+        """Room for the reach of all variants, filled in where the window borders on the rest."""
+        reach = np.empty((self._n + 1, side.shape[1] * variants))
+        reach[outside] = np.repeat(side[outside], variants, axis=1)
+        reach[self._n] = 0.0
+        return reach
+
+    def _rows(self, price: np.ndarray | None, part: slice = _ALL) -> np.ndarray:
+        """Where grades begin in the table of cheapest choices."""
+        if price is None:
+            return self._table[part]
+        grade = np.clip(price, 0, _GRADES - 1).astype(np.intp)
+        grade *= self._width + 1
+        grade += self._table[part]
+        return grade
+
+    def _choose(
+        self,
+        levels: list[_Level],
+        reach: np.ndarray,
+        room: np.ndarray,
+        rows: np.ndarray,
+        most: np.ndarray | None = None,
+        low: int = 0,
+    ) -> np.ndarray:
+        """Sweep over ``levels``; all arrays but ``reach`` begin with instruction ``low``."""
+        chosen = np.empty(room.shape, dtype=np.intp)
+        time_s, cheapest = self._time, self._cheapest
+        for part, near, time in levels:
+            here = slice(part.start - low, part.stop - low)
+            begin = _longest(reach, near)
+            fits = (time <= room[here] - begin).view(np.int8)
+            count = np.add.reduce(fits, axis=0, dtype=self._count)
+            if most is not None:
+                count = np.minimum(count, most[here])
+            pick = cheapest.take(rows[here] + count)
+            chosen[here] = pick
+            begin += time_s.take(pick)
+            reach[part] = begin
+        return chosen
+
+    def _extend(
+        self, reach: np.ndarray, duration: np.ndarray, levels: list[_Level], low: int
+    ) -> None:
+        for part, near, _ in levels:
+            reach[part] = _longest(reach, near) + duration[part.start - low : part.stop - low]
+
+
+def _longest(reach: np.ndarray, near: list[_Near]) -> np.ndarray:
+    """Where the furthest of ``near`` reaches, and its lag."""
+    longest = None
+    for who, lag in near:
+        there = reach.take(who, axis=0)
+        if lag is not None:
+            there += lag
+        longest = there if longest is None else np.maximum(longest, there, out=longest)
+    assert longest is not None
+    return longest
+
+
+def _price_table(choices: Options) -> tuple[float, np.ndarray]:
+    """For prices of time in geometric steps, the cheapest choice among each work's first k.
+
+    Choices are numbered work by work; where none is allowed (k = 0) it is the first.
+
+    Returns:
+        The lowest price (W); the table, flat, of shape (work, _GRADES, choice + 1).
+    """
+    slopes = [
+        -np.diff(net[hull]) / np.diff(time[hull])
+        for time, net, hull in zip(choices.time_s, choices.net_j, choices.hull, strict=True)
+    ]
+    steepest_w = max((float(one.max()) for one in slopes if len(one)), default=1.0)
+    lowest_w = 1.1 * steepest_w * np.exp(-STEP * (_GRADES - 1))
+    price_w = lowest_w * np.exp(STEP * np.arange(_GRADES))
+    price_w[0] = 0.0
+    works, width = choices.time_s.shape
+    cheapest = np.zeros((works, _GRADES, width + 1), dtype=np.intp)
+    for work, size in enumerate(np.isfinite(choices.time_s).sum(axis=1).tolist()):
+        if size:
+            time, net = choices.time_s[work, :size], choices.net_j[work, :size]
+            cost = net + price_w[:, None] * time
+            least = cost <= np.minimum.accumulate(cost, axis=1)
+            best = np.maximum.accumulate(np.where(least, np.arange(size), 0), axis=1)
+            cheapest[work, :, 1 : size + 1] = best
+        cheapest[work] += work * width
+    return lowest_w, cheapest.ravel()
+
+
+def _levels(graph: Graph) -> np.ndarray:
+    """Length of the longest chain of instructions before each one."""
+    level = [-1] * (len(graph) + 1)
+    topological, before, needs = graph.lists
+    for i in topological:
+        level[i] = max(level[before[i]], level[needs[i]]) + 1
+    return np.array(level[:-1])
+
+
+def _followers(
+    n: int, waits: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each instruction those that wait for it, as columns padded with n, and the lags."""
+    source = np.concatenate([who for who, _ in waits])
+    lag = np.concatenate([lag for _, lag in waits])
+    target = np.tile(np.arange(n), len(waits))
+    order = np.argsort(source, kind="stable")
+    order = order[source[order] < n]
+    count = np.bincount(source[order], minlength=n)
+    column = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
+    follow = []
+    for k in range(max(1, int(count.max(initial=0)))):
+        mine = order[column == k]
+        who, wait = np.full(n, n), np.zeros(n)
+        who[source[mine]], wait[source[mine]] = target[mine], lag[mine]
+        follow.append((who, wait))
+    return follow
