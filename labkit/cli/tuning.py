@@ -150,21 +150,18 @@ def savings(
     gpus: str = ask.GPUS,
     policies: str = ask.POLICIES,
     eta: float = ask.ETA,
-    beta: float = ask.BETA,
     seeds: int = ask.SEEDS,
+    peer: int = ask.PEER,
     json_to: str = ask.JSON,
     html: Path = ask.HTML,
     csv: Path = ask.CSV,
 ) -> None:
     """Savings of every workload on every GPU with 95 % intervals, beside the published figures."""
     from labkit.cli import tuning_report
-    from labkit.tuning import published
 
     names, traces = ask.policies(policies), ask.traces(data, gpus)
-    table = published.savings(traces, names, eta=eta, beta=beta, seeds=range(seeds))
-    notes = [note for trace in traces for note in tuning_report.energy_notes(trace.energy_source)]
-    report = tuning_report.of_savings(table, eta, seeds, notes)
-    _tell((report, table), json_to, html, csv)
+    found = tuning_report.of_savings(traces, names, eta, seeds, peer)
+    _tell(found, json_to, html, csv)
 
 
 @tuning.command()

@@ -36,6 +36,9 @@ POLICIES = option(
     "zeus", "--policies", "-p", panel=POLICY, metavar="A,B", help="Policies; `all` for every one."
 )
 SEEDS = option(100, "--seeds", panel=POLICY, min=1, help="How many seeds, from 0.")
+PEER = option(
+    0, "--peer", panel=POLICY, metavar="N", help="Also run zeus-ml's simulator on N (>= 2) seeds."
+)
 RECURRENCES = option(
     None, "--recurrences", panel=POLICY, min=1, help="Default: twice the configurations."
 )

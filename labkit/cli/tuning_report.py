@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.cli.pipeline_view import Report, Sheet, joules, percent, records, seconds
@@ -173,57 +173,75 @@ def of_simulation(
     return report, table
 
 
-def of_savings(table: pd.DataFrame, eta: float, num_seeds: int, warnings: list[str]) -> Report:
-    """Savings by workload and GPU, beside the published figures."""
+def of_savings(
+    traces: Sequence[TrainingTrace], policies: Sequence[str], eta: float, seeds: int, peer: int
+) -> tuple[Report, pd.DataFrame]:
+    """Savings by workload and GPU, beside the published figures and, if asked, the simulator."""
+    from labkit import tuning
     from labkit.tuning import figures
-    from labkit.tuning.published import PAPER_RANGE
+    from labkit.tuning.published import with_published
 
-    low, high = PAPER_RANGE
+    table = with_published(
+        tuning.savings(
+            traces,
+            policies=policies,
+            eta=eta,
+            seeds=range(seeds),
+            peer_seeds=range(1, peer + 1),
+        )
+    )
+    low, high = tuning.PAPER_RANGE
     names = ("gpu", "workload", "policy")[: 3 if table["policy"].nunique() > 1 else 2]
-    return Report(
+    beside = {"published": "published_energy_reduction"}
+    notes = [*_of_intervals(seeds), "published: zeus-ml's simulator, mean of five seeds, η = 0.5"]
+    if peer:
+        beside["simulator"] = "peer_energy_reduction"
+        notes.append(f"simulator: zeus-ml's, run now on {peer} seeds")
+    notes += dict.fromkeys(note for one in traces for note in energy_notes(one.energy_source))
+    report = Report(
         title="Energy and time saved in steady state",
-        lead=f"η = {eta:g}, {num_seeds} seeds; {_AGAINST}",
+        lead=f"η = {eta:g}, {seeds} seeds; {_AGAINST}",
         facts=[
             ("paper", f"{percent(low, 1)} to {percent(high, 1)}", "energy, over its six workloads")
         ],
-        tables=[_savings_sheet(table, names, peer=True)],
-        notes=[
-            *_of_intervals(num_seeds),
-            "simulator: zeus-ml's own on the same traces, mean of five seeds",
-            *warnings,
-        ],
+        tables=[_savings_sheet(table, names, beside=beside)],
+        notes=notes,
         data={
             "command": "savings",
             "eta": eta,
-            "num_seeds": num_seeds,
-            "paper_range": list(PAPER_RANGE),
+            "num_seeds": seeds,
+            "paper_range": [low, high],
             "rows": records(table),
         },
         draw=lambda: [
-            (f"On {gpu}", "Whiskers: 95 % intervals.", figures.figure_savings(rows, PAPER_RANGE))
+            (f"On {gpu}", "Whiskers: 95 % intervals.", figures.figure_savings(rows, (low, high)))
             for gpu, rows in table.groupby("gpu", sort=False)
         ],
     )
+    return report, table
 
 
 def _savings_sheet(
-    table: pd.DataFrame, names: Sequence[str], *, peer: bool = False, regret: bool = False
+    table: pd.DataFrame,
+    names: Sequence[str],
+    *,
+    beside: Mapping[str, str] | None = None,
+    regret: bool = False,
 ) -> Sheet:
+    """``beside``: columns of figures that are not ours, by heading."""
+    beside = beside or {}
     rows = []
     for one in records(table):
         cells = [str(one[name]) for name in names]
         cells += [_interval(one, "energy_reduction")]
-        if peer:
-            cells.append(percent(one["peer_energy_reduction"], 1))
+        cells += [percent(one[column], 1) for column in beside.values()]
         cells += [_interval(one, "time_reduction")]
         if regret:
             cells += [joules(one["regret_j"]), percent(one["excess_cost_fraction"], 1)]
         cells.append(f"{one['batch_size']:,} @ {one['power_limit_w']:g} W")
         cells.append(f"{one['agreement_fraction']:.0%}")
         rows.append(cells)
-    columns = [*names, "energy saved"]
-    columns += ["simulator"] if peer else []
-    columns += ["time saved"]
+    columns = [*names, "energy saved", *beside, "time saved"]
     columns += ["regret", "above the best"] if regret else []
     columns += ["ends at", "of seeds"]
     words = tuple(range(len(names)))

@@ -85,8 +85,8 @@ def recur(
     """Run the job once more and add what it took to the state at ``path``.
 
     The file is written when the command has ended, whole or not at all; several recurrences may
-    run at once. The device's own limit is restored whatever happens; a run that is interrupted
-    leaves no trace in the state.
+    run at once. Whatever happens, the device goes back to its default limit; a run that is
+    interrupted leaves no trace in the state.
 
     Args:
         path: of the state; made by the first run.

@@ -22,6 +22,8 @@ RAPL_HOME = Path("/sys/class/powercap")
 LIMIT_STEP_W = 25.0
 """Distance of the power limits tried on a GPU, as in zeus-ml's optimizer."""
 
+_NOT_OURS_TO_SET = ("NoPermission", "NotSupported", "No permission")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
@@ -56,7 +58,7 @@ class CappedMeter(Meter, Protocol):
         """Run at this limit (one of ``power_limits_w``) from here on."""
 
     def reset(self) -> None:
-        """Back to the limit the device started with."""
+        """Back to the device's default limit."""
 
 
 # ---------------------------------------------------------------- a processor
@@ -151,10 +153,11 @@ class GpuMeter:
         return self._limits
 
     def begin(self) -> None:
-        self._monitor.begin_window("labkit")
+        # whoever computes must have waited for the GPU: here it would only make a CUDA context
+        self._monitor.begin_window("labkit", sync_execution=False)
 
     def end(self) -> Reading:
-        window = self._monitor.end_window("labkit")
+        window = self._monitor.end_window("labkit", sync_execution=False)
         return Reading(time_s=window.time, energy_j=window.total_energy)
 
     def set_limit(self, power_limit_w: float) -> None:
@@ -174,10 +177,9 @@ class GpuMeter:
         """Limits in steps from the highest down, where one may be set; else the highest alone."""
         low_mw, high_mw = self._gpus.getPowerManagementLimitConstraints(self.index)
         try:
-            self._gpus.setPowerManagementLimit(self.index, high_mw)
             self._gpus.resetPowerManagementLimit(self.index)
         except Exception as error:  # zeus-ml's errors share no base of their own with NVML's
-            if "ermission" not in f"{type(error).__name__} {error}":
+            if not any(word in f"{type(error).__name__} {error}" for word in _NOT_OURS_TO_SET):
                 raise
             return (high_mw / 1000,)
         steps = int((high_mw - low_mw) / 1000 // LIMIT_STEP_W)

@@ -1,18 +1,11 @@
-"""What was published of Zeus's savings, to stand beside ours: the simulator's and the paper's."""
+"""What was published of Zeus's savings by its own simulator, to stand beside ours."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from labkit.tuning.bandit import simulate
-from labkit.tuning.trace import TrainingTrace
-
-PAPER_RANGE = (0.153, 0.758)
-"""Energy-to-accuracy reductions over the six workloads (Zeus, NSDI'23, abstract)."""
+from labkit.tuning.workloads import PUBLISHED
 
 SIMULATOR_ENERGY_REDUCTION: dict[str, dict[str, float]] = {
     "v100": {
@@ -35,27 +28,18 @@ SIMULATOR_ENERGY_REDUCTION: dict[str, dict[str, float]] = {
 """Mean of five seeds, last five recurrences, η = 0.5: zeus-ml's own simulator on its traces."""
 
 
-def savings(
-    traces: Iterable[TrainingTrace],
-    policies: Iterable[str] = ("zeus",),
-    **settings: Any,
-) -> pd.DataFrame:
-    """Steady-state savings of each workload, GPU and policy, beside the simulator's figure.
+def with_published(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of ``study.savings`` with published_energy_reduction, the simulator's own figure.
 
-    ``settings``: those of ``simulate`` (``eta``, ``beta``, ``seeds``, ``recurrences``). Columns:
-    those of ``Runs.summary``, with gpu, name, and peer_energy_reduction: missing where nobody
-    published one, or for a policy other than theirs.
+    Missing where nobody has one: another GPU or workload, or a policy other than ``zeus``.
     """
-    rows = []
-    policies = tuple(policies)
-    for trace in traces:
-        peer = SIMULATOR_ENERGY_REDUCTION.get(trace.gpu, {})
-        for name in trace.names:
-            job = trace.job(name)
-            for policy in policies:
-                row = simulate(job, policy=policy, **settings).summary().to_dict()
-                known = peer.get(name, np.nan) if policy == "zeus" else np.nan
-                rows.append(
-                    {"gpu": trace.gpu, "name": name} | row | {"peer_energy_reduction": known}
-                )
-    return pd.DataFrame(rows)
+    names = {spec.title: name for name, spec in PUBLISHED.items()}
+    known = [
+        SIMULATOR_ENERGY_REDUCTION.get(gpu, {}).get(names.get(workload, ""), np.nan)
+        if policy == "zeus"
+        else np.nan
+        for gpu, workload, policy in zip(
+            table["gpu"], table["workload"], table["policy"], strict=True
+        )
+    ]
+    return table.assign(published_energy_reduction=known)

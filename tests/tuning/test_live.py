@@ -301,17 +301,19 @@ class Gpus:
         self.set_mw.append(limit_mw)
 
     def resetPowerManagementLimit(self, index: int) -> None:  # noqa: N802
-        self.set_mw.append(300_000)
+        self.setPowerManagementLimit(index, 300_000)
 
 
 class Monitor:
     """ZeusMonitor's two calls."""
 
-    def begin_window(self, key: str) -> None:
+    def begin_window(self, key: str, sync_execution: bool = True) -> None:
+        assert not sync_execution  # the wrapping process computes nothing on the GPU
         self.key = key
 
-    def end_window(self, key: str) -> Any:
+    def end_window(self, key: str, sync_execution: bool = True) -> Any:
         assert key == self.key
+        assert not sync_execution
         return type("Measurement", (), {"time": 2.0, "total_energy": 500.0})()
 
 
@@ -329,6 +331,25 @@ def test_a_gpu_is_measured_and_limited_through_zeus() -> None:
     assert gpus.set_mw[-1] == 300_000
     with pytest.raises(LabkitError, match="no GPU 1: this machine has 1"):
         GpuMeter(1, monitor=Monitor(), gpus=gpus)
+
+
+def test_the_fakes_are_called_as_zeus_is() -> None:
+    """The made-up GPU and monitor have zeus-ml's methods and parameters."""
+    from inspect import signature
+
+    from zeus.device.gpu import GPUs
+    from zeus.monitor import ZeusMonitor
+
+    for fake, real in ((Gpus, GPUs), (Monitor, ZeusMonitor)):
+        for name, method in vars(fake).items():
+            if callable(method) and not name.startswith("__"):
+                theirs = list(signature(getattr(real, name)).parameters.values())
+                ours = list(signature(method).parameters)
+                assert len(ours) <= len(theirs)
+                required = [p for p in theirs[len(ours) :] if p.default is p.empty]
+                assert not required, name
+    assert {"gpu_indices", "cpu_indices"} <= set(signature(ZeusMonitor).parameters)
+    assert "sync_execution" in signature(ZeusMonitor.end_window).parameters
 
 
 def test_a_gpu_whose_limit_nobody_may_set_has_one() -> None:

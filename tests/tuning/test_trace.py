@@ -11,6 +11,8 @@ from labkit import tuning
 from labkit.errors import BadFile, UsageError
 from tests.tuning.conftest import trace_files
 
+pytestmark = pytest.mark.filterwarnings("ignore::labkit.tuning.TraceWarning")
+
 TRAIN = """\
 # a comment
 dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch

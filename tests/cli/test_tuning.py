@@ -1,0 +1,326 @@
+"""``labkit tuning`` as a person meets it: tables, JSON, pages, errors and exit codes."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit import datasets, tuning
+from labkit.cli import tuning_live
+from labkit.tuning import published
+from labkit.tuning.meters import Reading
+from tests.cli.conftest import Ran, Refused, Told
+
+GROUP = "tuning"
+DIGITS = ("--trace", "digits")
+
+
+@pytest.fixture
+def zeus() -> None:
+    """Skips where the published traces are not on this machine."""
+    files = ["summary_train.csv", "summary_power_v100.csv", "summary_power_a40.csv"]
+    if not datasets.available("zeus-nsdi23", files):
+        pytest.skip("zeus-nsdi23 is not on this machine (see `labkit data`)")
+
+
+@pytest.fixture
+def pollux() -> None:
+    if not datasets.available("pollux-osdi21"):
+        pytest.skip("pollux-osdi21 is not on this machine (see `labkit data`)")
+
+
+# ---------------------------------------------------------------- outcomes
+
+
+def test_outcomes_says_what_python_says(told: Told) -> None:
+    found = told("outcomes", "digits-cnn", *DIGITS, "--eta", 0.3)
+    job = tuning.load("digits").job("digits-cnn")
+    best = tuning.optimum(job, eta=0.3)
+    assert found["optimum"] == {
+        "batch_size": best.batch_size,
+        "power_limit_w": best.power_limit_w,
+    }
+    rows = found["configurations"]
+    assert len(rows) == len(job.batch_sizes) * len(job.power_limits_w)
+    assert min(row["cost_j"] for row in rows) == pytest.approx(best.cost_j)
+    assert found["energy_source"] == "modelled"
+
+
+def test_outcomes_shows_the_front_and_says_what_is_modelled(ran: Ran, tmp_path: Path) -> None:
+    page, table = tmp_path / "page.html", tmp_path / "rows.csv"
+    out, _ = ran("outcomes", "digits-mlp", *DIGITS, "--html", page, "--csv", table)
+    for text in ("Pareto front", "default     64 @ 80 W", "are modelled", "at full clock are meas"):
+        assert text in out
+    text = page.read_text()
+    assert "Energy to accuracy of every configuration" in text
+    assert "are modelled" in text
+    assert len(table.read_text().splitlines()) == 1 + 7 * 6
+
+
+def test_outcomes_takes_every_selector_and_override(told: Told) -> None:
+    job = tuning.load("digits").job("digits-mlp")
+    for more, selector, slack in (
+        (("--selector", "energy"), "energy", None),
+        (("--selector", "max-slowdown", "--max-slowdown", 0.1), "max-slowdown", 0.1),
+    ):
+        found = told("outcomes", "digits-mlp", *DIGITS, *more)
+        limits = tuning.best_power_limits(job, selector=selector, max_slowdown=slack)
+        expected = [job.power_limits_w[limit] for limit in limits]
+        assert list(found["selected_limits_w"].values()) == expected
+    harder = told("outcomes", "digits-mlp", *DIGITS, "--target", 0.98, "--b0", 16)
+    default = next(row for row in harder["configurations"] if row["is_default"])
+    assert default["batch_size"] == 16
+    idle = told("outcomes", "digits-mlp", *DIGITS, "--host-power", 100)
+    assert min(row["average_power_w"] for row in idle["configurations"]) > 100
+
+
+def test_gaps_of_a_published_trace_are_told(ran: Ran, zeus: None) -> None:
+    out, _ = ran("outcomes", "imagenet", "--gpu", "a40")
+    assert "batch sizes trained, never profiled" in out
+    assert "rows above their power limit by more than 5%" in out
+    out, _ = ran("outcomes", "cifar100")
+    assert "1 workload profiled, never trained" not in out  # of another optimizer
+
+
+# ---------------------------------------------------------------- simulate and savings
+
+
+def test_simulate_says_what_python_says(told: Told) -> None:
+    arguments = (*DIGITS, "-p", "zeus,default,oracle", "--seeds", 5, "--recurrences", 20)
+    found = told("simulate", "digits-mlp", *arguments, "--eta", 0.7)
+    job = tuning.load("digits").job("digits-mlp")
+    for row in found["policies"]:
+        same = tuning.simulate(
+            job, policy=row["policy"], eta=0.7, recurrences=20, seeds=range(5)
+        ).summary()
+        for name in ("energy_reduction", "energy_reduction_low", "regret_j", "batch_size"):
+            assert row[name] == pytest.approx(same[name])
+    assert [row["policy"] for row in found["policies"]] == ["zeus", "default", "oracle"]
+    assert (found["num_seeds"], found["num_recurrences"], found["eta"]) == (5, 20, 0.7)
+
+
+def test_simulate_shows_intervals_and_draws_paths(ran: Ran, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    arguments = ("--seeds", 3, "--recurrences", 12, "--html", page)
+    out, _ = ran("simulate", "digits-mlp", *DIGITS, "-p", "zeus,oracle", *arguments)
+    assert "% ± " in out
+    assert "intervals are of the mean over seeds" in out.lower()
+    text = page.read_text()
+    assert "Where zeus went" in text
+    assert "Where oracle went" not in text
+    out, _ = ran("simulate", "digits-mlp", *DIGITS, "--seeds", 1, "--recurrences", 12)
+    assert "One seed has no interval" in out
+    assert "±" not in out.split("% interval")[1]
+
+
+def test_savings_stand_beside_the_published_figures(told: Told, zeus: None) -> None:
+    """Each workload's saving on each GPU, and the simulator's figure where somebody has one."""
+    found = told("savings", "--seeds", 3)
+    rows = {(row["gpu"], row["workload"]): row for row in found["rows"]}
+    assert len(rows) == 2 * 6
+    for gpu, figures in published.SIMULATOR_ENERGY_REDUCTION.items():
+        for name, figure in figures.items():
+            row = rows[gpu, tuning.PUBLISHED[name].title]
+            assert row["published_energy_reduction"] == figure
+            # both are the same policy on the same trace: a few points of noise apart
+            assert row["energy_reduction"] == pytest.approx(figure, abs=0.08)
+    assert found["paper_range"] == [0.153, 0.758]
+
+
+def test_savings_of_a_recorded_trace_have_nothing_published_beside(told: Told, ran: Ran) -> None:
+    found = told("savings", *DIGITS, "--seeds", 2, "--policies", "oracle,tuned-power")
+    places = [(row["workload"], row["policy"]) for row in found["rows"]]
+    assert places == [
+        (name, policy)
+        for name in ("MLP, digits", "CNN, digits")
+        for policy in ("oracle", "tuned-power")
+    ]
+    assert {row["published_energy_reduction"] for row in found["rows"]} == {None}
+    out, _ = ran("savings", *DIGITS, "--seeds", 2)
+    assert "are modelled" in out
+
+
+def test_savings_beside_the_simulator_run_now(told: Told) -> None:
+    pytest.importorskip("zeus._legacy")
+    found = told("savings", *DIGITS, "--seeds", 20, "--peer", 2)
+    for row in found["rows"]:
+        assert row["peer_energy_reduction"] == pytest.approx(row["energy_reduction"], abs=0.15)
+
+
+# ---------------------------------------------------------------- goodput and choose
+
+
+def test_goodput_says_what_python_says(told: Told, pollux: None) -> None:
+    found = told("goodput", "cifar10", "--nodes", 2, "--gpus-used", 8)
+    tables = tuning.goodput.load("pollux-osdi21", "cifar10")
+    model = tuning.goodput.fit(
+        tables.steps,
+        init_batch_size=tables.init_batch_size,
+        noise_scale=tables.noise_scale(0.5),
+    )
+    best = model.optimize(
+        2, 8, max_batch_size=tables.max_batch_size, atomic_bsz_range=tables.atomic_bsz_range
+    )
+    last = found["allocations"][-1]
+    assert (last["num_nodes"], last["num_gpus"]) == (2, 8)
+    assert last["goodput"] == pytest.approx(best.goodput)
+    assert last["atomic_bsz"] == best.atomic_bsz
+    assert 0 < found["median_left_out_error_fraction"] < 0.1
+
+
+def test_choose_keeps_the_deadline_and_prints_what_it_assumes(
+    told: Told, ran: Ran, pollux: None, zeus: None, tmp_path: Path
+) -> None:
+    free, soon = told("choose", "cifar10"), told("choose", "cifar10", "--deadline", 1000)
+    assert soon["best"]["time_s"] <= 1000 < free["best"]["time_s"]
+    assert free["best"]["energy_j"] <= soon["best"]["energy_j"]
+    assert free["best"]["energy_j"] == pytest.approx(
+        min(row["energy_j"] for row in free["frontier"])
+    )
+    table = tmp_path / "front.csv"
+    out, _ = ran("choose", "cifar10", "--csv", table)
+    assert "no run was made at the" in " ".join(out.split())
+    assert len(table.read_text().splitlines()) == 1 + len(free["frontier"])
+
+
+# ---------------------------------------------------------------- record
+
+
+def test_record_writes_a_trace_that_the_other_commands_read(ran: Ran, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    folder = tmp_path / "mine"
+    grid = ("--networks", "mlp", "--batch-sizes", "64,256", "--seeds", "1", "--targets", "0.8")
+    more = ("--default-target", 0.8, "--max-epochs", 6)
+    out, err = ran("record", folder, *grid, *more)
+    assert "Recorded 2 runs" in out
+    assert "mlp, batch 64, seed 1" in err  # progress is not part of the result
+    told = json.loads((folder / "meta.json").read_text())
+    assert told["command"].startswith("labkit tuning record mine --networks mlp")
+    out, _ = ran("outcomes", "--trace", folder)
+    assert "MLP, digits: 12 configurations" in out
+
+
+# ---------------------------------------------------------------- live
+
+
+class Device:
+    """A device injected for a GPU: a second and a limit's joules for every run."""
+
+    source = "a made-up device"
+    power_limits_w = (100.0, 200.0)
+
+    def __init__(self) -> None:
+        self.limit = 200.0
+        self.begun = False
+
+    def set_limit(self, power_limit_w: float) -> None:
+        self.limit = power_limit_w
+
+    def reset(self) -> None:
+        self.limit = 200.0
+
+    def begin(self) -> None:
+        self.begun = True
+
+    def end(self) -> Reading:
+        assert self.begun
+        return Reading(time_s=1.0, energy_j=self.limit)
+
+
+def live_job(*command: str, **knobs: Any) -> Any:
+    knobs = {"eta": 0.5, "beta": 9.0, "selector": "cost", "max_slowdown": None, "steps": 0} | knobs
+    return tuning_live.job(command, "1", None, **knobs)
+
+
+def test_live_reports_the_run_and_what_comes_next(tmp_path: Path) -> None:
+    state = tmp_path / "job.json"
+    report, reached = tuning_live.run(
+        state, live_job(sys.executable, "-c", "pass"), Device(), tries=1
+    )
+    assert reached
+    assert report.data["runs"][0]["power_limit_w"] == 200
+    assert report.data["next"] == {"batch_size": 1, "power_limit_w": 100, "why": "tries limits"}
+    assert json.loads(state.read_text())["device"] == "a made-up device"
+    assert any("tells no steps" in note for note in report.notes)
+
+
+def test_live_tries_again_until_it_succeeds_or_may_not(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    fails_once = (
+        f"import pathlib, sys; p = pathlib.Path({str(mark)!r}); there = p.exists(); p.touch();"
+        "sys.exit(not there)"
+    )
+    what = live_job(sys.executable, "-c", fails_once)
+    report, reached = tuning_live.run(tmp_path / "a.json", what, Device(), tries=3)
+    assert reached
+    assert [run["ended"] for run in report.data["runs"]] == ["failed", "reached"]
+    never = live_job(sys.executable, "-c", "raise SystemExit(3)")
+    report, reached = tuning_live.run(tmp_path / "b.json", never, Device(), tries=2)
+    assert not reached
+    assert [run["ended"] for run in report.data["runs"]] == ["failed", "failed"]
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU here")
+def test_live_without_a_gpu_is_refused_and_runs_and_writes_nothing(
+    refused: Refused, tmp_path: Path
+) -> None:
+    state, mark = tmp_path / "job.json", tmp_path / "mark"
+    said = refused("live", "--state", state, "--", "touch", mark)
+    assert "live runs need a GPU" in said
+    assert "labkit tuning record" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------- wrong use
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (("outcomes", *DIGITS), "name a workload of this trace: digits-mlp, digits-cnn"),
+        (("outcomes", "digits-mpl", *DIGITS), "did you mean 'digits-mlp'"),
+        (("outcomes", "digits-mlp", *DIGITS, "--gpu", "a40"), "recorded on one machine"),
+        (("outcomes", "digits-mlp", *DIGITS, "--eta", 2), "eta must lie in [0, 1], got 2"),
+        (("outcomes", "digits-mlp", *DIGITS, "--b0", 9), "default_batch_size 9 is not in the tr"),
+        (("outcomes", "digits-mlp", *DIGITS, "--target", 0.5), "0.5 was not recorded; there are"),
+        (("outcomes", "digits-mlp", *DIGITS, "--selector", "best"), "no selector of a power limit"),
+        (("outcomes", "digits-mlp", *DIGITS, "--selector", "max-slowdown"), "needs max_slowdown"),
+        (("outcomes", "digits-mlp", *DIGITS, "--host-power", -1), "host_power_w must be >= 0"),
+        (("outcomes", "x", "--trace", "digitz"), "digitz"),
+        (("simulate", "digits-mlp", *DIGITS, "-p", "zeuss"), "no policy 'zeuss'; did you mean"),
+        (("simulate", "digits-mlp", *DIGITS, "--beta", 1), "beta must be above 1, got 1"),
+        (("simulate", "digits-mlp", *DIGITS, "--seeds", 0), "seeds"),
+        (("goodput", "cifar11"), "cifar11"),
+        (("goodput", "cifar10", "--nodes", 9, "--gpus-used", 8), "8 is fewer than --nodes 9"),
+        (("record", "x", "--networks", "mpl"), "no network 'mpl'; did you mean 'mlp'"),
+        (("record", "x", "--batch-sizes", "8;16"), "--batch-sizes: '8;16' is no list of whole"),
+        (("record", "x", "--default-target", 0.5), "default_target 0.5 must be among targets"),
+        (("record", "x", "--resume"), "nothing to resume"),
+    ],
+)
+def test_wrong_use_names_the_rule(
+    refused: Refused,
+    arguments: tuple[object, ...],
+    rule: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LABKIT_ROOT", str(Path(tuning.__file__).parents[2]))
+    monkeypatch.chdir(tmp_path)
+    assert rule in refused(*arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_values_are_null(told: Told) -> None:
+    """A batch size that never reaches the target has no finite time, and JSON has no infinity."""
+    found = told("outcomes", "digits-cnn", *DIGITS, "--target", 0.98, "--max-epochs", 4)
+    never = [row for row in found["configurations"] if row["reach_probability"] == 0]
+    assert never
+    assert all(row["time_to_accuracy_s"] is None for row in never)
+    assert all(math.isfinite(row["reach_probability"]) for row in found["configurations"])
