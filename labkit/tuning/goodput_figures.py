@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ _STAR = {
     "line": {"width": 1.2, "color": "white"},
 }
 _MOST_TICKS = 9
+_MOST_POINTS = 1500
 
 
 def figure_surface(
@@ -158,6 +160,102 @@ def figure_tradeoff(table: pd.DataFrame, *, critical: float, title: str = "") ->
     fig.update_yaxes(range=[0.9, top])
     return finish(
         fig, title=title, x="batch size (examples)", y="to the target (least = 1)", height=440
+    )
+
+
+def figure_choice(
+    frontier: pd.DataFrame,
+    *,
+    points: pd.DataFrame | None = None,
+    deadline_s: float | None = None,
+    title: str = "",
+) -> go.Figure:
+    """Time and energy to the target of a joint choice: the front, coloured by GPUs, and the star.
+
+    ``frontier``: ``JointChoice.frontier``. ``points``: other points to show in grey, such as
+    ``JointChoice.frame()``; those slower than twice the front's slowest or costlier than thrice
+    its costliest are left out, and of many every n-th is drawn. Everything is predicted.
+    """
+    hours = 3600 if frontier["time_s"].max() > 7200 else 60
+    unit = "h" if hours == 3600 else "min"
+    joules, energy = (1e6, "MJ") if frontier["energy_j"].max() > 3e6 else (1e3, "kJ")
+    fig = go.Figure()
+    if points is not None:
+        near = points[
+            (points["time_s"] <= 2 * frontier["time_s"].max())
+            & (points["energy_j"] <= 3 * frontier["energy_j"].max())
+        ]
+        near = near.iloc[:: max(1, -(-len(near) // _MOST_POINTS))]
+        fig.add_scatter(
+            x=near["time_s"] / hours, y=near["energy_j"] / joules, mode="markers",
+            marker={"size": 3, "color": PALETTE["muted"], "opacity": 0.45},
+            name="other points", hoverinfo="skip",
+        )  # fmt: skip
+    fig.add_scatter(
+        x=frontier["time_s"] / hours, y=frontier["energy_j"] / joules, mode="lines",
+        line={"color": PALETTE["muted"], "width": 1.5}, showlegend=False, hoverinfo="skip",
+    )  # fmt: skip
+    for index, (gpus, rows) in enumerate(frontier.groupby("num_gpus")):
+        fig.add_scatter(
+            x=rows["time_s"] / hours,
+            y=rows["energy_j"] / joules,
+            mode="markers",
+            marker={"size": 10, "color": CYCLE[index % len(CYCLE)]},
+            name=f"{gpus} GPU{'s' if gpus > 1 else ''}",
+            text=[_point_text(row) for row in rows.itertuples()],
+            hovertemplate="%{text}<br>%{x:.3g} " + f"{unit}, %{{y:.4g}} {energy}<extra></extra>",
+        )
+    star = frontier[frontier["is_chosen"]].iloc[0]
+    fig.add_scatter(
+        x=[star["time_s"] / hours], y=[star["energy_j"] / joules], mode="markers", marker=_STAR,
+        name=f"chosen: {_point_text(star)}",
+    )  # fmt: skip
+    if deadline_s is not None:
+        top = [frontier["energy_j"].min() / joules, frontier["energy_j"].max() / joules]
+        fig.add_scatter(
+            x=[deadline_s / hours] * 2, y=top, mode="lines", hoverinfo="skip",
+            line={"dash": "dash", "color": PALETTE["bound"], "width": 1.5}, name="deadline",
+        )  # fmt: skip
+    fig.update_xaxes(type="log", dtick="D2")
+    fig.update_yaxes(type="log", dtick="D2")
+    return finish(
+        fig,
+        title=title,
+        x=f"predicted time to the target ({unit})",
+        y=f"predicted energy ({energy})",
+        height=520,
+    )
+
+
+def figure_knobs(table: pd.DataFrame, *, title: str = "") -> go.Figure:
+    """Energy with some knobs free and the others as given (``JointChoice.one_by_one``), as bars.
+
+    Rows that nothing in time satisfies are written as such.
+    """
+    rows = table.iloc[::-1]
+    known = rows["energy_j"].astype(float)
+    joules, energy = (1e6, "MJ") if known.max() > 3e6 else (1e3, "kJ")
+    colors = [PALETTE["ours" if k == "all together" else "baseline"] for k in rows["knobs"]]
+    fig = go.Figure(
+        go.Bar(
+            x=known.fillna(0.0) / joules,
+            y=rows["knobs"],
+            orientation="h",
+            marker={"color": colors},
+            text=["not in time" if math.isnan(e) else f"{e / joules:.4g}" for e in known],
+            textposition="outside",
+            cliponaxis=False,
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    )
+    return finish(fig, title=title, x=f"predicted energy in time ({energy})", y="", height=420)
+
+
+def _point_text(row: Any) -> str:
+    return (
+        f"batch {row.batch_size:,} ({row.rule}), {row.num_gpus} GPUs on {row.num_nodes}, "
+        f"{row.power_limit_w:g} W"
     )
 
 

@@ -183,7 +183,9 @@ class ModelledProgress:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        return tuple(get_args(ScalingRule))
+        """The best one first, so that it stands for all where they agree."""
+        others = sorted(set(get_args(ScalingRule)) - {self.best_rule})
+        return (self.best_rule, *others)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

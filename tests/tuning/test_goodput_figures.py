@@ -8,6 +8,8 @@ import pytest
 
 from labkit.tuning import goodput, large_batch
 from labkit.tuning import goodput_figures as figures
+from labkit.tuning.joint import JointChoice
+from tests.tuning.test_choose import chosen
 from tests.tuning.test_goodput import JUMPY, SHAPES, steps_of
 
 JOB = goodput.GoodputModel(step_times=JUMPY, init_batch_size=64, noise_scale=900.0)
@@ -61,9 +63,42 @@ def test_the_trade_off_stars_are_its_minima() -> None:
     assert fig.data[-1].name == "critical batch: 1,000"
 
 
-def test_every_figure_is_plain_json(surface: pd.DataFrame) -> None:
+@pytest.fixture(scope="module")
+def choice() -> JointChoice:
+    found = chosen()
+    return found.by(1.5 * found.certificate.fastest_s)
+
+
+def test_the_front_marks_the_choice_left_of_the_deadline(choice: JointChoice) -> None:
+    fig = figures.figure_choice(choice.frontier, points=choice.frame(), deadline_s=choice.deadline_s)
+    named = {trace.name: trace for trace in fig.data}
+    star = next(trace for name, trace in named.items() if str(name).startswith("chosen"))
+    minute, best = 60, choice.best
+    assert star.x[0] * minute == pytest.approx(best.time_s, rel=1e-5)
+    assert star.x[0] <= named["deadline"].x[0]
+    assert named["deadline"].x[0] * minute == pytest.approx(choice.deadline_s, rel=1e-5)
+    shown = sum(len(t.x) for name, t in named.items() if "GPU" in str(name) and t is not star)
+    assert shown == len(choice.frontier)
+
+
+def test_knobs_that_miss_the_deadline_say_so(choice: JointChoice) -> None:
+    table = choice.one_by_one(num_nodes=1, num_gpus=1, batch_size=24)
+    (bars,) = figures.figure_knobs(table).data
+    late = table["energy_j"].isna().to_numpy()[::-1]
+    assert late.any()
+    assert [text == "not in time" for text in bars.text] == late.tolist()
+    assert bars.y[0] == "all together"
+
+
+def test_every_figure_is_plain_json(surface: pd.DataFrame, choice: JointChoice) -> None:
     table = goodput.speedups(JOB, SHAPES, max_batch_size=4096, atomic_bsz_range=(2, 128))
-    for fig in (figures.figure_surface(surface), figures.figure_speedups(table.assign(job="a"))):
+    knobs = choice.one_by_one(num_nodes=1, num_gpus=1, batch_size=24)
+    for fig in (
+        figures.figure_surface(surface),
+        figures.figure_speedups(table.assign(job="a")),
+        figures.figure_choice(choice.frontier),
+        figures.figure_knobs(knobs),
+    ):
         content = fig.to_plotly_json()
         content["layout"].pop("template")
         json.dumps(content, allow_nan=False)
