@@ -17,14 +17,21 @@ _LOOK: dict[str, tuple[str, str]] = {
     "cast parameters": ("parameter", "x"),
     "gathered layer": ("buffer", ""),
     "gathered layers": ("buffer", ""),
+    "gather buffers": ("buffer", "x"),
     "cached weights": ("buffer", "/"),
     "gradients": ("gradient", ""),
     "gradients to be reduced": ("gradient", "/"),
+    "reduce buffers": ("gradient", "x"),
     "optimizer": ("optimizer", ""),
     "activations": ("activation", ""),
     "temporaries": ("temporary", ""),
     "communication buffer": ("temporary", "/"),
     "buffers and inputs": ("muted", ""),
+    # of other people's arithmetic
+    "embedding": ("activation", "/"),
+    "head and loss": ("temporary", "x"),
+    "communication": ("temporary", "/"),
+    "allowance": ("muted", "/"),
 }
 
 
@@ -59,8 +66,11 @@ def figure_states(
 
     ``table`` has columns ``category``, ``component`` and ``size_gb``, one row each. Totals stand
     at the bars' ends, beside them what a category itself says (``told_gb``) where that is not the
-    sum. Horizontal, because the categories have names.
+    sum. What is not on the device (a column ``place``) is left out. Horizontal, because the
+    categories have names.
     """
+    if "place" in table:
+        table = table[table["place"] == "device"]
     order = list(dict.fromkeys(table[category].astype(str)))
     figure = go.Figure()
     for component in components_in_order(table):

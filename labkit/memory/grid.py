@@ -22,7 +22,7 @@ from labkit.memory.parallel import Parallel
 from labkit.memory.plan import Plan
 from labkit.memory.recipe import Recipe
 from labkit.memory.search import Fit
-from labkit.models import Model
+from labkit.models import Model, presets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +70,7 @@ def sweep(
 
     if unknown := [name for name in axes if name not in AXES]:
         raise not_among("axis", unknown[0], dict.fromkeys(AXES))
-    values = {name: [_described(name, value) for value in axis] for name, axis in axes.items()}
+    values = {name: described(name, axis) for name, axis in axes.items()}
     numbers = {name: _numbers(name, values[name]) for name in values if _numeric(plan, name, axes)}
     rest = {name: values[name] for name in values if name not in numbers}
     size = prod(len(axis) for axis in numbers.values())
@@ -92,14 +92,18 @@ def sweep(
 
 
 def _stacked(tables: list[dict[str, Any]]) -> dict[str, Any]:
-    """Columns one below the other; a component that a part does not have is 0 there."""
+    """Columns one below the other; a component that a part does not have is 0 there, or NaN where
+    there is no plan."""
     names = dict.fromkeys(name for table in tables for name in table)
     order = [name for name in names if name not in {"peak_bytes", "peak_moment", "problem"}]
     if len(tables) == 1:
         return {name: tables[0][name] for name in names}
     return {
         name: np.concatenate(
-            [t[name] if name in t else np.zeros(len(t["peak_bytes"])) for t in tables]
+            [
+                t[name] if name in t else np.where(np.isnan(t["peak_bytes"]), np.nan, 0)
+                for t in tables
+            ]
         )
         for name in [*order, "peak_bytes", "peak_moment", "problem"]
     }
@@ -113,10 +117,14 @@ def _repeated(value: Any, size: int) -> Any:
     return found
 
 
-def _described(name: str, value: Any) -> Any:
-    """Models and recipes may be given by name."""
-    presets = {"model": Model.preset, "recipe": Recipe.preset}
-    return presets[name](value) if name in presets and isinstance(value, str) else value
+def described(name: str, values: Iterable[Any]) -> list[Any]:
+    """The values of an axis; models and recipes may be given by name.
+
+    Raises:
+        UsageError: there is no preset of a name.
+    """
+    named = {"model": Model.preset, "recipe": Recipe.preset}
+    return [named[name](one) if name in named and isinstance(one, str) else one for one in values]
 
 
 def _label(value: Any) -> Any:
@@ -245,6 +253,10 @@ def _problems(plan: Plan, shapes: Mapping[str, Any], world_size: int | None) -> 
         pieces = _pieces(parallel)
         text = f"seq must divide by {pieces}, the pieces that cp and tp make of it"
         found = np.where(shapes["seq"] % pieces, np.array(text, dtype=object), found)
+        most = plan.model.positions if isinstance(plan.model, Model) else 0
+        if most:
+            text = f"seq must be <= {most}, the positions that {_label(plan.model)} has learnt"
+            found = np.where(shapes["seq"] > most, np.array(text, dtype=object), found)
     return found
 
 
@@ -329,14 +341,33 @@ def fit(plan: Plan, *, vary: str, usable_bytes: float, limit: int) -> Fit:
     Raises:
         UsageError: ``vary`` is none of these, or the plan breaks a rule whatever its value.
     """
+    if vary == "model":
+        return _largest_preset(plan, usable_bytes, limit)
     if vary in LEAST:
         value = _least(plan, vary, usable_bytes, limit)
     elif vary in LARGEST:
         value = _most(plan, vary, usable_bytes, limit)
     else:
-        raise not_among("quantity to vary", vary, (*LARGEST, *LEAST))
+        raise not_among("quantity to vary", vary, (*LARGEST, *LEAST, "model"))
     found = None if value is None else at(plan, {vary: value})
     return Fit(vary=vary, value=value, plan=found, usable_bytes=usable_bytes)
+
+
+def _largest_preset(plan: Plan, usable_bytes: float, limit: int) -> Fit:
+    """The preset with the most parameters that fits; those that break a rule are passed over."""
+    largest_first = sorted(presets().values(), key=lambda model: -model.num_params)
+    for model in largest_first:
+        here = replace(plan, model=model)
+        if model.num_params <= limit and _peak_or_inf(here) <= usable_bytes:
+            return Fit(vary="model", value=model.num_params, plan=here, usable_bytes=usable_bytes)
+    return Fit(vary="model", value=None, plan=None, usable_bytes=usable_bytes)
+
+
+def _peak_or_inf(plan: Plan) -> float:
+    try:
+        return plan.peak_bytes
+    except UsageError:
+        return np.inf
 
 
 def _most(plan: Plan, vary: str, usable_bytes: float, limit: int) -> int | None:

@@ -98,6 +98,8 @@ class Parallel:
             raise BadValue(f"dp × cp ({self.sharing}) must divide by ep ({self.ep})")
 
     def _check_sharding(self) -> None:
+        if self.zero not in (0, 1, 2, 3):
+            raise BadValue(f"zero must be 0, 1, 2 or 3, got {self.zero!r}")
         stages = {"dim0": (0, 1, 2, 3), "flat": (1, 2), "tensor": (1,)}
         if self.shard_rule not in stages:
             raise not_among("shard_rule", self.shard_rule, stages)
@@ -228,7 +230,8 @@ class Parallel:
         """Refuse to cut ``model``, or a sequence, where it does not divide.
 
         Raises:
-            BadValue: heads, MLP or experts by tp or ep, layers by pp, or the sequence by tp or cp.
+            BadValue: heads, MLP or experts by tp or ep, layers by pp, or the sequence by tp or cp;
+                or the sequence is longer than the positions that the model has learnt.
             UsageError: a measured model would be cut.
         """
         if model.layout and self.tp * self.ep * self.pp > 1:
@@ -241,6 +244,11 @@ class Parallel:
                 self.units(model, device)
         if batch is not None:
             self._check_sequence(batch.seq)
+            if 0 < model.positions < batch.seq:
+                raise BadValue(
+                    f"seq must be <= {model.positions}, the positions that {model.name} has learnt,"
+                    f" got {batch.seq}"
+                )
 
     def _check_sequence(self, seq: int) -> None:
         """Each rank of ``cp`` takes two pieces, one early and one late, to even out the work."""

@@ -233,23 +233,45 @@ class Plan:
         return tuple(Term(component=c, num_bytes=b, formula=f, source=s) for c, b, f, s in found)
 
     def frame(self) -> pd.DataFrame:
-        """The account as a table: component, bytes, GB, share of the total (at the peak)."""
+        """The account as a table: component, place, bytes, GB, share of the total (at the peak).
+
+        ``place`` is ``"device"``, ``"cpu"`` or ``"nvme"``. What is offloaded has no share of the
+        device's peak (NaN): those of ``"device"`` add up to 1.
+        """
+        import pandas as pd
+
         if self.detailed:
             from labkit.memory import detail
 
-            return detail.frame(self.estimate)
-        import pandas as pd
+            here = detail.frame(self.estimate).assign(place="device")
+            away = self._offloaded()
+            found = pd.concat([here, pd.DataFrame(away)], ignore_index=True) if away else here
+            return found[["component", "place", "num_bytes", "size_gb", "share"]]
 
         total = self.total_bytes
         return pd.DataFrame(
             {
                 "component": term.component,
+                "place": "device",
                 "num_bytes": term.num_bytes,
                 "size_gb": term.num_bytes / GB,
                 "share": term.num_bytes / total,
             }
             for term in self.terms()
         )
+
+    def _offloaded(self) -> list[dict[str, Any]]:
+        """Components that the recipe keeps elsewhere; counters that torch leaves there are not."""
+        sums: dict[tuple[str, str], float] = {}
+        for term in self.terms():
+            name = term.component.partition(".")[0]
+            if term.place != "device" and getattr(self.recipe, f"offload_{name}") != "device":
+                sums[name, term.place] = sums.get((name, term.place), 0) + term.num_bytes
+        return [
+            {"component": name, "place": place, "num_bytes": size, "size_gb": size / GB}
+            for (name, place), size in sums.items()
+            if size
+        ]
 
     def explain(self, component: str) -> str:
         """How one number comes about: formula, value, source.
@@ -276,7 +298,7 @@ class Plan:
         if self.detailed:
             from labkit.memory import detail
 
-            return detail.assumptions(self.estimate)
+            return (*detail.assumptions(self.estimate), *self._allowed())
         named = "left out" if self.buffer_elements == 0 else "counted as stated"
         return (
             f"{self.recipe.name}: {self.recipe.bytes_per_param} bytes a parameter"
@@ -289,6 +311,35 @@ class Plan:
             "the layer that stage 3 gathers is "
             + ("counted" if self.count_gathered else "left out, as in the paper"),
         )
+
+    def _allowed(self) -> tuple[str, ...]:
+        """The allowances, in a sentence; none where there are none."""
+        if not self.fragmentation and not self.context_bytes:
+            return ()
+        size = format_bytes(self.context_bytes) if self.context_bytes else "nothing"
+        return (
+            f"allowances, no part of the peak: {self.fragmentation:.0%} of the device for"
+            f" fragmentation, {size} for CUDA's context and libraries",
+        )
+
+    def allowances(self, capacity: int | str, *, headroom: float = 1.0) -> pd.DataFrame:
+        """What of a device is not to be filled, and what is left: ``what``, ``num_bytes``.
+
+        Raises:
+            UsageError: there is no such device, or ``headroom`` is not in (0, 1].
+        """
+        import pandas as pd
+
+        usable = self.usable_bytes(capacity, headroom=headroom)
+        size = accelerator(capacity).memory_bytes if isinstance(capacity, str) else capacity
+        rows = {
+            "device": size,
+            "headroom": -size * (1 - headroom),
+            "fragmentation": -size * headroom * self.fragmentation,
+            "CUDA context and libraries": -self.context_bytes,
+            "may be filled": usable,
+        }
+        return pd.DataFrame({"what": list(rows), "num_bytes": list(map(float, rows.values()))})
 
     def collectives(self, *, ranks_per_node: int = 8) -> tuple[traffic.Collective, ...]:
         """The collectives of one step, one call a layer where layers are known.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -52,7 +53,8 @@ def fit(
     """The largest ``model`` (a count), ``micro_batch`` or ``seq`` that fits, or the least ``dp``.
 
     A detailed plan (see :class:`Plan`) is fitted by its peak, and takes ``layers``, ``zero`` and
-    every other degree too: the largest number of layers, the least stage or degree.
+    every other degree too: the largest number of layers, the least stage or degree. Its ``model``
+    is the largest of the presets that fits, and ``value`` its parameters.
 
     ``device`` is an accelerator's name or a number of bytes. O(log limit) evaluations: what is
     varied must move the total one way only, and all four do.
@@ -156,16 +158,18 @@ def sweep(
 
     Detailed plans are evaluated as arrays (:mod:`labkit.memory.grid`): about a million rows a
     second where ``seq``, ``micro_batch``, ``dp`` and ``layers`` vary. Axes may be any field of
-    :class:`Parallel`, :class:`Batch` and :class:`Recipe`; what cannot be has NaN and a ``problem``;
-    traffic is left out unless there are ``links``.
+    :class:`Parallel`, :class:`Batch` and :class:`Recipe`, and ``world_size``, which lets ``dp`` be
+    what the other degrees leave; what cannot be has NaN and a ``problem``. Traffic is left out
+    unless there are ``links``, since it takes milliseconds a row.
 
     Raises:
         UsageError: an axis is unknown.
     """
     import pandas as pd
 
-    if _detailed(plan) and links is None:
-        return _as_arrays(plan, device, headroom, axes)
+    if _detailed(plan):
+        found = _as_arrays(plan, device, headroom, axes)
+        return found if links is None else _with_traffic(plan, found, axes, ranks_per_node, links)
     rows = []
     for row, here in _grid(plan, axes):
         row |= _account(here, ranks_per_node, links)
@@ -197,6 +201,43 @@ def _as_arrays(
             table.insert(0, "plan", name)
         tables.append(table)
     return tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
+
+
+def _with_traffic(
+    plan: Plan | Mapping[str, Plan],
+    table: pd.DataFrame,
+    axes: Mapping[str, Iterable[Any]],
+    ranks_per_node: int,
+    links: tuple[Link, Link],
+) -> pd.DataFrame:
+    """``table`` with what each row sends in a step, and how long that takes; NaN for no plan."""
+    from labkit.memory import grid
+
+    values = {name: grid.described(name, axis) for name, axis in axes.items()}
+    points = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+    sent: dict[tuple[Any, ...], tuple[float, float, float]] = {}
+    for name, base in grid.named(plan):
+        for point in points:
+            label = (name, *(_label(value) for value in point.values()))
+            sent[label] = _sent(base, point, ranks_per_node, links)
+    keys = [table["plan"] if isinstance(plan, Mapping) else [""] * len(table)]
+    keys += [table[name] for name in values]
+    rows = [sent[key] for key in zip(*keys, strict=True)]
+    columns = ("sent_bytes", "node_bytes", "communication_s")
+    return table.assign(**dict(zip(columns, zip(*rows, strict=True), strict=True)))
+
+
+def _sent(
+    plan: Plan, point: Mapping[str, Any], ranks_per_node: int, links: tuple[Link, Link]
+) -> tuple[float, float, float]:
+    from labkit.memory import grid
+
+    try:
+        found = grid.at(plan, point).collectives(ranks_per_node=ranks_per_node)
+    except UsageError:
+        return (math.nan, math.nan, math.nan)
+    sent, out = sum(item.sent_bytes for item in found), sum(item.node_bytes for item in found)
+    return sent, out, traffic.step_time_s(found, inter=links[0], intra=links[1])
 
 
 def frontier(

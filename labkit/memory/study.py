@@ -48,7 +48,8 @@ def what_fits(
         for stage in stages:
             name = STAGE_NAMES[stage]
             here = replace(plan, model=model, parallel=replace(plan.parallel, zero=stage))
-            bars.append(here.frame().assign(model=model.name, plan=name))
+            held = here.frame().query("place == 'device'")
+            bars.append(held.assign(model=model.name, plan=name))
             found = fit(here, vary="dp", device=device, headroom=headroom)
             least.append({"model": model.name, "plan": name, "dp": found.value})
     frontier = pd.DataFrame(least).astype({"dp": float})

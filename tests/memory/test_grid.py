@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 
-from labkit import memory
+from labkit import hardware, memory
 from labkit.errors import UsageError
-from labkit.memory import Batch, Model, Parallel, Plan, Recipe, estimate, grid, parallel
+from labkit.memory import Batch, Model, Parallel, Plan, Recipe, estimate, grid, parallel, traffic
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
 LLAMA = Model(
@@ -205,6 +206,51 @@ def test_moments_are_drawn_whole() -> None:
     assert PLAN.figure() is not None
 
 
+def test_links_add_traffic_to_the_same_rows() -> None:
+    """With links a sweep has the columns it has without, and what each plan itself sends."""
+    links = (hardware.link("ib-edr"), hardware.link("nvlink-v100"))
+    axes: dict[str, list[Any]] = {"zero": [1, 3], "dp": [4, 16], "tp": [1, 3], "seq": [16, 32]}
+    plain, timed = memory.sweep(PLAN, **axes), memory.sweep(PLAN, **axes, links=links)
+    assert timed[plain.columns].equals(plain)
+    for row in timed.itertuples():
+        if row.problem:
+            assert math.isnan(row.communication_s)
+            continue
+        point = {name: getattr(row, name) for name in axes}
+        found = grid.at(PLAN, point).collectives()
+        assert row.sent_bytes == pytest.approx(sum(item.sent_bytes for item in found))
+        assert row.node_bytes == pytest.approx(sum(item.node_bytes for item in found))
+        by_hand = traffic.step_time_s(found, inter=links[0], intra=links[1])
+        assert row.communication_s == pytest.approx(by_hand)
+    both = memory.sweep({"a": PLAN, "b": replace(PLAN, parallel=Parallel())}, dp=[8], links=links)
+    assert both["plan"].tolist() == ["a", "b"]
+    assert both["sent_bytes"][0] == pytest.approx(1.5 * both["sent_bytes"][1], rel=0.05)
+
+
+def test_a_world_size_gives_dp_what_is_left() -> None:
+    table = memory.sweep(PLAN, world_size=[64, 60], tp=[1, 8], pp=[1, 4], device=10**9)
+    for row in table.itertuples():
+        left, rest = divmod(row.world_size, row.tp * row.pp)
+        assert (row.problem == "") == (rest == 0)
+        if not rest:
+            assert row.dp == left
+            spread = Parallel(dp=left, tp=row.tp, pp=row.pp, zero=3)
+            assert row.peak_bytes == replace(PLAN, parallel=spread).peak_bytes
+    held = memory.sweep(PLAN, world_size=[64], dp=[8, 16, 64], tp=[1, 4])
+    right = held["dp"] * held["tp"] == 64
+    assert (held["problem"].eq("") == right).all()
+    assert held["peak_bytes"].notna().equals(right)
+
+
+def test_models_and_recipes_go_by_name() -> None:
+    named = memory.sweep(PLAN, model=["gpt2-124m", LLAMA], recipe=["fp32-adam"])
+    assert named["model"].tolist() == ["gpt2-124m", "little"]
+    here = replace(PLAN, model=Model.preset("gpt2-124m"), recipe=Recipe.fp32_adam())
+    assert named["peak_bytes"][0] == here.peak_bytes
+    with pytest.raises(UsageError, match="no model 'gpt2-124'; did you mean"):
+        memory.sweep(PLAN, model=["gpt2-124"])
+
+
 # ---------------------------------------------------------------- the panel
 
 
@@ -235,7 +281,7 @@ def test_a_panel_says_which_rule_is_broken_and_draws_it() -> None:
     figure = figures.figure_panel(table, capacity_gb=0.001)
     words = [text for trace in figure.data if trace.type == "scatter" for text in trace.text]
     assert sum("must divide" in text for text in words) == 4
-    with pytest.raises(UsageError, match="no axis 'dpp'; did you mean .*'dp'"):
+    with pytest.raises(UsageError, match=r"no axis 'dpp'; did you mean .*'dp'"):
         memory.panel(PLAN, device=10**6, dpp=3)
     with pytest.raises(UsageError, match="paper's formula"):
         memory.panel(Plan(model=10**9), device=10**6)

@@ -17,6 +17,7 @@ from labkit.errors import UsageError
 from labkit.files import load_yaml
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.activations import activation_bytes, square_root_bytes
+from labkit.models import presets
 
 PAPER = Path(__file__).resolve().parents[2] / "data" / "papers" / "zero"
 PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))
@@ -250,6 +251,163 @@ def test_every_term_explains_itself() -> None:
     with pytest.raises(UsageError, match="activations"):
         plan.explain("feelings")
     assert len(plan.assumptions) == 6
+
+
+LLAMA, GPT = Model.preset("llama-2-7b"), Model.preset("gpt2-124m")
+DETAILED = {
+    "one rank": Plan(model=GPT, recipe=Recipe.fp32_adam(), batch=Batch(seq=512)),
+    "stage 3": Plan(model=LLAMA, parallel=Parallel(dp=8, zero=3), batch=Batch(seq=512)),
+    "hpZ": Plan(
+        model=LLAMA, parallel=Parallel(dp=16, zero=3, secondary_group=8), batch=Batch(seq=512)
+    ),
+    "autocast": Plan(model=GPT, recipe=Recipe.bf16_autocast(step="fused"), batch=Batch(seq=512)),
+    "cut": Plan(
+        model=LLAMA,
+        parallel=Parallel(dp=2, tp=4, sp=True, pp=4, zero=1),
+        batch=Batch(seq=512, recompute="full"),
+    ),
+    "eager, dropout": Plan(
+        model=GPT,
+        parallel=Parallel(dp=2, zero=2),
+        batch=Batch(seq=512, attention="eager", dropout_mask_bytes=1),
+    ),
+    "experts": Plan(
+        model=Model.preset("mixtral-8x7b"),
+        parallel=Parallel(dp=8, ep=8, zero=1),
+        batch=Batch(seq=512),
+    ),
+    "offloaded": Plan(
+        model=LLAMA,
+        parallel=Parallel(dp=8, zero=3),
+        recipe=Recipe.bf16_mixed(
+            offload_optimizer="cpu", offload_gradients="cpu", offload_parameters="nvme"
+        ),
+        batch=Batch(seq=512),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DETAILED)
+def test_every_component_of_the_table_explains_itself(name: str) -> None:
+    """Formula, number, source and the letters' values, for each row and each term below it."""
+    plan = DETAILED[name]
+    assert isinstance(plan.model, Model)
+    for component in plan.frame()["component"]:
+        *lines, letters = plan.explain(component).splitlines()
+        terms = [line for line in lines if not line.endswith(" in all")]
+        assert terms
+        for line in terms:
+            assert " = " in line
+            assert line.endswith(")")
+        assert letters.startswith("with b = ")
+        assert f"h = {plan.model.hidden:,}" in letters
+    for term in plan.terms():
+        text = plan.explain(term.component)
+        assert term.component in text
+        assert units.format_bytes(term.num_bytes) in text
+        assert term.source
+        assert term.source in text
+
+
+@pytest.mark.parametrize("name", DETAILED)
+def test_the_device_rows_are_the_peak_and_the_largest_moment(name: str) -> None:
+    plan = DETAILED[name]
+    table, moments = plan.frame(), plan.moments()
+    here = table[table["place"] == "device"]
+    assert here["num_bytes"].sum() == plan.peak_bytes == moments["total"].max()
+    assert here["share"].sum() == pytest.approx(1)
+    assert plan.peak_moment == moments["total"].idxmax()
+    parts = moments.drop(columns="total")
+    assert (parts.sum(axis=1) == moments["total"]).all()
+    largest = parts.loc[plan.peak_moment]
+    assert largest[largest > 0].to_dict() == dict(
+        zip(here["component"], here["num_bytes"], strict=True)
+    )
+
+
+def test_what_is_offloaded_is_in_the_table_by_place() -> None:
+    """Nothing is lost: on the device or not, a rank's states take as many bytes."""
+    away = DETAILED["offloaded"]
+    table = away.frame()
+    places = table.groupby("place")["num_bytes"].sum()
+    kept = replace(away, recipe=Recipe.bf16_mixed())
+    shard = sum(-(-t.shape[0] // 8) * (t.numel // t.shape[0]) for t in LLAMA.tensors())
+    counters = 4 * len(LLAMA.tensors())  # an fp32 step a tensor, on the CPU either way
+    assert places["nvme"] == 2 * shard
+    assert places["cpu"] == (2 + 12) * shard + counters
+    assert table.query("place != 'device'")["share"].isna().all()
+    assert kept.frame()["place"].eq("device").all()
+    assert kept.elsewhere()["num_bytes"].sum() == counters
+    assert away.peak_bytes < kept.peak_bytes
+
+
+def test_assumptions_tell_what_is_derived_and_what_is_allowed_for() -> None:
+    tells = {
+        "cut": ("tensor-parallel", "pipeline device", "throughout a step"),
+        "stage 3": ("rows of every tensor",),
+        "eager, dropout": ("dropout masks",),
+        "offloaded": ("rows of every tensor",),
+        "one rank": ("checked against torch's MemTracker", "left out: CUDA's context"),
+    }
+    for name, parts in tells.items():
+        text = " ".join(DETAILED[name].assumptions)
+        assert all(part in text for part in parts), name
+    plan = replace(DETAILED["one rank"], context_bytes=10**9, fragmentation=0.05)
+    (told,) = set(plan.assumptions) - set(DETAILED["one rank"].assumptions)
+    assert "allowances, no part of the peak: 5% of the device for fragmentation, 1 GB" in told
+    assert plan.peak_bytes == DETAILED["one rank"].peak_bytes
+
+
+def test_allowances_add_up_to_what_may_be_filled() -> None:
+    plan = replace(DETAILED["one rank"], context_bytes=10**9, fragmentation=0.05)
+    table = plan.allowances("H100-80GB", headroom=0.9).set_index("what")["num_bytes"]
+    device = 80 * 2**30
+    assert table["device"] == device
+    assert table["CUDA context and libraries"] == -(10**9)
+    assert table["fragmentation"] == pytest.approx(-0.05 * 0.9 * device)
+    assert table.drop("may be filled").sum() == pytest.approx(table["may be filled"])
+    assert table["may be filled"] == plan.usable_bytes("H100-80GB", headroom=0.9)
+
+
+def test_an_ideal_plan_divides_evenly_and_is_never_larger() -> None:
+    """Ψ/N of a sharded state exactly, where real shards are whole rows."""
+    for dp in (2, 3, 7, 64, 1000):
+        real = Plan(model=GPT, parallel=Parallel(dp=dp, zero=3), batch=Batch(seq=64))
+        ideal = replace(real, ideal=True)
+        size = {
+            one: dict(p.frame()[["component", "num_bytes"]].itertuples(index=False))["parameters"]
+            for one, p in (("real", real), ("ideal", ideal))
+        }
+        assert size["ideal"] == pytest.approx(2 * GPT.num_params / dp)
+        rows = sum(-(-t.shape[0] // dp) * (t.numel // t.shape[0]) for t in GPT.tensors())
+        assert size["real"] == 2 * rows >= size["ideal"]
+        assert ideal.peak_bytes <= real.peak_bytes
+
+
+def test_sequences_end_where_learnt_positions_do() -> None:
+    with pytest.raises(UsageError, match="seq must be <= 1024, the positions that gpt2-124m"):
+        _ = Plan(model=GPT, batch=Batch(seq=1025)).peak_bytes
+    table = memory.sweep(Plan(model=GPT, batch=Batch(seq=8)), seq=[1024, 1025])
+    assert table["peak_bytes"].isna().tolist() == [False, True]
+    assert "positions" in table["problem"][1]
+    assert Plan(model=LLAMA, batch=Batch(seq=10**5)).peak_bytes > 0  # rotary: no end
+
+
+def test_the_largest_preset_that_fits() -> None:
+    """The largest by parameters among those that fit, found by trying all."""
+    plan = Plan(model=GPT, parallel=Parallel(dp=8, zero=3), batch=Batch(seq=512))
+    found = memory.fit(plan, vary="model", device="A100-40GB", headroom=0.9)
+    assert found.plan is not None
+    room = plan.usable_bytes("A100-40GB", headroom=0.9)
+    sizes = []
+    for model in presets().values():
+        try:
+            if replace(plan, model=model).peak_bytes <= room:
+                sizes.append(model.num_params)
+        except UsageError:
+            continue
+    assert found.value == max(sizes) == found.plan.num_params
+    assert memory.fit(plan, vary="model", device=1000).value is None
 
 
 @pytest.mark.parametrize(
