@@ -21,6 +21,7 @@ from labkit.tuning.bandit import Experiment, Runs, simulate, sweep
 from labkit.tuning.choose import choose
 from labkit.tuning.gpu_power import GpuPower, HostPower, ring_tiers, step_times_from
 from labkit.tuning.joint import JointChoice
+from labkit.tuning.peer import against_peer, peer_history
 from labkit.tuning.policies import (
     POLICIES,
     CostCurve,
@@ -54,11 +55,13 @@ from labkit.tuning.power import (
 )
 from labkit.tuning.progress import ModelledProgress, RecordedProgress
 from labkit.tuning.selectors import SELECTORS, cost_j, select_limits
+from labkit.tuning.study import PAPER_RANGE, compare, held_out, regret_bands, savings
 from labkit.tuning.trace import Job, TrainingTrace, load
 from labkit.tuning.trace_checks import ImplausiblePower, IncompleteTrace, TraceWarning
 from labkit.tuning.workloads import PUBLISHED, Workload
 
 __all__ = [
+    "PAPER_RANGE",
     "POLICIES",
     "PUBLISHED",
     "SELECTORS",
@@ -89,15 +92,18 @@ __all__ = [
     "TrainingTrace",
     "Workload",
     "Zeus",
+    "against_peer",
     "batch_curves",
     "best_power_limits",
     "choose",
+    "compare",
     "convergence",
     "cost_j",
     "default_choice",
     "epoch_cost_j",
     "eta_sweep",
     "goodput",
+    "held_out",
     "hindsight",
     "jit",
     "large_batch",
@@ -106,9 +112,12 @@ __all__ = [
     "optimum",
     "outcomes",
     "pareto_front",
+    "peer_history",
     "potential",
     "reach_shares",
+    "regret_bands",
     "ring_tiers",
+    "savings",
     "select_limits",
     "simulate",
     "step_times_from",

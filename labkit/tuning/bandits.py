@@ -1,7 +1,8 @@
 """Textbook bandits over batch sizes: ε-greedy, confidence bounds, Thompson sampling.
 
 All take the power limit from the just-in-time profile and stop runs early, as the published policy
-does, so that what differs is the choice of the batch size alone. Costs are what a run cost.
+does, so that what differs is the choice of the batch size alone. A run's cost is what it took; one
+that failed is charged a run of the cheapest known on top, since its recurrence must run again.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ class _MeansPlayer(Player):
         self.limits = task.profiled_limits
         self.memory = Memory(task.shape)
         self.decided = np.zeros(task.shape)
+        self.cheapest = np.full(task.num_seeds, np.inf)
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
         rounds = np.floor(self.decided[who].min(1, keepdims=True))
@@ -104,7 +106,10 @@ class _MeansPlayer(Player):
         raise NotImplementedError
 
     def observe(self, who: Indices, outcome: Outcome) -> None:
-        self.memory.add(who, outcome.batch, outcome.cost_j)
+        ok, cost = outcome.reached, outcome.cost_j
+        self.cheapest[who[ok]] = np.minimum(self.cheapest[who[ok]], cost[ok])
+        again = np.where(ok | np.isinf(self.cheapest[who]), 0.0, self.cheapest[who])
+        self.memory.add(who, outcome.batch, cost + again)
 
 
 class _EpsilonPlayer(_MeansPlayer):

@@ -43,7 +43,7 @@ POLICIES: dict[str, str] = {
     "grid": "grid search over both, pruning batch sizes that miss the target",
     "grid-early-stop": "grid search that also stops a run at β times the cheapest so far",
     "halving": "successive halving over batch sizes, profiled power, early stopping",
-    "random": "each batch size once in random order, then the cheapest; profiled power, stops",
+    "random": "b0, the others once in random order, then the cheapest; profiled power, stops",
     "epsilon-greedy": "the cheapest mean, or with ε = 0.1 any; profiled power, stops early",
     "ucb": "the least lower confidence bound of cost; profiled power, stops early",
     "thompson": "Gaussian Thompson sampling over all batch sizes; profiled power, stops early",

@@ -97,10 +97,9 @@ class _GridPlayer(Player):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomSearch:
-    """One configuration per recurrence, without replacement, then the cheapest seen.
+    """b0, then every other batch size once in random order, then the cheapest that reached.
 
-    Each draw is a batch size in a random order, at the power limit its profile chose. A failure is
-    tried again with the next. It knows nothing of order or shape: what a search has to beat.
+    Each at the power limit its profile chose. A failure is tried again with the next. It knows nothing of order or shape: what a search has to beat.
 
     Source: Bergstra, Bengio, "Random search for hyper-parameter optimization", JMLR 13 (2012).
     """
@@ -122,7 +121,8 @@ class _RandomPlayer(Player):
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
         left = self.left[who]
-        drawn = np.where(left, noise, np.inf).argmin(1)
+        first = np.arange(left.shape[1]) == self.default
+        drawn = np.where(left, np.where(first, -np.inf, noise), np.inf).argmin(1)
         works = (self.memory.count[who] > 0) & ~self.failed[who]
         known = cheapest(self.memory.mean[who], works, self.default)
         batch = np.where(left.any(1), drawn, known)
