@@ -6,7 +6,6 @@ processes on a CPU (``"gloo"``: shards, small models), and a GPU's allocator (``
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.errors import UsageError, not_among
@@ -55,7 +54,7 @@ def _table(rows: list[tuple[str, float, float]]) -> pd.DataFrame:
     return table.assign(difference_bytes=difference, difference_fraction=relative)
 
 
-def _one_rank(plan: Plan, oracle: str) -> tuple[Model, Any]:
+def one_rank(plan: Plan, oracle: str) -> tuple[Model, Any]:
     """The model and batch of a plan that one rank can run as the networks do.
 
     Raises:
@@ -85,7 +84,7 @@ def _one_rank(plan: Plan, oracle: str) -> tuple[Model, Any]:
 def _fake(plan: Plan) -> pd.DataFrame:
     from labkit.memory import tracker
 
-    model, batch = _one_rank(plan, "fake")
+    model, batch = one_rank(plan, "fake")
     seen = tracker.track(
         model,
         mode_of(plan.recipe, batch),
@@ -176,30 +175,8 @@ def _of_plan(plan: Plan) -> dict[str, float]:
 
 def _cuda(plan: Plan) -> pd.DataFrame:
     """One step after a first that makes the optimizer's states, by the allocator's own count."""
-    import torch
+    from labkit.memory import cuda
 
-    from labkit.memory import networks
-
-    if not torch.cuda.is_available():
-        raise UsageError(
-            "oracle 'cuda' needs a GPU that torch can use, and finds none;"
-            " oracle 'fake' runs the same step without one"
-        )
-    model, batch = _one_rank(plan, "cuda")
-    mode = replace(mode_of(plan.recipe, batch), wide_norm_statistics=True)
-    repeats = {"period": max(1, batch.every), "group": batch.recompute_group}
-    with torch.device("cuda"):
-        network = networks.build(model, mode, seq=batch.seq, chunks=batch.loss_chunks, **repeats)
-        optimizer = networks.adamw(network, plan.recipe.step)
-        data = torch.zeros(batch.micro_batch, batch.seq, dtype=torch.int64)
-        for _ in range(2):
-            optimizer.zero_grad()
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            with torch.autocast("cuda", torch.bfloat16, enabled=mode.dtype == "autocast"):
-                loss = network(data, data)
-            loss.backward()
-            del loss
-            optimizer.step()
-        torch.cuda.synchronize()
-    return _table([("peak", plan.peak_bytes, float(torch.cuda.max_memory_allocated()))])
+    one_rank(plan, "cuda")
+    seen = cuda.peak_of(plan, cuda.gpu())
+    return _table([("peak", plan.peak_bytes, float(seen))])

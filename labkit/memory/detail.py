@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.errors import not_among
 from labkit.memory import estimate as estimates
-from labkit.memory import saved
+from labkit.memory import fsdp, saved
 from labkit.memory.estimate import COMPONENTS, Estimate, total
 from labkit.memory.lines import Term
+from labkit.memory.states import SHARDINGS
 from labkit.units import GB, format_bytes
 
 if TYPE_CHECKING:
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 
 CHECKED = (
     "checked against torch's MemTracker, operator by operator: moments, saved tensors and"
-    " temporaries of plain GPT and Llama at dp = tp = pp = 1 without dropout; shards of"
-    " parameters, gradients and Adam against FSDP2 on 2 to 4 ranks"
+    " temporaries of plain GPT and Llama at dp = tp = pp = 1 without dropout, and under FSDP2 with"
+    " its buffers on ranks of a fake process group; shards of parameters, gradients and Adam"
+    " against FSDP2 and other schemes on 2 to 4 real ranks"
 )
 DERIVED = "derived, not checked against a run: "
 LEFT_OUT = (
@@ -93,16 +95,21 @@ def _passing(found: Estimate) -> Iterator[Term]:
 
 
 _HOW = {
-    "gathered layers": "whole layers at work, and the next one's weights from its prefetch on",
-    "gradients to be reduced": "one layer's whole gradients, until they are reduced or moved",
+    fsdp.GATHERED: "whole weights of the units at work",
+    fsdp.GATHER: "all-gathers land here before they are copied out: the last unit's going forward,"
+    " the next one's, already prefetched, going back",
+    fsdp.WHOLE: "whole gradients of the units at work, until they are sent or moved",
+    fsdp.SENT: "gradients on their way: the previous unit's, or DeepSpeed's buckets",
     "cast parameters": "all parameters in the compute format, during forward and backward",
     "cached weights": "autocast's copies of weights",
     "temporaries": "what operators and the optimizer allocate and free again",
     "buffers and inputs": "token numbers, targets, rotary tables",
 }
 _SOURCE = {
-    "gathered layers": "ZeRO §7.2.2; torch FSDP2",
-    "gradients to be reduced": "ZeRO §5.2; torch FSDP2",
+    fsdp.GATHERED: "ZeRO §7.2.2; torch FSDP2",
+    fsdp.GATHER: "torch FSDP2 (wait_for_unshard, pre_backward)",
+    fsdp.WHOLE: "ZeRO §5.2; torch FSDP2",
+    fsdp.SENT: "torch FSDP2 (post_backward); DeepSpeed's ipg_buffer",
     "cast parameters": "torch FSDP2, mixed precision without resharding",
 }
 
@@ -200,7 +207,7 @@ def assumptions(found: Estimate) -> tuple[str, ...]:
     notes = [CHECKED]
     notes += [DERIVED + why for why in _derived(found)]
     if job.parallel.zero:
-        rule = "Ψ/N" if job.ideal else "ceil(d0/N) rows of every tensor"
+        rule = SHARDINGS["even" if job.ideal else parallel.shard_rule]
         notes.append(f"what is sharded takes {rule}")
     persistent = recipe.accumulation > 1 or parallel.pp > 1
     notes.append(
@@ -211,14 +218,18 @@ def assumptions(found: Estimate) -> tuple[str, ...]:
         notes.append("flash attention keeps what torch's own kernel keeps")
     if batch.loss == "fused":
         notes.append("a fused loss counts as one on logits in the compute format")
-    if recipe.optimizer != "adam" and recipe.step != "fused":
-        notes.append(f"temporaries inside {recipe.optimizer}'s step are not counted")
+    if recipe.optimizer == "adam-8bit":
+        notes.append(
+            "8-bit states as bitsandbytes lays them out, its step in place: neither was run"
+        )
     return (*notes, *job.plain.notes, LEFT_OUT)
 
 
 def _derived(found: Estimate) -> Iterator[str]:
     job = found.job
     parallel, recipe = job.parallel, job.recipe
+    if recipe.optimizer in {"adafactor", "muon"} and parallel.zero:
+        yield f"{recipe.optimizer}'s states and step on shards, each as if it were a whole tensor"
     if parallel.tp > 1:
         yield "tensor-parallel shares (Korthikanti et al. 2022, §4)"
     if parallel.cp > 1:
@@ -228,8 +239,12 @@ def _derived(found: Estimate) -> Iterator[str]:
             f"pipeline device {job.device} is the fullest, with {job.in_flight:g} microbatches in"
             f" flight ({parallel.schedule}, {job.microbatches} a step)"
         )
-    if parallel.zero:
-        yield "moments of ZeRO stages 1 to 3, with the next layer's weights prefetched at stage 3"
+    if parallel.zero in {1, 2} or (parallel.zero == 3 and parallel.pp * parallel.tp > 1):
+        yield f"moments of ZeRO stage {parallel.zero}" + (
+            ", gradients reduced layer by layer" if parallel.zero > 1 else ""
+        )
+    if parallel.zero == 3 and parallel.secondary_group:
+        yield "hpZ's second copy is counted throughout; FSDP2 has it between forward and backward"
     if recipe.master is not None:
         yield "the optimizer's step on a master copy: gradients are cast to its format at once"
     if job.batch.dropout_mask_bytes:

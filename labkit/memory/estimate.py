@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import BadValue, UsageError
-from labkit.memory import moments, saved
+from labkit.memory import forms, fsdp, moments, optimizers, saved
 from labkit.memory.batch import Batch
 from labkit.memory.modes import Plain, mode_of, plain
 from labkit.memory.parallel import Parallel
@@ -23,12 +23,12 @@ from labkit.memory.saved import Mode
 from labkit.memory.shards import Holding, State, rows_of, unit_elements
 from labkit.models import Model
 
-INIT, PREFETCH, STEP = "after init", "all-gather prefetch", moments.STEP
-MOMENTS = (INIT, *moments.MOMENTS[:-1], PREFETCH, STEP)
+INIT, PREFETCH, REDUCE, STEP = "after init", fsdp.PREFETCH, fsdp.REDUCE, moments.STEP
+MOMENTS = (INIT, *moments.MOMENTS[:-1], PREFETCH, REDUCE, STEP)
 # The rows of a table of moments, in this order.
 COMPONENTS = (
-    *("parameters", "second copy of the parameters", "cast parameters", "gathered layers"),
-    *("gradients", "gradients to be reduced", "optimizer", "activations"),
+    *("parameters", "second copy of the parameters", "cast parameters", fsdp.GATHERED, fsdp.GATHER),
+    *("gradients", fsdp.WHOLE, fsdp.SENT, "optimizer", "activations"),
     *("cached weights", "temporaries", "buffers and inputs"),
 )
 Row = dict[str, Any]
@@ -164,32 +164,52 @@ def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
     persistent = job.recipe.accumulation > 1 or job.parallel.pp > 1
     others = (job.in_flight - 1) * _kept(job, shape, sizes) if job.in_flight > 1 else 0
     beside = _beside(job, shape, sizes)
+    passing = fsdp.Passing(job=job, held=held, layers=shape.num_layers)
     found: dict[str, Row] = {INIT: dict(there)}
     for name in moments.MOMENTS[:-1]:
-        if name not in ran or not _happens(job, name):
+        apart = name != forms.HEAD or passing.gathers
+        if name not in ran or not _happens(job, name) or not apart:
             continue
         part = ran[name]
-        share = _whole_bytes(gradients * (part["gradients"] / ran[STEP]["gradients"]))
+        share = part["gradients"] / ran[STEP]["gradients"]
         row = there | {
-            "gradients": gradients if persistent else share,
             "activations": part["activations"] + others + beside,
             "cached weights": part["cached weights"],
             "temporaries": part["temporaries"],
             "buffers and inputs": part["buffers and inputs"],
         }
-        found[name] = row | _communicated(job, held, name)
-    if _gathers(job, held):
-        found[PREFETCH] = _prefetched(job, held, found)
-    found[STEP] = there | {
-        "gradients": gradients,
-        "temporaries": _step_temporaries(job, held, shape, sizes),
-        "buffers and inputs": ran[STEP]["buffers and inputs"],
-    }
+        found[name] = row | passing.gradients(name, share, gradients)
+        found[name] |= passing.weights(name) | passing.sent(name)
+        if persistent:
+            found[name]["gradients"] = gradients
+    inputs = {"buffers and inputs": ran[STEP]["buffers and inputs"]}
+    if passing.gathers and passing.shared:
+        found |= _between(passing, found, ran, _kept(job, shape, sizes), gradients)
+    found[STEP] = (
+        there
+        | inputs
+        | {
+            "gradients": gradients,
+            "temporaries": _step_temporaries(job, held, shape, sizes),
+        }
+    )
     return found
 
 
-def _whole_bytes(size: Any) -> Any:
-    return np.rint(size) if np.ndim(size) else round(float(size))
+def _between(
+    passing: fsdp.Passing, found: dict[str, Row], ran: dict[str, Row], kept: Any, total: Any
+) -> dict[str, Row]:
+    """Moments that one rank does not have: layers and gradients on their way."""
+    first, whole = found["backward, first"], ran[STEP]["gradients"]
+    parts = first | {"share": ran["backward, first"]["gradients"] / whole, "total": total}
+    block = passing.size("block").whole / passing.held.whole
+    rows_there = passing.prefetched(parts, first, layer_bytes=kept / passing.layers, share=block)
+    more = {PREFETCH: largest(dict(enumerate(rows_there)))[1]}  # type: ignore[arg-type]
+    if "embedding backward" in found:
+        gone = {"activations": 0, "temporaries": 0, "cached weights": 0}
+        base = found["embedding backward"] | gone | {fsdp.GATHERED: 0, fsdp.GATHER: 0}
+        more[REDUCE] = passing.last_sent(base, total)
+    return more
 
 
 def _always(held: Holding) -> tuple[Row, Any]:
@@ -271,74 +291,22 @@ def _happens(job: Job, name: str) -> bool:
     """Devices inside a pipeline have no embedding, or no head."""
     if "embedding" in name:
         return job.has_embedding
-    return job.has_head if "loss" in name else True
-
-
-def _shared(held: Holding) -> bool:
-    """Whether anything is spread over more than one rank (for arrays: for any of them)."""
-    degree = held.degree
-    return degree > 1 if isinstance(degree, int) else bool(np.any(degree > 1))
-
-
-def _gathers(job: Job, held: Holding) -> bool:
-    """Whether layers are made whole one by one: at stage 3, also on one rank to cast them."""
-    return job.parallel.zero == 3 and (job.casts or _shared(held))
-
-
-def _gathered(job: Job, held: Holding, elements: int) -> Any:
-    size = job.whole_width * elements
-    return size if job.casts else _only_where_shared(held, size)
-
-
-def _only_where_shared(held: Holding, size: Any) -> Any:
-    return size * (np.asarray(held.degree) > 1) if np.ndim(held.degree) else size
-
-
-def _communicated(job: Job, held: Holding, name: str) -> Row:
-    """Whole layers that a moment needs, and whole gradients before they are reduced."""
-    recipe, zero = job.recipe, job.parallel.zero
-    found: Row = {}
-    here = _unit_at(job, name)
-    if _gathers(job, held):
-        root = job.units.get("root", 0)  # a tied head keeps both ends whole all the way
-        whole = here if here == root else here + root
-        found["gathered layers"] = _gathered(job, held, whole)
-    elif job.casts:
-        found["cast parameters"] = recipe.compute_bytes * held.elements(1)
-    away = recipe.offload_gradients != "device"
-    if "backward" in name and (away or (zero >= 2 and _shared(held))):
-        width = DTYPE_BYTES[recipe.reduce or recipe.gradients]
-        size = width * here
-        found["gradients to be reduced"] = size if away else _only_where_shared(held, size)
-    return found
-
-
-def _unit_at(job: Job, name: str) -> int:
-    """Elements of the unit at work."""
-    if "embedding" in name:
-        return job.units.get("root", job.units.get("embedding", 0))
-    if "loss" in name:
-        return job.units.get("root", job.units.get("head", 0))
-    return job.block
-
-
-def _prefetched(job: Job, held: Holding, found: dict[str, Row]) -> Row:
-    """The fullest moment of forward and backward, with the next layer's weights already there."""
-    names = [name for name in found if name != INIT]
-    row = largest({name: found[name] for name in names})[1]
-    more = _gathered(job, held, job.block)
-    return row | {"gathered layers": row["gathered layers"] + more}
+    return job.has_head if "loss" in name or name == forms.HEAD else True
 
 
 def _step_temporaries(job: Job, held: Holding, shape: Any, sizes: Sizes) -> Any:
     """What the optimizer allocates: Adam's roots, and gradients in the master's format."""
     recipe = job.recipe
-    if recipe.offload_optimizer != "device" or recipe.step == "fused":
+    if recipe.offload_optimizer != "device":
         return 0
+    if recipe.step == "fused" and recipe.optimizer not in {"adafactor", "muon"}:
+        return 0  # those two have no fused kernel
     degree = held.degree_of("optimizer")
     updated = held.elements(degree) if recipe.step == "foreach" else held.largest(degree)
     found: Any = 0
-    if recipe.optimizer == "adam":
+    if recipe.optimizer != "adam":
+        found = optimizers.step_temporaries(recipe, held, degree)
+    else:
         width = DTYPE_BYTES[recipe.states]
         found = width * updated * (1 if recipe.step == "foreach" else 3)
         if recipe.step == "for-loop" and np.ndim(degree) == 0 and degree == 1:

@@ -21,10 +21,12 @@ from labkit.memory.shadow import Program, Shadow
 
 STEP = "optimizer step"
 
-# In the order in which they come; where moments tie, the first is named.
+HEAD = "head backward"
+# In the order in which they come; where moments tie, the first is named. That of the head is the
+# part of the loss's from the head's own gradient on: stage 3 has the head whole only there.
 MOMENTS = (
     *("embedding", "forward, first", "forward, last full", "forward, last", "loss forward"),
-    *("loss backward", "backward, last", "backward, last full", "backward, first"),
+    *("loss backward", HEAD, "backward, last", "backward, last full", "backward, first"),
     *("embedding backward", STEP),
 )
 # Multiplicities (columns) as sums of products of numbers that are never negative (rows), so that
@@ -75,6 +77,8 @@ def points(program: Program) -> Points:
     kept: list[NDArray[np.int64]] = []
     for number, name in enumerate(MOMENTS):
         at = [live for label, live in tape.points if label == name]
+        if name == HEAD:
+            at = [live for label, live in tape.points if label == "loss backward" and _grown(live)]
         places = _undominated(at, basis)
         moment.extend([number] * len(places))
         kept.extend(at[place] for place in places)
@@ -86,6 +90,12 @@ def points(program: Program) -> Points:
         columns=tuple((int(times), int(size)) for times, size in used),
         top=np.array(_undominated(kept, basis, UNIT_ORDER)),
     )
+
+
+def _grown(live: NDArray[np.int64]) -> bool:
+    """Whether the gradient of the head's matrix is there, added up or about to be."""
+    places = [tapes.CATEGORIES.index(name) for name in ("gradients", "temporaries")]
+    return bool(live[places][..., tapes.INDEX["h·v"]].any())
 
 
 def _undominated(

@@ -61,6 +61,10 @@ class Recipe:
         gather, reduce: formats on the wire of parameters and of gradients; None for what is stored,
             or for ``compute`` where weights are cast before they are gathered. ZeRO++ sends int8
             and int4.
+        reduce_bucket_size, overlap_comm: DeepSpeed's buckets of gradients at stages 1 and 2, in
+            elements (its default is 500,000,000; 0: no buckets), two of them where communication
+            overlaps the backward pass (``ipg_buffer`` in its ``stage_1_and_2.py``). Parameters are
+            gathered in place there, so ``allgather_bucket_size`` needs no room of its own.
         step: how the optimizer runs: over lists of tensors, in one kernel, or one by one.
         accumulation: micro-batches whose gradients add up before a step.
         offload_parameters, offload_gradients, offload_optimizer: where they are kept (ZeRO-Offload:
@@ -84,6 +88,8 @@ class Recipe:
     autocast: bool = False
     gather: Dtype | None = None
     reduce: Dtype | None = None
+    reduce_bucket_size: int = 0
+    overlap_comm: bool = False
     step: Step = "foreach"
     accumulation: int = 1
     offload_parameters: Place = "device"
@@ -105,6 +111,11 @@ class Recipe:
             raise BadValue(
                 "accumulation and block must be >= 1, got"
                 f" {self.accumulation} and {self.block} in recipe {self.name!r}"
+            )
+        if self.reduce_bucket_size < 0 or (self.overlap_comm and not self.reduce_bucket_size):
+            raise BadValue(
+                "reduce_bucket_size must be >= 0, and > 0 where overlap_comm is True, got"
+                f" {self.reduce_bucket_size}"
             )
         if self.autocast and self.compute is None:
             raise BadValue("autocast must have a compute format, such as bf16")

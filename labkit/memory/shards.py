@@ -108,6 +108,11 @@ class Holding:
         return one.number * (self.layers if layered else one.times)
 
     @property
+    def whole(self) -> Any:
+        """Elements of the rank before ZeRO."""
+        return sum(self.count(one) * one.rest * one.rows for one in self.tensors)
+
+    @property
     def rule(self) -> str:
         return "ideal" if self.ideal else self.parallel.shard_rule
 
@@ -122,7 +127,7 @@ class Holding:
     def _rows(self, degree: Any) -> Any:
         total: Any = 0
         for one in self.tensors:
-            parts = self._parts(one, degree)
+            parts = self.parts(one, degree)
             rows = one.rows / parts if self.ideal else -(-one.rows // parts)
             total = total + self.count(one) * one.rest * rows
         return total
@@ -134,7 +139,7 @@ class Holding:
             mine = [one for one in self.tensors if one.expert == expert]
             if mine:
                 size = sum(self.count(one) * one.rest * one.rows for one in mine)
-                found.append(-(-size // self._parts(mine[0], degree)))
+                found.append(-(-size // self.parts(mine[0], degree)))
         return found
 
     def _fullest(self, degree: int, layers: Any) -> dict[str, Any]:
@@ -156,10 +161,10 @@ class Holding:
             return self.elements(degree)
         if self.rule == "tensor":
             return max(one.rows * one.rest for one in self.tensors)
-        shards = [-(-one.rows // self._parts(one, degree)) * one.rest for one in self.tensors]
+        shards = [-(-one.rows // self.parts(one, degree)) * one.rest for one in self.tensors]
         return np.maximum.reduce(np.broadcast_arrays(*shards))
 
-    def _parts(self, one: Rows, degree: Any) -> Any:
+    def parts(self, one: Rows, degree: Any) -> Any:
         if not one.expert or self.parallel.ep == 1:
             return degree
         return np.maximum(1, degree // self.parallel.ep)
@@ -204,7 +209,7 @@ class Holding:
     def _padded(self) -> Any:
         degrees = [self.degree]
         if len(self._slices(1)) > 1:
-            degrees.append(self._parts(next(t for t in self.tensors if t.expert), self.degree))
+            degrees.append(self.parts(next(t for t in self.tensors if t.expert), self.degree))
         return sum(d * part for d, part in zip(degrees, self._slices(self.degree), strict=True))
 
     def _rule(self, degree: Any) -> str:
@@ -271,7 +276,7 @@ class Holding:
             return dict(state_bytes([_shape((n,)) for n in self._slices(degree)], self.recipe))
         total: dict[str, float] = {}
         for one in self.tensors:
-            parts = int(self._parts(one, degree))
+            parts = int(self.parts(one, degree))
             rows = one.rows if self.ideal else -(-one.rows // parts)
             shard = _shape((rows, *one.shape[1:]), one.matrix)
             layered = layers is not None and one.unit == "block"
