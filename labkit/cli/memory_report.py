@@ -109,8 +109,8 @@ def _room(plan: Plan, room: Room) -> str:
 # Columns of the table of moments, narrower than its data.
 _GROUPS = {
     "parameters": ("parameters", "second copy of the parameters", "cast parameters"),
-    "gathered": ("gathered layers",),
-    "gradients": ("gradients", "gradients to be reduced"),
+    "gathered": ("gathered layers", "gather buffers"),
+    "gradients": ("gradients", "gradients to be reduced", "reduce buffers"),
     "optimizer": ("optimizer",),
     "activations": ("activations",),
     "the rest": ("cached weights", "temporaries", "buffers and inputs"),
