@@ -10,13 +10,24 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from labkit.figures import CYCLE, PALETTE, SEQUENTIAL, finish
+from labkit.tuning.regret_figures import POLICY_COLOUR, figure_regret, figure_regret_bands
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
     from labkit.tuning.power import Choice
+
+__all__ = [
+    "figure_batch_curves",
+    "figure_lines",
+    "figure_map",
+    "figure_pareto",
+    "figure_potential",
+    "figure_regret",
+    "figure_regret_bands",
+    "figure_savings",
+    "figure_search_path",
+]
 
 BRIGHTEST = 2.0
 """Cells of a map at this many times the default and above share one colour."""
@@ -278,28 +289,6 @@ def _coloured_line(path: pd.DataFrame) -> list[go.Scatter]:
     return [*segments, points]
 
 
-def figure_regret(curves: Mapping[str, NDArray[np.float64]], *, title: str = "") -> go.Figure:
-    """Mean cumulative regret over recurrences, one line a policy (``Runs.regret_j()`` by name)."""
-    fig = go.Figure()
-    for index, (name, regret) in enumerate(curves.items()):
-        mean = regret.mean(axis=0)
-        fig.add_scatter(
-            x=np.arange(1, len(mean) + 1),
-            y=mean / 1e6,
-            mode="lines",
-            name=name,
-            line={"color": POLICY_COLOUR.get(name, CYCLE[index % len(CYCLE)])},
-        )
-    return finish(
-        fig,
-        title=title,
-        x="recurrence",
-        y="cumulative regret (MJ of cost)",
-        direct=True,
-        height=430,
-    )
-
-
 def figure_lines(
     table: pd.DataFrame,
     *,
@@ -339,17 +328,6 @@ def figure_lines(
     if y.endswith("_fraction"):
         fig.update_yaxes(tickformat=".0%")
     return finish(fig, title=title, x=x_title, y=y_title, height=450)
-
-
-POLICY_COLOUR: dict[str, str] = {
-    "default": PALETTE["baseline"],
-    "tuned-power": PALETTE["power"],
-    "grid": PALETTE["gradient"],
-    "grid-early-stop": PALETTE["temporary"],
-    "halving": PALETTE["weight"],
-    "zeus": PALETTE["ours"],
-    "oracle": PALETTE["bound"],
-}
 
 
 def _name_ticks(axis: Any, names: list[str]) -> None:

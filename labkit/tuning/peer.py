@@ -90,9 +90,9 @@ def against_peer(
 
     Both report the mean saving of the last ``last`` runs of each seed. Columns: workload,
     quantity (energy or time), ours, peer, peer_low, peer_high (Student's 95 % interval of its mean
-    over its seeds), inside (ours lies in it; where its seeds do not vary, its mean in our interval),
-    p_value (Welch's test that the means are equal; 1 where neither varies and both agree),
-    times_faster (peer's CPU seconds a recurrence over ours).
+    over its seeds), inside (ours lies in it; where its seeds do not vary, its mean in our
+    interval), p_value (Welch's test that the means are equal; 1 where neither varies and both
+    agree), times_faster (peer's CPU seconds a recurrence over ours).
     """
     seeds, peer_seeds = tuple(seeds), tuple(peer_seeds)
     if len(peer_seeds) < 2:

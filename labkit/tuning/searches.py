@@ -99,7 +99,8 @@ class _GridPlayer(Player):
 class RandomSearch:
     """b0, then every other batch size once in random order, then the cheapest that reached.
 
-    Each at the power limit its profile chose. A failure is tried again with the next. It knows nothing of order or shape: what a search has to beat.
+    Each at the power limit its profile chose. A failure is tried again with the next. It knows
+    nothing of order or shape: what a search has to beat.
 
     Source: Bergstra, Bengio, "Random search for hyper-parameter optimization", JMLR 13 (2012).
     """

@@ -80,6 +80,23 @@ def test_savings_show_every_policy_with_its_interval(standin: tuning.TrainingTra
     assert {shape.y0 for shape in fig.layout.shapes} == {0.153, 0.758}
 
 
+def test_bands_lie_around_their_lines(job: tuning.Job) -> None:
+    runs = [tuning.simulate(job, policy=name, seeds=range(8)) for name in ("zeus", "cost-curve")]
+    bands = tuning.regret_bands(runs)
+    fig = tuning.figures.figure_regret_bands(bands)
+    for place, (_, rows) in enumerate(bands.groupby("policy", sort=False)):
+        band, line = fig.data[2 * place : 2 * place + 2]
+        count = len(rows)
+        assert len(band.y) == 2 * count
+        high, low = np.array(band.y[:count]), np.array(band.y[count:][::-1])
+        middle = np.array(line.y)
+        assert (low <= middle + 1e-4).all()
+        assert (middle <= high + 1e-4).all()
+        assert np.allclose(high + low, 2 * middle, atol=1e-3)
+        assert band.fillcolor == line.line.color
+    assert {note.text for note in fig.layout.annotations} == {"zeus", "cost-curve"}
+
+
 def test_every_figure_is_plain_json(standin: tuning.TrainingTrace, job: tuning.Job) -> None:
     """No NaN, no infinity, no arrays: what notebooks store compares exactly."""
     never = make_job([[3.0], [np.inf]], [[1.0, 2.0]] * 2, [[50.0, 40.0]] * 2)
@@ -89,6 +106,9 @@ def test_every_figure_is_plain_json(standin: tuning.TrainingTrace, job: tuning.J
         tuning.figures.figure_pareto(tuning.outcomes(never)),
         tuning.figures.figure_potential(tuning.potential(standin.jobs())),
         tuning.figures.figure_regret({"zeus": tuning.simulate(job, seeds=[0]).regret_j()}),
+        tuning.figures.figure_regret_bands(
+            tuning.regret_bands([tuning.simulate(job, seeds=[0, 1], recurrences=9)])
+        ),
         tuning.figures.figure_lines(
             sweep.assign(which="a"), x="eta", y="batch_size", by="which", x_title="η", y_title="b"
         ),
