@@ -46,6 +46,7 @@ STEPS_FILE = "LABKIT_STEPS"
 
 POLL_S = 0.5
 GRACE_S = 10.0
+MOST_READINGS = 20
 
 
 def tick() -> None:
@@ -225,8 +226,11 @@ class _Run:
         self.meter.begin()
         try:
             yield
-        finally:
-            self.meter.end()
+        except BaseException:  # what went wrong counts, not that the window was not open either
+            with contextlib.suppress(Exception):
+                self.meter.end()
+            raise
+        self.meter.end()
 
 
 class _Ended(Exception):
@@ -248,12 +252,25 @@ class DeviceSlices:
     def run_slice(self, power_limit_w: float) -> Slice:
         self.run._set_limit(power_limit_w)
         self._wait(self._steps() + max(1, self.num_steps // 4))
-        before = self._steps()
-        self.run._account()
+        before, _, _ = self._mark()
         self._wait(before + self.num_steps)
-        done = self._steps() - before
-        time_s, energy_j = self.run._account()
+        after, time_s, energy_j = self._mark()
+        done = after - before
         return Slice(power_limit_w=power_limit_w, time_s=time_s / done, energy_j=energy_j / done)
+
+    def _mark(self) -> tuple[int, float, float]:
+        """How many steps are done, and the time and energy since the last mark, read together.
+
+        Read again should a step have ended in between: this process may have had to wait.
+        """
+        time_s = energy_j = 0.0
+        for _ in range(MOST_READINGS):
+            steps = self._steps()
+            took_s, took_j = self.run._account()
+            time_s, energy_j = time_s + took_s, energy_j + took_j
+            if self._steps() == steps:
+                break
+        return steps, time_s, energy_j
 
     def _steps(self) -> int:
         return self.steps_file.stat().st_size
