@@ -201,14 +201,19 @@ def figure_choice(
             y=rows["energy_j"] / joules,
             mode="markers",
             marker={"size": 10, "color": CYCLE[index % len(CYCLE)]},
-            name=f"{gpus} GPU{'s' if gpus > 1 else ''}",
+            name=_count(gpus, "GPU"),
             text=[_point_text(row) for row in rows.itertuples()],
             hovertemplate="%{text}<br>%{x:.3g} " + f"{unit}, %{{y:.4g}} {energy}<extra></extra>",
         )
     star = frontier[frontier["is_chosen"]].iloc[0]
     fig.add_scatter(
         x=[star["time_s"] / hours], y=[star["energy_j"] / joules], mode="markers", marker=_STAR,
-        name=f"chosen: {_point_text(star)}",
+        name="chosen",
+    )  # fmt: skip
+    fig.add_annotation(
+        x=math.log10(star["time_s"] / hours), y=math.log10(star["energy_j"] / joules),
+        text=_point_text(star).replace(", ", "<br>", 1), align="left", showarrow=False,
+        xanchor="left", yanchor="bottom", xshift=10, yshift=10, bgcolor="rgba(255,255,255,0.85)",
     )  # fmt: skip
     if deadline_s is not None:
         top = [frontier["energy_j"].min() / joules, frontier["energy_j"].max() / joules]
@@ -216,15 +221,19 @@ def figure_choice(
             x=[deadline_s / hours] * 2, y=top, mode="lines", hoverinfo="skip",
             line={"dash": "dash", "color": PALETTE["bound"], "width": 1.5}, name="deadline",
         )  # fmt: skip
-    fig.update_xaxes(type="log", dtick="D2")
-    fig.update_yaxes(type="log", dtick="D2")
-    return finish(
+    times, energies = frontier["time_s"] / hours, frontier["energy_j"] / joules
+    for axis, values in ((fig.layout.xaxis, times), (fig.layout.yaxis, energies)):
+        ticks = _decades(values.min() / 2, 4 * values.max())
+        axis.update(type="log", tickvals=ticks, ticktext=[f"{t:,g}" for t in ticks])
+    finish(
         fig,
         title=title,
         x=f"predicted time to the target ({unit})",
         y=f"predicted energy ({energy})",
         height=520,
     )
+    legend = {"orientation": "v", "x": 1.02, "y": 1, "xanchor": "left", "yanchor": "top"}
+    return fig.update_layout(legend=legend)
 
 
 def figure_knobs(table: pd.DataFrame, *, title: str = "") -> go.Figure:
@@ -254,9 +263,13 @@ def figure_knobs(table: pd.DataFrame, *, title: str = "") -> go.Figure:
 
 def _point_text(row: Any) -> str:
     return (
-        f"batch {row.batch_size:,} ({row.rule}), {row.num_gpus} GPUs on {row.num_nodes}, "
-        f"{row.power_limit_w:g} W"
+        f"batch {row.batch_size:,} ({row.rule}), {_count(row.num_gpus, 'GPU')} on "
+        f"{_count(row.num_nodes, 'node')}, {row.power_limit_w:g} W"
     )
+
+
+def _count(number: Any, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _largest(table: pd.DataFrame) -> float:

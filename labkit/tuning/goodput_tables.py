@@ -38,7 +38,7 @@ _MOST_ACCUMULATION = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What was measured of one workload."""
+    """What was measured of one workload (or, in a stand-in, made up)."""
 
     workload: str
     steps: pd.DataFrame
@@ -46,6 +46,8 @@ class Tables:
     runs: pd.DataFrame
     """One row an epoch: batch_size, progress (steps at the initial size it was worth), iteration,
     metric, grad_sqr and grad_var (of a gradient of the initial size), noise_scale (examples)."""
+    is_standin: bool = False
+    """Whether the files were ours in place of the published ones: then nothing was measured."""
 
     @property
     def init_batch_size(self) -> int:
@@ -148,7 +150,7 @@ def load(source: str | Source = "pollux-osdi21", workload: str = "cifar10") -> T
 
         files = [f.path for f in load_registry().dataset(source).files]
         source = datasets.source(source, [f for f in files if f.startswith(folder)])
-    if source.is_standin:
+    if not source.has(folder + "placements.csv"):
         raise UsageError(f"{source.name} has no stand-in for {folder}: {source.reason}")
     steps = [
         measurements(source.frame(folder + name)) for name in ("placements.csv", "scalability.csv")
@@ -160,7 +162,12 @@ def load(source: str | Source = "pollux-osdi21", workload: str = "cifar10") -> T
     with np.errstate(divide="ignore"):
         table["noise_scale"] = init * table["grad_var"].to_numpy() / table["grad_sqr"].to_numpy()
     table = table.sort_values(["batch_size", "iteration"], ignore_index=True)
-    return Tables(workload=workload, steps=pd.concat(steps, ignore_index=True), runs=table)
+    return Tables(
+        workload=workload,
+        steps=pd.concat(steps, ignore_index=True),
+        runs=table,
+        is_standin=source.is_standin,
+    )
 
 
 def _run(source: Source, name: str) -> pd.DataFrame:
