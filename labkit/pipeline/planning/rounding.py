@@ -24,12 +24,13 @@ from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE
 SHARES = (0.97, 0.8, 0.5, 0.2, 0.0)  # of the relaxation's price, sweep by sweep
 _CELLS = 240_000  # instructions times lanes swept together: about what processors' caches hold
 _NOISE = 1e-6  # of a duration: the linear program's tolerance
+_NEAR = (1e-6, 2e-3)  # of a duration: how much rounding may add, tried in turn
 _CLOSE = 7e-4  # of the bound: plans this near it are not improved further
 _LEVELS = 10  # of a window
 _LANES, _FEWEST = 16, 8  # variants of one plan, and of each of many
 _SPREADS = (0.0, 0.3, 0.8, 0.1)  # of a price's logarithm, instruction by instruction, in turn
 _PASSES = 24  # at most
-_STUBBORN, _MORE_LANES = 4, 64  # how many of a frontier's plans get more variants, in all
+_STUBBORN, _MORE_LANES = 5, 80  # how many of a frontier's plans get more variants, in all
 
 
 @dataclass(eq=False)
@@ -97,9 +98,10 @@ def _realise(
     every = np.arange(lanes)
     # where clocks are few and far apart, ending later may not pay
     plans.offer(every, sweeper.sweep(fastest, first_s, forward=False))
-    start = _start_plan(sweeper, duration, horizon, fastest)
-    for forward in (True, False):
-        plans.offer(every, _anneal(sweeper, start, horizon, price, forward=forward))
+    for near in _NEAR:
+        start = _start_plan(sweeper, duration, horizon, fastest, near)
+        for forward in (True, False):
+            plans.offer(every, _anneal(sweeper, start, horizon, price, forward=forward))
     bound_j = np.array([one.bound_j for one in relaxed])
     search = _Search(plans, horizon, price, bound_j, np.random.default_rng(0))
     search.improve(every, _LANES, worth=3e-5, patience=min(lanes, 2))
@@ -110,14 +112,14 @@ def _realise(
 
 
 def _start_plan(
-    sweeper: Sweeper, duration: np.ndarray, horizon: np.ndarray, fastest: Swept
+    sweeper: Sweeper, duration: np.ndarray, horizon: np.ndarray, fastest: Swept, near: float
 ) -> Swept:
-    """The relaxed plan rounded down, but to the clock itself where it is off by noise only."""
+    """The relaxed plan rounded down, but up where that lengthens by no more than ``near``."""
     safe = sweeper.of_counts(sweeper.num_within(duration * (1 - _NOISE)))
     if (safe.makespan_s > horizon).any():
         safe = fastest
-    near = sweeper.num_within(duration * (1 + _NOISE))
-    return sweeper.sweep(safe, horizon, forward=True, most=near)
+    most = sweeper.num_within(duration * (1 + near))
+    return sweeper.sweep(safe, horizon, forward=True, most=most)
 
 
 def _anneal(
