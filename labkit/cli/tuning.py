@@ -119,6 +119,9 @@ def simulate(
     beta: float = ask.BETA,
     seeds: int = ask.SEEDS,
     recurrences: int = ask.RECURRENCES,
+    concurrency: int = ask.CONCURRENCY,
+    selector: str = ask.SELECTOR,
+    max_slowdown: float = ask.SLOWDOWN,
     b0: int = ask.B0,
     target: float = ask.TARGET,
     max_epochs: int = ask.MAX_EPOCHS,
@@ -135,12 +138,16 @@ def simulate(
     job = ask.job(
         trace, workload, b0=b0, target=target, max_epochs=max_epochs, host_power_w=host_power
     )
-    runs = {
-        name: engine.simulate(
-            job, policy=name, eta=eta, beta=beta, recurrences=recurrences, seeds=range(seeds)
-        )
-        for name in names
+    knobs: dict[str, Any] = {
+        "eta": eta,
+        "beta": beta,
+        "recurrences": recurrences,
+        "concurrency": concurrency,
+        "selector": selector,
+        "max_slowdown": max_slowdown,
+        "seeds": range(seeds),
     }
+    runs = {name: engine.simulate(job, policy=name, **knobs) for name in names}
     _tell(tuning_report.of_simulation(trace, job, runs), json_to, html, csv)
 
 

@@ -42,6 +42,7 @@ PEER = option(
 RECURRENCES = option(
     None, "--recurrences", panel=POLICY, min=1, help="Default: twice the configurations."
 )
+CONCURRENCY = option(1, "--concurrency", panel=POLICY, min=1, help="Recurrences at a time.")
 B0 = option(None, "--default-batch-size", "--b0", panel=JOB, help="The user's batch size.")
 TARGET = option(None, "--target", panel=JOB, help="Another recorded target metric.")
 MAX_EPOCHS = option(None, "--max-epochs", panel=JOB, help="When a run counts as failed.")

@@ -355,7 +355,7 @@ def of_choice(
 ) -> tuple[Report, pd.DataFrame]:
     """Batch size, learning-rate rule, power limit and GPUs of least energy within a deadline."""
     from labkit import tuning
-    from labkit.tuning import goodput
+    from labkit.tuning import goodput, goodput_figures
     from labkit.tuning.gpu_power import GpuPower, HostPower
     from labkit.tuning.progress import ModelledProgress, useful_sizes
 
@@ -389,6 +389,13 @@ def of_choice(
             "frontier": records(front),
             "assumptions": list(found.assumptions),
         },
+        draw=lambda: [
+            (
+                "Time and energy to the target",
+                "Predicted; grey: every point evaluated.",
+                goodput_figures.figure_choice(front, points=found.frame(), deadline_s=deadline_s),
+            )
+        ],
     )
     return report, front
 

@@ -104,6 +104,21 @@ def test_simulate_says_what_python_says(told: Told) -> None:
     assert (found["num_seeds"], found["num_recurrences"], found["eta"]) == (5, 20, 0.7)
 
 
+def test_simulate_takes_a_selector_and_concurrent_submissions(told: Told) -> None:
+    arguments = (*DIGITS, "--seeds", 4, "--recurrences", 15, "--concurrency", 3)
+    slack = ("--selector", "max-slowdown", "--max-slowdown", 0.05)
+    found = told("simulate", "digits-cnn", *arguments, *slack)
+    same = tuning.simulate(
+        tuning.load("digits").job("digits-cnn"),
+        recurrences=15,
+        seeds=range(4),
+        concurrency=3,
+        selector="max-slowdown",
+        max_slowdown=0.05,
+    ).summary()
+    assert found["policies"][0]["regret_j"] == pytest.approx(same["regret_j"])
+
+
 def test_simulate_shows_intervals_and_draws_paths(ran: Ran, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     arguments = ("--seeds", 3, "--recurrences", 12, "--html", page)
@@ -182,8 +197,9 @@ def test_choose_keeps_the_deadline_and_prints_what_it_assumes(
     assert free["best"]["energy_j"] == pytest.approx(
         min(row["energy_j"] for row in free["frontier"])
     )
-    table = tmp_path / "front.csv"
-    out, _ = ran("choose", "cifar10", "--csv", table)
+    table, page = tmp_path / "front.csv", tmp_path / "page.html"
+    out, _ = ran("choose", "cifar10", "--csv", table, "--html", page)
+    assert "grey: every point evaluated" in page.read_text()
     assert "no run was made at the" in " ".join(out.split())
     assert len(table.read_text().splitlines()) == 1 + len(free["frontier"])
 
