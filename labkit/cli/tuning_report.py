@@ -40,7 +40,8 @@ def of_outcomes(
     how = selector if max_slowdown is None else f"{selector} {max_slowdown:g}"
     report = Report(
         title=f"{job.title}: {len(table)} configurations on {trace.gpu}",
-        lead=f"to {job.target_metric:g}, η = {eta:g}; expected over the recorded runs",
+        lead=f"to {job.target_metric:g}, η = {eta:g}; expected over the recorded runs"
+        + (f"; energy {trace.energy_source}" if trace.energy_source else ""),
         facts=[
             ("default", _place(base), _both(base)),
             ("least cost", f"{best.batch_size:,} @ {best.power_limit_w:g} W",
@@ -392,7 +393,7 @@ def of_choice(
         draw=lambda: [
             (
                 "Time and energy to the target",
-                "Predicted; grey: every point evaluated.",
+                "Predicted; grey: other points evaluated, the slowest and dearest left out.",
                 goodput_figures.figure_choice(front, points=found.frame(), deadline_s=deadline_s),
             )
         ],

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from labkit.errors import BadValue, not_among
+from labkit.errors import BadValue, UsageError, not_among
 
 if TYPE_CHECKING:
     import torch
@@ -98,11 +98,20 @@ class Trained:
 
 
 def load_digits(device: str = "cpu") -> Data:
-    """Training images and labels, then validation's: 1,438 and 359 rows of 64 values in [0, 1]."""
-    import numpy as np
-    import torch
-    from sklearn.datasets import load_digits as read
+    """Training images and labels, then validation's: 1,438 and 359 rows of 64 values in [0, 1].
 
+    Raises:
+        UsageError: torch or scikit-learn is not installed.
+    """
+    import numpy as np
+
+    try:
+        import torch
+        from sklearn.datasets import load_digits as read
+    except ImportError as error:
+        raise UsageError(
+            f"training needs torch and scikit-learn, and {error.name} is not installed here"
+        ) from None
     images, labels = read(return_X_y=True)
     order = np.random.default_rng(SPLIT_SEED).permutation(len(images))
     images = torch.tensor(images[order] / 16, dtype=torch.float32, device=device)

@@ -54,7 +54,13 @@ def test_outcomes_says_what_python_says(told: Told) -> None:
 def test_outcomes_shows_the_front_and_says_what_is_modelled(ran: Ran, tmp_path: Path) -> None:
     page, table = tmp_path / "page.html", tmp_path / "rows.csv"
     out, _ = ran("outcomes", "digits-mlp", *DIGITS, "--html", page, "--csv", table)
-    for text in ("Pareto front", "default     64 @ 80 W", "are modelled", "at full clock are meas"):
+    for text in (
+        "Pareto front",
+        "; energy modelled",
+        "default     64 @ 80 W",
+        "are modelled",
+        "at full clock are meas",
+    ):
         assert text in out
     text = page.read_text()
     assert "Energy to accuracy of every configuration" in text
@@ -199,7 +205,7 @@ def test_choose_keeps_the_deadline_and_prints_what_it_assumes(
     )
     table, page = tmp_path / "front.csv", tmp_path / "page.html"
     out, _ = ran("choose", "cifar10", "--csv", table, "--html", page)
-    assert "grey: every point evaluated" in page.read_text()
+    assert "grey: other points evaluated" in page.read_text()
     assert "no run was made at the" in " ".join(out.split())
     assert len(table.read_text().splitlines()) == 1 + len(free["frontier"])
 

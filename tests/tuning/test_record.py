@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -77,6 +78,15 @@ def test_a_run_ends_at_the_hardest_target_and_says_when_each_was_reached() -> No
     assert done.epochs_to(1.01) is None
     assert len(done.epoch_s) == len(done.cpu_s) == done.num_epochs
     assert min(done.epoch_s) > 0
+
+
+def test_without_scikit_learn_the_refusal_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)  # as Python marks what is absent
+    with pytest.raises(UsageError, match="needs torch and scikit-learn, and sklearn"):
+        record.record(SMALL, tmp_path / "t")
+    assert not (tmp_path / "t").exists()
 
 
 # ---------------------------------------------------------------- the committed trace
