@@ -15,13 +15,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from labkit.errors import UsageError
+from labkit.memory import forms, fsdp, tracker
 from labkit.memory import moments as predicted
-from labkit.memory import tracker
 from labkit.memory.parallel import Parallel
 from labkit.memory.saved import Mode
 from labkit.models import Model
 
-PREFETCH = "backward, middle"  # the tracker's name of what the estimate calls all-gather prefetch
+PREFETCH = "backward, middle"
+# Moments of the tracker that the estimate names otherwise, or tells apart.
+NAMES = {"loss backward": ("loss backward", forms.HEAD), PREFETCH: (fsdp.PREFETCH,)}
 
 
 def track(

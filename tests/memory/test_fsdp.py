@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from labkit.errors import UsageError
-from labkit.memory import Batch, Model, Parallel, Plan, Recipe, estimate, forms, fsdp, fsdp_tracker
+from labkit.memory import Batch, Model, Parallel, Plan, Recipe, estimate, fsdp, fsdp_tracker
 from labkit.memory.modes import mode_of
 
 GPT = Model(name="small", num_layers=5, hidden=48, heads=4, vocab=501, positions=64)
@@ -34,10 +34,7 @@ RECIPES = {
 # Where several of the estimate's moments are one of the tracker's, and where FSDP2 already starts
 # on the next unit while the tracker still names the last (a head that is a unit of its own starts
 # within the loss): that start, with two units' buffers more, is no moment of the estimate.
-SAME = {
-    "loss backward": ("loss backward", forms.HEAD),
-    fsdp_tracker.PREFETCH: (fsdp.PREFETCH,),
-}
+SAME = fsdp_tracker.NAMES
 STARTS = {"embedding", "forward, first", "embedding backward"}
 
 

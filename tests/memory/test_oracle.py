@@ -31,7 +31,7 @@ SHARDED = ["zero2-flat", "zero2-rows", "zero3", "hpz", "mics"]
 
 @pytest.fixture(scope="module")
 def measured() -> Measurement:
-    return memory.measure(TINY, schemes=list(oracle.SCHEMES))
+    return memory.measure(TINY, schemes=list(oracle.SCHEMES), steps=2)
 
 
 @pytest.fixture(scope="module")
