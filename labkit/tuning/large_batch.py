@@ -320,17 +320,16 @@ def where_it_stops_paying(jobs: Iterable[Job]) -> pd.DataFrame:
             critical = CriticalBatch.fit(table["batch_size"], table["steps"]).batch_size
         except UsageError:
             critical = np.nan
-        fast = table.loc[table["time_s"].idxmin()]
-        frugal = table.loc[table["energy_j"].idxmin()]
+        fast = table.iloc[int(table["time_s"].argmin())]
+        frugal = table.iloc[int(table["energy_j"].argmin())]
+        freest = free.iloc[int(free["energy_j"].argmin())]
         rows.append(
             {
                 "workload": job.title,
                 "critical_batch_size": critical,
                 "fastest_batch_size": int(fast["batch_size"]),
                 "frugal_batch_size": int(frugal["batch_size"]),
-                "frugal_batch_size_any_limit": int(
-                    free.loc[free["energy_j"].idxmin(), "batch_size"]
-                ),
+                "frugal_batch_size_any_limit": int(freest["batch_size"]),
                 "extra_energy_fraction": fast["energy_j"] / frugal["energy_j"] - 1,
                 "extra_time_fraction": frugal["time_s"] / fast["time_s"] - 1,
             }

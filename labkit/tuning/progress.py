@@ -14,7 +14,6 @@ al., "AdaScale SGD" (ICML'20).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
@@ -241,15 +240,19 @@ class ModelledProgress:
 
 
 def useful_sizes(low: int, high: int, *, per_doubling: int = 1) -> tuple[int, ...]:
-    """Batch sizes from ``low`` to ``high``, so many for each doubling.
+    """Batch sizes from ``low`` to ``high``, so many for each doubling and evenly between.
+
+    Evenly, and not in proportion, so that most split over as many GPUs as the doublings do.
 
     >>> useful_sizes(32, 200)
     (32, 64, 128)
-    >>> useful_sizes(8, 16, per_doubling=2)
-    (8, 11, 16)
+    >>> useful_sizes(8, 32, per_doubling=2)
+    (8, 12, 16, 24, 32)
     """
     if not 1 <= low <= high:
         raise BadValue(f"batch sizes must ascend from 1 or more, got {low} to {high}")
-    count = int(np.floor(np.log2(high / low) * per_doubling + 1e-9))
-    sizes: Iterable[float] = low * 2.0 ** (np.arange(count + 1) / per_doubling)
-    return tuple(sorted({round(size) for size in sizes}))
+    if per_doubling < 1:
+        raise BadValue(f"per_doubling must be >= 1, got {per_doubling}")
+    doublings = 2 ** np.arange(int(np.log2(high / low)) + 1)
+    sizes = low * doublings[:, None] * (1 + np.arange(per_doubling) / per_doubling)
+    return tuple(sorted({round(size) for size in sizes.ravel().tolist() if size <= high}))

@@ -101,6 +101,34 @@ def test_a_fit_recovers_the_parameters_that_made_the_times(
             assert getattr(ours, name) == pytest.approx(getattr(theirs, name), rel=5e-3, abs=1e-5)
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    st.floats(0.01, 0.1), st.floats(5e-4, 5e-3), st.floats(0.02, 0.1), st.floats(0.1, 0.4),
+    st.floats(1e-3, 1e-2), st.floats(1.2, 4),
+)  # fmt: skip
+def test_a_fit_recovers_whatever_parameters_made_the_times(
+    base: float, slope: float, local: float, node: float, growth: float, overlap: float
+) -> None:
+    true = StepTimes(
+        base_s=base,
+        per_example_s=slope,
+        tiers=(
+            SyncTier(from_nodes=1, base_s=local, per_gpu_s=growth),
+            SyncTier(from_nodes=2, base_s=node, per_gpu_s=growth),
+        ),
+        overlap=overlap,
+    )
+    steps = steps_of(true)
+    found = step_fit.fit(steps, compute="linear", sync="linear")
+    place = steps["num_nodes"], steps["num_replicas"], steps["local_bsz"]
+    assert np.allclose(found.step_time_s(*place), steps["step_time"], rtol=1e-3)
+    assert (found.base_s, found.per_example_s) == pytest.approx((base, slope), rel=1e-3)
+    assert found.overlap == pytest.approx(overlap, rel=0.01)
+    for ours, theirs in zip(found.tiers, true.tiers, strict=True):
+        assert ours.base_s == pytest.approx(theirs.base_s, rel=0.02)
+        assert ours.per_gpu_s == pytest.approx(theirs.per_gpu_s, rel=0.05, abs=1e-5)
+
+
 def test_a_fit_without_sync_times_predicts_as_well() -> None:
     steps = steps_of(LINEAR).drop(columns="sync_time")
     found = step_fit.fit(steps, compute="linear", sync="linear")
