@@ -73,8 +73,6 @@ def one_rank(plan: Plan, oracle: str) -> tuple[Model, Any]:
         "weights used as they are stored, or autocast": recipe.autocast or recipe.compute is None,
         "everything on the device": away == {"device"},
         "no accumulation": recipe.accumulation == 1,
-        "no dropout": plan.batch.dropout_mask_bytes == 0,
-        "a loss that is not fused": plan.batch.loss != "fused",
     }
     if missing := [rule for rule, holds in reasons.items() if not holds]:
         raise UsageError(f"oracle {oracle!r} needs {'; '.join(missing)}")

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 CHECKED = (
     "checked against torch's MemTracker, operator by operator: moments, saved tensors and"
-    " temporaries of plain GPT and Llama at dp = tp = pp = 1 without dropout, and under FSDP2 with"
-    " its buffers on ranks of a fake process group; shards of parameters, gradients and Adam"
-    " against FSDP2 and other schemes on 2 to 4 real ranks"
+    " temporaries of GPT, Llama, experts and latent attention at dp = tp = pp = 1, and of GPT and"
+    " Llama under FSDP2 with its buffers on ranks of a fake process group; shards of parameters,"
+    " gradients and Adam against FSDP2 and other schemes on 2 to 4 real ranks"
 )
 DERIVED = "derived, not checked against a run: "
 LEFT_OUT = (
@@ -48,11 +48,12 @@ def _states(found: Estimate) -> Iterator[Term]:
 def _activations(found: Estimate) -> Iterator[Term]:
     """What is kept at the end of the forward pass of the last microbatch in flight."""
     job = found.job
-    shape = job.plain.shape(num_layers=job.layers)
+    shape = job.plain.shape(num_layers=job.layers, dense_layers=job.dense_layers)
     arguments: dict[str, Any] = {
         "seq": found.sizes.seq // job.parallel.cp,
         "micro_batch": found.sizes.micro_batch,
         "tp": job.parallel.tp,
+        "ep": job.parallel.ep,
         "sequence_parallel": job.parallel.sp,
     }
     kept = saved.stack_terms(
@@ -217,7 +218,10 @@ def assumptions(found: Estimate) -> tuple[str, ...]:
     if batch.attention == "flash":
         notes.append("flash attention keeps what torch's own kernel keeps")
     if batch.loss == "fused":
-        notes.append("a fused loss counts as one on logits in the compute format")
+        notes.append(
+            f"a fused loss takes the tokens in {batch.loss_chunks} parts: logits exist for one part"
+            " only, gradients of the head's input and weight from the forward pass on"
+        )
     if recipe.optimizer == "adam-8bit":
         notes.append(
             "8-bit states as bitsandbytes lays them out, its step in place: neither was run"
@@ -247,7 +251,5 @@ def _derived(found: Estimate) -> Iterator[str]:
         yield "hpZ's second copy is counted throughout; FSDP2 has it between forward and backward"
     if recipe.master is not None:
         yield "the optimizer's step on a master copy: gradients are cast to its format at once"
-    if job.batch.dropout_mask_bytes:
-        yield "dropout masks (Korthikanti et al. 2022, §4)"
-    if job.plain.notes:
-        yield "activations of this model, by the plain block nearest to its own"
+    if parallel.ep > 1:
+        yield "expert parallelism: a rank's experts get the tokens of all ranks that share them"

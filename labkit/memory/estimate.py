@@ -88,6 +88,12 @@ class Job:
         return sum(lengths[stage] for stage in self.parallel.stages(self.device))
 
     @cached_property
+    def dense_layers(self) -> int:
+        """Layers of the device that have an MLP and no experts."""
+        units = self.parallel.units(self.model, self.device)
+        return sum(unit.count for unit in units if unit.name == "block")
+
+    @cached_property
     def units(self) -> dict[str, int]:
         """Elements of one unit of each kind."""
         return unit_elements(rows_of(self.model, self.parallel, self.device))
@@ -163,7 +169,6 @@ def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
     ran = _running(job, shape, sizes)
     persistent = job.recipe.accumulation > 1 or job.parallel.pp > 1
     others = (job.in_flight - 1) * _kept(job, shape, sizes) if job.in_flight > 1 else 0
-    beside = _beside(job, shape, sizes)
     passing = fsdp.Passing(job=job, held=held, layers=shape.num_layers)
     found: dict[str, Row] = {INIT: dict(there)}
     for name in moments.MOMENTS[:-1]:
@@ -173,7 +178,7 @@ def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
         part = ran[name]
         share = part["gradients"] / ran[STEP]["gradients"]
         row = there | {
-            "activations": part["activations"] + others + beside,
+            "activations": part["activations"] + others,
             "cached weights": part["cached weights"],
             "temporaries": part["temporaries"],
             "buffers and inputs": part["buffers and inputs"],
@@ -230,7 +235,9 @@ def _always(held: Holding) -> tuple[Row, Any]:
 def _shape(job: Job, sizes: Sizes) -> Any:
     """The plain model of the device's own layers; without both ends its vocabulary is next to
     nothing, so that no head is counted."""
-    changes: Row = {"num_layers": job.layers if sizes.layers is None else sizes.layers}
+    changes: Row = {"num_layers": sizes.layers}
+    if sizes.layers is None:
+        changes = {"num_layers": job.layers, "dense_layers": job.dense_layers}
     if not (job.has_embedding or job.has_head):
         changes["vocab"] = job.parallel.tp
     return job.plain.shape(**changes)
@@ -242,6 +249,7 @@ def _tokens(job: Job, sizes: Sizes) -> dict[str, Any]:
         "seq": sizes.seq // job.parallel.cp,
         "micro_batch": sizes.micro_batch,
         "tp": job.parallel.tp,
+        "ep": job.parallel.ep,
         "sequence_parallel": job.parallel.sp,
     }
 
@@ -269,22 +277,6 @@ def _kept(job: Job, shape: Any, sizes: Sizes) -> Any:
     arguments = _tokens(job, sizes) | _repeats(job)
     arguments["dropout_mask_bytes"] = job.batch.dropout_mask_bytes
     return saved.total_bytes(saved.stack_terms(shape, job.mode, **arguments))
-
-
-def _beside(job: Job, shape: Any, sizes: Sizes) -> Any:
-    """What moments leave out: dropout masks, latents, tokens on the way to experts."""
-    found: Any = 0
-    if job.batch.dropout_mask_bytes and job.mode.recompute != "full":
-        common = _tokens(job, sizes) | _repeats(job)
-        plain_bytes = saved.total_bytes(saved.stack_terms(shape, job.mode, **common))
-        found = _kept(job, shape, sizes) - plain_bytes
-    if job.plain.extra and job.mode.recompute != "full":
-        arguments = _tokens(job, sizes)
-        tokens = arguments["seq"] * arguments["micro_batch"]
-        along = job.parallel.tp if job.parallel.sp else 1
-        width = job.mode.compute_bytes * job.plain.extra
-        found = found + width * tokens * shape.num_layers // along
-    return found
 
 
 def _happens(job: Job, name: str) -> bool:

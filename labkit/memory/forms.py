@@ -7,17 +7,16 @@ remains are coefficients, and those points that no other exceeds whatever the si
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.errors import UsageError
 from labkit.memory import tape as tapes
-from labkit.memory.saved import Shape
 from labkit.memory.shadow import Program, Shadow
+from labkit.memory.shapes import MIXED, Shape, num_dense
+from labkit.memory.sizes import Numbers, chunk_rows, over, units
 
 STEP = "optimizer step"
 
@@ -52,7 +51,7 @@ _PERIODIC = np.array(
         [0, 0, 0, 0, 0, 1],
     ]
 )
-_BASES = {"flat": _PERIODIC, "nested": _NESTED, "periodic": _PERIODIC}
+_BASES = {"flat": _PERIODIC, "nested": _NESTED, "periodic": _PERIODIC, "listed": _PERIODIC}
 
 
 class Points(NamedTuple):
@@ -141,13 +140,13 @@ def _exceeds(excess: NDArray[np.int64], order: tuple[tuple[int, ...], ...]) -> b
 def _unit_order() -> tuple[tuple[int, ...], ...]:
     """For each unit those it divides, the smallest first: letters stand for numbers of at least 1.
 
-    Sequence parallelism divides b·s and b·s·h, which then need not be larger than s and s·h.
+    Sequence parallelism divides some of them, which then need not be larger than s and s·h.
     """
     letters = [Counter(name.replace("s²", "s·s").split("·")) for name in tapes.UNITS]
     for counts in letters:
         counts.pop("1", None)
     sizes = [sum(counts.values()) for counts in letters]
-    divided = {tapes.INDEX["b·s"], tapes.INDEX["b·s·h"]}
+    divided = {tapes.INDEX[f"b·s{rest}"] for rest in ("", *(f"·{one}" for one in "hijlxn"))}
     found = []
     for counts in letters:
         larger = {place for place, other in enumerate(letters) if counts < other}
@@ -160,66 +159,15 @@ def _unit_order() -> tuple[tuple[int, ...], ...]:
 UNIT_ORDER = _unit_order()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
-    """The sizes of a step that are numbers; each may be an array. See :func:`moments`."""
-
-    seq: Any
-    micro_batch: Any
-    period: Any = 1
-    group: Any = 1
-    chunks: Any = 8
-    tp: Any = 1
-    sequence_parallel: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("seq", "micro_batch", "period", "group", "chunks", "tp"):
-            if np.any(np.asarray(getattr(self, name)) < 1):
-                raise UsageError(f"{name} must be >= 1, got {getattr(self, name)}")
-
-
-def units(shape: Shape, numbers: Numbers, *, chunked: bool = False) -> list[Any]:
-    """The values of :data:`labkit.memory.tape.UNITS` on one rank."""
-    b, s, tp = numbers.micro_batch, numbers.seq, numbers.tp
-    tokens = b * s
-    rows = over(tokens, tp) if numbers.sequence_parallel else tokens
-    h, v, f = shape.hidden, over(shape.vocab, tp), over(shape.ffn, tp)
-    q, k = over(shape.heads * shape.head_dim, tp), over(shape.kv_heads * shape.head_dim, tp)
-    heads, wide = over(shape.heads, tp), rows * h
-    values = {
-        **{"1": 1, "s": s, "b·s": rows, "b·s·h": wide, "b·s·q": tokens * q},
-        **{"b·s·k": tokens * k, "b·s·f": tokens * f, "b·s·a": tokens * heads},
-        **{"b·s·v": tokens * v, "b·a·s²": tokens * heads * s, "s²": s * s, "s·h": s * h},
-        **{"h": h, "q": q, "k": k, "f": f, "h·q": h * q, "h·k": h * k, "h·f": h * f},
-        **{"h·v": h * v, "h·p": h * shape.positions},
-    }
-    if chunked:
-        chunk, last = _chunk_rows(rows, numbers.chunks)
-        values |= {"c": chunk, "c·h": chunk * h, "c·v": chunk * v}
-        values |= {"e": last, "e·h": last * h, "e·v": last * v}
-    return [values.get(name, 0) for name in tapes.UNITS]
-
-
-def over(number: Any, parts: Any) -> Any:
-    """Whole parts; nothing is computed where there is one, which arrays notice."""
-    return number if isinstance(parts, int) and parts == 1 else number // parts
-
-
-def _chunk_rows(rows: Any, chunks: Any) -> tuple[Any, Any]:
-    """Rows of a chunk, and of the last one: ``torch.chunk``'s rule."""
-    chunk = -(-rows // chunks)
-    return chunk, rows - (-(-rows // chunk) - 1) * chunk
-
-
 def multiplicities(
-    shape: Shape, numbers: Numbers, structure: str, *, chunked: bool = False
+    shape: Shape, numbers: Numbers, program: Program, *, chunked: bool = False
 ) -> list[Any]:
     """The values of :data:`labkit.memory.tape.MULTIPLICITIES`."""
-    layers, chunks = shape.num_layers, 0
+    layers, chunks, structure = shape.num_layers, 0, program.structure
     if chunked:
         rows = numbers.micro_batch * numbers.seq
         rows = over(rows, numbers.tp) if numbers.sequence_parallel else rows
-        chunks = -(-rows // _chunk_rows(rows, numbers.chunks)[0]) - 3
+        chunks = -(-rows // chunk_rows(rows, numbers.chunks)[0]) - 3
     if structure == "nested":
         size = np.minimum(numbers.group, layers)
         groups = -(-layers // size)
@@ -229,12 +177,17 @@ def multiplicities(
         size = numbers.period
         periods = layers // size
         return [1, periods - 2, size - 3, layers % size - 1, (periods - 2) * (size - 1), chunks]
+    if structure == "listed":
+        return [1, 0, 0, 0, 0, chunks]
+    if program.stack == MIXED:
+        dense = num_dense(shape)
+        return [1, layers - dense - 2, dense - 2, 0, 0, chunks]
     return [1, layers - 2, 0, 0, 0, chunks]
 
 
 def columns_of(table: Points, program: Program, shape: Shape, numbers: Numbers) -> list[Any]:
     """The value of each column: how often, times how many elements."""
-    chunked = program.mode.loss == "chunked"
-    times = multiplicities(shape, numbers, program.structure, chunked=chunked)
+    chunked = program.mode.loss in {"chunked", "fused"}
+    times = multiplicities(shape, numbers, program, chunked=chunked)
     sizes = units(shape, numbers, chunked=chunked)
     return [times[number] * sizes[size] for number, size in table.columns]

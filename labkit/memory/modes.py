@@ -1,7 +1,7 @@
 """From descriptions to what the formulas of saved tensors and moments take.
 
-Plain GPT and Llama blocks are taken as they are. Experts, latent attention and normalised heads are
-taken as the plain block nearest to them, and what that leaves out is said in a sentence.
+Blocks are taken as they are, experts, latent attention and normalised heads included; what that
+takes for granted is said in sentences.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from labkit.memory import shapes
 from labkit.memory.batch import Batch
 from labkit.memory.recipe import Recipe
 from labkit.memory.saved import Mode
 from labkit.models import Model
 
+_SIZES = (
+    *("num_layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions", "tied"),
+)
+
 
 class Plain(NamedTuple):
-    """The sizes of the plain block that stands for a model's.
-
-    ``extra`` counts elements that a layer keeps for each token beyond the plain block's; ``notes``
-    say what is approximate, and are empty for plain models.
-    """
+    """The sizes of a model on a tensor-parallel rank, and what is taken for granted about it."""
 
     sizes: dict[str, Any]
-    extra: int
     notes: tuple[str, ...]
 
     def shape(self, **changes: Any) -> Any:
@@ -41,8 +41,8 @@ def mode_of(recipe: Recipe, batch: Batch) -> Mode:
         attention="eager" if batch.attention == "eager" else "sdpa",
         recompute=_recompute(batch),  # type: ignore[arg-type]
         norm_fused=batch.norm_fused,
-        # A fused loss keeps no fp32 logits: nearest to logits used as they are.
-        loss="plain" if batch.loss == "fused" else batch.loss,
+        loss=batch.loss,
+        dropout_mask_bytes=batch.dropout_mask_bytes,
     )
 
 
@@ -54,7 +54,7 @@ def _recompute(batch: Batch) -> str:
 
 @lru_cache(maxsize=256)
 def plain(model: Model, tp: int) -> Plain:
-    """The plain block that stands for ``model``'s on a rank of ``tp``.
+    """The sizes of ``model`` on a rank of ``tp``.
 
     Raises:
         UsageError: the model's layers are not known.
@@ -62,46 +62,31 @@ def plain(model: Model, tp: int) -> Plain:
     model.require_shapes()
     notes: list[str] = []
     llama = model.mlp == "swiglu"
-    sizes: dict[str, Any] = {
-        name: getattr(model, name)
-        for name in ("num_layers", "hidden", "heads", "vocab", "positions", "tied", "ffn")
-    }
+    names = (*_SIZES, *shapes.ABSENT, "bias", "mlp")
+    sizes: dict[str, Any] = {name: getattr(model, name) for name in names}
     # Fewer key heads than ranks are copied, so that each rank has one.
-    sizes |= {"kv_heads": max(model.kv_heads, tp), "head_dim": model.head_dim}
-    sizes |= {"mlp": model.mlp, "norm": "rmsnorm" if llama else "layernorm"}
-    sizes["bias"] = model.bias
-    extra = _experts(model, sizes, notes) + _latent(model, sizes, notes)
+    sizes["kv_heads"] = max(model.kv_heads, tp)
+    sizes["norm"] = "rmsnorm" if llama else "layernorm"
     if model.norm != sizes["norm"]:
         notes.append(f"{model.norm} is taken as {sizes['norm']}")
-    if model.qk_norm:
-        notes.append("the norms of queries and keys keep nothing of their own here")
-    uneven = any(model.has_bias(where) != model.bias for where in ("qkv", "out", "mlp"))
-    if uneven:
-        notes.append("all linear layers have a bias or none: casts of biases are approximate")
-    return Plain(sizes, extra, tuple(notes))
+    if model.num_experts:
+        notes += _experts(model, tp)
+    if model.kv_rank:
+        notes.append(
+            "latent attention: values are narrower than keys to the kernel, which takes them as"
+            " they are; projections down and their norms are whole on every tensor-parallel rank"
+        )
+    return Plain(sizes, tuple(notes))
 
 
-def _experts(model: Model, sizes: dict[str, Any], notes: list[str]) -> int:
-    """A token's experts as one MLP of their total width, and its copies on the way to them."""
-    if not model.num_experts:
-        return 0
-    routed = model.experts_per_token
-    sizes["ffn"] = (routed + model.shared_experts) * model.expert_ffn
-    notes.append(
-        f"a token's {routed} experts count as one MLP of width {sizes['ffn']:,}, its {routed}"
-        " copies on the way there and back as kept; tokens are routed evenly, the router's scores"
-        " are left out"
-    )
-    return 2 * routed * model.hidden
-
-
-def _latent(model: Model, sizes: dict[str, Any], notes: list[str]) -> int:
-    """Latent attention as heads of their full width, and the latents themselves."""
-    if not model.kv_rank:
-        return 0
-    sizes |= {"kv_heads": model.heads, "head_dim": model.head_dim + model.rope_head_dim}
-    notes.append(
-        f"latent attention counts as plain heads of width {sizes['head_dim']} with its latents kept"
-        " beside them"
-    )
-    return model.q_rank + model.kv_rank + model.rope_head_dim
+def _experts(model: Model, tp: int) -> list[str]:
+    """What is taken for granted about experts."""
+    few = model.experts_per_token
+    found = [
+        f"tokens are spread evenly: an expert has ceil(tokens · {few} / experts) places, as one"
+        " batched product over all experts of a rank runs them",
+        "the router's matrix is in the compute format, its scores are in fp32",
+    ]
+    if tp > 1:
+        found.append("tensor parallelism cuts every expert's width; all ranks see all its tokens")
+    return found

@@ -21,10 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import UsageError
+from labkit.memory import shapes
 from labkit.memory import tape as tapes
-from labkit.memory.forms import MOMENTS, STEP, Numbers, Points, columns_of, over, points, units
-from labkit.memory.saved import FP32, INT64, Mode, Shape, supported
+from labkit.memory.forms import MOMENTS, STEP, Points, columns_of, points
+from labkit.memory.parameters import num_corrections, num_params, num_tensors
+from labkit.memory.parameters import sizes as parameter_sizes
+from labkit.memory.saved import FP32, INT64, Mode
 from labkit.memory.shadow import Program
+from labkit.memory.shapes import Shape, supported
+from labkit.memory.sizes import Numbers
 
 Step = Literal["foreach", "fused", "for-loop"]
 STEPS = ("foreach", "fused", "for-loop")
@@ -32,6 +37,7 @@ STEPS = ("foreach", "fused", "for-loop")
 BLOCK = 1 << 14  # configurations evaluated at a time: what a cache holds
 SIZES = ("num_layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions")
 CHOICES = ("tied", "bias", "mlp", "norm")
+OPTIONAL = tuple(shapes.ABSENT)
 HELD = ("parameters", "optimizer", "buffers and inputs")
 COMPONENTS = (*HELD, *tapes.CATEGORIES)
 
@@ -49,6 +55,7 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
     structure = "flat"
     if mode.loss == "chunked" and not _all(np.asarray(numbers.chunks) >= 2):
         raise UsageError(f"chunks must be >= 2 for a chunked head, got {numbers.chunks}")
+    stack, fixed = shapes.stack(shape), {}
     if mode.recompute == "full" and not _all(np.asarray(numbers.group) == 1):
         structure = "nested"
     if mode.recompute == "every":
@@ -58,16 +65,40 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
                 " (1 is recompute='full')"
             )
         structure = "periodic"
+    if stack == shapes.MIXED and structure != "flat":
+        structure, fixed = "listed", _fixed(shape, mode, numbers)
     return Program(
         mode=mode,
         mlp=shape.mlp,
-        bias=shape.bias,
+        qkv_bias=shapes.has_bias(shape, "qkv"),
+        out_bias=shapes.has_bias(shape, "out"),
+        mlp_bias=shapes.has_bias(shape, "mlp"),
+        fused=shapes.is_fused(shape),
+        qk_norm=bool(shapes.get(shape, "qk_norm")),
+        latent=bool(shapes.get(shape, "kv_rank")),
+        query_rank=bool(shapes.get(shape, "q_rank")),
+        stack=stack,
+        shared=bool(shapes.get(shape, "shared_experts")),
+        sigmoid=bool(shapes.get(shape, "router_bias")),
         tied=shape.tied,
         positions=_choice("positions", np.asarray(shape.positions) > 0),
         grouped=_choice("kv_heads < heads", np.asarray(shape.kv_heads) < shape.heads),
         batched=batched,
         structure=structure,
+        **fixed,
     )
+
+
+def _fixed(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
+    """The layers one by one: of two kinds that are recomputed in groups or every so many."""
+    repeat = numbers.group if mode.recompute == "full" else numbers.period
+    dense = shapes.num_dense(shape)
+    if np.ndim(repeat) or np.ndim(shape.num_layers) or np.ndim(dense):
+        raise UsageError(
+            "num_layers and the recomputed groups or periods must be numbers, not arrays, where"
+            " dense layers come before layers with experts"
+        )
+    return {"layers": (int(dense), int(shape.num_layers - dense)), "repeat": int(repeat)}
 
 
 def _all(condition: Any) -> bool:
@@ -80,41 +111,13 @@ def _choice(name: str, condition: NDArray[np.bool_]) -> bool:
     return bool(np.all(condition))
 
 
-def num_params(shape: Shape, *, tp: Any = 1) -> Any:
-    """Parameters of a rank, from the sizes; a model's own count is the same for ``tp=1``."""
-    h, q, k = (
-        shape.hidden,
-        over(shape.heads * shape.head_dim, tp),
-        over(shape.kv_heads * shape.head_dim, tp),
-    )
-    f, gated = over(shape.ffn, tp), shape.mlp == "swiglu"
-    norm = h if gated else 2 * h
-    layer = 2 * norm + 2 * h * (q + k) + (3 if gated else 2) * h * f
-    if shape.bias:
-        layer = layer + q + 2 * k + h + (2 if gated else 1) * f + h
-    ends = (1 if shape.tied else 2) * h * over(shape.vocab, tp) + h * shape.positions + norm
-    return shape.num_layers * layer + ends
-
-
-def num_tensors(shape: Shape) -> Any:
-    """Parameter tensors, each of which has a step counter in AdamW."""
-    gated = shape.mlp == "swiglu"
-    linears, norm = (7, 1) if gated else (4, 2)
-    layer = 2 * norm + linears * (2 if shape.bias else 1)
-    return (
-        shape.num_layers * layer
-        + norm
-        + (1 if shape.tied else 2)
-        + (np.asarray(shape.positions) > 0) * 1
-    )
-
-
 def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
     """Bytes that are there from the first moment to the last: AdamW's states included."""
-    count, width = num_params(shape, tp=numbers.tp), mode.stream_bytes
-    buffers = 2 * INT64 * numbers.micro_batch * numbers.seq
+    count, width = num_params(shape, tp=numbers.tp, ep=numbers.ep), mode.stream_bytes
+    buffers = 2 * INT64 * numbers.micro_batch * numbers.seq + width * num_corrections(shape)
     if shape.mlp == "swiglu":
-        buffers = buffers + 2 * mode.compute_bytes * numbers.seq * shape.head_dim
+        turned = shapes.get(shape, "rope_head_dim") or shape.head_dim
+        buffers = buffers + 2 * mode.compute_bytes * numbers.seq * turned
     optimizer = 2 * width * count + FP32 * num_tensors(shape)
     return dict(zip(HELD, (width * count, optimizer, buffers), strict=True))
 
@@ -131,36 +134,13 @@ def step_temporaries(shape: Shape, mode: Mode, numbers: Numbers, step: str) -> A
     if step == "fused":
         return 0
     if step == "foreach":
-        return width * num_params(shape, tp=numbers.tp)
-    sizes = _parameter_sizes(shape, numbers)
+        return width * num_params(shape, tp=numbers.tp, ep=numbers.ep)
+    sizes = parameter_sizes(shape, numbers)
     pairs = [
         2 * sizes[0],
         *(2 * late + early for early, late in pairwise(sizes)),
     ]
     return width * np.maximum.reduce(np.broadcast_arrays(*pairs))
-
-
-def _parameter_sizes(shape: Shape, numbers: Numbers) -> list[Any]:
-    """Elements of the parameters in their order, two layers of them (the second shows what follows
-    the first)."""
-    value = dict(zip(tapes.UNITS, units(shape, numbers), strict=True))
-    h, gated = value["h"], shape.mlp == "swiglu"
-    norm = [h] if gated else [h, h]
-
-    def linear(weight: Any, bias: Any) -> list[Any]:
-        return [weight, bias] if shape.bias else [weight]
-
-    layer = list(norm)
-    if gated:
-        layer += linear(value["h·q"], value["q"])
-        layer += 2 * linear(value["h·k"], value["k"])
-    else:
-        layer += linear(value["h·q"] + 2 * value["h·k"], value["q"] + 2 * value["k"])
-    layer += [*linear(value["h·q"], h), *norm]
-    layer += (2 if gated else 1) * linear(value["h·f"], value["f"]) + linear(value["h·f"], h)
-    ends = [] if shape.tied else [value["h·v"]]
-    positions = [value["h·p"]] if np.any(np.asarray(shape.positions) > 0) else []
-    return [value["h·v"], *positions, *layer, *layer, *norm, *ends]
 
 
 def moments(
@@ -174,6 +154,7 @@ def moments(
     group: Any = 1,
     chunks: Any = 8,
     tp: Any = 1,
+    ep: Any = 1,
     sequence_parallel: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Bytes of each component at the fullest point of each moment.
@@ -198,6 +179,7 @@ def moments(
         group=group,
         chunks=chunks,
         tp=tp,
+        ep=ep,
         sequence_parallel=sequence_parallel,
     )
     there = held(shape, mode, numbers)
@@ -206,7 +188,7 @@ def moments(
         for moment, parts in _largest(shape, mode, numbers).items()
     }
     width = mode.stream_bytes
-    gradients = width * num_params(shape, tp=tp)
+    gradients = width * num_params(shape, tp=tp, ep=ep)
     at_step = (0, gradients, 0, step_temporaries(shape, mode, numbers, step))
     found[STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
     return found
@@ -305,6 +287,7 @@ def peak_bytes(
     """
     supported(shape)
     given = {name: getattr(shape, name) for name in (*SIZES, *CHOICES)}
+    given |= {name: shapes.get(shape, name) for name in OPTIONAL}
     given |= {"seq": seq, "micro_batch": micro_batch, **sizes}
     arrays = {name: value for name, value in given.items() if np.ndim(value)}
     size = np.broadcast_shapes(*(value.shape for value in arrays.values()))
@@ -320,11 +303,11 @@ def peak_bytes(
 
 
 def _block_peak(given: dict[str, Any], mode: Mode, step: str) -> Any:
-    names = (*SIZES, *CHOICES)
+    names = (*SIZES, *CHOICES, *OPTIONAL)
     shape = SimpleNamespace(**{name: given[name] for name in names})
     numbers = Numbers(**{name: value for name, value in given.items() if name not in names})
     there = sum(held(shape, mode, numbers).values())
-    gradients = mode.stream_bytes * num_params(shape, tp=numbers.tp)
+    gradients = mode.stream_bytes * num_params(shape, tp=numbers.tp, ep=numbers.ep)
     at_step = gradients + step_temporaries(shape, mode, numbers, step)
     one_sample = np.asarray(numbers.micro_batch) == 1
     kinds = np.unique(~one_sample) if mode.attention == "eager" else [True]

@@ -1,200 +1,43 @@
-"""Plain GPT and Llama networks, as people write them: what the formulas are checked against.
+"""Decoders, as people write them: what the formulas are checked against.
 
-Loads torch: only :mod:`labkit.memory.tracker` imports it, inside its functions.
+Loads torch: only :mod:`labkit.memory.tracker` and :mod:`labkit.memory.checking` import it, inside
+their functions.
 
-The networks have the tensors of ``Model``; what they keep for the backward pass follows from torch
-itself. :class:`~labkit.memory.saved.Mode` chooses how they compute.
+The networks have the tensors of ``Model``, but for routed experts, whose matrices are stacked into
+three; what they keep for the backward pass follows from torch itself.
+:class:`~labkit.memory.saved.Mode` chooses how they compute.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
-from labkit.memory.saved import Mode, supported
+from labkit.errors import UsageError
+from labkit.memory import kernels
+from labkit.memory.blocks import Block, norm_of, recomputed, rotate
+from labkit.memory.saved import BF16, FP32, Mode
+from labkit.memory.shapes import supported
 from labkit.models import Model
 
+__all__ = ["Decoder", "adamw", "autocast", "build", "rotary_tables", "rotate"]
+
 ROTARY_BASE = 10_000.0
-NORM_EPS = 1e-5
-
-# Not `use_reentrant=True`: torch advises against it, and it keeps the output of every unit as well.
-recomputed = partial(checkpoint, use_reentrant=False)
-
-
-@torch.library.custom_op("labkit::rms_norm", mutates_args=())
-def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """What a fused kernel returns: the normalised tensor and 1/rms of each row, in fp32.
-
-    ``F.rms_norm`` is one kernel on a GPU (``aten::_fused_rms_norm``), but falls apart into seven
-    on a CPU; this operator has the kernel's outputs everywhere.
-    """
-    wide = x.float()
-    scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    return (wide * scale * weight.float()).to(x.dtype), scale
-
-
-@_rms_norm.register_fake
-def _(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
-
-
-@torch.library.custom_op("labkit::rms_norm_backward", mutates_args=())
-def _rms_norm_backward(
-    grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor
-) -> tuple[Tensor, Tensor]:
-    unit = x.float() * scale
-    pulled = grad.float() * weight.float()
-    inner = (pulled * unit).mean(-1, keepdim=True)
-    grad_x = (scale * (pulled - unit * inner)).to(x.dtype)
-    return grad_x, (grad.float() * unit).flatten(0, -2).sum(0).to(weight.dtype)
-
-
-@_rms_norm_backward.register_fake
-def _(grad: Tensor, x: Tensor, scale: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), torch.empty_like(weight)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(inputs[0], output[1], inputs[1])
-    ctx.set_materialize_grads(False)  # nobody asks for the gradient of the scale
-
-
-def _backward(ctx: Any, grad: Tensor, _grad_scale: None) -> tuple[Tensor, Tensor, None]:
-    x, scale, weight = ctx.saved_tensors
-    return *_rms_norm_backward(grad, x, scale, weight), None
-
-
-_rms_norm.register_autograd(_backward, setup_context=_keep)
-
-
-class RmsNorm(nn.Module):
-    """Root-mean-square norm, computed in fp32: one kernel, or the usual five lines."""
-
-    def __init__(self, hidden: int, *, fused: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(hidden))
-        self.fused = fused
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.fused:
-            return _rms_norm(x, self.weight, NORM_EPS)[0]
-        wide = x.float()
-        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + NORM_EPS)
-        return self.weight * (wide * scale).to(x.dtype)
-
-
-def attend_eagerly(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention written out; all s × s scores exist. Shapes (batch, heads, seq, width)."""
-    groups = q.shape[1] // k.shape[1]
-    if groups > 1:
-        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-    scores = q @ k.transpose(-2, -1) * (1.0 / math.sqrt(q.shape[-1]))
-    seq = q.shape[-2]
-    future = torch.ones(seq, seq, dtype=torch.bool, device=q.device).triu(1)
-    scores = scores.masked_fill(future, float("-inf"))
-    return functional.softmax(scores, dim=-1) @ v
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same by torch's kernel, which keeps one number a row instead of the scores."""
-    grouped = q.shape[1] != k.shape[1]
-    return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-
-
-def core(mode: Mode) -> Any:
-    """Attention as ``mode`` wants it, its inside recomputed if that is the choice."""
-    function = attend_eagerly if mode.attention == "eager" else attend
-    return partial(recomputed, function) if mode.recompute == "selective" else function
-
-
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """(batch, seq, heads·width) to (batch, heads, seq, width), a view."""
-    batch, seq, _ = x.shape
-    return x.view(batch, seq, heads, -1).transpose(1, 2)
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    """(batch, heads, seq, width) to (batch, seq, heads·width)."""
-    return x.transpose(1, 2).flatten(2)
-
-
-class GptBlock(nn.Module):
-    """LayerNorm, attention, LayerNorm, GELU MLP; query, key and value from one matrix."""
-
-    def __init__(self, model: Model, mode: Mode) -> None:
-        super().__init__()
-        hidden, query = model.hidden, model.heads * model.head_dim
-        self.heads, self.kv_heads, self.core = model.heads, model.kv_heads, core(mode)
-        self.parts = [query, model.kv_size, model.kv_size]
-        self.norm1 = nn.LayerNorm(hidden, eps=NORM_EPS)
-        self.qkv = nn.Linear(hidden, sum(self.parts), bias=model.bias)
-        self.out = nn.Linear(query, hidden, bias=model.bias)
-        self.norm2 = nn.LayerNorm(hidden, eps=NORM_EPS)
-        self.up = nn.Linear(hidden, model.ffn, bias=model.bias)
-        self.down = nn.Linear(model.ffn, hidden, bias=model.bias)
-
-    def attention(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).split(self.parts, dim=-1)
-        q = split_heads(q, self.heads)
-        k, v = split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
-        return self.out(merge_heads(self.core(q, k, v)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm1(x))
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn pairs of numbers (i, i + width/2) of each head by its position's angle."""
-    half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return x * cos + turned * sin
-
-
-class LlamaBlock(nn.Module):
-    """RMSNorm, rotary attention with grouped keys, RMSNorm, gated MLP; no biases by default."""
-
-    def __init__(self, model: Model, mode: Mode) -> None:
-        super().__init__()
-        hidden, query = model.hidden, model.heads * model.head_dim
-        self.heads, self.kv_heads, self.core = model.heads, model.kv_heads, core(mode)
-        linear = partial(nn.Linear, bias=model.bias)
-        self.norm1 = RmsNorm(hidden, fused=mode.norm_fused)
-        self.query = linear(hidden, query)
-        self.key = linear(hidden, model.kv_size)
-        self.value = linear(hidden, model.kv_size)
-        self.out = linear(query, hidden)
-        self.norm2 = RmsNorm(hidden, fused=mode.norm_fused)
-        self.gate = linear(hidden, model.ffn)
-        self.up = linear(hidden, model.ffn)
-        self.down = linear(model.ffn, hidden)
-
-    def attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        q = rotate(split_heads(self.query(x), self.heads), cos, sin)
-        k = rotate(split_heads(self.key(x), self.kv_heads), cos, sin)
-        v = split_heads(self.value(x), self.kv_heads)
-        return self.out(merge_heads(self.core(q, k, v)))
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.attention(self.norm1(x), cos, sin)
-        x2 = self.norm2(x)
-        return x + self.down(functional.silu(self.gate(x2)) * self.up(x2))
 
 
 class Decoder(nn.Module):
     """Embedding, blocks, norm, head and the mean cross-entropy of the next token.
 
+    The first ``num_dense_layers`` blocks have an MLP, the others experts.
+
     ``group`` consecutive blocks are recomputed together under ``recompute="full"``, every
     ``period``-th block under ``"every"``; ``chunks`` is how many pieces of the batch go through a
-    chunked head one after the other.
+    chunked or fused head one after the other.
     """
 
     def __init__(
@@ -210,27 +53,27 @@ class Decoder(nn.Module):
         super().__init__()
         self.mode, self.period, self.group, self.chunks = mode, period, group, chunks
         llama = model.mlp == "swiglu"
+        width = model.rope_head_dim or model.head_dim
         self.token = nn.Embedding(model.vocab, model.hidden)
         self.position = nn.Embedding(model.positions, model.hidden) if model.positions else None
-        block = LlamaBlock if llama else GptBlock
-        self.blocks = nn.ModuleList(block(model, mode) for _ in range(model.num_layers))
-        self.norm = (
-            RmsNorm(model.hidden, fused=mode.norm_fused)
-            if model.norm == "rmsnorm"
-            else nn.LayerNorm(model.hidden, eps=NORM_EPS)
+        self.blocks = nn.ModuleList(
+            Block(model, mode, experts=number >= model.num_dense_layers)
+            for number in range(model.num_layers)
         )
+        self.norm = norm_of(model, mode)
         self.output = nn.Linear(model.hidden, model.vocab, bias=False)
         if model.tied:
             self.output.weight = self.token.weight
         self.tables = llama
         if llama:
-            for name, table in rotary_tables(seq, model.head_dim, mode).items():
+            for name, table in rotary_tables(seq, width, mode).items():
                 self.register_buffer(name, table, persistent=False)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         x = self.token(tokens)
         if self.position is not None:
             x = x + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+        x = kernels.dropout(x, self.mode.dropout_mask_bytes)
         x = self.norm(self.through_blocks(x))
         return self.loss(x.flatten(0, 1), targets.flatten())
 
@@ -252,6 +95,8 @@ class Decoder(nn.Module):
         return x
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        if self.mode.loss == "fused":
+            return kernels.FusedLoss.apply(x, self.output.weight, targets, self.chunks)
         if self.mode.loss != "chunked":
             return self.head(x, targets)
         total = x.new_zeros((), dtype=torch.float32)
@@ -291,9 +136,16 @@ def build(model: Model, mode: Mode, *, seq: int, **sizes: int) -> Decoder:
     ``sizes`` are those of :class:`Decoder`.
 
     Raises:
-        UsageError: the model has parts that these networks do not have.
+        UsageError: the model has parts that these networks do not have, or no kernel of theirs
+            makes such dropout masks.
     """
     supported(model)
+    known = {0, 1} if mode.dtype == "autocast" else {0, 1, BF16 if mode.dtype == "bf16" else FP32}
+    if mode.dropout_mask_bytes not in known:
+        raise UsageError(
+            f"dropout_mask_bytes must be one of {sorted(known)} for {mode.dtype} networks: a mask"
+            f" is one byte on a GPU, as wide as its input on a CPU; got {mode.dropout_mask_bytes}"
+        )
     with default_dtype(torch.bfloat16 if mode.dtype == "bf16" else torch.float32):
         return Decoder(model, mode, seq=seq, **sizes)
 
@@ -314,4 +166,5 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 def adamw(network: nn.Module, step: str) -> torch.optim.Optimizer:
     """AdamW whose step runs as asked: all tensors at once, one kernel, or one by one."""
-    return torch.optim.AdamW(network.parameters(), lr=1e-4, **OPTIMIZERS[step])
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trained, lr=1e-4, **OPTIMIZERS[step])

@@ -101,6 +101,29 @@ class Operators:
         out.node = tape.node(backward, x)
         return out
 
+    def dropout(self, x: Tensor, mask_bytes: int) -> Tensor:
+        """Keeps its mask: of one byte where a kernel makes both, else drawn first, then applied."""
+        if not mask_bytes:
+            return x
+        tape, elements, width = self.tape, x.elements, x.width
+
+        def backward(node: Node, grads: list[Tensor]) -> list[Tensor | None]:
+            kept = tape.unpack(node, 0)
+            found = tape.new(elements, width)
+            del kept
+            return [found]
+
+        node = tape.node(backward, x)
+        if mask_bytes == 1:
+            out, mask = self.together((elements, width), (elements, 1), times=(1, 1))
+            tape.save(node, mask)
+        else:
+            mask = tape.new(elements, mask_bytes)
+            tape.save(node, mask)
+            out = tape.new(elements, width)
+        out.node = node
+        return out
+
     def add(self, x: Tensor, y: Tensor, *, reduce_y: bool = False) -> Tensor:
         """A sum in the wider dtype; ``reduce_y`` where y was spread over the batch."""
         tape = self.tape
@@ -233,9 +256,11 @@ class Operators:
         out.node = node
         return out
 
-    def attention(self, q: Tensor, k: Tensor, v: Tensor, rows: Counts) -> Tensor:
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, outputs: Counts, rows: Counts) -> Tensor:
         """The flash kernel: keeps its inputs, its output and one fp32 number a row and head."""
-        tape, width = self.tape, q.width
+        tape = self.tape
+        width = BF16 if tape.casts is not None else q.width
+        q, k, v = (self.cast(tensor, width) for tensor in (q, k, v))
         shapes = tuple(tensor.elements for tensor in (q, k, v))
 
         def backward(node: Node, grads: list[Tensor]) -> list[Tensor | None]:
@@ -246,7 +271,7 @@ class Operators:
 
         node = tape.node(backward, q, k, v)
         tape.save(node, q, k, v)
-        out, sums = self.together((q.elements, width), (rows, FP32), times=(1, 1))
+        out, sums = self.together((outputs, width), (rows, FP32), times=(1, 1))
         tape.save(node, out, sums)
         out.node = node
         return out
@@ -271,9 +296,9 @@ class Operators:
         def backward(node: Node, grads: list[Tensor]) -> list[Tensor | None]:
             # Each operand is needed for the other's gradient, the second one first.
             kept = [tape.unpack(node, 0), tape.unpack(node, 1)]
-            found = [tape.new(shape, width) for shape in shapes]
+            to_y, to_x = tape.new(shapes[1], width), tape.new(shapes[0], width)
             kept.clear()
-            return list(found)
+            return [to_x, to_y]
 
         node = tape.node(backward, x, y)
         tape.save(node, x, y)

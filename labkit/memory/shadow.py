@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from labkit.memory import tape as tapes
-from labkit.memory.norm_operators import AllOperators
+from labkit.memory.expert_operators import ExpertOperators
 from labkit.memory.operators import BF16, FP32, INT64, Linear
 from labkit.memory.saved import Mode
-from labkit.memory.tape import Tape, Tensor, count, unit
-
-FIRST, MIDDLE, LAST_FULL, LAST = "first", "middle", "last full", "last"
+from labkit.memory.shadow_blocks import FIRST, LAST, LAST_FULL, MIDDLE, Block, Place
+from labkit.memory.shapes import DENSE, EXPERTS, MIXED
+from labkit.memory.tape import Tape, Tensor, unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,25 +27,29 @@ class Program:
     ``grouped``: fewer key heads than query heads; ``batched``: more than one sample at a time
     (attention written out copies its operands then); ``structure``: how the layers repeat, all
     alike (``"flat"``), in groups recomputed together (``"nested"``), or every so many one that is
-    recomputed (``"periodic"``).
+    recomputed (``"periodic"``); or one by one (``"listed"``), where ``layers`` with an MLP and with
+    experts and ``repeat`` (of the recomputation) are fixed. ``stack``: which kinds there are.
     """
 
     mode: Mode
     mlp: str = "gelu"
-    bias: bool = True
+    qkv_bias: bool = True
+    out_bias: bool = True
+    mlp_bias: bool = True
+    fused: bool = True
+    qk_norm: bool = False
+    latent: bool = False
+    query_rank: bool = False
+    stack: str = DENSE
+    shared: bool = False
+    sigmoid: bool = False
     tied: bool = True
     positions: bool = True
     grouped: bool = False
     batched: bool = True
     structure: str = "flat"
-
-
-class Place(NamedTuple):
-    """Where in the stack of layers: the group's name and how often this layer stands for itself."""
-
-    group: str
-    multiplicity: int
-    recorded: bool
+    layers: tuple[int, int] = (0, 0)
+    repeat: int = 1
 
 
 class Norm(NamedTuple):
@@ -58,14 +63,14 @@ class Shadow:
     def __init__(self, program: Program) -> None:
         self.program, self.mode = program, program.mode
         self.tape = Tape()
-        self.ops = AllOperators(self.tape)
+        self.ops = ExpertOperators(self.tape)
         self.width = BF16 if self.mode.dtype == "bf16" else FP32
         self.llama = program.mlp == "swiglu"
         self.phase = "forward"
         self.token = self.parameter(unit("h·v"))
         self.position = self.parameter(unit("h·p")) if program.positions else None
         self.segments = [
-            ([self.block(place) for place in places], whole) for places, whole in self._segments()
+            ([Block(self, place) for place in places], whole) for places, whole in self._segments()
         ]
         self.norm = self.norm_parameters()
         head = self.token if program.tied else self.parameter(unit("h·v"))
@@ -73,18 +78,42 @@ class Shadow:
 
     def _segments(self) -> list[tuple[list[Place], bool]]:
         """The layers in order, in stretches that keep one input each where the flag is set."""
-        return {"flat": self._flat, "nested": self._nested, "periodic": self._periodic}[
-            self.program.structure
-        ]()
+        run = {
+            "flat": self._flat,
+            "nested": self._nested,
+            "periodic": self._periodic,
+            "listed": self._listed,
+        }
+        found = run[self.program.structure]()
+        if self.program.stack != EXPERTS:
+            return found
+        return [([place._replace(experts=True) for place in group], flag) for group, flag in found]
 
     def _flat(self) -> list[tuple[list[Place], bool]]:
+        """Where there are both kinds of layers, the first moment is that of all without experts."""
         full = self.mode.recompute == "full"
-        places = (
+        places = [
             Place(FIRST, tapes.ONE, True),
             Place(MIDDLE, tapes.GROUPS, False),
             Place(LAST, tapes.ONE, True),
-        )
+        ]
+        if self.program.stack == MIXED:
+            dense = [Place(FIRST, tapes.ONE, True), Place(MIDDLE, tapes.INNER, False)]
+            places[0] = Place(LAST, tapes.ONE, True)
+            places = [place._replace(experts=True) for place in places]
+            places = [*dense, dense[0], *places]
         return [([place], full) for place in places]
+
+    def _listed(self) -> list[tuple[list[Place], bool]]:
+        """Every layer for itself: what repeats with two kinds of layers in it."""
+        dense, rest = self.program.layers
+        every = [Place(FIRST, tapes.ONE, True)] * dense
+        every += [Place(LAST, tapes.ONE, True, True)] * rest
+        repeat = self.program.repeat
+        if self.mode.recompute == "full":
+            starts = range(0, len(every), repeat)
+            return [(every[start : start + repeat], True) for start in starts]
+        return [([place], not number % repeat) for number, place in enumerate(every, start=1)]
 
     def _nested(self) -> list[tuple[list[Place], bool]]:
         def group(name: str, outer: int, inner: int) -> tuple[list[Place], bool]:
@@ -121,21 +150,21 @@ class Shadow:
         bias = None if self.llama else self.parameter(unit("h"))
         return Norm(self.parameter(unit("h")), bias)
 
-    def linear(self, weight: tapes.Counts, bias: tapes.Counts, outputs: tapes.Counts) -> Linear:
-        shift = self.parameter(bias) if self.program.bias else None
-        return Linear(self.parameter(weight), shift, outputs)
-
-    def block(self, place: Place) -> Block:
-        return LlamaBlock(self, place) if self.llama else GptBlock(self, place)
+    def linear(
+        self, weight: tapes.Counts, shift: tapes.Counts, outputs: tapes.Counts, *, bias: bool
+    ) -> Linear:
+        return Linear(self.parameter(weight), self.parameter(shift) if bias else None, outputs)
 
     def normalise(self, x: Tensor, norm: Norm) -> Tensor:
         rows = unit("b·s")
         if norm.bias is not None:
             wide = self.mode.wide_norm_statistics
             return self.ops.layer_norm(x, norm.weight, norm.bias, rows, wide_statistics=wide)
-        if self.mode.norm_fused:
-            return self.ops.rms_norm(x, norm.weight, rows)
-        return self.ops.rms_norm_eager(x, norm.weight, rows)
+        return self.rms_norm(x, norm.weight, rows)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, rows: tapes.Counts) -> Tensor:
+        run = self.ops.rms_norm if self.mode.norm_fused else self.ops.rms_norm_eager
+        return run(x, weight, rows)
 
     def enter(self, place: Place, tensor: Tensor) -> None:
         """From here on ``place`` is at work, and ``tensor`` is its own."""
@@ -169,6 +198,8 @@ class Shadow:
             x = self.ops.add(x, spread, reduce_y=True)
             del spread
         assert x.node is not None
+        x = self.ops.dropout(x, self.mode.dropout_mask_bytes)
+        assert x.node is not None
         x.node.hook = lambda grad: self.leave("embedding backward", grad)
         x = self.normalise(self.through_blocks(x), self.norm)
         return self.loss(x, ids)
@@ -192,6 +223,8 @@ class Shadow:
         return x
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        if self.mode.loss == "fused":
+            return self.ops.fused_loss(x, self.output)
         if self.mode.loss != "chunked":
             return self.head(x, targets, "b·s·v")
         total = self.tape.new(unit("1"), FP32)
@@ -230,107 +263,32 @@ class Shadow:
         run: Callable[..., Tensor] = (
             self.attend_eagerly if self.mode.attention == "eager" else self.attend
         )
+        wide = unit("b·s·w" if self.program.latent else "b·s·q")
+        run = partial(run, wide)
         if self.mode.recompute == "selective":
             return self.tape.checkpoint(run, q, k, v)
         return run(q, k, v)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return self.ops.attention(q, k, v, unit("b·s·a"))
+    def attend(self, wide: tapes.Counts, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.ops.attention(q, k, v, wide, unit("b·s·a"))
 
-    def attend_eagerly(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        ops, wide, copied = self.ops, unit("b·s·q"), self.program.batched
+    def attend_eagerly(self, wide: tapes.Counts, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        ops, copied = self.ops, self.program.batched
         if self.program.grouped:
             k, v = ops.repeat(k, wide), ops.repeat(v, wide)
         whole = copied and not self.program.grouped  # the repeated ones lie well as they are
+        q_copied, k_copied = (copied, whole) if not self.program.latent else (False, False)
         scores = ops.scale(
-            ops.product(ops.copy(q) if copied else q, ops.copy(k) if whole else k, unit("b·a·s²"))
+            ops.product(
+                ops.copy(q) if q_copied else q, ops.copy(k) if k_copied else k, unit("b·a·s²")
+            )
         )
         future = ops.future()
         scores = ops.mask(scores, future)
-        weights = ops.softmax(scores)
+        weights = ops.dropout(ops.softmax(scores), self.mode.dropout_mask_bytes)
         out = ops.product(weights, ops.copy(v) if whole else v, wide)
         return ops.gradient_copy(out) if copied else out
 
     def merge(self, out: Tensor) -> Tensor:
         """Heads side by side: the kernel's output lies that way, a product's must be copied."""
         return self.ops.copy(out) if self.mode.attention == "eager" else out
-
-
-class Block:
-    place: Place
-
-    def forward(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
-
-
-class GptBlock(Block):
-    def __init__(self, net: Shadow, place: Place) -> None:
-        self.net, self.place = net, place
-        hidden, wide, inner = unit("b·s·h"), unit("b·s·q"), unit("b·s·f")
-        self.norm1 = net.norm_parameters()
-        self.parts = (wide, unit("b·s·k"), unit("b·s·k"))
-        self.qkv = net.linear(
-            count(**{"h·q": 1, "h·k": 2}), count(q=1, k=2), sum(self.parts[1:], wide)
-        )
-        self.out = net.linear(unit("h·q"), unit("h"), hidden)
-        self.norm2 = net.norm_parameters()
-        self.up = net.linear(unit("h·f"), unit("f"), inner)
-        self.down = net.linear(unit("h·f"), unit("h"), hidden)
-
-    def attention(self, x: Tensor) -> Tensor:
-        net, ops = self.net, self.net.ops
-        eager = net.mode.attention == "eager"
-        q, k, v = ops.split(ops.linear(x, self.qkv), self.parts)
-        if eager:  # their gradients lie by heads; the key's happens to lie right, unless repeated
-            q = ops.gradient_copy(q)
-            k = ops.gradient_copy(k) if net.program.grouped else k
-            v = ops.gradient_copy(v)
-        return ops.linear(net.merge(net.core(q, k, v)), self.out)
-
-    def forward(self, x: Tensor) -> Tensor:
-        net, ops = self.net, self.net.ops
-        x = ops.add(x, self.attention(net.normalise(x, self.norm1)))
-        return ops.add(
-            x, ops.linear(ops.gelu(ops.linear(net.normalise(x, self.norm2), self.up)), self.down)
-        )
-
-
-class LlamaBlock(Block):
-    def __init__(self, net: Shadow, place: Place) -> None:
-        self.net, self.place = net, place
-        hidden, wide, inner = unit("b·s·h"), unit("b·s·q"), unit("b·s·f")
-        self.norm1 = net.norm_parameters()
-        self.query = net.linear(unit("h·q"), unit("q"), wide)
-        self.key = net.linear(unit("h·k"), unit("k"), unit("b·s·k"))
-        self.value = net.linear(unit("h·k"), unit("k"), unit("b·s·k"))
-        self.out = net.linear(unit("h·q"), unit("h"), hidden)
-        self.norm2 = net.norm_parameters()
-        self.gate = net.linear(unit("h·f"), unit("f"), inner)
-        self.up = net.linear(unit("h·f"), unit("f"), inner)
-        self.down = net.linear(unit("h·f"), unit("h"), hidden)
-
-    def heads(self, x: Tensor) -> Tensor:
-        """By heads; under attention written out the gradient comes back in another order."""
-        return self.net.ops.gradient_copy(x) if self.net.mode.attention == "eager" else x
-
-    def attention(self, x: Tensor) -> Tensor:
-        net, ops = self.net, self.net.ops
-        q = ops.rotate(self.heads(ops.linear(x, self.query)))
-        k = ops.linear(x, self.key)
-        if net.program.batched or net.program.grouped:
-            k = self.heads(k)  # else the product's gradient lies right as it is
-        k = ops.rotate(k)
-        v = self.heads(ops.linear(x, self.value))
-        return ops.linear(net.merge(net.core(q, k, v)), self.out)
-
-    def forward(self, x: Tensor) -> Tensor:
-        net, ops = self.net, self.net.ops
-        x = ops.add(x, self.attention(net.normalise(x, self.norm1)))
-        x2 = net.normalise(x, self.norm2)
-        return ops.add(
-            x,
-            ops.linear(
-                ops.multiply(ops.silu(ops.linear(x2, self.gate)), ops.linear(x2, self.up)),
-                self.down,
-            ),
-        )

@@ -28,6 +28,15 @@ Counts = NDArray[np.int64]
 UNITS = (
     "1", "s", "b·s", "b·s·h", "b·s·q", "b·s·k", "b·s·f", "b·s·a", "b·s·v", "b·a·s²", "s²", "s·h",
     "h", "q", "k", "f", "h·q", "h·k", "h·f", "h·v", "h·p", "c", "c·h", "c·v", "e", "e·h", "e·v",
+    # Normalised heads: u key heads of width d.
+    "b·s·u", "d",
+    # Latent attention: latents of i (queries) and l (keys and values), j with the key's turned
+    # part; turned parts o wide, keys and values z wide before they part, values w, of all heads.
+    "b·s·i", "b·s·j", "b·s·l", "b·s·o", "b·s·a·o", "b·s·z", "b·s·w",
+    "i", "j", "l", "h·i", "i·q", "h·j", "l·z", "h·w",
+    # Experts: x to choose from, n a token; y of them here of width g with t places each, r in all;
+    # shared ones m wide together.
+    "b·s·x", "b·s·n", "x", "h·x", "t", "r", "r·h", "r·g", "y·h·g", "b·s·m", "h·m",
 )  # fmt: skip
 INDEX = {unit: place for place, unit in enumerate(UNITS)}
 

@@ -117,7 +117,8 @@ def _make_states(network: Any, optimizer: Any) -> None:
     import torch
 
     for parameter in network.parameters():
-        parameter.grad = torch.empty_like(parameter)
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
     optimizer.step()
     optimizer.zero_grad()
 
@@ -158,6 +159,8 @@ def _watch(network: Any, optimizer: Any, batch: list[Any]) -> Any:
 
 def _name_moments(network: Any, watch: Any, mode: Mode, *, group: int, period: int) -> None:
     """Tell the watch which layer is at work, in both directions."""
+    from labkit.memory.blocks import Experts
+
     layers = len(network.blocks)
 
     def before(number: int) -> Any:
@@ -182,7 +185,11 @@ def _name_moments(network: Any, watch: Any, mode: Mode, *, group: int, period: i
     def _when_gradient(tensor: Any, moment: str) -> None:
         tensor.register_hook(lambda _: setattr(watch, "moment", moment))
 
+    dense = sum(not isinstance(block.mlp, Experts) for block in network.blocks)
+
     def place(number: int) -> str:
+        if 0 < dense < layers:  # two kinds of layers: each has its own moments
+            return "first" if number < dense else "last"
         return _place(number, layers, mode, group=group, period=period)
 
     for number, block in enumerate(network.blocks):

@@ -45,10 +45,10 @@ def grid() -> list[Any]:
             mode = Mode(dtype=dtype, attention=attention, recompute=recompute, loss=next(losses))
             mode = replace(mode, norm_fused=model.mlp == "gelu" or next(fused))
             given = dict(zip(("micro_batch", "seq"), next(sizes), strict=True))
-            found.append(_param(model, mode, {**given, "step": next(steps)}))
+            found.append(param(model, mode, {**given, "step": next(steps)}))
     # One sample, no groups of heads: the only case in which nothing is copied.
     for mode in (Mode(attention="eager"), Mode(attention="eager", recompute="full")):
-        found.append(_param(UNGROUPED, mode, {"micro_batch": 1, "seq": 11}))
+        found.append(param(UNGROUPED, mode, {"micro_batch": 1, "seq": 11}))
     return found
 
 
@@ -68,13 +68,16 @@ def others() -> list[Any]:
         (GPT.resized(kv_heads=2), {"attention": "eager"}, {}),
     ]
     return [
-        _param(model, Mode(**choices), {"seq": 30, "micro_batch": 4, **sizes})
+        param(model, Mode(**choices), {"seq": 30, "micro_batch": 4, **sizes})
         for model, choices, sizes in rows
     ]
 
 
-def _param(model: Model, mode: Mode, sizes: dict[str, Any]) -> Any:
+def param(model: Model, mode: Mode, sizes: dict[str, Any]) -> Any:
+    """A step as a test's parameter, its choices in its name."""
     name = (model.mlp, f"{model.num_layers}l", f"{model.heads}a", mode.dtype, mode.attention)
+    parts = {"e": model.num_experts, "mla": model.kv_rank, "qk": model.qk_norm}
+    name += tuple(part for part, there in parts.items() if there)
     rest = (mode.recompute, "" if mode.norm_fused else "written-out", mode.loss)
     return pytest.param(
         (model, mode, tuple(sizes.items())),

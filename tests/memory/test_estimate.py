@@ -209,7 +209,7 @@ def test_tensor_parallel_ranks_share_the_layers() -> None:
 
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])
-def test_experts_and_latents_are_estimated_and_said_to_be_approximate(name: str) -> None:
+def test_experts_and_latents_are_estimated_and_their_assumptions_said(name: str) -> None:
     here = Plan(
         model=Model.preset(name),
         parallel=Parallel(dp=64, tp=8, ep=8, zero=3, sp=True),
@@ -217,7 +217,7 @@ def test_experts_and_latents_are_estimated_and_said_to_be_approximate(name: str)
         batch=Batch(seq=4096),
     )
     assert here.peak_bytes > here.states_bytes > 0
-    assert any("experts count as one MLP" in note for note in here.assumptions)
+    assert any("tokens are spread evenly" in note for note in here.assumptions)
 
 
 # ---------------------------------------------------------------- more is not less

@@ -100,5 +100,7 @@ def test_every_term_says_how_it_comes_about() -> None:
 def test_wrong_choices_are_named() -> None:
     with pytest.raises(UsageError, match=r"recompute must be one of none, selective.*'some'"):
         Mode(recompute="some")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="num_experts=8"):
-        saved.supported(Model.preset("mixtral-8x7b"))
+    with pytest.raises(UsageError, match="mlp must be swiglu where num_experts=2"):
+        saved.supported(GPT.resized(num_experts=2, experts_per_token=1, expert_ffn=8))
+    with pytest.raises(UsageError, match="qk_norm must be False where kv_rank"):
+        saved.supported(Model.preset("deepseek-v3").resized(qk_norm=True))

@@ -119,5 +119,7 @@ def test_rotary_positions_are_relative() -> None:
 def test_what_cannot_be_tracked_is_refused() -> None:
     with pytest.raises(UsageError, match="seq \\(17\\) must not exceed the model's positions"):
         tracker.track(GPT, Mode(), seq=17, micro_batch=1)
-    with pytest.raises(UsageError, match="qk_norm=True"):
-        tracker.track(Model.preset("qwen3-8b"), Mode(), seq=8, micro_batch=1)
+    with pytest.raises(UsageError, match="mlp must be swiglu where qk_norm=True"):
+        tracker.track(GPT.resized(qk_norm=True), Mode(), seq=8, micro_batch=1)
+    with pytest.raises(UsageError, match=r"dropout_mask_bytes must be one of \[0, 1\]"):
+        tracker.track(GPT, Mode(dtype="autocast", dropout_mask_bytes=2), seq=8, micro_batch=1)
