@@ -84,7 +84,7 @@ def figure_states(
         )
     totals = table.groupby(table[category].astype(str), sort=False)["size_gb"].sum()
     figure.update_layout(barmode="stack", bargap=0.35)
-    figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=order)
+    figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=order, dtick=1)
     figure.update_xaxes(range=[0, 1.14 * max(totals.max(), capacity_gb or 0)])
     if capacity_gb is not None:
         _capacity(figure, capacity_gb, capacity_name, float(totals.max()))

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from labkit.figures import PALETTE, finish
+from labkit.memory import panels
 from labkit.memory.bar_figures import components_in_order, look
 
 LONGEST = 3.0  # bars are drawn up to this many times the capacity
@@ -63,9 +64,11 @@ def figure_panel(
 ) -> go.Figure:
     """A state of :func:`labkit.memory.panel`: a bar a stage and recomputation, and its moment.
 
-    Drawn as in :func:`figure_fits`. Where a rule is broken the rule stands in place of the bar.
+    Drawn as in :func:`figure_fits`, kin components added up. Where a rule is broken the rule stands
+    in place of the bar.
     """
-    bars = table.rename(columns={"stage": "model", "recompute": "plan"})
+    bars = panels.coarse(table)
+    bars = bars.rename(columns={"stage": "model", "recompute": "plan"})
     bars = bars.assign(plan=bars["plan"].astype(str))
     places, names = _places(bars)
     good = bars[bars["problem"] == ""]
@@ -74,13 +77,12 @@ def figure_panel(
     limit_gb = LONGEST * capacity_gb
     _stacked(figure, good, sums, places, capacity_gb)
     moments = good.groupby(["model", "plan"], sort=False)["peak_moment"].first()
-    _totals(figure, sums, places, limit_gb, [f" · {moments[key]}" for key in sums.index])
+    _totals(figure, sums, places, limit_gb, [f" GB · {moments[key]}" for key in sums.index])
     _problems(figure, bars[bars["problem"] != ""], places)
     _frame(figure, places, names, capacity_gb, capacity_name)
     figure.update_xaxes(range=[0, 1.35 * limit_gb])
-    found = finish(
-        figure, title=title, x="on one GPU (GB)", height=height or 170 + _rows_px(places)
-    )
+    figure.update_yaxes(tickfont_size=14)
+    found = finish(figure, title=title, height=height or 140 + _rows_px(places))
     return found.update_layout(margin_l=_margin_px(places, names))
 
 
@@ -182,6 +184,7 @@ def _totals(
         x=sums.clip(upper=limit_gb),
         y=[places[key] for key in sums.index],
         text=texts,
+        textfont_size=14,
         textposition="middle right",
         mode="text",
         cliponaxis=False,

@@ -12,7 +12,7 @@ from labkit.errors import UsageError
 from labkit.hardware import Link
 from labkit.memory import traffic
 from labkit.memory.plan import Parallel, Plan
-from labkit.memory.states import COMPONENTS, STAGE_NAMES, Recipe
+from labkit.memory.states import STAGE_NAMES, Recipe
 from labkit.models import Model
 
 if TYPE_CHECKING:
@@ -126,13 +126,19 @@ def stages(
     }
 
 
-def compare(plans: Mapping[str, Plan]) -> pd.DataFrame:
-    """The accounts of several plans in one table: the columns of ``plan.frame()``, and ``plan``."""
+def compare(plans: Mapping[str, Plan], *, coarse: bool = False) -> pd.DataFrame:
+    """The accounts of several plans in one table: the columns of ``plan.frame()``, and ``plan``.
+
+    ``coarse`` adds up kin components, so that seven are left at most.
+    """
     import pandas as pd
 
-    return pd.concat(
+    from labkit.memory import panels
+
+    table = pd.concat(
         [plan.frame().assign(plan=name) for name, plan in plans.items()], ignore_index=True
     )
+    return panels.coarse(table) if coarse else table
 
 
 _PARALLEL_FIELDS = ("dp", "tp", "zero", "partition_group", "secondary_group")
@@ -281,8 +287,8 @@ def _account(plan: Plan, ranks_per_node: int, links: tuple[Link, Link] | None) -
     """One row's numbers."""
     terms = plan.terms()
     row: dict[str, Any] = {f"{t.component.replace(' ', '_')}_bytes": t.num_bytes for t in terms}
-    row["states_bytes"] = sum(t.num_bytes for t in terms if t.component in COMPONENTS)
-    row["total_bytes"] = sum(t.num_bytes for t in terms)
+    row["states_bytes"] = plan.states_bytes
+    row["total_bytes"] = plan.total_bytes  # not the sum where terms come and go
     found = plan.collectives(ranks_per_node=ranks_per_node)
     row["sent_bytes"] = sum(item.sent_bytes for item in found)
     row["node_bytes"] = sum(item.node_bytes for item in found)
