@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import math
 import warnings
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -304,16 +305,20 @@ def _missing_sizes(train: pd.DataFrame, power: pd.DataFrame) -> list[tuple[str, 
 def _missing_runs(train: pd.DataFrame) -> list[tuple[str, list[str]]]:
     runs = train.groupby("batch_size")["run"].nunique()
     fewer = [f"{size}: {n} of {runs.max()}" for size, n in runs.items() if n < runs.max()]
-    targets = train.groupby(["batch_size", "run"])["target_metric"].nunique()
+    targets = train.groupby(["batch_size", "run"], as_index=False)["target_metric"].nunique()
     every = train["target_metric"].nunique()
-    short = [f"{b}/{run}: {n} of {every}" for (b, run), n in targets.items() if n < every]
+    short = [
+        f"{row['batch_size']}/{row['run']}: {row['target_metric']} of {every}"
+        for row in targets.to_dict("records")
+        if row["target_metric"] < every
+    ]
     return [("batch sizes with fewer runs", fewer), ("runs without some target", short)]
 
 
 def _missing_limits(power: pd.DataFrame) -> list[tuple[str, list[str]]]:
-    grid = power.groupby(["batch_size", "power_limit"]).size().unstack()
-    missing = grid.isna().stack()
-    places = [f"{size} @ {limit:g} W" for (size, limit), gone in missing.items() if gone]
+    profiled = set(zip(power["batch_size"], power["power_limit"], strict=True))
+    grid = product(sorted(set(power["batch_size"])), sorted(set(power["power_limit"])))
+    places = [f"{size} @ {limit:g} W" for size, limit in grid if (size, limit) not in profiled]
     return [("pairs of batch size and power limit not profiled", places)]
 
 

@@ -16,6 +16,8 @@ from labkit import tuning
 from labkit.errors import UsageError
 from tests.tuning.conftest import make_job, random_job
 
+pytestmark = pytest.mark.filterwarnings("ignore::labkit.tuning.TraceWarning")
+
 ETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
