@@ -217,6 +217,11 @@ def assumptions(found: Estimate) -> tuple[str, ...]:
     )
     if batch.attention == "flash":
         notes.append("flash attention keeps what torch's own kernel keeps")
+    if batch.dropout_mask_bytes:
+        notes.append(
+            f"dropout masks take {batch.dropout_mask_bytes} bytes an element; a flash kernel's own"
+            " dropout keeps its random state only"
+        )
     if batch.loss == "fused":
         notes.append(
             f"a fused loss takes the tokens in {batch.loss_chunks} parts: logits exist for one part"
