@@ -181,11 +181,7 @@ def figure_choice(
     joules, energy = (1e6, "MJ") if frontier["energy_j"].max() > 3e6 else (1e3, "kJ")
     fig = go.Figure()
     if points is not None:
-        near = points[
-            (points["time_s"] <= 2 * frontier["time_s"].max())
-            & (points["energy_j"] <= 3 * frontier["energy_j"].max())
-        ]
-        near = near.iloc[:: max(1, -(-len(near) // _MOST_POINTS))]
+        near = _near(points, frontier)
         fig.add_scatter(
             x=near["time_s"] / hours, y=near["energy_j"] / joules, mode="markers",
             marker={"size": 3, "color": PALETTE["muted"], "opacity": 0.45},
@@ -205,16 +201,7 @@ def figure_choice(
             text=[_point_text(row) for row in rows.itertuples()],
             hovertemplate="%{text}<br>%{x:.3g} " + f"{unit}, %{{y:.4g}} {energy}<extra></extra>",
         )
-    star = frontier[frontier["is_chosen"]].iloc[0]
-    fig.add_scatter(
-        x=[star["time_s"] / hours], y=[star["energy_j"] / joules], mode="markers", marker=_STAR,
-        name="chosen",
-    )  # fmt: skip
-    fig.add_annotation(
-        x=math.log10(star["time_s"] / hours), y=math.log10(star["energy_j"] / joules),
-        text=_point_text(star).replace(", ", "<br>", 1), align="left", showarrow=False,
-        xanchor="left", yanchor="bottom", xshift=10, yshift=10, bgcolor="rgba(255,255,255,0.85)",
-    )  # fmt: skip
+    _mark_choice(fig, frontier[frontier["is_chosen"]].iloc[0], hours, joules)
     if deadline_s is not None:
         top = [frontier["energy_j"].min() / joules, frontier["energy_j"].max() / joules]
         fig.add_scatter(
@@ -234,6 +221,28 @@ def figure_choice(
     )
     legend = {"orientation": "v", "x": 1.02, "y": 1, "xanchor": "left", "yanchor": "top"}
     return fig.update_layout(legend=legend)
+
+
+def _near(points: pd.DataFrame, frontier: pd.DataFrame) -> pd.DataFrame:
+    """Points that share a picture with the front, every n-th of many."""
+    near = points[
+        (points["time_s"] <= 2 * frontier["time_s"].max())
+        & (points["energy_j"] <= 3 * frontier["energy_j"].max())
+    ]
+    return near.iloc[:: max(1, -(-len(near) // _MOST_POINTS))]
+
+
+def _mark_choice(fig: go.Figure, star: pd.Series, hours: float, joules: float) -> None:
+    """A star where the chosen point lies on two logarithmic axes, and what it is."""
+    fig.add_scatter(
+        x=[star["time_s"] / hours], y=[star["energy_j"] / joules], mode="markers", marker=_STAR,
+        name="chosen",
+    )  # fmt: skip
+    fig.add_annotation(
+        x=math.log10(star["time_s"] / hours), y=math.log10(star["energy_j"] / joules),
+        text=_point_text(star).replace(", ", "<br>", 1), align="left", showarrow=False,
+        xanchor="left", yanchor="bottom", xshift=10, yshift=10, bgcolor="rgba(255,255,255,0.85)",
+    )  # fmt: skip
 
 
 def figure_knobs(table: pd.DataFrame, *, title: str = "") -> go.Figure:
