@@ -305,12 +305,12 @@ def _missing_sizes(train: pd.DataFrame, power: pd.DataFrame) -> list[tuple[str, 
 def _missing_runs(train: pd.DataFrame) -> list[tuple[str, list[str]]]:
     runs = train.groupby("batch_size")["run"].nunique()
     fewer = [f"{size}: {n} of {runs.max()}" for size, n in runs.items() if n < runs.max()]
-    targets = train.groupby(["batch_size", "run"], as_index=False)["target_metric"].nunique()
     every = train["target_metric"].nunique()
     short = [
-        f"{row['batch_size']}/{row['run']}: {row['target_metric']} of {every}"
-        for row in targets.to_dict("records")
-        if row["target_metric"] < every
+        f"{size}/{run}: {rows['target_metric'].nunique()} of {every}"
+        for size, of_size in train.groupby("batch_size")
+        for run, rows in of_size.groupby("run")
+        if rows["target_metric"].nunique() < every
     ]
     return [("batch sizes with fewer runs", fewer), ("runs without some target", short)]
 
