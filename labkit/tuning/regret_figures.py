@@ -78,5 +78,5 @@ def figure_regret_bands(bands: pd.DataFrame, *, title: str = "") -> go.Figure:
             name=str(name),
             line={"color": colour},
         )
-    y = "cumulative regret (runs of the optimum)"
+    y = "regret (runs of the optimum)"
     return finish(fig, title=title, x="recurrence", y=y, direct=True, height=430)
