@@ -5,7 +5,11 @@ BIN    := $(VENV)/bin
 JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := all
-.PHONY: all test lab refresh check bench constraints clean help
+# Tools to be timed beside; what they ask for would undo our own versions, so alone.
+PEERS  := adaptdl==0.2.11 autograd==1.9.1 deepspeed==0.19.8 llm-analysis==0.2.2 \
+          einops fire hjson msgpack ninja termcolor
+
+.PHONY: all test lab refresh check bench peers constraints clean help
 
 all: $(VENV)/.ready  ## Set up, regenerate every result, build the site (results/site/index.html)
 	@$(BIN)/labkit run --jobs $(JOBS); run=$$?; $(BIN)/labkit site && exit $$run
@@ -29,8 +33,11 @@ check: $(VENV)/.ready  ## Check every notebook's anatomy
 bench: $(VENV)/.ready  ## Time the engines beside their peers (ratios, not tests)
 	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only
 
+peers: $(VENV)/.ready  ## Install the peers that bench skips without (adaptdl, deepspeed, llm-analysis)
+	DS_BUILD_OPS=0 $(BIN)/pip install --no-deps --no-build-isolation -c constraints.txt $(PEERS)
+
 constraints: $(VENV)/.ready  ## Renew constraints.txt from what is installed now
-	( head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' ) > constraints.new
+	( head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable $(patsubst %,--exclude %,$(foreach peer,$(PEERS),$(firstword $(subst ==, ,$(peer))))) | sed 's/+cpu//' ) > constraints.new
 	mv constraints.new constraints.txt
 
 clean:  ## Remove results and caches, keep the environment
