@@ -64,7 +64,15 @@ class Spread:
     recipe: Annotated[
         str, _option(MODEL, "--recipe", "-r", help="Number formats and optimizer.")
     ] = "bf16-mixed"
-    seq: Annotated[int, _option(BATCH, "--seq", "-s", help="Tokens of a sample.")] = 2048
+    seq: Annotated[
+        int | None,
+        _option(
+            BATCH,
+            "--seq",
+            "-s",
+            help="Tokens of a sample. Default: 2048, or as many positions as the model has learnt.",
+        ),
+    ] = None
     micro_batch: Annotated[
         int, _option(BATCH, "--micro-batch", "-b", help="Samples a replica at a time.")
     ] = 1
@@ -94,10 +102,12 @@ class Spread:
         from labkit.memory import Batch, Plan
 
         more = self._more()
-        batch = {"seq": self.seq, "micro_batch": self.micro_batch}
+        described = model(chosen) if isinstance(chosen, str) else chosen
+        seq = min(2048, described.positions or 2048) if self.seq is None else self.seq
+        batch = {"seq": seq, "micro_batch": self.micro_batch}
         batch["recompute"] = _number_or_word(self.recompute)  # type: ignore[assignment]
         return Plan(
-            model=model(chosen) if isinstance(chosen, str) else chosen,
+            model=described,
             parallel=self._parallel(more["Parallel"]),
             recipe=self._recipe(more["Recipe"]),
             batch=Batch(**(batch | more["Batch"])),
