@@ -59,6 +59,10 @@ def quick_cases() -> tuple[Case, ...]:
         _case(preset("gpt2-1.5b"), 128, 1, dtype="fp32", step="fused"),
         _case(gpt_1_3b(), 2048, 4, step="fused", **full),
         _case(preset("llama-2-7b"), 4096, 1),
+        # Of the largest, a few layers: there is one byte count a kind of layer to get right.
+        _case(preset("qwen3-8b").resized(num_layers=4), 4096, 1),
+        _case(preset("mixtral-8x7b").resized(num_layers=4), 4096, 1, loss="fused"),
+        _case(preset("deepseek-v3").resized(num_layers=5), 4096, 1, recompute="full"),
     )
 
 

@@ -167,7 +167,7 @@ def test_a_dropped_element_has_no_gradient_and_the_rest_keep_the_mean() -> None:
     torch.testing.assert_close(grad, out.detach())
     # Each is 0 or 1/(1-p): a standard error of sqrt(p/(1-p)/n); five of them are never seen.
     error = (kernels.DROP / (1 - kernels.DROP) / 10_000) ** 0.5
-    assert abs(float(out.mean()) - 1) < 5 * error
+    assert abs(float(out.detach().mean()) - 1) < 5 * error
 
 
 @pytest.mark.parametrize("name", sorted(presets()))
