@@ -55,7 +55,14 @@ from labkit.tuning.power import (
 )
 from labkit.tuning.progress import ModelledProgress, RecordedProgress
 from labkit.tuning.selectors import SELECTORS, cost_j, select_limits
-from labkit.tuning.study import PAPER_RANGE, compare, held_out, regret_bands, savings
+from labkit.tuning.study import (
+    PAPER_RANGE,
+    compare,
+    held_out,
+    regret_bands,
+    savings,
+    variations,
+)
 from labkit.tuning.trace import Job, TrainingTrace, load
 from labkit.tuning.trace_checks import ImplausiblePower, IncompleteTrace, TraceWarning
 from labkit.tuning.workloads import PUBLISHED, Workload
@@ -122,6 +129,7 @@ __all__ = [
     "simulate",
     "step_times_from",
     "sweep",
+    "variations",
 ]
 
 

@@ -238,12 +238,11 @@ def simulate(
     limit, where the policy profiles.
 
     Args:
-        policy: one of ``policies.POLICIES``, or a policy of your own.
+        policy: one of ``POLICIES``, or one of your own.
         eta, beta: weight of energy against time, 0 to 1; early-stop factor, above 1.
         recurrences: default: twice the number of configurations, as in the paper.
         seeds: non-negative integers; seed k gives the same runs whatever else is simulated.
-        drift: what the job turns into, in equal shares of the recurrences after its own. Power
-            limits stay as profiled at first.
+        drift: what the job turns into, in equal shares; power limits stay as profiled at first.
         concurrency: recurrences in flight at once: each is decided before the results of the
             concurrency − 1 before it are known.
         selector, max_slowdown: how a profile chooses the limit, as in ``best_power_limits``.
@@ -265,11 +264,7 @@ def simulate(
         drift=tuple(drift),
         concurrency=concurrency,
     )
-    if policy == "oracle" and drift:
-        raise UsageError(
-            "the oracle stays with one configuration and knows of no drift; regret_j() compares "
-            "with the best of each part without it"
-        )
+    _check_oracle(setup)
     task = Task.of(
         job,
         num_seeds=len(setup.seeds),
@@ -281,6 +276,14 @@ def simulate(
     )
     chosen = policy_named(policy, job, eta, task) if isinstance(policy, str) else policy
     return Runs(experiment=setup, **replay(setup, chosen, task))
+
+
+def _check_oracle(setup: Experiment) -> None:
+    if setup.policy == "oracle" and setup.drift:
+        raise UsageError(
+            "the oracle stays with one configuration and knows of no drift; regret_j() compares "
+            "with the best of each part without it"
+        )
 
 
 def sweep(

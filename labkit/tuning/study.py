@@ -8,6 +8,7 @@ tuning.regret_bands(job, ["zeus", "cost-curve"])                  # what a figur
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from labkit.tuning.peer import against_peer
 from labkit.tuning.power import optimum
 
 if TYPE_CHECKING:
+    from labkit.tuning.cost_curve import CostCurve
     from labkit.tuning.player import Policy
     from labkit.tuning.trace import Job, TrainingTrace
 
@@ -104,6 +106,23 @@ def compare(
             row["wins"] = bool(row["cost_ratio_high"] < 1)
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def variations(policy: CostCurve, factor: float = 2.0) -> dict[str, Policy]:
+    """``policy`` itself and with each constant in turn divided and multiplied by ``factor``.
+
+    For :func:`compare`, to see what its constants matter; of ``patience_factor``, what exceeds 1.
+    """
+    if not factor > 1:
+        raise UsageError(f"factor must be above 1, got {factor}")
+    varied: dict[str, Policy] = {"as set": policy}
+    names = ("scale_octaves", "small_octaves", "roughness", "smoothness_octaves", "run_spread")
+    for name in (*names, "spread_weight", "patience_factor"):
+        floor = 1.0 if name == "patience_factor" else 0.0
+        for times in (1 / factor, factor):
+            value = floor + (getattr(policy, name) - floor) * times
+            varied[f"{name} {value:g}"] = replace(policy, **{name: value})
+    return varied
 
 
 def held_out(table: pd.DataFrame) -> pd.DataFrame:

@@ -90,6 +90,19 @@ def test_what_is_held_out_does_not_choose() -> None:
         tuning.held_out(table[table["workload"] == "x"])
 
 
+def test_variations_change_one_constant_each() -> None:
+    set_as = tuning.CostCurve()
+    varied = tuning.variations(set_as, 2.0)
+    assert varied.pop("as set") == set_as
+    assert len(varied) == 2 * 7
+    for name, policy in varied.items():
+        changed = [f for f in set_as.__slots__ if getattr(policy, f) != getattr(set_as, f)]
+        assert changed == [name.split()[0]]
+    assert {p.patience_factor for p in varied.values()} == {1.5, 2.0, 3.0}
+    with pytest.raises(UsageError, match="factor must be above 1"):
+        tuning.variations(set_as, 1.0)
+
+
 def test_bands_are_student_s_intervals_in_runs_of_the_optimum(
     standin: tuning.TrainingTrace,
 ) -> None:
