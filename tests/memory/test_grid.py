@@ -326,7 +326,8 @@ def test_all_devices_are_looked_at_where_the_first_layers_are_dense() -> None:
     """Dense layers on device 1 and experts after it: the fullest is device 2."""
     experts = Model(
         name="mixed", num_layers=16, hidden=64, heads=4, vocab=64, num_experts=16,
-        experts_per_token=2, expert_ffn=256, dense_layers=8, tied=False,
+        experts_per_token=2, expert_ffn=256, dense_layers=8, tied=False, bias=False,
+        mlp="swiglu", norm="rmsnorm", fused_qkv=False,
     )  # fmt: skip
     batch = Batch(seq=128)
     recipe = Recipe.bf16_mixed(step="fused")  # so that the peak is in the backward pass
