@@ -73,7 +73,7 @@ def steps_of(model: StepTimes, *, seed: int = 0, spread: float = 0.0) -> pd.Data
             "num_replicas": gpus,
             "local_bsz": size,
             "step_time": step * noise[0],
-            "sync_time": step * noise[0] - np.minimum(grad * noise[1], 0.999 * step * noise[0]),
+            "sync_time": step * noise[0] - np.minimum(grad * noise[1], step * noise[0]),
         }
     )
 
@@ -123,10 +123,10 @@ def test_a_fit_recovers_whatever_parameters_made_the_times(
     place = steps["num_nodes"], steps["num_replicas"], steps["local_bsz"]
     assert np.allclose(found.step_time_s(*place), steps["step_time"], rtol=1e-3)
     assert (found.base_s, found.per_example_s) == pytest.approx((base, slope), rel=1e-3)
-    assert found.overlap == pytest.approx(overlap, rel=0.01)
+    assert found.overlap == pytest.approx(overlap, rel=1e-3)
     for ours, theirs in zip(found.tiers, true.tiers, strict=True):
-        assert ours.base_s == pytest.approx(theirs.base_s, rel=0.02)
-        assert ours.per_gpu_s == pytest.approx(theirs.per_gpu_s, rel=0.05, abs=1e-5)
+        assert ours.base_s == pytest.approx(theirs.base_s, rel=2e-3)
+        assert ours.per_gpu_s == pytest.approx(theirs.per_gpu_s, rel=2e-3)
 
 
 def test_a_fit_without_sync_times_predicts_as_well() -> None:
