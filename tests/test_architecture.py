@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "labkit"
 GROUND = {"errors", "files", "units", "hardware", "models", "datasets", "figures"}
 ENGINES = {"pipeline", "memory", "tuning"}
 FLOORS = {  # of engines made of packages, from the ground up: each imports only those before it
+    "memory": ("tape", "jobs", "movement", "plans", "tools", "papers", "oracles", "figures"),
     "pipeline": (
         "scheduling", "simulation", "profiles", "planning", "choice", "studies", "figures",
     ),

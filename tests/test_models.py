@@ -367,7 +367,7 @@ def test_transformers_makes_the_same_tensors(kind: str, changes: dict[str, Any])
 
 def test_a_modules_tensors_are_measured_and_its_sizes_recognised() -> None:
     pytest.importorskip("torch")
-    from labkit.memory.worker import build
+    from labkit.memory.oracles.worker import build
 
     gpt = Model.preset("small-gpt")
     measured = Model.from_module(build(gpt, seed=0), name="again")

@@ -105,7 +105,7 @@ def frontier(
     Without MODEL: from 7 billion parameters to a trillion.
     """
     from labkit.cli import memory_report
-    from labkit.memory import study
+    from labkit.memory.plans import study
 
     chosen = [ask.model(name) for name in models] or study.to_a_trillion()
     made = room.allow(spread.of(chosen[0]))

@@ -43,7 +43,7 @@ def papers(
 def faults(out: Output, names: Annotated[list[str] | None, _TOOLS] = None) -> None:
     """What other estimators get wrong: the bytes each gives in a case, and those that are right."""
     from labkit.cli import memory_report
-    from labkit.memory import known_faults
+    from labkit.memory.tools import known_faults
 
     for name in names or ():
         known_faults.faults(name)  # an unknown one is refused by name

@@ -234,7 +234,8 @@ def of_sweep(plan: Plan, axes: dict[str, list[Any]], room: Room) -> Answer:
 
 def _swept(table: pd.DataFrame, axes: list[str], usable: float) -> list[tuple[str, str, Any]]:
     """Stacked bars where rows are few, lines where they are many and an axis is a number."""
-    from labkit.memory import figures, panels
+    from labkit.memory import figures
+    from labkit.memory.plans import panels
 
     if len(table) <= MOST_BARS:
         rest = axes[1:] or axes
@@ -264,7 +265,7 @@ def _words(table: pd.DataFrame, names: list[str]) -> list[str]:
 
 def of_frontier(plan: Plan, models: Iterable[Model], room: Room) -> Answer:
     """Each model at each ZeRO stage: what it holds, and the least ranks that make it fit."""
-    from labkit.memory import study
+    from labkit.memory.plans import study
 
     bars, least = study.what_fits(plan, models=models, device=room.size, headroom=room.headroom)
     usable = plan.usable_bytes(room.size, headroom=room.headroom)
@@ -337,7 +338,7 @@ def _pairs(table: pd.DataFrame, category: str) -> tuple[str, str, Any]:
 
 def of_comparison(plan: Plan) -> Answer:
     """Each convention's count, term by term, and why they differ."""
-    from labkit.memory.conventions import differences
+    from labkit.memory.tools.conventions import differences
     from labkit.models import Model
 
     assert isinstance(plan.model, Model)
@@ -384,7 +385,7 @@ def _conventions_drawn(table: pd.DataFrame, names: list[str]) -> tuple[str, str,
 
 def of_accuracy(*, every: bool) -> Answer:
     """Predicted peaks beside tracked ones, case by case."""
-    from labkit.memory import accuracy
+    from labkit.memory.oracles import accuracy
 
     table = accuracy.table(None if every else accuracy.quick_cases())
     choices = ("dtype", "attention", "recompute", "loss", "step")

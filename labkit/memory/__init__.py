@@ -9,30 +9,30 @@ nor Plotly.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from labkit.memory import published
-from labkit.memory.activations import Batch
-from labkit.memory.offload import offload
-from labkit.memory.panels import panel
-from labkit.memory.plan import Parallel, Plan, Term
-from labkit.memory.search import Fit, compare, fit, frontier, largest_model, stages, sweep
-from labkit.memory.states import STAGE_NAMES, Recipe
-from labkit.memory.traffic import Collective, Scheme
+from labkit.memory.jobs.activations import Batch
+from labkit.memory.jobs.states import STAGE_NAMES, Recipe
+from labkit.memory.jobs.traffic import Collective, Scheme
+from labkit.memory.movement.offload import offload
+from labkit.memory.papers import published
+from labkit.memory.plans.panels import panel
+from labkit.memory.plans.plan import Parallel, Plan, Term
+from labkit.memory.plans.search import Fit, compare, fit, frontier, largest_model, stages, sweep
 from labkit.models import Model
 
 if TYPE_CHECKING:
     import labkit.memory.figures as figures
-    from labkit.memory.checking import check
-    from labkit.memory.conventions import CONVENTIONS, count, differences, told_bytes
-    from labkit.memory.known_faults import FAULTS, fault_table, faults
-    from labkit.memory.oracle import SCHEMES, Measurement, measure
-    from labkit.memory.volumes import Layout, collectives
+    from labkit.memory.movement.volumes import Layout, collectives
+    from labkit.memory.oracles.checking import check
+    from labkit.memory.oracles.oracle import SCHEMES, Measurement, measure
+    from labkit.memory.tools.conventions import CONVENTIONS, count, differences, told_bytes
+    from labkit.memory.tools.known_faults import FAULTS, fault_table, faults
 
 _LAZY = {
-    "check": "checking",
-    **dict.fromkeys(("CONVENTIONS", "count", "differences", "told_bytes"), "conventions"),
-    **dict.fromkeys(("FAULTS", "fault_table", "faults"), "known_faults"),
-    **dict.fromkeys(("SCHEMES", "Measurement", "measure"), "oracle"),
-    **dict.fromkeys(("Layout", "collectives"), "volumes"),
+    "check": "oracles.checking",
+    **dict.fromkeys(("CONVENTIONS", "count", "differences", "told_bytes"), "tools.conventions"),
+    **dict.fromkeys(("FAULTS", "fault_table", "faults"), "tools.known_faults"),
+    **dict.fromkeys(("SCHEMES", "Measurement", "measure"), "oracles.oracle"),
+    **dict.fromkeys(("Layout", "collectives"), "movement.volumes"),
 }
 
 __all__ = [

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from labkit import memory
-from labkit.memory import Batch, Model, Parallel, Plan, Recipe, estimate, grid
-from labkit.memory.conventions import Convention, count, total_bytes
+from labkit.memory import Batch, Model, Parallel, Plan, Recipe
+from labkit.memory.plans import estimate, grid
+from labkit.memory.tools.conventions import Convention, count, total_bytes
 
 MODEL, BATCH = Model.preset("llama-2-7b"), Batch(seq=4096)
 PLAN = Plan(model=MODEL, parallel=Parallel(dp=64, zero=3), recipe=Recipe.bf16_mixed(), batch=BATCH)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from labkit import memory
-from labkit.memory import Batch, Model, Plan, Recipe, estimate, grid
+from labkit.memory import Batch, Model, Plan, Recipe
+from labkit.memory.plans import estimate, grid
 
 CHANGES = [
     {"dp": dp, "tp": tp, "pp": pp} for dp in (8, 1024) for tp in (1, 8) for pp in (1, 2, 4, 8)

@@ -162,7 +162,7 @@ def test_check_compare_and_accuracy(
     told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    from labkit.memory import accuracy
+    from labkit.memory.oracles import accuracy
 
     page = tmp_path / "page.html"
     given = ("--seq", 32, "--recipe", "fp32-adam", "--html", page)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from labkit.memory.saved import Mode
+from labkit.memory.tape.saved import Mode
 from labkit.models import Model
 
 if TYPE_CHECKING:
-    from labkit.memory.tracker import Tracked
+    from labkit.memory.oracles.tracker import Tracked
 
 GPT = Model(num_layers=3, hidden=48, heads=4, vocab=101, positions=40)
 LLAMA = Model(
@@ -89,7 +89,7 @@ def param(model: Model, mode: Mode, sizes: dict[str, Any]) -> Any:
 def tracked(case: Case) -> Tracked:
     """What torch's tracker says; each step runs once however many tests look at it."""
     pytest.importorskip("torch")
-    from labkit.memory import tracker
+    from labkit.memory.oracles import tracker
 
     model, mode, sizes = case
     return tracker.track(model, mode, **dict(sizes))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.memory import accuracy, cuda, fsdp_tracker
+from labkit.memory.oracles import accuracy, cuda, fsdp_tracker
 from labkit.models import Model
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from labkit.errors import UsageError
-from labkit.memory import Batch, Parallel, Plan, Recipe, forms, moments, saved, sizes
-from labkit.memory import parameters as counted
-from labkit.memory.saved import Mode
+from labkit.memory import Batch, Parallel, Plan, Recipe
+from labkit.memory.tape import forms, moments, saved, sizes
+from labkit.memory.tape import parameters as counted
+from labkit.memory.tape.saved import Mode
 from labkit.models import Model, presets
 from tests.memory import steps
 from tests.memory.steps import GPT, LLAMA
@@ -94,7 +95,7 @@ def test_bytes_are_torchs(case: steps.Case) -> None:
 def test_all_ways_to_compute_agree_on_real_numbers(model: Model) -> None:
     """The networks, kernels that stand for a GPU's included, compute what they should."""
     torch = pytest.importorskip("torch")
-    from labkit.memory import networks
+    from labkit.memory.oracles import networks
 
     tokens = torch.randint(model.vocab, (2, 8), generator=torch.Generator().manual_seed(1))
     found = []
@@ -114,7 +115,7 @@ def test_all_ways_to_compute_agree_on_real_numbers(model: Model) -> None:
 def test_experts_of_a_token_are_weighed_and_summed() -> None:
     """Against a loop over tokens, with places enough for every choice: all experts are chosen."""
     torch = pytest.importorskip("torch")
-    from labkit.memory.blocks import Experts
+    from labkit.memory.oracles.blocks import Experts
 
     torch.manual_seed(0)
     layer = Experts(EXPERTS.resized(experts_per_token=4))
@@ -134,7 +135,7 @@ def test_experts_of_a_token_are_weighed_and_summed() -> None:
 def test_a_full_expert_turns_tokens_away() -> None:
     """Capacity: of tokens that all want one expert, its places take the first."""
     torch = pytest.importorskip("torch")
-    from labkit.memory.blocks import Experts
+    from labkit.memory.oracles.blocks import Experts
 
     layer = Experts(EXPERTS.resized(experts_per_token=1))
     slots, filled = layer.places(torch.tensor([[2]] * 8))
@@ -144,7 +145,7 @@ def test_a_full_expert_turns_tokens_away() -> None:
 
 def test_values_narrower_than_keys_get_the_right_gradients() -> None:
     torch = pytest.importorskip("torch")
-    from labkit.memory.blocks import attend_eagerly, attend_narrowly
+    from labkit.memory.oracles.blocks import attend_eagerly, attend_narrowly
 
     torch.manual_seed(0)
     shapes = [(2, 3, 5, 8), (2, 3, 5, 8), (2, 3, 5, 4)]
@@ -158,7 +159,7 @@ def test_values_narrower_than_keys_get_the_right_gradients() -> None:
 
 def test_a_dropped_element_has_no_gradient_and_the_rest_keep_the_mean() -> None:
     torch = pytest.importorskip("torch")
-    from labkit.memory import kernels
+    from labkit.memory.oracles import kernels
 
     torch.manual_seed(0)
     x = torch.ones(10_000, requires_grad=True)

@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 
 from labkit.errors import BadValue, UsageError
-from labkit.memory import Batch, Plan, Recipe, conventions, megatron, saved, states
-from labkit.memory.conventions import count, differences, total_bytes
-from labkit.memory.known_faults import faults
-from labkit.memory.parallel import Parallel
-from labkit.memory.reasons import REASONS
+from labkit.memory import Batch, Plan, Recipe
+from labkit.memory.jobs import states
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.tape import saved
+from labkit.memory.tools import conventions, megatron
+from labkit.memory.tools.conventions import count, differences, total_bytes
+from labkit.memory.tools.known_faults import faults
+from labkit.memory.tools.reasons import REASONS
 from labkit.models import Model
 
 PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from labkit.errors import UsageError
-from labkit.memory import Batch, Model, Parallel, Plan, Recipe, cuda, tracker
-from labkit.memory.modes import mode_of
+from labkit.memory import Batch, Model, Parallel, Plan, Recipe
+from labkit.memory.jobs.modes import mode_of
+from labkit.memory.oracles import cuda, tracker
 
 TINY = Model(name="tiny", num_layers=2, hidden=32, heads=4, vocab=101, positions=16)
 

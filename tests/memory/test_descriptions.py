@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.errors import UsageError
-from labkit.memory import activations, plan, states
-from labkit.memory.batch import ATTENTION, FORMULAS, LOSS, Batch
-from labkit.memory.parallel import Parallel
-from labkit.memory.recipe import OPTIMIZERS, PRESETS, Recipe, state_bytes
+from labkit.memory.jobs import activations, states
+from labkit.memory.jobs.batch import ATTENTION, FORMULAS, LOSS, Batch
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import OPTIMIZERS, PRESETS, Recipe, state_bytes
+from labkit.memory.plans import plan
 from labkit.models import Model, TensorShape
 
 GPT = Model.preset("small-gpt")
@@ -38,7 +39,7 @@ def torch_states(optimizers: list[Any]) -> dict[str, int]:
 
 def network(dtype: str = "float32") -> Any:
     torch = pytest.importorskip("torch")
-    from labkit.memory.worker import build
+    from labkit.memory.oracles.worker import build
 
     module = build(GPT, {"seed": 0, "seq": GPT.positions}).to(getattr(torch, dtype))
     for parameter in module.parameters():

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from labkit import memory
 from labkit.errors import UsageError
-from labkit.memory import Batch, Model, Parallel, Plan, Recipe, estimate, forms, moments, states
-from labkit.memory.modes import mode_of
-from labkit.memory.recipe import state_bytes
+from labkit.memory import Batch, Model, Parallel, Plan, Recipe
+from labkit.memory.jobs import states
+from labkit.memory.jobs.modes import mode_of
+from labkit.memory.jobs.recipe import state_bytes
+from labkit.memory.plans import estimate
+from labkit.memory.tape import forms, moments
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
 LLAMA = Model(

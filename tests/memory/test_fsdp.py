@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from labkit.errors import UsageError
-from labkit.memory import Batch, Model, Parallel, Plan, Recipe, estimate, fsdp, fsdp_tracker
-from labkit.memory.modes import mode_of
+from labkit.memory import Batch, Model, Parallel, Plan, Recipe
+from labkit.memory.jobs.modes import mode_of
+from labkit.memory.oracles import fsdp_tracker
+from labkit.memory.plans import estimate, fsdp
 
 GPT = Model(name="small", num_layers=5, hidden=48, heads=4, vocab=501, positions=64)
 LLAMA = Model(

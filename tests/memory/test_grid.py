@@ -11,7 +11,9 @@ import pytest
 
 from labkit import hardware, memory
 from labkit.errors import UsageError
-from labkit.memory import Batch, Model, Parallel, Plan, Recipe, estimate, grid, parallel, traffic
+from labkit.memory import Batch, Model, Parallel, Plan, Recipe
+from labkit.memory.jobs import parallel, traffic
+from labkit.memory.plans import estimate, grid
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
 LLAMA = Model(
@@ -161,7 +163,8 @@ def test_frontiers_follow_the_peak() -> None:
 
 def test_the_figure_shows_every_bar_and_what_fits() -> None:
     """Hover values are the table's; drawn lengths keep each bar's shares; what fits is solid."""
-    from labkit.memory import figures, study
+    from labkit.memory import figures
+    from labkit.memory.plans import study
 
     models, room = [GPT, LLAMA], 1_000_000
     plan = replace(PLAN, parallel=Parallel(dp=4))
@@ -352,6 +355,6 @@ def peak_of(plan: Plan, device: int) -> float:
 
 
 def test_the_trillion_is_a_trillion() -> None:
-    from labkit.memory.study import trillion
+    from labkit.memory.plans.study import trillion
 
     assert trillion().num_params == pytest.approx(1.008e12, rel=1e-3)

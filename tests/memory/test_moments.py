@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import UsageError
-from labkit.memory import accuracy, forms, moments
-from labkit.memory.saved import Mode
+from labkit.memory.oracles import accuracy
+from labkit.memory.tape import forms, moments
+from labkit.memory.tape.saved import Mode
 from labkit.models import Model
 from tests.memory import steps
 from tests.memory.steps import GPT

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from labkit.errors import BadValue
 from labkit.memory import Recipe
-from labkit.memory.offload import (
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import Place
+from labkit.memory.movement.offload import (
     EDGES,
     Offload,
     bandwidth_for,
@@ -20,8 +22,6 @@ from labkit.memory.offload import (
     placement_table,
     placements,
 )
-from labkit.memory.parallel import Parallel
-from labkit.memory.recipe import Place
 from labkit.models import Model
 
 PSI = 10**9

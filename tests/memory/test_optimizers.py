@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from labkit.memory import Batch, Model, Plan, Recipe, estimate
-from labkit.memory.recipe import state_bytes
+from labkit.memory import Batch, Model, Plan, Recipe
+from labkit.memory.jobs.recipe import state_bytes
+from labkit.memory.plans import estimate
 
 MODEL = Model(name="small", num_layers=2, hidden=48, heads=4, vocab=101, positions=40)
 KINDS: list[tuple[str, dict[str, Any]]] = [

@@ -15,8 +15,8 @@ import pytest
 
 from labkit import memory
 from labkit.errors import LabkitError, UsageError
-from labkit.memory import oracle
-from labkit.memory.oracle import Measurement
+from labkit.memory.oracles import oracle
+from labkit.memory.oracles.oracle import Measurement
 
 pytest.importorskip("torch")
 
@@ -230,7 +230,7 @@ def test_a_rank_outlives_its_maker_in_no_state(busy: str, tmp_path: Path) -> Non
     note = tmp_path / "pid"
     code = f"""
 import ctypes, multiprocessing, os, pathlib, time
-from labkit.memory import worker
+from labkit.memory.oracles import worker
 maker = os.getpid()
 def rank():
     while {busy == "before it looks"} and os.getppid() == maker:

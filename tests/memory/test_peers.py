@@ -17,10 +17,10 @@ import pytest
 
 from labkit.errors import BadValue, UsageError
 from labkit.memory import Batch, Model, Recipe
-from labkit.memory.conventions import count, told_bytes, total_bytes
-from labkit.memory.known_faults import FAULTS, fault_table, faults
-from labkit.memory.lines import Term
-from labkit.memory.parallel import Parallel
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.tape.lines import Term
+from labkit.memory.tools.conventions import count, told_bytes, total_bytes
+from labkit.memory.tools.known_faults import FAULTS, fault_table, faults
 
 PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))
 needs_peers = pytest.mark.skipif(not PEERS.exists(), reason="set LABKIT_MEMORY_PEERS to the table")

@@ -16,7 +16,7 @@ from labkit import hardware, memory, units
 from labkit.errors import UsageError
 from labkit.files import load_yaml
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
-from labkit.memory.activations import activation_bytes, square_root_bytes
+from labkit.memory.jobs.activations import activation_bytes, square_root_bytes
 from labkit.models import presets
 
 PAPER = Path(__file__).resolve().parents[2] / "data" / "papers" / "zero"

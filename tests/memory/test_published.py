@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from labkit import units
 from labkit.errors import UsageError
-from labkit.memory import Model, published, saved
-from labkit.memory.claim import Claim
-from labkit.memory.offload import efficiency, intensity
+from labkit.memory import Model, published
+from labkit.memory.movement.offload import efficiency, intensity
+from labkit.memory.papers.claim import Claim
+from labkit.memory.tape import saved
 
 PAPERS = Path(__file__).resolve().parents[2] / "data" / "papers"
 KORTHIKANTI = PAPERS / "reduce-act-recomp"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from labkit.errors import UsageError
-from labkit.memory import saved
-from labkit.memory.saved import Mode
+from labkit.memory.tape import saved
+from labkit.memory.tape.saved import Mode
 from labkit.models import Model
 from tests.memory import steps
 from tests.memory.steps import GPT, LLAMA

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.memory import states
-from labkit.memory.states import COMPONENTS, Recipe
+from labkit.memory.jobs import states
+from labkit.memory.jobs.states import COMPONENTS, Recipe
 from labkit.models import Model, TensorShape
 
 RECIPES = [

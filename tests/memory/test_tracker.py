@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from labkit.errors import UsageError
-from labkit.memory import tracker
-from labkit.memory.saved import Mode
+from labkit.memory.oracles import tracker
+from labkit.memory.tape.saved import Mode
 from labkit.models import Model
 
 torch = pytest.importorskip("torch")
@@ -25,7 +25,7 @@ def plain_peak(model: Model, mode: Mode, seq: int, micro_batch: int) -> int:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    from labkit.memory import networks
+    from labkit.memory.oracles import networks
 
     with FakeTensorMode():
         network = networks.build(model, mode, seq=seq)
@@ -67,7 +67,7 @@ def test_the_table_has_a_row_a_moment_and_category() -> None:
 
 
 def test_the_networks_have_the_models_parameters() -> None:
-    from labkit.memory import networks
+    from labkit.memory.oracles import networks
 
     for model in (GPT, LLAMA, LLAMA.resized(head_dim=16, tied=True)):
         network = networks.build(model, Mode(), seq=8)
@@ -88,7 +88,7 @@ def test_the_networks_have_the_models_parameters() -> None:
 )
 def test_all_ways_to_compute_agree_on_real_numbers(model: Model, choices: dict[str, Any]) -> None:
     """The networks compute what they should: the same loss and gradients whatever is kept."""
-    from labkit.memory import networks
+    from labkit.memory.oracles import networks
 
     tokens = torch.randint(model.vocab, (3, 12), generator=torch.Generator().manual_seed(1))
     found = []
@@ -105,7 +105,7 @@ def test_all_ways_to_compute_agree_on_real_numbers(model: Model, choices: dict[s
 
 
 def test_rotary_positions_are_relative() -> None:
-    from labkit.memory import networks
+    from labkit.memory.oracles import networks
 
     tables = networks.rotary_tables(9, 8, Mode(dtype="fp32"))
     x, y = torch.randn(8), torch.randn(8)

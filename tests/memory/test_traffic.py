@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.hardware import Link
-from labkit.memory.traffic import Collective, Scheme, frame, step_collectives, step_time_s
+from labkit.memory.jobs.traffic import Collective, Scheme, frame, step_collectives, step_time_s
 
 M = 1000.0
 FREE = Link(name="free", bytes_per_s=1e30, latency_s=0, source="")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from labkit.errors import BadValue, UsageError
 from labkit.memory import Batch, Recipe
-from labkit.memory.parallel import Parallel
-from labkit.memory.traffic import Collective, account, nodes_of, sharing_a_node
-from labkit.memory.volumes import Layout, collectives, totals
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.traffic import Collective, account, nodes_of, sharing_a_node
+from labkit.memory.movement.volumes import Layout, collectives, totals
 from labkit.models import Model
 
 GPT = Model(num_layers=16, hidden=1024, heads=16, vocab=512, positions=2048)

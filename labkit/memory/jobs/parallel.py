@@ -1,0 +1,358 @@
+"""How the ranks of a training job share the work, and what of a model each of them holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Literal
+
+from labkit.errors import BadValue, UsageError, not_among
+from labkit.memory.jobs import traffic
+from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.recipe import Recipe
+from labkit.models import Model, TensorShape, Unit
+
+Rule = Literal["dim0", "flat", "tensor"]
+
+# Activations one device holds at most, in microbatches on one of its chunks: d devices precede it
+# of p, there are m microbatches, v chunks a device; m >= 2p, a multiple of p.
+_HELD: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "gpipe": lambda d, p, m, v: m * v,
+    "loop-bfs": lambda d, p, m, v: m * v,
+    "1f1b": lambda d, p, m, v: p - d,
+    "dapple": lambda d, p, m, v: p - d,
+    "pipedream-flush": lambda d, p, m, v: p - d,
+    "interleaved-1f1b": lambda d, p, m, v: 2 * (p - 1 - d) + (v - 1) * p + 1,
+    "zb-h1": lambda d, p, m, v: p,
+    "zb-h2": lambda d, p, m, v: 2 * p - 1,
+    "interleaved-zb": lambda d, p, m, v: p * v,
+    "zb-v": lambda d, p, m, v: 2 * p,
+    "chimera": lambda d, p, m, v: p,
+    "dualpipe": lambda d, p, m, v: p + 1,
+    "dualpipe-v": lambda d, p, m, v: 2 * p + 1,
+}
+# Schedules whose devices hold several stages: looped, there and back again, or both ways at once.
+_LOOPED = ("interleaved-1f1b", "loop-bfs", "interleaved-zb")
+_FOLDED = ("zb-v", "dualpipe-v")
+_BOTH_WAYS = ("chimera", "dualpipe")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """The degrees of every kind of parallelism; their product is the number of ranks.
+
+    Attributes:
+        dp: data-parallel degree (N_d): replicas of the model, sharded or not.
+        tp: tensor-parallel degree (N_m), Megatron's layout; ``sp`` divides what lies between the
+            tensor-parallel parts along the sequence (Korthikanti et al. 2022, §4.2).
+        cp: ranks that share each sequence; ZeRO shards over them too.
+        pp: pipeline stages in space; ``layers`` says how many each device has where not alike,
+            ``chunks`` into how many pieces a device's layers are cut (interleaving).
+        schedule: by name, as :func:`labkit.pipeline.build` has them; ``held`` gives the activations
+            a device holds, in microbatches, of schedules not known here.
+        ep: ranks that share the experts, taken from the dp × cp ranks.
+        zero: ZeRO's stage.
+        partition_group: shards the states within groups of that many ranks only (MiCS).
+        replicate: the same said from the other side (HSDP): copies of the sharded states.
+        secondary_group: one more copy of the parameters in each such group (ZeRO++ hpZ; FSDP2's
+            ``reshard_after_forward`` as a number).
+        reshard_after_forward: False keeps gathered layers until the backward pass is done with
+            them (FSDP2), at stage 3.
+        shard_rule: how what is sharded is cut: ``"dim0"`` rows of every tensor (FSDP2), ``"flat"``
+            one buffer in equal slices (ZeRO §5.1, DeepSpeed; stages 1 and 2), ``"tensor"`` whole
+            tensors (torch's ZeroRedundancyOptimizer; stage 1). See
+            :data:`labkit.memory.jobs.states.SHARDINGS`.
+
+    >>> Parallel(dp=4, tp=8, pp=2, zero=1).world_size
+    64
+    """
+
+    dp: int = 1
+    tp: int = 1
+    sp: bool = False
+    cp: int = 1
+    pp: int = 1
+    layers: tuple[int, ...] | None = None
+    chunks: int = 1
+    schedule: str = "1f1b"
+    held: tuple[float, ...] | None = None
+    ep: int = 1
+    zero: int = 0
+    partition_group: int | None = None
+    replicate: int = 1
+    secondary_group: int | None = None
+    reshard_after_forward: bool = True
+    shard_rule: Rule = "dim0"
+
+    def __post_init__(self) -> None:
+        for name in ("dp", "tp", "cp", "pp", "ep", "chunks", "replicate"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool):
+                raise BadValue(f"{name} must be a whole number >= 1, got {value!r}")
+            if value < 1:
+                raise BadValue(f"{name} must be >= 1, got {value}")
+        self._check_sharding()
+        self._check_pipeline()
+        if self.sharing % self.ep:
+            raise BadValue(f"dp × cp ({self.sharing}) must divide by ep ({self.ep})")
+
+    def _check_sharding(self) -> None:
+        if self.zero not in (0, 1, 2, 3):
+            raise BadValue(f"zero must be 0, 1, 2 or 3, got {self.zero!r}")
+        stages = {"dim0": (0, 1, 2, 3), "flat": (1, 2), "tensor": (1,)}
+        if self.shard_rule not in stages:
+            raise not_among("shard_rule", self.shard_rule, stages)
+        if self.zero not in stages[self.shard_rule]:
+            valid = " or ".join(map(str, stages[self.shard_rule]))
+            raise BadValue(
+                f"zero must be {valid} where shard_rule is {self.shard_rule}, got {self.zero}"
+            )
+        if not self.reshard_after_forward and (self.zero != 3 or self.secondary_group):
+            raise BadValue(
+                "reshard_after_forward must be True unless zero is 3 and there is no"
+                f" secondary_group; zero is {self.zero}, secondary_group {self.secondary_group}"
+            )
+        if self.replicate > 1 and self.partition_group:
+            raise BadValue("replicate must be 1 where partition_group is given: they say the same")
+        if self.replicate > 1 and self.zero != 3:
+            raise BadValue(f"zero must be 3 where replicate is {self.replicate}, got {self.zero}")
+        if self.sharing % self.replicate:
+            raise BadValue(f"dp × cp ({self.sharing}) must divide by replicate ({self.replicate})")
+        try:
+            self.scheme()
+        except ValueError as error:
+            raise BadValue(str(error)) from None
+        for name in ("partition_group", "secondary_group"):
+            size = getattr(self, name)
+            if size is not None and self.sharing % size:
+                what = "dp" if self.cp == 1 else "dp × cp"
+                raise BadValue(f"{what} ({self.sharing}) must divide by {name} ({size})")
+
+    def _check_pipeline(self) -> None:
+        for name in ("layers", "held"):
+            given = getattr(self, name)
+            if given is not None and len(given) != self.pp:
+                raise BadValue(f"{name} must have pp ({self.pp}) numbers, got {len(given)}")
+            if given is not None and min(given) < (name == "layers"):
+                raise BadValue(f"{name} must not be negative, nor layers 0, got {given}")
+        if self.held is None and self.schedule not in _HELD:
+            raise not_among("schedule (without held)", self.schedule, _HELD)
+        if (self.chunks > 1) != (self.schedule in _LOOPED):
+            bound = ">= 2" if self.schedule in _LOOPED else "1"
+            raise BadValue(
+                f"chunks must be {bound} for {self.schedule}, got {self.chunks};"
+                f" schedules that loop are {', '.join(_LOOPED)}"
+            )
+        if self.schedule in _BOTH_WAYS and self.pp > 1 and self.pp % 2:
+            raise BadValue(f"pp must be even for {self.schedule}, got {self.pp}")
+        if self.layers is not None and (self.chunks > 1 or self.schedule in _FOLDED + _BOTH_WAYS):
+            raise BadValue("layers must be None where a device has several stages")
+
+    @classmethod
+    def of(cls, world_size: int, **degrees: Any) -> Parallel:
+        """``world_size`` ranks, data parallel in what the other degrees leave.
+
+        Raises:
+            BadValue: the degrees do not divide the number of ranks.
+
+        >>> Parallel.of(1024, tp=8, pp=4, zero=1).dp
+        32
+        """
+        if "dp" in degrees:
+            found = cls(**degrees)
+            found.check_world_size(world_size)
+            return found
+        others = {name: degrees.get(name, 1) for name in ("tp", "cp", "pp")}
+        product = others["tp"] * others["cp"] * others["pp"]
+        if min(world_size, *others.values()) < 1 or world_size % product:
+            raise BadValue(
+                f"world size ({world_size}) must divide by tp · cp · pp ="
+                f" {' · '.join(map(str, others.values()))} = {product}"
+            )
+        return cls(dp=world_size // product, **degrees)
+
+    @property
+    def world_size(self) -> int:
+        return self.dp * self.tp * self.cp * self.pp
+
+    @property
+    def num_ranks(self) -> int:
+        return self.world_size
+
+    @property
+    def sharing(self) -> int:
+        """Ranks with the same part of the model: what ZeRO can shard over."""
+        return self.dp * self.cp
+
+    @property
+    def shard_degree(self) -> int:
+        """Ranks that share one copy of what is sharded."""
+        return self.partition_group or self.sharing // self.replicate
+
+    @property
+    def expert_shard_degree(self) -> int:
+        """Ranks that share one copy of the sharded states of routed experts; at least 1."""
+        return max(1, self.shard_degree // self.ep)
+
+    @property
+    def model_copies(self) -> int:
+        """Copies of its stages' parameters a device needs: 2 where a pipeline runs both ways."""
+        return 2 if self.schedule in _BOTH_WAYS and self.pp > 1 else 1
+
+    def scheme(self, recipe: Recipe | None = None) -> traffic.Scheme:
+        """How the data-parallel ranks talk, and in which number formats where a recipe says so."""
+        weights, gradients = recipe.scales if recipe else (1.0, 1.0)
+        group = self.partition_group
+        if self.replicate > 1:
+            group = self.sharing // self.replicate
+        return traffic.Scheme(
+            zero=self.zero,
+            partition_group=group,
+            secondary_group=self.secondary_group,
+            weight_scale=weights,
+            gradient_scale=gradients,
+        )
+
+    def check_world_size(self, world_size: int) -> None:
+        """Refuse a number of ranks that is not the product of the degrees.
+
+        Raises:
+            BadValue: it is not; the message shows the product.
+        """
+        if world_size != self.world_size:
+            raise BadValue(
+                f"world size must be dp · tp · cp · pp = {self.dp} · {self.tp} · {self.cp} ·"
+                f" {self.pp} = {self.world_size}, got {world_size}"
+            )
+
+    def check(self, model: Model, batch: Batch | None = None) -> None:
+        """Refuse to cut ``model``, or a sequence, where it does not divide.
+
+        Raises:
+            BadValue: heads, MLP or experts by tp or ep, layers by pp, or the sequence by tp or cp;
+                or the sequence is longer than the positions that the model has learnt.
+            UsageError: a measured model would be cut.
+        """
+        if model.layout and self.tp * self.ep * self.pp > 1:
+            raise UsageError(
+                f"model {model.name!r} was measured whole: how tp, ep or pp would cut it is not"
+                " known"
+            )
+        if not model.layout:
+            for device in range(self.pp):
+                self.units(model, device)
+        if batch is not None:
+            self._check_sequence(batch.seq)
+            if 0 < model.positions < batch.seq:
+                raise BadValue(
+                    f"seq must be <= {model.positions}, the positions that {model.name} has learnt,"
+                    f" got {batch.seq}"
+                )
+
+    def _check_sequence(self, seq: int) -> None:
+        """Each rank of ``cp`` takes two pieces, one early and one late, to even out the work."""
+        pieces = (2 * self.cp if self.cp > 1 else 1) * (self.tp if self.sp else 1)
+        if seq % pieces:
+            rule = "2·cp·tp" if self.cp > 1 and self.sp else "2·cp" if self.cp > 1 else "tp"
+            raise BadValue(f"seq ({seq}) must divide by {rule} ({pieces})")
+
+    def stage_layers(self, num_layers: int) -> tuple[int, ...]:
+        """Layers of each stage in the order of the forward pass; devices may have several.
+
+        Raises:
+            BadValue: they do not divide, or do not add up.
+
+        >>> Parallel(pp=4, schedule="zb-v").stage_layers(32)
+        (4, 4, 4, 4, 4, 4, 4, 4)
+        """
+        if self.layers is not None:
+            if sum(self.layers) != num_layers:
+                raise BadValue(
+                    f"layers must add up to {num_layers}, got {' + '.join(map(str, self.layers))}"
+                    f" = {sum(self.layers)}"
+                )
+            return self.layers
+        stages = self.pp * (2 if self.schedule in _FOLDED else self.chunks)
+        stages = stages if self.pp > 1 else 1
+        if num_layers % stages:
+            rule = "pp" if stages == self.pp else "stages, pp times those of a device,"
+            raise BadValue(
+                f"num_layers ({num_layers}) must divide by {rule} ({stages}); give layers a device"
+                " by layers=(…)"
+            )
+        return (num_layers // stages,) * stages
+
+    def stages(self, device: int) -> tuple[int, ...]:
+        """The stages that a device of the pipeline holds."""
+        if not 0 <= device < self.pp:
+            raise BadValue(f"device must be in 0..{self.pp - 1}, got {device}")
+        if self.pp == 1:
+            return (0,)
+        if self.schedule in _BOTH_WAYS:
+            return (device, self.pp - 1 - device)
+        if self.schedule in _FOLDED:
+            return (device, 2 * self.pp - 1 - device)
+        return tuple(device + self.pp * chunk for chunk in range(self.chunks))
+
+    def units(self, model: Model, device: int = 0) -> tuple[Unit, ...]:
+        """The distinct units a rank of a pipeline device holds, before ZeRO, and how often each.
+
+        Raises:
+            BadValue: something does not divide.
+
+        >>> [(u.name, u.count) for u in Parallel(pp=2).units(Model.preset("llama-2-7b"), 1)]
+        [('block', 16), ('head', 1)]
+        """
+        return tuple(unit for part in self._parts(model, device) for unit in model.units(**part))
+
+    def tensors(self, model: Model, device: int = 0) -> tuple[TensorShape, ...]:
+        """Every tensor a rank of a pipeline device holds, before ZeRO.
+
+        Raises:
+            BadValue: something does not divide.
+        """
+        return tuple(
+            tensor for part in self._parts(model, device) for tensor in model.tensors(**part)
+        )
+
+    def _parts(self, model: Model, device: int) -> list[dict[str, Any]]:
+        """What to ask of :meth:`Model.units`, one for each stage of the device.
+
+        A device with both ends has them in one part, so that a tied head there is no copy.
+        """
+        if model.layout:
+            return [{}]
+        lengths = self.stage_layers(model.num_layers)
+        ends, held = {0, len(lengths) - 1}, self.stages(device)
+        both = ends <= set(held)
+        return [
+            {"tp": self.tp, "ep": self.ep}
+            | {"first_layer": sum(lengths[:stage]), "end_layer": sum(lengths[: stage + 1])}
+            | {"embedding": stage == 0, "head": stage == (0 if both else len(lengths) - 1)}
+            for stage in held
+        ]
+
+    def in_flight(self, device: Any, num_microbatches: Any) -> Any:
+        """Activations a device holds at most, in microbatches on all of its layers.
+
+        ``device`` and ``num_microbatches`` may be arrays that broadcast. A fraction counts chunks:
+        a device with two stages that holds three activations of one of them holds 1.5. It is exact
+        from 2·pp microbatches on, in multiples of pp, and an upper bound below.
+
+        Source: GPipe Fig. 2; 1F1B (PipeDream-Flush) Fig. 2; Korthikanti et al. 2022, §4.2.3
+        (interleaved); Qi et al. 2024 (zero bubble); DeepSeek-V3, Table 2.
+
+        >>> [int(Parallel(pp=4).in_flight(device, 8)) for device in range(4)]
+        [4, 3, 2, 1]
+        """
+        import numpy as np
+
+        if self.held is not None:
+            return np.asarray(self.held)[device]
+        per_device = len(self.stages(0)) if self.schedule not in _BOTH_WAYS else 1
+        most = num_microbatches * per_device
+        if self.pp == 1 and self.schedule not in {"gpipe", "loop-bfs"}:
+            return np.minimum(1 + 0 * device, most)
+        held = _HELD[self.schedule](device, self.pp, num_microbatches, self.chunks)
+        return np.minimum(held + 0 * device, most) / per_device

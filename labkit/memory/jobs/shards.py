@@ -1,0 +1,351 @@
+"""Model states of one rank by ZeRO's stage, tensor by tensor, and where they are kept.
+
+A state that is sharded over N ranks is cut by the plan's rule: ceil(d0/N) rows of every tensor (as
+FSDP2 allocates), one of N slices of a flat buffer, or the whole tensors of the fullest rank; or 1/N
+of its elements where the ideal is asked for. The number of data-parallel ranks and of layers may be
+arrays that broadcast.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import COUNTER_BYTES, Place, Recipe, state_bytes
+from labkit.memory.jobs.states import is_sharded, owners, shard_shapes, stored_elements
+from labkit.models import Model, TensorShape
+
+IDEAL = "ZeRO §5"
+SOURCES = {
+    "dim0": "ZeRO §5; rows as torch's FSDP2 allocates them",
+    "flat": "ZeRO §5.1; equal slices of one padded buffer, as DeepSpeed keeps it",
+    "tensor": "ZeRO §5; whole tensors as torch's ZeroRedundancyOptimizer deals them out",
+}
+_RULES = {
+    "dim0": "Σ ceil(d0/{n})·rest",
+    "flat": "ceil(Ψ/{n})",
+    "tensor": "the fullest of {n} ranks' tensors",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """One state of a rank: its bytes, which may be an array, and where they are."""
+
+    component: str
+    num_bytes: Any
+    formula: str
+    source: str
+    place: Place = "device"
+
+
+class Rows(NamedTuple):
+    """Tensors alike: rows, elements a row, how often in a unit, in which unit."""
+
+    rows: int
+    rest: int
+    number: int
+    expert: bool
+    unit: str
+    times: int
+    shape: tuple[int, ...]
+    matrix: bool
+
+
+@lru_cache(maxsize=1024)
+def rows_of(model: Model, cut: Parallel, device: int) -> tuple[Rows, ...]:
+    """The distinct tensors a rank of a pipeline device holds before ZeRO."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for unit in cut.units(model, device):
+        for tensor in unit.tensors:
+            first = tensor.shape[0]
+            alike = (first, tensor.numel // first, tensor.role == "expert", unit.name)
+            found[(*alike, unit.count, tensor.shape, tensor.is_hidden_matrix)] += 1
+    return tuple(
+        Rows(rows, rest, number, expert, unit, count, shape, matrix)
+        for (rows, rest, expert, unit, count, shape, matrix), number in found.items()
+    )
+
+
+def unit_elements(tensors: tuple[Rows, ...]) -> dict[str, int]:
+    """Elements of one unit of each kind, whole."""
+    found: dict[str, int] = {}
+    for one in tensors:
+        found[one.unit] = found.get(one.unit, 0) + one.rows * one.rest * one.number
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What a rank of a pipeline device holds; ``dp`` and ``layers`` may be arrays.
+
+    ``layers`` None: as many as the model and the pipeline say.
+    """
+
+    tensors: tuple[Rows, ...]
+    parallel: Parallel
+    recipe: Recipe
+    dp: Any
+    layers: Any = None
+    ideal: bool = False
+
+    @property
+    def degree(self) -> Any:
+        """Ranks that share one copy of what is sharded."""
+        if self.parallel.partition_group:
+            return self.parallel.partition_group
+        return self.dp * self.parallel.cp // self.parallel.replicate
+
+    def count(self, one: Rows) -> Any:
+        """How many tensors like this there are on the rank."""
+        layered = self.layers is not None and one.unit == "block"
+        return one.number * (self.layers if layered else one.times)
+
+    @property
+    def whole(self) -> Any:
+        """Elements of the rank before ZeRO."""
+        return sum(self.count(one) * one.rest * one.rows for one in self.tensors)
+
+    @property
+    def rule(self) -> str:
+        return "ideal" if self.ideal else self.parallel.shard_rule
+
+    def elements(self, degree: Any) -> Any:
+        """Elements kept where everything is shared by ``degree`` ranks."""
+        if self.rule == "flat":
+            return sum(self._slices(degree))
+        if self.rule == "tensor":
+            return self._each(degree, self._fullest)["elements"]
+        return self._rows(degree)
+
+    def _rows(self, degree: Any) -> Any:
+        total: Any = 0
+        for one in self.tensors:
+            parts = self.parts(one, degree)
+            rows = one.rows / parts if self.ideal else -(-one.rows // parts)
+            total = total + self.count(one) * one.rest * rows
+        return total
+
+    def _slices(self, degree: Any) -> list[Any]:
+        """Elements of a rank's slice of each flat buffer: routed experts have one of their own."""
+        found = []
+        for expert in (False, True):
+            mine = [one for one in self.tensors if one.expert == expert]
+            if mine:
+                size = sum(self.count(one) * one.rest * one.rows for one in mine)
+                found.append(-(-size // self.parts(mine[0], degree)))
+        return found
+
+    def _fullest(self, degree: int, layers: Any) -> dict[str, Any]:
+        """The rank with most elements where whole tensors are dealt out."""
+        mine = max(_dealt(self._shapes(layers), degree), key=lambda held: sum(map(_numel, held)))
+        return {"elements": sum(map(_numel, mine)), **state_bytes(mine, self.recipe)}
+
+    def _shapes(self, layers: Any) -> list[TensorShape]:
+        """Every whole tensor of the rank."""
+        found = []
+        for one in self.tensors:
+            times = layers if layers is not None and one.unit == "block" else one.times
+            found += [_shape(one.shape, one.matrix)] * (one.number * times)
+        return found
+
+    def largest(self, degree: Any) -> Any:
+        """Elements of the largest tensor's shard."""
+        if self.rule == "flat":
+            return self.elements(degree)
+        if self.rule == "tensor":
+            return max(one.rows * one.rest for one in self.tensors)
+        shards = [-(-one.rows // self.parts(one, degree)) * one.rest for one in self.tensors]
+        return np.maximum.reduce(np.broadcast_arrays(*shards))
+
+    def parts(self, one: Rows, degree: Any) -> Any:
+        if not one.expert or self.parallel.ep == 1:
+            return degree
+        return np.maximum(1, degree // self.parallel.ep)
+
+    def degree_of(self, component: str) -> Any:
+        """Ranks over which ``component`` is sharded: 1 below its stage.
+
+        What leaves the device is always a shard: at stage 1 too, the host gets what it updates.
+        """
+        away = getattr(self.recipe, f"offload_{component}") != "device"
+        return self.degree if away or is_sharded(component, self.parallel.zero) else 1
+
+    def states(self) -> Iterator[State]:
+        """Parameters, gradients (all there at once) and optimizer, and hpZ's second copy."""
+        recipe, group = self.recipe, self.parallel.secondary_group
+        yield self._state("parameters", recipe.parameter_bytes)
+        yield self._state("gradients", recipe.gradient_bytes)
+        yield from self._optimizer()
+        if group:
+            shared = self.degree
+            yield State(
+                component="second copy of the parameters",
+                num_bytes=recipe.parameter_bytes * self.elements(shared) * shared / group,
+                formula=f"{recipe.parameter_bytes} B × {self._rule(shared)} × N/{group}",
+                source="ZeRO++ §3.2 (hpZ); torch's FSDP2 cuts the gathered tensor, padding and all",
+            )
+
+    def _state(self, component: str, width: float) -> State:
+        degree = self.degree_of(component)
+        elements, formula = self.elements(degree), self._rule(degree)
+        if self.rule == "flat" and self.parallel.zero and np.ndim(degree) == 0 and degree == 1:
+            # What is not sharded lies in the same buffer, padded to equal slices.
+            elements, formula = self._padded(), "N·ceil(Ψ/N)"
+        return State(
+            component=component,
+            num_bytes=width * elements,
+            formula=f"{width} B × {formula}",
+            source=IDEAL if self.ideal else SOURCES[self.rule],
+            place=getattr(self.recipe, f"offload_{component}"),
+        )
+
+    def _padded(self) -> Any:
+        degrees = [self.degree]
+        if len(self._slices(1)) > 1:
+            degrees.append(self.parts(next(t for t in self.tensors if t.expert), self.degree))
+        return sum(d * part for d, part in zip(degrees, self._slices(self.degree), strict=True))
+
+    def _rule(self, degree: Any) -> str:
+        if np.ndim(degree) == 0 and degree == 1:
+            return "Ψ of the rank"
+        size = f"{degree}" if np.ndim(degree) == 0 else "N"
+        return f"Ψ/{size}" if self.ideal else _RULES[self.rule].format(n=size)
+
+    def _optimizer(self) -> Iterator[State]:
+        degree, recipe = self.degree_of("optimizer"), self.recipe
+        for kind, num_bytes in self._kinds(degree).items():
+            counters = kind == "step"
+            yield State(
+                component=f"optimizer.{kind}",
+                num_bytes=num_bytes,
+                formula=f"{kind} of {self._rule(degree)}",
+                source=recipe.source or (IDEAL if self.ideal else SOURCES[self.rule]),
+                place=recipe.counters_on if counters else recipe.offload_optimizer,
+            )
+
+    def _kinds(self, degree: Any) -> dict[str, Any]:
+        """Bytes of each kind of optimizer state."""
+        if self.rule == "tensor":
+            found = self._each(degree, self._fullest)
+            return {kind: size for kind, size in found.items() if kind != "elements"}
+        if self.recipe.per_element:
+            elements = self.elements(degree)
+            one = _per_element(self.recipe)
+            found = {kind: width * elements for kind, width in one.items()}
+            if self.recipe.optimizer == "adam":
+                found["step"] = COUNTER_BYTES * self._counters(degree)
+            return found
+        return self._each(degree, self._by_shape)
+
+    def _counters(self, degree: Any) -> Any:
+        """Tensors the optimizer sees: one a flat buffer."""
+        if self.rule == "flat":
+            return len(self._slices(degree))
+        return sum(self.count(tensor) for tensor in self.tensors)
+
+    def _each(self, degree: Any, one: Callable[[int, Any], dict[str, Any]]) -> dict[str, Any]:
+        """``one(degree, layers)``, once for each pair that occurs in their arrays."""
+        if np.ndim(degree) == 0 and np.ndim(self.layers) == 0:
+            return one(int(degree), self.layers)
+        both = np.broadcast_arrays(degree, 0 if self.layers is None else self.layers)
+        pairs, where = np.unique(
+            np.stack([part.ravel() for part in both]), axis=1, return_inverse=True
+        )
+        each = [
+            one(int(parts), None if self.layers is None else int(layers))
+            for parts, layers in pairs.T
+        ]
+        kinds = dict.fromkeys(kind for found in each for kind in found)
+        return {
+            kind: np.array([found.get(kind, 0) for found in each])[where.ravel()].reshape(
+                both[0].shape
+            )
+            for kind in kinds
+        }
+
+    def _by_shape(self, degree: int, layers: Any) -> dict[str, Any]:
+        """The same where they depend on each tensor's shape."""
+        if self.rule == "flat":
+            return dict(state_bytes([_shape((n,)) for n in self._slices(degree)], self.recipe))
+        total: dict[str, float] = {}
+        for one in self.tensors:
+            parts = int(self.parts(one, degree))
+            rows = one.rows if self.ideal else -(-one.rows // parts)
+            shard = _shape((rows, *one.shape[1:]), one.matrix)
+            layered = layers is not None and one.unit == "block"
+            times = one.number * (layers if layered else one.times) / (parts if self.ideal else 1)
+            for kind, num_bytes in state_bytes([shard], self.recipe).items():
+                once = kind == "tables"
+                total[kind] = num_bytes if once else total.get(kind, 0) + times * num_bytes
+        return total
+
+
+def _shape(shape: tuple[int, ...], matrix: bool = False) -> TensorShape:
+    """A tensor of which only the shape matters, and whether it is a matrix inside a layer."""
+    return TensorShape(name="", shape=shape, unit="", role="hidden" if matrix else "embedding")
+
+
+def _numel(tensor: TensorShape) -> int:
+    return tensor.numel
+
+
+def _dealt(tensors: Sequence[TensorShape], degree: int) -> list[list[TensorShape]]:
+    """The tensors of each rank where whole ones are dealt out."""
+    found: list[list[TensorShape]] = [[] for _ in range(degree)]
+    for tensor, owner in zip(tensors, owners(tensors, degree), strict=True):
+        found[owner].append(tensor)
+    return found
+
+
+def on_rank(model: Model, parallel: Parallel, recipe: Recipe, rank: int) -> dict[str, float]:
+    """Bytes of parameters, gradients and optimizer states that ``rank`` allocates.
+
+    For data parallelism alone. ``"step counters"`` and ``"second copy of the parameters"`` stand
+    apart. FSDP2 pads parameters and gradients on every rank to the fullest rank's rows, so that one
+    call gathers them; the optimizer's states have the rows a rank really has.
+    """
+    tensors, degree = model.tensors(), parallel.shard_degree
+    mine: Sequence[TensorShape] = tensors
+    held = whole = sum(map(_numel, tensors))
+    if parallel.shard_rule == "flat":
+        held = -(-whole // degree)
+        mine, whole = [_shape((held,))], held * degree
+    elif parallel.shard_rule == "tensor":
+        mine = _dealt(tensors, degree)[rank]
+    elif parallel.zero:
+        mine = shard_shapes(tensors, num_ranks=degree, rank=rank % degree)
+        held = stored_elements(tensors, num_ranks=degree, sharding="dim0")
+    widths = {"parameters": recipe.parameter_bytes, "gradients": recipe.gradient_bytes}
+    found = {
+        name: width * (held if is_sharded(name, parallel.zero) else whole)
+        for name, width in widths.items()
+    }
+    kinds = state_bytes(mine, recipe)
+    found["step counters"] = kinds.pop("step", 0)
+    found["optimizer"] = sum(kinds.values())
+    if parallel.secondary_group:
+        copy = held * degree // parallel.secondary_group
+        found["second copy of the parameters"] = recipe.parameter_bytes * copy
+    return found
+
+
+def _per_element(recipe: Recipe) -> dict[str, float]:
+    """Bytes of each kind of state for one element, of optimizers that treat all alike."""
+    from labkit.memory.jobs.recipe import DTYPE_BYTES
+
+    found: dict[str, float] = {"master": recipe.master_bytes} if recipe.master else {}
+    width = DTYPE_BYTES[recipe.states]
+    if recipe.optimizer == "adam" or recipe.momentum:
+        found["momentum"] = width
+    if recipe.optimizer == "adam":
+        found["variance"] = width
+    if recipe.amsgrad:
+        found["largest variance"] = width
+    return found

@@ -1,0 +1,1 @@
+"""What moves: communication by collective and link, and what offloading sends."""

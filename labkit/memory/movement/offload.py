@@ -1,0 +1,341 @@
+"""Model states beside the device: what the GPU, the host and its NVMe hold, and what moves.
+
+Two halves: ZeRO-Offload's data-flow graph, which says which placements are worth having, and the
+bytes of a :class:`~labkit.memory.jobs.recipe.Recipe` that keeps states elsewhere (ZeRO-Offload,
+ZeRO-Infinity), with the bandwidth they need.
+
+Source: Ren et al. 2021 (ZeRO-Offload), §3; Rajbhandari et al. 2021 (ZeRO-Infinity), §4 and §6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
+
+from labkit.errors import BadValue
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import Place, Recipe
+from labkit.memory.jobs.states import COMPONENTS, is_sharded
+from labkit.models import Model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OFFLOAD = "Ren et al. 2021 (ZeRO-Offload), §3"
+INFINITY = "Rajbhandari et al. 2021 (ZeRO-Infinity), §6"
+LINKS = ("PCIe to device", "PCIe to host", "NVMe read", "NVMe write")
+Link = Literal["PCIe to device", "PCIe to host", "NVMe read", "NVMe write"]
+
+# ZeRO-Offload's data-flow graph (§3.1, Fig. 2), bytes a parameter. The forward and the backward
+# pass read the 16-bit parameters once each; the fp32 states stay with the update that uses them.
+NODES: dict[str, int] = {"parameters": 2, "gradients": 2, "update": 12}
+EDGES: dict[tuple[str, str], int] = {
+    ("parameters", "passes"): 4,
+    ("passes", "gradients"): 2,
+    ("gradients", "update"): 2,
+    ("update", "parameters"): 2,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where ZeRO-Offload's graph is cut; forward and backward pass are always on the GPU.
+
+    Numbers are bytes a parameter (the paper's M is one byte of each).
+    """
+
+    parameters: Literal["gpu", "cpu"]
+    gradients: Literal["gpu", "cpu"]
+    update: Literal["gpu", "cpu"]
+
+    def _side(self, node: str) -> str:
+        return "gpu" if node == "passes" else getattr(self, node)
+
+    @property
+    def gpu_bytes(self) -> int:
+        return sum(size for node, size in NODES.items() if self._side(node) == "gpu")
+
+    @property
+    def cpu_bytes(self) -> int:
+        return sum(NODES.values()) - self.gpu_bytes
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes between GPU and CPU an iteration: the edges that are cut."""
+        return sum(w for (a, b), w in EDGES.items() if self._side(a) != self._side(b))
+
+    @property
+    def reduction(self) -> Fraction:
+        """How many times less the GPU holds than with everything on it."""
+        return Fraction(sum(NODES.values()), self.gpu_bytes or 1)
+
+
+def placements() -> tuple[Placement, ...]:
+    """All eight cuts, least traffic first, then least on the GPU.
+
+    Everything on the GPU moves nothing; every other cut moves at least 4 bytes a parameter, and the
+    one that leaves least on the GPU at that price is ZeRO-Offload's strategy.
+
+    >>> best = min((p for p in placements() if p.traffic_bytes == 4), key=lambda p: p.gpu_bytes)
+    >>> best.gpu_bytes, best.cpu_bytes, best.gradients, best.update
+    (2, 14, 'cpu', 'cpu')
+    """
+    found = [
+        Placement(parameters=p, gradients=g, update=u)  # type: ignore[arg-type]
+        for p, g, u in product(("gpu", "cpu"), repeat=3)
+    ]
+    return tuple(sorted(found, key=lambda one: (one.traffic_bytes, one.gpu_bytes)))
+
+
+def placement_table() -> pd.DataFrame:
+    """The cuts as a table: where each state is, bytes a parameter, traffic, reduction."""
+    import pandas as pd
+
+    names = ("parameters", "gradients", "update", "gpu_bytes", "cpu_bytes", "traffic_bytes")
+    rows = [
+        {name: getattr(one, name) for name in names} | {"reduction": float(one.reduction)}
+        for one in placements()
+    ]
+    return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Bytes of one state of one rank, and where they are."""
+
+    component: str
+    place: Place
+    num_bytes: float
+    formula: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """Bytes of one rank that cross a link in one optimizer step."""
+
+    what: str
+    link: Link
+    num_bytes: float
+    formula: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """Where one rank's model states are and what moves between device, host and NVMe in a step.
+
+    Activations, pinned staging buffers and the bucket in which gradients leave are not counted.
+    """
+
+    held: tuple[Held, ...]
+    flows: tuple[Flow, ...]
+
+    def bytes_at(self, place: Place) -> float:
+        return sum(one.num_bytes for one in self.held if one.place == place)
+
+    def bytes_over(self, *links: Link) -> float:
+        return sum(one.num_bytes for one in self.flows if one.link in links)
+
+    @property
+    def device_bytes(self) -> float:
+        return self.bytes_at("device")
+
+    @property
+    def cpu_bytes(self) -> float:
+        return self.bytes_at("cpu")
+
+    @property
+    def nvme_bytes(self) -> float:
+        return self.bytes_at("nvme")
+
+    @property
+    def pcie_bytes(self) -> float:
+        """Bytes a step between host and device, both ways."""
+        return self.bytes_over("PCIe to device", "PCIe to host")
+
+    @property
+    def nvme_traffic_bytes(self) -> float:
+        """Bytes a step from and to NVMe."""
+        return self.bytes_over("NVMe read", "NVMe write")
+
+    def frame(self) -> pd.DataFrame:
+        """What is where: component, place, bytes, formula, source."""
+        return _table(self.held, ("component", "place", "num_bytes", "formula", "source"))
+
+    def traffic(self) -> pd.DataFrame:
+        """What moves in a step: what, link, bytes, formula, source."""
+        return _table(self.flows, ("what", "link", "num_bytes", "formula", "source"))
+
+    def step_s(self, *, pcie_bytes_per_s: float, nvme_bytes_per_s: float) -> float:
+        """Least seconds that the transfers take, the two links at work at once, each one way
+        at a time; bandwidths are one rank's."""
+        return max(
+            self.bytes_over("PCIe to device") / pcie_bytes_per_s,
+            self.bytes_over("PCIe to host") / pcie_bytes_per_s,
+            self.nvme_traffic_bytes / nvme_bytes_per_s,
+        )
+
+
+def _table(rows: Iterable[Any], names: tuple[str, ...]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame([{name: getattr(row, name) for name in names} for row in rows])
+
+
+def offload(model: Model | int, parallel: Parallel, recipe: Recipe, *, device: int = 0) -> Offload:
+    """Bytes and traffic of one rank; ``recipe.offload_*`` say where each state is kept.
+
+    ``model`` may be a parameter count. Shards are even, as the papers count.
+
+    Raises:
+        BadValue: ZeRO's stage cannot keep a state there (:meth:`Recipe.check_offload`).
+
+    >>> recipe = Recipe(offload_gradients="cpu", offload_optimizer="cpu")
+    >>> found = offload(10**9, Parallel(zero=2), recipe)
+    >>> found.device_bytes / 1e9, found.cpu_bytes / 1e9, found.pcie_bytes / 1e9
+    (2.0, 14.0, 4.0)
+    """
+    recipe.check_offload(parallel.zero)
+    elements = _elements(model, parallel, device)
+    held = tuple(_held(component, elements, parallel, recipe) for component in COMPONENTS)
+    shard = {one.component: one.num_bytes for one in held}
+    shard |= {name: _sharded(name, elements, parallel, recipe) for name in COMPONENTS}
+    return Offload(held=held, flows=tuple(_flows(shard, recipe)))
+
+
+def _elements(model: Model | int, parallel: Parallel, device: int) -> tuple[float, float]:
+    """Parameters of a rank before ZeRO: usual ones, and those of routed experts."""
+    if isinstance(model, int):
+        if model < 1:
+            raise BadValue(f"a parameter count must be >= 1, got {model}")
+        return model / parallel.tp / parallel.pp, 0.0
+    units = parallel.units(model, device)
+    experts = sum(
+        unit.count * tensor.numel
+        for unit in units
+        for tensor in unit.tensors
+        if tensor.role == "expert"
+    )
+    return float(sum(unit.count * unit.numel for unit in units) - experts), float(experts)
+
+
+def _sharded(
+    component: str, elements: tuple[float, float], parallel: Parallel, recipe: Recipe
+) -> float:
+    usual, experts = elements
+    share = usual / parallel.shard_degree + experts / parallel.expert_shard_degree
+    return float(recipe.bytes_of(component) * share)
+
+
+def _held(
+    component: str, elements: tuple[float, float], parallel: Parallel, recipe: Recipe
+) -> Held:
+    place: Place = getattr(recipe, f"offload_{component}")
+    width = recipe.bytes_of(component)
+    # What leaves the device is always a shard: at stage 1 too, the host gets what it updates.
+    if place != "device" or is_sharded(component, parallel.zero):
+        size = _sharded(component, elements, parallel, recipe)
+        formula = f"{width} B × Ψ/{parallel.shard_degree}"
+    else:
+        size, formula = float(width * sum(elements)), f"{width} B × Ψ"
+    return Held(
+        component=component,
+        place=place,
+        num_bytes=size,
+        formula=formula,
+        source="ZeRO §5" if place == "device" else OFFLOAD if place == "cpu" else INFINITY,
+    )
+
+
+def _flows(shard: dict[str, float], recipe: Recipe) -> Iterable[Flow]:
+    """Per optimizer step of m micro-batches; P, G, K are a rank's shards of the three states."""
+    often = recipe.accumulation
+    where = {name: getattr(recipe, f"offload_{name}") for name in COMPONENTS}
+    update_away = where["optimizer"] != "device"
+    yield from _parameter_flows(shard["parameters"], where["parameters"], often, update_away)
+    yield from _gradient_flows(shard["gradients"], where["gradients"], often, update_away)
+    if where["optimizer"] == "nvme":
+        size, text = shard["optimizer"], "K: read, updated by the CPU"
+        yield _flow("optimizer states", "NVMe read", size, text, INFINITY)
+        yield _flow("optimizer states", "NVMe write", size, "K: written back", INFINITY)
+
+
+def _parameter_flows(size: float, place: str, often: int, update_away: bool) -> Iterable[Flow]:
+    """Forward and backward each bring a rank's shard once a micro-batch; all-gathers do the rest
+    (bandwidth-centric partitioning, ZeRO-Infinity §6.1). The update sends what it changed."""
+    if place != "device":
+        text, passes = f"2·{often} × P: forward and backward", 2 * often * size
+        yield _flow("parameters", "PCIe to device", passes, text, INFINITY)
+        if place == "nvme":
+            yield _flow("parameters", "NVMe read", passes, text, INFINITY)
+            yield _flow("updated parameters", "NVMe write", size, "P", INFINITY)
+        if not update_away:
+            yield _flow("updated parameters", "PCIe to host", size, "P", INFINITY)
+    elif update_away:
+        yield _flow("updated parameters", "PCIe to device", size, "P", OFFLOAD)
+
+
+def _gradient_flows(size: float, place: str, often: int, update_away: bool) -> Iterable[Flow]:
+    """Gradients leave as they are reduced, once a micro-batch where they are kept away, once a
+    step where only the update is; they come back where the update is on the device."""
+    if place != "device":
+        yield _flow("gradients", "PCIe to host", often * size, f"{often} × G", OFFLOAD)
+        if place == "nvme":
+            yield _flow("gradients", "NVMe write", often * size, f"{often} × G", INFINITY)
+            reads = often * size  # every sum but the first reads the last, and the update reads it
+            yield _flow("gradients", "NVMe read", reads, f"{often} × G: sums, update", INFINITY)
+        if not update_away:
+            yield _flow("gradients", "PCIe to device", size, "G: to the update", OFFLOAD)
+    elif update_away:
+        yield _flow("gradients", "PCIe to host", size, "G, once a step", OFFLOAD)
+
+
+def _flow(what: str, link: Link, num_bytes: float, formula: str, source: str) -> Flow:
+    return Flow(what=what, link=link, num_bytes=num_bytes, formula=formula, source=source)
+
+
+def intensity(what: str, *, tokens: float, hidden: int = 0, every: int = 1) -> float:
+    """Floating-point operations for each byte moved, of a step over ``tokens`` tokens a rank.
+
+    ``what`` is ``"parameters and gradients"`` (each parameter computes 8·tokens operations with
+    recomputation, and 8 bytes move: three reads, one write), ``"optimizer"`` (32 bytes: 16 read,
+    16 written) or ``"checkpoints"`` (one every ``every`` layers, written and read).
+
+    Source: ZeRO-Infinity §4.1, eq. 8 to 11.
+
+    >>> intensity("parameters and gradients", tokens=1024), intensity("optimizer", tokens=1024)
+    (1024.0, 256.0)
+    """
+    if what == "parameters and gradients":
+        return 8.0 * tokens / (4 * 2)
+    if what == "optimizer":
+        return 8.0 * tokens / (2 * 16)
+    if what == "checkpoints":
+        if hidden < 1 or every < 1:
+            raise BadValue(f"hidden and every must be >= 1, got {hidden} and {every}")
+        # A layer: 12·h² parameters, 96·h²·tokens operations; 2 bytes × h × tokens, out and in.
+        return 96.0 * hidden * hidden / (4 * hidden / every)
+    raise BadValue(
+        "what must be parameters and gradients, optimizer or checkpoints, got " + repr(what)
+    )
+
+
+def efficiency(intensity: float, *, bytes_per_s: float, flops_per_s: float) -> float:
+    """Share of the time spent computing where nothing overlaps (ZeRO-Infinity §4.1, eq. 6).
+
+    >>> round(efficiency(1024, bytes_per_s=70e9, flops_per_s=70e12), 2)
+    0.51
+    """
+    return intensity * bytes_per_s / (intensity * bytes_per_s + flops_per_s)
+
+
+def bandwidth_for(share: float, intensity: float, *, flops_per_s: float) -> float:
+    """Bytes a second that let computing take ``share`` of the time: the inverse of
+    :func:`efficiency`."""
+    if not 0 < share < 1:
+        raise BadValue(f"share must be between 0 and 1, got {share}")
+    return flops_per_s / intensity * share / (1 - share)

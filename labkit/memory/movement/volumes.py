@@ -1,0 +1,438 @@
+"""Bytes that one rank of a training job sends in a step, by parallelism, phase and link.
+
+Every term has its formula in words and its source. Letters: A = s·b·h bytes of activations of one
+microbatch (the sequence divided by cp), m microbatches a step, l layers of the pipeline device,
+t, c, p, e the degrees of tensor, context, pipeline and expert parallelism; G and P the bytes of
+gradients and parameters that a rank holds before ZeRO.
+
+Collectives of the backward pass that recomputation repeats have the phase ``"recompute"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from labkit.errors import BadValue, not_among
+from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.jobs.traffic import (
+    Collective,
+    Kind,
+    nodes_of,
+    sharing_a_node,
+    step_collectives,
+)
+from labkit.models import Model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Exchange = Literal["all-gather", "ring"]
+
+AXES = ("tp", "cp", "ep", "dp", "pp")
+EXCHANGES: dict[str, str] = {
+    "all-gather": "keys and values are gathered before attention and again in the backward pass,"
+    " their gradients reduce-scattered (Llama 3, §3.3.2)",
+    "ring": "keys and values go round, block by block; in the backward pass their gradients travel"
+    " with them and once more, home (Liu et al. 2023, Ring Attention, §3)",
+}
+TENSOR = "Shoeybi et al. 2019, §3; Korthikanti et al. 2022, §4.2.2"
+PIPELINE = "Narayanan et al. 2021, §3.2: b·s·h a boundary, microbatch and direction"
+SCATTER = "Narayanan et al. 2021, §4.1: b·s·h/t between devices, gathered inside the node"
+EXPERT = "Lepikhin et al. 2021 (GShard), §3.2: dispatch and combine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How ranks are numbered, and how many sit in a node: what makes a link slow or fast.
+
+    ``order`` names the parallelisms from neighbours outward. Megatron-LM's is the default; Llama 3
+    has tp, cp, pp, dp.
+    """
+
+    ranks_per_node: int = 8
+    order: tuple[str, ...] = ("tp", "cp", "dp", "pp")
+
+    def __post_init__(self) -> None:
+        if self.ranks_per_node < 1:
+            raise BadValue(f"ranks_per_node must be >= 1, got {self.ranks_per_node}")
+        if sorted(self.order) != ["cp", "dp", "pp", "tp"]:
+            raise BadValue(f"order must have tp, cp, dp and pp once each, got {self.order}")
+
+    def stride(self, parallel: Parallel, axis: str) -> int:
+        """Ranks from one member of an axis to the next.
+
+        >>> Layout().stride(Parallel(tp=4, cp=2, dp=8), "dp")
+        8
+        """
+        found = 1
+        for name in self.order[: self.order.index(axis)]:
+            found *= getattr(parallel, name)
+        return found
+
+
+def collectives(
+    model: Model,
+    parallel: Parallel,
+    recipe: Recipe,
+    batch: Batch | None = None,
+    *,
+    device: int = 0,
+    layout: Layout | None = None,
+    exchange: Exchange = "all-gather",
+    scatter_gather: bool = False,
+) -> tuple[Collective, ...]:
+    """Everything one rank of a pipeline device sends in one optimizer step.
+
+    ``recipe.accumulation`` is the number of microbatches. Without a batch only data parallelism is
+    known. Tokens are routed evenly, each to ``experts_per_token`` experts. Without sequence
+    parallelism all t ranks of a device have the same hidden states: with ``scatter_gather`` each
+    sends 1/t of them and the receivers gather.
+
+    Raises:
+        BadValue: the model or the sequence does not divide.
+
+    >>> found = collectives(
+    ...     Model.preset("gpt2-1.5b"), Parallel(pp=2), Recipe(accumulation=4), Batch(seq=1024)
+    ... )
+    >>> [(c.phase, c.kind, c.message_bytes) for c in found if c.axis == "pp"][0]
+    ('forward', 'send', 13107200.0)
+    """
+    if exchange not in EXCHANGES:
+        raise not_among("exchange", exchange, EXCHANGES)
+    parallel.check(model, batch)
+    job = _Job(model, parallel, recipe, batch, device, layout or Layout())
+    if batch is None or model.layout:
+        return tuple(_data(job))
+    model.require_shapes()
+    return (
+        *_tensor(job),
+        *_context(job, exchange),
+        *_expert(job),
+        *_pipeline(job, scatter_gather),
+        *_data(job),
+    )
+
+
+def totals(found: Sequence[Collective]) -> pd.DataFrame:
+    """Bytes sent by a rank and out of a node, by axis, phase, collective and link."""
+    from labkit.memory.jobs.traffic import account
+
+    table = account([item for item in found if item.num_ranks > 1])
+    if table.empty:
+        return table
+    keys = ["axis", "phase", "collective", "link"]
+    sums = table.groupby(keys, sort=False)[["sent_bytes", "node_bytes", "num_calls"]].sum()
+    return sums.reset_index()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    model: Model
+    parallel: Parallel
+    recipe: Recipe
+    batch: Batch | None
+    device: int
+    layout: Layout
+
+    @property
+    def microbatches(self) -> int:
+        return self.recipe.accumulation
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """Dense and expert layers of the device."""
+        found = {"block": 0, "expert block": 0}
+        for unit in self.parallel.units(self.model, self.device):
+            if unit.name in found:
+                found[unit.name] += unit.count
+        return found["block"], found["expert block"]
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a microbatch that a rank of ``cp`` has."""
+        assert self.batch is not None
+        return self.batch.tokens / self.parallel.cp
+
+    @property
+    def activation_bytes(self) -> float:
+        """A: one microbatch's hidden states, in the compute format."""
+        return self.tokens * self.model.hidden * self.recipe.compute_bytes
+
+    @property
+    def passes(self) -> float:
+        """Microbatches that each of the device's layers works on in a step."""
+        return self.microbatches / self.parallel.model_copies
+
+    @property
+    def again(self) -> float:
+        """Share of the device's layers whose whole forward runs again."""
+        assert self.batch is not None
+        layers = sum(self.layers)
+        return self.batch.num_recomputed(layers) / layers if layers else 0
+
+    def has(self, *names: str) -> bool:
+        """Whether the device holds one of the model's ends."""
+        return any(u.name in names for u in self.parallel.units(self.model, self.device))
+
+    def send(
+        self,
+        axis: str,
+        phase: str,
+        kind: Kind,
+        what: str,
+        message: float,
+        calls: float,
+        formula: str,
+        source: str,
+    ) -> Collective:
+        """A collective over the whole of an axis, ``message`` bytes a call."""
+        size = getattr(self.parallel, axis)
+        # Experts are spread over neighbours of dp × cp.
+        along = "cp" if axis == "ep" and self.parallel.cp > 1 else "dp" if axis == "ep" else axis
+        stride = self.layout.stride(self.parallel, along)
+        nodes = nodes_of(size, stride, self.layout.ranks_per_node)
+        together = sharing_a_node(size, nodes, self.layout.ranks_per_node)
+        if kind == "send":
+            nodes = min(nodes, 2)
+            together = min(stride, self.layout.ranks_per_node) if nodes > 1 else 1
+        if kind == "all-to-all":
+            together = self.layout.ranks_per_node
+        return Collective(
+            phase=phase,
+            kind=kind,
+            what=what,
+            message_bytes=message * calls,
+            num_ranks=size,
+            num_calls=max(1, round(calls)),
+            nodes=nodes,
+            rings_per_node=together,
+            axis=axis,
+            formula=f"{formula} × {calls:g}",
+            source=source,
+        )
+
+
+def _tensor(job: _Job) -> Iterator[Collective]:
+    """Two regions a layer: attention and MLP. An expert layer's second region works on the k·A of
+    the tokens that were routed to the rank, and on A where it has shared experts."""
+    if job.parallel.tp == 1:
+        return
+    dense, sparse = job.layers
+    own = job.activation_bytes
+    routed = job.model.experts_per_token * own
+    shared = sparse if job.model.shared_experts else 0
+    regions = [("layers", own, 2 * dense + sparse + shared, "A")]
+    if job.parallel.sp:
+        regions.append(("experts", routed, sparse, "k·A"))
+    else:  # combined before they are summed, so that one sum serves routed and shared experts
+        regions = [("layers", own, 2 * (dense + sparse), "A")]
+    for what, message, count, text in regions:
+        if count:
+            yield from _regions(job, what, message, count, text)
+    yield from _ends(job)
+    if job.batch is not None and job.batch.partition_checkpoints and job.again:
+        calls = job.again * sum(job.layers) * job.passes
+        yield job.send(
+            "tp", "recompute", "all-gather", "checkpoints (Pa)", own, calls, "A", "ZeRO §8"
+        )
+    if job.parallel.sp:
+        yield _norms(job)
+
+
+def _regions(job: _Job, what: str, message: float, count: int, text: str) -> Iterator[Collective]:
+    """Forward: gather before the first matrix and reduce after the second; backward the reverse.
+
+    Without sequence parallelism that is one all-reduce each way. With it, the gathered input is
+    not kept, so the backward pass gathers it once more (Korthikanti et al. 2022, §4.2.2); the
+    tokens routed to experts are kept.
+    """
+    calls = count * job.passes
+    again = job.again * calls
+    kinds: tuple[Kind, ...] = ("all-gather", "reduce-scatter")
+    if not job.parallel.sp:
+        kinds = ("all-reduce",)
+    for phase, number in (("forward", calls), ("recompute", again), ("backward", calls)):
+        for kind in kinds:
+            if number:
+                yield job.send("tp", phase, kind, what, message, number, text, TENSOR)
+    if job.parallel.sp and what == "layers":
+        inputs = "inputs of layers, again"
+        yield job.send("tp", "backward", "all-gather", inputs, message, calls, text, TENSOR)
+
+
+def _ends(job: _Job) -> Iterator[Collective]:
+    """The embedding's sum, the head's input and the loss over a vocabulary in t parts."""
+    own, sp, number = job.activation_bytes, job.parallel.sp, job.passes
+
+    def send(phase: str, kind: Kind, what: str, message: float, text: str) -> Collective:
+        return job.send("tp", phase, kind, what, message, number, text, TENSOR)
+
+    if job.has("embedding", "root"):
+        yield send("forward", "reduce-scatter" if sp else "all-reduce", "embedding", own, "A")
+        if sp:
+            yield send("backward", "all-gather", "embedding", own, "A")
+    if job.has("head", "root"):
+        if sp:
+            yield send("forward", "all-gather", "head", own, "A")
+            yield send("backward", "all-gather", "input of head, again", own, "A")
+        yield send("backward", "reduce-scatter" if sp else "all-reduce", "head", own, "A")
+        loss = 3 * 4 * job.tokens
+        yield send("forward", "all-reduce", "loss", loss, "3 fp32 numbers a token")
+
+
+def _norms(job: _Job) -> Collective:
+    """Each rank has seen only its tokens: gradients of what tp copies are summed once a step."""
+    copied = sum(
+        unit.count * tensor.numel
+        for unit in job.parallel.units(job.model, job.device)
+        for tensor in unit.tensors
+        if "norm" in tensor.name or tensor.role == "router"
+    )
+    return job.send(
+        "tp",
+        "step",
+        "all-reduce",
+        "gradients of norms",
+        job.recipe.gradient_bytes * copied,
+        1,
+        "G of norms and routers",
+        "Megatron-LM, finalize_model_grads",
+    )
+
+
+def _context(job: _Job, exchange: Exchange) -> Iterator[Collective]:
+    """Keys and values of the whole sequence, K bytes on a rank of tp, in every layer."""
+    if job.parallel.cp == 1:
+        return
+    assert job.batch is not None
+    model, tp = job.model, job.parallel.tp
+    if model.kv_rank:
+        width = model.heads // tp * (model.query_size // model.heads + model.value_head_dim)
+    else:
+        width = 2 * model.head_dim * max(1, model.kv_heads // tp)
+    message = float(job.batch.tokens * width * job.recipe.compute_bytes)
+    calls, source = sum(job.layers) * job.passes, EXCHANGES[exchange]
+    # Selective recomputation runs attention's core again, and with it the exchange.
+    again = calls if job.batch.recompute == "selective" else job.again * calls
+    for phase, number in (("forward", calls), ("recompute", again), ("backward", calls)):
+        if number:
+            yield job.send(
+                "cp", phase, "all-gather", "keys and values", message, number, "K", source
+            )
+    if exchange == "ring":
+        yield job.send(
+            "cp", "backward", "send", "their gradients", message, calls, "K, full circle", source
+        )
+    else:
+        yield job.send(
+            "cp", "backward", "reduce-scatter", "their gradients", message, calls, "K", source
+        )
+
+
+def _expert(job: _Job) -> Iterator[Collective]:
+    """Each token goes to k experts and comes back, forward and backward: four all-to-alls."""
+    _, sparse = job.layers
+    if job.parallel.ep == 1 or not sparse:
+        return
+    along = job.parallel.tp if job.parallel.sp else 1
+    message = job.model.experts_per_token * job.activation_bytes / along
+    text = "k·A/t" if along > 1 else "k·A"
+    calls = sparse * job.passes
+    again = job.again * calls
+    for phase, number in (("forward", calls), ("recompute", again), ("backward", calls)):
+        for what in ("dispatch", "combine"):
+            if number:
+                yield job.send("ep", phase, "all-to-all", what, message, number, text, EXPERT)
+
+
+def _pipeline(job: _Job, scatter_gather: bool) -> Iterator[Collective]:
+    """Hidden states to the next stage and their gradients back, where that is another device."""
+    parallel = job.parallel
+    if parallel.pp == 1:
+        return
+    folded = len(parallel.stages(0)) > 1 and parallel.model_copies == 1
+    last = parallel.pp * (len(parallel.stages(0)) if folded else 1) - 1
+    mine = parallel.stages(job.device)
+    near = mine if parallel.model_copies == 1 else ()
+    split = parallel.tp if parallel.sp or scatter_gather else 1
+    message, text = job.activation_bytes / split, "A/t" if split > 1 else "A"
+    gather = split > 1 and not parallel.sp
+    source = SCATTER if gather else PIPELINE
+    both = parallel.model_copies
+    ahead = sum(stage < last and stage + 1 not in near for stage in mine)
+    back = sum(stage > 0 and stage - 1 not in near for stage in mine)
+    for phase, what, stages in (
+        ("forward", "activations", ahead),
+        ("backward", "gradients of activations", back),
+    ):
+        if stages:
+            calls = stages * job.microbatches / both
+            yield job.send("pp", phase, "send", what, message, calls, text, source)
+    for phase, what, stages in (("forward", "activations", back), ("backward", "gradients", ahead)):
+        if stages and gather:
+            calls, whole = stages * job.microbatches / both, job.activation_bytes
+            what = f"{what} that arrive"
+            yield job.send("tp", phase, "all-gather", what, whole, calls, "A", source)
+    if job.model.tied and job.has("embedding", "head") and not job.has("root"):
+        size = job.recipe.gradient_bytes * job.model.vocab * job.model.hidden / parallel.tp
+        source = "Megatron-LM, finalize_model_grads"
+        yield _pair(job, "gradients of the tied embedding", size, "G of the embedding", source)
+
+
+def _pair(job: _Job, what: str, message: float, formula: str, source: str) -> Collective:
+    """An all-reduce between two devices of the pipeline, once a step."""
+    found = job.send("pp", "step", "all-reduce", what, message, 1, formula, source)
+    nodes = min(2, found.nodes)
+    together = sharing_a_node(2, nodes, job.layout.ranks_per_node)
+    return replace(found, num_ranks=2, nodes=nodes, rings_per_node=together)
+
+
+def _data(job: _Job) -> Iterator[Collective]:
+    """ZeRO's collectives over dp × cp, of experts over what ep leaves of it."""
+    parallel, recipe = job.parallel, job.recipe
+    units = parallel.units(job.model, job.device)
+    count = sum(unit.count for unit in units)
+    experts = sum(
+        unit.count * tensor.numel
+        for unit in units
+        for tensor in unit.tensors
+        if tensor.role == "expert"
+    )
+    usual = sum(unit.count * unit.numel for unit in units) - experts
+    scheme = parallel.scheme(recipe)
+    order = job.layout.order
+    # Where pp lies between cp and dp, the group has gaps: as if all of it were as far apart as dp.
+    inner_axis = "cp" if parallel.cp > 1 and order.index("dp") == order.index("cp") + 1 else "dp"
+    stride = job.layout.stride(parallel, inner_axis)
+    if parallel.ep == 1:
+        usual, experts = usual + experts, 0
+    within = parallel.ep
+    parts = [(usual, parallel.sharing, scheme, stride, "")]
+    if experts:
+        narrow = {
+            name: max(1, size // within)
+            for name in ("partition_group", "secondary_group")
+            if (size := getattr(scheme, name)) is not None
+        }
+        inner = replace(scheme, **narrow)
+        parts.append((experts, parallel.sharing // within, inner, stride * within, " of experts"))
+    for elements, ranks, chosen, apart, suffix in parts:
+        for item in step_collectives(
+            parameter_bytes=recipe.parameter_bytes * elements,
+            gradient_bytes=recipe.gradient_bytes * elements,
+            dp=ranks,
+            scheme=chosen,
+            ranks_per_node=job.layout.ranks_per_node,
+            num_units=count,
+            accumulation=job.microbatches,
+            stride=apart,
+        ):
+            yield replace(item, what=item.what + suffix)
+    if parallel.model_copies > 1:
+        size = recipe.gradient_bytes * (usual + experts)
+        source = "Li and Hoefler 2021 (Chimera), §3.2"
+        yield _pair(job, "gradients of a stage's two copies", size, "G", source)

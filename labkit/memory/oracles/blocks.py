@@ -1,0 +1,303 @@
+"""Layers of decoders, as people write them: attention, latent attention, MLPs and experts.
+
+Loads torch: only :mod:`labkit.memory.oracles.networks` imports it.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from labkit.memory.oracles import kernels
+from labkit.memory.tape.saved import Mode
+from labkit.models import Model
+
+NORM_EPS = 1e-5
+
+# Not `use_reentrant=True`: torch advises against it, and it keeps the output of every unit as well.
+recomputed = partial(checkpoint, use_reentrant=False)
+
+
+class RmsNorm(nn.Module):
+    """Root-mean-square norm, computed in fp32: one kernel, or the usual five lines."""
+
+    def __init__(self, size: int, *, fused: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.fused = fused
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.fused:
+            return kernels.rms_norm(x, self.weight, NORM_EPS)[0]
+        wide = x.float()
+        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + NORM_EPS)
+        return self.weight * (wide * scale).to(x.dtype)
+
+
+def norm_of(model: Model, mode: Mode) -> nn.Module:
+    """The norm between the parts of the model's blocks."""
+    if model.norm == "rmsnorm":
+        return RmsNorm(model.hidden, fused=mode.norm_fused)
+    return nn.LayerNorm(model.hidden, eps=NORM_EPS)
+
+
+def attend_eagerly(q: Tensor, k: Tensor, v: Tensor, *, mask_bytes: int = 0) -> Tensor:
+    """Causal attention written out; all s × s scores exist. Shapes (batch, heads, seq, width)."""
+    groups = q.shape[1] // k.shape[1]
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    scores = q @ k.transpose(-2, -1) * (1.0 / math.sqrt(q.shape[-1]))
+    seq = q.shape[-2]
+    future = torch.ones(seq, seq, dtype=torch.bool, device=q.device).triu(1)
+    scores = scores.masked_fill(future, float("-inf"))
+    return kernels.dropout(functional.softmax(scores, dim=-1), mask_bytes) @ v
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same by torch's kernel, which keeps one number a row instead of the scores."""
+    grouped = q.shape[1] != k.shape[1]
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+
+
+def attend_narrowly(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same by a kernel whose values may be narrower than its keys."""
+    return kernels.attention(q, k, v)[0]
+
+
+def core(mode: Mode, *, latent: bool = False) -> Any:
+    """Attention as ``mode`` wants it, its inside recomputed if that is the choice.
+
+    A flash kernel's own dropout keeps its random state only, and is left out.
+    """
+    function: Any = attend_narrowly if latent else attend
+    if mode.attention == "eager":
+        function = partial(attend_eagerly, mask_bytes=mode.dropout_mask_bytes)
+    return partial(recomputed, function) if mode.recompute == "selective" else function
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(batch, seq, heads·width) to (batch, heads, seq, width), a view."""
+    batch, seq, _ = x.shape
+    return x.view(batch, seq, heads, -1).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """(batch, heads, seq, width) to (batch, seq, heads·width)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn pairs of numbers (i, i + width/2) of each head by its position's angle."""
+    half = x.shape[-1] // 2
+    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return x * cos + turned * sin
+
+
+class Attention(nn.Module):
+    """Queries, keys and values from one matrix or three; rotary positions if tables are given."""
+
+    def __init__(self, model: Model, mode: Mode) -> None:
+        super().__init__()
+        hidden, bias = model.hidden, model.has_bias("qkv")
+        self.heads, self.kv_heads, self.core = model.heads, model.kv_heads, core(mode)
+        self.parts = [model.query_size, model.kv_size, model.kv_size]
+        self.qkv = nn.Linear(hidden, sum(self.parts), bias=bias) if model.fused_qkv else None
+        if not model.fused_qkv:
+            self.query, self.key, self.value = (
+                nn.Linear(hidden, size, bias=bias) for size in self.parts
+            )
+        self.query_norm, self.key_norm = None, None
+        if model.qk_norm:
+            self.query_norm = RmsNorm(model.head_dim, fused=mode.norm_fused)
+            self.key_norm = RmsNorm(model.head_dim, fused=mode.norm_fused)
+        self.out = nn.Linear(model.query_size, hidden, bias=model.has_bias("out"))
+
+    def forward(self, x: Tensor, *tables: Tensor) -> Tensor:
+        if self.qkv is not None:
+            q, k, v = self.qkv(x).split(self.parts, dim=-1)
+            q = self.by_heads(q, self.heads, self.query_norm, tables)
+            k = self.by_heads(k, self.kv_heads, self.key_norm, tables)
+        else:
+            q = self.by_heads(self.query(x), self.heads, self.query_norm, tables)
+            k = self.by_heads(self.key(x), self.kv_heads, self.key_norm, tables)
+            v = self.value(x)
+        return self.out(merge_heads(self.core(q, k, split_heads(v, self.kv_heads))))
+
+    def by_heads(self, x: Tensor, heads: int, norm: Any, tables: tuple[Tensor, ...]) -> Tensor:
+        """Heads apart, each normalised if that is asked for, then turned."""
+        if norm is not None:
+            x = norm(x.unflatten(-1, (heads, -1))).transpose(1, 2)
+        else:
+            x = split_heads(x, heads)
+        return rotate(x, *tables) if tables else x
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention: what is per head comes from normalised low-rank latents.
+
+    Part of every query and key carries its position; of keys that part is one for all heads.
+    Source: DeepSeek-V2 §2.1; DeepSeek-V3 §2.1.1.
+    """
+
+    def __init__(self, model: Model, mode: Mode) -> None:
+        super().__init__()
+        bias, hidden, fused = model.has_bias("qkv"), model.hidden, mode.norm_fused
+        self.heads, self.rank, self.core = model.heads, model.kv_rank, core(mode, latent=True)
+        self.flat, self.turned = model.head_dim, model.rope_head_dim
+        self.values, self.query_rank = model.value_head_dim, model.q_rank
+        if model.q_rank:
+            self.query_down = nn.Linear(hidden, model.q_rank, bias=bias)
+            self.query_norm = RmsNorm(model.q_rank, fused=fused)
+        self.query = nn.Linear(model.q_rank or hidden, model.query_size, bias=False)
+        self.kv_down = nn.Linear(hidden, model.kv_rank + model.rope_head_dim, bias=bias)
+        self.kv_norm = RmsNorm(model.kv_rank, fused=fused)
+        wide = model.heads * (model.head_dim + model.value_head_dim)
+        self.kv_up = nn.Linear(model.kv_rank, wide, bias=False)
+        columns = model.heads * model.value_head_dim
+        self.out = nn.Linear(columns, hidden, bias=model.has_bias("out"))
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        q = self.queries(x, cos, sin)
+        k, v = self.keys_and_values(x, cos, sin)
+        return self.out(merge_heads(self.core(q, k, v)))
+
+    def queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        if self.query_rank:
+            x = self.query_norm(self.query_down(x))
+        flat, turned = split_heads(self.query(x), self.heads).split((self.flat, self.turned), -1)
+        return torch.cat((flat, rotate(turned, cos, sin)), dim=-1)
+
+    def keys_and_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        latent, turned = self.kv_down(x).split((self.rank, self.turned), dim=-1)
+        wide = split_heads(self.kv_up(self.kv_norm(latent)), self.heads)
+        flat, v = wide.split((self.flat, self.values), dim=-1)
+        turned = rotate(turned.unsqueeze(1), cos, sin).expand(-1, self.heads, -1, -1)
+        return torch.cat((flat, turned), dim=-1), v
+
+
+class Mlp(nn.Module):
+    """Up, GELU, down."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        bias = model.has_bias("mlp")
+        self.up = nn.Linear(model.hidden, model.ffn, bias=bias)
+        self.down = nn.Linear(model.ffn, model.hidden, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(functional.gelu(self.up(x)))
+
+
+class GatedMlp(nn.Module):
+    """SiLU of the gate times up, then down."""
+
+    def __init__(self, model: Model, width: int) -> None:
+        super().__init__()
+        linear = partial(nn.Linear, bias=model.has_bias("mlp"))
+        self.gate = linear(model.hidden, width)
+        self.up = linear(model.hidden, width)
+        self.down = linear(width, model.hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(functional.silu(self.gate(x)) * self.up(x))
+
+
+class Router(nn.Module):
+    """Which experts each token goes to, and with what weight: scores in fp32, the largest few.
+
+    Softmax over all experts (Mixtral, Qwen), or with a bias that corrects the choice but not the
+    weight, sigmoid (DeepSeek-V3 §2.1.2). The weights of a token's experts add up to 1.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.number = model.experts_per_token
+        self.weight = nn.Parameter(torch.empty(model.num_experts, model.hidden).normal_(std=0.02))
+        # No gradient reaches it: another rule updates it.
+        self.bias: Tensor | None
+        self.register_buffer("bias", torch.zeros(model.num_experts) if model.router_bias else None)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and numbers of each token's experts, both (tokens, experts a token)."""
+        scores = functional.linear(x, self.weight).float()
+        if self.bias is None:
+            weights, chosen = scores.softmax(dim=-1).topk(self.number, dim=-1)
+        else:
+            scores = scores.sigmoid()
+            with torch.no_grad():
+                chosen = (scores + self.bias).topk(self.number, dim=-1).indices
+            weights = scores.gather(1, chosen)
+        return weights / weights.sum(dim=-1, keepdim=True), chosen
+
+
+class Experts(nn.Module):
+    """Routed experts with the same number of places each, run as batched products, and shared ones.
+
+    An expert has ceil(tokens · experts a token / experts) places: tokens beyond leave out that
+    expert, places that stay empty count nothing (capacity factor 1: Fedus et al. 2022, §2.2).
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.number, width = model.num_experts, model.expert_ffn
+        self.router = Router(model)
+        inward, outward = (self.number, model.hidden, width), (self.number, width, model.hidden)
+        self.gate, self.up, self.down = (
+            nn.Parameter(torch.empty(size).normal_(std=0.02)) for size in (inward, inward, outward)
+        )
+        shared = model.shared_experts * width
+        self.shared = GatedMlp(model, shared) if shared else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = x.shape
+        x = x.flatten(0, 1)
+        weights, chosen = self.router(x)
+        slots, filled = self.places(chosen)
+        tokens = slots // chosen.shape[1]
+        out = self.routed(x.index_select(0, tokens).unflatten(0, (self.number, -1)))
+        share = weights.flatten().index_select(0, slots) * filled
+        out = out.flatten(0, 1) * share.to(out.dtype)[:, None]
+        start = torch.zeros_like(x, dtype=out.dtype) if self.shared is None else self.shared(x)
+        # Not index_add: its backward pass would keep what is added, which it does not need.
+        return start.scatter_add(0, tokens[:, None].expand_as(out), out).view(given)
+
+    def routed(self, rows: Tensor) -> Tensor:
+        """All experts at once on (experts, places, hidden)."""
+        inner = functional.silu(torch.bmm(rows, self.gate)) * torch.bmm(rows, self.up)
+        return torch.bmm(inner, self.down)
+
+    @torch.no_grad()
+    def places(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """For each place of each expert: which choice fills it, and whether one does."""
+        experts, order = chosen.flatten().sort(stable=True)
+        numbers = torch.arange(self.number, device=chosen.device)
+        starts = torch.searchsorted(experts, numbers)
+        ends = torch.searchsorted(experts, numbers, right=True)
+        capacity = -(-chosen.numel() // self.number)
+        places = starts[:, None] + torch.arange(capacity, device=chosen.device)
+        filled = places < ends[:, None]
+        return order[places.clamp_(max=chosen.numel() - 1).flatten()], filled.flatten()
+
+
+class Block(nn.Module):
+    """Norm, attention, norm, MLP or experts; a sum after each pair."""
+
+    def __init__(self, model: Model, mode: Mode, *, experts: bool) -> None:
+        super().__init__()
+        self.mask_bytes = mode.dropout_mask_bytes
+        self.norm1 = norm_of(model, mode)
+        self.attention = (LatentAttention if model.kv_rank else Attention)(model, mode)
+        self.norm2 = norm_of(model, mode)
+        self.mlp: nn.Module = Mlp(model) if model.mlp == "gelu" else GatedMlp(model, model.ffn)
+        if experts:
+            self.mlp = Experts(model)
+
+    def forward(self, x: Tensor, *tables: Tensor) -> Tensor:
+        x = x + kernels.dropout(self.attention(self.norm1(x), *tables), self.mask_bytes)
+        return x + kernels.dropout(self.mlp(self.norm2(x)), self.mask_bytes)

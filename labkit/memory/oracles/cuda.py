@@ -1,0 +1,196 @@
+"""Peaks on a real GPU beside the estimate's.
+
+``python -m labkit.memory.oracles.cuda --out data/measured/`` measures, prints and stores them.
+
+Each configuration trains two steps in a fresh network: the first makes the optimizer's states, the
+second is measured by the allocator's own count of bytes in use (``max_memory_allocated``, which
+leaves out CUDA's context and what the allocator keeps without using it). Without a GPU it refuses.
+
+Importing this module does not load torch; its functions do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labkit.errors import UsageError
+from labkit.files import write_atomically
+from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.modes import mode_of
+from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.plans.plan import Plan
+from labkit.models import Model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "memory_cuda.csv"
+NO_GPU = (
+    "measuring on a GPU needs one that torch can use, and torch finds none here (torch.cuda"
+    ".is_available() is False); run python -m labkit.memory.oracles.cuda --out data/measured/ on"
+    " a machine that has one, or oracle 'fake', which runs the same step without numbers"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meter:
+    """Where a step runs, and how its peak is read: ``start`` forgets the past, ``peak`` reads."""
+
+    device: str
+    start: Callable[[], None]
+    peak: Callable[[], int]
+    about: dict[str, str]
+
+
+def gpu() -> Meter:
+    """The first GPU, by torch's allocator.
+
+    Raises:
+        UsageError: there is none.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UsageError(NO_GPU)
+
+    def start() -> None:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+
+    def peak() -> int:
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated()
+
+    about = {
+        "gpu": torch.cuda.get_device_name(),
+        "cuda": str(torch.version.cuda),
+        "driver": _driver(),
+    }
+    return Meter(device="cuda", start=start, peak=peak, about=about)
+
+
+def _driver() -> str:
+    """The driver's version, as the kernel says it; empty where it does not."""
+    try:
+        first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    except OSError:
+        return ""
+    numbers = [word for word in first.split() if word.count(".") >= 1 and word[0].isdigit()]
+    return numbers[0] if numbers else ""
+
+
+def plans() -> tuple[Plan, ...]:
+    """What is measured: GPTs and Llamas of several sizes, with and without recomputation, in fp32,
+    bf16 and autocast, by each way of running Adam's step. All need less than 24 GiB."""
+    medium, small = Model.preset("gpt2-355m"), Model.preset("gpt2-124m")
+    llama = Model.preset("llama-2-7b").resized(name="llama-2-7b, 4 layers", num_layers=4)
+    narrow = Recipe(name="bf16 Adam", master=None, states="bf16")
+    wide, cast = Recipe.fp32_adam(), Recipe.bf16_autocast()
+    return tuple(
+        Plan(model=model, recipe=replace(recipe, step=step), batch=Batch(**batch))  # type: ignore[arg-type]
+        for model, recipe, step, batch in (
+            (small, narrow, "foreach", {"seq": 1024, "micro_batch": 8}),
+            (small, wide, "fused", {"seq": 1024, "micro_batch": 4}),
+            (small, cast, "foreach", {"seq": 1024, "micro_batch": 8}),
+            (small, cast, "fused", {"seq": 1024, "micro_batch": 8, "recompute": "full"}),
+            (medium, cast, "fused", {"seq": 1024, "micro_batch": 4}),
+            (medium, narrow, "for-loop", {"seq": 1024, "micro_batch": 8, "recompute": "full"}),
+            (medium, wide, "foreach", {"seq": 512, "micro_batch": 2, "attention": "eager"}),
+            (llama, narrow, "foreach", {"seq": 2048, "micro_batch": 1}),
+            (llama, narrow, "fused", {"seq": 4096, "micro_batch": 2, "recompute": "full"}),
+            (llama, cast, "fused", {"seq": 2048, "micro_batch": 1}),
+            (llama, wide, "foreach", {"seq": 128, "micro_batch": 1}),
+        )
+    )
+
+
+def peak_of(plan: Plan, meter: Meter) -> int:
+    """Bytes at the fullest point of a plan's second step on ``meter``'s device.
+
+    Raises:
+        UsageError: the plan is not one that one rank can run.
+    """
+    import torch
+
+    from labkit.memory.oracles import networks
+    from labkit.memory.oracles.checking import one_rank
+
+    model, batch = one_rank(plan, "cuda")
+    mode = mode_of(plan.recipe, batch)
+    repeats = {"period": max(1, batch.every), "group": batch.recompute_group}
+    with torch.device(meter.device):
+        network = networks.build(model, mode, seq=batch.seq, chunks=batch.loss_chunks, **repeats)
+        optimizer = networks.adamw(network, plan.recipe.step)
+        tokens, targets = torch.zeros(2, batch.micro_batch, batch.seq, dtype=torch.int64).unbind()
+        tokens, targets = tokens.clone(), targets.clone()
+        for _ in range(2):
+            optimizer.zero_grad()
+            meter.start()
+            with networks.autocast(mode, meter.device):
+                loss = network(tokens, targets)
+            loss.backward()
+            del loss
+            optimizer.step()
+        return meter.peak()
+
+
+def measure(chosen: Iterable[Plan], meter: Meter) -> pd.DataFrame:
+    """A row a plan: what it is, the predicted and the measured peak, the error, and the machine."""
+    import pandas as pd
+    import torch
+
+    rows = []
+    for plan in chosen:
+        assert isinstance(plan.model, Model)
+        assert plan.batch is not None
+        batch, told = plan.batch, int(plan.peak_bytes)
+        seen = peak_of(plan, meter)
+        rows.append(
+            {"model": plan.model.name, "recipe": plan.recipe.name, "step": plan.recipe.step}
+            | {name: getattr(batch, name) for name in ("seq", "micro_batch")}
+            | {name: str(getattr(batch, name)) for name in ("recompute", "attention")}
+            | {"predicted_bytes": told, "measured_bytes": seen, "error_bytes": told - seen}
+            | {"error_fraction": round(told / seen - 1, 6), "predicted_moment": plan.peak_moment}
+            | {"script": "labkit.memory.oracles.cuda", "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+            | {"machine": f"{platform.system()} {platform.machine()}", "torch": torch.__version__}
+            | meter.about
+        )
+    return pd.DataFrame(rows)
+
+
+def stored(folder: Path) -> pd.DataFrame | None:
+    """What was measured before and kept in ``folder``; None where nothing was."""
+    import pandas as pd
+
+    path = folder / FILE
+    return pd.read_csv(path) if path.exists() else None
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print, and store atomically; 2 where there is no GPU."""
+    parser = argparse.ArgumentParser(
+        prog="python -m labkit.memory.oracles.cuda", description=__doc__
+    )
+    parser.add_argument("--out", type=Path, help="folder of the CSV; only printed if left out")
+    given = parser.parse_args(arguments)
+    try:
+        table = measure(plans(), gpu())
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 2
+    shown = table.drop(columns=["script", "date", "machine"])
+    print(shown.to_string(index=False))
+    if given.out:
+        write_atomically(given.out / FILE, table.to_csv(index=False, lineterminator="\n"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

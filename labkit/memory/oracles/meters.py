@@ -1,0 +1,104 @@
+"""What one rank holds and sends, counted inside the rank: storages, collectives, sockets.
+
+Loads torch: only :mod:`labkit.memory.oracles.worker` imports it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Where the message stands in each operation's arguments, and the collective it is.
+_OPERATIONS = {
+    "allreduce_": ("all-reduce", 0),
+    "broadcast_": ("broadcast", 0),
+    "reduce_": ("reduce", 0),
+    "_allgather_base_": ("all-gather", 0),
+    "_reduce_scatter_base_": ("reduce-scatter", 1),
+}
+# linux/tcp.h: tcpi_bytes_received, eight bytes at this offset of struct tcp_info.
+_TCP_INFO, _RECEIVED_OFFSET = 11, 128
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes allocated behind ``tensors`` on this rank, each storage once, padding included."""
+    storages = {}
+    for tensor in tensors:
+        storage = local(tensor).untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes() if storage.data_ptr() else 0
+    return sum(storages.values())
+
+
+class CollectiveMeter(TorchDispatchMode):
+    """Sees every collective that is issued, from Python or from C++, with its message's size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phase = ""
+        self._seen: dict[tuple[str, str, int], list[int]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        if func.namespace == "c10d":
+            self._count(func, args)
+        return func(*args, **(kwargs or {}))
+
+    def _count(self, func: Any, args: tuple) -> None:
+        name = func.overloadpacket.__name__
+        if name in {"barrier", "monitored_barrier_"}:
+            return
+        kind, position = _OPERATIONS[name]
+        message = args[position]
+        tensors = [message] if isinstance(message, Tensor) else list(message)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        group = next(dist.ProcessGroup.unbox(a) for a in args if isinstance(a, torch.ScriptObject))
+        seen = self._seen.setdefault((self.phase, kind, group.size()), [0, 0])
+        seen[0] += size
+        seen[1] += 1
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Message bytes and calls by phase, collective and size of the group, in order seen."""
+        return [
+            {"phase": phase, "collective": kind, "ranks": ranks, "message_bytes": size, "calls": n}
+            for (phase, kind, ranks), (size, n) in self._seen.items()
+        ]
+
+
+def received_bytes() -> int | None:
+    """Bytes this process has received on all its TCP connections; None where nobody can say.
+
+    Read from the kernel (TCP_INFO), so it counts what really went over the wire, whatever the
+    collective library made of our calls.
+    """
+    if sys.platform != "linux":
+        return None
+    total = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.family not in {socket.AF_INET, socket.AF_INET6}:
+                    continue
+                info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256)
+        except OSError:
+            continue
+        if len(info) >= _RECEIVED_OFFSET + 8:
+            total += struct.unpack_from("Q", info, _RECEIVED_OFFSET)[0]
+    return total

@@ -1,0 +1,170 @@
+"""Decoders, as people write them: what the formulas are checked against.
+
+Loads torch: only :mod:`labkit.memory.oracles.tracker` and :mod:`labkit.memory.oracles.checking`
+import it, inside their functions.
+
+The networks have the tensors of ``Model``, but for routed experts, whose matrices are stacked into
+three; what they keep for the backward pass follows from torch itself.
+:class:`~labkit.memory.tape.saved.Mode` chooses how they compute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from labkit.errors import UsageError
+from labkit.memory.oracles import kernels
+from labkit.memory.oracles.blocks import Block, norm_of, recomputed, rotate
+from labkit.memory.tape.saved import BF16, FP32, Mode
+from labkit.memory.tape.shapes import supported
+from labkit.models import Model
+
+__all__ = ["Decoder", "adamw", "autocast", "build", "rotary_tables", "rotate"]
+
+ROTARY_BASE = 10_000.0
+
+
+class Decoder(nn.Module):
+    """Embedding, blocks, norm, head and the mean cross-entropy of the next token.
+
+    The first ``num_dense_layers`` blocks have an MLP, the others experts.
+
+    ``group`` consecutive blocks are recomputed together under ``recompute="full"``, every
+    ``period``-th block under ``"every"``; ``chunks`` is how many pieces of the batch go through a
+    chunked or fused head one after the other.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        mode: Mode,
+        *,
+        seq: int,
+        period: int = 1,
+        group: int = 1,
+        chunks: int = 8,
+    ) -> None:
+        super().__init__()
+        self.mode, self.period, self.group, self.chunks = mode, period, group, chunks
+        llama = model.mlp == "swiglu"
+        width = model.rope_head_dim or model.head_dim
+        self.token = nn.Embedding(model.vocab, model.hidden)
+        self.position = nn.Embedding(model.positions, model.hidden) if model.positions else None
+        self.blocks = nn.ModuleList(
+            Block(model, mode, experts=number >= model.num_dense_layers)
+            for number in range(model.num_layers)
+        )
+        self.norm = norm_of(model, mode)
+        self.output = nn.Linear(model.hidden, model.vocab, bias=False)
+        if model.tied:
+            self.output.weight = self.token.weight
+        self.tables = llama
+        if llama:
+            for name, table in rotary_tables(seq, width, mode).items():
+                self.register_buffer(name, table, persistent=False)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x = self.token(tokens)
+        if self.position is not None:
+            x = x + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+        x = kernels.dropout(x, self.mode.dropout_mask_bytes)
+        x = self.norm(self.through_blocks(x))
+        return self.loss(x.flatten(0, 1), targets.flatten())
+
+    def through_blocks(self, x: Tensor) -> Tensor:
+        tables = (self.cos, self.sin) if self.tables else ()
+        if self.mode.recompute == "full":
+            for first in range(0, len(self.blocks), self.group):
+                x = recomputed(self.unit, first, x, *tables)
+            return x
+        every = self.period if self.mode.recompute == "every" else 0
+        for number, block in enumerate(self.blocks, start=1):
+            again = every and number % every == 0
+            x = recomputed(block, x, *tables) if again else block(x, *tables)
+        return x
+
+    def unit(self, first: int, x: Tensor, *tables: Tensor) -> Tensor:
+        for block in self.blocks[first : first + self.group]:
+            x = block(x, *tables)
+        return x
+
+    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        if self.mode.loss == "fused":
+            return kernels.FusedLoss.apply(x, self.output.weight, targets, self.chunks)
+        if self.mode.loss != "chunked":
+            return self.head(x, targets)
+        total = x.new_zeros((), dtype=torch.float32)
+        for part, wanted in zip(x.chunk(self.chunks), targets.chunk(self.chunks), strict=True):
+            total = total + recomputed(self.head, part, wanted) * wanted.numel()
+        return total / targets.numel()
+
+    def head(self, x: Tensor, targets: Tensor) -> Tensor:
+        logits = self.output(x)
+        if self.mode.loss != "plain":
+            logits = logits.float()
+        return functional.cross_entropy(logits, targets)
+
+
+def rotary_tables(seq: int, width: int, mode: Mode) -> dict[str, Tensor]:
+    """Cosines and sines of each position's angles, (seq, width), in the dtype of the heads."""
+    dtype = torch.float32 if mode.dtype == "fp32" else torch.bfloat16
+    rates = ROTARY_BASE ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
+    angles = torch.outer(torch.arange(seq, dtype=torch.float32), rates).repeat(1, 2)
+    return {"cos": angles.cos().to(dtype), "sin": angles.sin().to(dtype)}
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def build(model: Model, mode: Mode, *, seq: int, **sizes: int) -> Decoder:
+    """The network, its parameters in the dtype of ``mode`` from the start.
+
+    Casting afterwards would fail under fake tensors, and would hold two copies on real ones.
+    ``sizes`` are those of :class:`Decoder`.
+
+    Raises:
+        UsageError: the model has parts that these networks do not have, or no kernel of theirs
+            makes such dropout masks.
+    """
+    supported(model)
+    known = {0, 1} if mode.dtype == "autocast" else {0, 1, BF16 if mode.dtype == "bf16" else FP32}
+    if mode.dropout_mask_bytes not in known:
+        raise UsageError(
+            f"dropout_mask_bytes must be one of {sorted(known)} for {mode.dtype} networks: a mask"
+            f" is one byte on a GPU, as wide as its input on a CPU; got {mode.dropout_mask_bytes}"
+        )
+    with default_dtype(torch.bfloat16 if mode.dtype == "bf16" else torch.float32):
+        return Decoder(model, mode, seq=seq, **sizes)
+
+
+def autocast(mode: Mode, device: str = "cpu") -> Any:
+    """The context of a forward pass: bf16 autocast, or nothing."""
+    if mode.dtype != "autocast":
+        return contextlib.nullcontext()
+    return torch.autocast(device, dtype=torch.bfloat16)
+
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+    "for-loop": {"foreach": False},
+}
+
+
+def adamw(network: nn.Module, step: str) -> torch.optim.Optimizer:
+    """AdamW whose step runs as asked: all tensors at once, one kernel, or one by one."""
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trained, lr=1e-4, **OPTIMIZERS[step])

@@ -1,0 +1,320 @@
+"""Measured, not modelled: a small GPT or Llama trained on real processes under each scheme.
+
+Every rank reports the bytes behind its parameters, gradients and optimizer states, every collective
+it issued, what its sockets received, and how far its weights ended from training in one process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import lcm
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.errors import LabkitError, UsageError
+from labkit.memory.jobs import states
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.jobs.shards import on_rank
+from labkit.memory.jobs.traffic import RING_PASSES
+from labkit.memory.tape.saved import supported
+from labkit.models import Model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMES: dict[str, str] = {
+    "ddp": "DistributedDataParallel: everything on every rank",
+    "zero1": "the paper's stage 1 by hand: reduce-scatter, update a flat slice, all-gather",
+    "zero1-rows": "stage 1 by hand, rows of every tensor in place of slices",
+    "zero1-torch": "ZeroRedundancyOptimizer: all-reduce, update whole tensors, broadcast",
+    "zero2-flat": "stage 2 by hand: each gradient reduced to the owners of its slices and dropped",
+    "zero2-rows": "stage 2 by hand: each gradient reduce-scattered by rows and dropped",
+    "zero2": "FSDP2, parameters kept after the forward pass",
+    "zero3": "FSDP2, parameters dropped after the forward pass and gathered again",
+    "hpz": "FSDP2, parameters kept in a second shard among a group after the forward pass",
+    "mics": "FSDP2, states sharded among a group, gradients all-reduced across groups (also HSDP)",
+}
+ROTARY_SEQ = 16  # tokens a sample where positions do not say
+GROUPED = ("hpz", "mics")  # those in which only some ranks share a shard, or a second one
+_PLANS: dict[str, dict[str, Any]] = {
+    "ddp": {"zero": 0},
+    "zero1": {"zero": 1, "shard_rule": "flat"},
+    "zero1-rows": {"zero": 1},
+    "zero1-torch": {"zero": 1, "shard_rule": "tensor"},
+    "zero2-flat": {"zero": 2, "shard_rule": "flat"},
+    "zero2-rows": {"zero": 2},
+    "zero2": {"zero": 3, "reshard_after_forward": False},
+    "zero3": {"zero": 3},
+    "hpz": {"zero": 3},
+    "mics": {"zero": 3},
+}
+
+
+def parallel_of(scheme: str, ranks: int, *, group: int = 2) -> Parallel:
+    """The plan of what a scheme does on ``ranks`` ranks.
+
+    >>> parallel_of("hpz", 4).secondary_group
+    2
+    """
+    more: dict[str, dict[str, Any]] = {
+        "hpz": {"secondary_group": group},
+        "mics": {"partition_group": group},
+    }
+    return Parallel(dp=ranks, **_PLANS[scheme], **more.get(scheme, {}))
+
+
+def scheme_of(parallel: Parallel) -> tuple[str, int] | None:
+    """The scheme that does what a plan says, and its groups' size; None where none does.
+
+    HSDP is MiCS said from the other side, and has its scheme.
+    """
+    same = parallel
+    if parallel.replicate > 1:
+        same = replace(parallel, replicate=1, partition_group=parallel.shard_degree)
+    group = same.secondary_group or same.partition_group or 2
+    for scheme in _PLANS:
+        if same == parallel_of(scheme, same.dp, group=group):
+            return scheme, group
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What the ranks of one experiment reported; see the frames for what they say."""
+
+    model: Model
+    ranks: tuple[int, ...]
+    group: int
+    reports: tuple[dict[str, Any], ...]
+
+    def states(self) -> pd.DataFrame:
+        """Bytes a rank holds of each component, measured and predicted, one row each.
+
+        ``predicted_bytes`` counts whole elements; ``even_bytes`` is the papers' Ψ/N.
+        """
+        import pandas as pd
+
+        rows = [
+            {"scheme": report["scheme"], "ranks": report["num_ranks"], "rank": report["rank"]}
+            | {"component": component}
+            | {"measured_bytes": report["held_bytes"][component]}
+            | self._predicted(report, component)
+            for report in self.reports
+            for component in states.COMPONENTS
+        ]
+        return pd.DataFrame(rows)
+
+    def fullest(self, ranks: int) -> pd.DataFrame:
+        """What the fullest of ``ranks`` ranks held under each scheme, measured.
+
+        Parameters stand twice: between steps, and between forward and backward pass.
+        ``over_even_fraction`` is how far the states exceed the papers' Ψ/N.
+        """
+        table = self.states().query("ranks == @ranks")
+        held = table.groupby(["scheme", "component"], sort=False)["measured_bytes"].max().unstack()
+        moments = self.moments().query("ranks == @ranks").groupby("scheme", sort=False)
+        held.insert(1, "after_forward_bytes", moments["after_forward_bytes"].max())
+        totals = table.groupby(["scheme", "rank"], sort=False)[["measured_bytes", "even_bytes"]]
+        largest = totals.sum().groupby("scheme", sort=False).max()
+        held = held.add_suffix("_bytes").rename(
+            columns=lambda c: c.replace("_bytes_bytes", "_bytes")
+        )
+        held["states_bytes"] = largest["measured_bytes"]
+        held["over_even_fraction"] = largest["measured_bytes"] / largest["even_bytes"] - 1
+        return held.rename_axis(columns=None)
+
+    def volumes(self, ranks: int) -> pd.DataFrame:
+        """What one of ``ranks`` ranks sent in a step, in model sizes, by scheme and collective."""
+        table = self.traffic().query("ranks == @ranks and rank == 0")
+        sent = table.pivot_table(
+            index="scheme", columns="collective", values="model_sizes", aggfunc="sum", sort=False
+        )
+        return sent.assign(total=sent.sum(axis=1)).rename_axis(columns=None)
+
+    def moments(self) -> pd.DataFrame:
+        """Parameter bytes a rank holds between forward and backward, and between steps."""
+        import pandas as pd
+
+        rows = [
+            {
+                "scheme": report["scheme"],
+                "ranks": report["num_ranks"],
+                "rank": report["rank"],
+                "after_forward_bytes": report["held_bytes"]["parameters after forward"],
+                "between_steps_bytes": report["held_bytes"]["parameters"],
+            }
+            for report in self.reports
+        ]
+        return pd.DataFrame(rows)
+
+    def traffic(self) -> pd.DataFrame:
+        """Collectives of the last step: message as issued, and what a ring makes one rank send.
+
+        ``model_sizes`` is what was sent in units of (n−1)/n model sizes: the papers' 2 and 3.
+        """
+        import pandas as pd
+
+        rows = []
+        for report in self.reports:
+            whole = 4 * self.model.num_params * (report["num_ranks"] - 1) / report["num_ranks"]
+            for item in report["collectives"]:
+                passes = RING_PASSES[item["collective"]]
+                sent = passes * item["message_bytes"] * (item["ranks"] - 1) / item["ranks"]
+                rows.append(
+                    {"scheme": report["scheme"], "ranks": report["num_ranks"]}
+                    | {"rank": report["rank"], "phase": item["phase"]}
+                    | {"collective": item["collective"], "among": item["ranks"]}
+                    | {"calls": item["calls"], "message_bytes": item["message_bytes"]}
+                    | {"sent_bytes": sent, "model_sizes": sent / whole}
+                )
+        return pd.DataFrame(rows)
+
+    def sockets(self) -> pd.DataFrame:
+        """Bytes that all ranks' TCP connections received in the last step, headers left out.
+
+        ``model_sizes`` is in the same unit as in :meth:`traffic`. Empty where the system cannot
+        tell (anything but Linux).
+        """
+        import pandas as pd
+
+        known = [report for report in self.reports if report["received_bytes"] is not None]
+        table = pd.DataFrame(known, columns=["scheme", "num_ranks", "rank", "received_bytes"])
+        table = table.rename(columns={"num_ranks": "ranks"})
+        whole = 4 * self.model.num_params * (table["ranks"] - 1) / table["ranks"]
+        return table.assign(model_sizes=table["received_bytes"] / whole)
+
+    def slices(self) -> pd.DataFrame:
+        """Which rows of which tensor each rank updates, one row each."""
+        import pandas as pd
+
+        rows = [
+            {"scheme": report["scheme"], "ranks": report["num_ranks"], "rank": report["rank"]}
+            | {"tensor": name, "first_row": first, "end_row": end}
+            for report in self.reports
+            for name, first, end in report["slices"]
+        ]
+        table = pd.DataFrame(rows)
+        return table.assign(rows=table.groupby("tensor")["end_row"].transform("max"))
+
+    def exactness(self) -> pd.DataFrame:
+        """The largest difference of any weight from training in one process, by scheme."""
+        import pandas as pd
+
+        columns = ["scheme", "num_ranks", "largest_difference"]
+        table = pd.DataFrame(self.reports, columns=columns).rename(columns={"num_ranks": "ranks"})
+        return table.groupby(["scheme", "ranks"], sort=False, as_index=False).max()
+
+    def _predicted(self, report: dict[str, Any], component: str) -> dict[str, float]:
+        """Formula bytes for one component on one rank: whole elements, and Ψ/N."""
+        parallel = parallel_of(report["scheme"], report["num_ranks"], group=self.group)
+        recipe = Recipe.fp32_adam()
+        told = on_rank(self.model, parallel, recipe, report["rank"])
+        degree = parallel.shard_degree if states.is_sharded(component, parallel.zero) else 1
+        even = recipe.bytes_of(component) * self.model.num_params / degree
+        return {"predicted_bytes": told[component], "even_bytes": even}
+
+
+def measure(
+    model: Model,
+    *,
+    schemes: Sequence[str] = ("ddp", "zero1", "zero2", "zero3"),
+    ranks: Sequence[int] = (2, 3, 4),
+    steps: int = 3,
+    global_batch: int | None = None,
+    group: int = 2,
+    seq: int | None = None,
+    seed: int = 0,
+    timeout_s: float = 120.0,
+) -> Measurement:
+    """Train ``model`` in fp32 on this machine's CPU, over gloo, under each scheme.
+
+    All schemes and all numbers of ranks share one set of processes, so torch is loaded once. They
+    end with this process, however it ends, and after ``timeout_s`` at the latest. The batch that
+    all of them share is ``global_batch`` samples, by default the fewest that divide evenly, of
+    ``seq`` tokens, by default all of the model's positions. ``group`` ranks share a shard in the
+    schemes of :data:`GROUPED`, which leave out numbers of ranks that are no larger multiple of it.
+
+    Raises:
+        UsageError: a scheme is unknown, the batch does not divide, or the model is no plain GPT or
+            Llama.
+        LabkitError: torch is missing, a rank failed (its traceback is in the message), or time ran
+            out.
+    """
+    spec: dict[str, Any] = {
+        "model": asdict(model),
+        "schemes": list(schemes),
+        "ranks": sorted(set(ranks)),
+        "steps": steps,
+        "global_batch": lcm(*ranks) if global_batch is None else global_batch,
+        "group": group,
+        "seq": seq or model.positions or ROTARY_SEQ,
+        "seed": seed,
+        "timeout_s": timeout_s,
+    }
+    _validate(model, spec)
+    with tempfile.TemporaryDirectory(prefix="labkit-ranks-") as folder:
+        _run(spec | {"folder": folder}, timeout_s)
+        found = [
+            report
+            for rank in range(max(spec["ranks"]))
+            for report in json.loads((Path(folder) / f"rank{rank}.json").read_text())
+        ]
+    order = {name: index for index, name in enumerate(schemes)}
+    found.sort(key=lambda report: (report["num_ranks"], order[report["scheme"]], report["rank"]))
+    return Measurement(model=model, ranks=tuple(spec["ranks"]), group=group, reports=tuple(found))
+
+
+def _validate(model: Model, spec: dict[str, Any]) -> None:
+    if unknown := [name for name in spec["schemes"] if name not in SCHEMES]:
+        raise UsageError(f"no scheme {', '.join(unknown)}; there are: {', '.join(SCHEMES)}")
+    if not spec["ranks"] or min(spec["ranks"]) < 2 or max(spec["ranks"]) > 16:
+        raise UsageError(f"ranks must be between 2 and 16, got {spec['ranks']}")
+    if uneven := [n for n in spec["ranks"] if spec["global_batch"] % n]:
+        raise UsageError(f"a batch of {spec['global_batch']} does not divide by {uneven} ranks")
+    if spec["group"] < 2:
+        raise UsageError(f"group must be >= 2, got {spec['group']}")
+    supported(model)
+    if model.positions and spec["seq"] > model.positions:
+        raise UsageError(f"seq must be at most the model's {model.positions} positions")
+
+
+def _run(spec: dict[str, Any], timeout_s: float) -> None:
+    """Run the worker to its end; its stdin closes when this process ends, and it then leaves."""
+    package = str(Path(__file__).resolve().parents[3])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    log = Path(spec["folder"]) / "log"
+    with log.open("w") as stream:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "labkit.memory.oracles.worker", json.dumps(spec)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=stream,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        )
+        try:
+            child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise LabkitError(f"the ranks did not finish within {timeout_s:g} s") from None
+        finally:
+            child.kill()
+            child.communicate()
+    if child.returncode:
+        raise LabkitError(_failure(spec, log.read_text(errors="replace")))
+
+
+def _failure(spec: dict[str, Any], errors: str) -> str:
+    """Why a worker failed: the first rank's own traceback where one was written."""
+    for rank in range(max(spec["ranks"])):
+        path = Path(spec["folder"]) / f"rank{rank}.error"
+        if path.exists():
+            return f"rank {rank} failed:\n{path.read_text().strip()}"
+    if "No module named 'torch'" in errors:
+        return "measuring needs torch: pip install 'labkit[torch]'"
+    return f"the ranks failed to start: {' '.join(errors.split())[-500:] or 'no message'}"

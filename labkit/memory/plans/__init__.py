@@ -1,0 +1,1 @@
+"""Plans: bytes at every moment, what fits, and many plans at once."""

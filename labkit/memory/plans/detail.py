@@ -1,0 +1,261 @@
+"""An estimate in words and tables: terms with formulas and sources, moments, assumptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from labkit.errors import not_among
+from labkit.memory.jobs.states import SHARDINGS
+from labkit.memory.plans import estimate as estimates
+from labkit.memory.plans import fsdp
+from labkit.memory.plans.estimate import COMPONENTS, Estimate, total
+from labkit.memory.tape import saved
+from labkit.memory.tape.lines import Term
+from labkit.units import GB, format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CHECKED = (
+    "checked against torch's MemTracker, operator by operator: moments, saved tensors and"
+    " temporaries of GPT, Llama, experts and latent attention at dp = tp = pp = 1, and of GPT and"
+    " Llama under FSDP2 with its buffers on ranks of a fake process group; shards of parameters,"
+    " gradients and Adam against FSDP2 and other schemes on 2 to 4 real ranks"
+)
+DERIVED = "derived, not checked against a run: "
+LEFT_OUT = (
+    "left out: CUDA's context, library workspaces, fragmentation (see the allowance), gradient"
+    " buckets other than views, buffers of tensor-, context- and expert-parallel collectives"
+)
+
+
+def terms(found: Estimate) -> tuple[Term, ...]:
+    """States, what the layers keep for the backward pass, and what is there for a moment."""
+    return (*_states(found), *_activations(found), *_passing(found))
+
+
+def _states(found: Estimate) -> Iterator[Term]:
+    for state in estimates.states(found.job, found.sizes):
+        yield Term(
+            component=state.component,
+            num_bytes=float(state.num_bytes),
+            formula=state.formula,
+            source=state.source,
+            place=state.place,
+        )
+
+
+def _activations(found: Estimate) -> Iterator[Term]:
+    """What is kept at the end of the forward pass of the last microbatch in flight."""
+    job = found.job
+    shape = job.plain.shape(num_layers=job.layers, dense_layers=job.dense_layers)
+    arguments: dict[str, Any] = {
+        "seq": found.sizes.seq // job.parallel.cp,
+        "micro_batch": found.sizes.micro_batch,
+        "tp": job.parallel.tp,
+        "ep": job.parallel.ep,
+        "sequence_parallel": job.parallel.sp,
+    }
+    kept = saved.stack_terms(
+        shape,
+        job.mode,
+        period=max(1, job.batch.every),
+        group=job.batch.recompute_group,
+        dropout_mask_bytes=job.batch.dropout_mask_bytes,
+        **arguments,
+    )
+    flight = f" × {job.in_flight:g} in flight" if job.in_flight > 1 else ""
+    for term in kept:
+        yield Term(
+            component=term.component.replace("layers.", "activation.", 1),
+            num_bytes=float(term.num_bytes) * job.in_flight,
+            formula=f"{term.formula}{flight}, l = {job.layers}",
+            source=term.source,
+        )
+    if job.has_head:
+        for term in saved.end_terms(shape, job.mode, **arguments):
+            name, size = f"activation.{term.component}", float(term.num_bytes)
+            yield Term(component=name, num_bytes=size, formula=term.formula, source=term.source)
+
+
+def _passing(found: Estimate) -> Iterator[Term]:
+    """Components that no closed form stands for: the largest value at any moment."""
+    named = {state.component.partition(".")[0] for state in _states(found)}
+    for component in COMPONENTS:
+        if component in named | {"activations", "gradients"}:
+            continue
+        sizes = {moment: row.get(component, 0) for moment, row in found.moments.items()}
+        moment = max(sizes, key=lambda name: sizes[name])
+        if sizes[moment]:
+            yield Term(
+                component=component,
+                num_bytes=float(sizes[moment]),
+                formula=f"{_HOW.get(component, 'largest')}; largest at {moment}",
+                source=_SOURCE.get(component, saved.TORCH),
+            )
+
+
+_HOW = {
+    fsdp.GATHERED: "whole weights of the units at work",
+    fsdp.GATHER: "all-gathers land here before they are copied out: the last unit's going forward,"
+    " the next one's, already prefetched, going back",
+    fsdp.WHOLE: "whole gradients of the units at work, until they are sent or moved",
+    fsdp.SENT: "gradients on their way: the previous unit's, or DeepSpeed's buckets",
+    "cast parameters": "all parameters in the compute format, during forward and backward",
+    "cached weights": "autocast's copies of weights",
+    "temporaries": "what operators and the optimizer allocate and free again",
+    "buffers and inputs": "token numbers, targets, rotary tables",
+}
+_SOURCE = {
+    fsdp.GATHERED: "ZeRO §7.2.2; torch FSDP2",
+    fsdp.GATHER: "torch FSDP2 (wait_for_unshard, pre_backward)",
+    fsdp.WHOLE: "ZeRO §5.2; torch FSDP2",
+    fsdp.SENT: "torch FSDP2 (post_backward); DeepSpeed's ipg_buffer",
+    "cast parameters": "torch FSDP2, mixed precision without resharding",
+}
+
+
+def explain(found: Estimate, component: str) -> str:
+    """Formula, number and source of a term, or of all terms whose name starts with it.
+
+    Raises:
+        UsageError: there is no such term.
+    """
+    every = terms(found)
+    wanted = component.replace("activations", "activation", 1)
+    chosen = [t for t in every if t.component == wanted or t.component.startswith(f"{wanted}.")]
+    if not chosen:
+        raise not_among("component", component, dict.fromkeys(_names(every)))
+    lines = [
+        f"{t.component}: {t.formula} = {format_bytes(t.num_bytes)}"
+        f"{'' if t.place == 'device' else f' on {t.place}'} ({t.source})"
+        for t in chosen
+    ]
+    if len(chosen) > 1:
+        lines.append(f"{component}: {format_bytes(sum(t.num_bytes for t in chosen))} in all")
+    return "\n".join([*lines, _given(found)])
+
+
+def _names(every: tuple[Term, ...]) -> Iterator[str]:
+    for term in every:
+        parts = term.component.split(".")
+        yield from (".".join(parts[: end + 1]) for end in range(len(parts)))
+
+
+def _given(found: Estimate) -> str:
+    """The letters' values."""
+    job, shape = found.job, found.job.plain.shape()
+    letters = {
+        "b": found.sizes.micro_batch,
+        "s": found.sizes.seq // job.parallel.cp,
+        "h": shape.hidden,
+        "q": shape.heads * shape.head_dim,
+        "k": shape.kv_heads * shape.head_dim,
+        "f": shape.ffn,
+        "a": shape.heads,
+        "v": shape.vocab,
+        "Ψ": sum(rows.rows * rows.rest * rows.number * rows.times for rows in _rows(found)),
+        "t": job.parallel.tp,
+    }
+    return "with " + ", ".join(f"{letter} = {value:,}" for letter, value in letters.items())
+
+
+def _rows(found: Estimate) -> Any:
+    return estimates.holding(found.job, found.sizes).tensors
+
+
+def frame(found: Estimate) -> pd.DataFrame:
+    """Components on the device at the peak: bytes, GB, share; none is zero."""
+    import pandas as pd
+
+    whole = found.peak_bytes
+    rows = [
+        {"component": name, "num_bytes": float(found.peak[name])}
+        for name in COMPONENTS
+        if found.peak.get(name, 0)
+    ]
+    table = pd.DataFrame(rows)
+    return table.assign(size_gb=table["num_bytes"] / GB, share=table["num_bytes"] / whole)
+
+
+def moments(found: Estimate) -> pd.DataFrame:
+    """Bytes of each component on the device, a row a moment in order, and their total."""
+    import pandas as pd
+
+    order = [name for name in estimates.MOMENTS if name in found.moments]
+    table = pd.DataFrame(
+        [[float(found.moments[m].get(c, 0)) for c in COMPONENTS] for m in order],
+        index=pd.Index(order, name="moment"),
+        columns=list(COMPONENTS),
+    )
+    table = table.loc[:, (table != 0).any()]
+    return table.assign(total=[float(total(found.moments[m])) for m in order])
+
+
+def elsewhere(found: Estimate) -> pd.DataFrame:
+    """Bytes that are kept on the CPU or on NVMe: component, place, bytes, formula, source."""
+    import pandas as pd
+
+    columns = ["component", "place", "num_bytes", "formula", "source"]
+    kept = [t for t in _states(found) if t.place != "device" and t.num_bytes]
+    return pd.DataFrame([[getattr(t, name) for name in columns] for t in kept], columns=columns)
+
+
+def assumptions(found: Estimate) -> tuple[str, ...]:
+    """What the estimate takes for granted, what of it is checked, and what is derived."""
+    job = found.job
+    parallel, recipe, batch = job.parallel, job.recipe, job.batch
+    notes = [CHECKED]
+    notes += [DERIVED + why for why in _derived(found)]
+    if job.parallel.zero:
+        rule = SHARDINGS["even" if job.ideal else parallel.shard_rule]
+        notes.append(f"what is sharded takes {rule}")
+    persistent = recipe.accumulation > 1 or parallel.pp > 1
+    notes.append(
+        "gradients are "
+        + ("there throughout a step" if persistent else "made in the backward pass, then dropped")
+    )
+    if batch.attention == "flash":
+        notes.append("flash attention keeps what torch's own kernel keeps")
+    if batch.dropout_mask_bytes:
+        notes.append(
+            f"dropout masks take {batch.dropout_mask_bytes} bytes an element; a flash kernel's own"
+            " dropout keeps its random state only"
+        )
+    if batch.loss == "fused":
+        notes.append(
+            f"a fused loss takes the tokens in {batch.loss_chunks} parts: logits exist for one part"
+            " only, gradients of the head's input and weight from the forward pass on"
+        )
+    if recipe.optimizer == "adam-8bit":
+        notes.append(
+            "8-bit states as bitsandbytes lays them out, its step in place: neither was run"
+        )
+    return (*notes, *job.plain.notes, LEFT_OUT)
+
+
+def _derived(found: Estimate) -> Iterator[str]:
+    job = found.job
+    parallel, recipe = job.parallel, job.recipe
+    if recipe.optimizer in {"adafactor", "muon"} and parallel.zero:
+        yield f"{recipe.optimizer}'s states and step on shards, each as if it were a whole tensor"
+    if parallel.tp > 1:
+        yield "tensor-parallel shares (Korthikanti et al. 2022, §4)"
+    if parallel.cp > 1:
+        yield "context parallelism: each rank has 1/cp of the tokens, all else alike"
+    if parallel.pp > 1:
+        yield (
+            f"pipeline device {job.device} is the fullest, with {job.in_flight:g} microbatches in"
+            f" flight ({parallel.schedule}, {job.microbatches} a step)"
+        )
+    if parallel.zero in {1, 2} or (parallel.zero == 3 and parallel.pp * parallel.tp > 1):
+        yield f"moments of ZeRO stage {parallel.zero}" + (
+            ", gradients reduced layer by layer" if parallel.zero > 1 else ""
+        )
+    if parallel.zero == 3 and parallel.secondary_group:
+        yield "hpZ's second copy is counted throughout; FSDP2 has it between forward and backward"
+    if recipe.master is not None:
+        yield "the optimizer's step on a master copy: gradients are cast to its format at once"
+    if parallel.ep > 1:
+        yield "expert parallelism: a rank's experts get the tokens of all ranks that share them"

@@ -1,0 +1,409 @@
+"""Device bytes of one rank at each moment of a training step: what a detailed plan answers from.
+
+States by ZeRO's stage (:mod:`labkit.memory.jobs.shards`) and what a step allocates
+(:mod:`labkit.memory.tape.moments`, scaled to the recipe) are added up moment by moment. Sequence,
+micro-batch, data-parallel ranks and layers may be arrays that broadcast; the arithmetic stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import BadValue, UsageError
+from labkit.memory.jobs import optimizers
+from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.modes import Plain, mode_of, plain
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
+from labkit.memory.jobs.shards import Holding, State, rows_of, unit_elements
+from labkit.memory.plans import fsdp
+from labkit.memory.tape import forms, moments, saved
+from labkit.memory.tape.saved import Mode
+from labkit.models import Model
+
+INIT, PREFETCH, REDUCE, STEP = "after init", fsdp.PREFETCH, fsdp.REDUCE, moments.STEP
+MOMENTS = (INIT, *moments.MOMENTS[:-1], PREFETCH, REDUCE, STEP)
+# The rows of a table of moments, in this order.
+COMPONENTS = (
+    *("parameters", "second copy of the parameters", "cast parameters", fsdp.GATHERED, fsdp.GATHER),
+    *("gradients", fsdp.WHOLE, fsdp.SENT, "optimizer", "activations"),
+    *("cached weights", "temporaries", "buffers and inputs"),
+)
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Everything of one rank of pipeline device ``device`` that is no number to sweep."""
+
+    model: Model
+    parallel: Parallel
+    recipe: Recipe
+    batch: Batch
+    device: int = 0
+    ideal: bool = False
+
+    def check(self) -> None:
+        """Refuse what cannot be, or is not known.
+
+        Raises:
+            BadValue: a rule of :meth:`Parallel.check` or :meth:`Recipe.check_offload` is broken.
+            UsageError: the account has no term for what is asked.
+        """
+        self.parallel.check(self.model, self.batch)
+        self.recipe.check_offload(self.parallel.zero)
+        self.model.require_shapes()
+        if self.batch.partition_checkpoints:
+            raise UsageError(
+                "partition_checkpoints must be False in the account tensor by tensor;"
+                " formula='zero-paper' has it"
+            )
+        whole = self.recipe.optimizer in {"adafactor", "muon"}
+        if whole and self.parallel.shard_rule == "flat":
+            raise BadValue(
+                f"shard_rule must be dim0 or tensor for {self.recipe.optimizer}, whose states need"
+                " rows and columns; a slice of a flat buffer has none"
+            )
+        if self.batch.loss == "chunked" and self.batch.loss_chunks < 2:
+            raise BadValue(
+                f"loss_chunks must be >= 2 for a chunked head, got {self.batch.loss_chunks}"
+            )
+
+    @cached_property
+    def mode(self) -> Mode:
+        found = mode_of(self.recipe, self.batch)
+        if found.recompute == "every" and self.batch.every > self.layers:
+            return replace(found, recompute="none")  # so seldom that it is never
+        return found
+
+    @cached_property
+    def plain(self) -> Plain:
+        return plain(self.model, self.parallel.tp)
+
+    @cached_property
+    def layers(self) -> int:
+        lengths = self.parallel.stage_layers(self.model.num_layers)
+        return sum(lengths[stage] for stage in self.parallel.stages(self.device))
+
+    @cached_property
+    def dense_layers(self) -> int:
+        """Layers of the device that have an MLP and no experts."""
+        units = self.parallel.units(self.model, self.device)
+        return sum(unit.count for unit in units if unit.name == "block")
+
+    @cached_property
+    def units(self) -> dict[str, int]:
+        """Elements of one unit of each kind."""
+        return unit_elements(rows_of(self.model, self.parallel, self.device))
+
+    @property
+    def has_embedding(self) -> bool:
+        return bool({"root", "embedding"} & set(self.units))
+
+    @property
+    def has_head(self) -> bool:
+        return bool({"root", "head"} & set(self.units))
+
+    @property
+    def block(self) -> int:
+        """Elements of the largest layer."""
+        return max(size for name, size in self.units.items() if "block" in name)
+
+    @property
+    def microbatches(self) -> int:
+        """Of a step; enough to fill a pipeline where the recipe does not say."""
+        given = self.recipe.accumulation
+        return given if given > 1 or self.parallel.pp == 1 else 2 * self.parallel.pp
+
+    @cached_property
+    def in_flight(self) -> float:
+        return max(1.0, float(self.parallel.in_flight(self.device, self.microbatches)))
+
+    @property
+    def whole_width(self) -> float:
+        """Bytes of an element of a gathered layer: cast first, unless autocast does it."""
+        recipe = self.recipe
+        return recipe.parameter_bytes if recipe.autocast else recipe.compute_bytes
+
+    @property
+    def casts(self) -> bool:
+        """Whether weights are cast as wholes, before they are used."""
+        recipe = self.recipe
+        return not recipe.autocast and recipe.compute_bytes != recipe.parameter_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What may be an array. ``layers`` None: as many as the model has."""
+
+    seq: Any
+    micro_batch: Any
+    dp: Any
+    layers: Any = None
+
+
+def holding(job: Job, sizes: Sizes) -> Holding:
+    tensors = rows_of(job.model, job.parallel, job.device)
+    return Holding(
+        tensors=tensors,
+        parallel=job.parallel,
+        recipe=job.recipe,
+        dp=sizes.dp,
+        layers=sizes.layers,
+        ideal=job.ideal,
+    )
+
+
+def states(job: Job, sizes: Sizes) -> tuple[State, ...]:
+    """Model states of the rank, wherever they are kept."""
+    return tuple(holding(job, sizes).states())
+
+
+def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
+    """Bytes of each component at each moment; :data:`PREFETCH` last but one where there is one."""
+    held = holding(job, sizes)
+    there, gradients = _always(held)
+    shape = _shape(job, sizes)
+    ran = _running(job, shape, sizes)
+    persistent = job.recipe.accumulation > 1 or job.parallel.pp > 1
+    others = (job.in_flight - 1) * _kept(job, shape, sizes) if job.in_flight > 1 else 0
+    passing = fsdp.Passing(job=job, held=held, layers=shape.num_layers)
+    found: dict[str, Row] = {INIT: dict(there)}
+    for name in moments.MOMENTS[:-1]:
+        apart = name != forms.HEAD or passing.gathers
+        if name not in ran or not _happens(job, name) or not apart:
+            continue
+        part = ran[name]
+        share = part["gradients"] / ran[STEP]["gradients"]
+        row = there | {
+            "activations": part["activations"] + others,
+            "cached weights": part["cached weights"],
+            "temporaries": part["temporaries"],
+            "buffers and inputs": part["buffers and inputs"],
+        }
+        found[name] = row | passing.gradients(name, share, gradients)
+        found[name] |= passing.weights(name) | passing.sent(name)
+        if persistent:
+            found[name]["gradients"] = gradients
+    inputs = {"buffers and inputs": ran[STEP]["buffers and inputs"]}
+    if passing.gathers and passing.shared:
+        found |= _between(passing, found, ran, _kept(job, shape, sizes), gradients)
+    found[STEP] = (
+        there
+        | inputs
+        | {
+            "gradients": gradients,
+            "temporaries": _step_temporaries(job, held, shape, sizes),
+        }
+    )
+    return found
+
+
+def _between(
+    passing: fsdp.Passing, found: dict[str, Row], ran: dict[str, Row], kept: Any, total: Any
+) -> dict[str, Row]:
+    """Moments that one rank does not have: layers and gradients on their way."""
+    first, whole = found["backward, first"], ran[STEP]["gradients"]
+    parts = first | {"share": ran["backward, first"]["gradients"] / whole, "total": total}
+    block = passing.size("block").whole / passing.held.whole
+    rows_there = passing.prefetched(parts, first, layer_bytes=kept / passing.layers, share=block)
+    more = {PREFETCH: largest(dict(enumerate(rows_there)))[1]}  # type: ignore[arg-type]
+    if "embedding backward" in found:
+        gone = {"activations": 0, "temporaries": 0, "cached weights": 0}
+        base = found["embedding backward"] | gone | {fsdp.GATHERED: 0, fsdp.GATHER: 0}
+        more[REDUCE] = passing.last_sent(base, total)
+    return more
+
+
+def _always(held: Holding) -> tuple[Row, Any]:
+    """What is on the device all the time, and the gradients once all are there."""
+    row: Row = {}
+    gradients: Any = 0
+    for state in held.states():
+        if state.place != "device":
+            continue
+        if state.component == "gradients":
+            gradients = state.num_bytes
+            continue
+        name = state.component.partition(".")[0]
+        row[name] = row.get(name, 0) + state.num_bytes
+    return row, gradients
+
+
+def _shape(job: Job, sizes: Sizes) -> Any:
+    """The plain model of the device's own layers; without both ends its vocabulary is next to
+    nothing, so that no head is counted."""
+    changes: Row = {"num_layers": sizes.layers}
+    if sizes.layers is None:
+        changes = {"num_layers": job.layers, "dense_layers": job.dense_layers}
+    if not (job.has_embedding or job.has_head):
+        changes["vocab"] = job.parallel.tp
+    return job.plain.shape(**changes)
+
+
+def _tokens(job: Job, sizes: Sizes) -> dict[str, Any]:
+    """The arguments that saved tensors and moments share."""
+    return {
+        "seq": sizes.seq // job.parallel.cp,
+        "micro_batch": sizes.micro_batch,
+        "tp": job.parallel.tp,
+        "ep": job.parallel.ep,
+        "sequence_parallel": job.parallel.sp,
+    }
+
+
+def _repeats(job: Job) -> dict[str, Any]:
+    return {
+        "period": max(1, job.batch.every),
+        "group": job.batch.recompute_group,
+    }
+
+
+def _running(job: Job, shape: Any, sizes: Sizes) -> dict[str, Row]:
+    return moments.moments(
+        shape,
+        job.mode,
+        step="fused",
+        chunks=job.batch.loss_chunks,
+        **_repeats(job),
+        **_tokens(job, sizes),
+    )
+
+
+def _kept(job: Job, shape: Any, sizes: Sizes) -> Any:
+    """What the device's layers keep for one microbatch that waits for its backward pass."""
+    arguments = _tokens(job, sizes) | _repeats(job)
+    arguments["dropout_mask_bytes"] = job.batch.dropout_mask_bytes
+    return saved.total_bytes(saved.stack_terms(shape, job.mode, **arguments))
+
+
+def _happens(job: Job, name: str) -> bool:
+    """Devices inside a pipeline have no embedding, or no head."""
+    if "embedding" in name:
+        return job.has_embedding
+    return job.has_head if "loss" in name or name == forms.HEAD else True
+
+
+def _step_temporaries(job: Job, held: Holding, shape: Any, sizes: Sizes) -> Any:
+    """What the optimizer allocates: Adam's roots, and gradients in the master's format."""
+    recipe = job.recipe
+    if recipe.offload_optimizer != "device":
+        return 0
+    if recipe.step == "fused" and recipe.optimizer not in {"adafactor", "muon"}:
+        return 0  # those two have no fused kernel
+    degree = held.degree_of("optimizer")
+    updated = held.elements(degree) if recipe.step == "foreach" else held.largest(degree)
+    found: Any = 0
+    if recipe.optimizer != "adam":
+        found = optimizers.step_temporaries(recipe, held, degree)
+    else:
+        width = DTYPE_BYTES[recipe.states]
+        found = width * updated * (1 if recipe.step == "foreach" else 3)
+        if recipe.step == "for-loop" and np.ndim(degree) == 0 and degree == 1:
+            numbers = moments.Numbers(**_tokens(job, sizes))
+            bytes_there = moments.step_temporaries(shape, job.mode, numbers, "for-loop")
+            found = bytes_there * width // job.mode.stream_bytes
+    narrow = recipe.master_bytes and recipe.second_gradients is None
+    if narrow and DTYPE_BYTES[recipe.gradients] < recipe.master_bytes:
+        found = found + recipe.master_bytes * updated
+    return found
+
+
+def total(row: Row) -> Any:
+    return sum(row.values())
+
+
+def largest(found: dict[str, Row]) -> tuple[Any, Row]:
+    """The name and components of the largest moment; of equals the first. For arrays, of each."""
+    names = list(found)
+    totals = [total(found[name]) for name in names]
+    if not any(np.ndim(one) for one in totals):
+        best = int(np.argmax(totals))
+        return names[best], found[names[best]]
+    size = np.broadcast_shapes(*map(np.shape, totals))
+    top, which = np.array(np.broadcast_to(totals[0], size), dtype=float), np.zeros(size, np.int8)
+    for number, one in enumerate(totals[1:], 1):
+        more = one > top
+        which[more] = number
+        np.maximum(top, one, out=top)
+    return np.array(names, dtype=object)[which], _chosen(found, which)
+
+
+def _chosen(found: dict[str, Row], which: Any) -> Row:
+    """The components of each configuration's own moment."""
+    every = [name for name in COMPONENTS if any(name in row for row in found.values())]
+    used = np.flatnonzero(np.bincount(which.ravel(), minlength=len(found)))
+    rows_there = [list(found.values())[number] for number in used]
+    row: Row = {}
+    for component in every:
+        values = [one.get(component, 0) for one in rows_there]
+        if all(value is values[0] for value in values):
+            row[component] = values[0]
+            continue
+        out = np.empty(which.shape)
+        for number, value in zip(used, values, strict=True):
+            np.copyto(out, value, where=which == number)
+        row[component] = out
+    return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """One job's moments on its fullest pipeline device."""
+
+    job: Job
+    sizes: Sizes
+    moments: dict[str, Row]
+    peak_moment: str
+    peak: Row
+
+    @property
+    def peak_bytes(self) -> float:
+        return float(total(self.peak))
+
+
+@lru_cache(maxsize=512)
+def estimate(
+    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch, ideal: bool = False
+) -> Estimate:
+    """The moments of the pipeline device with the largest peak.
+
+    Raises:
+        UsageError: something does not divide, or is not known; the message names the rule.
+    """
+    best: Estimate | None = None
+    for device in devices(parallel, model):
+        job = Job(
+            model=model,
+            parallel=parallel,
+            recipe=recipe,
+            batch=batch,
+            device=device,
+            ideal=ideal,
+        )
+        if device == 0:
+            job.check()
+        sizes = Sizes(seq=batch.seq, micro_batch=batch.micro_batch, dp=parallel.dp)
+        found = rows(job, sizes)
+        name, peak = largest(found)
+        here = Estimate(job=job, sizes=sizes, moments=found, peak_moment=name, peak=peak)
+        if best is None or here.peak_bytes > best.peak_bytes:
+            best = here
+    assert best is not None
+    return best
+
+
+def devices(parallel: Parallel, model: Model) -> tuple[int, ...]:
+    """The pipeline devices that can be the fullest: all, or three where the others are alike.
+
+    Activations in flight do not grow from device 1 on in any schedule known here, and what lies
+    between the ends has the same layers unless the first of them are dense and the rest not.
+    """
+    uneven = parallel.layers is not None or parallel.held is not None or model.dense_layers
+    if uneven or parallel.pp <= 3:
+        return tuple(range(parallel.pp))
+    return (0, 1, parallel.pp - 1)

@@ -1,0 +1,248 @@
+"""What sharded training holds for a while: gathered layers, collectives' buffers, whole gradients.
+
+Stage 3 as torch's FSDP2 runs it, unit by unit (a layer, or an end of the model; both ends are one
+unit where they share the embedding), read in ``torch.distributed.fsdp._fully_shard`` of torch 2.13:
+
+- forward: a unit's all-gather lands in a buffer, from which its tensors are copied out. The buffer
+  stays until the next unit's copy-out is done, so a layer computes beside one buffer, and starts
+  beside two (``wait_for_unshard``);
+- backward: while a unit computes, the next one's all-gather is under way in its own buffer
+  (``pre_backward``), and the buffer from which the previous one's gradients are sent is still there
+  (``post_backward``); its own gradients are whole until they are copied into a buffer in turn;
+- at the end the first unit's gradients are sent with nothing left to compute.
+
+Every buffer has the unit's size rounded up to whole rows on every rank. Stages 1 and 2 of DeepSpeed
+reduce through buckets of a given size instead (``ipg_buffer`` of ``stage_1_and_2.py``): one, two
+where communication overlaps the backward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.memory.jobs.recipe import DTYPE_BYTES
+from labkit.memory.jobs.shards import Holding
+from labkit.memory.tape.forms import HEAD
+
+if TYPE_CHECKING:
+    from labkit.memory.plans.estimate import Job
+
+PREFETCH, REDUCE = "all-gather prefetch", "last reduce-scatter"
+GATHERED, GATHER, SENT = "gathered layers", "gather buffers", "reduce buffers"
+WHOLE = "gradients to be reduced"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Elements of a unit: as it is, padded to whole rows on every rank, and one rank's share."""
+
+    whole: Any = 0
+    padded: Any = 0
+    share: Any = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passing:
+    """A rank's units and how it communicates. ``layers`` may be an array, as in ``held``."""
+
+    job: Job
+    held: Holding
+    layers: Any
+
+    @property
+    def shared(self) -> bool:
+        """Whether anything is spread over more than one rank (for arrays: for any of them)."""
+        degree = self.held.degree
+        return degree > 1 if isinstance(degree, int) else bool(np.any(degree > 1))
+
+    @property
+    def gathers(self) -> bool:
+        """Whether layers are made whole one by one: at stage 3, also on one rank to cast them."""
+        return self.job.parallel.zero == 3 and (self.job.casts or self.shared)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether gradients are whole for a while only."""
+        return self.job.parallel.zero >= 2 and self.shared
+
+    def size(self, *names: str) -> Size:
+        """A unit's size: the first of ``names`` that there is, of layers the largest."""
+        degree = self.held.degree
+        found: dict[str, list[Any]] = {}
+        for one in self.held.tensors:
+            parts = self.held.parts(one, degree)
+            rows = one.rows / parts if self.held.ideal else -(-one.rows // parts)
+            share, each = rows * one.rest * one.number, found.setdefault(one.unit, [0, 0, 0])
+            each[0] += one.rows * one.rest * one.number
+            each[1] += share * parts
+            each[2] += share
+        blocks = [name for name in found if "block" in name]
+        for name in names:
+            if name == "block" and blocks:
+                return Size(*found[max(blocks, key=lambda block: found[block][0])])
+            if name in found:
+                return Size(*found[name])
+        return Size()
+
+    def only_shared(self, size: Any) -> Any:
+        """``size`` where there is more than one rank to share with, else 0."""
+        degree = self.held.degree
+        return size * (np.asarray(degree) > 1) if np.ndim(degree) else size * (degree > 1)
+
+    @property
+    def deep(self) -> Any:
+        """Whether there is a next layer."""
+        return np.asarray(self.layers) >= 2 if np.ndim(self.layers) else self.layers >= 2
+
+    def weights(self, name: str) -> Row:
+        """Whole layers, and the buffers they come in."""
+        job = self.job
+        if not self.gathers:
+            width = job.recipe.compute_bytes
+            return {"cast parameters": width * self.held.whole} if job.casts else {}
+        gathered, arriving = self._weights(name)
+        if not job.parallel.reshard_after_forward:
+            gathered, arriving = self._kept(name, gathered, arriving)
+        whole = job.whole_width * gathered
+        return {
+            GATHERED: whole if job.casts else self.only_shared(whole),
+            GATHER: self.only_shared(job.whole_width * arriving),
+        }
+
+    def _weights(self, name: str) -> tuple[Any, Any]:
+        """Elements of the units that are whole, and of the all-gathers' buffers."""
+        root, head, block = (self.size(unit).padded for unit in ("root", "head", "block"))
+        first = self.size("root", "embedding").padded
+        if name.startswith("forward"):
+            return root + block, block
+        tied, ends = "root" in self.job.units, "head" in self.job.units
+        again = head if self.job.mode.loss == "chunked" else 0  # gathered anew for every chunk
+        return {
+            "embedding": (first, first),
+            "loss forward": (root + again, head if ends else block),
+            "loss backward": (root + again, block if tied else 0),
+            HEAD: (root + head, block),
+            "backward, first": (root + block, 0 if tied else first),
+            "embedding backward": (first, 0),
+        }.get(name, (root + block, block * self.deep))
+
+    def _kept(self, name: str, gathered: Any, arriving: Any) -> tuple[Any, Any]:
+        """The same where layers stay whole until their backward pass is done."""
+        first, block = self.size("root", "embedding").padded, self.size("block").padded
+        if name in {"embedding", "forward, first"}:
+            return gathered, arriving
+        if name == "embedding backward":
+            return first, 0
+        if name == "backward, first":
+            return first + block, 0
+        every = first + self.size("head").padded + self.layers * block
+        return every, 0 if "backward" in name or name == PREFETCH else arriving
+
+    def sent(self, name: str) -> Row:
+        """Buffers out of which gradients are being sent."""
+        recipe, zero = self.job.recipe, self.job.parallel.zero
+        if not _in_backward(name) or not self.shared:
+            return {}
+        if zero in {1, 2} and recipe.reduce_bucket_size:
+            elements: Any = recipe.reduce_bucket_size * (2 if recipe.overlap_comm else 1)
+        elif zero == 3:
+            elements = self._sent(name)
+        else:
+            return {}
+        return {SENT: self.only_shared(self.sent_width * elements)}
+
+    def _sent(self, name: str) -> Any:
+        head, block = self.size("head").padded, self.size("block").padded
+        if name in {"loss backward", HEAD}:
+            return 0
+        if name == "backward, last":
+            return head
+        return block * self.deep + head * (1 - self.deep) if name == "backward, first" else block
+
+    @property
+    def made_format(self) -> str:
+        """The format in which the backward pass makes a gradient."""
+        recipe = self.job.recipe
+        return recipe.compute_format if self.job.casts else recipe.gradients
+
+    @property
+    def sent_width(self) -> float:
+        """Bytes of a gradient's element on the wire."""
+        return DTYPE_BYTES[self.job.recipe.reduce or self.made_format]
+
+    def gradients(self, name: str, share: Any, total: Any, *, finished: Any = None) -> Row:
+        """Gradients at a moment where ``share`` of the rank's are made; ``total`` bytes in the end.
+
+        From stage 2 on those of the unit at work are whole, those of ``finished`` layers sent.
+        """
+        away = self.job.recipe.offload_gradients != "device"
+        if not _in_backward(name) or not (away or self.reduces):
+            return {"gradients": whole_bytes(total * share)}
+        head, block = self.size("head"), self.size("block")
+        layers = self._finished(name) if finished is None else finished
+        after_head = name not in {"loss backward", HEAD}
+        before = layers * block.whole + after_head * head.whole
+        made = self.held.whole * share
+        whole = np.clip(made - before, 0, block.whole + self.size("root", "head").whole)
+        if not away:
+            whole = self.only_shared(whole)
+        rest = np.maximum(made - before - whole, 0) / self.held.whole
+        kept = (layers * block.share + after_head * head.share) * self.job.recipe.gradient_bytes
+        kept = np.minimum(kept + rest * total, total)
+        bucket = self.job.parallel.zero == 2 and self.job.recipe.reduce_bucket_size
+        found = {"gradients": 0 if away else whole_bytes(kept)}
+        if not bucket:
+            found[WHOLE] = whole_bytes(DTYPE_BYTES[self.made_format] * whole)
+        return found
+
+    def _finished(self, name: str) -> Any:
+        """Layers whose gradients are sent."""
+        if name == "embedding backward":
+            return self.layers
+        if name != "backward, first":
+            return 0
+        batch, mode = self.job.batch, self.job.mode
+        at_once = {"full": batch.recompute_group, "every": batch.every}.get(mode.recompute, 1)
+        return np.maximum(self.layers - at_once, 0)
+
+    def prefetched(self, first: Row, base: Row, *, layer_bytes: Any, share: Any) -> list[Row]:
+        """Inside the backward pass, the next layer arriving while the previous one's gradients go.
+
+        The stack is uniform: what ``first`` (one rank's row of the first layer, the last to be
+        computed) lacks is what the layers below keep, ``layer_bytes`` each; ``share`` is of one
+        layer in the gradients. Since the bytes are linear in the layer, one end is the fullest.
+        """
+        found = []
+        for below in (np.maximum(self.layers - 2, 0), np.minimum(1, self.layers - 1)):
+            done = np.maximum(self.layers - 1 - below, 0)
+            made = np.maximum(first["share"] - below * share, 0)
+            row = base | {"activations": first["activations"] + below * layer_bytes}
+            row |= {name: first[name] for name in ("cached weights", "temporaries")}
+            row |= self.gradients(PREFETCH, made, first["total"], finished=done)
+            row |= self.weights(PREFETCH) | self.sent(PREFETCH)
+            if not self.job.parallel.reshard_after_forward:
+                gone = done * self.size("block").padded + self.size("head").padded
+                row[GATHERED] = row[GATHERED] - self.job.whole_width * gone
+            found.append(row)
+        return found
+
+    def last_sent(self, base: Row, total: Any) -> Row:
+        """The first unit's gradients on their way, with nothing left to compute."""
+        first = self.size("root", "embedding")
+        kept = total - self.only_shared(self.job.recipe.gradient_bytes * first.share)
+        whole = DTYPE_BYTES[self.made_format] * first.whole
+        out = first.padded + first.share
+        row = base | {"gradients": kept, WHOLE: self.only_shared(whole)}
+        return row | {SENT: self.only_shared(self.sent_width * out)}
+
+
+def _in_backward(name: str) -> bool:
+    return "backward" in name or name == PREFETCH
+
+
+def whole_bytes(size: Any) -> Any:
+    return np.rint(size) if np.ndim(size) else round(float(size))

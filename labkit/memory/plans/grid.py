@@ -1,0 +1,414 @@
+"""Many detailed plans at once: sweeps as arrays, and the largest (or least) value that fits.
+
+Numbers (sequence, micro-batch, data-parallel ranks, layers) are broadcast against each other; each
+combination of everything else is one pass over their arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.errors import BadValue, UsageError, not_among
+from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.plans import estimate as estimates
+from labkit.memory.plans.estimate import COMPONENTS, Job, Row, Sizes
+from labkit.memory.plans.plan import Plan
+from labkit.memory.plans.search import Fit
+from labkit.models import Model, presets
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NUMBERS = ("dp", "seq", "micro_batch", "layers")
+PARALLEL_FIELDS = tuple(field.name for field in fields(Parallel) if field.name != "layers")
+BATCH_FIELDS = tuple(field.name for field in fields(Batch) if field.name != "formula")
+RECIPE_FIELDS = tuple(
+    field.name for field in fields(Recipe) if field.name not in {"name", "source"}
+)
+AXES = tuple(
+    dict.fromkeys(
+        ("model", "recipe", "world_size", *NUMBERS, *PARALLEL_FIELDS, *BATCH_FIELDS, *RECIPE_FIELDS)
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one combination of categories gave over the grid of its numbers."""
+
+    peak_bytes: Any
+    peak_moment: Any
+    row: Row
+    problem: Any
+
+
+def sweep(
+    plan: Plan,
+    axes: Mapping[str, Iterable[Any]],
+    *,
+    usable_bytes: float | None = None,
+    components: bool = True,
+) -> pd.DataFrame:
+    """Every combination of ``axes`` as a row: peak, its moment, components at the peak.
+
+    Combinations that cannot be have NaN and say why in a column ``problem``. Rows come with the
+    numbers (:data:`NUMBERS`) innermost. ``world_size`` lets dp be what the other degrees leave, or
+    holds it to that. Models and recipes may be given by name.
+
+    Raises:
+        UsageError: an axis is unknown, or a number below 1.
+    """
+    import pandas as pd
+
+    if unknown := [name for name in axes if name not in AXES]:
+        raise not_among("axis", unknown[0], dict.fromkeys(AXES))
+    values = {name: described(name, axis) for name, axis in axes.items()}
+    numbers = {name: _numbers(name, values[name]) for name in values if _numeric(plan, name, axes)}
+    rest = {name: values[name] for name in values if name not in numbers}
+    size = prod(len(axis) for axis in numbers.values())
+    mesh = np.meshgrid(*numbers.values(), indexing="ij") if numbers else []
+    tables = []
+    for chosen in product(*rest.values()):
+        point = dict(zip(rest, chosen, strict=True))
+        found = _evaluate(plan, point, numbers)
+        columns = {name: _repeated(_label(value), size) for name, value in point.items()}
+        columns |= {n: grid.ravel() for n, grid in zip(numbers, mesh, strict=True)}
+        if "world_size" in point and "dp" not in values:
+            columns["dp"] = np.full(size, _filled(plan, point))
+        columns |= _columns(found, tuple(map(len, numbers.values())), components)
+        tables.append({name: columns[name] for name in (*values, *columns)})
+    table = _stacked(tables)
+    if usable_bytes is not None:
+        table["fits"] = table["peak_bytes"] <= usable_bytes
+    return pd.DataFrame(table, copy=False)
+
+
+def _stacked(tables: list[dict[str, Any]]) -> dict[str, Any]:
+    """Columns one below the other; a component that a part does not have is 0 there, or NaN where
+    there is no plan."""
+    names = dict.fromkeys(name for table in tables for name in table)
+    order = [name for name in names if name not in {"peak_bytes", "peak_moment", "problem"}]
+    if len(tables) == 1:
+        return {name: tables[0][name] for name in names}
+    return {
+        name: np.concatenate(
+            [
+                t[name] if name in t else np.where(np.isnan(t["peak_bytes"]), np.nan, 0)
+                for t in tables
+            ]
+        )
+        for name in [*order, "peak_bytes", "peak_moment", "problem"]
+    }
+
+
+def _repeated(value: Any, size: int) -> Any:
+    if isinstance(value, bool | int | float):
+        return np.full(size, value)
+    found = np.empty(size, dtype=object)
+    found[:] = [value] * size
+    return found
+
+
+def described(name: str, values: Iterable[Any]) -> list[Any]:
+    """The values of an axis; models and recipes may be given by name.
+
+    Raises:
+        UsageError: there is no preset of a name.
+    """
+    named = {"model": Model.preset, "recipe": Recipe.preset}
+    return [named[name](one) if name in named and isinstance(one, str) else one for one in values]
+
+
+def _label(value: Any) -> Any:
+    return value.name if isinstance(value, Model | Recipe) else value
+
+
+def _numbers(name: str, values: list[Any]) -> Any:
+    found = np.asarray(values)
+    if found.dtype.kind not in "iu" or found.size == 0 or found.min() < 1:
+        raise BadValue(f"{name} must be whole numbers >= 1, got {values[:5]}")
+    return found.astype(np.int64)
+
+
+def _numeric(plan: Plan, name: str, axes: Mapping[str, Iterable[Any]]) -> bool:
+    """Layers are a number only where nothing cuts or tells them apart."""
+    if name != "layers":
+        return name in NUMBERS
+    plain = isinstance(plan.model, Model) and not plan.model.num_experts
+    cut = {"pp", "model", "recompute", "schedule", "chunks"} & set(axes)
+    return bool(
+        plain and not cut and plan.parallel.pp == 1 and not isinstance(_recompute(plan), int)
+    )
+
+
+def _recompute(plan: Plan) -> Any:
+    return plan.batch.recompute if plan.batch else "none"
+
+
+def at(plan: Plan, point: Mapping[str, Any]) -> Plan:
+    """``plan`` with other values of some axes.
+
+    Raises:
+        UsageError: they break a rule.
+    """
+    assert isinstance(plan.model, Model)
+    model = point.get("model", plan.model)
+    if "layers" in point:
+        model = model.resized(num_layers=int(point["layers"]))
+    recipe = point.get("recipe", plan.recipe)
+    changes = {name: value for name, value in point.items() if name in RECIPE_FIELDS}
+    batch = {name: value for name, value in point.items() if name in BATCH_FIELDS}
+    parallel = {name: value for name, value in point.items() if name in PARALLEL_FIELDS}
+    if "world_size" in point:
+        parallel = _filling(plan.parallel, parallel, point["world_size"])
+    return replace(
+        plan,
+        model=model,
+        recipe=replace(recipe, **changes) if changes else recipe,
+        batch=replace(plan.batch, **batch) if plan.batch and batch else plan.batch,
+        parallel=replace(plan.parallel, **parallel) if parallel else plan.parallel,
+    )
+
+
+def _filling(spread: Parallel, changes: dict[str, Any], world_size: int) -> dict[str, Any]:
+    """``changes`` with the dp that fills the ranks; where dp is among them it must."""
+    every = {field.name: getattr(spread, field.name) for field in fields(Parallel)} | changes
+    if "dp" not in changes:
+        del every["dp"]
+    return changes | {"dp": Parallel.of(world_size, **every).dp}
+
+
+def _filled(plan: Plan, point: Mapping[str, Any]) -> float:
+    """The dp that fills the ranks; NaN where none does."""
+    try:
+        return at(plan, point).parallel.dp
+    except UsageError:
+        return np.nan
+
+
+def _evaluate(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> Found | str:
+    """One pass over the numbers' arrays, or why there is none."""
+    shapes = {}
+    for place, name in enumerate(numbers):
+        shape = [1] * len(numbers)
+        shape[place] = -1
+        shapes[name] = numbers[name].reshape(shape)
+    try:
+        # One rank a group is always possible; the numbers that are not are marked below.
+        world_size = point.get("world_size")
+        if "dp" in numbers:
+            point = point | {"dp": _smallest_dp(plan, point)}
+            point.pop("world_size", None)
+        here = at(plan, point)
+        assert isinstance(here.model, Model)
+        assert here.batch is not None
+        problem = _problems(here, shapes, world_size)
+        pieces = _pieces(here.parallel)
+        seq = shapes.get("seq", np.int64(here.batch.seq))
+        sizes = Sizes(
+            seq=np.maximum(seq // pieces, 1) * pieces,
+            micro_batch=shapes.get("micro_batch", np.int64(here.batch.micro_batch)),
+            dp=shapes.get("dp", np.int64(here.parallel.dp)),
+            layers=shapes.get("layers"),
+        )
+        return _over_devices(here, sizes, problem)
+    except UsageError as error:
+        return str(error)
+
+
+def _smallest_dp(plan: Plan, point: Mapping[str, Any]) -> int:
+    degrees = [
+        point.get(name, getattr(plan.parallel, name)) or 1
+        for name in ("ep", "replicate", "partition_group", "secondary_group")
+    ]
+    return int(np.lcm.reduce(degrees))
+
+
+def _pieces(parallel: Parallel) -> int:
+    return (2 * parallel.cp if parallel.cp > 1 else 1) * (parallel.tp if parallel.sp else 1)
+
+
+def _problems(plan: Plan, shapes: Mapping[str, Any], world_size: int | None) -> Any:
+    """For each number what is wrong with it; an empty text where nothing is."""
+    parallel, found = plan.parallel, np.array("", dtype=object)
+    if "dp" in shapes:
+        sharing = shapes["dp"] * parallel.cp
+        if world_size is not None:
+            text = f"world size ({world_size}) must be dp · tp · cp · pp"
+            wrong = sharing * parallel.tp * parallel.pp != world_size
+            found = np.where(wrong, np.array(text, dtype=object), found)
+        for name in ("ep", "replicate", "partition_group", "secondary_group"):
+            size = getattr(parallel, name) or 1
+            text = f"dp × cp must divide by {name} ({size})"
+            found = np.where(sharing % size, np.array(text, dtype=object), found)
+    if "seq" in shapes:
+        pieces = _pieces(parallel)
+        text = f"seq must divide by {pieces}, the pieces that cp and tp make of it"
+        found = np.where(shapes["seq"] % pieces, np.array(text, dtype=object), found)
+        most = plan.model.positions if isinstance(plan.model, Model) else 0
+        if most:
+            text = f"seq must be <= {most}, the positions that {_label(plan.model)} has learnt"
+            found = np.where(shapes["seq"] > most, np.array(text, dtype=object), found)
+    return found
+
+
+def _over_devices(plan: Plan, sizes: Sizes, problem: Any) -> Found:
+    """The fullest pipeline device, for each configuration its own."""
+    assert isinstance(plan.model, Model)
+    assert plan.batch is not None
+    best: Found | None = None
+    for device in estimates.devices(plan.parallel, plan.model):
+        job = Job(
+            model=plan.model,
+            parallel=plan.parallel,
+            recipe=plan.recipe,
+            batch=plan.batch if np.ndim(sizes.seq) == 0 else replace(plan.batch, seq=_any(sizes)),
+            device=device,
+            ideal=plan.ideal,
+        )
+        if device == 0:
+            job.check()
+        moment, row = estimates.largest(estimates.rows(job, sizes))
+        here = Found(estimates.total(row), moment, row, problem)
+        best = here if best is None else _fuller(best, here)
+    assert best is not None
+    return best
+
+
+def _any(sizes: Sizes) -> int:
+    return int(np.asarray(sizes.seq).flat[0])
+
+
+def _fuller(one: Found, other: Found) -> Found:
+    more = np.asarray(other.peak_bytes) > one.peak_bytes
+    names = [name for name in COMPONENTS if name in one.row or name in other.row]
+    row = {n: np.where(more, other.row.get(n, 0), one.row.get(n, 0)) for n in names}
+    return Found(
+        np.where(more, other.peak_bytes, one.peak_bytes),
+        np.where(more, other.peak_moment, one.peak_moment),
+        row,
+        one.problem,
+    )
+
+
+def _columns(found: Found | str, shape: tuple[int, ...], components: bool) -> dict[str, Any]:
+    size = prod(shape)
+    if isinstance(found, str):
+        nothing = np.full(size, np.nan)
+        return {
+            "peak_bytes": nothing,
+            "peak_moment": _repeated("", size),
+            "problem": _repeated(found, size),
+        }
+
+    def flat(value: Any) -> Any:
+        return np.broadcast_to(value, shape).ravel()
+
+    bad = flat(found.problem != "") if np.ndim(found.problem) else None
+    sizes = {"peak_bytes": found.peak_bytes}
+    if components:
+        named = {f"{n.replace(' ', '_')}_bytes": found.row[n] for n in COMPONENTS if n in found.row}
+        sizes = named | sizes
+    columns = {name: flat(value) for name, value in sizes.items()}
+    if bad is not None and bad.any():
+        columns = {name: np.where(bad, np.nan, value) for name, value in columns.items()}
+    moment = flat(np.asarray(found.peak_moment, dtype=object))
+    if bad is not None:
+        moment = np.where(bad, "", moment)
+    return columns | {"peak_moment": moment, "problem": flat(found.problem)}
+
+
+# ---------------------------------------------------------------- what fits
+
+LARGEST = ("micro_batch", "seq", "layers")
+LEAST = ("dp", "zero", "tp", "pp", "ep", "cp")
+
+
+def fit(plan: Plan, *, vary: str, usable_bytes: float, limit: int) -> Fit:
+    """The largest micro-batch, sequence or number of layers, or the least degree, that fits.
+
+    Values that break a rule (a sequence that ``tp`` does not divide, layers that ``pp`` does not)
+    are passed over.
+
+    Raises:
+        UsageError: ``vary`` is none of these, or the plan breaks a rule whatever its value.
+    """
+    if vary == "model":
+        return _largest_preset(plan, usable_bytes, limit)
+    if vary in LEAST:
+        value = _least(plan, vary, usable_bytes, limit)
+    elif vary in LARGEST:
+        value = _most(plan, vary, usable_bytes, limit)
+    else:
+        raise not_among("quantity to vary", vary, (*LARGEST, *LEAST, "model"))
+    found = None if value is None else at(plan, {vary: value})
+    return Fit(vary=vary, value=value, plan=found, usable_bytes=usable_bytes)
+
+
+def _largest_preset(plan: Plan, usable_bytes: float, limit: int) -> Fit:
+    """The preset with the most parameters that fits; those that break a rule are passed over."""
+    largest_first = sorted(presets().values(), key=lambda model: -model.num_params)
+    for model in largest_first:
+        here = replace(plan, model=model)
+        if model.num_params <= limit and _peak_or_inf(here) <= usable_bytes:
+            return Fit(vary="model", value=model.num_params, plan=here, usable_bytes=usable_bytes)
+    return Fit(vary="model", value=None, plan=None, usable_bytes=usable_bytes)
+
+
+def _peak_or_inf(plan: Plan) -> float:
+    try:
+        return plan.peak_bytes
+    except UsageError:
+        return np.inf
+
+
+def _most(plan: Plan, vary: str, usable_bytes: float, limit: int) -> int | None:
+    from labkit.memory.plans.search import _boundary
+
+    assert isinstance(plan.model, Model)
+    step = 1
+    if vary == "seq":
+        step = _pieces(plan.parallel)
+        limit = min(limit, plan.model.positions) if plan.model.positions else limit
+    if vary == "layers":
+        step = len(replace(plan.parallel, layers=None).stage_layers(0)) if _even(plan) else 1
+    limit = min(limit, 2**40 // max(1, plan.model.hidden)) if vary == "seq" else min(limit, 2**24)
+    if limit < step:
+        return None
+    good: Callable[[int], bool] = lambda n: at(plan, {vary: n * step}).peak_bytes <= usable_bytes  # noqa: E731
+    found = _boundary(good, limit // step, least=False)
+    return None if found is None else found * step
+
+
+def _even(plan: Plan) -> bool:
+    if plan.parallel.layers is not None:
+        raise BadValue("layers must be None in the parallelism where the number of layers varies")
+    return plan.parallel.pp > 1
+
+
+def _least(plan: Plan, vary: str, usable_bytes: float, limit: int) -> int | None:
+    """Of degrees the powers of two; of dp every number that the groups divide."""
+    if vary == "dp":
+        step = _smallest_dp(plan, {})
+        values: Iterable[int] = np.arange(1, max(2, min(limit, 2**16) // step + 1)) * step
+    elif vary == "zero":
+        values = range(4)
+    else:
+        values = [2**power for power in range(11) if 2**power <= limit]
+    table = sweep(plan, {vary: values}, usable_bytes=usable_bytes, components=False)
+    if table["peak_bytes"].isna().all():
+        raise UsageError(str(table["problem"].iloc[0]))
+    fits = table.loc[table["fits"], vary]
+    return int(fits.iloc[0]) if len(fits) else None
+
+
+def named(plan: Plan | Mapping[str, Plan]) -> Iterator[tuple[str, Plan]]:
+    yield from plan.items() if isinstance(plan, Mapping) else [("", plan)]

@@ -1,0 +1,1 @@
+"""A training step on a symbolic autograd: what a layer keeps, and until when."""

@@ -1,0 +1,193 @@
+"""The points of a step as linear forms in units, the few that matter, and the units' values.
+
+A step is run once for each choice of operators (:class:`~labkit.memory.tape.shadow.Program`); what
+remains are coefficients, and those points that no other exceeds whatever the sizes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.memory.tape import tape as tapes
+from labkit.memory.tape.shadow import Program, Shadow
+from labkit.memory.tape.shapes import MIXED, Shape, num_dense
+from labkit.memory.tape.sizes import Numbers, chunk_rows, over, units
+
+STEP = "optimizer step"
+
+HEAD = "head backward"
+# In the order in which they come; where moments tie, the first is named. That of the head is the
+# part of the loss's from the head's own gradient on: stage 3 has the head whole only there.
+MOMENTS = (
+    *("embedding", "forward, first", "forward, last full", "forward, last", "loss forward"),
+    *("loss backward", HEAD, "backward, last", "backward, last full", "backward, first"),
+    *("embedding backward", STEP),
+)
+# Multiplicities (columns) as sums of products of numbers that are never negative (rows), so that
+# one point can be seen to exceed another whatever the sizes. Rows: 1, m, i, j, m·i, c.
+_NESTED = np.array(
+    [
+        # 1  groups inner inner of the last  groups·inner  chunks
+        [1, -2, -1, -1, 2, -2],
+        [0, 1, 0, 0, -1, 0],
+        [0, 0, 1, 0, -2, 0],
+        [0, 0, 0, 1, 0, 0],
+        [0, 0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 0, 1],
+    ]
+)
+_PERIODIC = np.array(
+    [
+        [1, -1, -1, -1, -1, -2],
+        [0, 1, 0, 0, 1, 0],
+        [0, 0, 1, 0, -1, 0],
+        [0, 0, 0, 1, 0, 0],
+        [0, 0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 0, 1],
+    ]
+)
+_BASES = {"flat": _PERIODIC, "nested": _NESTED, "periodic": _PERIODIC, "listed": _PERIODIC}
+
+
+class Points(NamedTuple):
+    """The points of one program that can be the largest of their moment.
+
+    ``moment`` (n,) numbers into :data:`MOMENTS`; ``coefficients`` (n, categories, columns), where a
+    column is the product of a multiplicity and a unit, and ``columns`` their numbers; ``top``: the
+    places of those that can be the largest of all.
+    """
+
+    moment: NDArray[np.int64]
+    coefficients: NDArray[np.int64]
+    columns: tuple[tuple[int, int], ...]
+    top: NDArray[np.int64]
+
+
+@lru_cache(maxsize=256)
+def points(program: Program) -> Points:
+    """Run the step on a tape and keep, moment by moment, what nothing else exceeds for sure."""
+    tape, basis = Shadow(program).step(), _BASES[program.structure]
+    moment: list[int] = []
+    kept: list[NDArray[np.int64]] = []
+    for number, name in enumerate(MOMENTS):
+        at = [live for label, live in tape.points if label == name]
+        if name == HEAD:
+            at = [live for label, live in tape.points if label == "loss backward" and _grown(live)]
+        places = _undominated(at, basis)
+        moment.extend([number] * len(places))
+        kept.extend(at[place] for place in places)
+    stacked = np.array(kept)
+    used = np.argwhere(stacked.any(axis=(0, 1)))
+    return Points(
+        moment=np.array(moment),
+        coefficients=stacked[:, :, used[:, 0], used[:, 1]],
+        columns=tuple((int(times), int(size)) for times, size in used),
+        top=np.array(_undominated(kept, basis, UNIT_ORDER)),
+    )
+
+
+def _grown(live: NDArray[np.int64]) -> bool:
+    """Whether the gradient of the head's matrix is there, added up or about to be."""
+    places = [tapes.CATEGORIES.index(name) for name in ("gradients", "temporaries")]
+    return bool(live[places][..., tapes.INDEX["h·v"]].any())
+
+
+def _undominated(
+    points: list[NDArray[np.int64]],
+    basis: NDArray[np.int64],
+    order: tuple[tuple[int, ...], ...] = (),
+) -> list[int]:
+    """Places of the points whose total no other's exceeds for sure; of equals, the first.
+
+    ``order``: for each unit the units that are never smaller. With it a point also counts as
+    exceeded where what it has more of one unit, the other has more of a larger one.
+    """
+    if not points:
+        return []
+    totals = np.array([basis @ live.sum(axis=0) for live in points])
+    kept: list[int] = []
+    for place in np.argsort(-totals.sum(axis=(1, 2)), kind="stable"):
+        if not any(_exceeds(totals[other] - totals[place], order) for other in kept):
+            kept.append(int(place))
+    # A later one may exceed an earlier one by what ``order`` says.
+    for place in list(kept):
+        others = [other for other in kept if other != place]
+        if any(_exceeds(totals[other] - totals[place], order) for other in others):
+            kept.remove(place)
+    return sorted(kept)
+
+
+def _exceeds(excess: NDArray[np.int64], order: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether ``excess`` (rows of multiplicities, columns of units) is never negative."""
+    if (excess >= 0).all():
+        return True
+    if not order:
+        return False
+    left = excess.copy()
+    for row, column in np.argwhere(left < 0):
+        for larger in order[column]:
+            paid = min(-left[row, column], max(left[row, larger], 0))
+            left[row, column] += paid
+            left[row, larger] -= paid
+    return bool((left >= 0).all())
+
+
+def _unit_order() -> tuple[tuple[int, ...], ...]:
+    """For each unit those it divides, the smallest first: letters stand for numbers of at least 1.
+
+    Sequence parallelism divides some of them, which then need not be larger than s and s·h.
+    """
+    letters = [Counter(name.replace("s²", "s·s").split("·")) for name in tapes.UNITS]
+    for counts in letters:
+        counts.pop("1", None)
+    sizes = [sum(counts.values()) for counts in letters]
+    divided = {tapes.INDEX[f"b·s{rest}"] for rest in ("", *(f"·{one}" for one in "hijlxn"))}
+    found = []
+    for counts in letters:
+        larger = {place for place, other in enumerate(letters) if counts < other}
+        if counts["s"] and not counts["b"]:
+            larger -= divided
+        found.append(tuple(sorted(larger, key=sizes.__getitem__)))
+    return tuple(found)
+
+
+UNIT_ORDER = _unit_order()
+
+
+def multiplicities(
+    shape: Shape, numbers: Numbers, program: Program, *, chunked: bool = False
+) -> list[Any]:
+    """The values of :data:`labkit.memory.tape.tape.MULTIPLICITIES`."""
+    layers, chunks, structure = shape.num_layers, 0, program.structure
+    if chunked:
+        rows = numbers.micro_batch * numbers.seq
+        rows = over(rows, numbers.tp) if numbers.sequence_parallel else rows
+        chunks = -(-rows // chunk_rows(rows, numbers.chunks)[0]) - 3
+    if structure == "nested":
+        size = np.minimum(numbers.group, layers)
+        groups = -(-layers // size)
+        last = layers - size * (groups - 1)
+        return [1, groups - 3, size - 2, last - 2, (groups - 3) * (size - 2), chunks]
+    if structure == "periodic":
+        size = numbers.period
+        periods = layers // size
+        return [1, periods - 2, size - 3, layers % size - 1, (periods - 2) * (size - 1), chunks]
+    if structure == "listed":
+        return [1, 0, 0, 0, 0, chunks]
+    if program.stack == MIXED:
+        dense = num_dense(shape)
+        return [1, layers - dense - 2, dense - 2, 0, 0, chunks]
+    return [1, layers - 2, 0, 0, 0, chunks]
+
+
+def columns_of(table: Points, program: Program, shape: Shape, numbers: Numbers) -> list[Any]:
+    """The value of each column: how often, times how many elements."""
+    chunked = program.mode.loss in {"chunked", "fused"}
+    times = multiplicities(shape, numbers, program, chunked=chunked)
+    sizes = units(shape, numbers, chunked=chunked)
+    return [times[number] * sizes[size] for number, size in table.columns]

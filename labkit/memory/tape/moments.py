@@ -1,0 +1,326 @@
+"""Bytes at each moment of a training step, and the peak: the maximum over moments.
+
+The step is run once per choice of operators with symbolic sizes (:mod:`labkit.memory.tape.shadow`).
+Of its few hundred points only those remain that can be the largest for some sizes; each is a linear
+form in about thirty units. Everything here then is arithmetic on numbers or on arrays that
+broadcast: a choice costs milliseconds once, a number microseconds.
+
+What is counted: tensors a rank allocates in one step, optimizer states there from before, as
+torch's ``MemTracker`` counts them on a CPU. What is not: CUDA's context and workspaces, rounding to
+512 bytes, fragmentation, buffers of collectives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.errors import UsageError
+from labkit.memory.tape import shapes
+from labkit.memory.tape import tape as tapes
+from labkit.memory.tape.forms import MOMENTS, STEP, Points, columns_of, points
+from labkit.memory.tape.parameters import num_corrections, num_params, num_tensors
+from labkit.memory.tape.parameters import sizes as parameter_sizes
+from labkit.memory.tape.saved import FP32, INT64, Mode
+from labkit.memory.tape.shadow import Program
+from labkit.memory.tape.shapes import Shape, supported
+from labkit.memory.tape.sizes import Numbers
+
+Step = Literal["foreach", "fused", "for-loop"]
+STEPS = ("foreach", "fused", "for-loop")
+
+BLOCK = 1 << 14  # configurations evaluated at a time: what a cache holds
+SIZES = ("num_layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions")
+CHOICES = ("tied", "bias", "mlp", "norm")
+OPTIONAL = tuple(shapes.ABSENT)
+HELD = ("parameters", "optimizer", "buffers and inputs")
+COMPONENTS = (*HELD, *tapes.CATEGORIES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The largest moment: its name, its bytes, and what they are."""
+
+    moment: Any
+    num_bytes: Any
+    components: dict[str, Any]
+
+
+def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Program:
+    structure = "flat"
+    if mode.loss == "chunked" and not _all(np.asarray(numbers.chunks) >= 2):
+        raise UsageError(f"chunks must be >= 2 for a chunked head, got {numbers.chunks}")
+    stack, fixed = shapes.stack(shape), {}
+    if mode.recompute == "full" and not _all(np.asarray(numbers.group) == 1):
+        structure = "nested"
+    if mode.recompute == "every":
+        if not _all((np.asarray(numbers.period) >= 2) & (numbers.period <= shape.num_layers)):
+            raise UsageError(
+                f"period must be in 2..num_layers, got {numbers.period} of {shape.num_layers}"
+                " (1 is recompute='full')"
+            )
+        structure = "periodic"
+    if stack == shapes.MIXED and structure != "flat":
+        structure, fixed = "listed", _fixed(shape, mode, numbers)
+    return Program(
+        mode=mode,
+        mlp=shape.mlp,
+        qkv_bias=shapes.has_bias(shape, "qkv"),
+        out_bias=shapes.has_bias(shape, "out"),
+        mlp_bias=shapes.has_bias(shape, "mlp"),
+        fused=shapes.is_fused(shape),
+        qk_norm=bool(shapes.get(shape, "qk_norm")),
+        latent=bool(shapes.get(shape, "kv_rank")),
+        query_rank=bool(shapes.get(shape, "q_rank")),
+        stack=stack,
+        shared=bool(shapes.get(shape, "shared_experts")),
+        sigmoid=bool(shapes.get(shape, "router_bias")),
+        tied=shape.tied,
+        positions=_choice("positions", np.asarray(shape.positions) > 0),
+        grouped=_choice("kv_heads < heads", np.asarray(shape.kv_heads) < shape.heads),
+        batched=batched,
+        structure=structure,
+        **fixed,
+    )
+
+
+def _fixed(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
+    """The layers one by one: of two kinds that are recomputed in groups or every so many."""
+    repeat = numbers.group if mode.recompute == "full" else numbers.period
+    dense = shapes.num_dense(shape)
+    if np.ndim(repeat) or np.ndim(shape.num_layers) or np.ndim(dense):
+        raise UsageError(
+            "num_layers and the recomputed groups or periods must be numbers, not arrays, where"
+            " dense layers come before layers with experts"
+        )
+    return {"layers": (int(dense), int(shape.num_layers - dense)), "repeat": int(repeat)}
+
+
+def _all(condition: Any) -> bool:
+    return bool(np.all(condition))
+
+
+def _choice(name: str, condition: NDArray[np.bool_]) -> bool:
+    if np.all(condition) != np.any(condition):
+        raise UsageError(f"{name} must hold for all configurations of one call or for none")
+    return bool(np.all(condition))
+
+
+def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
+    """Bytes that are there from the first moment to the last: AdamW's states included."""
+    count, width = num_params(shape, tp=numbers.tp, ep=numbers.ep), mode.stream_bytes
+    buffers = 2 * INT64 * numbers.micro_batch * numbers.seq + width * num_corrections(shape)
+    if shape.mlp == "swiglu":
+        turned = shapes.get(shape, "rope_head_dim") or shape.head_dim
+        buffers = buffers + 2 * mode.compute_bytes * numbers.seq * turned
+    optimizer = 2 * width * count + FP32 * num_tensors(shape)
+    return dict(zip(HELD, (width * count, optimizer, buffers), strict=True))
+
+
+def step_temporaries(shape: Shape, mode: Mode, numbers: Numbers, step: str) -> Any:
+    """The largest temporary of AdamW's step.
+
+    ``foreach`` takes the root of every variance at once; ``for-loop`` tensor by tensor, where two
+    live beside the previous tensor's; ``fused`` has none.
+    """
+    if step not in STEPS:
+        raise UsageError(f"step must be one of {', '.join(STEPS)}, got {step!r}")
+    width = mode.stream_bytes
+    if step == "fused":
+        return 0
+    if step == "foreach":
+        return width * num_params(shape, tp=numbers.tp, ep=numbers.ep)
+    sizes = parameter_sizes(shape, numbers)
+    pairs = [
+        2 * sizes[0],
+        *(2 * late + early for early, late in pairwise(sizes)),
+    ]
+    return width * np.maximum.reduce(np.broadcast_arrays(*pairs))
+
+
+def moments(
+    shape: Shape,
+    mode: Mode,
+    *,
+    seq: Any,
+    micro_batch: Any,
+    step: str = "foreach",
+    period: Any = 1,
+    group: Any = 1,
+    chunks: Any = 8,
+    tp: Any = 1,
+    ep: Any = 1,
+    sequence_parallel: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """Bytes of each component at the fullest point of each moment.
+
+    Sizes may be arrays that broadcast; what decides which operators run must not vary within a
+    call. ``group`` layers are recomputed together (``recompute="full"``), every ``period``-th
+    layer (``"every"``), the head runs over ``chunks`` parts (``loss="chunked"``).
+
+    Raises:
+        UsageError: the model has parts that are not known here, or a size is below 1.
+
+    >>> from labkit.models import Model
+    >>> found = moments(Model.preset("gpt2-124m"), Mode(), seq=1024, micro_batch=8)
+    >>> max(found, key=lambda moment: sum(found[moment].values()))
+    'loss backward'
+    """
+    supported(shape)
+    numbers = Numbers(
+        seq=seq,
+        micro_batch=micro_batch,
+        period=period,
+        group=group,
+        chunks=chunks,
+        tp=tp,
+        ep=ep,
+        sequence_parallel=sequence_parallel,
+    )
+    there = held(shape, mode, numbers)
+    found = {
+        moment: {**there, **dict(zip(tapes.CATEGORIES, parts, strict=True))}
+        for moment, parts in _largest(shape, mode, numbers).items()
+    }
+    width = mode.stream_bytes
+    gradients = width * num_params(shape, tp=tp, ep=ep)
+    at_step = (0, gradients, 0, step_temporaries(shape, mode, numbers, step))
+    found[STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
+    return found
+
+
+def _largest(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, list[Any]]:
+    """By moment: bytes of each category at the point with the largest total."""
+    one_sample = np.asarray(numbers.micro_batch) == 1
+    if mode.attention == "eager" and np.any(one_sample) and not np.all(one_sample):
+        return _merged(
+            _evaluated(_program(shape, mode, numbers, batched=True), shape, numbers),
+            _evaluated(_program(shape, mode, numbers, batched=False), shape, numbers),
+            one_sample,
+        )
+    batched = not bool(np.all(one_sample)) and mode.attention == "eager"
+    return _evaluated(_program(shape, mode, numbers, batched=batched), shape, numbers)
+
+
+def _merged(
+    many: dict[str, list[Any]], one: dict[str, list[Any]], where: NDArray[np.bool_]
+) -> dict[str, list[Any]]:
+    return {
+        moment: [np.where(where, a, b) for a, b in zip(one[moment], many[moment], strict=True)]
+        for moment in many
+    }
+
+
+def _evaluated(program: Program, shape: Shape, numbers: Numbers) -> dict[str, list[Any]]:
+    table = points(program)
+    columns = columns_of(table, program, shape, numbers)
+    if not any(isinstance(value, np.ndarray) and value.ndim for value in columns):
+        return _scalar(table, table.coefficients @ np.array(columns, dtype=np.int64))
+    size = np.broadcast_shapes(*map(np.shape, columns))
+    return _arrays(table, _matrix(columns, size), size)
+
+
+def _matrix(columns: list[Any], size: tuple[int, ...]) -> NDArray[np.float64]:
+    """Columns as rows of one matrix (columns, configurations); exact below 2⁵³."""
+    found = np.empty((len(columns), int(np.prod(size))))
+    for row, value in zip(found, columns, strict=True):
+        row[:] = np.broadcast_to(value, size).ravel()
+    return found
+
+
+def _scalar(table: Points, parts: NDArray[np.int64]) -> dict[str, list[Any]]:
+    totals = parts.sum(axis=1).tolist()
+    best: dict[int, int] = {}
+    for place, number in enumerate(table.moment.tolist()):
+        if number not in best or totals[place] > totals[best[number]]:
+            best[number] = place
+    return {MOMENTS[number]: parts[place].tolist() for number, place in best.items()}
+
+
+def _arrays(
+    table: Points, matrix: NDArray[np.float64], size: tuple[int, ...]
+) -> dict[str, list[Any]]:
+    found = {}
+    for number in np.unique(table.moment):
+        here = table.coefficients[table.moment == number].astype(float)
+        best = np.argmax(here.sum(axis=1) @ matrix, axis=0)[None]
+        found[MOMENTS[number]] = [
+            np.take_along_axis(here[:, place] @ matrix, best, axis=0)[0].reshape(size)
+            for place in range(here.shape[1])
+        ]
+    return found
+
+
+def peak(shape: Shape, mode: Mode, **sizes: Any) -> Peak:
+    """The largest moment of a step; arguments as in :func:`moments`."""
+    found = moments(shape, mode, **sizes)
+    names = [moment for moment in MOMENTS if moment in found]
+    totals = [sum(found[moment].values()) for moment in names]
+    if not any(np.shape(total) for total in totals):
+        best = int(np.argmax(totals))
+        return Peak(moment=names[best], num_bytes=int(totals[best]), components=found[names[best]])
+    stacked = np.array(np.broadcast_arrays(*totals))
+    best_of = np.argmax(stacked, axis=0)
+    components = {
+        part: np.choose(
+            best_of, np.broadcast_arrays(stacked[0], *(found[m][part] for m in names))[1:]
+        )
+        for part in COMPONENTS
+    }
+    return Peak(
+        moment=np.array(names)[best_of], num_bytes=stacked.max(axis=0), components=components
+    )
+
+
+def peak_bytes(
+    shape: Shape, mode: Mode, *, step: str = "foreach", seq: Any, micro_batch: Any, **sizes: Any
+) -> Any:
+    """The peak alone, the quick way for arrays: one matrix product for many configurations.
+
+    Nothing is kept of what the peak is made of. Works through the configurations in blocks that a
+    processor's cache holds.
+    """
+    supported(shape)
+    given = {name: getattr(shape, name) for name in (*SIZES, *CHOICES)}
+    given |= {name: shapes.get(shape, name) for name in OPTIONAL}
+    given |= {"seq": seq, "micro_batch": micro_batch, **sizes}
+    arrays = {name: value for name, value in given.items() if np.ndim(value)}
+    size = np.broadcast_shapes(*(value.shape for value in arrays.values()))
+    if np.prod(size, dtype=int) <= BLOCK:
+        return _block_peak(given, mode, step)
+    flat = {name: np.broadcast_to(value, size).ravel() for name, value in arrays.items()}
+    found = np.empty(int(np.prod(size)))
+    for start in range(0, len(found), BLOCK):
+        piece = slice(start, start + BLOCK)
+        block = given | {name: value[piece] for name, value in flat.items()}
+        found[piece] = _block_peak(block, mode, step)
+    return found.reshape(size)
+
+
+def _block_peak(given: dict[str, Any], mode: Mode, step: str) -> Any:
+    names = (*SIZES, *CHOICES, *OPTIONAL)
+    shape = SimpleNamespace(**{name: given[name] for name in names})
+    numbers = Numbers(**{name: value for name, value in given.items() if name not in names})
+    there = sum(held(shape, mode, numbers).values())
+    gradients = mode.stream_bytes * num_params(shape, tp=numbers.tp, ep=numbers.ep)
+    at_step = gradients + step_temporaries(shape, mode, numbers, step)
+    one_sample = np.asarray(numbers.micro_batch) == 1
+    kinds = np.unique(~one_sample) if mode.attention == "eager" else [True]
+    found: Any = 0
+    for batched in map(bool, kinds):
+        top = _top(_program(shape, mode, numbers, batched=batched), shape, numbers)
+        found = np.where(one_sample == batched, found, top) if len(kinds) > 1 else top
+    return there + np.maximum(found, at_step)
+
+
+def _top(program: Program, shape: Shape, numbers: Numbers) -> Any:
+    table = points(program)
+    columns = columns_of(table, program, shape, numbers)
+    size = np.broadcast_shapes(*map(np.shape, columns))
+    totals = table.coefficients[table.top].sum(axis=1).astype(float)
+    return (totals @ _matrix(columns, size)).max(axis=0).reshape(size)

@@ -1,0 +1,294 @@
+"""The networks of ``labkit.memory.oracles.networks`` once more on a tape: sizes, no numbers.
+
+Line by line the same programs, down to the local variables that keep a tensor alive; the tests
+hold the two against each other. Only this module knows both the programs and the units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from labkit.memory.tape import tape as tapes
+from labkit.memory.tape.expert_operators import ExpertOperators
+from labkit.memory.tape.operators import BF16, FP32, INT64, Linear
+from labkit.memory.tape.saved import Mode
+from labkit.memory.tape.shadow_blocks import FIRST, LAST, LAST_FULL, MIDDLE, Block, Place
+from labkit.memory.tape.shapes import DENSE, EXPERTS, MIXED
+from labkit.memory.tape.tape import Tape, Tensor, unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Every choice that changes which operators run; the numbers stay symbolic.
+
+    ``grouped``: fewer key heads than query heads; ``batched``: more than one sample at a time
+    (attention written out copies its operands then); ``structure``: how the layers repeat, all
+    alike (``"flat"``), in groups recomputed together (``"nested"``), or every so many one that is
+    recomputed (``"periodic"``); or one by one (``"listed"``), where ``layers`` with an MLP and with
+    experts and ``repeat`` (of the recomputation) are fixed. ``stack``: which kinds there are.
+    """
+
+    mode: Mode
+    mlp: str = "gelu"
+    qkv_bias: bool = True
+    out_bias: bool = True
+    mlp_bias: bool = True
+    fused: bool = True
+    qk_norm: bool = False
+    latent: bool = False
+    query_rank: bool = False
+    stack: str = DENSE
+    shared: bool = False
+    sigmoid: bool = False
+    tied: bool = True
+    positions: bool = True
+    grouped: bool = False
+    batched: bool = True
+    structure: str = "flat"
+    layers: tuple[int, int] = (0, 0)
+    repeat: int = 1
+
+
+class Norm(NamedTuple):
+    weight: Tensor
+    bias: Tensor | None
+
+
+class Shadow:
+    """One network on one tape."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.mode = program, program.mode
+        self.tape = Tape()
+        self.ops = ExpertOperators(self.tape)
+        self.width = BF16 if self.mode.dtype == "bf16" else FP32
+        self.llama = program.mlp == "swiglu"
+        self.phase = "forward"
+        self.token = self.parameter(unit("h·v"))
+        self.position = self.parameter(unit("h·p")) if program.positions else None
+        self.segments = [
+            ([Block(self, place) for place in places], whole) for places, whole in self._segments()
+        ]
+        self.norm = self.norm_parameters()
+        head = self.token if program.tied else self.parameter(unit("h·v"))
+        self.output = head
+
+    def _segments(self) -> list[tuple[list[Place], bool]]:
+        """The layers in order, in stretches that keep one input each where the flag is set."""
+        run = {
+            "flat": self._flat,
+            "nested": self._nested,
+            "periodic": self._periodic,
+            "listed": self._listed,
+        }
+        found = run[self.program.structure]()
+        if self.program.stack != EXPERTS:
+            return found
+        return [([place._replace(experts=True) for place in group], flag) for group, flag in found]
+
+    def _flat(self) -> list[tuple[list[Place], bool]]:
+        """Where there are both kinds of layers, the first moment is that of all without experts."""
+        full = self.mode.recompute == "full"
+        places = [
+            Place(FIRST, tapes.ONE, True),
+            Place(MIDDLE, tapes.GROUPS, False),
+            Place(LAST, tapes.ONE, True),
+        ]
+        if self.program.stack == MIXED:
+            dense = [Place(FIRST, tapes.ONE, True), Place(MIDDLE, tapes.INNER, False)]
+            places[0] = Place(LAST, tapes.ONE, True)
+            places = [place._replace(experts=True) for place in places]
+            places = [*dense, dense[0], *places]
+        return [([place], full) for place in places]
+
+    def _listed(self) -> list[tuple[list[Place], bool]]:
+        """Every layer for itself: what repeats with two kinds of layers in it."""
+        dense, rest = self.program.layers
+        every = [Place(FIRST, tapes.ONE, True)] * dense
+        every += [Place(LAST, tapes.ONE, True, True)] * rest
+        repeat = self.program.repeat
+        if self.mode.recompute == "full":
+            starts = range(0, len(every), repeat)
+            return [(every[start : start + repeat], True) for start in starts]
+        return [([place], not number % repeat) for number, place in enumerate(every, start=1)]
+
+    def _nested(self) -> list[tuple[list[Place], bool]]:
+        def group(name: str, outer: int, inner: int) -> tuple[list[Place], bool]:
+            ends = Place(name, outer, name != MIDDLE)
+            return [ends, Place(name, inner, False), ends], True
+
+        return [
+            group(FIRST, tapes.ONE, tapes.INNER),
+            group(MIDDLE, tapes.GROUPS, tapes.GROUPS_INNER),
+            group(LAST_FULL, tapes.ONE, tapes.INNER),
+            group(LAST, tapes.ONE, tapes.INNER_LAST),
+        ]
+
+    def _periodic(self) -> list[tuple[list[Place], bool]]:
+        def kept(name: str, multiplicity: int) -> tuple[list[Place], bool]:
+            return [Place(name, multiplicity, name != MIDDLE)], False
+
+        def again(name: str, multiplicity: int) -> tuple[list[Place], bool]:
+            return [Place(name, multiplicity, name != MIDDLE)], True
+
+        return [
+            *(kept(FIRST, tapes.ONE), kept(MIDDLE, tapes.INNER), kept(FIRST, tapes.ONE)),
+            again(FIRST, tapes.ONE),
+            *(kept(MIDDLE, tapes.GROUPS_INNER), again(MIDDLE, tapes.GROUPS)),
+            *(kept(MIDDLE, tapes.ONE), kept(MIDDLE, tapes.INNER), kept(LAST, tapes.ONE)),
+            again(LAST, tapes.ONE),
+            *(kept(MIDDLE, tapes.INNER_LAST), kept(LAST, tapes.ONE)),
+        ]
+
+    def parameter(self, elements: tapes.Counts) -> Tensor:
+        return self.tape.parameter(elements, self.width)
+
+    def norm_parameters(self) -> Norm:
+        bias = None if self.llama else self.parameter(unit("h"))
+        return Norm(self.parameter(unit("h")), bias)
+
+    def linear(
+        self, weight: tapes.Counts, shift: tapes.Counts, outputs: tapes.Counts, *, bias: bool
+    ) -> Linear:
+        return Linear(self.parameter(weight), self.parameter(shift) if bias else None, outputs)
+
+    def normalise(self, x: Tensor, norm: Norm) -> Tensor:
+        rows = unit("b·s")
+        if norm.bias is not None:
+            wide = self.mode.wide_norm_statistics
+            return self.ops.layer_norm(x, norm.weight, norm.bias, rows, wide_statistics=wide)
+        return self.rms_norm(x, norm.weight, rows)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, rows: tapes.Counts) -> Tensor:
+        run = self.ops.rms_norm if self.mode.norm_fused else self.ops.rms_norm_eager
+        return run(x, weight, rows)
+
+    def enter(self, place: Place, tensor: Tensor) -> None:
+        """From here on ``place`` is at work, and ``tensor`` is its own."""
+        self.tape.label = f"{self.phase}, {place.group}" if place.recorded else None
+        self.tape.multiplicity = place.multiplicity
+        if tensor.storage is not None:
+            tensor.storage.count_as(multiplicity=place.multiplicity)
+
+    def leave(self, label: str, tensor: Tensor) -> None:
+        """The layers are done, in either direction."""
+        self.tape.label, self.tape.multiplicity = label, tapes.ONE
+        if tensor.storage is not None:
+            tensor.storage.count_as(multiplicity=tapes.ONE)
+
+    def step(self) -> Tape:
+        """Forward and backward; the points are on the tape that is returned."""
+        with self.tape.autocast(self.mode.dtype == "autocast"):
+            loss = self.forward()
+        self.phase = "backward"
+        self.tape.label, self.tape.multiplicity = "loss backward", tapes.ONE
+        self.tape.backward(loss)
+        return self.tape
+
+    def forward(self) -> Tensor:
+        ids = Tensor(None, unit("b·s"), INT64)
+        x = self.ops.embedding(ids, self.token, unit("b·s·h"))
+        if self.position is not None:
+            numbers = self.tape.new(unit("s"), INT64)
+            spread = self.ops.embedding(numbers, self.position, unit("s·h"))
+            del numbers
+            x = self.ops.add(x, spread, reduce_y=True)
+            del spread
+        assert x.node is not None
+        x = self.ops.dropout(x, self.mode.dropout_mask_bytes)
+        assert x.node is not None
+        x.node.hook = lambda grad: self.leave("embedding backward", grad)
+        x = self.normalise(self.through_blocks(x), self.norm)
+        return self.loss(x, ids)
+
+    def through_blocks(self, x: Tensor) -> Tensor:
+        for group, whole in self.segments:
+            if not whole:
+                x = self.unit(group, x)
+            else:
+                self.enter(group[0].place, x)
+                x = self.tape.checkpoint(lambda y, group=group: self.unit(group, y), x)
+        self.leave("loss forward", x)
+        return x
+
+    def unit(self, group: list[Block], x: Tensor) -> Tensor:
+        for block in group:
+            self.enter(block.place, x)
+            x = block.forward(x)
+            assert x.node is not None
+            x.node.hook = lambda grad, place=block.place: self.enter(place, grad)
+        return x
+
+    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        if self.mode.loss == "fused":
+            return self.ops.fused_loss(x, self.output)
+        if self.mode.loss != "chunked":
+            return self.head(x, targets, "b·s·v")
+        total = self.tape.new(unit("1"), FP32)
+        # The first chunk is the last to be recomputed, and so the only one without the norm's
+        # output beside it: the fullest is the second.
+        places = (*(("c", tapes.ONE),) * 2, ("c", tapes.CHUNKS), ("e", tapes.ONE))
+        parts = self.ops.split(x, tuple(unit(f"{size}·h") for size, _ in places))
+        for part, (size, multiplicity) in zip(parts, places, strict=True):
+            one = self.ops.scale(self.chunk(part, targets, size, multiplicity))
+            assert one.storage is not None
+            one.storage.count_as(multiplicity=tapes.ONE)
+            self.tape.multiplicity = tapes.ONE
+            total = self.ops.add(total, one)
+            del one
+        self.enter_chunk(tapes.ONE, "loss forward")
+        return self.ops.scale(total)
+
+    def chunk(self, part: Tensor, targets: Tensor, size: str, multiplicity: int) -> Tensor:
+        self.enter_chunk(multiplicity, "loss forward")
+        one = self.tape.checkpoint(lambda y: self.head(y, targets, f"{size}·v"), part)
+        assert one.node is not None
+        one.node.hook = lambda _: self.enter_chunk(multiplicity, "loss backward")
+        return one
+
+    def enter_chunk(self, multiplicity: int, label: str) -> None:
+        self.tape.multiplicity = multiplicity
+        self.tape.label = label if multiplicity == tapes.ONE else None
+
+    def head(self, x: Tensor, targets: Tensor, logits_unit: str) -> Tensor:
+        logits = self.ops.linear(x, Linear(self.output, None, unit(logits_unit)))
+        if self.mode.loss != "plain":
+            logits = self.ops.cast(logits, FP32)
+        return self.ops.cross_entropy(logits, targets)
+
+    def core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        run: Callable[..., Tensor] = (
+            self.attend_eagerly if self.mode.attention == "eager" else self.attend
+        )
+        wide = unit("b·s·w" if self.program.latent else "b·s·q")
+        run = partial(run, wide)
+        if self.mode.recompute == "selective":
+            return self.tape.checkpoint(run, q, k, v)
+        return run(q, k, v)
+
+    def attend(self, wide: tapes.Counts, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.ops.attention(q, k, v, wide, unit("b·s·a"))
+
+    def attend_eagerly(self, wide: tapes.Counts, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        ops, copied = self.ops, self.program.batched
+        if self.program.grouped:
+            k, v = ops.repeat(k, wide), ops.repeat(v, wide)
+        whole = copied and not self.program.grouped  # the repeated ones lie well as they are
+        q_copied, k_copied = (copied, whole) if not self.program.latent else (False, False)
+        scores = ops.scale(
+            ops.product(
+                ops.copy(q) if q_copied else q, ops.copy(k) if k_copied else k, unit("b·a·s²")
+            )
+        )
+        future = ops.future()
+        scores = ops.mask(scores, future)
+        weights = ops.dropout(ops.softmax(scores), self.mode.dropout_mask_bytes)
+        out = ops.product(weights, ops.copy(v) if whole else v, wide)
+        return ops.gradient_copy(out) if copied else out
+
+    def merge(self, out: Tensor) -> Tensor:
+        """Heads side by side: the kernel's output lies that way, a product's must be copied."""
+        return self.ops.copy(out) if self.mode.attention == "eager" else out
