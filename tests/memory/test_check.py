@@ -81,5 +81,5 @@ def test_without_a_gpu_the_cuda_oracle_says_so() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     plan = Plan(model=GPT, recipe=Recipe.fp32_adam(), batch=Batch(seq=8))
-    with pytest.raises(UsageError, match="needs a GPU"):
+    with pytest.raises(UsageError, match="a GPU needs one"):
         memory.check(plan, oracle="cuda")

@@ -31,7 +31,8 @@ SHARDED = ["zero2-flat", "zero2-rows", "zero3", "hpz", "mics"]
 
 @pytest.fixture(scope="module")
 def measured() -> Measurement:
-    return memory.measure(TINY, schemes=list(oracle.SCHEMES), steps=2)
+    # In its second step DDP still agrees on its buckets; the third is as all that follow.
+    return memory.measure(TINY, schemes=list(oracle.SCHEMES), steps=3)
 
 
 @pytest.fixture(scope="module")
@@ -189,16 +190,23 @@ def test_impossible_experiments_are_refused(arguments: dict[str, object], compla
         memory.measure(TINY, **arguments)  # type: ignore[arg-type]
 
 
-def test_other_kinds_of_model_are_refused() -> None:
-    with pytest.raises(UsageError, match="plain Llama blocks"):
-        memory.measure(memory.Model.preset("mixtral-8x7b"))
+@pytest.mark.parametrize(
+    ("preset", "complaint"),
+    [
+        ("mixtral-8x7b", "plain GPT and Llama blocks"),
+        ("qwen3-8b", "normalised heads"),
+        ("gpt3-175b", r"4 ranks that train 17\d,.* take at least 11"),
+    ],
+)
+def test_what_cannot_be_trained_here_is_refused(preset: str, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        memory.measure(memory.Model.preset(preset))
 
 
 def test_a_failing_rank_is_reported_and_ends_the_others() -> None:
-    """A token table larger than memory: every rank fails, and the message says why."""
-    spec = {"num_layers": 1, "hidden": 10**6, "heads": 1, "vocab": 10**9, "positions": 8}
+    """A batch larger than any address space: every rank fails, and the message says why."""
     with pytest.raises(LabkitError, match=r"rank \d failed(.|\n)*alloc"):
-        memory.measure(memory.Model(**spec), ranks=[2], timeout_s=60)  # type: ignore[arg-type]
+        memory.measure(TINY, ranks=[2], global_batch=2**50, timeout_s=60)
 
 
 def test_time_runs_out() -> None:

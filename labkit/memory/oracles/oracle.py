@@ -25,6 +25,7 @@ from labkit.memory.jobs.shards import on_rank
 from labkit.memory.jobs.traffic import RING_PASSES
 from labkit.memory.tape.saved import supported
 from labkit.models import Model
+from labkit.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -281,8 +282,27 @@ def _validate(model: Model, spec: dict[str, Any]) -> None:
     if spec["group"] < 2:
         raise UsageError(f"group must be >= 2, got {spec['group']}")
     supported(model)
+    if model.num_experts or model.kv_rank or model.qk_norm:
+        raise UsageError(
+            "only plain GPT and Llama blocks are trained on ranks, without experts, latent"
+            f" attention or normalised heads; {model.name or 'this model'!r} has some: oracle 'fake' runs it"
+        )
+    _refuse_too_large(model, max(spec["ranks"]))
     if model.positions and spec["seq"] > model.positions:
         raise UsageError(f"seq must be at most the model's {model.positions} positions")
+
+
+def _refuse_too_large(model: Model, num_ranks: int) -> None:
+    """Every rank trains whole parameters at some stage: 4 + 4 + 8 bytes each, in fp32."""
+    import psutil
+
+    needed, there = 16 * model.num_params * num_ranks, psutil.virtual_memory().total
+    if needed > there:
+        raise UsageError(
+            f"{num_ranks} ranks that train {model.num_params:,} parameters in fp32 take at least"
+            f" {format_bytes(needed)}, and this machine has {format_bytes(there)}: take a smaller"
+            " model of the same kind, or oracle 'fake', which runs the step without numbers"
+        )
 
 
 def _run(spec: dict[str, Any], timeout_s: float) -> None:
