@@ -183,10 +183,10 @@ def goodput(
     csv: Path = ask.CSV,
 ) -> None:
     """Fit Pollux's step times and say which batch is worth most on each allocation."""
-    from labkit.cli import tuning_report
+    from labkit.cli import tuning_goodput
 
     places = ask.allocations(nodes, gpus_used)
-    _tell(tuning_report.of_goodput(workload, places, at, accumulation), json_to, html, csv)
+    _tell(tuning_goodput.of_goodput(workload, places, at, accumulation), json_to, html, csv)
 
 
 @tuning.command()
@@ -198,26 +198,36 @@ def choose(
     metric: float = ask.option(
         None, "--metric", panel=ask.JOB, help="Target metric; default: the run's end."
     ),
-    power_of: str = ask.option(
-        "cifar100", "--power-of", panel=ask.TRACE, help="Workload whose power trace is taken."
-    ),
     data: str = ask.DATA,
     gpu: str = ask.GPU,
-    host_power: float = ask.HOST,
+    power_of: str = ask.POWER_OF,
+    gpu_power_w: float = ask.GPU_POWER,
+    host_w: float = ask.HOST_W,
+    gpus_per_node: int = ask.GPUS_PER_NODE,
+    idle_gpu_w: float = ask.IDLE_GPU_W,
     json_to: str = ask.JSON,
     html: Path = ask.HTML,
     csv: Path = ask.CSV,
 ) -> None:
-    """Batch size, learning-rate rule, power limit and GPUs together: least energy in time."""
-    from labkit.cli import tuning_report
+    """Batch size, learning-rate rule, power limit and GPUs together: least energy in time.
 
-    found = tuning_report.of_choice(
-        workload,
-        ask.job(ask.trace(data, gpu), power_of),
-        ask.allocations(nodes, gpus_used),
-        metric=metric,
-        deadline_s=deadline,
-        node_power_w=host_power,
+    Step times and progress are Pollux's, on T4 GPUs. How power limits act is taken from a power
+    trace of another GPU, scaled to --gpu-power-w: a guess, said among the assumptions.
+    """
+    from labkit.cli import tuning_goodput
+
+    trace = ask.trace(data, gpu)
+    power, host = ask.power(
+        trace,
+        power_of,
+        max_power_w=gpu_power_w,
+        node_power_w=host_w,
+        gpus_per_node=gpus_per_node,
+        idle_gpu_power_w=idle_gpu_w,
+    )
+    places = ask.allocations(nodes, gpus_used)
+    found = tuning_goodput.of_choice(
+        workload, trace, power, host, places, metric=metric, deadline_s=deadline
     )
     _tell(found, json_to, html, csv)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -9,10 +10,10 @@ import typer
 from labkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from labkit.tuning import Job, TrainingTrace
+    from labkit.tuning import GpuPower, HostPower, Job, TrainingTrace
 
-JOB, TRACE, POLICY, LIMIT, GRID, RUN, OUT = (
-    "Job", "Trace", "Policy", "Power limit", "Grid", "Run", "Output",
+JOB, TRACE, POLICY, LIMIT, GRID, RUN, OUT, POWER = (
+    "Job", "Trace", "Policy", "Power limit", "Grid", "Run", "Output", "Power",
 )  # fmt: skip
 
 
@@ -40,7 +41,7 @@ PEER = option(
     0, "--peer", panel=POLICY, metavar="N", help="Also run zeus-ml's simulator on N (>= 2) seeds."
 )
 RECURRENCES = option(
-    None, "--recurrences", panel=POLICY, min=1, help="Default: twice the configurations."
+    None, "--recurrences", panel=POLICY, min=5, help="Default: twice the configurations."
 )
 CONCURRENCY = option(1, "--concurrency", panel=POLICY, min=1, help="Recurrences at a time.")
 B0 = option(None, "--default-batch-size", "--b0", panel=JOB, help="The user's batch size.")
@@ -68,6 +69,36 @@ def trace(name: str, gpu: str) -> TrainingTrace:
     from labkit import tuning
 
     return tuning.load(name, gpu=gpu or None)
+
+
+def power(
+    found: TrainingTrace,
+    name: str,
+    *,
+    max_power_w: float,
+    node_power_w: float,
+    gpus_per_node: int | None,
+    idle_gpu_power_w: float | None,
+) -> tuple[GpuPower, HostPower]:
+    """What GPUs draw as in a trace's workload, scaled to ``max_power_w`` (0: as it is), and hosts.
+
+    Raises:
+        UsageError: no such workload, or a setting that cannot be.
+    """
+    from labkit.tuning import GpuPower, HostPower
+
+    if idle_gpu_power_w is not None and gpus_per_node is None:
+        raise UsageError("--idle-gpu-w is of GPUs left over on whole nodes: give --gpus-per-node")
+    name = name or ("cifar100" if "cifar100" in found.names else "")
+    if not name and len(found.names) > 1:
+        raise UsageError(f"name a workload of this trace, --power-of {', '.join(found.names)}")
+    recorded = GpuPower.from_job(found.job(name or found.names[0]))
+    host = HostPower(
+        node_power_w=node_power_w,
+        gpus_per_node=gpus_per_node,
+        idle_gpu_power_w=idle_gpu_power_w or 0.0,
+    )
+    return (recorded.scaled(max_power_w) if max_power_w else recorded), host
 
 
 def job(
@@ -107,10 +138,44 @@ def policies(text: str) -> list[str]:
     return names
 
 
+def standin(reasons: Mapping[str, str]) -> str:
+    """What must be said first of files that are ours, by what they hold and why they are read.
+
+    Empty where all are as published, with no reason.
+
+    >>> standin({"step times": "", "the power trace": ""})
+    ''
+    """
+    ours = {origin: why for origin, why in reasons.items() if why}
+    if not ours:
+        return ""
+    return (
+        f"STAND-IN DATA: {' and '.join(ours)} come from a model of ours, not from the published "
+        "measurements; the numbers show how things work, not how they are. Why: "
+        f"{'; '.join(dict.fromkeys(ours.values()))}"
+    )
+
+
 POLLUX = typer.Argument(
     "cifar10", metavar="[WORKLOAD]", help="bert, cifar10, deepspeech2, imagenet, ncf or yolov3."
 )
 NODES = option(4, "--nodes", panel=JOB, min=1, help="Most nodes; allocations double up to them.")
+GPU_POWER = option(
+    70.0, "--gpu-power-w", panel=POWER, metavar="W",
+    help="Highest limit of the GPU, to which the power trace is scaled (T4: 70); 0: as recorded.",
+)  # fmt: skip
+POWER_OF = option(
+    "", "--power-of", panel=POWER, help="Workload whose power trace is taken; default: cifar100."
+)
+HOST_W = option(
+    0.0, "--host-w", "--host-power", panel=POWER, metavar="W", help="Draw of each node's host."
+)
+GPUS_PER_NODE = option(
+    None, "--gpus-per-node", panel=POWER, min=1, help="Take nodes of so many GPUs whole."
+)
+IDLE_GPU_W = option(
+    None, "--idle-gpu-w", panel=POWER, metavar="W", help="Draw of a GPU left over on them."
+)
 GPUS_USED = option(16, "--gpus-used", panel=JOB, min=1, help="Most GPUs, spread evenly.")
 
 

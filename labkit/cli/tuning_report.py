@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from labkit.cli import tuning_options as ask
 from labkit.cli.pipeline_view import Report, Sheet, joules, percent, records, seconds
 from labkit.cli.tuning_record import energy_notes
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
     from labkit.tuning import Job, Runs, TrainingTrace
 
-MOST_ROWS = 60
 _WIDE = ("time saved", "above the best", "of seeds")  # columns a narrow terminal has no room for
 _AGAINST = (
     "saved against b0 at the highest limit in the last 5 recurrences, mean ± half its 95 % interval"
@@ -52,9 +52,11 @@ def of_outcomes(
             _outcome_sheet(f"Each batch size at the limit that {how} takes", *chosen),
             _outcome_sheet("All configurations", table, page_only=True),
         ],
+        banner=ask.standin({f"the {trace.gpu} trace": trace.standin}),
         notes=notes_of(trace, job),
         data={
             "command": "outcomes",
+            "is_standin": bool(trace.standin),
             "workload": job.name,
             "gpu": trace.gpu,
             "eta": eta,
@@ -143,9 +145,11 @@ def of_simulation(
         title=f"{job.title} recurring {setup.num_recurrences} times on {trace.gpu}",
         lead=f"η = {setup.eta_knob:g}, {len(setup.seeds)} seeds; {_AGAINST}",
         tables=[_savings_sheet(table, ("policy",), regret=True)],
+        banner=ask.standin({f"the {trace.gpu} trace": trace.standin}),
         notes=[*_of_intervals(len(setup.seeds)), *notes_of(trace, job)],
         data={
             "command": "simulate",
+            "is_standin": bool(trace.standin),
             "workload": job.name,
             "gpu": trace.gpu,
             "eta": setup.eta_knob,
@@ -206,9 +210,11 @@ def of_savings(
             ("paper", f"{percent(low, 1)} to {percent(high, 1)}", "energy, over its six workloads")
         ],
         tables=[_savings_sheet(table, names, beside=beside)],
+        banner=ask.standin({f"the {one.gpu} trace": one.standin for one in traces}),
         notes=notes,
         data={
             "command": "savings",
+            "is_standin": any(one.standin for one in traces),
             "eta": eta,
             "num_seeds": seeds,
             "paper_range": [low, high],
@@ -259,163 +265,3 @@ def _of_intervals(num_seeds: int) -> list[str]:
     if num_seeds < 2:
         return ["one seed has no interval"]
     return ["intervals are of the mean over seeds (Student's t); recorded runs are drawn at random"]
-
-
-# ---------------------------------------------------------------- goodput
-
-
-def of_goodput(
-    workload: str, allocations: Sequence[tuple[int, int]], at: float, accumulation: bool
-) -> tuple[Report, pd.DataFrame]:
-    """The fit's error on rows left out, and the best batch for each allocation."""
-    from labkit.tuning import goodput
-
-    tables = goodput.load("pollux-osdi21", workload)
-    noise = tables.noise_scale(at)
-    model = goodput.fit(tables.steps, init_batch_size=tables.init_batch_size, noise_scale=noise)
-    left_out = goodput.cross_validate(tables.steps)
-    error = (left_out["predicted_s"] / left_out["step_time_s"] - 1).abs().median()
-    limits: dict[str, Any] = {
-        "max_batch_size": tables.max_batch_size,
-        "atomic_bsz_range": tables.atomic_bsz_range,
-        "accumulation": accumulation,
-    }
-    table = goodput.speedups(model, allocations, **limits)
-    rows = [
-        (
-            f"{one['num_nodes']}",
-            f"{one['num_gpus']}",
-            f"{one['batch_size']:,}",
-            f"{one['atomic_bsz']:,} × {one['accum_steps'] + 1}",
-            f"{one['goodput']:,.0f}/s",
-            f"{one['speedup']:.2f}",
-        )
-        for one in table.to_dict("records")
-    ]
-    columns = ("nodes", "GPUs", "batch", "a GPU × gradients", "goodput", "speed-up")
-    report = Report(
-        title=f"{goodput_title(workload)}: the batch of most goodput",
-        lead=f"{at:.0%} through training, where the gradient noise scale is {noise:,.0f} examples",
-        facts=[
-            ("fit", percent(float(error), 1), "median error of step times on rows left out"),
-            ("measured", f"{len(tables.steps):,}", "step times"),
-        ],
-        tables=[Sheet(heading="", columns=columns, rows=rows, words=())],
-        notes=[
-            f"batches of {tables.init_batch_size} to {tables.max_batch_size} examples, "
-            f"{tables.atomic_bsz_range[0]} to {tables.atomic_bsz_range[1]} on a GPU, as measured",
-            "goodput and speed-up are predicted from the fit; step times were measured by Pollux's"
-            " authors",
-        ],
-        data={
-            "command": "goodput",
-            "workload": workload,
-            "noise_scale_examples": noise,
-            "median_left_out_error_fraction": float(error),
-            "allocations": records(table),
-        },
-        draw=lambda: _goodput_figures(model, left_out, allocations, tables),
-    )
-    return report, table
-
-
-def goodput_title(workload: str) -> str:
-    from labkit.tuning.goodput_tables import WORKLOADS
-
-    return WORKLOADS[workload][0]
-
-
-def _goodput_figures(
-    model: Any, left_out: pd.DataFrame, allocations: Sequence[tuple[int, int]], tables: Any
-) -> list[tuple[str, str, Any]]:
-    from labkit.tuning import goodput, goodput_figures
-
-    found = [("Predicted against measured step times", "", goodput_figures.figure_fit(left_out))]
-    if len(allocations) > 2:
-        grid = goodput.surface(
-            model,
-            allocations,
-            max_batch_size=tables.max_batch_size,
-            atomic_bsz_range=tables.atomic_bsz_range,
-        )
-        found.insert(0, ("Goodput", "", goodput_figures.figure_surface(grid)))
-    return found
-
-
-# ---------------------------------------------------------------- choose
-
-
-def of_choice(
-    workload: str,
-    power_job: Job,
-    allocations: Sequence[tuple[int, int]],
-    *,
-    metric: float | None,
-    deadline_s: float | None,
-    node_power_w: float,
-) -> tuple[Report, pd.DataFrame]:
-    """Batch size, learning-rate rule, power limit and GPUs of least energy within a deadline."""
-    from labkit import tuning
-    from labkit.tuning import goodput, goodput_figures
-    from labkit.tuning.gpu_power import GpuPower, HostPower
-    from labkit.tuning.progress import ModelledProgress, useful_sizes
-
-    tables = goodput.load("pollux-osdi21", workload)
-    found = tuning.choose(
-        goodput.fit(tables.steps),
-        ModelledProgress.from_tables(tables, metric=metric),
-        GpuPower.from_job(power_job),
-        allocations=allocations,
-        batch_sizes=useful_sizes(tables.init_batch_size, tables.max_batch_size, per_doubling=2),
-        deadline_s=deadline_s,
-        atomic_bsz_range=tables.atomic_bsz_range,
-        host=HostPower(node_power_w=node_power_w),
-    )
-    front, best = found.frontier, found.best
-    by = "no deadline" if deadline_s is None else f"within {seconds(deadline_s)}"
-    report = Report(
-        title=f"{goodput_title(workload)}, {by}: {best}",
-        lead=str(found.certificate),
-        facts=[
-            ("energy", joules(best.energy_j), f"{best.average_power_w:,.0f} W on average"),
-            ("time", seconds(best.time_s), f"{best.steps:,.0f} steps"),
-        ],
-        tables=[_front_sheet(front)],
-        notes=list(found.assumptions),
-        data={
-            "command": "choose",
-            "workload": workload,
-            "deadline_s": deadline_s,
-            "best": {name: getattr(best, name) for name in best.__slots__},
-            "frontier": records(front),
-            "assumptions": list(found.assumptions),
-        },
-        draw=lambda: [
-            (
-                "Time and energy to the target",
-                "Predicted; grey: other points evaluated, the slowest and dearest left out.",
-                goodput_figures.figure_choice(front, points=found.frame(), deadline_s=deadline_s),
-            )
-        ],
-    )
-    return report, front
-
-
-def _front_sheet(front: pd.DataFrame) -> Sheet:
-    rows = [
-        (
-            "→" if one["is_chosen"] else "",
-            f"{one['num_gpus']} on {one['num_nodes']}",
-            f"{one['batch_size']:,}",
-            str(one["rule"]),
-            f"{one['power_limit_w']:g} W",
-            seconds(one["time_s"]),
-            joules(one["energy_j"]),
-        )
-        for one in front.head(MOST_ROWS).to_dict("records")
-    ]
-    columns = ("", "GPUs, nodes", "batch", "rule", "limit", "time", "energy")
-    more = len(front) - len(rows)
-    note = f"and {more:,} more rows: --csv or --json has them" if more > 0 else ""
-    heading = "What nothing beats in time and energy both"
-    return Sheet(heading=heading, columns=columns, rows=rows, words=(0, 3), note=note)

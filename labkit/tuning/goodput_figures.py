@@ -203,7 +203,8 @@ def figure_choice(
         )
     _mark_choice(fig, frontier[frontier["is_chosen"]].iloc[0], hours, joules)
     if deadline_s is not None:
-        top = [frontier["energy_j"].min() / joules, frontier["energy_j"].max() / joules]
+        shown = frontier if points is None else _near(points, frontier)
+        top = [shown["energy_j"].min() / joules, shown["energy_j"].max() / joules]
         fig.add_scatter(
             x=[deadline_s / hours] * 2, y=top, mode="lines", hoverinfo="skip",
             line={"dash": "dash", "color": PALETTE["bound"], "width": 1.5}, name="deadline",

@@ -46,8 +46,19 @@ class Tables:
     runs: pd.DataFrame
     """One row an epoch: batch_size, progress (steps at the initial size it was worth), iteration,
     metric, grad_sqr and grad_var (of a gradient of the initial size), noise_scale (examples)."""
-    is_standin: bool = False
-    """Whether the files were ours in place of the published ones: then nothing was measured."""
+    standin: str = ""
+    """Why the files are ours in place of the published ones, and so nothing was measured; empty
+    where they are as published."""
+
+    def __repr__(self) -> str:
+        return (
+            f"Tables({self.workload!r}{', stand-in' if self.standin else ''}: {len(self.steps):,} "
+            f"step times, batch sizes {self.init_batch_size} to {self.max_batch_size})"
+        )
+
+    @property
+    def is_standin(self) -> bool:
+        return bool(self.standin)
 
     @property
     def init_batch_size(self) -> int:
@@ -148,8 +159,11 @@ def load(source: str | Source = "pollux-osdi21", workload: str = "cifar10") -> T
         from labkit import datasets
         from labkit.datasets.registry import load_registry
 
-        files = [f.path for f in load_registry().dataset(source).files]
-        source = datasets.source(source, [f for f in files if f.startswith(folder)])
+        known = [f.path for f in load_registry().dataset(source).files]
+        files = [path for path in known if path.startswith(folder)]
+        if not files:
+            raise UsageError(f"dataset {source!r} holds no step times; pollux-osdi21 does")
+        source = datasets.source(source, files)
     if not source.has(folder + "placements.csv"):
         raise UsageError(f"{source.name} has no stand-in for {folder}: {source.reason}")
     steps = [
@@ -166,7 +180,7 @@ def load(source: str | Source = "pollux-osdi21", workload: str = "cifar10") -> T
         workload=workload,
         steps=pd.concat(steps, ignore_index=True),
         runs=table,
-        is_standin=source.is_standin,
+        standin=source.reason if source.is_standin else "",
     )
 
 

@@ -78,7 +78,8 @@ class GpuPower:
             self,
             power_limits_w=tuple(ratio * limit for limit in self.power_limits_w),
             busy_power_w=watts,
-            origin=f"{self.origin}, scaled from {self.power_limits_w[-1]:g} W to {max_power_w:g} W",
+            origin=f"{self.origin} (a guess: scaled from {self.power_limits_w[-1]:g} W to "
+            f"{max_power_w:g} W)",
         )
 
     def only(self, power_limits_w: ArrayLike) -> GpuPower:

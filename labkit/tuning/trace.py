@@ -10,6 +10,7 @@ Source: Zeus (NSDI'23), §4.1 and its published traces.
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -114,6 +115,8 @@ class TrainingTrace:
     power: pd.DataFrame
     gpu: str = ""
     workloads: Mapping[str, Workload] = field(default_factory=lambda: PUBLISHED)
+    standin: str = ""
+    """Why the files are ours in place of a data set's, and so nothing was measured; else empty."""
 
     @classmethod
     def from_csv(
@@ -138,6 +141,10 @@ class TrainingTrace:
         train, power = read_train(Path(train_csv)), read_power(Path(power_csv))
         warn_of(Path(train_csv), gaps(train, power))
         return cls(train=train, power=power, gpu=gpu, workloads=workloads)
+
+    def __repr__(self) -> str:
+        what = f"{self.gpu or 'unnamed GPU'}{', stand-in' if self.standin else ''}"
+        return f"TrainingTrace({what}: {', '.join(self.names)})"
 
     @property
     def energy_source(self) -> str:
@@ -279,6 +286,10 @@ class TrainingTrace:
     def _rows(self, name: str, spec: dict[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
         train, power = _select(self.train, spec), _select(self.power, spec)
         target = float(spec["target_metric"])
+        for key in ("network", "optimizer"):
+            theirs = self.train.loc[self.train["dataset"] == spec["dataset"], key].unique()
+            if spec[key] not in theirs:
+                raise not_among(f"{key} of {name} in the trace", spec[key], theirs)
         recorded = sorted(set(train["target_metric"]))
         if target not in recorded:
             raise UsageError(
@@ -302,7 +313,7 @@ def load(source: str | Source = "zeus-nsdi23", *, gpu: str | None = None) -> Tra
 
     Raises:
         UsageError: there is no such source, or ``gpu`` is given for a recorded trace.
-        LabkitError: the source does not hold that GPU's power trace.
+            Or the source does not hold that GPU's power trace.
         BadFile: a file is malformed.
     """
     from labkit.tuning import recorded
@@ -312,14 +323,47 @@ def load(source: str | Source = "zeus-nsdi23", *, gpu: str | None = None) -> Tra
             raise UsageError(f"{source!r} was recorded on one machine: leave gpu ({gpu!r}) out")
         return recorded.load(source)
     gpu = gpu or DEFAULT_GPU
-    power_file = POWER_FILE.format(gpu=gpu)
     if isinstance(source, str):
-        from labkit import datasets
-
-        source = datasets.source(source, [TRAIN_FILE, power_file])
+        source = _opened(source, gpu)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TraceWarning)
-        return TrainingTrace.from_csv(source.path(TRAIN_FILE), source.path(power_file), gpu)
+        power_csv = source.path(POWER_FILE.format(gpu=gpu))
+        trace = TrainingTrace.from_csv(source.path(TRAIN_FILE), power_csv, gpu)
+    return replace(trace, standin=source.reason if source.is_standin else "")
+
+
+def _opened(name: str, gpu: str) -> Source:
+    """The files of a data set's trace; what it lacks is said in terms of traces."""
+    from labkit import datasets
+    from labkit.datasets.registry import load_registry
+    from labkit.tuning import recorded
+
+    sets = load_registry().datasets.values()
+    traced = {
+        one.name: {of_gpu[1]: file.standin for file in one.files if (of_gpu := _OF_GPU(file.path))}
+        for one in sets
+    }
+    with_traces = [one for one, gpus in traced.items() if gpus]
+    if name not in with_traces:
+        raise UsageError(
+            f"{not_among('trace', name, [*with_traces, *recorded.names()])}; a folder that "
+            f"`labkit tuning record` wrote holds {recorded.META} and two tables"
+        )
+    if gpu not in traced[name]:
+        raise not_among(f"power trace of {name} for", gpu, traced[name])
+    power_file = POWER_FILE.format(gpu=gpu)
+    source = datasets.source(name, [TRAIN_FILE, power_file])
+    if not source.has(power_file):
+        ours = [one for one, standin in traced[name].items() if standin is not None]
+        raise UsageError(
+            f"the {gpu} power trace of {name} is not on this machine and has no stand-in (there "
+            f"is one for {', '.join(ours) or 'none'}): {source.reason}; `labkit data fetch {name}` "
+            "downloads it"
+        )
+    return source
+
+
+_OF_GPU = re.compile(f"(?:^|.*/){POWER_FILE.format(gpu='([^/]+)')}").fullmatch
 
 
 def _select(table: pd.DataFrame, spec: dict[str, Any]) -> pd.DataFrame:
