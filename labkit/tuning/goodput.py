@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from labkit.errors import UsageError
+from labkit.errors import BadValue, UsageError
 from labkit.tuning.goodput_tables import Tables, load, picks
 from labkit.tuning.large_batch import efficiency
 from labkit.tuning.step_fit import ComputeLaw, SyncLaw, cross_validate, measurements
@@ -73,6 +73,12 @@ class GoodputModel:
     step_times: StepTimes
     init_batch_size: int | None = None
     noise_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.init_batch_size is not None and not self.init_batch_size >= 1:
+            raise BadValue(f"init_batch_size must be >= 1, got {self.init_batch_size}")
+        if self.noise_scale is not None and not self.noise_scale >= 0:
+            raise BadValue(f"noise_scale must be >= 0, got {self.noise_scale}")
 
     def at(self, *, noise_scale: float, init_batch_size: int | None = None) -> GoodputModel:
         """The same job at another moment of training."""
@@ -253,15 +259,23 @@ def surface(
     """Goodput by allocation (nodes, GPUs) and total batch size, each on its best accumulation.
 
     Columns: num_nodes, num_gpus, batch_size (on a geometric grid, at most), atomic_bsz,
-    accum_steps, throughput, efficiency, goodput, is_best (of its allocation).
+    accum_steps, throughput, efficiency, goodput, is_best (of its allocation). The grid has the
+    best size (:meth:`GoodputModel.optimize`) in it.
     """
     init, _ = model._moment()
     totals = np.unique(np.geomspace(init, max_batch_size, num_sizes).astype(int))
     low, high = atomic_bsz_range
     tables = []
+    limits: dict[str, Any] = {"max_batch_size": max_batch_size, "accumulation": True}
     for nodes, gpus in allocations:
-        steps = np.maximum(-(-totals // (gpus * high)) - 1, 0)
-        size = totals // (gpus * (steps + 1))
+        try:
+            best = model.optimize(nodes, gpus, atomic_bsz_range=atomic_bsz_range, **limits)
+            peak = [gpus * best.atomic_bsz * (best.accum_steps + 1)]
+        except UsageError:  # nothing fits this allocation
+            peak = []
+        sizes = np.union1d(totals, peak).astype(int)
+        steps = np.maximum(-(-sizes // (gpus * high)) - 1, 0)
+        size = sizes // (gpus * (steps + 1))
         batch = gpus * size * (steps + 1)
         fits = (size >= low) & (batch >= init)
         rows = {

@@ -134,8 +134,9 @@ def cross_validate(
             "rows can be left out by row, allocation, atomic_bsz, num_nodes or num_gpus, "
             f"not {by!r}"
         )
-    if folds < 2 or part.max() + 1 < folds:
-        raise UsageError(f"folds must lie in [2, {part.max() + 1}] here, got {folds}")
+    parts = len(table) if by == "row" else table[by].nunique()
+    if not 2 <= folds <= parts:
+        raise UsageError(f"{folds} folds need 2 or more, and as many of {by} to leave out: {parts}")
     predicted, grad = np.empty(len(table)), np.empty(len(table))
     for fold in range(folds):
         out = part == fold
@@ -156,8 +157,13 @@ class _Problem:
     def __init__(self, table: pd.DataFrame, compute: ComputeLaw, sync: SyncLaw) -> None:
         self.unit_s = float(table["step_time_s"].median())
         self.sizes = np.sort(table["atomic_bsz"].unique()).astype(float)
+        if len(self.sizes) < 2:
+            raise UsageError(
+                f"steps measured at a single batch size, {self.sizes[0]:g} on a GPU, cannot say "
+                "how their time grows with it: measure two or more"
+            )
         self.size = size = table["atomic_bsz"].to_numpy(float)
-        self.as_measured = compute == "measured" and len(self.sizes) > 1
+        self.as_measured = compute == "measured"
         if self.as_measured:
             self.grad_terms = _hats(size, self.sizes)
         else:
@@ -221,7 +227,9 @@ class _Problem:
         fastest = np.array([grad[self.size == size].min() for size in self.sizes])
         point = fastest if self.as_measured else np.array(line_through(self.sizes, fastest))
         rest = np.maximum(step**overlap - (self.grad_terms @ point) ** overlap, 0) ** (1 / overlap)
-        sync = nnls(self.sync_terms / step[:, None], rest / step)[0]
+        # SciPy's solver corrupts memory where it is given no columns at all
+        some = self.sync_terms.shape[1] > 0
+        sync = nnls(self.sync_terms / step[:, None], rest / step)[0] if some else []
         return np.r_[point, sync, [0.0] if self.waits else [], overlap]
 
     def _parts(self, point: NDArray) -> tuple[NDArray, NDArray, float]:
