@@ -65,12 +65,14 @@ def read_text(path: Path) -> str:
     """The text of a file of the project's.
 
     Raises:
-        BadFile: the file is missing, or is not UTF-8.
+        BadFile: the file is missing, is a folder, or is not UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise BadFile(path, "the file is missing") from None
+    except IsADirectoryError:
+        raise BadFile(path, "is a folder, not a file") from None
     except UnicodeDecodeError as error:
         raise BadFile(path, f"not UTF-8 text ({error.reason} at byte {error.start})") from None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,8 +50,12 @@ class Experiment:
             raise UsageError(f"beta must be above 1, got {self.beta_knob}")
         if self.num_recurrences < 1:
             raise UsageError(f"recurrences must be >= 1, got {self.num_recurrences}")
+        if self.num_recurrences % 1:
+            raise UsageError(f"recurrences must be whole, got {self.num_recurrences}")
         if not self.seeds:
             raise UsageError("at least one seed is needed")
+        if wrong := [s for s in self.seeds if not isinstance(s, Integral) or s < 0]:
+            raise UsageError(f"seeds must be whole numbers >= 0, got {wrong[0]!r}")
         if self.concurrency < 1:
             raise UsageError(f"concurrency must be >= 1, got {self.concurrency}")
         for job in self.drift:
