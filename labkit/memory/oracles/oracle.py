@@ -285,7 +285,8 @@ def _validate(model: Model, spec: dict[str, Any]) -> None:
     if model.num_experts or model.kv_rank or model.qk_norm:
         raise UsageError(
             "only plain GPT and Llama blocks are trained on ranks, without experts, latent"
-            f" attention or normalised heads; {model.name or 'this model'!r} has some: oracle 'fake' runs it"
+            f" attention or normalised heads; {model.name or 'this model'!r} has some: oracle"
+            " 'fake' runs it"
         )
     _refuse_too_large(model, max(spec["ranks"]))
     if model.positions and spec["seq"] > model.positions:

@@ -7,8 +7,10 @@ micro-batch, data-parallel ranks and layers may be arrays that broadcast; the ar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from labkit.memory.jobs.shards import Holding, State, rows_of, unit_elements
 from labkit.memory.plans import fsdp
 from labkit.memory.tape import forms, moments, saved
 from labkit.memory.tape.saved import Mode
+from labkit.memory.tape.sizes import is_array
 from labkit.models import Model
 
 INIT, PREFETCH, REDUCE, STEP = "after init", fsdp.PREFETCH, fsdp.REDUCE, moments.STEP
@@ -100,15 +103,15 @@ class Job:
         """Elements of one unit of each kind."""
         return unit_elements(rows_of(self.model, self.parallel, self.device))
 
-    @property
+    @cached_property
     def has_embedding(self) -> bool:
         return bool({"root", "embedding"} & set(self.units))
 
-    @property
+    @cached_property
     def has_head(self) -> bool:
         return bool({"root", "head"} & set(self.units))
 
-    @property
+    @cached_property
     def block(self) -> int:
         """Elements of the largest layer."""
         return max(size for name, size in self.units.items() if "block" in name)
@@ -123,13 +126,13 @@ class Job:
     def in_flight(self) -> float:
         return max(1.0, float(self.parallel.in_flight(self.device, self.microbatches)))
 
-    @property
+    @cached_property
     def whole_width(self) -> float:
         """Bytes of an element of a gathered layer: cast first, unless autocast does it."""
         recipe = self.recipe
         return recipe.parameter_bytes if recipe.autocast else recipe.compute_bytes
 
-    @property
+    @cached_property
     def casts(self) -> bool:
         """Whether weights are cast as wholes, before they are used."""
         recipe = self.recipe
@@ -264,21 +267,36 @@ def _repeats(job: Job) -> dict[str, Any]:
 
 
 def _running(job: Job, shape: Any, sizes: Sizes) -> dict[str, Row]:
-    return moments.moments(
-        shape,
-        job.mode,
-        step="fused",
-        chunks=job.batch.loss_chunks,
-        **_repeats(job),
-        **_tokens(job, sizes),
-    )
+    arguments = _repeats(job) | _tokens(job, sizes) | {"chunks": job.batch.loss_chunks}
+    return _once(_moments, shape, job.mode, arguments)
 
 
 def _kept(job: Job, shape: Any, sizes: Sizes) -> Any:
     """What the device's layers keep for one microbatch that waits for its backward pass."""
     arguments = _tokens(job, sizes) | _repeats(job)
     arguments["dropout_mask_bytes"] = job.batch.dropout_mask_bytes
-    return saved.total_bytes(saved.stack_terms(shape, job.mode, **arguments))
+    return _once(_stack_bytes, shape, job.mode, arguments)
+
+
+def _moments(shape: Any, mode: Mode, arguments: Row) -> dict[str, Row]:
+    return moments.moments(shape, mode, step="fused", **arguments)
+
+
+def _stack_bytes(shape: Any, mode: Mode, arguments: Row) -> Any:
+    return saved.total_bytes(saved.stack_terms(shape, mode, **arguments))
+
+
+def _once(function: Callable[..., Any], shape: Any, mode: Mode, arguments: Row) -> Any:
+    """``function``, computed once for the same numbers: a stage or dp changes nothing in it."""
+    given = (*vars(shape).values(), *arguments.values())
+    if any(map(is_array, given)):
+        return function(shape, mode, arguments)
+    return _remembered(function, tuple(vars(shape).items()), mode, tuple(arguments.items()))
+
+
+@lru_cache(maxsize=4096)
+def _remembered(function: Callable[..., Any], sizes: Any, mode: Mode, arguments: Any) -> Any:
+    return function(SimpleNamespace(**dict(sizes)), mode, dict(arguments))
 
 
 def _happens(job: Job, name: str) -> bool:

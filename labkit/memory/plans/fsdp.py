@@ -19,6 +19,7 @@ where communication overlaps the backward pass.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ import numpy as np
 from labkit.memory.jobs.recipe import DTYPE_BYTES
 from labkit.memory.jobs.shards import Holding
 from labkit.memory.tape.forms import HEAD
+from labkit.memory.tape.sizes import is_array
 
 if TYPE_CHECKING:
     from labkit.memory.plans.estimate import Job
@@ -53,57 +55,71 @@ class Passing:
     held: Holding
     layers: Any
 
-    @property
+    @cached_property
+    def degree(self) -> Any:
+        return self.held.degree
+
+    @cached_property
+    def whole(self) -> Any:
+        """Elements of the rank before ZeRO."""
+        return self.held.whole
+
+    @cached_property
     def shared(self) -> bool:
         """Whether anything is spread over more than one rank (for arrays: for any of them)."""
-        degree = self.held.degree
-        return degree > 1 if isinstance(degree, int) else bool(np.any(degree > 1))
+        return bool(np.any(self.degree > 1)) if is_array(self.degree) else self.degree > 1
 
-    @property
+    @cached_property
     def gathers(self) -> bool:
         """Whether layers are made whole one by one: at stage 3, also on one rank to cast them."""
         return self.job.parallel.zero == 3 and (self.job.casts or self.shared)
 
-    @property
+    @cached_property
     def reduces(self) -> bool:
         """Whether gradients are whole for a while only."""
         return self.job.parallel.zero >= 2 and self.shared
 
     def size(self, *names: str) -> Size:
         """A unit's size: the first of ``names`` that there is, of layers the largest."""
-        degree = self.held.degree
+        for name in names:
+            if name == "block" and self._largest_block:
+                return self._sizes[self._largest_block]
+            if name in self._sizes:
+                return self._sizes[name]
+        return Size()
+
+    @cached_property
+    def _largest_block(self) -> str:
+        blocks = [name for name in self._sizes if "block" in name]
+        return max(blocks, key=lambda name: self._sizes[name].whole, default="")
+
+    @cached_property
+    def _sizes(self) -> dict[str, Size]:
         found: dict[str, list[Any]] = {}
         for one in self.held.tensors:
-            parts = self.held.parts(one, degree)
+            parts = self.held.parts(one, self.degree)
             rows = one.rows / parts if self.held.ideal else -(-one.rows // parts)
             share, each = rows * one.rest * one.number, found.setdefault(one.unit, [0, 0, 0])
             each[0] += one.rows * one.rest * one.number
             each[1] += share * parts
             each[2] += share
-        blocks = [name for name in found if "block" in name]
-        for name in names:
-            if name == "block" and blocks:
-                return Size(*found[max(blocks, key=lambda block: found[block][0])])
-            if name in found:
-                return Size(*found[name])
-        return Size()
+        return {name: Size(*each) for name, each in found.items()}
 
     def only_shared(self, size: Any) -> Any:
         """``size`` where there is more than one rank to share with, else 0."""
-        degree = self.held.degree
-        return size * (np.asarray(degree) > 1) if np.ndim(degree) else size * (degree > 1)
+        return size * (self.degree > 1)
 
-    @property
+    @cached_property
     def deep(self) -> Any:
         """Whether there is a next layer."""
-        return np.asarray(self.layers) >= 2 if np.ndim(self.layers) else self.layers >= 2
+        return self.layers >= 2
 
     def weights(self, name: str) -> Row:
         """Whole layers, and the buffers they come in."""
         job = self.job
         if not self.gathers:
             width = job.recipe.compute_bytes
-            return {"cast parameters": width * self.held.whole} if job.casts else {}
+            return {"cast parameters": width * self.whole} if job.casts else {}
         gathered, arriving = self._weights(name)
         if not job.parallel.reshard_after_forward:
             gathered, arriving = self._kept(name, gathered, arriving)
@@ -163,13 +179,13 @@ class Passing:
             return head
         return block * self.deep + head * (1 - self.deep) if name == "backward, first" else block
 
-    @property
+    @cached_property
     def made_format(self) -> str:
         """The format in which the backward pass makes a gradient."""
         recipe = self.job.recipe
         return recipe.compute_format if self.job.casts else recipe.gradients
 
-    @property
+    @cached_property
     def sent_width(self) -> float:
         """Bytes of a gradient's element on the wire."""
         return DTYPE_BYTES[self.job.recipe.reduce or self.made_format]
@@ -186,13 +202,13 @@ class Passing:
         layers = self._finished(name) if finished is None else finished
         after_head = name not in {"loss backward", HEAD}
         before = layers * block.whole + after_head * head.whole
-        made = self.held.whole * share
-        whole = np.clip(made - before, 0, block.whole + self.size("root", "head").whole)
+        made = self.whole * share
+        whole = smaller(larger(made - before, 0), block.whole + self.size("root", "head").whole)
         if not away:
             whole = self.only_shared(whole)
-        rest = np.maximum(made - before - whole, 0) / self.held.whole
+        rest = larger(made - before - whole, 0) / self.whole
         kept = (layers * block.share + after_head * head.share) * self.job.recipe.gradient_bytes
-        kept = np.minimum(kept + rest * total, total)
+        kept = smaller(kept + rest * total, total)
         bucket = self.job.parallel.zero == 2 and self.job.recipe.reduce_bucket_size
         found = {"gradients": 0 if away else whole_bytes(kept)}
         if not bucket:
@@ -207,7 +223,7 @@ class Passing:
             return 0
         batch, mode = self.job.batch, self.job.mode
         at_once = {"full": batch.recompute_group, "every": batch.every}.get(mode.recompute, 1)
-        return np.maximum(self.layers - at_once, 0)
+        return larger(self.layers - at_once, 0)
 
     def prefetched(self, first: Row, base: Row, *, layer_bytes: Any, share: Any) -> list[Row]:
         """Inside the backward pass, the next layer arriving while the previous one's gradients go.
@@ -217,9 +233,9 @@ class Passing:
         layer in the gradients. Since the bytes are linear in the layer, one end is the fullest.
         """
         found = []
-        for below in (np.maximum(self.layers - 2, 0), np.minimum(1, self.layers - 1)):
-            done = np.maximum(self.layers - 1 - below, 0)
-            made = np.maximum(first["share"] - below * share, 0)
+        for below in (larger(self.layers - 2, 0), smaller(1, self.layers - 1)):
+            done = larger(self.layers - 1 - below, 0)
+            made = larger(first["share"] - below * share, 0)
             row = base | {"activations": first["activations"] + below * layer_bytes}
             row |= {name: first[name] for name in ("cached weights", "temporaries")}
             row |= self.gradients(PREFETCH, made, first["total"], finished=done)
@@ -244,5 +260,15 @@ def _in_backward(name: str) -> bool:
     return "backward" in name or name == PREFETCH
 
 
+def larger(one: Any, other: Any) -> Any:
+    """The elementwise maximum; of two numbers without the way through an array."""
+    return np.maximum(one, other) if is_array(one) or is_array(other) else max(one, other)
+
+
+def smaller(one: Any, other: Any) -> Any:
+    """The elementwise minimum; of two numbers without the way through an array."""
+    return np.minimum(one, other) if is_array(one) or is_array(other) else min(one, other)
+
+
 def whole_bytes(size: Any) -> Any:
-    return np.rint(size) if np.ndim(size) else round(float(size))
+    return np.rint(size) if is_array(size) else round(float(size))

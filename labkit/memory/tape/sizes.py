@@ -27,8 +27,14 @@ class Numbers:
 
     def __post_init__(self) -> None:
         for name in ("seq", "micro_batch", "period", "group", "chunks", "tp", "ep"):
-            if np.any(np.asarray(getattr(self, name)) < 1):
-                raise UsageError(f"{name} must be >= 1, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if np.any(value < 1) if is_array(value) else value < 1:
+                raise UsageError(f"{name} must be >= 1, got {value}")
+
+
+def is_array(value: Any) -> bool:
+    """Cheaper than ``np.ndim`` for plain numbers, of which an estimate has thousands."""
+    return isinstance(value, np.ndarray) and value.ndim > 0
 
 
 def units(shape: Shape, numbers: Numbers, *, chunked: bool = False) -> list[Any]:
