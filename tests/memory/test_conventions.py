@@ -10,6 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from labkit.errors import BadValue, UsageError
@@ -168,6 +169,8 @@ def test_a_pipelines_first_device_keeps_as_much_as_without_it() -> None:
 def test_differences_add_up_and_say_why() -> None:
     parallel, batch = Parallel(dp=16, zero=3), Batch(seq=4096)
     table = differences(LLAMA, parallel, Recipe.bf16_mixed(), batch)
+    plan = Plan(model=LLAMA, parallel=parallel, recipe=Recipe.bf16_mixed(), batch=batch)
+    pd.testing.assert_frame_equal(differences(plan), table)
     assert list(table.columns) == [*conventions.CONVENTIONS, "why"]
     assert set(table.index) <= {*conventions.ROWS, conventions.TOTAL}
     assert table["why"].str.len().min() > 20

@@ -111,9 +111,10 @@ class Plan:
         return estimate(self.model, self.parallel, self.recipe, self.batch, self.ideal)
 
     @property
-    def peak_bytes(self) -> float:
+    def peak_bytes(self) -> int | float:
         """Bytes on the device at the largest moment; by a paper's arithmetic, all at once."""
-        return self.estimate.peak_bytes if self.detailed else self.total_bytes
+        found = self.estimate.peak_bytes if self.detailed else self.total_bytes
+        return int(found) if float(found).is_integer() else found
 
     @property
     def peak_moment(self) -> str:

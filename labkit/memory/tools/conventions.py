@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
-from labkit.errors import BadValue, not_among
+from labkit.errors import BadValue, UsageError, not_among
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
+from labkit.memory.plans.plan import Plan
 from labkit.memory.tape.lines import Term
 from labkit.memory.tools import calculon, megatron, peers, stored
 from labkit.memory.tools.reasons import why
@@ -100,7 +101,7 @@ def told_bytes(convention: Convention, lines: Iterable[Term]) -> int:
 
 
 def differences(
-    model: Model,
+    model: Model | Plan,
     parallel: Parallel | None = None,
     recipe: Recipe | None = None,
     batch: Batch | None = None,
@@ -109,7 +110,7 @@ def differences(
 ) -> pd.DataFrame:
     """A row a component, a column of bytes a convention, and what each does differently in words.
 
-    NaN: the convention has no such term. One that says nothing of this job is all NaN, and
+    Of a model, or of a plan that says the rest too. NaN: the convention has no such term. One that says nothing of this job is all NaN, and
     ``attrs["refused"]`` says why. The last row is what the tool gives for the device.
 
     >>> differences(Model.preset("gpt2-1.5b"), conventions=["zero-paper", "cookbook"]).index[0]
@@ -117,6 +118,8 @@ def differences(
     """
     import pandas as pd
 
+    if isinstance(model, Plan):
+        model, parallel, recipe, batch = _parts(model)
     columns: dict[str, pd.Series[float]] = {}
     refused: dict[str, str] = {}
     for name in conventions:
@@ -136,6 +139,14 @@ def differences(
     table["why"] = [why(str(row), answering) for row in table.index]
     table.attrs["refused"] = refused
     return table
+
+
+def _parts(plan: Plan) -> tuple[Model, Parallel, Recipe, Batch | None]:
+    if not isinstance(plan.model, Model):
+        raise UsageError(
+            f"a plan of {plan.model} bare parameters has no layers to count: give it a model"
+        )
+    return plan.model, plan.parallel, plan.recipe, plan.batch
 
 
 def _check(convention: str) -> None:
