@@ -342,7 +342,7 @@ def of_comparison(plan: Plan) -> Answer:
     from labkit.models import Model
 
     assert isinstance(plan.model, Model)
-    table = differences(plan.model, plan.parallel, plan.recipe, plan.batch)
+    table = differences(plan)
     names = [str(name) for name in table.columns if name != "why"]
     rows = [
         (str(component), *(_size(table.loc[component, name]) for name in names))

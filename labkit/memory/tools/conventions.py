@@ -110,8 +110,9 @@ def differences(
 ) -> pd.DataFrame:
     """A row a component, a column of bytes a convention, and what each does differently in words.
 
-    Of a model, or of a plan that says the rest too. NaN: the convention has no such term. One that says nothing of this job is all NaN, and
-    ``attrs["refused"]`` says why. The last row is what the tool gives for the device.
+    Of a model, or of a plan that says the rest too. NaN: the convention has no such term. One that
+    says nothing of this job is all NaN, and ``attrs["refused"]`` says why. The last row is what the
+    tool gives for the device.
 
     >>> differences(Model.preset("gpt2-1.5b"), conventions=["zero-paper", "cookbook"]).index[0]
     'parameters'
