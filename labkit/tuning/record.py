@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.errors import BadFile, BadValue, LabkitError, UsageError
+from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among
 from labkit.files import read_text, write_atomically
 from labkit.tuning import record_power
 from labkit.tuning.capping import CapModel
@@ -303,6 +303,8 @@ def find_meter(device: str) -> AnyMeter:
     Raises:
         UsageError: ``cuda`` where there is no GPU to read.
     """
+    if device not in ("cpu", "cuda"):
+        raise not_among("device", device, ("cpu", "cuda"))
     if device == "cuda":
         try:
             return GpuMeter()

@@ -210,6 +210,58 @@ def test_choose_keeps_the_deadline_and_prints_what_it_assumes(
     assert len(table.read_text().splitlines()) == 1 + len(free["frontier"])
 
 
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LABKIT_DATA_MIRROR", raising=False)
+    monkeypatch.setenv("LABKIT_OFFLINE", "1")
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "cache"))
+    if datasets.available("pollux-osdi21") or datasets.available("zeus-nsdi23"):
+        pytest.skip("published data lie in the checkout")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("outcomes", "cifar100"),
+        ("simulate", "cifar100", "--seeds", 2, "--recurrences", 6),
+        ("savings", "--gpus", "v100", "--seeds", 2),
+        ("goodput", "cifar10"),
+        ("choose", "cifar10"),
+    ],
+)
+def test_offline_a_stand_in_is_named_first(
+    ran: Ran, offline: None, arguments: tuple[object, ...]
+) -> None:
+    out, _ = ran(*arguments)
+    assert "STAND-IN DATA" in out[:300]
+    assert "measured by Pollux" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (("outcomes", "cifar100", "--gpu", "a40"), "has no stand-in (there is one for v100)"),
+        (("goodput", "bert"), "has no stand-in"),
+        (("choose", "cifar10", "--idle-gpu-w", 9), "give --gpus-per-node"),
+        (("choose", "cifar10", "--trace", "digits"), "--power-of digits-mlp, digits-cnn"),
+    ],
+)
+def test_offline_what_is_missing_is_said(
+    refused: Refused, offline: None, arguments: tuple[object, ...], rule: str
+) -> None:
+    assert rule in refused(*arguments)
+
+
+def test_choose_scales_power_and_counts_hosts(told: Told, offline: None) -> None:
+    """A T4 has 70 W; a host adds its draw for as long as the job runs."""
+    bare, host = told("choose", "cifar10"), told("choose", "cifar10", "--host-w", 100)
+    assert bare["is_standin"]
+    assert max(row["power_limit_w"] for row in bare["frontier"]) <= 70
+    assert any("from 250 W to 70 W" in line for line in bare["assumptions"])
+    assert "Each node draws 100 W besides its GPUs." in host["assumptions"]
+    assert host["best"]["energy_j"] > bare["best"]["energy_j"]
+
+
 # ---------------------------------------------------------------- record
 
 
@@ -324,6 +376,7 @@ def test_live_without_a_gpu_is_refused_and_runs_and_writes_nothing(
         (("record", "x", "--batch-sizes", "8;16"), "--batch-sizes: '8;16' is no list of whole"),
         (("record", "x", "--default-target", 0.5), "default_target 0.5 must be among targets"),
         (("record", "x", "--resume"), "nothing to resume"),
+        (("record", "x", "--device", "tpu"), "no device 'tpu'"),
     ],
 )
 def test_wrong_use_names_the_rule(

@@ -455,3 +455,11 @@ def test_the_metric_of_every_published_run_moves_the_way_it_should(
     table = published.examples_to(float(start + end) / 2)
     assert table["examples"].iloc[0] > run["iteration"].iloc[0] * published.init_batch_size
     assert (table["predicted_efficiency"] < 1.01).all()
+
+
+def test_steps_at_a_single_batch_size_cannot_be_fitted() -> None:
+    steps = steps_of(LINEAR)
+    with pytest.raises(UsageError, match="single batch size, 8 on a GPU"):
+        step_fit.fit(steps[steps["local_bsz"] == 8])
+    with pytest.raises(UsageError, match="noise_scale must be >= 0, got -1"):
+        goodput.fit(steps, init_batch_size=INIT, noise_scale=-1)
