@@ -220,6 +220,7 @@ def choose(
     power, host = ask.power(
         trace,
         power_of,
+        alike=ask.ALIKE.get(workload, ""),
         max_power_w=gpu_power_w,
         node_power_w=host_w,
         gpus_per_node=gpus_per_node,

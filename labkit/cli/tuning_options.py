@@ -71,16 +71,29 @@ def trace(name: str, gpu: str) -> TrainingTrace:
     return tuning.load(name, gpu=gpu or None)
 
 
+ALIKE = {
+    "bert": "squad",
+    "cifar10": "cifar100",
+    "deepspeech2": "librispeech",
+    "imagenet": "imagenet",
+    "ncf": "movielens-1m",
+}
+"""Zeus's workload whose network and data are nearest to Pollux's."""
+
+
 def power(
     found: TrainingTrace,
     name: str,
     *,
+    alike: str = "",
     max_power_w: float,
     node_power_w: float,
     gpus_per_node: int | None,
     idle_gpu_power_w: float | None,
 ) -> tuple[GpuPower, HostPower]:
     """What GPUs draw as in a trace's workload, scaled to ``max_power_w`` (0: as it is), and hosts.
+
+    Without a ``name`` that of the workload most ``alike``, or else of CIFAR-100.
 
     Raises:
         UsageError: no such workload, or a setting that cannot be.
@@ -89,7 +102,7 @@ def power(
 
     if idle_gpu_power_w is not None and gpus_per_node is None:
         raise UsageError("--idle-gpu-w is of GPUs left over on whole nodes: give --gpus-per-node")
-    name = name or ("cifar100" if "cifar100" in found.names else "")
+    name = name or next((one for one in (alike, "cifar100") if one in found.names), "")
     if not name and len(found.names) > 1:
         raise UsageError(f"name a workload of this trace, --power-of {', '.join(found.names)}")
     recorded = GpuPower.from_job(found.job(name or found.names[0]))
@@ -165,7 +178,10 @@ GPU_POWER = option(
     help="Highest limit of the GPU, to which the power trace is scaled (T4: 70); 0: as recorded.",
 )  # fmt: skip
 POWER_OF = option(
-    "", "--power-of", panel=POWER, help="Workload whose power trace is taken; default: cifar100."
+    "",
+    "--power-of",
+    panel=POWER,
+    help="Workload whose power trace is taken; default: the one most alike.",
 )
 HOST_W = option(
     0.0, "--host-w", "--host-power", panel=POWER, metavar="W", help="Draw of each node's host."
