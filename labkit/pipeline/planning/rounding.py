@@ -25,12 +25,14 @@ SHARES = (0.97, 0.8, 0.5, 0.2, 0.0)  # of the relaxation's price, sweep by sweep
 _CELLS = 240_000  # instructions times lanes swept together: about what processors' caches hold
 _NOISE = 1e-6  # of a duration: the linear program's tolerance
 _NEAR = (1e-6, 2e-3)  # of a duration: how much rounding may add, tried in turn
-_CLOSE = 7e-4  # of the bound: plans this near it are not improved further
+_CLOSE = 7e-4  # of the bound: a plan this near it is not improved further,
+_AMONG = 1.2e-3  # nor is one this near among many,
+_FAR = 1.85e-3  # where only those further off than this get more than a few passes
 _LEVELS = 10  # of a window
 _LANES, _FEWEST = 16, 8  # variants of one plan, and of each of many
 _SPREADS = (0.0, 0.3, 0.8, 0.1)  # of a price's logarithm, instruction by instruction, in turn
 _PASSES = 24  # at most
-_STUBBORN, _MORE_LANES = 5, 80  # how many of a frontier's plans get more variants, in all
+_STUBBORN, _MORE_LANES = 5, 64  # how many of a frontier's plans get more variants, in all
 
 
 @dataclass(eq=False)
@@ -98,16 +100,22 @@ def _realise(
     every = np.arange(lanes)
     # where clocks are few and far apart, ending later may not pay
     plans.offer(every, sweeper.sweep(fastest, first_s, forward=False))
-    for near in _NEAR:
-        start = _start_plan(sweeper, duration, horizon, fastest, near)
-        for forward in (True, False):
-            plans.offer(every, _anneal(sweeper, start, horizon, price, forward=forward))
     bound_j = np.array([one.bound_j for one in relaxed])
+    many = lanes > _STUBBORN
+    close = _AMONG if many else _CLOSE
+    for near in _NEAR:
+        far = np.flatnonzero(plans.energy_j - bound_j > close * np.abs(bound_j))
+        if not len(far):
+            break
+        clocks = Swept(fastest.chosen[:, far], fastest.reach[:, far], fastest.forward)
+        start = _start_plan(sweeper, duration[:, far], horizon[far], clocks, near)
+        for forward in (True, False):
+            plans.offer(far, _anneal(sweeper, start, horizon[far], price[:, far], forward=forward))
     search = _Search(plans, horizon, price, bound_j, np.random.default_rng(0))
-    search.improve(every, _LANES, worth=3e-5, patience=min(lanes, 2))
-    if lanes > _STUBBORN:  # on a frontier a few plans lie further off than the rest
-        worst = np.argsort((bound_j - plans.energy_j) / np.abs(bound_j), kind="stable")
-        search.improve(np.sort(worst[:_STUBBORN]), _MORE_LANES, worth=1e-5, patience=2)
+    search.improve(every, _LANES, close=close, worth=3e-5, patience=2 if many else 1)
+    if many:  # on a frontier a few plans lie further off than the rest
+        worst = np.argsort((bound_j - plans.energy_j) / np.abs(bound_j), kind="stable")[:_STUBBORN]
+        search.improve(np.sort(worst), _MORE_LANES, close=_FAR, worth=1e-5, patience=5)
     return plans
 
 
@@ -143,12 +151,20 @@ class _Search:
     bound_j: np.ndarray
     rng: np.random.Generator
 
-    def improve(self, lanes: np.ndarray, variants: int, *, worth: float, patience: int) -> None:
-        """Go on with each plan until ``patience`` passes gain less than ``worth`` of its bound."""
+    def improve(
+        self, lanes: np.ndarray, variants: int, *, close: float, worth: float, patience: int
+    ) -> None:
+        """Go on with each plan until it is near enough, or passes gain too little.
+
+        Args:
+            close: how near the bound is near enough, as a share of it.
+            worth: of the bound; a pass that gains less is idle, and ``patience`` of them in a
+                row end the search.
+        """
         idle, forward, scale_j = np.zeros(len(self.horizon), dtype=int), True, np.abs(self.bound_j)
         for _ in range(_PASSES):
             before_j = self.plans.energy_j.copy()
-            far = before_j - self.bound_j > _CLOSE * scale_j
+            far = before_j - self.bound_j > close * scale_j
             active = lanes[far[lanes] & (idle[lanes] < patience)]
             if not len(active):
                 break

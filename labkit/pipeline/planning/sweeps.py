@@ -22,7 +22,7 @@ _NEVER_S = 1e30  # duration of choices that are not there
 _ROOM = 1e-12  # of the deadline: floating-point noise that may not cost a clock
 _ALL = slice(None)
 STEP, _GRADES = 0.01, 1024  # of a price's logarithm, and how many: a range of 28,000
-
+_CELLS = 4096  # of time, at most
 
 _Near = tuple[np.ndarray, np.ndarray | None]
 
@@ -32,7 +32,7 @@ class _Level(NamedTuple):
 
     part: slice
     near: list[_Near]  # whom they wait for, one each (n for none), and the lag between
-    time: np.ndarray  # (choice, instruction, 1)
+    cells: np.ndarray  # where each one's times begin in the table of cells, (instruction, 1)
 
 
 class Swept(NamedTuple):
@@ -91,13 +91,15 @@ class Sweeper:
         work = choices.of[order]
         real = np.isfinite(choices.time_s)
         time_s = np.where(real, choices.time_s, _NEVER_S)
-        self._time, self._net = time_s.ravel(), np.where(real, choices.net_j, np.inf).ravel()
-        self._width = time_s.shape[1]
+        self._width = time_s.shape[1] + 1  # after the last choice comes one that never fits
+        self._time = np.pad(time_s, ((0, 0), (0, 1)), constant_values=_NEVER_S).ravel()
+        net_j = np.where(real, choices.net_j, np.inf)
+        self._net = np.pad(net_j, ((0, 0), (0, 1)), constant_values=np.inf).ravel()
         self._first = (work * self._width)[:, None]
-        self._by_choice = time_s[work].T[:, :, None].copy()
         self._lowest_w, self._cheapest = _price_table(choices)
-        self._table = (work * _GRADES * (self._width + 1))[:, None]
-        self._count = np.int8 if self._width < 128 else np.int16
+        self._table = (work * (_GRADES - 1) * self._width)[:, None]
+        self._clock = _Clock(time_s)
+        self._cell = (work * self._clock.num_cells)[:, None]
         sizes = np.bincount(level)
         self._sides = self._lay_out(sizes, waits), self._lay_out(sizes, follow)[::-1]
         earliest = np.min([np.where(who < n, who, n) for who, _ in waits], axis=0)
@@ -117,7 +119,7 @@ class Sweeper:
                 for (who, lag), late in zip(sources, lagging, strict=True)
             ]
             used = [one for one in near if one[1] is not None or one[0].min() < self._n]
-            made.append(_Level(part, used or near[:1], self._by_choice[:, part]))
+            made.append(_Level(part, used or near[:1], self._cell[part]))
         return made
 
     def __len__(self) -> int:
@@ -146,7 +148,7 @@ class Sweeper:
 
     def num_within(self, duration: np.ndarray) -> np.ndarray:
         """How many choices of each instruction are no slower than given; at least one."""
-        return np.maximum((self._by_choice <= duration).sum(axis=0), 1)
+        return np.maximum(self._clock.first_above(duration, self._cell) - self._first, 1)
 
     def fastest(self, lanes: int) -> Swept:
         """That many times the plan in which every instruction is at its fastest."""
@@ -262,11 +264,11 @@ class Sweeper:
         return reach
 
     def _rows(self, price: np.ndarray | None, part: slice = _ALL) -> np.ndarray:
-        """Where grades begin in the table of cheapest choices."""
+        """Where grades begin in the table of cheapest choices, less the work's first choice."""
         if price is None:
             return self._table[part]
         grade = np.clip(price, 0, _GRADES - 1).astype(np.intp)
-        grade *= self._width + 1
+        grade *= self._width
         grade += self._table[part]
         return grade
 
@@ -281,17 +283,17 @@ class Sweeper:
     ) -> np.ndarray:
         """Sweep over ``levels``; all arrays but ``reach`` begin with instruction ``low``."""
         chosen = np.empty(room.shape, dtype=np.intp)
-        time_s, cheapest = self._time, self._cheapest
-        for part, near, time in levels:
+        time_s, cheapest, clock = self._time, self._cheapest, self._clock
+        for part, near, cells in levels:
             here = slice(part.start - low, part.stop - low)
             begin = _longest(reach, near)
-            fits = (time <= room[here] - begin).view(np.int8)
-            count = np.add.reduce(fits, axis=0, dtype=self._count)
+            end = clock.first_above(room[here] - begin, cells)
             if most is not None:
-                count = np.minimum(count, most[here])
-            pick = cheapest.take(rows[here] + count)
+                end = np.minimum(end, self._first[part] + most[here])
+            end += rows[here]
+            pick = cheapest.take(end, mode="clip")
             chosen[here] = pick
-            begin += time_s.take(pick)
+            begin += time_s.take(pick, mode="clip")
             reach[part] = begin
         return chosen
 
@@ -302,11 +304,51 @@ class Sweeper:
             reach[part] = _longest(reach, near) + duration[part.start - low : part.stop - low]
 
 
+class _Clock:
+    """For any room, the first choice of each work that does not fit: a table in place of a search.
+
+    Time is cut into equal cells, fine enough that few of a work's choices share one. The table
+    holds, for each cell, the first choice that no earlier cell holds; from there one goes on,
+    choice by choice, past those that fit. Choices are numbered work by work, with one that never
+    fits after the last.
+    """
+
+    def __init__(self, time_s: np.ndarray) -> None:
+        works, width = time_s.shape
+        real = time_s < _NEVER_S
+        last_s = float(time_s[real].max())
+        apart_s = np.diff(time_s, axis=1)[real[:, 1:]]
+        least_s = float(apart_s[apart_s > 0].min(initial=last_s))
+        self.num_cells = cells = int(min(_CELLS, 2 + np.ceil(last_s / least_s)))
+        self._per_s, self._last = (cells - 1) / last_s, cells - 1.0
+        self._next_s = np.pad(time_s, ((0, 0), (0, 1)), constant_values=np.inf).ravel()
+        held = np.zeros((works, cells), dtype=int)
+        work, choice = np.nonzero(real)
+        np.add.at(held, (work, self._cell(time_s[work, choice])), 1)
+        first = np.cumsum(held, axis=1) - held + np.arange(works)[:, None] * (width + 1)
+        self._first, self._shared = first.ravel(), int(held.max())
+
+    def _cell(self, room_s: np.ndarray) -> np.ndarray:
+        cell = room_s * self._per_s
+        np.maximum(cell, 0.0, out=cell)
+        np.minimum(cell, self._last, out=cell)
+        return cell.astype(np.intp)
+
+    def first_above(self, room_s: np.ndarray, begin: np.ndarray) -> np.ndarray:
+        """Numbers of the first choices longer than ``room_s``; ``begin``: work * num_cells."""
+        cell = self._cell(room_s)
+        cell += begin
+        found = self._first.take(cell, mode="clip")
+        for _ in range(self._shared):
+            found += self._next_s.take(found, mode="clip") <= room_s
+        return found
+
+
 def _longest(reach: np.ndarray, near: list[_Near]) -> np.ndarray:
     """Where the furthest of ``near`` reaches, and its lag."""
     longest = None
     for who, lag in near:
-        there = reach.take(who, axis=0)
+        there = reach.take(who, axis=0, mode="clip")
         if lag is not None:
             there += lag
         longest = there if longest is None else np.maximum(longest, there, out=longest)
@@ -330,8 +372,8 @@ def _price_table(choices: Options) -> tuple[float, np.ndarray]:
     lowest_w = 1.1 * steepest_w * np.exp(-STEP * (_GRADES - 1))
     price_w = lowest_w * np.exp(STEP * np.arange(_GRADES))
     price_w[0] = 0.0
-    works, width = choices.time_s.shape
-    cheapest = np.zeros((works, _GRADES, width + 1), dtype=np.intp)
+    works, width = choices.time_s.shape[0], choices.time_s.shape[1] + 1
+    cheapest = np.zeros((works, _GRADES, width), dtype=np.intp)
     for work, size in enumerate(np.isfinite(choices.time_s).sum(axis=1).tolist()):
         if size:
             time, net = choices.time_s[work, :size], choices.net_j[work, :size]
