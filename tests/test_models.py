@@ -367,10 +367,12 @@ def test_transformers_makes_the_same_tensors(kind: str, changes: dict[str, Any])
 
 def test_a_modules_tensors_are_measured_and_its_sizes_recognised() -> None:
     pytest.importorskip("torch")
-    from labkit.memory.oracles.worker import build
+    from labkit.memory.oracles.networks import build
+    from labkit.memory.tape.saved import Mode
 
     gpt = Model.preset("small-gpt")
-    measured = Model.from_module(build(gpt, seed=0), name="again")
+    network = build(gpt, Mode(dtype="fp32"), seq=gpt.positions)
+    measured = Model.from_module(network, name="again")
     assert [t.shape for t in measured.tensors()] == [t.shape for t in gpt.tensors()]
     assert measured.shapes_known
     sizes = ("num_layers", "hidden", "heads", "vocab", "positions", "ffn", "tied", "mlp", "norm")

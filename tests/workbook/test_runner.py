@@ -361,7 +361,9 @@ def test_a_kernel_does_not_wait_again_for_a_dataset_that_is_not_to_be_had(
 
 def start(root: Path) -> subprocess.Popen[bytes]:
     code = (
-        "from pathlib import Path; from tests.workbook.factory import go; import sys\n"
+        "from pathlib import Path; from tests.workbook.factory import go; import signal, sys\n"
+        # A shell's background job ignores SIGINT, and hands that on to all it starts.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "if __name__ == '__main__': go(Path(sys.argv[1]), num_jobs=2)"
     )
     top = Path(__file__).resolve().parents[2]
