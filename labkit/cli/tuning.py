@@ -250,7 +250,10 @@ def _tell(found: Any, json_to: str, html: Path | None, csv: Path | None) -> None
 def live(
     command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="What to run."),
     state: Path = ask.option(
-        ..., "--state", panel=ask.RUN, help="File that remembers the job from run to run."
+        "labkit-live.json",
+        "--state",
+        panel=ask.RUN,
+        help="File that remembers the job from run to run; one a job.",
     ),
     batch_sizes: str = ask.option(
         "1", "--batch-sizes", panel=ask.GRID, metavar="A,B", help="For {batch_size} in COMMAND."

@@ -347,6 +347,7 @@ def test_live_without_a_gpu_is_refused_and_runs_and_writes_nothing(
     state, mark = tmp_path / "job.json", tmp_path / "mark"
     said = refused("live", "--state", state, "--", "touch", mark)
     assert "live runs need a GPU" in said
+    assert "live runs need a GPU" in refused("live", "--", "touch", mark)  # a state by default
     assert "labkit tuning record" in said
     assert list(tmp_path.iterdir()) == []
 
