@@ -134,9 +134,15 @@ def compare(job: Job, out: Output) -> None:
 @expanded
 def accuracy(
     out: Output,
-    every: Annotated[bool, typer.Option("--all", help="Every case: two to three minutes.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every case: several minutes.")] = False,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--part", metavar="PART", help="Only layers, models, shards, stage3 or gpu. Repeatable."
+        ),
+    ] = None,
 ) -> None:
-    """Peaks predicted beside those torch's tracker sees, model by model; half a minute."""
-    from labkit.cli import memory_report
+    """What is predicted beside what torch does, from a layer to a GPU; a minute or two."""
+    from labkit.cli import memory_accuracy, memory_report
 
-    memory_report.show(memory_report.of_accuracy(every=every), out)
+    memory_report.show(memory_accuracy.of_accuracy(every=every, parts=part or ()), out)

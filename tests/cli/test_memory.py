@@ -175,9 +175,11 @@ def test_check_compare_and_accuracy(
     assert "by convention" in page.read_text()
     case = accuracy.Case(name="tiny", model=memory.Model.preset(MODEL), seq=32, micro_batch=1)
     monkeypatch.setattr(accuracy, "quick_cases", lambda: (case,))
-    (row,) = told("accuracy", "--html", page)["rows"]
+    found = told("accuracy", "--part", "models", "--part", "gpu", "--html", page)
+    (row,) = found["rows"]
     assert row["predicted_bytes"] == row["tracked_bytes"]
     assert row["predicted_moment"] == row["tracked_moment"]
+    assert found["gpu"] or "not yet measured" in page.read_text()
 
 
 LEFT = "config.json"
