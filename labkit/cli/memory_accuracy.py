@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from labkit.cli.memory_report import _pairs
+from labkit.cli.memory_report import pairs
 from labkit.cli.pipeline_view import Report, Sheet, percent, records
 from labkit.errors import not_among
 
@@ -134,4 +134,4 @@ def _cells(table: pd.DataFrame) -> list[tuple[str, ...]]:
 def _figure(table: pd.DataFrame) -> tuple[str, str, Any]:
     cases = [f"{row[0]}, {row[2]}, {row[1]}" for row in _cells(table)]
     renamed = table.rename(columns={"tracked_bytes": "measured_bytes"})
-    return _pairs(renamed.assign(case=cases), "case")
+    return pairs(renamed.assign(case=cases), "case")

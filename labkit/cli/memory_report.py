@@ -325,12 +325,13 @@ def of_check(plan: Plan, oracle: str) -> Answer:
         lead=_lead(plan),
         tables=[Sheet(heading="", columns=columns, rows=rows)],
         data={"command": "check", "oracle": oracle, "components": records(table)},
-        draw=lambda: [_pairs(table, "component")],
+        draw=lambda: [pairs(table, "component")],
     )
     return report, table
 
 
-def _pairs(table: pd.DataFrame, category: str) -> tuple[str, str, Any]:
+def pairs(table: pd.DataFrame, category: str) -> tuple[str, str, Any]:
+    """A page's figure of predictions beside what was seen, a pair of bars a row."""
     from labkit.memory import figures
 
     return "Predicted and measured", "", figures.figure_pairs(table, category=category)

@@ -99,41 +99,6 @@ class ExpertOperators(AllOperators):
         del experts, order, numbers, starts, ends, places
         return slots, filled
 
-    def where(self, x: Tensor, filled: Tensor) -> Tensor:
-        """Times whether."""
-        tape, elements, width = self.tape, x.elements, x.width
-
-        def backward(node: Node, grads: list[Tensor]) -> list[Tensor | None]:
-            kept = tape.unpack(node, 0)
-            found = tape.new(elements, width)
-            del kept
-            return [found]
-
-        node = tape.node(backward, x)
-        tape.save(node, filled)
-        out = tape.new(elements, width)
-        out.node = node
-        return out
-
-    def times_rows(self, x: Tensor, share: Tensor) -> Tensor:
-        """Each row times a number of its own."""
-        tape, elements, rows, width = self.tape, x.elements, share.elements, x.width
-
-        def backward(node: Node, grads: list[Tensor]) -> list[Tensor | None]:
-            kept = [tape.unpack(node, 0), tape.unpack(node, 1)]
-            to_x = tape.new(elements, width)
-            product = tape.new(elements, width)
-            kept.clear()
-            to_share = tape.new(rows, width)
-            del product
-            return [to_x, to_share]
-
-        node = tape.node(backward, x, share)
-        tape.save(node, x, share)
-        out = tape.new(elements, width)
-        out.node = node
-        return out
-
     def scatter_add(self, start: Tensor, numbers: Tensor, x: Tensor) -> Tensor:
         """``start`` plus the rows of x at their tokens; the start's gradient is the sum's own."""
         tape, elements, width = self.tape, x.elements, x.width

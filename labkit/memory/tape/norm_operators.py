@@ -51,7 +51,7 @@ class AllOperators(Operators):
         """The norm written out: every step of it is an operator."""
         wide = self.cast(x, FP32)
         scale = self._inverse_root(self._mean_of_squares(wide, rows))
-        return self._times_weight(self.cast(self._times_rows(wide, scale), x.width), weight)
+        return self._times_weight(self.cast(self.times_rows(wide, scale), x.width), weight)
 
     def _mean_of_squares(self, wide: Tensor, rows: Counts) -> Tensor:
         tape, elements = self.tape, wide.elements
@@ -94,21 +94,22 @@ class AllOperators(Operators):
         tape.save(node, out)
         return out
 
-    def _times_rows(self, wide: Tensor, scale: Tensor) -> Tensor:
-        tape, elements, rows = self.tape, wide.elements, scale.elements
+    def times_rows(self, x: Tensor, scale: Tensor) -> Tensor:
+        """Each row times a number of its own, in one format."""
+        tape, elements, rows, width = self.tape, x.elements, scale.elements, x.width
 
         def backward(node: Node, grads: list[Tensor]) -> list[Tensor | None]:
             kept = [tape.unpack(node, 0), tape.unpack(node, 1)]
-            to_wide = tape.new(elements, FP32)
-            product = tape.new(elements, FP32)
+            to_x = tape.new(elements, width)
+            product = tape.new(elements, width)
             kept.clear()
-            to_scale = tape.new(rows, FP32)
+            to_scale = tape.new(rows, width)
             del product
-            return [to_wide, to_scale]
+            return [to_x, to_scale]
 
-        node = tape.node(backward, wide, scale)
-        tape.save(node, wide, scale)
-        out = tape.new(elements, FP32)
+        node = tape.node(backward, x, scale)
+        tape.save(node, x, scale)
+        out = tape.new(elements, width)
         out.node = node
         return out
 

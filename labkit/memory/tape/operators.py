@@ -312,9 +312,9 @@ class Operators:
         assert ones.storage is not None
         return self.tape.new(unit("s²"), BOOL)
 
-    def mask(self, scores: Tensor, future: Tensor) -> Tensor:
-        """Minus infinity where the future is."""
-        tape, elements, width = self.tape, scores.elements, scores.width
+    def mask(self, x: Tensor, which: Tensor) -> Tensor:
+        """Some elements set by a mask that is kept: ``masked_fill``, or times whether."""
+        tape, elements, width = self.tape, x.elements, x.width
 
         def backward(node: Node, grads: list[Tensor]) -> list[Tensor | None]:
             kept = tape.unpack(node, 0)
@@ -322,8 +322,8 @@ class Operators:
             del kept
             return [found]
 
-        node = tape.node(backward, scores)
-        tape.save(node, future)
+        node = tape.node(backward, x)
+        tape.save(node, which)
         out = tape.new(elements, width)
         out.node = node
         return out

@@ -166,7 +166,7 @@ class Experts:
         slots, filled = ops.places(unit("b·s·n"))
         tokens = self.net.tape.new(slots.elements, slots.width)
         out = self.routed(ops.index_select(x, tokens, unit("r·h")))
-        share = ops.where(ops.index_select(weights, slots, unit("r")), filled)
+        share = ops.mask(ops.index_select(weights, slots, unit("r")), filled)
         out = ops.times_rows(out, ops.cast(share, out.width))
         if self.shared is None:
             start = self.net.tape.new(x.elements, out.width)
