@@ -220,8 +220,13 @@ class _Packed:
     """
 
     def __init__(self, network: Any, batch: list[Any]) -> None:
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        self._weakly = StorageWeakRef
         known = [*network.parameters(), *network.buffers(), *batch]
         self.seen = {tensor.untyped_storage()._cdata for tensor in known}
+        # A weak reference keeps an address from being given to another storage, not the bytes.
+        self.addresses: list[Any] = []
         self.by_layer = [0] * len(network.blocks)
         self.outside: dict[int, int] = {}
         self.total = 0
@@ -245,6 +250,7 @@ class _Packed:
         storage = tensor.untyped_storage()
         if storage._cdata not in self.seen:
             self.seen.add(storage._cdata)
+            self.addresses.append(self._weakly(storage))
             self.total += storage.nbytes()
             if self.layer is None:
                 self.outside[storage._cdata] = storage.nbytes()
