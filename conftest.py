@@ -63,19 +63,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         default=None,
         metavar="SECONDS",
-        help="start no test after so many seconds; those left are counted as skipped",
+        help="collect files for a third of so many seconds, start no test after them; "
+        "files and tests left out are counted",
     )
     group.addoption("--skip-current", action="store_true",
                     help="do not run notebooks whose stored fingerprint holds")  # fmt: skip
 
 
 BEGAN = pytest.StashKey[float]()
+LEFT_OUT = pytest.StashKey[list[Path]]()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[BEGAN] = time.monotonic()
+    config.stash[LEFT_OUT] = []
+
+
+def is_spent(config: pytest.Config, share: float = 1.0) -> bool:
+    """Whether this share of the budget has passed since pytest began."""
+    budget_s = config.getoption("budget")
+    return budget_s is not None and time.monotonic() - config.stash[BEGAN] > share * budget_s
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    budget_s = item.config.getoption("budget")
-    began = item.config.stash.setdefault(BEGAN, time.monotonic())
-    if budget_s is not None and time.monotonic() - began > budget_s:
+    if is_spent(item.config):
         pytest.skip("no time left in --budget")
 
 
@@ -87,6 +99,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, Any, Any]:
     collectors = yield
+    if collectors and is_spent(parent.config, share=1 / 3):
+        parent.config.stash[LEFT_OUT].append(file_path)
+        return []
     wants_nbval = parent.config.getoption("nbval", default=False)
     if file_path.suffix != ".ipynb" or not wants_nbval:
         return collectors
@@ -98,6 +113,8 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if left_out := terminalreporter.config.stash[LEFT_OUT]:
+        terminalreporter.write_line(f"no time in --budget to collect {len(left_out)} files")
     smoked = sorted(
         Path(report.nodeid.split("::")[0]).stem
         for report in terminalreporter.stats.get("passed", [])
