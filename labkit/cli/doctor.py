@@ -7,6 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from labkit.cli.checks import Finding
@@ -49,8 +52,6 @@ def _as_json(finding: Finding) -> dict[str, str]:
 
 def _examined() -> list[Finding]:
     """All findings; meanwhile stderr, where it is a terminal, says what is being looked at."""
-    from rich.console import Console
-
     from labkit.cli.checks import examine
 
     with Console(stderr=True).status("") as status:
@@ -71,10 +72,6 @@ def _folded(findings: list[Finding]) -> Iterator[Finding]:
 
 
 def _show(findings: list[Finding]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     styles = {"ok": "green", "warn": "yellow", "fail": "bold red"}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)

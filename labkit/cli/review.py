@@ -6,6 +6,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from labkit.files import project_root
 
 if TYPE_CHECKING:
     from labkit.workbook.review.check import Report
@@ -36,7 +41,6 @@ def new(
     [bold]Examples[/bold]: [cyan]labkit new perseus[/cyan],
     [cyan]labkit new perseus --family energy --size flagship[/cyan]
     """
-    from labkit.files import project_root
     from labkit.workbook.review import scaffold
 
     root = project_root()
@@ -68,7 +72,6 @@ def check(
     if list_rules:
         _show_rules()
         return
-    from labkit.files import project_root
     from labkit.workbook.review import check
 
     report = check.check(project_root(), keys or ())
@@ -88,10 +91,6 @@ def check(
 
 
 def _show(report: Report) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     console = Console()
     for file, findings in groupby(report.findings, key=lambda finding: finding.file):
         table = Table(title=file, title_justify="left", title_style="bold", expand=False)
@@ -116,10 +115,6 @@ def _show(report: Report) -> None:
 
 
 def _show_rules() -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from labkit.workbook.review import rules
 
     table = Table("rule", "what it asks", title="What labkit check asks", title_justify="left")
