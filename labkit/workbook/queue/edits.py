@@ -131,7 +131,7 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
     """
     with _locked(root):
         queue = load(root)
-        queue_text, bib_text = _text(root / FILE), _text(root / bibliography.FILE)
+        queue_text, bib_text = map(files.read_text, (root / FILE, root / bibliography.FILE))
         new = bibliography.parse("\n\n".join(entries), Path("the new BibTeX"))
         for paper in papers:
             _refuse_known(queue, new[paper.key])
@@ -152,23 +152,20 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
 def _write_both(root: Path, bib_before: str, bib_after: str, queue_after: str) -> None:
     bib = root / bibliography.FILE
     if bib_after != bib_before:
-        files.write_atomically(bib, bib_after)
+        _write(bib, bib_after)
     try:
-        files.write_atomically(root / FILE, queue_after)
+        _write(root / FILE, queue_after)
     except BaseException:
         if bib_after != bib_before:
-            files.write_atomically(bib, bib_before)
+            _write(bib, bib_before)
         raise
 
 
 def _joined(bib_text: str, entries: Sequence[str]) -> str:
     if not entries:
         return bib_text
-    newline = "\r\n" if "\r\n" in bib_text else "\n"
-    gap = "" if not bib_text or bib_text.endswith(newline * 2) else newline
-    gap = gap if not bib_text or bib_text.endswith(newline) else newline * 2
-    body = "\n\n".join(entry.replace("\r\n", "\n").strip() for entry in entries) + "\n"
-    return bib_text + gap + body.replace("\n", newline)
+    parts = [bib_text.rstrip("\n"), *(entry.replace("\r\n", "\n").strip() for entry in entries)]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _refuse_known(queue: Queue, entry: bibliography.Entry) -> None:
@@ -266,11 +263,11 @@ def _edit(
 ) -> Queue:
     with _locked(root):
         queue = load(root)
-        before = _text(root / FILE)
+        before = files.read_text(root / FILE)
         after = edit(before, queue)
         result = _verify(root, after, queue.library, expect(queue))
         if after != before:
-            files.write_atomically(root / FILE, after)
+            _write(root / FILE, after)
         return result
 
 
@@ -306,6 +303,7 @@ def _locked(root: Path) -> Iterator[None]:
         ) from None
 
 
-def _text(path: Path) -> str:
-    """The file as it is, line endings included."""
-    return path.read_bytes().decode()
+def _write(path: Path, text: str) -> None:
+    """Write ``text`` with the line endings that the file has."""
+    newline = "\r\n" if b"\r\n" in path.read_bytes() else "\n"
+    files.write_atomically(path, text.replace("\n", newline))
