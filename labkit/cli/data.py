@@ -141,7 +141,7 @@ def verify(
     for dataset, files in _chosen(names):
         for file in files:
             present = list(copies(dataset, file, project_root()))
-            damaged += [_damage(file, copy) for copy in present if not copy.intact]
+            damaged += [_damage(copy) for copy in present if not copy.intact]
             intact += any(copy.intact for copy in present)
             missing += not present
     typer.echo(f"{intact} files intact, {len(damaged)} damaged copies, {missing} not here")
@@ -150,12 +150,9 @@ def verify(
         raise typer.Exit(1)
 
 
-def _damage(file: PublishedFile, copy: Copy) -> str:
+def _damage(copy: Copy) -> str:
     remedy = "it is fetched again when next needed" if copy.where == "cache" else "replace it"
-    return (
-        f"{copy.path} ({copy.where}): expected sha256 {file.sha256} ({file.size_bytes} bytes), "
-        f"found {copy.content.sha256} ({copy.content.size_bytes} bytes); {remedy}"
-    )
+    return f"{copy.path} ({copy.where}): {copy.difference}; {remedy}"
 
 
 def _list() -> None:

@@ -275,17 +275,6 @@ class Model:
         )
 
     @property
-    def num_active_params(self) -> int:
-        """Parameters that one token meets: all but the routed experts it is not sent to.
-
-        The embedding counts whole, as in most published figures.
-        """
-        if not self.num_experts:
-            return self.num_params
-        idle = self.num_experts - self.experts_per_token
-        return self.num_params - self.num_expert_params // self.num_experts * idle
-
-    @property
     def largest_unit_params(self) -> int:
         """Parameters of the largest unit: what stage 3 must hold whole at least once a layer."""
         return max(unit.numel for unit in self.units())
