@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ruamel.yaml.constructor import RoundTripConstructor
 
     Model = TypeVar("Model", bound=BaseModel)
+    Item = TypeVar("Item")
 
 MARKER = "reading_queue.yaml"
 
@@ -141,6 +143,25 @@ def validate(path: Path, tree: Any, model: type[Model]) -> Model:
 def read_yaml(path: Path, model: type[Model]) -> Model:
     """Parse and validate in one step; raises :class:`BadFile` as its two halves do."""
     return validate(path, load_yaml(path), model)
+
+
+def named(path: Path, tree: Any, kind: Callable[..., Item], *within: str) -> dict[str, Item]:
+    """The entries of a mapping of ``tree``, at the place ``within``, each as ``kind(name=…, …)``.
+
+    Raises:
+        BadFile: an entry has a field that ``kind`` does not take, lacks one, or is refused.
+    """
+    entries = tree
+    for part in within:
+        entries = entries[part]
+    items = {}
+    for name, fields in entries.items():
+        try:
+            items[name] = kind(name=name, **fields)
+        except (TypeError, UsageError) as error:
+            problem = f"{name}: {error}"
+            raise BadFile(path, problem, line=line_of(tree, (*within, name))) from None
+    return items
 
 
 def _bad_field(path: Path, tree: Any, model: type[BaseModel], error: ErrorDetails) -> BadFile:

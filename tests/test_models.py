@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from labkit import hardware, models
 from labkit.errors import BadFile, UsageError
-from labkit.models import Model, catalogue
+from labkit.models import Model
+from labkit.models.model import catalogue
 
 # Counts of the published checkpoints (Hugging Face safetensors metadata of each).
 PUBLISHED = {
@@ -139,7 +140,7 @@ def test_a_malformed_preset_is_named(tmp_path: Path, text: str, complaint: str) 
     path = tmp_path / "models.yaml"
     path.write_text(text)
     with pytest.raises(BadFile, match=complaint):
-        catalogue.load(path, Model)
+        catalogue(path)
 
 
 def test_nominal_memory_is_binary_as_the_maker_counts_it() -> None:
