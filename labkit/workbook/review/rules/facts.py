@@ -112,18 +112,14 @@ def _passed_ids(call: ast.Call) -> list[str]:
 
 @section_rule("claims", "claims-stored", "the stored verdicts are those of claims.yaml as it is")
 def stored_claims_are_current(subject: Subject, section: Section) -> Iterator[Remark]:
-    if not subject.was_executed:
+    if not subject.was_executed or not subject.claims:
         return
-    try:
-        claims = claims_file.load(subject.root, subject.key)
-    except LabkitError:  # the `claims` rule says so
-        return
-    stored = {record["id"]: record for record in claims_file.from_notebook(subject.notebook)}
+    stored = dict(subject.stored_claims)
     refresh = f"`labkit refresh {subject.key}`"
     if not stored:
         yield Remark(section.first, "no stored output holds claims", refresh)
         return
-    for claim in claims:
+    for claim in subject.claims:
         record = stored.pop(claim.id, None)
         if record is None:
             yield Remark(section.first, f"stored claims lack {claim.id!r}", refresh)
