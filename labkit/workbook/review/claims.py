@@ -270,7 +270,7 @@ class ClaimsTable:
             rows=[list(row.values()) for row in rows],
             align=["right" if header in self._RIGHT else "left" for header in rows[0]],
             caption=self.summary,
-            bold=frozenset((number, len(rows[0]) - 1) for number in range(len(rows))),
+            bold=len(rows[0]) - 1,
         )
 
     def __repr__(self) -> str:

@@ -31,10 +31,6 @@ class Paper:
     def __repr__(self) -> str:
         return f"{self.entry.title} ({self.entry.cite()})"
 
-    def title_markdown(self) -> str:
-        """What the title cell says of the paper: title, authors, venue and link."""
-        return title_markdown(self.entry)
-
     def data(self, name: str, *paths: str) -> Source:
         """The data set ``name``, or its stand-in where it cannot be had (``.is_standin`` says so).
 
@@ -88,7 +84,7 @@ class Paper:
             headers=headers,
             rows=rows,
             align=["left"] * len(headers),
-            bold=frozenset((row, 0) for row in range(len(rows))),
+            bold=0,
             wrap=40,
         )
         frame = pd.DataFrame(dict(zip((self.key, *keys), columns[1:], strict=True)))
