@@ -32,30 +32,25 @@ def doctor(
 
     [bold]Examples[/bold]: [cyan]labkit doctor[/cyan], [cyan]labkit doctor --json[/cyan]
     """
-    findings = _examined()
+    from labkit.cli.checks import examine
+
+    with Console(stderr=True).status("") as status:  # says what is being looked at
+        findings = list(examine(about=lambda title: status.update(f"checking {title}")))
+    failed = any(finding.status == "fail" for finding in findings)
     if as_json:
         import json
 
-        failed = any(finding.status == "fail" for finding in findings)
         report = {"ok": not failed, "findings": [_as_json(finding) for finding in findings]}
         typer.echo(json.dumps(report, indent=1, ensure_ascii=False))
     else:
         _show(findings if everything else list(_folded(findings)))
-    if any(finding.status == "fail" for finding in findings):
+    if failed:
         raise typer.Exit(1)
 
 
 def _as_json(finding: Finding) -> dict[str, str]:
     fields = asdict(finding)
     return {"found" if name == "observed" else name: fields[name] for name in fields}
-
-
-def _examined() -> list[Finding]:
-    """All findings; meanwhile stderr, where it is a terminal, says what is being looked at."""
-    from labkit.cli.checks import examine
-
-    with Console(stderr=True).status("") as status:
-        return list(examine(about=lambda title: status.update(f"checking {title}")))
 
 
 def _folded(findings: list[Finding]) -> Iterator[Finding]:
