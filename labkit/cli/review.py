@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,7 @@ def check(
         content = {
             "notebooks": list(report.notebooks),
             "rules": report.num_rules,
-            "findings": [finding.asdict() for finding in report.findings],
+            "findings": [asdict(finding) for finding in report.findings],
         }
         typer.echo(json.dumps(content, indent=1, ensure_ascii=False))
     else:

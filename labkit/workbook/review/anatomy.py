@@ -195,11 +195,6 @@ class Subject:
     path: Path
     notebook: NotebookNode
 
-    @property
-    def name(self) -> str:
-        """The notebook's path inside the workbook."""
-        return self.path.relative_to(self.root).as_posix()
-
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         return tuple(Cell(number, node) for number, node in enumerate(self.notebook.cells, 1))

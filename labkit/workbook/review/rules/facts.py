@@ -9,7 +9,9 @@ from typing import Any
 
 from labkit.errors import LabkitError, not_among
 from labkit.workbook import notebooks
+from labkit.workbook.queue import bibliography, reading_queue
 from labkit.workbook.review import claims as claims_file
+from labkit.workbook.review import glance
 from labkit.workbook.review.anatomy import TODO, Section, Subject
 from labkit.workbook.review.rules.rule import Remark, rule, section_rule
 
@@ -24,8 +26,6 @@ def _plain(text: str) -> str:
 
 @section_rule("title", "title", "title, authors, venue, year and link are the bibliography's")
 def title_is_the_papers(subject: Subject, section: Section) -> Iterator[Remark]:
-    from labkit.workbook.queue import bibliography
-
     try:
         entry = bibliography.load(subject.root).get(subject.key)
     except LabkitError as error:
@@ -49,8 +49,6 @@ def title_is_the_papers(subject: Subject, section: Section) -> Iterator[Remark]:
 
 @rule("queue", "the reading queue has the paper, and not as merely queued or dropped")
 def queue_knows(subject: Subject) -> Iterator[Remark]:
-    from labkit.workbook.queue import reading_queue
-
     try:
         papers = reading_queue.load(subject.root)
     except LabkitError as error:
@@ -151,9 +149,6 @@ def _changed(stored: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 @section_rule("companions", "companions-known", "every companion is in the bibliography")
 def companions_are_known(subject: Subject, section: Section) -> Iterator[Remark]:
-    from labkit.workbook.queue import bibliography
-    from labkit.workbook.review import glance
-
     try:
         entries = bibliography.load(subject.root)
     except LabkitError:  # the `title` rule says so
