@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import cycle, product
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from labkit.memory.jobs.states import owners
 from labkit.memory.tape.saved import Mode
-from labkit.models import Model
+from labkit.models import Model, TensorShape
 
 if TYPE_CHECKING:
     from tests.oracles.packing import Packing
@@ -92,3 +94,15 @@ def tracked(case: Case) -> Packing:
     from tests.oracles import packing
 
     return packing.step(case)
+
+
+def stored_elements(
+    tensors: Sequence[TensorShape], *, num_ranks: int, sharding: str = "dim0"
+) -> int:
+    """Elements that the fullest rank allocates: rows of every tensor, padded, or whole tensors."""
+    if sharding == "dim0":
+        return sum(-(-t.shape[0] // num_ranks) * (t.numel // t.shape[0]) for t in tensors)
+    held = [0] * num_ranks
+    for tensor, owner in zip(tensors, owners(tensors, num_ranks), strict=True):
+        held[owner] += tensor.numel
+    return max(held)

@@ -21,6 +21,7 @@ from labkit.memory.tape import saved
 from labkit.memory.tools import conventions, megatron
 from labkit.memory.tools.conventions import count, differences, total_bytes
 from labkit.models import Model
+from tests.memory.steps import stored_elements
 
 PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))
 needs_peers = pytest.mark.skipif(not PEERS.exists(), reason="set LABKIT_MEMORY_PEERS to the table")
@@ -130,7 +131,7 @@ def test_torch_stores_whole_rows_or_whole_tensors(zero: int, dp: int) -> None:
     tensors, whole = model.tensors(), model.num_params
 
     def held(sharding: str) -> int:
-        return states.stored_elements(tensors, num_ranks=dp, sharding=sharding)  # type: ignore[arg-type]
+        return stored_elements(tensors, num_ranks=dp, sharding=sharding)
 
     parameters = held("dim0") if zero >= 2 else whole
     moments = held("dim0") if zero >= 2 else held("tensor") if zero == 1 else whole

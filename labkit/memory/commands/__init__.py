@@ -12,6 +12,7 @@ from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.memory import Plan
 from labkit.memory.commands.options import Job, Room, Spread, axes_of, model_of
+from labkit.memory.plans.estimate import COMPONENTS
 from labkit.models import presets
 from labkit.quantities import GB, format_bytes, formatted
 
@@ -398,17 +399,17 @@ def _figure_of_pairs(table: pd.DataFrame, category: str) -> Figure:
 
 def _figures_of_sweep(table: pd.DataFrame, axes: list[str], usable: float) -> list[Figure]:
     """Stacked bars where rows are few, lines where they are many and an axis is a number."""
-    from labkit.memory.plans import panels
 
     def named(names: Sequence[str]) -> list[str]:
         rows = records(table[list(names)])
         return [", ".join(f"{k} {v}".replace("_", " ") for k, v in row.items()) for row in rows]
 
     if len(table) <= MOST_BARS:
-        stages = named(axes[:1] if len(axes) > 1 else [])
-        texts = {"stage": stages, "recompute": named(axes[1:] or axes)}
-        bars = panels.by_component(table.assign(**texts), ("stage", "recompute"))
-        return [("At the peak", "", memory.figures.figure_panel(bars, capacity_gb=usable / GB))]
+        bars = _by_component(table.assign(plan=named(axes)))
+        look: dict[str, Any] = {"capacity_gb": usable / GB, "height": 180 + 30 * len(table)}
+        return (
+            [("At the peak", "", memory.figures.figure_states(bars, **look))] if len(bars) else []
+        )
     numbers = [name for name in axes if table[name].dtype.kind in "iu"]
     if not numbers:
         return []
@@ -419,3 +420,11 @@ def _figures_of_sweep(table: pd.DataFrame, axes: list[str], usable: float) -> li
     note = f"the first {MOST_LINES} of {len(plans)} combinations" if len(plans) > MOST_LINES else ""
     levels = {"what may be filled": usable / GB}
     return [("Peaks", note, memory.figures.figure_sweep(few, y="peak_bytes", x=x, levels=levels))]
+
+
+def _by_component(table: pd.DataFrame) -> pd.DataFrame:
+    """A row a ``plan`` and component of its peak, from a sweep's columns."""
+    columns = {f"{name.replace(' ', '_')}_bytes": name for name in COMPONENTS}
+    held = table[["plan", *(name for name in columns if name in table)]].rename(columns=columns)
+    tidy = held.melt(id_vars="plan", var_name="component", value_name="num_bytes")
+    return tidy[tidy["num_bytes"] > 0].assign(size_gb=tidy["num_bytes"] / GB)

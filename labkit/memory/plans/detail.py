@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit.errors import not_among
@@ -123,24 +124,10 @@ class ByMoments(NamedTuple):
             layout=volumes.Layout(ranks_per_node=ranks_per_node),
         )
 
-    def traffic(self, *, ranks_per_node: int) -> pd.DataFrame:
-        return traffic.account(self.collectives(ranks_per_node=ranks_per_node))
-
-    def figure(self) -> Any:
-        from labkit.memory import figures
-
-        return figures.figure_moments(self.moments())
-
 
 def _states(estimate: Estimate) -> Iterator[Term]:
-    for state in estimates.states(estimate.job, estimate.sizes):
-        yield Term(
-            component=state.component,
-            num_bytes=float(state.num_bytes),
-            formula=state.formula,
-            source=state.source,
-            place=state.place,
-        )
+    for term in estimates.states(estimate.job, estimate.sizes):
+        yield replace(term, num_bytes=float(term.num_bytes))
 
 
 def _activations(estimate: Estimate) -> Iterator[Term]:

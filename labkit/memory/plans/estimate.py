@@ -21,10 +21,11 @@ from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.modes import Plain, mode_of, plain
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
-from labkit.memory.jobs.shards import Holding, State, rows_of, unit_elements
+from labkit.memory.jobs.shards import Holding, rows_of, unit_elements
 from labkit.memory.plans import fsdp
 from labkit.memory.tape import forms, moments, saved
-from labkit.memory.tape.saved import Mode
+from labkit.memory.tape.lines import Term
+from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.sizes import is_array
 from labkit.models import Model
 
@@ -161,7 +162,7 @@ def holding(job: Job, sizes: Sizes) -> Holding:
     )
 
 
-def states(job: Job, sizes: Sizes) -> tuple[State, ...]:
+def states(job: Job, sizes: Sizes) -> tuple[Term, ...]:
     """Model states of the rank, wherever they are kept."""
     return tuple(holding(job, sizes).states())
 

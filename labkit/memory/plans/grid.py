@@ -39,10 +39,9 @@ AXES = tuple(
     )
 )
 # Axes of plans that keep the papers' arithmetic.
-ARITHMETIC_FIELDS = ("sharding", "buffer_elements", "count_gathered")
 ARITHMETIC_AXES = (
     *("dp", "tp", "zero", "partition_group", "secondary_group", "seq", "micro_batch", "recompute"),
-    *("formula", "model", "recipe", *ARITHMETIC_FIELDS),
+    *("formula", "model", "recipe"),
 )
 
 
@@ -196,7 +195,6 @@ def at(plan: Plan, point: Mapping[str, Any]) -> Plan:
         recipe=_changed(point.get("recipe", plan.recipe), _of(point, RECIPE_FIELDS)),
         batch=_changed(plan.batch, batch),
         parallel=_changed(plan.parallel, parallel),
-        **_of(point, ARITHMETIC_FIELDS),
     )
 
 

@@ -13,11 +13,11 @@ from labkit.hardware import Link
 from labkit.kit.describe import Count, checked
 from labkit.memory.jobs import traffic
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.states import STAGE_NAMES, Recipe
+from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.jobs.states import STAGE_NAMES
 from labkit.memory.plans import grid
 from labkit.memory.plans.grid import label
 from labkit.memory.plans.plan import Capacity, Headroom, Plan
-from labkit.memory.tape import lines
 from labkit.memory.tape.moments import TooLarge
 from labkit.models import Model, presets
 
@@ -208,19 +208,14 @@ def stages(
 
 
 @checked
-def compare(plans: Mapping[str, Plan], *, coarse: bool = False) -> pd.DataFrame:
-    """The accounts of several plans in one table: the columns of ``plan.frame()``, and ``plan``.
-
-    ``coarse`` adds up kin components, so that seven are left at most.
-    """
+def compare(plans: Mapping[str, Plan]) -> pd.DataFrame:
+    """The accounts of several plans in one table: the columns of ``plan.frame()``, and ``plan``."""
     import pandas as pd
 
     if not plans:
         raise BadValue("plans must have at least one Plan by its name; got an empty mapping")
-    table = pd.concat(
-        [plan.frame().assign(plan=name) for name, plan in plans.items()], ignore_index=True
-    )
-    return lines.coarse(table) if coarse else table
+    tables = [plan.frame().assign(plan=name) for name, plan in plans.items()]
+    return pd.concat(tables, ignore_index=True)
 
 
 @checked
@@ -235,8 +230,8 @@ def sweep(
 ) -> pd.DataFrame:
     """Every combination of ``axes`` as one row: the axes, each component's bytes, totals, traffic.
 
-    Axes are fields of :class:`Parallel` and :class:`Batch`, and ``model``, ``recipe``,
-    ``sharding``. Several named plans are swept alike, and a column ``plan`` says which. With
+    Axes are fields of :class:`Parallel` and :class:`Batch`, and ``model``, ``recipe``.
+    Several named plans are swept alike, and a column ``plan`` says which. With
     ``device``, a column says what fits (not fitting is never an error); with ``links``, between
     nodes and inside one, a column says how long the communication takes by the α–β model.
 
@@ -330,27 +325,3 @@ def _sent_by(
     keys = zip(*(table[name] for name in values), strict=True) if values else [()]
     rows = [by_label[key] for key in keys]
     return {name: [row[name] for row in rows] for name in nothing}
-
-
-@checked
-def frontier(
-    plan: Plan | Mapping[str, Plan],
-    *,
-    vary: str,
-    device: Capacity,
-    headroom: Headroom = 1.0,
-    **axes: Iterable[Any],
-) -> pd.DataFrame:
-    """What :func:`fit` finds at every combination of ``axes``: a column ``vary``, NaN for nothing.
-
-    Raises as :func:`sweep` and :func:`fit` do.
-    """
-    import pandas as pd
-
-    rows: list[dict[str, Any]] = []
-    for name, base in _named(plan):
-        for point in _points(grid.axes_of(base, axes)):
-            fitted = fit(grid.at(base, point), vary=vary, device=device, headroom=headroom)
-            row = {"plan": name} if name else {}
-            rows.append(row | _labels(point) | {vary: fitted.value})
-    return pd.DataFrame(rows)

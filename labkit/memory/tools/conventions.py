@@ -13,8 +13,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.memory.jobs.activations import FORMULAS, activation_bytes
-from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.activations import activation_bytes
+from labkit.memory.jobs.batch import FORMULAS, Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded

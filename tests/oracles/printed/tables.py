@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import quantities
-from labkit.memory import Parallel, Recipe, Scheme
-from labkit.memory.jobs.traffic import step_collectives
+from labkit.memory import Parallel, Recipe
+from labkit.memory.jobs.traffic import Scheme, step_collectives
 from labkit.models import Model
 from tests.oracles.printed.offload_graph import Placement
 
