@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import cycle, product
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from labkit.memory.jobs.states import owners
+from labkit.memory.plans.estimate import largest
+from labkit.memory.tape.moments import moments
 from labkit.memory.tape.saved import Mode
 from labkit.models import Model, TensorShape
 
@@ -106,3 +109,9 @@ def stored_elements(
     for tensor, owner in zip(tensors, owners(tensors, num_ranks), strict=True):
         held[owner] += tensor.numel
     return max(held)
+
+
+def peak(model: Any, mode: Mode, **sizes: Any) -> Any:
+    """The largest moment of a step: its name, its bytes, and what they are."""
+    moment, parts = largest(moments(model, mode, **sizes))
+    return SimpleNamespace(moment=moment, num_bytes=sum(parts.values()), components=parts)

@@ -65,14 +65,14 @@ def test_adam_holds_what_torch_holds(step: str, dtype: str, ours: Any, amsgrad: 
 def test_sgd_holds_what_torch_holds(momentum: float) -> None:
     torch = pytest.importorskip("torch")
     found = torch_states([torch.optim.SGD(network().parameters(), lr=0.1, momentum=momentum)])
-    recipe = Recipe.mixed_sgd(momentum=momentum > 0, master=None)
+    recipe = Recipe.preset("sgd", momentum=momentum > 0, master=None)
     assert list(state_bytes(GPT.tensors(), recipe).values()) == list(found.values())
 
 
 def test_adafactor_holds_what_torch_holds() -> None:
     torch = pytest.importorskip("torch")
     found = torch_states([torch.optim.Adafactor(network().parameters())])
-    ours = state_bytes(GPT.tensors(), Recipe.mixed_adafactor(master=None))
+    ours = state_bytes(GPT.tensors(), Recipe.preset("adafactor", master=None))
     names = {"row variance": "row_var", "column variance": "col_var"}
     assert {names.get(name, name): size for name, size in ours.items()} == found
 
@@ -84,7 +84,7 @@ def test_muon_holds_what_torch_holds_beside_adam_for_the_rest() -> None:
     hidden = [p for name, p in named if name.startswith("blocks") and p.ndim == 2]
     rest = [p for name, p in named if not (name.startswith("blocks") and p.ndim == 2)]
     found = torch_states([torch.optim.Muon(hidden), torch.optim.AdamW(rest)])
-    ours = state_bytes(GPT.tensors(), Recipe.mixed_muon(master=None))
+    ours = state_bytes(GPT.tensors(), Recipe.preset("muon", master=None))
     assert ours["momentum"] == found["momentum_buffer"] + found["exp_avg"]
     assert (ours["variance"], ours["step"]) == (found["exp_avg_sq"], found["step"])
 
@@ -100,13 +100,13 @@ def test_8bit_adam_holds_what_bitsandbytes_holds() -> None:
         for value in state.values()
         if hasattr(value, "nbytes")
     }
-    ours = state_bytes(GPT.tensors(), Recipe.mixed_adam_8bit(master=None))
+    ours = state_bytes(GPT.tensors(), Recipe.preset("adam-8bit", master=None))
     assert sum(ours.values()) == sum(held.values())
 
 
 def test_8bit_states_by_hand() -> None:
     """The threshold and the rounding: 4,095 elements stay fp32, 4,096 take 16 blocks of 256."""
-    recipe = Recipe.mixed_adam_8bit(master=None)
+    recipe = Recipe.preset("adam-8bit", master=None)
     sizes = {4095: 8 * 4095, 4096: 2 * 4096 + 2 * 16 * 4 + 2048, 4097: 2 * 4097 + 2 * 17 * 4 + 2048}
     for size, expected in sizes.items():
         tensor = TensorShape(name="t", shape=(size,), unit="root")
@@ -129,7 +129,7 @@ def test_states_of_shards_are_states_of_their_shapes(num_ranks: int) -> None:
     adam = [state_bytes(shard, Recipe.fp32_adam()) for shard in shards]
     assert [found.get("momentum", 0) for found in adam] == [4 * elements for elements in held]
     assert {found["step"] for found in adam} == {4 * len(tensors)}
-    factored = [state_bytes(shard, Recipe.mixed_adafactor(master=None)) for shard in shards]
+    factored = [state_bytes(shard, Recipe.preset("adafactor", master=None)) for shard in shards]
     rows = sum(4 * t.shape[0] for t in tensors if len(t.shape) == 2)
     assert sum(found.get("row variance", 0) for found in factored) == rows
     with pytest.raises(ValueError, match="rank must be in"):
@@ -179,16 +179,18 @@ def test_recipes_cost_what_the_papers_say() -> None:
     assert costs["fp32-gradients"].bytes_per_param == 18
     assert costs["two-gradients"].bytes_per_param == 20
     assert costs["sgd"].optimizer_bytes == 8
-    assert Recipe.mixed_sgd(momentum=False).optimizer_bytes == 4
+    assert Recipe.preset("sgd", momentum=False).optimizer_bytes == 4
 
 
 def test_what_is_sent_follows_the_cast() -> None:
     """FSDP2 gathers in ``param_dtype``; autocast casts after gathering; ZeRO++ sends fewer bits."""
-    assert Recipe.fsdp_bf16().scales == (0.5, 1.0)
+    assert Recipe.preset("fsdp-bf16").scales == (0.5, 1.0)
     assert Recipe.bf16_autocast().scales == (1.0, 1.0)
-    assert Recipe.mixed_adam_quantised().scales == (0.5, 0.25)
+    assert Recipe.preset("quantised").scales == (0.5, 0.25)
     assert Recipe.mixed_adam_two_gradients().scales == pytest.approx((1.0, 1 / 3))
-    assert Recipe.fsdp_bf16().compute_format == Recipe.bf16_autocast().compute_format == "bf16"
+    assert (
+        Recipe.preset("fsdp-bf16").compute_format == Recipe.bf16_autocast().compute_format == "bf16"
+    )
     assert Recipe.fp32_adam().compute_bytes == 4
 
 

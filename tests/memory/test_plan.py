@@ -195,7 +195,7 @@ def test_second_copies_and_groups_cost_what_they_say() -> None:
 def test_what_is_sent_may_be_smaller_than_what_is_held() -> None:
     """ZeRO++ by recipe: int8 weights, int4 gradients, a second shard in each node: 3M to 0.75M."""
     size, dp = 10**9, 10**6
-    quantised = Recipe.mixed_adam_quantised()
+    quantised = Recipe.preset("quantised")
     second = Parallel(dp=dp, zero=3, secondary_group=8)
     better = Plan(model=size, parallel=second, recipe=quantised).traffic(ranks_per_node=8)
     plain = Plan(model=size, parallel=Parallel(dp=dp, zero=3)).traffic(ranks_per_node=8)
@@ -428,7 +428,7 @@ def test_deepspeed_counts_two_copies_of_gradients_and_one_live_tensor(case: str)
         parallel = Parallel(dp=int(row["dp"]), zero=int(row["stage"]))
         recipe = {
             "2": Recipe.mixed_adam_two_gradients(),
-            "3": Recipe.mixed_adam_fp32_gradients(),
+            "3": Recipe.preset("fp32-gradients"),
         }[row["stage"]]
         states_bytes = Plan(model=model, parallel=parallel, recipe=recipe).states_bytes
         live = 4 * largest if row["stage"] == "3" else 0
@@ -440,7 +440,7 @@ def test_deepspeed_counts_two_copies_of_gradients_and_one_live_tensor(case: str)
 def test_megatrons_distributed_optimizer_is_six_plus_twelve_over_dp(case: str) -> None:
     """Stage by stage the ratio to the paper's count is exact, whatever it calls the model's size
     (it leaves out position embeddings and most biases)."""
-    recipe, psi = Recipe.mixed_adam_fp32_gradients(), PEER_MODELS[case].num_params
+    recipe, psi = Recipe.preset("fp32-gradients"), PEER_MODELS[case].num_params
     for row in peers("megatron-lm", "states", case):
         if row["tp"] == row["pp"] == "1":
             parallel = Parallel(dp=int(row["dp"]), zero=int(row["stage"]))

@@ -14,9 +14,9 @@ from tests.memory.steps import stored_elements
 RECIPES = [
     Recipe.mixed_adam(),
     Recipe.fp32_adam(),
-    Recipe.mixed_adam_fp32_gradients(),
+    Recipe.preset("fp32-gradients"),
     Recipe.mixed_adam_two_gradients(),
-    Recipe.mixed_sgd(),
+    Recipe.preset("sgd"),
 ]
 shapes = st.lists(
     st.one_of(st.tuples(st.integers(1, 40)), st.tuples(st.integers(1, 40), st.integers(1, 9))).map(

@@ -295,7 +295,7 @@ def test_quantised_collectives_shrink_what_crosses_nodes() -> None:
     """ZeRO++: a quarter of stage 3's, and the second gather stays in the node."""
     parallel = Parallel(dp=1024, zero=3)
     plain = collectives(GPT, parallel, RECIPE)
-    better = collectives(GPT, replace(parallel, secondary_group=8), Recipe.mixed_adam_quantised())
+    better = collectives(GPT, replace(parallel, secondary_group=8), Recipe.preset("quantised"))
     crossed = [sum(c.node_bytes for c in found) for found in (plain, better)]
     assert crossed[0] / crossed[1] == pytest.approx(4)
 

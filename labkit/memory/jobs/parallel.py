@@ -308,6 +308,14 @@ class Parallel:
             tensor for part in self._parts(model, device) for tensor in model.tensors(**part)
         )
 
+    def elements(self, model: Model, device: int = 0) -> tuple[int, int]:
+        """Elements a rank of a pipeline device holds before ZeRO: usual ones, routed experts'."""
+        sums = [0, 0]
+        for unit in self.units(model, device):
+            for tensor in unit.tensors:
+                sums[tensor.role == "expert"] += unit.count * tensor.numel
+        return sums[0], sums[1]
+
     def _parts(self, model: Model, device: int) -> list[dict[str, Any]]:
         """What to ask of :meth:`Model.units`, one for each stage of the device.
 

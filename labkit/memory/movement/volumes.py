@@ -344,15 +344,8 @@ def _pair(job: _Job, what: str, message: float, formula: str, source: str) -> Co
 def _data(job: _Job) -> Iterator[Collective]:
     """ZeRO's collectives over dp × cp, of experts over what ep leaves of it."""
     parallel, recipe = job.parallel, job.recipe
-    units = parallel.units(job.model, job.device)
-    count = sum(unit.count for unit in units)
-    experts = sum(
-        unit.count * tensor.numel
-        for unit in units
-        for tensor in unit.tensors
-        if tensor.role == "expert"
-    )
-    usual = sum(unit.count * unit.numel for unit in units) - experts
+    count = sum(unit.count for unit in parallel.units(job.model, job.device))
+    usual, experts = parallel.elements(job.model, job.device)
     scheme = parallel.scheme(recipe)
     order = job.layout.order
     # Where pp lies between cp and dp, the group has gaps: as if all of it were as far apart as dp.
