@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from labkit.errors import UsageError
 from labkit.memory import Plan
 from labkit.memory.oracles import accuracy, cases
-from labkit.memory.tape import forms, moments
+from labkit.memory.tape import forms, moments, parameters
 from labkit.memory.tape.saved import Mode
 from labkit.models import Model
 from tests.memory import steps
@@ -50,7 +50,7 @@ def test_the_table_has_different_moments() -> None:
 @pytest.mark.parametrize("name", ["gpt2-124m", "gpt2-1.5b", "llama-2-7b", "llama-3-70b"])
 def test_parameters_are_the_models(name: str) -> None:
     model = Model.preset(name)
-    assert moments.num_params(model) == model.num_params
+    assert parameters.num_params(model) == model.num_params
 
 
 def test_adamw_remembers_two_numbers_a_parameter_and_a_counter_a_tensor() -> None:

@@ -16,7 +16,6 @@ from labkit import hardware, memory, quantities
 from labkit.errors import UsageError
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.jobs.activations import activation_bytes
-from labkit.models import presets
 
 PAPER = Path(__file__).resolve().parents[2] / "data" / "papers" / "zero"
 PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))
@@ -347,23 +346,6 @@ def test_sequences_end_where_learnt_positions_do() -> None:
     assert table["peak_bytes"].isna().tolist() == [False, True]
     assert "positions" in table["problem"][1]
     assert Plan(model=LLAMA, batch=Batch(seq=10**5)).peak_bytes > 0  # rotary: no end
-
-
-def test_the_largest_preset_that_fits() -> None:
-    """The largest by parameters among those that fit, found by trying all."""
-    plan = Plan(model=GPT, parallel=Parallel(dp=8, zero=3), batch=Batch(seq=512))
-    found = memory.fit(plan, vary="model", device="A100-40GB", headroom=0.9)
-    assert found.plan is not None
-    room = plan.usable_bytes("A100-40GB", headroom=0.9)
-    sizes = []
-    for model in presets().values():
-        try:
-            if replace(plan, model=model).peak_bytes <= room:
-                sizes.append(model.num_params)
-        except UsageError:
-            continue
-    assert found.value == max(sizes) == found.plan.num_params
-    assert memory.fit(plan, vary="model", device=1000).value is None
 
 
 @pytest.mark.parametrize(

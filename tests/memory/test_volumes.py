@@ -15,7 +15,7 @@ from labkit.errors import BadValue
 from labkit.memory import Batch, Recipe
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.traffic import Collective, frame, placed
-from labkit.memory.movement.volumes import Layout, collectives
+from labkit.memory.movement.volumes import collectives
 from labkit.models import Model
 
 GPT = Model(num_layers=16, hidden=1024, heads=16, vocab=512, positions=2048)
@@ -339,17 +339,17 @@ def test_an_all_to_all_leaves_a_node_as_counted_one_by_one(
     assert item.node_bytes == pytest.approx(leaving)
 
 
-def test_layout_decides_which_link() -> None:
+def test_ranks_of_a_node_decide_which_link() -> None:
     parallel = Parallel(tp=2, pp=4, dp=8)
-    near = collectives(GPT, parallel, RECIPE, BATCH)
-    llama = Layout(order=("tp", "cp", "pp", "dp"))
-    far = collectives(GPT, parallel, RECIPE, BATCH, layout=llama)
     links = [
         {axis: {c.link for c in found if c.axis == axis} for axis in ("tp", "pp", "dp")}
-        for found in (near, far)
+        for found in (
+            collectives(GPT, parallel, RECIPE, BATCH, ranks_per_node=size) for size in (8, 16, 64)
+        )
     ]
-    assert links[0]["tp"] == links[1]["tp"] == links[1]["pp"] & {"in a node"} == {"in a node"}
-    assert links[0]["pp"] == links[0]["dp"] == links[1]["dp"] == {"between nodes"}
+    assert [found["tp"] for found in links] == 3 * [{"in a node"}]
+    assert [found["dp"] == {"in a node"} for found in links] == [False, True, True]
+    assert [found["pp"] == {"in a node"} for found in links] == [False, False, True]
 
 
 def test_every_line_has_a_formula_and_a_source() -> None:
@@ -367,7 +367,5 @@ def test_bad_requests_name_the_rule() -> None:
         collectives(GPT, Parallel(cp=3), RECIPE, BATCH)
     with pytest.raises(BadValue, match=r"heads .* must divide by tp"):
         collectives(GPT, Parallel(tp=3), RECIPE, BATCH)
-    with pytest.raises(BadValue, match="order must have"):
-        Layout(order=("tp", "dp"))
     with pytest.raises(BadValue, match="ranks_per_node must be"):
-        Layout(ranks_per_node=0)
+        collectives(GPT, Parallel(), RECIPE, BATCH, ranks_per_node=0)

@@ -28,7 +28,6 @@ from labkit.memory import (
     sweep,
 )
 from labkit.memory.jobs.traffic import Collective, Scheme
-from labkit.memory.movement.volumes import Layout
 
 WRONG: tuple[Any, ...] = (
     None, "text", "", float("nan"), float("inf"), -float("inf"), -1, 0, 9.5, [], {}, (), object(),
@@ -46,10 +45,10 @@ NEEDED: dict[type, dict[str, Any]] = {
         "num_ranks": 2,
     },
 }  # fmt: skip
-RECORDS = (Batch, Collective, Layout, Model, Parallel, Plan, Recipe, Scheme)
+RECORDS = (Batch, Collective, Model, Parallel, Plan, Recipe, Scheme)
 LINK = Link(name="a link", bytes_per_s=1e9, latency_s=1e-6, source="this test")
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "fit": (fit, {"plan": PLAN, "vary": "micro_batch", "device": 10**10, "limit": 64}),
+    "fit": (fit, {"plan": PLAN, "vary": "micro_batch", "device": 10**10}),
     "fit a count": (fit, {"plan": COUNT, "vary": "model", "device": 10**10}),
     "sweep": (sweep, {"plan": PLAN, "device": 10**10, "micro_batch": [1, 2], "zero": [0, 1]}),
     "sweep a count": (sweep, {"plan": COUNT, "links": (LINK, LINK), "dp": [8, 16]}),
@@ -110,8 +109,6 @@ def use(made: Any) -> None:
         ask(made)
     elif isinstance(made, Collective):
         assert made.time_s(LINK, LINK) >= 0
-    elif isinstance(made, Layout):
-        collectives(GPT, Parallel(dp=4), Recipe(), Batch(seq=64), layout=made)
 
 
 @pytest.mark.parametrize(

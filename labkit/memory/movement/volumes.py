@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
-from labkit.errors import BadValue
-from labkit.kit.describe import Count, Whole, checked, description
+from labkit.kit.describe import Count, Whole, checked
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.traffic import Collective, Kind, placed, step_collectives
 from labkit.models import Model
 
-AXES = ("tp", "cp", "ep", "dp", "pp")
 CONTEXT = (
     "keys and values are gathered before attention and again in the backward pass, their gradients"
     " reduce-scattered (Llama 3, §3.3.2)"
@@ -29,34 +28,6 @@ CONTEXT = (
 TENSOR = "Shoeybi et al. 2019, §3; Korthikanti et al. 2022, §4.2.2"
 PIPELINE = "Narayanan et al. 2021, §3.2: b·s·h a boundary, microbatch and direction"
 EXPERT = "Lepikhin et al. 2021 (GShard), §3.2: dispatch and combine"
-
-
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """How ranks are numbered, and how many sit in a node: what makes a link slow or fast.
-
-    ``order`` names the parallelisms from neighbours outward. Megatron-LM's is the default; Llama 3
-    has tp, cp, pp, dp.
-    """
-
-    ranks_per_node: Count = 8
-    order: tuple[str, ...] = ("tp", "cp", "dp", "pp")
-
-    def __post_init__(self) -> None:
-        if sorted(self.order) != ["cp", "dp", "pp", "tp"]:
-            raise BadValue(f"order must have tp, cp, dp and pp once each, got {self.order}")
-
-    def stride(self, parallel: Parallel, axis: str) -> int:
-        """Ranks from one member of an axis to the next.
-
-        >>> Layout().stride(Parallel(tp=4, cp=2, dp=8), "dp")
-        8
-        """
-        distance = 1
-        for name in self.order[: self.order.index(axis)]:
-            distance *= getattr(parallel, name)
-        return distance
 
 
 @checked
@@ -67,7 +38,7 @@ def collectives(
     batch: Batch | None = None,
     *,
     device: Whole = 0,
-    layout: Layout | None = None,
+    ranks_per_node: Count = 8,
 ) -> tuple[Collective, ...]:
     """Everything one rank of a pipeline device sends in one optimizer step.
 
@@ -84,7 +55,7 @@ def collectives(
     ('forward', 'send', 13107200.0)
     """
     parallel.check(model, batch)
-    job = _Job(model, parallel, recipe, batch, device, layout or Layout())
+    job = _Job(model, parallel, recipe, batch, device, ranks_per_node)
     if batch is None or model.layout:
         return tuple(_data(job))
     model.require_shapes()
@@ -104,7 +75,7 @@ class _Job:
     recipe: Recipe
     batch: Batch | None
     device: int
-    layout: Layout
+    ranks_per_node: int
 
     @property
     def microbatches(self) -> int:
@@ -142,6 +113,12 @@ class _Job:
         layers = sum(self.layers)
         return self.batch.num_recomputed(layers) / layers if layers else 0
 
+    def stride(self, axis: str) -> int:
+        """Ranks from one member of an axis to the next: tp, cp, dp, pp from neighbours outward, as
+        Megatron-LM numbers them."""
+        degrees = {name: getattr(self.parallel, name) for name in ("tp", "cp", "dp", "pp")}
+        return prod(list(degrees.values())[: list(degrees).index(axis)])
+
     def has(self, *names: str) -> bool:
         """Whether the device holds one of the model's ends."""
         return any(u.name in names for u in self.parallel.units(self.model, self.device))
@@ -161,14 +138,14 @@ class _Job:
         size = getattr(self.parallel, axis)
         # Experts are spread over neighbours of dp × cp.
         along = "cp" if axis == "ep" and self.parallel.cp > 1 else "dp" if axis == "ep" else axis
-        stride = self.layout.stride(self.parallel, along)
-        place = placed(size, stride, self.layout.ranks_per_node)
+        stride = self.stride(along)
+        place = placed(size, stride, self.ranks_per_node)
         if kind == "send":
             place["nodes"] = min(place["nodes"], 2)
-            apart = min(stride, self.layout.ranks_per_node)
+            apart = min(stride, self.ranks_per_node)
             place["rings_per_node"] = apart if place["nodes"] > 1 else 1
         if kind == "all-to-all":
-            place["rings_per_node"] = self.layout.ranks_per_node
+            place["rings_per_node"] = self.ranks_per_node
         return Collective(
             phase=phase,
             kind=kind,
@@ -337,8 +314,8 @@ def _pipeline(job: _Job) -> Iterator[Collective]:
 def _pair(job: _Job, what: str, message: float, formula: str, source: str) -> Collective:
     """An all-reduce between two devices of the pipeline, once a step."""
     whole = job.send("pp", "step", "all-reduce", what, message, 1, formula, source)
-    apart = job.layout.ranks_per_node if whole.nodes > 1 else 1
-    return replace(whole, **placed(2, apart, job.layout.ranks_per_node))
+    apart = job.ranks_per_node if whole.nodes > 1 else 1
+    return replace(whole, **placed(2, apart, job.ranks_per_node))
 
 
 def _data(job: _Job) -> Iterator[Collective]:
@@ -347,10 +324,7 @@ def _data(job: _Job) -> Iterator[Collective]:
     count = sum(unit.count for unit in parallel.units(job.model, job.device))
     usual, experts = parallel.elements(job.model, job.device)
     scheme = parallel.scheme(recipe)
-    order = job.layout.order
-    # Where pp lies between cp and dp, the group has gaps: as if all of it were as far apart as dp.
-    inner_axis = "cp" if parallel.cp > 1 and order.index("dp") == order.index("cp") + 1 else "dp"
-    stride = job.layout.stride(parallel, inner_axis)
+    stride = job.stride("cp" if parallel.cp > 1 else "dp")
     if parallel.ep == 1:
         usual, experts = usual + experts, 0
     within = parallel.ep
@@ -369,7 +343,7 @@ def _data(job: _Job) -> Iterator[Collective]:
             gradient_bytes=recipe.gradient_bytes * elements,
             dp=ranks,
             scheme=chosen,
-            ranks_per_node=job.layout.ranks_per_node,
+            ranks_per_node=job.ranks_per_node,
             num_units=count,
             accumulation=job.microbatches,
             stride=apart,

@@ -121,7 +121,7 @@ class ByMoments(NamedTuple):
             self.recipe,
             self.batch,
             device=self.estimate.job.device,
-            layout=volumes.Layout(ranks_per_node=ranks_per_node),
+            ranks_per_node=ranks_per_node,
         )
 
 

@@ -24,7 +24,7 @@ from labkit.memory.tape import shapes
 from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.forms import MOMENTS, STEP, Points, columns_of, points
 from labkit.memory.tape.mode import FP32, INT64, Mode
-from labkit.memory.tape.parameters import num_corrections, num_params, num_tensors
+from labkit.memory.tape.parameters import num_corrections, num_params, over_layers, tensors
 from labkit.memory.tape.parameters import sizes as parameter_sizes
 from labkit.memory.tape.shadow import Program
 from labkit.memory.tape.shapes import Shape, supported
@@ -103,12 +103,13 @@ def _choice(name: str, condition: NDArray[np.bool_]) -> bool:
 
 def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
     """Bytes that are there from the first moment to the last: AdamW's states included."""
-    count, width = num_params(shape, numbers), mode.stream_bytes
+    parts, width = tensors(shape, numbers), mode.stream_bytes
+    count = over_layers(shape, parts, sum)
     buffers = 2 * INT64 * numbers.micro_batch * numbers.seq + width * num_corrections(shape)
     if shape.mlp == "swiglu":
         turned = shapes.get(shape, "rope_head_dim") or shape.head_dim
         buffers = buffers + 2 * mode.compute_bytes * numbers.seq * turned
-    optimizer = 2 * width * count + FP32 * num_tensors(shape)
+    optimizer = 2 * width * count + FP32 * over_layers(shape, parts, len)
     return dict(zip(HELD, (width * count, optimizer, buffers), strict=True))
 
 

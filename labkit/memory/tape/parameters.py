@@ -63,16 +63,17 @@ def _linear(weight: Any, shift: Any, shape: Shape, where: str) -> list[Any]:
 
 def num_params(shape: Shape, numbers: Numbers = WHOLE) -> Any:
     """Parameters that gradients train."""
-    return _over_layers(shape, numbers, sum)
+    return over_layers(shape, tensors(shape, numbers), sum)
 
 
 def num_tensors(shape: Shape) -> Any:
     """Parameter tensors, each of which has a step counter in AdamW."""
-    return _over_layers(shape, WHOLE, len)
+    return over_layers(shape, tensors(shape, WHOLE), len)
 
 
-def _over_layers(shape: Shape, numbers: Numbers, of: Callable[[list[Any]], Any]) -> Any:
-    first, dense, routed, last = map(of, tensors(shape, numbers))
+def over_layers(shape: Shape, parts: Tensors, of: Callable[[list[Any]], Any]) -> Any:
+    """What ``of`` (``sum``, ``len``) says of all tensors."""
+    first, dense, routed, last = map(of, parts)
     number = num_dense(shape)
     return first + number * dense + (shape.num_layers - number) * routed + last
 
