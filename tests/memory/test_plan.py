@@ -104,9 +104,9 @@ def test_korthikanti_agrees_with_its_own_paper_on_gpt3() -> None:
 def test_terms_sum_and_shares_are_whole(size: int, dp: int, tp: int, zero: int) -> None:
     plan = Plan(model=size, parallel=Parallel(dp=dp, tp=tp, zero=zero))
     table = plan.frame()
-    assert table["num_bytes"].sum() == pytest.approx(plan.total_bytes)
+    assert table["num_bytes"].sum() == pytest.approx(plan.peak_bytes)
     assert table["share"].sum() == pytest.approx(1)
-    assert plan.states_bytes <= plan.total_bytes
+    assert plan.states_bytes <= plan.peak_bytes
 
 
 @given(st.integers(0, 3), st.integers(1, 1024), st.sampled_from([1, 4, 16]))
@@ -134,9 +134,9 @@ def test_batch_and_sequence_are_the_largest_that_fit() -> None:
         found = memory.fit(plan, vary=vary, device="A100-80GB", headroom=0.8)
         assert found.plan is not None
         assert found.plan.batch is not None
-        assert found.plan.total_bytes <= 0.8 * 80 * 2**30
+        assert found.plan.peak_bytes <= 0.8 * 80 * 2**30
         more = replace(found.plan.batch, **{vary: getattr(found.plan.batch, vary) + 1})
-        assert replace(found.plan, batch=more).total_bytes > 0.8 * 80 * 2**30
+        assert replace(found.plan, batch=more).peak_bytes > 0.8 * 80 * 2**30
 
 
 def test_nothing_fits_is_an_answer_not_an_error() -> None:
@@ -153,7 +153,7 @@ def test_a_sweep_is_every_combination_and_agrees_with_the_plans() -> None:
     assert len(table) == 16
     row = table.query("dp == 8 and zero == 3 and model == 10000000000").iloc[0]
     same = Plan(model=10**10, parallel=Parallel(dp=8, zero=3))
-    assert row["total_bytes"] == same.total_bytes
+    assert row["total_bytes"] == same.peak_bytes
     assert row["sent_bytes"] == pytest.approx(3 * 2 * 10**10 * 7 / 8)
 
 
@@ -184,9 +184,9 @@ def test_a_sweep_times_what_it_is_given_links_for() -> None:
 def test_second_copies_and_groups_cost_what_they_say() -> None:
     """hpZ adds 2Ψ/p; MiCS keeps 16Ψ/p."""
     size, base = 10**10, Parallel(dp=64, zero=3)
-    plain = Plan(model=size, parallel=base).total_bytes
-    second = Plan(model=size, parallel=replace(base, secondary_group=8)).total_bytes
-    grouped = Plan(model=size, parallel=replace(base, partition_group=8)).total_bytes
+    plain = Plan(model=size, parallel=base).peak_bytes
+    second = Plan(model=size, parallel=replace(base, secondary_group=8)).peak_bytes
+    grouped = Plan(model=size, parallel=replace(base, partition_group=8)).peak_bytes
     assert second - plain == 2 * size / 8
     assert grouped == 16 * size / 8
 

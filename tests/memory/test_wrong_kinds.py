@@ -161,7 +161,7 @@ def ask(plan: Plan) -> None:
         with answer_or_paragraph():
             question()
     with contextlib.suppress(LabkitError):
-        assert plan.total_bytes >= 0
+        assert plan.peak_bytes >= 0
 
 
 # Valid values of every argument and of what it is made of: what goes together is not looked at.

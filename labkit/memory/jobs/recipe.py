@@ -187,8 +187,7 @@ class Recipe:
                 f"the states of {self.optimizer} depend on each tensor's shape, not on the number"
                 " of parameters alone: they need a Model"
             )
-        copies = {"adam": 2 + self.amsgrad, "sgd": int(self.momentum)}[self.optimizer]
-        return self.master_bytes + copies * DTYPE_BYTES[self.states]
+        return sum(element_bytes(self).values())
 
     @property
     def bytes_per_param(self) -> int | float:
@@ -301,6 +300,13 @@ def state_bytes(tensors: Iterable[TensorShape | Unit], recipe: Recipe) -> dict[s
             sizes[kind] += count * num_bytes
     sizes["tables"] = TABLE_BYTES if sizes["scales"] else 0
     return {kind: int(num_bytes) for kind, num_bytes in sizes.items() if num_bytes}
+
+
+def element_bytes(recipe: Recipe) -> dict[str, int | float]:
+    """Bytes of each kind of state for one element, of optimizers that treat all alike."""
+    kinds = dict(_STATES[recipe.optimizer](recipe, (1,), 1, False)) | {"step": 0}
+    widths = {"master": recipe.master_bytes} | kinds
+    return {kind: width for kind, width in widths.items() if width}
 
 
 _ORDER = (

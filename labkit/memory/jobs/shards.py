@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.recipe import COUNTER_BYTES, DTYPE_BYTES, Recipe, state_bytes
+from labkit.memory.jobs.recipe import COUNTER_BYTES, Recipe, element_bytes, state_bytes
 from labkit.memory.jobs.states import is_sharded, owners, shard_shapes
 from labkit.memory.tape.lines import Term
 from labkit.models import Model, TensorShape
@@ -237,7 +237,7 @@ class Holding:
             return {kind: size for kind, size in kinds.items() if kind != "elements"}
         if self.recipe.per_element:
             elements = self.elements(degree)
-            widths = _per_element(self.recipe)
+            widths = element_bytes(self.recipe)
             kinds = {kind: width * elements for kind, width in widths.items()}
             if self.recipe.optimizer == "adam":
                 kinds["step"] = COUNTER_BYTES * self._counters(degree)
@@ -336,16 +336,3 @@ def on_rank(model: Model, parallel: Parallel, recipe: Recipe, rank: int) -> dict
         copy = held * degree // parallel.secondary_group
         sizes["second copy of the parameters"] = recipe.parameter_bytes * copy
     return sizes
-
-
-def _per_element(recipe: Recipe) -> dict[str, float]:
-    """Bytes of each kind of state for one element, of optimizers that treat all alike."""
-    widths: dict[str, float] = {"master": recipe.master_bytes} if recipe.master else {}
-    width = DTYPE_BYTES[recipe.states]
-    if recipe.optimizer == "adam" or recipe.momentum:
-        widths["momentum"] = width
-    if recipe.optimizer == "adam":
-        widths["variance"] = width
-    if recipe.amsgrad:
-        widths["largest variance"] = width
-    return widths

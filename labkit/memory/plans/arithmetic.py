@@ -6,9 +6,9 @@ gives. Source: ZeRO §3, §5; ZeRO++ §3.2; Korthikanti et al. 2022, eq. 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from labkit.errors import BadValue, UsageError, not_among
+from labkit.errors import BadValue, not_among
 from labkit.memory.jobs import activations, states, traffic
 from labkit.memory.jobs.batch import FORMULAS, Batch
 from labkit.memory.jobs.parallel import Parallel
@@ -113,22 +113,6 @@ class Arithmetic(NamedTuple):
                 "share": term.num_bytes / total,
             }
             for term in self.terms()
-        )
-
-    def moments(self) -> pd.DataFrame:
-        raise self._no_moments()
-
-    def elsewhere(self) -> pd.DataFrame:
-        raise self._no_moments()
-
-    @property
-    def estimate(self) -> Any:
-        raise self._no_moments()
-
-    def _no_moments(self) -> UsageError:
-        return UsageError(
-            "moments need a Model and a Batch without a paper's formula;"
-            " this plan keeps the papers' arithmetic"
         )
 
     def explain(self, component: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from labkit.errors import UsageError
 from labkit.hardware import accelerator
 from labkit.kit.describe import Count, NonNegative, checked, description
 from labkit.memory.jobs import traffic
@@ -78,10 +79,15 @@ class Plan:
     @property
     def account(self) -> Arithmetic | ByMoments:
         """The papers' arithmetic, or the account by moments."""
-        if not self.detailed:
-            return self._arithmetic
-        assert isinstance(self.model, Model)
-        assert self.batch is not None
+        return self._by_moments if self.detailed else self._arithmetic
+
+    @property
+    def _by_moments(self) -> ByMoments:
+        if not isinstance(self.model, Model) or self.batch is None or self.batch.formula:
+            raise UsageError(
+                "moments need a Model and a Batch without a paper's formula;"
+                " this plan keeps the papers' arithmetic"
+            )
         return ByMoments(self.model, self.parallel, self.recipe, self.batch, self.ideal)
 
     @property
@@ -91,7 +97,7 @@ class Plan:
         Raises:
             UsageError: the plan is not detailed, something does not divide, or is not known.
         """
-        return self.account.estimate
+        return self._by_moments.estimate
 
     @property
     def peak_bytes(self) -> int | float:
@@ -105,21 +111,16 @@ class Plan:
 
     def moments(self) -> pd.DataFrame:
         """Bytes of each component at each moment of a step; raises as :attr:`estimate` does."""
-        return self.account.moments()
+        return self._by_moments.moments()
 
     def elsewhere(self) -> pd.DataFrame:
         """What is kept on the CPU or on NVMe; raises as :attr:`estimate` does."""
-        return self.account.elsewhere()
+        return self._by_moments.elsewhere()
 
     @property
     def states_bytes(self) -> float:
         """Bytes of model states on the fullest rank: the papers' figure."""
         return self.account.states_bytes
-
-    @property
-    def total_bytes(self) -> float:
-        """What the plan needs: the peak, or by a paper's arithmetic everything held at once."""
-        return self.peak_bytes if self.detailed else self.account.peak_bytes
 
     def terms(self) -> tuple[Term, ...]:
         """The account, largest idea first: states, then what the plan adds to them.
@@ -184,4 +185,4 @@ class Plan:
     @checked
     def fits(self, capacity: Capacity, *, headroom: Headroom = 1.0) -> bool:
         """Whether everything the plan accounts for fits the device."""
-        return self.total_bytes <= self.usable_bytes(capacity, headroom=headroom)
+        return self.peak_bytes <= self.usable_bytes(capacity, headroom=headroom)

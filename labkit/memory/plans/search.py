@@ -112,7 +112,7 @@ def _bisected(plan: Plan, vary: str, room: float) -> int | None:
 
     def good(value: int) -> bool:
         try:
-            return grid.at(plan, {vary: value * step}).total_bytes <= room
+            return grid.at(plan, {vary: value * step}).peak_bytes <= room
         except TooLarge:
             return False
 
@@ -261,9 +261,9 @@ def _arithmetic_rows(
         plan = grid.at(base, point)
         row = _labels(point)
         row |= {f"{t.component.replace(' ', '_')}_bytes": t.num_bytes for t in plan.terms()}
-        row |= {"states_bytes": plan.states_bytes, "total_bytes": plan.total_bytes}
+        row |= {"states_bytes": plan.states_bytes, "total_bytes": plan.peak_bytes}
         row |= _sent(plan, links, ranks_per_node)
-        yield row if room is None else row | {"fits": plan.total_bytes <= room}
+        yield row if room is None else row | {"fits": plan.peak_bytes <= room}
 
 
 def _sent(plan: Plan, links: tuple[Link, Link] | None, ranks_per_node: int) -> dict[str, float]:

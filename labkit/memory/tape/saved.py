@@ -47,8 +47,9 @@ def layer_terms(
     """What one layer keeps, all of it (``recompute="full"``: its input only).
 
     ``sizes`` are fields of :class:`~labkit.memory.tape.sizes.Numbers`. ``experts`` asks for a layer
-    with experts or for one with an MLP; by default for the kind that the last layer is of. With ``recompute="every"`` these are the
-    terms of a layer that is not recomputed; :func:`stack_terms` counts both kinds.
+    with experts or for one with an MLP; by default for the kind that the last layer is of. With
+    ``recompute="every"`` these are the terms of a layer that is not recomputed;
+    :func:`stack_terms` counts both kinds.
 
     >>> from labkit.models import Model
     >>> gpt = Model.preset("gpt2-124m")
