@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labkit import memory
@@ -28,6 +29,7 @@ commands = Commands(
     """,
 )
 MOST_BARS, MOST_LINES = 36, 8  # in a figure
+EXACTLY = "{:,.0f}".format  # bytes, to the last
 # Columns of the table of moments, narrower than its data.
 _GROUPS = {
     "parameters": ("parameters", "second copy of the parameters", "cast parameters"),
@@ -58,25 +60,19 @@ def plan(
     frame, moments, sent, away = plan.frame(), plan.moments(), plan.traffic(), plan.elsewhere()
     usable = room.usable_bytes(plan)
     fits = plan.peak_bytes <= usable
-    peak = Sheet(
-        heading="At the peak",
-        table=frame.rename(columns={"share": "share_fraction"}),
-        columns={"component": "component", "num_bytes": "bytes", "share_fraction": "share"},
-    )
+    shares = {"component": "component", "num_bytes": "bytes", "share_fraction": "share"}
+    columns = {"component": "component", "place": "place", "num_bytes": "bytes"}
+    held = frame.rename(columns={"share": "share_fraction"})
     sheets = [
-        peak,
+        Sheet(heading="At the peak", table=held, columns=shares),
         _moments(moments),
-        Sheet(
-            heading="Elsewhere",
-            table=away,
-            columns={"component": "component", "place": "place", "num_bytes": "bytes"},
-        ),
+        Sheet(heading="Elsewhere", table=away, columns=columns),
     ]
     if len(sent):
         between = sent[sent["ranks"] > 1]
         between = between.assign(message=between["collective"] + " of " + between["what"])
-        columns = ["axis", "phase", "message", "link", "sent_bytes"]
-        sheets.append(Sheet(heading="Sent in a step", table=between, columns=columns))
+        names = ["axis", "phase", "message", "link", "sent_bytes"]
+        sheets.append(Sheet(heading="Sent in a step", table=between, columns=names))
     return Report(
         title=f"{_name(plan)}: {format_bytes(plan.peak_bytes)} at the peak",
         lead=_lead(plan),
@@ -240,7 +236,7 @@ def check(job: Job, oracle: Annotated[str, option("fake, gloo or cuda.")] = "fak
     """A plan beside a run of the same: torch's tracker, gloo ranks, or a GPU."""
     plan = job.plan()
     table = memory.check(plan, oracle=oracle)
-    whole = dict.fromkeys(("predicted_bytes", "measured_bytes", "difference_bytes"), _exactly)
+    whole = dict.fromkeys(("predicted_bytes", "measured_bytes", "difference_bytes"), EXACTLY)
     return Report(
         title=f"{_name(plan)} beside a run ({oracle})",
         lead=_lead(plan),
@@ -272,7 +268,11 @@ def compare(job: Job) -> Report:
         title=f"{_name(plan)} by other people's arithmetic",
         lead=_lead(plan),
         tables=[
-            Sheet(table=table, columns=["component", *names], formats=dict.fromkeys(names, _size)),
+            Sheet(
+                table=table,
+                columns=["component", *names],
+                formats=dict.fromkeys(names, partial(formatted, "num_bytes")),
+            ),
             Sheet(heading="Why", table=table, columns=["component", "why"], ratio={"why": 1}),
         ],
         notes=[f"{name} says nothing of this: {text}" for name, text in refused.items()],
@@ -322,7 +322,7 @@ def accuracy(
             heading=accuracy.PARTS[part][0].upper() + accuracy.PARTS[part][1:],
             table=table,
             columns=[name for name in names if table[name].astype(str).ne("").any()],
-            formats={name: _exactly for name in names if name.endswith("_bytes")},
+            formats={name: EXACTLY for name in names if name.endswith("_bytes")},
             page_only=off.empty and part != "models",
         )
 
@@ -362,14 +362,6 @@ def _lead(plan: Plan, *, stage: bool = True) -> str:
         f" {plan.recipe.name};"
         f" {batch.micro_batch} × {batch.seq:,} tokens, recompute {batch.recompute}"
     )
-
-
-def _size(num_bytes: float) -> str:
-    return formatted("num_bytes", num_bytes)
-
-
-def _exactly(num_bytes: float) -> str:
-    return f"{num_bytes:,.0f}"
 
 
 def _moments(table: pd.DataFrame) -> Sheet:
