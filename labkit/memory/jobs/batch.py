@@ -19,22 +19,6 @@ FORMULAS: dict[str, str] = {
     "korthikanti": "s·b·h·(34 + 5·a·s/h) bytes a layer (Korthikanti et al. 2022, eq. 1): "
     "16-bit, attention scores stored, dropout masks of one byte",
 }
-RECOMPUTE: dict[str, str] = {
-    "none": "every layer keeps what its backward needs",
-    "selective": "attention's scores, softmax and dropout are computed again "
-    "(Korthikanti et al. 2022, §5)",
-    "full": "each layer keeps its input and computes the rest again",
-}
-ATTENTION: dict[str, str] = {
-    "eager": "matrix product, softmax, dropout, matrix product: scores are stored",
-    "sdpa": "torch's scaled_dot_product_attention, efficient or flash: one number a row is stored",
-    "flash": "FlashAttention: one number a row is stored",
-}
-LOSS: dict[str, str] = {
-    "eager-fp32": "logits cast to fp32, then cross-entropy",
-    "chunked": "head and loss over one part of the tokens at a time",
-    "fused": "loss and its gradient in one kernel, logits never stored in fp32",
-}
 
 
 @description
@@ -44,12 +28,16 @@ class Batch:
 
     Attributes:
         seq, micro_batch: tokens a sample, samples a replica at a time.
-        recompute: ``"none"``, ``"selective"`` or ``"full"`` (see :data:`RECOMPUTE`), or a number k:
-            every k-th layer is recomputed whole, the others are kept.
+        recompute: ``"none"``: every layer keeps what its backward needs; ``"selective"``:
+            attention's scores, softmax and dropout are computed again (Korthikanti et al. 2022,
+            §5); ``"full"``: each layer keeps its input; a number k: every k-th layer does.
         recompute_group: with ``"full"``, how many layers in a row keep one input between them and
             are recomputed together.
-        attention, norm_fused, loss: which kernels run (see :data:`ATTENTION`, :data:`LOSS`);
-            ``loss_chunks`` is the number of parts of ``"chunked"``.
+        attention: ``"eager"`` stores the scores; ``"sdpa"`` (torch's kernels) and ``"flash"`` one
+            number a row. norm_fused: an RMSNorm is one kernel.
+        loss: of logits cast to fp32 (``"eager-fp32"``), the same over one of ``loss_chunks`` parts
+            of the tokens at a time (``"chunked"``), or with its gradient in one kernel
+            (``"fused"``).
         dropout_mask_bytes: what dropout stores for an element: 0 without dropout, 1 on CUDA.
         formula: None for the account tensor by tensor, moment by moment; or the paper whose
             approximation stands in for activations (see :data:`FORMULAS`).
