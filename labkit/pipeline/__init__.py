@@ -24,8 +24,8 @@ from labkit.pipeline.scheduling.graph import DeadlockError
 from labkit.pipeline.scheduling.orders import from_torch, load_order, save_order
 from labkit.pipeline.scheduling.policies import build, closed_form_bubble_ratio, schedules
 from labkit.pipeline.scheduling.schedule import Instruction, Schedule
-from labkit.pipeline.simulation.network import AllReduce, Network
-from labkit.pipeline.simulation.timeline import Costs, Timeline, simulate
+from labkit.pipeline.simulation.costs import Costs, Network
+from labkit.pipeline.simulation.timeline import Timeline, simulate
 from labkit.pipeline.simulation.trace import save_trace, trace_events
 from labkit.pipeline.studies.stragglers import (
     StragglerPlan,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "AllReduce",
     "Costs",
     "DeadlockError",
     "EnergyProfile",

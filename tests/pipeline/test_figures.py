@@ -16,7 +16,7 @@ def made(make_profile):
     return pipeline.plan(pipeline.build("1f1b", 4, 6), profile, "optimal")
 
 
-KINDS = ("forward", "backward", "input", "weight", "all-reduce", "optimizer")
+KINDS = ("forward", "backward", "input", "weight")
 UNIT = pipeline.Costs.uniform(1.0, 1.0, 1.0)
 
 
@@ -37,11 +37,7 @@ def test_a_timeline_draws_every_instruction_where_it_runs(made, colour):
 
 @pytest.mark.parametrize("name", ["zb-v", "interleaved-1f1b", "chimera", "dualpipe"])
 def test_every_kind_of_row_is_drawn_once_and_told_apart(name):
-    reduce = pipeline.AllReduce(time_s=2.0)
-    work = pipeline.Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0, optimizer_s=1.0)
-    schedule = pipeline.build(name, 4, 8)
-    line = pipeline.simulate(schedule, work, network=pipeline.Network(all_reduce=reduce))
-    table = line.frame()
+    table = pipeline.simulate(pipeline.build(name, 4, 8), UNIT).frame()
     figure = pipeline.figure_timeline(table)
     assert {trace.name for trace in bars(figure)} == set(table.kind)
     for trace in bars(figure):
@@ -52,19 +48,6 @@ def test_every_kind_of_row_is_drawn_once_and_told_apart(name):
         if trace.name in ("forward", "backward", "input"):  # two chunks, or two directions
             assert len(set(trace.marker.color)) == 2
             assert trace.marker.color[0] == PALETTE[trace.name]  # what the legend shows
-
-
-def test_an_all_reduce_beside_work_leaves_the_work_to_be_seen():
-    network = pipeline.Network(all_reduce=pipeline.AllReduce(time_s=2.0))
-    schedule = pipeline.build("interleaved-1f1b", 4, 8, num_chunks=2)
-    table = pipeline.simulate(schedule, UNIT, network=network).frame()
-    (reduces,) = [t for t in bars(pipeline.figure_timeline(table)) if t.name == "all-reduce"]
-    done = table[table.microbatch >= 0].groupby("device").end_s.max()
-    beside = np.array(reduces.base) < done.loc[list(reduces.y)].to_numpy()
-    assert 0 < beside.sum() < len(beside)
-    assert set(np.array(reduces.width)[beside]) < set(reduces.width)
-    lowest = np.array(reduces.offset) + np.array(reduces.width)
-    np.testing.assert_allclose(lowest, 0.45)
 
 
 def test_colours_are_text_since_plotly_takes_a_bars_number_for_a_colour(made):

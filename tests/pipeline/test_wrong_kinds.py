@@ -49,7 +49,6 @@ def right(tmp_path_factory: Any) -> Any:
     order, trace = folder / "order.csv", folder / "trace.json"
     pipeline.save_order(schedule, order)
     return {
-        "AllReduce": {"time_s": 1.0},
         "Costs": {"forward_s": 1.0, "backward_s": 1.0},
         "EnergyProfile": {f.name: getattr(profile, f.name) for f in fields(profile)},
         "EnergyProfile.chunked": {"profile": profile, "num_chunks": 2},

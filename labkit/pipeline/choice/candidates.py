@@ -20,9 +20,7 @@ from labkit.pipeline.scheduling.families import FAMILIES
 from labkit.pipeline.scheduling.graph import Lag, longest_to
 from labkit.pipeline.scheduling.policies import build
 from labkit.pipeline.scheduling.schedule import Schedule
-from labkit.pipeline.simulation.costs import Costs, PerStage, spread
-from labkit.pipeline.simulation.epilogue import homes
-from labkit.pipeline.simulation.network import Network, lags
+from labkit.pipeline.simulation.costs import Costs, Network, PerStage, lags, spread
 
 Cap = tuple[int, ...] | None
 EVEN = (1.0, 1.0, 1.0)  # durations for which list schedulers make their orders by default
@@ -159,7 +157,7 @@ class Grid:
         Where devices hold chunks of the profile's stages, each carries an equal part of its
         device's stage (as :meth:`EnergyProfile.for_schedule` shares its work).
         """
-        places = homes(schedule)
+        places = schedule.homes
         chunks = schedule.num_stages // self.profile.num_stages
         part = places.argmax(axis=1) if chunks > 1 else np.arange(schedule.num_stages)
         activation, parameter = (
@@ -176,7 +174,7 @@ class Grid:
 
         None lies above what the schedule holds of itself, nor above three times the stages.
         """
-        places, chunks = homes(plain), plain.num_stages // plain.num_devices
+        places, chunks = plain.homes, plain.num_stages // plain.num_devices
         each = self._of_stages("activation_bytes") / chunks
         share = each if chunks > 1 else np.where(places, each[:, None], 0.0).max(axis=0)
         share = np.where(share > 0, share, share.max() or 1.0)

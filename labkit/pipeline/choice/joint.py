@@ -28,7 +28,6 @@ from labkit.pipeline.planning.plans import Plan, plan
 from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.families import FAMILIES
-from labkit.pipeline.simulation.epilogue import homes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -291,7 +290,7 @@ class Search:
             )
         if chosen is None:
             return tuple(texts)
-        if homes(chosen.schedule).sum(axis=1).max() > 1:
+        if chosen.schedule.homes.sum(axis=1).max() > 1:
             texts.append(
                 "The sum of gradients over the two devices of a stage takes no time and no energy."
             )

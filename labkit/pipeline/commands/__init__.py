@@ -113,7 +113,9 @@ def simulate(
     alike = schedule.name in FAMILIES and not any(map(np.ndim, each_s.values()))
     formula = policies.closed_form_bubble_ratio(schedule, **each_s) if alike else None
     devices = line.idle_frame().assign(
-        peak_in_flight=line.peak_in_flight, peak_activation_bytes=line.peak_activation_bytes
+        all_reduce_s=0.0,  # the command has none; scripts may read the key
+        peak_in_flight=line.peak_in_flight,
+        peak_activation_bytes=line.peak_activation_bytes,
     )
     share = line.critical_share
     steady = percent(line.steady_bubble_ratio) or "none"

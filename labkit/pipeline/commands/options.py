@@ -21,8 +21,7 @@ from labkit.pipeline.profiles.published import NamedProfile, open_profile, short
 from labkit.pipeline.scheduling.families import FAMILIES
 from labkit.pipeline.scheduling.orders import load_order
 from labkit.pipeline.scheduling.schedule import Schedule
-from labkit.pipeline.simulation.costs import Costs
-from labkit.pipeline.simulation.network import Network
+from labkit.pipeline.simulation.costs import Costs, Network
 
 Name = Annotated[
     str | None,

@@ -19,8 +19,7 @@ class Lanes(NamedTuple):
     """The passes that microbatches make over the devices.
 
     Attributes:
-        lane: of each row of the table, 0 for the first pass; all-reduces and optimizer steps
-            have that of their stage where all microbatches enter at one device, else 0.
+        lane: of each row of the table, 0 for the first pass.
         names: what each lane is called.
     """
 
@@ -39,18 +38,17 @@ def find_lanes(table: pd.DataFrame) -> Lanes:
     ('chunk 0',)
     """
     microbatch = table["microbatch"].to_numpy()
-    device, stage, work = table["device"].to_numpy(), table["stage"].to_numpy(), microbatch >= 0
-    first = work & (stage == 0)
+    device, stage = table["device"].to_numpy(), table["stage"].to_numpy()
+    first = stage == 0
     enters = np.zeros(1 + microbatch.max(), dtype=int)
     enters[microbatch[first]] = device[first]
     doors = np.unique(device[first])
-    door = np.where(work, np.searchsorted(doors, enters[microbatch]), 0)
+    door = np.searchsorted(doors, enters[microbatch])
     chunk = np.zeros(len(table), dtype=int)
     for d in np.unique(device):
         for route in range(len(doors)):
             mine = (device == d) & (door == route)
-            chunk[mine] = np.searchsorted(np.unique(stage[mine & work]), stage[mine])
-    chunk = np.where(work | (len(doors) == 1), chunk, 0)
+            chunk[mine] = np.searchsorted(np.unique(stage[mine]), stage[mine])
     chunks = 1 + int(chunk.max())
     return Lanes(door * chunks + chunk, tuple(_names(doors.tolist(), chunks)))
 
@@ -62,17 +60,6 @@ def _names(doors: list[int], chunks: int) -> list[str]:
     if chunks == 1:
         return ways
     return [f"{way}, chunk {chunk}" for way in ways for chunk in range(chunks)]
-
-
-def beside_work(table: pd.DataFrame) -> np.ndarray:
-    """Whether each row is an all-reduce while its device also does something else."""
-    beside = np.zeros(len(table), dtype=bool)
-    reduces = (table["kind"] == "all-reduce").to_numpy()
-    device, start, end = (table[c].to_numpy() for c in ("device", "start_s", "end_s"))
-    for row in np.flatnonzero(reduces):
-        other = ~reduces & (device == device[row])
-        beside[row] = bool(((start < end[row]) & (end > start[row]))[other].any())
-    return beside
 
 
 def kind_fills(kinds: Sequence[str], lane: Sequence[int]) -> np.ndarray:

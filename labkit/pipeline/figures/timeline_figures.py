@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import plotly.graph_objects as go
@@ -12,7 +12,6 @@ from labkit.errors import UsageError, not_among
 from labkit.kit.describe import Positive, checked
 from labkit.kit.draw import CYCLE, PALETTE, SEQUENTIAL, finish
 from labkit.pipeline.figures.gantt import (
-    beside_work,
     find_lanes,
     kind_fills,
     mixed,
@@ -20,7 +19,6 @@ from labkit.pipeline.figures.gantt import (
     shades_of,
     steps_by_device,
 )
-from labkit.pipeline.scheduling.schedule import KINDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,10 +30,7 @@ _ROW_HEIGHT = {  # so that kinds differ also without colour
     "backward": 0.9,
     "input": 0.9,
     "weight": 0.56,
-    "all-reduce": 0.9,
-    "optimizer": 0.9,
 }
-_STRIP = 0.16  # height of an all-reduce beside instructions, at the row's lower edge
 _MOST_LABELS_A_ROW, _MOST_EDGES_A_ROW = 56, 160
 _IDLE_COLOURS = {
     "busy": PALETTE["static"],
@@ -44,7 +39,6 @@ _IDLE_COLOURS = {
     "steady": CYCLE[3],
     "communication": PALETTE["communication"],
     "drain": CYCLE[0],
-    "all-reduce": PALETTE["all-reduce"],
 }
 
 
@@ -63,7 +57,7 @@ def figure_timeline(
     Full backwards and input halves are tall, forwards slim, weight halves slimmest (all equal
     where there are too many to tell, and kinds have colours). Where a
     device holds several stages, later chunks are lighter; so are the microbatches that enter a
-    bidirectional pipeline at its other end. An all-reduce beside instructions is a strip.
+    bidirectional pipeline at its other end.
 
     Args:
         table: ``Timeline.frame()`` or ``Plan.frame()``.
@@ -83,13 +77,12 @@ def figure_timeline(
     makespan_s = float(table["end_s"].max())
     lanes = find_lanes(table)
     fills = _fills(table, colour, colour_range, lanes.lane)
-    beside = beside_work(table)
     crowd = len(table) / len(devices)  # bars a row
     edge_px = 1 if crowd <= _MOST_LABELS_A_ROW else 0.3 if crowd <= _MOST_EDGES_A_ROW else 0
     fig = go.Figure(_idle_bars(devices, makespan_s))
     for kind in [kind for kind in _ROW_HEIGHT if (table["kind"] == kind).any()]:
         mine = (table["kind"] == kind).to_numpy()
-        part = table[mine].assign(fill=fills[mine], beside=beside[mine], lane=lanes.lane[mine])
+        part = table[mine].assign(fill=fills[mine], lane=lanes.lane[mine])
         part = part.sort_values("lane", kind="stable")  # the legend shows the first bar's colour
         height = 0.9 if colour == "kind" and edge_px < 1 else _ROW_HEIGHT[kind]
         fig.add_trace(_bars(part, kind, height, edge_px, legend=colour == "kind"))
@@ -155,16 +148,15 @@ def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legen
     if "clock_mhz" in part.columns:
         shown["clock_mhz"] = "<br>%{{customdata[{}]:.0f}} MHz"
     places = {column: text.format(i) for i, (column, text) in enumerate(shown.items())}
-    work = kind in KINDS
     fills = part["fill"].unique()
     return go.Bar(
         orientation="h",
         base=part["start_s"],
         x=part["end_s"] - part["start_s"],
         y=part["device"],
-        **_heights(part, height),
+        width=height,
         name=kind,
-        text=part["microbatch"] if edge_px == 1 and work else None,
+        text=part["microbatch"] if edge_px == 1 else None,
         textposition="inside",
         insidetextanchor="middle",
         textangle=0,
@@ -172,27 +164,17 @@ def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legen
         marker={
             "color": fills[0] if len(fills) == 1 else part["fill"],
             "line": {"color": "white", "width": edge_px},
-            "pattern": {"shape": "/" if kind == "optimizer" else ""},
         },
         customdata=[list(row) for row in zip(*(part[c].tolist() for c in shown), strict=True)],
         hovertemplate=(
             f"{'device' if several else 'stage'} %{{y}}{places.get('stage', '')}, {kind}"
-            + (" %{customdata[0]}" if work else "")
-            + "<br>starts %{base:.4g} s, takes %{x:.4g} s"
+            + " %{customdata[0]}<br>starts %{base:.4g} s, takes %{x:.4g} s"
             + places["slack_s"]
             + places.get("clock_mhz", "")
             + "<extra></extra>"
         ),
         showlegend=legend,
     )
-
-
-def _heights(part: pd.DataFrame, height: float) -> dict[str, Any]:
-    """Where bars lie: in the row's middle, but at its edge for all-reduces beside other work."""
-    if not part["beside"].any():
-        return {"width": height}
-    width = np.where(part["beside"], _STRIP, height)
-    return {"width": width, "offset": height / 2 - width}
 
 
 def _lane_legend(names: tuple[str, ...]) -> Iterator[go.Bar]:

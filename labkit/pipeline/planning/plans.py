@@ -27,7 +27,7 @@ from labkit.pipeline.profiles.clocks import Choice, Task, check_stages, cost_of
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.graph import Lag
 from labkit.pipeline.scheduling.schedule import Schedule
-from labkit.pipeline.simulation.network import Network, lags
+from labkit.pipeline.simulation.costs import Network, lags
 from labkit.pipeline.simulation.timeline import Timeline, simulate
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Plan:
     @cached_property
     def lag_s(self) -> Lag | None:
         """What instructions wait for besides work, as :func:`.graph.longest_to`."""
-        return _lag_s(self.schedule, self.network)
+        return lags(self.schedule, self.network)
 
     @property
     def waiting_w(self) -> float:
@@ -185,7 +185,7 @@ def plan(
             how near to the best it is.
         deadline_s: latest end of the iteration. None means the all-max-clock makespan for
             planners that need one, and no constraint for the others.
-        network: how long messages take; None for no time. Its all-reduce is not planned for.
+        network: how long messages take; None for no time.
 
     Raises:
         UsageError: an unknown method or setting, stages that differ, or a deadline that cannot
@@ -196,7 +196,7 @@ def plan(
         raise not_among("planner", method, METHODS)
     if unknown := sorted(set(settings) - (set(signature(METHODS[method]).parameters) - {"task"})):
         raise UsageError(f"planner {method!r} has no setting {unknown[0]!r}")
-    lag_s = _lag_s(schedule, network)
+    lag_s = lags(schedule, network)
     if deadline_s is None and method in TIMED_METHODS:
         deadline_s = max_clock_s(schedule, profile, lag_s)
     task = Task(schedule, profile, deadline_s, lag_s)
@@ -224,15 +224,6 @@ def max_clock_s(schedule: Schedule, profile: EnergyProfile, lag_s: Lag | None = 
     return task.cost(choose_max_clock(task).row)[0]
 
 
-def _lag_s(schedule: Schedule, network: Network | None) -> Lag | None:
-    if network is not None and network.all_reduce is not None:
-        raise UsageError(
-            "clocks are planned up to the last instruction: give plan() a network without "
-            "all_reduce, which takes the same time after any plan"
-        )
-    return lags(schedule, network)
-
-
 @checked
 def frontier(
     schedule: Schedule,
@@ -256,7 +247,7 @@ def frontier(
 
     if method not in (known := (*TIMED_METHODS, "perseus")):
         raise UsageError(f"planner {method!r} has no frontier; {', '.join(known)} have")
-    lag_s = _lag_s(schedule, network)
+    lag_s = lags(schedule, network)
     planner = OptimalPlanner(schedule, profile, lag_s)
     if method == "perseus":
         table = perseus_frontier(schedule, profile, num_points=num_points, lag_s=lag_s)

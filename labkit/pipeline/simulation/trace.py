@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _COLUMNS = ("device", "stage", "kind", "microbatch", "start_s", "end_s")
-_COMPUTE, _LINK = 0, 1  # tracks of a device
 _NS_DIGITS = 3  # of a microsecond: trace viewers count in nanoseconds
 
 Event = dict[str, Any]
@@ -63,9 +62,9 @@ def trace_events(
 ) -> list[Event]:
     """What :func:`save_trace` writes: names first, then events in order of time.
 
-    Every device is a process: one track for its instructions and optimizer steps, one for its
-    all-reduces, counters below. Arrows run from an instruction to the one on another device that
-    waits for its message. Times are microseconds, to the nanosecond.
+    Every device is a process: one track for its instructions, counters below. Arrows run from an
+    instruction to the one on another device that waits for its message. Times are microseconds,
+    to the nanosecond.
 
     Source: the Trace Event Format (Google), https://docs.google.com/document/d/
     1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: phases M, X, s, f, C.
@@ -89,37 +88,33 @@ def _us(seconds: Any) -> Any:
 
 
 def _names(table: pd.DataFrame) -> Iterator[Event]:
-    linked = set(table["device"][table["kind"] == "all-reduce"].tolist())
     for device in sorted(set(table["device"].tolist())):
-        yield _name(device, _COMPUTE, "process_name", name=f"device {device}")
-        yield _name(device, _COMPUTE, "process_sort_index", sort_index=device)
-        yield _name(device, _COMPUTE, "thread_name", name="instructions")
-        if device in linked:
-            yield _name(device, _LINK, "thread_name", name="all-reduce")
+        yield _name(device, "process_name", name=f"device {device}")
+        yield _name(device, "process_sort_index", sort_index=device)
+        yield _name(device, "thread_name", name="instructions")
 
 
-def _name(device: int, track: int, kind: str, **args: Any) -> Event:
-    return {"ph": "M", "pid": device, "tid": track, "name": kind, "args": args}
+def _name(device: int, kind: str, **args: Any) -> Event:
+    return {"ph": "M", "pid": device, "tid": 0, "name": kind, "args": args}
 
 
 def _slices(table: pd.DataFrame) -> Iterator[Event]:
     extra = [c for c in ("slack_s", "clock_mhz", "energy_j", "power_w") if c in table.columns]
     columns = [table[c].tolist() for c in ("device", "stage", "kind", "microbatch", *extra)]
     start, end = _us(table["start_s"]).tolist(), _us(table["end_s"]).tolist()
-    free: dict[tuple[int, int], float] = {}  # by track: where its last slice ends
+    free: dict[int, float] = {}  # by device: where its last slice ends
     for ts, done, device, stage, kind, microbatch, *more in zip(start, end, *columns, strict=True):
-        track = _LINK if kind == "all-reduce" else _COMPUTE
-        if 0 < free.get((device, track), 0.0) - ts < 2 * 10**-_NS_DIGITS:
-            ts = free[device, track]  # neighbours that rounding let overlap
-        free[device, track] = done = max(ts, done)
+        if 0 < free.get(device, 0.0) - ts < 2 * 10**-_NS_DIGITS:
+            ts = free[device]  # neighbours that rounding let overlap
+        free[device] = done = max(ts, done)
         known = {c: v for c, v in zip(extra, more, strict=True) if v == v}  # NaN is no JSON
         yield {
             "ph": "X",
             "pid": device,
-            "tid": track,
+            "tid": 0,
             "ts": ts,
             "dur": round(done - ts, _NS_DIGITS),
-            "name": f"{kind} {microbatch}" if microbatch >= 0 else kind,
+            "name": f"{kind} {microbatch}",
             "cat": kind,
             "args": {"stage": stage, "microbatch": microbatch, "kind": kind, **known},
         }
@@ -138,7 +133,7 @@ def _arrows(table: pd.DataFrame) -> Iterator[Event]:
                 continue
             start, end = float(_us(source[4])), float(_us(source[5]))
             leaves = round(max(start, end - 10**-_NS_DIGITS), _NS_DIGITS)
-            both = {"name": name, "cat": "message", "id": number, "tid": _COMPUTE}
+            both = {"name": name, "cat": "message", "id": number, "tid": 0}
             yield {"ph": "s", "pid": source[0], "ts": leaves, **both}
             yield {"ph": "f", "bp": "e", "pid": row[0], "ts": float(_us(row[4])), **both}
             number += 1
@@ -151,7 +146,7 @@ def _memory_counters(memory: pd.DataFrame) -> Iterator[Event]:
 
 
 def _power_counters(table: pd.DataFrame, waiting_power_w: float) -> Iterator[Event]:
-    for device, part in table[table["kind"] != "all-reduce"].groupby("device"):
+    for device, part in table.groupby("device"):
         ordered = part.sort_values("start_s", kind="stable")
         start, end = _us(ordered["start_s"]).tolist(), _us(ordered["end_s"]).tolist()
         powers = ordered["power_w"].tolist()
@@ -167,7 +162,7 @@ def _counter(device: Any, ts: float, name: str, value: float) -> Event:
     return {
         "ph": "C",
         "pid": int(device),
-        "tid": _COMPUTE,
+        "tid": 0,
         "ts": ts,
         "name": name,
         "args": {"value": value},

@@ -18,7 +18,7 @@ from labkit.pipeline.profiles.clocks import check_stages, slowest_rows
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.graph import longest_to
 from labkit.pipeline.scheduling.schedule import Schedule
-from labkit.pipeline.simulation.network import Network, lags
+from labkit.pipeline.simulation.costs import Network, lags
 
 Slowdown = Annotated[float, Ge(1)]
 
