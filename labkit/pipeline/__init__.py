@@ -13,15 +13,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from labkit.pipeline.choice.joint import JointChoice, choose, tradeoff
-from labkit.pipeline.planning.baselines import zeus_global_settings, zeus_local_settings
+from labkit.pipeline.choice.joint import JointChoice, choose
 from labkit.pipeline.planning.envpipe import early_forwards, outer_envelope
 from labkit.pipeline.planning.fitted import build_for, fitted
 from labkit.pipeline.planning.optimal import lower_bound_j
 from labkit.pipeline.planning.plans import Plan, frontier, plan
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.graph import DeadlockError
-from labkit.pipeline.scheduling.orders import from_torch, load_order, save_order
+from labkit.pipeline.scheduling.orders import load_order, save_order
 from labkit.pipeline.scheduling.policies import build, closed_form_bubble_ratio, schedules
 from labkit.pipeline.scheduling.schedule import Instruction, Schedule
 from labkit.pipeline.simulation.costs import Costs, Network
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from labkit.pipeline.figures.plan_figures import (
         figure_frontier,
         figure_plans,
-        figure_savings,
         figure_tradeoff,
         figure_valley,
     )
@@ -69,12 +67,10 @@ __all__ = [
     "figure_idle",
     "figure_memory",
     "figure_plans",
-    "figure_savings",
     "figure_timeline",
     "figure_tradeoff",
     "figure_valley",
     "fitted",
-    "from_torch",
     "frontier",
     "load_order",
     "lower_bound_j",
@@ -90,9 +86,6 @@ __all__ = [
     "stress",
     "sweep",
     "trace_events",
-    "tradeoff",
-    "zeus_global_settings",
-    "zeus_local_settings",
 ]
 
 _FIGURES = {
@@ -100,7 +93,6 @@ _FIGURES = {
     "figure_idle": "figures.timeline_figures",
     "figure_memory": "figures.timeline_figures",
     "figure_plans": "figures.plan_figures",
-    "figure_savings": "figures.plan_figures",
     "figure_timeline": "figures.timeline_figures",
     "figure_tradeoff": "figures.plan_figures",
     "figure_valley": "figures.plan_figures",

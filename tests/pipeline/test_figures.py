@@ -161,22 +161,3 @@ def test_the_valley_is_marked_where_it_is(made):
     figure = pipeline.figure_valley(table)
     lowest = [table.clock_mhz[table[c].idxmin()] for c in ("energy_j", "above_waiting_j")]
     assert [note.x for note in figure.layout.annotations] == lowest
-
-
-def test_savings_are_drawn_with_their_bounds_a_panel_a_profile(made):
-    cases = {"planner": {"schedule": "1f1b", "method": "envpipe"}}
-    table = pipeline.sweep({"a": made.profile, "b": made.profile}, [2, 4], cases)
-    rings = pd.DataFrame({"profile": ["a"], "num_microbatches": [2], "saving_fraction": [0.1]})
-    figure = pipeline.figure_savings(
-        table, x="num_microbatches", x_title="microbatches", published=rings
-    )
-    names = [trace.name for trace in figure.data]
-    assert names == ["planner", "bound, planner", "published"] * 2
-    planner = table[(table.plan == "planner") & (table.profile == "a")]
-    np.testing.assert_allclose(figure.data[0].y, planner.saving_fraction, rtol=1e-5)
-    np.testing.assert_allclose(figure.data[1].y, planner.best_saving_fraction, rtol=1e-5)
-    assert list(figure.data[2].x) == [2]
-    assert list(figure.data[5].x) == []
-    weights = pipeline.sweep({1.0: made.profile, 2.0: made.profile}, [2], cases, bounds=False)
-    one = pipeline.figure_savings(weights, x="profile", x_title="work")
-    assert [list(trace.x) for trace in one.data] == [[1.0, 2.0]]

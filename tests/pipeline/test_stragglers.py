@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labkit.pipeline.simulation.costs import Network
 
 from labkit.errors import UsageError
 from labkit.pipeline import build, plan
 from labkit.pipeline.scheduling.graph import longest_to
+from labkit.pipeline.simulation.costs import Network
 from labkit.pipeline.studies.stragglers import (
     plan_for_straggler,
     slowest_worthwhile_s,

@@ -147,20 +147,6 @@ def choose(
     return search.choose(memory_limit_bytes=memory_limit_bytes, deadline_s=deadline_s)
 
 
-@checked
-def tradeoff(
-    profile: EnergyProfile,
-    num_microbatches: Count,
-    *,
-    memory_limits_bytes: Sequence[Positive | None] = (None,),
-    deadlines_s: Sequence[Positive | None] = (None,),
-    **described: Any,
-) -> pd.DataFrame:
-    """The least energy for every pair of a memory limit and a deadline: see ``Search.tradeoff``."""
-    search = Search(profile, num_microbatches, **described)
-    return search.tradeoff(memory_limits_bytes=memory_limits_bytes, deadlines_s=deadlines_s)
-
-
 _SUMMARY = (
     "schedule", "num_chunks", "max_in_flight", "peak_activation_bytes", "makespan_s", "energy_j",
     "bound_j", "saving_fraction",

@@ -38,7 +38,7 @@ def _fail(path: Path | None, problem: str, **where: object) -> Exception:
     return UsageError("; ".join([f"energy profile: {problem}", *details]))
 
 
-def validated(table: pd.DataFrame, path: Path | None, reversal_tolerance: float) -> pd.DataFrame:
+def validated(table: pd.DataFrame, path: Path | None) -> pd.DataFrame:
     """The table under our column names, numbers checked, kinds as numbers.
 
     Raises:
@@ -65,10 +65,10 @@ def validated(table: pd.DataFrame, path: Path | None, reversal_tolerance: float)
     columns = (checked[name].to_numpy() for name in ("stage", "instruction", "frequency", "time"))
     excess = reversal_excess(*columns)
     require(
-        excess <= reversal_tolerance,
+        excess <= REVERSAL_TOLERANCE,
         "time",
         f"a lower clock of the same work is up to {excess.max():.0%} faster than a higher one",
-        f"at most {reversal_tolerance:.0%} (reversal_tolerance)",
+        f"at most {REVERSAL_TOLERANCE:.0%}",
     )
     return checked.rename(columns=COLUMNS)
 

@@ -6,13 +6,13 @@ The public functions are methods of :class:`.profile.EnergyProfile`.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from annotated_types import Gt, Lt
 
 from labkit.errors import UsageError
-from labkit.kit.describe import Count, checked
+from labkit.kit.describe import checked
 from labkit.pipeline.profiles.checks import NUMBERS
 from labkit.pipeline.scheduling.schedule import (
     BACKWARD,
@@ -25,7 +25,6 @@ from labkit.pipeline.scheduling.schedule import (
 if TYPE_CHECKING:
     from labkit.pipeline.profiles.profile import EnergyProfile
 
-Placement = Literal["loop", "v"]
 Inner = Annotated[float, Gt(0), Lt(1)]
 """A share that leaves something on both sides."""
 _COLUMNS = ("stage", "kind", *NUMBERS)
@@ -143,25 +142,6 @@ def join_backward(profile: EnergyProfile) -> EnergyProfile:
         "a full backward takes the time and energy of its halves at one clock",
         **{name: np.concatenate([getattr(profile, name), *columns[name]]) for name in _COLUMNS},
     )
-
-
-@checked
-def chunked(
-    profile: EnergyProfile, num_chunks: Count, placement: Placement = "loop"
-) -> EnergyProfile:
-    """Each device's stage cut into equal chunks, numbered as the model's layers run.
-
-    Args:
-        placement: ``"loop"``: stage k lies on device k mod S. ``"v"``: every other pass runs
-            back, so that with two chunks device d holds stages d and 2S - 1 - d.
-
-    Raises:
-        UsageError: no such placement, or fewer than one chunk.
-    """
-    forth = list(range(profile.num_stages))
-    back = forth[::-1] if placement == "v" else forth
-    devices = [d for chunk in range(num_chunks) for d in (back if chunk % 2 else forth)]
-    return _cut(profile, devices)
 
 
 def _cut(profile: EnergyProfile, devices: list[int]) -> EnergyProfile:
