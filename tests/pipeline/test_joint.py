@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from labkit import pipeline
 from labkit.errors import UsageError
-from labkit.pipeline.choice.candidates import Candidate, Grid
-from labkit.pipeline.choice.device_bound import quick_bound_j
+from labkit.pipeline.choice.candidates import Candidate, Grid, quick_bound_j
 from labkit.pipeline.choice.joint import OutOfReach, Search, choose
 from labkit.pipeline.planning.fitted import fitted
 from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, cost_of

@@ -95,11 +95,9 @@ def right(tmp_path_factory: Any) -> Any:
         "save_trace": {"table": line.frame(), "path": trace},
         "schedules": {},
         "simulate": {"schedule": schedule, "costs": costs},
-        "straggler_deadline_s": {**both, "slowdown": 1.2},
         "stress": {"plans": {"a": chosen}, "switch_s": [0.1], "jitter": [0.1], "num_draws": 2},
         "sweep": {"profiles": {"p": profile}, "num_microbatches": [2],
                   "cases": {"a": {"schedule": "1f1b", "method": "optimal"}}},
-        "trace_events": {"table": line.frame(), "memory": line.memory_frame()},
     }  # fmt: skip
 
 

@@ -21,8 +21,7 @@ from annotated_types import Ge, Lt
 
 from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, Positive, checked
-from labkit.pipeline.choice.candidates import Candidate, Grid
-from labkit.pipeline.choice.device_bound import quick_bound_j
+from labkit.pipeline.choice.candidates import Candidate, Grid, quick_bound_j
 from labkit.pipeline.planning.fitted import build_for
 from labkit.pipeline.planning.plans import Plan, plan
 from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE

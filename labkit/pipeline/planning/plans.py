@@ -43,6 +43,7 @@ METHODS: dict[str, Callable[..., Choice]] = {
     "optimal": choose_optimal,
 }
 TIMED_METHODS = ("optimal", "zeus-global")  # as fast as at the highest clock, unless told
+WITH_FRONTIER = (*TIMED_METHODS, "perseus")  # those that answer every deadline
 
 
 @description
@@ -245,8 +246,8 @@ def frontier(
     """
     import pandas as pd
 
-    if method not in (known := (*TIMED_METHODS, "perseus")):
-        raise UsageError(f"planner {method!r} has no frontier; {', '.join(known)} have")
+    if method not in WITH_FRONTIER:
+        raise UsageError(f"planner {method!r} has no frontier; {', '.join(WITH_FRONTIER)} have")
     lag_s = lags(schedule, network)
     planner = OptimalPlanner(schedule, profile, lag_s)
     if method == "perseus":

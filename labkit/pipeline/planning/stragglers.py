@@ -12,8 +12,9 @@ from typing import Annotated
 
 from annotated_types import Ge
 
+from labkit.errors import not_among
 from labkit.kit.describe import checked
-from labkit.pipeline.planning.plans import Plan, max_clock_s, plan
+from labkit.pipeline.planning.plans import WITH_FRONTIER, Plan, max_clock_s, plan
 from labkit.pipeline.profiles.clocks import check_stages, slowest_rows
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.graph import longest_to
@@ -28,7 +29,8 @@ class StragglerPlan:
     """Clocks for a pipeline that waits for a slower one.
 
     Attributes:
-        plan: the clocks; ``plan.deadline_s`` is what :func:`straggler_deadline_s` allows.
+        plan: the clocks; ``plan.deadline_s`` is when the straggler ends, or T* if that is earlier
+            (see :func:`slowest_worthwhile_s`).
         straggler_s: when the straggler ends; until then every GPU computes or waits.
         bound_j: no plan needs less energy until then.
     """
@@ -58,29 +60,6 @@ def slowest_worthwhile_s(
 
 
 @checked
-def straggler_deadline_s(
-    schedule: Schedule,
-    profile: EnergyProfile,
-    slowdown: Slowdown,
-    *,
-    network: Network | None = None,
-) -> float:
-    """The deadline that a straggler gives every other pipeline: min(T*, when it ends).
-
-    Args:
-        slowdown: the straggler's iteration time over that at the highest clock.
-
-    Raises:
-        BadValue: the slowdown is below 1 or not finite, or stages differ.
-
-    Source: Perseus (SOSP 2024), extrinsic energy bloat.
-    """
-    fastest_s = max_clock_s(schedule, profile, lags(schedule, network))
-    last_s = slowest_worthwhile_s(schedule, profile, network=network)
-    return min(slowdown * fastest_s, max(fastest_s, last_s))
-
-
-@checked
 def plan_for_straggler(
     schedule: Schedule,
     profile: EnergyProfile,
@@ -97,10 +76,20 @@ def plan_for_straggler(
     Args:
         slowdown: the straggler's iteration time over that at the highest clock; at 1 there is no
             straggler, and the energy is that of pipelines that do not react to one.
-        method: a planner that takes a deadline, as for :func:`labkit.pipeline.plan`.
+        method: a planner that takes a deadline.
+
+    Raises:
+        BadValue: the slowdown is below 1 or not finite.
+        UsageError: the planner takes no deadline, or stages differ.
+
+    Source: Perseus (SOSP 2024), extrinsic energy bloat.
     """
-    deadline_s = straggler_deadline_s(schedule, profile, slowdown, network=network)
-    straggler_s = slowdown * max_clock_s(schedule, profile, lags(schedule, network))
+    if method not in WITH_FRONTIER:
+        raise not_among("planner that takes a deadline", method, WITH_FRONTIER)
+    fastest_s = max_clock_s(schedule, profile, lags(schedule, network))
+    last_s = slowest_worthwhile_s(schedule, profile, network=network)
+    straggler_s = slowdown * fastest_s
+    deadline_s = min(straggler_s, max(fastest_s, last_s))
     net = replace(profile, blocking_power_w=0.0, energy_j=profile.net_energy_j)
     best = plan(schedule, net, method, deadline_s, network=network)
     chosen = replace(best, profile=profile, known_bound_j=None)
