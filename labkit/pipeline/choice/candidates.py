@@ -11,7 +11,7 @@ import numpy as np
 
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import Count, description
-from labkit.pipeline.planning.fitted import fitted, resolved
+from labkit.pipeline.planning.fitted import resolved
 from labkit.pipeline.planning.optimal import OptimalPlanner
 from labkit.pipeline.planning.relaxation import Options, options
 from labkit.pipeline.profiles.profile import EnergyProfile
@@ -34,7 +34,7 @@ class Candidate:
     """A schedule for a profile, and what it needs whatever the clocks.
 
     Attributes:
-        name, settings: what it was built from, see :func:`fitted`.
+        name, settings: what it was built from, see :func:`.fitted.fitted`.
         max_in_flight: most activations a device may hold; None where nothing was capped.
         profile: the stages' profile, or that of their chunks.
         lag_s: waits for messages; None for none.
@@ -86,19 +86,11 @@ class Candidate:
         }
 
     @property
-    def options_text(self) -> str:
-        """Its options in words; empty for none that tell it from others of its name."""
-        return ", ".join(
-            "made for even durations" if key == "durations_s" else f"{key} {value}"
-            for key, value in self.settings.items()
-        )
-
-    @property
     def title(self) -> str:
         """What it is called in a sentence."""
         parts = [self.name]
-        if self.options_text:
-            parts.append(self.options_text)
+        for key, value in self.settings.items():
+            parts.append("made for even durations" if key == "durations_s" else f"{key} {value}")
         if self.max_in_flight is not None:
             low, high = min(self.max_in_flight), max(self.max_in_flight)
             parts.append(f"at most {high if low == high else f'{low} to {high}'} in flight")
@@ -199,14 +191,12 @@ class Grid:
         for name in self._names():
             for settings in self._settings(name):
                 try:
-                    first = self._uncapped(name, settings)
+                    for candidate in self._capped(name, settings):
+                        different.setdefault(_key(candidate.schedule), candidate)
                 except UsageError as error:
                     if self.schedules is not None:
                         raise
                     left_out[name] = str(error)
-                    continue
-                for candidate in (first, *self._capped(first)):
-                    different.setdefault(_key(candidate.schedule), candidate)
         return list(different.values()), left_out
 
     def _names(self) -> list[str]:
@@ -231,42 +221,30 @@ class Grid:
             options += [settings | {"durations_s": EVEN} for settings in options]
         return options
 
-    def _uncapped(self, name: str, settings: Mapping[str, Any]) -> Candidate:
-        plain, profile = fitted(
-            self.profile,
-            name,
-            self.num_microbatches,
-            weight_fraction=self.weight_fraction,
-            **settings,
-        )
-        return self._candidate(profile, settings, None, plain)
-
-    def _capped(self, first: Candidate) -> Iterator[Candidate]:
-        """The same schedule under every cap that it can keep."""
-        count = self.num_microbatches
-        size = (first.name, self.profile.num_stages, count)
-        whole = resolved(self.profile, first.name, count, first.settings, self.weight_fraction)
-        for cap in self.ladder(first.schedule):
-            try:
-                capped = build(*size, max_in_flight=cap, **whole)
-            except UsageError:  # less than this schedule can run in
-                continue
-            yield self._candidate(first.profile, first.settings, cap, capped)
-
-    def _candidate(
-        self, profile: EnergyProfile, settings: Mapping[str, Any], cap: Cap, schedule: Schedule
-    ) -> Candidate:
-        activation, parameter = self.peak_bytes(schedule)
-        return Candidate(
-            name=schedule.name,
-            settings=settings,
-            max_in_flight=cap,
-            schedule=schedule,
-            profile=profile,
-            lag_s=lags(schedule, self.network),
-            activation_bytes=activation,
-            parameter_bytes=parameter,
-        )
+    def _capped(self, name: str, settings: Mapping[str, Any]) -> Iterator[Candidate]:
+        """A schedule as it is, and under every cap that it can keep."""
+        sizes, share = (name, self.profile.num_stages, self.num_microbatches), self.weight_fraction
+        whole = resolved(self.profile, name, self.num_microbatches, settings, share)
+        plain = build(*sizes, **whole)
+        profile = self.profile.for_schedule(plain, share)
+        for cap in (None, *self.ladder(plain)):
+            schedule = plain
+            if cap is not None:
+                try:
+                    schedule = build(*sizes, max_in_flight=cap, **whole)
+                except UsageError:  # less than this schedule can run in
+                    continue
+            activation, parameter = self.peak_bytes(schedule)
+            yield Candidate(
+                name=name,
+                settings=settings,
+                max_in_flight=cap,
+                schedule=schedule,
+                profile=profile,
+                lag_s=lags(schedule, self.network),
+                activation_bytes=activation,
+                parameter_bytes=parameter,
+            )
 
 
 def _key(schedule: Schedule) -> tuple[Any, ...]:

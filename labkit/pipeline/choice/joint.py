@@ -14,6 +14,7 @@ import heapq
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -182,8 +183,8 @@ class Search:
             raise BadValue("no schedule can be chosen: " + "; ".join(self.left_out.values()))
         plain = build_for(profile, "1f1b", num_microbatches)
         self.reference = plan(plain, profile, "max-clock", network=self.grid.network)
-        self._bounds: dict[tuple[int, float], float] = {}
-        self._plans: dict[tuple[int, float], Plan] = {}
+        self._bound_j = cache(self._relaxed_j)
+        self._plan = cache(self._planned)
 
     @checked
     def choose(
@@ -330,25 +331,21 @@ class Search:
         assert best is not None
         return best
 
-    def _bound_j(self, i: int, deadline_s: float) -> float:
-        if (i, deadline_s) not in self._bounds:
-            self._bounds[i, deadline_s] = self.candidates[i].planner.bounds_j([deadline_s])[0]
-        return self._bounds[i, deadline_s]
+    def _relaxed_j(self, i: int, deadline_s: float) -> float:
+        return self.candidates[i].planner.bounds_j([deadline_s])[0]
 
-    def _plan(self, i: int, deadline_s: float) -> Plan:
-        if (i, deadline_s) not in self._plans:
-            candidate = self.candidates[i]
-            choice = candidate.planner.choose([deadline_s])[0]
-            self._plans[i, deadline_s] = Plan(
-                schedule=candidate.schedule,
-                profile=candidate.profile,
-                method="optimal",
-                row=choice.row,
-                deadline_s=deadline_s,
-                known_bound_j=choice.bound_j,
-                network=self.grid.network,
-            )
-        return self._plans[i, deadline_s]
+    def _planned(self, i: int, deadline_s: float) -> Plan:
+        candidate = self.candidates[i]
+        choice = candidate.planner.choose([deadline_s])[0]
+        return Plan(
+            schedule=candidate.schedule,
+            profile=candidate.profile,
+            method="optimal",
+            row=choice.row,
+            deadline_s=deadline_s,
+            known_bound_j=choice.bound_j,
+            network=self.grid.network,
+        )
 
 
 def _fits(candidate: Candidate, limit: float | None) -> bool:
