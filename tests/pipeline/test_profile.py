@@ -177,7 +177,7 @@ def test_only_two_dominance_rules():
 
 
 def reversals(profile: EnergyProfile) -> np.ndarray:
-    return reversal_excess(profile.stage, profile.kind, profile.clock_mhz, profile.time_s)
+    return reversal_excess(profile.frame())
 
 
 @given(seed=st.integers(0, 10_000))

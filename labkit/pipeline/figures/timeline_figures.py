@@ -11,14 +11,6 @@ import plotly.graph_objects as go
 from labkit.errors import UsageError, not_among
 from labkit.kit.describe import Positive, checked
 from labkit.kit.draw import CYCLE, PALETTE, SEQUENTIAL, finish
-from labkit.pipeline.figures.gantt import (
-    find_lanes,
-    kind_fills,
-    mixed,
-    scale_fills,
-    shades_of,
-    steps_by_device,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +23,7 @@ _ROW_HEIGHT = {  # so that kinds differ also without colour
     "input": 0.9,
     "weight": 0.56,
 }
+_PALEST = 0.62  # how much white the last lane's colour has
 _MOST_LABELS_A_ROW, _MOST_EDGES_A_ROW = 56, 160
 _IDLE_COLOURS = {
     "busy": PALETTE["static"],
@@ -75,19 +68,19 @@ def figure_timeline(
         )
     devices = sorted(table["device"].unique().tolist())
     makespan_s = float(table["end_s"].max())
-    lanes = find_lanes(table)
-    fills = _fills(table, colour, colour_range, lanes.lane)
+    lane, names = _find_lanes(table)
+    fills = _fills(table, colour, colour_range, lane)
     crowd = len(table) / len(devices)  # bars a row
     edge_px = 1 if crowd <= _MOST_LABELS_A_ROW else 0.3 if crowd <= _MOST_EDGES_A_ROW else 0
     fig = go.Figure(_idle_bars(devices, makespan_s))
     for kind in [kind for kind in _ROW_HEIGHT if (table["kind"] == kind).any()]:
         mine = (table["kind"] == kind).to_numpy()
-        part = table[mine].assign(fill=fills[mine], lane=lanes.lane[mine])
+        part = table[mine].assign(fill=fills[mine], lane=lane[mine])
         part = part.sort_values("lane", kind="stable")  # the legend shows the first bar's colour
         height = 0.9 if colour == "kind" and edge_px < 1 else _ROW_HEIGHT[kind]
         fig.add_trace(_bars(part, kind, height, edge_px, legend=colour == "kind"))
     if colour == "kind":
-        fig.add_traces(list(_lane_legend(lanes.names)))
+        fig.add_traces(list(_lane_legend(names)))
     else:
         fig.add_trace(_add_scale(fig, table, colour, colour_range))
     if messages is not None:
@@ -127,9 +120,10 @@ def _fills(
     when they choose between black and white labels: a warning a bar, and labels that do not show.
     """
     if colour == "kind":
-        return kind_fills(table["kind"].tolist(), lane.tolist())
+        shades = {kind: _shades_of(kind, 1 + lane.max(initial=0)) for kind in set(table["kind"])}
+        return np.array([shades[kind][n] for kind, n in zip(table["kind"], lane, strict=True)])
     low, high = _ends(table, colour, span)
-    return scale_fills((table[_SCALES[colour][0]].to_numpy(dtype=float) - low) / (high - low))
+    return _scale_fills((table[_SCALES[colour][0]].to_numpy(dtype=float) - low) / (high - low))
 
 
 def _ends(
@@ -177,9 +171,9 @@ def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legen
     )
 
 
-def _lane_legend(names: tuple[str, ...]) -> Iterator[go.Bar]:
+def _lane_legend(names: list[str]) -> Iterator[go.Bar]:
     """What paler colours mean; nothing where there is one lane."""
-    shades = shades_of(("forward",), len(names))["forward"]
+    shades = _shades_of("forward", len(names))
     for name, shade in zip(names[1:], shades[1:], strict=True):
         yield go.Bar(x=[None], y=[None], name=name, marker_color=shade, hoverinfo="skip")
 
@@ -218,6 +212,56 @@ def _add_scale(
     return go.Scatter(x=[None], y=[None], mode="markers", marker=marker, hoverinfo="skip")
 
 
+def _find_lanes(table: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
+    """Each row's lane, and what lanes are called: the passes that microbatches make.
+
+    A lane is a chunk (the device's first, second... stage) of the microbatches that enter the
+    pipeline at the same device. A pipeline of one stage a device has one lane.
+    """
+    microbatch = table["microbatch"].to_numpy()
+    device, stage = table["device"].to_numpy(), table["stage"].to_numpy()
+    first = stage == 0
+    enters = np.zeros(1 + microbatch.max(), dtype=int)
+    enters[microbatch[first]] = device[first]
+    doors = np.unique(device[first])
+    door = np.searchsorted(doors, enters[microbatch])
+    chunk = np.zeros(len(table), dtype=int)
+    for d in np.unique(device):
+        for route in range(len(doors)):
+            mine = (device == d) & (door == route)
+            chunk[mine] = np.searchsorted(np.unique(stage[mine]), stage[mine])
+    chunks = 1 + int(chunk.max())
+    ways = [f"in at device {door}, " for door in doors] if len(doors) > 1 else [""]
+    names = [f"{way}chunk {number}" for way in ways for number in range(chunks)]
+    if chunks == 1 and len(doors) > 1:
+        names = [way.removesuffix(", ") for way in ways]
+    return door * chunks + chunk, names
+
+
+def _shades_of(kind: str, count: int) -> list[str]:
+    """The colours of a kind's lanes, the first one's being the palette's own."""
+    paler = [_PALEST * k / max(count - 1, 2) for k in range(count)]
+    return [_mixed(PALETTE[kind], "#FFFFFF", part) for part in paler]
+
+
+def _scale_fills(share: np.ndarray) -> np.ndarray:
+    """Colours of shares 0 to 1 on the sequential scale, in 256 steps; grey where NaN."""
+    stops = [stop for stop, _ in SEQUENTIAL]
+    table = []
+    for level in np.linspace(0, 1, 256).tolist():
+        k = min(int(np.searchsorted(stops, level, side="right")) - 1, len(stops) - 2)
+        part = (level - stops[k]) / (stops[k + 1] - stops[k])
+        table.append(_mixed(SEQUENTIAL[k][1], SEQUENTIAL[k + 1][1], part))
+    level = np.round(255 * np.clip(np.nan_to_num(share), 0, 1)).astype(int)
+    return np.where(np.isnan(share), PALETTE["muted"], np.array(table)[level])
+
+
+def _mixed(colour: str, other: str, amount: float) -> str:
+    """``colour`` with a share of ``other``, both written #RRGGBB."""
+    a, b = (np.array([int(c[i : i + 2], 16) for i in (1, 3, 5)]) for c in (colour, other))
+    return "#" + "".join(f"{round(value):02X}" for value in (a + amount * (b - a)).tolist())
+
+
 @checked
 def figure_memory(
     table: pd.DataFrame,
@@ -239,15 +283,17 @@ def figure_memory(
     devices = sorted(table["device"].unique().tolist())
     fig = go.Figure()
     x, y, held, peaks = [], [], [], []
-    for device, time, value in steps_by_device(table, end_s):
-        base = device + 0.45
-        x += [*time, time[-1], time[0], None]
-        y += [*(base - 0.9 * value / most), base, base, None]
-        held += [*value, 0, 0, None]
+    for device in devices:
+        part = table[table["device"] == device].drop_duplicates("time_s", keep="last")
+        value, base = part.iloc[:, 2].to_numpy(dtype=float), device + 0.45
+        x += [*part["time_s"], end_s, end_s, part["time_s"].iloc[0], None]
+        y += [*(base - 0.9 * np.append(value, value[-1]) / most), base, base, None]
+        held += [*value, value[-1], 0, 0, None]
         peaks.append(float(value.max()))
     fig.add_scatter(
-        x=x, y=y, mode="lines", fill="toself", customdata=held, line_width=1, hoveron="points",
-        line_color=PALETTE["activation"], fillcolor=mixed(PALETTE["activation"], "#FFFFFF", 0.5),
+        x=x, y=y, mode="lines", fill="toself", customdata=held, hoveron="points",
+        line={"width": 1, "shape": "hv", "color": PALETTE["activation"]},
+        fillcolor=_mixed(PALETTE["activation"], "#FFFFFF", 0.5),
         hovertemplate="%{x:.4g} s: %{customdata:.4g} " + unit + "<extra></extra>", name="held",
     )  # fmt: skip
     for device, peak in zip(devices, peaks, strict=True):
