@@ -21,8 +21,9 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "planning.fitted": ("build_for", "fitted"),
     "planning.optimal": ("lower_bound_j",),
     "planning.plans": ("Plan", "frontier", "plan"),
-    "planning.stragglers": ("StragglerPlan", "plan_for_straggler"),
-    "planning.study": ("compare", "replay", "stress", "sweep"),
+    "planning.study": (
+        "StragglerPlan", "compare", "plan_for_straggler", "replay", "stress", "sweep",
+    ),
     "profiles.profile": ("EnergyProfile",),
     "scheduling.graph": ("DeadlockError",),
     "scheduling.orders": ("load_order", "save_order"),
@@ -30,7 +31,6 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "scheduling.schedule": ("Instruction", "Schedule"),
     "simulation.costs": ("Costs", "Network"),
     "simulation.timeline": ("Timeline", "simulate"),
-    "simulation.trace": ("save_trace",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -102,16 +102,10 @@ def test_memory_is_drawn_to_scale_with_its_peaks():
 
 
 def test_idle_bars_add_up_to_the_makespan():
-    lines = {
-        name: pipeline.simulate(pipeline.build(name, 4, 8), UNIT) for name in ("gpipe", "zb-h1")
-    }
-    one = pipeline.figure_idle(lines["gpipe"].idle_frame())
-    assert list(one.data[0].y) == [f"device {d}" for d in range(4)]
-    np.testing.assert_allclose(sum(np.array(t.x) for t in one.data), 33)
-    both = pd.concat([line.idle_frame().assign(schedule=name) for name, line in lines.items()])
-    figure = pipeline.figure_idle(both, by="schedule")
-    assert list(figure.data[0].y) == ["gpipe", "zb-h1"]
-    np.testing.assert_allclose(sum(np.array(t.x) for t in figure.data), [33, 27])
+    line = pipeline.simulate(pipeline.build("gpipe", 4, 8), UNIT)
+    figure = pipeline.figure_idle(line.idle_frame())
+    assert list(figure.data[0].y) == [f"device {d}" for d in range(4)]
+    np.testing.assert_allclose(sum(np.array(t.x) for t in figure.data), 33)
 
 
 def test_hover_tells_the_clock_of_a_plan(made):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from labkit.errors import UsageError
 from labkit.pipeline import build, plan
-from labkit.pipeline.planning.stragglers import (
+from labkit.pipeline.planning.study import (
     plan_for_straggler,
     slowest_worthwhile_s,
 )

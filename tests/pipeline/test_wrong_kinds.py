@@ -45,7 +45,7 @@ def right(tmp_path_factory: Any) -> Any:
     marks = pipeline.compare({"a": chosen}, bounds=False)
     traded = Search(**sized, schedules=("1f1b",)).tradeoff()
     folder = tmp_path_factory.mktemp("wrong")
-    order, trace = folder / "order.csv", folder / "trace.json"
+    order = folder / "order.csv"
     pipeline.save_order(schedule, order)
     return {
         "Costs": {"forward_s": 1.0, "backward_s": 1.0},
@@ -91,7 +91,6 @@ def right(tmp_path_factory: Any) -> Any:
         "plan_for_straggler": {**both, "slowdown": 1.2},
         "replay": {"plan": chosen, "switch_s": 0.1},
         "save_order": {"schedule": schedule, "path": order},
-        "save_trace": {"table": line.frame(), "path": trace},
         "schedules": {},
         "simulate": {"schedule": schedule, "costs": costs},
         "stress": {"plans": {"a": chosen}, "switch_s": [0.1], "jitter": [0.1], "num_draws": 2},

@@ -159,11 +159,12 @@ def figure_tradeoff(table: pd.DataFrame, *, unit: str = "bytes", title: str = ""
     fig.update_traces(line_shape="hv" if by_memory else "linear")
     if by_memory:
         ticks = sorted(place.unique())
-        words = [_amount(t, unit) if t < room else "no limit" for t in ticks]
+        words = [amount(t, unit) if t < room else "no limit" for t in ticks]
         fig.update_xaxes(tickvals=ticks, ticktext=words)
     x = f"memory of a device ({unit})" if by_memory else "deadline (s)"
     return finish(fig, title=title, x=x, y="energy of an iteration (J)", height=460)
 
 
-def _amount(value: float, unit: str) -> str:
+def amount(value: float, unit: str) -> str:
+    """A number of bytes, or of activations, for a label."""
     return format_bytes(value) if unit == "bytes" else significant(value, 4)

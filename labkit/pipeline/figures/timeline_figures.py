@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import plotly.graph_objects as go
 
-from labkit.errors import UsageError, not_among
+from labkit.errors import UsageError
 from labkit.kit.describe import Positive, checked
 from labkit.kit.draw import CYCLE, PALETTE, SEQUENTIAL, finish
+from labkit.pipeline.figures.plan_figures import amount
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -264,21 +265,15 @@ def _mixed(colour: str, other: str, amount: float) -> str:
 
 @checked
 def figure_memory(
-    table: pd.DataFrame,
-    *,
-    title: str = "",
-    span_s: Positive | None = None,
-    unit: str = "activations",
+    table: pd.DataFrame, *, title: str = "", unit: Literal["activations", "bytes"] = "activations"
 ) -> go.Figure:
     """What every device holds over time, a row each, all rows on one scale; its peak at the right.
 
     Args:
         table: ``Timeline.memory_frame()``.
-        span_s: where the time axis ends (default: at the last change), to lie under a
-            :func:`figure_timeline`.
-        unit: what a peak's number counts; ``"bytes"`` are written as MB or GB.
+        unit: what a peak's number counts.
     """
-    end_s = span_s or float(table["time_s"].max())
+    end_s = float(table["time_s"].max())
     most = float(table.iloc[:, 2].max()) or 1.0
     devices = sorted(table["device"].unique().tolist())
     fig = go.Figure()
@@ -298,7 +293,7 @@ def figure_memory(
     )  # fmt: skip
     for device, peak in zip(devices, peaks, strict=True):
         fig.add_annotation(
-            x=1, xref="paper", y=device, text=_amount(peak, unit), showarrow=False,
+            x=1, xref="paper", y=device, text=amount(peak, unit), showarrow=False,
             xanchor="left", xshift=6,
         )  # fmt: skip
     _device_rows(fig, devices, "device")
@@ -308,36 +303,23 @@ def figure_memory(
     return finish(fig, title=heading, x="time (s)", height=150 + 34 * len(devices))
 
 
-def _amount(value: float, unit: str) -> str:
-    if unit != "bytes":
-        return f"{value:.4g}"
-    return f"{value / 1e9:.3g} GB" if value >= 1e9 else f"{value / 1e6:.3g} MB"
-
-
 @checked
-def figure_idle(table: pd.DataFrame, *, by: str = "device", title: str = "") -> go.Figure:
-    """Where the devices' time goes: work, and waiting by its cause, stacked.
+def figure_idle(table: pd.DataFrame, *, title: str = "") -> go.Figure:
+    """Where each device's time goes: work, and waiting by its cause, stacked.
 
     Args:
-        table: ``Timeline.idle_frame()``, or several of them together with a column that tells
-            them apart.
-        by: that column: a bar for each of its values, the mean of its rows.
+        table: ``Timeline.idle_frame()``.
     """
-    if by not in table.columns:
-        raise not_among("column", by, map(str, table.columns))
     columns = {cause: f"{cause.replace('-', '_')}_s" for cause in _IDLE_COLOURS}
-    mean = table.groupby(by, sort=False)[list(columns.values())].mean()
-    names = [f"device {name}" if by == "device" else str(name) for name in mean.index]
+    whole_s, names = table["makespan_s"], [f"device {name}" for name in table["device"]]
     fig = go.Figure()
     for cause, column in columns.items():
-        if cause == "busy" or (mean[column] > 1e-9 * mean.to_numpy().sum()).any():
-            share = mean[column] / mean.sum(axis=1)
+        if cause == "busy" or (table[column] > 1e-9 * whole_s.sum()).any():
             fig.add_bar(
-                orientation="h", x=mean[column], y=names, name=cause, customdata=share,
-                marker_color=_IDLE_COLOURS[cause],
+                orientation="h", x=table[column], y=names, name=cause,
+                customdata=table[column] / whole_s, marker_color=_IDLE_COLOURS[cause],
                 hovertemplate=f"%{{y}}: {cause} %{{x:.4g}} s, %{{customdata:.1%}}<extra></extra>",
             )  # fmt: skip
     fig.update_layout(barmode="stack", bargap=0.25)
     fig.update_yaxes(autorange="reversed", showgrid=False, type="category")
-    what = "time (s)" if by == "device" else "time of a device, mean (s)"
-    return finish(fig, title=title, x=what, height=150 + 34 * len(names))
+    return finish(fig, title=title, x="time (s)", height=150 + 34 * len(names))

@@ -145,10 +145,7 @@ class Plan:
         return pd.DataFrame(rows, columns=[*names, "time_s", "energy_j"])
 
     def save_trace(self, path: Path | str) -> Path:
-        """Write the plan as trace events, clocks and power included.
-
-        See :func:`labkit.pipeline.save_trace`.
-        """
+        """Write the plan as trace events, clocks and power included, for ui.perfetto.dev."""
         from labkit.pipeline.simulation.trace import save_trace
 
         return save_trace(
@@ -173,17 +170,11 @@ def plan(
     """Choose a clock for every instruction.
 
     Args:
-        method: ``"max-clock"``: the highest measured clock throughout.
-            ``"uniform"``: every stage at its energy-valley clock (the slow end of the paper's
-            ablation). ``"zeus-global"``: the one clock for all stages that takes least energy
-            within the deadline. ``"zeus-local"``: one clock a stage, balanced to the heaviest
-            (see :func:`.baselines.choose_zeus_local`).
-            ``"envpipe"``: see :func:`envpipe_rows`, which also describes
-            its settings ``reconfigure`` and ``floor``. ``"perseus"``: the slowest plan of its
-            frontier that meets the deadline, the fastest without one; see
-            :func:`choose_perseus`, which also describes its setting ``unit_s``.
-            ``"optimal"``: the linear relaxation, rounded to measured clocks; ``gap`` certifies
-            how near to the best it is.
+        method: ``"max-clock"``: the highest measured clock throughout; ``"uniform"``: every stage
+            at its energy-valley clock (the slow end of EnvPipe's ablation); ``"zeus-global"``,
+            ``"zeus-local"``, ``"envpipe"``, ``"perseus"``: see :func:`.choose_zeus_global` and so
+            on, which also describe their settings; ``"optimal"``: the linear relaxation, rounded
+            to measured clocks, where ``gap`` certifies how near to the best it is.
         deadline_s: latest end of the iteration. None means the all-max-clock makespan for
             planners that need one, and no constraint for the others.
         network: how long messages take; None for no time.

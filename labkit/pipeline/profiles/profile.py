@@ -202,14 +202,8 @@ class EnergyProfile:
             raise UsageError(f"no stage {bad[0]}; there are 0 to {self.num_stages - 1}")
         rows = [np.flatnonzero(self.stage == old) for old in stages]
         count = [len(r) for r in rows]
-        row, factor = np.concatenate(rows), np.repeat(factors, count)
-        return self._with_rows(
-            stage=np.repeat(np.arange(len(stages)), count),
-            kind=self.kind[row],
-            clock_mhz=self.clock_mhz[row],
-            time_s=self.time_s[row] * factor,
-            energy_j=self.energy_j[row] * factor,
-        )
+        stage, factor = (np.repeat(x, count) for x in (np.arange(len(stages)), factors))
+        return self._with_rows(row=np.concatenate(rows), stage=stage, factor=factor)
 
     @checked
     def scaled(self, *, stage: int = -1, factor: Positive) -> EnergyProfile:
@@ -237,8 +231,21 @@ class EnergyProfile:
         kept = kept_rows(self.stage, self.kind, self.time_s, energy)
         return replace(self, kept=kept, dominance=dominance)
 
-    def _with_rows(self, *assumed: str, **columns: np.ndarray) -> EnergyProfile:
-        """A profile of other rows under the same rules, and what was assumed to make them."""
+    def _with_rows(
+        self,
+        *assumed: str,
+        row: np.ndarray | slice = slice(None),
+        factor: np.ndarray | float = 1.0,
+        **columns: np.ndarray,
+    ) -> EnergyProfile:
+        """A profile under the same rules of some of these rows, scaled, and of other columns.
+
+        Args:
+            assumed: what was assumed to make it.
+            factor: of each row's time and energy.
+        """
+        columns = {name: getattr(self, name)[row] for name in ("stage", "kind", *NUMBERS)} | columns
+        columns |= {name: columns[name] * factor for name in ("time_s", "energy_j")}
         order = np.lexsort((-columns["clock_mhz"], columns["kind"], columns["stage"]))
         columns = {name: values[order] for name, values in columns.items()}
         assumptions = tuple(dict.fromkeys((*self.assumptions, *assumed)))

@@ -61,9 +61,6 @@ def smoothed(profile: EnergyProfile) -> EnergyProfile:
     return profile._with_rows(
         f"times and energies are smoothed, changed by at most {moved_time:.2%} and "
         f"{moved_energy:.2%}",
-        stage=profile.stage,
-        kind=profile.kind,
-        clock_mhz=profile.clock_mhz,
         time_s=time,
         energy_j=energy,
     )
@@ -116,11 +113,9 @@ def split_backward(profile: EnergyProfile, weight_fraction: Inner = 0.5) -> Ener
     return profile._with_rows(
         f"the weight half takes {weight_fraction:g} of a full backward's time and energy at every "
         "clock, the input half the rest",
-        stage=profile.stage[source],
+        row=source,
         kind=np.concatenate(kind),
-        clock_mhz=profile.clock_mhz[source],
-        time_s=profile.time_s[source] * scale,
-        energy_j=profile.energy_j[source] * scale,
+        factor=scale,
     )
 
 

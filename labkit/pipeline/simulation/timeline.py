@@ -197,11 +197,8 @@ class Timeline:
                 ),
             }
         ).sort_values("device", kind="stable", ignore_index=True)
-        device_of_row, held = table["device"].to_numpy(), table["activation_bytes"].to_numpy()
-        changed = np.append(
-            True, (device_of_row[1:] != device_of_row[:-1]) | (held[1:] != held[:-1])
-        )
-        return table[changed].reset_index(drop=True)
+        changes = table.groupby("device")["activation_bytes"].diff().ne(0)
+        return table[changes].reset_index(drop=True)
 
     def _held_bytes(self) -> tuple[np.ndarray, np.ndarray]:
         """What its device holds while each instruction runs, and after it, shape (n,) each."""
@@ -291,7 +288,7 @@ class Timeline:
         return table.assign(start_s=self.start_s, end_s=self.end_s, slack_s=self.slack_s)
 
     def save_trace(self, path: Path | str) -> Path:
-        """Write the timeline as trace events: see :func:`labkit.pipeline.save_trace`."""
+        """Write the timeline as trace events, for https://ui.perfetto.dev or chrome://tracing."""
         from labkit.pipeline.simulation.trace import save_trace
 
         return save_trace(self.frame(), path, memory=self.memory_frame(), name=self.schedule.name)
