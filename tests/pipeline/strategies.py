@@ -39,7 +39,6 @@ def costs(draw, schedule):
         forward_s=each(1, 6),
         backward_s=each(1, 6),
         weight_s=each(1, 6),
-        full_backward_s=each(1, 9),
         activation_bytes=each(2, 9),
     )
 

@@ -128,13 +128,6 @@ def test_costs_and_durations_must_fit_the_schedule():
         simulate(schedule, -np.ones(12))
 
 
-def test_a_fused_backward_may_have_its_own_duration():
-    split, whole = build("zb-h1", 1, 1), build("1f1b", 1, 1)
-    work = Costs(forward_s=1.0, backward_s=2.0, weight_s=3.0, full_backward_s=4.5)
-    assert simulate(split, work).makespan_s == 1 + 2 + 3
-    assert simulate(whole, work).makespan_s == 1 + 4.5
-
-
 @pytest.mark.parametrize("name", ["weight_s", "activation_bytes"])
 def test_every_cost_is_checked(name):
     with pytest.raises(UsageError, match=f"Costs.{name} must be a finite number, at least 0"):

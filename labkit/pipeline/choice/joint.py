@@ -147,15 +147,10 @@ def choose(
     return search.choose(memory_limit_bytes=memory_limit_bytes, deadline_s=deadline_s)
 
 
-_SUMMARY = (
+_SUMMARY = [
     "schedule", "num_chunks", "max_in_flight", "peak_activation_bytes", "makespan_s", "energy_j",
     "bound_j", "saving_fraction",
-)  # fmt: skip
-
-
-def _summary(choice: JointChoice) -> dict[str, Any]:
-    best = choice._row(State(candidate=choice.chosen, bound_j=choice.bound_j, plan=choice.best))
-    return {name: best[name] for name in _SUMMARY} | {"problem": ""}
+]  # fmt: skip
 
 
 class Search:
@@ -251,7 +246,8 @@ class Search:
                 rows.append(row | {"problem": str(error)})
                 continue
             choices.append((limit, choice))
-            rows.append(row | _summary(choice))
+            best = State(candidate=choice.chosen, bound_j=choice.bound_j, plan=choice.best)
+            rows.append(row | choice._row(best) | {"problem": ""})
         columns = ["memory_limit_bytes", "deadline_s", *_SUMMARY, "problem"]
         table = pd.DataFrame(rows, columns=columns)
         return table.astype({"max_in_flight": "Int64", "num_chunks": "Int64"})

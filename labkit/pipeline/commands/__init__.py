@@ -157,12 +157,13 @@ def _unmeasured(
     if schedule is None:
         if stages is None or size.microbatches is None:
             raise UsageError(f"{name} needs --stages and --microbatches")
-        if "durations_s" in _options(str(name)) and len({*map(str, each_s.values())}) > 1:
+        if "durations_s" in _options(str(name)) and any(
+            x != costs.forward_s for x in each_s.values()
+        ):
             options = {"durations_s": tuple(each_s.values()), **options}
         schedule = pipeline.build(str(name), stages, size.microbatches, **options)
     alike = schedule.name in _families() and all(isinstance(x, float) for x in each_s.values())
-    formula = pipeline.closed_form_bubble_ratio(schedule, **each_s) if alike else None
-    return schedule, formula
+    return schedule, pipeline.closed_form_bubble_ratio(schedule, **each_s) if alike else None
 
 
 def _families() -> Mapping[str, Any]:

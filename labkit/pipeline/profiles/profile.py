@@ -175,11 +175,10 @@ class EnergyProfile:
             raise UsageError(f"stage {stage}: {names} have no clock in common")
         return np.array([r[np.isin(self.clock_mhz[r], list(common))] for r in parts])
 
-    def valley_clock_mhz(self, stage: int, *, above_waiting: bool = False) -> float:
-        """The clock at which a stage takes the least energy (or the least above waiting)."""
+    def valley_clock_mhz(self, stage: int) -> float:
+        """The clock at which a stage takes the least energy."""
         table = self.stage_table(stage)
-        spent = table["above_waiting_j" if above_waiting else "energy_j"]
-        return float(table["clock_mhz"].iloc[int(spent.argmin())])
+        return float(table["clock_mhz"].iloc[int(table["energy_j"].argmin())])
 
     @checked
     def restage(

@@ -14,13 +14,7 @@ from annotated_types import Gt, Lt
 from labkit.errors import UsageError
 from labkit.kit.describe import checked
 from labkit.pipeline.profiles.checks import NUMBERS
-from labkit.pipeline.scheduling.schedule import (
-    BACKWARD,
-    INPUT,
-    KINDS,
-    WEIGHT,
-    Schedule,
-)
+from labkit.pipeline.scheduling.schedule import BACKWARD, INPUT, KINDS, WEIGHT, Schedule
 
 if TYPE_CHECKING:
     from labkit.pipeline.profiles.profile import EnergyProfile

@@ -135,18 +135,12 @@ def schedules() -> pd.DataFrame:
     """
     import pandas as pd
 
+    same = ("summary", "source", "constraint", "splits_backward", "asynchronous", "bubble")
     rows = [
-        {
-            "name": name,
-            "summary": family.summary,
-            "source": family.source,
-            "options": ", ".join(f"{key}={value}" for key, value in family.options.items()),
-            "constraint": family.constraint,
-            "splits_backward": family.splits_backward,
-            "asynchronous": family.asynchronous,
-            "bubble": family.bubble,
-            "peak_in_flight": family.peak,
-        }
+        {"name": name}
+        | {key: getattr(family, key) for key in same}
+        | {"options": ", ".join(f"{key}={value}" for key, value in family.options.items())}
+        | {"peak_in_flight": family.peak}
         for name, family in FAMILIES.items()
     ]
     return pd.DataFrame(rows)

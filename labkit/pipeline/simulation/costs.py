@@ -27,9 +27,8 @@ class Costs:
     Attributes:
         forward_s: of the forward pass of one microbatch on one stage.
         backward_s: of the gradient of the stage's input.
-        weight_s: of the gradient of the stage's weights.
-        full_backward_s: of both gradients computed as one instruction, as schedules do that do
-            not split them; default ``backward_s + weight_s``.
+        weight_s: of the gradient of the stage's weights; a backward that is not split takes
+            ``backward_s + weight_s``.
         activation_bytes: what one microbatch's forward on a stage leaves behind for its backward;
             by default 1, so that memory counts activations.
 
@@ -40,7 +39,6 @@ class Costs:
     forward_s: PerStage
     backward_s: PerStage
     weight_s: PerStage = 0.0
-    full_backward_s: PerStage | None = None
     activation_bytes: PerStage = 1.0
 
     @classmethod
@@ -60,10 +58,7 @@ class Costs:
         Raises:
             UsageError: there are values for another number of stages.
         """
-        value = getattr(self, name)
-        if value is None and name == "full_backward_s":
-            return self.per_stage("backward_s", schedule) + self.per_stage("weight_s", schedule)
-        return spread(name, value, schedule.num_stages, "stages")
+        return spread(name, getattr(self, name), schedule.num_stages, "stages")
 
     def durations_s(self, schedule: Schedule) -> np.ndarray:
         """Duration of each instruction, in the order of ``schedule.frame()``.
@@ -71,8 +66,9 @@ class Costs:
         Raises:
             UsageError: there are values for another number of stages.
         """
-        names = ("forward_s", "full_backward_s", "backward_s", "weight_s")  # as KINDS
-        table = np.stack([self.per_stage(name, schedule) for name in names])
+        names = ("forward_s", "backward_s", "weight_s")
+        forward, half, weight = (self.per_stage(name, schedule) for name in names)
+        table = np.stack([forward, half + weight, half, weight])  # as KINDS
         return table[schedule.kind, schedule.stage]
 
     def activation_change_bytes(self, schedule: Schedule) -> np.ndarray:

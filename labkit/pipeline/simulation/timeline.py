@@ -164,11 +164,6 @@ class Timeline:
             }
         )
 
-    @property
-    def peak_in_flight(self) -> tuple[int, ...]:
-        """For each device, the most activations it holds at once."""
-        return self.schedule.peak_in_flight
-
     @cached_property
     def peak_activation_bytes(self) -> tuple[float, ...]:
         """For each device, the most bytes of activations it holds at once."""
