@@ -33,8 +33,8 @@ _SHARES = (0.97, 0.8, 0.5, 0.2, 0.0)
 """The price of time in each sweep of an annealing, as a share of the relaxation's price."""
 _SWEPT_TOGETHER = 240_000
 """Instructions times lanes in one sweep: about as many numbers as a processor's cache holds."""
-_MOST_VARIANTS = 64
-"""Variants of each plan, at most."""
+_FEWEST_VARIANTS, _MOST_VARIANTS = 4, 64
+"""Variants of each plan: the more the shorter the schedule and the fewer the deadlines."""
 _SPREADS = (0.0, 0.1, 0.3, 0.05)
 """Standard deviations of the logarithm of a variant's prices, used in turn."""
 _SOLVER_NOISE = 1e-6
@@ -128,7 +128,8 @@ def _realise(
         Shape (deadlines, n).
     """
     deadline = np.array(deadline_s, dtype=float)
-    variants = int(np.clip(_SWEPT_TOGETHER // len(sweeper), 1, _MOST_VARIANTS))
+    lanes = _SWEPT_TOGETHER // (len(sweeper) * len(relaxed))
+    variants = int(np.clip(lanes, _FEWEST_VARIANTS, _MOST_VARIANTS))
     width = max(1, _SWEPT_TOGETHER // (len(sweeper) * variants))
     parts = [slice(low, low + width) for low in range(0, len(relaxed), width)]
     parts = [slice(low, low + width) for low in range(0, len(relaxed), width)]
