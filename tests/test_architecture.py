@@ -26,7 +26,7 @@ FLOORS = {  # of rooms made of packages, from the ground up: each imports only t
     "workbook": ("queue", "review", "run", "export"),
     "memory": ("tape", "jobs", "movement", "figures", "plans", "tools", "oracles"),
     "pipeline": (
-        "scheduling", "simulation", "profiles", "planning", "choice", "studies", "figures",
+        "scheduling", "simulation", "profiles", "planning", "choice", "figures",
     ),
     "tuning": (
         "traces", "configurations", "policies", "simulation", "studies", "goodput", "choice",

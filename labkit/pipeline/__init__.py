@@ -8,107 +8,40 @@
 (33.0, 0.2727)
 """
 
-from __future__ import annotations
-
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from labkit.pipeline.choice.joint import JointChoice, choose, tradeoff
-from labkit.pipeline.planning.baselines import zeus_global_settings, zeus_local_settings
-from labkit.pipeline.planning.envpipe import early_forwards, outer_envelope
-from labkit.pipeline.planning.fitted import build_for, fitted
-from labkit.pipeline.planning.optimal import lower_bound_j
-from labkit.pipeline.planning.plans import Plan, frontier, plan
-from labkit.pipeline.profiles.profile import EnergyProfile
-from labkit.pipeline.scheduling.graph import DeadlockError
-from labkit.pipeline.scheduling.orders import from_torch, load_order, save_order
-from labkit.pipeline.scheduling.policies import build, closed_form_bubble_ratio, schedules
-from labkit.pipeline.scheduling.schedule import Instruction, Schedule
-from labkit.pipeline.simulation.network import AllReduce, Network
-from labkit.pipeline.simulation.timeline import Costs, Timeline, simulate
-from labkit.pipeline.simulation.trace import save_trace, trace_events
-from labkit.pipeline.studies.stragglers import (
-    StragglerPlan,
-    plan_for_straggler,
-    straggler_deadline_s,
-)
-from labkit.pipeline.studies.study import compare, replay, stress, sweep
+_HOMES = {  # where each public name comes from; modules are loaded with the first of their names
+    "choice.joint": ("JointChoice", "choose"),
+    "figures.plan_figures": (
+        "figure_frontier", "figure_plans", "figure_tradeoff", "figure_valley",
+    ),
+    "figures.timeline_figures": ("figure_idle", "figure_memory", "figure_timeline"),
+    "planning.envpipe": ("early_forwards", "outer_envelope"),
+    "planning.fitted": ("build_for", "fitted"),
+    "planning.optimal": ("lower_bound_j",),
+    "planning.plans": ("Plan", "frontier", "plan"),
+    "planning.study": (
+        "StragglerPlan", "compare", "plan_for_straggler", "replay", "stress", "sweep",
+    ),
+    "profiles.profile": ("EnergyProfile",),
+    "scheduling.graph": ("DeadlockError",),
+    "scheduling.orders": ("load_order", "save_order"),
+    "scheduling.policies": ("build", "closed_form_bubble_ratio", "schedules"),
+    "scheduling.schedule": ("Instruction", "Schedule"),
+    "simulation.costs": ("Costs", "Network"),
+    "simulation.timeline": ("Timeline", "simulate"),
+}  # fmt: skip
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
 
-if TYPE_CHECKING:
-    from labkit.pipeline.figures.plan_figures import (
-        figure_frontier,
-        figure_plans,
-        figure_savings,
-        figure_tradeoff,
-        figure_valley,
-    )
-    from labkit.pipeline.figures.timeline_figures import (
-        figure_idle,
-        figure_memory,
-        figure_timeline,
-    )
-
-__all__ = [
-    "AllReduce",
-    "Costs",
-    "DeadlockError",
-    "EnergyProfile",
-    "Instruction",
-    "JointChoice",
-    "Network",
-    "Plan",
-    "Schedule",
-    "StragglerPlan",
-    "Timeline",
-    "build",
-    "build_for",
-    "choose",
-    "closed_form_bubble_ratio",
-    "compare",
-    "early_forwards",
-    "figure_frontier",
-    "figure_idle",
-    "figure_memory",
-    "figure_plans",
-    "figure_savings",
-    "figure_timeline",
-    "figure_tradeoff",
-    "figure_valley",
-    "fitted",
-    "from_torch",
-    "frontier",
-    "load_order",
-    "lower_bound_j",
-    "outer_envelope",
-    "plan",
-    "plan_for_straggler",
-    "replay",
-    "save_order",
-    "save_trace",
-    "schedules",
-    "simulate",
-    "straggler_deadline_s",
-    "stress",
-    "sweep",
-    "trace_events",
-    "tradeoff",
-    "zeus_global_settings",
-    "zeus_local_settings",
-]
-
-_FIGURES = {
-    "figure_frontier": "figures.plan_figures",
-    "figure_idle": "figures.timeline_figures",
-    "figure_memory": "figures.timeline_figures",
-    "figure_plans": "figures.plan_figures",
-    "figure_savings": "figures.plan_figures",
-    "figure_timeline": "figures.timeline_figures",
-    "figure_tradeoff": "figures.plan_figures",
-    "figure_valley": "figures.plan_figures",
-}
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FIGURES:  # Plotly is loaded with the first figure, not with the engine
-        return getattr(import_module(f"labkit.pipeline.{_FIGURES[name]}"), name)
-    raise AttributeError(f"module 'labkit.pipeline' has no attribute {name!r}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'labkit.pipeline' has no attribute {name!r}")
+    return globals().setdefault(name, getattr(import_module(f"{__name__}.{_HOME[name]}"), name))
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit.pipeline import AllReduce, Costs, Network, build, simulate
+from labkit.pipeline import Costs, Network, build, simulate
 
-WORK = Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0, optimizer_s=1.0)
-NETWORK = Network(latency_s=0.1, overlap=False, all_reduce=AllReduce(time_s=5.0))
+WORK = Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0)
+NETWORK = Network(latency_s=0.1, overlap=False)
 
 
 def cpu_s(work: Callable[[], Any], least_s: float = 0.3) -> float:

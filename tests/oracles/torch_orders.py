@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import UsageError, not_among
-from labkit.pipeline import Costs, Schedule, from_torch, simulate
+from labkit.pipeline import Costs, Instruction, Schedule, simulate
+from labkit.pipeline.scheduling.orders import instructions
 
 STORED = Path(__file__).parent / "stored" / "torch_orders.json"
 UNIT = Costs.uniform(forward_s=1.0, backward_s=1.0, weight_s=1.0)
@@ -62,6 +63,32 @@ def torch_schedule(
         sizes = f"{num_stages} stages, {num_microbatches} microbatches"
         raise UsageError(f"torch builds no {name!r} for {sizes}: {error}") from None
     return from_torch(rows, name=f"torch {name}")
+
+
+def from_torch(rows: Iterable[Sequence[Any]], *, name: str = "torch") -> Schedule:
+    """The schedule of torch's own actions: a row per rank, each of actions, strings or None.
+
+    ``torch.distributed.pipelining._schedule_visualizer.get_schedule_ops`` gives such rows. One
+    fault of theirs is put right: up to torch 2.13 the last rank of 1F1B numbers its forwards
+    1 to M where its backwards are 0 to M - 1, which no schedule can mean.
+    """
+    order = []
+    for row in rows:
+        actions = ("" if action is None else str(action) for action in row)
+        order.append(_renumbered([part for action in actions for part in instructions(action)]))
+    return Schedule.from_order(order, name=name)
+
+
+def _renumbered(device: list[Instruction]) -> list[Instruction]:
+    """A rank whose one stage's forwards are 1 to M and backwards 0 to M - 1, put right."""
+    if len({each.stage for each in device}) != 1:
+        return device
+    forwards = {each.microbatch for each in device if each.kind == "forward"}
+    backwards = {each.microbatch for each in device if each.kind == "backward"}
+    count = len(forwards)
+    if forwards != set(range(1, count + 1)) or backwards != set(range(count)):
+        return device
+    return [each._replace(microbatch=each.microbatch - (each.kind == "forward")) for each in device]
 
 
 def _one_stage_zero_bubble(num_ranks: int, num_microbatches: int) -> Sequence[Sequence[Any]]:

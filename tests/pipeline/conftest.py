@@ -51,10 +51,9 @@ def measured(published: Callable[[str], pd.DataFrame]) -> Callable[..., pipeline
     def read(
         model: str, device: str = "a100_sxm", dominance: str = "net"
     ) -> pipeline.EnergyProfile:
-        return pipeline.EnergyProfile.from_frame(
-            published(f"stage_profile/{model}+{device}_bf16.csv"),
-            blocking_power_w=BLOCKING_POWER_W[device],
-            dominance=dominance,
-        )
+        table = published(f"stage_profile/{model}+{device}_bf16.csv")
+        power_w = BLOCKING_POWER_W[device]
+        profile = pipeline.EnergyProfile.from_frame(table, blocking_power_w=power_w)
+        return profile.with_dominance(dominance)
 
     return read

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from labkit.pipeline import AllReduce, Costs, Network, build
+from labkit.pipeline import Costs, Network, build
 
 SIZES = {  # names with what their sizes must be multiples of: devices, microbatches
     "gpipe": (1, 1),
@@ -28,38 +28,29 @@ def schedules(draw, names=tuple(SIZES)):
 
 
 @st.composite
-def costs(draw, schedule, *, optimizer=True):
+def costs(draw, schedule):
     """Whole seconds and bytes a stage, so that sums and comparisons are exact."""
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
 
     def each(low, high):
         return rng.integers(low, high, schedule.num_stages).astype(float)
 
-    activation = each(2, 9)
     return Costs(
         forward_s=each(1, 6),
         backward_s=each(1, 6),
         weight_s=each(1, 6),
-        full_backward_s=each(1, 9),
-        optimizer_s=each(0, 4) if optimizer else 0.0,
-        activation_bytes=activation,
-        weight_held_bytes=activation - each(0, 2),
-        parameter_bytes=each(1, 9),
+        activation_bytes=each(2, 9),
     )
 
 
 @st.composite
 def networks(draw, schedule):
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
-    reduce = AllReduce(
-        time_s=rng.integers(0, 8, schedule.num_stages).astype(float), overlap=draw(st.booleans())
-    )
     return Network(
         latency_s=rng.integers(0, 4, schedule.num_stages - 1).astype(float),
         message_bytes=rng.integers(0, 4, schedule.num_stages - 1).astype(float),
         bandwidth_bytes_per_s=1.0,
         overlap=draw(st.booleans()),
-        all_reduce=draw(st.sampled_from([None, reduce])),
     )
 
 

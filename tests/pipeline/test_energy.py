@@ -287,10 +287,6 @@ def test_one_clock_for_all_is_the_best_such_clock(make_profile):
             {"method": "envpipe", "reconfigure": "wild"},
             "reconfigure must be one of 'balanced', 'greedy', 'none'",
         ),
-        (
-            {"method": "envpipe", "floor": "sea"},
-            "floor must be one of 'energy', 'above-waiting'; got 'sea'",
-        ),
     ],
 )
 def test_impossible_plans_are_refused(make_profile, settings, problem):
@@ -324,20 +320,6 @@ def test_schedules_are_sized_for_a_profile(make_profile, name):
     if name == "envpipe":
         counts = pipeline.early_forwards(profile, 9, max_in_flight=6)
         assert schedule.order == build(name, 4, 9, early_forwards=counts, max_in_flight=6).order
-
-
-def test_the_floor_may_count_waiting(make_profile):
-    """Above waiting, slower clocks cost less: the floor can only move down."""
-    for seed in range(5):
-        profile = make_profile(np.random.default_rng(seed), num_stages=3, num_clocks=6)
-        schedule = build("1f1b", 3, 4)
-        for floor, above in (("energy", False), ("above-waiting", True)):
-            made = plan(schedule, profile, "envpipe", reconfigure="none", floor=floor).frame()
-            inner = made[~pipeline.outer_envelope(schedule)]
-            for stage, part in inner.groupby("stage"):
-                clock = profile.valley_clock_mhz(stage, above_waiting=above)
-                assert set(part.clock_mhz) == {clock}
-        assert profile.valley_clock_mhz(0, above_waiting=True) <= profile.valley_clock_mhz(0)
 
 
 def test_only_planners_with_a_deadline_have_a_frontier(make_profile):

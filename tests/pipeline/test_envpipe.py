@@ -31,11 +31,11 @@ def critical_path(schedule, duration_s, lag_s):
         path.append(previous)
 
 
-def plainly(schedule, profile, reconfigure, floor="energy", lag_s=None):
+def plainly(schedule, profile, reconfigure, lag_s=None):
     """The rule as it reads, the whole timeline computed at every step."""
     envelope = outer_envelope(schedule)
     top = max_clock_rows(profile)[schedule.kind, schedule.stage]
-    valley = valley_rows(profile, above_waiting=floor == "above-waiting")
+    valley = valley_rows(profile)
     row = np.where(envelope, top, valley[schedule.kind, schedule.stage])
     while True:
         path = critical_path(schedule, profile.time_s[row], lag_s)
@@ -56,21 +56,18 @@ def plainly(schedule, profile, reconfigure, floor="energy", lag_s=None):
     microbatches=st.integers(1, 8),
     clocks=st.integers(1, 9),
     reconfigure=st.sampled_from(["balanced", "greedy"]),
-    floor=st.sampled_from(["energy", "above-waiting"]),
     lagging=st.booleans(),
 )
 @settings(max_examples=150)
 def test_each_step_is_the_plain_rules(
-    make_profile, seed, name, stages, microbatches, clocks, reconfigure, floor, lagging
+    make_profile, seed, name, stages, microbatches, clocks, reconfigure, lagging
 ):
     rng = np.random.default_rng(seed)
     profile = make_profile(rng, stages, clocks)
     schedule = build(name, stages, microbatches)
     lag = tuple(rng.uniform(0, 0.05, (2, len(schedule)))) if lagging else None
-    ours = choose_envpipe(
-        Task(schedule, profile, lag_s=lag), reconfigure=reconfigure, floor=floor
-    ).row
-    assert ours.tolist() == plainly(schedule, profile, reconfigure, floor, lag).tolist()
+    ours = choose_envpipe(Task(schedule, profile, lag_s=lag), reconfigure=reconfigure).row
+    assert ours.tolist() == plainly(schedule, profile, reconfigure, lag).tolist()
 
 
 @given(seed=SEED, reconfigure=st.sampled_from(["balanced", "greedy"]))

@@ -16,7 +16,7 @@ def made(make_profile):
     return pipeline.plan(pipeline.build("1f1b", 4, 6), profile, "optimal")
 
 
-KINDS = ("forward", "backward", "input", "weight", "all-reduce", "optimizer")
+KINDS = ("forward", "backward", "input", "weight")
 UNIT = pipeline.Costs.uniform(1.0, 1.0, 1.0)
 
 
@@ -37,11 +37,7 @@ def test_a_timeline_draws_every_instruction_where_it_runs(made, colour):
 
 @pytest.mark.parametrize("name", ["zb-v", "interleaved-1f1b", "chimera", "dualpipe"])
 def test_every_kind_of_row_is_drawn_once_and_told_apart(name):
-    reduce = pipeline.AllReduce(time_s=2.0)
-    work = pipeline.Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0, optimizer_s=1.0)
-    schedule = pipeline.build(name, 4, 8)
-    line = pipeline.simulate(schedule, work, network=pipeline.Network(all_reduce=reduce))
-    table = line.frame()
+    table = pipeline.simulate(pipeline.build(name, 4, 8), UNIT).frame()
     figure = pipeline.figure_timeline(table)
     assert {trace.name for trace in bars(figure)} == set(table.kind)
     for trace in bars(figure):
@@ -52,19 +48,6 @@ def test_every_kind_of_row_is_drawn_once_and_told_apart(name):
         if trace.name in ("forward", "backward", "input"):  # two chunks, or two directions
             assert len(set(trace.marker.color)) == 2
             assert trace.marker.color[0] == PALETTE[trace.name]  # what the legend shows
-
-
-def test_an_all_reduce_beside_work_leaves_the_work_to_be_seen():
-    network = pipeline.Network(all_reduce=pipeline.AllReduce(time_s=2.0))
-    schedule = pipeline.build("interleaved-1f1b", 4, 8, num_chunks=2)
-    table = pipeline.simulate(schedule, UNIT, network=network).frame()
-    (reduces,) = [t for t in bars(pipeline.figure_timeline(table)) if t.name == "all-reduce"]
-    done = table[table.microbatch >= 0].groupby("device").end_s.max()
-    beside = np.array(reduces.base) < done.loc[list(reduces.y)].to_numpy()
-    assert 0 < beside.sum() < len(beside)
-    assert set(np.array(reduces.width)[beside]) < set(reduces.width)
-    lowest = np.array(reduces.offset) + np.array(reduces.width)
-    np.testing.assert_allclose(lowest, 0.45)
 
 
 def test_colours_are_text_since_plotly_takes_a_bars_number_for_a_colour(made):
@@ -119,16 +102,10 @@ def test_memory_is_drawn_to_scale_with_its_peaks():
 
 
 def test_idle_bars_add_up_to_the_makespan():
-    lines = {
-        name: pipeline.simulate(pipeline.build(name, 4, 8), UNIT) for name in ("gpipe", "zb-h1")
-    }
-    one = pipeline.figure_idle(lines["gpipe"].idle_frame())
-    assert list(one.data[0].y) == [f"device {d}" for d in range(4)]
-    np.testing.assert_allclose(sum(np.array(t.x) for t in one.data), 33)
-    both = pd.concat([line.idle_frame().assign(schedule=name) for name, line in lines.items()])
-    figure = pipeline.figure_idle(both, by="schedule")
-    assert list(figure.data[0].y) == ["gpipe", "zb-h1"]
-    np.testing.assert_allclose(sum(np.array(t.x) for t in figure.data), [33, 27])
+    line = pipeline.simulate(pipeline.build("gpipe", 4, 8), UNIT)
+    figure = pipeline.figure_idle(line.idle_frame())
+    assert list(figure.data[0].y) == [f"device {d}" for d in range(4)]
+    np.testing.assert_allclose(sum(np.array(t.x) for t in figure.data), 33)
 
 
 def test_hover_tells_the_clock_of_a_plan(made):
@@ -178,22 +155,3 @@ def test_the_valley_is_marked_where_it_is(made):
     figure = pipeline.figure_valley(table)
     lowest = [table.clock_mhz[table[c].idxmin()] for c in ("energy_j", "above_waiting_j")]
     assert [note.x for note in figure.layout.annotations] == lowest
-
-
-def test_savings_are_drawn_with_their_bounds_a_panel_a_profile(made):
-    cases = {"planner": {"schedule": "1f1b", "method": "envpipe"}}
-    table = pipeline.sweep({"a": made.profile, "b": made.profile}, [2, 4], cases)
-    rings = pd.DataFrame({"profile": ["a"], "num_microbatches": [2], "saving_fraction": [0.1]})
-    figure = pipeline.figure_savings(
-        table, x="num_microbatches", x_title="microbatches", published=rings
-    )
-    names = [trace.name for trace in figure.data]
-    assert names == ["planner", "bound, planner", "published"] * 2
-    planner = table[(table.plan == "planner") & (table.profile == "a")]
-    np.testing.assert_allclose(figure.data[0].y, planner.saving_fraction, rtol=1e-5)
-    np.testing.assert_allclose(figure.data[1].y, planner.best_saving_fraction, rtol=1e-5)
-    assert list(figure.data[2].x) == [2]
-    assert list(figure.data[5].x) == []
-    weights = pipeline.sweep({1.0: made.profile, 2.0: made.profile}, [2], cases, bounds=False)
-    one = pipeline.figure_savings(weights, x="profile", x_title="work")
-    assert [list(trace.x) for trace in one.data] == [[1.0, 2.0]]

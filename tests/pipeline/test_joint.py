@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from labkit import pipeline
 from labkit.errors import UsageError
-from labkit.pipeline.choice.candidates import Candidate, Grid
-from labkit.pipeline.choice.device_bound import quick_bound_j
-from labkit.pipeline.choice.joint import OutOfReach, Search, choose, tradeoff
+from labkit.pipeline.choice.candidates import Candidate, Grid, quick_bound_j
+from labkit.pipeline.choice.joint import OutOfReach, Search, choose
 from labkit.pipeline.planning.fitted import fitted
 from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, cost_of
 from labkit.pipeline.scheduling.families import FAMILIES
@@ -171,7 +170,7 @@ def test_less_memory_or_time_never_lowers_energy(make_profile: Make, seed: int, 
 
 
 def test_single_choices_agree_with_the_tradeoff(profile: pipeline.EnergyProfile) -> None:
-    table = tradeoff(profile, 4, memory_limits_bytes=[3, None], schedules=SOME)
+    table = Search(profile, 4, schedules=SOME).tradeoff(memory_limits_bytes=[3, None])
     for limit, energy_j in zip([3, None], table["energy_j"], strict=True):
         choice = choose(profile, 4, memory_limit_bytes=limit, schedules=SOME)
         assert choice.best.energy_j == pytest.approx(energy_j, rel=1e-12)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.errors import UsageError
-from labkit.pipeline import AllReduce, Costs, Network, build, simulate
+from labkit.pipeline import Costs, Network, build, simulate
 from tests.pipeline.strategies import cases
 
 SIZES = {"stages": st.integers(2, 5), "microbatches": st.integers(1, 9)}
@@ -130,7 +130,6 @@ def test_a_slower_network_never_ends_earlier(case, more_s, overlap):
             message_bytes=network.message_bytes,
             bandwidth_bytes_per_s=1.0,
             overlap=overlap,
-            all_reduce=network.all_reduce,
         )
         return simulate(schedule, work, network=slower).makespan_s
 
@@ -161,93 +160,8 @@ def test_messages_tell_who_sends_what_to_whom_and_when():
 def test_the_busiest_link_counts_what_bandwidth_takes():
     network = Network(latency_s=5.0, message_bytes=(1.0, 4.0), bandwidth_bytes_per_s=2.0)
     line = simulate(build("gpipe", 3, 6), Costs.uniform(3.0, 3.0), network=network)
-    assert line.busiest_link_ratio == pytest.approx(6 * 4.0 / 2.0 / line.compute_s)
+    assert line.busiest_link_ratio == pytest.approx(6 * 4.0 / 2.0 / line.makespan_s)
     assert simulate(build("gpipe", 3, 6), Costs.uniform(3.0, 3.0)).busiest_link_ratio == 0
-
-
-# ---------------------------------------------------------------- the end of an iteration
-
-
-@pytest.mark.parametrize("overlap", [True, False])
-def test_with_one_stage_a_device_stage_0_ends_the_iteration(overlap):
-    """It is the last to have its gradients, so overlap cannot hide its all-reduce."""
-    reduce = AllReduce(time_s=5.0, overlap=overlap)
-    work = Costs(forward_s=1.0, backward_s=2.0, optimizer_s=0.5)
-    line = simulate(build("1f1b", 4, 8), work, network=Network(all_reduce=reduce))
-    assert line.compute_s == (8 + 3) * 3
-    assert line.makespan_s == line.compute_s + 5.0 + 0.5
-
-
-def test_overlap_hides_all_but_the_last_chunks_all_reduce():
-    """Two chunks a device: the later one's gradients are complete well before the end."""
-    schedule = build("interleaved-1f1b", 4, 8, num_chunks=2)
-    work = Costs.uniform(1.0, 1.0, 1.0)
-    spans = {}
-    for overlap in (True, False):
-        network = Network(all_reduce=AllReduce(time_s=2.0, overlap=overlap))
-        line = simulate(schedule, work, network=network)
-        spans[overlap] = line.makespan_s - line.compute_s
-    assert spans == {True: 2.0, False: 4.0}
-
-
-@given(cases(("chimera", "dualpipe")))
-def test_replicas_wait_for_each_other(case):
-    schedule, work, _ = case
-    network = Network(all_reduce=AllReduce(time_s=1.0))
-    table = simulate(schedule, work, network=network).frame()
-    ready = table[~table.kind.isin(("forward", "all-reduce", "optimizer"))]
-    ready = ready.groupby("stage").end_s.max()
-    sums = table[table.kind == "all-reduce"]
-    assert (sums.groupby("stage").device.nunique() == 2).all()
-    assert (sums.groupby("stage").start_s.nunique() == 1).all()
-    assert (sums.start_s >= sums.stage.map(ready)).all()
-    for _, part in sums.sort_values("start_s").groupby("device"):
-        assert (part.start_s.to_numpy()[1:] >= part.end_s.to_numpy()[:-1]).all()
-
-
-@given(cases(), st.booleans())
-def test_steps_keep_their_order_on_every_device(case, overlap):
-    """Optimizer steps follow the device's work and the stage's sum; nothing of it overlaps."""
-    schedule, work, _ = case
-    network = Network(all_reduce=AllReduce(time_s=2.0, overlap=overlap), overlap=False)
-    table = simulate(schedule, work, network=network).frame()
-    steps = table[table.kind == "optimizer"]
-    sums = table[table.kind == "all-reduce"]
-    done = table[table.microbatch >= 0].groupby("device").end_s.max()
-    summed = sums.set_index(["device", "stage"]).end_s
-    assert (steps.start_s >= steps.device.map(done)).all()
-    pairs = list(zip(steps.device, steps.stage, strict=True))
-    assert (steps.start_s.to_numpy() >= summed.loc[pairs].to_numpy()).all()
-    if not overlap:
-        assert (sums.start_s >= sums.device.map(done)).all()
-    serial = table if not overlap else table[table.kind != "all-reduce"]
-    for _, part in serial.sort_values(["start_s", "end_s"]).groupby("device"):
-        assert (part.start_s.to_numpy()[1:] >= part.end_s.to_numpy()[:-1]).all()
-
-
-def test_a_ring_moves_its_volume_and_pays_its_steps():
-    ring = AllReduce(
-        gradient_bytes=(8e9, 4e9), bandwidth_bytes_per_s=2e9, latency_s=0.01, num_replicas=4
-    )
-    took = ring.durations_s(build("1f1b", 2, 2), np.ones(2))
-    np.testing.assert_allclose(took, [2 * 3 / 4 * 4 + 6 * 0.01, 2 * 3 / 4 * 2 + 6 * 0.01])
-
-
-def test_replicas_inside_the_pipeline_count_too():
-    """Two devices share each stage: two pipelines side by side make rings of four."""
-    ring = AllReduce(gradient_bytes=4.0, bandwidth_bytes_per_s=1.0, num_replicas=2)
-    line = simulate(
-        build("chimera", 2, 4), Costs.uniform(1.0, 2.0), network=Network(all_reduce=ring)
-    )
-    sums = line.frame().query("kind == 'all-reduce'")
-    np.testing.assert_allclose(sums.end_s - sums.start_s, 2 * 3 / 4 * 4)
-
-
-def test_a_single_replica_has_nothing_to_sum():
-    ring = AllReduce(gradient_bytes=4.0, bandwidth_bytes_per_s=1.0)
-    line = simulate(build("1f1b", 2, 4), Costs.uniform(1.0, 2.0), network=Network(all_reduce=ring))
-    assert line.makespan_s == line.compute_s
-    assert "all-reduce" not in set(line.frame().kind)
 
 
 # ---------------------------------------------------------------- bad requests
@@ -269,24 +183,6 @@ def test_a_single_replica_has_nothing_to_sum():
 def test_bad_networks_are_refused(settings, message):
     with pytest.raises(UsageError, match=message):
         Network(**settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({}, "either time_s or gradient_bytes"),
-        ({"time_s": 1.0, "gradient_bytes": 1.0}, "either time_s or gradient_bytes"),
-        ({"gradient_bytes": 1.0}, "needs bandwidth_bytes_per_s"),
-        ({"time_s": -1.0}, "time_s must be a finite number, at least 0"),
-        (
-            {"time_s": 1.0, "num_replicas": 0},
-            "num_replicas must be a whole number, at least 1; got 0",
-        ),
-    ],
-)
-def test_bad_all_reduces_are_refused(settings, message):
-    with pytest.raises(UsageError, match=message):
-        AllReduce(**settings)
 
 
 def test_boundaries_must_fit_the_schedule():

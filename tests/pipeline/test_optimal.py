@@ -20,7 +20,6 @@ from labkit.pipeline import (
 from labkit.pipeline.planning import relaxation
 from labkit.pipeline.planning.optimal import OptimalPlanner
 from labkit.pipeline.planning.perseus import perseus_frontier
-from labkit.pipeline.planning.sweeps import Sweeper
 from labkit.pipeline.profiles.clocks import cost_of
 from labkit.pipeline.scheduling.schedule import KINDS
 
@@ -231,38 +230,6 @@ def test_a_deadline_alone_and_on_a_frontier():
         alone = OptimalPlanner(schedule, profile).choose([deadline_s])[0]
         assert (1 - 1e-5) * among.bound_j <= alone.bound_j <= among.bound_j * (1 + 1e-9)
         assert cost_of(schedule, profile, alone.row)[0] <= deadline_s * (1 + 1e-9)
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=SEED, lags=st.booleans(), forward=st.booleans(), share=st.floats(0.0, 1.0))
-def test_a_window_changes_nothing_else(seed, lags, forward, share):
-    """Inside, every variant keeps the deadline; outside, all stays; longest paths stay true."""
-    rng = np.random.default_rng(seed)
-    schedule, profile = build("1f1b", 3, 6), random_profile(rng, 3, 5)
-    lag_s = random_lag(rng, schedule) if lags else None
-    sweeper = Sweeper(schedule.graph, relaxation.options(schedule, profile), lag_s)
-    plan = sweeper.fastest(2)
-    deadline_s = plan.makespan_s * (1 + share * np.array([0.5, 1.0]))
-    plan = sweeper.sweep(plan, deadline_s, forward=False)
-    sides = sweeper.reach(plan.chosen, forward=True), sweeper.reach(plan.chosen, forward=False)
-    first, last = np.sort(rng.choice(sweeper.num_levels + 1, 2, replace=False)).tolist()
-    window = sweeper.window(first, last)
-    part = slice(window.low, window.high)
-    price = sweeper.grade(rng.uniform(0, 500, (len(schedule), 2)))[part, :, None]
-    tried = sweeper.anneal(
-        window, sides, plan.chosen[part], deadline_s, price + rng.normal(0, 50, (1, 1, 4)),
-        (0.9, 0.0), forward=forward,
-    )  # fmt: skip
-    assert tried.shape == (window.high - window.low, 2, 4)
-    for variant in range(4):
-        chosen = plan.chosen.copy()
-        chosen[part] = tried[:, :, variant]
-        whole = sweeper.plan(chosen)
-        assert (whole.makespan_s <= deadline_s * (1 + 1e-9)).all()
-        reach = sides[not forward].copy()
-        sweeper.extend(window, reach, chosen[part], forward=forward)
-        fresh = sweeper.reach(chosen, forward=forward)
-        np.testing.assert_allclose(reach[part], fresh[part], rtol=1e-12)
 
 
 def test_units_do_not_matter():

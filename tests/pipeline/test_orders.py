@@ -10,12 +10,12 @@ from labkit.pipeline import (
     DeadlockError,
     Schedule,
     build,
-    from_torch,
     load_order,
     save_order,
     simulate,
 )
 from labkit.pipeline.scheduling.families import FAMILIES
+from tests.oracles.torch_orders import from_torch
 
 
 @given(

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 from labkit.errors import UsageError
 from labkit.pipeline import build, plan
-from labkit.pipeline.scheduling.graph import longest_to
-from labkit.pipeline.simulation.network import Network
-from labkit.pipeline.studies.stragglers import (
+from labkit.pipeline.planning.study import (
     plan_for_straggler,
     slowest_worthwhile_s,
-    straggler_deadline_s,
 )
+from labkit.pipeline.scheduling.graph import longest_to
+from labkit.pipeline.simulation.costs import Network
 
 SEED = st.integers(0, 10_000)
 
@@ -52,9 +51,9 @@ def test_the_deadline_is_the_earlier_of_two(make_profile, seed, slowdown):
     profile, schedule = make_profile(np.random.default_rng(seed), 3, 5), build("1f1b", 3, 4)
     fastest = plan(schedule, profile, "max-clock").makespan_s
     last = slowest_worthwhile_s(schedule, profile)
-    deadline = straggler_deadline_s(schedule, profile, slowdown)
-    assert deadline == pytest.approx(min(slowdown * fastest, max(last, fastest)))
     made = plan_for_straggler(schedule, profile, slowdown)
+    deadline = made.plan.deadline_s
+    assert deadline == pytest.approx(min(slowdown * fastest, max(last, fastest)))
     assert made.plan.makespan_s <= deadline * (1 + 1e-9)
     waiting = 3 * 80.0 * (made.straggler_s - made.plan.makespan_s)
     assert made.energy_j == pytest.approx(made.plan.energy_j + waiting)
@@ -114,3 +113,9 @@ def test_impossible_slowdowns_are_refused(make_profile, slowdown):
     profile = make_profile(np.random.default_rng(0), 2, 3)
     with pytest.raises(UsageError, match="slowdown must be a finite number, at least 1"):
         plan_for_straggler(build("1f1b", 2, 2), profile, slowdown)
+
+
+def test_planners_that_know_no_deadline_cannot_wait_for_a_straggler(make_profile):
+    profile = make_profile(np.random.default_rng(0), 2, 3)
+    with pytest.raises(UsageError, match="no planner that takes a deadline 'envpipe'"):
+        plan_for_straggler(build("1f1b", 2, 2), profile, 1.2, method="envpipe")

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import UsageError
-from labkit.pipeline import AllReduce, Costs, Network, build, simulate
-from labkit.pipeline.simulation.idle import CAUSES
+from labkit.pipeline import Costs, Network, build, simulate
+from labkit.pipeline.simulation.timeline import CAUSES
 from tests.pipeline.strategies import cases, schedules
 
 NAMES = st.sampled_from(("gpipe", "1f1b", "envpipe"))
@@ -128,14 +128,7 @@ def test_costs_and_durations_must_fit_the_schedule():
         simulate(schedule, -np.ones(12))
 
 
-def test_a_fused_backward_may_have_its_own_duration():
-    split, whole = build("zb-h1", 1, 1), build("1f1b", 1, 1)
-    work = Costs(forward_s=1.0, backward_s=2.0, weight_s=3.0, full_backward_s=4.5)
-    assert simulate(split, work).makespan_s == 1 + 2 + 3
-    assert simulate(whole, work).makespan_s == 1 + 4.5
-
-
-@pytest.mark.parametrize("name", ["optimizer_s", "activation_bytes", "parameter_bytes"])
+@pytest.mark.parametrize("name", ["weight_s", "activation_bytes"])
 def test_every_cost_is_checked(name):
     with pytest.raises(UsageError, match=f"Costs.{name} must be a finite number, at least 0"):
         Costs(forward_s=1.0, backward_s=1.0, **{name: (1.0, -1.0)})
@@ -154,41 +147,22 @@ def test_work_on_a_device_never_overlaps_and_never_shrinks(case):
     ):
         assert (start[1:] >= end[:-1]).all()
     assert line.makespan_s == line.frame().end_s.max()
-    assert line.compute_s == line.end_s.max()
 
 
 @given(cases(), st.data())
-def test_slack_is_exact_with_messages_and_steps_too(case, data):
+def test_slack_is_exact_with_messages_too(case, data):
     schedule, work, network = case
     line = simulate(schedule, work, network=network)
     duration = line.duration_s
     i = data.draw(st.integers(0, len(duration) - 1))
 
     def late_s(more_s):
-        """An instruction's own stage costs more; the steps that follow stay as they are."""
         longer = duration.copy()
         longer[i] += more_s
-        ends = ends_of(schedule, longer, network, work)
-        return ends - line.makespan_s
+        return simulate(schedule, longer, network=network).makespan_s - line.makespan_s
 
     assert late_s(line.slack_s[i]) == 0
     assert late_s(line.slack_s[i] + 1) == 1
-
-
-def ends_of(schedule, duration, network, work):
-    """The makespan of given durations with the optimizer steps of ``work``."""
-    from labkit.pipeline.simulation.epilogue import homes, plan_steps, run_steps
-
-    line = simulate(schedule, duration, network=network)
-    reduce = network.all_reduce
-    steps = plan_steps(
-        schedule,
-        reduce_s=None if reduce is None else reduce.durations_s(schedule, homes(schedule).sum(1)),
-        optimizer_s=work.per_stage("optimizer_s", schedule),
-        sending_s=network.sending_s(schedule),
-        overlap=reduce is None or reduce.overlap,
-    )
-    return max(line.compute_s, *run_steps(steps, line.end_s).end_s, 0.0)
 
 
 @given(cases())
@@ -223,19 +197,16 @@ def sampled_idle(line):
     seconds = {cause: np.zeros(schedule.num_devices) for cause in (*CAUSES, "busy")}
     sending, needs = line.network.sending_s(schedule), schedule.graph.needs
     start, end = line.start_s.tolist(), line.end_s.tolist()
-    steps = line.frame().iloc[len(schedule) :]
-    steps = list(zip(steps.device, steps.kind, steps.start_s, steps.end_s, strict=True))
     for device in range(schedule.num_devices):
         mine = np.flatnonzero(schedule.device == device)
         turns = [i for i in mine if schedule[i].kind in ("backward", "input")]
         forwards = [i for i in mine if schedule[i].kind == "forward"]
         for t in np.arange(0.5, line.makespan_s):
-            step = {kind for d, kind, a, b in steps if d == device and a < t < b}
             later = int(np.searchsorted(line.start_s[mine], t))
-            if (later and end[mine[later - 1]] > t) or "optimizer" in step:
+            if later and end[mine[later - 1]] > t:
                 cause = "busy"
             elif later == len(mine):
-                cause = "all-reduce" if step else "drain"
+                cause = "drain"
             elif later == 0:
                 cause = "warm-up"
             elif t < end[mine[later] - 1] + sending[mine[later] - 1]:
@@ -264,7 +235,7 @@ def test_idle_causes_are_what_a_second_by_second_look_finds(case):
 def test_work_and_idle_time_make_up_the_makespan(schedule, seed, jitter):
     rng = np.random.default_rng(seed)
     durations = rng.uniform(0, 2, len(schedule))
-    network = Network(latency_s=0.3, overlap=seed % 2 == 0, all_reduce=AllReduce(time_s=0.7))
+    network = Network(latency_s=0.3, overlap=seed % 2 == 0)
     line = simulate(schedule, durations, network=network, jitter=jitter, rng=rng)
     idle = np.stack([line.idle_s[cause] for cause in CAUSES])
     assert (idle >= -1e-9).all()
@@ -315,20 +286,18 @@ def test_without_a_steady_phase_there_is_no_steady_bubble():
 
 def swept_peaks(line, work):
     """Allocate and free event by event in order of time, frees first."""
-    schedule, per_stage = line.schedule, work.per_stage
-    whole = per_stage("activation_bytes", schedule)
-    held = per_stage("weight_held_bytes", schedule)
+    schedule = line.schedule
+    whole = work.per_stage("activation_bytes", schedule)
     events = []
     for row in line.frame().itertuples():
-        a, w = (whole[row.stage], held[row.stage])
+        a = whole[row.stage]
         changes = {
             "forward": (row.start_s, a),
             "backward": (row.end_s, -a),
-            "input": (row.end_s, w - a),
-            "weight": (row.end_s, -w),
+            "input": (row.end_s, 0.0),
+            "weight": (row.end_s, -a),
         }
-        if row.kind in changes:
-            events.append((changes[row.kind][0], changes[row.kind][1], row.device))
+        events.append((*changes[row.kind], row.device))
     now, peak = np.zeros(schedule.num_devices), np.zeros(schedule.num_devices)
     for _, change, device in sorted(events):
         now[device] += change
@@ -357,28 +326,14 @@ def test_without_sizes_memory_counts_activations(schedule):
     assert line.peak_activation_bytes == tuple(map(float, schedule.peak_in_flight))
 
 
-def test_memory_that_grows_with_the_input_half_is_held_while_it_runs():
-    """Gradients kept for the weight half may outweigh the activations that are freed."""
-    work = Costs(
-        forward_s=1.0, backward_s=1.0, weight_s=1.0, activation_bytes=2.0, weight_held_bytes=5.0
-    )
+def test_an_activation_is_held_until_its_weight_half_ends():
+    work = Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0, activation_bytes=2.0)
     line = simulate(build("zb-h1", 1, 1), work)
-    assert line.peak_activation_bytes == (5.0,)
     assert line.memory_frame().to_dict("list") == {
-        "device": [0, 0, 0, 0],
-        "time_s": [0.0, 0.0, 1.0, 3.0],
-        "activation_bytes": [0.0, 2.0, 5.0, 0.0],
+        "device": [0, 0, 0],
+        "time_s": [0.0, 0.0, 3.0],
+        "activation_bytes": [0.0, 2.0, 0.0],
     }
-
-
-def test_weights_count_by_version_and_replica():
-    sizes = Costs(forward_s=1.0, backward_s=1.0, parameter_bytes=(1.0, 2.0, 3.0, 4.0))
-    stash = build("pipedream", 4, 8)
-    expected = tuple(float(v * b) for v, b in zip(stash.weight_versions, (1, 2, 3, 4), strict=True))
-    assert simulate(stash, sizes).parameter_bytes == expected
-    assert simulate(build("chimera", 4, 8), sizes).parameter_bytes == (5.0, 5.0, 5.0, 5.0)
-    with pytest.raises(UsageError, match="parameter_bytes"):
-        _ = simulate(stash, Costs.uniform(1.0, 1.0)).parameter_bytes
 
 
 # ---------------------------------------------------------------- jitter

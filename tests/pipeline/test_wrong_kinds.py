@@ -43,16 +43,13 @@ def right(tmp_path_factory: Any) -> Any:
     sized = {"profile": profile, "num_microbatches": 2}
     both = {"schedule": schedule, "profile": profile}
     marks = pipeline.compare({"a": chosen}, bounds=False)
-    swept = pipeline.sweep({"p": profile}, [2], {"a": {"schedule": "1f1b", "method": "optimal"}})
-    traded = pipeline.tradeoff(**sized, schedules=("1f1b",))
+    traded = Search(**sized, schedules=("1f1b",)).tradeoff()
     folder = tmp_path_factory.mktemp("wrong")
-    order, trace = folder / "order.csv", folder / "trace.json"
+    order = folder / "order.csv"
     pipeline.save_order(schedule, order)
     return {
-        "AllReduce": {"time_s": 1.0},
         "Costs": {"forward_s": 1.0, "backward_s": 1.0},
         "EnergyProfile": {f.name: getattr(profile, f.name) for f in fields(profile)},
-        "EnergyProfile.chunked": {"profile": profile, "num_chunks": 2},
         "EnergyProfile.for_schedule": {"profile": profile, "schedule": schedule},
         "EnergyProfile.from_frame": {"table": profile.frame(), "blocking_power_w": 80.0},
         "EnergyProfile.restage": {"self": profile, "stages": [0, 1], "scale": [1.0, 1.0]},
@@ -73,42 +70,32 @@ def right(tmp_path_factory: Any) -> Any:
         "build:hanayo": {"name": "hanayo", "num_stages": 2, "num_microbatches": 2, "num_waves": 1},
         "build_for": {"profile": profile, "name": "1f1b", "num_microbatches": 2},
         "choose": {**sized, "schedules": ("1f1b",), "num_chunks": (2,), "num_caps": 2},
-        "closed_form_bubble_ratio": {"schedule": "1f1b", "num_stages": 2, "num_microbatches": 2,
-                                     "forward_s": 1.0, "backward_s": 1.0},
+        "closed_form_bubble_ratio": {"schedule": schedule, "forward_s": 1.0, "backward_s": 1.0},
         "compare": {"plans": {"a": chosen}},
         "early_forwards": sized,
         "figure_frontier": {"front": pipeline.frontier(**both, num_points=2), "plans": marks},
         "figure_idle": {"table": line.idle_frame()},
         "figure_memory": {"table": line.memory_frame()},
         "figure_plans": {"table": marks.assign(method="optimal")},
-        "figure_savings": {"table": swept, "x": "num_microbatches", "x_title": "microbatches"},
         "figure_timeline": {"table": chosen.frame(), "colour": "clock"},
         "figure_tradeoff": {"table": traded},
         "figure_valley": {"table": profile.stage_table(0)},
         "fitted": {"profile": profile, "name": "zb-h1", "num_microbatches": 2},
-        "from_torch": {"rows": [["0F0", "0B0"]]},
         "frontier": {**both, "num_points": 2},
         "load_order": {"path": order},
         "lower_bound_j": {**both, "deadline_s": 10.0},
         "outer_envelope": {"schedule": schedule},
         "plan": {**both, "method": "envpipe", "deadline_s": 10.0, "reconfigure": "greedy"},
-        "plan:zeus-local": {**both, "method": "zeus-local", "balance": "nearest", "eta": 0.5,
-                            "max_power_w": 300.0, "phase": "both"},
+        "plan:zeus-local": {**both, "method": "zeus-local", "eta": 0.5, "max_power_w": 300.0},
         "plan:perseus": {**both, "method": "perseus", "unit_s": 0.01},
         "plan_for_straggler": {**both, "slowdown": 1.2},
         "replay": {"plan": chosen, "switch_s": 0.1},
         "save_order": {"schedule": schedule, "path": order},
-        "save_trace": {"table": line.frame(), "path": trace},
         "schedules": {},
         "simulate": {"schedule": schedule, "costs": costs},
-        "straggler_deadline_s": {**both, "slowdown": 1.2},
         "stress": {"plans": {"a": chosen}, "switch_s": [0.1], "jitter": [0.1], "num_draws": 2},
         "sweep": {"profiles": {"p": profile}, "num_microbatches": [2],
                   "cases": {"a": {"schedule": "1f1b", "method": "optimal"}}},
-        "trace_events": {"table": line.frame(), "memory": line.memory_frame()},
-        "tradeoff": {**sized, "schedules": ("1f1b",)},
-        "zeus_global_settings": both,
-        "zeus_local_settings": both,
     }  # fmt: skip
 
 

@@ -11,18 +11,16 @@ import numpy as np
 
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import Count, description
-from labkit.pipeline.planning.fitted import fitted, resolved
+from labkit.pipeline.planning.fitted import resolved
 from labkit.pipeline.planning.optimal import OptimalPlanner
 from labkit.pipeline.planning.relaxation import Options, options
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.profiles.variants import Inner
 from labkit.pipeline.scheduling.families import FAMILIES
-from labkit.pipeline.scheduling.graph import Lag, longest_to
+from labkit.pipeline.scheduling.graph import Lag, longest_from, longest_to
 from labkit.pipeline.scheduling.policies import build
 from labkit.pipeline.scheduling.schedule import Schedule
-from labkit.pipeline.simulation.costs import Costs, PerStage, spread
-from labkit.pipeline.simulation.epilogue import homes
-from labkit.pipeline.simulation.network import Network, lags
+from labkit.pipeline.simulation.costs import Costs, Network, PerStage, lags, spread
 
 Cap = tuple[int, ...] | None
 EVEN = (1.0, 1.0, 1.0)  # durations for which list schedulers make their orders by default
@@ -36,7 +34,7 @@ class Candidate:
     """A schedule for a profile, and what it needs whatever the clocks.
 
     Attributes:
-        name, settings: what it was built from, see :func:`fitted`.
+        name, settings: what it was built from, see :func:`.fitted.fitted`.
         max_in_flight: most activations a device may hold; None where nothing was capped.
         profile: the stages' profile, or that of their chunks.
         lag_s: waits for messages; None for none.
@@ -88,19 +86,11 @@ class Candidate:
         }
 
     @property
-    def options_text(self) -> str:
-        """Its options in words; empty for none that tell it from others of its name."""
-        return ", ".join(
-            "made for even durations" if key == "durations_s" else f"{key} {value}"
-            for key, value in self.settings.items()
-        )
-
-    @property
     def title(self) -> str:
         """What it is called in a sentence."""
         parts = [self.name]
-        if self.options_text:
-            parts.append(self.options_text)
+        for key, value in self.settings.items():
+            parts.append("made for even durations" if key == "durations_s" else f"{key} {value}")
         if self.max_in_flight is not None:
             low, high = min(self.max_in_flight), max(self.max_in_flight)
             parts.append(f"at most {high if low == high else f'{low} to {high}'} in flight")
@@ -159,7 +149,7 @@ class Grid:
         Where devices hold chunks of the profile's stages, each carries an equal part of its
         device's stage (as :meth:`EnergyProfile.for_schedule` shares its work).
         """
-        places = homes(schedule)
+        places = schedule.homes
         chunks = schedule.num_stages // self.profile.num_stages
         part = places.argmax(axis=1) if chunks > 1 else np.arange(schedule.num_stages)
         activation, parameter = (
@@ -176,7 +166,7 @@ class Grid:
 
         None lies above what the schedule holds of itself, nor above three times the stages.
         """
-        places, chunks = homes(plain), plain.num_stages // plain.num_devices
+        places, chunks = plain.homes, plain.num_stages // plain.num_devices
         each = self._of_stages("activation_bytes") / chunks
         share = each if chunks > 1 else np.where(places, each[:, None], 0.0).max(axis=0)
         share = np.where(share > 0, share, share.max() or 1.0)
@@ -201,14 +191,12 @@ class Grid:
         for name in self._names():
             for settings in self._settings(name):
                 try:
-                    first = self._uncapped(name, settings)
+                    for candidate in self._capped(name, settings):
+                        different.setdefault(_key(candidate.schedule), candidate)
                 except UsageError as error:
                     if self.schedules is not None:
                         raise
                     left_out[name] = str(error)
-                    continue
-                for candidate in (first, *self._capped(first)):
-                    different.setdefault(_key(candidate.schedule), candidate)
         return list(different.values()), left_out
 
     def _names(self) -> list[str]:
@@ -233,42 +221,30 @@ class Grid:
             options += [settings | {"durations_s": EVEN} for settings in options]
         return options
 
-    def _uncapped(self, name: str, settings: Mapping[str, Any]) -> Candidate:
-        plain, profile = fitted(
-            self.profile,
-            name,
-            self.num_microbatches,
-            weight_fraction=self.weight_fraction,
-            **settings,
-        )
-        return self._candidate(profile, settings, None, plain)
-
-    def _capped(self, first: Candidate) -> Iterator[Candidate]:
-        """The same schedule under every cap that it can keep."""
-        count = self.num_microbatches
-        size = (first.name, self.profile.num_stages, count)
-        whole = resolved(self.profile, first.name, count, first.settings, self.weight_fraction)
-        for cap in self.ladder(first.schedule):
-            try:
-                capped = build(*size, max_in_flight=cap, **whole)
-            except UsageError:  # less than this schedule can run in
-                continue
-            yield self._candidate(first.profile, first.settings, cap, capped)
-
-    def _candidate(
-        self, profile: EnergyProfile, settings: Mapping[str, Any], cap: Cap, schedule: Schedule
-    ) -> Candidate:
-        activation, parameter = self.peak_bytes(schedule)
-        return Candidate(
-            name=schedule.name,
-            settings=settings,
-            max_in_flight=cap,
-            schedule=schedule,
-            profile=profile,
-            lag_s=lags(schedule, self.network),
-            activation_bytes=activation,
-            parameter_bytes=parameter,
-        )
+    def _capped(self, name: str, settings: Mapping[str, Any]) -> Iterator[Candidate]:
+        """A schedule as it is, and under every cap that it can keep."""
+        sizes, share = (name, self.profile.num_stages, self.num_microbatches), self.weight_fraction
+        whole = resolved(self.profile, name, self.num_microbatches, settings, share)
+        plain = build(*sizes, **whole)
+        profile = self.profile.for_schedule(plain, share)
+        for cap in (None, *self.ladder(plain)):
+            schedule = plain
+            if cap is not None:
+                try:
+                    schedule = build(*sizes, max_in_flight=cap, **whole)
+                except UsageError:  # less than this schedule can run in
+                    continue
+            activation, parameter = self.peak_bytes(schedule)
+            yield Candidate(
+                name=name,
+                settings=settings,
+                max_in_flight=cap,
+                schedule=schedule,
+                profile=profile,
+                lag_s=lags(schedule, self.network),
+                activation_bytes=activation,
+                parameter_bytes=parameter,
+            )
 
 
 def _key(schedule: Schedule) -> tuple[Any, ...]:
@@ -276,3 +252,53 @@ def _key(schedule: Schedule) -> tuple[Any, ...]:
     orders = (schedule.stage, schedule.kind, schedule.microbatch)
     kept = (schedule.lengths, schedule.asynchronous, schedule.weight_versions)
     return *kept, *(array.tobytes() for array in orders)
+
+
+def quick_bound_j(candidate: Candidate, deadline_s: float) -> float:
+    """A lower bound on a candidate's energy that needs no solver.
+
+    Every device is looked at alone: its work must fit between the earliest moment its first
+    instruction can start and the latest its last can end, clocks mixed along the lower hull as in
+    the linear relaxation, of which this is a relaxation. The makespan T is one for all, so the
+    bound is the least over T of ``G P_b T + sum_d net_d(T)``: convex and piecewise linear, hence
+    least at a breakpoint. Time: that of two longest paths and one sort a device.
+    """
+    schedule, choices = candidate.schedule, candidate.choices
+    graph, fastest = schedule.graph, choices.fastest_s()
+    lag_s, first_s = candidate.lag_s, candidate.fastest_s
+    ends, tails = (longest(graph, fastest, lag_s) for longest in (longest_to, longest_from))
+    last = np.cumsum(schedule.lengths) - 1
+    first = last - np.array(schedule.lengths) + 1
+    lines: list[tuple[np.ndarray, np.ndarray]] = []
+    for a, b in zip(first.tolist(), last.tolist(), strict=True):
+        if a > b:
+            continue
+        time, net = _mixed(candidate, choices.of[a : b + 1])
+        around_s = (ends[a] - fastest[a]) + (tails[b] - fastest[b])
+        lines.append((time + around_s, net))
+    last_s = max(deadline_s, first_s)
+    at = np.concatenate([[first_s, last_s], *(time for time, _ in lines)])
+    at = np.unique(at[(at >= first_s) & (at <= last_s)])
+    waiting_w = candidate.profile.blocking_power_w * schedule.num_devices
+    total = waiting_w * at + sum(np.interp(at, time, net) for time, net in lines)
+    return float(total.min())
+
+
+def _mixed(candidate: Candidate, works: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Least net energy of a device's works against the time they take together: (time, net)."""
+    choices = candidate.choices
+    kinds, counts = np.unique(works, return_counts=True)
+    lengths, slopes, start_s, start_j = [], [], 0.0, 0.0
+    for work, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+        hull = choices.hull[work]
+        time, net = choices.time_s[work, hull], choices.net_j[work, hull]
+        start_s, start_j = start_s + count * time[0], start_j + count * net[0]
+        lengths.append(count * np.diff(time))
+        slopes.append(np.diff(net) / np.diff(time))
+    length, slope = np.concatenate(lengths), np.concatenate(slopes)
+    order = np.argsort(slope, kind="stable")
+    length, saved = length[order], (length * slope)[order]
+    return (
+        start_s + np.concatenate([[0.0], np.cumsum(length)]),
+        start_j + np.concatenate([[0.0], np.cumsum(saved)]),
+    )

@@ -14,6 +14,7 @@ import heapq
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -21,14 +22,12 @@ from annotated_types import Ge, Lt
 
 from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, Positive, checked
-from labkit.pipeline.choice.candidates import Candidate, Grid
-from labkit.pipeline.choice.device_bound import quick_bound_j
+from labkit.pipeline.choice.candidates import Candidate, Grid, quick_bound_j
 from labkit.pipeline.planning.fitted import build_for
 from labkit.pipeline.planning.plans import Plan, plan
 from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.families import FAMILIES
-from labkit.pipeline.simulation.epilogue import homes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,29 +147,10 @@ def choose(
     return search.choose(memory_limit_bytes=memory_limit_bytes, deadline_s=deadline_s)
 
 
-@checked
-def tradeoff(
-    profile: EnergyProfile,
-    num_microbatches: Count,
-    *,
-    memory_limits_bytes: Sequence[Positive | None] = (None,),
-    deadlines_s: Sequence[Positive | None] = (None,),
-    **described: Any,
-) -> pd.DataFrame:
-    """The least energy for every pair of a memory limit and a deadline: see ``Search.tradeoff``."""
-    search = Search(profile, num_microbatches, **described)
-    return search.tradeoff(memory_limits_bytes=memory_limits_bytes, deadlines_s=deadlines_s)
-
-
-_SUMMARY = (
+_SUMMARY = [
     "schedule", "num_chunks", "max_in_flight", "peak_activation_bytes", "makespan_s", "energy_j",
     "bound_j", "saving_fraction",
-)  # fmt: skip
-
-
-def _summary(choice: JointChoice) -> dict[str, Any]:
-    best = choice._row(State(candidate=choice.chosen, bound_j=choice.bound_j, plan=choice.best))
-    return {name: best[name] for name in _SUMMARY} | {"problem": ""}
+]  # fmt: skip
 
 
 class Search:
@@ -198,8 +178,8 @@ class Search:
             raise BadValue("no schedule can be chosen: " + "; ".join(self.left_out.values()))
         plain = build_for(profile, "1f1b", num_microbatches)
         self.reference = plan(plain, profile, "max-clock", network=self.grid.network)
-        self._bounds: dict[tuple[int, float], float] = {}
-        self._plans: dict[tuple[int, float], Plan] = {}
+        self._bound_j = cache(self._relaxed_j)
+        self._plan = cache(self._planned)
 
     @checked
     def choose(
@@ -266,7 +246,8 @@ class Search:
                 rows.append(row | {"problem": str(error)})
                 continue
             choices.append((limit, choice))
-            rows.append(row | _summary(choice))
+            best = State(candidate=choice.chosen, bound_j=choice.bound_j, plan=choice.best)
+            rows.append(row | choice._row(best) | {"problem": ""})
         columns = ["memory_limit_bytes", "deadline_s", *_SUMMARY, "problem"]
         table = pd.DataFrame(rows, columns=columns)
         return table.astype({"max_in_flight": "Int64", "num_chunks": "Int64"})
@@ -291,7 +272,7 @@ class Search:
             )
         if chosen is None:
             return tuple(texts)
-        if homes(chosen.schedule).sum(axis=1).max() > 1:
+        if chosen.schedule.homes.sum(axis=1).max() > 1:
             texts.append(
                 "The sum of gradients over the two devices of a stage takes no time and no energy."
             )
@@ -346,25 +327,21 @@ class Search:
         assert best is not None
         return best
 
-    def _bound_j(self, i: int, deadline_s: float) -> float:
-        if (i, deadline_s) not in self._bounds:
-            self._bounds[i, deadline_s] = self.candidates[i].planner.bounds_j([deadline_s])[0]
-        return self._bounds[i, deadline_s]
+    def _relaxed_j(self, i: int, deadline_s: float) -> float:
+        return self.candidates[i].planner.bounds_j([deadline_s])[0]
 
-    def _plan(self, i: int, deadline_s: float) -> Plan:
-        if (i, deadline_s) not in self._plans:
-            candidate = self.candidates[i]
-            choice = candidate.planner.choose([deadline_s])[0]
-            self._plans[i, deadline_s] = Plan(
-                schedule=candidate.schedule,
-                profile=candidate.profile,
-                method="optimal",
-                row=choice.row,
-                deadline_s=deadline_s,
-                known_bound_j=choice.bound_j,
-                network=self.grid.network,
-            )
-        return self._plans[i, deadline_s]
+    def _planned(self, i: int, deadline_s: float) -> Plan:
+        candidate = self.candidates[i]
+        choice = candidate.planner.choose([deadline_s])[0]
+        return Plan(
+            schedule=candidate.schedule,
+            profile=candidate.profile,
+            method="optimal",
+            row=choice.row,
+            deadline_s=deadline_s,
+            known_bound_j=choice.bound_j,
+            network=self.grid.network,
+        )
 
 
 def _fits(candidate: Candidate, limit: float | None) -> bool:

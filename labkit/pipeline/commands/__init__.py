@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from time import process_time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-
+from labkit import pipeline
 from labkit.errors import UsageError, not_among
 from labkit.kit.command import Commands, assignments, option, words
 from labkit.kit.report import Report, Sheet, records
-from labkit.pipeline.choice.joint import JointChoice, Search
 from labkit.pipeline.commands import reports
 from labkit.pipeline.commands.options import (
     Deadline,
@@ -26,18 +24,15 @@ from labkit.pipeline.commands.options import (
     Trace,
     Work,
 )
-from labkit.pipeline.planning import plans as planning
-from labkit.pipeline.planning.fitted import fitted
-from labkit.pipeline.planning.plans import Plan
-from labkit.pipeline.profiles.profile import EnergyProfile
-from labkit.pipeline.profiles.published import NamedProfile
-from labkit.pipeline.scheduling import orders, policies
-from labkit.pipeline.scheduling.families import FAMILIES
-from labkit.pipeline.scheduling.schedule import Schedule
-from labkit.pipeline.simulation import timeline
-from labkit.pipeline.simulation.costs import Costs
-from labkit.pipeline.studies import study
 from labkit.quantities import percent, seconds
+
+if TYPE_CHECKING:
+    from labkit.pipeline.choice.joint import JointChoice
+    from labkit.pipeline.planning.plans import Plan
+    from labkit.pipeline.profiles.profile import EnergyProfile
+    from labkit.pipeline.profiles.published import NamedProfile
+    from labkit.pipeline.scheduling.schedule import Schedule
+    from labkit.pipeline.simulation.costs import Costs
 
 BASELINE = "1f1b, max-clock"
 FASTEST = "all at the highest clock"
@@ -61,7 +56,7 @@ def schedules() -> Report:
     S devices, M microbatches, v chunks a device; F, B and W are the seconds of
     a forward and of the input and weight halves of a backward on one chunk.
     """
-    table = policies.schedules()
+    table = pipeline.schedules()
     shown = table.assign(what=[_what_it_does(row) for row in records(table)])
     columns = {"name": "schedule", "what": "what it does", "bubble": "bubble"}
     columns |= {"peak_in_flight": "in flight", "source": "source"}
@@ -105,24 +100,24 @@ def simulate(
     ] = None,
 ) -> Report:
     """Run a schedule: makespan, bubbles and their causes, activations in flight."""
+    import numpy as np
+
     costs = work.costs
-    schedule = _unmeasured(name, stages, size, order, costs)
+    schedule, formula = _unmeasured(name, stages, size, order, costs)
     rng = np.random.default_rng(work.seed)
-    line = timeline.simulate(schedule, costs, network=links.network, jitter=work.jitter, rng=rng)
-    each_s = {name: getattr(costs, name) for name in ("forward_s", "backward_s", "weight_s")}
-    alike = schedule.name in FAMILIES and not any(map(np.ndim, each_s.values()))
-    formula = policies.closed_form_bubble_ratio(schedule, **each_s) if alike else None
+    line = pipeline.simulate(schedule, costs, network=links.network, jitter=work.jitter, rng=rng)
     devices = line.idle_frame().assign(
-        peak_in_flight=line.peak_in_flight, peak_activation_bytes=line.peak_activation_bytes
+        all_reduce_s=0.0,  # the command has none; scripts may read the key
+        peak_in_flight=line.schedule.peak_in_flight,
+        peak_activation_bytes=line.peak_activation_bytes,
     )
     share = line.critical_share
     steady = percent(line.steady_bubble_ratio) or "none"
     closed = "" if formula is None else f"closed form {percent(formula)}"
+    once = "asynchronous: warm-up and drain are paid once, not every iteration"
     return Report(
         title=f"{schedule.name}: {reports.sizes(schedule)}",
-        lead="asynchronous: warm-up and drain are paid once, not every iteration"
-        if schedule.asynchronous
-        else "",
+        lead=once if schedule.asynchronous else "",
         facts=[
             ("makespan_s", line.makespan_s, ""),
             ("bubble ratio", percent(line.bubble_ratio), closed),
@@ -144,7 +139,7 @@ def simulate(
         figures=lambda: reports.simulation_figures(line),
         csv=line.frame(),
         files={
-            "order": (save_order, lambda path: orders.save_order(schedule, path)),
+            "order": (save_order, lambda path: pipeline.save_order(schedule, path)),
             "trace": (trace, line.save_trace),
         },
     )
@@ -152,21 +147,37 @@ def simulate(
 
 def _unmeasured(
     name: str | None, stages: int | None, size: Size, order: Order, costs: Costs
-) -> Schedule:
-    """The schedule that is named or in a file; list schedulers make theirs for these costs."""
-    options = size.settings | assignments("--set", order.set)
-    loaded = order.loaded(
-        name, {"--stages": stages, "--microbatches": size.microbatches, **options}
-    )
-    if loaded is not None:
-        return loaded
-    if stages is None or size.microbatches is None:
-        raise UsageError(f"{name} needs --stages and --microbatches")
-    each_s = (costs.forward_s, costs.backward_s, costs.weight_s)
-    takes_durations = name in FAMILIES and "durations_s" in FAMILIES[name].options
-    if takes_durations and not each_s[0] == each_s[1] == each_s[2]:
-        options = {"durations_s": each_s, **options}
-    return policies.build(str(name), stages, size.microbatches, **options)
+) -> tuple[Schedule, float | None]:
+    """The schedule of a name or a file, and its bubble ratio in closed form.
+
+    List schedulers make their orders for these costs.
+    """
+    schedule, options = order.loaded(name, size, stages=stages)
+    each_s = {key: getattr(costs, key) for key in ("forward_s", "backward_s", "weight_s")}
+    if schedule is None:
+        if stages is None or size.microbatches is None:
+            raise UsageError(f"{name} needs --stages and --microbatches")
+        if "durations_s" in _options(str(name)) and any(
+            x != costs.forward_s for x in each_s.values()
+        ):
+            options = {"durations_s": tuple(each_s.values()), **options}
+        schedule = pipeline.build(str(name), stages, size.microbatches, **options)
+    alike = schedule.name in _families() and all(isinstance(x, float) for x in each_s.values())
+    return schedule, pipeline.closed_form_bubble_ratio(schedule, **each_s) if alike else None
+
+
+def _families() -> Mapping[str, Any]:
+    from labkit.pipeline.scheduling.families import FAMILIES
+
+    return FAMILIES
+
+
+def _options(name: str) -> Mapping[str, Any]:
+    """The options of a schedule and their defaults."""
+    if name not in _families():
+        raise not_among("schedule", name, _families())
+    options: Mapping[str, Any] = _families()[name].options
+    return options
 
 
 @commands.add(
@@ -200,19 +211,18 @@ def plan(
     Without a deadline the iteration takes no longer than at the highest clock.
     """
     source, network = measured.opened(), links.network
-    options = size.settings | assignments("--set", order.set)
-    schedule = order.loaded(name, {"--microbatches": size.microbatches, **options})
+    schedule, options = order.loaded(name, size)
     if schedule is None:
         schedule, profile = _fitted(source, str(name), size, options, measured.weight_fraction)
     else:
         profile = source.profile.for_schedule(schedule, measured.weight_fraction)
-    fastest = planning.plan(schedule, profile, "max-clock", network=network)
+    fastest = pipeline.plan(schedule, profile, "max-clock", network=network)
     latest_s = deadline.only(fastest.makespan_s)
     settings = assignments("--planner-set", planner_set)
-    chosen = planning.plan(schedule, profile, method, latest_s, network=network, **settings)
-    if frontier and network is not None:
-        raise UsageError("--frontier plans without a network: leave out --latency and --bandwidth")
-    front = planning.frontier(schedule, profile, frontier) if frontier else None
+    chosen = pipeline.plan(schedule, profile, method, latest_s, network=network, **settings)
+    front = None
+    if frontier:
+        front = pipeline.frontier(schedule, profile, frontier, network=network)
     tables, data = [reports.stage_sheet(chosen, fastest)], reports.plan_data(chosen, fastest)
     if front is not None:
         shown = front.assign(gap=front["energy_j"] / front["bound_j"] - 1)
@@ -258,15 +268,18 @@ def compare(
     The deadline is where that ends; planners that need none keep none, unless
     you give it. What cannot be planned is said, and stops nothing.
     """
-    source, names = measured.opened(), words(methods) or list(planning.METHODS)
-    if unknown := [method for method in names if method not in planning.METHODS]:
-        raise not_among("planner", unknown[0], planning.METHODS)
-    fitted_to = [
-        _fitted(source, name, size, _known(name, size.settings), measured.weight_fraction)
-        for name in ("1f1b", *words(schedules))
-    ]
+    from labkit.pipeline.planning.plans import METHODS
+
+    source, names = measured.opened(), words(methods) or list(METHODS)
+    if unknown := [method for method in names if method not in METHODS]:
+        raise not_among("planner", unknown[0], METHODS)
+    fitted_to = []
+    for name in ("1f1b", *words(schedules)):  # chunks are for those that have them
+        known = {"max_in_flight", *_options(name)}
+        options = {key: value for key, value in size.settings.items() if key in known}
+        fitted_to.append(_fitted(source, name, size, options, measured.weight_fraction))
     plans, cpu_s, failed = _all_plans(fitted_to, names, deadline, links)
-    table = study.compare(plans, baseline=BASELINE).assign(
+    table = pipeline.compare(plans, baseline=BASELINE).assign(
         cpu_s=[cpu_s[key] for key in plans],
         method=[each.method for each in plans.values()],
         deadline_s=[each.deadline_s or float("nan") for each in plans.values()],
@@ -297,13 +310,6 @@ def compare(
     )
 
 
-def _known(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that a schedule takes: chunks are for those that have them."""
-    if name not in FAMILIES:
-        raise not_among("schedule", name, FAMILIES)
-    return {k: v for k, v in settings.items() if k in {"max_in_flight", *FAMILIES[name].options}}
-
-
 def _all_plans(
     fitted_to: list[tuple[Schedule, EnergyProfile]],
     methods: list[str],
@@ -314,16 +320,18 @@ def _all_plans(
 
     Returns the plans, the CPU seconds each took, and why others could not be made.
     """
+    from labkit.pipeline.planning.plans import TIMED_METHODS
+
     plain, *others = fitted_to
-    base = planning.plan(*plain, "max-clock", network=links.network)
+    base = pipeline.plan(*plain, "max-clock", network=links.network)
     latest_s = deadline.only(base.makespan_s)
     plans, cpu_s, failed = {BASELINE: base}, {BASELINE: float("nan")}, {}
     for (schedule, profile), method in product(others, methods):
         name, began_s = f"{schedule.name}, {method}", process_time()
-        needs = latest_s is None and method in planning.TIMED_METHODS
+        needs = latest_s is None and method in TIMED_METHODS
         by_s = base.makespan_s if needs else latest_s
         try:
-            plans[name] = planning.plan(schedule, profile, method, by_s, network=links.network)
+            plans[name] = pipeline.plan(schedule, profile, method, by_s, network=links.network)
         except UsageError as error:
             failed[name] = str(error)
         cpu_s[name] = process_time() - began_s
@@ -347,6 +355,8 @@ def choose(
     The default deadline is where 1F1B ends at the highest clock. Several limits,
     separated by commas, give a table of what each costs.
     """
+    from labkit.pipeline.choice.joint import Search
+
     source = measured.opened()
     search = Search(
         source.profile,
@@ -434,4 +444,6 @@ def _choice(choice: JointChoice, source: NamedProfile, trace: Path | None) -> Re
 def _fitted(
     source: NamedProfile, name: str, size: Size, options: dict[str, Any], weight_fraction: float
 ) -> tuple[Schedule, EnergyProfile]:
-    return fitted(source.profile, name, size.count, weight_fraction=weight_fraction, **options)
+    return pipeline.fitted(
+        source.profile, name, size.count, weight_fraction=weight_fraction, **options
+    )

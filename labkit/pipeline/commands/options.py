@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from labkit import pipeline
 from labkit.errors import UsageError
 from labkit.kit.command import (
     argument,
+    assignments,
     byte_counts,
     numbers,
     option,
@@ -17,18 +20,33 @@ from labkit.kit.command import (
     without_missing,
     words,
 )
-from labkit.pipeline.profiles.published import NamedProfile, open_profile, short_names
-from labkit.pipeline.scheduling.families import FAMILIES
-from labkit.pipeline.scheduling.orders import load_order
-from labkit.pipeline.scheduling.schedule import Schedule
-from labkit.pipeline.simulation.costs import Costs
-from labkit.pipeline.simulation.network import Network
+
+if TYPE_CHECKING:
+    from labkit.pipeline.profiles.published import NamedProfile
+    from labkit.pipeline.scheduling.schedule import Schedule
+    from labkit.pipeline.simulation.costs import Costs, Network
+
+
+def _schedule_names() -> Iterable[str]:
+    from labkit.pipeline.scheduling.families import FAMILIES
+
+    return FAMILIES
+
+
+def _profile_names() -> Iterable[str]:
+    from labkit.pipeline.profiles.published import short_names
+
+    return short_names()
+
 
 Name = Annotated[
     str | None,
-    argument("`labkit pipeline schedules` lists them.", metavar="SCHEDULE", complete=FAMILIES.keys),
+    argument(
+        "`labkit pipeline schedules` lists them.", metavar="SCHEDULE", complete=_schedule_names
+    ),
 ]
 Trace = Annotated[Path | None, option("Write trace events for ui.perfetto.dev.", panel="Output")]
+_MICROBATCHES = option("Microbatches in an iteration.", "--microbatches", "-m", panel="Schedule")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +54,7 @@ class Size:
     """How many microbatches there are, and how a schedule may use its devices."""
 
     PANEL: ClassVar[str] = "Schedule"
-    microbatches: Annotated[
-        int | None, option("Microbatches in an iteration.", "--microbatches", "-m")
-    ] = None
+    microbatches: Annotated[int | None, _MICROBATCHES] = None
     chunks: Annotated[str, option("Chunks of the model on a device.", metavar="V")] = ""
     max_in_flight: Annotated[
         str, option("Most activations a device can hold, one number or one each.", metavar="N")
@@ -70,23 +86,27 @@ class Order:
     ] = None
     order: Annotated[Path | None, option("A CSV file with an order of your own.")] = None
 
-    def loaded(self, name: str | None, given: dict[str, Any]) -> Schedule | None:
-        """The order file's schedule; None where a name is given instead.
+    def loaded(
+        self, name: str | None, size: Size, **excess: Any
+    ) -> tuple[Schedule | None, dict[str, Any]]:
+        """The order file's schedule, None where a name is given instead; the named one's options.
 
         Raises:
-            UsageError: both or neither, or something ``given`` that the file decides.
+            UsageError: both or neither, or an option that the file decides.
         """
+        options = size.settings | assignments("--set", self.set)
         if (name is None) == (self.order is None):
             raise UsageError(
                 "name a schedule (`labkit pipeline schedules` lists them) or --order FILE"
             )
         if self.order is None:
-            return None
-        if excess := without_missing(given):
+            return None, options
+        given = {f"--{key}": value for key, value in excess.items()} | options
+        if given := without_missing({**given, "--microbatches": size.microbatches}):
             raise UsageError(
-                f"--order says all of the schedule itself: leave out {', '.join(excess)}"
+                f"--order says all of the schedule itself: leave out {', '.join(given)}"
             )
-        return load_order(self.order)
+        return pipeline.load_order(self.order), options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +134,7 @@ class Links:
             raise UsageError("--bandwidth needs --message-bytes: what a stage sends to the next")
         if self.message_bytes and not self.bandwidth:
             raise UsageError("--message-bytes needs --bandwidth, in bytes a second")
-        return Network(
+        return pipeline.Network(
             latency_s=each("--latency", self.latency or "0"),
             bandwidth_bytes_per_s=bytes_each("--bandwidth", self.bandwidth or None),
             message_bytes=bytes_each("--message-bytes", self.message_bytes or "0"),
@@ -132,7 +152,7 @@ class Measured:
         option(
             "A CSV file, a short name such as a100/bloom, or a dataset's file.",
             *("--profile", "-p"),
-            complete=short_names,
+            complete=_profile_names,
         ),
     ]
     blocking_power: Annotated[
@@ -145,6 +165,8 @@ class Measured:
 
     def opened(self) -> NamedProfile:
         """The profile, without its noise where that is asked for."""
+        from labkit.pipeline.profiles.published import open_profile
+
         source = open_profile(self.profile, self.blocking_power)
         return source._replace(profile=source.profile.smoothed()) if self.smooth else source
 
@@ -192,7 +214,7 @@ class Work:
     @property
     def costs(self) -> Costs:
         """Of every stage."""
-        return Costs(
+        return pipeline.Costs(
             forward_s=each("--forward", self.forward),
             backward_s=each("--backward", self.backward),
             weight_s=each("--weight", self.weight),
@@ -205,9 +227,7 @@ class Limits:
     """What a joint choice is made from, and what a device has room for."""
 
     PANEL: ClassVar[str] = "Schedule"
-    microbatches: Annotated[
-        int | None, option("Microbatches in an iteration.", "--microbatches", "-m")
-    ] = None
+    microbatches: Annotated[int, _MICROBATCHES]
     schedules: Annotated[str, option("Default: every synchronous one.", metavar="A,B,…")] = ""
     chunks: Annotated[str, option("Chunks a device, where a schedule has them.")] = "2"
     memory_limit: Annotated[
@@ -226,8 +246,6 @@ class Limits:
     @property
     def described(self) -> dict[str, Any]:
         """The arguments of a joint search."""
-        if self.microbatches is None:
-            raise UsageError("--microbatches is needed")
         return {
             "num_microbatches": self.microbatches,
             "schedules": words(self.schedules) or None,
@@ -240,9 +258,7 @@ class Limits:
     @property
     def limits_bytes(self) -> list[float | None]:
         """The limits on a device's memory; ``[None]`` for none."""
-        if not self.memory_limit:
-            return [None]
-        return [*byte_counts("--memory-limit", self.memory_limit)]
+        return [*byte_counts("--memory-limit", self.memory_limit)] if self.memory_limit else [None]
 
 
 def each(name: str, text: str) -> Any:

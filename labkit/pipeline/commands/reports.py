@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from labkit import pipeline
 from labkit.kit.report import Figure, Sheet, records, standin_banner
-from labkit.pipeline.planning.plans import Plan
-from labkit.pipeline.profiles.published import NamedProfile
-from labkit.pipeline.scheduling.schedule import Schedule
-from labkit.pipeline.simulation.timeline import Timeline
-from labkit.pipeline.studies import study
 from labkit.quantities import format_bytes, joules, percent, seconds, significant
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from labkit.pipeline.planning.plans import Plan
+    from labkit.pipeline.profiles.published import NamedProfile
+    from labkit.pipeline.scheduling.schedule import Schedule
+    from labkit.pipeline.simulation.timeline import Timeline
 
 MOST_TIMELINES = 8  # plans drawn on one page of `compare`
 
@@ -56,13 +56,11 @@ def device_sheet(devices: pd.DataFrame, counts: bool) -> Sheet:
 
 
 def simulation_figures(line: Timeline) -> list[Figure]:
-    from labkit.pipeline.figures.timeline_figures import figure_idle, figure_memory, figure_timeline
-
     messages = None if line.network is None else line.messages_frame()
     return [
-        ("Timeline", "", figure_timeline(line.frame(), messages=messages)),
-        ("Where the time goes", "", figure_idle(line.idle_frame())),
-        ("Activations held", "", figure_memory(line.memory_frame())),
+        ("Timeline", "", pipeline.figure_timeline(line.frame(), messages=messages)),
+        ("Where the time goes", "", pipeline.figure_idle(line.idle_frame())),
+        ("Activations held", "", pipeline.figure_memory(line.memory_frame())),
     ]
 
 
@@ -114,40 +112,32 @@ def plan_figures(
     chosen: Plan, fastest: Plan, against: str, front: pd.DataFrame | None = None
 ) -> list[Figure]:
     """The frontier where there is one; the plan's timeline by clock, and the fastest one's."""
-    from labkit.pipeline.figures.plan_figures import figure_frontier
-
     timelines = _timelines({"Clocks of the plan": chosen, against.capitalize(): fastest})
     if front is None:
         return timelines
-    marks = study.compare({"max clock": fastest, chosen.method: chosen}, bounds=False)
-    return [("Energy against time", "", figure_frontier(front, plans=marks)), *timelines]
+    marks = pipeline.compare({"max clock": fastest, chosen.method: chosen}, bounds=False)
+    return [("Energy against time", "", pipeline.figure_frontier(front, plans=marks)), *timelines]
 
 
 def comparison_figures(plans: Mapping[str, Plan], table: pd.DataFrame) -> list[Figure]:
-    from labkit.pipeline.figures.plan_figures import figure_plans
-
     note = "Dashes: the least energy of any plan of that schedule that ends as early."
-    return [("Energy against time", note, figure_plans(table)), *_timelines(plans)]
+    return [("Energy against time", note, pipeline.figure_plans(table)), *_timelines(plans)]
 
 
 def _timelines(plans: Mapping[str, Plan]) -> list[Figure]:
     """Plans by clock on one scale of time and one of colour."""
-    from labkit.pipeline.figures.timeline_figures import figure_timeline
-
     span_s = max(each.makespan_s for each in plans.values())
-    clocks = np.concatenate([each.profile.clock_mhz for each in plans.values()])
-    span_mhz = (float(clocks.min()), float(clocks.max()))
+    clocks = [each.profile.clock_mhz for each in plans.values()]
+    span_mhz = (float(min(map(min, clocks))), float(max(map(max, clocks))))
     style: dict[str, Any] = {"colour": "clock", "span_s": span_s, "colour_range": span_mhz}
     drawn = list(plans.items())[:MOST_TIMELINES]
-    return [(name, "", figure_timeline(each.frame(), **style)) for name, each in drawn]
+    return [(name, "", pipeline.figure_timeline(each.frame(), **style)) for name, each in drawn]
 
 
 def tradeoff_figures(table: pd.DataFrame) -> list[Figure]:
-    from labkit.pipeline.figures.plan_figures import figure_tradeoff
-
     unit = "activations" if table["peak_activation_bytes"].max() < 1000 else "bytes"
     note = "Each mark names the schedule of least energy there."
-    return [("Energy against limits", note, figure_tradeoff(table, unit=unit))]
+    return [("Energy against limits", note, pipeline.figure_tradeoff(table, unit=unit))]
 
 
 def verdict(row: Mapping[str, Any]) -> str:
@@ -167,6 +157,6 @@ def gap_text(value: float) -> str:
 
 def size_text(value: float) -> str:
     """Bytes where there are many, a bare number where it counts activations."""
-    if not np.isfinite(value):
+    if not math.isfinite(value):
         return "none"
     return significant(value, 4) if abs(value) < 1000 else format_bytes(value)

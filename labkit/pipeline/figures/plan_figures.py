@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from labkit.errors import not_among
 from labkit.kit.describe import checked
 from labkit.kit.draw import CYCLE, PALETTE, finish
 from labkit.quantities import format_bytes, significant
@@ -88,58 +85,6 @@ def figure_valley(table: pd.DataFrame, *, title: str = "") -> go.Figure:
 
 
 @checked
-def figure_savings(
-    table: pd.DataFrame,
-    *,
-    x: str,
-    x_title: str,
-    published: pd.DataFrame | None = None,
-    title: str = "",
-) -> go.Figure:
-    """Energy saved by each plan (solid) and the most its schedule allows (dotted), against ``x``.
-
-    Args:
-        table: :func:`labkit.pipeline.sweep`'s; one panel per profile unless ``x`` is the profile.
-        x: the column on the horizontal axis.
-        published: others' results as rings: columns profile, ``x``, saving_fraction.
-    """
-    if x not in table.columns:
-        raise not_among("column", x, map(str, table.columns))
-    panels = [""] if x == "profile" else list(table["profile"].unique())
-    fig = make_subplots(cols=len(panels), shared_yaxes=True, subplot_titles=panels)
-    for column, panel in enumerate(panels, 1):
-        rows = table if x == "profile" else table[table["profile"] == panel]
-        for trace in _saving_lines(rows, x):
-            fig.add_trace(trace.update(showlegend=column == 1), row=1, col=column)
-        if published is not None:
-            rings = published[published["profile"] == panel]
-            ring = {"symbol": "circle-open", "size": 16, "line_width": 3, "color": PALETTE["paper"]}
-            fig.add_scatter(
-                x=rings[x], y=rings["saving_fraction"], mode="markers", name="published",
-                legendgroup="published", showlegend=column == 1, marker=ring, row=1, col=column,
-            )  # fmt: skip
-    fig.update_xaxes(tickvals=sorted(table[x].unique()), type="log" if x != "profile" else None)
-    fig.update_yaxes(tickformat=".0%", rangemode="tozero")
-    return finish(fig, title=title, x=x_title, y="energy saved", height=460)
-
-
-def _saving_lines(table: pd.DataFrame, x: str) -> Iterator[go.Scatter]:
-    shown = [("saving_fraction", "{}", "solid", 7), ("best_saving_fraction", "bound, {}", "dot", 1)]
-    plans = [name for name in table["plan"].unique() if name != "max clock"]
-    colours = [colour for colour in CYCLE if colour != PALETTE["paper"]]
-    for (name, colour), (value, label, dash, size) in itertools.product(
-        zip(plans, colours, strict=False), shown
-    ):
-        if value in table.columns:
-            part = table[table["plan"] == name]
-            yield go.Scatter(
-                x=part[x], y=part[value], mode="lines+markers", name=label.format(name),
-                legendgroup=label.format(name), marker_size=size,
-                line={"color": colour, "width": 2, "dash": dash},
-            )  # fmt: skip
-
-
-@checked
 def figure_plans(table: pd.DataFrame, *, title: str = "") -> go.Figure:
     """Energy against iteration time, a mark for each plan, a colour for each schedule.
 
@@ -214,11 +159,12 @@ def figure_tradeoff(table: pd.DataFrame, *, unit: str = "bytes", title: str = ""
     fig.update_traces(line_shape="hv" if by_memory else "linear")
     if by_memory:
         ticks = sorted(place.unique())
-        words = [_amount(t, unit) if t < room else "no limit" for t in ticks]
+        words = [amount(t, unit) if t < room else "no limit" for t in ticks]
         fig.update_xaxes(tickvals=ticks, ticktext=words)
     x = f"memory of a device ({unit})" if by_memory else "deadline (s)"
     return finish(fig, title=title, x=x, y="energy of an iteration (J)", height=460)
 
 
-def _amount(value: float, unit: str) -> str:
+def amount(value: float, unit: str) -> str:
+    """A number of bytes, or of activations, for a label."""
     return format_bytes(value) if unit == "bytes" else significant(value, 4)

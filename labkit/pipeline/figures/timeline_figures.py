@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import plotly.graph_objects as go
 
-from labkit.errors import UsageError, not_among
+from labkit.errors import UsageError
 from labkit.kit.describe import Positive, checked
 from labkit.kit.draw import CYCLE, PALETTE, SEQUENTIAL, finish
-from labkit.pipeline.figures.gantt import (
-    beside_work,
-    find_lanes,
-    kind_fills,
-    mixed,
-    scale_fills,
-    shades_of,
-    steps_by_device,
-)
-from labkit.pipeline.scheduling.schedule import KINDS
+from labkit.pipeline.figures.plan_figures import amount
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,10 +23,8 @@ _ROW_HEIGHT = {  # so that kinds differ also without colour
     "backward": 0.9,
     "input": 0.9,
     "weight": 0.56,
-    "all-reduce": 0.9,
-    "optimizer": 0.9,
 }
-_STRIP = 0.16  # height of an all-reduce beside instructions, at the row's lower edge
+_PALEST = 0.62  # how much white the last lane's colour has
 _MOST_LABELS_A_ROW, _MOST_EDGES_A_ROW = 56, 160
 _IDLE_COLOURS = {
     "busy": PALETTE["static"],
@@ -44,7 +33,6 @@ _IDLE_COLOURS = {
     "steady": CYCLE[3],
     "communication": PALETTE["communication"],
     "drain": CYCLE[0],
-    "all-reduce": PALETTE["all-reduce"],
 }
 
 
@@ -63,7 +51,7 @@ def figure_timeline(
     Full backwards and input halves are tall, forwards slim, weight halves slimmest (all equal
     where there are too many to tell, and kinds have colours). Where a
     device holds several stages, later chunks are lighter; so are the microbatches that enter a
-    bidirectional pipeline at its other end. An all-reduce beside instructions is a strip.
+    bidirectional pipeline at its other end.
 
     Args:
         table: ``Timeline.frame()`` or ``Plan.frame()``.
@@ -81,20 +69,19 @@ def figure_timeline(
         )
     devices = sorted(table["device"].unique().tolist())
     makespan_s = float(table["end_s"].max())
-    lanes = find_lanes(table)
-    fills = _fills(table, colour, colour_range, lanes.lane)
-    beside = beside_work(table)
+    lane, names = _find_lanes(table)
+    fills = _fills(table, colour, colour_range, lane)
     crowd = len(table) / len(devices)  # bars a row
     edge_px = 1 if crowd <= _MOST_LABELS_A_ROW else 0.3 if crowd <= _MOST_EDGES_A_ROW else 0
     fig = go.Figure(_idle_bars(devices, makespan_s))
     for kind in [kind for kind in _ROW_HEIGHT if (table["kind"] == kind).any()]:
         mine = (table["kind"] == kind).to_numpy()
-        part = table[mine].assign(fill=fills[mine], beside=beside[mine], lane=lanes.lane[mine])
+        part = table[mine].assign(fill=fills[mine], lane=lane[mine])
         part = part.sort_values("lane", kind="stable")  # the legend shows the first bar's colour
         height = 0.9 if colour == "kind" and edge_px < 1 else _ROW_HEIGHT[kind]
         fig.add_trace(_bars(part, kind, height, edge_px, legend=colour == "kind"))
     if colour == "kind":
-        fig.add_traces(list(_lane_legend(lanes.names)))
+        fig.add_traces(list(_lane_legend(names)))
     else:
         fig.add_trace(_add_scale(fig, table, colour, colour_range))
     if messages is not None:
@@ -134,9 +121,10 @@ def _fills(
     when they choose between black and white labels: a warning a bar, and labels that do not show.
     """
     if colour == "kind":
-        return kind_fills(table["kind"].tolist(), lane.tolist())
+        shades = {kind: _shades_of(kind, 1 + lane.max(initial=0)) for kind in set(table["kind"])}
+        return np.array([shades[kind][n] for kind, n in zip(table["kind"], lane, strict=True)])
     low, high = _ends(table, colour, span)
-    return scale_fills((table[_SCALES[colour][0]].to_numpy(dtype=float) - low) / (high - low))
+    return _scale_fills((table[_SCALES[colour][0]].to_numpy(dtype=float) - low) / (high - low))
 
 
 def _ends(
@@ -155,16 +143,15 @@ def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legen
     if "clock_mhz" in part.columns:
         shown["clock_mhz"] = "<br>%{{customdata[{}]:.0f}} MHz"
     places = {column: text.format(i) for i, (column, text) in enumerate(shown.items())}
-    work = kind in KINDS
     fills = part["fill"].unique()
     return go.Bar(
         orientation="h",
         base=part["start_s"],
         x=part["end_s"] - part["start_s"],
         y=part["device"],
-        **_heights(part, height),
+        width=height,
         name=kind,
-        text=part["microbatch"] if edge_px == 1 and work else None,
+        text=part["microbatch"] if edge_px == 1 else None,
         textposition="inside",
         insidetextanchor="middle",
         textangle=0,
@@ -172,13 +159,11 @@ def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legen
         marker={
             "color": fills[0] if len(fills) == 1 else part["fill"],
             "line": {"color": "white", "width": edge_px},
-            "pattern": {"shape": "/" if kind == "optimizer" else ""},
         },
         customdata=[list(row) for row in zip(*(part[c].tolist() for c in shown), strict=True)],
         hovertemplate=(
             f"{'device' if several else 'stage'} %{{y}}{places.get('stage', '')}, {kind}"
-            + (" %{customdata[0]}" if work else "")
-            + "<br>starts %{base:.4g} s, takes %{x:.4g} s"
+            + " %{customdata[0]}<br>starts %{base:.4g} s, takes %{x:.4g} s"
             + places["slack_s"]
             + places.get("clock_mhz", "")
             + "<extra></extra>"
@@ -187,17 +172,9 @@ def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legen
     )
 
 
-def _heights(part: pd.DataFrame, height: float) -> dict[str, Any]:
-    """Where bars lie: in the row's middle, but at its edge for all-reduces beside other work."""
-    if not part["beside"].any():
-        return {"width": height}
-    width = np.where(part["beside"], _STRIP, height)
-    return {"width": width, "offset": height / 2 - width}
-
-
-def _lane_legend(names: tuple[str, ...]) -> Iterator[go.Bar]:
+def _lane_legend(names: list[str]) -> Iterator[go.Bar]:
     """What paler colours mean; nothing where there is one lane."""
-    shades = shades_of(("forward",), len(names))["forward"]
+    shades = _shades_of("forward", len(names))
     for name, shade in zip(names[1:], shades[1:], strict=True):
         yield go.Bar(x=[None], y=[None], name=name, marker_color=shade, hoverinfo="skip")
 
@@ -236,41 +213,87 @@ def _add_scale(
     return go.Scatter(x=[None], y=[None], mode="markers", marker=marker, hoverinfo="skip")
 
 
+def _find_lanes(table: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
+    """Each row's lane, and what lanes are called: the passes that microbatches make.
+
+    A lane is a chunk (the device's first, second... stage) of the microbatches that enter the
+    pipeline at the same device. A pipeline of one stage a device has one lane.
+    """
+    microbatch = table["microbatch"].to_numpy()
+    device, stage = table["device"].to_numpy(), table["stage"].to_numpy()
+    first = stage == 0
+    enters = np.zeros(1 + microbatch.max(), dtype=int)
+    enters[microbatch[first]] = device[first]
+    doors = np.unique(device[first])
+    door = np.searchsorted(doors, enters[microbatch])
+    chunk = np.zeros(len(table), dtype=int)
+    for d in np.unique(device):
+        for route in range(len(doors)):
+            mine = (device == d) & (door == route)
+            chunk[mine] = np.searchsorted(np.unique(stage[mine]), stage[mine])
+    chunks = 1 + int(chunk.max())
+    ways = [f"in at device {door}, " for door in doors] if len(doors) > 1 else [""]
+    names = [f"{way}chunk {number}" for way in ways for number in range(chunks)]
+    if chunks == 1 and len(doors) > 1:
+        names = [way.removesuffix(", ") for way in ways]
+    return door * chunks + chunk, names
+
+
+def _shades_of(kind: str, count: int) -> list[str]:
+    """The colours of a kind's lanes, the first one's being the palette's own."""
+    paler = [_PALEST * k / max(count - 1, 2) for k in range(count)]
+    return [_mixed(PALETTE[kind], "#FFFFFF", part) for part in paler]
+
+
+def _scale_fills(share: np.ndarray) -> np.ndarray:
+    """Colours of shares 0 to 1 on the sequential scale, in 256 steps; grey where NaN."""
+    stops = [stop for stop, _ in SEQUENTIAL]
+    table = []
+    for level in np.linspace(0, 1, 256).tolist():
+        k = min(int(np.searchsorted(stops, level, side="right")) - 1, len(stops) - 2)
+        part = (level - stops[k]) / (stops[k + 1] - stops[k])
+        table.append(_mixed(SEQUENTIAL[k][1], SEQUENTIAL[k + 1][1], part))
+    level = np.round(255 * np.clip(np.nan_to_num(share), 0, 1)).astype(int)
+    return np.where(np.isnan(share), PALETTE["muted"], np.array(table)[level])
+
+
+def _mixed(colour: str, other: str, amount: float) -> str:
+    """``colour`` with a share of ``other``, both written #RRGGBB."""
+    a, b = (np.array([int(c[i : i + 2], 16) for i in (1, 3, 5)]) for c in (colour, other))
+    return "#" + "".join(f"{round(value):02X}" for value in (a + amount * (b - a)).tolist())
+
+
 @checked
 def figure_memory(
-    table: pd.DataFrame,
-    *,
-    title: str = "",
-    span_s: Positive | None = None,
-    unit: str = "activations",
+    table: pd.DataFrame, *, title: str = "", unit: Literal["activations", "bytes"] = "activations"
 ) -> go.Figure:
     """What every device holds over time, a row each, all rows on one scale; its peak at the right.
 
     Args:
         table: ``Timeline.memory_frame()``.
-        span_s: where the time axis ends (default: at the last change), to lie under a
-            :func:`figure_timeline`.
-        unit: what a peak's number counts; ``"bytes"`` are written as MB or GB.
+        unit: what a peak's number counts.
     """
-    end_s = span_s or float(table["time_s"].max())
+    end_s = float(table["time_s"].max())
     most = float(table.iloc[:, 2].max()) or 1.0
     devices = sorted(table["device"].unique().tolist())
     fig = go.Figure()
     x, y, held, peaks = [], [], [], []
-    for device, time, value in steps_by_device(table, end_s):
-        base = device + 0.45
-        x += [*time, time[-1], time[0], None]
-        y += [*(base - 0.9 * value / most), base, base, None]
-        held += [*value, 0, 0, None]
+    for device in devices:
+        part = table[table["device"] == device].drop_duplicates("time_s", keep="last")
+        value, base = part.iloc[:, 2].to_numpy(dtype=float), device + 0.45
+        x += [*part["time_s"], end_s, end_s, part["time_s"].iloc[0], None]
+        y += [*(base - 0.9 * np.append(value, value[-1]) / most), base, base, None]
+        held += [*value, value[-1], 0, 0, None]
         peaks.append(float(value.max()))
     fig.add_scatter(
-        x=x, y=y, mode="lines", fill="toself", customdata=held, line_width=1, hoveron="points",
-        line_color=PALETTE["activation"], fillcolor=mixed(PALETTE["activation"], "#FFFFFF", 0.5),
+        x=x, y=y, mode="lines", fill="toself", customdata=held, hoveron="points",
+        line={"width": 1, "shape": "hv", "color": PALETTE["activation"]},
+        fillcolor=_mixed(PALETTE["activation"], "#FFFFFF", 0.5),
         hovertemplate="%{x:.4g} s: %{customdata:.4g} " + unit + "<extra></extra>", name="held",
     )  # fmt: skip
     for device, peak in zip(devices, peaks, strict=True):
         fig.add_annotation(
-            x=1, xref="paper", y=device, text=_amount(peak, unit), showarrow=False,
+            x=1, xref="paper", y=device, text=amount(peak, unit), showarrow=False,
             xanchor="left", xshift=6,
         )  # fmt: skip
     _device_rows(fig, devices, "device")
@@ -280,36 +303,23 @@ def figure_memory(
     return finish(fig, title=heading, x="time (s)", height=150 + 34 * len(devices))
 
 
-def _amount(value: float, unit: str) -> str:
-    if unit != "bytes":
-        return f"{value:.4g}"
-    return f"{value / 1e9:.3g} GB" if value >= 1e9 else f"{value / 1e6:.3g} MB"
-
-
 @checked
-def figure_idle(table: pd.DataFrame, *, by: str = "device", title: str = "") -> go.Figure:
-    """Where the devices' time goes: work, and waiting by its cause, stacked.
+def figure_idle(table: pd.DataFrame, *, title: str = "") -> go.Figure:
+    """Where each device's time goes: work, and waiting by its cause, stacked.
 
     Args:
-        table: ``Timeline.idle_frame()``, or several of them together with a column that tells
-            them apart.
-        by: that column: a bar for each of its values, the mean of its rows.
+        table: ``Timeline.idle_frame()``.
     """
-    if by not in table.columns:
-        raise not_among("column", by, map(str, table.columns))
     columns = {cause: f"{cause.replace('-', '_')}_s" for cause in _IDLE_COLOURS}
-    mean = table.groupby(by, sort=False)[list(columns.values())].mean()
-    names = [f"device {name}" if by == "device" else str(name) for name in mean.index]
+    whole_s, names = table["makespan_s"], [f"device {name}" for name in table["device"]]
     fig = go.Figure()
     for cause, column in columns.items():
-        if cause == "busy" or (mean[column] > 1e-9 * mean.to_numpy().sum()).any():
-            share = mean[column] / mean.sum(axis=1)
+        if cause == "busy" or (table[column] > 1e-9 * whole_s.sum()).any():
             fig.add_bar(
-                orientation="h", x=mean[column], y=names, name=cause, customdata=share,
-                marker_color=_IDLE_COLOURS[cause],
+                orientation="h", x=table[column], y=names, name=cause,
+                customdata=table[column] / whole_s, marker_color=_IDLE_COLOURS[cause],
                 hovertemplate=f"%{{y}}: {cause} %{{x:.4g}} s, %{{customdata:.1%}}<extra></extra>",
             )  # fmt: skip
     fig.update_layout(barmode="stack", bargap=0.25)
     fig.update_yaxes(autorange="reversed", showgrid=False, type="category")
-    what = "time (s)" if by == "device" else "time of a device, mean (s)"
-    return finish(fig, title=title, x=what, height=150 + 34 * len(names))
+    return finish(fig, title=title, x="time (s)", height=150 + 34 * len(names))

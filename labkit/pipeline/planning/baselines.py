@@ -8,22 +8,15 @@ whole iteration, whatever it runs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from labkit.errors import UsageError
 from labkit.kit.describe import Positive, Share, checked
 from labkit.pipeline.profiles.clocks import Choice, Task, max_clock_rows, valley_rows
-from labkit.pipeline.profiles.profile import EnergyProfile
-from labkit.pipeline.scheduling.graph import Lag
-from labkit.pipeline.scheduling.schedule import FORWARD, KINDS, Schedule
+from labkit.pipeline.scheduling.schedule import FORWARD, KINDS
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-Balance = Literal["nearest", "not-slower"]
-Phase = Literal["forward", "backward", "both"]
 Tables = list[dict[float, np.ndarray]]  # a device: clock -> its rows, one for each work it runs
 
 
@@ -60,88 +53,25 @@ def choose_zeus_global(
 
     Source: Perseus (SOSP 2024) artifact, scheduler ZeusGlobalPowerLimit.
     """
-    settings = list(_global_settings(task))
+    settings = list(global_settings(task))
     return _least(task, settings, "one clock for all stages", eta, max_power_w)
 
 
 @checked
 def choose_zeus_local(
-    task: Task,
-    *,
-    balance: Balance = "nearest",
-    phase: Phase = "forward",
-    eta: Share = 0.5,
-    max_power_w: Positive | None = None,
+    task: Task, *, eta: Share = 0.5, max_power_w: Positive | None = None
 ) -> Choice:
     """One clock for each device, balanced with the heaviest; which, is chosen as above.
 
-    The candidates are those of :func:`zeus_local_settings`. All stages slowed to the heaviest
+    The candidates are those of :func:`local_settings`. All stages slowed to the heaviest
     one's pace fill and drain the pipeline more slowly than at the highest clock, so the deadline
     "as fast as at the highest clock" is one that this planner can rarely meet.
 
     Raises:
         UsageError: no candidate meets the deadline.
     """
-    settings = list(_local_settings(task, balance, phase))
-    return _least(
-        task, settings, "one clock a device, balanced with the heaviest", eta, max_power_w
-    )
-
-
-@checked
-def zeus_global_settings(
-    schedule: Schedule, profile: EnergyProfile, *, lag_s: Lag | None = None
-) -> pd.DataFrame:
-    """Every clock that is measured everywhere, set on all GPUs: the highest first.
-
-    Returns:
-        Columns clock_mhz_0, clock_mhz_1, ... (one a device), makespan_s, energy_j; the structure
-        of the Perseus artifact's ``zeus_global.csv``.
-    """
-    return _settings_frame(_global_settings(Task(schedule, profile, lag_s=lag_s)))
-
-
-@checked
-def zeus_local_settings(
-    schedule: Schedule,
-    profile: EnergyProfile,
-    *,
-    lag_s: Lag | None = None,
-    balance: Balance = "nearest",
-    phase: Phase = "forward",
-) -> pd.DataFrame:
-    """For every clock of the heaviest device, from the highest down, all others balanced with it.
-
-    The heaviest device is the one that takes longest for the ``phase`` of one microbatch (all the
-    stages it holds) at the highest clock. Every other device gets, among the clocks no higher
-    than the heaviest one's and no higher than its own last one, that with which its phase takes
-
-    - ``"nearest"``: as nearly as long as the heaviest device's; of equals the lower clock. So the
-      artifact's scheduler ZeusLocalPowerState does it ("Zeus per stage" in the paper), which
-      steps down from limit to limit until the distance grows; where times rise as clocks fall
-      the nearest is what it finds. A device may then be slower than the heaviest.
-    - ``"not-slower"``: as long as possible without being longer. Where even the highest allowed
-      clock is slower, that one.
-
-    It ends with the first setting in which some device runs at its lowest clock.
-
-    Args:
-        phase: what is balanced; the artifact balances ``"forward"``.
-
-    Returns:
-        Columns clock_mhz_0, ... (one a device), makespan_s, energy_j, heaviest_device,
-        heaviest_clock_mhz; the structure of the Perseus artifact's ``zeus_local.csv``.
-
-    Raises:
-        UsageError: an unknown balance or phase, or a device whose works were measured at no
-            common clock.
-    """
-    task = Task(schedule, profile, lag_s=lag_s)
-    table = _settings_frame(_local_settings(task, balance, phase))
-    heaviest = _heaviest(_phase_times(profile, _clock_tables(task), phase))
-    table["heaviest_device"] = heaviest
-    table["heaviest_clock_mhz"] = table[f"clock_mhz_{heaviest}"]
-    return table
+    what = "one clock a device, balanced with the heaviest"
+    return _least(task, list(local_settings(task)), what, eta, max_power_w)
 
 
 def zeus_cost_j(
@@ -164,7 +94,8 @@ def zeus_cost_j(
     return eta * energy_j + (1 - eta) * num_devices * max_power_w * makespan_s
 
 
-def _global_settings(task: Task) -> Iterator[Setting]:
+def global_settings(task: Task) -> Iterator[Setting]:
+    """Every clock that is measured everywhere, set on all GPUs: the highest first."""
     tables = _clock_tables(task)
     common = set.intersection(*map(set, tables))
     if not common:
@@ -173,43 +104,37 @@ def _global_settings(task: Task) -> Iterator[Setting]:
         yield _setting(task, tables, np.full(len(tables), clock))
 
 
-def _local_settings(task: Task, balance: Balance, phase: Phase) -> Iterator[Setting]:
-    tables = _clock_tables(task)
-    times = _phase_times(task.profile, tables, phase)
-    heaviest = _heaviest(times)
+def local_settings(task: Task) -> Iterator[Setting]:
+    """For every clock of the heaviest device, from the highest down, all others balanced with it.
+
+    The heaviest device is the one that takes longest for the forwards of one microbatch (of all
+    the stages it holds) at the highest clock. Every other device gets, among the clocks no higher
+    than the heaviest one's and no higher than its own last one, that with which its forwards take
+    as nearly as long; of equals the lower clock. So the artifact's scheduler ZeusLocalPowerState
+    does it ("Zeus per stage" in the paper), which steps down from limit to limit until the
+    distance grows; where times rise as clocks fall the nearest is what it finds.
+
+    It ends with the first setting in which some device runs at its lowest clock.
+    """
+    tables, profile = _clock_tables(task), task.profile
+    forward_s = np.where(profile.kind == FORWARD, profile.time_s, 0.0)
+    times = [{mhz: float(forward_s[rows].sum()) for mhz, rows in t.items()} for t in tables]
+    heaviest = int(np.argmax([table[max(table)] for table in times]))
     ceiling = np.array([max(table) for table in times])
     for clock, target_s in sorted(times[heaviest].items(), reverse=True):
         ceiling = np.minimum(ceiling, clock)
         for device, table in enumerate(times):
             if device != heaviest:
-                ceiling[device] = _balanced(table, ceiling[device], target_s, balance)
+                ceiling[device] = _balanced(table, ceiling[device], target_s)
         yield _setting(task, tables, ceiling.copy())
         if any(ceiling[device] <= min(table) for device, table in enumerate(times)):
             return
 
 
-def _balanced(
-    time_s: dict[float, float], ceiling_mhz: float, target_s: float, balance: Balance
-) -> float:
-    """The clock up to the ceiling whose time is balanced with the target."""
+def _balanced(time_s: dict[float, float], ceiling_mhz: float, target_s: float) -> float:
+    """The clock up to the ceiling whose time is nearest to the target."""
     allowed = [clock for clock in sorted(time_s) if clock <= ceiling_mhz] or [min(time_s)]
-    if balance == "not-slower":
-        quick = [clock for clock in allowed if time_s[clock] <= target_s]
-        return max(quick, key=lambda clock: (time_s[clock], -clock)) if quick else allowed[-1]
     return min(allowed, key=lambda clock: abs(time_s[clock] - target_s))
-
-
-def _phase_times(profile: EnergyProfile, tables: Tables, phase: Phase) -> list[dict[float, float]]:
-    """For each device, clock -> seconds that the phase of one microbatch takes there."""
-    forward = profile.kind == FORWARD
-    counted = {"forward": forward, "backward": ~forward, "both": forward | ~forward}[phase]
-    time_s = np.where(counted, profile.time_s, 0.0)
-    return [{clock: float(time_s[rows].sum()) for clock, rows in t.items()} for t in tables]
-
-
-def _heaviest(times: list[dict[float, float]]) -> int:
-    """The device that takes longest at its highest clock; of equals the first."""
-    return int(np.argmax([table[max(table)] for table in times]))
 
 
 def _clock_tables(task: Task) -> Tables:
@@ -236,14 +161,6 @@ def _setting(task: Task, tables: Tables, clock_mhz: np.ndarray) -> Setting:
         mine = schedule.device == device
         row[mine] = table[schedule.kind[mine], schedule.stage[mine]]
     return Setting(clock_mhz, row, *task.cost(row))
-
-
-def _settings_frame(settings: Iterator[Setting]) -> pd.DataFrame:
-    import pandas as pd
-
-    clocks, _, makespans_s, energies_j = zip(*settings, strict=True)
-    table = pd.DataFrame(np.array(clocks)).add_prefix("clock_mhz_")
-    return table.assign(makespan_s=makespans_s, energy_j=energies_j)
 
 
 def _least(

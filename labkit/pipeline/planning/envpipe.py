@@ -15,7 +15,6 @@ from labkit.pipeline.scheduling.graph import longest_to
 from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, Schedule
 
 Reconfigure = Literal["balanced", "greedy", "none"]
-Floor = Literal["energy", "above-waiting"]
 
 
 @checked
@@ -69,16 +68,13 @@ def outer_envelope(schedule: Schedule) -> np.ndarray:
 
 
 @checked
-def choose_envpipe(
-    task: Task, *, reconfigure: Reconfigure = "balanced", floor: Floor = "energy"
-) -> Choice:
+def choose_envpipe(task: Task, *, reconfigure: Reconfigure = "balanced") -> Choice:
     """EnvPipe's planner; it knows no deadline.
 
     The outer envelope runs at the maximum clock and all other units at their stage's energy
     valley. While some inner unit lies on the critical path, ``"balanced"`` raises those of its
     inner units that have the lowest clock by one step, ``"greedy"`` the one nearest to its end
-    by three; ``"none"`` leaves the first plan as it is. ``floor`` says what the valley is the
-    least of: the published planner's is energy; energy above waiting is what a pipeline saves.
+    by three; ``"none"`` leaves the first plan as it is.
 
     As described, reconfiguring ends when the critical path is the envelope. Where the last stage
     is not the heaviest that never comes about; the public implementation also stops when no unit
@@ -97,8 +93,7 @@ def choose_envpipe(
     envelope = outer_envelope(schedule)
     # Rows of one work stand in descending order of clock: one step up is one row less.
     top = max_clock_rows(profile)[schedule.kind, schedule.stage]
-    valley = valley_rows(profile, above_waiting=floor == "above-waiting")
-    row = np.where(envelope, top, valley[schedule.kind, schedule.stage])
+    row = np.where(envelope, top, valley_rows(profile)[schedule.kind, schedule.stage])
     if reconfigure == "none":
         return Choice(row)
     units = _Units(task, row, np.where(envelope, row, top))

@@ -27,7 +27,7 @@ from labkit.pipeline.profiles.clocks import Choice, Task, check_stages, cost_of
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.graph import Lag
 from labkit.pipeline.scheduling.schedule import Schedule
-from labkit.pipeline.simulation.network import Network, lags
+from labkit.pipeline.simulation.costs import Network, lags
 from labkit.pipeline.simulation.timeline import Timeline, simulate
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ METHODS: dict[str, Callable[..., Choice]] = {
     "optimal": choose_optimal,
 }
 TIMED_METHODS = ("optimal", "zeus-global")  # as fast as at the highest clock, unless told
+WITH_FRONTIER = (*TIMED_METHODS, "perseus")  # those that answer every deadline
 
 
 @description
@@ -89,7 +90,7 @@ class Plan:
     @cached_property
     def lag_s(self) -> Lag | None:
         """What instructions wait for besides work, as :func:`.graph.longest_to`."""
-        return _lag_s(self.schedule, self.network)
+        return lags(self.schedule, self.network)
 
     @property
     def waiting_w(self) -> float:
@@ -144,10 +145,7 @@ class Plan:
         return pd.DataFrame(rows, columns=[*names, "time_s", "energy_j"])
 
     def save_trace(self, path: Path | str) -> Path:
-        """Write the plan as trace events, clocks and power included.
-
-        See :func:`labkit.pipeline.save_trace`.
-        """
+        """Write the plan as trace events, clocks and power included, for ui.perfetto.dev."""
         from labkit.pipeline.simulation.trace import save_trace
 
         return save_trace(
@@ -172,20 +170,14 @@ def plan(
     """Choose a clock for every instruction.
 
     Args:
-        method: ``"max-clock"``: the highest measured clock throughout.
-            ``"uniform"``: every stage at its energy-valley clock (the slow end of the paper's
-            ablation). ``"zeus-global"``: the one clock for all stages that takes least energy
-            within the deadline. ``"zeus-local"``: one clock a stage, balanced to the heaviest
-            (see :func:`.baselines.choose_zeus_local`).
-            ``"envpipe"``: see :func:`envpipe_rows`, which also describes
-            its settings ``reconfigure`` and ``floor``. ``"perseus"``: the slowest plan of its
-            frontier that meets the deadline, the fastest without one; see
-            :func:`choose_perseus`, which also describes its setting ``unit_s``.
-            ``"optimal"``: the linear relaxation, rounded to measured clocks; ``gap`` certifies
-            how near to the best it is.
+        method: ``"max-clock"``: the highest measured clock throughout; ``"uniform"``: every stage
+            at its energy-valley clock (the slow end of EnvPipe's ablation); ``"zeus-global"``,
+            ``"zeus-local"``, ``"envpipe"``, ``"perseus"``: see :func:`.choose_zeus_global` and so
+            on, which also describe their settings; ``"optimal"``: the linear relaxation, rounded
+            to measured clocks, where ``gap`` certifies how near to the best it is.
         deadline_s: latest end of the iteration. None means the all-max-clock makespan for
             planners that need one, and no constraint for the others.
-        network: how long messages take; None for no time. Its all-reduce is not planned for.
+        network: how long messages take; None for no time.
 
     Raises:
         UsageError: an unknown method or setting, stages that differ, or a deadline that cannot
@@ -196,7 +188,7 @@ def plan(
         raise not_among("planner", method, METHODS)
     if unknown := sorted(set(settings) - (set(signature(METHODS[method]).parameters) - {"task"})):
         raise UsageError(f"planner {method!r} has no setting {unknown[0]!r}")
-    lag_s = _lag_s(schedule, network)
+    lag_s = lags(schedule, network)
     if deadline_s is None and method in TIMED_METHODS:
         deadline_s = max_clock_s(schedule, profile, lag_s)
     task = Task(schedule, profile, deadline_s, lag_s)
@@ -224,15 +216,6 @@ def max_clock_s(schedule: Schedule, profile: EnergyProfile, lag_s: Lag | None = 
     return task.cost(choose_max_clock(task).row)[0]
 
 
-def _lag_s(schedule: Schedule, network: Network | None) -> Lag | None:
-    if network is not None and network.all_reduce is not None:
-        raise UsageError(
-            "clocks are planned up to the last instruction: give plan() a network without "
-            "all_reduce, which takes the same time after any plan"
-        )
-    return lags(schedule, network)
-
-
 @checked
 def frontier(
     schedule: Schedule,
@@ -254,9 +237,9 @@ def frontier(
     """
     import pandas as pd
 
-    if method not in (known := (*TIMED_METHODS, "perseus")):
-        raise UsageError(f"planner {method!r} has no frontier; {', '.join(known)} have")
-    lag_s = _lag_s(schedule, network)
+    if method not in WITH_FRONTIER:
+        raise UsageError(f"planner {method!r} has no frontier; {', '.join(WITH_FRONTIER)} have")
+    lag_s = lags(schedule, network)
     planner = OptimalPlanner(schedule, profile, lag_s)
     if method == "perseus":
         table = perseus_frontier(schedule, profile, num_points=num_points, lag_s=lag_s)

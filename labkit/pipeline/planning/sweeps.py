@@ -2,8 +2,7 @@
 
 A sweep visits every instruction in topological order, forward or backward, and gives each the
 choice that is cheapest at a price for its time, among those that fit between the longest path
-before it and the longest path after it. So every plan on the way keeps the deadline. A sweep may
-be confined to a window of the schedule, everything outside staying as it is.
+before it and the longest path after it. So every plan on the way keeps the deadline.
 
 Plans are columns ("lanes") of arrays of shape (n, lanes).
 """
@@ -22,7 +21,6 @@ _NEVER_S = 1e30
 """Seconds of a choice that does not exist (works have different numbers of clocks)."""
 _DEADLINE_NOISE = 1e-12
 """Share of the deadline that counts as floating-point noise: it may not cost a clock."""
-_ALL = slice(None)
 STEP, _GRADES = 0.01, 1024
 """Prices are tabulated in steps of their logarithm; 1024 steps of 1 % span a factor of 28,000."""
 _MOST_CELLS = 4096
@@ -56,21 +54,10 @@ class Swept(NamedTuple):
         """When each plan ends, shape (lanes,)."""
         return self.reach.max(axis=0)
 
-
-class Window(NamedTuple):
-    """Some consecutive levels of a schedule.
-
-    Attributes:
-        low, high: its instructions are low to high - 1.
-        levels: those of a forward sweep, and those of a backward one.
-        outside: the instructions that those inside wait for, and those that wait for them,
-            as ranges just before ``low`` and from ``high`` on.
-    """
-
-    low: int
-    high: int
-    levels: tuple[list[_Level], list[_Level]]
-    outside: tuple[slice, slice]
+    def repeated(self, times: int) -> Swept:
+        """Each plan that many times, side by side."""
+        chosen, reach = (np.repeat(part, times, axis=1) for part in (self.chosen, self.reach))
+        return Swept(chosen, reach, self.forward)
 
 
 class Sweeper:
@@ -106,9 +93,6 @@ class Sweeper:
         self._cell = (work * self._clock.num_cells)[:, None]
         sizes = np.bincount(level)
         self._sides = self._lay_out(sizes, waits), self._lay_out(sizes, follow)[::-1]
-        earliest = np.min([np.where(who < n, who, n) for who, _ in waits], axis=0)
-        latest = np.max([np.where(who < n, who, -1) for who, _ in follow], axis=0)
-        self._span = earliest, latest
 
     def _lay_out(
         self, sizes: np.ndarray, sources: Sequence[tuple[np.ndarray, np.ndarray]]
@@ -129,10 +113,6 @@ class Sweeper:
     def __len__(self) -> int:
         return self._n
 
-    @property
-    def num_levels(self) -> int:
-        return len(self._sides[0])
-
     def inside(self, values: np.ndarray) -> np.ndarray:
         """Values by instruction, shape (n, ...), in the numbering used here."""
         moved = np.empty_like(values)
@@ -147,7 +127,7 @@ class Sweeper:
         return self._time.take(chosen)
 
     def net_j(self, chosen: np.ndarray) -> np.ndarray:
-        """Energy above waiting of each plan, or of a part of it, shape (lanes,)."""
+        """Energy above waiting of each plan, shape (lanes,)."""
         return self._net.take(chosen).sum(axis=0)
 
     def num_within(self, duration: np.ndarray) -> np.ndarray:
@@ -160,16 +140,15 @@ class Sweeper:
 
     def of_counts(self, count: np.ndarray) -> Swept:
         """The slowest of each instruction's first ``count`` choices, as something to sweep."""
-        return self.plan(self._first + count - 1)
-
-    def plan(self, chosen: np.ndarray) -> Swept:
-        """Choices as something to sweep."""
+        chosen = self._first + count - 1
         return Swept(chosen, self.reach(chosen, forward=True), True)
 
     def reach(self, chosen: np.ndarray, *, forward: bool) -> np.ndarray:
         """Longest path to each instruction, itself included, or from it; row n is zero."""
         reach = np.zeros((self._n + 1, chosen.shape[1]))
-        self._extend(reach, self.durations(chosen), self._sides[not forward], 0)
+        duration = self.durations(chosen)
+        for part, near, _ in self._sides[not forward]:
+            reach[part] = _longest(reach, near) + duration[part]
         return reach
 
     def grade(self, price_w: np.ndarray) -> np.ndarray:
@@ -199,113 +178,28 @@ class Sweeper:
         same = plan.forward == forward
         beyond = self.reach(plan.chosen, forward=not forward) if same else plan.reach
         room = deadline * (1 + _DEADLINE_NOISE) - (beyond[:-1] - self.durations(plan.chosen))
-        reach = np.zeros_like(plan.reach)
-        chosen = self._choose(self._sides[not forward], reach, room, self._rows(price), most)
-        return Swept(chosen, reach, forward)
-
-    def window(self, first: int, last: int) -> Window:
-        """Levels ``first`` to ``last - 1``."""
-        ahead, back = self._sides
-        low, high = ahead[first].part.start, ahead[last - 1].part.stop
-        behind = back[len(back) - last : len(back) - first]
-        before = min(low, int(self._span[0][low:high].min()))
-        after = max(high, int(self._span[1][low:high].max()) + 1)
-        outside = slice(before, low), slice(high, after)
-        return Window(low, high, (ahead[first:last], behind), outside)
-
-    def extend(self, window: Window, reach: np.ndarray, chosen: np.ndarray, forward: bool) -> None:
-        """Bring the window's rows of ``reach`` up to date; ``chosen`` is the window's."""
-        self._extend(reach, self.durations(chosen), window.levels[not forward], window.low)
-
-    def anneal(
-        self,
-        window: Window,
-        sides: tuple[np.ndarray, np.ndarray],
-        chosen: np.ndarray,
-        deadline: np.ndarray,
-        price: np.ndarray,
-        shares: Sequence[float],
-        *,
-        forward: bool,
-    ) -> np.ndarray:
-        """Sweep to and fro inside a window while the price of time falls.
-
-        Args:
-            sides: the plans' longest paths to each instruction, right before the window, and from
-                each, right inside the window and behind it (the other way round for a sweep that
-                starts backward), shape (n + 1, plans).
-            chosen: the plans inside the window, shape (high - low, plans).
-            deadline: of each plan.
-            price: grades inside the window, shape (high - low, plans, variants).
-            shares: of the price, sweep by sweep.
-            forward: how the first sweep goes.
-
-        Returns:
-            The window's choices in each plan's variants, shaped as ``price``.
-        """
-        part, variants = slice(window.low, window.high), price.shape[2]
-        latest = np.repeat(deadline * (1 + _DEADLINE_NOISE), variants)
-        flat = price.reshape(len(price), -1)
-        reaches = [
-            self._surroundings(side, outside, variants)
-            for side, outside in zip(sides, window.outside, strict=True)
-        ]
-        beyond = sides[1 if forward else 0][part] - self.durations(chosen)
-        beyond = np.repeat(beyond, variants, axis=1)
-        for share in shares:
-            rows = self._rows(flat + np.log(share) / STEP if share else None, part)
-            reach, levels = reaches[not forward], window.levels[not forward]
-            chosen = self._choose(levels, reach, latest - beyond, rows, low=window.low)
-            beyond = reach[part] - self.durations(chosen)
-            forward = not forward
-        return chosen.reshape(price.shape)
-
-    def _surroundings(self, side: np.ndarray, outside: slice, variants: int) -> np.ndarray:
-        """Room for the reach of all variants, filled in where the window borders on the rest."""
-        reach = np.empty((self._n + 1, side.shape[1] * variants))
-        reach[outside] = np.repeat(side[outside], variants, axis=1)
-        reach[self._n] = 0.0
-        return reach
-
-    def _rows(self, price: np.ndarray | None, part: slice = _ALL) -> np.ndarray:
-        """Where grades begin in the table of cheapest choices, less the work's first choice."""
-        if price is None:
-            return self._table[part]
-        grade = np.clip(price, 0, _GRADES - 1).astype(np.intp)
-        grade *= self._width
-        grade += self._table[part]
-        return grade
-
-    def _choose(
-        self,
-        levels: list[_Level],
-        reach: np.ndarray,
-        room: np.ndarray,
-        rows: np.ndarray,
-        most: np.ndarray | None = None,
-        low: int = 0,
-    ) -> np.ndarray:
-        """Sweep over ``levels``; all arrays but ``reach`` begin with instruction ``low``."""
-        chosen = np.empty(room.shape, dtype=np.intp)
-        time_s, cheapest, clock = self._time, self._cheapest, self._clock
-        for part, near, cells in levels:
-            rows_of_level = slice(part.start - low, part.stop - low)
+        reach, chosen = np.zeros_like(plan.reach), np.empty_like(plan.chosen)
+        rows, time_s, cheapest = self._rows(price), self._time, self._cheapest
+        for part, near, cells in self._sides[not forward]:
             begin = _longest(reach, near)
-            end = clock.first_above(room[rows_of_level] - begin, cells)
+            end = self._clock.first_above(room[part] - begin, cells)
             if most is not None:
-                end = np.minimum(end, self._first[part] + most[rows_of_level])
-            end += rows[rows_of_level]
+                end = np.minimum(end, self._first[part] + most[part])
+            end += rows[part]
             pick = cheapest.take(end, mode="clip")
-            chosen[rows_of_level] = pick
+            chosen[part] = pick
             begin += time_s.take(pick, mode="clip")
             reach[part] = begin
-        return chosen
+        return Swept(chosen, reach, forward)
 
-    def _extend(
-        self, reach: np.ndarray, duration: np.ndarray, levels: list[_Level], low: int
-    ) -> None:
-        for part, near, _ in levels:
-            reach[part] = _longest(reach, near) + duration[part.start - low : part.stop - low]
+    def _rows(self, price: np.ndarray | None) -> np.ndarray:
+        """Where grades begin in the table of cheapest choices, less the work's first choice."""
+        if price is None:
+            return self._table
+        grade = np.clip(price, 0, _GRADES - 1).astype(np.intp)
+        grade *= self._width
+        grade += self._table
+        return grade
 
 
 class _Clock:

@@ -89,11 +89,11 @@ def slowest_rows(profile: EnergyProfile) -> np.ndarray:
     return table
 
 
-def valley_rows(profile: EnergyProfile, *, above_waiting: bool = False) -> np.ndarray:
+def valley_rows(profile: EnergyProfile) -> np.ndarray:
     """Table (kind, stage) -> profile row of the stage's energy-valley clock; -1 where none."""
     table = np.full((len(KINDS), profile.num_stages), -1)
     for kind, stage in profile.works():
-        clock = profile.valley_clock_mhz(stage, above_waiting=above_waiting)
+        clock = profile.valley_clock_mhz(stage)
         rows = profile.rows(stage, KINDS[kind])
         table[kind, stage] = rows[profile.clock_mhz[rows] == clock][0]
     return table

@@ -6,30 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from annotated_types import Ge
 
 from labkit.errors import BadFile, BadValue, UsageError
 from labkit.kit.describe import NonNegative, Positive, Whole, checked, description
-from labkit.kit.rules import AnyNumber
-from labkit.pipeline.profiles.checks import (
-    COLUMNS,
-    NUMBERS,
-    REVERSAL_TOLERANCE,
-    kept_rows,
-    reversal_excess,
-    validated,
-)
-from labkit.pipeline.profiles.variants import chunked, for_schedule, smoothed, split_backward
+from labkit.pipeline.profiles.checks import COLUMNS, NUMBERS, kept_rows, validated
+from labkit.pipeline.profiles.variants import for_schedule, smoothed, split_backward
 from labkit.pipeline.scheduling.schedule import KINDS, Kind, check_columns
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Dominance = Literal["net", "raw"]
-Tolerance = Annotated[AnyNumber, Ge(0)]
 
 
 @description
@@ -75,18 +65,11 @@ class EnergyProfile:
         path: str | Path,
         *,
         blocking_power_w: NonNegative,
-        dominance: Dominance = "net",
-        reversal_tolerance: Tolerance = REVERSAL_TOLERANCE,
     ) -> EnergyProfile:
         """Read columns stage, instruction, frequency (MHz), time (s), energy (J of one GPU).
 
         Instructions are ``forward`` and ``backward``, or the backward pass's halves ``input`` and
         ``weight``. Lines that start with ``#`` may precede the header.
-
-        Args:
-            reversal_tolerance: by how much a higher clock may be slower than a lower one of the
-                same work; noise makes small reversals (``num_nonmonotone`` counts them), a
-                larger one means that clocks are mixed up.
 
         Raises:
             BadFile: the file is missing or not such a table; names the line and the column.
@@ -105,7 +88,7 @@ class EnergyProfile:
             raise BadFile(path, f"not a CSV table: {' '.join(str(error).split())}") from None
         table.index += preamble + 2  # each row's line in the file
         table = table.dropna(how="all")
-        return cls._checked(table, blocking_power_w, dominance, path, reversal_tolerance)
+        return cls._checked(table, blocking_power_w, path)
 
     @classmethod
     @checked
@@ -114,31 +97,22 @@ class EnergyProfile:
         table: pd.DataFrame,
         *,
         blocking_power_w: NonNegative,
-        dominance: Dominance = "net",
-        reversal_tolerance: Tolerance = REVERSAL_TOLERANCE,
     ) -> EnergyProfile:
         """The same from a table with the CSV's columns, or those of :meth:`frame`."""
         names = {ours: theirs for theirs, ours in COLUMNS.items()}
         table = table.rename(columns=names)
-        return cls._checked(table, blocking_power_w, dominance, None, reversal_tolerance)
+        return cls._checked(table, blocking_power_w, None)
 
     @classmethod
-    def _checked(
-        cls,
-        table: pd.DataFrame,
-        power_w: float,
-        dominance: Dominance,
-        path: Path | None,
-        reversal_tolerance: float,
-    ) -> EnergyProfile:
-        table = validated(table, path, reversal_tolerance)
+    def _checked(cls, table: pd.DataFrame, power_w: float, path: Path | None) -> EnergyProfile:
+        table = validated(table, path)
         table = table.sort_values(
             ["stage", "kind", "clock_mhz"], ascending=[True, True, False], kind="stable"
         )
         columns = {name: table[name].to_numpy() for name in ("stage", "kind", *NUMBERS)}
         every = np.ones(len(table), dtype=bool)
         profile = cls(blocking_power_w=float(power_w), kept=every, **columns)  # type: ignore[arg-type]
-        return profile.with_dominance(dominance)
+        return profile.with_dominance("net")
 
     @property
     def num_stages(self) -> int:
@@ -148,20 +122,6 @@ class EnergyProfile:
     def num_dropped(self) -> int:
         """How many rows are dominated, so that no planner needs to consider them."""
         return int((~self.kept).sum())
-
-    @cached_property
-    def reversal(self) -> np.ndarray:
-        """For each row, how much longer the slowest higher clock of its work takes; 0 for none.
-
-        More than 0 is noise: a higher clock should never be slower. Planners need no order, they
-        choose among the rows that are not dominated.
-        """
-        return reversal_excess(self.stage, self.kind, self.clock_mhz, self.time_s)
-
-    @property
-    def num_nonmonotone(self) -> int:
-        """How many rows are faster than a higher clock of the same work."""
-        return int((self.reversal > 0).sum())
 
     @cached_property
     def net_energy_j(self) -> np.ndarray:
@@ -215,11 +175,10 @@ class EnergyProfile:
             raise UsageError(f"stage {stage}: {names} have no clock in common")
         return np.array([r[np.isin(self.clock_mhz[r], list(common))] for r in parts])
 
-    def valley_clock_mhz(self, stage: int, *, above_waiting: bool = False) -> float:
-        """The clock at which a stage takes the least energy (or the least above waiting)."""
+    def valley_clock_mhz(self, stage: int) -> float:
+        """The clock at which a stage takes the least energy."""
         table = self.stage_table(stage)
-        spent = table["above_waiting_j" if above_waiting else "energy_j"]
-        return float(table["clock_mhz"].iloc[int(spent.argmin())])
+        return float(table["clock_mhz"].iloc[int(table["energy_j"].argmin())])
 
     @checked
     def restage(
@@ -242,14 +201,8 @@ class EnergyProfile:
             raise UsageError(f"no stage {bad[0]}; there are 0 to {self.num_stages - 1}")
         rows = [np.flatnonzero(self.stage == old) for old in stages]
         count = [len(r) for r in rows]
-        row, factor = np.concatenate(rows), np.repeat(factors, count)
-        return self._with_rows(
-            stage=np.repeat(np.arange(len(stages)), count),
-            kind=self.kind[row],
-            clock_mhz=self.clock_mhz[row],
-            time_s=self.time_s[row] * factor,
-            energy_j=self.energy_j[row] * factor,
-        )
+        stage, factor = (np.repeat(x, count) for x in (np.arange(len(stages)), factors))
+        return self._with_rows(row=np.concatenate(rows), stage=stage, factor=factor)
 
     @checked
     def scaled(self, *, stage: int = -1, factor: Positive) -> EnergyProfile:
@@ -277,8 +230,21 @@ class EnergyProfile:
         kept = kept_rows(self.stage, self.kind, self.time_s, energy)
         return replace(self, kept=kept, dominance=dominance)
 
-    def _with_rows(self, *assumed: str, **columns: np.ndarray) -> EnergyProfile:
-        """A profile of other rows under the same rules, and what was assumed to make them."""
+    def _with_rows(
+        self,
+        *assumed: str,
+        row: np.ndarray | slice = slice(None),
+        factor: np.ndarray | float = 1.0,
+        **columns: np.ndarray,
+    ) -> EnergyProfile:
+        """A profile under the same rules of some of these rows, scaled, and of other columns.
+
+        Args:
+            assumed: what was assumed to make it.
+            factor: of each row's time and energy.
+        """
+        columns = {name: getattr(self, name)[row] for name in ("stage", "kind", *NUMBERS)} | columns
+        columns |= {name: columns[name] * factor for name in ("time_s", "energy_j")}
         order = np.lexsort((-columns["clock_mhz"], columns["kind"], columns["stage"]))
         columns = {name: values[order] for name, values in columns.items()}
         assumptions = tuple(dict.fromkeys((*self.assumptions, *assumed)))
@@ -289,28 +255,15 @@ class EnergyProfile:
     # Profiles derived from this one: see ``variants``.
     smoothed = smoothed
     split_backward = split_backward
-    chunked = chunked
     for_schedule = for_schedule
 
-    def describe(self) -> str:
-        """What the profile holds, what was dropped, what is odd, what was assumed: a line each."""
-        clocks = np.unique(self.clock_mhz)
-        kinds = ", ".join(KINDS[kind] for kind in np.unique(self.kind))
-        lines = [
-            f"{self.num_stages} stages; {kinds}; {len(clocks)} clocks from {clocks[0]:g} to "
-            f"{clocks[-1]:g} MHz; {self.blocking_power_w:g} W while waiting",
-            f"{len(self.kept)} measurements, {self.num_dropped} of them dropped: dominated in time "
-            + ("and energy above waiting" if self.dominance == "net" else "and energy"),
-        ]
-        if self.num_nonmonotone:
-            lines.append(
-                f"{self.num_nonmonotone} measurements are faster than a higher clock of the same "
-                f"work, by at most {self.reversal.max():.2%}"
-            )
-        return "\n".join([*lines, *(f"assumed: {text}" for text in self.assumptions)])
-
     def __repr__(self) -> str:
-        return f"EnergyProfile({'; '.join(self.describe().splitlines())})"
+        clocks = np.unique(self.clock_mhz)
+        return (
+            f"EnergyProfile({self.num_stages} stages; {len(self.kept)} measurements, "
+            f"{self.num_dropped} dominated; {clocks[0]:g} to {clocks[-1]:g} MHz; "
+            f"{self.blocking_power_w:g} W while waiting)"
+        )
 
     def frame(self) -> pd.DataFrame:
         """One row per measurement: stage, kind, clock_mhz, time_s, energy_j, kept."""

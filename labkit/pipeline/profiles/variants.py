@@ -6,26 +6,19 @@ The public functions are methods of :class:`.profile.EnergyProfile`.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from annotated_types import Gt, Lt
 
 from labkit.errors import UsageError
-from labkit.kit.describe import Count, checked
+from labkit.kit.describe import checked
 from labkit.pipeline.profiles.checks import NUMBERS
-from labkit.pipeline.scheduling.schedule import (
-    BACKWARD,
-    INPUT,
-    KINDS,
-    WEIGHT,
-    Schedule,
-)
+from labkit.pipeline.scheduling.schedule import BACKWARD, INPUT, KINDS, WEIGHT, Schedule
 
 if TYPE_CHECKING:
     from labkit.pipeline.profiles.profile import EnergyProfile
 
-Placement = Literal["loop", "v"]
 Inner = Annotated[float, Gt(0), Lt(1)]
 """A share that leaves something on both sides."""
 _COLUMNS = ("stage", "kind", *NUMBERS)
@@ -62,9 +55,6 @@ def smoothed(profile: EnergyProfile) -> EnergyProfile:
     return profile._with_rows(
         f"times and energies are smoothed, changed by at most {moved_time:.2%} and "
         f"{moved_energy:.2%}",
-        stage=profile.stage,
-        kind=profile.kind,
-        clock_mhz=profile.clock_mhz,
         time_s=time,
         energy_j=energy,
     )
@@ -117,11 +107,9 @@ def split_backward(profile: EnergyProfile, weight_fraction: Inner = 0.5) -> Ener
     return profile._with_rows(
         f"the weight half takes {weight_fraction:g} of a full backward's time and energy at every "
         "clock, the input half the rest",
-        stage=profile.stage[source],
+        row=source,
         kind=np.concatenate(kind),
-        clock_mhz=profile.clock_mhz[source],
-        time_s=profile.time_s[source] * scale,
-        energy_j=profile.energy_j[source] * scale,
+        factor=scale,
     )
 
 
@@ -143,25 +131,6 @@ def join_backward(profile: EnergyProfile) -> EnergyProfile:
         "a full backward takes the time and energy of its halves at one clock",
         **{name: np.concatenate([getattr(profile, name), *columns[name]]) for name in _COLUMNS},
     )
-
-
-@checked
-def chunked(
-    profile: EnergyProfile, num_chunks: Count, placement: Placement = "loop"
-) -> EnergyProfile:
-    """Each device's stage cut into equal chunks, numbered as the model's layers run.
-
-    Args:
-        placement: ``"loop"``: stage k lies on device k mod S. ``"v"``: every other pass runs
-            back, so that with two chunks device d holds stages d and 2S - 1 - d.
-
-    Raises:
-        UsageError: no such placement, or fewer than one chunk.
-    """
-    forth = list(range(profile.num_stages))
-    back = forth[::-1] if placement == "v" else forth
-    devices = [d for chunk in range(num_chunks) for d in (back if chunk % 2 else forth)]
-    return _cut(profile, devices)
 
 
 def _cut(profile: EnergyProfile, devices: list[int]) -> EnergyProfile:

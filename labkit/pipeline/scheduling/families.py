@@ -185,43 +185,37 @@ def _envpipe_warm_up(sizes: Sizes) -> np.ndarray:
     return sizes.ahead + (2 * (sizes.ahead - 1) if early is None else np.asarray(early))
 
 
+_RAMPED: dict[str, Any] = {"bubble_s": _ramp_s, "bubble": _RAMP}
+_1F1B: dict[str, Any] = {"form": Merge(warm_up=lambda z: z.ahead), "peak": "S", **_RAMPED}
+_LOOPS: dict[str, Any] = {"options": {"num_chunks": 2}, "bubble_s": _looped_s, "bubble": _LOOPED}
+_IN_ROUNDS: dict[str, Any] = {"constraint": _ROUNDS, "objection": _uneven_rounds}
+
 FAMILIES: dict[str, Family] = {
     "gpipe": Family(
         summary="all forwards, then all backwards",
         source="GPipe (NeurIPS 2019)",
         form=Merge(warm_up=lambda z: z.num_microbatches),
-        bubble_s=_ramp_s,
-        bubble=_RAMP,
+        **_RAMPED,
         peak="M",
     ),
     "1f1b": Family(
         summary="a backward as soon as there is one, then one forward for each",
         source="PipeDream-Flush in PipeDream-2BW (ICML 2021)",
-        form=Merge(warm_up=lambda z: z.ahead),
-        bubble_s=_ramp_s,
-        bubble=_RAMP,
-        peak="S",
+        **_1F1B,
     ),
     "interleaved-1f1b": Family(
         summary="1F1B with several chunks of the model a device, round robin",
         source="Megatron-LM (SC 2021), section 2.2; uneven rounds as in torch",
-        form=Merge(
-            warm_up=lambda z: (z.num_chunks - 1) * z.per_round + 2 * z.ahead - 1,
-        ),
-        options={"num_chunks": 2},
-        constraint=_ROUNDS,
-        objection=_uneven_rounds,
-        bubble_s=_looped_s,
-        bubble=_LOOPED,
+        form=Merge(warm_up=lambda z: (z.num_chunks - 1) * z.per_round + 2 * z.ahead - 1),
+        **_IN_ROUNDS,
+        **_LOOPS,
         peak="(v-1)S + 2S - 1 chunks",
     ),
     "loop-bfs": Family(
         summary="several chunks a device; all microbatches pass one before the next",
         source="Breadth-First Pipeline Parallelism (MLSys 2023)",
         form=Merge(warm_up=lambda z: z.num_units, breadth_first=True),
-        options={"num_chunks": 2},
-        bubble_s=_looped_s,
-        bubble=_LOOPED,
+        **_LOOPS,
         peak="vM chunks",
     ),
     "dapple": Family(
@@ -229,45 +223,34 @@ FAMILIES: dict[str, Family] = {
         source="DAPPLE (PPoPP 2021)",
         form=Merge(warm_up=_dapple_warm_up),
         options={"warmup": "a"},
-        bubble_s=_ramp_s,
-        bubble=_RAMP,
+        **_RAMPED,
         peak="S (a) or 2S - 1 (b)",
     ),
     "pipedream": Family(
         summary="1F1B without a flush; each device keeps the weights of its microbatches in flight",
         source="PipeDream (SOSP 2019)",
-        form=Merge(warm_up=lambda z: z.ahead),
-        bubble_s=_ramp_s,
-        bubble=_RAMP,
-        peak="S",
+        **_1F1B,
         asynchronous=True,
         weight_versions=lambda z: z.ahead,
     ),
     "pipedream-2bw": Family(
         summary="1F1B without a flush; gradients accumulate over M, two versions of the weights",
         source="PipeDream-2BW (ICML 2021)",
-        form=Merge(warm_up=lambda z: z.ahead),
-        bubble_s=_ramp_s,
-        bubble=_RAMP,
-        peak="S",
+        **_1F1B,
         asynchronous=True,
         weight_versions=lambda z: np.full(z.num_devices, 2),
     ),
     "pipedream-flush": Family(
         summary="1F1B with a flush after each iteration: another name of 1f1b",
         source="PipeDream-2BW (ICML 2021)",
-        form=Merge(warm_up=lambda z: z.ahead),
-        bubble_s=_ramp_s,
-        bubble=_RAMP,
-        peak="S",
+        **_1F1B,
     ),
     "envpipe": Family(
         summary="1F1B with some forwards early, so that idle time comes after what it can slow",
         source="EnvPipe (USENIX ATC 2023)",
         form=Merge(warm_up=_envpipe_warm_up),
         options={"early_forwards": None},
-        bubble_s=_ramp_s,
-        bubble=_RAMP,
+        **_RAMPED,
         peak="S + early forwards",
     ),
     "zb-h1": Family(
@@ -297,8 +280,7 @@ FAMILIES: dict[str, Family] = {
             weight_lag=lambda z: z.num_devices - z.ahead,
         ),
         options={"num_chunks": 2},
-        constraint=_ROUNDS,
-        objection=_uneven_rounds,
+        **_IN_ROUNDS,
         bubble_s=_zb_h1_s,
         bubble=_ZB_H1,
         peak="vS chunks",

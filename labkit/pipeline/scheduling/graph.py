@@ -66,20 +66,9 @@ def longest_to(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None) -
     return np.array(end[:-1])
 
 
-def longest_from(
-    graph: Graph,
-    duration_s: np.ndarray,
-    lag_s: Lag | None = None,
-    after_s: np.ndarray | None = None,
-) -> np.ndarray:
-    """Longest path that starts with each instruction, itself included; see :func:`longest_to`.
-
-    Args:
-        after_s: what must still follow the end of each instruction besides other instructions
-            (an all-reduce, say), shape (n,); None for nothing.
-    """
-    n = len(graph)
-    tail = [0.0] * (n + 1) if after_s is None else [*after_s.tolist(), 0.0]
+def longest_from(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None) -> np.ndarray:
+    """Longest path that starts with each instruction, itself included; see :func:`longest_to`."""
+    tail = [0.0] * (len(graph) + 1)
     topological, before, needs = graph.lists
     took = duration_s.tolist()
     if lag_s is None:

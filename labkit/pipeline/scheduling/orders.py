@@ -15,15 +15,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from labkit.errors import BadFile, UsageError
 from labkit.files import read_text, write_atomically
 from labkit.kit.describe import checked
 from labkit.pipeline.scheduling.graph import DeadlockError
-from labkit.pipeline.scheduling.schedule import KINDS, Instruction, Kind, Schedule
+from labkit.pipeline.scheduling.schedule import Instruction, Kind, Schedule
 
 _LETTERS: dict[str, Kind] = {"F": "forward", "B": "backward", "I": "input", "W": "weight"}
 _OF_KIND = {kind: letter for letter, kind in _LETTERS.items()}
@@ -61,7 +59,7 @@ def load_order(path: str | Path) -> Schedule:
         order.append([])
         for column, cell in enumerate(cells, start=1):
             try:
-                order[-1] += _instructions(cell)
+                order[-1] += instructions(cell)
             except ValueError:
                 raise BadFile(
                     path,
@@ -100,36 +98,7 @@ def save_order(schedule: Schedule, path: str | Path) -> None:
     write_atomically(Path(path), lines.getvalue())
 
 
-@checked
-def from_torch(rows: Iterable[Sequence[Any]], *, name: str = "torch") -> Schedule:
-    """The schedule of torch's own actions: a row per rank, each of actions, strings or None.
-
-    ``torch.distributed.pipelining._schedule_visualizer.get_schedule_ops`` gives such rows. One
-    fault of theirs is put right: up to torch 2.13 the last rank of 1F1B numbers its forwards
-    1 to M where its backwards are 0 to M - 1, which no schedule can mean.
-
-    Raises:
-        UsageError: an action says nothing known, or the rows are no whole schedule.
-
-    >>> from_torch([["0F0", None, "0B0"], ["1F0", "1I0", "1W0"]]).splits_backward
-    True
-    """
-    order: list[list[Instruction]] = []
-    for rank, row in enumerate(rows):
-        device: list[Instruction] = []
-        for place, action in enumerate(row):
-            try:
-                device += _instructions("" if action is None else str(action))
-            except ValueError:
-                raise UsageError(
-                    f"rank {rank}, action {place}: {str(action)!r} is no instruction; "
-                    f"valid: {_VALID}"
-                ) from None
-        order.append(_renumbered(device))
-    return Schedule.from_order(order, name=name)
-
-
-def _instructions(cell: str) -> list[Instruction]:
+def instructions(cell: str) -> list[Instruction]:
     """What a cell makes its device run.
 
     Raises:
@@ -139,24 +108,7 @@ def _instructions(cell: str) -> list[Instruction]:
     if not cell or _NO_WORK.fullmatch(cell):
         return []
     if pair := _PAIR.fullmatch(cell):
-        return [instruction for part in pair[1].split(";") for instruction in _instructions(part)]
+        return [instruction for part in pair[1].split(";") for instruction in instructions(part)]
     if cell_match := _CELL.fullmatch(cell):
         return [Instruction(int(cell_match[1]), _LETTERS[cell_match[2]], int(cell_match[3]))]
     raise ValueError(cell)
-
-
-def _renumbered(device: list[Instruction]) -> list[Instruction]:
-    """A rank whose one stage's forwards are 1 to M and backwards 0 to M - 1, put right."""
-    if len({instruction.stage for instruction in device}) != 1:
-        return device
-    forwards = {instruction.microbatch for instruction in device if instruction.kind == KINDS[0]}
-    backwards = {instruction.microbatch for instruction in device if instruction.kind == KINDS[1]}
-    count = len(forwards)
-    if forwards != set(range(1, count + 1)) or backwards != set(range(count)):
-        return device
-    return [
-        instruction._replace(microbatch=instruction.microbatch - 1)
-        if instruction.kind == KINDS[0]
-        else instruction
-        for instruction in device
-    ]

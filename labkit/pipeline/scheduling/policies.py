@@ -85,9 +85,7 @@ backward 1 on stage 0; backward 2 on stage 0
 
 @checked
 def closed_form_bubble_ratio(
-    schedule: str | Schedule,
-    num_stages: Count | None = None,
-    num_microbatches: Count | None = None,
+    schedule: Schedule,
     *,
     forward_s: NonNegative,
     backward_s: NonNegative,
@@ -100,38 +98,26 @@ def closed_form_bubble_ratio(
     :func:`simulate` finds.
 
     Args:
-        schedule: a name and the sizes and options that :func:`build` would get, or what it gave
-            for the defaults of its options (chunks apart, which can be seen from it).
+        schedule: as :func:`build` gave it.
         forward_s, backward_s, weight_s: seconds of each kind of work on one stage (or chunk); a
             full backward takes ``backward_s + weight_s``.
+        options: those of :func:`build`, where they were not the defaults (chunks apart, which can
+            be seen from the schedule).
 
     Returns:
         None where the schedule has no formula, or none that holds for these sizes and durations:
         :func:`schedules` says which.
 
-    Raises:
-        UsageError: as :func:`build`, a duration that is negative, or sizes that are missing.
-
-    >>> closed_form_bubble_ratio("gpipe", 4, 12, forward_s=1.0, backward_s=2.0)
+    >>> closed_form_bubble_ratio(build("gpipe", 4, 12), forward_s=1.0, backward_s=2.0)
     0.2
     """
+    family, devices = _family(schedule.name), schedule.num_devices
+    chunks = schedule.num_stages // devices
+    seen = {"num_chunks": chunks, "num_waves": chunks // 2}
+    options = {key: seen[key] for key in seen.keys() & family.options.keys()} | options
+    sizes = _sizes(schedule.name, family, devices, schedule.num_microbatches, options)
     durations = (forward_s, backward_s, weight_s)
-    if isinstance(schedule, Schedule):
-        name, devices, count = schedule.name, schedule.num_devices, schedule.num_microbatches
-        chunks = schedule.num_stages // devices
-        if "num_chunks" in _family(name).options:
-            options = {"num_chunks": chunks, **options}
-        elif "num_waves" in _family(name).options:
-            options = {"num_waves": chunks // 2, **options}
-    elif num_stages is None or num_microbatches is None:
-        raise BadValue("the bubble ratio of a name needs num_stages and num_microbatches")
-    else:
-        name, devices, count = schedule, num_stages, num_microbatches
-    family = _family(name)
-    sizes = _sizes(name, family, devices, count, options)
-    if family.bubble_s is None:
-        return None
-    idle_s = family.bubble_s(sizes, *durations)
+    idle_s = family.bubble_s(sizes, *durations) if family.bubble_s else None
     if idle_s is None:
         return None
     work_s = sum(durations) * sizes.num_units
@@ -149,18 +135,12 @@ def schedules() -> pd.DataFrame:
     """
     import pandas as pd
 
+    same = ("summary", "source", "constraint", "splits_backward", "asynchronous", "bubble")
     rows = [
-        {
-            "name": name,
-            "summary": family.summary,
-            "source": family.source,
-            "options": ", ".join(f"{key}={value}" for key, value in family.options.items()),
-            "constraint": family.constraint,
-            "splits_backward": family.splits_backward,
-            "asynchronous": family.asynchronous,
-            "bubble": family.bubble,
-            "peak_in_flight": family.peak,
-        }
+        {"name": name}
+        | {key: getattr(family, key) for key in same}
+        | {"options": ", ".join(f"{key}={value}" for key, value in family.options.items())}
+        | {"peak_in_flight": family.peak}
         for name, family in FAMILIES.items()
     ]
     return pd.DataFrame(rows)

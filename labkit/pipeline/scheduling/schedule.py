@@ -159,14 +159,25 @@ class Schedule:
         """Whether any backward pass runs as input and weight halves."""
         return bool((self.kind >= INPUT).any())
 
+    @property
+    def activation_change(self) -> np.ndarray:
+        """By how many activations each instruction changes what its device holds, shape (n,)."""
+        return np.where(self.kind == FORWARD, 1, np.where(self.kind == INPUT, 0, -1))
+
+    @cached_property
+    def homes(self) -> np.ndarray:
+        """Whether each stage lives on each device: shape (num_stages, num_devices)."""
+        table = np.zeros((self.num_stages, self.num_devices), dtype=bool)
+        table[self.stage, self.device] = True
+        return table
+
     @cached_property
     def peak_in_flight(self) -> tuple[int, ...]:
         """For each device, the most activations (of a microbatch on a stage) it holds at once.
 
         An activation is held from its forward until its backward, or weight half, has run.
         """
-        change = np.where(self.kind == FORWARD, 1, np.where(self.kind == INPUT, 0, -1))
-        held = np.cumsum(change)  # each device ends with as many as it began with: none
+        held = np.cumsum(self.activation_change)  # each device ends as it began: with none
         return tuple(int(part.max(initial=0)) for part in self.by_device(held))
 
     def by_device(self, values: np.ndarray) -> list[np.ndarray]:

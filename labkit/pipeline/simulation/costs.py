@@ -1,4 +1,4 @@
-"""What a stage's work costs: seconds by kind of work, bytes held for it."""
+"""What work and messages cost: seconds by kind of work, bytes held, links between devices."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkit.errors import UsageError
-from labkit.kit.describe import NonNegative, description
-from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT, Schedule
+from labkit.errors import BadValue, UsageError
+from labkit.kit.describe import NonNegative, Positive, description
+from labkit.pipeline.scheduling.graph import Lag
+from labkit.pipeline.scheduling.schedule import Schedule
 
 PerStage = NonNegative | Sequence[NonNegative]
 """One number for all stages, or one for each; finite and >= 0."""
@@ -26,16 +27,10 @@ class Costs:
     Attributes:
         forward_s: of the forward pass of one microbatch on one stage.
         backward_s: of the gradient of the stage's input.
-        weight_s: of the gradient of the stage's weights.
-        full_backward_s: of both gradients computed as one instruction, as schedules do that do
-            not split them; default ``backward_s + weight_s``.
-        optimizer_s: of the stage's optimizer step, once an iteration, after all instructions of
-            the device and the stage's all-reduce.
+        weight_s: of the gradient of the stage's weights; a backward that is not split takes
+            ``backward_s + weight_s``.
         activation_bytes: what one microbatch's forward on a stage leaves behind for its backward;
             by default 1, so that memory counts activations.
-        weight_held_bytes: what stays of it (with gradients kept for the purpose) between the
-            input and the weight half of a split backward; default: all of ``activation_bytes``.
-        parameter_bytes: of one version of a stage's weights.
 
     Raises:
         BadValue: a value is negative or not a finite number.
@@ -44,11 +39,7 @@ class Costs:
     forward_s: PerStage
     backward_s: PerStage
     weight_s: PerStage = 0.0
-    full_backward_s: PerStage | None = None
-    optimizer_s: PerStage = 0.0
     activation_bytes: PerStage = 1.0
-    weight_held_bytes: PerStage | None = None
-    parameter_bytes: PerStage | None = None
 
     @classmethod
     def uniform(cls, forward_s: float, backward_s: float, weight_s: float = 0.0) -> Costs:
@@ -67,12 +58,7 @@ class Costs:
         Raises:
             UsageError: there are values for another number of stages.
         """
-        value = getattr(self, name)
-        if value is None and name == "full_backward_s":
-            return self.per_stage("backward_s", schedule) + self.per_stage("weight_s", schedule)
-        if value is None and name == "weight_held_bytes":
-            return self.per_stage("activation_bytes", schedule)
-        return spread(name, value, schedule.num_stages, "stages")
+        return spread(name, getattr(self, name), schedule.num_stages, "stages")
 
     def durations_s(self, schedule: Schedule) -> np.ndarray:
         """Duration of each instruction, in the order of ``schedule.frame()``.
@@ -80,22 +66,110 @@ class Costs:
         Raises:
             UsageError: there are values for another number of stages.
         """
-        names = ("forward_s", "full_backward_s", "backward_s", "weight_s")  # as KINDS
-        table = np.stack([self.per_stage(name, schedule) for name in names])
+        names = ("forward_s", "backward_s", "weight_s")
+        forward, half, weight = (self.per_stage(name, schedule) for name in names)
+        table = np.stack([forward, half + weight, half, weight])  # as KINDS
         return table[schedule.kind, schedule.stage]
 
     def activation_change_bytes(self, schedule: Schedule) -> np.ndarray:
         """By how much each instruction changes what its device holds, shape (n,).
 
-        A forward adds its activation, a backward frees it, an input half frees all but
-        ``weight_held_bytes``, and the weight half frees those.
+        A forward adds its activation; a backward, or its weight half, frees it.
         """
-        whole = self.per_stage("activation_bytes", schedule)
-        held = self.per_stage("weight_held_bytes", schedule)
-        table = np.zeros((len(KINDS), schedule.num_stages))
-        table[FORWARD], table[BACKWARD] = whole, -whole
-        table[INPUT], table[WEIGHT] = held - whole, -held
-        return table[schedule.kind, schedule.stage]
+        each = self.per_stage("activation_bytes", schedule)[schedule.stage]
+        return each * schedule.activation_change
+
+
+@description
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Links between devices, and what instructions send over them.
+
+    A forward sends its output to the next stage, a full backward or an input half its gradient
+    to the stage before; a weight half sends nothing, and neither do stages of one device to each
+    other. A message takes ``latency_s + message_bytes / bandwidth_bytes_per_s``, in both
+    directions alike. Messages do not queue behind each other, which is right while one takes
+    less time than the work between two of them (see ``Timeline.busiest_link_ratio``).
+
+    With ``overlap`` the sender goes on at once. Without, the sender's device is busy until the
+    message has arrived, and the next instruction there waits. Receiving keeps no device busy.
+
+    Attributes:
+        latency_s, message_bytes, bandwidth_bytes_per_s: one number, or one for each pair of
+            neighbouring stages (boundary k lies between stages k and k + 1). Without bandwidth
+            only the latency counts.
+        overlap: whether a device computes while it sends.
+
+    Raises:
+        UsageError: a value that is not finite and >= 0, or bytes without a bandwidth.
+    """
+
+    latency_s: PerStage = 0.0
+    bandwidth_bytes_per_s: Positive | Sequence[Positive] | None = None
+    message_bytes: PerStage = 0.0
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        if self.bandwidth_bytes_per_s is None and np.any(self.message_bytes):
+            raise BadValue("message_bytes need bandwidth_bytes_per_s")
+
+    def transfer_s(self, schedule: Schedule) -> np.ndarray:
+        """How long each boundary's messages occupy a link, shape (num_stages - 1,)."""
+        if self.bandwidth_bytes_per_s is None:
+            return np.zeros(schedule.num_stages - 1)
+        return self._boundaries("message_bytes", schedule) / self._boundaries(
+            "bandwidth_bytes_per_s", schedule
+        )
+
+    def message_s(self, schedule: Schedule) -> np.ndarray:
+        """How long the message that each instruction waits for is under way, shape (n,).
+
+        0 where it waits for none, and for one of its own device.
+        """
+        each = self._boundaries("latency_s", schedule) + self.transfer_s(schedule)
+        boundary = boundaries(schedule)
+        return np.where(boundary >= 0, np.append(each, 0.0)[boundary], 0.0)
+
+    def sending_s(self, schedule: Schedule) -> np.ndarray:
+        """How long each instruction's message keeps its own device busy, shape (n,)."""
+        busy = np.zeros(len(schedule) + 1)
+        if not self.overlap:
+            np.maximum.at(busy, schedule.graph.needs, self.message_s(schedule))
+        return busy[:-1]
+
+    def lag_s(self, schedule: Schedule) -> Lag:
+        """What instructions wait for besides work: see :func:`.graph.longest_to`.
+
+        >>> from labkit.pipeline import build, simulate, Costs
+        >>> schedule, costs = build("1f1b", 2, 1), Costs.uniform(1.0, 2.0)
+        >>> before, needs = Network(latency_s=0.25).lag_s(schedule)
+        >>> before.tolist(), needs.tolist()  # forward 0, backward 0; forward 0, backward 0
+        ([0.0, 0.0, 0.0, 0.0], [0.0, 0.25, 0.25, 0.0])
+
+        Raises:
+            UsageError: there are values for another number of boundaries.
+        """
+        sending = np.append(self.sending_s(schedule), 0.0)
+        return sending[schedule.graph.before], self.message_s(schedule)
+
+    def _boundaries(self, name: str, schedule: Schedule) -> np.ndarray:
+        return spread(name, getattr(self, name), schedule.num_stages - 1, "stage boundaries")
+
+
+def lags(schedule: Schedule, network: Network | None) -> Lag | None:
+    """What messages make instructions wait; None where they take no time."""
+    return None if network is None else network.lag_s(schedule)
+
+
+def boundaries(schedule: Schedule) -> np.ndarray:
+    """The boundary that each instruction's input crosses between devices; -1 for none, (n,).
+
+    Boundary k lies between stages k and k + 1.
+    """
+    needs = schedule.graph.needs
+    stage, device = np.append(schedule.stage, 0), np.append(schedule.device, -1)
+    crosses = (needs < len(schedule)) & (device[needs] != schedule.device)
+    return np.where(crosses, np.minimum(stage[needs], schedule.stage), -1)
 
 
 def jitter_factors(jitter: float, count: int, rng: np.random.Generator | None) -> np.ndarray:

@@ -13,23 +13,14 @@ import numpy as np
 from labkit.errors import UsageError
 from labkit.kit.describe import NonNegative, checked
 from labkit.pipeline.scheduling.graph import Lag, longest_from, longest_to
-from labkit.pipeline.scheduling.schedule import KINDS, Schedule
-from labkit.pipeline.simulation.costs import Costs, jitter_factors
-from labkit.pipeline.simulation.epilogue import (
-    EPILOGUE_KINDS,
-    Epilogue,
-    homes,
-    plan_steps,
-    run_steps,
-)
-from labkit.pipeline.simulation.idle import CAUSES, Cause, idle_by_cause, steady_seconds
-from labkit.pipeline.simulation.network import Network, boundaries, lags
+from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, INPUT, KINDS, Schedule
+from labkit.pipeline.simulation.costs import Costs, Network, boundaries, jitter_factors, lags
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CAUSES", "Costs", "Timeline", "simulate"]
-
+CAUSES = ("warm-up", "dependency", "steady", "communication", "drain")
+"""Why a device waits, see :attr:`Timeline.idle_s`."""
 _NOISE = 1e-12
 """Share of the makespan below which a slack counts as floating-point noise."""
 _COUNTED = Costs.uniform(0.0, 0.0)
@@ -44,7 +35,6 @@ class Timeline:
         start_s, end_s: of each instruction, shape (n,).
         costs: where the sizes of activations and parameters come from; None counts activations.
         network: what carries messages; None where they take no time.
-        epilogue: all-reduces and optimizer steps; None for neither.
         lag_s: the waits for messages; None for none.
     """
 
@@ -53,7 +43,6 @@ class Timeline:
     end_s: np.ndarray
     costs: Costs | None = None
     network: Network | None = None
-    epilogue: Epilogue | None = None
     lag_s: Lag | None = None
 
     @cached_property
@@ -62,31 +51,18 @@ class Timeline:
         return self.end_s - self.start_s
 
     @cached_property
-    def compute_s(self) -> float:
-        """From the first start to the end of the last instruction."""
+    def makespan_s(self) -> float:
+        """From the first start to the last end."""
         return float(self.end_s.max())
 
     @cached_property
-    def makespan_s(self) -> float:
-        """From the first start to the last end, all-reduces and optimizer steps included."""
-        ends = [] if self.epilogue is None else self.epilogue.end_s.tolist()
-        return max(self.compute_s, *ends, 0.0)
-
-    @cached_property
-    def optimizer_s(self) -> np.ndarray:
-        """Seconds of each device in optimizer steps, shape (num_devices,)."""
-        total = np.zeros(self.schedule.num_devices)
-        for step in () if self.epilogue is None else self.epilogue.steps:
-            if step.kind == "optimizer":
-                total[step.devices[0]] += step.duration_s
-        return total
-
-    @cached_property
     def busy_s(self) -> np.ndarray:
-        """Seconds of each device in instructions and optimizer steps, shape (num_devices,)."""
-        schedule = self.schedule
-        ran = np.bincount(schedule.device, self.duration_s, minlength=schedule.num_devices)
-        return ran + self.optimizer_s
+        """Seconds that each device works, shape (num_devices,)."""
+        return self._by_device(self.duration_s)
+
+    def _by_device(self, values: np.ndarray) -> np.ndarray:
+        """The sum of the values, one an instruction, of each device."""
+        return np.bincount(self.schedule.device, values, minlength=self.schedule.num_devices)
 
     @property
     def bubble_ratio(self) -> float:
@@ -105,11 +81,30 @@ class Timeline:
         forward. An asynchronous schedule pays for the rest once, not every iteration. NaN where
         no device has a steady phase.
         """
-        idle_s, whole_s = steady_seconds(self)
-        return idle_s / whole_s if whole_s else float("nan")
+        first, last = self._steady_phase
+        device, number = self.schedule.device, np.arange(len(self.schedule))
+        inside = (number >= first[device]) & (number <= last[device])
+        some = first <= last
+        whole_s = float((self.end_s[last[some]] - self.start_s[first[some]]).sum())
+        return 1 - float(self.duration_s[inside].sum()) / whole_s if whole_s else float("nan")
 
     @cached_property
-    def idle_s(self) -> Mapping[Cause, np.ndarray]:
+    def _steady_phase(self) -> tuple[np.ndarray, np.ndarray]:
+        """First backward and last forward of each device, as instruction numbers.
+
+        Between them it alternates directions; the phase is empty where the first is the later.
+        """
+        schedule, number = self.schedule, np.arange(len(self.schedule))
+        first = np.full(schedule.num_devices, len(schedule))
+        last = np.full(schedule.num_devices, -1)
+        turns = (schedule.kind == BACKWARD) | (schedule.kind == INPUT)
+        forward = schedule.kind == FORWARD
+        np.minimum.at(first, schedule.device[turns], number[turns])
+        np.maximum.at(last, schedule.device[forward], number[forward])
+        return first, last
+
+    @cached_property
+    def idle_s(self) -> Mapping[str, np.ndarray]:
         """Seconds each device does not work, by cause: each of shape (num_devices,).
 
         With ``busy_s`` they add up to the makespan on every device. A device's steady phase is
@@ -122,10 +117,38 @@ class Timeline:
           have more work or a worse order. It comes back with every microbatch.
         - ``"dependency"``: the same outside of the steady phase: the pipeline fills or empties
           around it, once an iteration.
-        - ``"all-reduce"``: after its last instruction, while it takes part in an all-reduce.
-        - ``"drain"``: after its last instruction, the rest.
+        - ``"drain"``: after its last instruction.
         """
-        return idle_by_cause(self)
+        schedule = self.schedule
+        starts, works = np.cumsum([0, *schedule.lengths]), np.array(schedule.lengths) > 0
+        warm_up, done = np.zeros((2, schedule.num_devices))
+        warm_up[works] = self.start_s[starts[:-1][works]]
+        done[works] = self.end_s[starts[1:][works] - 1]
+        unsent_s, moving_s = self._waits_s()
+        first, last = (edge[schedule.device] for edge in self._steady_phase)
+        number = np.arange(len(schedule))
+        steady = (number > first) & (number <= last)
+        return {
+            "warm-up": warm_up,
+            "dependency": self._by_device(np.where(steady, 0.0, unsent_s)),
+            "steady": self._by_device(np.where(steady, unsent_s, 0.0)),
+            "communication": self._by_device(moving_s),
+            "drain": self.makespan_s - done,
+        }
+
+    def _waits_s(self) -> tuple[np.ndarray, np.ndarray]:
+        """Each instruction's wait since the one before it, cut where its message was sent.
+
+        First the device may still be sending, then the message may not be sent yet, then it is
+        under way: (not sent yet, sending or under way).
+        """
+        graph, start, end = self.schedule.graph, self.start_s, np.append(self.end_s, 0.0)
+        inner = graph.before < len(graph)
+        before_lag = 0.0 if self.lag_s is None else self.lag_s[0]
+        since = np.where(inner, np.minimum(end[graph.before], start), start)
+        free = np.minimum(since + np.where(inner, before_lag, 0.0), start)
+        sent = np.clip(end[graph.needs], free, start)
+        return sent - free, (free - since) + (start - sent)
 
     def idle_frame(self) -> pd.DataFrame:
         """One row per device: device, busy_s, then the causes of :attr:`idle_s`, makespan_s."""
@@ -141,29 +164,11 @@ class Timeline:
             }
         )
 
-    @property
-    def peak_in_flight(self) -> tuple[int, ...]:
-        """For each device, the most activations it holds at once."""
-        return self.schedule.peak_in_flight
-
     @cached_property
     def peak_activation_bytes(self) -> tuple[float, ...]:
         """For each device, the most bytes of activations it holds at once."""
         peaks = [part.max(initial=0.0) for part in self.schedule.by_device(self._held_bytes()[0])]
         return tuple(float(peak) for peak in peaks)
-
-    @cached_property
-    def parameter_bytes(self) -> tuple[float, ...]:
-        """For each device, the bytes of its stages' weights, in all versions it keeps.
-
-        Raises:
-            UsageError: the costs do not tell ``parameter_bytes``.
-        """
-        if self.costs is None or self.costs.parameter_bytes is None:
-            raise UsageError("parameter_bytes needs Costs(parameter_bytes=...)")
-        each = self.costs.per_stage("parameter_bytes", self.schedule)
-        versions = self.schedule.weight_versions or (1,) * self.schedule.num_devices
-        return tuple((each @ homes(self.schedule) * np.array(versions)).tolist())
 
     def memory_frame(self) -> pd.DataFrame:
         """Activations held over time: device, time_s, activation_bytes, a row each change.
@@ -187,11 +192,8 @@ class Timeline:
                 ),
             }
         ).sort_values("device", kind="stable", ignore_index=True)
-        device_of_row, held = table["device"].to_numpy(), table["activation_bytes"].to_numpy()
-        changed = np.append(
-            True, (device_of_row[1:] != device_of_row[:-1]) | (held[1:] != held[:-1])
-        )
-        return table[changed].reset_index(drop=True)
+        changes = table.groupby("device")["activation_bytes"].diff().ne(0)
+        return table[changes].reset_index(drop=True)
 
     def _held_bytes(self) -> tuple[np.ndarray, np.ndarray]:
         """What its device holds while each instruction runs, and after it, shape (n,) each."""
@@ -202,10 +204,7 @@ class Timeline:
     @cached_property
     def slack_s(self) -> np.ndarray:
         """How much longer each instruction could take, alone, without a later makespan."""
-        graph, after_s = self.schedule.graph, None
-        if self.epilogue is not None:
-            after_s = self.epilogue.after_s(len(graph))[0]
-        longest = longest_from(graph, self.duration_s, self.lag_s, after_s)
+        longest = longest_from(self.schedule.graph, self.duration_s, self.lag_s)
         return self._clean(self.makespan_s - self.start_s - longest)
 
     def _clean(self, slack_s: np.ndarray) -> np.ndarray:
@@ -217,16 +216,8 @@ class Timeline:
 
         Each starts when the one before it has ended and its message, if any, has arrived.
         """
-        n, path = len(self.schedule), []
-        steps = () if self.epilogue is None else self.epilogue.steps
-        end = self.end_s
-        if self.epilogue is not None:
-            end = np.concatenate([end, self.epilogue.end_s])
-        row = np.cumsum([n, *(len(step.devices) for step in steps)])
+        n, path, end = len(self.schedule), [], self.end_s
         at = int(end.argmax())
-        while at >= n:
-            path.append(int(row[at - n]))
-            at = max(steps[at - n].waits, key=lambda wait: end[wait.source] + wait.lag_s).source
         graph = self.schedule.graph
         before_lag, needs_lag = self.lag_s or (np.zeros(n), np.zeros(n))
         while at < n:
@@ -240,28 +231,26 @@ class Timeline:
     @cached_property
     def critical_share(self) -> dict[str, float]:
         """What share of the makespan each kind of work, and communication, has on that path."""
-        names: list[str] = [*KINDS, *EPILOGUE_KINDS]
-        _, _, kind, _, start, end, _ = self._rows()
-        path = self.critical_path
-        took = np.bincount(kind[path], (end - start)[path], minlength=len(names))
-        shares = {name: float(s) for name, s in zip(names, took, strict=True) if s > 0}
+        path, kind = self.critical_path, self.schedule.kind
+        took = np.bincount(kind[path], self.duration_s[path], minlength=len(KINDS))
+        shares: dict[str, float] = dict(zip(KINDS, took.tolist(), strict=True))
         shares["communication"] = float(self._clean(self.makespan_s - took.sum()))
         return {name: s / self.makespan_s for name, s in shares.items() if s > 0}
 
     @cached_property
     def busiest_link_ratio(self) -> float:
-        """The largest share of ``compute_s`` for which messages occupy one link in one direction.
+        """The largest share of the makespan for which messages occupy one link in one direction.
 
         The simulation lets messages of one link overlap; near 1 they would queue in reality.
         """
-        if self.network is None or not self.compute_s:
+        if self.network is None or not self.makespan_s:
             return 0.0
         schedule, boundary = self.schedule, boundaries(self.schedule)
         mine = np.flatnonzero(boundary >= 0)
         source = schedule.device[schedule.graph.needs[mine]]
         link = source * schedule.num_devices + schedule.device[mine]
         busy = np.bincount(link, self.network.transfer_s(schedule)[boundary[mine]])
-        return float(busy.max(initial=0.0)) / self.compute_s
+        return float(busy.max(initial=0.0)) / self.makespan_s
 
     def messages_frame(self) -> pd.DataFrame:
         """One row per message: source, device, stage, kind, microbatch, sent_s, arrived_s.
@@ -289,44 +278,12 @@ class Timeline:
         return table.sort_values("sent_s", kind="stable", ignore_index=True)
 
     def frame(self) -> pd.DataFrame:
-        """One row per instruction: device, stage, kind, microbatch, start_s, end_s, slack_s.
-
-        All-reduces (a row on each device that takes part) and optimizer steps follow, as kinds
-        ``"all-reduce"`` and ``"optimizer"`` of microbatch -1.
-        """
-        import pandas as pd
-
-        device, stage, kind, microbatch, start, end, slack = self._rows()
-        return pd.DataFrame(
-            {
-                "device": device,
-                "stage": stage,
-                "kind": np.array([*KINDS, *EPILOGUE_KINDS])[kind],
-                "microbatch": microbatch,
-                "start_s": start,
-                "end_s": end,
-                "slack_s": slack,
-            }
-        )
-
-    def _rows(self) -> tuple[np.ndarray, ...]:
-        """:meth:`frame`'s columns; kinds as indices into ``KINDS`` and ``EPILOGUE_KINDS``."""
-        s = self.schedule
-        main = (s.device, s.stage, s.kind, s.microbatch, self.start_s, self.end_s, self.slack_s)
-        if self.epilogue is None or not self.epilogue.steps:
-            return main
-        steps, (start, end) = self.epilogue.steps, (self.epilogue.start_s, self.epilogue.end_s)
-        slack = self._clean(self.makespan_s - end - self.epilogue.after_s(len(s))[1])
-        more = [
-            (d, x.stage, len(KINDS) + EPILOGUE_KINDS.index(x.kind), -1, start[i], end[i], slack[i])
-            for i, x in enumerate(steps)
-            for d in x.devices
-        ]
-        columns = zip(main, zip(*more, strict=True), strict=True)
-        return tuple(np.concatenate([a, np.array(b, dtype=a.dtype)]) for a, b in columns)
+        """One row per instruction: device, stage, kind, microbatch, start_s, end_s, slack_s."""
+        table = self.schedule.frame().drop(columns="position")
+        return table.assign(start_s=self.start_s, end_s=self.end_s, slack_s=self.slack_s)
 
     def save_trace(self, path: Path | str) -> Path:
-        """Write the timeline as trace events: see :func:`labkit.pipeline.save_trace`."""
+        """Write the timeline as trace events, for https://ui.perfetto.dev or chrome://tracing."""
         from labkit.pipeline.simulation.trace import save_trace
 
         return save_trace(self.frame(), path, memory=self.memory_frame(), name=self.schedule.name)
@@ -346,8 +303,7 @@ def simulate(
     Args:
         costs: durations by stage and kind, or one duration in seconds for each instruction, in
             the order of ``schedule.frame()``.
-        network: how long messages take, and the all-reduce; without it communication takes no
-            time.
+        network: how long messages take; without it they take no time.
         jitter: standard deviation of the logarithm of each instruction's duration, mean kept.
         rng: needed where jitter > 0.
 
@@ -377,26 +333,5 @@ def simulate(
         end_s=end,
         costs=costs if isinstance(costs, Costs) else None,
         network=network,
-        epilogue=_epilogue(schedule, costs, network, end),
         lag_s=lag_s,
     )
-
-
-def _epilogue(
-    schedule: Schedule, costs: Costs | np.ndarray, network: Network | None, end_s: np.ndarray
-) -> Epilogue | None:
-    optimizer_s = np.zeros(schedule.num_stages)
-    if isinstance(costs, Costs):
-        optimizer_s = costs.per_stage("optimizer_s", schedule)
-    reduce = None if network is None else network.all_reduce
-    if reduce is None and not optimizer_s.any():
-        return None
-    copies = homes(schedule).sum(axis=1)
-    steps = plan_steps(
-        schedule,
-        reduce_s=None if reduce is None else reduce.durations_s(schedule, copies),
-        optimizer_s=optimizer_s,
-        sending_s=np.zeros(len(schedule)) if network is None else network.sending_s(schedule),
-        overlap=reduce is None or reduce.overlap,
-    )
-    return run_steps(steps, end_s)

@@ -9,27 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.errors import UsageError
 from labkit.files import write_atomically
-from labkit.kit.describe import NonNegative, checked
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLUMNS = ("device", "stage", "kind", "microbatch", "start_s", "end_s")
-_COMPUTE, _LINK = 0, 1  # tracks of a device
 _NS_DIGITS = 3  # of a microsecond: trace viewers count in nanoseconds
 
 Event = dict[str, Any]
 
 
-@checked
 def save_trace(
     table: pd.DataFrame,
     path: Path | str,
     *,
     memory: pd.DataFrame | None = None,
-    waiting_power_w: NonNegative | None = None,
+    waiting_power_w: float | None = None,
     name: str = "",
 ) -> Path:
     """Write a timeline as trace events, for https://ui.perfetto.dev or chrome://tracing.
@@ -43,9 +38,6 @@ def save_trace(
 
     Returns:
         The path; the file is written whole or not at all.
-
-    Raises:
-        UsageError: the table lacks a column, or a time is negative or not finite.
     """
     path = Path(path)
     events = trace_events(table, memory=memory, waiting_power_w=waiting_power_w)
@@ -54,27 +46,21 @@ def save_trace(
     return path
 
 
-@checked
 def trace_events(
     table: pd.DataFrame,
     *,
     memory: pd.DataFrame | None = None,
-    waiting_power_w: NonNegative | None = None,
+    waiting_power_w: float | None = None,
 ) -> list[Event]:
     """What :func:`save_trace` writes: names first, then events in order of time.
 
-    Every device is a process: one track for its instructions and optimizer steps, one for its
-    all-reduces, counters below. Arrows run from an instruction to the one on another device that
-    waits for its message. Times are microseconds, to the nanosecond.
+    Every device is a process: one track for its instructions, counters below. Arrows run from an
+    instruction to the one on another device that waits for its message. Times are microseconds,
+    to the nanosecond.
 
     Source: the Trace Event Format (Google), https://docs.google.com/document/d/
     1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: phases M, X, s, f, C.
     """
-    if missing := [column for column in _COLUMNS if column not in table.columns]:
-        raise UsageError(f"a trace needs column {missing[0]!r}: pass a timeline's or plan's frame")
-    times = table[["start_s", "end_s"]].to_numpy(dtype=float)
-    if not (np.isfinite(times).all() and (times[:, 0] >= 0).all() and (np.diff(times) >= 0).all()):
-        raise UsageError("a trace needs finite times >= 0, and ends no earlier than starts")
     timed = [*_slices(table), *_arrows(table)]
     if memory is not None:
         timed += _memory_counters(memory)
@@ -88,46 +74,39 @@ def _us(seconds: Any) -> Any:
     return np.round(np.asarray(seconds, dtype=float) * 1e6, _NS_DIGITS)
 
 
+def _event(phase: str, device: Any, ts: float, name: str, **more: Any) -> Event:
+    return {"ph": phase, "pid": int(device), "tid": 0, "ts": ts, "name": name, **more}
+
+
 def _names(table: pd.DataFrame) -> Iterator[Event]:
-    linked = set(table["device"][table["kind"] == "all-reduce"].tolist())
     for device in sorted(set(table["device"].tolist())):
-        yield _name(device, _COMPUTE, "process_name", name=f"device {device}")
-        yield _name(device, _COMPUTE, "process_sort_index", sort_index=device)
-        yield _name(device, _COMPUTE, "thread_name", name="instructions")
-        if device in linked:
-            yield _name(device, _LINK, "thread_name", name="all-reduce")
-
-
-def _name(device: int, track: int, kind: str, **args: Any) -> Event:
-    return {"ph": "M", "pid": device, "tid": track, "name": kind, "args": args}
+        for name, args in (
+            ("process_name", {"name": f"device {device}"}),
+            ("process_sort_index", {"sort_index": device}),
+            ("thread_name", {"name": "instructions"}),
+        ):
+            yield {"ph": "M", "pid": device, "tid": 0, "name": name, "args": args}
 
 
 def _slices(table: pd.DataFrame) -> Iterator[Event]:
     extra = [c for c in ("slack_s", "clock_mhz", "energy_j", "power_w") if c in table.columns]
     columns = [table[c].tolist() for c in ("device", "stage", "kind", "microbatch", *extra)]
     start, end = _us(table["start_s"]).tolist(), _us(table["end_s"]).tolist()
-    free: dict[tuple[int, int], float] = {}  # by track: where its last slice ends
+    free: dict[int, float] = {}  # by device: where its last slice ends
     for ts, done, device, stage, kind, microbatch, *more in zip(start, end, *columns, strict=True):
-        track = _LINK if kind == "all-reduce" else _COMPUTE
-        if 0 < free.get((device, track), 0.0) - ts < 2 * 10**-_NS_DIGITS:
-            ts = free[device, track]  # neighbours that rounding let overlap
-        free[device, track] = done = max(ts, done)
-        known = {c: v for c, v in zip(extra, more, strict=True) if v == v}  # NaN is no JSON
-        yield {
-            "ph": "X",
-            "pid": device,
-            "tid": track,
-            "ts": ts,
-            "dur": round(done - ts, _NS_DIGITS),
-            "name": f"{kind} {microbatch}" if microbatch >= 0 else kind,
-            "cat": kind,
-            "args": {"stage": stage, "microbatch": microbatch, "kind": kind, **known},
-        }
+        if 0 < free.get(device, 0.0) - ts < 2 * 10**-_NS_DIGITS:
+            ts = free[device]  # neighbours that rounding let overlap
+        free[device] = done = max(ts, done)
+        args = {"stage": stage, "microbatch": microbatch, "kind": kind}
+        args |= dict(zip(extra, more, strict=True))
+        took = round(done - ts, _NS_DIGITS)
+        yield _event("X", device, ts, f"{kind} {microbatch}", dur=took, cat=kind, args=args)
 
 
 def _arrows(table: pd.DataFrame) -> Iterator[Event]:
     """A start and a finish for each message between devices; arrows leave a slice at its end."""
-    rows = list(zip(*(table[column].tolist() for column in _COLUMNS), strict=True))
+    columns = ("device", "stage", "kind", "microbatch", "start_s", "end_s")
+    rows = list(zip(*(table[column].tolist() for column in columns), strict=True))
     forward = {(row[1], row[3]): row for row in rows if row[2] == "forward"}
     gradient = {(row[1], row[3]): row for row in rows if row[2] in ("backward", "input")}
     number = 0
@@ -138,9 +117,9 @@ def _arrows(table: pd.DataFrame) -> Iterator[Event]:
                 continue
             start, end = float(_us(source[4])), float(_us(source[5]))
             leaves = round(max(start, end - 10**-_NS_DIGITS), _NS_DIGITS)
-            both = {"name": name, "cat": "message", "id": number, "tid": _COMPUTE}
-            yield {"ph": "s", "pid": source[0], "ts": leaves, **both}
-            yield {"ph": "f", "bp": "e", "pid": row[0], "ts": float(_us(row[4])), **both}
+            both = {"cat": "message", "id": number}
+            yield _event("s", source[0], leaves, name, **both)
+            yield _event("f", row[0], float(_us(row[4])), name, bp="e", **both)
             number += 1
 
 
@@ -151,24 +130,17 @@ def _memory_counters(memory: pd.DataFrame) -> Iterator[Event]:
 
 
 def _power_counters(table: pd.DataFrame, waiting_power_w: float) -> Iterator[Event]:
-    for device, part in table[table["kind"] != "all-reduce"].groupby("device"):
+    for device, part in table.groupby("device"):
         ordered = part.sort_values("start_s", kind="stable")
         start, end = _us(ordered["start_s"]).tolist(), _us(ordered["end_s"]).tolist()
         powers = ordered["power_w"].tolist()
         if start[0] > 0:
             yield _counter(device, 0.0, "power (W)", waiting_power_w)
         for i, (ts, done, power) in enumerate(zip(start, end, powers, strict=True)):
-            yield _counter(device, ts, "power (W)", power if power == power else waiting_power_w)
+            yield _counter(device, ts, "power (W)", power)
             if i + 1 == len(start) or start[i + 1] > done:
                 yield _counter(device, done, "power (W)", waiting_power_w)
 
 
 def _counter(device: Any, ts: float, name: str, value: float) -> Event:
-    return {
-        "ph": "C",
-        "pid": int(device),
-        "tid": _COMPUTE,
-        "ts": ts,
-        "name": name,
-        "args": {"value": value},
-    }
+    return _event("C", device, ts, name, args={"value": value})

@@ -1,1 +1,0 @@
-"""Plans compared, and put under stress: stragglers, slow clock switches, jitter."""
