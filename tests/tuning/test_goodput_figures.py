@@ -7,8 +7,8 @@ import pytest
 
 from labkit.tuning import goodput
 from labkit.tuning import goodput_figures as figures
-from labkit.tuning.choice.joint import JointChoice
-from tests.tuning.test_choose import chosen
+from labkit.tuning.choice.choose import JointChoice
+from tests.tuning.test_choose import chosen, fastest_s, within
 from tests.tuning.test_goodput import JUMPY, SHAPES, steps_of
 
 JOB = goodput.GoodputModel(step_times=JUMPY, init_batch_size=64, noise_scale=900.0)
@@ -41,7 +41,7 @@ def test_the_fit_shows_every_left_out_step() -> None:
 @pytest.fixture(scope="module")
 def choice() -> JointChoice:
     found = chosen()
-    return found.by(1.5 * found.certificate.fastest_s)
+    return within(found, 1.5 * fastest_s(found))
 
 
 def test_the_front_marks_the_choice_left_of_the_deadline(choice: JointChoice) -> None:

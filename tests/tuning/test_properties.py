@@ -188,37 +188,3 @@ def test_a_selector_moves_the_limit_of_every_run(standin: tuning.TrainingTrace) 
         limits = tuning.best_power_limits(job, 0.5, selector=selector)
         runs = tuning.simulate(job, selector=selector, seeds=range(2), recurrences=8)
         assert (runs.power == limits[runs.batch]).all()
-
-
-def test_idling_is_paid_over_the_period_whatever_runs() -> None:
-    """Energy over a period: drawn while running, idling for the rest of it."""
-    job = make_job([[5.0], [4.0]], [[10.0, 8.0]] * 2, [[60.0, 100.0]] * 2)
-    idle = replace(job, idle_power_w=40.0, host_power_w=25.0)
-    period_s = 100.0
-    runs = tuning.simulate(idle, policy="default", seeds=[0, 1], recurrences=6)
-    busy_s, drawn_w = 5 * 8.0, 100.0 + 25.0
-    whole_j = busy_s * drawn_w + (period_s - busy_s) * 40.0
-    assert runs.energy_j + 40.0 * period_s == pytest.approx(whole_j)
-    saved = tuning.simulate(idle, policy="oracle", seeds=[0, 1], eta=1.0).summary(
-        period_s=period_s
-    )["energy_reduction"]
-    best_j = min(
-        4 * t * (w + 25.0) + (period_s - 4 * t) * 40.0 for t, w in ((10.0, 60.0), (8.0, 100.0))
-    )
-    assert saved == pytest.approx(1 - best_j / whole_j)
-    with pytest.raises(UsageError, match="period_s must be at least the longest recurrence, 40 s"):
-        runs.summary(period_s=30.0)
-    with pytest.raises(UsageError, match="idle_power_w must be below the least power of a run"):
-        replace(job, idle_power_w=60.0)
-
-
-def test_idling_makes_slow_epochs_cheaper() -> None:
-    """What flows anyway is not the run's: the best limit can only fall with idle power."""
-    for seed in range(40):
-        job = random_job(seed)
-        # slower under lower limits, as any real power limit
-        times = np.sort(np.array(job.time_per_epoch_s), axis=1)[:, ::-1]
-        job = replace(job, time_per_epoch_s=tuple(map(tuple, times)))
-        idle = replace(job, idle_power_w=30.0)
-        limits = [tuning.best_power_limits(each, 1.0) for each in (job, idle)]
-        assert (limits[1] <= limits[0]).all()

@@ -226,7 +226,7 @@ def choose(
         tuning.ModelledProgress.from_tables(tables, metric=metric),
         gpu,
         allocations=places,
-        batch_sizes=useful_sizes(tables.init_batch_size, tables.max_batch_size, per_doubling=2),
+        batch_sizes=useful_sizes(tables.init_batch_size, tables.max_batch_size),
         deadline_s=deadline,
         atomic_bsz_range=tables.atomic_bsz_range,
         host=host,
@@ -264,8 +264,8 @@ def choose(
 
 def _knobs(choice: JointChoice, init_batch_size: int) -> pd.DataFrame | None:
     """Each knob alone, from the fewest GPUs that hold the initial batch size, if any does."""
-    places = choice.grid.places
-    able = places[places["batch_size"] == init_batch_size].sort_values(["num_gpus", "num_nodes"])
+    able = choice.points[choice.points["batch_size"] == init_batch_size]
+    able = able.sort_values(["num_gpus", "num_nodes"])
     if able.empty:
         return None
     nodes, gpus = (int(able[name].iloc[0]) for name in ("num_nodes", "num_gpus"))

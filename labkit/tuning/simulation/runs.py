@@ -16,7 +16,7 @@ import pandas as pd
 from annotated_types import Gt
 
 from labkit.errors import UsageError
-from labkit.kit.describe import Count, NonNegative, Positive, Share, Whole, checked
+from labkit.kit.describe import Count, NonNegative, Share, Whole, checked
 from labkit.kit.stats import mean_interval
 from labkit.tuning.configurations.outcomes import convergence, default_choice, epoch_cost_j, optimum
 from labkit.tuning.policies.names import Policy, Task, policy_named
@@ -108,7 +108,7 @@ class Runs:
         return self.batch[last], self.power[last]
 
     @checked
-    def summary(self, last: int = 5, *, period_s: Positive | None = None) -> pd.Series:
+    def summary(self, last: int = 5) -> pd.Series:
         """Savings against (b0, highest power) in steady state, with 95 % intervals of the mean.
 
         energy_reduction and time_reduction compare the mean of the ``last`` recurrences with the
@@ -119,12 +119,8 @@ class Runs:
         end with, agreement_fraction how many; excess_cost_fraction is the expected cost of what
         each seed ends with above the oracle's.
 
-        ``period_s``: from one recurrence to the next, for jobs with ``idle_power_w``. Their energy
-        counts what a run draws beyond idling; with a period both sides also pay for idling in it.
-
         Raises:
-            UsageError: ``last`` is not between 1 and the number of recurrences, or a recurrence
-                takes longer than the period.
+            UsageError: ``last`` is not between 1 and the number of recurrences.
         """
         setup = self.experiment
         if not 1 <= last <= setup.num_recurrences:
@@ -136,9 +132,6 @@ class Runs:
         part = setup.slice_per_recurrence
         base_j = np.array([base.energy_to_accuracy_j for base in bases])[part]
         base_s = np.array([base.time_to_accuracy_s for base in bases])[part]
-        if period_s is not None:
-            idle_j = self._idle_j(period_s, max(time.max(), base_s.max()))
-            energy, base_j = energy + idle_j, base_j + idle_j
         kept = slice(-last, None)
         saved = 1 - energy[:, kept].mean(1) / base_j[kept].mean()
         faster = 1 - time[:, kept].mean(1) / base_s[kept].mean()
@@ -148,14 +141,6 @@ class Runs:
         row["profiling_fraction"] = self.profiling_energy_j.sum() / self.energy_j.sum()
         row |= with_interval("regret_j", self.regret_j()[:, -1])
         return pd.Series(row | self._settled())
-
-    def _idle_j(self, period_s: float, longest_s: float) -> float:
-        if not longest_s <= period_s < np.inf:
-            raise UsageError(
-                f"period_s must be at least the longest recurrence, {longest_s:,.0f} s, got "
-                f"{period_s:g}"
-            )
-        return self.experiment.job.idle_power_w * period_s
 
     def _settled(self) -> dict[str, object]:
         setup = self.experiment

@@ -98,7 +98,7 @@ class TrainingTrace:
         Args:
             name: one of :attr:`names`.
             overrides: ``network``, ``optimizer``, ``default_batch_size``, ``target_metric``,
-                ``max_epochs``, ``title``, ``host_power_w`` or ``idle_power_w``; a workload without
+                ``max_epochs``, ``title`` or ``host_power_w``; a workload without
                 defaults of its own (``workloads``) needs the first five.
 
         The published default batch size is clamped to the largest below it that fits the GPU (was
@@ -139,7 +139,6 @@ class TrainingTrace:
             average_power_w=_grid(power, "average_power"),
             learning_rates=tuple(float(rates[b]) for b in batch_sizes),
             host_power_w=float(spec["host_power_w"]),
-            idle_power_w=float(spec["idle_power_w"]),
         )
 
     def each_default(self) -> list[Job]:
@@ -193,18 +192,18 @@ class TrainingTrace:
         if name not in self.names:
             raise not_among("workload of this trace", name, self.names)
         spec: dict[str, Any] = {"title": name, "higher_is_better": True}
-        spec |= {"host_power_w": 0.0, "idle_power_w": 0.0}
+        spec["host_power_w"] = 0.0
         if name in self.workloads:
             known = self.workloads[name]
             spec |= {key: getattr(known, key) for key in known.__slots__}
-        allowed = {*Workload.__slots__, "host_power_w", "idle_power_w"}
+        allowed = {*Workload.__slots__, "host_power_w"}
         if unknown := set(overrides) - allowed:
             raise UsageError(
                 f"job has no setting {', '.join(sorted(unknown))}; there are: "
                 f"{', '.join(sorted(allowed))}"
             )
         spec |= overrides
-        for key in ("target_metric", "host_power_w", "idle_power_w"):
+        for key in ("target_metric", "host_power_w"):
             if not isinstance(spec.get(key, 0.0), int | float | np.number):
                 raise BadValue(f"job setting {key} must be a number, got {spec[key]!r}")
         spec["dataset"] = spec.get("dataset") or name
