@@ -158,7 +158,7 @@ class JointChoice:
                 "not in the grid"
             )
         kept = [*PLACE, "rule"]
-        first = fastest.loc[fastest["time_s"].idxmin(), kept]
+        first = fastest.iloc[int(fastest["time_s"].argmin())][kept]
         searches = {
             "as given": given,
             "power limit": free("power"),
@@ -223,7 +223,7 @@ def choose(
     points = _points(places, wanted, times, progress, power, host)
     best = _cheapest(points, deadline_s)
     if best is None:
-        fastest = points.loc[points["time_s"].idxmin()]
+        fastest = points.iloc[int(points["time_s"].argmin())]
         if np.isinf(fastest["time_s"]):
             raise UsageError(
                 "nothing reaches the target: no batch size with any of the rules "
@@ -257,8 +257,8 @@ def _cheapest(points: pd.DataFrame, deadline_s: float | None) -> pd.Series | Non
 
 
 def _point(row: pd.Series) -> Point:
-    counts: dict[str, Any] = {name: int(row[name]) for name in PLACE}
-    return Point(**(row.to_dict() | counts))
+    values: dict[str, Any] = {str(name): value for name, value in row.items()}
+    return Point(**(values | {name: int(row[name]) for name in PLACE}))
 
 
 def _limit(deadline_s: float | None) -> float:
