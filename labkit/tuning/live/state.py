@@ -8,12 +8,13 @@ nothing is lost between recurrences and the file can be read by people.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Gt, MinLen
+from pydantic import TypeAdapter, ValidationError
 
 from labkit.errors import BadFile, BadValue, UsageError
 from labkit.files import read_text, write_atomically
@@ -242,21 +243,14 @@ def load(path: Path) -> LiveState:
         BadFile: it is not a state, or one of another format.
     """
     try:
-        content = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise BadFile(path, f"not JSON: {error.msg}", line=error.lineno) from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        value = content.get("format") if isinstance(content, dict) else type(content).__name__
-        raise BadFile(path, "not the state of a job", field="format", value=value, valid="1")
-    try:
-        return LiveState(
-            job=LiveJob(**_tuples(content["job"])),
-            device=content["device"],
-            power_limits_w=tuple(map(float, content["power_limits_w"])),
-            runs=tuple(_run(run) for run in content["runs"]),
-        )
-    except (KeyError, TypeError, BadValue) as error:
-        raise BadFile(path, f"not the state of a job: {error}") from None
+        content = TypeAdapter(dict[str, Any]).validate_json(read_text(path))
+        if (value := content.pop("format", None)) != FORMAT:
+            raise BadFile(path, "not the state of a job", field="format", value=value, valid="1")
+        return TypeAdapter(LiveState).validate_python(content)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"]))
+        raise BadFile(path, f"not the state of a job: {fault['msg']}", field=where) from None
 
 
 def open_state(path: Path, job: LiveJob, device: str, limits: tuple[float, ...]) -> LiveState:
@@ -268,25 +262,11 @@ def open_state(path: Path, job: LiveJob, device: str, limits: tuple[float, ...])
     if not path.exists():
         return LiveState(job=job, device=device, power_limits_w=limits)
     state = load(path)
-    for field in fields(LiveJob):
-        was, now = getattr(state.job, field.name), getattr(job, field.name)
-        if was != now:
+    was = asdict(state.job) | {"device": state.device, "power limits": state.power_limits_w}
+    for name, now in (asdict(job) | {"device": device, "power limits": limits}).items():
+        if was[name] != now:
             raise UsageError(
-                f"{path} is of a job with {field.name} {was!r}, now {now!r}: give the same, or "
-                "another --state"
+                f"{path} was made with {name} {was[name]}, now {now}: give the same, or another "
+                "--state"
             )
-    for name, was, now in (
-        ("device", state.device, device),
-        ("power limits", state.power_limits_w, limits),
-    ):
-        if was != now:
-            raise UsageError(f"{path} was made with {name} {was}, now {now}: use another --state")
     return state
-
-
-def _tuples(fields_: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields_.items()}
-
-
-def _run(record: dict[str, Any]) -> LiveRun:
-    return LiveRun(**(record | {"slices": tuple(Slice(**part) for part in record["slices"])}))
