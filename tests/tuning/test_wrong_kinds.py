@@ -88,7 +88,7 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     },
     goodput.load: {"source": "pollux-osdi21", "workload": "cifar10"},
     MODEL.optimize: {"num_nodes": 1, "num_gpus": 2, "max_batch_size": 256},
-    MODEL.throughput: {"num_nodes": 1, "num_gpus": 2, "atomic_bsz": 32},
+    JUMPY.throughput: {"num_nodes": 1, "num_gpus": 2, "atomic_bsz": 32},
     large_batch.efficiency: {"batch_size": [64], "init_batch_size": 32.0, "noise_scale": 9.0},
     large_batch.learning_rate: {
         "rule": "linear", "batch_size": [64], "init_batch_size": 32.0, "init_learning_rate": 0.1,

@@ -133,7 +133,7 @@ def _goodput_figures(
         }  # fmt: skip
         grid = goodput.surface(model, places, **limits)
         note = f"Predicted, where the gradient noise scale is {model.noise_scale:,.0f} examples."
-        drawn.insert(0, ("Goodput", note, goodput_figures.figure_surface(grid)))
+        drawn.insert(0, ("Goodput", note, goodput_figures.figure_goodput(grid)))
     return drawn
 
 

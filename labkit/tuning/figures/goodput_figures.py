@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.kit.draw import CYCLE, PALETTE, finish
+from labkit.tuning.figures.configuration_figures import figure_lines
 
 _STAR = {
     "symbol": "star",
@@ -17,55 +17,29 @@ _STAR = {
     "color": PALETTE["highlight"],
     "line": {"width": 1.2, "color": "white"},
 }
-_MOST_TICKS = 9
 _MOST_POINTS = 1500
 
 
-def figure_surface(
-    table: pd.DataFrame, *, chosen: pd.Series | None = None, title: str = ""
-) -> go.Figure:
-    """Goodput over number of GPUs and total batch size (``goodput.surface``), as a filled contour.
+def figure_goodput(table: pd.DataFrame, *, title: str = "") -> go.Figure:
+    """Goodput over total batch size (``goodput.surface``), a line each number of GPUs.
 
-    The line joins the best batch of each number of GPUs; the star is ``chosen``, a row of the
-    table (default: the best of the most GPUs). Of allocations with as many GPUs, the best counts.
+    Of allocations with as many GPUs, the best counts.
     """
-    best = table.sort_values("goodput").groupby(["num_gpus", "batch_size"]).tail(1)
-    grid = _on_one_grid(best)
-    fig = go.Figure(
-        go.Contour(
-            x=list(grid.columns),
-            y=list(grid.index),
-            z=grid.to_numpy(),
-            contours={"coloring": "heatmap"},
-            line={"width": 0.5, "color": "white"},
-            ncontours=18,
-            colorbar={"title": {"text": "useful examples/s", "side": "right"}, "thickness": 14},
-            hovertemplate="%{x} GPUs, batch %{y:.0f}: %{z:.4g} useful examples/s<extra></extra>",
-            name="goodput",
-        )
+    best = table.groupby(["num_gpus", "batch_size"], as_index=False)["goodput"].max()
+    return figure_lines(
+        best.assign(num_gpus=[_count(gpus, "GPU") for gpus in best["num_gpus"]]),
+        x="batch_size",
+        y="goodput",
+        by="num_gpus",
+        x_title="batch size (examples)",
+        y_title="goodput (useful examples/s)",
+        title=title,
+        powers_of_two=True,
     )
-    ridge = best.sort_values("goodput").groupby("num_gpus").tail(1).sort_values("num_gpus")
-    fig.add_scatter(
-        x=ridge["num_gpus"],
-        y=ridge["batch_size"],
-        mode="lines+markers",
-        line={"color": "white", "width": 2},
-        marker={"size": 7, "color": "white", "line": {"width": 1, "color": PALETTE["bound"]}},
-        name="best batch of each number of GPUs",
-    )
-    star = ridge.iloc[-1] if chosen is None else chosen
-    label = f"chosen: {star['batch_size']:,.0f} on {star['num_gpus']:.0f} GPUs"
-    fig.add_scatter(
-        x=[star["num_gpus"]], y=[star["batch_size"]], mode="markers", marker=_STAR, name=label
-    )
-    _octaves(fig.layout.xaxis, table["num_gpus"])
-    _octaves(fig.layout.yaxis, table["batch_size"])
-    fig.update_layout(legend={"bgcolor": "#BFC5CC"})
-    return finish(fig, title=title, x="GPUs", y="batch size (examples)", height=480)
 
 
-def figure_fit(table: pd.DataFrame, *, by: str = "num_nodes", title: str = "") -> go.Figure:
-    """Predicted against measured step times (``cross_validate``), coloured by column ``by``.
+def figure_fit(table: pd.DataFrame, *, title: str = "") -> go.Figure:
+    """Predicted against measured step times (``cross_validate``), coloured by number of nodes.
 
     The line is exact agreement, the band 10 % to both sides.
     """
@@ -87,13 +61,13 @@ def figure_fit(table: pd.DataFrame, *, by: str = "num_nodes", title: str = "") -
         x=[low, high], y=[low, high], mode="lines", name="exact",
         line={"color": PALETTE["bound"], "width": 1.5}, hoverinfo="skip",
     )  # fmt: skip
-    for index, (name, rows) in enumerate(table.groupby(by)):
+    for index, (name, rows) in enumerate(table.groupby("num_nodes")):
         fig.add_scatter(
             x=rows["step_time_s"],
             y=rows["predicted_s"],
             mode="markers",
             marker={"size": 5, "color": CYCLE[index % len(CYCLE)], "opacity": 0.65},
-            name=f"{by.removeprefix('num_').replace('_', ' ')}: {name}",
+            name=f"nodes: {name}",
             text=[f"{a}, {m}" for a, m in zip(rows["allocation"], rows["atomic_bsz"], strict=True)],
             hovertemplate="%{text} a GPU: %{x:.3g} s measured, %{y:.3g} s predicted<extra></extra>",
         )
@@ -222,26 +196,6 @@ def _point_text(row: Any) -> str:
 
 def _count(number: Any, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _on_one_grid(table: pd.DataFrame) -> pd.DataFrame:
-    """Goodput by batch size (rows, a geometric grid) and GPUs, interpolated where it reaches."""
-    sizes = np.geomspace(table["batch_size"].min(), table["batch_size"].max(), 60)
-    columns = {}
-    for gpus, rows in table.groupby("num_gpus"):
-        rows = rows.sort_values("batch_size")
-        known = np.log(rows["batch_size"])
-        columns[gpus] = np.interp(np.log(sizes), known, rows["goodput"], left=np.nan, right=np.nan)
-    return pd.DataFrame(columns, index=sizes)
-
-
-def _octaves(axis: go.layout.XAxis, values: pd.Series | np.ndarray) -> None:
-    """A logarithmic axis with ticks at powers of two (or of four, …)."""
-    low, high = float(np.min(values)), float(np.max(values))
-    first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
-    every = max(1, -(-(last - first + 1) // _MOST_TICKS))
-    ticks = [2.0**k for k in range(first, last + 1, every)]
-    axis.update(type="log", tickvals=ticks, ticktext=[f"{t:,g}" for t in ticks])
 
 
 def _decades(low: float, high: float) -> list[float]:
