@@ -371,7 +371,7 @@ def test_a_recorded_trace_is_found_by_name_and_read_with_care(
     with pytest.raises(UsageError, match=r"recorded on one machine: leave gpu \('a40'\) out"):
         tuning.load("digits", gpu="a40")
     with pytest.raises(UsageError, match="no trace 'digit'; did you mean 'digits'"):
-        recorded.load("digit")
+        tuning.load("digit")
     for text, said in (
         ("{", "not JSON"),
         ("{}", "lacks a field; field 'machine'"),

@@ -26,17 +26,8 @@ class Workload:
 
 _ACCURACY, _ERRORS = "accuracy", "word error rate (%)"
 _PUBLISHED = (
-    # title, network, optimizer, b0, target, metric, most epochs
-    (
-        "cifar100",
-        "ShuffleNet-v2, CIFAR-100",
-        "shufflenetv2",
-        "adadelta",
-        1024,
-        0.60,
-        "accuracy",
-        100,
-    ),
+    # name, title, network, optimizer, b0, target, metric, most epochs
+    ("cifar100", "ShuffleNet-v2, CIFAR-100", "shufflenetv2", "adadelta", 1024, 0.6, _ACCURACY, 100),
     ("imagenet", "ResNet-50, ImageNet", "resnet50", "adadelta", 256, 0.65, _ACCURACY, 100),
     ("squad", "BERT, SQuAD", "bert_base_uncased", "adamw", 32, 84.0, "F1", 6),
     ("librispeech", "DeepSpeech2, LibriSpeech", "deepspeech2", "adamw", 256, 40.0, _ERRORS, 16),
