@@ -45,7 +45,7 @@ from labkit.tuning.policies.player import Outcome, Player, Policy, Task
 from labkit.tuning.policies.pruning import Zeus
 from labkit.tuning.policies.scripted import Scripted
 from labkit.tuning.policies.searches import Fixed, GridSearch, Halving, RandomSearch
-from labkit.tuning.simulation.experiment import Experiment
+from labkit.tuning.simulation.replay import Experiment
 from labkit.tuning.simulation.runs import Runs, simulate, sweep
 from labkit.tuning.studies.study import PAPER_RANGE, regret_bands, savings
 from labkit.tuning.traces.checks import ImplausiblePower, IncompleteTrace, TraceWarning

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labkit.errors import UsageError
@@ -51,6 +52,20 @@ def step_note(tables: Tables) -> str:
     return "step times and training runs were measured by Pollux's authors, on T4 GPUs"
 
 
+_GOODPUT = {
+    "num_nodes": "nodes", "num_gpus": "GPUs", "batch_size": "batch", "atomic_bsz": "on a GPU",
+    "num_gradients": "gradients", "goodput": "goodput (examples/s)", "speedup": "speed-up",
+}  # fmt: skip
+_FRONT = {
+    "mark": "", "num_gpus": "GPUs", "num_nodes": "nodes", "batch_size": "batch", "rule": "rule",
+    "power_limit_w": "limit", "time_s": "time", "energy_j": "energy",
+}  # fmt: skip
+_KNOBS = {
+    "knobs": "free", "batch_size": "batch", "num_gpus": "GPUs", "power_limit_w": "limit",
+    "time_s": "time", "energy_j": "energy", "energy_saving_fraction": "saved",
+}  # fmt: skip
+
+
 @commands.add(examples=["labkit tuning goodput cifar10 --gpus-used 8 --nodes 2"])
 def goodput(
     pollux: PolluxOptions,
@@ -73,23 +88,7 @@ def goodput(
     left_out = tuning.goodput.cross_validate(tables.steps)
     error = float(left_out["relative_error"].abs().median())
     table = tuning.goodput.speedups(model, places, accumulation=accumulation, **limits)
-    where = "in the stand-in" if tables.is_standin else "measured"
-    columns = {
-        "num_nodes": "nodes", "num_gpus": "GPUs", "batch_size": "batch",
-        "atomic_bsz": "on a GPU", "num_gradients": "gradients",
-        "goodput": "goodput (examples/s)", "speedup": "speed-up",
-    }  # fmt: skip
-
-    def figures() -> list[Figure]:
-        draw, of = tuning.goodput_figures, "the stand-in's" if tables.is_standin else "measured"
-        note = f"Predicted, where the gradient noise scale is {noise:,.0f} examples."
-        grid = tuning.goodput.surface(model, places, **limits)
-        title = f"Predicted against {of} step times"
-        return [
-            ("Goodput", note, draw.figure_goodput(grid)),
-            (title, "Of rows left out of the fit.", draw.figure_fit(left_out)),
-        ]
-
+    where, of = ("in the stand-in", "the stand-in's") if tables.standin else ("measured",) * 2
     return Report(
         title=f"{WORKLOADS[pollux.workload][0]}: the batch of most goodput",
         lead=f"{at:.0%} through training, where the gradient noise scale is {noise:,.0f} examples",
@@ -97,7 +96,9 @@ def goodput(
             ("fit", percent(error, 1), "median error of step times on rows left out"),
             ("step times", f"{len(tables.steps):,}", where),
         ],
-        tables=[Sheet(table=table.assign(num_gradients=table["accum_steps"] + 1), columns=columns)],
+        tables=[
+            Sheet(table=table.assign(num_gradients=table["accum_steps"] + 1), columns=_GOODPUT)
+        ],
         csv=table,
         banner=standin_banner({"step times and training runs": tables.standin}),
         notes=[
@@ -106,7 +107,9 @@ def goodput(
             "are predicted from the fit",
             step_note(tables),
         ],
-        figures=figures,
+        figures=lambda: _goodput_figures(
+            tuning.goodput.surface(model, places, **limits), left_out, noise, of
+        ),
         data={
             "command": "goodput",
             "workload": pollux.workload,
@@ -116,6 +119,19 @@ def goodput(
             "allocations": records(table),
         },
     )
+
+
+def _goodput_figures(
+    grid: pd.DataFrame, left_out: pd.DataFrame, noise: float, of: str
+) -> list[Figure]:
+    from labkit.tuning import goodput_figures as draw
+
+    note = f"Predicted, where the gradient noise scale is {noise:,.0f} examples."
+    fit = f"Predicted against {of} step times"
+    return [
+        ("Goodput", note, draw.figure_goodput(grid)),
+        (fit, "Of rows left out of the fit.", draw.figure_fit(left_out)),
+    ]
 
 
 # ---------------------------------------------------------------- choose
@@ -218,36 +234,6 @@ def choose(
         f"the {trace.gpu} power trace": trace.standin,
     }
     by = "no deadline" if deadline is None else f"within {seconds(deadline)}"
-    shown = front.assign(mark=["→" if chosen else "" for chosen in front["is_chosen"]])
-    sheets = [
-        Sheet(
-            heading="What nothing beats in time and energy both",
-            table=shown,
-            columns={
-                "mark": "", "num_gpus": "GPUs", "num_nodes": "nodes", "batch_size": "batch",
-                "rule": "rule", "power_limit_w": "limit", "time_s": "time", "energy_j": "energy",
-            },
-        )
-    ]  # fmt: skip
-    if knobs is not None:
-        columns = {
-            "knobs": "free", "batch_size": "batch", "num_gpus": "GPUs", "power_limit_w": "limit",
-            "time_s": "time", "energy_j": "energy", "energy_saving_fraction": "saved",
-        }  # fmt: skip
-        heading = "What each knob is worth, the others as given"
-        note = "empty: nothing is in time" if knobs["energy_j"].isna().any() else ""
-        sheets.append(Sheet(heading=heading, note=note, table=knobs, columns=columns))
-
-    def figures() -> list[Figure]:
-        draw, points = tuning.goodput_figures, choice.frame()
-        drawn = draw.figure_choice(front, points=points, deadline_s=deadline)
-        note = "Predicted; grey: other points evaluated, the slowest and dearest left out."
-        pages: list[Figure] = [("Time and energy to the target", note, drawn)]
-        if knobs is not None:
-            note = "Predicted; what is not free stays at the initial size and the highest limit."
-            pages.append(("What each knob is worth", note, draw.figure_knobs(knobs)))
-        return pages
-
     return Report(
         title=f"{WORKLOADS[pollux.workload][0]}, {by}: {best}",
         lead=str(choice.certificate),
@@ -255,11 +241,11 @@ def choose(
             ("energy", joules(best.energy_j), f"{best.average_power_w:,.0f} W on average"),
             ("time", seconds(best.time_s), f"{best.steps:,.0f} steps"),
         ],
-        tables=sheets,
+        tables=_choice_sheets(front, knobs),
         csv=front,
         banner=standin_banner(origins),
         notes=[step_note(tables), *choice.assumptions],
-        figures=figures,
+        figures=partial(_choice_figures, choice, knobs),
         data={
             "command": "choose",
             "workload": pollux.workload,
@@ -282,3 +268,32 @@ def _knobs(choice: JointChoice, init_batch_size: int) -> pd.DataFrame | None:
     table = choice.one_by_one(num_nodes=nodes, num_gpus=gpus, batch_size=init_batch_size)
     given = f"none: batch {init_batch_size:,}, {gpus} on {nodes}"
     return table.assign(knobs=table["knobs"].replace("as given", given))
+
+
+def _choice_sheets(front: pd.DataFrame, knobs: pd.DataFrame | None) -> list[Sheet]:
+    shown = front.assign(mark=["→" if chosen else "" for chosen in front["is_chosen"]])
+    heading = "What nothing beats in time and energy both"
+    sheets = [Sheet(heading=heading, table=shown, columns=_FRONT)]
+    if knobs is not None:
+        heading = "What each knob is worth, the others as given"
+        note = "empty: nothing is in time" if knobs["energy_j"].isna().any() else ""
+        sheets.append(Sheet(heading=heading, note=note, table=knobs, columns=_KNOBS))
+    return sheets
+
+
+def _choice_figures(choice: JointChoice, knobs: pd.DataFrame | None) -> list[Figure]:
+    from labkit.tuning import goodput_figures
+
+    drawn: list[Figure] = [
+        (
+            "Time and energy to the target",
+            "Predicted; grey: other points evaluated, the slowest and dearest left out.",
+            goodput_figures.figure_choice(
+                choice.frontier, points=choice.frame(), deadline_s=choice.deadline_s
+            ),
+        )
+    ]
+    if knobs is not None:
+        note = "Predicted; what is not free stays at the initial batch size and the highest limit."
+        drawn.append(("What each knob is worth", note, goodput_figures.figure_knobs(knobs)))
+    return drawn

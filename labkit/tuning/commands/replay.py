@@ -247,7 +247,7 @@ def savings(
 ) -> Report:
     """Savings of every workload on every GPU with 95 % intervals, beside the published figures."""
     from labkit import tuning
-    from labkit.tuning.studies.published import with_published
+    from labkit.tuning.studies.study import with_published
     from labkit.tuning.traces.sources import holds
 
     names = policy_names(policies)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labkit.kit.describe import NonNegative, Share, description
-from labkit.tuning.policies.player import Memory, Outcome, Player, Task, cheapest, outward
+from labkit.tuning.policies.player import Memory, Outcome, Player, Policy, Task, cheapest, outward
 from labkit.tuning.policies.searches import untried
 
 if TYPE_CHECKING:
@@ -22,16 +22,13 @@ if TYPE_CHECKING:
 
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpsilonGreedy:
+class EpsilonGreedy(Policy):
     """Each batch size once, outward from b0; then the cheapest mean, or with ``epsilon`` any.
 
     Source: Sutton, Barto, "Reinforcement Learning", 2nd ed., §2.2.
     """
 
     epsilon: Share = 0.1
-    stops_early: bool = True
-    profiles_power: bool = True
-    trusts_default: bool = False
 
     def start(self, task: Task) -> Player:
         return _EpsilonPlayer(task, self.epsilon)
@@ -39,7 +36,7 @@ class EpsilonGreedy:
 
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LowerConfidenceBound:
+class LowerConfidenceBound(Policy):
     """Each batch size once, then the least mean − c·√(2 ln t / n): UCB turned round for costs.
 
     UCB1 needs costs of a known range. Costs here are positive and bounded by early stopping, so
@@ -50,9 +47,6 @@ class LowerConfidenceBound:
     """
 
     width: NonNegative = 0.1
-    stops_early: bool = True
-    profiles_power: bool = True
-    trusts_default: bool = False
 
     def start(self, task: Task) -> Player:
         return _BoundPlayer(task, self.width)
@@ -60,15 +54,11 @@ class LowerConfidenceBound:
 
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thompson:
+class Thompson(Policy):
     """Each batch size twice, then a draw of each mean from N(x̄, s²/n): no pruning.
 
     Source: as in :class:`Zeus`, whose second half it is.
     """
-
-    stops_early: bool = True
-    profiles_power: bool = True
-    trusts_default: bool = False
 
     def start(self, task: Task) -> Player:
         return _ThompsonPlayer(task)

@@ -88,10 +88,6 @@ class Outcome:
     """Of one epoch at this batch size and limit, which the run has measured."""
     reached: Flags
 
-    def where(self, rows: Flags) -> Outcome:
-        """Only some rows."""
-        return Outcome(**{name: getattr(self, name)[rows] for name in self.__slots__})
-
 
 class Player(Protocol):
     """A policy at play: its memory of every seed's recurrences."""
@@ -113,22 +109,19 @@ class Player(Protocol):
         """Learn from runs that have ended, in the order they were decided."""
 
 
-class Policy(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
     """How to decide; :meth:`start` gives a fresh player with an empty memory."""
 
-    @property
-    def stops_early(self) -> bool:
-        """Whether runs end when they exceed β times the cheapest success so far."""
+    stops_early: bool = True
+    """Whether runs end when they exceed β times the cheapest success so far."""
+    profiles_power: bool = True
+    """Whether the power limit comes from a just-in-time profile (charged when first needed)."""
+    trusts_default: bool = False
+    """Whether it assumes that the default batch size reaches the target in every run."""
 
-    @property
-    def profiles_power(self) -> bool:
-        """Whether the power limit comes from a just-in-time profile (charged when first needed)."""
-
-    @property
-    def trusts_default(self) -> bool:
-        """Whether it assumes that the default batch size reaches the target in every run."""
-
-    def start(self, task: Task) -> Player: ...
+    def start(self, task: Task) -> Player:
+        raise NotImplementedError
 
 
 class Memory:

@@ -20,8 +20,7 @@ from labkit.kit.describe import Count, NonNegative, Share, Whole, checked
 from labkit.kit.stats import mean_interval
 from labkit.tuning.configurations.outcomes import convergence, default_choice, epoch_cost_j, optimum
 from labkit.tuning.policies.names import Policy, Task, policy_named
-from labkit.tuning.simulation.experiment import Experiment
-from labkit.tuning.simulation.replay import replay
+from labkit.tuning.simulation.replay import Experiment, replay
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
