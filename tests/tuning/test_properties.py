@@ -116,12 +116,13 @@ def test_greedy_strays_as_often_as_it_says() -> None:
 
 
 def test_the_bound_is_ucb1_turned_round() -> None:
-    player = start(tuning.LowerConfidenceBound(width=0.2), flat_job(3, 0))
+    policy = tuning.LowerConfidenceBound(width=0.2)
+    player = start(policy, flat_job(3, 0))
     costs = {0: [4.0, 6.0], 1: [7.0], 2: [3.0, 5.0, 4.0]}
     for arm, seen in costs.items():
         for cost in seen:
             player.observe(ONE, outcome(np.array([arm]), np.array([cost]), np.array([True])))
-    score = player.score(ONE, np.zeros((1, 3)))[0]
+    score = policy.score(player.memory, ONE, np.zeros((1, 3)))[0]  # type: ignore[attr-defined]
     for arm, seen in costs.items():
         radius = 0.2 * 4.0 * np.sqrt(2 * np.log(6) / len(seen))
         assert score[arm] == pytest.approx(np.mean(seen) - radius)

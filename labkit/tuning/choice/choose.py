@@ -218,7 +218,8 @@ def choose(
         if rule not in progress.rules:
             raise not_among("learning-rate rule", rule, progress.rules)
     wanted, host = list(dict.fromkeys(rules or progress.rules)), host or HostPower()
-    held = _atomic_range(times, atomic_bsz_range)
+    sizes = [size for size, _ in times.measured] or [1.0, np.inf]
+    held = atomic_bsz_range or (min(sizes), max(sizes))
     places = _places(allocations, batch_sizes, held, max_accum_steps)
     points = _points(places, wanted, times, progress, power, host)
     best = _cheapest(points, deadline_s)
@@ -279,6 +280,8 @@ def _places(
         raise UsageError("a choice needs at least one allocation and one batch size")
     allocation_of(*np.array(allocations).T)
     low, high = atomic_bsz_range
+    if low > high:
+        raise BadValue(f"atomic_bsz_range must ascend, got {atomic_bsz_range}")
     rows = [
         (nodes, gpus, batch, batch // (gpus * parts), parts - 1)
         for (nodes, gpus), batch, parts in product(
@@ -295,15 +298,6 @@ def _places(
             f"{'' if max_accum_steps else '; allow max_accum_steps'}"
         )
     return pd.DataFrame(rows, columns=list(PLACE))
-
-
-def _atomic_range(times: StepTimes, given: tuple[int, int] | None) -> tuple[float, float]:
-    if given is None:
-        sizes = [size for size, _ in times.measured] or [1.0, np.inf]
-        return min(sizes), max(sizes)
-    if given[0] > given[1]:
-        raise BadValue(f"atomic_bsz_range must ascend, got {given}")
-    return given
 
 
 def _points(

@@ -11,7 +11,7 @@ from labkit.kit.describe import Whole, description
 from labkit.tuning.policies.player import Memory, Outcome, Player, Policy, Task, cheapest, outward
 
 if TYPE_CHECKING:
-    from labkit.tuning.policies.player import Flags, Floats, Indices
+    from labkit.tuning.policies.player import Floats, Indices
 
 
 @description
@@ -184,9 +184,3 @@ class _HalvingPlayer(Player):
         rank = mean.argsort(axis=1, kind="stable").argsort(axis=1)
         self.alive[who] &= rank < (self.alive[who].sum(1, keepdims=True) + 1) // 2
         self.played[who] = self.taken[who] = False
-
-
-def untried(count: Floats, order: Indices) -> tuple[Flags, Indices]:
-    """Whether some batch size was never tried, and the first such in ``order``."""
-    left = (count == 0)[:, order]
-    return left.any(1), order[left.argmax(1)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,13 @@ from annotated_types import Gt
 from labkit.errors import UsageError
 from labkit.kit.describe import Count, NonNegative, Share, Whole, checked
 from labkit.kit.stats import mean_interval
-from labkit.tuning.configurations.outcomes import convergence, default_choice, epoch_cost_j, optimum
+from labkit.tuning.configurations.outcomes import (
+    best_power_limits,
+    convergence,
+    default_choice,
+    epoch_cost_j,
+    optimum,
+)
 from labkit.tuning.policies.names import Policy, Task, policy_named
 from labkit.tuning.simulation.replay import Experiment, replay
 
@@ -59,11 +65,7 @@ class Runs:
                 "recurrence": self.recurrence + 1,
                 "batch_size": np.array(job.batch_sizes)[self.batch],
                 "power_limit_w": np.array(job.power_limits_w)[self.power],
-                "time_s": self.time_s,
-                "energy_j": self.energy_j,
-                "cost_j": self.cost_j,
-                "profiling_energy_j": self.profiling_energy_j,
-                "reached": self.reached,
+                **{name: getattr(self, name) for name in get_args(RunQuantity)},
             }
         )
         return table.sort_values(["seed", "recurrence"], kind="stable", ignore_index=True)
@@ -99,12 +101,6 @@ class Runs:
         best = np.array([optimum(job, eta=setup.eta_knob).cost_j for job in setup.slices])
         excess = self.per_recurrence("cost_j") - best[setup.slice_per_recurrence]
         return np.cumsum(excess, axis=1)
-
-    def final(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The batch size and power limit (indices) of each seed's last successful run."""
-        last = np.flatnonzero(self.reached & (self.recurrence == self.recurrence.max()))
-        last = last[np.argsort(self.seed[last])]
-        return self.batch[last], self.power[last]
 
     @checked
     def summary(self, last: int = 5) -> pd.Series:
@@ -142,8 +138,10 @@ class Runs:
         return pd.Series(row | self._settled())
 
     def _settled(self) -> dict[str, object]:
+        """What seeds end with: the configuration of each one's last successful run."""
         setup = self.experiment
-        batch, power = self.final()
+        last = self.reached & (self.recurrence == self.recurrence.max())
+        batch, power = self.batch[last], self.power[last]
         pairs, counts = np.unique(np.stack([batch, power], 1), axis=0, return_counts=True)
         most = pairs[counts.argmax()]
         job = setup.slices[-1]
@@ -206,26 +204,20 @@ def simulate(
         drift=tuple(drift),
         concurrency=concurrency,
     )
-    _check_oracle(setup)
-    task = Task.of(
-        job,
-        num_seeds=len(setup.seeds),
-        eta=eta,
-        num_recurrences=setup.num_recurrences,
-        concurrency=concurrency,
-        selector=selector,
-        max_slowdown=max_slowdown,
-    )
-    chosen = policy_named(policy, job, eta, task) if isinstance(policy, str) else policy
-    return Runs(experiment=setup, **replay(setup, chosen, task))
-
-
-def _check_oracle(setup: Experiment) -> None:
-    if setup.policy == "oracle" and setup.drift:
+    if policy == "oracle" and drift:
         raise UsageError(
             "the oracle stays with one configuration and knows of no drift; regret_j() compares "
             "with the best of each part without it"
         )
+    task = Task.of(
+        job,
+        num_seeds=len(setup.seeds),
+        num_recurrences=setup.num_recurrences,
+        concurrency=concurrency,
+        profiled_limits=best_power_limits(job, eta, selector=selector, max_slowdown=max_slowdown),
+    )
+    chosen = policy_named(policy, job, eta, task) if isinstance(policy, str) else policy
+    return Runs(experiment=setup, **replay(setup, chosen, task))
 
 
 @checked
