@@ -43,9 +43,7 @@ def choice() -> JointChoice:
 
 
 def test_the_front_marks_the_choice_left_of_the_deadline(choice: JointChoice) -> None:
-    fig = figures.figure_choice(
-        choice.frontier, points=choice.frame(), deadline_s=choice.deadline_s
-    )
+    fig = figures.figure_choice(choice)
     named = {trace.name: trace for trace in fig.data}
     star = named["chosen"]
     minute, best = 60, choice.best
@@ -69,7 +67,7 @@ def test_every_figure_is_plain_json(surface: pd.DataFrame, choice: JointChoice) 
     knobs = choice.one_by_one(num_nodes=1, num_gpus=1, batch_size=24)
     for fig in (
         figures.figure_goodput(surface),
-        figures.figure_choice(choice.frontier),
+        figures.figure_choice(choice),
         figures.figure_knobs(knobs),
     ):
         content = fig.to_plotly_json()

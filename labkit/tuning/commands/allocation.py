@@ -288,9 +288,7 @@ def _choice_figures(choice: JointChoice, knobs: pd.DataFrame | None) -> list[Fig
         (
             "Time and energy to the target",
             "Predicted; grey: other points evaluated, the slowest and dearest left out.",
-            goodput_figures.figure_choice(
-                choice.frontier, points=choice.frame(), deadline_s=choice.deadline_s
-            ),
+            goodput_figures.figure_choice(choice),
         )
     ]
     if knobs is not None:

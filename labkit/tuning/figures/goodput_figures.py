@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.kit.draw import CYCLE, PALETTE, finish
 from labkit.tuning.figures.configuration_figures import figure_lines
+
+if TYPE_CHECKING:
+    from labkit.tuning.choice.choose import JointChoice
 
 _STAR = {
     "symbol": "star",
@@ -79,87 +82,62 @@ def figure_fit(table: pd.DataFrame, *, title: str = "") -> go.Figure:
     return finish(fig, title=title, x="measured step (s)", y="predicted step (s)", height=560)
 
 
-def figure_choice(
-    frontier: pd.DataFrame,
-    *,
-    points: pd.DataFrame | None = None,
-    deadline_s: float | None = None,
-    title: str = "",
-) -> go.Figure:
+def figure_choice(choice: JointChoice, *, title: str = "") -> go.Figure:
     """Time and energy to the target of a joint choice: the front, coloured by GPUs, and the star.
 
-    ``frontier``: ``JointChoice.frontier``. ``points``: other points to show in grey, such as
-    ``JointChoice.frame()``; those slower than twice the front's slowest or costlier than thrice
-    its costliest are left out, and of many every n-th is drawn. Everything is predicted.
+    Other points are grey; those slower than twice the front's slowest or costlier than thrice its
+    costliest are left out, and of many every n-th is drawn. Everything is predicted.
     """
-    hours = 3600 if frontier["time_s"].max() > 7200 else 60
-    unit = "h" if hours == 3600 else "min"
-    joules, energy = (1e6, "MJ") if frontier["energy_j"].max() > 3e6 else (1e3, "kJ")
+    front, points = choice.frontier, choice.frame()
+    hour, unit = (3600, "h") if front["time_s"].max() > 7200 else (60, "min")
+    joules, energy = (1e6, "MJ") if front["energy_j"].max() > 3e6 else (1e3, "kJ")
+    front, points = (
+        table.assign(time=table["time_s"] / hour, energy=table["energy_j"] / joules)
+        for table in (front, points)
+    )
+    near = points["time"].le(2 * front["time"].max()) & points["energy"].le(
+        3 * front["energy"].max()
+    )
+    points = points[near].iloc[:: max(1, -(-int(near.sum()) // _MOST_POINTS))]
     fig = go.Figure()
-    if points is not None:
-        near = _near(points, frontier)
-        fig.add_scatter(
-            x=near["time_s"] / hours, y=near["energy_j"] / joules, mode="markers",
-            marker={"size": 3, "color": PALETTE["muted"], "opacity": 0.45},
-            name="other points", hoverinfo="skip",
-        )  # fmt: skip
     fig.add_scatter(
-        x=frontier["time_s"] / hours, y=frontier["energy_j"] / joules, mode="lines",
-        line={"color": PALETTE["muted"], "width": 1.5}, showlegend=False, hoverinfo="skip",
+        x=points["time"], y=points["energy"], mode="markers", name="other points",
+        marker={"size": 3, "color": PALETTE["muted"], "opacity": 0.45}, hoverinfo="skip",
     )  # fmt: skip
-    for index, (gpus, rows) in enumerate(frontier.groupby("num_gpus")):
+    fig.add_scatter(
+        x=front["time"], y=front["energy"], mode="lines", showlegend=False, hoverinfo="skip",
+        line={"color": PALETTE["muted"], "width": 1.5},
+    )  # fmt: skip
+    for index, (gpus, rows) in enumerate(front.groupby("num_gpus")):
         fig.add_scatter(
-            x=rows["time_s"] / hours,
-            y=rows["energy_j"] / joules,
+            x=rows["time"],
+            y=rows["energy"],
             mode="markers",
             marker={"size": 10, "color": CYCLE[index % len(CYCLE)]},
             name=_count(gpus, "GPU"),
             text=[_point_text(row) for row in rows.itertuples()],
             hovertemplate="%{text}<br>%{x:.3g} " + f"{unit}, %{{y:.4g}} {energy}<extra></extra>",
         )
-    _mark_choice(fig, frontier[frontier["is_chosen"]].iloc[0], hours, joules)
-    if deadline_s is not None:
-        shown = frontier if points is None else _near(points, frontier)
-        top = [shown["energy_j"].min() / joules, shown["energy_j"].max() / joules]
+    star = front[front["is_chosen"]].iloc[0]
+    fig.add_scatter(x=[star.time], y=[star.energy], mode="markers", marker=_STAR, name="chosen")
+    fig.add_annotation(
+        x=math.log10(star.time), y=math.log10(star.energy), align="left", showarrow=False,
+        text=_point_text(star).replace(", ", "<br>", 1), xanchor="left", yanchor="bottom",
+        xshift=10, yshift=10, bgcolor="rgba(255,255,255,0.85)",
+    )  # fmt: skip
+    if choice.deadline_s is not None:
         fig.add_scatter(
-            x=[deadline_s / hours] * 2, y=top, mode="lines", hoverinfo="skip",
+            x=[choice.deadline_s / hour] * 2, y=[points["energy"].min(), points["energy"].max()],
             line={"dash": "dash", "color": PALETTE["bound"], "width": 1.5}, name="deadline",
+            mode="lines", hoverinfo="skip",
         )  # fmt: skip
-    times, energies = frontier["time_s"] / hours, frontier["energy_j"] / joules
-    for axis, values in ((fig.layout.xaxis, times), (fig.layout.yaxis, energies)):
-        ticks = _decades(values.min() / 2, 4 * values.max())
+    for axis, name in ((fig.layout.xaxis, "time"), (fig.layout.yaxis, "energy")):
+        ticks = _decades(front[name].min() / 2, 4 * front[name].max())
         axis.update(type="log", tickvals=ticks, ticktext=[f"{t:,g}" for t in ticks])
-    finish(
-        fig,
-        title=title,
-        x=f"predicted time to the target ({unit})",
-        y=f"predicted energy ({energy})",
-        height=520,
-    )
+    x, y = f"predicted time to the target ({unit})", f"predicted energy ({energy})"
+    finish(fig, title=title, x=x, y=y, height=520)
     legend = {"orientation": "v", "x": 1.02, "y": 1, "xanchor": "left", "yanchor": "top"}
     return fig.update_layout(legend=legend)
-
-
-def _near(points: pd.DataFrame, frontier: pd.DataFrame) -> pd.DataFrame:
-    """Points that share a picture with the front, every n-th of many."""
-    near = points[
-        (points["time_s"] <= 2 * frontier["time_s"].max())
-        & (points["energy_j"] <= 3 * frontier["energy_j"].max())
-    ]
-    return near.iloc[:: max(1, -(-len(near) // _MOST_POINTS))]
-
-
-def _mark_choice(fig: go.Figure, star: pd.Series, hours: float, joules: float) -> None:
-    """A star where the chosen point lies on two logarithmic axes, and what it is."""
-    fig.add_scatter(
-        x=[star["time_s"] / hours], y=[star["energy_j"] / joules], mode="markers", marker=_STAR,
-        name="chosen",
-    )  # fmt: skip
-    fig.add_annotation(
-        x=math.log10(star["time_s"] / hours), y=math.log10(star["energy_j"] / joules),
-        text=_point_text(star).replace(", ", "<br>", 1), align="left", showarrow=False,
-        xanchor="left", yanchor="bottom", xshift=10, yshift=10, bgcolor="rgba(255,255,255,0.85)",
-    )  # fmt: skip
 
 
 def figure_knobs(table: pd.DataFrame, *, title: str = "") -> go.Figure:

@@ -7,7 +7,7 @@ tuning.regret_bands(job, ["zeus", "cost-curve"])                  # what a figur
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ import pandas as pd
 from labkit.kit.describe import Count, Share, Whole, checked
 from labkit.kit.stats import mean_interval
 from labkit.tuning.configurations.outcomes import optimum
-from labkit.tuning.simulation.runs import Runs, sweep
+from labkit.tuning.simulation.runs import Runs, simulate
 from labkit.tuning.traces.workloads import PUBLISHED
 
 if TYPE_CHECKING:
@@ -40,16 +40,17 @@ def savings(
     :data:`PAPER_RANGE`).
     """
     policies, seeds = tuple(policies), tuple(seeds)
-    tables = [
-        sweep([job], policies, eta=eta, seeds=seeds, recurrences=recurrences).assign(gpu=trace.gpu)
+    knobs: dict[str, Any] = {"eta": eta, "seeds": seeds, "recurrences": recurrences}
+    rows = [
+        {"gpu": trace.gpu} | simulate(job, policy=policy, **knobs).summary().to_dict()
         for trace in traces
         for job in trace.jobs()
+        for policy in policies
     ]
-    if not tables:
-        return pd.DataFrame()
-    table = pd.concat(tables, ignore_index=True)
-    table.insert(0, "gpu", table.pop("gpu"))
-    return table.assign(in_paper_range=table["energy_reduction"].between(*PAPER_RANGE))
+    low, high = PAPER_RANGE
+    return pd.DataFrame(
+        [row | {"in_paper_range": low <= row["energy_reduction"] <= high} for row in rows]
+    )
 
 
 @checked
