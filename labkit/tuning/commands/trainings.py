@@ -226,7 +226,9 @@ def _live_report(path: Path, state: LiveState) -> Report:
             "device": state.device,
             "ended": last.ended,
             "next": {
-                name: getattr(following, name) for name in ("batch_size", "power_limit_w", "why")
+                "batch_size": following.batch_size,
+                "power_limit_w": following.power_limit_w,
+                "why": following.why,
             },
             "runs": records(table),
         },

@@ -41,7 +41,7 @@ def savings(
     """
     policies, seeds = tuple(policies), tuple(seeds)
     knobs: dict[str, Any] = {"eta": eta, "seeds": seeds, "recurrences": recurrences}
-    rows = [
+    rows: list[dict[Any, Any]] = [
         {"gpu": trace.gpu} | simulate(job, policy=policy, **knobs).summary().to_dict()
         for trace in traces
         for job in trace.jobs()
