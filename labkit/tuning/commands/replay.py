@@ -137,6 +137,12 @@ AGAINST = (
 )
 
 
+_INTERVALS = (
+    "intervals are of the mean over seeds (Student's t); recorded runs are drawn at random",
+    "one seed has no interval",
+)
+
+
 def savings_sheet(table: pd.DataFrame, names: Sequence[str], more: dict[str, str]) -> Sheet:
     """Savings with intervals, one row a policy; ``more``: further columns and their headings."""
 
@@ -155,12 +161,6 @@ def savings_sheet(table: pd.DataFrame, names: Sequence[str], more: dict[str, str
     wide = ("faster", "excess_cost_fraction", "agreement_fraction")
     formats = dict.fromkeys(("published_energy_reduction",), partial(percent, digits=1))
     return Sheet(table=shown, columns=columns, wide=wide, formats=formats)
-
-
-def interval_notes(num_seeds: int) -> list[str]:
-    if num_seeds < 2:
-        return ["one seed has no interval"]
-    return ["intervals are of the mean over seeds (Student's t); recorded runs are drawn at random"]
 
 
 @commands.add(
@@ -203,7 +203,7 @@ def simulate(
         tables=[savings_sheet(table, ["policy"], more)],
         csv=table,
         banner=banner_of(trace),
-        notes=[*interval_notes(seeds), *notes_of(trace, it)],
+        notes=[_INTERVALS[seeds < 2], *notes_of(trace, it)],
         figures=partial(_simulation_figures, it, runs),
         data={
             "command": "simulate",
@@ -276,7 +276,7 @@ def savings(
         csv=table,
         banner=banner_of(*traces),
         notes=[
-            *interval_notes(seeds),
+            _INTERVALS[seeds < 2],
             "published: zeus-ml's simulator, mean of five seeds, η = 0.5",
             *modelled,
         ],

@@ -22,7 +22,7 @@ from labkit.errors import UsageError
 from labkit.kit.describe import Positive, checked, description
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
 
 @description
@@ -83,7 +83,9 @@ def from_replicas(gradients: ArrayLike, examples_each: Positive) -> GradientNois
 
     Source: Pollux §4.1 (its estimator where there are several replicas).
     """
-    rows = _rows(gradients)
+    rows = np.asarray(gradients, dtype=float)
+    if rows.ndim != 2 or len(rows) < 2:
+        raise UsageError(f"gradients must be a table of at least two rows, got shape {rows.shape}")
     return from_two_batches(
         small_sqr=float(np.mean(np.sum(rows**2, axis=1))),
         small_batch=examples_each,
@@ -103,10 +105,3 @@ def average(estimates: Iterable[GradientNoise]) -> GradientNoise:
         raise UsageError("there is no estimate of the gradient noise to average")
     grad_sqr, trace = terms.mean(0)
     return GradientNoise(grad_sqr=float(grad_sqr), covariance_trace=float(trace))
-
-
-def _rows(gradients: ArrayLike) -> NDArray[np.float64]:
-    rows = np.asarray(gradients, dtype=float)
-    if rows.ndim != 2 or len(rows) < 2:
-        raise UsageError(f"gradients must be a table of at least two rows, got shape {rows.shape}")
-    return rows

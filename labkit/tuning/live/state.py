@@ -133,9 +133,7 @@ class LiveState:
         for run in reversed(self.runs):
             if run.slices and run.batch_size == batch_size:
                 return LimitProfile(slices=run.slices)
-        if self.job.steps or not (swept := self._swept()):
-            return None
-        return LimitProfile(slices=tuple(swept[limit] for limit in sorted(swept)))
+        return None if self.job.steps else self._swept()
 
     def decide(self) -> Decision:
         """What to run next: limits first where whole runs must show them, then batch sizes."""
@@ -162,40 +160,35 @@ class LiveState:
 
     # ------------------------------------------------------------ how
 
-    def _swept(self) -> dict[float, Slice]:
+    def _swept(self) -> LimitProfile | None:
         """Mean time and energy of whole runs at the default batch size, by limit."""
         by_limit: dict[float, list[LiveRun]] = {}
         for run in self.runs:
             if run.sweeps and run.ended == "reached":
                 by_limit.setdefault(run.power_limit_w, []).append(run)
-        return {
-            limit: Slice(
+        slices = tuple(
+            Slice(
                 power_limit_w=limit,
                 time_s=float(np.mean([run.time_s for run in runs])),
                 energy_j=float(np.mean([run.energy_j for run in runs])),
             )
-            for limit, runs in by_limit.items()
-        }
+            for limit, runs in sorted(by_limit.items())
+        )
+        return LimitProfile(slices=slices) if slices else None
 
     def _next_limit(self) -> float | None:
-        """The highest limit not tried yet; None once going lower has stopped to pay."""
-        swept = self._swept()
-        tried = [run.power_limit_w for run in self.runs if run.sweeps]
-        left = [limit for limit in self.power_limits_w if limit not in tried]
-        if not left or self._worse_in_a_row(swept) >= WORSE_IN_A_ROW:
-            return None if swept else self.power_limits_w[-1]
-        if not swept and tried:
-            return self.power_limits_w[-1]  # nothing has succeeded yet: the default again
-        return left[-1]
+        """The highest limit not tried yet; None once going lower has stopped to pay.
 
-    def _worse_in_a_row(self, swept: dict[float, Slice]) -> int:
-        """How many of the lowest limits tried lie below the one the selector would take."""
-        if not swept:
-            return 0
-        limits = sorted(swept)
-        best = self.select(LimitProfile(slices=tuple(swept[limit] for limit in limits)))
-        stopped = {r.power_limit_w for r in self.runs if r.sweeps and r.ended != "reached"}
-        return sum(limit < best for limit in {*limits, *stopped})
+        The highest of all until a run there has succeeded.
+        """
+        swept = self._swept()
+        if swept is None:
+            return self.power_limits_w[-1]
+        best = self.select(swept)
+        tried = {run.power_limit_w for run in self.runs if run.sweeps}
+        left = [limit for limit in self.power_limits_w if limit not in tried]
+        worse = sum(limit < best for limit in tried)
+        return left[-1] if left and worse < WORSE_IN_A_ROW else None
 
     def _next_batch_size(self) -> int:
         """What the published policy plays next, content of every run that was not for a limit."""
