@@ -206,20 +206,18 @@ def choose(
         max_accum_steps: most gradients to accumulate before the last one.
         host: what draws power besides; default: nothing, GPUs alone.
 
-    Of equals in energy the fastest is chosen, then the one on the fewest GPUs.
-    Time and memory grow with the number of points, about 100 bytes each.
+    Of equals in energy the fastest is chosen, then the one on the fewest GPUs. A point takes
+    about 100 bytes.
 
     Raises:
-        UsageError: nothing in the grid reaches the target, or nothing in time; then the message
-            names the fastest there is.
+        UsageError: nothing reaches the target, or nothing in time: the message names the fastest.
     """
     times = step_times.step_times if isinstance(step_times, GoodputModel) else step_times
     for rule in rules or ():
         if rule not in progress.rules:
             raise not_among("learning-rate rule", rule, progress.rules)
     wanted, host = list(dict.fromkeys(rules or progress.rules)), host or HostPower()
-    sizes = [size for size, _ in times.measured] or [1.0, np.inf]
-    held = atomic_bsz_range or (min(sizes), max(sizes))
+    held = atomic_bsz_range or times.measured_range
     places = _places(allocations, batch_sizes, held, max_accum_steps)
     points = _points(places, wanted, times, progress, power, host)
     best = _cheapest(points, deadline_s)

@@ -205,10 +205,7 @@ def simulate(
         concurrency=concurrency,
     )
     if policy == "oracle" and drift:
-        raise UsageError(
-            "the oracle stays with one configuration and knows of no drift; regret_j() compares "
-            "with the best of each part without it"
-        )
+        raise UsageError("the oracle stays with one configuration and knows of no drift")
     task = Task.of(
         job,
         num_seeds=len(setup.seeds),
