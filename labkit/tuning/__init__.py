@@ -17,10 +17,9 @@ from importlib import import_module
 from types import ModuleType
 
 from labkit.tuning import goodput
-from labkit.tuning.choice.choose import choose
-from labkit.tuning.choice.gpu_power import GpuPower, HostPower, ring_tiers, step_times_from
-from labkit.tuning.choice.joint import JointChoice
-from labkit.tuning.choice.progress import ModelledProgress, RecordedProgress
+from labkit.tuning.choice.choose import JointChoice, choose
+from labkit.tuning.choice.gpu_power import GpuPower, HostPower
+from labkit.tuning.choice.progress import ModelledProgress
 from labkit.tuning.configurations import jit
 from labkit.tuning.configurations.outcomes import (
     Choice,
@@ -46,9 +45,9 @@ from labkit.tuning.policies.player import Outcome, Player, Policy, Task
 from labkit.tuning.policies.pruning import Zeus
 from labkit.tuning.policies.scripted import Scripted
 from labkit.tuning.policies.searches import Fixed, GridSearch, Halving, RandomSearch
-from labkit.tuning.simulation.experiment import Experiment
+from labkit.tuning.simulation.replay import Experiment
 from labkit.tuning.simulation.runs import Runs, simulate, sweep
-from labkit.tuning.studies.study import PAPER_RANGE, compare, regret_bands, savings
+from labkit.tuning.studies.study import PAPER_RANGE, regret_bands, savings
 from labkit.tuning.traces.checks import ImplausiblePower, IncompleteTrace, TraceWarning
 from labkit.tuning.traces.job import Job
 from labkit.tuning.traces.sources import load
@@ -79,7 +78,6 @@ __all__ = [
     "Player",
     "Policy",
     "RandomSearch",
-    "RecordedProgress",
     "Runs",
     "Scripted",
     "Task",
@@ -91,7 +89,6 @@ __all__ = [
     "batch_curves",
     "best_power_limits",
     "choose",
-    "compare",
     "convergence",
     "cost_j",
     "default_choice",
@@ -109,11 +106,9 @@ __all__ = [
     "potential",
     "reach_shares",
     "regret_bands",
-    "ring_tiers",
     "savings",
     "select_limits",
     "simulate",
-    "step_times_from",
     "sweep",
 ]
 

@@ -85,8 +85,8 @@ def test_optimum_beside_adaptdl(
     init, noise, limits = 64, 900.0, (8, 256)
     parameters = (0.03, 0.002, 0.11, 0.004, 0.02, 0.003, 1.8)
     theirs = peer.GoodputFunction(peer.PerfParams(*parameters), (1.0, noise / init), init)
-    ours = goodput.GoodputModel(step_times=_linear(*parameters), init_batch_size=init).at(
-        noise_scale=noise
+    ours = goodput.GoodputModel(
+        step_times=_linear(*parameters), init_batch_size=init, noise_scale=noise
     )
     nodes = np.arange(1, 17)
     given = (nodes, 4 * nodes, 8192, limits, accumulation)

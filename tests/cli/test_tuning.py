@@ -14,7 +14,7 @@ from labkit import datasets, tuning
 from labkit.tuning.commands import commands, trainings
 from labkit.tuning.live import LiveJob
 from labkit.tuning.recording.meters import Reading
-from labkit.tuning.studies import published
+from labkit.tuning.studies import study as published
 from tests.cli.conftest import Ran, Refused, Told
 
 GROUP = "tuning"

@@ -10,7 +10,7 @@ import pandas as pd
 from labkit.errors import UsageError
 from labkit.tuning.goodput.large_batch import efficiency
 from labkit.tuning.goodput.step_fit import cross_validate, measurements
-from labkit.tuning.goodput.tables import Tables
+from labkit.tuning.goodput.tables import WORKLOADS, Tables
 
 _MOST_ACCUMULATION = 3
 
@@ -122,7 +122,8 @@ def examples_to(tables: Tables, metric: float) -> pd.DataFrame:
     rows = []
     for batch_size in sorted(tables.runs["batch_size"].unique()):
         run = tables.runs[tables.runs["batch_size"] == batch_size]
-        there = tables._reached(run, metric)
+        rises = WORKLOADS[tables.workload][1]
+        there = run["metric"] >= metric if rises else run["metric"] <= metric
         if there.any():
             end = run[there].iloc[0]
             scale = batch_size / tables.init_batch_size

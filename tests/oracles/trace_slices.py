@@ -60,6 +60,11 @@ def profile_job(job: Job) -> list[LimitProfile]:
     return [profile_limits(runner, runner.power_limits_w) for runner in slices]
 
 
+def taken(profile: LimitProfile) -> tuple[float, float]:
+    """Seconds and joules of all slices together."""
+    return sum(p.time_s for p in profile.slices), sum(p.energy_j for p in profile.slices)
+
+
 def overheads(job: Job, limits: NDArray[np.intp]) -> pd.DataFrame:
     """What knowing the limit costs on a batch size's first epoch, once it runs at ``limits``.
 
@@ -69,12 +74,14 @@ def overheads(job: Job, limits: NDArray[np.intp]) -> pd.DataFrame:
     rows = []
     for index, (size, profile) in enumerate(zip(job.batch_sizes, profile_job(job), strict=True)):
         chosen = job.power_limits_w[int(limits[index])]
-        extra_j = profile.overhead_j(chosen)
+        (at_chosen,) = [part for part in profile.slices if part.power_limit_w == chosen]
+        profile_s, profile_j = taken(profile)
+        extra_j = profile_j - len(profile.slices) * at_chosen.energy_j
         rows.append(
             {
                 "batch_size": size,
                 "power_limit_w": chosen,
-                "overhead_s": profile.overhead_s(chosen),
+                "overhead_s": profile_s - len(profile.slices) * at_chosen.time_s,
                 "overhead_j": extra_j,
                 "overhead_fraction": extra_j / job.epoch_energy_j[index, int(limits[index])],
             }

@@ -7,8 +7,8 @@ import pytest
 
 from labkit.tuning import goodput
 from labkit.tuning import goodput_figures as figures
-from labkit.tuning.choice.joint import JointChoice
-from tests.tuning.test_choose import chosen
+from labkit.tuning.choice.choose import JointChoice
+from tests.tuning.test_choose import chosen, fastest_s, within
 from tests.tuning.test_goodput import JUMPY, SHAPES, steps_of
 
 JOB = goodput.GoodputModel(step_times=JUMPY, init_batch_size=64, noise_scale=900.0)
@@ -19,15 +19,13 @@ def surface() -> pd.DataFrame:
     return goodput.surface(JOB, SHAPES, max_batch_size=4096, atomic_bsz_range=(2, 128))
 
 
-def test_the_surface_marks_what_was_chosen_on_the_ridge(surface: pd.DataFrame) -> None:
-    best = surface[surface["is_best"]]
-    chosen = best[best["num_gpus"] == 16].iloc[0]
-    contour, ridge, star = figures.figure_surface(surface, chosen=chosen).data
-    assert (star.x[0], star.y[0]) == (16, chosen["batch_size"])
-    assert (16, chosen["batch_size"]) in set(zip(ridge.x, ridge.y, strict=True))
-    assert len(contour.z) == len(contour.y)
-    high = max(v for row in contour.z for v in row if v is not None)
-    assert high == pytest.approx(surface["goodput"].max(), rel=0.05)
+def test_goodput_is_drawn_for_every_number_of_gpus(surface: pd.DataFrame) -> None:
+    lines = {line.name: line for line in figures.figure_goodput(surface).data}
+    counts = sorted(surface["num_gpus"].unique())
+    assert list(lines) == [f"{n} GPU{'' if n == 1 else 's'}" for n in counts]
+    assert max(lines["16 GPUs"].y) == pytest.approx(
+        surface.loc[surface["num_gpus"] == 16, "goodput"].max(), rel=1e-5
+    )
 
 
 def test_the_fit_shows_every_left_out_step() -> None:
@@ -41,13 +39,11 @@ def test_the_fit_shows_every_left_out_step() -> None:
 @pytest.fixture(scope="module")
 def choice() -> JointChoice:
     found = chosen()
-    return found.by(1.5 * found.certificate.fastest_s)
+    return within(found, 1.5 * fastest_s(found))
 
 
 def test_the_front_marks_the_choice_left_of_the_deadline(choice: JointChoice) -> None:
-    fig = figures.figure_choice(
-        choice.frontier, points=choice.frame(), deadline_s=choice.deadline_s
-    )
+    fig = figures.figure_choice(choice)
     named = {trace.name: trace for trace in fig.data}
     star = named["chosen"]
     minute, best = 60, choice.best
@@ -70,8 +66,8 @@ def test_knobs_that_miss_the_deadline_say_so(choice: JointChoice) -> None:
 def test_every_figure_is_plain_json(surface: pd.DataFrame, choice: JointChoice) -> None:
     knobs = choice.one_by_one(num_nodes=1, num_gpus=1, batch_size=24)
     for fig in (
-        figures.figure_surface(surface),
-        figures.figure_choice(choice.frontier),
+        figures.figure_goodput(surface),
+        figures.figure_choice(choice),
         figures.figure_knobs(knobs),
     ):
         content = fig.to_plotly_json()

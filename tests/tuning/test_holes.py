@@ -179,7 +179,7 @@ def test_a_profile_shares_its_epoch_among_the_limits_there_are() -> None:
     job = punched(full, np.array([[0, 1, 0]], dtype=bool))
     (profile,) = trace_slices.profile_job(job)
     assert profile.power_limits_w == (100.0, 120.0)
-    assert profile.time_s == pytest.approx((4.0 + 2.0) / 2)
+    assert trace_slices.taken(profile)[0] == pytest.approx((4.0 + 2.0) / 2)
     with pytest.raises(UsageError, match="110 W was not profiled; there are 100, 120"):
         trace_slices.TraceSlices(job=job, batch_size=2).run_slice(110.0)
 
@@ -203,13 +203,6 @@ def test_gpu_power_fills_holes_between_batch_sizes_and_keeps_the_rest(
     every_speed, every_watts = whole.at(np.array(ours.batch_sizes))
     assert speed[known] == pytest.approx(every_speed[:, places][known])
     assert watts[known] == pytest.approx(every_watts[:, places][known])
-
-
-def test_batch_sizes_without_the_highest_limit_have_no_step_time() -> None:
-    job = make_job([[5.0]] * 3, [[4.0, 3.0]] * 3, [[50.0, 60.0]] * 3)
-    job = punched(job, np.array([[0, 0], [0, 1], [1, 0]], dtype=bool))
-    times = tuning.step_times_from(job, num_examples=100)
-    assert [size for size, _ in times.measured] == [2.0, 8.0]
 
 
 def test_a_map_of_configurations_marks_and_counts_its_holes() -> None:

@@ -91,11 +91,12 @@ def test_the_slices_of_a_profile_add_up_to_one_epoch_at_the_mean(seed: int, sele
     limits = tuning.best_power_limits(job, selector=selector)
     extra = trace_slices.overheads(job, limits)
     for row, profile in enumerate(trace_slices.profile_job(job)):
-        assert profile.time_s == pytest.approx(job.epoch_time_s[row].mean())
-        assert profile.energy_j == pytest.approx(job.epoch_energy_j[row].mean())
+        profile_s, profile_j = trace_slices.taken(profile)
+        assert profile_s == pytest.approx(job.epoch_time_s[row].mean())
+        assert profile_j == pytest.approx(job.epoch_energy_j[row].mean())
         chosen_s, chosen_j = (q[row, limits[row]] for q in (job.epoch_time_s, job.epoch_energy_j))
-        assert extra["overhead_s"][row] == pytest.approx(profile.time_s - chosen_s)
-        assert extra["overhead_j"][row] == pytest.approx(profile.energy_j - chosen_j)
+        assert extra["overhead_s"][row] == pytest.approx(profile_s - chosen_s)
+        assert extra["overhead_j"][row] == pytest.approx(profile_j - chosen_j)
     if selector == "energy":
         assert (extra["overhead_j"] >= -1e-9).all()
     if selector == "time":
@@ -124,7 +125,6 @@ def test_limits_are_visited_from_the_highest_down_each_once() -> None:
     profile = jit.profile_limits(Device(), [100, 300, 200, 300])
     assert asked == [300, 200, 100]
     assert profile.power_limits_w == (100, 200, 300)
-    assert profile.frame()["slowdown"].tolist() == [0, 0, 0]
     assert profile.select("energy") == 100
 
 
@@ -143,8 +143,6 @@ def test_wrong_use_names_the_value_and_what_would_be_valid() -> None:
         profile.select("max-slowdown", max_slowdown=-0.1)
     with pytest.raises(UsageError, match=r"eta must be .* at most 1; got 2"):
         profile.select(eta=2)
-    with pytest.raises(UsageError, match="no slice was measured at 105 W; there are: 100, 110"):
-        profile.overhead_j(105)
     with pytest.raises(UsageError, match="105 W was not profiled; there are 100, 110"):
         trace_slices.TraceSlices(job=job, batch_size=2).run_slice(105)
     with pytest.raises(UsageError, match="batch size 3 is not in the trace; there are 2"):

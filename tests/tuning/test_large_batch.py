@@ -46,7 +46,7 @@ def test_adascale_keeps_the_expected_progress_of_a_quadratic_step() -> None:
     from labkit.tuning.goodput.noise import GradientNoise
 
     known = GradientNoise(grad_sqr=2.0, covariance_trace=640.0)
-    small, large = known.expected_sqr([32, 256])
+    small, large = (known.grad_sqr + known.covariance_trace / size for size in (32, 256))
     gain = lb.adascale_gain(256, init_batch_size=32, noise_scale=known.noise_scale)
     assert gain == pytest.approx(small / large)
 

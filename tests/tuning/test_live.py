@@ -247,14 +247,14 @@ def test_an_interrupt_ends_the_command_and_restores_the_limit(
 def test_a_state_of_another_job_or_device_is_refused(device: Device, tmp_path: Path) -> None:
     state = tmp_path / "job.json"
     recur(state, job(device), device)
-    with pytest.raises(UsageError, match=r"is of a job with eta 0\.5, now 0\.1"):
+    with pytest.raises(UsageError, match=r"made with eta 0\.5, now 0\.1"):
         recur(state, job(device, eta=0.1), device)
     with pytest.raises(UsageError, match="made with device a made-up device, now another"):
         recur(state, job(device), Device(device.work, source="another"))
     with pytest.raises(UsageError, match=r"made with power limits .* now \(200\.0,\)"):
         recur(state, job(device), Device(device.work, limits=(200.0,)))
     state.write_text("{")
-    with pytest.raises(BadFile, match="not JSON"):
+    with pytest.raises(BadFile, match="Invalid JSON"):
         live.load(state)
     state.write_text(json.dumps({"format": 9}))
     with pytest.raises(BadFile, match="not the state of a job; field 'format'; found 9"):

@@ -32,7 +32,7 @@ def test_expected_norms_are_inverted_exactly(
     grad: float, trace: float, small: int, large: int
 ) -> None:
     true = noise.GradientNoise(grad_sqr=grad, covariance_trace=trace)
-    norms = true.expected_sqr([small, large])
+    norms = [true.grad_sqr + true.covariance_trace / size for size in (small, large)]
     found = noise.from_two_batches(
         small_sqr=norms[0], small_batch=small, large_sqr=norms[1], large_batch=large
     )
@@ -48,12 +48,10 @@ def test_single_examples_give_the_sample_covariance() -> None:
 
 
 @pytest.mark.parametrize("replicas", [2, 4, 16])
-def test_replicas_agree_with_the_truth_and_the_interval_holds_it(replicas: int) -> None:
+def test_replicas_agree_with_the_truth(replicas: int) -> None:
     rng = np.random.default_rng(replicas)
     found = [noise.from_replicas(gradients(rng, replicas, 5), 5) for _ in range(4000)]
     assert noise.average(found).noise_scale == pytest.approx(4.2, rel=0.1)
-    low, high = noise.interval(found, level=0.99)
-    assert low < 4.2 < high
 
 
 def test_no_gradient_left_is_all_noise() -> None:

@@ -20,7 +20,7 @@ from labkit.errors import BadFile, BadValue, UsageError
 from labkit.tuning.recording import record, training
 from labkit.tuning.recording.capping import CapModel
 from labkit.tuning.recording.meters import Reading, machine
-from labkit.tuning.recording.record import Grid, Recorder
+from labkit.tuning.recording.record import Grid
 from labkit.tuning.recording.training import Trained, Training, load_digits, train
 from labkit.tuning.traces import sources as recorded
 
@@ -300,16 +300,13 @@ class Counter:
 
 
 def test_with_a_counter_energy_is_measured_at_the_one_limit_there_is(tmp_path: Path) -> None:
-    made = Recorder(grid=SMALL, folder=tmp_path, meter=Counter())  # type: ignore[arg-type]
-    made.prepare()
-    made.run()
-    made.finish()
+    cells = record.record(SMALL, tmp_path, meter=Counter())  # type: ignore[arg-type]
     trace = tuning.load(str(tmp_path))
     assert trace.energy_source == recorded.meta(tmp_path)["energy_source"] == "measured"
     job = trace.job("digits-mlp")
     assert job.power_limits_w == (30.0,)
     assert {power for row in job.average_power_w for power in row} == {30.0}
-    walls = [min(cell["epoch_s"] for name, cell in made.cells.items() if f"/{size}/" in name)
+    walls = [min(cell["epoch_s"] for name, cell in cells.items() if f"/{size}/" in name)
              for size in job.batch_sizes]  # fmt: skip
     assert job.epoch_time_s[:, 0] == pytest.approx(walls, rel=1e-5)
 
@@ -333,17 +330,15 @@ class Capped(Counter):
 
 
 def test_a_device_with_limits_is_swept_over_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from labkit.tuning.recording import power_rows
-
-    monkeypatch.setattr(power_rows, "SLICE_S", 0.01)
+    monkeypatch.setattr(record, "SLICE_S", 0.01)
     what = replace(WHAT, network="mlp", batch_size=512)
     meter = Capped()
-    rows = power_rows.swept_rows(
+    rows = record.swept_rows(
         [what], {("mlp", 512): 0.005}, meter, load_digits(), "cpu", lambda _: None
     )
-    assert [row["power_limit"] for row in rows] == [100.0, 200.0]
-    assert [row["average_power"] for row in rows] == [100.0, 200.0]
-    assert [row["time_per_epoch"] for row in rows] == [2.0, 1.0]  # two epochs in each slice
+    assert [row[2] for row in rows] == [100.0, 200.0]
+    assert [row[4] for row in rows] == [100.0, 200.0]
+    assert [row[3] for row in rows] == [2.0, 1.0]  # two epochs in each slice
     assert meter.resets == 1
 
 
@@ -376,7 +371,7 @@ def test_a_recorded_trace_is_found_by_name_and_read_with_care(
     with pytest.raises(UsageError, match=r"recorded on one machine: leave gpu \('a40'\) out"):
         tuning.load("digits", gpu="a40")
     with pytest.raises(UsageError, match="no trace 'digit'; did you mean 'digits'"):
-        recorded.load("digit")
+        tuning.load("digit")
     for text, said in (
         ("{", "not JSON"),
         ("{}", "lacks a field; field 'machine'"),

@@ -46,25 +46,6 @@ def test_savings_stand_beside_the_paper(standin: tuning.TrainingTrace) -> None:
     assert row["energy_reduction"] == alone["energy_reduction"]
 
 
-def test_a_comparison_is_paired_over_seeds(standin: tuning.TrainingTrace) -> None:
-    job = standin.job("squad")
-    table = tuning.compare([job], ["halving", "zeus"], seeds=range(20), recurrences=30)
-    cost = {
-        name: tuning.simulate(job, policy=name, seeds=range(20), recurrences=30)
-        .per_recurrence("cost_j")
-        .sum(axis=1)
-        for name in ("halving", "zeus")
-    }
-    paired = stats.ttest_rel(cost["halving"], cost["zeus"]).confidence_interval(0.95)
-    row = table.set_index("policy").loc["halving"]
-    base = cost["zeus"].mean()
-    assert row["cost_ratio"] == pytest.approx(cost["halving"].mean() / base)
-    assert row["cost_ratio_low"] == pytest.approx(1 + paired.low / base)
-    assert row["cost_ratio_high"] == pytest.approx(1 + paired.high / base)
-    same = table.set_index("policy").loc["zeus"]
-    assert (same["cost_ratio"], same["regret_ratio"], same["wins"]) == (1.0, 1.0, False)
-
-
 def test_bands_are_student_s_intervals_in_runs_of_the_optimum(
     standin: tuning.TrainingTrace,
 ) -> None:

@@ -35,7 +35,6 @@ SLICE = jit.Slice(power_limit_w=100.0, time_s=2.0, energy_j=150.0)
 MODEL = goodput.GoodputModel(step_times=JUMPY, init_batch_size=64, noise_scale=900.0)
 POWER = tuning.GpuPower.from_job(JOB)
 PROGRESS = tuning.ModelledProgress.from_noise(100.0, init_batch_size=8, init_steps=50.0)
-TIMES = tuning.step_times_from(JOB, num_examples=640.0)
 NOISE = noise.GradientNoise(grad_sqr=2.0, covariance_trace=64.0)
 
 TRAINING = Training(
@@ -47,7 +46,7 @@ DESCRIPTIONS: list[Any] = [
     tuning.EpsilonGreedy(), tuning.LowerConfidenceBound(), tuning.Thompson(), tuning.Zeus(),
     tuning.CostCurve(), tuning.simulate(JOB, seeds=[0], recurrences=2, policy="default").experiment,
     POWER, tuning.HostPower(), PROGRESS, NOISE, MODEL, JUMPY, JUMPY.tiers[0], CapModel(), Grid(),
-    tuning.RecordedProgress.from_job(JOB, num_examples=640.0), TRAINING,
+    TRAINING,
     large_batch.CriticalBatch(min_steps=10.0, min_examples=100.0),
     live.LiveJob(command=("train",)),
 ]  # fmt: skip
@@ -56,7 +55,6 @@ PLACES = [(1, 1), (1, 2)]
 FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     tuning.batch_curves: {"jobs": [JOB]},
     tuning.best_power_limits: {"job": JOB},
-    tuning.compare: {"jobs": [JOB], "policies": ["grid"], "seeds": [0, 1], "recurrences": 4},
     tuning.convergence: {"job": JOB},
     tuning.cost_j: {"energy_j": 5.0, "time_s": 2.0, "eta": 0.5, "max_power_w": 100.0},
     tuning.default_choice: {"job": JOB},
@@ -73,10 +71,9 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     tuning.savings: {"traces": [TRACE], "policies": ["default"], "seeds": [0], "recurrences": 6},
     tuning.select_limits: {"time_s": [2.0, 1.0], "energy_j": [3.0, 4.0], "max_power_w": 9.0},
     tuning.simulate: {"job": JOB, "policy": "default", "seeds": [0], "recurrences": 4},
-    tuning.step_times_from: {"job": JOB, "num_examples": 640.0},
     tuning.sweep: {"jobs": [JOB], "policies": ["default"], "seeds": [0], "recurrences": 6},
     tuning.choose: {
-        "step_times": TIMES, "progress": PROGRESS, "power": POWER, "allocations": [(1, 1)],
+        "step_times": JUMPY, "progress": PROGRESS, "power": POWER, "allocations": [(1, 1)],
         "batch_sizes": [8],
     },
     TRACE.job: {"name": "squad"},
@@ -91,7 +88,7 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     },
     goodput.load: {"source": "pollux-osdi21", "workload": "cifar10"},
     MODEL.optimize: {"num_nodes": 1, "num_gpus": 2, "max_batch_size": 256},
-    MODEL.throughput: {"num_nodes": 1, "num_gpus": 2, "atomic_bsz": 32},
+    JUMPY.throughput: {"num_nodes": 1, "num_gpus": 2, "atomic_bsz": 32},
     large_batch.efficiency: {"batch_size": [64], "init_batch_size": 32.0, "noise_scale": 9.0},
     large_batch.learning_rate: {
         "rule": "linear", "batch_size": [64], "init_batch_size": 32.0, "init_learning_rate": 0.1,
@@ -101,10 +98,9 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     },
     noise.from_replicas: {"gradients": [[1.0, 2.0], [2.0, 1.0]], "examples_each": 4.0},
     noise.average: {"estimates": [NOISE]},
-    noise.interval: {"estimates": [NOISE, NOISE]},
 }  # fmt: skip
 
-SLOW = {goodput.load, goodput.cross_validate, goodput.fit, tuning.savings, tuning.compare}
+SLOW = {goodput.load, goodput.cross_validate, goodput.fit, tuning.savings}
 
 
 def problem(call: Callable[[], Any]) -> str:

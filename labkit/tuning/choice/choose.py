@@ -1,8 +1,8 @@
 """Batch size, learning-rate rule, power limit and number of GPUs, chosen together.
 
     choice = tuning.choose(
-        goodput.fit(tables.steps),              # step times; of one GPU: step_times_from(job)
-        ModelledProgress.from_tables(tables),   # steps to the target, or RecordedProgress
+        goodput.fit(tables.steps),              # step times
+        ModelledProgress.from_tables(tables),   # steps to the target
         GpuPower.from_job(job),                 # slowdown and draw by power limit
         allocations=[(1, 1), (1, 2), (1, 4), (2, 8)],
         batch_sizes=[128, 256, 512, 1024],
@@ -20,8 +20,9 @@ energy are predictions put together from separate measurements, never measured t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,20 +30,156 @@ import pandas as pd
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import Count, Positive, Whole, checked
 from labkit.tuning.choice.gpu_power import GpuPower, HostPower
-from labkit.tuning.choice.joint import PLACE, Grid, JointChoice, least
+from labkit.tuning.choice.progress import ModelledProgress
+from labkit.tuning.configurations.outcomes import undominated
 from labkit.tuning.goodput.model import GoodputModel
 from labkit.tuning.goodput.step_times import StepTimes, allocation_of
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+PLACE = ("num_nodes", "num_gpus", "batch_size", "atomic_bsz", "accum_steps")
 
-    from labkit.tuning.choice.progress import Progress
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One way to run the job, and what the models predict of it."""
+
+    num_nodes: int
+    num_gpus: int
+    batch_size: int
+    """Of all GPUs and accumulation steps together."""
+    atomic_bsz: int
+    accum_steps: int
+    rule: str
+    power_limit_w: float
+    steps: float
+    step_time_s: float
+    time_s: float
+    energy_j: float
+    average_power_w: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_gpus} GPU{'s' if self.num_gpus > 1 else ''} on {self.num_nodes} node"
+            f"{'s' if self.num_nodes > 1 else ''}, batch {self.batch_size} ({self.rule}), "
+            f"{self.power_limit_w:g} W"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What the search looked at: all there is, so nothing in time is better."""
+
+    num_points: int
+    num_reaching: int
+    num_in_time: int
+    num_cheaper_in_time: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_points:,} points evaluated, {self.num_reaching:,} reach the target, "
+            f"{self.num_in_time:,} of them in time, {self.num_cheaper_in_time} of those with less "
+            f"energy than the choice"
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class JointChoice:
+    """The point of least energy in time, with all it was chosen from."""
+
+    best: Point
+    deadline_s: float | None
+    points: pd.DataFrame
+    """Every point evaluated, with the columns of :class:`Point`; infinite time: never reaches."""
+    assumptions: tuple[str, ...]
+
+    @property
+    def frontier(self) -> pd.DataFrame:
+        """Points that no other beats in time and energy both, fastest first; is_chosen marks one.
+
+        It spans all times, whatever the deadline. Columns: those of :class:`Point`.
+        """
+        table = self.frame()
+        kept = undominated(table["time_s"].to_numpy(), table["energy_j"].to_numpy())
+        front = table[kept].sort_values("time_s", ignore_index=True).drop(columns="in_time")
+        chosen = (front["time_s"] == self.best.time_s) & (front["energy_j"] == self.best.energy_j)
+        return front.assign(is_chosen=chosen)
+
+    @property
+    def certificate(self) -> Certificate:
+        """Counts over all points, from their times and energies alone."""
+        reaching = self.frame()
+        energies = reaching.loc[reaching["in_time"], "energy_j"]
+        return Certificate(
+            num_points=len(self.points),
+            num_reaching=len(reaching),
+            num_in_time=len(energies),
+            num_cheaper_in_time=int((energies < self.best.energy_j).sum()),
+        )
+
+    def frame(self) -> pd.DataFrame:
+        """Every point that reaches the target, with in_time."""
+        table = self.points[np.isfinite(self.points["time_s"])].reset_index(drop=True)
+        return table.assign(in_time=table["time_s"] <= _limit(self.deadline_s))
+
+    @checked
+    def one_by_one(
+        self, *, num_nodes: Count, num_gpus: Count, batch_size: Count, rule: str = "adascale"
+    ) -> pd.DataFrame:
+        """What choosing together is worth: the same search with some things held as given.
+
+        Given are an allocation, a batch size and a rule, at the highest power limit. Each row is
+        the least energy in time with only ``knobs`` free; where the knobs are chosen one after the
+        other, what came first stays: ``GPUs and batch size, then power limit`` takes the fastest
+        way to the target (Pollux) and then the limit of least energy on it that is in time (Zeus).
+        Rows that nothing in time satisfies have missing values.
+
+        Columns: knobs, those of :class:`Point`, energy_saving_fraction (against "as given", of
+        energy) and excess_fraction (over all together).
+
+        Raises:
+            UsageError: the point that is given is not in the grid.
+        """
+        points = self.points
+        highest = points["power_limit_w"] == points["power_limit_w"].max()
+        same = {
+            "GPUs": (points["num_nodes"] == num_nodes) & (points["num_gpus"] == num_gpus),
+            "batch": points["batch_size"] == batch_size,
+            "rule": points["rule"] == rule,
+            "power": highest,
+        }
+
+        def free(*knobs: str) -> pd.DataFrame:
+            held = [mask for name, mask in same.items() if name not in knobs]
+            return points[np.logical_and.reduce(held)]
+
+        given, fastest = free(), free("GPUs", "batch", "rule")
+        if given.empty:
+            raise UsageError(
+                f"batch size {batch_size} ({rule}) on {num_gpus} GPUs on {num_nodes} node(s) is "
+                "not in the grid"
+            )
+        kept = [*PLACE, "rule"]
+        first = fastest.iloc[int(fastest["time_s"].argmin())][kept]
+        searches = {
+            "as given": given,
+            "power limit": free("power"),
+            "batch size and rule": free("batch", "rule"),
+            "GPUs": free("GPUs"),
+            "batch size, rule and power limit": free("batch", "rule", "power"),
+            "GPUs and batch size, then power limit": points[(points[kept] == first).all(axis=1)],
+            "all together": points,
+        }
+        rows = [_cheapest(among, self.deadline_s) for among in searches.values()]
+        table = pd.DataFrame([dict.fromkeys(points) if row is None else dict(row) for row in rows])
+        table.insert(0, "knobs", list(searches))
+        table["energy_saving_fraction"] = 1 - table["energy_j"] / given["energy_j"].min()
+        table["excess_fraction"] = table["energy_j"] / self.best.energy_j - 1
+        return table
 
 
 @checked
 def choose(
     step_times: StepTimes | GoodputModel,
-    progress: Progress,
+    progress: ModelledProgress,
     power: GpuPower,
     *,
     allocations: Sequence[tuple[Count, Count]],
@@ -57,9 +194,8 @@ def choose(
 
     Args:
         step_times: seconds of a step at the highest power limit of ``power``.
-        progress: optimizer steps to the target (``progress.RecordedProgress``,
-            ``progress.ModelledProgress``).
-        power: slowdown and draw by power limit; ``power.only([...])`` for some limits.
+        progress: optimizer steps to the target.
+        power: slowdown and draw by power limit.
         allocations: (nodes, GPUs) to choose from.
         batch_sizes: total batch sizes to choose from; one that an allocation cannot split into
             equal whole parts is left out there.
@@ -70,34 +206,36 @@ def choose(
         max_accum_steps: most gradients to accumulate before the last one.
         host: what draws power besides; default: nothing, GPUs alone.
 
-    Of equals in energy the fastest is chosen, then the one on the fewest GPUs.
-    Time and memory grow with the number of points, about 50 bytes each.
+    Of equals in energy the fastest is chosen, then the one on the fewest GPUs. A point takes
+    about 100 bytes.
 
     Raises:
-        UsageError: nothing in the grid reaches the target, or nothing in time; then the message
-            names the fastest there is.
+        UsageError: nothing reaches the target, or nothing in time: the message names the fastest.
     """
     times = step_times.step_times if isinstance(step_times, GoodputModel) else step_times
     for rule in rules or ():
         if rule not in progress.rules:
             raise not_among("learning-rate rule", rule, progress.rules)
-    host = host or HostPower()
-    places = _places(
-        allocations, batch_sizes, _atomic_range(times, atomic_bsz_range), max_accum_steps
-    )
-    step_s, watts = _cost_of_steps(places, times, power, host)
-    wanted = tuple(dict.fromkeys(rules or progress.rules))
-    grid = Grid(
-        places=places,
-        power_limits_w=power.power_limits_w,
-        rules=wanted,
-        step_time_s=step_s,
-        power_w=watts,
-        steps=np.stack([progress.steps(places["batch_size"], rule) for rule in wanted], -1),
-    )
+    wanted, host = list(dict.fromkeys(rules or progress.rules)), host or HostPower()
+    held = atomic_bsz_range or times.measured_range
+    places = _places(allocations, batch_sizes, held, max_accum_steps)
+    points = _points(places, wanted, times, progress, power, host)
+    best = _cheapest(points, deadline_s)
+    if best is None:
+        fastest = points.iloc[int(points["time_s"].argmin())]
+        if np.isinf(fastest["time_s"]):
+            raise UsageError(
+                "nothing reaches the target: no batch size with any of the rules "
+                f"{', '.join(wanted)} is known to get there"
+            )
+        raise UsageError(
+            f"nothing reaches the target within {deadline_s:g} s; the fastest takes "
+            f"{fastest['time_s']:.6g} s: {_point(fastest)}"
+        )
     assumptions = (*_OF_STEPS, *progress.assumptions, *power.assumptions, *host.assumptions)
-    best = least(grid, deadline_s)
-    return JointChoice(best=best, deadline_s=deadline_s, grid=grid, assumptions=assumptions)
+    return JointChoice(
+        best=_point(best), deadline_s=deadline_s, points=points, assumptions=assumptions
+    )
 
 
 _OF_STEPS = (
@@ -106,6 +244,24 @@ _OF_STEPS = (
     "Step times follow the model given, at the highest power limit, and hold on average all along; "
     "evaluation, checkpoints and start-up are left out.",
 )
+
+
+def _cheapest(points: pd.DataFrame, deadline_s: float | None) -> pd.Series | None:
+    """The point of least energy in time; of equals the fastest, then the fewest GPUs."""
+    in_time = points[np.isfinite(points["time_s"]) & (points["time_s"] <= _limit(deadline_s))]
+    if in_time.empty:
+        return None
+    order = np.lexsort([in_time[name] for name in ("num_gpus", "time_s", "energy_j")])
+    return in_time.iloc[order[0]]
+
+
+def _point(row: pd.Series) -> Point:
+    values: dict[str, Any] = {str(name): value for name, value in row.items()}
+    return Point(**(values | {name: int(row[name]) for name in PLACE}))
+
+
+def _limit(deadline_s: float | None) -> float:
+    return np.inf if deadline_s is None else deadline_s
 
 
 # ---------------------------------------------------------------- the grid
@@ -122,6 +278,8 @@ def _places(
         raise UsageError("a choice needs at least one allocation and one batch size")
     allocation_of(*np.array(allocations).T)
     low, high = atomic_bsz_range
+    if low > high:
+        raise BadValue(f"atomic_bsz_range must ascend, got {atomic_bsz_range}")
     rows = [
         (nodes, gpus, batch, batch // (gpus * parts), parts - 1)
         for (nodes, gpus), batch, parts in product(
@@ -140,31 +298,35 @@ def _places(
     return pd.DataFrame(rows, columns=list(PLACE))
 
 
-def _atomic_range(times: StepTimes, given: tuple[int, int] | None) -> tuple[float, float]:
-    if given is None:
-        sizes = [size for size, _ in times.measured] or [1.0, np.inf]
-        return min(sizes), max(sizes)
-    if given[0] > given[1]:
-        raise BadValue(f"atomic_bsz_range must ascend, got {given}")
-    return given
-
-
-def _cost_of_steps(
-    places: pd.DataFrame, times: StepTimes, power: GpuPower, host: HostPower
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Seconds of a step and the draw of everything, in watts: configurations × power limits."""
+def _points(
+    places: pd.DataFrame,
+    rules: list[str],
+    times: StepTimes,
+    progress: ModelledProgress,
+    power: GpuPower,
+    host: HostPower,
+) -> pd.DataFrame:
+    """Places × power limits × rules as rows: seconds of a step, draw of everything, and totals."""
     nodes, gpus, _, size, accum = (places[name].to_numpy()[:, None] for name in PLACE)
     speed, busy_w = power.at(size[:, 0])
-    if host.idle_gpu_power_w > busy_w.min():
+    idle_w = host.idle_gpu_power_w
+    if idle_w > np.nanmin(busy_w):
         raise BadValue(
             f"idle_gpu_power_w must not exceed what a busy GPU draws, {busy_w.min():g} W; got "
-            f"{host.idle_gpu_power_w:g}"
+            f"{idle_w:g}"
         )
     step_s = times.step_time_s(nodes, gpus, size, accum, slowdown=1 / speed)
-    busy_s = (accum + 1) * times.grad_s(size) / speed
-    waiting = 1 - busy_s / step_s
-    idle_w = host.idle_gpu_power_w
-    wait_w = idle_w + host.sync_power_share * (busy_w - idle_w)
     others = host.idle_gpus(nodes[:, 0], gpus[:, 0])[:, None]
-    watts = gpus * (busy_w + waiting * (wait_w - busy_w))
-    return step_s, watts + others * idle_w + nodes * host.node_power_w
+    watts = gpus * busy_w + others * idle_w + nodes * host.node_power_w
+    steps = np.stack([progress.steps(places["batch_size"], rule) for rule in rules], -1)
+    shape = (*step_s.shape, len(rules))
+    where, limit, of_rule = (index.ravel() for index in np.indices(shape))
+    table = places.iloc[where].reset_index(drop=True)
+    table["rule"] = np.array(rules, dtype=object)[of_rule]
+    table["power_limit_w"] = np.array(power.power_limits_w)[limit]
+    table["steps"] = steps[where, of_rule]
+    table["step_time_s"] = step_s[where, limit]
+    table["time_s"] = table["step_time_s"] * table["steps"]
+    table["energy_j"] = table["time_s"] * watts[where, limit]
+    table["average_power_w"] = watts[where, limit]
+    return table

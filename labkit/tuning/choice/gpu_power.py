@@ -13,15 +13,11 @@ import numpy as np
 from annotated_types import MinLen
 
 from labkit.errors import BadValue, UsageError
-from labkit.kit.describe import Count, NonNegative, Positive, Share, checked, description
-from labkit.tuning.goodput.step_fit import line_through
-from labkit.tuning.goodput.step_times import StepTimes, SyncTier
+from labkit.kit.describe import Count, NonNegative, Positive, checked, description
+from labkit.tuning.traces.job import Job, check_tables
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-
-    from labkit.hardware import Link
-    from labkit.tuning.traces.job import Job
 
 
 @description
@@ -41,28 +37,12 @@ class GpuPower:
     origin: str = "the given power model"
 
     def __post_init__(self) -> None:
-        for name in ("power_limits_w", "batch_sizes"):
-            values = getattr(self, name)
-            if list(values) != sorted(set(values)):
-                raise BadValue(f"{name} must ascend, got {values}")
-        shape = (len(self.batch_sizes), len(self.power_limits_w))
+        check_tables(self, "relative_speed", "busy_power_w")
         for name in ("relative_speed", "busy_power_w"):
-            table = getattr(self, name)
-            if len(table) != shape[0] or any(len(row) != shape[1] for row in table):
+            if np.isnan(getattr(self, name)).all(axis=0).any():
                 raise BadValue(
-                    f"{name} must have a row for each of {shape[0]} batch sizes and a column for "
-                    f"each of {shape[1]} power limits"
-                )
-            values = np.asarray(table)
-            if (
-                values.dtype.kind not in "if"
-                or (values <= 0).any()
-                or np.isinf(values).any()
-                or np.isnan(values).all(axis=0).any()
-            ):
-                raise BadValue(
-                    f"{name} must be above 0, and known at one batch size or more of each power "
-                    f"limit; got {table}"
+                    f"{name} must be known at one batch size or more of each power limit; got "
+                    f"{getattr(self, name)}"
                 )
 
     @classmethod
@@ -103,27 +83,6 @@ class GpuPower:
         )
 
     @checked
-    def only(self, power_limits_w: ArrayLike) -> GpuPower:
-        """The same GPU with some of its power limits; speed stays relative to the highest of all.
-
-        Raises:
-            UsageError: a limit was not recorded.
-        """
-        wanted = sorted({float(limit) for limit in np.asarray(power_limits_w, dtype=float).ravel()})
-        if unknown := [limit for limit in wanted if limit not in self.power_limits_w]:
-            raise UsageError(
-                f"no power limit of {', '.join(f'{w:g} W' for w in unknown)} in {self.origin}; "
-                f"there are: {', '.join(f'{w:g}' for w in self.power_limits_w)}"
-            )
-        places = [self.power_limits_w.index(limit) for limit in wanted]
-        return replace(
-            self,
-            power_limits_w=tuple(wanted),
-            relative_speed=tuple(tuple(row[i] for i in places) for row in self.relative_speed),
-            busy_power_w=tuple(tuple(row[i] for i in places) for row in self.busy_power_w),
-        )
-
-    @checked
     def at(self, atomic_bsz: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Relative speed and draw in watts: batch sizes of one GPU × power limits."""
         known = np.log(np.array(self.batch_sizes, dtype=float))
@@ -159,8 +118,6 @@ class HostPower:
     """A GPU that holds no replica, on nodes taken whole."""
     gpus_per_node: Count | None = None
     """With it, nodes are taken whole and their other GPUs idle; without it, they are someone's."""
-    sync_power_share: Share = 1.0
-    """A GPU that waits for the network draws this share of what lies between idle and busy."""
 
     def idle_gpus(self, num_nodes: NDArray, num_gpus: NDArray) -> NDArray[np.float64]:
         """GPUs of the job's nodes that it does not use.
@@ -181,12 +138,7 @@ class HostPower:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        waits = (
-            "A GPU that waits for the network draws as if it computed."
-            if self.sync_power_share == 1
-            else f"A GPU that waits for the network draws {self.sync_power_share:.0%} of the way "
-            f"from {self.idle_gpu_power_w:g} W to its busy draw."
-        )
+        waits = "A GPU that waits for the network draws as if it computed."
         host = (
             f"Each node draws {self.node_power_w:g} W besides its GPUs."
             if self.node_power_w
@@ -199,45 +151,3 @@ class HostPower:
             f"{self.idle_gpu_power_w:g} W."
         )
         return (waits, host, taken)
-
-
-@checked
-def step_times_from(
-    job: Job, *, num_examples: Positive, tiers: tuple[SyncTier, ...] = (), overlap: float = 1.0
-) -> StepTimes:
-    """Step times of a recorded job at its highest power limit: measured on one GPU.
-
-    Batch sizes that were not profiled at that limit are left out.
-    ``num_examples``: of one epoch. ``tiers`` and ``overlap`` say what several GPUs cost, which no
-    power trace of one GPU knows (:func:`ring_tiers`, or the tiers of a fit).
-    """
-    known = job.profiled[:, -1]
-    sizes = np.array(job.batch_sizes, dtype=float)[known]
-    step_s = job.epoch_time_s[known, -1] * sizes / num_examples
-    base_s, per_example_s = line_through(sizes, step_s)
-    return StepTimes(
-        base_s=base_s,
-        per_example_s=per_example_s,
-        tiers=tiers,
-        overlap=overlap,
-        measured=tuple(zip(sizes.tolist(), step_s.tolist(), strict=True)),
-    )
-
-
-@checked
-def ring_tiers(gradient_bytes: Positive, *, within: Link, between: Link) -> tuple[SyncTier, ...]:
-    """What a ring all-reduce of the gradient costs at most, on one node and across several.
-
-    Every GPU sends 2(K − 1)/K of the gradient, here taken as 2 (right for many GPUs, twice too
-    much for two), and waits for 2(K − 1) hops.
-
-    Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms" (2009).
-    """
-    return tuple(
-        SyncTier(
-            from_nodes=nodes,
-            base_s=2 * gradient_bytes / link.bytes_per_s + 2 * link.latency_s,
-            per_gpu_s=2 * link.latency_s,
-        )
-        for nodes, link in ((1, within), (2, between))
-    )

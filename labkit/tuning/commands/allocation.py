@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from labkit.tuning import GpuPower, HostPower, JointChoice, TrainingTrace
-    from labkit.tuning.goodput import GoodputModel, Tables
+    from labkit.tuning.goodput import Tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,20 @@ def step_note(tables: Tables) -> str:
     return "step times and training runs were measured by Pollux's authors, on T4 GPUs"
 
 
+_GOODPUT = {
+    "num_nodes": "nodes", "num_gpus": "GPUs", "batch_size": "batch", "atomic_bsz": "on a GPU",
+    "num_gradients": "gradients", "goodput": "goodput (examples/s)", "speedup": "speed-up",
+}  # fmt: skip
+_FRONT = {
+    "mark": "", "num_gpus": "GPUs", "num_nodes": "nodes", "batch_size": "batch", "rule": "rule",
+    "power_limit_w": "limit", "time_s": "time", "energy_j": "energy",
+}  # fmt: skip
+_KNOBS = {
+    "knobs": "free", "batch_size": "batch", "num_gpus": "GPUs", "power_limit_w": "limit",
+    "time_s": "time", "energy_j": "energy", "energy_saving_fraction": "saved",
+}  # fmt: skip
+
+
 @commands.add(examples=["labkit tuning goodput cifar10 --gpus-used 8 --nodes 2"])
 def goodput(
     pollux: PolluxOptions,
@@ -68,15 +82,13 @@ def goodput(
     places = pollux.allocations
     tables = tuning.goodput.load("pollux-osdi21", pollux.workload)
     init, noise = tables.init_batch_size, tables.noise_scale(at)
+    most, (low, high) = tables.max_batch_size, tables.atomic_bsz_range
+    limits: dict[str, Any] = {"max_batch_size": most, "atomic_bsz_range": (low, high)}
     model = tuning.goodput.fit(tables.steps, init_batch_size=init, noise_scale=noise)
     left_out = tuning.goodput.cross_validate(tables.steps)
     error = float(left_out["relative_error"].abs().median())
-    limits: dict[str, Any] = {
-        "max_batch_size": tables.max_batch_size, "atomic_bsz_range": tables.atomic_bsz_range,
-    }  # fmt: skip
     table = tuning.goodput.speedups(model, places, accumulation=accumulation, **limits)
-    low, high = tables.atomic_bsz_range
-    where = "in the stand-in" if tables.is_standin else "measured"
+    where, of = ("in the stand-in", "the stand-in's") if tables.standin else ("measured",) * 2
     return Report(
         title=f"{WORKLOADS[pollux.workload][0]}: the batch of most goodput",
         lead=f"{at:.0%} through training, where the gradient noise scale is {noise:,.0f} examples",
@@ -85,18 +97,19 @@ def goodput(
             ("step times", f"{len(tables.steps):,}", where),
         ],
         tables=[
-            _goodput_sheet(table),
+            Sheet(table=table.assign(num_gradients=table["accum_steps"] + 1), columns=_GOODPUT)
         ],
         csv=table,
         banner=standin_banner({"step times and training runs": tables.standin}),
         notes=[
-            f"batches of {init:,} to {tables.max_batch_size:,} examples, {low:,} to {high:,} on a "
-            f"GPU, as {where}",
+            f"batches of {init:,} to {most:,} examples, {low:,} to {high:,} on a GPU, as {where}",
             "goodput (examples a second, each worth one at the initial batch size) and speed-up "
             "are predicted from the fit",
             step_note(tables),
         ],
-        figures=partial(_goodput_figures, model, left_out, places, tables),
+        figures=lambda: _goodput_figures(
+            tuning.goodput.surface(model, places, **limits), left_out, noise, of
+        ),
         data={
             "command": "goodput",
             "workload": pollux.workload,
@@ -105,36 +118,20 @@ def goodput(
             "median_left_out_error_fraction": error,
             "allocations": records(table),
         },
-    )  # fmt: skip
-
-
-def _goodput_sheet(table: pd.DataFrame) -> Sheet:
-    columns = {
-        "num_nodes": "nodes", "num_gpus": "GPUs", "batch_size": "batch",
-        "atomic_bsz": "on a GPU", "num_gradients": "gradients",
-        "goodput": "goodput (examples/s)", "speedup": "speed-up",
-    }  # fmt: skip
-    return Sheet(table=table.assign(num_gradients=table["accum_steps"] + 1), columns=columns)
+    )
 
 
 def _goodput_figures(
-    model: GoodputModel, left_out: pd.DataFrame, places: list[tuple[int, int]], tables: Tables
+    grid: pd.DataFrame, left_out: pd.DataFrame, noise: float, of: str
 ) -> list[Figure]:
-    from labkit.tuning import goodput, goodput_figures
+    from labkit.tuning import goodput_figures as draw
 
-    of = "the stand-in's" if tables.is_standin else "measured"
-    fit = goodput_figures.figure_fit(left_out)
-    drawn: list[Figure] = [
-        (f"Predicted against {of} step times", "Of rows left out of the fit.", fit)
+    note = f"Predicted, where the gradient noise scale is {noise:,.0f} examples."
+    fit = f"Predicted against {of} step times"
+    return [
+        ("Goodput", note, draw.figure_goodput(grid)),
+        (fit, "Of rows left out of the fit.", draw.figure_fit(left_out)),
     ]
-    if len(places) > 2:
-        limits: Any = {
-            "max_batch_size": tables.max_batch_size, "atomic_bsz_range": tables.atomic_bsz_range,
-        }  # fmt: skip
-        grid = goodput.surface(model, places, **limits)
-        note = f"Predicted, where the gradient noise scale is {model.noise_scale:,.0f} examples."
-        drawn.insert(0, ("Goodput", note, goodput_figures.figure_surface(grid)))
-    return drawn
 
 
 # ---------------------------------------------------------------- choose
@@ -226,7 +223,7 @@ def choose(
         tuning.ModelledProgress.from_tables(tables, metric=metric),
         gpu,
         allocations=places,
-        batch_sizes=useful_sizes(tables.init_batch_size, tables.max_batch_size, per_doubling=2),
+        batch_sizes=useful_sizes(tables.init_batch_size, tables.max_batch_size),
         deadline_s=deadline,
         atomic_bsz_range=tables.atomic_bsz_range,
         host=host,
@@ -244,7 +241,7 @@ def choose(
             ("energy", joules(best.energy_j), f"{best.average_power_w:,.0f} W on average"),
             ("time", seconds(best.time_s), f"{best.steps:,.0f} steps"),
         ],
-        tables=[_front_sheet(front), *([] if knobs is None else [_knob_sheet(knobs)])],
+        tables=_choice_sheets(front, knobs),
         csv=front,
         banner=standin_banner(origins),
         notes=[step_note(tables), *choice.assumptions],
@@ -264,50 +261,37 @@ def choose(
 
 def _knobs(choice: JointChoice, init_batch_size: int) -> pd.DataFrame | None:
     """Each knob alone, from the fewest GPUs that hold the initial batch size, if any does."""
-    places = choice.grid.places
-    able = places[places["batch_size"] == init_batch_size].sort_values(["num_gpus", "num_nodes"])
+    able = choice.points[choice.points["batch_size"] == init_batch_size]
     if able.empty:
         return None
-    nodes, gpus = (int(able[name].iloc[0]) for name in ("num_nodes", "num_gpus"))
+    nodes, gpus = able[["num_nodes", "num_gpus"]].sort_values(["num_gpus", "num_nodes"]).iloc[0]
     table = choice.one_by_one(num_nodes=nodes, num_gpus=gpus, batch_size=init_batch_size)
     given = f"none: batch {init_batch_size:,}, {gpus} on {nodes}"
     return table.assign(knobs=table["knobs"].replace("as given", given))
 
 
+def _choice_sheets(front: pd.DataFrame, knobs: pd.DataFrame | None) -> list[Sheet]:
+    shown = front.assign(mark=["→" if chosen else "" for chosen in front["is_chosen"]])
+    heading = "What nothing beats in time and energy both"
+    sheets = [Sheet(heading=heading, table=shown, columns=_FRONT)]
+    if knobs is not None:
+        heading = "What each knob is worth, the others as given"
+        note = "empty: nothing is in time" if knobs["energy_j"].isna().any() else ""
+        sheets.append(Sheet(heading=heading, note=note, table=knobs, columns=_KNOBS))
+    return sheets
+
+
 def _choice_figures(choice: JointChoice, knobs: pd.DataFrame | None) -> list[Figure]:
     from labkit.tuning import goodput_figures
 
-    front = goodput_figures.figure_choice(
-        choice.frontier, points=choice.frame(), deadline_s=choice.deadline_s
-    )
-    note = "Predicted; grey: other points evaluated, the slowest and dearest left out."
-    drawn: list[Figure] = [("Time and energy to the target", note, front)]
+    drawn: list[Figure] = [
+        (
+            "Time and energy to the target",
+            "Predicted; grey: other points evaluated, the slowest and dearest left out.",
+            goodput_figures.figure_choice(choice),
+        )
+    ]
     if knobs is not None:
         note = "Predicted; what is not free stays at the initial batch size and the highest limit."
         drawn.append(("What each knob is worth", note, goodput_figures.figure_knobs(knobs)))
     return drawn
-
-
-def _knob_sheet(knobs: pd.DataFrame) -> Sheet:
-    columns = {
-        "knobs": "free", "batch_size": "batch", "num_gpus": "GPUs", "power_limit_w": "limit",
-        "time_s": "time", "energy_j": "energy", "energy_saving_fraction": "saved",
-    }  # fmt: skip
-    late = bool(knobs["energy_j"].isna().any())
-    return Sheet(
-        heading="What each knob is worth, the others as given",
-        note="empty: nothing is in time" if late else "",
-        table=knobs,
-        columns=columns,
-    )
-
-
-def _front_sheet(front: pd.DataFrame) -> Sheet:
-    return Sheet(
-        heading="What nothing beats in time and energy both",
-        table=front.assign(mark=["→" if chosen else "" for chosen in front["is_chosen"]]),
-        columns={
-            "mark": "", "num_gpus": "GPUs", "num_nodes": "nodes", "batch_size": "batch",
-            "rule": "rule", "power_limit_w": "limit", "time_s": "time", "energy_j": "energy",
-        },
-    )  # fmt: skip

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from labkit.errors import not_among
 from labkit.kit.command import option, words
 from labkit.kit.report import Figure, Report, Sheet, records, standin_banner
 from labkit.quantities import joules, percent, seconds
@@ -25,7 +24,7 @@ from labkit.tuning.commands.options import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from labkit.tuning import Choice, Job, Runs, TrainingTrace
+    from labkit.tuning import Job, Runs, TrainingTrace
 
 Policies = Annotated[
     str, option("Policies; `all` for every one.", "--policies", "-p", metavar="A,B", panel="Policy")
@@ -37,11 +36,7 @@ def policy_names(text: str) -> list[str]:
     """``--policies A,B`` as names; ``all`` is every one."""
     from labkit.tuning import POLICIES
 
-    names = list(POLICIES) if text == "all" else words(text)
-    for name in names:
-        if name not in POLICIES:
-            raise not_among("policy", name, POLICIES)
-    return names
+    return list(POLICIES) if text == "all" else words(text)
 
 
 def notes_of(trace: TrainingTrace, job: Job) -> list[str]:
@@ -103,7 +98,10 @@ def outcomes(
         csv=table,
         banner=banner_of(trace),
         notes=notes_of(trace, it),
-        figures=partial(_outcome_figures, table, best),
+        figures=lambda: [
+            ("Time and energy", "", tuning.figures.figure_pareto(table, chosen=asdict(best))),
+            ("Energy to accuracy of every configuration", "", tuning.figures.figure_map(table)),
+        ],
         data={
             "command": "outcomes",
             "is_standin": bool(trace.standin),
@@ -132,19 +130,16 @@ def outcome_sheet(heading: str, rows: pd.DataFrame, **more: Any) -> Sheet:
     return Sheet(heading=heading, table=finite, columns=columns, formats=formats, **more)
 
 
-def _outcome_figures(table: pd.DataFrame, best: Choice) -> list[Figure]:
-    from labkit.tuning import figures
-
-    return [
-        ("Time and energy", "", figures.figure_pareto(table, chosen=asdict(best))),
-        ("Energy to accuracy of every configuration", "", figures.figure_map(table)),
-    ]
-
-
 # ---------------------------------------------------------------- simulate and savings
 
 AGAINST = (
     "saved against b0 at the highest limit in the last 5 recurrences, mean ± half its 95 % interval"
+)
+
+
+_INTERVALS = (
+    "intervals are of the mean over seeds (Student's t); recorded runs are drawn at random",
+    "one seed has no interval",
 )
 
 
@@ -166,12 +161,6 @@ def savings_sheet(table: pd.DataFrame, names: Sequence[str], more: dict[str, str
     wide = ("faster", "excess_cost_fraction", "agreement_fraction")
     formats = dict.fromkeys(("published_energy_reduction",), partial(percent, digits=1))
     return Sheet(table=shown, columns=columns, wide=wide, formats=formats)
-
-
-def interval_notes(num_seeds: int) -> list[str]:
-    if num_seeds < 2:
-        return ["one seed has no interval"]
-    return ["intervals are of the mean over seeds (Student's t); recorded runs are drawn at random"]
 
 
 @commands.add(
@@ -214,7 +203,7 @@ def simulate(
         tables=[savings_sheet(table, ["policy"], more)],
         csv=table,
         banner=banner_of(trace),
-        notes=[*interval_notes(seeds), *notes_of(trace, it)],
+        notes=[_INTERVALS[seeds < 2], *notes_of(trace, it)],
         figures=partial(_simulation_figures, it, runs),
         data={
             "command": "simulate",
@@ -258,7 +247,7 @@ def savings(
 ) -> Report:
     """Savings of every workload on every GPU with 95 % intervals, beside the published figures."""
     from labkit import tuning
-    from labkit.tuning.studies.published import with_published
+    from labkit.tuning.studies.study import with_published
     from labkit.tuning.traces.sources import holds
 
     names = policy_names(policies)
@@ -287,7 +276,7 @@ def savings(
         csv=table,
         banner=banner_of(*traces),
         notes=[
-            *interval_notes(seeds),
+            _INTERVALS[seeds < 2],
             "published: zeus-ml's simulator, mean of five seeds, η = 0.5",
             *modelled,
         ],

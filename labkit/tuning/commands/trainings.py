@@ -90,11 +90,12 @@ def record(
 
     given = asdict(options) | {"device": device}
     texts = [f"--{name.replace('_', '-')} {value}" for name, value in given.items()]
-    recorder = recording.record(
+    meter = recording.find_meter(device)
+    cells = recording.record(
         options.grid(),
         folder,
         device=device,
-        meter=recording.find_meter(device),
+        meter=meter,
         resume=resume,
         overwrite=overwrite,
         command=" ".join(["labkit tuning record", folder.name, *texts]),
@@ -105,21 +106,21 @@ def record(
     shown = pd.concat(
         table.drop_duplicates("batch_size").assign(workload=name) for name, table in tables.items()
     ).replace(float("inf"), float("nan"))
-    counter = "no counter" if recorder.meter is None else recorder.meter.source
+    counter = "no counter" if meter is None else meter.source
     columns = {
         "workload": "workload", "batch_size": "batch size",
         "reach_probability": "reach the target", "expected_epochs": "epochs",
     }  # fmt: skip
     return Report(
-        title=f"Recorded {len(recorder.grid.trainings())} runs into {folder}",
+        title=f"Recorded {len(cells)} runs into {folder}",
         lead=f"load it with tuning.load({str(folder)!r})",
-        facts=[("energy", recorder.energy_source, counter)],
+        facts=[("energy", trace.energy_source, counter)],
         tables=[Sheet(table=shown, columns=columns, formats={"reach_probability": percent})],
-        notes=energy_notes(recorder.energy_source),
+        notes=energy_notes(trace.energy_source),
         data={
             "command": "record",
             "folder": str(folder),
-            "energy_source": recorder.energy_source,
+            "energy_source": trace.energy_source,
             "counter": counter,
             "outcomes": {name: records(table) for name, table in tables.items()},
         },

@@ -6,7 +6,7 @@ Everything here is an expectation over the recorded runs; nothing is random and 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -189,19 +189,9 @@ def reach_shares(jobs: Iterable[Job]) -> pd.DataFrame:
 @checked
 def eta_sweep(job: Job, etas: Iterable[Share]) -> pd.DataFrame:
     """The optimum for each η: eta, batch_size, power_limit_w, time_…_s, energy_…_j."""
-    rows = []
-    for eta in etas:
-        best = optimum(job, eta=eta)
-        rows.append(
-            {
-                "eta": eta,
-                "batch_size": best.batch_size,
-                "power_limit_w": best.power_limit_w,
-                "time_to_accuracy_s": best.time_to_accuracy_s,
-                "energy_to_accuracy_j": best.energy_to_accuracy_j,
-            }
-        )
-    return pd.DataFrame(rows)
+    columns = ["batch_size", "power_limit_w", "time_to_accuracy_s", "energy_to_accuracy_j"]
+    table = pd.DataFrame([asdict(optimum(job, eta=eta)) | {"eta": eta} for eta in etas])
+    return table.reindex(columns=["eta", *columns])
 
 
 @checked
@@ -284,12 +274,4 @@ def undominated(time_s: NDArray[np.float64], energy_j: NDArray[np.float64]) -> N
 
 
 def _choice(row: pd.Series) -> Choice:
-    return Choice(
-        batch_size=int(row["batch_size"]),
-        power_limit_w=float(row["power_limit_w"]),
-        reach_probability=float(row["reach_probability"]),
-        expected_epochs=float(row["expected_epochs"]),
-        time_to_accuracy_s=float(row["time_to_accuracy_s"]),
-        energy_to_accuracy_j=float(row["energy_to_accuracy_j"]),
-        cost_j=float(row["cost_j"]),
-    )
+    return Choice(**{name: np.asarray(row[name]).item() for name in Choice.__slots__})

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.kit.draw import CYCLE, PALETTE, finish
+from labkit.tuning.figures.configuration_figures import figure_lines
+
+if TYPE_CHECKING:
+    from labkit.tuning.choice.choose import JointChoice
 
 _STAR = {
     "symbol": "star",
@@ -17,55 +20,29 @@ _STAR = {
     "color": PALETTE["highlight"],
     "line": {"width": 1.2, "color": "white"},
 }
-_MOST_TICKS = 9
 _MOST_POINTS = 1500
 
 
-def figure_surface(
-    table: pd.DataFrame, *, chosen: pd.Series | None = None, title: str = ""
-) -> go.Figure:
-    """Goodput over number of GPUs and total batch size (``goodput.surface``), as a filled contour.
+def figure_goodput(table: pd.DataFrame, *, title: str = "") -> go.Figure:
+    """Goodput over total batch size (``goodput.surface``), a line each number of GPUs.
 
-    The line joins the best batch of each number of GPUs; the star is ``chosen``, a row of the
-    table (default: the best of the most GPUs). Of allocations with as many GPUs, the best counts.
+    Of allocations with as many GPUs, the best counts.
     """
-    best = table.sort_values("goodput").groupby(["num_gpus", "batch_size"]).tail(1)
-    grid = _on_one_grid(best)
-    fig = go.Figure(
-        go.Contour(
-            x=list(grid.columns),
-            y=list(grid.index),
-            z=grid.to_numpy(),
-            contours={"coloring": "heatmap"},
-            line={"width": 0.5, "color": "white"},
-            ncontours=18,
-            colorbar={"title": {"text": "useful examples/s", "side": "right"}, "thickness": 14},
-            hovertemplate="%{x} GPUs, batch %{y:.0f}: %{z:.4g} useful examples/s<extra></extra>",
-            name="goodput",
-        )
+    best = table.groupby(["num_gpus", "batch_size"], as_index=False)["goodput"].max()
+    return figure_lines(
+        best.assign(num_gpus=[_count(gpus, "GPU") for gpus in best["num_gpus"]]),
+        x="batch_size",
+        y="goodput",
+        by="num_gpus",
+        x_title="batch size (examples)",
+        y_title="goodput (useful examples/s)",
+        title=title,
+        powers_of_two=True,
     )
-    ridge = best.sort_values("goodput").groupby("num_gpus").tail(1).sort_values("num_gpus")
-    fig.add_scatter(
-        x=ridge["num_gpus"],
-        y=ridge["batch_size"],
-        mode="lines+markers",
-        line={"color": "white", "width": 2},
-        marker={"size": 7, "color": "white", "line": {"width": 1, "color": PALETTE["bound"]}},
-        name="best batch of each number of GPUs",
-    )
-    star = ridge.iloc[-1] if chosen is None else chosen
-    label = f"chosen: {star['batch_size']:,.0f} on {star['num_gpus']:.0f} GPUs"
-    fig.add_scatter(
-        x=[star["num_gpus"]], y=[star["batch_size"]], mode="markers", marker=_STAR, name=label
-    )
-    _octaves(fig.layout.xaxis, table["num_gpus"])
-    _octaves(fig.layout.yaxis, table["batch_size"])
-    fig.update_layout(legend={"bgcolor": "#BFC5CC"})
-    return finish(fig, title=title, x="GPUs", y="batch size (examples)", height=480)
 
 
-def figure_fit(table: pd.DataFrame, *, by: str = "num_nodes", title: str = "") -> go.Figure:
-    """Predicted against measured step times (``cross_validate``), coloured by column ``by``.
+def figure_fit(table: pd.DataFrame, *, title: str = "") -> go.Figure:
+    """Predicted against measured step times (``cross_validate``), coloured by number of nodes.
 
     The line is exact agreement, the band 10 % to both sides.
     """
@@ -87,13 +64,13 @@ def figure_fit(table: pd.DataFrame, *, by: str = "num_nodes", title: str = "") -
         x=[low, high], y=[low, high], mode="lines", name="exact",
         line={"color": PALETTE["bound"], "width": 1.5}, hoverinfo="skip",
     )  # fmt: skip
-    for index, (name, rows) in enumerate(table.groupby(by)):
+    for index, (name, rows) in enumerate(table.groupby("num_nodes")):
         fig.add_scatter(
             x=rows["step_time_s"],
             y=rows["predicted_s"],
             mode="markers",
             marker={"size": 5, "color": CYCLE[index % len(CYCLE)], "opacity": 0.65},
-            name=f"{by.removeprefix('num_').replace('_', ' ')}: {name}",
+            name=f"nodes: {name}",
             text=[f"{a}, {m}" for a, m in zip(rows["allocation"], rows["atomic_bsz"], strict=True)],
             hovertemplate="%{text} a GPU: %{x:.3g} s measured, %{y:.3g} s predicted<extra></extra>",
         )
@@ -105,87 +82,62 @@ def figure_fit(table: pd.DataFrame, *, by: str = "num_nodes", title: str = "") -
     return finish(fig, title=title, x="measured step (s)", y="predicted step (s)", height=560)
 
 
-def figure_choice(
-    frontier: pd.DataFrame,
-    *,
-    points: pd.DataFrame | None = None,
-    deadline_s: float | None = None,
-    title: str = "",
-) -> go.Figure:
+def figure_choice(choice: JointChoice, *, title: str = "") -> go.Figure:
     """Time and energy to the target of a joint choice: the front, coloured by GPUs, and the star.
 
-    ``frontier``: ``JointChoice.frontier``. ``points``: other points to show in grey, such as
-    ``JointChoice.frame()``; those slower than twice the front's slowest or costlier than thrice
-    its costliest are left out, and of many every n-th is drawn. Everything is predicted.
+    Other points are grey; those slower than twice the front's slowest or costlier than thrice its
+    costliest are left out, and of many every n-th is drawn. Everything is predicted.
     """
-    hours = 3600 if frontier["time_s"].max() > 7200 else 60
-    unit = "h" if hours == 3600 else "min"
-    joules, energy = (1e6, "MJ") if frontier["energy_j"].max() > 3e6 else (1e3, "kJ")
+    front, points = choice.frontier, choice.frame()
+    hour, unit = (3600, "h") if front["time_s"].max() > 7200 else (60, "min")
+    joules, energy = (1e6, "MJ") if front["energy_j"].max() > 3e6 else (1e3, "kJ")
+    front, points = (
+        table.assign(time=table["time_s"] / hour, energy=table["energy_j"] / joules)
+        for table in (front, points)
+    )
+    near = points["time"].le(2 * front["time"].max()) & points["energy"].le(
+        3 * front["energy"].max()
+    )
+    points = points[near].iloc[:: max(1, -(-int(near.sum()) // _MOST_POINTS))]
     fig = go.Figure()
-    if points is not None:
-        near = _near(points, frontier)
-        fig.add_scatter(
-            x=near["time_s"] / hours, y=near["energy_j"] / joules, mode="markers",
-            marker={"size": 3, "color": PALETTE["muted"], "opacity": 0.45},
-            name="other points", hoverinfo="skip",
-        )  # fmt: skip
     fig.add_scatter(
-        x=frontier["time_s"] / hours, y=frontier["energy_j"] / joules, mode="lines",
-        line={"color": PALETTE["muted"], "width": 1.5}, showlegend=False, hoverinfo="skip",
+        x=points["time"], y=points["energy"], mode="markers", name="other points",
+        marker={"size": 3, "color": PALETTE["muted"], "opacity": 0.45}, hoverinfo="skip",
     )  # fmt: skip
-    for index, (gpus, rows) in enumerate(frontier.groupby("num_gpus")):
+    fig.add_scatter(
+        x=front["time"], y=front["energy"], mode="lines", showlegend=False, hoverinfo="skip",
+        line={"color": PALETTE["muted"], "width": 1.5},
+    )  # fmt: skip
+    for index, (gpus, rows) in enumerate(front.groupby("num_gpus")):
         fig.add_scatter(
-            x=rows["time_s"] / hours,
-            y=rows["energy_j"] / joules,
+            x=rows["time"],
+            y=rows["energy"],
             mode="markers",
             marker={"size": 10, "color": CYCLE[index % len(CYCLE)]},
             name=_count(gpus, "GPU"),
             text=[_point_text(row) for row in rows.itertuples()],
             hovertemplate="%{text}<br>%{x:.3g} " + f"{unit}, %{{y:.4g}} {energy}<extra></extra>",
         )
-    _mark_choice(fig, frontier[frontier["is_chosen"]].iloc[0], hours, joules)
-    if deadline_s is not None:
-        shown = frontier if points is None else _near(points, frontier)
-        top = [shown["energy_j"].min() / joules, shown["energy_j"].max() / joules]
+    star = front[front["is_chosen"]].iloc[0]
+    fig.add_scatter(x=[star.time], y=[star.energy], mode="markers", marker=_STAR, name="chosen")
+    fig.add_annotation(
+        x=math.log10(star.time), y=math.log10(star.energy), align="left", showarrow=False,
+        text=_point_text(star).replace(", ", "<br>", 1), xanchor="left", yanchor="bottom",
+        xshift=10, yshift=10, bgcolor="rgba(255,255,255,0.85)",
+    )  # fmt: skip
+    if choice.deadline_s is not None:
         fig.add_scatter(
-            x=[deadline_s / hours] * 2, y=top, mode="lines", hoverinfo="skip",
+            x=[choice.deadline_s / hour] * 2, y=[points["energy"].min(), points["energy"].max()],
             line={"dash": "dash", "color": PALETTE["bound"], "width": 1.5}, name="deadline",
+            mode="lines", hoverinfo="skip",
         )  # fmt: skip
-    times, energies = frontier["time_s"] / hours, frontier["energy_j"] / joules
-    for axis, values in ((fig.layout.xaxis, times), (fig.layout.yaxis, energies)):
-        ticks = _decades(values.min() / 2, 4 * values.max())
+    for axis, name in ((fig.layout.xaxis, "time"), (fig.layout.yaxis, "energy")):
+        ticks = _decades(front[name].min() / 2, 4 * front[name].max())
         axis.update(type="log", tickvals=ticks, ticktext=[f"{t:,g}" for t in ticks])
-    finish(
-        fig,
-        title=title,
-        x=f"predicted time to the target ({unit})",
-        y=f"predicted energy ({energy})",
-        height=520,
-    )
+    x, y = f"predicted time to the target ({unit})", f"predicted energy ({energy})"
+    finish(fig, title=title, x=x, y=y, height=520)
     legend = {"orientation": "v", "x": 1.02, "y": 1, "xanchor": "left", "yanchor": "top"}
     return fig.update_layout(legend=legend)
-
-
-def _near(points: pd.DataFrame, frontier: pd.DataFrame) -> pd.DataFrame:
-    """Points that share a picture with the front, every n-th of many."""
-    near = points[
-        (points["time_s"] <= 2 * frontier["time_s"].max())
-        & (points["energy_j"] <= 3 * frontier["energy_j"].max())
-    ]
-    return near.iloc[:: max(1, -(-len(near) // _MOST_POINTS))]
-
-
-def _mark_choice(fig: go.Figure, star: pd.Series, hours: float, joules: float) -> None:
-    """A star where the chosen point lies on two logarithmic axes, and what it is."""
-    fig.add_scatter(
-        x=[star["time_s"] / hours], y=[star["energy_j"] / joules], mode="markers", marker=_STAR,
-        name="chosen",
-    )  # fmt: skip
-    fig.add_annotation(
-        x=math.log10(star["time_s"] / hours), y=math.log10(star["energy_j"] / joules),
-        text=_point_text(star).replace(", ", "<br>", 1), align="left", showarrow=False,
-        xanchor="left", yanchor="bottom", xshift=10, yshift=10, bgcolor="rgba(255,255,255,0.85)",
-    )  # fmt: skip
 
 
 def figure_knobs(table: pd.DataFrame, *, title: str = "") -> go.Figure:
@@ -222,26 +174,6 @@ def _point_text(row: Any) -> str:
 
 def _count(number: Any, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _on_one_grid(table: pd.DataFrame) -> pd.DataFrame:
-    """Goodput by batch size (rows, a geometric grid) and GPUs, interpolated where it reaches."""
-    sizes = np.geomspace(table["batch_size"].min(), table["batch_size"].max(), 60)
-    columns = {}
-    for gpus, rows in table.groupby("num_gpus"):
-        rows = rows.sort_values("batch_size")
-        known = np.log(rows["batch_size"])
-        columns[gpus] = np.interp(np.log(sizes), known, rows["goodput"], left=np.nan, right=np.nan)
-    return pd.DataFrame(columns, index=sizes)
-
-
-def _octaves(axis: go.layout.XAxis, values: pd.Series | np.ndarray) -> None:
-    """A logarithmic axis with ticks at powers of two (or of four, …)."""
-    low, high = float(np.min(values)), float(np.max(values))
-    first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
-    every = max(1, -(-(last - first + 1) // _MOST_TICKS))
-    ticks = [2.0**k for k in range(first, last + 1, every)]
-    axis.update(type="log", tickvals=ticks, ticktext=[f"{t:,g}" for t in ticks])
 
 
 def _decades(low: float, high: float) -> list[float]:

@@ -11,7 +11,7 @@ Source: Pollux (OSDI'21), §3.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,34 +56,6 @@ class GoodputModel:
     noise_scale: NonNegative | None = None
 
     @checked
-    def at(self, *, noise_scale: NonNegative, init_batch_size: Count | None = None) -> GoodputModel:
-        """The same job at another moment of training."""
-        size = self.init_batch_size if init_batch_size is None else init_batch_size
-        return replace(self, noise_scale=noise_scale, init_batch_size=size)
-
-    @checked
-    def step_time_s(
-        self,
-        num_nodes: ArrayLike,
-        num_gpus: ArrayLike,
-        atomic_bsz: ArrayLike,
-        accum_steps: ArrayLike = 0,
-    ) -> NDArray[np.float64]:
-        """Seconds of one optimizer step; see :meth:`StepTimes.step_time_s`."""
-        return self.step_times.step_time_s(num_nodes, num_gpus, atomic_bsz, accum_steps)
-
-    @checked
-    def throughput(
-        self,
-        num_nodes: ArrayLike,
-        num_gpus: ArrayLike,
-        atomic_bsz: ArrayLike,
-        accum_steps: ArrayLike = 0,
-    ) -> NDArray[np.float64]:
-        """Examples a second; see :meth:`StepTimes.throughput`."""
-        return self.step_times.throughput(num_nodes, num_gpus, atomic_bsz, accum_steps)
-
-    @checked
     def efficiency(self, batch_size: ArrayLike) -> NDArray[np.float64]:
         """What an example is worth in batches of ``batch_size``, against the initial size."""
         size, noise_scale = self._moment()
@@ -105,7 +77,7 @@ class GoodputModel:
         """
         batch = np.asarray(num_gpus) * np.asarray(atomic_bsz) * (np.asarray(accum_steps) + 1)
         worth = self.efficiency(batch)
-        return worth * self.throughput(num_nodes, num_gpus, atomic_bsz, accum_steps)
+        return worth * self.step_times.throughput(num_nodes, num_gpus, atomic_bsz, accum_steps)
 
     @checked
     def optimize(
@@ -198,7 +170,7 @@ class GoodputModel:
         """
         _, noise_scale = self._moment()
         grad = self.step_times.grad_s(size)
-        rest = np.maximum(self.step_time_s(nodes, gpus, size) - grad, 0.0)
+        rest = np.maximum(self.step_times.step_time_s(nodes, gpus, size) - grad, 0.0)
         with np.errstate(invalid="ignore"):
             peak = np.sqrt(noise_scale * rest / (gpus * size * grad))
         return np.where(rest > 0, peak, 0.0)
@@ -207,7 +179,7 @@ class GoodputModel:
         if self.init_batch_size is None or self.noise_scale is None:
             raise UsageError(
                 "goodput needs init_batch_size and noise_scale: give them to fit, or "
-                "model.at(noise_scale=..., init_batch_size=...)"
+                "replace(model, init_batch_size=..., noise_scale=...)"
             )
         return self.init_batch_size, self.noise_scale
 
@@ -241,42 +213,23 @@ def surface(
     atomic_bsz_range: tuple[Count, Count],
     num_sizes: Count = 60,
 ) -> pd.DataFrame:
-    """Goodput by allocation (nodes, GPUs) and total batch size, each on its best accumulation.
+    """Goodput by allocation (nodes, GPUs) and total batch size, each on its fewest accumulations.
 
     Columns: num_nodes, num_gpus, batch_size (on a geometric grid, at most), atomic_bsz,
-    accum_steps, throughput, efficiency, goodput, is_best (of its allocation). The grid has the
-    best size (:meth:`GoodputModel.optimize`) in it.
+    accum_steps, goodput.
     """
     init, _ = model._moment()
-    totals = np.unique(np.geomspace(init, max_batch_size, num_sizes).astype(int))
+    sizes = np.unique(np.geomspace(init, max_batch_size, num_sizes).astype(int))
     low, high = atomic_bsz_range
     tables = []
-    limits: dict[str, Any] = {"max_batch_size": max_batch_size, "accumulation": True}
     for nodes, gpus in _some(allocations):
-        try:
-            best = model.optimize(nodes, gpus, atomic_bsz_range=atomic_bsz_range, **limits)
-            peak = [gpus * best.atomic_bsz * (best.accum_steps + 1)]
-        except UsageError:  # nothing fits this allocation
-            peak = []
-        sizes = np.union1d(totals, peak).astype(int)
-        steps = np.maximum(-(-sizes // (gpus * high)) - 1, 0)
-        size = sizes // (gpus * (steps + 1))
-        batch = gpus * size * (steps + 1)
-        fits = (size >= low) & (batch >= init)
-        rows = {
-            "num_nodes": nodes,
-            "num_gpus": gpus,
-            "batch_size": batch[fits],
-            "atomic_bsz": size[fits],
-            "accum_steps": steps[fits],
-        }
-        table = pd.DataFrame(rows).drop_duplicates("batch_size", ignore_index=True)
-        place = table["num_nodes"], table["num_gpus"], table["atomic_bsz"], table["accum_steps"]
-        table["throughput"] = model.throughput(*place)
-        table["efficiency"] = model.efficiency(table["batch_size"])
-        table["goodput"] = table["throughput"] * table["efficiency"]
-        table["is_best"] = table["goodput"] == table["goodput"].max()
-        tables.append(table)
+        parts = np.maximum(-(-sizes // (gpus * high)), 1)
+        each = sizes // (gpus * parts)
+        table = pd.DataFrame({"batch_size": gpus * each * parts, "atomic_bsz": each})
+        table = table.assign(num_nodes=nodes, num_gpus=gpus, accum_steps=parts - 1)
+        table = table[(each >= low) & (table["batch_size"] >= init)].drop_duplicates("batch_size")
+        place = (table[name] for name in ("num_nodes", "num_gpus", "atomic_bsz", "accum_steps"))
+        tables.append(table.assign(goodput=model.goodput(*place)))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -310,9 +263,9 @@ def speedups(
     )
     table = table[table["goodput"] > 0].reset_index(drop=True)
     table["speedup_fraction"] = table["speedup"] / table["num_gpus"]
-    base = model.throughput(1, 1, single.atomic_bsz, single.accum_steps)
+    base = model.step_times.throughput(1, 1, single.atomic_bsz, single.accum_steps)
     place = table["num_nodes"], table["num_gpus"], table["atomic_bsz"], table["accum_steps"]
-    table["throughput_speedup"] = model.throughput(*place) / base
+    table["throughput_speedup"] = model.step_times.throughput(*place) / base
     return table
 
 

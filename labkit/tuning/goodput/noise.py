@@ -12,18 +12,17 @@ Pollux (OSDI'21), §3.1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
-from annotated_types import Gt, Lt
 
 from labkit.errors import UsageError
-from labkit.kit.describe import Positive, Whole, checked, description
+from labkit.kit.describe import Positive, checked, description
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
 
 @description
@@ -50,10 +49,6 @@ class GradientNoise:
         if self.grad_sqr <= 0:
             return math.inf
         return max(self.covariance_trace, 0.0) / self.grad_sqr
-
-    def expected_sqr(self, batch_size: ArrayLike) -> NDArray[np.float64]:
-        """E|g|² of the mean gradient of ``batch_size`` examples: |G|² + tr(Σ)/B."""
-        return self.grad_sqr + self.covariance_trace / np.asarray(batch_size, dtype=float)
 
 
 @checked
@@ -88,7 +83,9 @@ def from_replicas(gradients: ArrayLike, examples_each: Positive) -> GradientNois
 
     Source: Pollux §4.1 (its estimator where there are several replicas).
     """
-    rows = _rows(gradients)
+    rows = np.asarray(gradients, dtype=float)
+    if rows.ndim != 2 or len(rows) < 2:
+        raise UsageError(f"gradients must be a table of at least two rows, got shape {rows.shape}")
     return from_two_batches(
         small_sqr=float(np.mean(np.sum(rows**2, axis=1))),
         small_batch=examples_each,
@@ -108,28 +105,3 @@ def average(estimates: Iterable[GradientNoise]) -> GradientNoise:
         raise UsageError("there is no estimate of the gradient noise to average")
     grad_sqr, trace = terms.mean(0)
     return GradientNoise(grad_sqr=float(grad_sqr), covariance_trace=float(trace))
-
-
-@checked
-def interval(
-    estimates: Sequence[GradientNoise],
-    *,
-    level: Annotated[float, Gt(0), Lt(1)] = 0.95,
-    seed: Whole = 0,
-) -> tuple[float, float]:
-    """Bootstrap interval of the noise scale of :func:`average`, from independent estimates."""
-    if len(estimates) < 2:
-        raise UsageError(f"an interval needs two estimates or more, got {len(estimates)}")
-    terms = np.array([(e.grad_sqr, e.covariance_trace) for e in estimates])
-    rng = np.random.default_rng(seed)
-    drawn = terms[rng.integers(0, len(terms), (1000, len(terms)))].mean(1)
-    scales = [GradientNoise(grad_sqr=g, covariance_trace=t).noise_scale for g, t in drawn]
-    low, high = np.quantile(scales, [(1 - level) / 2, (1 + level) / 2], method="nearest")
-    return float(low), float(high)
-
-
-def _rows(gradients: ArrayLike) -> NDArray[np.float64]:
-    rows = np.asarray(gradients, dtype=float)
-    if rows.ndim != 2 or len(rows) < 2:
-        raise UsageError(f"gradients must be a table of at least two rows, got shape {rows.shape}")
-    return rows

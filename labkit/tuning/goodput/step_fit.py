@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import pandas as pd
@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 ComputeLaw = Literal["linear", "measured"]
 SyncLaw = Literal["linear", "doubling"]
 
-_COLUMNS = {
-    "num_gpus": ("num_gpus", "num_replicas"),
-    "atomic_bsz": ("atomic_bsz", "local_bsz"),
-    "step_time_s": ("step_time_s", "step_time"),
-}
-_SYNC = ("sync_time_s", "sync_time")
+_NEEDED = ["num_nodes", "num_gpus", "atomic_bsz", "step_time_s"]
+_POLLUX = {"num_replicas": "num_gpus", "local_bsz": "atomic_bsz", "step_time": "step_time_s"}
 _ROBUST_AT = 0.1  # residuals of the logarithm beyond this (10 %) count less than squared
 _STARTS = (1.2, 2.5)  # of the overlap exponent
 
@@ -39,41 +35,37 @@ _STARTS = (1.2, 2.5)  # of the overlap exponent
 def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     """Measured steps as a tidy table: allocation, num_nodes, num_gpus, atomic_bsz, step_time_s.
 
-    ``frame`` names allocations by ``placement`` (GPUs of each node as digits, 124 or "124") or by
-    ``num_nodes`` and ``num_gpus`` (then with a column ``allocation``, if any, as their names);
-    Pollux's names of the other columns (num_replicas, local_bsz,
-    step_time) do too. Its ``sync_time``, where there, becomes ``compute_time_s``, the rest of the
-    step, and may be given so. A column ``accum_steps`` may only hold 0.
+    ``frame`` has these columns or Pollux's (num_replicas, local_bsz, step_time); ``placement``
+    (GPUs of each node as digits, 124 or "124") may stand for the allocation. Its ``sync_time``,
+    where there, becomes ``compute_time_s``, the rest of the step, and may be given so. A column
+    ``accum_steps`` may only hold 0.
 
     Raises:
         UsageError: a column is missing, a value is out of range, or the table is empty.
     """
-    columns: dict[str, Any] = {}
-    if "placement" in frame:
-        columns |= _of_placements(frame["placement"])
-    elif "num_nodes" not in frame:
-        raise UsageError("measured steps need the column placement or num_nodes and num_gpus")
-    else:
-        columns["num_nodes"] = frame["num_nodes"]
-    for name, spellings in _COLUMNS.items():
-        if name not in columns:
-            columns[name] = frame[_spelled(frame, spellings)]
-    table = pd.DataFrame({n: pd.to_numeric(c, errors="coerce") for n, c in columns.items()})
-    synced = [name for name in _SYNC if name in frame]
-    if synced:
-        sync = pd.to_numeric(frame[synced[0]], errors="coerce")
-        table["compute_time_s"] = table["step_time_s"] - sync
-    elif "compute_time_s" in frame:
-        table["compute_time_s"] = pd.to_numeric(frame["compute_time_s"], errors="coerce")
-    if "accum_steps" in frame and (frame["accum_steps"] != 0).any():
+    table = frame.rename(columns=_POLLUX)
+    if "placement" in table:
+        texts = table["placement"].astype(str)
+        if (wrong := ~texts.str.fullmatch("[1-9]+")).any():
+            raise UsageError(
+                f"placement {texts[wrong].iloc[0]!r}: give the GPUs of each node as digits, such "
+                "as 124"
+            )
+        gpus = [sum(map(int, text)) for text in texts]
+        table = table.assign(allocation=texts, num_nodes=texts.str.len(), num_gpus=gpus)
+    if missing := [name for name in _NEEDED if name not in table]:
+        raise UsageError(f"measured steps lack the column {' and '.join(missing)}")
+    if "accum_steps" in table and (table["accum_steps"] != 0).any():
         raise UsageError("measured steps with gradient accumulation cannot be fitted: leave out")
-    names = next((frame[c].astype(str) for c in ("placement", "allocation") if c in frame), None)
-    if names is None:
-        pairs = zip(table["num_nodes"], table["num_gpus"], strict=True)
-        names = pd.Series([f"{g:g} GPUs on {n:g}" for n, g in pairs], index=frame.index)
-    table.insert(0, "allocation", names)
-    _check_measured(table)
-    return table.reset_index(drop=True)
+    known = [name for name in (*_NEEDED, "compute_time_s", "sync_time") if name in table]
+    numbers = table[known].apply(pd.to_numeric, errors="coerce")
+    if "sync_time" in numbers:
+        numbers["compute_time_s"] = numbers["step_time_s"] - numbers.pop("sync_time")
+    places = zip(numbers["num_nodes"], numbers["num_gpus"], strict=True)
+    names = table.get("allocation", [f"{gpus:g} GPUs on {nodes:g}" for nodes, gpus in places])
+    numbers.insert(0, "allocation", names)
+    _check_measured(numbers)
+    return numbers.reset_index(drop=True)
 
 
 @checked
@@ -160,7 +152,7 @@ class _Problem:
         self.size = size = table["atomic_bsz"].to_numpy(float)
         self.as_measured = compute == "measured"
         if self.as_measured:
-            self.grad_terms = _hats(size, self.sizes)
+            self.grad_terms = (size[:, None] == self.sizes).astype(float)
         else:
             self.grad_terms = np.stack([np.ones_like(size), size], 1)
         self.coefficients, self.sync_terms = self._tiers(table, sync)
@@ -281,11 +273,6 @@ class _Problem:
         )
 
 
-def _hats(values: NDArray, knots: NDArray) -> NDArray[np.float64]:
-    """Weights of the knots that interpolate linearly at ``values`` (all of them knots)."""
-    return (values[:, None] == knots[None, :]).astype(float)
-
-
 def line_through(sizes: NDArray, times: NDArray) -> tuple[float, float]:
     """Base and slope, neither negative, of the line nearest to the times, relatively."""
     from scipy.optimize import nnls
@@ -296,24 +283,6 @@ def line_through(sizes: NDArray, times: NDArray) -> tuple[float, float]:
 
 
 # ---------------------------------------------------------------- reading measured steps
-
-
-def _of_placements(placement: pd.Series) -> dict[str, pd.Series]:
-    texts = placement.astype(str)
-    wrong = ~texts.str.fullmatch("[1-9]+")
-    if wrong.any():
-        raise UsageError(
-            f"placement {texts[wrong].iloc[0]!r}: give the GPUs of each node as digits, such as 124"
-        )
-    gpus = texts.map(lambda text: sum(map(int, text)))
-    return {"num_nodes": texts.str.len(), "num_gpus": gpus}
-
-
-def _spelled(frame: pd.DataFrame, spellings: tuple[str, ...]) -> str:
-    for name in spellings:
-        if name in frame:
-            return name
-    raise UsageError(f"measured steps lack the column {' or '.join(spellings)}")
 
 
 def _check_measured(table: pd.DataFrame) -> None:

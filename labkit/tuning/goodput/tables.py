@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from labkit.errors import BadFile, UsageError, not_among
+from labkit.errors import UsageError, not_among
 from labkit.kit.describe import Share, checked
 from labkit.tuning.goodput.step_fit import measurements
 
@@ -31,7 +31,6 @@ Source: Pollux Table 1.
 """
 
 _FOLDER = "simulator/traces/{workload}/"
-_RUN_COLUMNS = ["progress", "iteration", "metric", "grad_sqr", "grad_var"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,24 +93,16 @@ class Tables:
         """
         run = self.runs[self.runs["batch_size"] == self.init_batch_size]
         if metric is not None:
-            there = self._reached(run, metric)
+            rises = WORKLOADS.get(self.workload, ("", True))[1]
+            there = run["metric"] >= metric if rises else run["metric"] <= metric
             if not there.any():
+                best = run["metric"].max() if rises else run["metric"].min()
                 raise UsageError(
                     f"{self.workload}: metric {metric:g} was not reached with the initial batch "
-                    f"size; the best of that run is {self._best(run):g}"
+                    f"size; the best of that run is {best:g}"
                 )
-            run = run.iloc[: int(np.flatnonzero(there)[0]) + 1]
+            run = run.iloc[: int(there.argmax()) + 1]
         return run.reset_index(drop=True)
-
-    def _reached(self, run: pd.DataFrame, metric: float) -> pd.Series:
-        return run["metric"] >= metric if self._rises else run["metric"] <= metric
-
-    def _best(self, run: pd.DataFrame) -> float:
-        return float(run["metric"].max() if self._rises else run["metric"].min())
-
-    @property
-    def _rises(self) -> bool:
-        return WORKLOADS.get(self.workload, ("", True))[1]
 
 
 @checked
@@ -119,8 +110,7 @@ def load(source: str | Source = "pollux-osdi21", workload: str = "cifar10") -> T
     """One workload of a data set laid out as ``pollux-osdi21``.
 
     Raises:
-        UsageError: no such workload.
-        BadFile: a file lacks a column or holds a value that cannot be.
+        UsageError: no such workload, or a data set without one.
     """
     if workload not in WORKLOADS:
         raise not_among("workload", workload, WORKLOADS)
@@ -140,7 +130,8 @@ def load(source: str | Source = "pollux-osdi21", workload: str = "cifar10") -> T
         measurements(source.frame(folder + name)) for name in ("placements.csv", "scalability.csv")
     ]
     names = sorted(f for f in source.files if f.startswith(folder + "validation-"))
-    runs = [_run(source, name) for name in names]
+    sizes = [int(name.rsplit("-", 1)[1].removesuffix(".csv")) for name in names]
+    runs = [source.frame(name).assign(batch_size=b) for name, b in zip(names, sizes, strict=True)]
     table = pd.concat(runs, ignore_index=True)
     init = table["batch_size"].min()
     with np.errstate(divide="ignore"):
@@ -152,24 +143,3 @@ def load(source: str | Source = "pollux-osdi21", workload: str = "cifar10") -> T
         runs=table,
         standin=source.reason if source.is_standin else "",
     )
-
-
-def _run(source: Source, name: str) -> pd.DataFrame:
-    table = source.frame(name)
-    path = source.path(name)
-    if missing := [c for c in _RUN_COLUMNS if c not in table]:
-        raise BadFile(path, f"lacks column {', '.join(missing)}", valid=",".join(_RUN_COLUMNS))
-    for column, least in (("grad_sqr", 0), ("grad_var", 0), ("iteration", 1), ("progress", 0)):
-        wrong = ~(pd.to_numeric(table[column], errors="coerce") >= least)
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
-            raise BadFile(
-                path,
-                "a number out of range",
-                line=row + 2,
-                field=column,
-                value=str(table[column].iloc[row]),
-                valid=f"a number >= {least}",
-            )
-    batch_size = int(name.rsplit("-", 1)[1].removesuffix(".csv"))
-    return table.assign(batch_size=batch_size)

@@ -3,7 +3,7 @@
     meter = live.find_device()
     state = live.recur(Path("job.json"), live.LiveJob(command=("python", "train.py")), meter)
 
-Each call runs the command once at the batch size and power limit that :mod:`live_state` decides,
+Each call runs the command once at the batch size and power limit that :mod:`state` decides,
 measures time and energy, and adds the run to the state. A command that tells its steps (see
 :func:`tick`) has its power limits profiled just in time, during its own first steps; of one that
 does not, whole runs at the default batch size try the limits one by one.
@@ -17,29 +17,17 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
 from labkit.errors import LabkitError, UsageError
-from labkit.tuning.configurations.jit import LimitProfile, Slice, profile_limits
+from labkit.tuning.configurations.jit import Slice, profile_limits
 from labkit.tuning.configurations.selectors import cost_j
-from labkit.tuning.live.state import Decision, Ending, LiveJob, LiveRun, LiveState, load, open_state
+from labkit.tuning.live.state import Decision, LiveJob, LiveRun, LiveState, open_state
 from labkit.tuning.recording.meters import CappedMeter, GpuMeter
-
-__all__ = [
-    "Decision",
-    "DeviceSlices",
-    "LiveJob",
-    "LiveRun",
-    "LiveState",
-    "find_device",
-    "load",
-    "recur",
-    "tick",
-]
 
 STEPS_FILE = "LABKIT_STEPS"
 """Environment variable: the file a command adds one byte to after each training step."""
@@ -125,28 +113,29 @@ class _Run:
     energy_j: float = 0.0
     limit_w: float = 0.0
     slices: tuple[Slice, ...] = ()
-    process: subprocess.Popen | None = field(default=None)
 
     def finish(self, output: IO[str] | int | None) -> LiveRun:
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        with tempfile.TemporaryDirectory() as folder, self._limits_restored():
-            steps = Path(folder) / "steps"
-            steps.touch()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.meter.reset)
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            self.steps_file = Path(folder) / "steps"
+            self.steps_file.touch()
             self._set_limit(self.decision.power_limit_w)
-            with self._window(), self._command(output, {STEPS_FILE: str(steps)}) as process:
-                self.process = process
-                if self.decision.profiles:
-                    self._profile(steps)
-                stopped = self._watch()
-                self._account()
-        ended: Ending = "stopped" if stopped else "reached" if process.returncode == 0 else "failed"
+            stack.enter_context(self._window())
+            self.process = stack.enter_context(self._command(output))
+            if self.decision.profiles:
+                self._profile()
+            stopped = self._watch()
+            self._account()
+        code = None if stopped else self.process.returncode
         return LiveRun(
             batch_size=self.decision.batch_size,
             power_limit_w=self.limit_w,
             time_s=self.time_s,
             energy_j=self.energy_j,
-            ended=ended,
-            exit_code=None if stopped else process.returncode,
+            ended="stopped" if stopped else "failed" if code else "reached",
+            exit_code=code,
             sweeps=self.decision.sweeps,
             slices=self.slices,
             started=started,
@@ -164,47 +153,26 @@ class _Run:
         self.meter.set_limit(power_limit_w)
         self.limit_w = power_limit_w
 
-    def _profile(self, steps: Path) -> None:
-        """Try every limit on slices of the run, then go on at the best.
-
-        Should the command end first, what was measured is dropped: the next run profiles again.
-        """
-        assert self.process is not None
-        runner = DeviceSlices(
-            run=self, steps_file=steps, num_steps=self.state.job.steps, poll_s=self.poll_s
-        )
-        try:
-            profile = profile_limits(runner, self.state.power_limits_w)
-        except _Ended:
-            return
-        self.slices = profile.slices
-        self._set_limit(self.state.select(LimitProfile(slices=profile.slices)))
-
     def _watch(self) -> bool:
         """Wait for the command's end; whether it had to be stopped for its cost."""
-        assert self.process is not None
+        job, highest, stop_j = self.state.job, self.state.power_limits_w[-1], self.state.stop_j
         while self.process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(self.poll_s)
             self._account()
-            if self._too_dear() and self.process.poll() is None:
+            spent_j = cost_j(self.energy_j, self.time_s, eta=job.eta, max_power_w=highest)
+            if stop_j is not None and spent_j > stop_j and self.process.poll() is None:
                 _stop(self.process)
                 return True
         return False
 
-    def _too_dear(self) -> bool:
-        limit_j, highest = self.state.stop_j, self.state.power_limits_w[-1]
-        spent_j = cost_j(self.energy_j, self.time_s, eta=self.state.job.eta, max_power_w=highest)
-        return limit_j is not None and spent_j > limit_j
-
     @contextlib.contextmanager
-    def _command(
-        self, output: IO[str] | int | None, more: Mapping[str, str]
-    ) -> Iterator[subprocess.Popen]:
+    def _command(self, output: IO[str] | int | None) -> Iterator[subprocess.Popen]:
         words = self.state.job.words(self.decision.batch_size)
+        environment = {**os.environ, STEPS_FILE: str(self.steps_file)}
         try:
             process = subprocess.Popen(
-                words, stdout=output, env={**os.environ, **more}, start_new_session=True
+                words, stdout=output, env=environment, start_new_session=True
             )
         except OSError as error:
             raise UsageError(f"the command {words[0]!r} cannot be started: {error}") from None
@@ -213,13 +181,6 @@ class _Run:
         finally:
             if process.poll() is None:
                 _stop(process)
-
-    @contextlib.contextmanager
-    def _limits_restored(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self.meter.reset()
 
     @contextlib.contextmanager
     def _window(self) -> Iterator[None]:
@@ -232,28 +193,28 @@ class _Run:
             raise
         self.meter.end()
 
+    # ------------------------------------------------------------ power limits, just in time
 
-class _Ended(Exception):
-    """The command ended in the middle of a slice."""
+    def _profile(self) -> None:
+        """Try every limit on slices of the run, then go on at the best.
 
-
-@dataclass(kw_only=True)
-class DeviceSlices:
-    """Slices of a running command: the same number of its own steps at each limit.
-
-    A quarter as many steps pass first, for the clock to settle.
-    """
-
-    run: _Run
-    steps_file: Path
-    num_steps: int
-    poll_s: float
+        Should the command end first, what was measured is dropped: the next run profiles again.
+        """
+        with contextlib.suppress(_Ended):
+            profile = profile_limits(self, self.state.power_limits_w)
+            self.slices = profile.slices
+            self._set_limit(self.state.select(profile))
 
     def run_slice(self, power_limit_w: float) -> Slice:
-        self.run._set_limit(power_limit_w)
-        self._wait(self._steps() + max(1, self.num_steps // 4))
+        """The same number of the command's own steps at each limit.
+
+        A quarter as many steps pass first, for the clock to settle.
+        """
+        number = self.state.job.steps
+        self._set_limit(power_limit_w)
+        self._wait(self._steps() + max(1, number // 4))
         before, _, _ = self._mark()
-        self._wait(before + self.num_steps)
+        self._wait(before + number)
         after, time_s, energy_j = self._mark()
         done = after - before
         return Slice(power_limit_w=power_limit_w, time_s=time_s / done, energy_j=energy_j / done)
@@ -266,7 +227,7 @@ class DeviceSlices:
         time_s = energy_j = 0.0
         for _ in range(MOST_READINGS):
             steps = self._steps()
-            took_s, took_j = self.run._account()
+            took_s, took_j = self._account()
             time_s, energy_j = time_s + took_s, energy_j + took_j
             if self._steps() == steps:
                 break
@@ -276,11 +237,14 @@ class DeviceSlices:
         return self.steps_file.stat().st_size
 
     def _wait(self, steps: int) -> None:
-        assert self.run.process is not None
         while self._steps() < steps:
-            if self.run.process.poll() is not None:
+            if self.process.poll() is not None:
                 raise _Ended
             time.sleep(min(self.poll_s, 0.01))
+
+
+class _Ended(Exception):
+    """The command ended in the middle of a slice."""
 
 
 def _stop(process: subprocess.Popen) -> None:

@@ -8,12 +8,13 @@ nothing is lost between recurrences and the file can be read by people.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Gt, MinLen
+from pydantic import TypeAdapter, ValidationError
 
 from labkit.errors import BadFile, BadValue, UsageError
 from labkit.files import read_text, write_atomically
@@ -132,9 +133,7 @@ class LiveState:
         for run in reversed(self.runs):
             if run.slices and run.batch_size == batch_size:
                 return LimitProfile(slices=run.slices)
-        if self.job.steps or not (swept := self._swept()):
-            return None
-        return LimitProfile(slices=tuple(swept[limit] for limit in sorted(swept)))
+        return None if self.job.steps else self._swept()
 
     def decide(self) -> Decision:
         """What to run next: limits first where whole runs must show them, then batch sizes."""
@@ -161,40 +160,35 @@ class LiveState:
 
     # ------------------------------------------------------------ how
 
-    def _swept(self) -> dict[float, Slice]:
+    def _swept(self) -> LimitProfile | None:
         """Mean time and energy of whole runs at the default batch size, by limit."""
         by_limit: dict[float, list[LiveRun]] = {}
         for run in self.runs:
             if run.sweeps and run.ended == "reached":
                 by_limit.setdefault(run.power_limit_w, []).append(run)
-        return {
-            limit: Slice(
+        slices = tuple(
+            Slice(
                 power_limit_w=limit,
                 time_s=float(np.mean([run.time_s for run in runs])),
                 energy_j=float(np.mean([run.energy_j for run in runs])),
             )
-            for limit, runs in by_limit.items()
-        }
+            for limit, runs in sorted(by_limit.items())
+        )
+        return LimitProfile(slices=slices) if slices else None
 
     def _next_limit(self) -> float | None:
-        """The highest limit not tried yet; None once going lower has stopped to pay."""
-        swept = self._swept()
-        tried = [run.power_limit_w for run in self.runs if run.sweeps]
-        left = [limit for limit in self.power_limits_w if limit not in tried]
-        if not left or self._worse_in_a_row(swept) >= WORSE_IN_A_ROW:
-            return None if swept else self.power_limits_w[-1]
-        if not swept and tried:
-            return self.power_limits_w[-1]  # nothing has succeeded yet: the default again
-        return left[-1]
+        """The highest limit not tried yet; None once going lower has stopped to pay.
 
-    def _worse_in_a_row(self, swept: dict[float, Slice]) -> int:
-        """How many of the lowest limits tried lie below the one the selector would take."""
-        if not swept:
-            return 0
-        limits = sorted(swept)
-        best = self.select(LimitProfile(slices=tuple(swept[limit] for limit in limits)))
-        stopped = {r.power_limit_w for r in self.runs if r.sweeps and r.ended != "reached"}
-        return sum(limit < best for limit in {*limits, *stopped})
+        The highest of all until a run there has succeeded.
+        """
+        swept = self._swept()
+        if swept is None:
+            return self.power_limits_w[-1]
+        best = self.select(swept)
+        tried = {run.power_limit_w for run in self.runs if run.sweeps}
+        left = [limit for limit in self.power_limits_w if limit not in tried]
+        worse = sum(limit < best for limit in tried)
+        return left[-1] if left and worse < WORSE_IN_A_ROW else None
 
     def _next_batch_size(self) -> int:
         """What the published policy plays next, content of every run that was not for a limit."""
@@ -242,21 +236,14 @@ def load(path: Path) -> LiveState:
         BadFile: it is not a state, or one of another format.
     """
     try:
-        content = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise BadFile(path, f"not JSON: {error.msg}", line=error.lineno) from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        value = content.get("format") if isinstance(content, dict) else type(content).__name__
-        raise BadFile(path, "not the state of a job", field="format", value=value, valid="1")
-    try:
-        return LiveState(
-            job=LiveJob(**_tuples(content["job"])),
-            device=content["device"],
-            power_limits_w=tuple(map(float, content["power_limits_w"])),
-            runs=tuple(_run(run) for run in content["runs"]),
-        )
-    except (KeyError, TypeError, BadValue) as error:
-        raise BadFile(path, f"not the state of a job: {error}") from None
+        content = TypeAdapter(dict[str, Any]).validate_json(read_text(path))
+        if (value := content.pop("format", None)) != FORMAT:
+            raise BadFile(path, "not the state of a job", field="format", value=value, valid="1")
+        return TypeAdapter(LiveState).validate_python(content)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"]))
+        raise BadFile(path, f"not the state of a job: {fault['msg']}", field=where) from None
 
 
 def open_state(path: Path, job: LiveJob, device: str, limits: tuple[float, ...]) -> LiveState:
@@ -268,25 +255,11 @@ def open_state(path: Path, job: LiveJob, device: str, limits: tuple[float, ...])
     if not path.exists():
         return LiveState(job=job, device=device, power_limits_w=limits)
     state = load(path)
-    for field in fields(LiveJob):
-        was, now = getattr(state.job, field.name), getattr(job, field.name)
-        if was != now:
+    was = asdict(state.job) | {"device": state.device, "power limits": state.power_limits_w}
+    for name, now in (asdict(job) | {"device": device, "power limits": limits}).items():
+        if was[name] != now:
             raise UsageError(
-                f"{path} is of a job with {field.name} {was!r}, now {now!r}: give the same, or "
-                "another --state"
+                f"{path} was made with {name} {was[name]}, now {now}: give the same, or another "
+                "--state"
             )
-    for name, was, now in (
-        ("device", state.device, device),
-        ("power limits", state.power_limits_w, limits),
-    ):
-        if was != now:
-            raise UsageError(f"{path} was made with {name} {was}, now {now}: use another --state")
     return state
-
-
-def _tuples(fields_: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields_.items()}
-
-
-def _run(record: dict[str, Any]) -> LiveRun:
-    return LiveRun(**(record | {"slices": tuple(Slice(**part) for part in record["slices"])}))

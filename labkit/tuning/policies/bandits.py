@@ -13,33 +13,49 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labkit.kit.describe import NonNegative, Share, description
-from labkit.tuning.policies.player import Memory, Outcome, Player, Task, cheapest, outward
-from labkit.tuning.policies.searches import untried
+from labkit.tuning.policies.player import Memory, Outcome, Player, Policy, Task, cheapest, outward
 
 if TYPE_CHECKING:
     from labkit.tuning.policies.player import Floats, Indices
 
 
+class _Bandit(Policy):
+    """A policy of which :meth:`score` is all there is to say."""
+
+    visits = 1
+    """How often every batch size is tried, outward from b0, before the score decides."""
+
+    def start(self, task: Task) -> Player:
+        return _MeansPlayer(task, self)
+
+    def score(self, memory: Memory, who: Indices, noise: Floats) -> Floats:
+        """The less, the sooner run; seeds × batch sizes."""
+        raise NotImplementedError
+
+
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpsilonGreedy:
+class EpsilonGreedy(_Bandit):
     """Each batch size once, outward from b0; then the cheapest mean, or with ``epsilon`` any.
 
     Source: Sutton, Barto, "Reinforcement Learning", 2nd ed., §2.2.
     """
 
     epsilon: Share = 0.1
-    stops_early: bool = True
-    profiles_power: bool = True
-    trusts_default: bool = False
 
-    def start(self, task: Task) -> Player:
-        return _EpsilonPlayer(task, self.epsilon)
+    def score(self, memory: Memory, who: Indices, noise: Floats) -> Floats:
+        """The mean; in a share ε of all turns, distance from a batch size drawn at random."""
+        from scipy.special import ndtr
+
+        uniform = ndtr(noise[:, :1])
+        index = np.arange(noise.shape[1])
+        drawn = np.floor(uniform / max(self.epsilon, np.finfo(float).tiny) * len(index))
+        return np.where(uniform < self.epsilon, np.abs(index - drawn), memory.mean[who])
 
 
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LowerConfidenceBound:
+class LowerConfidenceBound(_Bandit):
     """Each batch size once, then the least mean − c·√(2 ln t / n): UCB turned round for costs.
 
     UCB1 needs costs of a known range. Costs here are positive and bounded by early stopping, so
@@ -50,93 +66,50 @@ class LowerConfidenceBound:
     """
 
     width: NonNegative = 0.1
-    stops_early: bool = True
-    profiles_power: bool = True
-    trusts_default: bool = False
 
-    def start(self, task: Task) -> Player:
-        return _BoundPlayer(task, self.width)
-
-
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thompson:
-    """Each batch size twice, then a draw of each mean from N(x̄, s²/n): no pruning.
-
-    Source: as in :class:`Zeus`, whose second half it is.
-    """
-
-    stops_early: bool = True
-    profiles_power: bool = True
-    trusts_default: bool = False
-
-    def start(self, task: Task) -> Player:
-        return _ThompsonPlayer(task)
-
-
-class _MeansPlayer(Player):
-    """Tries every batch size ``visits`` times, outward from b0; then :meth:`score` decides."""
-
-    visits = 1
-
-    def __init__(self, task: Task) -> None:
-        self.order = outward(task.shape[1], task.default_index)
-        self.limits = task.profiled_limits
-        self.memory = Memory(task.shape)
-        self.decided = np.zeros(task.shape)
-        self.cheapest = np.full(task.num_seeds, np.inf)
-
-    def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
-        rounds = np.floor(self.decided[who].min(1, keepdims=True))
-        early, first = untried(self.decided[who] - rounds, self.order)
-        early &= rounds[:, 0] < self.visits
-        seen = self.memory.count[who] > 0
-        batch = cheapest(self.score(who, noise), seen, int(self.order[0]))
-        batch = np.where(early, first, batch)
-        self.decided[who, batch] += 1
-        return batch, self.limits[batch]
-
-    def score(self, who: Indices, noise: Floats) -> Floats:
-        """The less, the sooner run; seeds × batch sizes."""
-        raise NotImplementedError
-
-    def observe(self, who: Indices, outcome: Outcome) -> None:
-        ok, cost = outcome.reached, outcome.cost_j
-        self.cheapest[who[ok]] = np.minimum(self.cheapest[who[ok]], cost[ok])
-        again = np.where(ok | np.isinf(self.cheapest[who]), 0.0, self.cheapest[who])
-        self.memory.add(who, outcome.batch, cost + again)
-
-
-class _EpsilonPlayer(_MeansPlayer):
-    def __init__(self, task: Task, epsilon: float) -> None:
-        super().__init__(task)
-        self.epsilon = epsilon
-
-    def score(self, who: Indices, noise: Floats) -> Floats:
-        """The mean; in a share ε of all turns, distance from a batch size drawn at random."""
-        from scipy.special import ndtr
-
-        uniform = ndtr(noise[:, :1])
-        index = np.arange(noise.shape[1])
-        drawn = np.floor(uniform / max(self.epsilon, np.finfo(float).tiny) * len(index))
-        return np.where(uniform < self.epsilon, np.abs(index - drawn), self.memory.mean[who])
-
-
-class _BoundPlayer(_MeansPlayer):
-    def __init__(self, task: Task, width: float) -> None:
-        super().__init__(task)
-        self.width = width
-
-    def score(self, who: Indices, noise: Floats) -> Floats:
-        count, mean = self.memory.count[who], self.memory.mean[who]
+    def score(self, memory: Memory, who: Indices, noise: Floats) -> Floats:
+        count, mean = memory.count[who], memory.mean[who]
         total = np.maximum(count.sum(1, keepdims=True), 1)
         scale = np.where(count > 0, mean, np.inf).min(1, keepdims=True)
         scale[np.isinf(scale)] = 0.0  # nothing was seen: nothing to scale
         return mean - self.width * scale * np.sqrt(2 * np.log(total) / np.maximum(count, 1))
 
 
-class _ThompsonPlayer(_MeansPlayer):
+@description
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thompson(_Bandit):
+    """Each batch size twice, then a draw of each mean from N(x̄, s²/n): no pruning.
+
+    Source: as in :class:`Zeus`, whose second half it is.
+    """
+
     visits = 2
 
-    def score(self, who: Indices, noise: Floats) -> Floats:
-        return self.memory.mean[who] + noise * self.memory.standard_error(who)
+    def score(self, memory: Memory, who: Indices, noise: Floats) -> Floats:
+        return memory.mean[who] + noise * memory.standard_error(who)
+
+
+class _MeansPlayer(Player):
+    def __init__(self, task: Task, policy: _Bandit) -> None:
+        self.policy, self.limits = policy, task.profiled_limits
+        self.order = outward(task.shape[1], task.default_index)
+        self.memory = Memory(task.shape)
+        self.decided = np.zeros(task.shape)
+        self.cheapest = np.full(task.num_seeds, np.inf)
+
+    def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
+        rounds = np.floor(self.decided[who].min(1, keepdims=True))
+        untried = (self.decided[who] == rounds)[:, self.order]
+        early = rounds[:, 0] < self.policy.visits
+        seen = self.memory.count[who] > 0
+        scores = self.policy.score(self.memory, who, noise)
+        batch = cheapest(scores, seen, int(self.order[0]))
+        batch = np.where(early, self.order[untried.argmax(1)], batch)
+        self.decided[who, batch] += 1
+        return batch, self.limits[batch]
+
+    def observe(self, who: Indices, outcome: Outcome) -> None:
+        ok, cost = outcome.reached, outcome.cost_j
+        self.cheapest[who[ok]] = np.minimum(self.cheapest[who[ok]], cost[ok])
+        again = np.where(ok | np.isinf(self.cheapest[who]), 0.0, self.cheapest[who])
+        self.memory.add(who, outcome.batch, cost + again)

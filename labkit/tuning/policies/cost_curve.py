@@ -22,7 +22,7 @@ import numpy as np
 from annotated_types import Gt
 
 from labkit.kit.describe import Count, Positive, description
-from labkit.tuning.policies.player import Memory, Outcome, Player, Task
+from labkit.tuning.policies.player import Memory, Outcome, Player, Policy, Task
 
 if TYPE_CHECKING:
     from labkit.tuning.policies.player import Floats, Indices
@@ -37,7 +37,7 @@ _NODES = 9
 
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostCurve:
+class CostCurve(Policy):
     """Run the batch size whose cost, less what running it teaches the recurrences left, is least.
 
     Log cost over log batch size is a Gaussian process (see the module). A run that ends tells the
@@ -70,8 +70,6 @@ class CostCurve:
     patience_factor: Annotated[float, Gt(1)] = 2.0
     horizon: Count | None = None
     stops_early: bool = False
-    profiles_power: bool = True
-    trusts_default: bool = False
 
     def start(self, task: Task) -> Player:
         return _CurvePlayer(task, self)

@@ -34,34 +34,33 @@ POLICIES: dict[str, str] = {
 }
 """Policies by name, with what they do."""
 
+_SIMPLE: dict[str, Policy] = {
+    "grid": GridSearch(),
+    "grid-early-stop": GridSearch(stops_early=True),
+    "halving": Halving(),
+    "random": RandomSearch(),
+    "epsilon-greedy": EpsilonGreedy(),
+    "ucb": LowerConfidenceBound(),
+    "thompson": Thompson(),
+    "zeus": Zeus(),
+    "cost-curve": CostCurve(),
+}
+
 
 def policy_named(name: str, job: Job, eta: float, task: Task) -> Policy:
     """The policy called ``name`` (one of :data:`POLICIES`) for this job.
 
     Only the oracle reads the job; ``tuned-power`` takes what a profile of b0 says.
     """
-    if name not in POLICIES:
-        raise not_among("policy", name, POLICIES)
+    if name in _SIMPLE:
+        return _SIMPLE[name]
     b0, highest = job.baseline
+    if name == "default":
+        return Fixed(batch=b0, power=highest)
+    if name == "tuned-power":
+        return Fixed(batch=b0, power=int(task.profiled_limits[b0]), profiles_power=True)
     if name == "oracle":
         best = optimum(job, eta=eta)
-        return Fixed(
-            batch=job.batch_sizes.index(best.batch_size),
-            power=job.power_limits_w.index(best.power_limit_w),
-        )
-    if name == "tuned-power":
-        power = int(task.profiled_limits[b0])
-        return Fixed(batch=b0, power=power, profiles_power=True)
-    simple: dict[str, Policy] = {
-        "default": Fixed(batch=b0, power=highest),
-        "grid": GridSearch(),
-        "grid-early-stop": GridSearch(stops_early=True),
-        "halving": Halving(),
-        "random": RandomSearch(),
-        "epsilon-greedy": EpsilonGreedy(),
-        "ucb": LowerConfidenceBound(),
-        "thompson": Thompson(),
-        "zeus": Zeus(),
-        "cost-curve": CostCurve(),
-    }
-    return simple[name]
+        batch = job.batch_sizes.index(best.batch_size)
+        return Fixed(batch=batch, power=job.power_limits_w.index(best.power_limit_w))
+    raise not_among("policy", name, POLICIES)

@@ -9,7 +9,7 @@ entry for each.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -42,30 +42,17 @@ class Task:
     """Batch sizes × limits: pairs that were profiled, the only ones that may run; None: all."""
 
     @classmethod
-    def of(
-        cls,
-        job: Job,
-        *,
-        num_seeds: int = 1,
-        eta: float = 0.5,
-        num_recurrences: int | None = None,
-        concurrency: int = 1,
-        selector: str = "cost",
-        max_slowdown: float | None = None,
-    ) -> Task:
-        """The task that a trace's job is; ``selector`` as in :func:`best_power_limits`."""
+    def of(cls, job: Job, **more: Any) -> Task:
+        """The task that a trace's job is; ``more``: other fields than follow from the job."""
+        if "profiled_limits" not in more:
+            more["profiled_limits"] = best_power_limits(job)
         return cls(
             batch_sizes=job.batch_sizes,
             power_limits_w=job.power_limits_w,
             default_index=job.default_index,
             max_epochs=job.max_epochs,
-            profiled_limits=best_power_limits(
-                job, eta, selector=selector, max_slowdown=max_slowdown
-            ),
-            num_recurrences=num_recurrences or job.num_recurrences,
-            num_seeds=num_seeds,
-            concurrency=concurrency,
             profiled=job.profiled,
+            **({"num_recurrences": job.num_recurrences, "num_seeds": 1} | more),
         )
 
     @property
@@ -88,10 +75,6 @@ class Outcome:
     """Of one epoch at this batch size and limit, which the run has measured."""
     reached: Flags
 
-    def where(self, rows: Flags) -> Outcome:
-        """Only some rows."""
-        return Outcome(**{name: getattr(self, name)[rows] for name in self.__slots__})
-
 
 class Player(Protocol):
     """A policy at play: its memory of every seed's recurrences."""
@@ -113,22 +96,19 @@ class Player(Protocol):
         """Learn from runs that have ended, in the order they were decided."""
 
 
-class Policy(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
     """How to decide; :meth:`start` gives a fresh player with an empty memory."""
 
-    @property
-    def stops_early(self) -> bool:
-        """Whether runs end when they exceed β times the cheapest success so far."""
+    stops_early: bool = True
+    """Whether runs end when they exceed β times the cheapest success so far."""
+    profiles_power: bool = True
+    """Whether the power limit comes from a just-in-time profile (charged when first needed)."""
+    trusts_default: bool = False
+    """Whether it assumes that the default batch size reaches the target in every run."""
 
-    @property
-    def profiles_power(self) -> bool:
-        """Whether the power limit comes from a just-in-time profile (charged when first needed)."""
-
-    @property
-    def trusts_default(self) -> bool:
-        """Whether it assumes that the default batch size reaches the target in every run."""
-
-    def start(self, task: Task) -> Player: ...
+    def start(self, task: Task) -> Player:
+        raise NotImplementedError
 
 
 class Memory:

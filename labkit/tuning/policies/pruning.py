@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Ge
 
 from labkit.kit.describe import Whole, description
-from labkit.tuning.policies.player import Memory, Outcome, Player, Task, WindowMemory
+from labkit.tuning.policies.player import Memory, Outcome, Player, Policy, Task, WindowMemory
 
 if TYPE_CHECKING:
     from labkit.tuning.policies.player import Flags, Floats, Indices
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Zeus:
+class Zeus(Policy):
     """Prune by exploring from b0 down, then up, twice; then Gaussian Thompson sampling.
 
     A round walks from its start to ever smaller batch sizes until one fails, then from the next
@@ -40,8 +40,6 @@ class Zeus:
     num_pruning_rounds: Whole = 2
     window: Annotated[int, Ge(2)] | None = None
     """At least 2, since one cost has no spread; None: all costs count."""
-    stops_early: bool = True
-    profiles_power: bool = True
     trusts_default: bool = True
 
     def start(self, task: Task) -> Player:

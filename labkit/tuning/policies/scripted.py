@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.errors import UsageError
 from labkit.kit.describe import description
-from labkit.tuning.policies.player import Outcome, Player, Task
+from labkit.tuning.policies.player import Outcome, Player, Policy, Task
 
 if TYPE_CHECKING:
     from labkit.tuning.policies.player import Floats, Indices
@@ -21,7 +21,7 @@ Script = Callable[[int, Costs, Any], Generator[int, bool, None]]
 
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scripted:
+class Scripted(Policy):
     """A policy from a generator that yields the batch size (its index) each recurrence runs.
 
     ``script(default, costs, draws)`` is called once a seed and receives the index of b0, the
@@ -37,8 +37,6 @@ class Scripted:
     """
 
     script: Script
-    stops_early: bool = True
-    profiles_power: bool = True
     trusts_default: bool = True
 
     def start(self, task: Task) -> Player:

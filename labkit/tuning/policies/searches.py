@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labkit.kit.describe import Whole, description
-from labkit.tuning.policies.player import Memory, Outcome, Player, Task, cheapest, outward
+from labkit.tuning.policies.player import Memory, Outcome, Player, Policy, Task, cheapest, outward
 
 if TYPE_CHECKING:
-    from labkit.tuning.policies.player import Flags, Floats, Indices
+    from labkit.tuning.policies.player import Floats, Indices
 
 
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
+class Fixed(Policy):
     """Always the same batch size and power limit (indices)."""
 
     batch: Whole
     power: Whole
     stops_early: bool = False
     profiles_power: bool = False
-    trusts_default: bool = False
 
     def start(self, task: Task) -> Player:
         return _FixedPlayer(self.batch, self.power)
@@ -42,7 +41,7 @@ class _FixedPlayer(Player):
 
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridSearch:
+class GridSearch(Policy):
     """Tries one pair of batch size and power limit per recurrence, then keeps the cheapest.
 
     Starts at b0 and goes through smaller, then larger batch sizes, each from the highest power
@@ -56,7 +55,6 @@ class GridSearch:
 
     stops_early: bool = False
     profiles_power: bool = False
-    trusts_default: bool = False
 
     def start(self, task: Task) -> Player:
         return _GridPlayer(task, prunes_batch=not self.stops_early)
@@ -101,7 +99,7 @@ class _GridPlayer(Player):
 
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomSearch:
+class RandomSearch(Policy):
     """b0, then every other batch size once in random order, then the cheapest that reached.
 
     Each at the power limit its profile chose. A failure is tried again with the next. It knows
@@ -109,10 +107,6 @@ class RandomSearch:
 
     Source: Bergstra, Bengio, "Random search for hyper-parameter optimization", JMLR 13 (2012).
     """
-
-    stops_early: bool = True
-    profiles_power: bool = True
-    trusts_default: bool = False
 
     def start(self, task: Task) -> Player:
         return _RandomPlayer(task)
@@ -142,7 +136,7 @@ class _RandomPlayer(Player):
 
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Halving:
+class Halving(Policy):
     """Successive halving over batch sizes: run each survivor once, keep the cheaper half, repeat.
 
     Uses the just-in-time power profile and early stopping as Zeus does, so what differs is only
@@ -150,10 +144,6 @@ class Halving:
 
     Source: Karnin, Koren, Somekh, "Almost optimal exploration in multi-armed bandits", ICML'13.
     """
-
-    stops_early: bool = True
-    profiles_power: bool = True
-    trusts_default: bool = False
 
     def start(self, task: Task) -> Player:
         return _HalvingPlayer(task)
@@ -194,9 +184,3 @@ class _HalvingPlayer(Player):
         rank = mean.argsort(axis=1, kind="stable").argsort(axis=1)
         self.alive[who] &= rank < (self.alive[who].sum(1, keepdims=True) + 1) // 2
         self.played[who] = self.taken[who] = False
-
-
-def untried(count: Floats, order: Indices) -> tuple[Flags, Indices]:
-    """Whether some batch size was never tried, and the first such in ``order``."""
-    left = (count == 0)[:, order]
-    return left.any(1), order[left.argmax(1)]

@@ -17,8 +17,9 @@ the effect of limits on real GPUs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Gt, Le, MinLen
@@ -69,3 +70,20 @@ class CapModel:
     def power_w(self, clock: float, activity: float) -> float:
         """Average power at a clock."""
         return self.idle_w + activity * self.dynamic_w * clock**3
+
+    def rows(self, epoch_s: Mapping[tuple[str, int], float]) -> list[tuple[Any, ...]]:
+        """Network, batch size, limit, seconds and watts of an epoch, and how each was found.
+
+        ``epoch_s``: measured at full clock, by network and batch size. Time is measured where the
+        limit leaves the clock alone, modelled below; power is modelled.
+        """
+        rows = []
+        for (network, size), full_s in epoch_s.items():
+            fastest_s = min(s for (name, _), s in epoch_s.items() if name == network)
+            activity = self.activity(1 / full_s, 1 / fastest_s)
+            for limit in self.power_limits_w:
+                clock = self.clock(limit, activity)
+                time_s, power_w = self.time_s(full_s, clock), self.power_w(clock, activity)
+                timed = "measured" if clock == 1 else "modelled"
+                rows.append((network, size, limit, time_s, power_w, "modelled", timed))
+        return rows

@@ -10,6 +10,7 @@ import contextlib
 import io
 import logging
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,26 +34,22 @@ class Reading:
     energy_j: float
 
 
-class Meter(Protocol):
-    """A counter of energy."""
+class CappedMeter(Protocol):
+    """A counter of energy on a device with a power limit."""
 
     @property
     def source(self) -> str:
         """What counts, in words."""
+
+    @property
+    def power_limits_w(self) -> tuple[float, ...]:
+        """The limits that may be set, ascending; one alone where nobody may set it."""
 
     def begin(self) -> None:
         """Start a window."""
 
     def end(self) -> Reading:
         """End the window begun last."""
-
-
-class CappedMeter(Meter, Protocol):
-    """A counter on a device with a power limit."""
-
-    @property
-    def power_limits_w(self) -> tuple[float, ...]:
-        """The limits that may be set, ascending; one alone where nobody may set it."""
 
     def set_limit(self, power_limit_w: float) -> None:
         """Run at this limit (one of ``power_limits_w``) from here on."""
@@ -81,10 +78,7 @@ class RaplMeter:
         except OSError as error:
             raise LabkitError(f"RAPL may not be read here: {error}") from None
         self._start: tuple[float, list[int]] | None = None
-
-    @property
-    def source(self) -> str:
-        return f"RAPL, package energy of {len(self.zones)} socket(s)"
+        self.source = f"RAPL, package energy of {len(self.zones)} socket(s)"
 
     def begin(self) -> None:
         self._start = time.perf_counter(), self._counters()
@@ -137,20 +131,8 @@ class GpuMeter:
         if not 0 <= index < len(self._gpus):
             raise LabkitError(f"no GPU {index}: this machine has {len(self._gpus)}")
         self._monitor = _monitor(index) if monitor is None else monitor
-        self._limits = self._settable()
-
-    @property
-    def source(self) -> str:
-        return f"{self._gpus.getName(self.index)}, zeus-ml's monitor"
-
-    @property
-    def may_limit(self) -> bool:
-        """Whether the power limit may be set."""
-        return len(self._limits) > 1
-
-    @property
-    def power_limits_w(self) -> tuple[float, ...]:
-        return self._limits
+        self.power_limits_w = self._settable()
+        self.source = f"{self._gpus.getName(index)}, zeus-ml's monitor"
 
     def begin(self) -> None:
         # whoever computes must have waited for the GPU: here it would only make a CUDA context
@@ -161,16 +143,16 @@ class GpuMeter:
         return Reading(time_s=window.time, energy_j=window.total_energy)
 
     def set_limit(self, power_limit_w: float) -> None:
-        if power_limit_w not in self._limits:
+        if power_limit_w not in self.power_limits_w:
             raise UsageError(
                 f"power limit {power_limit_w:g} W cannot be set; there are: "
-                f"{', '.join(f'{w:g}' for w in self._limits)}"
+                f"{', '.join(f'{w:g}' for w in self.power_limits_w)}"
             )
-        if self.may_limit:
+        if len(self.power_limits_w) > 1:
             self._gpus.setPowerManagementLimit(self.index, round(power_limit_w * 1000))
 
     def reset(self) -> None:
-        if self.may_limit:
+        if len(self.power_limits_w) > 1:
             self._gpus.resetPowerManagementLimit(self.index)
 
     def _settable(self) -> tuple[float, ...]:
@@ -225,21 +207,15 @@ def _quiet() -> Iterator[None]:
 # ---------------------------------------------------------------- the machine
 
 
-def cpu_model() -> str:
-    """The processor's name as the kernel gives it; empty where it does not."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return " ".join(line.partition(":")[2].split())
-    return ""
-
-
 def machine() -> dict[str, Any]:
     """This machine in a few words: name of the processor, how many, operating system."""
     import platform
 
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else ""
+    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return {
-        "name": cpu_model() or platform.machine(),
+        "name": " ".join(model[1].split()) if model else platform.machine(),
         "num_cpus": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
     }

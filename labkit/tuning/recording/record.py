@@ -5,33 +5,35 @@
     tuning.load(folder)
 
 Epochs to target are real, and so is the time of an epoch. Energy is real where the machine has a
-counter; elsewhere it is modelled (:mod:`capping`), and every file and table says so.
+counter: a GPU's, with its power limits swept just in time, or a processor's at the one limit it
+runs under. Elsewhere it is modelled (:mod:`capping`). Every file and table says which.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import pandas as pd
 from annotated_types import MinLen
 
 from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among
 from labkit.files import read_text, write_atomically
 from labkit.kit.describe import Count, Positive, Whole, description
-from labkit.tuning.recording import power_rows
+from labkit.tuning.configurations.jit import Slice, profile_limits
 from labkit.tuning.recording.capping import CapModel
-from labkit.tuning.recording.meters import GpuMeter, RaplMeter, machine
+from labkit.tuning.recording.meters import CappedMeter, GpuMeter, RaplMeter, machine
 from labkit.tuning.recording.training import (
     DATASET,
     TITLES,
     Accuracy,
-    Trained,
     Training,
     load_digits,
     train,
@@ -40,16 +42,22 @@ from labkit.tuning.traces.sources import META, POWER, TRAIN
 from labkit.tuning.traces.workloads import Workload
 
 if TYPE_CHECKING:
+    from labkit.tuning.recording.training import Data
+
     AnyMeter = GpuMeter | RaplMeter | None
+    Cells = dict[str, dict[str, Any]]
+    Places = dict[tuple[str, int], list[Training]]
 
 PARTIAL = "partial.json"
 OPTIMIZER = "sgd"
+SLICE_S = 2.0
+"""A slice on a GPU lasts at least this long: its counter is read some ten times a second."""
 _CLOCKS = {
     "epoch_s": "wall time of the training steps",
     "cpu_s": "processor time of the one thread that trains, the wall time of an idle machine",
 }
-_TRAIN_HEAD = "dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch"
-_POWER_HEAD = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"
+_ROW = ["dataset", "network", "batch_size", "optimizer"]
+_POWER = ["power_limit", "time_per_epoch", "average_power", "energy_source", "time_source"]
 
 
 @description
@@ -72,16 +80,11 @@ class Grid:
             values = getattr(self, name)
             if len(set(values)) != len(values):
                 raise BadValue(f"{name} must hold each value once, got {values}")
-        if self.default_batch_size not in self.batch_sizes:
-            raise BadValue(
-                f"default_batch_size {self.default_batch_size} must be among batch_sizes "
-                f"{', '.join(map(str, self.batch_sizes))}"
-            )
-        if self.default_target not in self.targets:
-            raise BadValue(
-                f"default_target {self.default_target:g} must be among targets "
-                f"{', '.join(f'{t:g}' for t in self.targets)}"
-            )
+        for name, valid in (("batch_size", self.batch_sizes), ("target", self.targets)):
+            value = getattr(self, f"default_{name}")
+            if value not in valid:
+                listed = ", ".join(f"{v:g}" for v in valid)
+                raise BadValue(f"default_{name} {value:g} must be among {name}s {listed}")
         self.trainings()  # refuses what no run can have
 
     def learning_rate(self, batch_size: int) -> float:
@@ -121,167 +124,6 @@ class Grid:
         }
 
 
-@dataclass(kw_only=True)
-class Recorder:
-    """One recording: what is done and what is left, kept in a file from run to run."""
-
-    grid: Grid
-    folder: Path
-    device: str = "cpu"
-    meter: AnyMeter = None
-    model: CapModel = field(default_factory=CapModel)
-    command: str = "labkit.tuning.record.record"
-    cells: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @property
-    def left(self) -> list[Training]:
-        return [what for what in self.grid.trainings() if _name(what) not in self.cells]
-
-    def prepare(self, *, resume: bool = False, overwrite: bool = False) -> None:
-        """Refuse to touch what is there, or take up where it ended.
-
-        Raises:
-            UsageError: a trace or an unfinished recording is there and neither ``resume`` nor
-                ``overwrite`` was given, or there is nothing, or another grid's, to resume.
-        """
-        if resume and overwrite:
-            raise UsageError("either resume a recording or overwrite it, not both")
-        there = [n for n in (TRAIN, POWER, META) if (self.folder / n).exists()]
-        partial = self.folder / PARTIAL
-        if there and not overwrite:
-            raise UsageError(
-                f"{self.folder} already holds a trace ({', '.join(there)}): record elsewhere, or "
-                "overwrite it (--overwrite)"
-            )
-        if resume:
-            self.cells = _resumed(partial, self._identity())
-        elif partial.exists() and not overwrite:
-            raise UsageError(
-                f"{partial} is a recording that did not end: go on with it (--resume), or start "
-                "anew (--overwrite)"
-            )
-
-    def run(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Train what is left; each finished run is saved at once. ``tell`` hears of each start."""
-        data, total = load_digits(self.device), len(self.grid.trainings())
-        for what in self.left:
-            number = len(self.cells) + 1
-            tell(f"{number}/{total} {what.network}, batch {what.batch_size}, seed {what.seed}")
-            if self.meter is not None:
-                self.meter.begin()
-            done = train(what, data, device=self.device)
-            power_w = None
-            if self.meter is not None:
-                took = self.meter.end()
-                power_w = took.energy_j / took.time_s
-            self.cells[_name(what)] = _cell(what, done, power_w)
-            state = self._identity() | {"cells": self.cells}
-            write_atomically(self.folder / PARTIAL, json.dumps(state, indent=1) + "\n")
-
-    def finish(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Measure or model power, write the trace, and drop the unfinished state.
-
-        Raises:
-            LabkitError: some run is not done.
-        """
-        if self.left:
-            raise LabkitError(f"{len(self.left)} runs are not done, first {_name(self.left[0])}")
-        train_csv, power_csv = self._train_csv(), self._power_csv(tell)
-        write_atomically(self.folder / TRAIN, train_csv)
-        write_atomically(self.folder / POWER, power_csv)
-        write_atomically(self.folder / META, json.dumps(self._meta(), indent=1) + "\n")
-        (self.folder / PARTIAL).unlink(missing_ok=True)
-
-    # ------------------------------------------------------------ what is written
-
-    def _identity(self) -> dict[str, Any]:
-        """What must be the same for a recording to be taken up again."""
-        return {
-            "grid": json.loads(json.dumps(asdict(self.grid))),
-            "device": self.device,
-            "machine": machine(),
-            "versions": _versions(),
-        }
-
-    @property
-    def energy_source(self) -> str:
-        return "modelled" if self.meter is None else "measured"
-
-    def _train_csv(self) -> str:
-        lines = [self._note(), _TRAIN_HEAD]
-        for network in self.grid.networks:
-            for size in sorted(self.grid.batch_sizes):
-                rate = self.grid.learning_rate(size)
-                start = f"{DATASET},{network},{size},{OPTIMIZER},{rate:g}"
-                for seed in self.grid.seeds:
-                    reached = self.cells[f"{network}/{size}/{seed}"]["epochs_to"]
-                    lines += [
-                        f"{start},{seed},{target:g},{reached.get(f'{target:g}') or ''}"
-                        for target in sorted(self.grid.targets)
-                    ]
-        return "\n".join(lines) + "\n"
-
-    def _power_csv(self, tell: Callable[[str], None]) -> str:
-        lines = [self._note(), f"{_POWER_HEAD},energy_source,time_source"]
-        for row in self._power_rows(tell):
-            lines.append(
-                f"{DATASET},{row['network']},{row['batch_size']},{OPTIMIZER},"
-                f"{row['power_limit']:g},{row['time_per_epoch']:.6g},{row['average_power']:.6g},"
-                f"{row['energy_source']},{row['time_source']}"
-            )
-        return "\n".join(lines) + "\n"
-
-    def _power_rows(self, tell: Callable[[str], None]) -> list[dict[str, Any]]:
-        places = [(n, b) for n in self.grid.networks for b in sorted(self.grid.batch_sizes)]
-        epoch_s = {place: min(self._of(place, self._clock)) for place in places}
-        if self.meter is None:
-            num_examples = len(load_digits()[0])
-            return power_rows.modelled_rows(epoch_s, num_examples, self.model)
-        if isinstance(self.meter, GpuMeter):
-            first = [what for what in self.grid.trainings() if what.seed == self.grid.seeds[0]]
-            data = load_digits(self.device)
-            return power_rows.swept_rows(first, epoch_s, self.meter, data, self.device, tell)
-        power_w = {place: statistics.median(self._of(place, "power_w")) for place in places}
-        return power_rows.counted_rows(epoch_s, power_w, self.meter.limit_w())
-
-    @property
-    def _clock(self) -> str:
-        """Which time an epoch takes: with a counter its wall time, which the energy belongs to.
-
-        Modelled energy needs only how fast the processor is, so there its own time counts, which
-        other work on the machine does not stretch.
-        """
-        return "cpu_s" if self.meter is None and self.device == "cpu" else "epoch_s"
-
-    def _of(self, place: tuple[str, int], quantity: str) -> list[float]:
-        network, size = place
-        return [self.cells[f"{network}/{size}/{seed}"][quantity] for seed in self.grid.seeds]
-
-    def _stretch(self) -> float:
-        """How much longer epochs took than their thread computed (other work, or a GPU)."""
-        return statistics.median(cell["epoch_s"] / cell["cpu_s"] for cell in self.cells.values())
-
-    def _note(self) -> str:
-        return (
-            f"# Recorded by labkit tuning record; epochs measured, energy {self.energy_source}. "
-            f"{META} beside this file says how."
-        )
-
-    def _meta(self) -> dict[str, Any]:
-        return self._identity() | {
-            "script": "labkit/tuning/recording/record.py",
-            "command": self.command,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "energy_source": self.energy_source,
-            "counter": "none" if self.meter is None else self.meter.source,
-            "energy_model": asdict(self.model) if self.meter is None else None,
-            "time_per_epoch": f"{_CLOCKS[self._clock]}: the median over the epochs of a run, and "
-            "of the runs of a batch size the least",
-            "wall_over_cpu_time": round(self._stretch(), 3),
-            "workloads": {name: asdict(spec) for name, spec in self.grid.workloads().items()},
-        }
-
-
 def record(
     grid: Grid,
     folder: str | Path,
@@ -292,20 +134,54 @@ def record(
     overwrite: bool = False,
     command: str = "labkit.tuning.record.record",
     tell: Callable[[str], None] = lambda _: None,
-) -> Recorder:
+) -> Cells:
     """Train the grid and write ``train.csv``, ``power.csv`` and ``meta.json`` into ``folder``.
 
     A recording cut short keeps its finished runs in ``partial.json``; ``resume`` goes on with
     the same grid on the same machine and libraries. Nothing is overwritten unless asked for.
+    ``tell`` hears of each start. Returns what each run did, by ``network/batch size/seed``.
 
     Raises:
-        UsageError: see :meth:`Recorder.prepare`.
+        UsageError: a trace or an unfinished recording is there and neither ``resume`` nor
+            ``overwrite`` was given, or there is nothing, or another grid's, to resume.
     """
-    recorder = Recorder(grid=grid, folder=Path(folder), device=device, meter=meter, command=command)
-    recorder.prepare(resume=resume, overwrite=overwrite)
-    recorder.run(tell)
-    recorder.finish(tell)
-    return recorder
+    folder = Path(folder)
+    identity = {
+        "grid": json.loads(json.dumps(asdict(grid))),
+        "device": device,
+        "machine": machine(),
+        "versions": _versions(),
+    }
+    cells = _cells_so_far(folder, identity, resume=resume, overwrite=overwrite)
+    data, trainings = load_digits(device), grid.trainings()
+    for what in trainings:
+        if (name := _name(what)) in cells:
+            continue
+        number = f"{len(cells) + 1}/{len(trainings)}"
+        tell(f"{number} {what.network}, batch {what.batch_size}, seed {what.seed}")
+        cells[name] = _cell(what, data, device, meter)
+        write_atomically(folder / PARTIAL, _json(identity | {"cells": cells}))
+    # modelled energy needs only how fast the processor is, so there its own time counts, which
+    # other work on the machine does not stretch; counted energy belongs to the wall time
+    clock = "cpu_s" if meter is None and device == "cpu" else "epoch_s"
+    places = {
+        (network, size): [
+            what for what in trainings if (what.network, what.batch_size) == (network, size)
+        ]
+        for network in grid.networks
+        for size in sorted(grid.batch_sizes)
+    }
+    power = _power_table(places, cells, clock, data, device, meter, tell)
+    meta = identity | {"command": command} | _meta(grid, cells, meter, clock)
+    note = (
+        f"# Recorded by labkit tuning record; epochs measured, energy {meta['energy_source']}. "
+        f"{META} beside this file says how.\n"
+    )
+    write_atomically(folder / TRAIN, note + _csv(_train_table(places, cells)))
+    write_atomically(folder / POWER, note + _csv(power))
+    write_atomically(folder / META, _json(meta))
+    (folder / PARTIAL).unlink(missing_ok=True)
+    return cells
 
 
 def find_meter(device: str) -> AnyMeter:
@@ -316,36 +192,57 @@ def find_meter(device: str) -> AnyMeter:
     """
     if device not in ("cpu", "cuda"):
         raise not_among("device", device, ("cpu", "cuda"))
-    if device == "cuda":
-        try:
-            return GpuMeter()
-        except LabkitError as error:
-            raise UsageError(f"--device cuda: {error}") from None
     try:
-        return RaplMeter()
-    except LabkitError:
+        return GpuMeter() if device == "cuda" else RaplMeter()
+    except LabkitError as error:
+        if device == "cuda":
+            raise UsageError(f"--device cuda: {error}") from None
         return None
 
 
-# ---------------------------------------------------------------- one cell of the grid
+# ---------------------------------------------------------------- runs, one cell of the grid each
 
 
 def _name(what: Training) -> str:
     return f"{what.network}/{what.batch_size}/{what.seed}"
 
 
-def _cell(what: Training, done: Trained, power_w: float | None) -> dict[str, Any]:
+def _cell(what: Training, data: Data, device: str, meter: AnyMeter) -> dict[str, Any]:
+    if meter is not None:
+        meter.begin()
+    done = train(what, data, device=device)
+    took = None if meter is None else meter.end()
     return {
         "epochs_to": {f"{target:g}": done.epochs_to(target) for target in what.targets},
         "num_epochs": done.num_epochs,
         "epoch_s": statistics.median(done.epoch_s),
         "cpu_s": statistics.median(done.cpu_s),
-        "power_w": power_w,
+        "power_w": None if took is None else took.energy_j / took.time_s,
     }
 
 
-def _resumed(partial: Path, identity: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The finished runs of an unfinished recording."""
+def _cells_so_far(
+    folder: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool
+) -> Cells:
+    """The finished runs to go on from; refuses to touch what is there unless asked to."""
+    if resume and overwrite:
+        raise UsageError("either resume a recording or overwrite it, not both")
+    partial = folder / PARTIAL
+    there = [name for name in (TRAIN, POWER, META) if (folder / name).exists()]
+    if overwrite:
+        return {}
+    if there:
+        raise UsageError(
+            f"{folder} already holds a trace ({', '.join(there)}): record elsewhere, or "
+            "overwrite it (--overwrite)"
+        )
+    if not resume:
+        if partial.exists():
+            raise UsageError(
+                f"{partial} is a recording that did not end: go on with it (--resume), or start "
+                "anew (--overwrite)"
+            )
+        return {}
     if not partial.exists():
         raise UsageError(f"nothing to resume: there is no {partial}")
     try:
@@ -367,3 +264,127 @@ def _versions() -> dict[str, str]:
 
     names = ("torch", "scikit-learn", "numpy", "labkit")
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in names}
+
+
+# ---------------------------------------------------------------- what is written
+
+
+def _meta(grid: Grid, cells: Cells, meter: AnyMeter, clock: str) -> dict[str, Any]:
+    stretch = statistics.median(cell["epoch_s"] / cell["cpu_s"] for cell in cells.values())
+    return {
+        "script": "labkit/tuning/recording/record.py",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "energy_source": "modelled" if meter is None else "measured",
+        "counter": "none" if meter is None else meter.source,
+        "energy_model": asdict(CapModel()) if meter is None else None,
+        "time_per_epoch": f"{_CLOCKS[clock]}: the median over the epochs of a run, and "
+        "of the runs of a batch size the least",
+        "wall_over_cpu_time": round(stretch, 3),
+        "workloads": {name: asdict(spec) for name, spec in grid.workloads().items()},
+    }
+
+
+def _train_table(places: Places, cells: Cells) -> pd.DataFrame:
+    """One row a run and target; epochs are missing where the target was never reached."""
+    columns = [*_ROW, "learning_rate", "run", "target_metric", "target_epoch"]
+    rows = [
+        (DATASET, what.network, what.batch_size, OPTIMIZER, what.learning_rate, what.seed, target,
+         cells[_name(what)]["epochs_to"][f"{target:g}"])
+        for runs in places.values()
+        for what in runs
+        for target in sorted(what.targets)
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=columns).astype({"target_epoch": "Int64"})
+
+
+def _power_table(
+    places: Places,
+    cells: Cells,
+    clock: str,
+    data: Data,
+    device: str,
+    meter: AnyMeter,
+    tell: Callable[[str], None],
+) -> pd.DataFrame:
+    """Time and power of an epoch by network, batch size and power limit; which are modelled."""
+
+    def of(place: tuple[str, int], quantity: str) -> list[float]:
+        return [cells[_name(what)][quantity] for what in places[place]]
+
+    epoch_s = {place: min(of(place, clock)) for place in places}
+    rows: list[tuple[Any, ...]]
+    if meter is None:
+        rows = CapModel().rows(epoch_s)
+    elif isinstance(meter, GpuMeter):
+        first = [runs[0] for runs in places.values()]
+        rows = swept_rows(first, epoch_s, meter, data, device, tell)
+    else:
+        power_w = {place: statistics.median(of(place, "power_w")) for place in epoch_s}
+        # where the limit is unknown, the highest average draw, rounded up, stands for it
+        limit_w = meter.limit_w() or float(math.ceil(max(power_w.values())))
+        rows = [
+            (*place, limit_w, seconds, power_w[place], "measured", "measured")
+            for place, seconds in epoch_s.items()
+        ]
+    table = pd.DataFrame(rows, columns=["network", "batch_size", *_POWER])
+    return table.assign(dataset=DATASET, optimizer=OPTIMIZER)[[*_ROW, *_POWER]]
+
+
+def swept_rows(
+    trainings: Iterable[Training],
+    epoch_s: dict[tuple[str, int], float],
+    meter: CappedMeter,
+    data: Data,
+    device: str,
+    tell: Callable[[str], None],
+) -> list[tuple[Any, ...]]:
+    """Rows for every limit the device lets set, each measured on epochs of its own."""
+    rows = []
+    try:
+        for what in trainings:
+            place = what.network, what.batch_size
+            tell(f"{what.network}, batch {what.batch_size}: power limits")
+            number = max(1, math.ceil(SLICE_S / epoch_s[place]))
+            slices = _EpochSlices(meter, what, number, data, device)
+            rows += [
+                (*place, part.power_limit_w, part.time_s, part.energy_j / part.time_s,
+                 "measured", "measured")
+                for part in profile_limits(slices, meter.power_limits_w).slices
+            ]  # fmt: skip
+    finally:
+        meter.reset()
+    return rows
+
+
+@dataclass
+class _EpochSlices:
+    """Slices of whole epochs on a metered device: the same number of them at every limit."""
+
+    meter: CappedMeter
+    what: Training
+    num_epochs: int
+    data: Data
+    device: str
+
+    def run_slice(self, power_limit_w: float) -> Slice:
+        self.meter.set_limit(power_limit_w)
+        self._epochs(1)  # the clock settles
+        self.meter.begin()
+        self._epochs(self.num_epochs)
+        took = self.meter.end()
+        return Slice(
+            power_limit_w=power_limit_w,
+            time_s=took.time_s / self.num_epochs,
+            energy_j=took.energy_j / self.num_epochs,
+        )
+
+    def _epochs(self, number: int) -> None:
+        train(replace(self.what, max_epochs=number, targets=(1.0,)), self.data, device=self.device)
+
+
+def _csv(table: pd.DataFrame) -> str:
+    return table.to_csv(index=False, float_format="%.6g")
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=1) + "\n"

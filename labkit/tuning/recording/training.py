@@ -116,12 +116,7 @@ def load_digits(device: str = "cpu") -> Data:
     return images[:cut], classes[:cut], images[cut:], classes[cut:]
 
 
-def train(
-    what: Training,
-    data: Data | None = None,
-    *,
-    device: str = "cpu",
-) -> Trained:
+def train(what: Training, data: Data | None = None, *, device: str = "cpu") -> Trained:
     """Train until the highest target is reached or the epochs are used up.
 
     Plain SGD with momentum, cross-entropy, a new order of the images each epoch. The same
@@ -135,32 +130,26 @@ def train(
     """
     import torch
 
-    data = data or load_digits(device)
+    images, labels, *validation = data or load_digits(device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            return _train(what, data, device)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _train(what: Training, data: Data, device: str) -> Trained:
-    import torch
-
-    torch.manual_seed(what.seed)
-    network = NETWORKS[what.network]().to(device)
-    optimizer = torch.optim.SGD(network.parameters(), lr=what.learning_rate, momentum=MOMENTUM)
-    order = torch.Generator().manual_seed(what.seed)
-    images, labels, *validation = data
     accuracies: list[float] = []
     times: list[tuple[float, float]] = []
-    for _ in range(what.max_epochs):
-        batches = torch.randperm(len(images), generator=order).to(device).split(what.batch_size)
-        times.append(_epoch(network, optimizer, images, labels, batches, device))
-        accuracies.append(accuracy(network, *validation))
-        if accuracies[-1] >= max(what.targets):
-            break
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(what.seed)
+            network = NETWORKS[what.network]().to(device)
+            optimizer = torch.optim.SGD(
+                network.parameters(), lr=what.learning_rate, momentum=MOMENTUM
+            )
+            order = torch.Generator().manual_seed(what.seed)
+            while len(times) < what.max_epochs and max(accuracies, default=0) < max(what.targets):
+                picked = torch.randperm(len(images), generator=order).to(device)
+                batches = picked.split(what.batch_size)
+                times.append(_epoch(network, optimizer, images, labels, batches, device))
+                accuracies.append(accuracy(network, *validation))
+    finally:
+        torch.set_num_threads(threads)
     wall_s, cpu_s = zip(*times, strict=True)
     return Trained(accuracies=tuple(accuracies), epoch_s=wall_s, cpu_s=cpu_s)
 

@@ -1,4 +1,4 @@
-"""The replay itself: what each decision leads to on a trace, seeds side by side as arrays.
+"""What is simulated, and the replay itself: what each decision leads to, seeds as arrays.
 
 A job may recur before its predecessor has ended: ``concurrency`` recurrences are in flight, each in
 a slot of its own. Slots take turns, so that a decision is made while the last concurrency − 1 are
@@ -8,11 +8,14 @@ unobserved, as if all runs took equally long.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from annotated_types import Gt, MinLen
 
 from labkit.errors import LabkitError, UsageError
+from labkit.kit.describe import Count, Share, Whole, description
 from labkit.tuning.configurations.outcomes import cost_j, epoch_cost_j
 from labkit.tuning.policies.player import Outcome, Task
 
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from labkit.tuning.policies.player import Policy
-    from labkit.tuning.simulation.experiment import Experiment
     from labkit.tuning.traces.job import Job
 
 MAX_TRIES = 20
@@ -28,6 +30,56 @@ MAX_TRIES = 20
 
 _PENALTY = 100.0  # a run too costly for even one epoch counts as this many times its bound
 _CHUNK = 128
+
+
+@description
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A policy at work on one recurring job."""
+
+    job: Job
+    policy: str
+    eta_knob: Share
+    """Weight of energy against time in the cost, 0 to 1."""
+    beta_knob: Annotated[float, Gt(1)]
+    """A run stops when its cost would exceed this many times the cheapest success so far."""
+    num_recurrences: Count
+    seeds: Annotated[tuple[Whole, ...], MinLen(1)]
+    drift: tuple[Job, ...] = ()
+    """What the job turns into: with ``job``, equal shares of the recurrences, in this order."""
+    concurrency: Count = 1
+    """How many recurrences are in flight at once."""
+
+    def __post_init__(self) -> None:
+        for job in self.drift:
+            self._check_same_choices(job)
+
+    def _check_same_choices(self, job: Job) -> None:
+        for name in ("batch_sizes", "power_limits_w", "default_batch_size"):
+            ours, theirs = getattr(self.job, name), getattr(job, name)
+            if ours != theirs:
+                raise UsageError(
+                    f"a job may drift only among the same choices, but {job.name!r} has {name} "
+                    f"{theirs}, where {self.job.name!r} has {ours}"
+                )
+        if (self.job.profiled != job.profiled).any():
+            raise UsageError(
+                f"a job may drift only among the same choices, but {job.name!r} was not profiled "
+                f"at the same pairs of batch size and power limit as {self.job.name!r}"
+            )
+
+    @property
+    def slices(self) -> tuple[Job, ...]:
+        """The job as it is over time: itself, then what it drifts to."""
+        return (self.job, *self.drift)
+
+    def slice_of(self, recurrence: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Which of :attr:`slices` a recurrence (from 0) belongs to."""
+        return recurrence * len(self.slices) // self.num_recurrences
+
+    @property
+    def slice_per_recurrence(self) -> NDArray[np.intp]:
+        return self.slice_of(np.arange(self.num_recurrences))
 
 
 def replay(setup: Experiment, policy: Policy, task: Task) -> dict[str, NDArray]:

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import numpy as np
 import pandas as pd
 from annotated_types import Gt
 
 from labkit.errors import UsageError
-from labkit.kit.describe import Count, NonNegative, Positive, Share, Whole, checked
+from labkit.kit.describe import Count, NonNegative, Share, Whole, checked
 from labkit.kit.stats import mean_interval
-from labkit.tuning.configurations.outcomes import convergence, default_choice, epoch_cost_j, optimum
+from labkit.tuning.configurations.outcomes import (
+    best_power_limits,
+    convergence,
+    default_choice,
+    epoch_cost_j,
+    optimum,
+)
 from labkit.tuning.policies.names import Policy, Task, policy_named
-from labkit.tuning.simulation.experiment import Experiment
-from labkit.tuning.simulation.replay import replay
+from labkit.tuning.simulation.replay import Experiment, replay
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,11 +65,7 @@ class Runs:
                 "recurrence": self.recurrence + 1,
                 "batch_size": np.array(job.batch_sizes)[self.batch],
                 "power_limit_w": np.array(job.power_limits_w)[self.power],
-                "time_s": self.time_s,
-                "energy_j": self.energy_j,
-                "cost_j": self.cost_j,
-                "profiling_energy_j": self.profiling_energy_j,
-                "reached": self.reached,
+                **{name: getattr(self, name) for name in get_args(RunQuantity)},
             }
         )
         return table.sort_values(["seed", "recurrence"], kind="stable", ignore_index=True)
@@ -101,14 +102,8 @@ class Runs:
         excess = self.per_recurrence("cost_j") - best[setup.slice_per_recurrence]
         return np.cumsum(excess, axis=1)
 
-    def final(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The batch size and power limit (indices) of each seed's last successful run."""
-        last = np.flatnonzero(self.reached & (self.recurrence == self.recurrence.max()))
-        last = last[np.argsort(self.seed[last])]
-        return self.batch[last], self.power[last]
-
     @checked
-    def summary(self, last: int = 5, *, period_s: Positive | None = None) -> pd.Series:
+    def summary(self, last: int = 5) -> pd.Series:
         """Savings against (b0, highest power) in steady state, with 95 % intervals of the mean.
 
         energy_reduction and time_reduction compare the mean of the ``last`` recurrences with the
@@ -119,12 +114,8 @@ class Runs:
         end with, agreement_fraction how many; excess_cost_fraction is the expected cost of what
         each seed ends with above the oracle's.
 
-        ``period_s``: from one recurrence to the next, for jobs with ``idle_power_w``. Their energy
-        counts what a run draws beyond idling; with a period both sides also pay for idling in it.
-
         Raises:
-            UsageError: ``last`` is not between 1 and the number of recurrences, or a recurrence
-                takes longer than the period.
+            UsageError: ``last`` is not between 1 and the number of recurrences.
         """
         setup = self.experiment
         if not 1 <= last <= setup.num_recurrences:
@@ -136,9 +127,6 @@ class Runs:
         part = setup.slice_per_recurrence
         base_j = np.array([base.energy_to_accuracy_j for base in bases])[part]
         base_s = np.array([base.time_to_accuracy_s for base in bases])[part]
-        if period_s is not None:
-            idle_j = self._idle_j(period_s, max(time.max(), base_s.max()))
-            energy, base_j = energy + idle_j, base_j + idle_j
         kept = slice(-last, None)
         saved = 1 - energy[:, kept].mean(1) / base_j[kept].mean()
         faster = 1 - time[:, kept].mean(1) / base_s[kept].mean()
@@ -149,17 +137,11 @@ class Runs:
         row |= with_interval("regret_j", self.regret_j()[:, -1])
         return pd.Series(row | self._settled())
 
-    def _idle_j(self, period_s: float, longest_s: float) -> float:
-        if not longest_s <= period_s < np.inf:
-            raise UsageError(
-                f"period_s must be at least the longest recurrence, {longest_s:,.0f} s, got "
-                f"{period_s:g}"
-            )
-        return self.experiment.job.idle_power_w * period_s
-
     def _settled(self) -> dict[str, object]:
+        """What seeds end with: the configuration of each one's last successful run."""
         setup = self.experiment
-        batch, power = self.final()
+        last = self.reached & (self.recurrence == self.recurrence.max())
+        batch, power = self.batch[last], self.power[last]
         pairs, counts = np.unique(np.stack([batch, power], 1), axis=0, return_counts=True)
         most = pairs[counts.argmax()]
         job = setup.slices[-1]
@@ -222,26 +204,17 @@ def simulate(
         drift=tuple(drift),
         concurrency=concurrency,
     )
-    _check_oracle(setup)
+    if policy == "oracle" and drift:
+        raise UsageError("the oracle stays with one configuration and knows of no drift")
     task = Task.of(
         job,
         num_seeds=len(setup.seeds),
-        eta=eta,
         num_recurrences=setup.num_recurrences,
         concurrency=concurrency,
-        selector=selector,
-        max_slowdown=max_slowdown,
+        profiled_limits=best_power_limits(job, eta, selector=selector, max_slowdown=max_slowdown),
     )
     chosen = policy_named(policy, job, eta, task) if isinstance(policy, str) else policy
     return Runs(experiment=setup, **replay(setup, chosen, task))
-
-
-def _check_oracle(setup: Experiment) -> None:
-    if setup.policy == "oracle" and setup.drift:
-        raise UsageError(
-            "the oracle stays with one configuration and knows of no drift; regret_j() compares "
-            "with the best of each part without it"
-        )
 
 
 @checked

@@ -32,8 +32,7 @@ _NEVER = {"", "nan", "na"}  # how tools write an empty field; Zeus's own files h
 ENERGY_SOURCES = ("measured", "modelled")
 MOST_OVERDRAW = 0.05
 """Share beyond its limit that a GPU may draw on average before a row counts as implausible."""
-
-
+HOLES = "pairs of batch size and power limit not profiled"
 OVERDRAWN = f"rows above their power limit by more than {MOST_OVERDRAW:.0%}"
 
 
@@ -55,11 +54,11 @@ def read_train(path: Path) -> pd.DataFrame:
     Raises:
         BadFile: a row is malformed, repeats another, or contradicts one.
     """
-    table, lines = _read(path, _TRAIN_COLUMNS, _TRAIN_KEY, optional="target_epoch")
-    table["target_epoch"] = table["target_epoch"].fillna(math.inf)
-    _refuse_two_values(path, table, lines, [*WORKLOAD, "batch_size"], "learning_rate")
-    _refuse_disorder(path, table, lines)
-    return table[_TRAIN_COLUMNS]
+    rows = _Rows(path, _TRAIN_COLUMNS, _TRAIN_KEY, optional="target_epoch")
+    rows.table["target_epoch"] = rows.table["target_epoch"].fillna(math.inf)
+    rows.refuse_two_values([*WORKLOAD, "batch_size"], "learning_rate")
+    rows.refuse_disorder()
+    return rows.table[_TRAIN_COLUMNS]
 
 
 def read_power(path: Path) -> pd.DataFrame:
@@ -68,159 +67,146 @@ def read_power(path: Path) -> pd.DataFrame:
     Raises:
         BadFile: a row is malformed, repeats another, or contradicts one.
     """
-    table, lines = _read(path, _POWER_COLUMNS, _POWER_KEY)
-    if _SOURCE not in table:
-        return table[_POWER_COLUMNS]
-    _refuse(
-        path, table[_SOURCE], lines, ~table[_SOURCE].isin(ENERGY_SOURCES),
-        "says neither how its energy was found", " or ".join(ENERGY_SOURCES),
-    )  # fmt: skip
-    _refuse_two_values(path, table, lines, WORKLOAD, _SOURCE)
-    return table[[*_POWER_COLUMNS, _SOURCE]]
+    rows = _Rows(path, _POWER_COLUMNS, _POWER_KEY)
+    if _SOURCE not in rows.table:
+        return rows.table[_POWER_COLUMNS]
+    unknown = ~rows.table[_SOURCE].isin(ENERGY_SOURCES)
+    valid = " or ".join(ENERGY_SOURCES)
+    rows.refuse(unknown, _SOURCE, "says neither how its energy was found", valid)
+    rows.refuse_two_values(WORKLOAD, _SOURCE)
+    return rows.table[[*_POWER_COLUMNS, _SOURCE]]
 
 
 # ---------------------------------------------------------------- rows that cannot be right
 
 
-def _read(
-    path: Path, columns: list[str], key: list[str], optional: str = ""
-) -> tuple[pd.DataFrame, list[int]]:
-    """One file, each field checked, and the line of each row."""
-    table, lines = _fields(path, columns)
-    for column in columns:
-        values = table[column]
-        if column in _WORDS:
-            _refuse(path, values, lines, values == "", "blank in {count} rows", "a name")
-            continue
-        table[column] = pd.to_numeric(values, errors="coerce")
-        wrong = ~((table[column] > 0) & (table[column] < math.inf))
-        valid = "a positive number"
-        if column == optional:
-            wrong &= ~values.str.lower().isin(_NEVER)
-            valid += ", or empty for never"
-        _refuse(path, values, lines, wrong, "not a positive number", valid)
-    part = table["batch_size"] % 1 != 0
-    _refuse(path, table["batch_size"], lines, part, "not whole", "a whole number")
-    table["batch_size"] = table["batch_size"].astype(int)
-    _refuse_repeats(path, table, lines, key)
-    return table, lines
+class _Rows:
+    """The rows of one file, each field checked, with the line of each for what is refused."""
 
+    def __init__(
+        self, path: Path, columns: list[str], key: list[str], *, optional: str = ""
+    ) -> None:
+        self.path = path
+        self._read_fields(columns)
+        for column in columns:
+            values = self.table[column]
+            if column in _WORDS:
+                self.refuse(values == "", column, "blank in {count} rows", "a name")
+                continue
+            number = pd.to_numeric(values, errors="coerce")
+            wrong = ~((number > 0) & (number < math.inf))
+            valid = "a positive number"
+            if column == optional:
+                wrong &= ~values.str.lower().isin(_NEVER)
+                valid += ", or empty for never"
+            self.refuse(wrong, column, "not a positive number", valid)
+            self.table[column] = number
+        part = self.table["batch_size"] % 1 != 0
+        self.refuse(part, "batch_size", "not whole", "a whole number")
+        self.table["batch_size"] = self.table["batch_size"].astype(int)
+        self._refuse_repeats(key)
 
-def _fields(path: Path, columns: list[str]) -> tuple[pd.DataFrame, list[int]]:
-    """The file as text, field by field; lines that start with # or are empty do not count."""
-    text = read_text(path).splitlines()
-    numbered = [(n, t) for n, t in enumerate(text, 1) if t.strip() and not t.startswith("#")]
-    if not numbered:
-        raise BadFile(path, "not a table: it has no header line", valid=",".join(columns))
-    lines = [n for n, _ in numbered]
-    header, *rows = [[f.strip() for f in row] for row in csv.reader(t for _, t in numbered)]
-    if missing := [c for c in columns if c not in header]:
-        said = f"lacks column {', '.join(missing)}"
-        raise BadFile(path, said, line=lines[0], valid=",".join(columns))
-    if twice := [c for c in columns if header.count(c) > 1]:
-        raise BadFile(path, "names a column twice", line=lines[0], field=twice[0])
-    for line, row in zip(lines[1:], rows, strict=True):
-        if len(row) != len(header):
+    def _read_fields(self, columns: list[str]) -> None:
+        """The file as text, field by field; lines that start with # or are empty do not count."""
+        text = read_text(self.path).splitlines()
+        numbered = [(n, t) for n, t in enumerate(text, 1) if t.strip() and not t.startswith("#")]
+        valid = ",".join(columns)
+        if not numbered:
+            raise BadFile(self.path, "not a table: it has no header line", valid=valid)
+        (first, *self.lines), texts = zip(*numbered, strict=True)
+        header, *rows = [[field.strip() for field in row] for row in csv.reader(texts)]
+        if missing := [c for c in columns if c not in header]:
+            said = f"lacks column {', '.join(missing)}"
+            raise BadFile(self.path, said, line=first, valid=valid)
+        if twice := [c for c in columns if header.count(c) > 1]:
+            raise BadFile(self.path, "names a column twice", line=first, field=twice[0])
+        if not rows:
+            raise BadFile(self.path, "has a header but no rows", line=first)
+        for line, row in zip(self.lines, rows, strict=True):
+            if len(row) != len(header):
+                raise BadFile(
+                    self.path,
+                    f"an incomplete or broken row: {len(row)} fields where the header has "
+                    f"{len(header)}",
+                    line=line,
+                    field=header[min(len(row), len(header) - 1)],
+                    value=",".join(row),
+                    valid=",".join(header),
+                )
+        self.table = pd.DataFrame(rows, columns=header)
+
+    def refuse(self, wrong: pd.Series, column: str, problem: str, valid: str) -> None:
+        """Refuse the file for rows with a wrong value in a column, by the first of them.
+
+        ``{count}`` in ``problem`` stands for their number.
+        """
+        if rows := np.flatnonzero(wrong).tolist():
             raise BadFile(
-                path,
-                f"an incomplete or broken row: {len(row)} fields where the header has "
-                f"{len(header)}",
-                line=line,
-                field=header[len(row)] if len(row) < len(header) else header[-1],
-                value=",".join(row),
-                valid=",".join(header),
+                self.path,
+                problem.format(count=len(rows)),
+                line=self.lines[rows[0]],
+                field=column,
+                value=str(self.table[column].iloc[rows[0]]),
+                valid=valid,
             )
-    if not rows:
-        raise BadFile(path, "has a header but no rows", line=lines[0])
-    return pd.DataFrame(rows, columns=header), lines[1:]
 
+    def _first_like(self, row: int, key: list[str]) -> int:
+        """The line of the first row with the same ``key``."""
+        same = (self.table[key] == self.table[key].iloc[row]).all(axis=1)
+        return self.lines[int(same.argmax())]
 
-def _refuse(
-    path: Path, values: pd.Series, lines: list[int], wrong: pd.Series, problem: str, valid: str
-) -> None:
-    """Refuse a column with wrong values, by the first of them; ``{count}`` in ``problem``: all."""
-    rows = np.flatnonzero(wrong)
-    if len(rows):
-        raise BadFile(
-            path,
-            problem.format(count=len(rows)),
-            line=lines[int(rows[0])],
-            field=str(values.name),
-            value=str(values.iloc[int(rows[0])]),
-            valid=valid,
-        )
+    def _refuse_repeats(self, key: list[str]) -> None:
+        """Rows with a key that an earlier one has, whether they say the same or something else."""
+        repeats, copies = self.table.duplicated(key), self.table.duplicated()
+        if repeats.any():
+            others = repeats & ~copies
+            row = int((others if others.any() else repeats).argmax())
+            raise BadFile(
+                self.path,
+                f"{repeats.sum()} rows repeat an earlier one, {others.sum()} of them with other "
+                f"values; this one repeats line {self._first_like(row, key)}",
+                line=self.lines[row],
+                field=", ".join(key),
+                value=", ".join(str(self.table[c].iloc[row]) for c in key),
+                valid="each combination once",
+            )
 
-
-def _refuse_repeats(path: Path, table: pd.DataFrame, lines: list[int], key: list[str]) -> None:
-    """Rows with a key that an earlier one has, whether they say the same or something else."""
-    repeated = np.flatnonzero(table.duplicated(key))
-    if not len(repeated):
-        return
-    same = int(table.duplicated().sum())
-    others = len(repeated) - same
-    row = int(
-        np.flatnonzero(table.duplicated(key) & ~table.duplicated())[0] if others else repeated[0]
-    )
-    first = int(np.flatnonzero((table[key] == table[key].iloc[row]).all(axis=1))[0])
-    raise BadFile(
-        path,
-        f"{len(repeated)} rows repeat an earlier one, {others} of them with other values; "
-        f"this one repeats line {lines[first]}",
-        line=lines[row],
-        field=", ".join(key),
-        value=", ".join(str(table[c].iloc[row]) for c in key),
-        valid="each combination once",
-    )
-
-
-def _refuse_two_values(
-    path: Path, table: pd.DataFrame, lines: list[int], key: list[str], column: str
-) -> None:
-    """Rows of one ``key`` that differ in a ``column`` which belongs to the key."""
-    first = table.groupby(key, sort=False)[column].transform("first")
-    wrong = np.flatnonzero(table[column] != first)
-    if not len(wrong):
-        return
-    row = int(wrong[0])
-    earlier = int(np.flatnonzero((table[key] == table[key].iloc[row]).all(axis=1))[0])
-    raise BadFile(
-        path,
-        f"{len(wrong)} rows contradict an earlier one of the same {', '.join(key)}",
-        line=lines[row],
-        field=column,
-        value=str(table[column].iloc[row]),
-        valid=f"{first.iloc[row]}, as on line {lines[earlier]}",
-    )
-
-
-def _refuse_disorder(path: Path, table: pd.DataFrame, lines: list[int]) -> None:
-    """A run that reaches a harder target before an easier one.
-
-    Whether harder is higher is not in the file: a workload's runs must agree on one direction.
-    """
-    for _, rows in table.groupby(WORKLOAD, sort=False):
-        rows = rows.sort_values([*_RUN, "target_metric"])
-        run = rows.groupby(_RUN, sort=False).ngroup().to_numpy()
-        same = run[1:] == run[:-1]
-        epoch = rows["target_epoch"].to_numpy()
-        falls, rises = same & (epoch[1:] < epoch[:-1]), same & (epoch[1:] > epoch[:-1])
-        wrong = falls if falls.sum() <= rises.sum() else rises
+    def refuse_two_values(self, key: list[str], column: str) -> None:
+        """Rows of one ``key`` that differ in a ``column`` which belongs to the key."""
+        first = self.table.groupby(key, sort=False)[column].transform("first")
+        wrong = self.table[column] != first
         if wrong.any():
-            place = int(np.flatnonzero(wrong)[0])
-            row, other = (int(rows.index[place + step]) for step in (1, 0))
-            if not falls[place]:
-                row, other = other, row
-            raise BadFile(
-                path,
-                f"{int(wrong.sum())} rows say that a run reached a harder target before an "
-                "easier one",
-                line=lines[row],
-                field="target_epoch",
-                value=str(table["target_epoch"].iloc[row]),
-                valid=f"no earlier than line {lines[other]}, which has target "
-                f"{table['target_metric'].iloc[other]:g} at epoch "
-                f"{table['target_epoch'].iloc[other]:g}",
-            )
+            row = int(wrong.argmax())
+            said = f"{{count}} rows contradict an earlier one of the same {', '.join(key)}"
+            valid = f"{first.iloc[row]}, as on line {self._first_like(row, key)}"
+            self.refuse(wrong, column, said, valid)
+
+    def refuse_disorder(self) -> None:
+        """A run that reaches a harder target before an easier one.
+
+        Whether harder is higher is not in the file: a workload's runs must agree on one direction.
+        """
+        for _, rows in self.table.groupby(WORKLOAD, sort=False):
+            rows = rows.sort_values([*_RUN, "target_metric"])
+            before = rows.groupby(_RUN, sort=False)["target_epoch"].shift()
+            falls, rises = rows["target_epoch"] < before, rows["target_epoch"] > before
+            wrong = falls if falls.sum() <= rises.sum() else rises
+            if wrong.any():
+                place = int(wrong.argmax())
+                easier, harder = (int(rows.index[place - step]) for step in (1, 0))
+                if wrong is rises:
+                    easier, harder = harder, easier
+                target, epoch = self.table.loc[easier, ["target_metric", "target_epoch"]]
+                raise BadFile(
+                    self.path,
+                    f"{wrong.sum()} rows say that a run reached a harder target before an easier "
+                    "one",
+                    line=self.lines[harder],
+                    field="target_epoch",
+                    value=str(self.table["target_epoch"].iloc[harder]),
+                    valid=f"no earlier than line {self.lines[easier]}, which has target "
+                    f"{target:g} at epoch {epoch:g}",
+                )
 
 
 # ---------------------------------------------------------------- what is missing
@@ -231,25 +217,47 @@ def gaps(train: pd.DataFrame, power: pd.DataFrame) -> pd.DataFrame:
 
     One row a workload and kind: dataset, network, optimizer, gap, count, detail.
     """
-    rows_of_gaps: list[dict[str, object]] = []
-    trained = dict(list(train.groupby(WORKLOAD)))
-    profiled = dict(list(power.groupby(WORKLOAD)))
-    for workload in sorted({*trained, *profiled}):
-        rows, limits = trained.get(workload), profiled.get(workload)
-        if rows is None or limits is None:
-            gap = "profiled, never trained" if rows is None else "trained, never profiled"
-            kinds = [(f"workload {gap}", ["all of it"])]
-        else:
-            kinds = [*_missing_sizes(rows, limits), *_missing_runs(rows), *_missing_limits(limits)]
-        if limits is not None:
-            kinds += _overdrawn(limits)
-        rows_of_gaps += [
-            dict(zip(WORKLOAD, workload, strict=True))
-            | {"gap": kind, "count": len(places), "detail": _listed(places)}
-            for kind, places in kinds
-            if places
-        ]
-    return pd.DataFrame(rows_of_gaps, columns=[*WORKLOAD, "gap", "count", "detail"])
+    trained, profiled = (dict(list(table.groupby(WORKLOAD))) for table in (train, power))
+    rows = [
+        (*workload, kind, len(places), _listed(places))
+        for workload in sorted({*trained, *profiled})
+        for kind, places in _gaps_of(trained.get(workload), profiled.get(workload)).items()
+        if places
+    ]
+    return pd.DataFrame(rows, columns=[*WORKLOAD, "gap", "count", "detail"])
+
+
+def _gaps_of(train: pd.DataFrame | None, power: pd.DataFrame | None) -> dict[str, list[str]]:
+    """Kinds of gaps of one workload, each with its places."""
+    if power is None:
+        return {"workload trained, never profiled": ["all of it"]}
+    over = power[power["average_power"] > (1 + MOST_OVERDRAW) * power["power_limit"]]
+    drawn = zip(over["batch_size"], over["power_limit"], over["average_power"], strict=True)
+    overdrawn = {OVERDRAWN: [f"{b} @ {limit:g} W: {watts:.1f} W" for b, limit, watts in drawn]}
+    if train is None:
+        return {"workload profiled, never trained": ["all of it"]} | overdrawn
+    trained, profiled = set(train["batch_size"]), set(power["batch_size"])
+    runs = train.groupby("batch_size")["run"].nunique()
+    targets = train.groupby(["batch_size", "run"])["target_metric"].nunique()
+    every = train["target_metric"].nunique()
+    return {
+        "batch sizes trained, never profiled": [str(b) for b in sorted(trained - profiled)],
+        "batch sizes profiled, never trained": [str(b) for b in sorted(profiled - trained)],
+        "batch sizes with fewer runs": [
+            f"{size}: {count} of {runs.max()}" for size, count in runs.items() if count < runs.max()
+        ],
+        "runs without some target": [
+            f"{row.batch_size}/{row.run}: {row.target_metric} of {every}"
+            for row in targets[targets < every].reset_index().itertuples()
+        ],
+        HOLES: _holes(power),
+    } | overdrawn
+
+
+def _holes(power: pd.DataFrame) -> list[str]:
+    profiled = set(zip(power["batch_size"], power["power_limit"], strict=True))
+    grid = product(sorted(set(power["batch_size"])), sorted(set(power["power_limit"])))
+    return [f"{size} @ {limit:g} W" for size, limit in grid if (size, limit) not in profiled]
 
 
 def warn_of(path: Path, table: pd.DataFrame) -> None:
@@ -268,47 +276,12 @@ def warn_of(path: Path, table: pd.DataFrame) -> None:
 
 def warn_of_holes(of: str, power: pd.DataFrame) -> None:
     """Say how many pairs of batch size and power limit ``power`` lacks of a full grid, if any."""
-    ((kind, places),) = _missing_limits(power)
-    if places:
+    if places := _holes(power):
         warnings.warn(
-            f"{of}: {len(places)} {kind} ({_listed(places)}); they are left out",
+            f"{of}: {len(places)} {HOLES} ({_listed(places)}); they are left out",
             IncompleteTrace,
             stacklevel=3,
         )
-
-
-def _missing_sizes(train: pd.DataFrame, power: pd.DataFrame) -> list[tuple[str, list[str]]]:
-    trained, profiled = set(train["batch_size"]), set(power["batch_size"])
-    return [
-        ("batch sizes trained, never profiled", [str(b) for b in sorted(trained - profiled)]),
-        ("batch sizes profiled, never trained", [str(b) for b in sorted(profiled - trained)]),
-    ]
-
-
-def _missing_runs(train: pd.DataFrame) -> list[tuple[str, list[str]]]:
-    runs = train.groupby("batch_size")["run"].nunique()
-    fewer = [f"{size}: {n} of {runs.max()}" for size, n in runs.items() if n < runs.max()]
-    every = train["target_metric"].nunique()
-    short = [
-        f"{size}/{run}: {rows['target_metric'].nunique()} of {every}"
-        for size, of_size in train.groupby("batch_size")
-        for run, rows in of_size.groupby("run")
-        if rows["target_metric"].nunique() < every
-    ]
-    return [("batch sizes with fewer runs", fewer), ("runs without some target", short)]
-
-
-def _missing_limits(power: pd.DataFrame) -> list[tuple[str, list[str]]]:
-    profiled = set(zip(power["batch_size"], power["power_limit"], strict=True))
-    grid = product(sorted(set(power["batch_size"])), sorted(set(power["power_limit"])))
-    places = [f"{size} @ {limit:g} W" for size, limit in grid if (size, limit) not in profiled]
-    return [("pairs of batch size and power limit not profiled", places)]
-
-
-def _overdrawn(power: pd.DataFrame) -> list[tuple[str, list[str]]]:
-    over = power[power["average_power"] > (1 + MOST_OVERDRAW) * power["power_limit"]]
-    rows = zip(over["batch_size"], over["power_limit"], over["average_power"], strict=True)
-    return [(OVERDRAWN, [f"{b} @ {limit:g} W: {drawn:.1f} W" for b, limit, drawn in rows])]
 
 
 def _listed(places: list[str], most: int = 3) -> str:

@@ -46,8 +46,6 @@ class Job:
     learning_rates: tuple[float, ...] = ()
     host_power_w: NonNegative = 0.0
     """Drawn by the rest of the server for as long as the job runs; 0 counts the GPU alone."""
-    idle_power_w: NonNegative = 0.0
-    """Drawn (GPU and counted server) when no job runs; energy counts what a run draws beyond it."""
 
     def __post_init__(self) -> None:
         if self.default_batch_size not in self.batch_sizes:
@@ -55,37 +53,12 @@ class Job:
                 f"job {self.name!r}: default_batch_size {self.default_batch_size} is not in the "
                 f"trace; there are {', '.join(map(str, self.batch_sizes))}"
             )
-        for name in ("batch_sizes", "power_limits_w"):
-            if list(getattr(self, name)) != sorted(set(getattr(self, name))):
-                raise BadValue(f"job {self.name!r}: {name} must ascend, got {getattr(self, name)}")
         if len(self.epochs_to_target) != len(self.batch_sizes):
             raise BadValue(
                 f"job {self.name!r}: epochs_to_target must have a row for each of "
                 f"{len(self.batch_sizes)} batch sizes, got {len(self.epochs_to_target)}"
             )
-        self._check_grid()
-        least_w = self.host_power_w + float(np.nanmin(self.average_power_w))
-        if not self.idle_power_w < least_w:
-            raise UsageError(
-                f"job {self.name!r}: idle_power_w must be below the least power of a run, "
-                f"{least_w:g} W, got {self.idle_power_w}"
-            )
-
-    def _check_grid(self) -> None:
-        shape = (len(self.batch_sizes), len(self.power_limits_w))
-        for name in ("time_per_epoch_s", "average_power_w"):
-            rows = getattr(self, name)
-            if len(rows) != shape[0] or any(len(row) != shape[1] for row in rows):
-                raise UsageError(
-                    f"job {self.name!r}: {name} must have a row for each of {shape[0]} batch sizes "
-                    f"and a column for each of {shape[1]} power limits"
-                )
-            values = np.asarray(rows)
-            if values.dtype.kind not in "if" or (values <= 0).any() or np.isinf(values).any():
-                raise UsageError(
-                    f"job {self.name!r}: {name} must be positive and finite, or NaN where a pair "
-                    "was not profiled"
-                )
+        check_tables(self, "time_per_epoch_s", "average_power_w")
         if (np.isnan(self.time_per_epoch_s) != np.isnan(self.average_power_w)).any():
             raise UsageError(
                 f"job {self.name!r}: time_per_epoch_s and average_power_w must be NaN for the same "
@@ -134,14 +107,35 @@ class Job:
 
     @property
     def epoch_energy_j(self) -> NDArray[np.float64]:
-        """Joules of an epoch beyond idling, with the host if any; NaN in a hole.
-
-        Batch size × power limit.
-        """
-        power_w = np.array(self.average_power_w) + (self.host_power_w - self.idle_power_w)
-        return self.epoch_time_s * power_w
+        """Joules of an epoch, with the host if any, batch size × power limit; NaN in a hole."""
+        return self.epoch_time_s * (np.array(self.average_power_w) + self.host_power_w)
 
     @property
     def num_recurrences(self) -> int:
         """How often the paper lets a job recur: twice the number of configurations."""
         return 2 * int(self.profiled.sum())
+
+
+def check_tables(record: Any, *names: str) -> None:
+    """Refuse tables of a record that do not fit its ascending ``batch_sizes`` × ``power_limits_w``.
+
+    Raises:
+        BadValue: sizes or limits do not ascend, a table has another shape, or holds anything but
+            numbers above 0 and NaN for pairs that were not profiled.
+    """
+    for name in ("batch_sizes", "power_limits_w"):
+        if list(getattr(record, name)) != sorted(set(getattr(record, name))):
+            raise BadValue(f"{name} must ascend, got {getattr(record, name)}")
+    sizes, limits = len(record.batch_sizes), len(record.power_limits_w)
+    for name in names:
+        table = getattr(record, name)
+        if len(table) != sizes or any(len(row) != limits for row in table):
+            raise BadValue(
+                f"{name} must have a row for each of {sizes} batch sizes and a column for each of "
+                f"{limits} power limits"
+            )
+        values = np.asarray(table)
+        if values.dtype.kind not in "if" or (values <= 0).any() or np.isinf(values).any():
+            raise BadValue(
+                f"{name} must be positive and finite, or NaN where a pair was not profiled"
+            )

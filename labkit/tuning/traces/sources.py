@@ -31,10 +31,10 @@ TRAIN, POWER, META = "train.csv", "power.csv", "meta.json"
 HOME = Path("data") / "measured"
 
 
-def names(root: Path | None = None) -> list[str]:
+def names() -> list[str]:
     """The recorded traces that belong to the project."""
     try:
-        home = (root or project_root()) / HOME
+        home = project_root() / HOME
     except LabkitError:
         return []
     return sorted(path.parent.name for path in home.glob(f"*/{META}"))
@@ -72,16 +72,18 @@ def load(source: str | Path | Source = "zeus-nsdi23", *, gpu: str | None = None)
     nothing is warned of here.
 
     Raises:
-        UsageError: there is no such source, or ``gpu`` is given for a recorded trace.
-            Or the source does not hold that GPU's power trace.
-        BadFile: a file is malformed.
+        UsageError: there is no such source, it does not hold that GPU's power trace, or ``gpu`` is
+            given for a recorded trace.
+        BadFile: a file is missing or malformed.
     """
     if isinstance(source, Path) or (isinstance(source, str) and holds(source)):
         if gpu is not None:
             raise UsageError(
                 f"{str(source)!r} was recorded on one machine: leave gpu ({gpu!r}) out"
             )
-        return load_recorded(source)
+        folder, content = folder_of(source), meta(source)
+        machine, specs = content["machine"]["name"], _workloads(folder, content)
+        return TrainingTrace.from_csv(folder / TRAIN, folder / POWER, machine, specs)
     gpu = gpu or DEFAULT_GPU
     if isinstance(source, str):
         source = _opened(source, gpu)
@@ -97,48 +99,27 @@ def _opened(name: str, gpu: str) -> Source:
     from labkit import datasets
     from labkit.datasets.registry import load_registry
 
-    sets = load_registry().datasets.values()
+    pattern = re.compile(f"(?:.*/)?{POWER_FILE.format(gpu='([^/]+)')}")
     traced = {
-        dataset.name: {
-            of_gpu[1]: file.standin for file in dataset.files if (of_gpu := _OF_GPU(file.path))
-        }
-        for dataset in sets
+        dataset.name: [m[1] for file in dataset.files if (m := pattern.fullmatch(file.path))]
+        for dataset in load_registry().datasets.values()
     }
-    with_traces = [dataset for dataset, gpus in traced.items() if gpus]
-    if name not in with_traces:
+    if not traced.get(name):
+        known = [*filter(traced.get, traced), *names()]
         raise UsageError(
-            f"{not_among('trace', name, [*with_traces, *names()])}; a folder that "
-            f"`labkit tuning record` wrote holds {META} and two tables"
+            f"{not_among('trace', name, known)}; a folder that `labkit tuning record` wrote holds "
+            f"{META} and two tables"
         )
     if gpu not in traced[name]:
         raise not_among(f"power trace of {name} for", gpu, traced[name])
     power_file = POWER_FILE.format(gpu=gpu)
     source = datasets.source(name, [TRAIN_FILE, power_file])
     if not source.has(power_file):
-        ours = [of_gpu for of_gpu, standin in traced[name].items() if standin is not None]
         raise UsageError(
-            f"the {gpu} power trace of {name} is not on this machine and has no stand-in (there "
-            f"is one for {', '.join(ours) or 'none'}): {source.reason}; `labkit data fetch {name}` "
-            "downloads it"
+            f"the {gpu} power trace of {name} is not on this machine and has no stand-in: "
+            f"{source.reason}; `labkit data fetch {name}` downloads it"
         )
     return source
-
-
-_OF_GPU = re.compile(f"(?:^|.*/){POWER_FILE.format(gpu='([^/]+)')}").fullmatch
-
-
-def load_recorded(source: str | Path) -> TrainingTrace:
-    """A recorded trace with the defaults of its workloads.
-
-    Raises:
-        UsageError: there is none of that name.
-        BadFile: one of its files is missing or malformed.
-    """
-    folder = folder_of(source)
-    content = meta(folder)
-    return TrainingTrace.from_csv(
-        folder / TRAIN, folder / POWER, content["machine"]["name"], _workloads(folder, content)
-    )
 
 
 def meta(source: str | Path) -> dict[str, Any]:

@@ -15,7 +15,14 @@ import pandas as pd
 
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import checked, description
-from labkit.tuning.traces.checks import gaps, read_power, read_train, warn_of, warn_of_holes
+from labkit.tuning.traces.checks import (
+    WORKLOAD,
+    gaps,
+    read_power,
+    read_train,
+    warn_of,
+    warn_of_holes,
+)
 from labkit.tuning.traces.job import Job
 from labkit.tuning.traces.workloads import PUBLISHED, Workload
 
@@ -98,7 +105,7 @@ class TrainingTrace:
         Args:
             name: one of :attr:`names`.
             overrides: ``network``, ``optimizer``, ``default_batch_size``, ``target_metric``,
-                ``max_epochs``, ``title``, ``host_power_w`` or ``idle_power_w``; a workload without
+                ``max_epochs``, ``title`` or ``host_power_w``; a workload without
                 defaults of its own (``workloads``) needs the first five.
 
         The published default batch size is clamped to the largest below it that fits the GPU (was
@@ -139,7 +146,6 @@ class TrainingTrace:
             average_power_w=_grid(power, "average_power"),
             learning_rates=tuple(float(rates[b]) for b in batch_sizes),
             host_power_w=float(spec["host_power_w"]),
-            idle_power_w=float(spec["idle_power_w"]),
         )
 
     def each_default(self) -> list[Job]:
@@ -192,19 +198,17 @@ class TrainingTrace:
     def _spec(self, name: str, overrides: dict[str, Any]) -> dict[str, Any]:
         if name not in self.names:
             raise not_among("workload of this trace", name, self.names)
-        spec: dict[str, Any] = {"title": name, "higher_is_better": True}
-        spec |= {"host_power_w": 0.0, "idle_power_w": 0.0}
-        if name in self.workloads:
-            known = self.workloads[name]
-            spec |= {key: getattr(known, key) for key in known.__slots__}
-        allowed = {*Workload.__slots__, "host_power_w", "idle_power_w"}
-        if unknown := set(overrides) - allowed:
+        fields = Workload.__slots__
+        if unknown := set(overrides) - {*fields, "host_power_w"}:
             raise UsageError(
                 f"job has no setting {', '.join(sorted(unknown))}; there are: "
-                f"{', '.join(sorted(allowed))}"
+                f"{', '.join(sorted({*fields, 'host_power_w'}))}"
             )
+        spec: dict[str, Any] = {"title": name, "higher_is_better": True, "host_power_w": 0.0}
+        if name in self.workloads:
+            spec |= {key: getattr(self.workloads[name], key) for key in fields}
         spec |= overrides
-        for key in ("target_metric", "host_power_w", "idle_power_w"):
+        for key in ("target_metric", "host_power_w"):
             if not isinstance(spec.get(key, 0.0), int | float | np.number):
                 raise BadValue(f"job setting {key} must be a number, got {spec[key]!r}")
         spec["dataset"] = spec.get("dataset") or name
@@ -216,27 +220,23 @@ class TrainingTrace:
         return spec
 
     def _rows(self, name: str, spec: dict[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
-        train, power = _select(self.train, spec), _select(self.power, spec)
-        target = float(spec["target_metric"])
+        """The train and power rows of a workload, at its target."""
         for key in ("network", "optimizer"):
             theirs = self.train.loc[self.train["dataset"] == spec["dataset"], key].unique()
             if spec[key] not in theirs:
                 raise not_among(f"{key} of {name} in the trace", spec[key], theirs)
+        train, target = _select(self.train, spec), float(spec["target_metric"])
         recorded = sorted(set(train["target_metric"]))
         if target not in recorded:
             raise UsageError(
                 f"workload {name!r}: target_metric {target:g} was not recorded; there are: "
                 f"{', '.join(f'{t:g}' for t in recorded)}"
             )
-        return train[train["target_metric"] == target], power
+        return train[train["target_metric"] == target], _select(self.power, spec)
 
 
 def _select(table: pd.DataFrame, spec: dict[str, Any]) -> pd.DataFrame:
-    return table[
-        (table["dataset"] == spec["dataset"])
-        & (table["network"] == spec["network"])
-        & (table["optimizer"] == spec["optimizer"])
-    ]
+    return table[(table[WORKLOAD] == [spec[key] for key in WORKLOAD]).all(axis=1)]
 
 
 def _grid(power: pd.DataFrame, column: str) -> tuple[tuple[float, ...], ...]:

@@ -24,62 +24,28 @@ class Workload:
     """As in the trace's ``dataset`` column; empty where it is the workload's own name."""
 
 
+_ACCURACY, _ERRORS = "accuracy", "word error rate (%)"
+_PUBLISHED = (
+    # name, title, network, optimizer, b0, target, metric, most epochs
+    ("cifar100", "ShuffleNet-v2, CIFAR-100", "shufflenetv2", "adadelta", 1024, 0.6, _ACCURACY, 100),
+    ("imagenet", "ResNet-50, ImageNet", "resnet50", "adadelta", 256, 0.65, _ACCURACY, 100),
+    ("squad", "BERT, SQuAD", "bert_base_uncased", "adamw", 32, 84.0, "F1", 6),
+    ("librispeech", "DeepSpeech2, LibriSpeech", "deepspeech2", "adamw", 256, 40.0, _ERRORS, 16),
+    ("movielens-1m", "NeuMF, MovieLens-1M", "ncf", "adam", 1024, 0.41, "NDCG", 100),
+    ("sentiment140", "BERT, Sentiment140", "bert_base_uncased", "adamw", 128, 0.84, _ACCURACY, 10),
+)
 PUBLISHED: dict[str, Workload] = {
-    "cifar100": Workload(
-        title="ShuffleNet-v2, CIFAR-100",
-        network="shufflenetv2",
-        optimizer="adadelta",
-        default_batch_size=1024,
-        target_metric=0.60,
-        metric_name="accuracy",
-        max_epochs=100,
-    ),
-    "imagenet": Workload(
-        title="ResNet-50, ImageNet",
-        network="resnet50",
-        optimizer="adadelta",
-        default_batch_size=256,
-        target_metric=0.65,
-        metric_name="accuracy",
-        max_epochs=100,
-    ),
-    "squad": Workload(
-        title="BERT, SQuAD",
-        network="bert_base_uncased",
-        optimizer="adamw",
-        default_batch_size=32,
-        target_metric=84.0,
-        metric_name="F1",
-        max_epochs=6,
-    ),
-    "librispeech": Workload(
-        title="DeepSpeech2, LibriSpeech",
-        network="deepspeech2",
-        optimizer="adamw",
-        default_batch_size=256,
-        target_metric=40.0,
-        metric_name="word error rate (%)",
-        max_epochs=16,
-        higher_is_better=False,
-    ),
-    "movielens-1m": Workload(
-        title="NeuMF, MovieLens-1M",
-        network="ncf",
-        optimizer="adam",
-        default_batch_size=1024,
-        target_metric=0.41,
-        metric_name="NDCG",
-        max_epochs=100,
-    ),
-    "sentiment140": Workload(
-        title="BERT, Sentiment140",
-        network="bert_base_uncased",
-        optimizer="adamw",
-        default_batch_size=128,
-        target_metric=0.84,
-        metric_name="accuracy",
-        max_epochs=10,
-    ),
+    name: Workload(
+        title=title,
+        network=network,
+        optimizer=optimizer,
+        default_batch_size=default,
+        target_metric=target,
+        metric_name=metric,
+        max_epochs=most,
+        higher_is_better=metric != _ERRORS,
+    )
+    for name, title, network, optimizer, default, target, metric, most in _PUBLISHED
 }
 """The six workloads as the authors' artifact defines them (b0, target, epoch limit).
 
