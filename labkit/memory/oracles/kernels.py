@@ -214,3 +214,29 @@ class FusedLoss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         to_x, to_weight = ctx.saved_tensors
         return to_x.mul_(grad), to_weight.mul_(grad), None, None
+
+
+class VocabParallelLoss(torch.autograd.Function):
+    """Cross-entropy of each row in place on fp32 logits, as Megatron-LM has it.
+
+    They become the exponentials in the forward pass and the gradient in the backward pass.
+    Written for one rank; on several each has its part of the vocabulary and the sums are reduced.
+    Source: Megatron-LM, ``tensor_parallel/cross_entropy.py``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, targets: Tensor) -> Tensor:
+        scores -= scores.amax(dim=-1, keepdim=True)
+        places, mine = targets.clone(), targets < 0
+        wanted = scores.gather(1, places[:, None]).squeeze(1)
+        scores.exp_()
+        sums = scores.sum(dim=-1)
+        scores /= sums[:, None]
+        ctx.save_for_backward(scores, mine, places)
+        return sums.log_().sub_(wanted)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        scores, mine, places = ctx.saved_tensors
+        scores.scatter_add_(1, places[:, None], mine[:, None].float() - 1.0)
+        return scores.mul_(grad[:, None]), None
