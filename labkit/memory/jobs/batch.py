@@ -7,12 +7,12 @@ from typing import Literal
 
 from labkit.errors import BadValue
 from labkit.kit.describe import description
-from labkit.memory.tape.mode import MaskBytes, Size
+from labkit.memory.tape.mode import LogitsHeld, MaskBytes, Size
 
 Formula = Literal["zero-paper", "korthikanti"]
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "operators", "full"]
 Attention = Literal["eager", "sdpa", "flash"]
-Loss = Literal["eager-fp32", "chunked", "fused"]
+Loss = Literal["eager-fp32", "vocab-parallel", "chunked", "fused"]
 
 FORMULAS: dict[str, str] = {
     "zero-paper": "12·h·b·s elements a layer (ZeRO, footnote to §3.2): no term for attention",
@@ -23,6 +23,8 @@ RECOMPUTE: dict[str, str] = {
     "none": "every layer keeps what its backward needs",
     "selective": "attention's scores, softmax and dropout are computed again "
     "(Korthikanti et al. 2022, §5)",
+    "operators": "each layer keeps its input, attention's output and every second matrix product's "
+    "(torchtitan's selective checkpointing)",
     "full": "each layer keeps its input and computes the rest again",
 }
 ATTENTION: dict[str, str] = {
@@ -32,6 +34,7 @@ ATTENTION: dict[str, str] = {
 }
 LOSS: dict[str, str] = {
     "eager-fp32": "logits cast to fp32, then cross-entropy",
+    "vocab-parallel": "in place on fp32 logits, which become their gradient (Megatron-LM)",
     "chunked": "head and loss over one part of the tokens at a time",
     "fused": "loss and its gradient in one kernel, logits never stored in fp32",
 }
@@ -50,6 +53,11 @@ class Batch:
             are recomputed together.
         attention, norm_fused, loss: which kernels run (see :data:`ATTENTION`, :data:`LOSS`);
             ``loss_chunks`` is the number of parts of ``"chunked"``.
+        logits_held: which logits the training loop holds until the step is done: ``"none"``, those
+            of the ``"compute"`` format (a Hugging Face output that is kept), or their ``"fp32"``
+            copy (torchtitan's loop before it deleted them).
+        gpu: operators as a GPU runs them rather than a CPU: fp32 statistics of LayerNorm, and
+            powers in fp32 under autocast.
         dropout_mask_bytes: what dropout stores for an element: 0 without dropout, 1 on CUDA.
         formula: None for the account tensor by tensor, moment by moment; or the paper whose
             approximation stands in for activations (see :data:`FORMULAS`).
@@ -70,6 +78,8 @@ class Batch:
     norm_fused: bool = True
     loss: Loss = "eager-fp32"
     loss_chunks: Size = 8
+    logits_held: LogitsHeld = "none"
+    gpu: bool = False
     formula: Formula | None = None
     partition_checkpoints: bool = False
 

@@ -12,7 +12,7 @@ from labkit.memory.jobs import traffic
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.traffic import Stage
-from labkit.memory.tape.mode import Size
+from labkit.memory.tape.mode import SequenceGather, Size
 from labkit.models import Model, TensorShape, Unit
 
 Rule = Literal["dim0", "flat", "tensor"]
@@ -49,6 +49,8 @@ class Parallel:
         dp: data-parallel degree (N_d): replicas of the model, sharded or not.
         tp: tensor-parallel degree (N_m), Megatron's layout; ``sp`` divides what lies between the
             tensor-parallel parts along the sequence (Korthikanti et al. 2022, §4.2).
+        sp_gather: whether the inputs of column-parallel products, which ``sp`` gathers, are
+            gathered ``"again"`` in the backward pass (Megatron-LM) or ``"kept"`` (nanotron).
         cp: ranks that share each sequence; ZeRO shards over them too.
         pp: pipeline stages in space; ``layers`` says how many each device has where not alike,
             ``chunks`` into how many pieces a device's layers are cut (interleaving).
@@ -74,6 +76,7 @@ class Parallel:
     dp: Size = 1
     tp: Size = 1
     sp: bool = False
+    sp_gather: SequenceGather = "again"
     cp: Size = 1
     pp: Size = 1
     layers: tuple[Size, ...] | None = None

@@ -61,7 +61,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     assert batch is not None
     return {
         "model": plan.model,
-        "mode": mode_of(plan.recipe, batch),
+        "mode": mode_of(plan.model, plan.recipe, batch),
         "seq": batch.seq,
         "micro_batch": batch.micro_batch,
         "step": plan.recipe.step,

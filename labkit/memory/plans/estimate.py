@@ -78,7 +78,7 @@ class Job:
 
     @cached_property
     def mode(self) -> Mode:
-        mode = mode_of(self.recipe, self.batch)
+        mode = mode_of(self.model, self.recipe, self.batch, self.parallel.sp_gather)
         if mode.recompute == "every" and self.batch.every > self.layers:
             return replace(mode, recompute="none")  # so seldom that it is never
         return mode
@@ -193,6 +193,8 @@ def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
         if persistent:
             by_moment[name]["gradients"] = gradients
     inputs = {"buffers and inputs": ran[STEP]["buffers and inputs"]}
+    if job.mode.logits_held != "none" and job.has_head:
+        inputs["activations"] = ran[STEP]["activations"]
     if passing.gathers and passing.shared:
         by_moment |= _between(passing, by_moment, ran, _kept(job, shape, sizes), gradients)
     by_moment[STEP] = (
