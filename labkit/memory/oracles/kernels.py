@@ -217,15 +217,17 @@ class FusedLoss(torch.autograd.Function):
 
 
 class VocabParallelLoss(torch.autograd.Function):
-    """Cross-entropy of each row in place on fp32 logits, as Megatron-LM has it.
+    """Cross-entropy of each row in place on fp32 logits (Megatron-LM) or on a copy (nanotron).
 
     They become the exponentials in the forward pass and the gradient in the backward pass.
     Written for one rank; on several each has its part of the vocabulary and the sums are reduced.
-    Source: Megatron-LM, ``tensor_parallel/cross_entropy.py``.
+    Source: Megatron-LM, ``tensor_parallel/cross_entropy.py``; nanotron,
+    ``tensor_parallel/functional.py``.
     """
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, targets: Tensor) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, copy: bool) -> Tensor:
+        scores = logits.clone() if copy else logits
         scores -= scores.amax(dim=-1, keepdim=True)
         places, mine = targets.clone(), targets < 0
         wanted = scores.gather(1, places[:, None]).squeeze(1)
@@ -236,7 +238,7 @@ class VocabParallelLoss(torch.autograd.Function):
         return sums.log_().sub_(wanted)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         scores, mine, places = ctx.saved_tensors
         scores.scatter_add_(1, places[:, None], mine[:, None].float() - 1.0)
-        return scores.mul_(grad[:, None]), None
+        return scores.mul_(grad[:, None]), None, None

@@ -123,9 +123,11 @@ class Decoder(nn.Module):
         if self.mode.logits_held == "compute":
             self.held = logits
         if self.mode.loss == "vocab-parallel":
-            return kernels.VocabParallelLoss.apply(logits.float(), targets).mean()
+            return kernels.VocabParallelLoss.apply(logits.float(), targets, False).mean()
         if self.mode.loss != "plain":
             logits = logits.float()
+        if self.mode.loss == "vocab-parallel-copy":
+            return kernels.VocabParallelLoss.apply(logits, targets, True).mean()
         if self.mode.logits_held == "fp32":
             self.held = logits
         return functional.cross_entropy(logits, targets)

@@ -17,7 +17,9 @@ MaskBytes = Annotated[int, Ge(0), Le(8)]  # of an element's dropout mask
 Dtype = Literal["bf16", "fp32", "autocast"]
 Attention = Literal["eager", "sdpa"]
 Recompute = Literal["none", "selective", "operators", "full", "every"]
-Loss = Literal["eager-fp32", "plain", "vocab-parallel", "chunked", "fused"]
+Loss = Literal[
+    "eager-fp32", "plain", "vocab-parallel", "vocab-parallel-copy", "chunked", "fused"
+]
 LogitsHeld = Literal["none", "compute", "fp32"]
 SequenceGather = Literal["again", "kept"]
 
@@ -39,7 +41,8 @@ class Mode:
         mask_added: attention written out adds one mask that all layers share, instead of one
             boolean mask a layer that is kept. ``softmax_fp32``: its softmax runs in fp32.
         loss: cross-entropy of logits cast to fp32, of the logits as they are, in place on the fp32
-            logits (``"vocab-parallel"``, Megatron-LM), over one part of the tokens at a time, each
+            logits (``"vocab-parallel"``, Megatron-LM) or on a copy of them
+            (``"vocab-parallel-copy"``, nanotron), over one part of the tokens at a time, each
             recomputed (``"chunked"``, which also casts); or head, loss and both gradients in the
             forward pass (``"fused"``), again one part at a time.
         logits_held: which logits the training loop still holds while the backward pass runs.

@@ -334,15 +334,18 @@ class Operators:
         self.tape.named("sum of weights", total)
         return out
 
-    def vocab_parallel_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """In place on the fp32 logits, which become their gradient: kept are they, and of each row
-        the target's place and whether it is this rank's."""
-        each = self._loss_of_rows(self.cast(logits, FP32), targets.elements)
+    def vocab_parallel_loss(
+        self, logits: Tensor, targets: Tensor, *, copy: bool = False
+    ) -> Tensor:
+        """In place on the fp32 logits or a copy, which become their gradient: kept are they, and of
+        each row the target's place and whether it is this rank's."""
+        each = self._loss_of_rows(self.cast(logits, FP32), targets.elements, copy=copy)
         return self.kernel([each], (unit("1"), FP32))[0]
 
     @call
-    def _loss_of_rows(self, scores: Tensor, rows: Counts) -> Tensor:
+    def _loss_of_rows(self, logits: Tensor, rows: Counts, *, copy: bool) -> Tensor:
         local, new = self.tape.local, self.tape.new
+        scores = local(new(*logits.size, logits)) if copy else logits
         places, mine = local(new(rows, INT64)), local(new(rows, BOOL))
         local(new(rows, FP32))  # the scores of the targets
         for name, tensor in (("exponentials", scores), ("place", places), ("mask", mine)):
@@ -352,7 +355,7 @@ class Operators:
             return [saved[0]]
 
         saves = [scores, mine, places]
-        return self.kernel([scores], (rows, FP32), saves=saves, backward=backward)[0]
+        return self.kernel([logits], (rows, FP32), saves=saves, backward=backward)[0]
 
     def fused_loss(self, x: Tensor, weight: Tensor) -> Tensor:
         """Head, loss and both gradients, a part of the rows at a time: keeps the gradients."""

@@ -295,9 +295,11 @@ class Shadow:
         logits = self.column(self.gathered(x), output, "input")
         if self.mode.logits_held == "compute":
             self.tape.held.append(logits)
-        if self.mode.loss == "vocab-parallel":
+        if self.mode.loss.startswith("vocab-parallel"):
             with self.part("loss"):
-                return self.ops.vocab_parallel_loss(self.tape.local(logits), targets)
+                if self.mode.loss == "vocab-parallel":
+                    return self.ops.vocab_parallel_loss(self.tape.local(logits), targets)
+                return self.ops.vocab_parallel_loss(self.ops.cast(logits, FP32), targets, copy=True)
         if self.mode.loss != "plain":
             logits = self.ops.cast(logits, FP32)
         if self.mode.logits_held == "fp32":
