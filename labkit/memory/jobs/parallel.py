@@ -16,6 +16,8 @@ from labkit.memory.tape.mode import SequenceGather, Size
 from labkit.models import Model, TensorShape, Unit
 
 Rule = Literal["dim0", "flat", "tensor"]
+Wrap = Literal["parts", "blocks"]
+KeepGathered = Literal["none", "last block", "head"]
 
 # Activations one device holds at most, in microbatches on one of its chunks: d devices precede it
 # of p, there are m microbatches, v chunks a device; m >= 2p, a multiple of p.
@@ -64,6 +66,12 @@ class Parallel:
             ``reshard_after_forward`` as a number).
         reshard_after_forward: False keeps gathered layers until the backward pass is done with
             them (FSDP2), at stage 3.
+        wrap: the units that stage 3 gathers: ``"parts"``, each layer, the embedding, and final norm
+            with head; or ``"blocks"``, each layer, and all else as the root, which stays gathered
+            from its forward to its backward pass (PyTorch's tutorial of FSDP2). Ends that share
+            the embedding are the root either way.
+        keep_gathered: what is not resharded between forward and backward pass: the ``"last
+            block"`` (torchtitan in 2024) or the ``"head"`` (torchtitan since 2025).
         shard_rule: how what is sharded is cut: ``"dim0"`` rows of every tensor (FSDP2), ``"flat"``
             one buffer in equal slices (ZeRO §5.1, DeepSpeed; stages 1 and 2), ``"tensor"`` whole
             tensors (torch's ZeroRedundancyOptimizer; stage 1). See
@@ -89,6 +97,8 @@ class Parallel:
     replicate: Size = 1
     secondary_group: Size | None = None
     reshard_after_forward: bool = True
+    wrap: Wrap = "parts"
+    keep_gathered: KeepGathered = "none"
     shard_rule: Rule = "dim0"
 
     def __post_init__(self) -> None:
@@ -109,6 +119,9 @@ class Parallel:
                 "reshard_after_forward must be True unless zero is 3 and there is no"
                 f" secondary_group; zero is {self.zero}, secondary_group {self.secondary_group}"
             )
+        for name, default in (("wrap", "parts"), ("keep_gathered", "none")):
+            if self.zero != 3 and getattr(self, name) != default:
+                raise BadValue(f"{name} must be {default} unless zero is 3, got {self.zero}")
         if self.replicate > 1 and self.partition_group:
             raise BadValue("replicate must be 1 where partition_group is given: they say the same")
         if self.replicate > 1 and self.zero != 3:

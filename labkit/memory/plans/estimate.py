@@ -104,12 +104,18 @@ class Job:
         return unit_elements(rows_of(self.model, self.parallel, self.device))
 
     @cached_property
+    def ends(self) -> set[str]:
+        """Units of the device that are no layers."""
+        units = self.parallel.units(self.model, self.device)
+        return {unit.name for unit in units if "block" not in unit.name}
+
+    @cached_property
     def has_embedding(self) -> bool:
-        return bool({"root", "embedding"} & set(self.units))
+        return bool({"root", "embedding"} & self.ends)
 
     @cached_property
     def has_head(self) -> bool:
-        return bool({"root", "head"} & set(self.units))
+        return bool({"root", "head"} & self.ends)
 
     @cached_property
     def block(self) -> int:
