@@ -26,6 +26,7 @@ def _is_whole(value: Any) -> bool:
 OPERATORS = {
     "norm": "RMSNorm is written out in fp32, not one kernel",
     "gelu": "GELU's tanh approximation is written out, not one kernel",
+    "repeat-kv": "keys and values are copied for all query heads before attention's kernel",
     "mask": "attention written out adds one mask that all layers share",
     "softmax-fp32": "attention written out has its softmax in fp32",
 }

@@ -42,6 +42,7 @@ def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather =
         recompute=_recompute(batch),  # type: ignore[arg-type]
         norm_fused=batch.norm_fused and "norm" not in model.operators,
         gelu_fused="gelu" not in model.operators,
+        repeat_kv="repeat-kv" in model.operators,
         mask_added="mask" in model.operators,
         softmax_fp32="softmax-fp32" in model.operators,
         loss=batch.loss,

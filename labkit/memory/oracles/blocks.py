@@ -110,8 +110,11 @@ def attend_eagerly(
     return kernels.dropout(weights, mask_bytes) @ v
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, *, repeated: bool = False) -> Tensor:
     """The same by torch's kernel, which keeps one number a row instead of the scores."""
+    groups = q.shape[1] // k.shape[1]
+    if repeated and groups > 1:
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
     grouped = q.shape[1] != k.shape[1]
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
 
@@ -126,7 +129,7 @@ def core(mode: Mode, *, latent: bool = False) -> Any:
 
     A flash kernel's own dropout keeps its random state only, and is left out.
     """
-    function: Any = attend_narrowly if latent else attend
+    function: Any = attend_narrowly if latent else partial(attend, repeated=mode.repeat_kv)
     if mode.attention == "eager":
         function = partial(
             attend_eagerly, mask_bytes=mode.dropout_mask_bytes, wide=mode.softmax_fp32

@@ -38,6 +38,8 @@ class Mode:
             every k-th layer (``"every"``).
         norm_fused: RMSNorm is one kernel; otherwise the usual lines in fp32. LayerNorm always is.
         gelu_fused: GELU is one kernel; otherwise the eight operators of its tanh approximation.
+        repeat_kv: keys and values are copied for all query heads before attention's kernel, too;
+            attention written out always does so.
         mask_added: attention written out adds one mask that all layers share, instead of one
             boolean mask a layer that is kept. ``softmax_fp32``: its softmax runs in fp32.
         loss: cross-entropy of logits cast to fp32, of the logits as they are, in place on the fp32
@@ -61,6 +63,7 @@ class Mode:
     recompute: Recompute = "none"
     norm_fused: bool = True
     gelu_fused: bool = True
+    repeat_kv: bool = False
     mask_added: bool = False
     softmax_fp32: bool = False
     loss: Loss = "eager-fp32"

@@ -320,7 +320,10 @@ class Shadow:
         """Elements of attention's output."""
         return unit("b·s·w" if self.program.latent else "b·s·q")
 
+    @call
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.program.grouped and self.mode.repeat_kv:
+            k, v = (self.tape.local(self.ops.repeat(x, self.wide)) for x in (k, v))
         return self.ops.attention(q, k, v, self.wide, unit("b·s·a"))
 
     @call
