@@ -12,7 +12,9 @@ from labkit.memory.tape.mode import LogitsHeld, MaskBytes, Size
 Formula = Literal["zero-paper", "korthikanti"]
 Recompute = Literal["none", "selective", "operators", "full"]
 Attention = Literal["eager", "sdpa", "flash"]
-Loss = Literal["eager-fp32", "vocab-parallel", "vocab-parallel-copy", "chunked", "fused"]
+Loss = Literal[
+    *("eager-fp32", "vocab-parallel", "vocab-parallel-copy", "loss-parallel", "chunked", "fused")
+]
 
 FORMULAS: dict[str, str] = {
     "zero-paper": "12·h·b·s elements a layer (ZeRO, footnote to §3.2): no term for attention",
@@ -36,6 +38,8 @@ LOSS: dict[str, str] = {
     "eager-fp32": "logits cast to fp32, then cross-entropy",
     "vocab-parallel": "in place on fp32 logits, which become their gradient (Megatron-LM)",
     "vocab-parallel-copy": "the same on a copy of the fp32 logits (nanotron)",
+    "loss-parallel": "on DTensors sharded over the vocabulary (torch's loss_parallel, torchtitan's"
+    " tensor parallelism)",
     "chunked": "head and loss over one part of the tokens at a time",
     "fused": "loss and its gradient in one kernel, logits never stored in fp32",
 }

@@ -130,6 +130,8 @@ class Decoder(nn.Module):
             return kernels.VocabParallelLoss.apply(logits, targets, True).mean()
         if self.mode.logits_held == "fp32":
             self.held = logits
+        if self.mode.loss == "loss-parallel":
+            return kernels.LossParallel.apply(logits, targets)
         return functional.cross_entropy(logits, targets)
 
 

@@ -18,7 +18,8 @@ Dtype = Literal["bf16", "fp32", "autocast"]
 Attention = Literal["eager", "sdpa"]
 Recompute = Literal["none", "selective", "operators", "full", "every"]
 Loss = Literal[
-    "eager-fp32", "plain", "vocab-parallel", "vocab-parallel-copy", "chunked", "fused"
+    *("eager-fp32", "plain", "vocab-parallel", "vocab-parallel-copy", "loss-parallel"),
+    *("chunked", "fused"),
 ]
 LogitsHeld = Literal["none", "compute", "fp32"]
 SequenceGather = Literal["again", "kept"]
@@ -44,7 +45,8 @@ class Mode:
             boolean mask a layer that is kept. ``softmax_fp32``: its softmax runs in fp32.
         loss: cross-entropy of logits cast to fp32, of the logits as they are, in place on the fp32
             logits (``"vocab-parallel"``, Megatron-LM) or on a copy of them
-            (``"vocab-parallel-copy"``, nanotron), over one part of the tokens at a time, each
+            (``"vocab-parallel-copy"``, nanotron), as DTensors sharded over the vocabulary
+            (``"loss-parallel"``, torch), over one part of the tokens at a time, each
             recomputed (``"chunked"``, which also casts); or head, loss and both gradients in the
             forward pass (``"fused"``), again one part at a time.
         logits_held: which logits the training loop still holds while the backward pass runs.

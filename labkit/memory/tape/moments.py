@@ -55,7 +55,7 @@ class Peak:
 
 def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Program:
     structure = "flat"
-    if mode.logits_held != "none" and mode.loss not in {"eager-fp32", "plain"}:
+    if mode.logits_held != "none" and mode.loss not in {"eager-fp32", "plain", "loss-parallel"}:
         raise UsageError(
             f"logits_held must be none where loss is {mode.loss}, which leaves no logits;"
             f" got {mode.logits_held}"

@@ -334,6 +334,25 @@ class Operators:
         self.tape.named("sum of weights", total)
         return out
 
+    @call
+    def loss_parallel(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """torch's ``loss_parallel``: log-softmax in steps; the backward passes of both in one."""
+        local, new, size, rows = self.tape.local, self.tape.new, logits.size, targets.elements
+        shifted = local(new(*size, logits))
+        sums = new(rows, FP32, new(*size, shifted))  # of the exponentials
+        scores = local(new(*size, shifted, new(rows, FP32, sums)))
+        self.tape.named("log-softmax", scores)
+        local(new(rows, FP32))  # the scores of the targets
+
+        def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
+            zeros = new(*size, *saved)
+            exponentials = new(*size, zeros, *saved)
+            total = new(*size, zeros, exponentials, *saved)
+            return [new(*size, zeros, total, new(unit("1"), FP32, total), *saved)]
+
+        number = (unit("1"), FP32)
+        return self.kernel([logits], number, saves=[scores, targets], backward=backward)[0]
+
     def vocab_parallel_loss(
         self, logits: Tensor, targets: Tensor, *, copy: bool = False
     ) -> Tensor:

@@ -305,6 +305,8 @@ class Shadow:
         if self.mode.logits_held == "fp32":
             self.tape.held.append(logits)
         with self.part("loss"):
+            if self.mode.loss == "loss-parallel":
+                return self.ops.loss_parallel(logits, targets)
             return self.ops.cross_entropy(logits, targets)
 
     @call
