@@ -13,7 +13,7 @@ Formula = Literal["zero-paper", "korthikanti"]
 Recompute = Literal["none", "selective", "operators", "full"]
 Attention = Literal["eager", "sdpa", "flash"]
 Loss = Literal[
-    *("eager-fp32", "vocab-parallel", "vocab-parallel-copy", "loss-parallel", "chunked", "fused")
+    "eager-fp32", "vocab-parallel", "vocab-parallel-copy", "loss-parallel", "chunked", "fused"
 ]
 
 FORMULAS: dict[str, str] = {

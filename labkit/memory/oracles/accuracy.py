@@ -124,7 +124,9 @@ def _layers(*, every: bool) -> Iterator[dict[str, Any]]:
         batch = Batch(seq=seq, micro_batch=samples, attention=attention, recompute=recompute)  # type: ignore[arg-type]
         terms = Plan(model=model, recipe=recipe, batch=batch).terms()
         kept = int(sum(t.num_bytes for t in terms if t.component.startswith("activation.")))
-        seen = tracker.saved_bytes(model, mode_of(model, recipe, batch), seq=seq, micro_batch=samples)
+        seen = tracker.saved_bytes(
+            model, mode_of(model, recipe, batch), seq=seq, micro_batch=samples
+        )
         yield {
             "model": model.name,
             "heads": model.heads,

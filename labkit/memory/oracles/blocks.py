@@ -218,9 +218,7 @@ class LatentAttention(nn.Module):
         columns = model.heads * model.value_head_dim
         self.out = nn.Linear(columns, hidden, bias=model.has_bias("out"))
 
-    def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, mask: tuple[Tensor, ...] = ()
-    ) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: tuple[Tensor, ...] = ()) -> Tensor:
         q = self.queries(x, cos, sin)
         k, v = self.keys_and_values(x, cos, sin)
         return self.out(merge_heads(self.core(q, k, v, *mask)))
@@ -354,15 +352,11 @@ class Block(nn.Module):
         self.attention = (LatentAttention if model.kv_rank else Attention)(model, mode)
         self.norm2 = norm_of(model, mode)
         self.mlp: nn.Module = (
-            Mlp(model, fused=mode.gelu_fused)
-            if model.mlp == "gelu"
-            else GatedMlp(model, model.ffn)
+            Mlp(model, fused=mode.gelu_fused) if model.mlp == "gelu" else GatedMlp(model, model.ffn)
         )
         if experts:
             self.mlp = Experts(model)
 
     def forward(self, x: Tensor, *tables: Tensor, mask: tuple[Tensor, ...] = ()) -> Tensor:
-        x = x + kernels.dropout(
-            self.attention(self.norm1(x), *tables, mask=mask), self.mask_bytes
-        )
+        x = x + kernels.dropout(self.attention(self.norm1(x), *tables, mask=mask), self.mask_bytes)
         return x + kernels.dropout(self.mlp(self.norm2(x)), self.mask_bytes)

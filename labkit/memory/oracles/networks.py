@@ -74,8 +74,9 @@ class Decoder(nn.Module):
         self.tables = llama
         self.mask: tuple[Tensor, ...] = ()
         if mode.mask_added and mode.attention == "eager":
-            self.register_buffer("future", added_mask(seq), persistent=False)
-            self.mask = (self.future,)
+            mask = added_mask(seq)
+            self.register_buffer("future", mask, persistent=False)
+            self.mask = (mask,)
         if llama:
             for name, table in rotary_tables(seq, width, mode).items():
                 self.register_buffer(name, table, persistent=False)

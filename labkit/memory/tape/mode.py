@@ -18,8 +18,13 @@ Dtype = Literal["bf16", "fp32", "autocast"]
 Attention = Literal["eager", "sdpa"]
 Recompute = Literal["none", "selective", "operators", "full", "every"]
 Loss = Literal[
-    *("eager-fp32", "plain", "vocab-parallel", "vocab-parallel-copy", "loss-parallel"),
-    *("chunked", "fused"),
+    "eager-fp32",
+    "plain",
+    "vocab-parallel",
+    "vocab-parallel-copy",
+    "loss-parallel",
+    "chunked",
+    "fused",
 ]
 LogitsHeld = Literal["none", "compute", "fp32"]
 SequenceGather = Literal["again", "kept"]

@@ -62,9 +62,7 @@ class Operators:
         tape.need(*inputs, *saves)
         node = tape.node(backward or self.each(inputs), *inputs)
         tape.save(node, *saves)
-        results = tape.kept_outputs(
-            kind, lambda: tape.together(*outputs, beside=(*inputs, *saves))
-        )
+        results = tape.kept_outputs(kind, lambda: tape.together(*outputs, beside=(*inputs, *saves)))
         tape.save(node, *(results[place] for place in saves_outputs))
         results[0].node = node
         return results
@@ -353,9 +351,7 @@ class Operators:
         number = (unit("1"), FP32)
         return self.kernel([logits], number, saves=[scores, targets], backward=backward)[0]
 
-    def vocab_parallel_loss(
-        self, logits: Tensor, targets: Tensor, *, copy: bool = False
-    ) -> Tensor:
+    def vocab_parallel_loss(self, logits: Tensor, targets: Tensor, *, copy: bool = False) -> Tensor:
         """In place on the fp32 logits or a copy, which become their gradient: kept are they, and of
         each row the target's place and whether it is this rank's."""
         each = self._loss_of_rows(self.cast(logits, FP32), targets.elements, copy=copy)

@@ -20,7 +20,6 @@ from labkit.memory.tape.shapes import DENSE, EXPERTS, MIXED
 from labkit.memory.tape.tape import Tape, Tensor, call, unit
 
 
-
 def every_second_product(kind: str, number: int) -> bool:
     """torchtitan's choice of what selective checkpointing keeps besides a layer's input."""
     return kind == ATTENTION or (kind == MATRIX_PRODUCT and number % 2 == 1)
@@ -242,9 +241,7 @@ class Shadow:
                 with self.part(""):
                     self.tape.named("input", x)
                 keeps = every_second_product if self.mode.recompute == "operators" else None
-                x = self.tape.checkpoint(
-                    lambda y, group=group: self.unit(group, y), x, keeps=keeps
-                )
+                x = self.tape.checkpoint(lambda y, group=group: self.unit(group, y), x, keeps=keeps)
         self.leave("loss forward", x)
         return x
 
