@@ -480,7 +480,7 @@ def test_a_rank_of_a_three_way_cut_holds_its_share_exactly() -> None:
         ({"formula": "mine"}, "Batch.formula must be one of 'zero-paper', 'korthikanti'"),
         (
             {"recompute": "some"},
-            "Batch.recompute must be one of 'none', 'selective', 'full', or a whole number",
+            "Batch.recompute must be one of 'none', 'selective', 'operators', 'full', or a whole number",
         ),
         ({"recompute": 0}, "Batch.recompute must be .* at least 1.*; got 0"),
         ({"recompute": True}, "recompute must be"),

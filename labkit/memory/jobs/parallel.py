@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
 
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import NonNegative, checked, description
@@ -16,6 +18,7 @@ from labkit.memory.tape.mode import SequenceGather, Size
 from labkit.models import Model, TensorShape, Unit
 
 Rule = Literal["dim0", "flat", "tensor"]
+Layers = Annotated[int, Ge(0), Le(2**40)]
 Wrap = Literal["parts", "blocks"]
 KeepGathered = Literal["none", "last block", "head"]
 
@@ -54,7 +57,8 @@ class Parallel:
         sp_gather: whether the inputs of column-parallel products, which ``sp`` gathers, are
             gathered ``"again"`` in the backward pass (Megatron-LM) or ``"kept"`` (nanotron).
         cp: ranks that share each sequence; ZeRO shards over them too.
-        pp: pipeline stages in space; ``layers`` says how many each device has where not alike,
+        pp: pipeline stages in space; ``layers`` says how many each device has where not alike (0: a
+            device with an end of the model only, as frameworks make that count ends as layers),
             ``chunks`` into how many pieces a device's layers are cut (interleaving).
         schedule: by name, as :func:`labkit.pipeline.build` has them; ``held`` gives the activations
             a device holds, in microbatches, of schedules not known here.
@@ -87,7 +91,7 @@ class Parallel:
     sp_gather: SequenceGather = "again"
     cp: Size = 1
     pp: Size = 1
-    layers: tuple[Size, ...] | None = None
+    layers: tuple[Layers, ...] | None = None
     chunks: Size = 1
     schedule: str = "1f1b"
     held: tuple[NonNegative, ...] | None = None
@@ -140,6 +144,8 @@ class Parallel:
             given = getattr(self, name)
             if given is not None and len(given) != self.pp:
                 raise BadValue(f"{name} must have pp ({self.pp}) numbers, got {len(given)}")
+        if self.layers is not None and not all(self.layers[1:-1] or (1,)):
+            raise BadValue(f"layers must be >= 1 between the first and the last, got {self.layers}")
         if self.held is None and self.schedule not in _HELD:
             raise not_among("schedule (without held)", self.schedule, _HELD)
         if (self.chunks > 1) != (self.schedule in _LOOPED):

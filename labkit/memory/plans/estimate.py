@@ -120,7 +120,7 @@ class Job:
     @cached_property
     def block(self) -> int:
         """Elements of the largest layer."""
-        return max(size for name, size in self.units.items() if "block" in name)
+        return max((size for name, size in self.units.items() if "block" in name), default=0)
 
     @property
     def microbatches(self) -> int:
@@ -311,7 +311,9 @@ def _happens(job: Job, name: str) -> bool:
     """Devices inside a pipeline have no embedding, or no head."""
     if "embedding" in name:
         return job.has_embedding
-    return job.has_head if "loss" in name or name == forms.HEAD else True
+    if "loss" in name or name == forms.HEAD:
+        return job.has_head
+    return job.layers > 0
 
 
 def _step_temporaries(job: Job, held: Holding, shape: Any, sizes: Sizes) -> Any:
