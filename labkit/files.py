@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
@@ -13,8 +14,10 @@ from labkit.errors import BadFile, UsageError
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic_core import ErrorDetails
+    from ruamel.yaml.constructor import RoundTripConstructor
 
     Model = TypeVar("Model", bound=BaseModel)
+    Item = TypeVar("Item")
 
 MARKER = "reading_queue.yaml"
 
@@ -96,8 +99,10 @@ def parse_yaml(path: Path, text: str) -> Any:
     """As :func:`load_yaml`, of a ``text`` that is not in the file yet; ``path`` names it."""
     from ruamel.yaml import YAML, YAMLError
 
+    yaml = YAML(typ="rt")
+    yaml.Constructor = _constructor()
     try:
-        return YAML(typ="rt").load(text)
+        return yaml.load(text)
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = " ".join(str(getattr(error, "problem", None) or "unreadable").split())
@@ -107,36 +112,18 @@ def parse_yaml(path: Path, text: str) -> Any:
             line=None if mark is None else mark.line + 1,
             valid="balanced quotes and brackets, spaces for indentation, every key once",
         ) from None
-    except ValueError as error:  # ruamel lets only an impossible date through as one
-        raise _impossible_date(path, text, error) from None
 
 
-def _impossible_date(path: Path, text: str, error: ValueError) -> BadFile:
-    """The first timestamp of ``text`` that is no day of the calendar."""
-    from ruamel.yaml import YAML
+@cache
+def _constructor() -> type[RoundTripConstructor]:
+    """Leaves dates as texts: the model reads them, and says of which field one is no day."""
+    from ruamel.yaml.constructor import RoundTripConstructor
 
-    def dates(node: Any, location: str) -> Iterator[tuple[str, Any]]:
-        if isinstance(node.value, str):
-            if node.tag == "tag:yaml.org,2002:timestamp":
-                yield location, node
-            return
-        for place, child in enumerate(node.value):
-            name, inner = (child[0].value, child[1]) if isinstance(child, tuple) else (place, child)
-            yield from dates(inner, f"{location}.{name}".lstrip("."))
+    class Constructor(RoundTripConstructor):
+        pass
 
-    for field, node in dates(YAML(typ="rt").compose(text), ""):
-        try:
-            YAML(typ="safe", pure=True).load(node.value)
-        except ValueError:
-            return BadFile(
-                path,
-                f"not a date: {error}",
-                line=node.start_mark.line + 1,
-                field=field,
-                value=node.value,
-                valid="a date such as 2026-03-14",
-            )
-    return BadFile(path, f"not valid YAML: {error}")
+    Constructor.add_constructor("tag:yaml.org,2002:timestamp", Constructor.construct_yaml_str)
+    return Constructor
 
 
 def validate(path: Path, tree: Any, model: type[Model]) -> Model:
@@ -156,6 +143,25 @@ def validate(path: Path, tree: Any, model: type[Model]) -> Model:
 def read_yaml(path: Path, model: type[Model]) -> Model:
     """Parse and validate in one step; raises :class:`BadFile` as its two halves do."""
     return validate(path, load_yaml(path), model)
+
+
+def named(path: Path, tree: Any, kind: Callable[..., Item], *within: str) -> dict[str, Item]:
+    """The entries of a mapping of ``tree``, at the place ``within``, each as ``kind(name=…, …)``.
+
+    Raises:
+        BadFile: an entry has a field that ``kind`` does not take, lacks one, or is refused.
+    """
+    entries = tree
+    for part in within:
+        entries = entries[part]
+    items = {}
+    for name, fields in entries.items():
+        try:
+            items[name] = kind(name=name, **fields)
+        except (TypeError, UsageError) as error:
+            problem = f"{name}: {error}"
+            raise BadFile(path, problem, line=line_of(tree, (*within, name))) from None
+    return items
 
 
 def _bad_field(path: Path, tree: Any, model: type[BaseModel], error: ErrorDetails) -> BadFile:

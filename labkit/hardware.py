@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from labkit import files
-from labkit.errors import BadFile, UsageError
+from labkit.errors import not_among
 from labkit.quantities import GIB
 
-Item = TypeVar("Item", "Accelerator", "Link")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,45 +48,21 @@ def accelerator(name: str) -> Accelerator:
     Raises:
         UsageError: there is none; the message lists those there are.
     """
-    return _pick(_catalogue(_path()).accelerators, name, "accelerator")
+    return _pick("accelerator", Accelerator, name)
 
 
 def link(name: str) -> Link:
     """The link of that name; raises as :func:`accelerator` does."""
-    return _pick(_catalogue(_path()).links, name, "link")
+    return _pick("link", Link, name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Catalogue:
-    accelerators: dict[str, Accelerator]
-    links: dict[str, Link]
-
-
-def _path() -> Path:
-    return files.project_root() / "data" / "hardware.yaml"
+def _pick(what: str, kind: Callable[..., Item], name: str) -> Item:
+    known = _catalogue(files.project_root() / "data" / "hardware.yaml", f"{what}s", kind)
+    if name not in known:
+        raise not_among(what, name, known)
+    return known[name]
 
 
 @cache
-def _catalogue(path: Path) -> _Catalogue:
-    tree = files.load_yaml(path)
-    return _Catalogue(
-        {
-            name: _item(path, tree, "accelerators", name, Accelerator)
-            for name in tree["accelerators"]
-        },
-        {name: _item(path, tree, "links", name, Link) for name in tree["links"]},
-    )
-
-
-def _item(path: Path, tree: Any, part: str, name: str, kind: type[Item]) -> Item:
-    try:
-        return kind(name=name, **tree[part][name])
-    except TypeError as error:
-        line = files.line_of(tree, (part, name))
-        raise BadFile(path, f"{name}: {error}", line=line, field=f"{part}.{name}") from None
-
-
-def _pick(known: dict[str, Item], name: str, kind: str) -> Item:
-    if name not in known:
-        raise UsageError(f"no {kind} {name!r}; there are: {', '.join(known)}")
-    return known[name]
+def _catalogue(path: Path, part: str, kind: Callable[..., Item]) -> dict[str, Item]:
+    return files.named(path, files.load_yaml(path), kind, part)

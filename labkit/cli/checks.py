@@ -6,18 +6,18 @@ too: a doctor that dies of what it looks at helps nobody.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module, metadata, util
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from labkit.errors import LabkitError, UsageError
+from labkit.quantities import format_bytes
 
 OLDEST_PYTHON = (3, 11)
 TESTED_PYTHONS = ((3, 11), (3, 12), (3, 13))
@@ -39,16 +39,13 @@ class Finding:
     advice: str = ""
 
 
-def ok(check: str, observed: str) -> Finding:
-    return Finding(check=check, status="ok", observed=observed)
+def finding(status: Status, check: str, observed: str, advice: str = "") -> Finding:
+    """What a check saw; the advice is kept where something is not well."""
+    advice = "" if status == "ok" else advice
+    return Finding(check=check, status=status, observed=observed, advice=advice)
 
 
-def warn(check: str, observed: str, advice: str) -> Finding:
-    return Finding(check=check, status="warn", observed=observed, advice=advice)
-
-
-def fail(check: str, observed: str, advice: str = "") -> Finding:
-    return Finding(check=check, status="fail", observed=observed, advice=advice)
+ok, warn, fail = (partial(finding, status) for status in get_args(Status))
 
 
 class Checkout:
@@ -130,10 +127,8 @@ def check_python(checkout: Checkout) -> Iterator[Finding]:
     if running < OLDEST_PYTHON:
         yield fail("python", version, "make a new .venv with Python 3.11 or newer")
     elif running not in TESTED_PYTHONS:
-        advice = (
-            "pinned versions are tested with Python 3.11 to 3.13; should one not install, use those"
-        )
-        yield warn("python", version, advice)
+        tested = "pinned versions are tested with Python 3.11 to 3.13"
+        yield warn("python", version, f"{tested}; should one not install, use those")
     else:
         yield ok("python", f"{version} ({sys.executable})")
 
@@ -141,22 +136,20 @@ def check_python(checkout: Checkout) -> Iterator[Finding]:
 def check_machine(checkout: Checkout) -> Iterator[Finding]:
     import psutil
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    from labkit.workbook.run.provenance import usable_cores
+
     memory = psutil.virtual_memory()
-    sizes = f"{cores} cores, {_gb(memory.available)} of {_gb(memory.total)} memory free"
-    if memory.available >= COMFORTABLE_MEMORY_BYTES:
-        yield ok("cores, memory", sizes)
-    else:
-        yield warn("cores, memory", sizes, "run notebooks one at a time: make JOBS=1")
+    free, total = format_bytes(memory.available), format_bytes(memory.total)
+    sizes = f"{usable_cores()} cores, {free} of {total} memory free"
+    status: Status = "ok" if memory.available >= COMFORTABLE_MEMORY_BYTES else "warn"
+    yield finding(status, "cores, memory", sizes, "run notebooks one at a time: make JOBS=1")
 
 
 def check_disk(checkout: Checkout) -> Iterator[Finding]:
     free = shutil.disk_usage(checkout.root).free
+    limits = (free < COMFORTABLE_FREE_BYTES) + (free < LEAST_FREE_BYTES)
     advice = "make room: results and their site take some 100 MB"
-    if free >= COMFORTABLE_FREE_BYTES:
-        yield ok("disk", f"{_gb(free)} free")
-    else:
-        yield (fail if free < LEAST_FREE_BYTES else warn)("disk", f"{_gb(free)} free", advice)
+    yield finding(get_args(Status)[limits], "disk", f"{format_bytes(free)} free", advice)
 
 
 def check_packages(checkout: Checkout) -> Iterator[Finding]:
@@ -196,8 +189,8 @@ def check_kernel(checkout: Checkout) -> Iterator[Finding]:
     except NoSuchKernel:
         yield fail("jupyter kernel", "no kernel named python3", advice)
         return
-    generic = Path(command).name == command  # jupyter_client puts its own interpreter there
-    if generic or Path(command).absolute() == Path(sys.executable).absolute():
+    # A bare name stands for jupyter_client's own interpreter.
+    if command in (Path(command).name, str(Path(sys.executable).absolute())):
         yield ok("jupyter kernel", "python3, this interpreter")
     else:
         yield warn("jupyter kernel", f"python3 starts {command}, not {sys.executable}", advice)
@@ -236,11 +229,9 @@ def check_slides(checkout: Checkout) -> Iterator[Finding]:
     else:
         yield fail("reveal.js", "sphinx-revealjs does not hold it where it should", REINSTALL)
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser:
-        yield ok("browser", browser)
-    else:
-        advice = "optional: only the tests that look at slides are skipped"
-        yield warn("browser", "no Chromium or Chrome on PATH", advice)
+    advice = "optional: only the tests that look at slides are skipped"
+    observed = browser or "no Chromium or Chrome on PATH"
+    yield finding("ok" if browser else "warn", "browser", observed, advice)
 
 
 def check_folders(checkout: Checkout) -> Iterator[Finding]:
@@ -249,8 +240,8 @@ def check_folders(checkout: Checkout) -> Iterator[Finding]:
     for name, folder in (("results/", checkout.root / "results"), ("cache", cache_folder())):
         advice = f"make {folder} writable" + (", or set LABKIT_CACHE" if name == "cache" else "")
         problem = _write_problem(folder)
-        check = f"{name} writable"
-        yield fail(check, problem, advice) if problem else ok(check, str(folder))
+        status: Status = "fail" if problem else "ok"
+        yield finding(status, f"{name} writable", problem or str(folder), advice)
 
 
 def check_papers(checkout: Checkout) -> Iterator[Finding]:
@@ -387,10 +378,6 @@ def _write_problem(folder: Path) -> str:
             return ""
     except OSError as error:
         return f"{folder}: {error.strerror}"
-
-
-def _gb(size_bytes: float) -> str:
-    return f"{size_bytes / 1e9:.1f} GB"
 
 
 def _title(check: Callable[[Checkout], Iterator[Finding]]) -> str:

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from labkit.cli.common import completing
+from labkit.files import project_root
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from labkit.datasets.registry import Dataset, PublishedFile, Registry
     from labkit.datasets.store import Copy
     from labkit.errors import LabkitError
@@ -43,14 +47,13 @@ def register(app: typer.Typer) -> None:
     app.add_typer(data)
 
 
-def _complete_names(incomplete: str) -> list[str]:
-    """Dataset names for the shell; nothing where there is no workbook."""
-    from labkit.errors import LabkitError
+def _registry() -> Registry:
+    from labkit.datasets.registry import load_registry
 
-    try:
-        return [name for name in _registry().datasets if name.startswith(incomplete)]
-    except LabkitError:
-        return []
+    return load_registry(project_root())
+
+
+_complete_names = completing(lambda: _registry().datasets)
 
 
 @data.callback(invoke_without_command=True)
@@ -84,7 +87,7 @@ def fetch(
     for dataset, files in _chosen(names):
         failed = datasets.fetch(dataset.name, [file.path for file in files])
         problems += failed
-        _say(f"{dataset.name}: {len(files) - len(failed)} of {len(files)} files here")
+        typer.echo(f"{dataset.name}: {len(files) - len(failed)} of {len(files)} files here")
     if problems:
         _report_failures(problems)
         raise typer.Exit(1)
@@ -98,10 +101,8 @@ def show(
 
     [bold]Example[/bold]: [cyan]labkit data show perseus-sosp24[/cyan]
     """
-    from rich.padding import Padding
-
     dataset = _registry().dataset(name)
-    console = _console()
+    console = Console()
     console.print(f"[bold]{dataset.name}[/bold]  {dataset.title}", highlight=False)
     console.print(f"origin    {dataset.origin} at {dataset.commit[:12]}", highlight=False)
     console.print(f"licence   {dataset.licence}", highlight=False)
@@ -139,41 +140,36 @@ def verify(
     intact = missing = 0
     for dataset, files in _chosen(names):
         for file in files:
-            present = list(copies(dataset, file, _root()))
-            damaged += [_damage(file, copy) for copy in present if not copy.intact]
+            present = list(copies(dataset, file, project_root()))
+            damaged += [_damage(copy) for copy in present if not copy.intact]
             intact += any(copy.intact for copy in present)
             missing += not present
-    _say(f"{intact} files intact, {len(damaged)} damaged copies, {missing} not here")
+    typer.echo(f"{intact} files intact, {len(damaged)} damaged copies, {missing} not here")
     if damaged:
         _complain(damaged)
         raise typer.Exit(1)
 
 
-def _damage(file: PublishedFile, copy: Copy) -> str:
+def _damage(copy: Copy) -> str:
     remedy = "it is fetched again when next needed" if copy.where == "cache" else "replace it"
-    return (
-        f"{copy.path} ({copy.where}): expected sha256 {file.sha256} ({file.size_bytes} bytes), "
-        f"found {copy.content.sha256} ({copy.content.size_bytes} bytes); {remedy}"
-    )
+    return f"{copy.path} ({copy.where}): {copy.difference}; {remedy}"
 
 
 def _list() -> None:
     from labkit.datasets.store import cache_folder, mirror_folder, offline
 
-    registry, root = _registry(), _root()
-    console = _console()
+    registry, root = _registry(), project_root()
+    console = Console()
     console.print(_overview_table(registry, root))
     mirror = mirror_folder(root)
-    _say("`labkit data fetch` downloads what is missing; `labkit data show NAME` tells more.")
-    _say(f"cache   {cache_folder()}")
-    _say(f"mirror  {mirror or 'none (LABKIT_DATA_MIRROR is not set)'}")
+    typer.echo("`labkit data fetch` downloads what is missing; `labkit data show NAME` tells more.")
+    typer.echo(f"cache   {cache_folder()}")
+    typer.echo(f"mirror  {mirror or 'none (LABKIT_DATA_MIRROR is not set)'}")
     if offline():
-        _say("network not tried (LABKIT_OFFLINE is set)")
+        typer.echo("network not tried (LABKIT_OFFLINE is set)")
 
 
 def _overview_table(registry: Registry, root: Path) -> Table:
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("dataset", no_wrap=True)
     table.add_column("files", justify="right", no_wrap=True)
@@ -197,9 +193,6 @@ def _overview_table(registry: Registry, root: Path) -> Table:
 
 def _files_table(dataset: Dataset) -> Table:
     """The files under their folders, so that long paths are not repeated."""
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("file", overflow="fold")
     table.add_column("bytes", justify="right", no_wrap=True)
@@ -210,7 +203,7 @@ def _files_table(dataset: Dataset) -> Table:
         if folder != above:
             table.add_row(Text(f"{folder}/", style="bold"))
             above = folder
-        where = _styled(_where(dataset, file, _root()))
+        where = _styled(_where(dataset, file, project_root()))
         table.add_row(Text(f"  {name}"), f"{file.size_bytes:,}", where)
         if file.standin is not None:
             table.add_row(Text(f"    stand-in: {file.standin}", style="dim"))
@@ -275,31 +268,6 @@ def _report_failures(problems: list[LabkitError]) -> None:
 
 
 def _complain(lines: list[str]) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
     console = Console(stderr=True, soft_wrap=True)
     for line in lines:
         console.print(Text("failed  ", style="bold red").append(line, style="not bold default"))
-
-
-def _say(line: str) -> None:
-    typer.echo(line)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console()
-
-
-def _root() -> Path:
-    from labkit.files import project_root
-
-    return project_root()
-
-
-def _registry() -> Registry:
-    from labkit.datasets.registry import load_registry
-
-    return load_registry(_root())

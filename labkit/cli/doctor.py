@@ -7,6 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from labkit.cli.checks import Finding
@@ -29,32 +32,25 @@ def doctor(
 
     [bold]Examples[/bold]: [cyan]labkit doctor[/cyan], [cyan]labkit doctor --json[/cyan]
     """
-    findings = _examined()
+    from labkit.cli.checks import examine
+
+    with Console(stderr=True).status("") as status:  # says what is being looked at
+        findings = list(examine(about=lambda title: status.update(f"checking {title}")))
+    failed = any(finding.status == "fail" for finding in findings)
     if as_json:
         import json
 
-        failed = any(finding.status == "fail" for finding in findings)
         report = {"ok": not failed, "findings": [_as_json(finding) for finding in findings]}
         typer.echo(json.dumps(report, indent=1, ensure_ascii=False))
     else:
         _show(findings if everything else list(_folded(findings)))
-    if any(finding.status == "fail" for finding in findings):
+    if failed:
         raise typer.Exit(1)
 
 
 def _as_json(finding: Finding) -> dict[str, str]:
     fields = asdict(finding)
     return {"found" if name == "observed" else name: fields[name] for name in fields}
-
-
-def _examined() -> list[Finding]:
-    """All findings; meanwhile stderr, where it is a terminal, says what is being looked at."""
-    from rich.console import Console
-
-    from labkit.cli.checks import examine
-
-    with Console(stderr=True).status("") as status:
-        return list(examine(about=lambda title: status.update(f"checking {title}")))
 
 
 def _folded(findings: list[Finding]) -> Iterator[Finding]:
@@ -71,10 +67,6 @@ def _folded(findings: list[Finding]) -> Iterator[Finding]:
 
 
 def _show(findings: list[Finding]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     styles = {"ok": "green", "warn": "yellow", "fail": "bold red"}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)

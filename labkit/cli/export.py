@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from labkit import files
+from labkit.cli.common import complete_notebooks
 
 
 def register(app: typer.Typer) -> None:
@@ -16,23 +17,11 @@ def register(app: typer.Typer) -> None:
     app.command()(site)
 
 
-def _complete_keys(incomplete: str) -> list[str]:
-    """Papers with a notebook, for the shell; nothing where there is no workbook."""
-    from labkit import files
-    from labkit.errors import LabkitError
-    from labkit.workbook import notebooks
-
-    try:
-        return [key for key in notebooks.paths(files.project_root()) if key.startswith(incomplete)]
-    except LabkitError:
-        return []
-
-
 def slides(
     key: str = typer.Argument(
-        help="Paper to present; it needs a notebook.", autocompletion=_complete_keys
+        help="Paper to present; it needs a notebook.", autocompletion=complete_notebooks
     ),
-    parameters: list[str] = typer.Option(
+    param: list[str] = typer.Option(
         [],
         "--parameter",
         "-p",
@@ -58,14 +47,11 @@ def slides(
       [cyan]labkit slides envpipe -o ~/talk.html[/cyan]
       [cyan]labkit slides zeus -p eta=0.8[/cyan]         a run with another parameter
     """
-    from rich.console import Console
-
-    from labkit import files
     from labkit.workbook import export
+    from labkit.workbook.run import parameters
 
     root = files.project_root()
-    wanted = dict(_assignment(text) for text in parameters)
-    written = export.write_slides(root, key, wanted, out)
+    written = export.write_slides(root, key, parameters.assignments(param), out)
     console = Console(soft_wrap=True)
     size_mb = written.path.stat().st_size / 1e6
     console.print(
@@ -73,15 +59,6 @@ def slides(
         f"  {written.num_slides} slides of {key} ({written.shows}), {size_mb:.1f} MB, one file"
     )
     _finish(Console(stderr=True, soft_wrap=True), written.problems)
-
-
-def _assignment(text: str) -> tuple[str, str]:
-    from labkit.errors import UsageError
-
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise UsageError(f"-p {text}: write -p NAME=VALUE, such as -p num_stages=8")
-    return name.strip(), value.strip()
 
 
 def site() -> None:
@@ -96,9 +73,6 @@ def site() -> None:
       [cyan]labkit site[/cyan]
       [cyan]labkit run zeus && labkit site[/cyan]        after a change
     """
-    from rich.console import Console
-
-    from labkit import files
     from labkit.workbook import export
 
     report = export.write_site(files.project_root())
@@ -114,8 +88,6 @@ def site() -> None:
 
 def _finish(console: Console, problems: list[str]) -> None:
     """List what could not be shown as it stands; exit 1 where there is any."""
-    from rich.text import Text
-
     if not problems:
         return
     console.print(Text("These could not be shown as they stand:", style="bold yellow"))

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from labkit.cli import queue_view
+from labkit.cli.common import completing
+from labkit.errors import UsageError
+from labkit.files import project_root, write_atomically
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from labkit.workbook.queue.reading_queue import Paper, Queue
 
 queue = typer.Typer(
@@ -45,29 +48,15 @@ def register(app: typer.Typer) -> None:
     app.add_typer(queue)
 
 
-def _complete_keys(incomplete: str) -> list[str]:
-    """Paper keys for the shell; nothing where there is no workbook."""
-    from labkit.errors import LabkitError
+def _load() -> Queue:
+    from labkit.workbook.queue.reading_queue import load
 
-    try:
-        return [paper.key for paper in _load() if paper.key.startswith(incomplete)]
-    except LabkitError:
-        return []
+    return load(project_root())
 
 
-def _complete_tags(incomplete: str) -> list[str]:
-    from labkit.errors import LabkitError
-
-    try:
-        known = {tag for paper in _load() for tag in paper.tags}
-    except LabkitError:
-        return []
-    return sorted(tag for tag in known if tag.startswith(incomplete))
-
-
-def _complete_statuses(incomplete: str) -> list[str]:
-    return [name for name in queue_view.COLOURS if name.startswith(incomplete)]
-
+_complete_keys = completing(lambda: [paper.key for paper in _load()])
+_complete_tags = completing(lambda: sorted({tag for paper in _load() for tag in paper.tags}))
+_complete_statuses = completing(lambda: queue_view.COLOURS)
 
 KEY = typer.Argument(..., metavar="KEY", help="A paper's key.", autocompletion=_complete_keys)
 STATUS = typer.Option(
@@ -94,8 +83,6 @@ SESSION = typer.Option(
 def overview(context: typer.Context, status: list[str] = STATUS, tag: list[str] = TAG) -> None:
     if context.invoked_subcommand is not None:
         if status or tag:
-            from labkit.errors import UsageError
-
             raise UsageError(
                 f"give --status and --tag after {context.invoked_subcommand!r}, or without it"
             )
@@ -223,7 +210,6 @@ def start(key: str = KEY, presenter: str = PRESENTER, day: datetime = SESSION) -
 
     [bold]Example[/bold]: [cyan]labkit queue start pollux --presenter Ann --date 2026-03-14[/cyan]
     """
-    from labkit.files import project_root
     from labkit.workbook.queue import edits
 
     paper = edits.start(project_root(), key, presenter=presenter, date=_day(day))
@@ -246,7 +232,6 @@ def done(
     [bold]Examples[/bold]: [cyan]labkit queue done zeus[/cyan],
     [cyan]labkit queue done zeus --presented --presenter Ann[/cyan]
     """
-    from labkit.files import project_root
     from labkit.workbook.queue import edits
 
     _print_change(
@@ -263,7 +248,6 @@ def drop(
 
     [bold]Example[/bold]: [cyan]labkit queue drop cswap --reason "needs a GPU we lack"[/cyan]
     """
-    from labkit.files import project_root
     from labkit.workbook.queue import edits
 
     _print_change(edits.drop(project_root(), key, reason))
@@ -286,8 +270,6 @@ def move(
     [bold]Examples[/bold]: [cyan]labkit queue move orca --priority 1[/cyan],
     [cyan]labkit queue move orca --before kungfu[/cyan]
     """
-    from labkit.errors import UsageError
-    from labkit.files import project_root
     from labkit.workbook.queue import edits
 
     if sum(option is not None for option in (priority, before, after)) != 1:
@@ -316,8 +298,6 @@ def export(
     [bold]Examples[/bold]: [cyan]labkit queue export zeus envpipe[/cyan],
     [cyan]labkit queue export --status reviewed -o reviewed.bib[/cyan]
     """
-    from labkit.errors import UsageError
-    from labkit.files import write_atomically
     from labkit.workbook.queue import bibliography
 
     catalogue = _load()
@@ -336,15 +316,7 @@ def export(
     _console().print(f"{count} in {output}", markup=False)
 
 
-def _load() -> Queue:
-    from labkit.files import project_root
-    from labkit.workbook.queue.reading_queue import load
-
-    return load(project_root())
-
-
 def _console() -> Console:
-    from rich.console import Console
 
     return Console(highlight=False)
 
@@ -354,7 +326,6 @@ def _day(moment: datetime | None) -> date | None:
 
 
 def _print_change(paper: Paper, text: str = "") -> None:
-    from rich.text import Text
 
     line = Text(paper.key, style="bold").append(" is ", style="not bold")
     line.append(

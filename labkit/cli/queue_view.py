@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
+if TYPE_CHECKING:
     from labkit.workbook.queue.bibliography import Entry
     from labkit.workbook.queue.reading_queue import Paper, Queue
 
@@ -24,11 +28,6 @@ WIDE, MAX_TAGS, MIN_TITLE, MAX_CARD = 120, 40, 20, 100  # columns; tags show fro
 
 
 def table(catalogue: Queue, papers: Sequence[Paper], width: int) -> Table:
-    from rich import box
-    from rich.cells import cell_len
-    from rich.table import Table
-    from rich.text import Text
-
     rows = [_row(catalogue, paper) for paper in papers]
     names = ["P", "Paper", "Status", "Title", "Venue", "Session", "Tags"]
     hidden = {name for name in ("Session", "Tags") if not any(row[name] for row in rows)}
@@ -76,8 +75,6 @@ def _short_title(entry: Entry, paper: Paper) -> str:
 
 
 def print_summary(console: Console, catalogue: Queue, shown: Sequence[Paper]) -> None:
-    from rich.text import Text
-
     counts = {name: sum(paper.status == name for paper in shown) for name in COLOURS}
     parts = [Text(f"{n} {name}", style=COLOURS[name]) for name, n in counts.items() if n]
     total = f"{len(shown)} papers" if len(shown) != 1 else "1 paper"
@@ -92,11 +89,6 @@ def print_summary(console: Console, catalogue: Queue, shown: Sequence[Paper]) ->
 
 
 def card(catalogue: Queue, paper: Paper, width: int) -> RenderableType:
-    from rich.console import Group
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
     entry = catalogue.library[paper.key]
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from labkit.files import project_root
 
 if TYPE_CHECKING:
     from labkit.workbook.review.check import Report
@@ -36,7 +42,6 @@ def new(
     [bold]Examples[/bold]: [cyan]labkit new perseus[/cyan],
     [cyan]labkit new perseus --family energy --size flagship[/cyan]
     """
-    from labkit.files import project_root
     from labkit.workbook.review import scaffold
 
     root = project_root()
@@ -68,7 +73,6 @@ def check(
     if list_rules:
         _show_rules()
         return
-    from labkit.files import project_root
     from labkit.workbook.review import check
 
     report = check.check(project_root(), keys or ())
@@ -78,7 +82,7 @@ def check(
         content = {
             "notebooks": list(report.notebooks),
             "rules": report.num_rules,
-            "findings": [finding.asdict() for finding in report.findings],
+            "findings": [asdict(finding) for finding in report.findings],
         }
         typer.echo(json.dumps(content, indent=1, ensure_ascii=False))
     else:
@@ -88,10 +92,6 @@ def check(
 
 
 def _show(report: Report) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     console = Console()
     for file, findings in groupby(report.findings, key=lambda finding: finding.file):
         table = Table(title=file, title_justify="left", title_style="bold", expand=False)
@@ -116,10 +116,6 @@ def _show(report: Report) -> None:
 
 
 def _show_rules() -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from labkit.workbook.review import rules
 
     table = Table("rule", "what it asks", title="What labkit check asks", title_justify="left")

@@ -8,31 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from labkit.cli import progress
+from labkit.cli.common import complete_notebooks
+from labkit.errors import LabkitError
+from labkit.files import project_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import Console
-
-    from labkit.workbook.run.batch import Ended, Report, Request, Task
-
-
-def _complete_keys(incomplete: str) -> list[str]:
-    """Notebook keys for the shell; nothing where there is no workbook."""
-    from labkit.errors import LabkitError
-    from labkit.workbook import notebooks
-
-    try:
-        return [key for key in notebooks.paths(_root()) if key.startswith(incomplete)]
-    except LabkitError:
-        return []
+    from labkit.workbook.run.batch import Ended, Report, Request
 
 
 KEYS = typer.Argument(
     None,
     metavar="KEY",
     help="Papers whose notebooks to run; none: all of them.",
-    autocompletion=_complete_keys,
+    autocompletion=complete_notebooks,
 )
 JOBS = typer.Option(
     None, "--jobs", "-j", min=1, metavar="N", help="Notebooks at a time (default: one a core)."
@@ -93,10 +88,9 @@ def run(
     """
     request = _request(keys, param, sweep, jobs, force, timeout)
     if dry_run:
-        _show_plan(_root(), request)
+        _show_plan(project_root(), request)
         return
-    failed = _run(request).failures
-    if failed:
+    if _run(request).failures:
         raise typer.Exit(1)
 
 
@@ -122,7 +116,7 @@ def refresh(
       [cyan]labkit refresh zero[/cyan]    one notebook
     """
     report = _run(_request(keys, None, None, jobs, force, timeout))
-    refused = _write_back(_root(), report, allow_standin=allow_standin)
+    refused = _write_back(project_root(), report, allow_standin=allow_standin)
     if report.failures or refused:
         raise typer.Exit(1)
 
@@ -147,15 +141,7 @@ def _request(
     )
 
 
-def _root() -> Path:
-    from labkit.files import project_root
-
-    return project_root()
-
-
 def _console() -> Console:
-    from rich.console import Console
-
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 120  # a log has no edge to wrap at
@@ -164,10 +150,9 @@ def _console() -> Console:
 
 def _run(request: Request) -> Report:
     """Run, report, and bring the ledger and the scoreboard up to date."""
-    from labkit.cli import progress
     from labkit.workbook.run import batch, ledger
 
-    root, console, begun = _root(), _console(), time.monotonic()
+    root, console, begun = project_root(), _console(), time.monotonic()
     with progress.watcher(console) as watcher:
         report = batch.run(root, request, watcher)
     _show_report(console, root, report, time.monotonic() - begun)
@@ -183,7 +168,6 @@ def _scoreboard(root: Path) -> Path:
 
 def _write_back(root: Path, report: Report, *, allow_standin: bool) -> int:
     """Write every good result back; returns how many notebooks were refused."""
-    from labkit.errors import LabkitError
     from labkit.workbook.run import refresh as refreshing
 
     console, refused = _console(), 0
@@ -204,35 +188,26 @@ def _write_back(root: Path, report: Report, *, allow_standin: bool) -> int:
 
 
 def _show_plan(root: Path, request: Request) -> None:
-    from rich.table import Table
-
-    from labkit.cli.progress import seconds
     from labkit.workbook.run import batch
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("notebook", "runs because", "took"):
         table.add_column(title, overflow="fold")
     for task in batch.plan(root, request):
-        took = "" if task.expected_s is None else seconds(task.expected_s)
-        table.add_row(_plain(task.name), _plain(task.problem or task.reason or "up to date"), took)
+        took = "" if task.expected_s is None else progress.seconds(task.expected_s)
+        table.add_row(escape(task.name), escape(task.problem or task.reason or "up to date"), took)
     _console().print(table)
 
 
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
 def _show_report(console: Console, root: Path, report: Report, took_s: float) -> None:
-    from labkit.cli.progress import seconds
-
     current = sum(1 for task in report.tasks if not task.reason)
     done = len(report.ended) - len(report.failures)
     counts = [(done, "ran"), (current, "up to date"), (len(report.failures), "failed")]
     text = ", ".join(f"{number} {what}" for number, what in counts if number)
     style = "bold red" if report.failures else "bold"
-    console.print(f"{text or 'no notebooks yet'} in {seconds(took_s)}", style=style, markup=False)
+    console.print(
+        f"{text or 'no notebooks yet'} in {progress.seconds(took_s)}", style=style, markup=False
+    )
     _tell_of_standins(console, report)
     if report.failures:
         _show_failures(console, root, report.failures)
@@ -244,29 +219,20 @@ def _tell_of_standins(console: Console, report: Report) -> None:
     on_standin = [
         task.name
         for task in report.tasks
-        if task.name not in failed and task.fingerprint and _standin(task)
+        if task.name not in failed and task.fingerprint and task.fingerprint.on_standin
     ]
     if on_standin:
         text = f"on stand-in data: {', '.join(on_standin)} (`labkit data` says what is missing)"
         console.print(text, style="yellow", markup=False, soft_wrap=True)
 
 
-def _standin(task: Task) -> bool:
-    assert task.fingerprint is not None
-    return any(value.startswith("stand-in:") for value in task.fingerprint.datasets().values())
-
-
 def _show_failures(console: Console, root: Path, failures: list[Ended]) -> None:
-    from rich.table import Table
-
-    from labkit.cli.progress import how_it_failed, shortened, where
-
     table = Table(title="Failed", title_justify="left", title_style="bold red", box=None)
     for title in ("notebook", "cell", "error"):
         table.add_column(title, overflow="fold")
     for end in failures:
-        error = shortened(how_it_failed(end.outcome))
-        table.add_row(*map(_plain, (end.task.name, where(end.outcome.cell), error)))
+        error = progress.shortened(progress.how_it_failed(end.outcome))
+        table.add_row(*map(escape, (end.task.name, progress.where(end.outcome.cell), error)))
     console.print(table)
     for end in failures:
         console.print(f"\n{end.task.name}", style="bold red", markup=False)
@@ -276,9 +242,7 @@ def _show_failures(console: Console, root: Path, failures: list[Ended]) -> None:
 
 def _details(root: Path, end: Ended) -> Iterator[str]:
     """The whole error, the parameters, and where to look: the notebook as far as it ran."""
-    from labkit.cli.progress import how_it_failed
-
-    yield how_it_failed(end.outcome)
+    yield progress.how_it_failed(end.outcome)
     if end.outcome.cell is not None and end.outcome.cell.first_line:
         yield f"in the cell that starts `{end.outcome.cell.first_line}`"
     values = ", ".join(f"{name}={value!r}" for name, value in end.task.parameters.items())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -18,8 +16,8 @@ from pydantic import (
     field_validator,
 )
 
-from labkit.errors import BadFile, UsageError
-from labkit.files import line_of, load_yaml, project_root, validate
+from labkit.errors import BadFile, UsageError, did_you_mean, not_among
+from labkit.files import load_yaml, project_root, validate
 
 REGISTRY = "data/datasets.yaml"
 
@@ -110,9 +108,10 @@ class Dataset(_Record):
                 f"{path!r} names {len(ending)} files of {self.name}: {among}; "
                 "write one more folder of the path"
             )
-        near = _near(path, (file.path for file in self.files))
+        names = {name for file in self.files for name in (file.path, Path(file.path).name)}
+        near = did_you_mean(path, sorted(names))
         raise UsageError(
-            f"dataset {self.name} has no file {path!r}{near} "
+            f"dataset {self.name} has no file {path!r}; {near}{' ' if near else ''}"
             f"`labkit data show {self.name}` lists its {len(self.files)} files"
         )
 
@@ -134,8 +133,7 @@ class Registry(_Record):
         """
         if name in self.datasets:
             return self.datasets[name]
-        near = _near(name, self.datasets)
-        raise UsageError(f"no dataset {name!r}{near} There are: {', '.join(self.datasets)}")
+        raise not_among("dataset", name, self.datasets)
 
     def find(self, reference: str) -> tuple[Dataset, PublishedFile]:
         """The dataset and file of a ``name/path`` reference.
@@ -172,36 +170,4 @@ def _load(path: Path, _version: tuple[int, ...]) -> Registry:
     tree = load_yaml(path)
     if not isinstance(tree, dict):
         raise BadFile(path, "not a registry", line=1, valid="a mapping with the key 'datasets'")
-    registry = validate(path, tree, Registry)
-    _refuse_shared_standins(path, tree, registry)
-    return registry
-
-
-def _refuse_shared_standins(path: Path, tree: object, registry: Registry) -> None:
-    """A stand-in has the columns of one published file: two files sharing one is a mistake."""
-    taken: dict[str, str] = {}
-    for name, dataset in registry.datasets.items():
-        for index, file in enumerate(dataset.files):
-            if file.standin is None:
-                continue
-            if file.standin in taken:
-                where = ("datasets", name, "files", index, "standin")
-                raise BadFile(
-                    path,
-                    f"already the stand-in of {taken[file.standin]}",
-                    line=line_of(tree, where),
-                    field=".".join(map(str, where)),
-                    value=file.standin,
-                    valid="a file of its own",
-                )
-            taken[file.standin] = f"{name}/{file.path}"
-
-
-def _near(wanted: str, known: Iterable[str]) -> str:
-    """A ``: did you mean …?`` with the names most like ``wanted``, or a full stop."""
-    names = list(known)
-    ends = {name.rpartition("/")[2]: name for name in names}
-    close = difflib.get_close_matches(wanted, names, n=3, cutoff=0.6)
-    close += [ends[end] for end in difflib.get_close_matches(Path(wanted).name, ends, n=3)]
-    near = list(dict.fromkeys(close))[:3]
-    return f": did you mean {' or '.join(near)}?" if near else "."
+    return validate(path, tree, Registry)

@@ -171,7 +171,7 @@ def fingerprint(name: str, files: Sequence[str] | None = None, root: Path | None
     root = root or project_root()
     dataset, chosen = _select(name, files, root)
     copies = [(file, locate(dataset, file, root)) for file in chosen]
-    corrupt = [(f.path, c.content.sha256) for f, c in copies if c is not None and not c.intact]
+    corrupt = [(f.path, c.sha256) for f, c in copies if c is not None and not c.intact]
     if corrupt:
         return f"corrupt:{_digest(corrupt)}"
     if all(copy is not None for _, copy in copies):

@@ -37,37 +37,33 @@ class DatasetUnavailable(LabkitError):
 class CorruptDownload(LabkitError):
     """The bytes found are not the published ones."""
 
-    def __init__(
-        self, name: str, file: PublishedFile, content: Content, *, origin: str, advice: str
-    ) -> None:
-        self.name, self.path, self.origin = name, file.path, origin
-        self.expected_sha256, self.found_sha256 = file.sha256, content.sha256
+    def __init__(self, name: str, copy: Copy, *, origin: object, advice: str) -> None:
         super().__init__(
-            f"{name}/{file.path} from {origin} is not the published file: "
-            f"expected sha256 {file.sha256} ({file.size_bytes} bytes), "
-            f"found {content.sha256} ({content.size_bytes} bytes). {advice}"
+            f"{name}/{copy.file.path} from {origin} is not the published file: "
+            f"{copy.difference}. {advice}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
-    """What a file holds, by hash and size."""
+class Copy:
+    """A copy of a published file on this machine, hashed: it may hold other bytes."""
 
+    where: Literal["cache", "mirror", "download"]
+    path: Path
+    file: PublishedFile
     sha256: str
     size_bytes: int
 
-    def matches(self, file: PublishedFile) -> bool:
-        return self.sha256 == file.sha256 and self.size_bytes == file.size_bytes
+    @property
+    def intact(self) -> bool:
+        return (self.sha256, self.size_bytes) == (self.file.sha256, self.file.size_bytes)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
-    """A copy of a published file on this machine, and whether it is the published one."""
-
-    where: Literal["cache", "mirror"]
-    path: Path
-    content: Content
-    intact: bool
+    @property
+    def difference(self) -> str:
+        return (
+            f"expected sha256 {self.file.sha256} ({self.file.size_bytes} bytes), "
+            f"found {self.sha256} ({self.size_bytes} bytes)"
+        )
 
 
 def cache_folder() -> Path:
@@ -110,13 +106,11 @@ def cache_path(dataset: Dataset, file: PublishedFile) -> Path:
 
 def copies(dataset: Dataset, file: PublishedFile, root: Path) -> Iterator[Copy]:
     """The copies on this machine, the cache's first, each hashed as it is reached."""
-    places: list[tuple[Literal["cache", "mirror"], Path]] = [("cache", cache_path(dataset, file))]
-    if (mirror := mirror_folder(root)) is not None:
-        places.append(("mirror", mirror / dataset.name / file.path))
-    for where, path in places:
-        content = _content(path)
-        if content is not None:
-            yield Copy(where=where, path=path, content=content, intact=content.matches(file))
+    if copy := _copy("cache", cache_path(dataset, file), file):
+        yield copy
+    mirror = mirror_folder(root)
+    if mirror and (copy := _copy("mirror", mirror / dataset.name / file.path, file)):
+        yield copy
 
 
 def locate(dataset: Dataset, file: PublishedFile, root: Path) -> Copy | None:
@@ -155,18 +149,13 @@ def on_this_machine(dataset: Dataset, file: PublishedFile, root: Path) -> Path |
         CorruptDownload: the mirror has other bytes.
     """
     copy = locate(dataset, file, root)
-    if copy is None:
-        return None
-    if copy.intact:
-        return copy.path
-    raise CorruptDownload(
-        dataset.name,
-        file,
-        copy.content,
-        origin=str(copy.path),
-        advice="The mirror was left as it is: replace the file there, "
-        "or unset LABKIT_DATA_MIRROR to download it.",
+    if copy is None or copy.intact:
+        return copy.path if copy else None
+    advice = (
+        "The mirror was left as it is: replace the file there, or unset LABKIT_DATA_MIRROR to "
+        "download it."
     )
+    raise CorruptDownload(dataset.name, copy, origin=copy.path, advice=advice)
 
 
 def _fetch(dataset: Dataset, file: PublishedFile) -> Path:
@@ -196,9 +185,8 @@ def _fetch(dataset: Dataset, file: PublishedFile) -> Path:
 def _fetch_alone(dataset: Dataset, file: PublishedFile, target: Path) -> Path:
     from labkit.datasets.download import download
 
-    content = _content(target)
-    if content is not None:
-        if content.matches(file):
+    if cached := _copy("cache", target, file):
+        if cached.intact:
             return target  # fetched by another process while this one waited
         logger.warning("the cached %s/%s is damaged: fetching it again", dataset.name, file.path)
         target.unlink()
@@ -207,9 +195,16 @@ def _fetch_alone(dataset: Dataset, file: PublishedFile, target: Path) -> Path:
     partial.unlink(missing_ok=True)  # left by a process that was killed
     try:
         download(file.url, partial, file.size_bytes, label=target.name)
-        content = _content(partial)
-        if content is None or not content.matches(file):
-            raise _corrupt_download(dataset, file, content)
+        copy = _copy("download", partial, file)
+        if copy is None or not copy.intact:
+            nothing = Copy(where="download", path=partial, file=file, sha256="none", size_bytes=0)
+            raise CorruptDownload(
+                dataset.name,
+                copy or nothing,
+                origin=file.url,
+                advice=f"Nothing was kept. Try `labkit data fetch {dataset.name}` again; if it "
+                "repeats, look for a proxy or sign-in page that answers in the server's place.",
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(partial, target)
     finally:
@@ -217,21 +212,10 @@ def _fetch_alone(dataset: Dataset, file: PublishedFile, target: Path) -> Path:
     return target
 
 
-def _corrupt_download(
-    dataset: Dataset, file: PublishedFile, content: Content | None
-) -> CorruptDownload:
-    return CorruptDownload(
-        dataset.name,
-        file,
-        content or Content(sha256="nothing", size_bytes=0),
-        origin=file.url,
-        advice=f"Nothing was kept. Try `labkit data fetch {dataset.name}` again; if it repeats, "
-        "look for a proxy or sign-in page that answers in the server's place.",
-    )
-
-
-def _content(path: Path) -> Content | None:
-    """Hash and size of a file, or None where there is none.
+def _copy(
+    where: Literal["cache", "mirror", "download"], path: Path, file: PublishedFile
+) -> Copy | None:
+    """What stands at ``path``, hashed, or None where nothing does.
 
     Raises:
         LabkitError: it is there but cannot be read.
@@ -239,11 +223,12 @@ def _content(path: Path) -> Content | None:
     try:
         with path.open("rb") as stream:
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-            return Content(sha256=sha256, size_bytes=stream.tell())
+            size_bytes = stream.tell()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except OSError as error:
         raise LabkitError(f"{path} cannot be read: {error.strerror}") from None
+    return Copy(where=where, path=path, file=file, sha256=sha256, size_bytes=size_bytes)
 
 
 def _mirror_in_words() -> str:

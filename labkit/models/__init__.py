@@ -4,13 +4,7 @@ The presets stand in ``data/models.yaml``, each with its source. A model also co
 Face configuration (:meth:`Model.from_hf`) or from a torch module (:meth:`Model.from_module`).
 """
 
-from labkit.models import catalogue
 from labkit.models.layout import TensorShape, Unit
-from labkit.models.model import Model
+from labkit.models.model import Model, presets
 
 __all__ = ["Model", "TensorShape", "Unit", "presets"]
-
-
-def presets() -> dict[str, Model]:
-    """The models of ``data/models.yaml`` by name."""
-    return catalogue.presets(Model)

@@ -37,6 +37,10 @@ class _Config:
                              f" got {value!r}")  # fmt: skip
         return value
 
+    def sizes(self, **names: str) -> dict[str, int]:
+        """Whole numbers that must be there: our name -> the configuration's."""
+        return {ours: self.size(theirs) for ours, theirs in names.items()}
+
     def flag(self, name: str, default: bool) -> bool:
         value = self.fields.get(name)
         if value is None:
@@ -91,15 +95,13 @@ def _load(path: Path) -> Mapping[str, Any]:
 
 
 def _gpt2(config: _Config) -> dict[str, Any]:
-    hidden = config.size("n_embd")
     config.only("add_cross_attention", False)
-    return {
-        "num_layers": config.size("n_layer"),
-        "hidden": hidden,
-        "heads": config.size("n_head"),
-        "vocab": config.size("vocab_size"),
-        "positions": config.size("n_positions"),
-        "ffn": config.size("n_inner", 4 * hidden),
+    sizes = config.sizes(
+        num_layers="n_layer", hidden="n_embd", heads="n_head", vocab="vocab_size",
+        positions="n_positions",
+    )  # fmt: skip
+    return sizes | {
+        "ffn": config.size("n_inner", 4 * sizes["hidden"]),
         "tied": config.flag("tie_word_embeddings", True),
         "operators": ("mask", *_gelu(config)),
     }
@@ -115,18 +117,17 @@ def _gelu(config: _Config) -> tuple[str, ...]:
 def _llama(config: _Config) -> dict[str, Any]:
     """Llama's sizes; ``attention_bias`` covers all four projections, ``mlp_bias`` all three."""
     config.only("hidden_act", "silu", "swish")
-    hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
+    sizes = config.sizes(
+        num_layers="num_hidden_layers", hidden="hidden_size", heads="num_attention_heads",
+        vocab="vocab_size", ffn="intermediate_size",
+    )  # fmt: skip
+    heads = sizes["heads"]
     if heads < 1:
         raise UsageError(f"num_attention_heads must be >= 1, got {heads}")
     attention = config.flag("attention_bias", False)
-    return {
-        "num_layers": config.size("num_hidden_layers"),
-        "hidden": hidden,
-        "heads": heads,
-        "vocab": config.size("vocab_size"),
-        "ffn": config.size("intermediate_size"),
+    return sizes | {
         "kv_heads": config.size("num_key_value_heads", heads),
-        "head_dim": config.size("head_dim", hidden // heads),
+        "head_dim": config.size("head_dim", sizes["hidden"] // heads),
         "tied": config.flag("tie_word_embeddings", False),
         "bias": False,
         "qkv_bias": attention,
@@ -149,11 +150,7 @@ def _mistral(config: _Config) -> dict[str, Any]:
 
 
 def _mixtral(config: _Config) -> dict[str, Any]:
-    return _mistral(config) | {
-        "num_experts": config.size("num_local_experts"),
-        "experts_per_token": config.size("num_experts_per_tok"),
-        "expert_ffn": config.size("intermediate_size"),
-    }
+    return _mistral(config) | _experts(config, "num_local_experts", "intermediate_size")
 
 
 def _qwen2(config: _Config) -> dict[str, Any]:
@@ -172,33 +169,28 @@ def _qwen3_moe(config: _Config) -> dict[str, Any]:
     config.only("mlp_only_layers", [], None)
     # Published files say num_experts; the library's fifth version calls it as Mixtral does.
     experts = "num_local_experts" if "num_local_experts" in config.fields else "num_experts"
-    return _qwen3(config) | {
-        "num_experts": config.size(experts),
-        "experts_per_token": config.size("num_experts_per_tok"),
-        "expert_ffn": config.size("moe_intermediate_size"),
-    }
+    return _qwen3(config) | _experts(config, experts, "moe_intermediate_size")
+
+
+def _experts(config: _Config, number: str, width: str) -> dict[str, int]:
+    return config.sizes(
+        num_experts=number, experts_per_token="num_experts_per_tok", expert_ffn=width
+    )
 
 
 def _deepseek_v3(config: _Config) -> dict[str, Any]:
     """Latent attention and experts; the module that predicts further tokens is left out."""
     config.only("moe_layer_freq", 1)
     nullable = "q_lora_rank" in config.fields and config.fields["q_lora_rank"] is None
-    heads = config.size("num_attention_heads")
-    return _llama(config) | {
-        "kv_heads": heads,
-        "head_dim": config.size("qk_nope_head_dim"),
-        "q_rank": 0 if nullable else config.size("q_lora_rank"),
-        "kv_rank": config.size("kv_lora_rank"),
-        "rope_head_dim": config.size("qk_rope_head_dim"),
-        "value_head_dim": config.size("v_head_dim"),
-        "mlp_bias": False,
-        "num_experts": config.size("n_routed_experts"),
-        "experts_per_token": config.size("num_experts_per_tok"),
-        "expert_ffn": config.size("moe_intermediate_size"),
-        "shared_experts": config.size("n_shared_experts"),
-        "dense_layers": config.size("first_k_dense_replace"),
-        "router_bias": True,
-    }
+    sizes = config.sizes(
+        kv_heads="num_attention_heads", head_dim="qk_nope_head_dim", kv_rank="kv_lora_rank",
+        rope_head_dim="qk_rope_head_dim", value_head_dim="v_head_dim",
+        shared_experts="n_shared_experts", dense_layers="first_k_dense_replace",
+    )  # fmt: skip
+    experts = _experts(config, "n_routed_experts", "moe_intermediate_size")
+    q_rank = 0 if nullable else config.size("q_lora_rank")
+    own = {"q_rank": q_rank, "mlp_bias": False, "router_bias": True}
+    return _llama(config) | sizes | experts | own
 
 
 READERS: dict[str, Callable[[_Config], dict[str, Any]]] = {

@@ -10,7 +10,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from labkit.errors import BadValue, UsageError
+from labkit import files
+from labkit.errors import BadValue, UsageError, not_among
 from labkit.models import layout
 from labkit.models.layout import Cut, TensorShape, Unit
 
@@ -206,9 +207,10 @@ class Model:
         Raises:
             UsageError: there is none of that name; the message says which are like it.
         """
-        from labkit.models.catalogue import preset
-
-        return preset(name, cls)
+        known = presets()
+        if name not in known:
+            raise not_among("model", name, known)
+        return known[name]
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any] | str | Path) -> Model:
@@ -291,17 +293,6 @@ class Model:
         )
 
     @property
-    def num_active_params(self) -> int:
-        """Parameters that one token meets: all but the routed experts it is not sent to.
-
-        The embedding counts whole, as in most published figures.
-        """
-        if not self.num_experts:
-            return self.num_params
-        idle = self.num_experts - self.experts_per_token
-        return self.num_params - self.num_expert_params // self.num_experts * idle
-
-    @property
     def largest_unit_params(self) -> int:
         """Parameters of the largest unit: what stage 3 must hold whole at least once a layer."""
         return max(unit.numel for unit in self.units())
@@ -356,6 +347,21 @@ class Model:
             if same[name] == default:
                 same[name] = 0
         return Model(**(same | changes))
+
+
+def presets() -> dict[str, Model]:
+    """The models of ``data/models.yaml`` by name."""
+    return catalogue(files.project_root() / "data" / "models.yaml")
+
+
+@lru_cache(maxsize=8)
+def catalogue(path: Path) -> dict[str, Model]:
+    """The models of one file.
+
+    Raises:
+        BadFile: a size is unknown, missing or impossible; the message names file and line.
+    """
+    return files.named(path, files.load_yaml(path), Model)
 
 
 # A plan asks for these many times over; a model never changes.

@@ -22,7 +22,6 @@ class Parameter:
     name: str
     default: Any
     annotation: str = ""
-    comment: str = ""
 
 
 def paths(root: Path) -> dict[str, Path]:
@@ -104,32 +103,22 @@ def parameters(notebook: NotebookNode) -> dict[str, Parameter]:
     """
     declared: dict[str, Parameter] = {}
     for cell in tagged(notebook, "parameters"):
-        lines = cell.source.splitlines()
         for node in ast.parse(cell.source).body:
-            parameter = _parameter(node, lines)
+            parameter = _parameter(node)
             if parameter is not None:
                 declared[parameter.name] = parameter
     return declared
 
 
-def _parameter(node: ast.stmt, lines: list[str]) -> Parameter | None:
-    target: ast.expr
-    if isinstance(node, ast.AnnAssign) and node.value is not None:
-        target, annotation = node.target, ast.unparse(node.annotation)
-    elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-        target, annotation = node.targets[0], ""
-    else:
-        return None
-    if not isinstance(target, ast.Name):
-        return None
-    assert node.value is not None
-    rest = lines[node.lineno - 1][node.end_col_offset or 0 :] if node.lineno else ""
-    return Parameter(
-        name=target.id,
-        default=ast.literal_eval(node.value),
-        annotation=annotation,
-        comment=rest.strip().removeprefix("#").strip(),
-    )
+def _parameter(node: ast.stmt) -> Parameter | None:
+    match node:
+        case ast.AnnAssign(target=ast.Name(name), value=ast.expr() as value):
+            annotation = ast.unparse(node.annotation)
+        case ast.Assign(targets=[ast.Name(name)], value=value):
+            annotation = ""
+        case _:
+            return None
+    return Parameter(name=name, default=ast.literal_eval(value), annotation=annotation)
 
 
 # ---------------------------------------------------------------- read without nbformat

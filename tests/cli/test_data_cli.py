@@ -176,7 +176,7 @@ def test_every_name_is_checked_before_anything_is_fetched(
     published |= FILES
     done = labkit("data", "fetch", "runs24", "othr")
     assert done.code == 2
-    assert "did you mean other" in done.err
+    assert "did you mean 'other'" in done.err
     assert not (workbook / "cache").exists()
 
 
@@ -198,11 +198,11 @@ def test_path_prints_the_path_alone(published: dict[str, bytes]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (("path", "runs24/tim.csv"), "did you mean runs/time.csv"),
+        (("path", "runs24/tim.csv"), "did you mean 'time.csv'"),
         (("path", "runs24"), "write runs24/PATH"),
         (("path", "runs24/../../x"), "has no file"),
-        (("show", "runs23"), "did you mean runs24"),
-        (("verify", "runs23"), "did you mean runs24"),
+        (("show", "runs23"), "did you mean 'runs24'"),
+        (("verify", "runs23"), "did you mean 'runs24'"),
     ],
 )
 def test_wrong_use_ends_with_2_and_a_hint(arguments: tuple[str, ...], hint: str) -> None:

@@ -213,7 +213,7 @@ def test_an_unreadable_notebook_and_an_unknown_dataset_are_failures(
     only(monkeypatch, checks.check_data)
     (finding,) = checks.examine(checkout.root)
     assert finding.status == "fail"
-    assert "did you mean runs24" in finding.observed
+    assert "did you mean 'runs24'" in finding.observed
     (checkout.root / "notebooks" / "energy" / "zero.ipynb").write_text("{")
     only(monkeypatch, checks.check_notebooks)
     (finding,) = checks.examine(checkout.root)

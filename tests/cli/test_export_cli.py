@@ -56,8 +56,8 @@ def test_slides_of_a_run_with_parameters(root: Path) -> None:
     ("arguments", "message"),
     [
         (["slides", "nobody"], "nobody"),
-        (["slides", "alpha", "-p", "eta"], "NAME=VALUE"),
-        (["slides", "alpha", "-p", "=3"], "NAME=VALUE"),
+        (["slides", "alpha", "-p", "eta"], "name=value"),
+        (["slides", "alpha", "-p", "=3"], "name=value"),
         (["slides", "alpha", "-p", "etta=1"], "did you mean 'eta'? Its parameters: num_stages"),
         (["slides", "alpha", "-p", "eta=1"], "labkit run alpha -p eta=1"),
     ],

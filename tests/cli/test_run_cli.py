@@ -11,7 +11,7 @@ import pytest
 
 from labkit.cli import main, progress
 from labkit.workbook.run import batch, results
-from labkit.workbook.run.jobs import CellPlace, Job, Outcome
+from labkit.workbook.run.jobs import CellPlace, Outcome
 from tests.workbook.factory import workbook
 
 PAPER = (("seed: int = 0\neta: float = 0.5\ngpu: str = 'V100'", "parameters"), "print(seed, eta)")
@@ -136,10 +136,6 @@ def task(key: str, expected_s: float | None) -> batch.Task:
     return batch.Task(key=key, slug="default", path=Path(key), expected_s=expected_s)
 
 
-def job(key: str) -> Job:
-    return Job(key=key, slug="default", notebook="", parameters={}, cwd=".")
-
-
 def test_the_estimate_is_the_schedule_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers; d was never timed and counts as the median of the others."""
     moment = [100.0]
@@ -147,11 +143,11 @@ def test_the_estimate_is_the_schedule_worked_out_by_hand(monkeypatch: pytest.Mon
     tasks = [task("a", 10.0), task("b", 4.0), task("c", 3.0), task("d", None)]
     estimate = progress.Estimate(tasks, 2)
     assert estimate.remaining_s() == 11.0  # a: 10 | b c d: 4 + 3 + 4
-    estimate.start(job("a"))
-    estimate.start(job("b"))
+    estimate.start("a")
+    estimate.start("b")
     moment[0] += 2
     assert estimate.remaining_s() == 9.0
-    estimate.end(job("b"))  # sooner than expected
+    estimate.end("b")  # sooner than expected
     assert estimate.remaining_s() == 8.0  # a: 8 | c d: 3 + 4
     assert progress.Estimate([task("a", None)], 1).remaining_s() is None
 

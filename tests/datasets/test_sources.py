@@ -117,7 +117,7 @@ def test_a_source_holds_only_what_was_asked_for(book: Book) -> None:
     assert not source.has(POWER)
     with pytest.raises(LabkitError, match="was not asked for"):
         source.path(POWER)
-    with pytest.raises(UsageError, match=r"has no file 'tme.csv'.*did you mean measured/time.csv"):
+    with pytest.raises(UsageError, match=r"has no file 'tme.csv'.*did you mean 'time.csv'"):
         source.path("tme.csv")
 
 
@@ -212,5 +212,5 @@ def test_needed_expands_what_a_notebook_declares(book: Book) -> None:
         "bench": ("measured/time.csv", "notes.txt")
     }
     assert datasets.needed(["bench/notes.txt", "bench"]) == {"bench": tuple(sorted(FILES))}
-    with pytest.raises(UsageError, match="no dataset 'bnech': did you mean bench"):
+    with pytest.raises(UsageError, match="no dataset 'bnech'; did you mean 'bench'"):
         datasets.needed(["bnech"])

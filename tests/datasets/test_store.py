@@ -59,9 +59,9 @@ def test_the_end_of_a_path_names_a_file_where_only_one_ends_so(book: Book) -> No
 @pytest.mark.parametrize(
     ("reference", "hint"),
     [
-        ("bnch/measured/time.csv", "did you mean bench"),
-        ("bench/measured/tme.csv", "did you mean measured/time.csv"),
-        ("bench/tine.csv", "did you mean measured/time.csv"),
+        ("bnch/measured/time.csv", "did you mean 'bench'"),
+        ("bench/measured/tme.csv", "did you mean 'measured/time.csv'"),
+        ("bench/tine.csv", "did you mean 'time.csv'"),
         ("bench", "write bench/PATH"),
         ("bench/", "write bench/PATH"),
         ("", "no dataset ''"),

@@ -14,6 +14,7 @@ import pytest
 from labkit import workbook
 from labkit.errors import BadFile, UsageError
 from labkit.workbook.review import glance
+from labkit.workbook.review.paper import title_markdown
 
 BIB = """\
 @inproceedings{alpha, title = {Alpha: Bubbles Are Free}, author = {Ada One and Bo Two},
@@ -91,7 +92,7 @@ def test_a_paper_opens_from_anywhere_in_the_workbook(
     paper = workbook.open_paper("alpha")
     assert paper.root == root.resolve()
     assert repr(paper) == "Alpha: Bubbles Are Free (One and Two, NSDI 2023)"
-    assert paper.title_markdown() == (
+    assert title_markdown(paper.entry) == (
         "# Alpha: Bubbles Are Free\n\n"
         "Ada One, Bo Two · NSDI 2023 · [paper](https://example.org/alpha)"
     )

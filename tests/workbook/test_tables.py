@@ -26,7 +26,6 @@ class Cells(HTMLParser):
         super().__init__()
         self.rows: list[list[str]] = []
         self.open: str = ""
-        self.bold: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -35,13 +34,10 @@ class Cells(HTMLParser):
         if tag in ("td", "th"):
             self.rows[-1].append("")
             self.open = tag
-            self.is_bold = tag == "td" and "font-weight:700" in (dict(attrs)["style"] or "")
 
     def handle_endtag(self, tag: str) -> None:
         if tag == self.open:
             self.open = ""
-            if self.is_bold:
-                self.bold.append(self.rows[-1][-1])
 
     def handle_data(self, data: str) -> None:
         if self.open:
@@ -131,7 +127,7 @@ def test_html_and_text_hold_the_same_cells() -> None:
     pd.testing.assert_frame_equal(table.frame(), data)
 
 
-def test_formats_scale_or_style_a_column() -> None:
+def test_formats_scale_a_column() -> None:
     data = {
         "peak_bytes": [2**30, 3 * 2**29],
         "energy_j": [3.6e6, 7.2e6],
@@ -143,20 +139,14 @@ def test_formats_scale_or_style_a_column() -> None:
         ["1", "1", "50"],
         ["1.5", "2", "100"],
     ]
-    table = workbook.table({"x_s": [1.0, None]}, formats={"x_s": ".2f"})
-    assert cells(table) == [["x (s)"], ["1.00"], ["–"]]
+    table = workbook.table({"x_s": [0.001, None]}, formats={"x_s": "ms"})
+    assert cells(table) == [["x (ms)"], ["1"], ["–"]]
 
 
 @pytest.mark.parametrize("unit", sorted(quantities.SCALES))
 def test_every_scale_starts_from_a_unit_a_column_can_have(unit: str) -> None:
     assert quantities.SCALES[unit][0] in quantities.UNITS.values()
     assert quantities.SCALES[unit][1] > 0
-
-
-def test_highlight_sets_the_best_in_bold() -> None:
-    data = {"plan": ["a", "b", "c"], "energy_j": [3.0, 1.0, 1.0], "speed": [1, 2, 3]}
-    table = workbook.table(data, highlight={"energy_j": "min", "speed": "max"})
-    assert sorted(Cells(table.grid.html()).bold) == ["1", "1", "3"]
 
 
 def test_the_index_is_shown_where_it_has_a_name() -> None:
@@ -172,9 +162,6 @@ def test_the_index_is_shown_where_it_has_a_name() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"highlight": {"energy": "min"}}, "energy_j"),
-        ({"highlight": {"energy_j": "least"}}, "'min' or 'max'"),
-        ({"highlight": {"plan": "min", "nothing": "min"}}, "'nothing'"),
         ({"formats": {"power_w": "kW"}}, "'power_w'"),
         ({"formats": {"energy_j": "GiB"}}, "in J"),
         ({"formats": {"plan": "kJ"}}, "no unit"),
@@ -205,8 +192,8 @@ def test_long_text_wraps_in_plain_text_only() -> None:
 def test_a_table_is_the_same_in_another_process() -> None:
     code = (
         "from labkit import workbook;"
-        "t = workbook.table({'plan': ['a', 'b'], 'energy_j': [1/3, 2e9]}, 'c',"
-        " highlight={'energy_j': 'min'}); b = t._repr_mimebundle_();"
+        "t = workbook.table({'plan': ['a', 'b'], 'energy_j': [1/3, 2e9]}, 'c');"
+        " b = t._repr_mimebundle_();"
         "print(b['text/html']); print(b['text/plain'])"
     )
     runs = {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from labkit.errors import LabkitError
 from labkit.workbook import notebooks
@@ -14,6 +15,9 @@ from labkit.workbook.queue import bibliography, reading_queue
 from labkit.workbook.review import claims as claims_file
 from labkit.workbook.review import glance
 from labkit.workbook.review.tally import SYMBOLS, Tally, row, standin_warning, tally
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 STATUS_WORDS = {
     "presented": "Presented",
@@ -28,31 +32,38 @@ STATUS_WORDS = {
 class Item:
     """One paper: where it stands in the queue, what it says in a line, what we found."""
 
-    key: str
-    title: str
-    cite: str
-    link: str
-    status: str
-    priority: int
-    presenter: str
-    date: str
-    why: str
-    tags: tuple[str, ...]
+    paper: reading_queue.Paper
+    entry: bibliography.Entry
+    source: origin.Origin | None
     insight: str
     results: str
     marks: str
-    has_page: bool
-    executed: bool
+    content: claims_file.ClaimsFile | None
     claims: list[dict[str, str]]
     tally: Tally
     standin: str
-    not_claims: list[claims_file.NotClaim]
-    skipped_rows: list[claims_file.SkippedRows]
+
+    @property
+    def has_page(self) -> bool:
+        return self.source is not None
+
+    @property
+    def executed(self) -> bool:
+        return self.source is not None and self.source.record is not None
+
+    @property
+    def why(self) -> str:
+        return self.paper.reason if self.paper.status == "dropped" else self.paper.why
+
+    @property
+    def session(self) -> str:
+        return ", ".join(filter(None, (self.paper.presenter, str(self.paper.date or ""))))
 
     @property
     def search(self) -> str:
         """What the index's search box looks through."""
-        parts = (self.key, self.title, self.cite, *self.tags, self.why, self.presenter)
+        paper, entry = self.paper, self.entry
+        parts = (paper.key, entry.title, entry.cite(), *paper.tags, self.why, paper.presenter)
         return " ".join(parts).lower()
 
 
@@ -64,20 +75,22 @@ class Catalogue:
     problems: list[str]
 
     def by_status(self) -> list[tuple[str, list[Item]]]:
-        groups = [(words, self.with_status(name)) for name, words in STATUS_WORDS.items()]
+        groups = [
+            (words, [item for item in self.items if item.paper.status == name])
+            for name, words in STATUS_WORDS.items()
+        ]
         return [(words, items) for words, items in groups if items]
-
-    def with_status(self, status: str) -> list[Item]:
-        return [item for item in self.items if item.status == status]
 
     @property
     def tags(self) -> list[str]:
-        return sorted({tag for item in self.items for tag in item.tags})
+        return sorted({tag for item in self.items for tag in item.paper.tags})
 
     @property
     def judged(self) -> list[Item]:
         """Papers with claims, those that were run first."""
-        return sorted((i for i in self.items if i.claims), key=lambda i: (not i.has_page, i.key))
+        return sorted(
+            (i for i in self.items if i.claims), key=lambda i: (not i.has_page, i.paper.key)
+        )
 
     @property
     def tally(self) -> Tally:
@@ -123,72 +136,49 @@ def _item(
     has_notebook: bool,
     problems: list[str],
 ) -> Item:
-    source = origin.find(root, paper.key, library={}) if has_notebook else None
-    content = _claims_file(root, paper.key, problems)
-    claims = _claims(paper.key, content, source, problems)
-    lines = _glance(root, paper.key, has_notebook, problems)
+    key = paper.key
+    source = origin.find(root, key, library={}) if has_notebook else None
+    has_claims = claims_file.path_of(root, key).is_file()
+    content = _tried(problems, claims_file.load_file, root, key) if has_claims else None
+    claims = _tried(problems, _claims, key, content, source) or []
+    has_lines = has_notebook or glance.path_of(root, key).is_file()
+    lines = _tried(problems, glance.of, root, key) if has_lines else None
     markup = Markup(root, lambda _: None)
     item = Item(
-        key=paper.key,
-        title=entry.title,
-        cite=entry.cite(),
-        link=entry.link,
-        status=paper.status,
-        priority=paper.priority,
-        presenter=paper.presenter,
-        date=paper.date.isoformat() if paper.date else "",
-        why=paper.reason if paper.status == "dropped" else paper.why,
-        tags=paper.tags,
+        paper=paper,
+        entry=entry,
+        source=source,
         insight=markup.line(lines.rows["insight"]) if lines else "",
         results=markup.line(lines.rows["results"]) if lines else "",
         marks=lines.marks if lines else "",
-        has_page=has_notebook,
-        executed=source is not None and source.record is not None,
+        content=content,
         claims=[row(claim) for claim in claims],
         tally=tally(claims),
         standin=standin_warning(claims),
-        not_claims=content.not_claims if content else [],
-        skipped_rows=content.skipped_rows if content else [],
     )
-    problems += [f"{paper.key}, at a glance: {problem}" for problem in markup.problems]
+    problems += [f"{key}, at a glance: {problem}" for problem in markup.problems]
     return item
 
 
-def _glance(root: Path, key: str, has_notebook: bool, problems: list[str]) -> glance.Glance | None:
-    if not has_notebook and not glance.path_of(root, key).is_file():
-        return None
+def _tried(
+    problems: list[str], load: Callable[P, T], *args: P.args, **options: P.kwargs
+) -> T | None:
+    """What ``load`` gives, or None and its error among the ``problems``."""
     try:
-        return glance.of(root, key)
-    except LabkitError as error:
-        problems.append(str(error))
-        return None
-
-
-def _claims_file(root: Path, key: str, problems: list[str]) -> claims_file.ClaimsFile | None:
-    if not claims_file.path_of(root, key).is_file():
-        return None
-    try:
-        return claims_file.load_file(root, key)
+        return load(*args, **options)
     except LabkitError as error:
         problems.append(str(error))
         return None
 
 
 def _claims(
-    key: str,
-    content: claims_file.ClaimsFile | None,
-    source: origin.Origin | None,
-    problems: list[str],
+    key: str, content: claims_file.ClaimsFile | None, source: origin.Origin | None
 ) -> list[dict[str, Any]]:
     """The claims of a paper with their verdicts; one that no run showed is not attempted.
 
     Headline and mechanism claims come first, as they are counted first.
     """
-    try:
-        shown = claims_file.from_notebook(source.read()) if source and content else []
-    except LabkitError as error:
-        problems.append(str(error))
-        return []
+    shown = claims_file.from_notebook(source.read()) if source and content else []
     by_id = {record["id"]: record for record in shown if record["paper"] == key}
     known = sorted(content.claims, key=lambda c: not c.is_reproduction) if content else []
     return [

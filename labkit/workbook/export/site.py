@@ -55,7 +55,9 @@ def write_site(root: Path) -> Report:
     everything = catalogue.load(root)
     site.report.problems += everything.problems
     site.put("assets/plotly.min.js", pages.package_file("plotly", "package_data/plotly.min.js"))
-    site.put("index.html", _index(everything))
+    title = "Systems-for-ML papers, reviewed and rerun"
+    index = pages.render("index.html.j2", title=title, policy=pages.policy(), catalogue=everything)
+    site.put("index.html", index)
     site.put("scoreboard.html", _scoreboard(everything, papers="papers/", index="index.html"))
     site.finish(inputs)
     _put_scoreboard(root, everything)
@@ -85,16 +87,6 @@ def _write_paper(
         site.make(f"slides/{key}.html", made_from, lambda: decks.deck(source)[:2])
     except LabkitError as error:
         site.report.problems.append(str(error))
-
-
-def _index(everything: catalogue.Catalogue) -> str:
-    return pages.render(
-        "index.html.j2",
-        title="Systems-for-ML papers, reviewed and rerun",
-        policy=pages.policy(),
-        catalogue=everything,
-        status_words=catalogue.STATUS_WORDS,
-    )
 
 
 def _scoreboard(everything: catalogue.Catalogue, *, papers: str, index: str) -> str:
@@ -129,9 +121,7 @@ class _Site:
 
     def is_whole(self, inputs: str) -> bool:
         """Whether the site was made from ``inputs`` and every file is still there as written."""
-        if self._old.get("inputs") != inputs:
-            return False
-        if not all(self._stands(name) for name in self._old["files"]):
+        if self._old.get("inputs") != inputs or not all(map(self._stands, self._old["files"])):
             return False
         self.report.unchanged = len(self._old["files"])
         self.report.problems += self._old.get("problems", [])
@@ -179,16 +169,16 @@ def _fingerprint_of_all(root: Path) -> str:
 
 def _inputs(root: Path) -> Iterable[Path]:
     """Every file that a page of the site could depend on."""
-    yield from (
-        path for path in (root / reading_queue.FILE, root / bibliography.FILE) if path.is_file()
+    patterns = (
+        str(reading_queue.FILE),
+        str(bibliography.FILE),
+        "data/papers/*/*.yaml",
+        "notebooks/**/*",
+        "results/*/default/*.ipynb",
+        "results/*/default/*.json",
     )
-    yield from (root / "data" / "papers").glob("*/*.yaml")
-    for path in (root / "notebooks").rglob("*"):
-        if path.is_file() and ".ipynb_checkpoints" not in path.parts:
-            yield path
-    for path in (root / "results").glob("*/default/*"):
-        if path.suffix in (".ipynb", ".json"):
-            yield path
+    paths = (path for pattern in patterns for path in root.glob(pattern))
+    return [path for path in paths if path.is_file() and ".ipynb_checkpoints" not in path.parts]
 
 
 def _fingerprint_of_paper(source: origin.Origin, known: list[str]) -> str:

@@ -11,14 +11,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from labkit import files
 from labkit.errors import BadFile
-
-if TYPE_CHECKING:
-    from pybtex.database.input.bibtex import LowLevelParser
-    from pybtex.scanner import PybtexSyntaxError
 
 FILE = Path("data/papers.bib")
 
@@ -161,56 +156,35 @@ class _Raw:
 
 
 def _scan(text: str, path: Path) -> Iterator[_Raw]:
-    """Entries with their line and verbatim text; entries that use ``@string`` are spelled out."""
+    """Entries with their line and verbatim text; spelled out where the file has ``@string``s."""
+    from pybtex.database.input.bibtex import LowLevelParser, month_names
     from pybtex.scanner import PybtexSyntaxError
+    from pybtex.utils import CaseInsensitiveDict
 
-    parser, borrowed = _scanner(text)
-    seen = 0
+    parser = LowLevelParser(text, macros=CaseInsensitiveDict(month_names))
+    has_strings = False
     try:
         for command, body in parser:
             start = parser.command_start or 0
             line = text.count("\n", 0, start) + 1
-            uses_strings, seen = len(borrowed) > seen, len(borrowed)
             if command.lower() in ("string", "preamble"):
+                has_strings = True
                 continue
             key, pairs = body
             fields = _fields(path, line, key, pairs)
-            own = text[start : parser.pos]
-            spelled = render(command, key, fields) if uses_strings else own
-            yield _Raw(command.lower(), key, fields, line, spelled)
+            own = render(command, key, fields) if has_strings else text[start : parser.pos]
+            yield _Raw(command.lower(), key, fields, line, own)
     except PybtexSyntaxError as error:
-        raise _syntax_error(path, text, parser, error) from None
-
-
-def _syntax_error(
-    path: Path, text: str, parser: LowLevelParser, error: PybtexSyntaxError
-) -> BadFile:
-    """The line that is at fault; where the text ends too early, the line of the open entry."""
-    begins = text.count("\n", 0, parser.command_start or 0) + 1
-    reason = str(error).split(": ", 1)[-1]
-    name = f"entry {parser.current_entry_key!r}" if parser.current_entry_key else "the entry"
-    return BadFile(
-        path,
-        f"not valid BibTeX: {reason}, in {name} that begins on line {begins}",
-        line=begins if "premature" in reason else error.lineno,
-        valid="@type{key, field = {value}, ...} with balanced braces",
-    )
-
-
-def _scanner(text: str) -> tuple[LowLevelParser, list[str]]:
-    """pybtex's scanner, and the list in which it notes each ``@string`` name an entry used."""
-    from pybtex.database.input.bibtex import LowLevelParser, month_names
-    from pybtex.utils import CaseInsensitiveDict
-
-    borrowed: list[str] = []
-
-    class Scanner(LowLevelParser):
-        def substitute_macro(self, name: str) -> Any:
-            if name.lower() not in month_names:
-                borrowed.append(name)
-            return super().substitute_macro(name)
-
-    return Scanner(text, macros=CaseInsensitiveDict(month_names)), borrowed
+        begins = text.count("\n", 0, parser.command_start or 0) + 1
+        reason = str(error).split(": ", 1)[-1]
+        key = parser.current_entry_key
+        name = f"entry {key!r}" if key else "the entry"
+        raise BadFile(
+            path,
+            f"not valid BibTeX: {reason}, in {name} that begins on line {begins}",
+            line=begins if "premature" in reason else error.lineno,
+            valid="@type{key, field = {value}, ...} with balanced braces",
+        ) from None
 
 
 def _fields(path: Path, line: int, key: str, pairs: list[tuple[str, list[str]]]) -> dict[str, str]:
@@ -231,14 +205,8 @@ def _fields(path: Path, line: int, key: str, pairs: list[tuple[str, list[str]]])
 
 def _entry(raw: _Raw, path: Path) -> Entry:
     def bad(name: str, problem: str, value: str | None, valid: str) -> BadFile:
-        return BadFile(
-            path,
-            f"entry {raw.key!r} {problem}",
-            line=raw.line,
-            field=name,
-            value=value,
-            valid=valid,
-        )
+        problem = f"entry {raw.key!r} {problem}"
+        return BadFile(path, problem, line=raw.line, field=name, value=value, valid=valid)
 
     if not raw.fields.get("title"):
         raise bad("title", "has no title", None, "title = {...}")
@@ -246,6 +214,7 @@ def _entry(raw: _Raw, path: Path) -> Entry:
     if not re.fullmatch(r"\d{4}", year):
         raise bad("year", "has no proper year", year or None, "year = {2023}")
     names, surnames, et_al = _people(raw, bad)
+    printed, venue = _places(raw.fields)
     return Entry(
         key=raw.key,
         kind=raw.kind,
@@ -254,8 +223,8 @@ def _entry(raw: _Raw, path: Path) -> Entry:
         authors=names,
         surnames=surnames,
         et_al=et_al,
-        venue=_venue(raw.fields),
-        container=_container(raw.fields),
+        venue=venue,
+        container=printed,
         year=int(year),
         url=re.sub(r"\\([%&#_~])", r"\1", raw.fields.get("url", "")),
         doi=raw.fields.get("doi", "").removeprefix("https://doi.org/"),
@@ -291,25 +260,16 @@ def _people(
     return names, surnames, et_al
 
 
-def _container(fields: Mapping[str, str]) -> str:
-    printed = next((fields[name] for name in _CONTAINERS if fields.get(name)), "")
-    if printed:
-        return decode(printed)
-    return f"arXiv:{fields['eprint']}" if _is_arxiv(fields) else ""
-
-
-def _venue(fields: Mapping[str, str]) -> str:
-    """The short name: ``series`` or ``shortjournal``, else an acronym in brackets, else in full."""
-    for name in ("shortjournal", "series"):
-        if fields.get(name):
-            return _YEAR_TAIL.sub("", decode(fields[name]))
-    full = next((fields[name] for name in _CONTAINERS if fields.get(name)), "")
-    if full:
-        acronym = _ACRONYM.search(decode(full))
-        return acronym[1].strip(" '") if acronym else _YEAR_TAIL.sub("", decode(full))
-    return "arXiv" if _is_arxiv(fields) else ""
-
-
-def _is_arxiv(fields: Mapping[str, str]) -> bool:
-    kind = fields.get("archiveprefix") or fields.get("eprinttype", "")
-    return bool(fields.get("eprint")) and kind.lower() in ("arxiv", "")
+def _places(fields: Mapping[str, str]) -> tuple[str, str]:
+    """Where it appeared, as printed; and in short: named so, or by an acronym in brackets."""
+    printed = decode(next((fields[name] for name in _CONTAINERS if fields.get(name)), ""))
+    archive = fields.get("archiveprefix") or fields.get("eprinttype", "")
+    is_arxiv = bool(fields.get("eprint")) and archive.lower() in ("arxiv", "")
+    short = decode(fields.get("shortjournal") or fields.get("series") or "")
+    if short:
+        venue = _YEAR_TAIL.sub("", short)
+    elif acronym := _ACRONYM.search(printed):
+        venue = acronym[1].strip(" '")
+    else:
+        venue = _YEAR_TAIL.sub("", printed) or ("arXiv" if is_arxiv else "")
+    return printed or (f"arXiv:{fields['eprint']}" if is_arxiv else ""), venue

@@ -102,21 +102,13 @@ def move(root: Path, key: str, *, before: str | None = None, after: str | None =
     if other is None or (before and after) or other == key:
         raise UsageError("say one other paper to move it before or after")
 
-    def edit(text: str, queue: Queue) -> str:
-        source, target = queue.position(key), queue.position(other)
-        changes = _differences(queue[key], {"priority": queue[other].priority})
-        if changes:
-            text = yaml_edit.set_fields(text, LISTING, source, changes, _ORDER)
-        return yaml_edit.move_record(text, LISTING, source, target + (after is not None))
-
-    def expect(queue: Queue) -> list[Paper]:
+    def change(queue: Queue) -> list[Paper]:
         moved = queue[key].model_copy(update={"priority": queue[other].priority})
         rest = [paper for paper in queue.entries if paper.key != key]
-        place = next(i for i, paper in enumerate(rest) if paper.key == other)
-        rest.insert(place + (after is not None), moved)
+        rest.insert(rest.index(queue[other]) + (after is not None), moved)
         return rest
 
-    return _edit(root, edit, expect)[key]
+    return _edit(root, change)[key]
 
 
 def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Paper]:
@@ -131,7 +123,7 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
     """
     with _locked(root):
         queue = load(root)
-        queue_text, bib_text = _text(root / FILE), _text(root / bibliography.FILE)
+        queue_text, bib_text = map(files.read_text, (root / FILE, root / bibliography.FILE))
         new = bibliography.parse("\n\n".join(entries), Path("the new BibTeX"))
         for paper in papers:
             _refuse_known(queue, new[paper.key])
@@ -139,11 +131,8 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
                 queue.position(companion)  # raises where there is none
         missing = [e.text for e in new.values() if e.key not in queue.library]
         bib_after = _joined(bib_text, missing)
-        queue_after = queue_text
-        for paper in papers:
-            record = paper.model_dump(exclude_defaults=True) | {"key": paper.key}
-            queue_after = yaml_edit.append_record(queue_after, LISTING, record)
         library = bibliography.parse(bib_after, root / bibliography.FILE)
+        queue_after = _edited(queue_text, queue.entries, [*queue.entries, *papers])
         _verify(root, queue_after, library, [*queue.entries, *papers])
         _write_both(root, bib_text, bib_after, queue_after)
     return list(papers)
@@ -152,23 +141,20 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
 def _write_both(root: Path, bib_before: str, bib_after: str, queue_after: str) -> None:
     bib = root / bibliography.FILE
     if bib_after != bib_before:
-        files.write_atomically(bib, bib_after)
+        _write(bib, bib_after)
     try:
-        files.write_atomically(root / FILE, queue_after)
+        _write(root / FILE, queue_after)
     except BaseException:
         if bib_after != bib_before:
-            files.write_atomically(bib, bib_before)
+            _write(bib, bib_before)
         raise
 
 
 def _joined(bib_text: str, entries: Sequence[str]) -> str:
     if not entries:
         return bib_text
-    newline = "\r\n" if "\r\n" in bib_text else "\n"
-    gap = "" if not bib_text or bib_text.endswith(newline * 2) else newline
-    gap = gap if not bib_text or bib_text.endswith(newline) else newline * 2
-    body = "\n\n".join(entry.replace("\r\n", "\n").strip() for entry in entries) + "\n"
-    return bib_text + gap + body.replace("\n", newline)
+    parts = [bib_text.rstrip("\n"), *(entry.replace("\r\n", "\n").strip() for entry in entries)]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _refuse_known(queue: Queue, entry: bibliography.Entry) -> None:
@@ -237,41 +223,39 @@ def _update(
             fields["date"] = date
         return paper.model_copy(update=fields)
 
-    def edit(text: str, queue: Queue) -> str:
-        paper = queue[key]
-        changes = _differences(paper, updated(paper).model_dump())
-        if not changes:
-            return text
-        return yaml_edit.set_fields(text, LISTING, queue.position(key), changes, _ORDER)
-
-    def expect(queue: Queue) -> list[Paper]:
-        return [updated(paper) if paper.key == key else paper for paper in queue.entries]
-
-    return _edit(root, edit, expect)[key]
+    return _edit(root, lambda queue: [updated(p) if p.key == key else p for p in queue])[key]
 
 
-def _differences(paper: Paper, fields: Mapping[str, Any]) -> dict[str, yaml_edit.Scalar | None]:
-    before = paper.model_dump()
-    return {
-        name: None if value in ("", None) else value
-        for name, value in fields.items()
-        if value != before[name]
-    }
-
-
-def _edit(
-    root: Path,
-    edit: Callable[[str, Queue], str],
-    expect: Callable[[Queue], Sequence[Paper]],
-) -> Queue:
+def _edit(root: Path, change: Callable[[Queue], Sequence[Paper]]) -> Queue:
     with _locked(root):
         queue = load(root)
-        before = _text(root / FILE)
-        after = edit(before, queue)
-        result = _verify(root, after, queue.library, expect(queue))
+        before, papers = files.read_text(root / FILE), change(queue)
+        after = _edited(before, queue.entries, papers)
+        result = _verify(root, after, queue.library, papers)
         if after != before:
-            files.write_atomically(root / FILE, after)
+            _write(root / FILE, after)
         return result
+
+
+def _edited(text: str, before: Sequence[Paper], after: Sequence[Paper]) -> str:
+    """The file's ``text`` with the papers ``after``; lines of those that stay as they are stay."""
+    keys, wanted = [paper.key for paper in before], {paper.key: paper for paper in after}
+    for place, paper in enumerate(before):
+        old = paper.model_dump()
+        new = wanted[paper.key].model_dump()
+        changes = {name: new[name] or None for name in _ORDER if new[name] != old[name]}
+        if changes:
+            text = yaml_edit.set_fields(text, LISTING, place, changes, _ORDER)
+    for place, key in enumerate(wanted):
+        if key not in keys:
+            record = wanted[key].model_dump(exclude_defaults=True)
+            text = yaml_edit.append_record(text, LISTING, record)
+        elif keys[place] != key:
+            moved = keys[place] if keys[place + 1] == key else key  # down, or up
+            source, target = keys.index(moved), list(wanted).index(moved)
+            text = yaml_edit.move_record(text, LISTING, source, target + (target > source))
+            keys.insert(target, keys.pop(source))
+    return text
 
 
 def _verify(
@@ -306,6 +290,7 @@ def _locked(root: Path) -> Iterator[None]:
         ) from None
 
 
-def _text(path: Path) -> str:
-    """The file as it is, line endings included."""
-    return path.read_bytes().decode()
+def _write(path: Path, text: str) -> None:
+    """Write ``text`` with the line endings that the file has."""
+    newline = "\r\n" if b"\r\n" in path.read_bytes() else "\n"
+    files.write_atomically(path, text.replace("\n", newline))

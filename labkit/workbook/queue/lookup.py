@@ -10,6 +10,7 @@ import html
 import os
 import re
 import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -46,9 +47,7 @@ class Identifier:
     @property
     def url(self) -> str:
         """The page a person can open to find the BibTeX by hand."""
-        return ("https://arxiv.org/abs/" if self.kind == "arXiv" else "https://doi.org/") + (
-            self.value
-        )
+        return f"https://{'arxiv.org/abs' if self.kind == 'arXiv' else 'doi.org'}/{self.value}"
 
 
 def recognise(text: str) -> Identifier | None:
@@ -110,22 +109,18 @@ def arxiv_bibtex(feed: str, identifier: Identifier) -> str:
 
 def doi_bibtex(answer: str, identifier: Identifier) -> str:
     """The BibTeX a DOI agency sends (one line, HTML entities) in the house style."""
-    _, kind, fields = _only(answer, identifier)
-    plain = {name: html.unescape(value) for name, value in fields.items()}
-    plain["title"] = _protected(plain.get("title", ""))
-    tidy = {name: _tidy(value) for name, value in plain.items()}
-    tidy |= {"doi": identifier.value, "url": identifier.url}
-    return _checked(bibliography.render(kind, "unnamed", tidy), identifier)
-
-
-def _only(answer: str, identifier: Identifier) -> tuple[str, str, dict[str, str]]:
     try:
         entries = bibliography.fields(answer, Path(identifier.url))
     except BadFile as error:
         raise _unusable(identifier, f"its BibTeX cannot be read ({error.problem})") from None
     if len(entries) != 1:
         raise _unusable(identifier, f"it sent {len(entries)} BibTeX entries instead of one")
-    return entries[0]
+    [(_, kind, fields)] = entries
+    plain = {name: html.unescape(value) for name, value in fields.items()}
+    plain["title"] = _protected(plain.get("title", ""))
+    tidy = {name: _tidy(value) for name, value in plain.items()}
+    tidy |= {"doi": identifier.value, "url": identifier.url}
+    return _checked(bibliography.render(kind, "unnamed", tidy), identifier)
 
 
 def _checked(text: str, identifier: Identifier) -> str:
@@ -140,22 +135,19 @@ def _get(identifier: Identifier, url: str, headers: dict[str, str]) -> str:
     """Fetch, bounded as a whole: a name lookup has no timeout of its own, hence the thread."""
     if os.environ.get("LABKIT_OFFLINE"):
         raise _unusable(identifier, "LABKIT_OFFLINE is set")
-    outcome: list[str | Exception] = []
+    outcome: Future[str] = Future()
 
     def work() -> None:
         try:
-            outcome.append(_request(identifier, url, headers))
+            outcome.set_result(_request(identifier, url, headers))
         except Exception as error:
-            outcome.append(error)
+            outcome.set_exception(error)
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(DEADLINE_S)
-    if not outcome:
-        raise _unusable(identifier, f"no answer within {DEADLINE_S:g} s")
-    if isinstance(outcome[0], Exception):
-        raise outcome[0]
-    return outcome[0]
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        return outcome.result(DEADLINE_S)
+    except TimeoutError:
+        raise _unusable(identifier, f"no answer within {DEADLINE_S:g} s") from None
 
 
 def _request(identifier: Identifier, url: str, headers: dict[str, str]) -> str:

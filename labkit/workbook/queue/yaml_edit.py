@@ -1,21 +1,37 @@
-"""Edits of a YAML text that touch only the characters they must.
+"""Edits of a YAML file of records that leave the lines of all other records as they are.
 
-ruamel parses the text and marks where each node starts and ends; an edit then replaces just that
-span. So comments, order, quoting, indentation and line width of everything else stay as a person
-left them, byte for byte, whatever their style. The file must hold a mapping with a list of
-mappings (``listing``), as ``reading_queue.yaml`` does.
+The file must hold a mapping with a list of mappings (``listing``), as ``reading_queue.yaml`` does.
+ruamel says on which lines each record stands; an edit replaces or moves those alone. A record that
+changes goes through ruamel's round trip, which keeps its comments, order and quoting. Lines end in
+``\\n`` here.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedSeq
+from ruamel.yaml.scalarstring import FoldedScalarString, PlainScalarString
 
 Scalar = str | int | date
 WIDTH = 100
+LONGEST_ON_ONE_LINE = 60
+
+
+class _Place(NamedTuple):
+    """A record's first line with the comments right above it, its own first, the line after."""
+
+    top: int
+    first: int
+    stop: int
+    column: int
 
 
 def set_fields(
@@ -32,37 +48,35 @@ def set_fields(
     >>> set_fields("p:\\n- k: a  # x\\n  s: new\\n", "p", 0, {"s": "old"}, ["k", "s"])
     'p:\\n- k: a  # x\\n  s: old\\n'
     """
-    record = _records(text, listing)[index]
-    fields = {key.value: (key, value) for key, value in record.value}
-    splices: list[tuple[int, int, str]] = []
+    lines, places = _placed(text, listing)
+    _, first, stop, column = places[index]
+    mark, own = lines[first][:column], lines[first][column:]
+    record = _yaml().load(textwrap.dedent("".join([" " * column, own, *lines[first + 1 : stop]])))
     for name in sorted(changes, key=order.index):
         value = changes[name]
-        if name in fields and value is None:
-            splices.append((*_removal(text, record, name), ""))
-        elif name in fields:
-            node = fields[name][1]
-            indent = record.start_mark.column
-            splices.append((node.start_mark.index, _end(text, node), _scalar(value, indent)))
-        elif value is not None:
-            anchor = [known for known in order[: order.index(name)] if known in fields][-1]
-            splices.append(_insertion(text, record, fields[anchor][1], name, value))
-    return _apply(text, splices)
+        if value is None:
+            record.pop(name, None)
+        elif name in record:
+            record[name] = _laid_out(value, column)
+        else:
+            before = [known for known in record if known in order[: order.index(name)]]
+            record.insert(list(record).index(before[-1]) + 1, name, _laid_out(value, column))
+    lines[first:stop] = [_block(record, mark)]
+    return "".join(lines)
 
 
 def append_record(text: str, listing: str, record: Mapping[str, Any]) -> str:
     """``text`` with one more record at the end of the list, in the layout of the last one."""
-    newline = _newline(text)
-    known = _records(text, listing)
-    if not known:
-        start, end = _empty_list(text, listing)
-        body = newline.join(_block(record, dash=2))
-        return f"{text[:start]}{newline}{body}{text[end:] or newline}"
-    last = known[-1]
-    dash = max(0, last.start_mark.column - 2)
-    cut = _line_end(text, _end(text, last))
-    gap = newline if len(known) == 1 or _blank_between(text, known[-2], last) else ""
-    body = newline.join(_block(record, dash=dash))
-    return f"{text[:cut]}{newline}{gap}{body}{text[cut:] or newline}"
+    lines, places = _placed(text, listing)
+    column = places[-1].column if places else 4
+    fields = {name: _laid_out(value, column) for name, value in record.items()}
+    block = _block(fields, "- ".rjust(column))
+    if not places:
+        empty = re.compile(rf"^{listing}:[ \t]*(\[\s*\])?[ \t]*\n?", re.MULTILINE)
+        return empty.sub(lambda _: f"{listing}:\n{block}", "".join(lines), count=1)
+    apart = len(places) < 2 or places[-1].top > places[-2].stop
+    lines.insert(places[-1].stop, ("\n" if apart else "") + block)
+    return "".join(lines)
 
 
 def move_record(text: str, listing: str, index: int, before: int) -> str:
@@ -70,141 +84,62 @@ def move_record(text: str, listing: str, index: int, before: int) -> str:
 
     Comment lines directly above a record, without a blank line between, move with it.
     """
-    known = _records(text, listing)
-    blocks = [_lines_of(text, record) for record in known]
-    lines = text.splitlines(keepends=True)
-    if lines and not lines[-1].endswith(("\n", "\r")):
-        lines[-1] += _newline(text)
-    order = [i for i in range(len(known)) if i != index]
+    lines, places = _placed(text, listing)
+    order = [i for i in range(len(places)) if i != index]
     order.insert(before - (before > index), index)
-    result: list[str] = lines[: blocks[0][0]]
-    for place, source in enumerate(order):
-        start, stop = blocks[source]
-        result += lines[start:stop]
-        following = blocks[place + 1][0] if place + 1 < len(blocks) else len(lines)
-        result += lines[blocks[place][1] : following]
+    result = lines[: places[0].top]
+    following = [*(place.top for place in places[1:]), len(lines)]
+    for source, place, until in zip(order, places, following, strict=True):
+        result += lines[places[source].top : places[source].stop] + lines[place.stop : until]
     return "".join(result)
 
 
-def _records(text: str, listing: str) -> list[Any]:
-    from ruamel.yaml import YAML
-
-    root = YAML(typ="rt").compose(text)
-    node = next(value for key, value in root.value if key.value == listing)
-    return list(node.value) if isinstance(node.value, list) else []
-
-
-def _empty_list(text: str, listing: str) -> tuple[int, int]:
-    """The span between the colon of an empty list (``[]`` or nothing) and what follows it."""
-    from ruamel.yaml import YAML
-
-    root = YAML(typ="rt").compose(text)
-    key, node = next(pair for pair in root.value if pair[0].value == listing)
-    colon = text.index(":", key.end_mark.index) + 1
-    written = isinstance(node.value, list)
-    return colon, node.end_mark.index if written else colon
-
-
-def _end(text: str, node: Any) -> int:
-    """Where the content of ``node`` ends, without the comments and blank lines after it."""
-    if isinstance(node.value, list) and node.value and not node.flow_style:
-        last = node.value[-1]
-        return _end(text, last[1] if isinstance(last, tuple) else last)
-    start, stop = node.start_mark.index, node.end_mark.index
-    return start + len(text[start:stop].rstrip())
+def _placed(text: str, listing: str) -> tuple[list[str], list[_Place]]:
+    """The lines of ``text`` and where each record of the list stands among them."""
+    text = text if text.endswith("\n") else text + "\n"
+    lines = text.splitlines(keepends=True)
+    node = next(value for key, value in _yaml().compose(text).value if key.value == listing)
+    records = node.value if isinstance(node.value, list) else []
+    ends = [record.start_mark.line for record in records[1:]]
+    ends += [record.end_mark.line + bool(record.flow_style) for record in records[-1:]]
+    places = []
+    for record, stop in zip(records, ends, strict=True):
+        top = first = record.start_mark.line
+        while lines[top - 1].lstrip().startswith("#"):
+            top -= 1
+        while not lines[stop - 1].strip() or lines[stop - 1].lstrip().startswith("#"):
+            stop -= 1
+        places.append(_Place(top, first, stop, record.start_mark.column))
+    return lines, places
 
 
-def _insertion(
-    text: str, record: Any, anchor: Any, name: str, value: Scalar
-) -> tuple[int, int, str]:
-    if record.flow_style:
-        place = _end(text, anchor)
-        return place, place, f", {name}: {_scalar(value, None)}"
-    place = _line_end(text, _end(text, anchor))
-    indent = record.start_mark.column
-    return place, place, f"{_newline(text)}{' ' * indent}{name}: {_scalar(value, indent)}"
+def _laid_out(value: Any, column: int) -> Any:
+    """``value`` as a new field shows it: a list in brackets, a long text folded."""
+    if isinstance(value, list | tuple):
+        items = CommentedSeq(value)
+        items.fa.set_flow_style()
+        return items
+    if not isinstance(value, str):
+        return value
+    width = WIDTH - column - 2
+    wrapped = textwrap.wrap(value, width, break_long_words=False, break_on_hyphens=False)
+    if len(value) <= LONGEST_ON_ONE_LINE or " ".join(wrapped) != value:
+        return PlainScalarString(value)
+    folded = FoldedScalarString(value)
+    folded.fold_pos = [end - 1 for end in accumulate(len(line) + 1 for line in wrapped[:-1])]
+    return folded
 
 
-def _removal(text: str, record: Any, name: str) -> tuple[int, int]:
-    names = [key.value for key, _ in record.value]
-    place = names.index(name)
-    key, node = record.value[place]
-    previous = _end(text, record.value[place - 1][1])
-    if record.flow_style:
-        return previous, _end(text, node)
-    start = text.rfind("\n", 0, key.start_mark.index)
-    if text[start - 1 : start] == "\r":
-        start -= 1
-    return start, _line_end(text, _end(text, node))
-
-
-def _apply(text: str, splices: Sequence[tuple[int, int, str]]) -> str:
-    newline = _newline(text)
-    in_place = sorted(splices, key=lambda splice: splice[0])
-    for start, stop, new in reversed(in_place):  # from the end, so that places stay true
-        text = text[:start] + new.replace("\r\n", "\n").replace("\n", newline) + text[stop:]
-    return text
-
-
-def _scalar(value: Scalar | None, indent: int | None) -> str:
-    """``value`` as YAML; a long text is folded below ``indent``, or kept on one line if None."""
-    words = value.split() if isinstance(value, str) else []
-    foldable = indent is not None and isinstance(value, str) and " ".join(words) == value
-    if foldable and indent is not None and len(str(value)) > 60:
-        prefix = " " * (indent + 2)
-        lines = textwrap.wrap(
-            str(value), WIDTH - len(prefix), break_long_words=False, break_on_hyphens=False
-        )
-        return ">-\n" + "\n".join(prefix + line for line in lines)
-    return _dump({"x": value}).removeprefix("x: ").rstrip("\n")
-
-
-def _dump(tree: Any) -> str:
-    from ruamel.yaml import YAML
-
-    yaml = YAML(typ="rt")
-    yaml.width = 1_000_000
+def _block(record: Mapping[str, Any], mark: str) -> str:
+    """The lines of one record, the first after ``mark``."""
     stream = io.StringIO()
-    yaml.dump(tree, stream)
-    return stream.getvalue()
+    _yaml().dump(record, stream)
+    return mark + textwrap.indent(stream.getvalue(), " " * len(mark))[len(mark) :]
 
 
-def _block(record: Mapping[str, Any], dash: int) -> list[str]:
-    """The lines of a new record: scalars as above, lists in flow style."""
-    indent = dash + 2
-    lines: list[str] = []
-    for name, value in record.items():
-        shown = _flow(value) if isinstance(value, list | tuple) else _scalar(value, indent)
-        lines += f"{' ' * indent}{name}: {shown}".split("\n")
-    lines[0] = f"{' ' * dash}- {lines[0].lstrip()}"
-    return lines
-
-
-def _flow(items: Sequence[str]) -> str:
-    return "[" + ", ".join(_scalar(item, None) for item in items) + "]"
-
-
-def _line_end(text: str, place: int) -> int:
-    """The end of the line that holds ``place``, before its line break."""
-    stop = text.find("\n", place)
-    stop = len(text) if stop < 0 else stop
-    return stop - 1 if text[stop - 1 : stop] == "\r" else stop
-
-
-def _newline(text: str) -> str:
-    return "\r\n" if "\r\n" in text else "\n"
-
-
-def _blank_between(text: str, first: Any, second: Any) -> bool:
-    between = text[_end(text, first) : second.start_mark.index].split("\n")[1:-1]
-    return any(not line.strip() for line in between)
-
-
-def _lines_of(text: str, record: Any) -> tuple[int, int]:
-    """First line (comments directly above included) and the line after the record's last."""
-    lines = text.splitlines()
-    start = record.start_mark.line
-    while start > 0 and lines[start - 1].lstrip().startswith("#"):
-        start -= 1
-    stop = text.count("\n", 0, _end(text, record)) + 1
-    return start, stop
+def _yaml() -> YAML:
+    yaml = YAML(typ="rt")
+    yaml.preserve_quotes = True
+    yaml.width = 1_000_000
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    return yaml

@@ -14,8 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.errors import LabkitError
 from labkit.workbook import notebooks
+from labkit.workbook.review import claims as claims_file
 from labkit.workbook.review.glance import TODO
+from labkit.workbook.review.verdicts import Claim
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -192,11 +195,6 @@ class Subject:
     path: Path
     notebook: NotebookNode
 
-    @property
-    def name(self) -> str:
-        """The notebook's path inside the workbook."""
-        return self.path.relative_to(self.root).as_posix()
-
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         return tuple(Cell(number, node) for number, node in enumerate(self.notebook.cells, 1))
@@ -240,6 +238,19 @@ class Subject:
     def section(self, tag: str) -> Section | None:
         """The first section of that tag."""
         return next((section for section in self.sections if section.tag == tag), None)
+
+    @cached_property
+    def claims(self) -> list[Claim]:
+        """The paper's claims; none where the file does not read: the `claims` rule says why."""
+        try:
+            return claims_file.load(self.root, self.key)
+        except LabkitError:
+            return []
+
+    @cached_property
+    def stored_claims(self) -> dict[str, dict[str, Any]]:
+        """The claims of the stored outputs, by id."""
+        return {record["id"]: record for record in claims_file.from_notebook(self.notebook)}
 
     @property
     def was_executed(self) -> bool:

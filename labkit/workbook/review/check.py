@@ -6,9 +6,8 @@ Only the stored notebook is read: nothing runs, and no engine is imported.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from labkit.errors import BadFile, LabkitError
 from labkit.workbook import notebooks
@@ -28,9 +27,6 @@ class Finding:
     rule: str
     problem: str
     fix: str
-
-    def asdict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +50,7 @@ def check(root: Path, keys: Sequence[str] = ()) -> Report:
     """
     known = notebooks.paths(root)
     chosen = {key: notebooks.path_of(root, key) for key in keys} or known
-    findings: list[Finding] = []
-    for key, path in chosen.items():
-        findings += check_notebook(root, key, path)
+    findings = [f for key, path in chosen.items() for f in check_notebook(root, key, path)]
     if not keys:
         findings += check_facts(root)
     return Report(findings=tuple(findings), notebooks=tuple(chosen), num_rules=len(rules.RULES))
@@ -68,18 +62,8 @@ def check_notebook(root: Path, key: str, path: Path) -> list[Finding]:
         subject = anatomy.view(root, key, path)
     except BadFile as error:
         return [_broken(root, path, error)]
-    findings = [
-        Finding(
-            file=subject.name,
-            cell=None if remark.where is None else remark.where.number,
-            cell_id="" if remark.where is None else remark.where.id,
-            rule=rule.name,
-            problem=remark.problem.replace(f"{root}/", ""),
-            fix=remark.fix,
-        )
-        for rule in rules.RULES
-        for remark in rule.check(subject)
-    ]
+    remarks = [(rule.name, remark) for rule in rules.RULES for remark in rule.check(subject)]
+    findings = [_finding(root, path, name, remark) for name, remark in remarks]
     return sorted(findings, key=lambda finding: finding.cell or 0)
 
 
@@ -101,11 +85,16 @@ def check_facts(root: Path) -> list[Finding]:
 
 
 def _broken(root: Path, path: Path, error: LabkitError) -> Finding:
+    fix = getattr(error, "valid", "") or "a file that reads"
+    return _finding(root, path, "readable", rules.Remark(None, str(error), fix))
+
+
+def _finding(root: Path, path: Path, rule: str, remark: rules.Remark) -> Finding:
     return Finding(
         file=path.relative_to(root).as_posix(),
-        cell=None,
-        cell_id="",
-        rule="readable",
-        problem=str(error).replace(f"{root}/", ""),
-        fix=getattr(error, "valid", "") or "a file that reads",
+        cell=remark.where.number if remark.where else None,
+        cell_id=remark.where.id if remark.where else "",
+        rule=rule,
+        problem=remark.problem.replace(f"{root}/", ""),
+        fix=remark.fix,
     )

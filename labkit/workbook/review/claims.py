@@ -211,32 +211,24 @@ def record_of(
     "reproduced"; None where nothing was judged or the kind has no flip. ``fitted`` is the worst
     relative error of the fitted model that stood in for the claim's data, None on published data.
     """
-    ratio = ratio_of(claim, ours)
-    tolerance = claim.tolerance
+    ratio, tolerance = ratio_of(claim, ours), claim.tolerance
     unjudged = ("not attempted", "not judged")
     can_fail = None
     if claim.is_reproduction and verdict not in unjudged:
         can_fail = verdict != "reproduced" or flip_verdict not in (None, "reproduced")
+    same = ("id", "kind", "statement", "unit", "judge", "flip", "source", "verified", "dataset")
     return {
         "paper": key,
-        "id": claim.id,
-        "kind": claim.kind,
-        "statement": claim.statement,
+        **{name: getattr(claim, name) for name in same},
         "paper_value": _rounded(claim.paper),
         "our_value": _rounded(ours),
-        "unit": claim.unit,
         "ratio": None if ratio is None else tables.rounded(ratio, DIGITS),
         "tolerance": list(tolerance) if isinstance(tolerance, tuple) else tolerance,
-        "judge": claim.judge,
         "verdict": flipped_verdict(claim, verdict, flip_verdict),
-        "flip": claim.flip,
         "flip_value": _rounded(flipped),
         "flip_verdict": flip_verdict,
         "can_fail": can_fail,
         "fitted": None if verdict in unjudged or fitted is None else tables.rounded(fitted, 2),
-        "source": claim.source,
-        "verified": claim.verified,
-        "dataset": claim.dataset,
     }
 
 
@@ -278,7 +270,7 @@ class ClaimsTable:
             rows=[list(row.values()) for row in rows],
             align=["right" if header in self._RIGHT else "left" for header in rows[0]],
             caption=self.summary,
-            bold=frozenset((number, len(rows[0]) - 1) for number in range(len(rows))),
+            bold=len(rows[0]) - 1,
         )
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 from labkit import files
 from labkit.errors import BadFile
@@ -74,24 +75,11 @@ def load(root: Path, key: str) -> Glance:
     Raises:
         BadFile: it is missing or malformed; names the field.
     """
-    from pydantic import BaseModel, ConfigDict, Field, field_validator
+    from pydantic import AfterValidator, ConfigDict, Field, create_model
 
-    class GlanceFile(BaseModel):
-        model_config = ConfigDict(extra="forbid")
-
-        insight: str = Field(min_length=1)
-        method: str = Field(min_length=1)
-        results: str = Field(min_length=1)
-        advantages: str = Field(min_length=1)
-        weaknesses: str = Field(min_length=1)
-        source: str = Field(min_length=1)
-        verified: bool
-
-        @field_validator("*", mode="before")
-        @classmethod
-        def _one_line(cls, value: object) -> object:
-            return " ".join(value.split()) if isinstance(value, str) else value
-
+    line = Annotated[str, Field(min_length=1), AfterValidator(lambda text: " ".join(text.split()))]
+    fields: Any = dict.fromkeys((*ASPECTS, "source"), (line, ...)) | {"verified": (bool, ...)}
+    model = create_model("GlanceFile", __config__=ConfigDict(extra="forbid"), **fields)
     path = path_of(root, key)
     if not path.is_file():
         raise BadFile(
@@ -99,13 +87,9 @@ def load(root: Path, key: str) -> Glance:
             f"{key!r} has no notebook, so its five lines belong here, and the file is missing",
             valid=f"a line each for {', '.join(ASPECTS)}, then source and verified",
         )
-    given = files.read_yaml(path, GlanceFile)
-    return Glance(
-        rows={name: getattr(given, name) for name in ASPECTS},
-        reviewed=False,
-        verified=given.verified,
-        source=given.source,
-    )
+    given = files.read_yaml(path, model).model_dump()
+    rows = {name: given[name] for name in ASPECTS}
+    return Glance(rows=rows, reviewed=False, verified=given["verified"], source=given["source"])
 
 
 def parse(markdown: str) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import files
 from labkit.errors import UsageError, did_you_mean
+from labkit.workbook.queue import bibliography
 from labkit.workbook.review import claims as _claims
 from labkit.workbook.review import glance, tables
 
@@ -30,10 +31,6 @@ class Paper:
 
     def __repr__(self) -> str:
         return f"{self.entry.title} ({self.entry.cite()})"
-
-    def title_markdown(self) -> str:
-        """What the title cell says of the paper: title, authors, venue and link."""
-        return title_markdown(self.entry)
 
     def data(self, name: str, *paths: str) -> Source:
         """The data set ``name``, or its stand-in where it cannot be had (``.is_standin`` says so).
@@ -76,7 +73,7 @@ class Paper:
         """
         import pandas as pd
 
-        entries = _bibliography(self.root)
+        entries = bibliography.load(self.root)
         headers, columns = [""], [list(glance.ASPECTS)]
         for key in (self.key, *keys):
             entry = known_entry(entries, key, self.root)
@@ -88,7 +85,7 @@ class Paper:
             headers=headers,
             rows=rows,
             align=["left"] * len(headers),
-            bold=frozenset((row, 0) for row in range(len(rows))),
+            bold=0,
             wrap=40,
         )
         frame = pd.DataFrame(dict(zip((self.key, *keys), columns[1:], strict=True)))
@@ -99,7 +96,7 @@ class Paper:
 
         The papers behind ``data`` are cited by themselves; ``cites`` adds further keys.
         """
-        entries = _bibliography(self.root)
+        entries = bibliography.load(self.root)
         keys = [self.key, *cites, *(source.dataset.citation for source in data)]
         rows = [_paper_row(known_entry(entries, key, self.root)) for key in dict.fromkeys(keys)]
         rows += [row for source in data for row in _data_rows(source)]
@@ -113,7 +110,7 @@ def open_paper(key: str) -> Paper:
         UsageError: the bibliography has no such key; the message says which are near.
     """
     root = files.project_root()
-    return Paper(key=key, root=root, entry=known_entry(_bibliography(root), key, root))
+    return Paper(key=key, root=root, entry=known_entry(bibliography.load(root), key, root))
 
 
 def title_markdown(entry: Entry) -> str:
@@ -145,12 +142,6 @@ def _data_rows(source: Source) -> Iterator[dict[str, str]]:
         "licence": dataset.licence,
         "where": f"{dataset.origin} at {dataset.commit[:12]}",
     }
-
-
-def _bibliography(root: Path) -> dict[str, Entry]:
-    from labkit.workbook.queue import bibliography
-
-    return bibliography.load(root)
 
 
 def known_entry(entries: Mapping[str, Entry], key: str, root: Path) -> Entry:

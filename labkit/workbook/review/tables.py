@@ -8,13 +8,12 @@ headers spell out the unit that a column name carries, numbers are rounded to si
 from __future__ import annotations
 
 import html
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from labkit.errors import UsageError
+from labkit.errors import UsageError, not_among
 from labkit.quantities import NOTHING, SCALES, heading, split_unit
 from labkit.quantities import number as number
 from labkit.quantities import rounded as rounded
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Align = Literal["left", "right"]
-Best = Literal["min", "max"]
 
 _ONE_LINE = 22
 """Longest number, list or verdict, in characters, that must not break over lines in HTML."""
@@ -41,7 +39,7 @@ _CAPTION = "caption-side:top;text-align:left;font-weight:600;color:inherit;paddi
 class Grid:
     """Text in rows and columns.
 
-    ``bold`` holds the (row, column) pairs to set in bold. Text columns wrap at ``wrap`` characters
+    ``bold`` is the column to set in bold. Text columns wrap at ``wrap`` characters
     in plain text; HTML leaves wrapping to the page.
     """
 
@@ -49,7 +47,7 @@ class Grid:
     rows: Sequence[Sequence[str]]
     align: Sequence[Align]
     caption: str = ""
-    bold: frozenset[tuple[int, int]] = field(default_factory=frozenset)
+    bold: int | None = None
     wrap: int = 48
 
     def html(self) -> str:
@@ -69,7 +67,7 @@ class Grid:
     def _html_row(self, number: int) -> str:
         cells = []
         for column, (text, side) in enumerate(zip(self.rows[number], self.align, strict=True)):
-            bold = (number, column) in self.bold
+            bold = column == self.bold
             whole = len(text) <= _ONE_LINE and (bold or side == "right")
             style = (
                 f"{_CELL}text-align:{side};vertical-align:top;"
@@ -127,12 +125,7 @@ class Table:
 
 
 def table(
-    data: Any,
-    caption: str = "",
-    digits: int = 4,
-    *,
-    highlight: Mapping[str, Best] | None = None,
-    formats: Mapping[str, str] | None = None,
+    data: Any, caption: str = "", digits: int = 4, *, formats: Mapping[str, str] | None = None
 ) -> Table:
     """``data`` as a table whose HTML and text are the same on every run and every machine.
 
@@ -141,16 +134,14 @@ def table(
             shown where it has a name.
         caption: printed above the table.
         digits: significant digits of fractional numbers; whole numbers are printed whole.
-        highlight: column -> ``"min"`` or ``"max"``: sets the best cells of that column in bold.
         formats: column -> a unit to show it in (``"GiB"`` for a ``_bytes`` column, ``"kJ"`` for a
-            ``_j`` one, ``"%"`` for a ``_fraction`` one) or a format such as ``".1f"``.
+            ``_j`` one, ``"%"`` for a ``_fraction`` one).
 
     Raises:
-        UsageError: a column named in ``highlight`` or ``formats`` is not there, a unit does not
-            fit the column's own, or ``digits`` is not positive.
+        UsageError: a column named in ``formats`` is not there, a unit does not fit the column's
+            own, or ``digits`` is not positive.
 
-    >>> table({"plan": ["max", "ours"], "energy_j": [1234.567, 1000.0]}, highlight={"energy_j":
-    ...       "min"})
+    >>> table({"plan": ["max", "ours"], "energy_j": [1234.567, 1000.0]})
     plan  energy (J)
     ----  ----------
     max        1,235
@@ -163,18 +154,15 @@ def table(
     frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame(data)
     shown = frame.reset_index() if any(name is not None for name in frame.index.names) else frame
     shown = shown.set_axis([_name(column) for column in shown.columns], axis=1)
-    highlight, formats = dict(highlight or {}), dict(formats or {})
-    _known(shown, highlight, "highlight")
-    _known(shown, formats, "formats")
-    columns = list(shown.columns)
-    headers = [_header(name, formats.get(name, "")) for name in columns]
-    cells = [_column(shown[name], digits, formats.get(name, "")) for name in columns]
+    for name, unit in (formats or {}).items():
+        if name not in shown.columns:
+            raise not_among("column", name, shown.columns)
+        shown = _in_unit(shown, name, unit)
     grid = Grid(
-        headers=headers,
-        rows=[list(row) for row in zip(*cells, strict=True)],
-        align=["right" if _is_numeric(shown[name]) else "left" for name in columns],
+        headers=[heading(str(name)) for name in shown],
+        rows=list(zip(*([cell_text(v, digits) for v in shown[n]] for n in shown), strict=True)),
+        align=["right" if _is_numeric(shown[name]) else "left" for name in shown],
         caption=caption,
-        bold=_best(shown, highlight),
     )
     return Table(frame, grid)
 
@@ -199,68 +187,30 @@ def cell_text(value: Any, digits: int = 4) -> str:
     return NOTHING if text in ("nan", "NaT", "<NA>", "") else text
 
 
-def _header(column: str, style: str) -> str:
-    if style in SCALES:
-        words, unit = split_unit(column)
-        needed = SCALES[style][0]
-        if unit != needed:
-            raise UsageError(
-                f"column {column!r} is in {unit or 'no unit'}: it cannot be shown in {style}, "
-                f"which a column in {needed} can"
-            )
-        return f"{words} ({style})"
-    return heading(column)
-
-
-def _column(values: Any, digits: int, style: str) -> list[str]:
-    if style in SCALES:
-        if not _is_numeric(values):
-            raise UsageError(f"column {values.name!r} is not of numbers: no unit fits it")
-        values = values / SCALES[style][1]
-        style = ""
-    if not style:
-        return [cell_text(value, digits) for value in values]
-    try:
-        return [NOTHING if _missing(value) else format(value, style) for value in values]
-    except (ValueError, TypeError) as error:
+def _in_unit(shown: pd.DataFrame, column: str, unit: str) -> pd.DataFrame:
+    """The table with one column shown in ``unit``, which its heading then says."""
+    if unit not in SCALES:
+        raise not_among("unit", unit, SCALES)
+    (words, own), (needed, size) = split_unit(column), SCALES[unit]
+    if own != needed:
         raise UsageError(
-            f"{style!r} is neither a unit ({', '.join(SCALES)}) nor a format that column "
-            f"{values.name!r} can take: {error}"
-        ) from None
-
-
-def _missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+            f"column {column!r} is in {own or 'no unit'}: it cannot be shown in {unit}, "
+            f"which a column in {needed} can"
+        )
+    if not _is_numeric(shown[column]):
+        raise UsageError(f"column {column!r} is not of numbers: no unit fits it")
+    scaled = shown.assign(**{column: shown[column] / size})
+    return scaled.rename(columns={column: f"{words} ({unit})"})
 
 
 def _is_numeric(values: Any) -> bool:
     """Every value present is a number (not a boolean)."""
     if values.dtype.kind in "iuf":
         return True
-    present = [v for v in values if not _missing(v)]
+    present = list(values.dropna())
     return bool(present) and all(
         isinstance(v, int | float) and not isinstance(v, bool) for v in present
     )
-
-
-def _best(shown: Any, highlight: Mapping[str, Best]) -> frozenset[tuple[int, int]]:
-    cells = set()
-    for name, which in highlight.items():
-        if which not in ("min", "max"):
-            raise UsageError(f"highlight[{name!r}] must be 'min' or 'max', got {which!r}")
-        values = shown[name]
-        best = values.min() if which == "min" else values.max()
-        column = list(shown.columns).index(name)
-        cells |= {(row, column) for row, value in enumerate(values) if value == best}
-    return frozenset(cells)
-
-
-def _known(shown: Any, wanted: Mapping[str, Any], option: str) -> None:
-    for name in wanted:
-        if name not in shown.columns:
-            raise UsageError(
-                f"{option} names column {name!r}; there are: {', '.join(shown.columns)}"
-            )
 
 
 def _name(column: Any) -> str:

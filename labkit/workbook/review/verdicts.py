@@ -7,7 +7,7 @@ a printed table): then our value is a list too and every element must hold.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self, TypeGuard
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -31,14 +31,18 @@ Value = Scalar | list[Scalar]
 Tolerance = float | tuple[float | None, float | None]
 
 
+def _parts(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 def _plain_text(value: Any) -> Any:
     """A YAML text on one line, so that a folded block and a quoted one read alike."""
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
 def _one_value(value: Any) -> Any:
-    parts = value if isinstance(value, list) else [value]
-    if isinstance(value, list) and not value:
+    parts = _parts(value)
+    if not parts:
         raise _invalid("an empty list says nothing", "a number, a text, a list of them, or null")
     if value is None or all(isinstance(part, bool | int | float | str) for part in parts):
         return value
@@ -46,15 +50,12 @@ def _one_value(value: Any) -> Any:
 
 
 def _one_tolerance(value: Any) -> Any:
-    parts = value if isinstance(value, list | tuple) else [value]
-    numbers = all(
-        part is None or (isinstance(part, int | float) and not isinstance(part, bool))
-        for part in parts
-    )
-    if not numbers or (isinstance(value, list | tuple) and len(value) != 2):
+    is_pair = isinstance(value, list | tuple)
+    parts = list(value) if is_pair else [value]
+    if not all(part is None or are_numbers(part) for part in parts) or is_pair != (len(parts) == 2):
         raise _invalid("not a tolerance", "one number, or [low, high] for `judge: between`")
-    if isinstance(value, list | tuple):
-        return tuple(None if part is None or math.isinf(part) else part for part in value)
+    if is_pair:
+        return tuple(None if part is None or math.isinf(part) else part for part in parts)
     return value
 
 
@@ -87,8 +88,7 @@ class Claim(BaseModel):
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Self:
-        problem, expected = inconsistency(self)
-        if problem:
+        for problem, expected in inconsistencies(self):
             raise _invalid(f"claim {self.id!r}: {problem}", expected)
         return self
 
@@ -137,63 +137,38 @@ def verdict_of(claim: Claim, ours: Value | None, *, standin: bool = False) -> Ve
         return "not attempted"
     if standin:
         return "not judged"
-    if _HOLDS[claim.judge](claim, ours):
+    if _holds(claim, ours):
         return "reproduced"
     return "same direction" if _same_direction(claim, ours) else "differs"
 
 
-def _each(close: Callable[[Claim, float, float], bool]) -> Callable[[Claim, Value], bool]:
-    def holds(claim: Claim, ours: Value) -> bool:
-        pairs = zip(numbers(ours), numbers(claim.paper), strict=True)
-        return all(close(claim, value, paper) for value, paper in pairs)
-
-    return holds
-
-
-def _ratio_close(claim: Claim, ours: float, paper: float) -> bool:
-    return abs(ours / paper - 1) <= claim.slack + EDGE
-
-
-def _absolutely_close(claim: Claim, ours: float, paper: float) -> bool:
-    return abs(ours - paper) <= claim.slack + _edge(paper)
-
-
-def _at_least(claim: Claim, ours: float, paper: float) -> bool:
-    return ours >= paper - claim.slack - _edge(paper)
+def _holds(claim: Claim, ours: Value) -> bool:
+    match claim.judge:
+        case "between":
+            low, high = claim.interval
+            ends = low - _edge(low), high + _edge(high)
+            return all(ends[0] <= value <= ends[1] for value in numbers(ours))
+        case "ordering":
+            agree, differ = pairs_in_order(claim.paper, ours)
+            return differ <= claim.slack * (agree + differ) * (1 + EDGE)
+        case "equal" if not (are_numbers(ours) and are_numbers(claim.paper)):
+            return ours == claim.paper
+    values, papers = numbers(ours), numbers(claim.paper)
+    return len(values) == len(papers) and all(
+        _is_close(claim, value, paper) for value, paper in zip(values, papers, strict=True)
+    )
 
 
-def _at_most(claim: Claim, ours: float, paper: float) -> bool:
-    return ours <= paper + claim.slack + _edge(paper)
-
-
-def _between(claim: Claim, ours: Value) -> bool:
-    low, high = claim.interval
-    return all(low - _edge(low) <= value <= high + _edge(high) for value in numbers(ours))
-
-
-def _in_order(claim: Claim, ours: Value) -> bool:
-    agree, differ = pairs_in_order(claim.paper, ours)
-    return differ <= claim.slack * (agree + differ) * (1 + EDGE)
-
-
-def _equal(claim: Claim, ours: Value) -> bool:
-    if are_numbers(ours) and are_numbers(claim.paper):
-        left, right = numbers(ours), numbers(claim.paper)
-        return len(left) == len(right) and all(
-            abs(a - b) <= _edge(b) for a, b in zip(left, right, strict=True)
-        )
-    return ours == claim.paper
-
-
-_HOLDS: dict[str, Callable[[Claim, Value], bool]] = {
-    "ratio": _each(_ratio_close),
-    "absolute": _each(_absolutely_close),
-    "at-least": _each(_at_least),
-    "at-most": _each(_at_most),
-    "between": _between,
-    "ordering": _in_order,
-    "equal": _equal,
-}
+def _is_close(claim: Claim, ours: float, paper: float) -> bool:
+    slack = claim.slack + _edge(paper)
+    match claim.judge:
+        case "ratio":
+            return abs(ours / paper - 1) <= claim.slack + EDGE
+        case "at-least":
+            return ours >= paper - slack
+        case "at-most":
+            return ours <= paper + slack
+    return abs(ours - paper) <= slack
 
 
 def _edge(value: float) -> float:
@@ -259,152 +234,134 @@ def ratio_of(claim: Claim, ours: Value | None) -> float | None:
 
 
 def numbers(value: Any) -> list[float]:
-    return [float(part) for part in (value if isinstance(value, list) else [value])]
+    return [float(part) for part in _parts(value)]
 
 
 def are_numbers(value: Any) -> TypeGuard[float | list[float]]:
     """A number, or a list of nothing but numbers (booleans are none)."""
-    parts = value if isinstance(value, list) else [value]
-    return bool(parts) and all(
-        isinstance(part, int | float) and not isinstance(part, bool) for part in parts
+    return bool(_parts(value)) and all(
+        isinstance(part, int | float) and not isinstance(part, bool) for part in _parts(value)
     )
 
 
 def is_finite(value: Any) -> bool:
-    parts = value if isinstance(value, list) else [value]
-    return all(not isinstance(part, float) or math.isfinite(part) for part in parts)
+    return all(not isinstance(part, float) or math.isfinite(part) for part in _parts(value))
 
 
 # ---------------------------------------------------------------- what may be judged
 
 
-def inconsistency(claim: Claim) -> tuple[str, str]:
-    """What makes a claim impossible to judge, and what would be right; ("", "") if nothing."""
+Problem = tuple[str, str]
+
+
+def inconsistencies(claim: Claim) -> Iterator[Problem]:
+    """What makes a claim impossible to judge, each with what would be right."""
     if claim.verified and not claim.checked:
-        return "`verified: true` without `checked`", "`checked:` says where it was read"
-    if problem := _kind_problem(claim):
-        return problem
-    if not is_finite(claim.paper) or not is_finite(claim.neutral) or not is_finite(claim.slack):
-        return "`paper`, `tolerance` and `neutral` must be finite", "finite numbers"
+        yield "`verified: true` without `checked`", "`checked:` says where it was read"
+    yield from _problems_of_kind(claim)
+    if not all(map(is_finite, (claim.paper, claim.neutral, claim.slack))):
+        yield "`paper`, `tolerance` and `neutral` must be finite", "finite numbers"
     if claim.neutral is not None and claim.judge == "equal":
-        return "`judge: equal` knows no direction", "no `neutral`"
-    match claim.judge:
-        case "between":
-            return _between_problem(claim)
-        case "ordering":
-            return _ordering_problem(claim)
-        case "equal":
-            return _equal_problem(claim)
-        case "at-least" | "at-most":
-            return _bound_problem(claim)
-        case _:
-            return _closeness_problem(claim)
+        yield "`judge: equal` knows no direction", "no `neutral`"
+    yield from {
+        "between": _problems_between,
+        "ordering": _problems_of_order,
+        "equal": _problems_of_equality,
+        "at-least": _problems_of_bound,
+        "at-most": _problems_of_bound,
+    }.get(claim.judge, _problems_of_closeness)(claim)
 
 
-def _kind_problem(claim: Claim) -> tuple[str, str] | None:
+def _problems_of_kind(claim: Claim) -> Iterator[Problem]:
+    kind = f"`kind: {claim.kind}`"
     if claim.verified and claim.paper is None:
-        return "`verified: true` without a value of the paper", "`verified: false`"
+        yield "`verified: true` without a value of the paper", "`verified: false`"
     if claim.is_reproduction and claim.paper is None:
         valid = "the paper's value in `paper`; a bar of our own is `kind: group`"
-        return f"`kind: {claim.kind}` needs a value of the paper", valid
+        yield f"{kind} needs a value of the paper", valid
     if claim.is_reproduction and not claim.flip:
         valid = "`flip:` says what stands in the method's place: the baseline, the oracle, a no-op"
-        return f"`kind: {claim.kind}` needs a flip", valid
+        yield f"{kind} needs a flip", valid
     if claim.flip and not claim.is_reproduction:
-        return (
-            f"`kind: {claim.kind}` takes no flip",
-            "`kind: headline` or `mechanism`, or no `flip`",
-        )
+        yield f"{kind} takes no flip", "`kind: headline` or `mechanism`, or no `flip`"
     if claim.kind == "group" and claim.paper is not None:
         valid = "`paper: null`; what recomputes a number of the paper is `kind: consistency`"
-        return "`kind: group` is a bar of our own", valid
-    return None
+        yield "`kind: group` is a bar of our own", valid
 
 
-def _between_problem(claim: Claim) -> tuple[str, str]:
+def _problems_between(claim: Claim) -> Iterator[Problem]:
     valid = "`tolerance: [low, high]`, null for an open end"
     ends = claim.tolerance if isinstance(claim.tolerance, tuple) else claim.paper
     if not isinstance(ends, tuple | list) or len(ends) != 2:
-        return "`judge: between` needs two ends", valid
-    if any(isinstance(end, bool | str) for end in ends):
-        return "`judge: between` needs numbers as ends", valid
-    low, high = claim.interval
-    if low > high or (math.isinf(low) and math.isinf(high)):
-        return "the interval holds nothing, or everything", valid + ", low <= high"
+        yield "`judge: between` needs two ends", valid
+    elif any(isinstance(end, bool | str) for end in ends):
+        yield "`judge: between` needs numbers as ends", valid
+    else:
+        low, high = claim.interval
+        if low > high or (math.isinf(low) and math.isinf(high)):
+            yield "the interval holds nothing, or everything", valid + ", low <= high"
     if claim.paper is not None and not are_numbers(claim.paper):
-        return "`judge: between` compares numbers", "a number, two numbers or null in `paper`"
-    return "", ""
+        yield "`judge: between` compares numbers", "a number, two numbers or null in `paper`"
 
 
-def _ordering_problem(claim: Claim) -> tuple[str, str]:
+def _problems_of_order(claim: Claim) -> Iterator[Problem]:
     paper = claim.paper
     valid = "a list of different names, or of numbers, in `paper`"
     if not isinstance(paper, list) or len(paper) < 2:
-        return "`judge: ordering` needs two or more things to order", valid
+        yield "`judge: ordering` needs two or more things to order", valid
+        return
     names = all(isinstance(part, str) for part in paper)
     if (names and len(set(paper)) != len(paper)) or not (names or are_numbers(paper)):
-        return "`paper` cannot be ordered", valid
+        yield "`paper` cannot be ordered", valid
     if isinstance(claim.tolerance, tuple) or not 0 <= claim.slack < 1:
-        return "no tolerance of an ordering", "the share of pairs that may be swapped: 0 to 1"
-    return "", ""
+        yield "no tolerance of an ordering", "the share of pairs that may be swapped: 0 to 1"
 
 
-def _equal_problem(claim: Claim) -> tuple[str, str]:
+def _problems_of_equality(claim: Claim) -> Iterator[Problem]:
     if claim.paper is None:
-        return "`judge: equal` needs a value", "a number, a text or a list in `paper`"
+        yield "`judge: equal` needs a value", "a number, a text or a list in `paper`"
     if claim.tolerance is not None:
-        return "`judge: equal` takes no tolerance", "no `tolerance`, or another `judge`"
-    return "", ""
+        yield "`judge: equal` takes no tolerance", "no `tolerance`, or another `judge`"
 
 
-def _bound_problem(claim: Claim) -> tuple[str, str]:
+def _problems_of_bound(claim: Claim) -> Iterator[Problem]:
     if not are_numbers(claim.paper):
         end = "[low, null]" if claim.judge == "at-least" else "[null, high]"
-        return (
-            f"`judge: {claim.judge}` needs the paper's number",
-            f"a number in `paper`; where it gives none, `judge: between`, `tolerance: {end}`",
-        )
+        valid = f"a number in `paper`; where it gives none, `judge: between`, `tolerance: {end}`"
+        yield f"`judge: {claim.judge}` needs the paper's number", valid
     if isinstance(claim.tolerance, tuple) or claim.slack < 0:
-        return "`tolerance` of a bound is its slack", "one number, 0 or more"
-    return "", ""
+        yield "`tolerance` of a bound is its slack", "one number, 0 or more"
 
 
-def _closeness_problem(claim: Claim) -> tuple[str, str]:
+def _problems_of_closeness(claim: Claim) -> Iterator[Problem]:
     if not are_numbers(claim.paper):
-        return f"`judge: {claim.judge}` compares numbers", "a number or a list of them in `paper`"
-    if claim.judge == "ratio" and 0.0 in numbers(claim.paper):
-        return "a ratio to 0 means nothing", "`judge: absolute`"
+        yield f"`judge: {claim.judge}` compares numbers", "a number or a list of them in `paper`"
+    elif claim.judge == "ratio" and 0.0 in numbers(claim.paper):
+        yield "a ratio to 0 means nothing", "`judge: absolute`"
     if not isinstance(claim.tolerance, int | float) or claim.slack < 0:
-        return f"`judge: {claim.judge}` needs a tolerance", "one number, 0 or more"
-    return "", ""
+        yield f"`judge: {claim.judge}` needs a tolerance", "one number, 0 or more"
 
 
 def value_problem(claim: Claim, value: Any) -> str:
     """Why ``value`` (plain Python) cannot be judged beside the paper's; "" if it can."""
+    paper, length = claim.paper, len(value) if isinstance(value, list) else None
+    expected = len(paper) if isinstance(paper, list) else None
     if not is_finite(value):
         return "a value must be finite"
     if claim.judge == "equal":
-        parts = value if isinstance(value, list) else [value]
-        fine = all(isinstance(part, bool | int | float | str) for part in parts)
+        fine = all(isinstance(part, bool | int | float | str) for part in _parts(value))
         return "" if fine else "`judge: equal` compares numbers, texts or lists of them"
-    if claim.judge == "ordering":
-        return _order_value_problem(claim.paper, value)
+    if claim.judge == "ordering" and isinstance(paper, list):
+        if isinstance(paper[0], str):
+            fine = length is not None and sorted(map(str, value)) == sorted(map(str, paper))
+            return "" if fine else f"an order of the paper's names {paper}"
+        fine = length == expected and are_numbers(value)
+        return "" if fine else f"{expected} numbers to rank, as the paper's"
     if not are_numbers(value):
         return f"`judge: {claim.judge}` needs a number"
-    if claim.judge == "between":
-        return ""
-    expected = len(claim.paper) if isinstance(claim.paper, list) else None
-    if (len(value) if isinstance(value, list) else None) == expected:
+    if claim.judge == "between" or length == expected:
         return ""
     return "one number, as the paper's" if expected is None else f"a list of {expected} numbers"
-
-
-def _order_value_problem(paper: Any, value: Any) -> str:
-    if isinstance(paper[0], str):
-        same = isinstance(value, list) and sorted(map(str, value)) == sorted(paper)
-        return "" if same else f"an order of the paper's names {paper}"
-    same = isinstance(value, list) and len(value) == len(paper) and are_numbers(value)
-    return "" if same else f"{len(paper)} numbers to rank, as the paper's"
 
 
 def tolerance_in_words(claim: Claim) -> str:
@@ -414,20 +371,16 @@ def tolerance_in_words(claim: Claim) -> str:
     """
     unit = "" if claim.unit in ("", "fraction") else f"\u00a0{claim.unit}"
     slack = tables.number(claim.slack, DIGITS)
+    share = f"{tables.number(claim.slack * 100, DIGITS)}\u00a0%"
     match claim.judge:
         case "ratio":
-            return f"within {tables.number(claim.slack * 100, DIGITS)}\u00a0%"
+            return f"within {share}"
         case "absolute":
             return f"within ±{slack}{unit}"
         case "between":
             return _interval_in_words(claim.interval) + unit
         case "ordering":
-            share = tables.number(claim.slack * 100, DIGITS)
-            return (
-                f"same order, up to {share}\u00a0% of pairs swapped"
-                if claim.slack
-                else "same order"
-            )
+            return "same order" + (f", up to {share} of pairs swapped" if claim.slack else "")
         case "equal":
             return "equal"
     give = f", slack {slack}{unit}" if claim.slack else ""

@@ -148,17 +148,24 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
         yield _broken(path, problem)
         return
     for overrides in parameters.combinations(key, declared, request.fixed, request.sweeps):
+        folder = results.folder_of(root, key, results.slug_of(overrides))
         task = Task(
             key=key,
-            slug=results.slug_of(overrides),
+            slug=folder.name,
             path=path,
             text=text,
             overrides=overrides,
             parameters=parameters.resolved(declared, overrides),
             datasets=tuple(notebooks.dataset_names(notebook)),
-            expected_s=_expected_s(root, key, results.slug_of(overrides)),
+            expected_s=_expected_s(folder),
         )
-        yield _judged(root, task, notebook, force=request.force)
+        try:
+            current = fingerprint.of_notebook(root, path, notebook, overrides)
+        except LabkitError as problem:
+            yield replace(task, problem=str(problem), reason="—")
+            continue
+        reason = "forced" if request.force else _reason(folder, current)
+        yield replace(task, fingerprint=current, reason=reason)
 
 
 def _declared(key: str, notebook: Any, request: Request) -> dict[str, Parameter]:
@@ -169,18 +176,6 @@ def _declared(key: str, notebook: Any, request: Request) -> dict[str, Parameter]
         if request.fixed or request.sweeps:
             raise UsageError(f"notebook {key!r}: its parameters cell: {error}") from None
         return {}
-
-
-def _judged(root: Path, task: Task, notebook: Any, *, force: bool) -> Task:
-    """``task`` with its fingerprint and the reason to run it."""
-    try:
-        current = fingerprint.of_notebook(root, task.path, notebook, task.overrides)
-    except LabkitError as problem:
-        return replace(task, problem=str(problem), reason="—")
-    folder = results.folder_of(root, task.key, task.slug)
-    return replace(
-        task, fingerprint=current, reason="forced" if force else _reason(folder, current)
-    )
 
 
 def _reason(folder: Path, current: Fingerprint) -> str:
@@ -195,15 +190,14 @@ def _reason(folder: Path, current: Fingerprint) -> str:
     return "changed: " + ", ".join(shown)
 
 
-def _expected_s(root: Path, key: str, slug: str) -> float | None:
+def _expected_s(folder: Path) -> float | None:
     """How long this took last; else how long the same notebook took with other parameters."""
-    own = results.read_meta(results.folder_of(root, key, slug))
-    if own is not None:
-        return float(own["duration_s"])
-    beside = results.folder_of(root, key, slug).parent.glob(f"*/{results.RUN_FILE}")
-    metas = [results.read_meta(path.parent) for path in beside]
-    known = [float(meta["duration_s"]) for meta in metas if meta is not None]
-    return statistics.median(known) if known else None
+    beside = [path.parent for path in folder.parent.glob(f"*/{results.RUN_FILE}")]
+    for folders in ([folder], beside):
+        metas = filter(None, map(results.read_meta, folders))
+        if known := [float(meta["duration_s"]) for meta in metas]:
+            return statistics.median(known)
+    return None
 
 
 # ---------------------------------------------------------------- running
@@ -240,19 +234,23 @@ def _execute(
     watcher: Watcher,
 ) -> list[Ended]:
     stale = _stale(tasks)
-    ended = [_unreadable(task) for task in stale if task.problem]
+    ended = [
+        Ended(task=task, outcome=Outcome(status="broken", message=task.problem), folder=None)
+        for task in stale
+        if task.problem
+    ]
     ready = sorted((t for t in stale if not t.problem), key=_longest_first)
     if not ready:
         return ended
     num_workers = min(request.num_jobs or provenance.usable_cores(), len(ready))
     if num_workers > 1:
         environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
-    by_job = {(task.key, task.slug): task for task in ready}
+    by_name = {task.name: task for task in ready}
     jobs = [_job(task, request, environment) for task in ready]
     pool = executors.LocalPool(num_workers, lambda prefix: results.scratch_folder(root, prefix))
     watcher.begin(ready, num_workers)
     for job, outcome in pool.run(jobs, watcher.event):
-        ended.append(_put(root, by_job[job.key, job.slug], outcome, environment))
+        ended.append(_put(root, by_name[job.name], outcome, environment))
         if ended[-1].outcome is not outcome:  # it ran, but its result could not be kept
             watcher.event(Event(kind="end", job=job, outcome=ended[-1].outcome))
     return ended
@@ -275,11 +273,6 @@ def _job(task: Task, request: Request, environment: Mapping[str, str]) -> Job:
         cell_timeout_s=CELL_TIMEOUT_S if whole is None else whole,
         notebook_timeout_s=whole,
     )
-
-
-def _unreadable(task: Task) -> Ended:
-    outcome = Outcome(status="broken", message=task.problem)
-    return Ended(task=task, outcome=outcome, folder=None)
 
 
 def _put(root: Path, task: Task, outcome: Outcome, environment: Mapping[str, str]) -> Ended:
@@ -348,19 +341,16 @@ def _fetch(
 
     Where one cannot be had, ``environment`` tells the kernels not to try the network again.
     """
-    entries = sorted(
-        {entry for task in _stale(tasks) for entry in task.datasets if not task.problem}
-    )
+    entries = {entry for task in _stale(tasks) for entry in task.datasets if not task.problem}
     if not entries:
         return False
     from labkit import datasets
 
-    missing = {
-        name: files
-        for name, files in datasets.needed(entries, root).items()
-        if not datasets.available(name, files, root)
-    }
-    for name, files in missing.items():
+    looked = False
+    for name, files in datasets.needed(sorted(entries), root).items():
+        if datasets.available(name, files, root):
+            continue
+        looked = True
         watcher.note(f"fetching {name}")
         problems = datasets.fetch(name, files, root)
         if any(isinstance(problem, datasets.DatasetUnavailable) for problem in problems):
@@ -368,4 +358,4 @@ def _fetch(
             watcher.note(f"{name}: stand-in data are used. {problems[0]}")
         elif problems:
             watcher.note(f"{name}: {problems[0]}")
-    return bool(missing)
+    return looked

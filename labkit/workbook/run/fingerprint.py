@@ -74,6 +74,10 @@ class Fingerprint:
         marked = {name: value for name, value in self.parts.items() if name.startswith("data ")}
         return {name.removeprefix("data "): value for name, value in marked.items()}
 
+    @property
+    def on_standin(self) -> bool:
+        return any(value.startswith("stand-in:") for value in self.datasets().values())
+
 
 def of_notebook(
     root: Path,

@@ -92,20 +92,14 @@ def _ledger_rows(run: Any, root: Path | None) -> list[dict[str, Any]]:
 
 
 def _ledger_row(run: Any, record: Mapping[str, Any]) -> dict[str, Any]:
+    values = ("tolerance", "paper_value", "our_value", "flip_value")
     return {
-        **{name: record[name] for name in record if name in _TEXT},
+        **{name: record[name] for name in record if name in _TYPES},
+        **{name: _json(record.get(name)) for name in values},
         "slug": run.slug,
         "parameters": _json(dict(run.parameters)),
-        "tolerance": _json(record["tolerance"]),
-        "paper_value": _json(record["paper_value"]),
-        "our_value": _json(record["our_value"]),
-        "flip_value": _json(record.get("flip_value")),
-        "can_fail": record.get("can_fail"),
-        "fitted": record.get("fitted"),
-        "verified": bool(record["verified"]),
         "paper_number": _single_number(record["paper_value"]),
         "our_number": _single_number(record["our_value"]),
-        "ratio": record["ratio"],
     }
 
 

@@ -131,28 +131,18 @@ def store(root: Path, key: str, slug: str, files: Mapping[str, str], meta: dict[
     ``meta`` gains ``files`` (name -> bytes). Removes what an earlier failure of the same run
     had left under ``.failed``.
     """
-    building = scratch_folder(root, f"{key}-")
-    sizes = {}
-    for name, text in files.items():
-        path = building / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        sizes[name] = path.stat().st_size
-    whole = {**meta, "files": sizes}
-    (building / RUN_FILE).write_text(dumps(whole), encoding="utf-8")
+    sizes = {name: len(text.encode()) for name, text in files.items()}
+    whole = {**files, RUN_FILE: dumps({**meta, "files": sizes})}
     target = folder_of(root, key, slug)
-    _swap_in(building, target)
+    _put(root, target, whole)
     _remove(root, failed_folder(root, key, slug))
     return target
 
 
 def store_failure(root: Path, key: str, slug: str, files: Mapping[str, str]) -> Path:
     """Keep what a failed run left (its partial notebook) under ``.failed``; returns the folder."""
-    building = scratch_folder(root, f"{key}-")
-    for name, text in files.items():
-        (building / name).write_text(text, encoding="utf-8")
     target = failed_folder(root, key, slug)
-    _swap_in(building, target)
+    _put(root, target, files)
     return target
 
 
@@ -174,20 +164,23 @@ def sweep_scratch(root: Path) -> None:
     shutil.rmtree(results_folder(root) / ".tmp", ignore_errors=True)
 
 
-def _swap_in(building: Path, target: Path) -> None:
-    """Rename ``building`` to ``target``; an old folder there first steps aside, then goes.
+def _put(root: Path, target: Path, files: Mapping[str, str]) -> None:
+    """Write ``files`` to a new folder and rename it to ``target``; an old one steps aside first.
 
     POSIX renames no folder over a filled one. A crash between the two renames leaves no result
     (the next run makes it again), never a mixture.
     """
+    building = scratch_folder(root, f"{target.parent.name}-")
+    for name, text in files.items():
+        path = building / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = None
+    aside = building.with_name(building.name + "-old")
     if target.exists():
-        aside = building.with_name(building.name + "-old")
         os.rename(target, aside)
     os.rename(building, target)
-    if aside is not None:
-        shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _remove(root: Path, folder: Path) -> None:

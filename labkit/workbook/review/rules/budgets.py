@@ -6,8 +6,6 @@ import ast
 from collections.abc import Callable, Iterator
 from statistics import median
 
-from labkit.errors import LabkitError
-from labkit.workbook.review import claims as claims_file
 from labkit.workbook.review.anatomy import (
     BUDGETS,
     MAX_LINE_WIDTH,
@@ -26,12 +24,8 @@ _ADVICE = "what a reader need not see goes into labkit, what only some need into
 
 def judged_claims(subject: Subject) -> list[Claim]:
     """The paper's claims but for those that the stored outputs list as not attempted."""
-    try:
-        known = claims_file.load(subject.root, subject.key)
-    except LabkitError:  # the `claims` rule says what is wrong with the file
-        return []
-    stored = {record["id"]: record for record in claims_file.from_notebook(subject.notebook)}
-    return [c for c in known if stored.get(c.id, {}).get("verdict") != "not attempted"]
+    stored = subject.stored_claims
+    return [c for c in subject.claims if stored.get(c.id, {}).get("verdict") != "not attempted"]
 
 
 def _slides(subject: Subject) -> int:

@@ -9,7 +9,9 @@ from typing import Any
 
 from labkit.errors import LabkitError, not_among
 from labkit.workbook import notebooks
+from labkit.workbook.queue import bibliography, reading_queue
 from labkit.workbook.review import claims as claims_file
+from labkit.workbook.review import glance
 from labkit.workbook.review.anatomy import TODO, Section, Subject
 from labkit.workbook.review.rules.rule import Remark, rule, section_rule
 
@@ -24,8 +26,6 @@ def _plain(text: str) -> str:
 
 @section_rule("title", "title", "title, authors, venue, year and link are the bibliography's")
 def title_is_the_papers(subject: Subject, section: Section) -> Iterator[Remark]:
-    from labkit.workbook.queue import bibliography
-
     try:
         entry = bibliography.load(subject.root).get(subject.key)
     except LabkitError as error:
@@ -49,8 +49,6 @@ def title_is_the_papers(subject: Subject, section: Section) -> Iterator[Remark]:
 
 @rule("queue", "the reading queue has the paper, and not as merely queued or dropped")
 def queue_knows(subject: Subject) -> Iterator[Remark]:
-    from labkit.workbook.queue import reading_queue
-
     try:
         papers = reading_queue.load(subject.root)
     except LabkitError as error:
@@ -112,18 +110,14 @@ def _passed_ids(call: ast.Call) -> list[str]:
 
 @section_rule("claims", "claims-stored", "the stored verdicts are those of claims.yaml as it is")
 def stored_claims_are_current(subject: Subject, section: Section) -> Iterator[Remark]:
-    if not subject.was_executed:
+    if not subject.was_executed or not subject.claims:
         return
-    try:
-        claims = claims_file.load(subject.root, subject.key)
-    except LabkitError:  # the `claims` rule says so
-        return
-    stored = {record["id"]: record for record in claims_file.from_notebook(subject.notebook)}
+    stored = dict(subject.stored_claims)
     refresh = f"`labkit refresh {subject.key}`"
     if not stored:
         yield Remark(section.first, "no stored output holds claims", refresh)
         return
-    for claim in claims:
+    for claim in subject.claims:
         record = stored.pop(claim.id, None)
         if record is None:
             yield Remark(section.first, f"stored claims lack {claim.id!r}", refresh)
@@ -155,9 +149,6 @@ def _changed(stored: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 @section_rule("companions", "companions-known", "every companion is in the bibliography")
 def companions_are_known(subject: Subject, section: Section) -> Iterator[Remark]:
-    from labkit.workbook.queue import bibliography
-    from labkit.workbook.review import glance
-
     try:
         entries = bibliography.load(subject.root)
     except LabkitError:  # the `title` rule says so
