@@ -9,45 +9,36 @@ nor Plotly.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from labkit.memory.jobs.activations import Batch
-from labkit.memory.jobs.states import STAGE_NAMES, Recipe
-from labkit.memory.jobs.traffic import Collective, Scheme
+from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.movement.offload import offload
-from labkit.memory.plans.panels import panel
-from labkit.memory.plans.plan import Parallel, Plan, Term
-from labkit.memory.plans.search import Fit, compare, fit, frontier, largest_model, stages, sweep
+from labkit.memory.plans.plan import Plan
+from labkit.memory.plans.search import compare, fit, largest_model, stages, sweep
 from labkit.memory.tools import published
 from labkit.models import Model
 
 if TYPE_CHECKING:
     import labkit.memory.figures as figures
-    from labkit.memory.movement.volumes import Layout, collectives
+    from labkit.memory.movement.volumes import collectives
     from labkit.memory.oracles.checking import check
-    from labkit.memory.oracles.oracle import SCHEMES, Measurement, measure
-    from labkit.memory.tools.conventions import CONVENTIONS, count, differences
+    from labkit.memory.oracles.oracle import measure
+    from labkit.memory.tools.conventions import count, differences
 
 _LAZY = {
     "check": "oracles.checking",
-    **dict.fromkeys(("CONVENTIONS", "count", "differences"), "tools.conventions"),
-    **dict.fromkeys(("SCHEMES", "Measurement", "measure"), "oracles.oracle"),
-    **dict.fromkeys(("Layout", "collectives"), "movement.volumes"),
+    "collectives": "movement.volumes",
+    "count": "tools.conventions",
+    "differences": "tools.conventions",
+    "measure": "oracles.oracle",
 }
 
 __all__ = [
-    "CONVENTIONS",
-    "SCHEMES",
-    "STAGE_NAMES",
     "Batch",
-    "Collective",
-    "Fit",
-    "Layout",
-    "Measurement",
     "Model",
     "Parallel",
     "Plan",
     "Recipe",
-    "Scheme",
-    "Term",
     "check",
     "collectives",
     "compare",
@@ -55,11 +46,9 @@ __all__ = [
     "differences",
     "figures",
     "fit",
-    "frontier",
     "largest_model",
     "measure",
     "offload",
-    "panel",
     "published",
     "stages",
     "sweep",

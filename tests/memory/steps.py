@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import cycle, product
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from labkit.memory.jobs.states import owners
+from labkit.memory.plans.estimate import largest
+from labkit.memory.tape.moments import moments
 from labkit.memory.tape.saved import Mode
-from labkit.models import Model
+from labkit.models import Model, TensorShape
 
 if TYPE_CHECKING:
     from tests.oracles.packing import Packing
@@ -112,3 +117,21 @@ def tracked(case: Case) -> Packing:
     from tests.oracles import packing
 
     return packing.step(case)
+
+
+def stored_elements(
+    tensors: Sequence[TensorShape], *, num_ranks: int, sharding: str = "dim0"
+) -> int:
+    """Elements that the fullest rank allocates: rows of every tensor, padded, or whole tensors."""
+    if sharding == "dim0":
+        return sum(-(-t.shape[0] // num_ranks) * (t.numel // t.shape[0]) for t in tensors)
+    held = [0] * num_ranks
+    for tensor, owner in zip(tensors, owners(tensors, num_ranks), strict=True):
+        held[owner] += tensor.numel
+    return max(held)
+
+
+def peak(model: Any, mode: Mode, **sizes: Any) -> Any:
+    """The largest moment of a step: its name, its bytes, and what they are."""
+    moment, parts = largest(moments(model, mode, **sizes))
+    return SimpleNamespace(moment=moment, num_bytes=sum(parts.values()), components=parts)

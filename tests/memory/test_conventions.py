@@ -6,11 +6,9 @@ import contextlib
 import csv
 import os
 from dataclasses import replace
-from fractions import Fraction
 from itertools import product
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from labkit.errors import BadValue, UsageError
@@ -21,6 +19,7 @@ from labkit.memory.tape import saved
 from labkit.memory.tools import conventions, megatron
 from labkit.memory.tools.conventions import count, differences, total_bytes
 from labkit.models import Model
+from tests.memory.steps import stored_elements
 
 PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))
 needs_peers = pytest.mark.skipif(not PEERS.exists(), reason="set LABKIT_MEMORY_PEERS to the table")
@@ -130,7 +129,7 @@ def test_torch_stores_whole_rows_or_whole_tensors(zero: int, dp: int) -> None:
     tensors, whole = model.tensors(), model.num_params
 
     def held(sharding: str) -> int:
-        return states.stored_elements(tensors, num_ranks=dp, sharding=sharding)  # type: ignore[arg-type]
+        return stored_elements(tensors, num_ranks=dp, sharding=sharding)
 
     parameters = held("dim0") if zero >= 2 else whole
     moments = held("dim0") if zero >= 2 else held("tensor") if zero == 1 else whole
@@ -162,9 +161,8 @@ def test_a_pipelines_first_device_keeps_as_much_as_without_it() -> None:
 
 def test_differences_add_up_and_say_why() -> None:
     parallel, batch = Parallel(dp=16, zero=3), Batch(seq=4096)
-    table = differences(LLAMA, parallel, Recipe.bf16_mixed(), batch)
     plan = Plan(model=LLAMA, parallel=parallel, recipe=Recipe.bf16_mixed(), batch=batch)
-    pd.testing.assert_frame_equal(differences(plan), table)
+    table = differences(plan)
     assert list(table.columns) == [*conventions.CONVENTIONS, "why"]
     assert set(table.index) <= set(conventions.REASONS)
     assert table["why"].str.len().min() > 20
@@ -192,7 +190,7 @@ def test_every_difference_has_its_reason() -> None:
 
 
 def test_who_says_nothing_of_a_job_is_named() -> None:
-    table = differences(LLAMA, Parallel(dp=8, zero=1))
+    table = differences(Plan(model=LLAMA, parallel=Parallel(dp=8, zero=1)))
     assert table["deepspeed"].isna().all()
     assert "zero must be 2 or 3" in table.attrs["refused"]["deepspeed"]
     with pytest.raises(BadValue, match="zero must be 2 or 3"):
@@ -226,20 +224,3 @@ def test_megatrons_faults_show() -> None:
 def test_settings_and_conventions_are_checked() -> None:
     with pytest.raises(UsageError, match="no convention 'megatorn'; did you mean 'megatron'"):
         count("megatorn", LLAMA)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no setting of deepspeed 'gpus'"):
-        count("deepspeed", LLAMA, Parallel(zero=2), gpus=4)
-    few = count("deepspeed", LLAMA, Parallel(dp=16, zero=3), gpus_per_node=4, buffer_factor=1.0)
-    assert total_bytes(few, "host") == 4 * 32000 * 4096 * 4
-    cold = count("deepspeed", LLAMA, Parallel(dp=8, zero=3), zero_init=False)
-    assert total_bytes(cold, "host") == 4 * LLAMA.num_params * 8 * Fraction(3, 2)
-
-
-def test_megatron_discounts_a_pipeline_that_is_not_full() -> None:
-    batch = Batch(seq=2048, recompute="selective")
-    parallel = Parallel(pp=8, sp=True)
-
-    def kept(number: int | None) -> int:
-        lines = count("megatron", LLAMA, parallel, None, batch, num_microbatches=number)
-        return total_bytes(x for x in lines if x.component in {"activations", "embedding"})
-
-    assert kept(8) == kept(64) == kept(None) == 4 * kept(2)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from labkit.errors import UsageError
 from labkit.memory.jobs import activations, states
-from labkit.memory.jobs.batch import FORMULAS, Batch
+from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import OPTIMIZERS, PRESETS, Recipe, state_bytes
 from labkit.memory.plans import plan
@@ -65,14 +65,14 @@ def test_adam_holds_what_torch_holds(step: str, dtype: str, ours: Any, amsgrad: 
 def test_sgd_holds_what_torch_holds(momentum: float) -> None:
     torch = pytest.importorskip("torch")
     found = torch_states([torch.optim.SGD(network().parameters(), lr=0.1, momentum=momentum)])
-    recipe = Recipe.mixed_sgd(momentum=momentum > 0, master=None)
+    recipe = Recipe.preset("sgd", momentum=momentum > 0, master=None)
     assert list(state_bytes(GPT.tensors(), recipe).values()) == list(found.values())
 
 
 def test_adafactor_holds_what_torch_holds() -> None:
     torch = pytest.importorskip("torch")
     found = torch_states([torch.optim.Adafactor(network().parameters())])
-    ours = state_bytes(GPT.tensors(), Recipe.mixed_adafactor(master=None))
+    ours = state_bytes(GPT.tensors(), Recipe.preset("adafactor", master=None))
     names = {"row variance": "row_var", "column variance": "col_var"}
     assert {names.get(name, name): size for name, size in ours.items()} == found
 
@@ -84,7 +84,7 @@ def test_muon_holds_what_torch_holds_beside_adam_for_the_rest() -> None:
     hidden = [p for name, p in named if name.startswith("blocks") and p.ndim == 2]
     rest = [p for name, p in named if not (name.startswith("blocks") and p.ndim == 2)]
     found = torch_states([torch.optim.Muon(hidden), torch.optim.AdamW(rest)])
-    ours = state_bytes(GPT.tensors(), Recipe.mixed_muon(master=None))
+    ours = state_bytes(GPT.tensors(), Recipe.preset("muon", master=None))
     assert ours["momentum"] == found["momentum_buffer"] + found["exp_avg"]
     assert (ours["variance"], ours["step"]) == (found["exp_avg_sq"], found["step"])
 
@@ -100,13 +100,13 @@ def test_8bit_adam_holds_what_bitsandbytes_holds() -> None:
         for value in state.values()
         if hasattr(value, "nbytes")
     }
-    ours = state_bytes(GPT.tensors(), Recipe.mixed_adam_8bit(master=None))
+    ours = state_bytes(GPT.tensors(), Recipe.preset("adam-8bit", master=None))
     assert sum(ours.values()) == sum(held.values())
 
 
 def test_8bit_states_by_hand() -> None:
     """The threshold and the rounding: 4,095 elements stay fp32, 4,096 take 16 blocks of 256."""
-    recipe = Recipe.mixed_adam_8bit(master=None)
+    recipe = Recipe.preset("adam-8bit", master=None)
     sizes = {4095: 8 * 4095, 4096: 2 * 4096 + 2 * 16 * 4 + 2048, 4097: 2 * 4097 + 2 * 17 * 4 + 2048}
     for size, expected in sizes.items():
         tensor = TensorShape(name="t", shape=(size,), unit="root")
@@ -124,11 +124,12 @@ def test_states_of_shards_are_states_of_their_shapes(num_ranks: int) -> None:
     shards = [
         states.shard_shapes(tensors, num_ranks=num_ranks, rank=rank) for rank in range(num_ranks)
     ]
-    held = states.shard_elements(tensors, num_ranks=num_ranks, sharding="dim0")
+    held = [sum(tensor.numel for tensor in shard) for shard in shards]
+    assert sum(held) == GPT.num_params
     adam = [state_bytes(shard, Recipe.fp32_adam()) for shard in shards]
-    assert [found.get("momentum", 0) for found in adam] == (4 * held).tolist()
+    assert [found.get("momentum", 0) for found in adam] == [4 * elements for elements in held]
     assert {found["step"] for found in adam} == {4 * len(tensors)}
-    factored = [state_bytes(shard, Recipe.mixed_adafactor(master=None)) for shard in shards]
+    factored = [state_bytes(shard, Recipe.preset("adafactor", master=None)) for shard in shards]
     rows = sum(4 * t.shape[0] for t in tensors if len(t.shape) == 2)
     assert sum(found.get("row variance", 0) for found in factored) == rows
     with pytest.raises(ValueError, match="rank must be in"):
@@ -178,16 +179,18 @@ def test_recipes_cost_what_the_papers_say() -> None:
     assert costs["fp32-gradients"].bytes_per_param == 18
     assert costs["two-gradients"].bytes_per_param == 20
     assert costs["sgd"].optimizer_bytes == 8
-    assert Recipe.mixed_sgd(momentum=False).optimizer_bytes == 4
+    assert Recipe.preset("sgd", momentum=False).optimizer_bytes == 4
 
 
 def test_what_is_sent_follows_the_cast() -> None:
     """FSDP2 gathers in ``param_dtype``; autocast casts after gathering; ZeRO++ sends fewer bits."""
-    assert Recipe.fsdp_bf16().scales == (0.5, 1.0)
+    assert Recipe.preset("fsdp-bf16").scales == (0.5, 1.0)
     assert Recipe.bf16_autocast().scales == (1.0, 1.0)
-    assert Recipe.mixed_adam_quantised().scales == (0.5, 0.25)
+    assert Recipe.preset("quantised").scales == (0.5, 0.25)
     assert Recipe.mixed_adam_two_gradients().scales == pytest.approx((1.0, 1 / 3))
-    assert Recipe.fsdp_bf16().compute_format == Recipe.bf16_autocast().compute_format == "bf16"
+    assert (
+        Recipe.preset("fsdp-bf16").compute_format == Recipe.bf16_autocast().compute_format == "bf16"
+    )
     assert Recipe.fp32_adam().compute_bytes == 4
 
 
@@ -258,7 +261,7 @@ def test_plans_are_the_same_by_either_description(degrees: dict[str, Any]) -> No
     )
     assert old.terms() == new.terms()
     assert old.collectives() == new.collectives()
-    assert new.parallel.num_ranks == old.parallel.num_ranks
+    assert new.parallel.world_size == old.parallel.world_size
 
 
 def test_hsdp_is_mics_said_from_the_other_side() -> None:
@@ -282,11 +285,8 @@ def test_what_is_left_of_the_ranks_is_data_parallel(dp: int, tp: int, cp: int, p
 
 
 def test_a_world_that_is_not_the_product_is_refused() -> None:
-    parallel = Parallel(dp=2, tp=4, pp=4)
-    parallel.check_world_size(32)
     product_ = r"must be dp · tp · cp · pp = 2 · 4 · 1 · 4 = 32, got 64"
-    with pytest.raises(UsageError, match=product_):
-        parallel.check_world_size(64)
+    assert Parallel.of(32, dp=2, tp=4, pp=4).world_size == 32
     with pytest.raises(UsageError, match=product_):
         Parallel.of(64, dp=2, tp=4, pp=4)
     for world, degrees in ((100, {"tp": 8}), (-8, {}), (8, {"tp": -2})):
@@ -373,7 +373,7 @@ def test_a_measured_model_is_held_whole() -> None:
     pytest.importorskip("torch")
     measured = Model.from_module(network())
     Parallel(dp=8, zero=3).check(measured)
-    assert Parallel(dp=8).tensors(measured) == measured.tensors()
+    assert sum(Parallel(dp=8).elements(measured)) == measured.num_params
     for degrees in ({"tp": 2}, {"pp": 2}, {"dp": 2, "ep": 2}):
         with pytest.raises(UsageError, match="measured whole"):
             Parallel(**degrees).check(measured)
@@ -438,8 +438,7 @@ def test_the_devices_of_a_pipeline_hold_the_model(
     wherever that is not on a device with the embedding."""
     model = Model.preset("llama-2-7b").resized(tied=tied)
     parallel = Parallel(pp=4, schedule=name, **options)
-    held = [parallel.tensors(model, device) for device in range(4)]
-    total = sum(tensor.numel for tensors in held for tensor in tensors)
+    total = sum(sum(parallel.elements(model, device)) for device in range(4))
     together = name in ("zb-v", "dualpipe-v", "chimera", "dualpipe")
     copy = model.vocab * model.hidden if tied and not together else 0
     assert total == parallel.model_copies * model.num_params + copy
@@ -462,7 +461,7 @@ def test_a_rank_of_a_three_way_cut_holds_its_share_exactly() -> None:
     """GPT-3 on tp = 8, pp = 8 (Megatron-LM's layout): 12 layers of 12h²/8, and what is copied."""
     model = replace(Model.preset("gpt3-175b"), vocab=51200)
     h, parallel = model.hidden, Parallel(tp=8, pp=8)
-    middle = sum(tensor.numel for tensor in parallel.tensors(model, 3))
+    middle = sum(parallel.elements(model, 3))
     cut_biases, copied = (3 * h + 4 * h) // 8, 2 * h + 4 * h
     assert middle == 12 * (12 * h * h // 8 + cut_biases + copied)
 
@@ -480,7 +479,7 @@ def test_a_rank_of_a_three_way_cut_holds_its_share_exactly() -> None:
         ({"formula": "mine"}, "Batch.formula must be one of 'zero-paper', 'korthikanti'"),
         (
             {"recompute": "some"},
-            "Batch.recompute must be one of 'none', 'selective', 'operators', 'full', or a whole number",
+            "Batch.recompute must be one of 'none', 'selective', 'operators', 'full', or",
         ),
         ({"recompute": 0}, "Batch.recompute must be .* at least 1.*; got 0"),
         ({"recompute": True}, "recompute must be"),
@@ -541,9 +540,3 @@ def test_descriptions_are_values() -> None:
         assert {one: 1}[other] == 1
         with pytest.raises(FrozenInstanceError):
             setattr(one, next(iter(changes)), 3)
-
-
-def test_the_old_places_still_have_them() -> None:
-    assert states.Recipe is Recipe
-    assert activations.Batch is Batch
-    assert activations.FORMULAS is FORMULAS

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from labkit.errors import UsageError
 from labkit.memory import Plan
 from labkit.memory.oracles import accuracy, cases
-from labkit.memory.tape import forms, moments
+from labkit.memory.tape import forms, moments, parameters
 from labkit.memory.tape.saved import Mode
 from labkit.models import Model
 from tests.memory import steps
@@ -29,7 +29,7 @@ def test_every_moment_is_torchs(case: steps.Case) -> None:
     totals = {moment: sum(told[moment].values()) for moment in seen.moments if moment in told}
     assert totals == {moment: seen.moments[moment]["Total"] for moment in totals}
     assert set(seen.moments) - set(told) <= {"forward, middle", "backward, middle"}
-    peak = moments.peak(model, mode, **given_sizes)
+    peak = steps.peak(model, mode, **given_sizes)
     assert (peak.num_bytes, peak.moment) == (seen.peak_bytes, seen.peak_moment)
 
 
@@ -50,7 +50,7 @@ def test_the_table_has_different_moments() -> None:
 @pytest.mark.parametrize("name", ["gpt2-124m", "gpt2-1.5b", "llama-2-7b", "llama-3-70b"])
 def test_parameters_are_the_models(name: str) -> None:
     model = Model.preset(name)
-    assert moments.num_params(model) == model.num_params
+    assert parameters.num_params(model) == model.num_params
 
 
 def test_adamw_remembers_two_numbers_a_parameter_and_a_counter_a_tensor() -> None:
@@ -87,11 +87,11 @@ def _at(value: Any, place: int) -> Any:
 def test_arrays_give_what_numbers_give(choices: dict[str, Any], step: str) -> None:
     mode = Mode(**choices)
     model, sizes = spread(40, seed=3)
-    peak = moments.peak(model, mode, step=step, **sizes)
+    peak = steps.peak(model, mode, step=step, **sizes)
     assert (sum(peak.components.values()) == peak.num_bytes).all()
     for place in range(40):
         single, given_sizes = one_of(model, sizes, place)
-        found = moments.peak(single, mode, step=step, **given_sizes)
+        found = steps.peak(single, mode, step=step, **given_sizes)
         assert (found.num_bytes, found.moment) == (peak.num_bytes[place], peak.moment[place])
 
 
@@ -99,8 +99,8 @@ def test_groups_may_vary_within_a_call() -> None:
     mode, groups = Mode(recompute="full"), np.array([1, 2, 3, 7, 50])
     model = GPT.resized(num_layers=7)
     sizes = {"seq": 16, "micro_batch": 2}
-    found = moments.peak(model, mode, group=groups, **sizes).num_bytes
-    single = [moments.peak(model, mode, group=int(g), **sizes).num_bytes for g in groups]
+    found = steps.peak(model, mode, group=groups, **sizes).num_bytes
+    single = [steps.peak(model, mode, group=int(g), **sizes).num_bytes for g in groups]
     assert found.tolist() == single
 
 
@@ -114,18 +114,18 @@ def test_more_of_anything_is_never_less(
 ) -> None:
     model = Model(num_layers=layers, hidden=8 * hidden, heads=4, vocab=vocab, positions=999)
     mode, sizes = Mode(), {"seq": seq, "micro_batch": micro_batch}
-    base = moments.peak(model, mode, **sizes).num_bytes
-    assert moments.peak(model, mode, seq=seq + 1, micro_batch=micro_batch).num_bytes > base
-    assert moments.peak(model, mode, seq=seq, micro_batch=micro_batch + 1).num_bytes > base
-    assert moments.peak(model.resized(num_layers=layers + 1), mode, **sizes).num_bytes > base
-    assert moments.peak(model, replace(mode, dtype="fp32"), **sizes).num_bytes > base
-    assert moments.peak(model, replace(mode, recompute="full"), **sizes).num_bytes <= base
+    base = steps.peak(model, mode, **sizes).num_bytes
+    assert steps.peak(model, mode, seq=seq + 1, micro_batch=micro_batch).num_bytes > base
+    assert steps.peak(model, mode, seq=seq, micro_batch=micro_batch + 1).num_bytes > base
+    assert steps.peak(model.resized(num_layers=layers + 1), mode, **sizes).num_bytes > base
+    assert steps.peak(model, replace(mode, dtype="fp32"), **sizes).num_bytes > base
+    assert steps.peak(model, replace(mode, recompute="full"), **sizes).num_bytes <= base
 
 
 def test_bad_sizes_name_the_rule() -> None:
     with pytest.raises(UsageError, match="seq must be >= 1, got 0"):
-        moments.peak(GPT, Mode(), seq=0, micro_batch=1)
+        steps.peak(GPT, Mode(), seq=0, micro_batch=1)
     with pytest.raises(UsageError, match=r"period must be in 2\.\.num_layers"):
-        moments.peak(GPT, Mode(recompute="every"), seq=8, micro_batch=1, period=9)
+        steps.peak(GPT, Mode(recompute="every"), seq=8, micro_batch=1, period=9)
     with pytest.raises(UsageError, match="step must be one of foreach, fused, for-loop"):
-        moments.peak(GPT, Mode(), seq=8, micro_batch=1, step="each")
+        steps.peak(GPT, Mode(), seq=8, micro_batch=1, step="each")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import cycle, islice, product
 from typing import Any
 
@@ -119,8 +120,9 @@ LEFT_OUT = ("statistics", "causal mask")
 def test_korthikanti_equations(t: int, name: str) -> None:
     model = Model.preset(name)
     scores = 5 * model.heads * GIVEN["seq"] / model.hidden
-    given = {"dropout_mask_bytes": 1, "tp": t, "leave_out": LEFT_OUT}
-    eager, selective = Mode(attention="eager"), Mode(attention="eager", recompute="selective")
+    given = {"tp": t, "leave_out": LEFT_OUT}
+    eager = Mode(attention="eager", dropout_mask_bytes=1)
+    selective = replace(eager, recompute="selective")
     assert per_token(model, eager, **given) == pytest.approx(10 + 24 / t + scores / t)
     assert per_token(model, eager, sequence_parallel=True, **given) == pytest.approx(
         (34 + scores) / t
@@ -142,7 +144,7 @@ def test_arrays_give_what_numbers_give() -> None:
 
 def test_every_term_says_how_it_comes_about() -> None:
     for model in (GPT, LLAMA):
-        terms = saved.layer_terms(model, Mode(attention="eager"), **GIVEN, dropout_mask_bytes=1)
+        terms = saved.layer_terms(model, Mode(attention="eager", dropout_mask_bytes=1), **GIVEN)
         assert all(term.formula and term.source and term.num_bytes > 0 for term in terms)
         assert len({term.component for term in terms}) == len(terms)
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labkit.memory import Batch, Parallel, Plan, Recipe
 from labkit.memory.jobs import states
-from labkit.memory.jobs.states import COMPONENTS, Recipe
 from labkit.models import Model, TensorShape
+from tests.memory.steps import stored_elements
 
 RECIPES = [
     Recipe.mixed_adam(),
     Recipe.fp32_adam(),
-    Recipe.mixed_adam_fp32_gradients(),
+    Recipe.preset("fp32-gradients"),
     Recipe.mixed_adam_two_gradients(),
-    Recipe.mixed_sgd(),
+    Recipe.preset("sgd"),
 ]
 shapes = st.lists(
     st.one_of(st.tuples(st.integers(1, 40)), st.tuples(st.integers(1, 40), st.integers(1, 9))).map(
@@ -25,11 +25,10 @@ shapes = st.lists(
     min_size=1,
     max_size=8,
 )
-shardings = st.sampled_from(["flat", "dim0", "tensor"])
 
 
-def total(**arguments: object) -> float:
-    return sum(states.even_states(1000, **arguments).values())  # type: ignore[arg-type]
+def total(*, dp: int, zero: int, recipe: Recipe) -> float:
+    return Plan(model=1000, parallel=Parallel(dp=dp, zero=zero), recipe=recipe).states_bytes
 
 
 def test_the_recipes_cost_what_their_sources_say() -> None:
@@ -60,31 +59,16 @@ def test_limits_are_those_of_the_paper() -> None:
     assert reductions == pytest.approx([4, 8, dp], rel=1e-5)
 
 
-def test_arrays_broadcast() -> None:
-    found = states.even_states(
-        np.array([[1.0], [2.0]]), dp=np.array([1, 2, 4]), zero=3, recipe=Recipe.mixed_adam()
-    )
-    assert sum(found[c] for c in COMPONENTS).tolist() == [[16, 8, 4], [32, 16, 8]]
-
-
-@given(shapes, st.integers(1, 12), shardings)
-def test_shards_sum_to_the_model(
-    tensors: list[TensorShape], num_ranks: int, sharding: states.Sharding
+@given(shapes, st.integers(1, 12))
+def test_shards_sum_to_the_model_and_the_first_rank_has_most(
+    tensors: list[TensorShape], num_ranks: int
 ) -> None:
-    held = states.shard_elements(tensors, num_ranks=num_ranks, sharding=sharding)
-    assert len(held) == num_ranks
-    assert held.sum() == sum(tensor.numel for tensor in tensors)
-    assert held.min() >= 0
-
-
-@given(shapes, st.integers(1, 12), shardings)
-def test_no_rank_holds_more_than_is_stored_and_nothing_beats_an_even_split(
-    tensors: list[TensorShape], num_ranks: int, sharding: states.Sharding
-) -> None:
-    held = states.shard_elements(tensors, num_ranks=num_ranks, sharding=sharding)
-    stored = states.stored_elements(tensors, num_ranks=num_ranks, sharding=sharding)
-    assert held.max() == stored
-    assert stored * num_ranks >= sum(tensor.numel for tensor in tensors)
+    held = [
+        sum(shard.numel for shard in states.shard_shapes(tensors, num_ranks=num_ranks, rank=rank))
+        for rank in range(num_ranks)
+    ]
+    assert sum(held) == sum(tensor.numel for tensor in tensors)
+    assert max(held) == held[0] == stored_elements(tensors, num_ranks=num_ranks)
 
 
 @given(st.integers(1, 200), st.integers(1, 20))
@@ -100,7 +84,7 @@ def test_whole_tensors_stay_within_the_greedy_bound(
     tensors: list[TensorShape], num_ranks: int
 ) -> None:
     """Graham 1966: a list schedule is at most the mean load plus the largest item."""
-    stored = states.stored_elements(tensors, num_ranks=num_ranks, sharding="tensor")
+    stored = stored_elements(tensors, num_ranks=num_ranks, sharding="tensor")
     largest = max(tensor.numel for tensor in tensors)
     mean = sum(tensor.numel for tensor in tensors) / num_ranks
     assert max(mean, largest) <= stored <= mean + largest
@@ -114,23 +98,17 @@ def test_ceiling_waste_of_gpt2_xl_at_1024_ranks() -> None:
     weights = 5 * h + 2 * h + 7 * h + 2 * 4 * h  # qkv, out, up, down
     biases_and_norms = 5 + 2 + 7 + 2 + 4 * 2
     by_hand = embeddings + 48 * (weights + biases_and_norms) + 2 * 2
-    tensors = Model.preset("gpt2-1.5b").tensors()
-    assert states.stored_elements(tensors, num_ranks=1024, sharding="dim0") == by_hand
+    assert rows_held(Model.preset("gpt2-1.5b"), dp=1024) == by_hand
 
 
 def test_dim0_never_falls_below_one_row_of_each_tensor() -> None:
     model = Model.preset("gpt3-175b")
     floor = sum(tensor.numel // tensor.shape[0] for tensor in model.tensors())
     for num_ranks in (10**5, 10**6, 10**9):
-        assert (
-            states.stored_elements(model.tensors(), num_ranks=num_ranks, sharding="dim0") == floor
-        )
+        assert rows_held(model, dp=num_ranks) == floor
 
 
-@pytest.mark.parametrize("sharding", ["even", "diagonal"])
-def test_only_whole_element_shardings_have_elements(sharding: str) -> None:
-    tensors = Model.preset("tiny-gpt").tensors()
-    with pytest.raises(ValueError, match="sharding must be"):
-        states.shard_elements(tensors, num_ranks=2, sharding=sharding)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="num_ranks"):
-        states.stored_elements(tensors, num_ranks=0, sharding="dim0")
+def rows_held(model: Model, *, dp: int) -> float:
+    """Elements of the parameters that a rank allocates at stage 3."""
+    plan = Plan(model=model, parallel=Parallel(dp=dp, zero=3), batch=Batch(seq=8))
+    return next(t.num_bytes for t in plan.terms() if t.component == "parameters") / 2

@@ -24,11 +24,6 @@ def test_section_7_two_two_two_three(dp: int) -> None:
     assert [sent(Scheme(zero=zero), dp) for zero in (0, 1, 2, 3)] == pytest.approx([2, 2, 2, 3])
 
 
-def test_stage_1_with_whole_gradients_sends_half_as_much_again() -> None:
-    """DeepSpeed's release note of March 2020: reduce-scatter took it from 1.5× to 1×."""
-    assert sent(Scheme(zero=1, whole_gradients=True), 8) / sent(Scheme(zero=1), 8) == 1.5
-
-
 def test_one_rank_sends_nothing() -> None:
     for zero in range(4):
         found = step_collectives(
@@ -127,7 +122,6 @@ def test_the_table_adds_up() -> None:
             {"zero": 3, "secondary_group": 0},
             "Scheme.secondary_group must be a whole number, at least 1",
         ),
-        ({"zero": 2, "whole_gradients": True}, "needs zero=1"),
     ],
 )
 def test_impossible_schemes_are_refused(arguments: dict[str, int], complaint: str) -> None:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.errors import BadValue, UsageError
+from labkit.errors import BadValue
 from labkit.memory import Batch, Recipe
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.traffic import Collective, account, nodes_of, sharing_a_node
-from labkit.memory.movement.volumes import Layout, collectives, totals
+from labkit.memory.jobs.traffic import Collective, frame, placed
+from labkit.memory.movement.volumes import collectives
 from labkit.models import Model
 
 GPT = Model(num_layers=16, hidden=1024, heads=16, vocab=512, positions=2048)
@@ -37,7 +37,6 @@ def sent(found: Any) -> float:
 def test_one_rank_sends_nothing() -> None:
     found = collectives(GPT, Parallel(), RECIPE, BATCH)
     assert sent(found) == 0
-    assert totals(found).empty
 
 
 @pytest.mark.parametrize("tp", [2, 4, 8])
@@ -168,19 +167,14 @@ def test_partitioned_checkpoints_add_less_than_a_tenth() -> None:
     assert sent(extra) / sent(layers_only(found)) == pytest.approx(1 / 12)
 
 
-@pytest.mark.parametrize(("exchange", "ratio"), [("all-gather", 1.0), ("ring", 8 / 7)])
-def test_context_parallelism(exchange: str, ratio: float) -> None:
-    """Keys and values of all others arrive, twice; gradients go out once. A ring brings those home
-    by one hop more. Few key heads make it small (Llama 3, §3.3.2)."""
+def test_context_parallelism() -> None:
+    """Keys and values of all others arrive, twice; gradients go out once. Few key heads make it
+    small (Llama 3, §3.3.2)."""
     parallel = Parallel(cp=8, tp=8, sp=True)
     batch = Batch(seq=131072)
-    found = [
-        c
-        for c in collectives(LLAMA, parallel, RECIPE, batch, exchange=exchange)  # type: ignore[arg-type]
-        if c.axis == "cp"
-    ]
+    found = [c for c in collectives(LLAMA, parallel, RECIPE, batch) if c.axis == "cp"]
     keys = 131072 * 2 * 128 * 2  # one key head a rank: keys and values in 16 bits
-    assert sent(found) == pytest.approx((2 + ratio) * keys * 7 / 8 * 126)
+    assert sent(found) == pytest.approx(3 * keys * 7 / 8 * 126)
     wide = replace(LLAMA, kv_heads=128)
     many = [c for c in collectives(wide, parallel, RECIPE, batch) if c.axis == "cp"]
     few = [c for c in collectives(LLAMA, parallel, RECIPE, batch) if c.axis == "cp"]
@@ -236,18 +230,6 @@ def test_pipelines_that_run_both_ways_send_no_more(schedule: str) -> None:
     # Eight of the sixteen layers: two stages of four, each with its copy elsewhere.
     block = next(u.numel for u in GPT.units() if u.name == "block")
     assert sent(copies) == 2 * 8 * block
-
-
-def test_scatter_gather_leaves_one_part_in_t_between_devices() -> None:
-    """Narayanan et al. 2021, §4.1: b·s·h/t, then an all-gather inside the node."""
-    parallel = Parallel(tp=8, pp=2)
-    plain, better = (
-        collectives(GPT, parallel, RECIPE, BATCH, scatter_gather=way) for way in (False, True)
-    )
-    (before,), (after,) = ([c for c in x if c.kind == "send"] for x in (plain, better))
-    assert after.sent_bytes == before.sent_bytes / 8 == A / 8
-    (gather,) = [c for c in better if c.what.endswith("that arrive")]
-    assert (gather.link, gather.message_bytes) == ("in a node", A)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -313,7 +295,7 @@ def test_quantised_collectives_shrink_what_crosses_nodes() -> None:
     """ZeRO++: a quarter of stage 3's, and the second gather stays in the node."""
     parallel = Parallel(dp=1024, zero=3)
     plain = collectives(GPT, parallel, RECIPE)
-    better = collectives(GPT, replace(parallel, secondary_group=8), Recipe.mixed_adam_quantised())
+    better = collectives(GPT, replace(parallel, secondary_group=8), Recipe.preset("quantised"))
     crossed = [sum(c.node_bytes for c in found) for found in (plain, better)]
     assert crossed[0] / crossed[1] == pytest.approx(4)
 
@@ -325,21 +307,21 @@ powers = st.integers(0, 6).map(lambda power: 2**power)
 def test_where_groups_sit_by_brute_force(size: int, stride: int, ranks_per_node: int) -> None:
     """All groups of a job side by side: nodes of one, and ring edges that leave the first node."""
     groups = [[start + stride * i for i in range(size)] for start in range(stride)]
-    nodes = nodes_of(size, stride, ranks_per_node)
+    _, nodes, rings = placed(size, stride, ranks_per_node).values()
     assert nodes == len({rank // ranks_per_node for rank in groups[0]})
     if size * stride < ranks_per_node or nodes == 1:
-        assert sharing_a_node(size, nodes, ranks_per_node) == 1
+        assert rings == 1
         return
     edges = [(a, b) for group in groups for a, b in zip(group, group[1:] + group[:1], strict=True)]
     leaving = sum(a // ranks_per_node == 0 != b // ranks_per_node for a, b in edges)
-    assert sharing_a_node(size, nodes, ranks_per_node) == leaving
+    assert rings == leaving
 
 
 @given(size=powers, stride=powers, ranks_per_node=st.sampled_from([2, 4, 8]))
 def test_an_all_to_all_leaves_a_node_as_counted_one_by_one(
     size: int, stride: int, ranks_per_node: int
 ) -> None:
-    nodes = nodes_of(size, stride, ranks_per_node)
+    nodes = placed(size, stride, ranks_per_node)["nodes"]
     if nodes == 1:
         return
     item = Collective(
@@ -357,28 +339,27 @@ def test_an_all_to_all_leaves_a_node_as_counted_one_by_one(
     assert item.node_bytes == pytest.approx(leaving)
 
 
-def test_layout_decides_which_link() -> None:
+def test_ranks_of_a_node_decide_which_link() -> None:
     parallel = Parallel(tp=2, pp=4, dp=8)
-    near = collectives(GPT, parallel, RECIPE, BATCH)
-    llama = Layout(order=("tp", "cp", "pp", "dp"))
-    far = collectives(GPT, parallel, RECIPE, BATCH, layout=llama)
     links = [
         {axis: {c.link for c in found if c.axis == axis} for axis in ("tp", "pp", "dp")}
-        for found in (near, far)
+        for found in (
+            collectives(GPT, parallel, RECIPE, BATCH, ranks_per_node=size) for size in (8, 16, 64)
+        )
     ]
-    assert links[0]["tp"] == links[1]["tp"] == links[1]["pp"] & {"in a node"} == {"in a node"}
-    assert links[0]["pp"] == links[0]["dp"] == links[1]["dp"] == {"between nodes"}
+    assert [found["tp"] for found in links] == 3 * [{"in a node"}]
+    assert [found["dp"] == {"in a node"} for found in links] == [False, True, True]
+    assert [found["pp"] == {"in a node"} for found in links] == [False, False, True]
 
 
 def test_every_line_has_a_formula_and_a_source() -> None:
     parallel = Parallel(dp=8, tp=4, sp=True, cp=2, pp=2, ep=4, zero=3, secondary_group=8)
     found = collectives(MIXTRAL, parallel, RECIPE, replace(BATCH, recompute="full"))
-    table = account(found)
+    table = frame(found)
     assert (table["formula"].str.len() > 0).all()
     assert (table["source"].str.len() > 8).all()
     assert set(table["axis"]) == {"tp", "cp", "ep", "pp", "dp"}
-    summed = totals(found)
-    assert summed["sent_bytes"].sum() == pytest.approx(sent(found))
+    assert table["sent_bytes"].sum() == pytest.approx(sent(found))
 
 
 def test_bad_requests_name_the_rule() -> None:
@@ -386,9 +367,5 @@ def test_bad_requests_name_the_rule() -> None:
         collectives(GPT, Parallel(cp=3), RECIPE, BATCH)
     with pytest.raises(BadValue, match=r"heads .* must divide by tp"):
         collectives(GPT, Parallel(tp=3), RECIPE, BATCH)
-    with pytest.raises(UsageError, match=r"exchange must be .*'rings'; did you mean 'ring'"):
-        collectives(GPT, Parallel(cp=2), RECIPE, BATCH, exchange="rings")  # type: ignore[arg-type]
-    with pytest.raises(BadValue, match="order must have"):
-        Layout(order=("tp", "dp"))
     with pytest.raises(BadValue, match="ranks_per_node must be"):
-        Layout(ranks_per_node=0)
+        collectives(GPT, Parallel(), RECIPE, BATCH, ranks_per_node=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labkit import memory
@@ -12,6 +13,7 @@ from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.memory import Plan
 from labkit.memory.commands.options import Job, Room, Spread, axes_of, model_of
+from labkit.memory.plans.estimate import COMPONENTS
 from labkit.models import presets
 from labkit.quantities import GB, format_bytes, formatted
 
@@ -27,6 +29,7 @@ commands = Commands(
     """,
 )
 MOST_BARS, MOST_LINES = 36, 8  # in a figure
+EXACTLY = "{:,.0f}".format  # bytes, to the last
 # Columns of the table of moments, narrower than its data.
 _GROUPS = {
     "parameters": ("parameters", "second copy of the parameters", "cast parameters"),
@@ -57,25 +60,19 @@ def plan(
     frame, moments, sent, away = plan.frame(), plan.moments(), plan.traffic(), plan.elsewhere()
     usable = room.usable_bytes(plan)
     fits = plan.peak_bytes <= usable
-    peak = Sheet(
-        heading="At the peak",
-        table=frame.rename(columns={"share": "share_fraction"}),
-        columns={"component": "component", "num_bytes": "bytes", "share_fraction": "share"},
-    )
+    shares = {"component": "component", "num_bytes": "bytes", "share_fraction": "share"}
+    columns = {"component": "component", "place": "place", "num_bytes": "bytes"}
+    held = frame.rename(columns={"share": "share_fraction"})
     sheets = [
-        peak,
+        Sheet(heading="At the peak", table=held, columns=shares),
         _moments(moments),
-        Sheet(
-            heading="Elsewhere",
-            table=away,
-            columns={"component": "component", "place": "place", "num_bytes": "bytes"},
-        ),
+        Sheet(heading="Elsewhere", table=away, columns=columns),
     ]
     if len(sent):
         between = sent[sent["ranks"] > 1]
         between = between.assign(message=between["collective"] + " of " + between["what"])
-        columns = ["axis", "phase", "message", "link", "sent_bytes"]
-        sheets.append(Sheet(heading="Sent in a step", table=between, columns=columns))
+        names = ["axis", "phase", "message", "link", "sent_bytes"]
+        sheets.append(Sheet(heading="Sent in a step", table=between, columns=names))
     return Report(
         title=f"{_name(plan)}: {format_bytes(plan.peak_bytes)} at the peak",
         lead=_lead(plan),
@@ -239,7 +236,7 @@ def check(job: Job, oracle: Annotated[str, option("fake, gloo or cuda.")] = "fak
     """A plan beside a run of the same: torch's tracker, gloo ranks, or a GPU."""
     plan = job.plan()
     table = memory.check(plan, oracle=oracle)
-    whole = dict.fromkeys(("predicted_bytes", "measured_bytes", "difference_bytes"), _exactly)
+    whole = dict.fromkeys(("predicted_bytes", "measured_bytes", "difference_bytes"), EXACTLY)
     return Report(
         title=f"{_name(plan)} beside a run ({oracle})",
         lead=_lead(plan),
@@ -271,7 +268,11 @@ def compare(job: Job) -> Report:
         title=f"{_name(plan)} by other people's arithmetic",
         lead=_lead(plan),
         tables=[
-            Sheet(table=table, columns=["component", *names], formats=dict.fromkeys(names, _size)),
+            Sheet(
+                table=table,
+                columns=["component", *names],
+                formats=dict.fromkeys(names, partial(formatted, "num_bytes")),
+            ),
             Sheet(heading="Why", table=table, columns=["component", "why"], ratio={"why": 1}),
         ],
         notes=[f"{name} says nothing of this: {text}" for name, text in refused.items()],
@@ -321,7 +322,7 @@ def accuracy(
             heading=accuracy.PARTS[part][0].upper() + accuracy.PARTS[part][1:],
             table=table,
             columns=[name for name in names if table[name].astype(str).ne("").any()],
-            formats={name: _exactly for name in names if name.endswith("_bytes")},
+            formats={name: EXACTLY for name in names if name.endswith("_bytes")},
             page_only=off.empty and part != "models",
         )
 
@@ -363,14 +364,6 @@ def _lead(plan: Plan, *, stage: bool = True) -> str:
     )
 
 
-def _size(num_bytes: float) -> str:
-    return formatted("num_bytes", num_bytes)
-
-
-def _exactly(num_bytes: float) -> str:
-    return f"{num_bytes:,.0f}"
-
-
 def _moments(table: pd.DataFrame) -> Sheet:
     """The moments with their components in groups."""
     shown = table.reset_index()[["moment"]]
@@ -398,17 +391,17 @@ def _figure_of_pairs(table: pd.DataFrame, category: str) -> Figure:
 
 def _figures_of_sweep(table: pd.DataFrame, axes: list[str], usable: float) -> list[Figure]:
     """Stacked bars where rows are few, lines where they are many and an axis is a number."""
-    from labkit.memory.plans import panels
 
     def named(names: Sequence[str]) -> list[str]:
         rows = records(table[list(names)])
         return [", ".join(f"{k} {v}".replace("_", " ") for k, v in row.items()) for row in rows]
 
     if len(table) <= MOST_BARS:
-        stages = named(axes[:1] if len(axes) > 1 else [])
-        texts = {"stage": stages, "recompute": named(axes[1:] or axes)}
-        bars = panels.by_component(table.assign(**texts), ("stage", "recompute"))
-        return [("At the peak", "", memory.figures.figure_panel(bars, capacity_gb=usable / GB))]
+        bars = _by_component(table.assign(plan=named(axes)))
+        look: dict[str, Any] = {"capacity_gb": usable / GB, "height": 180 + 30 * len(table)}
+        return (
+            [("At the peak", "", memory.figures.figure_states(bars, **look))] if len(bars) else []
+        )
     numbers = [name for name in axes if table[name].dtype.kind in "iu"]
     if not numbers:
         return []
@@ -419,3 +412,11 @@ def _figures_of_sweep(table: pd.DataFrame, axes: list[str], usable: float) -> li
     note = f"the first {MOST_LINES} of {len(plans)} combinations" if len(plans) > MOST_LINES else ""
     levels = {"what may be filled": usable / GB}
     return [("Peaks", note, memory.figures.figure_sweep(few, y="peak_bytes", x=x, levels=levels))]
+
+
+def _by_component(table: pd.DataFrame) -> pd.DataFrame:
+    """A row a ``plan`` and component of its peak, from a sweep's columns."""
+    columns = {f"{name.replace(' ', '_')}_bytes": name for name in COMPONENTS}
+    held = table[["plan", *(name for name in columns if name in table)]].rename(columns=columns)
+    tidy = held.melt(id_vars="plan", var_name="component", value_name="num_bytes")
+    return tidy[tidy["num_bytes"] > 0].assign(size_gb=tidy["num_bytes"] / GB)

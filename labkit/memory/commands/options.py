@@ -198,6 +198,6 @@ def axes_of(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise UsageError(f"--axis must be NAME=V,V, got {text!r}")
         if name in values_of:
             raise UsageError(f"--axis {name} must be given once, with all its values")
-        read = {"model": model_of, "recipe": Recipe.preset}.get(name, _word)
+        read: Any = {"model": model_of, "recipe": Recipe.preset}.get(name, _word)
         values_of[name] = [read(part.strip()) for part in values.split(",")]
     return values_of

@@ -7,19 +7,8 @@ kernels run. They stand beside each other so that one can see what each leaves o
 from __future__ import annotations
 
 from labkit.errors import BadValue
-from labkit.memory.jobs.batch import FORMULAS, Batch, Formula, Recompute
+from labkit.memory.jobs.batch import Batch
 from labkit.models import Model
-
-__all__ = [
-    "FORMULAS",
-    "Batch",
-    "Formula",
-    "Recompute",
-    "activation_bytes",
-    "checkpoint_bytes",
-    "layer_bytes",
-    "square_root_bytes",
-]
 
 ELEMENT_BYTES = 2
 
@@ -65,8 +54,3 @@ def activation_bytes(model: Model, batch: Batch, *, tp: int = 1) -> float:
     shards = tp if batch.partition_checkpoints else 1
     inputs = batch.num_checkpoints(model.num_layers) * checkpoint_bytes(model, batch) / shards
     return inputs + (kept + batch.recompute_group) * working
-
-
-def square_root_bytes(model: Model, batch: Batch) -> float:
-    """All layers' activations over √layers: the rule of thumb of §3.2 (Chen et al. 2016)."""
-    return model.num_layers**0.5 * layer_bytes(model, batch)

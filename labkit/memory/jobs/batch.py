@@ -21,28 +21,6 @@ FORMULAS: dict[str, str] = {
     "korthikanti": "s·b·h·(34 + 5·a·s/h) bytes a layer (Korthikanti et al. 2022, eq. 1): "
     "16-bit, attention scores stored, dropout masks of one byte",
 }
-RECOMPUTE: dict[str, str] = {
-    "none": "every layer keeps what its backward needs",
-    "selective": "attention's scores, softmax and dropout are computed again "
-    "(Korthikanti et al. 2022, §5)",
-    "operators": "each layer keeps its input, attention's output and every second matrix product's "
-    "(torchtitan's selective checkpointing)",
-    "full": "each layer keeps its input and computes the rest again",
-}
-ATTENTION: dict[str, str] = {
-    "eager": "matrix product, softmax, dropout, matrix product: scores are stored",
-    "sdpa": "torch's scaled_dot_product_attention, efficient or flash: one number a row is stored",
-    "flash": "FlashAttention: one number a row is stored",
-}
-LOSS: dict[str, str] = {
-    "eager-fp32": "logits cast to fp32, then cross-entropy",
-    "vocab-parallel": "in place on fp32 logits, which become their gradient (Megatron-LM)",
-    "vocab-parallel-copy": "the same on a copy of the fp32 logits (nanotron)",
-    "loss-parallel": "on DTensors sharded over the vocabulary (torch's loss_parallel, torchtitan's"
-    " tensor parallelism)",
-    "chunked": "head and loss over one part of the tokens at a time",
-    "fused": "loss and its gradient in one kernel, logits never stored in fp32",
-}
 
 
 @description
@@ -52,12 +30,20 @@ class Batch:
 
     Attributes:
         seq, micro_batch: tokens a sample, samples a replica at a time.
-        recompute: ``"none"``, ``"selective"`` or ``"full"`` (see :data:`RECOMPUTE`), or a number k:
-            every k-th layer is recomputed whole, the others are kept.
+        recompute: ``"none"``: every layer keeps what its backward needs; ``"selective"``:
+            attention's scores, softmax and dropout are computed again (Korthikanti et al. 2022,
+            §5); ``"operators"``: each layer keeps its input, attention's output and every second
+            matrix product's (torchtitan); ``"full"``: its input only; a number k: every k-th layer
+            does.
         recompute_group: with ``"full"``, how many layers in a row keep one input between them and
             are recomputed together.
-        attention, norm_fused, loss: which kernels run (see :data:`ATTENTION`, :data:`LOSS`);
-            ``loss_chunks`` is the number of parts of ``"chunked"``.
+        attention: ``"eager"`` stores the scores; ``"sdpa"`` (torch's kernels) and ``"flash"`` one
+            number a row. norm_fused: an RMSNorm is one kernel.
+        loss: of logits cast to fp32 (``"eager-fp32"``); in place on them (``"vocab-parallel"``,
+            Megatron-LM) or on a copy (``"vocab-parallel-copy"``, nanotron); on DTensors sharded
+            over the vocabulary (``"loss-parallel"``, torchtitan's tensor parallelism); over one of
+            ``loss_chunks`` parts of the tokens at a time (``"chunked"``); or with its gradient in
+            one kernel (``"fused"``).
         logits_held: which logits the training loop holds until the step is done: ``"none"``, those
             of the ``"compute"`` format (a Hugging Face output that is kept), or their ``"fp32"``
             copy (torchtitan's loop before it deleted them).

@@ -18,6 +18,7 @@ from labkit.models import Model
 
 _SIZES = (
     *("num_layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions", "tied"),
+    *("bias", "mlp"),
 )
 
 
@@ -36,10 +37,13 @@ class Plain(NamedTuple):
 def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather = "again") -> Mode:
     """Which operators a job runs."""
     narrow = "fp32" if recipe.compute_bytes == 4 else "bf16"
+    again = batch.recompute
+    if isinstance(again, int):
+        again = "full" if again == 1 else "every"  # type: ignore[assignment]
     return Mode(
         dtype="autocast" if recipe.autocast else narrow,  # type: ignore[arg-type]
         attention="eager" if batch.attention == "eager" else "sdpa",
-        recompute=_recompute(batch),  # type: ignore[arg-type]
+        recompute=again,  # type: ignore[arg-type]
         norm_fused=batch.norm_fused and "norm" not in model.operators,
         gelu_fused="gelu" not in model.operators,
         repeat_kv="repeat-kv" in model.operators,
@@ -53,12 +57,6 @@ def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather =
     )
 
 
-def _recompute(batch: Batch) -> str:
-    if isinstance(batch.recompute, int):
-        return "full" if batch.recompute == 1 else "every"
-    return batch.recompute
-
-
 @lru_cache(maxsize=256)
 def plain(model: Model, tp: int) -> Plain:
     """The sizes of ``model`` on a rank of ``tp``.
@@ -69,8 +67,7 @@ def plain(model: Model, tp: int) -> Plain:
     model.require_shapes()
     notes: list[str] = []
     llama = model.mlp == "swiglu"
-    names = (*_SIZES, *shapes.ABSENT, "bias", "mlp")
-    sizes: dict[str, Any] = {name: getattr(model, name) for name in names}
+    sizes: dict[str, Any] = {name: getattr(model, name) for name in (*_SIZES, *shapes.ABSENT)}
     # Fewer key heads than ranks are copied, so that each rank has one.
     sizes["kv_heads"] = max(model.kv_heads, tp)
     sizes["norm"] = "rmsnorm" if llama else "layernorm"

@@ -15,7 +15,7 @@ from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.traffic import Stage
 from labkit.memory.tape.mode import SequenceGather, Size
-from labkit.models import Model, TensorShape, Unit
+from labkit.models import Model, Unit
 
 Rule = Literal["dim0", "flat", "tensor"]
 Layers = Annotated[int, Ge(0), Le(2**40)]
@@ -172,12 +172,16 @@ class Parallel:
         """
         if "dp" in degrees:
             spread = cls(**degrees)
-            spread.check_world_size(world_size)
+            if world_size != spread.world_size:
+                raise BadValue(
+                    f"world size must be dp · tp · cp · pp = {spread.dp} · {spread.tp} ·"
+                    f" {spread.cp} · {spread.pp} = {spread.world_size}, got {world_size}"
+                )
             return spread
         names = ("tp", "cp", "pp")
         alone = cls(**{name: degrees[name] for name in names if name in degrees})
         others = {name: getattr(alone, name) for name in names}
-        product = others["tp"] * others["cp"] * others["pp"]
+        product = alone.world_size
         if world_size % product:
             raise BadValue(
                 f"world size ({world_size}) must divide by tp · cp · pp ="
@@ -188,10 +192,6 @@ class Parallel:
     @property
     def world_size(self) -> int:
         return self.dp * self.tp * self.cp * self.pp
-
-    @property
-    def num_ranks(self) -> int:
-        return self.world_size
 
     @property
     def sharing(self) -> int:
@@ -226,19 +226,6 @@ class Parallel:
             weight_scale=weights,
             gradient_scale=gradients,
         )
-
-    @checked
-    def check_world_size(self, world_size: Size) -> None:
-        """Refuse a number of ranks that is not the product of the degrees.
-
-        Raises:
-            BadValue: it is not; the message shows the product.
-        """
-        if world_size != self.world_size:
-            raise BadValue(
-                f"world size must be dp · tp · cp · pp = {self.dp} · {self.tp} · {self.cp} ·"
-                f" {self.pp} = {self.world_size}, got {world_size}"
-            )
 
     def check(self, model: Model, batch: Batch | None = None) -> None:
         """Refuse to cut ``model``, or a sequence, where it does not divide.
@@ -320,15 +307,13 @@ class Parallel:
         """
         return tuple(unit for part in self._parts(model, device) for unit in model.units(**part))
 
-    def tensors(self, model: Model, device: int = 0) -> tuple[TensorShape, ...]:
-        """Every tensor a rank of a pipeline device holds, before ZeRO.
-
-        Raises:
-            BadValue: something does not divide.
-        """
-        return tuple(
-            tensor for part in self._parts(model, device) for tensor in model.tensors(**part)
-        )
+    def elements(self, model: Model, device: int = 0) -> tuple[int, int]:
+        """Elements a rank of a pipeline device holds before ZeRO: usual ones, routed experts'."""
+        sums = [0, 0]
+        for unit in self.units(model, device):
+            for tensor in unit.tensors:
+                sums[tensor.role == "expert"] += unit.count * tensor.numel
+        return sums[0], sums[1]
 
     def _parts(self, model: Model, device: int) -> list[dict[str, Any]]:
         """What to ask of :meth:`Model.units`, one for each stage of the device.

@@ -110,8 +110,8 @@ class Recipe:
 
     @classmethod
     @checked
-    def preset(cls, name: str) -> Recipe:
-        """A recipe by its short name.
+    def preset(cls, name: str, **changes: Any) -> Recipe:
+        """A recipe of :data:`PRESETS` by its short name, with other values of some fields.
 
         Raises:
             UsageError: there is none of that name; the message says which are like it.
@@ -121,93 +121,32 @@ class Recipe:
         """
         if name not in PRESETS:
             raise not_among("recipe", name, PRESETS)
-        return PRESETS[name]()
+        return cls(**(PRESETS[name] | changes))
 
     @classmethod
     def mixed_adam(cls, **changes: Any) -> Recipe:
         """fp16 or bf16 parameters and gradients, fp32 master, momentum and variance: 16 bytes."""
-        return cls(**({"source": "ZeRO §3.1"} | changes))
+        return cls.preset("mixed-adam", **changes)
 
     @classmethod
     def bf16_mixed(cls, **changes: Any) -> Recipe:
         """As :meth:`mixed_adam`, said to be bf16."""
-        return cls.mixed_adam(**({"name": "bf16 mixed-precision Adam"} | changes))
+        return cls.preset("bf16-mixed", **changes)
 
     @classmethod
     def fp32_adam(cls, **changes: Any) -> Recipe:
         """Everything fp32, no master copy: also 16 bytes, and what FSDP2 keeps in shards."""
-        wide: dict[str, Any] = {"parameters": "fp32", "gradients": "fp32", "master": None}
-        return cls(**({"name": "fp32 Adam"} | wide | changes))
+        return cls.preset("fp32-adam", **changes)
 
     @classmethod
     def bf16_autocast(cls, **changes: Any) -> Recipe:
         """fp32 parameters, gradients and Adam; ``torch.autocast`` casts weights and keeps them."""
-        cast: dict[str, Any] = {
-            "name": "fp32 Adam, bf16 autocast",
-            "compute": "bf16",
-            "autocast": True,
-        }
-        return cls.fp32_adam(**(cast | changes))
-
-    @classmethod
-    def fsdp_bf16(cls, **changes: Any) -> Recipe:
-        """fp32 shards, gathered and computed with in bf16, gradients reduced in fp32."""
-        cast: dict[str, Any] = {
-            "name": "fp32 Adam, bf16 gathered",
-            "compute": "bf16",
-            "reduce": "fp32",
-        }
-        return cls.fp32_adam(**(cast | changes))
-
-    @classmethod
-    def mixed_adam_fp32_gradients(cls, **changes: Any) -> Recipe:
-        """As :meth:`mixed_adam`, gradients accumulated in fp32: 18 bytes."""
-        name = "mixed-precision Adam, fp32 gradients"
-        source = "Megatron-LM, distributed optimizer (18 bytes; 6 + 12/d sharded)"
-        return cls(**({"name": name, "gradients": "fp32", "source": source} | changes))
+        return cls.preset("bf16-autocast", **changes)
 
     @classmethod
     def mixed_adam_two_gradients(cls, **changes: Any) -> Recipe:
         """As :meth:`mixed_adam` with a 16-bit and an fp32 copy of the gradients: 20 bytes."""
-        name = "mixed-precision Adam, two copies of the gradients"
-        return cls(**({"name": name, "second_gradients": "fp32"} | changes))
-
-    @classmethod
-    def mixed_adam_quantised(cls, **changes: Any) -> Recipe:
-        """As :meth:`mixed_adam`, but int8 weights and int4 gradients on the wire (qwZ, qgZ)."""
-        wire: dict[str, Any] = {"gather": "int8", "reduce": "int4", "source": "ZeRO++ §3"}
-        return cls(**({"name": "mixed-precision Adam, quantised collectives"} | wire | changes))
-
-    @classmethod
-    def mixed_sgd(cls, *, momentum: bool = True, **changes: Any) -> Recipe:
-        """Mixed precision with SGD: K = 8 with momentum, 4 without."""
-        sgd: dict[str, Any] = {
-            "name": "mixed-precision SGD",
-            "optimizer": "sgd",
-            "momentum": momentum,
-        }
-        return cls(**(sgd | changes))
-
-    @classmethod
-    def mixed_adafactor(cls, **changes: Any) -> Recipe:
-        """Mixed precision with Adafactor, without a first moment: about 8 bytes a parameter."""
-        return cls(**({"name": "mixed-precision Adafactor", "optimizer": "adafactor"} | changes))
-
-    @classmethod
-    def mixed_muon(cls, **changes: Any) -> Recipe:
-        """Mixed precision with Muon for matrices inside layers and Adam for all else."""
-        return cls(**({"name": "mixed-precision Muon", "optimizer": "muon"} | changes))
-
-    @classmethod
-    def mixed_adam_8bit(cls, **changes: Any) -> Recipe:
-        """Mixed precision with 8-bit Adam states; the master copy stays fp32."""
-        source = "Dettmers et al. 2022; bitsandbytes 0.50"
-        eight: dict[str, Any] = {
-            "name": "mixed-precision 8-bit Adam",
-            "optimizer": "adam-8bit",
-            "source": source,
-        }
-        return cls(**(eight | changes))
+        return cls.preset("two-gradients", **changes)
 
     @property
     def parameter_bytes(self) -> int | float:
@@ -248,8 +187,7 @@ class Recipe:
                 f"the states of {self.optimizer} depend on each tensor's shape, not on the number"
                 " of parameters alone: they need a Model"
             )
-        copies = {"adam": 2 + self.amsgrad, "sgd": int(self.momentum)}[self.optimizer]
-        return self.master_bytes + copies * DTYPE_BYTES[self.states]
+        return sum(element_bytes(self).values())
 
     @property
     def bytes_per_param(self) -> int | float:
@@ -298,19 +236,41 @@ def _bytes(dtype: str | None) -> int | float:
     return 0 if dtype is None else DTYPE_BYTES[dtype]
 
 
-PRESETS: dict[str, Callable[[], Recipe]] = {
-    "mixed-adam": Recipe.mixed_adam,
-    "bf16-mixed": Recipe.bf16_mixed,
-    "fp32-adam": Recipe.fp32_adam,
-    "bf16-autocast": Recipe.bf16_autocast,
-    "fsdp-bf16": Recipe.fsdp_bf16,
-    "fp32-gradients": Recipe.mixed_adam_fp32_gradients,
-    "two-gradients": Recipe.mixed_adam_two_gradients,
-    "quantised": Recipe.mixed_adam_quantised,
-    "sgd": Recipe.mixed_sgd,
-    "adafactor": Recipe.mixed_adafactor,
-    "muon": Recipe.mixed_muon,
-    "adam-8bit": Recipe.mixed_adam_8bit,
+_FP32 = {"name": "fp32 Adam", "parameters": "fp32", "gradients": "fp32", "master": None}
+PRESETS: dict[str, dict[str, Any]] = {
+    "mixed-adam": {"source": "ZeRO §3.1"},
+    "bf16-mixed": {"name": "bf16 mixed-precision Adam", "source": "ZeRO §3.1"},
+    "fp32-adam": _FP32,
+    "bf16-autocast": _FP32
+    | {"name": "fp32 Adam, bf16 autocast", "compute": "bf16", "autocast": True},
+    # fp32 shards, gathered and computed with in bf16, gradients reduced in fp32.
+    "fsdp-bf16": _FP32 | {"name": "fp32 Adam, bf16 gathered", "compute": "bf16", "reduce": "fp32"},
+    # Gradients accumulated in fp32: 18 bytes.
+    "fp32-gradients": {
+        "name": "mixed-precision Adam, fp32 gradients",
+        "gradients": "fp32",
+        "source": "Megatron-LM, distributed optimizer (18 bytes; 6 + 12/d sharded)",
+    },
+    "two-gradients": {
+        "name": "mixed-precision Adam, two copies of the gradients",
+        "second_gradients": "fp32",
+    },
+    # int8 weights and int4 gradients on the wire (qwZ, qgZ).
+    "quantised": {
+        "name": "mixed-precision Adam, quantised collectives",
+        **{"gather": "int8", "reduce": "int4", "source": "ZeRO++ §3"},
+    },
+    # K = 8 with momentum, 4 without.
+    "sgd": {"name": "mixed-precision SGD", "optimizer": "sgd"},
+    # Without a first moment: about 8 bytes a parameter.
+    "adafactor": {"name": "mixed-precision Adafactor", "optimizer": "adafactor"},
+    "muon": {"name": "mixed-precision Muon", "optimizer": "muon"},
+    # The master copy stays fp32.
+    "adam-8bit": {
+        "name": "mixed-precision 8-bit Adam",
+        "optimizer": "adam-8bit",
+        "source": "Dettmers et al. 2022; bitsandbytes 0.50",
+    },
 }
 
 
@@ -340,6 +300,13 @@ def state_bytes(tensors: Iterable[TensorShape | Unit], recipe: Recipe) -> dict[s
             sizes[kind] += count * num_bytes
     sizes["tables"] = TABLE_BYTES if sizes["scales"] else 0
     return {kind: int(num_bytes) for kind, num_bytes in sizes.items() if num_bytes}
+
+
+def element_bytes(recipe: Recipe) -> dict[str, int | float]:
+    """Bytes of each kind of state for one element, of optimizers that treat all alike."""
+    kinds = dict(_STATES[recipe.optimizer](recipe, (1,), 1, False)) | {"step": 0}
+    widths = {"master": recipe.master_bytes} | kinds
+    return {kind: width for kind, width in widths.items() if width}
 
 
 _ORDER = (

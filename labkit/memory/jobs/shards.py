@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.recipe import COUNTER_BYTES, Place, Recipe, state_bytes
-from labkit.memory.jobs.states import is_sharded, owners, shard_shapes, stored_elements
+from labkit.memory.jobs.recipe import COUNTER_BYTES, Recipe, element_bytes, state_bytes
+from labkit.memory.jobs.states import is_sharded, owners, shard_shapes
+from labkit.memory.tape.lines import Term
 from labkit.models import Model, TensorShape
 
 IDEAL = "ZeRO §5"
@@ -32,17 +33,6 @@ _RULES = {
     "flat": "ceil(Ψ/{n})",
     "tensor": "the fullest of {n} ranks' tensors",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """One state of a rank: its bytes, which may be an array, and where they are."""
-
-    component: str
-    num_bytes: Any
-    formula: str
-    source: str
-    place: Place = "device"
 
 
 class Rows(NamedTuple):
@@ -188,7 +178,7 @@ class Holding:
         away = getattr(self.recipe, f"offload_{component}") != "device"
         return self.degree if away or is_sharded(component, self.parallel.zero) else 1
 
-    def states(self) -> Iterator[State]:
+    def states(self) -> Iterator[Term]:
         """Parameters, gradients (all there at once) and optimizer, and hpZ's second copy."""
         recipe, group = self.recipe, self.parallel.secondary_group
         yield self._state("parameters", recipe.parameter_bytes)
@@ -196,20 +186,20 @@ class Holding:
         yield from self._optimizer()
         if group:
             shared = self.degree
-            yield State(
+            yield Term(
                 component="second copy of the parameters",
                 num_bytes=recipe.parameter_bytes * self.elements(shared) * shared / group,
                 formula=f"{recipe.parameter_bytes} B × {self._rule(shared)} × N/{group}",
                 source="ZeRO++ §3.2 (hpZ); torch's FSDP2 cuts the gathered tensor, padding and all",
             )
 
-    def _state(self, component: str, width: float) -> State:
+    def _state(self, component: str, width: float) -> Term:
         degree = self.degree_of(component)
         elements, formula = self.elements(degree), self._rule(degree)
         if self.rule == "flat" and self.parallel.zero and np.ndim(degree) == 0 and degree == 1:
             # What is not sharded lies in the same buffer, padded to equal slices.
             elements, formula = self._padded(), "N·ceil(Ψ/N)"
-        return State(
+        return Term(
             component=component,
             num_bytes=width * elements,
             formula=f"{width} B × {formula}",
@@ -229,11 +219,11 @@ class Holding:
         size = f"{degree}" if np.ndim(degree) == 0 else "N"
         return f"Ψ/{size}" if self.ideal else _RULES[self.rule].format(n=size)
 
-    def _optimizer(self) -> Iterator[State]:
+    def _optimizer(self) -> Iterator[Term]:
         degree, recipe = self.degree_of("optimizer"), self.recipe
         for kind, num_bytes in self._kinds(degree).items():
             counters = kind == "step"
-            yield State(
+            yield Term(
                 component=f"optimizer.{kind}",
                 num_bytes=num_bytes,
                 formula=f"{kind} of {self._rule(degree)}",
@@ -248,7 +238,7 @@ class Holding:
             return {kind: size for kind, size in kinds.items() if kind != "elements"}
         if self.recipe.per_element:
             elements = self.elements(degree)
-            widths = _per_element(self.recipe)
+            widths = element_bytes(self.recipe)
             kinds = {kind: width * elements for kind, width in widths.items()}
             if self.recipe.optimizer == "adam":
                 kinds["step"] = COUNTER_BYTES * self._counters(degree)
@@ -334,7 +324,7 @@ def on_rank(model: Model, parallel: Parallel, recipe: Recipe, rank: int) -> dict
         mine = _dealt(tensors, degree)[rank]
     elif parallel.zero:
         mine = shard_shapes(tensors, num_ranks=degree, rank=rank % degree)
-        held = stored_elements(tensors, num_ranks=degree, sharding="dim0")
+        held = sum(map(_numel, shard_shapes(tensors, num_ranks=degree)))
     widths = {"parameters": recipe.parameter_bytes, "gradients": recipe.gradient_bytes}
     sizes = {
         name: width * (held if is_sharded(name, parallel.zero) else whole)
@@ -347,18 +337,3 @@ def on_rank(model: Model, parallel: Parallel, recipe: Recipe, rank: int) -> dict
         copy = held * degree // parallel.secondary_group
         sizes["second copy of the parameters"] = recipe.parameter_bytes * copy
     return sizes
-
-
-def _per_element(recipe: Recipe) -> dict[str, float]:
-    """Bytes of each kind of state for one element, of optimizers that treat all alike."""
-    from labkit.memory.jobs.recipe import DTYPE_BYTES
-
-    widths: dict[str, float] = {"master": recipe.master_bytes} if recipe.master else {}
-    width = DTYPE_BYTES[recipe.states]
-    if recipe.optimizer == "adam" or recipe.momentum:
-        widths["momentum"] = width
-    if recipe.optimizer == "adam":
-        widths["variance"] = width
-    if recipe.amsgrad:
-        widths["largest variance"] = width
-    return widths

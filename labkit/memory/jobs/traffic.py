@@ -10,8 +10,9 @@ This is the vocabulary and data parallelism; :mod:`labkit.memory.movement.volume
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
@@ -112,20 +113,16 @@ class Scheme:
     ``partition_group`` keeps a whole copy of the states in every group of that many ranks (MiCS);
     ``secondary_group`` keeps a second copy of the parameters for the backward pass (ZeRO++ hpZ);
     ``weight_scale`` and ``gradient_scale`` shrink what is sent (qwZ: int8 for 16 bits is 0.5; qgZ:
-    int4 is 0.25). ``whole_gradients`` is stage 1 as PyTorch's ``ZeroRedundancyOptimizer`` and the
-    first DeepSpeed did it: all-reduce the gradients, then broadcast what each rank updated.
+    int4 is 0.25).
     """
 
     zero: Stage = 0
-    whole_gradients: bool = False
     partition_group: Count | None = None
     secondary_group: Count | None = None
     weight_scale: Positive = 1.0
     gradient_scale: Positive = 1.0
 
     def __post_init__(self) -> None:
-        if self.whole_gradients and self.zero != 1:
-            raise BadValue(f"whole_gradients needs zero=1, got zero={self.zero}")
         for name in ("partition_group", "secondary_group"):
             size = getattr(self, name)
             if size is not None and self.zero != 3:
@@ -160,111 +157,64 @@ def step_collectives(
     group = min(scheme.partition_group or dp, dp)
     if dp % group:
         raise BadValue(f"dp ({dp}) must divide by partition_group ({group})")
-    step = _Step(ranks_per_node, num_units, stride)
     weights = parameter_bytes * scheme.weight_scale
     gradients = gradient_bytes * scheme.gradient_scale
-    if scheme.zero == 0 or scheme.whole_gradients:
-        summed = step.call("backward", "all-reduce", "gradients", gradients, dp, "G, once a step")
-        if scheme.zero == 0:
-            return (summed,)
-        sent = step.call("step", "broadcast", "parameters", weights, dp, "P, each from its owner")
-        return (summed, sent)
+
+    call = partial(_call, num_units, (stride, ranks_per_node))
+    if scheme.zero == 0:
+        return (call("backward", "all-reduce", "gradients", gradients, dp, "G, once a step"),)
     often = accumulation if scheme.zero > 1 else 1
-    text = f"{often} × G" if often > 1 else "G"
-    scatter = step.call(
-        "backward", "reduce-scatter", "gradients", often * gradients, group, text, often
-    )
+    scatter = call("backward", "reduce-scatter", "gradients", gradients, group, "G", often)
     if scheme.zero < 3:
-        return scatter, step.call("step", "all-gather", "parameters", weights, dp, "P, updated")
-    parts = (*_gathers(step, parameter_bytes, weights, scheme, group, accumulation), scatter)
-    return (*parts, step.across(gradients / group, dp // group, group)) if dp > group else parts
+        return scatter, call("step", "all-gather", "parameters", weights, dp, "P, updated")
+    what, often = "parameters", accumulation
+    forward = call("forward", "all-gather", what, weights, group, "P", often)
+    backward = replace(forward, phase="backward")
+    if second := scheme.secondary_group:  # kept and gathered in full precision (hpZ)
+        text, near = "P, from the second copy", min(second, group)
+        backward = call("backward", "all-gather", what, parameter_bytes, near, text, often)
+    if dp == group:
+        return forward, backward, scatter
+    shards = call("step", "all-reduce", "gradient shards", gradients / group, dp // group, "")
+    apart = placed(dp // group, group * stride, ranks_per_node)
+    named: dict[str, Any] = {"formula": "G/group, once a step", "source": "MiCS §3"}
+    return forward, backward, scatter, replace(shards, num_calls=1, **apart, **named)
 
 
-def _gathers(
-    step: _Step, whole: float, sent: float, scheme: Scheme, group: int, often: int
-) -> tuple[Collective, Collective]:
-    """Stage 3's parameters for the forward pass and again, maybe from nearer by, for the backward.
+def _call(
+    units: int, place: tuple[int, int], phase: str, kind: Kind, what: str, message: float,
+    size: int, formula: str, often: int = 1,
+) -> Collective:  # fmt: skip
+    """Among ``size`` neighbours, one call a unit and ``often`` as many bytes."""
+    return Collective(
+        phase=phase,
+        kind=kind,
+        what=what,
+        message_bytes=often * message,
+        num_calls=units * often,
+        formula=f"{often} × {formula}" if often > 1 else formula,
+        source="ZeRO §7; ZeRO++ §3; MiCS §3",
+        **placed(size, *place),
+    )
 
-    The second copy is kept and gathered in full precision: hpZ's dequantised shards.
+
+def placed(size: int, stride: int, ranks_per_node: int) -> dict[str, Any]:
+    """Where a group of ``size`` ranks, ``stride`` apart, is: consecutive ranks fill a node.
+
+    >>> [placed(*group, 8)["nodes"] for group in ((16, 1), (4, 8), (2, 2))]
+    [2, 4, 1]
     """
-    second = scheme.secondary_group
-    text = f"{often} × P" if often > 1 else "P"
-    forward = step.call("forward", "all-gather", "parameters", often * sent, group, text, often)
-    message, size = (whole, min(second, group)) if second else (sent, group)
-    text += ", from the second copy" if second else ""
-    backward = step.call("backward", "all-gather", "parameters", often * message, size, text, often)
-    return forward, backward
-
-
-def nodes_of(size: int, stride: int, ranks_per_node: int) -> int:
-    """Nodes that a group of ``size`` ranks, ``stride`` apart, spans.
-
-    >>> nodes_of(16, 1, 8), nodes_of(4, 8, 8), nodes_of(2, 2, 8)
-    (2, 4, 1)
-    """
-    if stride >= ranks_per_node:
-        return size
-    return -(-size // max(1, ranks_per_node // stride))
-
-
-def sharing_a_node(size: int, nodes: int, ranks_per_node: int) -> int:
-    """Groups of ``size`` ranks over ``nodes`` nodes whose rings cross one node's links."""
-    return max(1, ranks_per_node * nodes // size) if nodes > 1 else 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """Where the ranks sit: consecutive ranks fill a node."""
-
-    ranks_per_node: int
-    num_units: int
-    stride: int
-
-    def call(
-        self,
-        phase: str,
-        kind: Kind,
-        what: str,
-        message: float,
-        size: int,
-        formula: str,
-        often: int = 1,
-    ) -> Collective:
-        """A collective among ``size`` neighbours of the group, one call a unit."""
-        nodes = nodes_of(size, self.stride, self.ranks_per_node)
-        return Collective(
-            phase=phase,
-            kind=kind,
-            what=what,
-            message_bytes=message,
-            num_ranks=size,
-            num_calls=self.num_units * often,
-            nodes=nodes,
-            rings_per_node=sharing_a_node(size, nodes, self.ranks_per_node),
-            formula=formula,
-            source="ZeRO §7; ZeRO++ §3; MiCS §3",
-        )
-
-    def across(self, message: float, size: int, apart: int) -> Collective:
-        """The all-reduce of one rank's gradient shard with its peers, ``apart`` ranks away."""
-        nodes = nodes_of(size, apart * self.stride, self.ranks_per_node)
-        return Collective(
-            phase="step",
-            kind="all-reduce",
-            what="gradient shards",
-            message_bytes=message,
-            num_ranks=size,
-            nodes=nodes,
-            rings_per_node=sharing_a_node(size, nodes, self.ranks_per_node),
-            formula="G/group, once a step",
-            source="MiCS §3",
-        )
+    together = max(1, ranks_per_node // stride)
+    nodes = size if stride >= ranks_per_node else -(-size // together)
+    rings = max(1, ranks_per_node * nodes // size) if nodes > 1 else 1
+    return {"num_ranks": size, "nodes": nodes, "rings_per_node": rings}
 
 
 def frame(collectives: Sequence[Collective]) -> pd.DataFrame:
-    """The collectives as a table: what each sends, per rank and out of each node."""
+    """The collectives as a table: what each sends, per rank and out of each node, and why."""
     import pandas as pd
 
+    rest = ("axis", "link", "num_calls", "formula", "source")
     rows = [
         {
             "phase": item.phase,
@@ -276,19 +226,10 @@ def frame(collectives: Sequence[Collective]) -> pd.DataFrame:
             "sent_bytes": item.sent_bytes,
             "node_bytes": item.node_bytes,
         }
+        | {name: getattr(item, name) for name in rest}
         for item in collectives
     ]
     return pd.DataFrame(rows)
-
-
-def account(collectives: Sequence[Collective]) -> pd.DataFrame:
-    """The table of :func:`frame` with the parallelism, link, calls, formula and source of each."""
-    import pandas as pd
-
-    rest = ("axis", "link", "num_calls", "formula", "source")
-    return frame(collectives).join(
-        pd.DataFrame([{name: getattr(item, name) for name in rest} for item in collectives])
-    )
 
 
 def step_time_s(collectives: Sequence[Collective], *, inter: Link, intra: Link) -> float:

@@ -9,13 +9,14 @@ Source: Ren et al. 2021 (ZeRO-Offload), §3; Rajbhandari et al. 2021 (ZeRO-Infin
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
 
 from labkit.kit.describe import Count, Whole, checked
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Place, Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
+from labkit.memory.tape.lines import Term
 from labkit.models import Model
 
 if TYPE_CHECKING:
@@ -23,47 +24,25 @@ if TYPE_CHECKING:
 
 OFFLOAD = "Ren et al. 2021 (ZeRO-Offload), §3"
 INFINITY = "Rajbhandari et al. 2021 (ZeRO-Infinity), §6"
-LINKS = ("PCIe to device", "PCIe to host", "NVMe read", "NVMe write")
 Link = Literal["PCIe to device", "PCIe to host", "NVMe read", "NVMe write"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Bytes of one state of one rank, and where they are."""
-
-    component: str
-    place: Place
-    num_bytes: float
-    formula: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
-    """Bytes of one rank that cross a link in one optimizer step."""
-
-    what: str
-    link: Link
-    num_bytes: float
-    formula: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
     """Where one rank's model states are and what moves between device, host and NVMe in a step.
 
-    Activations, pinned staging buffers and the bucket in which gradients leave are not counted.
+    ``flows`` are of one optimizer step, their ``place`` is a link. Activations, pinned staging
+    buffers and the bucket in which gradients leave are not counted.
     """
 
-    held: tuple[Held, ...]
-    flows: tuple[Flow, ...]
+    held: tuple[Term, ...]
+    flows: tuple[Term, ...]
 
     def bytes_at(self, place: Place) -> float:
         return sum(state.num_bytes for state in self.held if state.place == place)
 
     def bytes_over(self, *links: Link) -> float:
-        return sum(flow.num_bytes for flow in self.flows if flow.link in links)
+        return sum(flow.num_bytes for flow in self.flows if flow.place in links)
 
     @property
     def device_bytes(self) -> float:
@@ -88,12 +67,12 @@ class Offload:
         return self.bytes_over("NVMe read", "NVMe write")
 
     def frame(self) -> pd.DataFrame:
-        """What is where: component, place, bytes, formula, source."""
-        return _table(self.held, ("component", "place", "num_bytes", "formula", "source"))
+        """What is where: component, bytes, formula, source, place."""
+        return _table(self.held)
 
     def traffic(self) -> pd.DataFrame:
-        """What moves in a step: what, link, bytes, formula, source."""
-        return _table(self.flows, ("what", "link", "num_bytes", "formula", "source"))
+        """What moves in a step: what, bytes, formula, source, link."""
+        return _table(self.flows).rename(columns={"component": "what", "place": "link"})
 
     def step_s(self, *, pcie_bytes_per_s: float, nvme_bytes_per_s: float) -> float:
         """Least seconds that the transfers take, the two links at work at once, each one way
@@ -105,10 +84,10 @@ class Offload:
         )
 
 
-def _table(rows: Iterable[Any], names: tuple[str, ...]) -> pd.DataFrame:
+def _table(terms: Iterable[Term]) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame([{name: getattr(row, name) for name in names} for row in rows])
+    return pd.DataFrame([asdict(term) for term in terms])
 
 
 @checked
@@ -139,14 +118,7 @@ def _elements(model: Model | int, parallel: Parallel, device: int) -> tuple[floa
     """Parameters of a rank before ZeRO: usual ones, and those of routed experts."""
     if isinstance(model, int):
         return model / parallel.tp / parallel.pp, 0.0
-    units = parallel.units(model, device)
-    experts = sum(
-        unit.count * tensor.numel
-        for unit in units
-        for tensor in unit.tensors
-        if tensor.role == "expert"
-    )
-    return float(sum(unit.count * unit.numel for unit in units) - experts), float(experts)
+    return parallel.elements(model, device)
 
 
 def _sharded(
@@ -159,7 +131,7 @@ def _sharded(
 
 def _held(
     component: str, elements: tuple[float, float], parallel: Parallel, recipe: Recipe
-) -> Held:
+) -> Term:
     place: Place = getattr(recipe, f"offload_{component}")
     width = recipe.bytes_of(component)
     # What leaves the device is always a shard: at stage 1 too, the host gets what it updates.
@@ -168,16 +140,11 @@ def _held(
         formula = f"{width} B × Ψ/{parallel.shard_degree}"
     else:
         size, formula = float(width * sum(elements)), f"{width} B × Ψ"
-    return Held(
-        component=component,
-        place=place,
-        num_bytes=size,
-        formula=formula,
-        source="ZeRO §5" if place == "device" else OFFLOAD if place == "cpu" else INFINITY,
-    )
+    source = {"device": "ZeRO §5", "cpu": OFFLOAD, "nvme": INFINITY}[place]
+    return Term(component=component, num_bytes=size, formula=formula, source=source, place=place)
 
 
-def _flows(shard: dict[str, float], recipe: Recipe) -> Iterable[Flow]:
+def _flows(shard: dict[str, float], recipe: Recipe) -> Iterable[Term]:
     """Per optimizer step of m micro-batches; P, G, K are a rank's shards of the three states."""
     often = recipe.accumulation
     where = {name: getattr(recipe, f"offload_{name}") for name in COMPONENTS}
@@ -190,7 +157,7 @@ def _flows(shard: dict[str, float], recipe: Recipe) -> Iterable[Flow]:
         yield _flow("optimizer states", "NVMe write", size, "K: written back", INFINITY)
 
 
-def _parameter_flows(size: float, place: str, often: int, update_away: bool) -> Iterable[Flow]:
+def _parameter_flows(size: float, place: str, often: int, update_away: bool) -> Iterable[Term]:
     """Forward and backward each bring a rank's shard once a micro-batch; all-gathers do the rest
     (bandwidth-centric partitioning, ZeRO-Infinity §6.1). The update sends what it changed."""
     if place != "device":
@@ -205,7 +172,7 @@ def _parameter_flows(size: float, place: str, often: int, update_away: bool) -> 
         yield _flow("updated parameters", "PCIe to device", size, "P", OFFLOAD)
 
 
-def _gradient_flows(size: float, place: str, often: int, update_away: bool) -> Iterable[Flow]:
+def _gradient_flows(size: float, place: str, often: int, update_away: bool) -> Iterable[Term]:
     """Gradients leave as they are reduced, once a micro-batch where they are kept away, once a
     step where only the update is; they come back where the update is on the device."""
     if place != "device":
@@ -220,5 +187,5 @@ def _gradient_flows(size: float, place: str, often: int, update_away: bool) -> I
         yield _flow("gradients", "PCIe to host", size, "G, once a step", OFFLOAD)
 
 
-def _flow(what: str, link: Link, num_bytes: float, formula: str, source: str) -> Flow:
-    return Flow(what=what, link=link, num_bytes=num_bytes, formula=formula, source=source)
+def _flow(what: str, link: Link, num_bytes: float, formula: str, source: str) -> Term:
+    return Term(component=what, num_bytes=num_bytes, formula=formula, source=source, place=link)

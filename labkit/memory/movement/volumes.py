@@ -10,68 +10,24 @@ Collectives of the backward pass that recomputation repeats have the phase ``"re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from math import prod
 
-from labkit.errors import BadValue
-from labkit.kit.describe import Count, Whole, checked, description
+from labkit.kit.describe import Count, Whole, checked
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
-from labkit.memory.jobs.traffic import (
-    Collective,
-    Kind,
-    nodes_of,
-    sharing_a_node,
-    step_collectives,
-)
+from labkit.memory.jobs.traffic import Collective, Kind, placed, step_collectives
 from labkit.models import Model
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-Exchange = Literal["all-gather", "ring"]
-
-AXES = ("tp", "cp", "ep", "dp", "pp")
-EXCHANGES: dict[str, str] = {
-    "all-gather": "keys and values are gathered before attention and again in the backward pass,"
-    " their gradients reduce-scattered (Llama 3, §3.3.2)",
-    "ring": "keys and values go round, block by block; in the backward pass their gradients travel"
-    " with them and once more, home (Liu et al. 2023, Ring Attention, §3)",
-}
+CONTEXT = (
+    "keys and values are gathered before attention and again in the backward pass, their gradients"
+    " reduce-scattered (Llama 3, §3.3.2)"
+)
 TENSOR = "Shoeybi et al. 2019, §3; Korthikanti et al. 2022, §4.2.2"
 PIPELINE = "Narayanan et al. 2021, §3.2: b·s·h a boundary, microbatch and direction"
-SCATTER = "Narayanan et al. 2021, §4.1: b·s·h/t between devices, gathered inside the node"
 EXPERT = "Lepikhin et al. 2021 (GShard), §3.2: dispatch and combine"
-
-
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """How ranks are numbered, and how many sit in a node: what makes a link slow or fast.
-
-    ``order`` names the parallelisms from neighbours outward. Megatron-LM's is the default; Llama 3
-    has tp, cp, pp, dp.
-    """
-
-    ranks_per_node: Count = 8
-    order: tuple[str, ...] = ("tp", "cp", "dp", "pp")
-
-    def __post_init__(self) -> None:
-        if sorted(self.order) != ["cp", "dp", "pp", "tp"]:
-            raise BadValue(f"order must have tp, cp, dp and pp once each, got {self.order}")
-
-    def stride(self, parallel: Parallel, axis: str) -> int:
-        """Ranks from one member of an axis to the next.
-
-        >>> Layout().stride(Parallel(tp=4, cp=2, dp=8), "dp")
-        8
-        """
-        distance = 1
-        for name in self.order[: self.order.index(axis)]:
-            distance *= getattr(parallel, name)
-        return distance
 
 
 @checked
@@ -82,16 +38,12 @@ def collectives(
     batch: Batch | None = None,
     *,
     device: Whole = 0,
-    layout: Layout | None = None,
-    exchange: Exchange = "all-gather",
-    scatter_gather: bool = False,
+    ranks_per_node: Count = 8,
 ) -> tuple[Collective, ...]:
     """Everything one rank of a pipeline device sends in one optimizer step.
 
     ``recipe.accumulation`` is the number of microbatches. Without a batch only data parallelism is
-    known. Tokens are routed evenly, each to ``experts_per_token`` experts. Without sequence
-    parallelism all t ranks of a device have the same hidden states: with ``scatter_gather`` each
-    sends 1/t of them and the receivers gather.
+    known. Tokens are routed evenly, each to ``experts_per_token`` experts.
 
     Raises:
         BadValue: the model or the sequence does not divide.
@@ -103,29 +55,17 @@ def collectives(
     ('forward', 'send', 13107200.0)
     """
     parallel.check(model, batch)
-    job = _Job(model, parallel, recipe, batch, device, layout or Layout())
+    job = _Job(model, parallel, recipe, batch, device, ranks_per_node)
     if batch is None or model.layout:
         return tuple(_data(job))
     model.require_shapes()
     return (
         *_tensor(job),
-        *_context(job, exchange),
+        *_context(job),
         *_expert(job),
-        *_pipeline(job, scatter_gather),
+        *_pipeline(job),
         *_data(job),
     )
-
-
-def totals(items: Sequence[Collective]) -> pd.DataFrame:
-    """Bytes sent by a rank and out of a node, by axis, phase, collective and link."""
-    from labkit.memory.jobs.traffic import account
-
-    table = account([item for item in items if item.num_ranks > 1])
-    if table.empty:
-        return table
-    keys = ["axis", "phase", "collective", "link"]
-    sums = table.groupby(keys, sort=False)[["sent_bytes", "node_bytes", "num_calls"]].sum()
-    return sums.reset_index()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +75,7 @@ class _Job:
     recipe: Recipe
     batch: Batch | None
     device: int
-    layout: Layout
+    ranks_per_node: int
 
     @property
     def microbatches(self) -> int:
@@ -173,6 +113,12 @@ class _Job:
         layers = sum(self.layers)
         return self.batch.num_recomputed(layers) / layers if layers else 0
 
+    def stride(self, axis: str) -> int:
+        """Ranks from one member of an axis to the next: tp, cp, dp, pp from neighbours outward, as
+        Megatron-LM numbers them."""
+        degrees = {name: getattr(self.parallel, name) for name in ("tp", "cp", "dp", "pp")}
+        return prod(list(degrees.values())[: list(degrees).index(axis)])
+
     def has(self, *names: str) -> bool:
         """Whether the device holds one of the model's ends."""
         return any(u.name in names for u in self.parallel.units(self.model, self.device))
@@ -192,24 +138,22 @@ class _Job:
         size = getattr(self.parallel, axis)
         # Experts are spread over neighbours of dp × cp.
         along = "cp" if axis == "ep" and self.parallel.cp > 1 else "dp" if axis == "ep" else axis
-        stride = self.layout.stride(self.parallel, along)
-        nodes = nodes_of(size, stride, self.layout.ranks_per_node)
-        together = sharing_a_node(size, nodes, self.layout.ranks_per_node)
+        stride = self.stride(along)
+        place = placed(size, stride, self.ranks_per_node)
         if kind == "send":
-            nodes = min(nodes, 2)
-            together = min(stride, self.layout.ranks_per_node) if nodes > 1 else 1
+            place["nodes"] = min(place["nodes"], 2)
+            apart = min(stride, self.ranks_per_node)
+            place["rings_per_node"] = apart if place["nodes"] > 1 else 1
         if kind == "all-to-all":
-            together = self.layout.ranks_per_node
+            place["rings_per_node"] = self.ranks_per_node
         return Collective(
             phase=phase,
             kind=kind,
             what=what,
             message_bytes=message * calls,
-            num_ranks=size,
             num_calls=max(1, round(calls)),
-            nodes=nodes,
-            rings_per_node=together,
             axis=axis,
+            **place,
             formula=f"{formula} × {calls:g}",
             source=source,
         )
@@ -303,7 +247,7 @@ def _norms(job: _Job) -> Collective:
     )
 
 
-def _context(job: _Job, exchange: Exchange) -> Iterator[Collective]:
+def _context(job: _Job) -> Iterator[Collective]:
     """Keys and values of the whole sequence, K bytes on a rank of tp, in every layer."""
     if job.parallel.cp == 1:
         return
@@ -314,22 +258,15 @@ def _context(job: _Job, exchange: Exchange) -> Iterator[Collective]:
     else:
         width = 2 * model.head_dim * max(1, model.kv_heads // tp)
     message = float(job.batch.tokens * width * job.recipe.compute_bytes)
-    calls, source = sum(job.layers) * job.passes, EXCHANGES[exchange]
+    calls = sum(job.layers) * job.passes
     # Selective recomputation runs attention's core again, and with it the exchange.
     again = calls if job.batch.recompute == "selective" else job.again * calls
     for phase, number in (("forward", calls), ("recompute", again), ("backward", calls)):
         if number:
-            yield job.send(
-                "cp", phase, "all-gather", "keys and values", message, number, "K", source
-            )
-    if exchange == "ring":
-        yield job.send(
-            "cp", "backward", "send", "their gradients", message, calls, "K, full circle", source
-        )
-    else:
-        yield job.send(
-            "cp", "backward", "reduce-scatter", "their gradients", message, calls, "K", source
-        )
+            what = "keys and values"
+            yield job.send("cp", phase, "all-gather", what, message, number, "K", CONTEXT)
+    what = "their gradients"
+    yield job.send("cp", "backward", "reduce-scatter", what, message, calls, "K", CONTEXT)
 
 
 def _expert(job: _Job) -> Iterator[Collective]:
@@ -348,7 +285,7 @@ def _expert(job: _Job) -> Iterator[Collective]:
                 yield job.send("ep", phase, "all-to-all", what, message, number, text, EXPERT)
 
 
-def _pipeline(job: _Job, scatter_gather: bool) -> Iterator[Collective]:
+def _pipeline(job: _Job) -> Iterator[Collective]:
     """Hidden states to the next stage and their gradients back, where that is another device."""
     parallel = job.parallel
     if parallel.pp == 1:
@@ -357,11 +294,8 @@ def _pipeline(job: _Job, scatter_gather: bool) -> Iterator[Collective]:
     last = parallel.pp * (len(parallel.stages(0)) if folded else 1) - 1
     mine = parallel.stages(job.device)
     near = mine if parallel.model_copies == 1 else ()
-    split = parallel.tp if parallel.sp or scatter_gather else 1
+    split = parallel.tp if parallel.sp else 1
     message, text = job.activation_bytes / split, "A/t" if split > 1 else "A"
-    gather = split > 1 and not parallel.sp
-    source = SCATTER if gather else PIPELINE
-    both = parallel.model_copies
     ahead = sum(stage < last and stage + 1 not in near for stage in mine)
     back = sum(stage > 0 and stage - 1 not in near for stage in mine)
     for phase, what, stages in (
@@ -369,13 +303,8 @@ def _pipeline(job: _Job, scatter_gather: bool) -> Iterator[Collective]:
         ("backward", "gradients of activations", back),
     ):
         if stages:
-            calls = stages * job.microbatches / both
-            yield job.send("pp", phase, "send", what, message, calls, text, source)
-    for phase, what, stages in (("forward", "activations", back), ("backward", "gradients", ahead)):
-        if stages and gather:
-            calls, whole = stages * job.microbatches / both, job.activation_bytes
-            what = f"{what} that arrive"
-            yield job.send("tp", phase, "all-gather", what, whole, calls, "A", source)
+            calls = stages * job.passes
+            yield job.send("pp", phase, "send", what, message, calls, text, PIPELINE)
     if job.model.tied and job.has("embedding", "head") and not job.has("root"):
         size = job.recipe.gradient_bytes * job.model.vocab * job.model.hidden / parallel.tp
         source = "Megatron-LM, finalize_model_grads"
@@ -385,28 +314,17 @@ def _pipeline(job: _Job, scatter_gather: bool) -> Iterator[Collective]:
 def _pair(job: _Job, what: str, message: float, formula: str, source: str) -> Collective:
     """An all-reduce between two devices of the pipeline, once a step."""
     whole = job.send("pp", "step", "all-reduce", what, message, 1, formula, source)
-    nodes = min(2, whole.nodes)
-    together = sharing_a_node(2, nodes, job.layout.ranks_per_node)
-    return replace(whole, num_ranks=2, nodes=nodes, rings_per_node=together)
+    apart = job.ranks_per_node if whole.nodes > 1 else 1
+    return replace(whole, **placed(2, apart, job.ranks_per_node))
 
 
 def _data(job: _Job) -> Iterator[Collective]:
     """ZeRO's collectives over dp × cp, of experts over what ep leaves of it."""
     parallel, recipe = job.parallel, job.recipe
-    units = parallel.units(job.model, job.device)
-    count = sum(unit.count for unit in units)
-    experts = sum(
-        unit.count * tensor.numel
-        for unit in units
-        for tensor in unit.tensors
-        if tensor.role == "expert"
-    )
-    usual = sum(unit.count * unit.numel for unit in units) - experts
+    count = sum(unit.count for unit in parallel.units(job.model, job.device))
+    usual, experts = parallel.elements(job.model, job.device)
     scheme = parallel.scheme(recipe)
-    order = job.layout.order
-    # Where pp lies between cp and dp, the group has gaps: as if all of it were as far apart as dp.
-    inner_axis = "cp" if parallel.cp > 1 and order.index("dp") == order.index("cp") + 1 else "dp"
-    stride = job.layout.stride(parallel, inner_axis)
+    stride = job.stride("cp" if parallel.cp > 1 else "dp")
     if parallel.ep == 1:
         usual, experts = usual + experts, 0
     within = parallel.ep
@@ -425,7 +343,7 @@ def _data(job: _Job) -> Iterator[Collective]:
             gradient_bytes=recipe.gradient_bytes * elements,
             dp=ranks,
             scheme=chosen,
-            ranks_per_node=job.layout.ranks_per_node,
+            ranks_per_node=job.ranks_per_node,
             num_units=count,
             accumulation=job.microbatches,
             stride=apart,

@@ -13,7 +13,8 @@ from labkit.errors import UsageError, not_among
 from labkit.memory.jobs.states import COMPONENTS
 from labkit.memory.oracles.cases import require_trainable
 from labkit.memory.plans.plan import Plan
-from labkit.memory.tape import moments as steps
+from labkit.memory.tape import parameters
+from labkit.memory.tape.forms import STEP
 from labkit.models import Model
 
 if TYPE_CHECKING:
@@ -65,13 +66,13 @@ def _fake(plan: Plan) -> Rows:
     seen = tracker.track(**tracker.settings_of(plan))
     assert isinstance(plan.model, Model)
     # On a CPU the step counters count too.
-    counters = 0 if plan.recipe.step == "fused" else 4 * int(steps.num_tensors(plan.model))
+    counters = 0 if plan.recipe.step == "fused" else 4 * int(parameters.num_tensors(plan.model))
     if plan.parallel.world_size > 1:
         names = tracker.FSDP_NAMES.get(seen.peak_moment, ())
         moment = plan.peak_moment if plan.peak_moment in names else seen.peak_moment
         return [(f"{PEAK}{moment}", float(plan.peak_bytes + counters), float(seen.peak_bytes))]
     ours = dict(plan.estimate.moments[seen.peak_moment])
-    if seen.peak_moment == steps.STEP:  # the tracker has the step's temporaries with the optimizer
+    if seen.peak_moment == STEP:  # the tracker has the step's temporaries with the optimizer
         ours["optimizer"] += ours.pop("temporaries")
     ours["optimizer"] += counters
     tracked: dict[str, int] = {}

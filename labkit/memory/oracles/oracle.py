@@ -30,31 +30,28 @@ from labkit.quantities import format_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMES: dict[str, str] = {
-    "ddp": "DistributedDataParallel: everything on every rank",
-    "zero1": "the paper's stage 1 by hand: reduce-scatter, update a flat slice, all-gather",
-    "zero1-rows": "stage 1 by hand, rows of every tensor in place of slices",
-    "zero1-torch": "ZeroRedundancyOptimizer: all-reduce, update whole tensors, broadcast",
-    "zero2-flat": "stage 2 by hand: each gradient reduced to the owners of its slices and dropped",
-    "zero2-rows": "stage 2 by hand: each gradient reduce-scattered by rows and dropped",
-    "zero2": "FSDP2, parameters kept after the forward pass",
-    "zero3": "FSDP2, parameters dropped after the forward pass and gathered again",
-    "hpz": "FSDP2, parameters kept in a second shard among a group after the forward pass",
-    "mics": "FSDP2, states sharded among a group, gradients all-reduced across groups (also HSDP)",
-}
 ROTARY_SEQ = 16  # tokens a sample where positions do not say
 GROUPED = ("hpz", "mics")  # those in which only some ranks share a shard, or a second one
-_PLANS: dict[str, dict[str, Any]] = {
+# The plan of what each scheme does, groups of two.
+SCHEMES: dict[str, dict[str, Any]] = {
+    # DistributedDataParallel: everything on every rank.
     "ddp": {"zero": 0},
+    # The paper's stage 1 by hand: reduce-scatter, update a flat slice, all-gather.
     "zero1": {"zero": 1, "shard_rule": "flat"},
+    # The same, rows of every tensor in place of slices.
     "zero1-rows": {"zero": 1},
+    # ZeroRedundancyOptimizer: all-reduce, update whole tensors, broadcast.
     "zero1-torch": {"zero": 1, "shard_rule": "tensor"},
+    # Stage 2 by hand: each gradient reduced to its owners, by slices or by rows, and dropped.
     "zero2-flat": {"zero": 2, "shard_rule": "flat"},
     "zero2-rows": {"zero": 2},
+    # FSDP2, parameters kept after the forward pass, or dropped and gathered again.
     "zero2": {"zero": 3, "reshard_after_forward": False},
     "zero3": {"zero": 3},
-    "hpz": {"zero": 3},
-    "mics": {"zero": 3},
+    # The same, parameters kept in a second shard among a group after the forward pass.
+    "hpz": {"zero": 3, "secondary_group": 2},
+    # The same, states sharded among a group, gradients all-reduced across groups (also HSDP).
+    "mics": {"zero": 3, "partition_group": 2},
 }
 
 
@@ -64,11 +61,9 @@ def parallel_of(scheme: str, ranks: int, *, group: int = 2) -> Parallel:
     >>> parallel_of("hpz", 4).secondary_group
     2
     """
-    more: dict[str, dict[str, Any]] = {
-        "hpz": {"secondary_group": group},
-        "mics": {"partition_group": group},
-    }
-    return Parallel(dp=ranks, **_PLANS[scheme], **more.get(scheme, {}))
+    sized = {"secondary_group": group, "partition_group": group}
+    fields = {name: sized.get(name, value) for name, value in SCHEMES[scheme].items()}
+    return Parallel(dp=ranks, **fields)
 
 
 def scheme_of(parallel: Parallel) -> tuple[str, int] | None:
@@ -80,7 +75,7 @@ def scheme_of(parallel: Parallel) -> tuple[str, int] | None:
     if parallel.replicate > 1:
         same = replace(parallel, replicate=1, partition_group=parallel.shard_degree)
     group = same.secondary_group or same.partition_group or 2
-    for scheme in _PLANS:
+    for scheme in SCHEMES:
         if same == parallel_of(scheme, same.dp, group=group):
             return scheme, group
     return None

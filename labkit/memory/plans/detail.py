@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit.errors import not_among
@@ -15,7 +16,7 @@ from labkit.memory.jobs.states import SHARDINGS
 from labkit.memory.movement import volumes
 from labkit.memory.plans import estimate as estimates
 from labkit.memory.plans import fsdp
-from labkit.memory.plans.estimate import COMPONENTS, Estimate, total
+from labkit.memory.plans.estimate import COMPONENTS, Estimate, Job, total
 from labkit.memory.tape import saved
 from labkit.memory.tape.lines import Term
 from labkit.models import Model
@@ -101,17 +102,77 @@ class ByMoments(NamedTuple):
         ]
 
     def moments(self) -> pd.DataFrame:
-        return moments(self.estimate)
+        """Bytes of each component on the device, a row a moment in order, and their total."""
+        import pandas as pd
+
+        estimate = self.estimate
+        order = [name for name in estimates.MOMENTS if name in estimate.moments]
+        table = pd.DataFrame(
+            [[float(estimate.moments[m].get(c, 0)) for c in COMPONENTS] for m in order],
+            index=pd.Index(order, name="moment"),
+            columns=list(COMPONENTS),
+        )
+        table = table.loc[:, (table != 0).any()]
+        return table.assign(total=[float(total(estimate.moments[m])) for m in order])
 
     def elsewhere(self) -> pd.DataFrame:
-        return elsewhere(self.estimate)
+        """Bytes that are kept on the CPU or on NVMe: component, place, bytes, formula, source."""
+        import pandas as pd
+
+        columns = ["component", "place", "num_bytes", "formula", "source"]
+        kept = [t for t in _states(self.estimate) if t.place != "device" and t.num_bytes]
+        return pd.DataFrame([[getattr(t, name) for name in columns] for t in kept], columns=columns)
 
     def explain(self, component: str) -> str:
-        return explain(self.estimate, self.terms(), component)
+        """Formula, number and source of a term, or of all terms whose name starts with it.
+
+        Raises:
+            UsageError: there is no such term.
+        """
+        every = self.terms()
+        wanted = component.replace("activations", "activation", 1)
+        chosen = [t for t in every if t.component == wanted or t.component.startswith(f"{wanted}.")]
+        if not chosen:
+            raise not_among("component", component, dict.fromkeys(_names(every)))
+        lines = [
+            f"{t.component}: {t.formula} = {format_bytes(t.num_bytes)}"
+            f"{'' if t.place == 'device' else f' on {t.place}'} ({t.source})"
+            for t in chosen
+        ]
+        if len(chosen) > 1:
+            lines.append(f"{component}: {format_bytes(sum(t.num_bytes for t in chosen))} in all")
+        return "\n".join([*lines, _given(self.estimate)])
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        return assumptions(self.estimate)
+        """What the estimate takes for granted, what of it is checked, and what is derived."""
+        job = self.estimate.job
+        parallel, recipe, batch = self.parallel, self.recipe, self.batch
+        notes = [CHECKED]
+        notes += [DERIVED + why for why in _derived(job)]
+        if job.parallel.zero:
+            rule = SHARDINGS["even" if job.ideal else parallel.shard_rule]
+            notes.append(f"what is sharded takes {rule}")
+        persistent = recipe.accumulation > 1 or parallel.pp > 1
+        lives = "there throughout a step" if persistent else "made backward, then dropped"
+        notes.append(f"gradients are {lives}")
+        if batch.attention == "flash":
+            notes.append("flash attention keeps what torch's own kernel keeps")
+        if batch.dropout_mask_bytes:
+            notes.append(
+                f"dropout masks take {batch.dropout_mask_bytes} bytes an element; a flash kernel's"
+                " own dropout keeps its random state only"
+            )
+        if batch.loss == "fused":
+            notes.append(
+                f"a fused loss takes the tokens in {batch.loss_chunks} parts: logits exist for one"
+                " part only, gradients of the head's input and weight from the forward pass on"
+            )
+        if recipe.optimizer == "adam-8bit":
+            notes.append(
+                "8-bit states as bitsandbytes lays them out, its step in place: neither was run"
+            )
+        return (*notes, *job.plain.notes, LEFT_OUT)
 
     def collectives(self, *, ranks_per_node: int) -> tuple[traffic.Collective, ...]:
         return volumes.collectives(
@@ -120,48 +181,21 @@ class ByMoments(NamedTuple):
             self.recipe,
             self.batch,
             device=self.estimate.job.device,
-            layout=volumes.Layout(ranks_per_node=ranks_per_node),
+            ranks_per_node=ranks_per_node,
         )
-
-    def traffic(self, *, ranks_per_node: int) -> pd.DataFrame:
-        return traffic.account(self.collectives(ranks_per_node=ranks_per_node))
-
-    def figure(self) -> Any:
-        from labkit.memory import figures
-
-        return figures.figure_moments(self.moments())
 
 
 def _states(estimate: Estimate) -> Iterator[Term]:
-    for state in estimates.states(estimate.job, estimate.sizes):
-        yield Term(
-            component=state.component,
-            num_bytes=float(state.num_bytes),
-            formula=state.formula,
-            source=state.source,
-            place=state.place,
-        )
+    for term in estimates.states(estimate.job, estimate.sizes):
+        yield replace(term, num_bytes=float(term.num_bytes))
 
 
 def _activations(estimate: Estimate) -> Iterator[Term]:
     """What is kept at the end of the forward pass of the last microbatch in flight."""
     job = estimate.job
     shape = job.plain.shape(num_layers=job.layers, dense_layers=job.dense_layers)
-    arguments: dict[str, Any] = {
-        "seq": estimate.sizes.seq // job.parallel.cp,
-        "micro_batch": estimate.sizes.micro_batch,
-        "tp": job.parallel.tp,
-        "ep": job.parallel.ep,
-        "sequence_parallel": job.parallel.sp,
-    }
-    kept = saved.stack_terms(
-        shape,
-        job.mode,
-        period=max(1, job.batch.every),
-        group=job.batch.recompute_group,
-        dropout_mask_bytes=job.batch.dropout_mask_bytes,
-        **arguments,
-    )
+    arguments = estimates.arguments(job, estimate.sizes)
+    kept = saved.stack_terms(shape, job.mode, **arguments)
     flight = f" × {job.in_flight:g} in flight" if job.in_flight > 1 else ""
     for term in kept:
         yield Term(
@@ -213,26 +247,6 @@ _SOURCE = {
 }
 
 
-def explain(estimate: Estimate, every: tuple[Term, ...], component: str) -> str:
-    """Formula, number and source of a term, or of all terms whose name starts with it.
-
-    Raises:
-        UsageError: there is no such term.
-    """
-    wanted = component.replace("activations", "activation", 1)
-    chosen = [t for t in every if t.component == wanted or t.component.startswith(f"{wanted}.")]
-    if not chosen:
-        raise not_among("component", component, dict.fromkeys(_names(every)))
-    lines = [
-        f"{t.component}: {t.formula} = {format_bytes(t.num_bytes)}"
-        f"{'' if t.place == 'device' else f' on {t.place}'} ({t.source})"
-        for t in chosen
-    ]
-    if len(chosen) > 1:
-        lines.append(f"{component}: {format_bytes(sum(t.num_bytes for t in chosen))} in all")
-    return "\n".join([*lines, _given(estimate)])
-
-
 def _names(every: tuple[Term, ...]) -> Iterator[str]:
     for term in every:
         parts = term.component.split(".")
@@ -242,6 +256,7 @@ def _names(every: tuple[Term, ...]) -> Iterator[str]:
 def _given(estimate: Estimate) -> str:
     """The letters' values."""
     job, shape = estimate.job, estimate.job.plain.shape()
+    tensors = estimates.holding(job, estimate.sizes).tensors
     letters = {
         "b": estimate.sizes.micro_batch,
         "s": estimate.sizes.seq // job.parallel.cp,
@@ -251,74 +266,13 @@ def _given(estimate: Estimate) -> str:
         "f": shape.ffn,
         "a": shape.heads,
         "v": shape.vocab,
-        "Ψ": sum(rows.rows * rows.rest * rows.number * rows.times for rows in _rows(estimate)),
+        "Ψ": sum(rows.rows * rows.rest * rows.number * rows.times for rows in tensors),
         "t": job.parallel.tp,
     }
     return "with " + ", ".join(f"{letter} = {value:,}" for letter, value in letters.items())
 
 
-def _rows(estimate: Estimate) -> Any:
-    return estimates.holding(estimate.job, estimate.sizes).tensors
-
-
-def moments(estimate: Estimate) -> pd.DataFrame:
-    """Bytes of each component on the device, a row a moment in order, and their total."""
-    import pandas as pd
-
-    order = [name for name in estimates.MOMENTS if name in estimate.moments]
-    table = pd.DataFrame(
-        [[float(estimate.moments[m].get(c, 0)) for c in COMPONENTS] for m in order],
-        index=pd.Index(order, name="moment"),
-        columns=list(COMPONENTS),
-    )
-    table = table.loc[:, (table != 0).any()]
-    return table.assign(total=[float(total(estimate.moments[m])) for m in order])
-
-
-def elsewhere(estimate: Estimate) -> pd.DataFrame:
-    """Bytes that are kept on the CPU or on NVMe: component, place, bytes, formula, source."""
-    import pandas as pd
-
-    columns = ["component", "place", "num_bytes", "formula", "source"]
-    kept = [t for t in _states(estimate) if t.place != "device" and t.num_bytes]
-    return pd.DataFrame([[getattr(t, name) for name in columns] for t in kept], columns=columns)
-
-
-def assumptions(estimate: Estimate) -> tuple[str, ...]:
-    """What the estimate takes for granted, what of it is checked, and what is derived."""
-    job = estimate.job
-    parallel, recipe, batch = job.parallel, job.recipe, job.batch
-    notes = [CHECKED]
-    notes += [DERIVED + why for why in _derived(estimate)]
-    if job.parallel.zero:
-        rule = SHARDINGS["even" if job.ideal else parallel.shard_rule]
-        notes.append(f"what is sharded takes {rule}")
-    persistent = recipe.accumulation > 1 or parallel.pp > 1
-    notes.append(
-        "gradients are "
-        + ("there throughout a step" if persistent else "made in the backward pass, then dropped")
-    )
-    if batch.attention == "flash":
-        notes.append("flash attention keeps what torch's own kernel keeps")
-    if batch.dropout_mask_bytes:
-        notes.append(
-            f"dropout masks take {batch.dropout_mask_bytes} bytes an element; a flash kernel's own"
-            " dropout keeps its random state only"
-        )
-    if batch.loss == "fused":
-        notes.append(
-            f"a fused loss takes the tokens in {batch.loss_chunks} parts: logits exist for one part"
-            " only, gradients of the head's input and weight from the forward pass on"
-        )
-    if recipe.optimizer == "adam-8bit":
-        notes.append(
-            "8-bit states as bitsandbytes lays them out, its step in place: neither was run"
-        )
-    return (*notes, *job.plain.notes, LEFT_OUT)
-
-
-def _derived(estimate: Estimate) -> Iterator[str]:
-    job = estimate.job
+def _derived(job: Job) -> Iterator[str]:
     parallel, recipe = job.parallel, job.recipe
     if recipe.optimizer in {"adafactor", "muon"} and parallel.zero:
         yield f"{recipe.optimizer}'s states and step on shards, each as if it were a whole tensor"

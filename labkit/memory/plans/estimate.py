@@ -21,10 +21,11 @@ from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.modes import Plain, mode_of, plain
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
-from labkit.memory.jobs.shards import Holding, State, rows_of, unit_elements
+from labkit.memory.jobs.shards import Holding, rows_of, unit_elements
 from labkit.memory.plans import fsdp
 from labkit.memory.tape import forms, moments, saved
-from labkit.memory.tape.saved import Mode
+from labkit.memory.tape.lines import Term
+from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.sizes import is_array
 from labkit.models import Model
 
@@ -167,7 +168,7 @@ def holding(job: Job, sizes: Sizes) -> Holding:
     )
 
 
-def states(job: Job, sizes: Sizes) -> tuple[State, ...]:
+def states(job: Job, sizes: Sizes) -> tuple[Term, ...]:
     """Model states of the rank, wherever they are kept."""
     return tuple(holding(job, sizes).states())
 
@@ -177,10 +178,15 @@ def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
     held = holding(job, sizes)
     there, gradients = _always(held)
     shape = _shape(job, sizes)
-    ran = _running(job, shape, sizes)
+    given = arguments(job, sizes)
+    ran = _once(_moments, shape, job.mode, given)
     persistent = job.recipe.accumulation > 1 or job.parallel.pp > 1
-    others = (job.in_flight - 1) * _kept(job, shape, sizes) if job.in_flight > 1 else 0
     passing = fsdp.Passing(job=job, held=held, layers=shape.num_layers)
+    # What the layers keep for one microbatch that waits for its backward pass.
+    gathers = passing.gathers and passing.shared
+    waits = gathers or job.in_flight > 1
+    kept = _once(_stack_bytes, shape, job.mode, given) if waits else 0
+    others = (job.in_flight - 1) * kept if job.in_flight > 1 else 0
     by_moment: dict[str, Row] = {INIT: dict(there)}
     for name in moments.MOMENTS[:-1]:
         apart = name != forms.HEAD or passing.gathers
@@ -198,19 +204,15 @@ def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
         by_moment[name] |= passing.weights(name) | passing.sent(name)
         if persistent:
             by_moment[name]["gradients"] = gradients
-    inputs = {"buffers and inputs": ran[STEP]["buffers and inputs"]}
+    if gathers:
+        by_moment |= _between(passing, by_moment, ran, kept, gradients)
+    by_moment[STEP] = there | {
+        "buffers and inputs": ran[STEP]["buffers and inputs"],
+        "gradients": gradients,
+        "temporaries": _step_temporaries(job, held, shape, sizes),
+    }
     if job.mode.logits_held != "none" and job.has_head:
-        inputs["activations"] = ran[STEP]["activations"]
-    if passing.gathers and passing.shared:
-        by_moment |= _between(passing, by_moment, ran, _kept(job, shape, sizes), gradients)
-    by_moment[STEP] = (
-        there
-        | inputs
-        | {
-            "gradients": gradients,
-            "temporaries": _step_temporaries(job, held, shape, sizes),
-        }
-    )
+        by_moment[STEP]["activations"] = ran[STEP]["activations"]
     return by_moment
 
 
@@ -256,34 +258,18 @@ def _shape(job: Job, sizes: Sizes) -> Any:
     return job.plain.shape(**changes)
 
 
-def _tokens(job: Job, sizes: Sizes) -> dict[str, Any]:
-    """The arguments that saved tensors and moments share."""
+def arguments(job: Job, sizes: Sizes) -> dict[str, Any]:
+    """What saved tensors and moments take beside the shape and the mode."""
     return {
         "seq": sizes.seq // job.parallel.cp,
         "micro_batch": sizes.micro_batch,
         "tp": job.parallel.tp,
         "ep": job.parallel.ep,
         "sequence_parallel": job.parallel.sp,
-    }
-
-
-def _repeats(job: Job) -> dict[str, Any]:
-    return {
         "period": max(1, job.batch.every),
         "group": job.batch.recompute_group,
+        "chunks": job.batch.loss_chunks,
     }
-
-
-def _running(job: Job, shape: Any, sizes: Sizes) -> dict[str, Row]:
-    arguments = _repeats(job) | _tokens(job, sizes) | {"chunks": job.batch.loss_chunks}
-    return _once(_moments, shape, job.mode, arguments)
-
-
-def _kept(job: Job, shape: Any, sizes: Sizes) -> Any:
-    """What the device's layers keep for one microbatch that waits for its backward pass."""
-    arguments = _tokens(job, sizes) | _repeats(job)
-    arguments["dropout_mask_bytes"] = job.batch.dropout_mask_bytes
-    return _once(_stack_bytes, shape, job.mode, arguments)
 
 
 def _moments(shape: Any, mode: Mode, arguments: Row) -> dict[str, Row]:
@@ -332,7 +318,7 @@ def _step_temporaries(job: Job, held: Holding, shape: Any, sizes: Sizes) -> Any:
         width = DTYPE_BYTES[recipe.states]
         size = width * updated * (1 if recipe.step == "foreach" else 3)
         if recipe.step == "for-loop" and np.ndim(degree) == 0 and degree == 1:
-            numbers = moments.Numbers(**_tokens(job, sizes))
+            numbers = moments.Numbers(**arguments(job, sizes))
             bytes_there = moments.step_temporaries(shape, job.mode, numbers, "for-loop")
             size = bytes_there * width // job.mode.stream_bytes
     narrow = recipe.master_bytes and recipe.second_gradients is None

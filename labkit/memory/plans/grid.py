@@ -6,7 +6,7 @@ combination of everything else is one pass over their arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import prod
@@ -39,10 +39,9 @@ AXES = tuple(
     )
 )
 # Axes of plans that keep the papers' arithmetic.
-ARITHMETIC_FIELDS = ("sharding", "buffer_elements", "count_gathered")
 ARITHMETIC_AXES = (
     *("dp", "tp", "zero", "partition_group", "secondary_group", "seq", "micro_batch", "recompute"),
-    *("formula", "model", "recipe", *ARITHMETIC_FIELDS),
+    *("formula", "model", "recipe"),
 )
 
 
@@ -58,7 +57,7 @@ def axes_of(plan: Plan, axes: Mapping[str, Iterable[Any]]) -> dict[str, list[Any
     lists = {name: list(axis) for name, axis in axes.items()}
     if empty := [name for name, axis in lists.items() if not axis]:
         raise BadValue(f"axis {empty[0]} must have at least one value; got an empty list")
-    named = {"model": Model.preset, "recipe": Recipe.preset}
+    named: dict[str, Callable[[str], Any]] = {"model": Model.preset, "recipe": Recipe.preset}
     return {
         name: [
             named[name](value) if name in named and isinstance(value, str) else value
@@ -196,7 +195,6 @@ def at(plan: Plan, point: Mapping[str, Any]) -> Plan:
         recipe=_changed(point.get("recipe", plan.recipe), _of(point, RECIPE_FIELDS)),
         batch=_changed(plan.batch, batch),
         parallel=_changed(plan.parallel, parallel),
-        **_of(point, ARITHMETIC_FIELDS),
     )
 
 

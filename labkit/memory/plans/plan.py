@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from labkit.errors import BadValue
+from labkit.errors import UsageError
 from labkit.hardware import accelerator
-from labkit.kit.describe import Count, NonNegative, Whole, checked, description
+from labkit.kit.describe import Count, NonNegative, checked, description
 from labkit.memory.jobs import traffic
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.states import Recipe, Sharding
+from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.plans.arithmetic import Arithmetic
 from labkit.memory.plans.detail import ByMoments
 from labkit.memory.tape.lines import Term
@@ -40,12 +40,8 @@ class Plan:
     model without a batch and a batch with a paper's ``formula`` keep the papers' arithmetic, where
     everything is held at once (:class:`~labkit.memory.plans.arithmetic.Arithmetic`).
 
-    ``model`` may be a bare parameter count where only the papers' arithmetic is wanted; shapes are
-    needed for whole-element shards (``sharding`` other than ``even``), for activations and for the
-    layer that stage 3 gathers. ``buffer_elements`` is the size of the fp32 communication buffer
-    (the paper's C_B; None fuses the whole model, 0 leaves it out); ``fragmentation`` the share of
-    the device that cannot be used, ``context_bytes`` what CUDA's context and libraries take of it:
-    both are allowances, no part of the peak.
+    ``fragmentation`` is the share of the device that cannot be used, ``context_bytes`` what CUDA's
+    context and libraries take of it: both are allowances, no part of the peak.
 
     >>> plan = Plan(model=7_500_000_000, parallel=Parallel(dp=64, zero=1))
     >>> round(plan.states_bytes / 1e9, 1)
@@ -56,9 +52,6 @@ class Plan:
     parallel: Parallel = field(default_factory=Parallel)
     recipe: Recipe = field(default_factory=Recipe.mixed_adam)
     batch: Batch | None = None
-    sharding: Sharding = "even"
-    count_gathered: bool = False
-    buffer_elements: Whole | None = 0
     fragmentation: Annotated[float, Ge(0), Lt(1)] = 0.0
     context_bytes: NonNegative = 0
     ideal: bool = False
@@ -66,12 +59,6 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.detailed:
             self._arithmetic.check()
-        elif self.sharding != "even" or self.count_gathered or self.buffer_elements != 0:
-            raise BadValue(
-                "sharding, count_gathered and buffer_elements must be left out in the account"
-                " tensor by tensor: it counts whole rows and gathered layers; a batch with"
-                " formula='zero-paper' takes them"
-            )
 
     @property
     def num_params(self) -> int:
@@ -87,24 +74,20 @@ class Plan:
 
     @property
     def _arithmetic(self) -> Arithmetic:
-        return Arithmetic(
-            model=self.model,
-            parallel=self.parallel,
-            recipe=self.recipe,
-            batch=self.batch,
-            sharding=self.sharding,
-            count_gathered=self.count_gathered,
-            buffer_elements=self.buffer_elements,
-            fragmentation=self.fragmentation,
-        )
+        return Arithmetic(self.model, self.parallel, self.recipe, self.batch, self.fragmentation)
 
     @property
     def account(self) -> Arithmetic | ByMoments:
         """The papers' arithmetic, or the account by moments."""
-        if not self.detailed:
-            return self._arithmetic
-        assert isinstance(self.model, Model)
-        assert self.batch is not None
+        return self._by_moments if self.detailed else self._arithmetic
+
+    @property
+    def _by_moments(self) -> ByMoments:
+        if not isinstance(self.model, Model) or self.batch is None or self.batch.formula:
+            raise UsageError(
+                "moments need a Model and a Batch without a paper's formula;"
+                " this plan keeps the papers' arithmetic"
+            )
         return ByMoments(self.model, self.parallel, self.recipe, self.batch, self.ideal)
 
     @property
@@ -114,7 +97,7 @@ class Plan:
         Raises:
             UsageError: the plan is not detailed, something does not divide, or is not known.
         """
-        return self.account.estimate
+        return self._by_moments.estimate
 
     @property
     def peak_bytes(self) -> int | float:
@@ -128,25 +111,16 @@ class Plan:
 
     def moments(self) -> pd.DataFrame:
         """Bytes of each component at each moment of a step; raises as :attr:`estimate` does."""
-        return self.account.moments()
+        return self._by_moments.moments()
 
     def elsewhere(self) -> pd.DataFrame:
         """What is kept on the CPU or on NVMe; raises as :attr:`estimate` does."""
-        return self.account.elsewhere()
-
-    def figure(self) -> Any:
-        """Stacked bars of the moments, or of the papers' components."""
-        return self.account.figure()
+        return self._by_moments.elsewhere()
 
     @property
     def states_bytes(self) -> float:
         """Bytes of model states on the fullest rank: the papers' figure."""
         return self.account.states_bytes
-
-    @property
-    def total_bytes(self) -> float:
-        """What the plan needs: the peak, or by a paper's arithmetic everything held at once."""
-        return self.peak_bytes if self.detailed else self.account.peak_bytes
 
     def terms(self) -> tuple[Term, ...]:
         """The account, largest idea first: states, then what the plan adds to them.
@@ -190,26 +164,6 @@ class Plan:
         )
 
     @checked
-    def allowances(self, capacity: Capacity, *, headroom: Headroom = 1.0) -> pd.DataFrame:
-        """What of a device is not to be filled, and what is left: ``what``, ``num_bytes``.
-
-        Raises:
-            UsageError: there is no such device, or ``headroom`` is not in (0, 1].
-        """
-        import pandas as pd
-
-        usable = self.usable_bytes(capacity, headroom=headroom)
-        size = accelerator(capacity).memory_bytes if isinstance(capacity, str) else capacity
-        rows = {
-            "device": size,
-            "headroom": -size * (1 - headroom),
-            "fragmentation": -size * headroom * self.fragmentation,
-            "CUDA context and libraries": -self.context_bytes,
-            "may be filled": usable,
-        }
-        return pd.DataFrame({"what": list(rows), "num_bytes": list(map(float, rows.values()))})
-
-    @checked
     def collectives(self, *, ranks_per_node: Count = 8) -> tuple[traffic.Collective, ...]:
         """The collectives of one step, one call a layer where layers are known.
 
@@ -220,7 +174,7 @@ class Plan:
     @checked
     def traffic(self, *, ranks_per_node: Count = 8) -> pd.DataFrame:
         """What one step sends, by collective: message, per rank, out of each node."""
-        return self.account.traffic(ranks_per_node=ranks_per_node)
+        return traffic.frame(self.account.collectives(ranks_per_node=ranks_per_node))
 
     @checked
     def usable_bytes(self, capacity: Capacity, *, headroom: Headroom = 1.0) -> float:
@@ -231,4 +185,4 @@ class Plan:
     @checked
     def fits(self, capacity: Capacity, *, headroom: Headroom = 1.0) -> bool:
         """Whether everything the plan accounts for fits the device."""
-        return self.total_bytes <= self.usable_bytes(capacity, headroom=headroom)
+        return self.peak_bytes <= self.usable_bytes(capacity, headroom=headroom)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,13 @@ from labkit.hardware import Link
 from labkit.kit.describe import Count, checked
 from labkit.memory.jobs import traffic
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.states import STAGE_NAMES, Recipe
+from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.jobs.states import STAGE_NAMES
 from labkit.memory.plans import grid
 from labkit.memory.plans.grid import label
 from labkit.memory.plans.plan import Capacity, Headroom, Plan
-from labkit.memory.tape import lines
 from labkit.memory.tape.moments import TooLarge
-from labkit.models import Model, presets
+from labkit.models import Model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,12 +39,11 @@ class Fit:
         return self.value is not None
 
 
-# What may vary: the largest value that fits, or the least. In the papers' arithmetic the model is a
-# count; in the account by moments it is one of the presets.
+# What may vary: the largest value that fits, or the least.
 LARGEST = ("micro_batch", "seq", "layers")
 LEAST = ("dp", "zero", "tp", "pp", "ep", "cp")
 ARITHMETIC = ("model", "dp", "micro_batch", "seq")
-_MOST_RANKS, _MOST_SAMPLES = 2**24, 2**24  # where a search gives up
+_MOST_RANKS, _MOST_SAMPLES, _MOST_PARAMS = 2**24, 2**24, 10**15  # where a search gives up
 _MOST_ELEMENTS = 2**40  # of a sequence's hidden states: larger ones overflow the arithmetic
 
 
@@ -55,17 +54,15 @@ def fit(
     vary: str,
     device: Capacity,
     headroom: Headroom = 1.0,
-    limit: Count = 10**15,
 ) -> Fit:
     """The largest ``model`` (a count), ``micro_batch`` or ``seq`` that fits, or the least ``dp``.
 
     A detailed plan (see :class:`Plan`) is fitted by its peak, and takes ``layers``, ``zero`` and
-    every other degree too: the largest number of layers, the least stage or degree. Its ``model``
-    is the largest of the presets that fits, and ``value`` its parameters. Values that break a rule
-    (a sequence that ``tp`` does not divide, layers that ``pp`` does not) are passed over.
+    every other degree too: the largest number of layers, the least stage or degree. Values that
+    break a rule (a sequence that ``tp`` does not divide) are passed over.
 
     ``device`` is an accelerator's name or a number of bytes. Degrees are the first point of a sweep
-    that fits; for all else O(log limit) evaluations: it must move the total one way only, and does.
+    that fits; for all else a few dozen evaluations: it must move the total one way only, and does.
 
     Raises:
         UsageError: ``vary`` is none of these, the plan has no batch to vary, or it breaks a rule
@@ -76,46 +73,26 @@ def fit(
     7.641791044
     """
     room = plan.usable_bytes(device, headroom=headroom)
-    known = (*LARGEST, *LEAST, "model") if plan.detailed else ARITHMETIC
+    known = (*LARGEST, *LEAST) if plan.detailed else ARITHMETIC
     if vary not in known:
         raise not_among("quantity to vary", vary, known)
-    if plan.detailed and vary == "model":
-        return _largest_preset(plan, room, limit)
     if plan.detailed and vary in LEAST:
-        value = _first_that_fits(plan, vary, room, limit)
+        value = _first_that_fits(plan, vary, room)
     else:
-        value = _bisected(plan, vary, room, limit)
+        value = _bisected(plan, vary, room)
     fitted = None if value is None else grid.at(plan, {vary: value})
     return Fit(vary=vary, value=value, plan=fitted, usable_bytes=room)
 
 
-def _largest_preset(plan: Plan, room: float, limit: int) -> Fit:
-    """The preset with the most parameters that fits; those that break a rule are passed over."""
-    largest_first = sorted(presets().values(), key=lambda model: -model.num_params)
-    for model in largest_first:
-        candidate = replace(plan, model=model)
-        if model.num_params <= limit and _peak_or_inf(candidate) <= room:
-            size = model.num_params
-            return Fit(vary="model", value=size, plan=candidate, usable_bytes=room)
-    return Fit(vary="model", value=None, plan=None, usable_bytes=room)
-
-
-def _peak_or_inf(plan: Plan) -> float:
-    try:
-        return plan.peak_bytes
-    except UsageError:
-        return math.inf
-
-
-def _first_that_fits(plan: Plan, vary: str, room: float, limit: int) -> int | None:
+def _first_that_fits(plan: Plan, vary: str, room: float) -> int | None:
     """Of degrees the powers of two; of dp every number that the groups divide."""
     if vary == "dp":
         step = grid.smallest_dp(plan, {})
-        values = [n * step for n in range(1, max(2, min(limit, 2**16) // step + 1))]
+        values = [n * step for n in range(1, max(2, 2**16 // step + 1))]
     elif vary == "zero":
         values = list(range(4))
     else:
-        values = [2**power for power in range(11) if 2**power <= limit]
+        values = [2**power for power in range(11)]
     table = grid.sweep(plan, {vary: values}, usable_bytes=room, components=False)
     if table["peak_bytes"].isna().all():
         raise UsageError(str(table["problem"].iloc[0]))
@@ -123,21 +100,19 @@ def _first_that_fits(plan: Plan, vary: str, room: float, limit: int) -> int | No
     return int(fits.iloc[0]) if len(fits) else None
 
 
-def _bisected(plan: Plan, vary: str, room: float, limit: int) -> int | None:
+def _bisected(plan: Plan, vary: str, room: float) -> int | None:
     """The boundary between what fits and what does not, in steps that break no rule."""
-    least, step = vary == "dp", 1
-    if least:
-        limit = min(limit, _MOST_RANKS)
+    least, step, limit = vary == "dp", 1, _MOST_ELEMENTS
+    if least or vary == "model":
+        limit = _MOST_RANKS if least else _MOST_PARAMS
     elif plan.detailed:
-        step, limit = _steps(plan, vary, limit)
-    elif vary != "model":
-        limit = min(limit, _MOST_ELEMENTS)
+        step, limit = _steps(plan, vary)
     if limit < step:
         return None
 
     def good(value: int) -> bool:
         try:
-            return grid.at(plan, {vary: value * step}).total_bytes <= room
+            return grid.at(plan, {vary: value * step}).peak_bytes <= room
         except TooLarge:
             return False
 
@@ -145,19 +120,17 @@ def _bisected(plan: Plan, vary: str, room: float, limit: int) -> int | None:
     return None if value is None else value * step
 
 
-def _steps(plan: Plan, vary: str, limit: int) -> tuple[int, int]:
+def _steps(plan: Plan, vary: str) -> tuple[int, int]:
     """What a number must divide by, and where to give up."""
     assert isinstance(plan.model, Model)
     if vary == "seq":
-        limit = min(limit, plan.model.positions or limit)
         most = _MOST_ELEMENTS // max(1, plan.model.hidden)
-        return grid.pieces_of(plan.parallel), min(limit, most)
-    limit = min(limit, _MOST_SAMPLES)
+        return grid.pieces_of(plan.parallel), min(plan.model.positions or most, most)
     if vary == "micro_batch":
-        return 1, limit
+        return 1, _MOST_SAMPLES
     if plan.parallel.layers is not None:
         raise BadValue("layers must be None in the parallelism where the number of layers varies")
-    return len(plan.parallel.stage_layers(0)), limit
+    return len(plan.parallel.stage_layers(0)), _MOST_SAMPLES
 
 
 def _boundary(good: Callable[[int], bool], limit: int, *, least: bool) -> int | None:
@@ -208,19 +181,14 @@ def stages(
 
 
 @checked
-def compare(plans: Mapping[str, Plan], *, coarse: bool = False) -> pd.DataFrame:
-    """The accounts of several plans in one table: the columns of ``plan.frame()``, and ``plan``.
-
-    ``coarse`` adds up kin components, so that seven are left at most.
-    """
+def compare(plans: Mapping[str, Plan]) -> pd.DataFrame:
+    """The accounts of several plans in one table: the columns of ``plan.frame()``, and ``plan``."""
     import pandas as pd
 
     if not plans:
         raise BadValue("plans must have at least one Plan by its name; got an empty mapping")
-    table = pd.concat(
-        [plan.frame().assign(plan=name) for name, plan in plans.items()], ignore_index=True
-    )
-    return lines.coarse(table) if coarse else table
+    tables = [plan.frame().assign(plan=name) for name, plan in plans.items()]
+    return pd.concat(tables, ignore_index=True)
 
 
 @checked
@@ -235,8 +203,8 @@ def sweep(
 ) -> pd.DataFrame:
     """Every combination of ``axes`` as one row: the axes, each component's bytes, totals, traffic.
 
-    Axes are fields of :class:`Parallel` and :class:`Batch`, and ``model``, ``recipe``,
-    ``sharding``. Several named plans are swept alike, and a column ``plan`` says which. With
+    Axes are fields of :class:`Parallel` and :class:`Batch`, and ``model``, ``recipe``.
+    Several named plans are swept alike, and a column ``plan`` says which. With
     ``device``, a column says what fits (not fitting is never an error); with ``links``, between
     nodes and inside one, a column says how long the communication takes by the α–β model.
 
@@ -293,9 +261,9 @@ def _arithmetic_rows(
         plan = grid.at(base, point)
         row = _labels(point)
         row |= {f"{t.component.replace(' ', '_')}_bytes": t.num_bytes for t in plan.terms()}
-        row |= {"states_bytes": plan.states_bytes, "total_bytes": plan.total_bytes}
+        row |= {"states_bytes": plan.states_bytes, "total_bytes": plan.peak_bytes}
         row |= _sent(plan, links, ranks_per_node)
-        yield row if room is None else row | {"fits": plan.total_bytes <= room}
+        yield row if room is None else row | {"fits": plan.peak_bytes <= room}
 
 
 def _sent(plan: Plan, links: tuple[Link, Link] | None, ranks_per_node: int) -> dict[str, float]:
@@ -330,27 +298,3 @@ def _sent_by(
     keys = zip(*(table[name] for name in values), strict=True) if values else [()]
     rows = [by_label[key] for key in keys]
     return {name: [row[name] for row in rows] for name in nothing}
-
-
-@checked
-def frontier(
-    plan: Plan | Mapping[str, Plan],
-    *,
-    vary: str,
-    device: Capacity,
-    headroom: Headroom = 1.0,
-    **axes: Iterable[Any],
-) -> pd.DataFrame:
-    """What :func:`fit` finds at every combination of ``axes``: a column ``vary``, NaN for nothing.
-
-    Raises as :func:`sweep` and :func:`fit` do.
-    """
-    import pandas as pd
-
-    rows: list[dict[str, Any]] = []
-    for name, base in _named(plan):
-        for point in _points(grid.axes_of(base, axes)):
-            fitted = fit(grid.at(base, point), vary=vary, device=device, headroom=headroom)
-            row = {"plan": name} if name else {}
-            rows.append(row | _labels(point) | {vary: fitted.value})
-    return pd.DataFrame(rows)

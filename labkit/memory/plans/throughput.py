@@ -16,7 +16,7 @@ from labkit.errors import BadValue
 from labkit.hardware import Link
 from labkit.kit.describe import Count, Positive, description
 from labkit.memory.jobs.traffic import Collective
-from labkit.memory.movement.volumes import Layout, collectives
+from labkit.memory.movement.volumes import collectives
 from labkit.memory.plans.plan import Plan
 from labkit.models import Model
 
@@ -111,8 +111,8 @@ def throughput(plan: Plan, cluster: Cluster) -> StepTime:
     )
     tokens = batch.tokens * plan.recipe.accumulation / parallel.tp / parallel.cp
     seconds = 1 / cluster.flops_per_s
-    layout = Layout(ranks_per_node=cluster.ranks_per_node)
-    sent = collectives(model, parallel, plan.recipe, batch, layout=layout)
+    at = {"ranks_per_node": cluster.ranks_per_node}
+    sent = collectives(model, parallel, plan.recipe, batch, **at)
     data_s = sum(cluster.time_s(item) for item in sent if item.axis == "dp")
     if cluster.overlap:
         at_once = [item for item in sent if item.axis == "dp" and item.phase == "backward"]

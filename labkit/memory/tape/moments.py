@@ -13,9 +13,8 @@ torch's ``MemTracker`` counts them on a CPU. What is not: CUDA's context and wor
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,32 +24,21 @@ from labkit.memory.tape import shapes
 from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.forms import MOMENTS, STEP, Points, columns_of, points
 from labkit.memory.tape.mode import FP32, INT64, Mode
-from labkit.memory.tape.parameters import num_corrections, num_params, num_tensors
+from labkit.memory.tape.parameters import num_corrections, num_params, over_layers, tensors
 from labkit.memory.tape.parameters import sizes as parameter_sizes
 from labkit.memory.tape.shadow import Program
 from labkit.memory.tape.shapes import Shape, supported
 from labkit.memory.tape.sizes import Numbers, over
 
 Answer = TypeVar("Answer")
-Step = Literal["foreach", "fused", "for-loop"]
 STEPS = ("foreach", "fused", "for-loop")
 
 _MOST = 2**53  # elements that a float still counts one by one
 HELD = ("parameters", "optimizer", "buffers and inputs")
-COMPONENTS = (*HELD, *tapes.CATEGORIES)
 
 
 class TooLarge(BadValue):
     """A tensor has more elements than can be counted; no device holds it either."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
-    """The largest moment: its name, its bytes, and what they are."""
-
-    moment: Any
-    num_bytes: Any
-    components: dict[str, Any]
 
 
 def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Program:
@@ -121,14 +109,15 @@ def _choice(name: str, condition: NDArray[np.bool_]) -> bool:
 
 def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
     """Bytes that are there from the first moment to the last: AdamW's states included."""
-    count, width = num_params(shape, tp=numbers.tp, ep=numbers.ep), mode.stream_bytes
+    parts, width = tensors(shape, numbers), mode.stream_bytes
+    count = over_layers(shape, parts, sum)
     buffers = 2 * INT64 * numbers.micro_batch * numbers.seq + width * num_corrections(shape)
     if shape.mlp == "swiglu":
         turned = shapes.get(shape, "rope_head_dim") or shape.head_dim
         buffers = buffers + 2 * mode.compute_bytes * numbers.seq * turned
     if mode.attention == "eager" and mode.mask_added:
         buffers = buffers + width * numbers.seq**2
-    optimizer = 2 * width * count + FP32 * num_tensors(shape)
+    optimizer = 2 * width * count + FP32 * over_layers(shape, parts, len)
     return dict(zip(HELD, (width * count, optimizer, buffers), strict=True))
 
 
@@ -144,7 +133,7 @@ def step_temporaries(shape: Shape, mode: Mode, numbers: Numbers, step: str) -> A
     if step == "fused":
         return 0
     if step == "foreach":
-        return width * num_params(shape, tp=numbers.tp, ep=numbers.ep)
+        return width * num_params(shape, numbers)
     sizes = parameter_sizes(shape, numbers)
     pairs = [
         2 * sizes[0],
@@ -202,11 +191,10 @@ def moments(
         moment: {**there, **dict(zip(tapes.CATEGORIES, parts, strict=True))}
         for moment, parts in by_samples(shape, mode, numbers, of, _merged).items()
     }
-    width = mode.stream_bytes
-    gradients = width * num_params(shape, tp=tp, ep=ep)
     held_on = {"none": 0, "compute": mode.compute_bytes, "fp32": FP32}[mode.logits_held]
     logits = held_on * micro_batch * seq * over(shape.vocab, tp)
-    at_step = (logits, gradients, 0, step_temporaries(shape, mode, numbers, step))
+    # AdamW's gradients are as wide as its parameters.
+    at_step = (logits, there["parameters"], 0, step_temporaries(shape, mode, numbers, step))
     by_moment[STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
     return by_moment
 
@@ -281,26 +269,3 @@ def _arrays(
             for place in range(forms.shape[1])
         ]
     return by_moment
-
-
-def peak(shape: Shape, mode: Mode, **sizes: Any) -> Peak:
-    """The largest moment of a step; arguments as in :func:`moments`."""
-    by_moment = moments(shape, mode, **sizes)
-    names = [moment for moment in MOMENTS if moment in by_moment]
-    totals = [sum(by_moment[moment].values()) for moment in names]
-    if not any(np.shape(total) for total in totals):
-        best = int(np.argmax(totals))
-        return Peak(
-            moment=names[best], num_bytes=int(totals[best]), components=by_moment[names[best]]
-        )
-    stacked = np.array(np.broadcast_arrays(*totals))
-    best_of = np.argmax(stacked, axis=0)
-    components = {
-        part: np.choose(
-            best_of, np.broadcast_arrays(stacked[0], *(by_moment[m][part] for m in names))[1:]
-        )
-        for part in COMPONENTS
-    }
-    return Peak(
-        moment=np.array(names)[best_of], num_bytes=stacked.max(axis=0), components=components
-    )

@@ -46,10 +46,10 @@ def layer_terms(
 ) -> tuple[Term, ...]:
     """What one layer keeps, all of it (``recompute="full"``: its input only).
 
-    ``sizes`` are fields of :class:`~labkit.memory.tape.sizes.Numbers`, and ``dropout_mask_bytes``
-    where it is not the mode's own. ``experts`` asks for a layer with experts or for one with an
-    MLP; by default for the kind that the last layer is of. With ``recompute="every"`` these are the
-    terms of a layer that is not recomputed; :func:`stack_terms` counts both kinds.
+    ``sizes`` are fields of :class:`~labkit.memory.tape.sizes.Numbers`. ``experts`` asks for a layer
+    with experts or for one with an MLP; by default for the kind that the last layer is of. With
+    ``recompute="every"`` these are the terms of a layer that is not recomputed;
+    :func:`stack_terms` counts both kinds.
 
     >>> from labkit.models import Model
     >>> gpt = Model.preset("gpt2-124m")
@@ -88,9 +88,6 @@ def _terms(
     shape: Shape, mode: Mode, sizes: dict[str, Any], wanted: Wanted, *, of_one: bool = False
 ) -> tuple[Term, ...]:
     """The wanted terms; ``of_one`` layer, or of as many as there are."""
-    masks = sizes.pop("dropout_mask_bytes", None)
-    if masks is not None and masks != mode.dropout_mask_bytes:
-        mode = replace(mode, dropout_mask_bytes=masks)
     supported(shape)
     numbers = Numbers(**sizes)
 

@@ -13,8 +13,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.memory.jobs.activations import FORMULAS, activation_bytes
-from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.activations import activation_bytes
+from labkit.memory.jobs.batch import FORMULAS, Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
@@ -89,15 +89,13 @@ def count(
     parallel: Parallel | None = None,
     recipe: Recipe | None = None,
     batch: Batch | None = None,
-    **settings: Any,
 ) -> tuple[Term, ...]:
     """What ``convention`` counts for one rank (and one host, where it counts that).
 
-    ``settings`` are the tool's own: ``gpus_per_node``, ``zero_init`` and ``buffer_factor`` of
-    DeepSpeed; ``num_microbatches`` of Megatron-LM (None: enough to fill the pipeline).
+    DeepSpeed's settings are its defaults, 8 GPUs a node; Megatron-LM's pipelines are full.
 
     Raises:
-        UsageError: there is no such convention or setting, or it says nothing of this job.
+        UsageError: there is no such convention, or it says nothing of this job.
 
     >>> terms = count("deepspeed", Model.preset("gpt2-1.5b"), Parallel(dp=8, zero=2))
     >>> total_bytes(terms)
@@ -105,11 +103,8 @@ def count(
     """
     if convention not in CONVENTIONS:
         raise not_among("convention", convention, CONVENTIONS)
-    known, terms = _COUNTS[convention]
-    if unknown := [name for name in settings if name not in known]:
-        raise not_among(f"setting of {convention}", unknown[0], known)
-    recipe = recipe or Recipe.mixed_adam()
-    return tuple(terms(model, parallel or Parallel(), recipe, batch, **settings))
+    given = parallel or Parallel(), recipe or Recipe.mixed_adam(), batch
+    return tuple(_COUNTS[convention](model, *given))
 
 
 def total_bytes(terms: Iterable[Term], place: str = "device") -> int:
@@ -117,37 +112,27 @@ def total_bytes(terms: Iterable[Term], place: str = "device") -> int:
     return int(sum(Fraction(term.num_bytes) for term in terms if term.place == place))
 
 
-def differences(
-    model: Model | Plan,
-    parallel: Parallel | None = None,
-    recipe: Recipe | None = None,
-    batch: Batch | None = None,
-    *,
-    conventions: Iterable[str] = tuple(CONVENTIONS),
-) -> pd.DataFrame:
+def differences(plan: Plan) -> pd.DataFrame:
     """A row a component, a column of bytes a convention, and what each does differently in words.
 
-    Of a model, or of a plan that says the rest too. NaN: the convention has no such term. One that
-    says nothing of this job is all NaN, and ``attrs["refused"]`` says why. The last row is the sum.
+    NaN: the convention has no such term. One that says nothing of this job is all NaN, and
+    ``attrs["refused"]`` says why. The last row is the sum.
 
-    >>> differences(Model.preset("gpt2-1.5b"), conventions=["zero-paper", "torch"]).index[0]
+    >>> differences(Plan(model=Model.preset("gpt2-1.5b"))).index[0]
     'parameters'
     """
     import pandas as pd
 
-    if isinstance(model, Plan):
-        if not isinstance(model.model, Model):
-            raise UsageError(
-                f"a plan of {model.model} bare parameters has no layers to count: give it a model"
-            )
-        plan = model
-        model, parallel, recipe, batch = model.model, plan.parallel, plan.recipe, plan.batch
+    if not isinstance(plan.model, Model):
+        raise UsageError(
+            f"a plan of {plan.model} bare parameters has no layers to count: give it a model"
+        )
     columns: dict[str, pd.Series[float]] = {}
     refused: dict[str, str] = {}
-    for name in conventions:
+    for name in CONVENTIONS:
         sums: dict[str, float] = {}
         try:
-            terms = count(name, model, parallel, recipe, batch)  # type: ignore[arg-type]
+            terms = count(name, plan.model, plan.parallel, plan.recipe, plan.batch)  # type: ignore[arg-type]
         except BadValue as error:
             refused[name] = str(error)
         else:
@@ -207,14 +192,7 @@ def _largest_module(model: Model) -> int:
 
 
 def _deepspeed(
-    model: Model,
-    parallel: Parallel,
-    recipe: Recipe,
-    batch: Batch | None,
-    *,
-    gpus_per_node: int = 8,
-    zero_init: bool = True,
-    buffer_factor: float = 1.5,
+    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None
 ) -> Iterator[Term]:
     """``estimate_zero2_model_states_mem_needs`` and ``estimate_zero3_...``, split into terms.
 
@@ -225,7 +203,7 @@ def _deepspeed(
     psi, ranks, stage_2 = model.num_params, parallel.world_size, parallel.zero == 2
     offload = recipe.offload_optimizer != "device"
     away = offload and recipe.offload_parameters != "device" and not stage_2
-    local = min(gpus_per_node, ranks)
+    local = min(8, ranks)
     nodes, largest = -(-ranks // local), _largest_module(model)
     rows: dict[str, tuple[Fraction | int, str]] = {}
     if stage_2:
@@ -234,16 +212,15 @@ def _deepspeed(
     else:
         rows["gathered layer"] = (4 * largest, "4 B × largest module")
         rows["parameters"] = (0 if away else Fraction(2 * psi, ranks), f"2 B × Ψ/{ranks}")
-        held = 4 * local * (largest if zero_init else psi)
+        held = 4 * local * largest
         if offload:
-            spread = Fraction((18 if away else 16) * psi, nodes)
-            held = spread if zero_init else max(Fraction(held), spread)
+            held = Fraction((18 if away else 16) * psi, nodes)
     if not offload:
         width = 6 if stage_2 else 4
         rows["gradients"] = (Fraction(width * psi, ranks), f"{width} B × Ψ/{ranks}")
         rows["optimizer"] = (Fraction(12 * psi, ranks), f"12 B × Ψ/{ranks}")
-    copies = f"copies of {local} GPUs on {nodes} nodes × {buffer_factor}"
-    rows["host"] = (held * Fraction(buffer_factor), copies)
+    copies = f"copies of {local} GPUs on {nodes} nodes × 1.5"
+    rows["host"] = (held * Fraction(3, 2), copies)
     for component, (size, formula) in rows.items():
         if size:
             yield Term(
@@ -284,9 +261,9 @@ def _torch(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None
             yield replace(term, component=f"{row}.{rest}")
 
 
-_COUNTS: dict[str, tuple[tuple[str, ...], Callable[..., Iterable[Term]]]] = {
-    "zero-paper": ((), _zero_paper),
-    "deepspeed": (("gpus_per_node", "zero_init", "buffer_factor"), _deepspeed),
-    "megatron": (("num_microbatches",), megatron.lines),
-    "torch": ((), _torch),
+_COUNTS: dict[str, Callable[..., Iterable[Term]]] = {
+    "zero-paper": _zero_paper,
+    "deepspeed": _deepspeed,
+    "megatron": megatron.lines,
+    "torch": _torch,
 }

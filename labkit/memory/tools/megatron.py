@@ -29,14 +29,7 @@ class Counts:
     experts: Fraction
 
 
-def lines(
-    model: Model,
-    parallel: Parallel,
-    recipe: Recipe,
-    batch: Batch | None,
-    *,
-    num_microbatches: int | None = None,
-) -> Iterator[Term]:
+def lines(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None) -> Iterator[Term]:
     """States (the recipe is not asked) and, with a batch, activations of the first stage."""
     held = parameters(model, parallel)
     ranks = {"usual": parallel.dp, "experts": max(1, parallel.sharing // parallel.ep)}
@@ -52,7 +45,7 @@ def lines(
             source=SOURCE,
         )
     if batch is not None:
-        yield from activations(model, parallel, batch, num_microbatches)
+        yield from activations(model, parallel, batch)
 
 
 def parameters(model: Model, parallel: Parallel) -> Counts:
@@ -76,13 +69,13 @@ def parameters(model: Model, parallel: Parallel) -> Counts:
     )
 
 
-def activations(
-    model: Model, parallel: Parallel, batch: Batch, num_microbatches: int | None
-) -> Iterator[Term]:
+def activations(model: Model, parallel: Parallel, batch: Batch) -> Iterator[Term]:
     """The formula with sequence parallelism and selective recomputation, or the one without."""
     together = parallel.sp and batch.recompute == "selective"
     tokens, pp, tp = batch.tokens, parallel.pp, parallel.tp
-    flight = _in_flight(parallel, num_microbatches)
+    flight = Fraction(1)
+    if parallel.chunks > 1:
+        flight += Fraction(parallel.pp - 1, parallel.pp * parallel.chunks)
     wide = 18 + Fraction(4 * model.ffn, model.hidden) if together else 10 + Fraction(24, tp)
     along = tp if together else 1
     kept = tokens * model.hidden * wide * model.num_layers * flight / along
@@ -101,12 +94,3 @@ def activations(
         rows.append(("allowance", whole / 20, "5 % of activations"))
     for component, size, formula in rows:
         yield Term(component=component, num_bytes=size, formula=formula, source=SOURCE)
-
-
-def _in_flight(parallel: Parallel, num_microbatches: int | None) -> Fraction:
-    """More than one with interleaving, less where the pipeline is not full."""
-    if parallel.chunks > 1:
-        return 1 + Fraction(parallel.pp - 1, parallel.pp * parallel.chunks)
-    if parallel.pp == 1 or num_microbatches is None:
-        return Fraction(1)
-    return min(Fraction(1), Fraction(num_microbatches, parallel.pp))

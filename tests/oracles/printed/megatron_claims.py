@@ -58,10 +58,9 @@ def _formulas(folder: Path) -> Iterator[Claim]:
         )
         terms = saved.layer_terms(
             model,
-            saved.Mode(attention="eager", recompute=row["recompute"]),
+            saved.Mode(attention="eager", recompute=row["recompute"], dropout_mask_bytes=1),
             seq=seq,
             micro_batch=1,
-            dropout_mask_bytes=1,
             tp=degree,
             sequence_parallel=row["sequence"] == "yes",
         )

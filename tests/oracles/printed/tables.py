@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import quantities
-from labkit.memory import Parallel, Recipe, Scheme
-from labkit.memory.jobs.traffic import step_collectives
+from labkit.memory import Parallel, Recipe
+from labkit.memory.jobs.traffic import Scheme, step_collectives
 from labkit.models import Model
 from tests.oracles.printed.offload_graph import Placement
 
@@ -147,7 +147,7 @@ def footprints(folder: Path, *, seq: int = 2048, vocab: int = 51200) -> pd.DataF
     import pandas as pd
 
     techniques = pd.read_csv(folder / "table2.csv")
-    recipe = Recipe.mixed_adam_fp32_gradients()
+    recipe = Recipe.preset("fp32-gradients")
     rows = []
     for size in _records(pd.read_csv(folder / "table3.csv")):
         layer = Layer(
@@ -205,7 +205,7 @@ def clusters(path: Path, *, seq: int = 2048, vocab: int = 51200) -> pd.DataFrame
     """
     import pandas as pd
 
-    recipe = Recipe.mixed_adam_fp32_gradients()
+    recipe = Recipe.preset("fp32-gradients")
     printed = ("billion", "peak_percent", "petaflops")
     rows = []
     for row in _records(pd.read_csv(path, dtype=dict.fromkeys(printed, str))):

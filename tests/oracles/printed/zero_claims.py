@@ -116,12 +116,13 @@ def _residual(folder: Path) -> Iterator[Claim]:
     """§3.2 and §6: "about" so much; one digit, or half of the last."""
     gpt2, big = Model.preset("gpt2-1.5b"), Model.preset("zero-100b")
     batch = Batch(seq=1024, micro_batch=32)
+    square_root = gpt2.num_layers**0.5 * activations.layer_bytes(gpt2, batch)
     inputs = big.num_layers * activations.checkpoint_bytes(big, batch)
     binary = "comes out in binary gigabytes: {:.1f} GiB"
     half = "half of one 16-bit checkpoint a layer"
     values: dict[str, tuple[float, float, str]] = {
         "activations, GPT-2 1.5B, batch 32": (activations.activation_bytes(gpt2, batch), 5, ""),
-        "the same, square-root rule": (activations.square_root_bytes(gpt2, batch), 0.5, binary),
+        "the same, square-root rule": (square_root, 0.5, binary),
         "checkpoints, 100B, batch 32": (inputs, 5, binary),
         "the same, one a layer": (inputs, 0.5, half),
         "the same with Pa, MP 16": (inputs / 16, 0.5, half),
