@@ -1,7 +1,9 @@
 """Models from Hugging Face configurations: the fields of ``config.json``, by ``model_type``.
 
 What a configuration leaves out takes the default of the transformers library's configuration class
-where that default does not depend on the checkpoint; sizes are never guessed.
+where that default does not depend on the checkpoint; sizes are never guessed. Which operators its
+modules run was read in transformers 5.23, without kernels from the hub and without a mask given to
+the model: its tests run every kind beside torch's tracker.
 """
 
 from __future__ import annotations
@@ -101,7 +103,15 @@ def _gpt2(config: _Config) -> dict[str, Any]:
     return sizes | {
         "ffn": config.size("n_inner", 4 * sizes["hidden"]),
         "tied": config.flag("tie_word_embeddings", True),
+        "operators": ("mask", *_gelu(config)),
     }
+
+
+def _gelu(config: _Config) -> tuple[str, ...]:
+    """``gelu_new``, the default, is written out; the others are one kernel."""
+    config.only("activation_function", "gelu_new", "gelu", "gelu_pytorch_tanh")
+    written_out = config.fields.get("activation_function", "gelu_new") == "gelu_new"
+    return ("gelu",) if written_out else ()
 
 
 def _llama(config: _Config) -> dict[str, Any]:
@@ -126,6 +136,7 @@ def _llama(config: _Config) -> dict[str, Any]:
         "mlp": "swiglu",
         "norm": "rmsnorm",
         "fused_qkv": False,
+        "operators": ("norm", "mask", "softmax-fp32"),
     }
 
 

@@ -23,6 +23,14 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+# What a model's code may compute by other operators than the usual kernels.
+OPERATORS = {
+    "norm": "RMSNorm is written out in fp32, not one kernel",
+    "gelu": "GELU's tanh approximation is written out, not one kernel",
+    "repeat-kv": "keys and values are copied for all query heads before attention's kernel",
+    "mask": "attention written out adds one mask that all layers share",
+    "softmax-fp32": "attention written out has its softmax in fp32",
+}
 # What each kind of field takes, in words and as a test; labkit.kit rests on models, not they on it.
 _KINDS = {
     "int": ("a whole number", _is_whole),
@@ -33,6 +41,10 @@ _KINDS = {
     "Literal['layernorm', 'rmsnorm']": (
         "layernorm or rmsnorm",
         lambda value: value in ("layernorm", "rmsnorm"),
+    ),
+    "tuple[str, ...]": (
+        f"a list of {', '.join(OPERATORS)}",
+        lambda value: isinstance(value, list | tuple) and all(name in OPERATORS for name in value),
     ),
     "tuple[TensorShape, ...]": (
         "a list of TensorShape",
@@ -72,6 +84,8 @@ class Model:
             is stored with the weights but not trained by gradients).
         q_rank, kv_rank, rope_head_dim, value_head_dim: latent attention (DeepSeek-V2 §2.1), used
             where ``kv_rank`` is not 0; ``q_rank`` 0 projects queries directly.
+        operators: what its code computes otherwise than by one kernel (see :data:`OPERATORS`);
+            :meth:`from_hf` knows it of transformers' models.
         layout: the tensors themselves, of a model measured rather than described; sizes may then
             be 0, which means not known (see :attr:`shapes_known`).
 
@@ -110,12 +124,14 @@ class Model:
     kv_rank: int = 0
     rope_head_dim: int = 0
     value_head_dim: int = 0
+    operators: tuple[str, ...] = ()
     layout: tuple[TensorShape, ...] = ()
     source: str = ""
 
     def __post_init__(self) -> None:
         self._check_kinds()
-        object.__setattr__(self, "layout", tuple(self.layout))  # JSON knows lists only
+        for name in ("layout", "operators"):  # JSON knows lists only
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.layout and not self.hidden:
             return
         self._derive()

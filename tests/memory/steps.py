@@ -71,6 +71,26 @@ def others() -> list[Any]:
         (GPT.resized(num_layers=1), {}, {}),
         (GPT.resized(num_layers=2), {"recompute": "full"}, {}),
         (GPT.resized(kv_heads=2), {"attention": "eager"}, {}),
+        (GPT, {"gelu_fused": False}, {}),
+        (GPT, {"gelu_fused": False, "dtype": "autocast", "recompute": "full"}, {}),
+        (LLAMA, {"repeat_kv": True, "recompute": "operators"}, {}),
+        (LLAMA, {"repeat_kv": True, "logits_held": "fp32"}, {}),
+        (GPT, {"dtype": "autocast", "logits_held": "compute", "recompute": "operators"}, {}),
+        (LLAMA, {"recompute": "operators", "norm_fused": False, "loss": "vocab-parallel"}, {}),
+        (LLAMA, {"recompute": "operators", "attention": "eager", "loss": "loss-parallel"}, {}),
+        (GPT, {"loss": "vocab-parallel-copy", "dtype": "autocast"}, {}),
+        (GPT, {"loss": "vocab-parallel", "dtype": "fp32"}, {}),
+        (LLAMA, {"loss": "loss-parallel", "dtype": "autocast", "logits_held": "fp32"}, {}),
+        *(
+            (model, {"attention": "eager", "mask_added": True, "dtype": dtype, **choices}, {})
+            for model, dtype, choices in (
+                (GPT, "bf16", {}),
+                (GPT, "autocast", {"softmax_fp32": True, "recompute": "full"}),
+                (LLAMA, "bf16", {"softmax_fp32": True}),
+                (LLAMA, "autocast", {"softmax_fp32": True, "recompute": "selective"}),
+                (UNGROUPED, "fp32", {"recompute": "operators"}),
+            )
+        ),
     ]
     return [
         param(model, Mode(**choices), {"seq": 30, "micro_batch": 4, **sizes})

@@ -88,7 +88,7 @@ def test_a_meter_that_counts_sees_the_predicted_peak() -> None:
     with watch:
         seen = cuda.peak_of(plan, meter)
     tracked = tracker.track(
-        TINY, mode_of(plan.recipe, plan.batch), seq=8, micro_batch=1, step="fused"
+        TINY, mode_of(plan.model, plan.recipe, plan.batch), seq=8, micro_batch=1, step="fused"
     )
     # The tracker's peak is over both steps, the first of which also makes the states.
     assert plan.peak_bytes == tracked.peak_bytes <= seen < 1.2 * tracked.peak_bytes

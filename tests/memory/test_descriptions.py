@@ -475,11 +475,11 @@ def test_a_rank_of_a_three_way_cut_holds_its_share_exactly() -> None:
         ({"seq": 0}, "Batch.seq must be a whole number, at least 1"),
         ({"micro_batch": -1}, "Batch.micro_batch must be a whole number, at least 1"),
         ({"attention": "ring"}, "Batch.attention must be one of 'eager', 'sdpa', 'flash'"),
-        ({"loss": "hinge"}, "Batch.loss must be one of 'eager-fp32', 'chunked', 'fused'"),
+        ({"loss": "hinge"}, "Batch.loss must be one of 'eager-fp32', 'vocab-parallel'"),
         ({"formula": "mine"}, "Batch.formula must be one of 'zero-paper', 'korthikanti'"),
         (
             {"recompute": "some"},
-            "Batch.recompute must be one of 'none', 'selective', 'full', or a whole number",
+            "Batch.recompute must be one of 'none', 'selective', 'operators', 'full', or",
         ),
         ({"recompute": 0}, "Batch.recompute must be .* at least 1.*; got 0"),
         ({"recompute": True}, "recompute must be"),

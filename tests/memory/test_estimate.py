@@ -56,7 +56,7 @@ def test_one_rank_is_the_moments_byte_for_byte(
     }[dtype]
     here = plan(model, recipe=recipe, batch={"recompute": recompute})
     assert here.batch is not None
-    mode = mode_of(recipe, here.batch)
+    mode = mode_of(here.model, recipe, here.batch)
     told = moments.moments(
         model, mode, seq=32, micro_batch=2, step=step, period=here.batch.every or 1
     )

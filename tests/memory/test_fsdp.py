@@ -27,6 +27,19 @@ CASES: list[tuple[Model, dict[str, Any], str, dict[str, Any]]] = [
     (LLAMA, {"dp": 8}, "bf16-autocast", {"recompute": "full"}),
     (LLAMA, {"dp": 4, "partition_group": 2}, "fp32-adam", {}),
     (LLAMA, {"dp": 3}, "fp32-adam", {"seq": 4, "micro_batch": 1}),  # hardly any activations
+    *(
+        (LLAMA, {"dp": 4, "wrap": wrap, "keep_gathered": kept}, recipe, {"recompute": recompute})
+        for wrap, kept, recipe, recompute in (
+            ("blocks", "none", "fp32-adam", "none"),
+            ("blocks", "last block", "bf16", "full"),
+            ("blocks", "last block", "fp32-adam", "operators"),
+            ("parts", "last block", "bf16-autocast", "none"),
+            ("parts", "head", "fp32-adam", "full"),
+            ("parts", "head", "bf16", "operators"),
+        )
+    ),
+    (GPT, {"dp": 4, "wrap": "blocks"}, "bf16", {"logits_held": "fp32"}),
+    (GPT, {"dp": 4, "keep_gathered": "last block"}, "fp32-adam", {}),
 ]
 RECIPES = {
     "fp32-adam": Recipe.fp32_adam(step="fused"),

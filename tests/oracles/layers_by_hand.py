@@ -31,7 +31,7 @@ def norm(part: str, value: Values, mode: Mode, llama: bool) -> tuple[Term, ...]:
     width = mode.stream_bytes
     if llama:
         return rms_norm(part, value, mode, width, "b·s·h", "b·s")
-    statistic = FP32 if mode.wide_norm_statistics else width
+    statistic = FP32 if mode.gpu else width
     return (
         term(f"{part}.norm input", width * value["b·s·h"], f"{width}·b·s·h"),
         term(

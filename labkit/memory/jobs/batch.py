@@ -7,12 +7,14 @@ from typing import Literal
 
 from labkit.errors import BadValue
 from labkit.kit.describe import description
-from labkit.memory.tape.mode import MaskBytes, Size
+from labkit.memory.tape.mode import LogitsHeld, MaskBytes, Size
 
 Formula = Literal["zero-paper", "korthikanti"]
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "operators", "full"]
 Attention = Literal["eager", "sdpa", "flash"]
-Loss = Literal["eager-fp32", "chunked", "fused"]
+Loss = Literal[
+    "eager-fp32", "vocab-parallel", "vocab-parallel-copy", "loss-parallel", "chunked", "fused"
+]
 
 FORMULAS: dict[str, str] = {
     "zero-paper": "12·h·b·s elements a layer (ZeRO, footnote to §3.2): no term for attention",
@@ -30,14 +32,23 @@ class Batch:
         seq, micro_batch: tokens a sample, samples a replica at a time.
         recompute: ``"none"``: every layer keeps what its backward needs; ``"selective"``:
             attention's scores, softmax and dropout are computed again (Korthikanti et al. 2022,
-            §5); ``"full"``: each layer keeps its input; a number k: every k-th layer does.
+            §5); ``"operators"``: each layer keeps its input, attention's output and every second
+            matrix product's (torchtitan); ``"full"``: its input only; a number k: every k-th layer
+            does.
         recompute_group: with ``"full"``, how many layers in a row keep one input between them and
             are recomputed together.
         attention: ``"eager"`` stores the scores; ``"sdpa"`` (torch's kernels) and ``"flash"`` one
             number a row. norm_fused: an RMSNorm is one kernel.
-        loss: of logits cast to fp32 (``"eager-fp32"``), the same over one of ``loss_chunks`` parts
-            of the tokens at a time (``"chunked"``), or with its gradient in one kernel
-            (``"fused"``).
+        loss: of logits cast to fp32 (``"eager-fp32"``); in place on them (``"vocab-parallel"``,
+            Megatron-LM) or on a copy (``"vocab-parallel-copy"``, nanotron); on DTensors sharded
+            over the vocabulary (``"loss-parallel"``, torchtitan's tensor parallelism); over one of
+            ``loss_chunks`` parts of the tokens at a time (``"chunked"``); or with its gradient in
+            one kernel (``"fused"``).
+        logits_held: which logits the training loop holds until the step is done: ``"none"``, those
+            of the ``"compute"`` format (a Hugging Face output that is kept), or their ``"fp32"``
+            copy (torchtitan's loop before it deleted them).
+        gpu: operators as a GPU runs them rather than a CPU: fp32 statistics of LayerNorm, and
+            powers in fp32 under autocast.
         dropout_mask_bytes: what dropout stores for an element: 0 without dropout, 1 on CUDA.
         formula: None for the account tensor by tensor, moment by moment; or the paper whose
             approximation stands in for activations (see :data:`FORMULAS`).
@@ -58,6 +69,8 @@ class Batch:
     norm_fused: bool = True
     loss: Loss = "eager-fp32"
     loss_chunks: Size = 8
+    logits_held: LogitsHeld = "none"
+    gpu: bool = False
     formula: Formula | None = None
     partition_checkpoints: bool = False
 

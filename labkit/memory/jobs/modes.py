@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.tape import shapes
-from labkit.memory.tape.saved import Mode
+from labkit.memory.tape.mode import Mode, SequenceGather
 from labkit.models import Model
 
 _SIZES = (
@@ -34,8 +34,8 @@ class Plain(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def mode_of(recipe: Recipe, batch: Batch) -> Mode:
-    """Which operators a recipe and a batch run."""
+def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather = "again") -> Mode:
+    """Which operators a job runs."""
     narrow = "fp32" if recipe.compute_bytes == 4 else "bf16"
     again = batch.recompute
     if isinstance(again, int):
@@ -44,8 +44,15 @@ def mode_of(recipe: Recipe, batch: Batch) -> Mode:
         dtype="autocast" if recipe.autocast else narrow,  # type: ignore[arg-type]
         attention="eager" if batch.attention == "eager" else "sdpa",
         recompute=again,  # type: ignore[arg-type]
-        norm_fused=batch.norm_fused,
+        norm_fused=batch.norm_fused and "norm" not in model.operators,
+        gelu_fused="gelu" not in model.operators,
+        repeat_kv="repeat-kv" in model.operators,
+        mask_added="mask" in model.operators,
+        softmax_fp32="softmax-fp32" in model.operators,
         loss=batch.loss,
+        logits_held=batch.logits_held,
+        sequence_gather=gather,
+        gpu=batch.gpu,
         dropout_mask_bytes=batch.dropout_mask_bytes,
     )
 

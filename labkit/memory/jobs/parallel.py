@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
 
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import NonNegative, checked, description
@@ -12,10 +14,13 @@ from labkit.memory.jobs import traffic
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.traffic import Stage
-from labkit.memory.tape.mode import Size
+from labkit.memory.tape.mode import SequenceGather, Size
 from labkit.models import Model, Unit
 
 Rule = Literal["dim0", "flat", "tensor"]
+Layers = Annotated[int, Ge(0), Le(2**40)]
+Wrap = Literal["parts", "blocks"]
+KeepGathered = Literal["none", "last block", "head"]
 
 # Activations one device holds at most, in microbatches on one of its chunks: d devices precede it
 # of p, there are m microbatches, v chunks a device; m >= 2p, a multiple of p.
@@ -49,8 +54,11 @@ class Parallel:
         dp: data-parallel degree (N_d): replicas of the model, sharded or not.
         tp: tensor-parallel degree (N_m), Megatron's layout; ``sp`` divides what lies between the
             tensor-parallel parts along the sequence (Korthikanti et al. 2022, §4.2).
+        sp_gather: whether the inputs of column-parallel products, which ``sp`` gathers, are
+            gathered ``"again"`` in the backward pass (Megatron-LM) or ``"kept"`` (nanotron).
         cp: ranks that share each sequence; ZeRO shards over them too.
-        pp: pipeline stages in space; ``layers`` says how many each device has where not alike,
+        pp: pipeline stages in space; ``layers`` says how many each device has where not alike (0: a
+            device with an end of the model only, as frameworks make that count ends as layers),
             ``chunks`` into how many pieces a device's layers are cut (interleaving).
         schedule: by name, as :func:`labkit.pipeline.build` has them; ``held`` gives the activations
             a device holds, in microbatches, of schedules not known here.
@@ -62,6 +70,12 @@ class Parallel:
             ``reshard_after_forward`` as a number).
         reshard_after_forward: False keeps gathered layers until the backward pass is done with
             them (FSDP2), at stage 3.
+        wrap: the units that stage 3 gathers: ``"parts"``, each layer, the embedding, and final norm
+            with head; or ``"blocks"``, each layer, and all else as the root, which stays gathered
+            from its forward to its backward pass (PyTorch's tutorial of FSDP2). Ends that share
+            the embedding are the root either way.
+        keep_gathered: what is not resharded between forward and backward pass: the ``"last
+            block"`` (torchtitan in 2024) or the ``"head"`` (torchtitan since 2025).
         shard_rule: how what is sharded is cut: ``"dim0"`` rows of every tensor (FSDP2), ``"flat"``
             one buffer in equal slices (ZeRO §5.1, DeepSpeed; stages 1 and 2), ``"tensor"`` whole
             tensors (torch's ZeroRedundancyOptimizer; stage 1). See
@@ -74,9 +88,10 @@ class Parallel:
     dp: Size = 1
     tp: Size = 1
     sp: bool = False
+    sp_gather: SequenceGather = "again"
     cp: Size = 1
     pp: Size = 1
-    layers: tuple[Size, ...] | None = None
+    layers: tuple[Layers, ...] | None = None
     chunks: Size = 1
     schedule: str = "1f1b"
     held: tuple[NonNegative, ...] | None = None
@@ -86,6 +101,8 @@ class Parallel:
     replicate: Size = 1
     secondary_group: Size | None = None
     reshard_after_forward: bool = True
+    wrap: Wrap = "parts"
+    keep_gathered: KeepGathered = "none"
     shard_rule: Rule = "dim0"
 
     def __post_init__(self) -> None:
@@ -106,6 +123,9 @@ class Parallel:
                 "reshard_after_forward must be True unless zero is 3 and there is no"
                 f" secondary_group; zero is {self.zero}, secondary_group {self.secondary_group}"
             )
+        for name, default in (("wrap", "parts"), ("keep_gathered", "none")):
+            if self.zero != 3 and getattr(self, name) != default:
+                raise BadValue(f"{name} must be {default} unless zero is 3, got {self.zero}")
         if self.replicate > 1 and self.partition_group:
             raise BadValue("replicate must be 1 where partition_group is given: they say the same")
         if self.replicate > 1 and self.zero != 3:
@@ -124,6 +144,8 @@ class Parallel:
             given = getattr(self, name)
             if given is not None and len(given) != self.pp:
                 raise BadValue(f"{name} must have pp ({self.pp}) numbers, got {len(given)}")
+        if self.layers is not None and not all(self.layers[1:-1] or (1,)):
+            raise BadValue(f"layers must be >= 1 between the first and the last, got {self.layers}")
         if self.held is None and self.schedule not in _HELD:
             raise not_among("schedule (without held)", self.schedule, _HELD)
         if (self.chunks > 1) != (self.schedule in _LOOPED):

@@ -61,7 +61,8 @@ def rows_of(model: Model, cut: Parallel, device: int) -> tuple[Rows, ...]:
             if tensor.name.endswith("router.bias"):
                 continue
             first = tensor.shape[0]
-            alike = (first, tensor.numel // first, tensor.role == "expert", unit.name)
+            gathered = unit.name if cut.wrap == "parts" or "block" in unit.name else "root"
+            alike = (first, tensor.numel // first, tensor.role == "expert", gathered)
             counts[(*alike, unit.count, tensor.shape, tensor.is_hidden_matrix)] += 1
     return tuple(
         Rows(rows, rest, number, expert, unit, count, shape, matrix)

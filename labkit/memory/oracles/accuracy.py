@@ -82,7 +82,7 @@ def _models(*, every: bool) -> Iterator[dict[str, Any]]:
     for plan in cases.on_one_rank(every=every):
         assert isinstance(plan.model, Model)
         assert plan.batch is not None
-        mode = mode_of(plan.recipe, plan.batch)
+        mode = mode_of(plan.model, plan.recipe, plan.batch)
         choices = ("dtype", "attention", "recompute", "loss")
         yield {
             "model": plan.model.name,
@@ -124,7 +124,9 @@ def _layers(*, every: bool) -> Iterator[dict[str, Any]]:
         batch = Batch(seq=seq, micro_batch=samples, attention=attention, recompute=recompute)  # type: ignore[arg-type]
         terms = Plan(model=model, recipe=recipe, batch=batch).terms()
         kept = int(sum(t.num_bytes for t in terms if t.component.startswith("activation.")))
-        seen = tracker.saved_bytes(model, mode_of(recipe, batch), seq=seq, micro_batch=samples)
+        seen = tracker.saved_bytes(
+            model, mode_of(model, recipe, batch), seq=seq, micro_batch=samples
+        )
         yield {
             "model": model.name,
             "heads": model.heads,

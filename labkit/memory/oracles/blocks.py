@@ -6,22 +6,34 @@ Loads torch: only :mod:`labkit.memory.oracles.networks` imports it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from labkit.memory.oracles import kernels
 from labkit.memory.tape.mode import Mode
 from labkit.models import Model
 
 NORM_EPS = 1e-5
+TANH_SCALE = math.sqrt(2.0 / math.pi)
 
 # Not `use_reentrant=True`: torch advises against it, and it keeps the output of every unit as well.
 recomputed = partial(checkpoint, use_reentrant=False)
+KEPT_ATTENTION = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.labkit.attention.default,
+}
 
 
 class RmsNorm(nn.Module):
@@ -47,20 +59,62 @@ def norm_of(model: Model, mode: Mode) -> nn.Module:
     return nn.LayerNorm(model.hidden, eps=NORM_EPS)
 
 
-def attend_eagerly(q: Tensor, k: Tensor, v: Tensor, *, mask_bytes: int = 0) -> Tensor:
-    """Causal attention written out; all s × s scores exist. Shapes (batch, heads, seq, width)."""
+def products_and_attention() -> Any:
+    """Contexts of a checkpoint that keeps attention's output and every second matrix product's.
+
+    Source: torchtitan's selective activation checkpointing of operators.
+    """
+    counts: Counter[bool] = Counter()
+
+    def keep(ctx: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+        kept = operator in KEPT_ATTENTION
+        if operator is torch.ops.aten.mm.default:
+            counts[ctx.is_recompute] += 1
+            kept = counts[ctx.is_recompute] % 2 == 1
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(keep)
+
+
+def written_out_gelu(x: Tensor) -> Tensor:
+    """GELU's tanh approximation, operator by operator (Hugging Face's NewGELUActivation)."""
+    half = x * 0.5
+    return half * (torch.tanh((x + torch.pow(x, 3.0) * 0.044715) * TANH_SCALE) + 1.0)
+
+
+def attend_eagerly(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    mask_bytes: int = 0,
+    wide: bool = False,
+) -> Tensor:
+    """Causal attention written out; all s × s scores exist. Shapes (batch, heads, seq, width).
+
+    ``mask`` (seq, seq) is added to the scores; without it, later positions are masked here.
+    ``wide``: the softmax is in fp32.
+    """
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
     scores = q @ k.transpose(-2, -1) * (1.0 / math.sqrt(q.shape[-1]))
     seq = q.shape[-2]
-    future = torch.ones(seq, seq, dtype=torch.bool, device=q.device).triu(1)
-    scores = scores.masked_fill(future, float("-inf"))
-    return kernels.dropout(functional.softmax(scores, dim=-1), mask_bytes) @ v
+    if mask is not None:
+        scores = scores + mask
+    else:
+        future = torch.ones(seq, seq, dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(future, float("-inf"))
+    weights = functional.softmax(scores, dim=-1, dtype=torch.float32 if wide else None).to(q.dtype)
+    return kernels.dropout(weights, mask_bytes) @ v
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, *, repeated: bool = False) -> Tensor:
     """The same by torch's kernel, which keeps one number a row instead of the scores."""
+    groups = q.shape[1] // k.shape[1]
+    if repeated and groups > 1:
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
     grouped = q.shape[1] != k.shape[1]
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
 
@@ -75,9 +129,11 @@ def core(mode: Mode, *, latent: bool = False) -> Any:
 
     A flash kernel's own dropout keeps its random state only, and is left out.
     """
-    function: Any = attend_narrowly if latent else attend
+    function: Any = attend_narrowly if latent else partial(attend, repeated=mode.repeat_kv)
     if mode.attention == "eager":
-        function = partial(attend_eagerly, mask_bytes=mode.dropout_mask_bytes)
+        function = partial(
+            attend_eagerly, mask_bytes=mode.dropout_mask_bytes, wide=mode.softmax_fp32
+        )
     return partial(recomputed, function) if mode.recompute == "selective" else function
 
 
@@ -118,7 +174,7 @@ class Attention(nn.Module):
             self.key_norm = RmsNorm(model.head_dim, fused=mode.norm_fused)
         self.out = nn.Linear(model.query_size, hidden, bias=model.has_bias("out"))
 
-    def forward(self, x: Tensor, *tables: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *tables: Tensor, mask: tuple[Tensor, ...] = ()) -> Tensor:
         if self.qkv is not None:
             q, k, v = self.qkv(x).split(self.parts, dim=-1)
             q = self.by_heads(q, self.heads, self.query_norm, tables)
@@ -127,7 +183,7 @@ class Attention(nn.Module):
             q = self.by_heads(self.query(x), self.heads, self.query_norm, tables)
             k = self.by_heads(self.key(x), self.kv_heads, self.key_norm, tables)
             v = self.value(x)
-        return self.out(merge_heads(self.core(q, k, split_heads(v, self.kv_heads))))
+        return self.out(merge_heads(self.core(q, k, split_heads(v, self.kv_heads), *mask)))
 
     def by_heads(self, x: Tensor, heads: int, norm: Any, tables: tuple[Tensor, ...]) -> Tensor:
         """Heads apart, each normalised if that is asked for, then turned."""
@@ -162,10 +218,10 @@ class LatentAttention(nn.Module):
         columns = model.heads * model.value_head_dim
         self.out = nn.Linear(columns, hidden, bias=model.has_bias("out"))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: tuple[Tensor, ...] = ()) -> Tensor:
         q = self.queries(x, cos, sin)
         k, v = self.keys_and_values(x, cos, sin)
-        return self.out(merge_heads(self.core(q, k, v)))
+        return self.out(merge_heads(self.core(q, k, v, *mask)))
 
     def queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         if self.query_rank:
@@ -184,14 +240,15 @@ class LatentAttention(nn.Module):
 class Mlp(nn.Module):
     """Up, GELU, down."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, fused: bool) -> None:
         super().__init__()
         bias = model.has_bias("mlp")
         self.up = nn.Linear(model.hidden, model.ffn, bias=bias)
         self.down = nn.Linear(model.ffn, model.hidden, bias=bias)
+        self.gelu = functional.gelu if fused else written_out_gelu
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(functional.gelu(self.up(x)))
+        return self.down(self.gelu(self.up(x)))
 
 
 class GatedMlp(nn.Module):
@@ -294,10 +351,12 @@ class Block(nn.Module):
         self.norm1 = norm_of(model, mode)
         self.attention = (LatentAttention if model.kv_rank else Attention)(model, mode)
         self.norm2 = norm_of(model, mode)
-        self.mlp: nn.Module = Mlp(model) if model.mlp == "gelu" else GatedMlp(model, model.ffn)
+        self.mlp: nn.Module = (
+            Mlp(model, fused=mode.gelu_fused) if model.mlp == "gelu" else GatedMlp(model, model.ffn)
+        )
         if experts:
             self.mlp = Experts(model)
 
-    def forward(self, x: Tensor, *tables: Tensor) -> Tensor:
-        x = x + kernels.dropout(self.attention(self.norm1(x), *tables), self.mask_bytes)
+    def forward(self, x: Tensor, *tables: Tensor, mask: tuple[Tensor, ...] = ()) -> Tensor:
+        x = x + kernels.dropout(self.attention(self.norm1(x), *tables, mask=mask), self.mask_bytes)
         return x + kernels.dropout(self.mlp(self.norm2(x)), self.mask_bytes)

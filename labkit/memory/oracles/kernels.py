@@ -214,3 +214,52 @@ class FusedLoss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         to_x, to_weight = ctx.saved_tensors
         return to_x.mul_(grad), to_weight.mul_(grad), None, None
+
+
+class VocabParallelLoss(torch.autograd.Function):
+    """Cross-entropy of each row in place on fp32 logits (Megatron-LM) or on a copy (nanotron).
+
+    They become the exponentials in the forward pass and the gradient in the backward pass.
+    Written for one rank; on several each has its part of the vocabulary and the sums are reduced.
+    Source: Megatron-LM, ``tensor_parallel/cross_entropy.py``; nanotron,
+    ``tensor_parallel/functional.py``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, copy: bool) -> Tensor:
+        scores = logits.clone() if copy else logits
+        scores -= scores.amax(dim=-1, keepdim=True)
+        places, mine = targets.clone(), targets < 0
+        wanted = scores.gather(1, places[:, None]).squeeze(1)
+        scores.exp_()
+        sums = scores.sum(dim=-1)
+        scores /= sums[:, None]
+        ctx.save_for_backward(scores, mine, places)
+        return sums.log_().sub_(wanted)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        scores, mine, places = ctx.saved_tensors
+        scores.scatter_add_(1, places[:, None], mine[:, None].float() - 1.0)
+        return scores.mul_(grad[:, None]), None, None
+
+
+class LossParallel(torch.autograd.Function):
+    """Mean cross-entropy by the steps that DTensors sharded over the vocabulary take, on one rank.
+
+    Source: torch 2.13, ``distributed/tensor/parallel/loss.py``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        shifted = logits - logits.amax(dim=-1, keepdim=True)
+        scores = shifted - shifted.exp().sum(dim=-1, keepdim=True).log()
+        ctx.save_for_backward(scores, targets)
+        return -scores.gather(1, targets[:, None]).mean()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        scores, targets = ctx.saved_tensors
+        wanted = torch.zeros_like(scores)
+        wanted.scatter_(1, targets[:, None], -1.0)
+        return (wanted + scores.exp()) * (grad / len(targets)), None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,13 @@ from torch.nn import functional
 
 from labkit.errors import UsageError
 from labkit.memory.oracles import kernels
-from labkit.memory.oracles.blocks import Block, norm_of, recomputed, rotate
+from labkit.memory.oracles.blocks import (
+    Block,
+    norm_of,
+    products_and_attention,
+    recomputed,
+    rotate,
+)
 from labkit.memory.tape.mode import BF16, FP32, Mode
 from labkit.memory.tape.shapes import supported
 from labkit.models import Model
@@ -65,6 +72,11 @@ class Decoder(nn.Module):
         if model.tied:
             self.output.weight = self.token.weight
         self.tables = llama
+        self.mask: tuple[Tensor, ...] = ()
+        if mode.mask_added and mode.attention == "eager":
+            mask = added_mask(seq)
+            self.register_buffer("future", mask, persistent=False)
+            self.mask = (mask,)
         if llama:
             for name, table in rotary_tables(seq, width, mode).items():
                 self.register_buffer(name, table, persistent=False)
@@ -83,15 +95,18 @@ class Decoder(nn.Module):
             for first in range(0, len(self.blocks), self.group):
                 x = recomputed(self.unit, first, x, *tables)
             return x
+        again: Any = recomputed
         every = self.period if self.mode.recompute == "every" else 0
+        if self.mode.recompute == "operators":
+            again, every = partial(recomputed, context_fn=products_and_attention), 1
         for number, block in enumerate(self.blocks, start=1):
-            again = every and number % every == 0
-            x = recomputed(block, x, *tables) if again else block(x, *tables)
+            run = partial(again, block) if every and number % every == 0 else block
+            x = run(x, *tables, mask=self.mask)
         return x
 
     def unit(self, first: int, x: Tensor, *tables: Tensor) -> Tensor:
         for block in self.blocks[first : first + self.group]:
-            x = block(x, *tables)
+            x = block(x, *tables, mask=self.mask)
         return x
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
@@ -106,9 +121,25 @@ class Decoder(nn.Module):
 
     def head(self, x: Tensor, targets: Tensor) -> Tensor:
         logits = self.output(x)
+        if self.mode.logits_held == "compute":
+            self.held = logits
+        if self.mode.loss == "vocab-parallel":
+            return kernels.VocabParallelLoss.apply(logits.float(), targets, False).mean()
         if self.mode.loss != "plain":
             logits = logits.float()
+        if self.mode.loss == "vocab-parallel-copy":
+            return kernels.VocabParallelLoss.apply(logits, targets, True).mean()
+        if self.mode.logits_held == "fp32":
+            self.held = logits
+        if self.mode.loss == "loss-parallel":
+            return kernels.LossParallel.apply(logits, targets)
         return functional.cross_entropy(logits, targets)
+
+
+def added_mask(seq: int) -> Tensor:
+    """Minus infinity, or what comes nearest, at later positions, in the default format."""
+    low = torch.finfo(torch.get_default_dtype()).min
+    return torch.full((seq, seq), low).triu(1)
 
 
 def rotary_tables(seq: int, width: int, mode: Mode) -> dict[str, Tensor]:

@@ -123,16 +123,25 @@ def trainer(run: Run, network: Any, adam: Adam) -> Trainer:
     return Trainer(network, network, adam.over(network.parameters()))
 
 
-def shard(network: Any, mesh: Any, reshard: bool | int) -> None:
+def shard(
+    network: Any,
+    mesh: Any,
+    reshard: bool | int,
+    *,
+    wrap: str = "parts",
+    keep_gathered: str = "none",
+) -> None:
     """FSDP2 over a :class:`~labkit.memory.oracles.networks.Decoder`, unit by unit
-    as ``Model.units`` has it: each layer, and both ends, one unit where they share the embedding,
-    else one each."""
-    ends: list[list[nn.Module]] = []
-    if network.output.weight is not network.token.weight:
+    as ``Model.units`` has it: each layer, and both ends, one unit where they share the embedding
+    or where ``wrap`` is ``"blocks"``, else one each."""
+    ends: dict[str, list[nn.Module]] = {}
+    if wrap == "parts" and network.output.weight is not network.token.weight:
         first = [network.token, *([network.position] if network.position is not None else [])]
-        ends = [first, [network.norm, network.output]]
-    for unit in (*network.blocks, *ends, network):
-        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard)
+        ends = {"embedding": first, "head": [network.norm, network.output]}
+    units = {str(number): block for number, block in enumerate(network.blocks)} | ends
+    kept = {"last block": str(len(network.blocks) - 1)}.get(keep_gathered, keep_gathered)
+    for name, unit in (*units.items(), ("root", network)):
+        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard and name != kept)
 
 
 class Piece(NamedTuple):

@@ -61,7 +61,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     assert batch is not None
     return {
         "model": plan.model,
-        "mode": mode_of(plan.recipe, batch),
+        "mode": mode_of(plan.model, plan.recipe, batch),
         "seq": batch.seq,
         "micro_batch": batch.micro_batch,
         "step": plan.recipe.step,
@@ -107,7 +107,13 @@ def track(
         contexts.enter_context(FakeTensorMode())
         network = networks.build(model, mode, seq=seq, period=period, group=group, chunks=chunks)
         if parallel:
-            schemes.shard(network, mesh, parallel.reshard_after_forward)
+            schemes.shard(
+                network,
+                mesh,
+                parallel.reshard_after_forward,
+                wrap=parallel.wrap,
+                keep_gathered=parallel.keep_gathered,
+            )
         optimizer = networks.adamw(network, step)
         _make_states(network, optimizer)
         batch = [torch.zeros(micro_batch, seq, dtype=torch.int64) for _ in range(2)]
@@ -162,6 +168,8 @@ def _fake_ranks(parallel: Parallel) -> Iterator[Any]:
         replicate=parallel.replicate,
         partition_group=parallel.partition_group,
         reshard_after_forward=parallel.reshard_after_forward,
+        wrap=parallel.wrap,
+        keep_gathered=parallel.keep_gathered,
     )
     if parallel != plain or parallel.dp < 2:
         raise UsageError(

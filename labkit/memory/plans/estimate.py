@@ -79,7 +79,7 @@ class Job:
 
     @cached_property
     def mode(self) -> Mode:
-        mode = mode_of(self.recipe, self.batch)
+        mode = mode_of(self.model, self.recipe, self.batch, self.parallel.sp_gather)
         if mode.recompute == "every" and self.batch.every > self.layers:
             return replace(mode, recompute="none")  # so seldom that it is never
         return mode
@@ -105,17 +105,23 @@ class Job:
         return unit_elements(rows_of(self.model, self.parallel, self.device))
 
     @cached_property
+    def ends(self) -> set[str]:
+        """Units of the device that are no layers."""
+        units = self.parallel.units(self.model, self.device)
+        return {unit.name for unit in units if "block" not in unit.name}
+
+    @cached_property
     def has_embedding(self) -> bool:
-        return bool({"root", "embedding"} & set(self.units))
+        return bool({"root", "embedding"} & self.ends)
 
     @cached_property
     def has_head(self) -> bool:
-        return bool({"root", "head"} & set(self.units))
+        return bool({"root", "head"} & self.ends)
 
     @cached_property
     def block(self) -> int:
         """Elements of the largest layer."""
-        return max(size for name, size in self.units.items() if "block" in name)
+        return max((size for name, size in self.units.items() if "block" in name), default=0)
 
     @property
     def microbatches(self) -> int:
@@ -205,6 +211,8 @@ def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
         "gradients": gradients,
         "temporaries": _step_temporaries(job, held, shape, sizes),
     }
+    if job.mode.logits_held != "none" and job.has_head:
+        by_moment[STEP]["activations"] = ran[STEP]["activations"]
     return by_moment
 
 
@@ -289,7 +297,9 @@ def _happens(job: Job, name: str) -> bool:
     """Devices inside a pipeline have no embedding, or no head."""
     if "embedding" in name:
         return job.has_embedding
-    return job.has_head if "loss" in name or name == forms.HEAD else True
+    if "loss" in name or name == forms.HEAD:
+        return job.has_head
+    return job.layers > 0
 
 
 def _step_temporaries(job: Job, held: Holding, shape: Any, sizes: Sizes) -> Any:

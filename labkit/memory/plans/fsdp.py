@@ -139,12 +139,19 @@ class Passing:
         if name.startswith("forward"):
             return root + block, block
         tied, ends = "root" in self.job.units, "head" in self.job.units
+        stays = self.job.parallel.keep_gathered
+        last = block if stays == "last block" else 0
+        to_last = 0 if last else block  # still to be gathered for the backward pass
         again = head if self.job.mode.loss == "chunked" else 0  # gathered anew for every chunk
+        ending = head if ends else block
         return {
             "embedding": (first, first),
-            "loss forward": (root + again, head if ends else block),
-            "loss backward": (root + again, block if tied else 0),
-            HEAD: (root + head, block),
+            "loss forward": (root + last + (head if stays == "head" else again), ending),
+            "loss backward": (
+                root + last + (head if stays == "head" else again),
+                to_last if tied else 0,
+            ),
+            HEAD: (root + head + last, to_last),
             "backward, first": (root + block, 0 if tied else first),
             "embedding backward": (first, 0),
         }.get(name, (root + block, block * self.deep))

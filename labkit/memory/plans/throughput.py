@@ -106,7 +106,9 @@ def throughput(plan: Plan, cluster: Cluster) -> StepTime:
     forward = 2 * (model.num_params - looked_up) + attention
     layers = forward - 2 * model.vocab * model.hidden
     again = layers * batch.num_recomputed(model.num_layers) / model.num_layers
-    again = attention if batch.recompute == "selective" else again
+    again = {"selective": attention, "operators": (layers - attention) / 2}.get(
+        str(batch.recompute), again
+    )
     tokens = batch.tokens * plan.recipe.accumulation / parallel.tp / parallel.cp
     seconds = 1 / cluster.flops_per_s
     at = {"ranks_per_node": cluster.ranks_per_node}

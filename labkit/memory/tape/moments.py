@@ -28,7 +28,7 @@ from labkit.memory.tape.parameters import num_corrections, num_params, over_laye
 from labkit.memory.tape.parameters import sizes as parameter_sizes
 from labkit.memory.tape.shadow import Program
 from labkit.memory.tape.shapes import Shape, supported
-from labkit.memory.tape.sizes import Numbers
+from labkit.memory.tape.sizes import Numbers, over
 
 Answer = TypeVar("Answer")
 STEPS = ("foreach", "fused", "for-loop")
@@ -43,6 +43,11 @@ class TooLarge(BadValue):
 
 def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Program:
     structure = "flat"
+    if mode.logits_held != "none" and mode.loss not in {"eager-fp32", "plain", "loss-parallel"}:
+        raise UsageError(
+            f"logits_held must be none where loss is {mode.loss}, which leaves no logits;"
+            f" got {mode.logits_held}"
+        )
     if mode.loss == "chunked" and not _all(np.asarray(numbers.chunks) >= 2):
         raise UsageError(f"chunks must be >= 2 for a chunked head, got {numbers.chunks}")
     stack, fixed = shapes.stack(shape), {}
@@ -74,6 +79,7 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
         positions=_choice("positions", np.asarray(shape.positions) > 0),
         grouped=_choice("kv_heads < heads", np.asarray(shape.kv_heads) < shape.heads),
         batched=batched,
+        sequence_parallel=numbers.sequence_parallel and not _all(np.asarray(numbers.tp) == 1),
         structure=structure,
         **fixed,
     )
@@ -109,6 +115,8 @@ def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
     if shape.mlp == "swiglu":
         turned = shapes.get(shape, "rope_head_dim") or shape.head_dim
         buffers = buffers + 2 * mode.compute_bytes * numbers.seq * turned
+    if mode.attention == "eager" and mode.mask_added:
+        buffers = buffers + width * numbers.seq**2
     optimizer = 2 * width * count + FP32 * over_layers(shape, parts, len)
     return dict(zip(HELD, (width * count, optimizer, buffers), strict=True))
 
@@ -183,8 +191,10 @@ def moments(
         moment: {**there, **dict(zip(tapes.CATEGORIES, parts, strict=True))}
         for moment, parts in by_samples(shape, mode, numbers, of, _merged).items()
     }
+    held_on = {"none": 0, "compute": mode.compute_bytes, "fp32": FP32}[mode.logits_held]
+    logits = held_on * micro_batch * seq * over(shape.vocab, tp)
     # AdamW's gradients are as wide as its parameters.
-    at_step = (0, there["parameters"], 0, step_temporaries(shape, mode, numbers, step))
+    at_step = (logits, there["parameters"], 0, step_temporaries(shape, mode, numbers, step))
     by_moment[STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
     return by_moment
 

@@ -14,6 +14,7 @@ FP32 = 4
 BF16 = 2
 BOOL = 1
 INT64 = 8
+MATRIX_PRODUCT, ATTENTION = "matrix product", "attention"  # what a checkpoint may keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +49,20 @@ class Operators:
         saves: Sequence[Tensor] = (),
         saves_outputs: Sequence[int] = (),
         backward: Backward | None = None,
+        kind: str = "",
     ) -> list[Tensor]:
         """Run one operator: a node, what it saves, its outputs.
 
         ``saves`` are kept before the outputs are there, ``saves_outputs`` (by place) after. The
         gradient goes to the first output's node and from there to ``inputs``; without ``backward``
-        each input's gradient is allocated in turn.
+        each input's gradient is allocated in turn. A checkpoint may keep the outputs of some
+        ``kind`` of operators.
         """
         tape = self.tape
         tape.need(*inputs, *saves)
         node = tape.node(backward or self.each(inputs), *inputs)
         tape.save(node, *saves)
-        results = tape.together(*outputs, beside=(*inputs, *saves))
+        results = tape.kept_outputs(kind, lambda: tape.together(*outputs, beside=(*inputs, *saves)))
         tape.save(node, *(results[place] for place in saves_outputs))
         results[0].node = node
         return results
@@ -96,6 +99,39 @@ class Operators:
         return self._unary(x, saves=[x])
 
     silu = gelu
+
+    @call
+    def gelu_written_out(self, x: Tensor, name: str, *, wide_power: bool) -> Tensor:
+        """x/2 · (1 + tanh(c·(x + d·x³))): keeps x, x/2, the tangent and one more than it."""
+        self.tape.named(name, x)
+        half = self.tape.local(self.scale(x))
+        cubed = self.power(self.cast(x, FP32) if wide_power and self.tape.casts is not None else x)
+        inner = self.scale(self.add(x, self.scale(cubed)))
+        one_more = self.shift(self.softmax(inner, "tangent"))
+        self.tape.named("half", half)
+        self.tape.named("one more than the tangent", one_more)
+        return self._product(half, one_more)
+
+    def power(self, x: Tensor) -> Tensor:
+        """To a power: what lies below it is computed again for the gradient."""
+        new, size = self.tape.new, x.size
+
+        def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
+            lower = new(*size, *saved)
+            scaled = new(*size, lower, *saved)
+            return [new(*size, scaled, *saved)]
+
+        return self.kernel([x], size, saves=[x], backward=backward)[0]
+
+    def add_constant(self, x: Tensor, width: int) -> Tensor:
+        """Plus a tensor without a gradient, in the wider format."""
+        if x.width >= width:
+            return self.shift(x)
+        return self.kernel([x], (x.elements, width))[0]
+
+    def shift(self, x: Tensor) -> Tensor:
+        """Plus a number."""
+        return self.kernel([x], x.size, backward=_passed_on)[0]
 
     def scale(self, x: Tensor) -> Tensor:
         """Times a number."""
@@ -139,6 +175,9 @@ class Operators:
         """A product of two tensors that both want gradients."""
         self.tape.named("activation", x)
         self.tape.named("up", y)
+        return self._product(x, y)
+
+    def _product(self, x: Tensor, y: Tensor) -> Tensor:
         return self.kernel([x, y], (x.elements, max(x.width, y.width)), saves=[x, y])[0]
 
     def embedding(self, numbers: Tensor, table: Tensor, elements: Counts) -> Tensor:
@@ -156,10 +195,12 @@ class Operators:
         return casts[id(parameter)]
 
     @call
-    def linear(self, x: Tensor, layer: Linear, name: str) -> Tensor:
+    def linear(self, x: Tensor, layer: Linear, name: str, whole: Counts | None = None) -> Tensor:
         """x·Wᵀ + b; autocast casts the bias, the weight and the input, in that order.
 
-        What it keeps of its input is ``name`` to the model.
+        What it keeps of its input is ``name`` to the model. Where the input is a part of ``whole``
+        elements, those are gathered for the product and again for the weight's gradient, and the
+        input's gradient is scattered (Megatron-LM's sequence parallelism).
         """
         tape = self.tape
         width = BF16 if tape.casts is not None else x.width
@@ -167,8 +208,16 @@ class Operators:
         weight = self.weight(layer.weight, width)
         x = self.cast(x, width)
         elements, shift = x.elements, layer.bias
+        gathered = () if whole is None else (tape.local(tape.new(whole, width, x)),)
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
+            if whole is not None:
+                again = tape.new(whole, width, *saved)
+                partial = tape.new(whole, width, again, *saved)
+                to_x = tape.new(elements, width, again, partial, *saved)
+                to_weight = tape.new(layer.weight.elements, width, again, partial, *saved)
+                tape.done(saved)
+                return [to_x, to_weight, shift and tape.new(shift.elements, width)]
             if shift is None:  # mm finds the weight's gradient first, addmm the input's
                 to_weight = tape.new(layer.weight.elements, width, *saved)
                 return [tape.new(elements, width, *saved), to_weight, None]
@@ -179,8 +228,11 @@ class Operators:
 
         tape.named(name, x)
         tape.named("cached weights", weight)
-        inputs = [x, weight, bias]
-        return self.kernel(inputs, (layer.outputs, width), saves=[x, weight], backward=backward)[0]
+        inputs, kind = [x, weight, bias], MATRIX_PRODUCT if bias is None else ""
+        tape.need(*gathered)
+        return self.kernel(
+            inputs, (layer.outputs, width), saves=[x, weight], backward=backward, kind=kind
+        )[0]
 
     def split(self, x: Tensor, parts: tuple[Counts, ...]) -> list[Tensor]:
         """Views of one tensor; their gradients are put together again."""
@@ -222,6 +274,7 @@ class Operators:
             saves=inputs,
             saves_outputs=[0, 1],
             backward=self.at_once(*inputs),
+            kind=ATTENTION,
         )
         self.tape.named("output", out)
         self.tape.named("log of sums", sums)
@@ -243,6 +296,12 @@ class Operators:
             self.tape.named(name, operand)
         backward = self.each(inputs, order=[1, 0])
         return self.kernel(inputs, (elements, width), saves=inputs, backward=backward)[0]
+
+    def gathered(self, x: Tensor, elements: Counts) -> Tensor:
+        """The sequence of all tensor-parallel ranks; its gradient is reduced and scattered."""
+        return self.kernel([x], (elements, x.width))[0]
+
+    scattered = gathered  # and the other way round, backward: a part, gathered for its gradient
 
     def future(self) -> Tensor:
         """Which positions lie ahead: one byte for each pair of positions."""
@@ -272,6 +331,46 @@ class Operators:
         )
         self.tape.named("sum of weights", total)
         return out
+
+    @call
+    def loss_parallel(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """torch's ``loss_parallel``: log-softmax in steps; the backward passes of both in one."""
+        local, new, size, rows = self.tape.local, self.tape.new, logits.size, targets.elements
+        shifted = local(new(*size, logits))
+        sums = new(rows, FP32, new(*size, shifted))  # of the exponentials
+        scores = local(new(*size, shifted, new(rows, FP32, sums)))
+        self.tape.named("log-softmax", scores)
+        local(new(rows, FP32))  # the scores of the targets
+
+        def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
+            zeros = new(*size, *saved)
+            exponentials = new(*size, zeros, *saved)
+            total = new(*size, zeros, exponentials, *saved)
+            return [new(*size, zeros, total, new(unit("1"), FP32, total), *saved)]
+
+        number = (unit("1"), FP32)
+        return self.kernel([logits], number, saves=[scores, targets], backward=backward)[0]
+
+    def vocab_parallel_loss(self, logits: Tensor, targets: Tensor, *, copy: bool = False) -> Tensor:
+        """In place on the fp32 logits or a copy, which become their gradient: kept are they, and of
+        each row the target's place and whether it is this rank's."""
+        each = self._loss_of_rows(self.cast(logits, FP32), targets.elements, copy=copy)
+        return self.kernel([each], (unit("1"), FP32))[0]
+
+    @call
+    def _loss_of_rows(self, logits: Tensor, rows: Counts, *, copy: bool) -> Tensor:
+        local, new = self.tape.local, self.tape.new
+        scores = local(new(*logits.size, logits)) if copy else logits
+        places, mine = local(new(rows, INT64)), local(new(rows, BOOL))
+        local(new(rows, FP32))  # the scores of the targets
+        for name, tensor in (("exponentials", scores), ("place", places), ("mask", mine)):
+            self.tape.named(name, tensor)
+
+        def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
+            return [saved[0]]
+
+        saves = [scores, mine, places]
+        return self.kernel([logits], (rows, FP32), saves=saves, backward=backward)[0]
 
     def fused_loss(self, x: Tensor, weight: Tensor) -> Tensor:
         """Head, loss and both gradients, a part of the rows at a time: keeps the gradients."""

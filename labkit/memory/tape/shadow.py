@@ -14,10 +14,16 @@ from typing import NamedTuple
 from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.expert_operators import ExpertOperators
 from labkit.memory.tape.mode import Mode
-from labkit.memory.tape.operators import BF16, FP32, INT64, Linear
+from labkit.memory.tape.operators import ATTENTION, BF16, FP32, INT64, MATRIX_PRODUCT, Linear
 from labkit.memory.tape.shadow_blocks import FIRST, LAST, LAST_FULL, MIDDLE, Block, Place
 from labkit.memory.tape.shapes import DENSE, EXPERTS, MIXED
 from labkit.memory.tape.tape import Tape, Tensor, call, unit
+
+
+def every_second_product(kind: str, number: int) -> bool:
+    """torchtitan's choice of what selective checkpointing keeps besides a layer's input."""
+    return kind == ATTENTION or (kind == MATRIX_PRODUCT and number % 2 == 1)
+
 
 OPERANDS, MASKED = "query, key, value", "dropout mask and output"
 
@@ -52,6 +58,7 @@ class Program:
     structure: str = "flat"
     layers: tuple[int, int] = (0, 0)
     repeat: int = 1
+    sequence_parallel: bool = False
 
 
 class Norm(NamedTuple):
@@ -95,7 +102,7 @@ class Shadow:
 
     def _flat(self) -> list[tuple[list[Place], bool]]:
         """Where there are both kinds of layers, the first moment is that of all without experts."""
-        full = self.mode.recompute == "full"
+        full = self.mode.recompute in {"full", "operators"}
         places = [
             Place(FIRST, tapes.ONE, True),
             Place(MIDDLE, tapes.GROUPS, False),
@@ -162,7 +169,7 @@ class Shadow:
     def normalise(self, x: Tensor, norm: Norm) -> Tensor:
         rows = unit("b·s")
         if norm.bias is not None:
-            wide = self.mode.wide_norm_statistics
+            wide = self.mode.gpu
             return self.ops.layer_norm(x, norm.weight, norm.bias, rows, wide_statistics=wide)
         return self.rms_norm(x, norm.weight, rows)
 
@@ -204,7 +211,7 @@ class Shadow:
 
     def forward(self) -> Tensor:
         ids = Tensor(None, unit("b·s"), INT64)
-        x = self.ops.embedding(ids, self.token, unit("b·s·h"))
+        x = self.scattered(self.ops.embedding(ids, self.token, self.all_tokens))
         if self.position is not None:
             numbers = self.tape.new(unit("s"), INT64, x)
             self.tape.named("position numbers", numbers)
@@ -233,7 +240,8 @@ class Shadow:
                 self.enter(group[0], x)
                 with self.part(""):
                     self.tape.named("input", x)
-                x = self.tape.checkpoint(lambda y, group=group: self.unit(group, y), x)
+                keeps = every_second_product if self.mode.recompute == "operators" else None
+                x = self.tape.checkpoint(lambda y, group=group: self.unit(group, y), x, keeps=keeps)
         self.leave("loss forward", x)
         return x
 
@@ -280,10 +288,22 @@ class Shadow:
 
     @call
     def head(self, x: Tensor, targets: Tensor, logits_unit: str) -> Tensor:
-        logits = self.ops.linear(x, Linear(self.output, None, unit(logits_unit)), "input")
+        output = Linear(self.output, None, unit(logits_unit))
+        logits = self.column(self.gathered(x), output, "input")
+        if self.mode.logits_held == "compute":
+            self.tape.held.append(logits)
+        if self.mode.loss.startswith("vocab-parallel"):
+            with self.part("loss"):
+                if self.mode.loss == "vocab-parallel":
+                    return self.ops.vocab_parallel_loss(self.tape.local(logits), targets)
+                return self.ops.vocab_parallel_loss(self.ops.cast(logits, FP32), targets, copy=True)
         if self.mode.loss != "plain":
             logits = self.ops.cast(logits, FP32)
+        if self.mode.logits_held == "fp32":
+            self.tape.held.append(logits)
         with self.part("loss"):
+            if self.mode.loss == "loss-parallel":
+                return self.ops.loss_parallel(logits, targets)
             return self.ops.cross_entropy(logits, targets)
 
     @call
@@ -299,7 +319,10 @@ class Shadow:
         """Elements of attention's output."""
         return unit("b·s·w" if self.program.latent else "b·s·q")
 
+    @call
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.program.grouped and self.mode.repeat_kv:
+            k, v = (self.tape.local(self.ops.repeat(x, self.wide)) for x in (k, v))
         return self.ops.attention(q, k, v, self.wide, unit("b·s·a"))
 
     @call
@@ -315,13 +338,42 @@ class Shadow:
             unit("b·a·s²"),
             (OPERANDS, OPERANDS),
         )
-        future = local(ops.future())
-        scores = local(ops.mask(ops.scale(scores), future))
-        weights = ops.softmax(scores, "softmax output")
+        weights = ops.softmax(self.masked(ops.scale(scores)), "softmax output")
+        if self.mode.softmax_fp32:
+            weights = ops.cast(weights, q.width)
         weights = local(ops.dropout(weights, self.mode.dropout_mask_bytes, MASKED))
         v = ops.copy(v) if whole else v
         out = ops.product(weights, v, self.wide, (MASKED, OPERANDS))
         return ops.view(out) if copied else out
+
+    def masked(self, scores: Tensor) -> Tensor:
+        """The scores of later positions set to minus infinity, in the format of the softmax."""
+        ops, local = self.ops, self.tape.local
+        if self.mode.mask_added:
+            scores = local(ops.add_constant(scores, self.width))
+        else:
+            future = local(ops.future())
+            scores = local(ops.mask(scores, future))
+        return local(ops.cast(scores, FP32)) if self.mode.softmax_fp32 else scores
+
+    def gathered(self, x: Tensor) -> Tensor:
+        """The tokens of all tensor-parallel ranks, where column-parallel products keep them."""
+        kept = self.program.sequence_parallel and self.mode.sequence_gather == "kept"
+        return self.ops.gathered(x, self.all_tokens) if kept else x
+
+    def column(self, x: Tensor, layer: Linear, name: str) -> Tensor:
+        """A column-parallel product; it gathers its input itself where that is not kept."""
+        again = self.program.sequence_parallel and self.mode.sequence_gather == "again"
+        return self.ops.linear(x, layer, name, self.all_tokens if again else None)
+
+    def scattered(self, x: Tensor) -> Tensor:
+        """This rank's tokens of the sum over the ranks' parts of a row-parallel product."""
+        return self.ops.scattered(x, unit("b·s·h")) if self.program.sequence_parallel else x
+
+    @property
+    def all_tokens(self) -> tapes.Counts:
+        """Elements of the stream of all tensor-parallel ranks together."""
+        return unit("tp·b·s·h" if self.program.sequence_parallel else "b·s·h")
 
     def merge(self, out: Tensor) -> Tensor:
         """Heads side by side: the kernel's output lies that way, a product's must be copied."""

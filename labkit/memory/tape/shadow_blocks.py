@@ -6,6 +6,7 @@ Line by line the same programs, down to the local variables that keep a tensor a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit.memory.tape.operators import FP32, INT64
@@ -58,21 +59,22 @@ class Attention(Module):
         self.norms: tuple[Tensor | None, Tensor | None] = (None, None)
         if program.qk_norm:
             self.norms = (net.parameter(unit("d")), net.parameter(unit("d")))
-        self.out = net.linear(unit("h·q"), unit("h"), unit("b·s·h"), bias=program.out_bias)
+        self.out = net.linear(unit("h·q"), unit("h"), net.all_tokens, bias=program.out_bias)
 
     @call
     def forward(self, x: Tensor) -> Tensor:
         net, ops, local = self.net, self.ops, self.tape.local
+        x = local(net.gathered(x))
         if net.program.fused:
-            q, k, v = ops.split(ops.linear(x, self.qkv, INPUT), self.parts)
+            q, k, v = ops.split(net.column(x, self.qkv, INPUT), self.parts)
             q, k = self.by_heads(q, "query"), self.by_heads(k, "key")
         else:
-            q = self.by_heads(ops.linear(x, self.query, INPUT), "query")
-            k = self.by_heads(ops.linear(x, self.key, INPUT), "key")
-            v = ops.linear(x, self.value, INPUT)
+            q = self.by_heads(net.column(x, self.query, INPUT), "query")
+            k = self.by_heads(net.column(x, self.key, INPUT), "key")
+            v = net.column(x, self.value, INPUT)
         v = self.turned_back(v)
         out = net.core(local(q), local(k), local(v))
-        return ops.linear(net.merge(out), self.out, "output")
+        return net.scattered(ops.linear(net.merge(out), self.out, "output"))
 
     def turned_back(self, x: Tensor) -> Tensor:
         """By heads; under attention written out the gradient comes back in another order."""
@@ -147,12 +149,16 @@ class Mlp(Module):
         super().__init__(net)
         bias = net.program.mlp_bias
         self.up = net.linear(unit("h·f"), unit("f"), unit("b·s·f"), bias=bias)
-        self.down = net.linear(unit("h·f"), unit("h"), unit("b·s·h"), bias=bias)
+        self.down = net.linear(unit("h·f"), unit("h"), net.all_tokens, bias=bias)
 
     @call
     def forward(self, x: Tensor) -> Tensor:
-        ops = self.ops
-        return ops.linear(ops.gelu(ops.linear(x, self.up, INPUT), "up"), self.down, "down input")
+        net, ops = self.net, self.ops
+        gelu = ops.gelu
+        if not net.mode.gelu_fused:
+            gelu = partial(ops.gelu_written_out, wide_power=net.mode.gpu)
+        up = net.column(self.tape.local(net.gathered(x)), self.up, INPUT)
+        return net.scattered(ops.linear(gelu(up, "up"), self.down, "down input"))
 
 
 class GatedMlp(Module):
@@ -165,13 +171,15 @@ class GatedMlp(Module):
         shift = unit(letter) if bias else unit("1")
         self.gate = net.linear(weight, shift, width, bias=bias)
         self.up = net.linear(weight, shift, width, bias=bias)
-        self.down = net.linear(weight, unit("h"), unit("b·s·h"), bias=bias)
+        self.down = net.linear(weight, unit("h"), net.all_tokens, bias=bias)
 
     @call
     def forward(self, x: Tensor, name: str = INPUT) -> Tensor:
-        ops = self.ops
-        gate = ops.silu(ops.linear(x, self.gate, name), "gate")
-        return ops.linear(ops.multiply(gate, ops.linear(x, self.up, name)), self.down, "down input")
+        net, ops = self.net, self.ops
+        x = self.tape.local(net.gathered(x))
+        gate = ops.silu(net.column(x, self.gate, name), "gate")
+        gated = ops.multiply(gate, net.column(x, self.up, name))
+        return net.scattered(ops.linear(gated, self.down, "down input"))
 
 
 class Experts(Module):

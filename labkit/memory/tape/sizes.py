@@ -50,7 +50,7 @@ def units(shape: Shape, numbers: Numbers, *, chunked: bool = False) -> list[Any]
         **{"b·s·k": tokens * k, "b·s·f": tokens * f, "b·s·a": tokens * heads},
         **{"b·s·v": tokens * v, "b·a·s²": tokens * heads * s, "s²": s * s, "s·h": s * h},
         **{"h": h, "q": q, "k": k, "f": f, "h·q": h * q, "h·k": h * k, "h·f": h * f},
-        **{"h·v": h * v, "h·p": h * shape.positions},
+        **{"h·v": h * v, "h·p": h * shape.positions, "tp·b·s·h": tokens * h},
     }
     if chunked:
         chunk, last = chunk_rows(rows, numbers.chunks)

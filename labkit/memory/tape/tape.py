@@ -13,9 +13,11 @@ something still needs it (:meth:`Tape.need`), and these are all the rules:
    :meth:`Tape.local`), as the frame of a Python function does;
 3. a node needs what it saved until its backward pass is done; a formula that is done with its
    operands earlier says so (:meth:`Tape.done`), which frees what was computed again for it;
-4. a checkpoint needs its inputs until the last of its nodes is done;
+4. a checkpoint needs its inputs until the last of its nodes is done, and the outputs that it
+   keeps until the second run takes them;
 5. a gradient is needed until the node that takes it is done; a parameter's, for ever;
-6. autocast's copies of weights are needed until the forward pass ends.
+6. autocast's copies of weights are needed until the forward pass ends, what the training loop
+   holds (:attr:`Tape.held`) until the step ends.
 
 So what lives at each point is computed from the log of one run, and does not depend on when Python
 frees an object. The points are linear forms in the units, valid for every model and batch:
@@ -29,6 +31,7 @@ layer's index and so largest at the first or the last layer.
 from __future__ import annotations
 
 import heapq
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -52,6 +55,8 @@ UNITS = (
     # Experts: x to choose from, n a token; y of them here of width g with t places each, r in all;
     # shared ones m wide together.
     "b·s·x", "b·s·n", "x", "h·x", "t", "r", "r·h", "r·g", "y·h·g", "b·s·m", "h·m",
+    # Sequence parallelism: the tokens of all tensor-parallel ranks.
+    "tp·b·s·h",
 )  # fmt: skip
 INDEX = {unit: place for place, unit in enumerate(UNITS)}
 
@@ -120,6 +125,7 @@ class Tensor:
         return Tensor(self.storage, self.elements if elements is None else elements, self.width)
 
 
+Keeps = Callable[[str, int], bool]  # kind of an operator, its number of that kind
 # Gradients of the outputs and saved tensors → gradients of the inputs.
 Backward = Callable[["list[Tensor]", "list[Tensor]"], "list[Tensor | None]"]
 
@@ -142,12 +148,31 @@ class Node:
 
 
 class Checkpoint:
-    """One checkpointed call: its inputs, how to run it again, and what the second run computed."""
+    """One checkpointed call: its inputs, how to run it again, and what the second run computed.
 
-    def __init__(self, inputs: list[Tensor], rerun: Callable[[], None]) -> None:
-        self.inputs, self.rerun = inputs, rerun
+    ``keeps`` says of the n-th operator of a kind, from 1, whether its outputs are kept as well; the
+    second run then takes them from ``results`` instead of computing them.
+    """
+
+    def __init__(
+        self, inputs: list[Tensor], rerun: Callable[[], None], keeps: Keeps | None = None
+    ) -> None:
+        self.inputs, self.rerun, self.keeps = inputs, rerun, keeps
         self.number = 0
         self.recomputed: dict[int, Tensor] | None = None
+        self.counts: Counter[str] = Counter()
+        self.results: deque[list[Tensor]] = deque()
+
+    def holds(self) -> Iterator[Tensor]:
+        """What lives until the last of its nodes is done."""
+        yield from self.inputs
+        for results in self.results:
+            yield from results
+
+    def keeps_next(self, kind: str) -> bool:
+        """Count an operator of ``kind``, and say whether its outputs are kept."""
+        self.counts[kind] += 1
+        return self.keeps is not None and self.keeps(kind, self.counts[kind])
 
 
 class Holder:
@@ -188,6 +213,7 @@ class Tape:
         self.changes: list[tuple[int, tuple[int, int], Counts]] = []  # time, heading, bytes
         self.storages: list[Storage] = []
         self.locals: list[Tensor] = []
+        self.held: list[Tensor] = []
         self.saved: dict[Storage, tuple[Any, int]] = {}  # layer, multiplicity
         self.label: str | None = "embedding"
         self.part = "embedding"
@@ -335,6 +361,7 @@ class Tape:
     def _rerun(self, checkpoint: Checkpoint) -> None:
         casts, category = self.casts, self.category
         outer = (self.recording, self.recomputing)
+        checkpoint.counts.clear()
         self.recording, self.recomputing, self.category = None, checkpoint, ACTIVATIONS
         try:
             checkpoint.rerun()
@@ -347,8 +374,25 @@ class Tape:
         assert checkpoint.recomputed is not None
         assert len(checkpoint.recomputed) == checkpoint.number
 
-    def checkpoint(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """Run ``function`` keeping only its inputs; :meth:`_rerun` runs it again."""
+    def kept_outputs(self, kind: str, run: Callable[[], list[Tensor]]) -> list[Tensor]:
+        """The outputs of an operator: ``run``, or those that its checkpoint kept."""
+        again = self.recomputing
+        if again is not None and again.keeps_next(kind):
+            results = again.results.popleft()
+            self.need(*results)
+            return results
+        results, first = run(), self.recording
+        if again is None and first is not None and first.keeps_next(kind):
+            first.results.append([result.view() for result in results])
+            for result in results:
+                self._log_saved(result)
+        return results
+
+    def checkpoint(
+        self, function: Callable[..., Tensor], *inputs: Tensor, keeps: Keeps | None = None
+    ) -> Tensor:
+        """Run ``function`` keeping its inputs, and of its operators' outputs what ``keeps`` says;
+        :meth:`_rerun` runs it again."""
         cast = self.casts is not None
 
         def rerun() -> None:
@@ -357,7 +401,7 @@ class Tape:
 
         for tensor in inputs:
             self._log_saved(tensor)
-        before, self.recording = self.recording, Checkpoint(list(inputs), rerun)
+        before, self.recording = self.recording, Checkpoint(list(inputs), rerun, keeps)
         try:
             return function(*inputs)
         finally:
@@ -372,7 +416,7 @@ class Tape:
         self.casts = None
 
     def backward(self, loss: Tensor) -> None:
-        """Run the graph behind ``loss``; loss and its gradient are the caller's, to the end."""
+        """Run the graph behind ``loss``; the loop holds loss and gradient to the end."""
         self.category = TEMPORARIES
         assert loss.node is not None
         waiting = _dependencies(loss.node)
@@ -381,7 +425,7 @@ class Tape:
         ready = [loss.node]
         while ready:
             self._evaluate(heapq.heappop(ready), buffers, waiting, ready)
-        self.need(loss, ones)
+        self.need(loss, ones, *self.held)
 
     def _evaluate(
         self,
@@ -397,7 +441,7 @@ class Tape:
         results = node.backward(grads, operands)
         self.need(*grads, *operands)
         for saved in node.saved:
-            self.need(*([saved] if isinstance(saved, Tensor) else saved.checkpoint.inputs))
+            self.need(*([saved] if isinstance(saved, Tensor) else saved.checkpoint.holds()))
         for edge, grad in zip(node.edges, results, strict=True):
             self.need(grad)
             if edge is None or grad is None:

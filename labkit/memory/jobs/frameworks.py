@@ -1,0 +1,140 @@
+"""What training frameworks do by default, as options of a plan: bundles, not another account.
+
+A user says what they run instead of a dozen options; whatever else is said goes before the bundle.
+Versions and files read stand in each ``source``. What the allocator reserves beyond what is
+allocated is an allowance, measured by others, and shown apart from the computed bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from annotated_types import Ge
+
+from labkit.errors import not_among
+from labkit.kit.describe import NonNegative, description
+from labkit.quantities import GIB
+
+CONTEXT_BYTES = GIB
+"""Allowance for CUDA's context and NCCL's buffers, not computed: about half a GiB each."""
+
+
+@description
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """The defaults of one framework that decide memory.
+
+    Attributes:
+        recipe: name of the preset of number formats.
+        fields: of ``Parallel``, ``Batch`` and ``Recipe``.
+        sharded: fields that hold at ZeRO's stage 3, ``tensor`` with tensor parallelism.
+        operators: what its models compute otherwise than by one kernel (``Model.operators``).
+        reserved_over_allocated: bytes the allocator reserves for one allocated; 1 where no logs of
+            this framework print both.
+        source: where the defaults and the ratio were read.
+    """
+
+    name: str
+    recipe: str
+    fields: Mapping[str, Any]
+    sharded: Mapping[str, Any] = field(default_factory=dict)
+    tensor: Mapping[str, Any] = field(default_factory=dict)
+    operators: tuple[str, ...] = ()
+    reserved_over_allocated: Annotated[float, Ge(1)] = 1.0
+    context_bytes: NonNegative = CONTEXT_BYTES
+    source: str
+
+    def options(self, **said: Any) -> dict[str, Any]:
+        """Fields of a plan: what is ``said``, else the framework's.
+
+        >>> FRAMEWORKS["torchtitan"].options(zero=3, micro_batch=2)["keep_gathered"]
+        'head'
+        """
+        options = {**self.fields, **said}
+        if options.get("zero", 0) == 3:
+            options = {**self.sharded, **options}
+        if options.get("tp", 1) > 1:
+            options = {**self.tensor, **options}
+        return options
+
+    @property
+    def fragmentation(self) -> float:
+        """Share of what is reserved that is not allocated."""
+        return 1 - 1 / self.reserved_over_allocated
+
+
+_TITAN = {"zero": 3, "attention": "sdpa", "gpu": True}
+_TITAN_TENSOR = {"sp": True, "sp_gather": "kept", "loss": "loss-parallel"}
+_MEGATRON = {"zero": 1, "shard_rule": "flat", "attention": "flash", "gpu": True, "step": "fused"}
+_ALL = (
+    Framework(
+        name="torchtitan",
+        recipe="fsdp-bf16",
+        fields=_TITAN | {"step": "fused", "recompute": "operators"},
+        sharded={"wrap": "parts", "keep_gathered": "head"},
+        tensor=_TITAN_TENSOR,
+        operators=("repeat-kv",),
+        reserved_over_allocated=1.204,
+        source="pytorch/torchtitan since 2025-07-28 (PR 1094): models/llama3/infra/parallelize.py,"
+        " components/loss.py; reserved over active: PR 699, 49.586 over 41.171 GiB",
+    ),
+    Framework(
+        name="torchtitan-2024",
+        recipe="fsdp-bf16",
+        fields=_TITAN | {"step": "foreach", "recompute": "operators"},
+        sharded={"wrap": "blocks", "keep_gathered": "last block"},
+        tensor=_TITAN_TENSOR,
+        operators=("norm", "repeat-kv"),
+        reserved_over_allocated=1.204,
+        source="pytorch/torchtitan from 2024-06-12 (PR 391) to 2025-03-19 (PR 985):"
+        " parallelisms/parallelize_llama.py, models/llama/model.py; ratio as above",
+    ),
+    Framework(
+        name="megatron",
+        recipe="fp32-gradients",
+        fields=_MEGATRON | {"loss": "vocab-parallel"},
+        tensor={"sp": True, "sp_gather": "again"},
+        source="NVIDIA/Megatron-LM: tensor_parallel/{layers,cross_entropy}.py,"
+        " distributed/distributed_data_parallel.py, training/arguments.py (bf16, distributed"
+        " optimizer)",
+    ),
+    Framework(
+        name="nanotron",
+        recipe="fp32-gradients",
+        fields=_MEGATRON | {"loss": "vocab-parallel-copy"},
+        tensor={"sp": True, "sp_gather": "kept"},
+        reserved_over_allocated=1.08,
+        source="huggingface/nanotron to 2024-07-17 (1e02a9ce; since then it gathers again):"
+        " parallel/tensor_parallel/functional.py, models/llama.py,"
+        " optim/gradient_accumulator.py; reserved over allocated 1.01 to 1.16 in its logs",
+    ),
+    Framework(
+        name="deepspeed",
+        recipe="bf16-mixed",
+        fields={"attention": "sdpa", "gpu": True, "step": "fused", "zero": 3},
+        operators=("norm", "mask", "softmax-fp32"),
+        source="deepspeedai/DeepSpeed at edaa72212: runtime/zero/{stage3,stage_1_and_2}.py; models"
+        " as transformers has them",
+    ),
+    Framework(
+        name="hf-trainer",
+        recipe="bf16-autocast",
+        fields={"attention": "sdpa", "gpu": True, "step": "fused"},
+        operators=("norm", "mask", "softmax-fp32"),
+        source="transformers 5.23: training_args.py (adamw_torch_fused), trainer.py, loss_utils.py",
+    ),
+)
+FRAMEWORKS: dict[str, Framework] = {framework.name: framework for framework in _ALL}
+
+
+def framework(name: str) -> Framework:
+    """A framework by its name.
+
+    Raises:
+        UsageError: there is none of that name; the message says which are like it.
+    """
+    if name not in FRAMEWORKS:
+        raise not_among("framework", name, FRAMEWORKS)
+    return FRAMEWORKS[name]
