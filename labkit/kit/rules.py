@@ -114,7 +114,8 @@ def _container(hint: Any, origin: Any, args: tuple[Any, ...]) -> Rule:
     if getattr(kind, "_is_protocol", False):
         wanted = _members(kind)
         return Rule(_a(kind.__name__), _if(lambda v: all(hasattr(v, name) for name in wanted)))
-    return Rule(_a(kind.__name__), _if(lambda value: isinstance(value, kind)))
+    named = f", such as {kind.__name__}.preset(name)" if hasattr(kind, "preset") else ""
+    return Rule(_a(kind.__name__) + named, _if(lambda value: isinstance(value, kind)))
 
 
 def _members(kind: Any) -> list[str]:

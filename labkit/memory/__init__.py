@@ -13,6 +13,7 @@ from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.movement.offload import offload
+from labkit.memory.plans.frameworks import FRAMEWORKS
 from labkit.memory.plans.plan import Plan
 from labkit.memory.plans.search import compare, fit, largest_model, stages, sweep
 from labkit.memory.tools import published
@@ -34,6 +35,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "FRAMEWORKS",
     "Batch",
     "Model",
     "Parallel",

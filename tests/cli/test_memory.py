@@ -190,8 +190,11 @@ LEFT = "config.json"
     [
         ("{}", "the configuration has no 'model_type'; known types: gpt2"),
         ('{"model_type": "gpt3"}', "no model_type 'gpt3'; did you mean 'gpt2'"),
-        ('{"model_type": "llama", "hidden_size": 64}', "needs 'num_attention_heads'"),
-        ('{"model_type": "gpt2", "n_embd": "wide"}', "'n_embd' of a gpt2 configuration must be"),
+        ('{"model_type": "llama", "hidden_size": 64}', "needs 'num_hidden_layers'"),
+        (
+            '{"model_type": "gpt2", "n_layer": 2, "n_embd": "wide"}',
+            "'n_embd' of a gpt2 configuration must be",
+        ),
         (
             '{"model_type": "gpt2", "n_embd": 50, "n_layer": -2, "n_head": 5, "vocab_size": 9,'
             ' "n_positions": 8}',

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +12,14 @@ from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.command import argument, assignments, byte_counts, option
 from labkit.kit.describe import field_rules
 from labkit.kit.rules import Refused
-from labkit.memory import Batch, Model, Parallel, Plan, Recipe
+from labkit.memory import Model, Parallel, Plan, Recipe
+from labkit.memory.jobs.recipe import PRESETS
+from labkit.memory.plans.frameworks import FIELDS, FRAMEWORKS, Framework, framework
 from labkit.models import presets
 from labkit.quantities import format_bytes
+
+# What a plan is where no framework is named: no defaults of anybody's, no allowances.
+DEFAULTS = Framework(name="none", recipe="bf16-mixed", fields={}, context_bytes=0, source="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,17 +33,35 @@ class Spread:
     tp: Annotated[int, option("Tensor-parallel ranks.")] = 1
     sp: Annotated[bool, option("With sequence parallelism.", "--sp")] = False
     pp: Annotated[int, option("Pipeline devices.")] = 1
-    zero: Annotated[int, option("ZeRO's stage, 0 to 3.", "--zero", "-z")] = 0
+    zero: Annotated[int | None, option("ZeRO's stage, 0 to 3. Default: 0.", "--zero", "-z")] = None
     world_size: Annotated[
         int | None, option("Ranks in all: dp · tp · cp · pp.", "--world-size", "-w")
     ] = None
-    recipe: Annotated[str, option("Number formats and optimizer.", "--recipe", "-r")] = "bf16-mixed"
+    framework: Annotated[
+        str | None,
+        option(
+            f"Defaults of {', '.join(FRAMEWORKS)}; whatever else is said goes before them.",
+            "--framework",
+            "-f",
+        ),
+    ] = None
+    recipe: Annotated[
+        str | None,
+        option(
+            f"Number formats and optimizer: {', '.join(PRESETS)}. Default: bf16-mixed.",
+            "--recipe",
+            "-r",
+        ),
+    ] = None
     seq: Annotated[
         int | None,
         option("Tokens of a sample. Default: 2048, or the positions learnt.", "--seq", "-s"),
     ] = None
     micro_batch: Annotated[int, option("Samples a replica at a time.", "--micro-batch", "-b")] = 1
-    recompute: Annotated[str, option("none, selective, full, or every k-th layer.")] = "none"
+    recompute: Annotated[
+        str | None,
+        option("none, selective, operators, full, or every k-th layer. Default: none."),
+    ] = None
     assigned: Annotated[
         list[str],
         option(
@@ -57,31 +79,37 @@ class Spread:
         Raises:
             UsageError: an option breaks a rule; the message names it.
         """
-        more = self._assigned()
-        seq = min(2048, model.positions or 2048) if self.seq is None else self.seq
-        batch = {"seq": seq, "micro_batch": self.micro_batch, "recompute": _word(self.recompute)}
-        degrees = {"tp": self.tp, "sp": self.sp, "pp": self.pp, "zero": self.zero}
-        degrees |= {} if self.dp is None else {"dp": self.dp}
-        spread = Parallel if self.world_size is None else partial(Parallel.of, self.world_size)
-        return Plan(
-            model=model,
-            parallel=spread(**degrees | more[Parallel]),
-            recipe=replace(Recipe.preset(self.recipe), **more[Recipe]),
-            batch=Batch(**batch | more[Batch]),
-            ideal=self.ideal,
-        )
+        said = self._said()
+        said["seq"] = said.get("seq", min(2048, model.positions or 2048))
+        if self.world_size is not None and "dp" not in said:
+            names = {name: said[name] for name in ("tp", "cp", "pp") if name in said}
+            said["dp"] = Parallel.of(self.world_size, **names).dp
+        frame = DEFAULTS if self.framework is None else framework(self.framework)
+        plan = frame.plan(model, **said)
+        if self.world_size is not None:
+            Parallel.of(self.world_size, **said_of(Parallel, plan.parallel))
+        return replace(plan, ideal=self.ideal)
 
-    def _assigned(self) -> dict[type, dict[str, Any]]:
-        """What ``--set`` says, by what it describes."""
-        kinds = (Parallel, Batch, Recipe)
-        known = {item.name: kind for kind in kinds for item in fields(kind)}
-        del known["name"], known["source"]
-        values: dict[type, dict[str, Any]] = {kind: {} for kind in kinds}
+    def _said(self) -> dict[str, Any]:
+        """The options that were given, and what ``--set`` says, by field."""
+        said: dict[str, Any] = {}
+        for item in fields(Spread):
+            value = getattr(self, item.name)
+            if item.name in {*FIELDS, "recipe"} and value not in (None, item.default):
+                said[item.name] = _word(value) if item.name == "recompute" else value
         for name, value in assignments("--set", self.assigned).items():
-            if name not in known:
-                raise not_among("field (--set)", name, sorted(known))
-            values[known[name]][name] = _accepted(known[name], name, value)
-        return values
+            if name not in FIELDS:
+                raise not_among("field (--set)", name, sorted(FIELDS))
+            if name in said:
+                option_name = name.replace("_", "-")
+                raise BadValue(f"--set {name} must be left out where --{option_name} is given")
+            said[name] = _accepted(FIELDS[name], name, value)
+        return said
+
+
+def said_of(kind: type, value: Any) -> dict[str, Any]:
+    """The fields of a description."""
+    return {item.name: getattr(value, item.name) for item in fields(kind)}
 
 
 def _accepted(kind: type, name: str, value: Any) -> Any:
@@ -134,13 +162,23 @@ class Room:
         "H100-80GB"
     )
     headroom: Annotated[float, option("Share of it that may be filled, above 0 to 1.")] = 0.9
-    context: Annotated[str, option("Bytes that CUDA's context takes, such as 1GB.")] = "0"
-    fragmentation: Annotated[float, option("Share of the device lost in pieces.")] = 0.0
+    context: Annotated[
+        str | None,
+        option("Bytes of CUDA's context, such as 1GB. Default: 0, or the framework's."),
+    ] = None
+    fragmentation: Annotated[
+        float | None,
+        option("Share of the device lost in pieces. Default: 0, or the framework's."),
+    ] = None
 
     def allow(self, plan: Plan) -> Plan:
         """``plan`` with the allowances."""
-        context = round(_bytes("--context", self.context))
-        return replace(plan, context_bytes=context, fragmentation=self.fragmentation)
+        said: dict[str, Any] = {}
+        if self.context is not None:
+            said["context_bytes"] = round(_bytes("--context", self.context))
+        if self.fragmentation is not None:
+            said["fragmentation"] = self.fragmentation
+        return replace(plan, **said)
 
     @property
     def given(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from labkit.memory.plans.estimate import COMPONENTS, Estimate, Job, total
 from labkit.memory.tape import saved
 from labkit.memory.tape.lines import Term
 from labkit.models import Model
+from labkit.models.model import OPERATORS
 from labkit.quantities import GB, format_bytes
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ CHECKED = (
 DERIVED = "derived, not checked against a run: "
 LEFT_OUT = (
     "left out: CUDA's context, library workspaces, fragmentation (see the allowance), gradient"
-    " buckets other than views, buffers of tensor-, context- and expert-parallel collectives"
+    " buckets other than views, buffers of context- and expert-parallel collectives, and between"
+    " its uses the one into which Megatron-LM gathers sequences"
 )
 
 
@@ -153,6 +155,20 @@ class ByMoments(NamedTuple):
         if job.parallel.zero:
             rule = SHARDINGS["even" if job.ideal else parallel.shard_rule]
             notes.append(f"what is sharded takes {rule}")
+        if job.parallel.zero == 3:
+            units = {
+                "parts": "embedding, layers and head",
+                "blocks": "layers, the rest as the root",
+            }
+            stays = parallel.keep_gathered
+            also = "" if stays == "none" else f"; the {stays.removeprefix('the ')} stays gathered"
+            notes.append(f"stage 3 gathers {units[parallel.wrap]} one by one{also}")
+        if parallel.sp and parallel.tp > 1:
+            again = "kept" if parallel.sp_gather == "kept" else "gathered again backward"
+            notes.append(f"inputs of column-parallel products are gathered, and {again}")
+        if job.model.operators:
+            meanings = "; ".join(OPERATORS[name] for name in job.model.operators)
+            notes.append(f"operators of the model's code: {meanings}")
         persistent = recipe.accumulation > 1 or parallel.pp > 1
         lives = "there throughout a step" if persistent else "made backward, then dropped"
         notes.append(f"gradients are {lives}")

@@ -66,6 +66,11 @@ class Job:
                 "partition_checkpoints must be False in the account tensor by tensor;"
                 " formula='zero-paper' has it"
             )
+        if self.batch.every > max(1, self.model.num_layers):
+            raise BadValue(
+                f"recompute must be a word, or at most the {self.model.num_layers} layers of"
+                f" {self.model.name}, got {self.batch.recompute}"
+            )
         whole = self.recipe.optimizer in {"adafactor", "muon"}
         if whole and self.parallel.shard_rule == "flat":
             raise BadValue(
@@ -409,6 +414,12 @@ def estimate(
             best = candidate
     assert best is not None
     return best
+
+
+def peak_of(job: Job, *, device: int) -> float:
+    """The peak of one pipeline device, in bytes."""
+    sizes = Sizes(seq=job.batch.seq, micro_batch=job.batch.micro_batch, dp=job.parallel.dp)
+    return float(total(largest(rows(replace(job, device=device), sizes))[1]))
 
 
 def devices(parallel: Parallel, model: Model) -> tuple[int, ...]:

@@ -7,11 +7,12 @@ exist for a moment; real training does it in place.
 
 from __future__ import annotations
 
-from labkit.memory.tape.operators import BF16, BOOL, INT64, Operators
+from labkit.memory.tape.loss_operators import LossOperators
+from labkit.memory.tape.operators import BF16, BOOL, INT64
 from labkit.memory.tape.tape import Backward, Counts, Tensor, call, unit
 
 
-class ExpertOperators(Operators):
+class ExpertOperators(LossOperators):
     """All operators there are."""
 
     def _scattered(self, x: Tensor) -> Backward:

@@ -8,14 +8,23 @@ allocated is an allowance, measured by others, and shown apart from the computed
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
 from annotated_types import Ge
 
 from labkit.errors import not_among
 from labkit.kit.describe import NonNegative, description
+from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.plans.plan import Plan
+from labkit.models import Model
 from labkit.quantities import GIB
+
+PARTS = (Parallel, Batch, Recipe)
+FIELDS = {item.name: kind for kind in PARTS for item in fields(kind)}
+del FIELDS["name"], FIELDS["source"]
 
 CONTEXT_BYTES = GIB
 """Allowance for CUDA's context and NCCL's buffers, not computed: about half a GiB each."""
@@ -30,7 +39,7 @@ class Framework:
         recipe: name of the preset of number formats.
         fields: of ``Parallel``, ``Batch`` and ``Recipe``.
         sharded: fields that hold at ZeRO's stage 3, ``tensor`` with tensor parallelism.
-        operators: what its models compute otherwise than by one kernel (``Model.operators``).
+        operators: what its models compute otherwise than by one kernel; none: what the model says.
         reserved_over_allocated: bytes the allocator reserves for one allocated; 1 where no logs of
             this framework print both.
         source: where the defaults and the ratio were read.
@@ -58,6 +67,38 @@ class Framework:
         if options.get("tp", 1) > 1:
             options = {**self.tensor, **options}
         return options
+
+    def plan(self, model: Model, **said: Any) -> Plan:
+        """A plan with this framework's defaults where nothing else is ``said``.
+
+        ``said`` are fields of ``Parallel``, ``Batch`` and ``Recipe``, ``recipe`` the name of a
+        preset, ``operators`` those of the model. Allowances for the allocator and for CUDA are the
+        framework's.
+
+        Raises:
+            UsageError: a field is unknown, or a value breaks a rule.
+
+        >>> model = Model.preset("llama-3-8b")
+        >>> FRAMEWORKS["torchtitan"].plan(model, dp=8, seq=8192).parallel.wrap
+        'parts'
+        """
+        operators = tuple(said.pop("operators", self.operators or model.operators))
+        preset = said.pop("recipe", self.recipe)
+        parts: dict[type, dict[str, Any]] = {kind: {} for kind in PARTS}
+        for name, value in self.options(**said).items():
+            if name not in FIELDS:
+                raise not_among("field", name, sorted(FIELDS))
+            parts[FIELDS[name]][name] = tuple(value) if isinstance(value, list) else value
+        if model.norm != "rmsnorm":
+            operators = tuple(name for name in operators if name != "norm")
+        return Plan(
+            model=replace(model, operators=operators),
+            parallel=Parallel(**parts[Parallel]),
+            recipe=Recipe.preset(preset, **parts[Recipe]),
+            batch=Batch(**parts[Batch]),
+            fragmentation=self.fragmentation,
+            context_bytes=self.context_bytes,
+        )
 
     @property
     def fragmentation(self) -> float:
@@ -114,7 +155,6 @@ _ALL = (
         name="deepspeed",
         recipe="bf16-mixed",
         fields={"attention": "sdpa", "gpu": True, "step": "fused", "zero": 3},
-        operators=("norm", "mask", "softmax-fp32"),
         source="deepspeedai/DeepSpeed at edaa72212: runtime/zero/{stage3,stage_1_and_2}.py; models"
         " as transformers has them",
     ),
@@ -122,7 +162,6 @@ _ALL = (
         name="hf-trainer",
         recipe="bf16-autocast",
         fields={"attention": "sdpa", "gpu": True, "step": "fused"},
-        operators=("norm", "mask", "softmax-fp32"),
         source="transformers 5.23: training_args.py (adamw_torch_fused), trainer.py, loss_utils.py",
     ),
 )

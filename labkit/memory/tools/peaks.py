@@ -1,0 +1,89 @@
+"""Peaks of GPU memory that others published, beside what the engine computes for them.
+
+``data/measured/gpu_peaks.yaml`` holds them with their sources. Nothing in the engine is fitted to
+them. A peak of torch's allocated or active bytes is compared with the computed one; reserved bytes
+with the computed ones times what the framework's logs show to be reserved for one allocated byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from labkit import files
+from labkit.kit.describe import Positive, description
+from labkit.memory.plans import estimate
+from labkit.memory.plans.frameworks import framework
+from labkit.models import Model
+from labkit.quantities import MIB
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from labkit.memory.plans.plan import Plan
+
+
+@description
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """One published peak: who measured what, and the run in our terms.
+
+    ``model`` is a preset or the sizes of one; ``fields`` differ from the framework's defaults;
+    ``device`` is the pipeline device that was measured, the fullest where it is not said.
+    """
+
+    name: str
+    framework: str
+    gpu: str
+    kind: Literal["allocated", "active", "reserved"]
+    measured_mib: Positive
+    model: str | Mapping[str, Any]
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    source: str
+
+    @property
+    def plan(self) -> Plan:
+        model = Model.preset(self.model) if isinstance(self.model, str) else Model(**self.model)
+        said = {name: value for name, value in self.fields.items() if name != "device"}
+        return framework(self.framework).plan(model, **said)
+
+    def predicted_bytes(self) -> float:
+        """The computed peak, with the allocator's allowance where reserved bytes were printed."""
+        plan = self.plan
+        peak = plan.peak_bytes
+        if "device" in self.fields:
+            peak = estimate.peak_of(plan.estimate.job, device=self.fields["device"])
+        if self.kind != "reserved":
+            return peak
+        return peak * framework(self.framework).reserved_over_allocated
+
+
+def load(path: Path | None = None) -> dict[str, Published]:
+    """The published peaks by name.
+
+    Raises:
+        BadFile: a row lacks a field, or has one that is unknown or impossible.
+    """
+    path = path or files.project_root() / "data" / "measured" / "gpu_peaks.yaml"
+    return files.named(path, files.load_yaml(path), Published)
+
+
+def table(path: Path | None = None) -> pd.DataFrame:
+    """A row a peak: ``run, framework, gpu, kind, measured_bytes, predicted_bytes, moment, error``
+    (predicted over measured, less 1) and ``source``."""
+    import pandas as pd
+
+    rows = []
+    for row in load(path).values():
+        measured, predicted = row.measured_mib * MIB, row.predicted_bytes()
+        rows.append(
+            {
+                **{"run": row.name, "framework": row.framework, "gpu": row.gpu, "kind": row.kind},
+                **{"measured_bytes": round(measured), "predicted_bytes": round(predicted)},
+                **{"error": predicted / measured - 1, "moment": row.plan.peak_moment},
+                "source": row.source,
+            }
+        )
+    return pd.DataFrame(rows)
