@@ -22,13 +22,15 @@ class TensorShape:
 
     A unit is what FSDP gathers at once; tied models keep embedding and head in one, the root.
     ``role`` tells apart what some optimizers and layouts treat differently: embeddings, the output
-    head, an expert layer's router, and the routed experts.
+    head, an expert layer's router, and the routed experts. One that is not ``trained`` has neither
+    gradients nor optimizer states.
     """
 
     name: str
     shape: tuple[int, ...]
     unit: str
     role: Role = "hidden"
+    trained: bool = True
 
     @property
     def numel(self) -> int:

@@ -51,7 +51,13 @@ def _tensors(module: nn.Module) -> Iterator[TensorShape]:
         layer = _LAYER.match(name)
         unit = f"{layer['stack']}.{layer['layer']}".lstrip(".") if layer else "root"
         role = roles.get(name, "hidden")
-        yield TensorShape(name=name, shape=tuple(parameter.shape), unit=unit, role=role)
+        yield TensorShape(
+            name=name,
+            shape=tuple(parameter.shape),
+            unit=unit,
+            role=role,
+            trained=parameter.requires_grad,
+        )
 
 
 def _roles(module: nn.Module) -> dict[str, Role]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -46,11 +46,12 @@ class Rows(NamedTuple):
     times: int
     shape: tuple[int, ...]
     matrix: bool
+    trained: bool
 
 
 @lru_cache(maxsize=1024)
 def rows_of(model: Model, cut: Parallel, device: int) -> tuple[Rows, ...]:
-    """The distinct tensors a rank of a pipeline device trains, before ZeRO.
+    """The distinct tensors that a rank of a pipeline device holds, before ZeRO.
 
     A router's correction is not among them: no gradient reaches it, and it is kept with the
     buffers (:func:`labkit.memory.tape.parameters.num_corrections`).
@@ -63,10 +64,10 @@ def rows_of(model: Model, cut: Parallel, device: int) -> tuple[Rows, ...]:
             first = tensor.shape[0]
             gathered = unit.name if cut.wrap == "parts" or "block" in unit.name else "root"
             alike = (first, tensor.numel // first, tensor.role == "expert", gathered)
-            counts[(*alike, unit.count, tensor.shape, tensor.is_hidden_matrix)] += 1
+            kind = (unit.count, tensor.shape, tensor.is_hidden_matrix, tensor.trained)
+            counts[(*alike, *kind)] += 1
     return tuple(
-        Rows(rows, rest, number, expert, unit, count, shape, matrix)
-        for (rows, rest, expert, unit, count, shape, matrix), number in counts.items()
+        Rows(rows, rest, number, *others) for (rows, rest, *others), number in counts.items()
     )
 
 
@@ -93,6 +94,13 @@ class Holding:
     dp: Any
     layers: Any = None
     ideal: bool = False
+
+    @property
+    def trained(self) -> Holding:
+        """What of it has gradients and optimizer states."""
+        if all(tensor.trained for tensor in self.tensors):
+            return self
+        return replace(self, tensors=tuple(tensor for tensor in self.tensors if tensor.trained))
 
     @property
     def degree(self) -> Any:
@@ -182,8 +190,9 @@ class Holding:
         """Parameters, gradients (all there at once) and optimizer, and hpZ's second copy."""
         recipe, group = self.recipe, self.parallel.secondary_group
         yield self._state("parameters", recipe.parameter_bytes)
-        yield self._state("gradients", recipe.gradient_bytes)
-        yield from self._optimizer()
+        if self.trained.tensors:
+            yield self.trained._state("gradients", recipe.gradient_bytes)
+            yield from self.trained._optimizer()
         if group:
             shared = self.degree
             yield Term(

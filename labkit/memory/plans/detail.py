@@ -169,6 +169,11 @@ class ByMoments(NamedTuple):
         if job.model.operators:
             meanings = "; ".join(OPERATORS[name] for name in job.model.operators)
             notes.append(f"operators of the model's code: {meanings}")
+        if not all(tensor.trained for tensor in job.model.layout):
+            notes.append(
+                "frozen parameters have no gradients and no optimizer states; what their layers"
+                " keep for the backward pass is counted as if they were trained"
+            )
         persistent = recipe.accumulation > 1 or parallel.pp > 1
         lives = "there throughout a step" if persistent else "made backward, then dropped"
         notes.append(f"gradients are {lives}")

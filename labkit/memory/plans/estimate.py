@@ -214,7 +214,7 @@ def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
     by_moment[STEP] = there | {
         "buffers and inputs": ran[STEP]["buffers and inputs"],
         "gradients": gradients,
-        "temporaries": _step_temporaries(job, held, shape, sizes),
+        "temporaries": _step_temporaries(job, held.trained, shape, sizes),
     }
     if job.mode.logits_held != "none" and job.has_head:
         by_moment[STEP]["activations"] = ran[STEP]["activations"]
@@ -310,7 +310,7 @@ def _happens(job: Job, name: str) -> bool:
 def _step_temporaries(job: Job, held: Holding, shape: Any, sizes: Sizes) -> Any:
     """What the optimizer allocates: Adam's roots, and gradients in the master's format."""
     recipe = job.recipe
-    if recipe.offload_optimizer != "device":
+    if recipe.offload_optimizer != "device" or not held.tensors:
         return 0
     if recipe.step == "fused" and recipe.optimizer not in {"adafactor", "muon"}:
         return 0  # those two have no fused kernel
