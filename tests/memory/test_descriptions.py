@@ -315,9 +315,10 @@ def test_a_world_that_is_not_the_product_is_refused() -> None:
             {"dp": 8, "zero": 3, "secondary_group": -1},
             "Parallel.secondary_group must be a whole number, at least 1",
         ),
+        ({"pp": 3, "layers": (4, 0, 4)}, "layers must be >= 1 between the first and the last"),
         ({"pp": 2, "layers": (1, 2, 3)}, r"layers must have pp \(2\) numbers, got 3"),
         (
-            {"pp": 2, "layers": (4, 0)},
+            {"pp": 2, "layers": (4, -1)},
             "Parallel.layers must be a list of items, each a whole number",
         ),
         (
