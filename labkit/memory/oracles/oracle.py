@@ -38,13 +38,10 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "ddp": {"zero": 0},
     # The paper's stage 1 by hand: reduce-scatter, update a flat slice, all-gather.
     "zero1": {"zero": 1, "shard_rule": "flat"},
-    # The same, rows of every tensor in place of slices.
-    "zero1-rows": {"zero": 1},
     # ZeroRedundancyOptimizer: all-reduce, update whole tensors, broadcast.
     "zero1-torch": {"zero": 1, "shard_rule": "tensor"},
-    # Stage 2 by hand: each gradient reduced to its owners, by slices or by rows, and dropped.
+    # Stage 2 by hand: each gradient reduced to its owners and dropped.
     "zero2-flat": {"zero": 2, "shard_rule": "flat"},
-    "zero2-rows": {"zero": 2},
     # FSDP2, parameters kept after the forward pass, or dropped and gathered again.
     "zero2": {"zero": 3, "reshard_after_forward": False},
     "zero3": {"zero": 3},
