@@ -97,8 +97,8 @@ def _gloo(plan: Plan) -> Rows:
     scheme = scheme_of(plan.parallel)
     if scheme is None:
         raise UsageError(
-            "oracle 'gloo' needs data parallelism only, by a scheme that runs here: zero = 0; 1 with"
-            " shard_rule flat or tensor; 2 with shard_rule flat; 3, resharded or not, or with"
+            "oracle 'gloo' needs data parallelism only, by a scheme that runs here: zero = 0; 1"
+            " with shard_rule flat or tensor; 2 with shard_rule flat; 3, resharded or not, or with"
             " secondary_group, partition_group or replicate"
         )
     recipe = plan.recipe

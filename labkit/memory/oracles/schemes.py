@@ -139,7 +139,7 @@ def shard(
     units = {str(number): block for number, block in enumerate(network.blocks)} | ends
     kept = {"last block": str(len(network.blocks) - 1)}.get(keep_gathered, keep_gathered)
     for name, unit in (*units.items(), ("root", network)):
-        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard and name != kept)
+        fully_shard(unit, mesh=mesh, reshard_after_forward=False if name == kept else reshard)
 
 
 class Piece(NamedTuple):
