@@ -160,11 +160,11 @@ def test_wrong_requests_name_what_is_valid() -> None:
 def test_the_figure_shows_every_bar_and_what_fits() -> None:
     """Bars add up to the table's bytes; what fits is solid; a dot is the least dp."""
     from labkit.memory import figures
-    from labkit.memory.plans import study
+    from labkit.memory.plans.search import what_fits
 
     models, room = [GPT, LLAMA], 1_000_000
     plan = replace(PLAN, parallel=Parallel(dp=4))
-    bars, least = study.what_fits(plan, models=models, device=room)
+    bars, least = what_fits(plan, models=models, device=room)
     assert len(least) == 8
     for row in least.itertuples():
         model = {one.name: one for one in models}[row.model]

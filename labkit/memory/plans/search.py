@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +178,26 @@ def stages(
         name: Plan(model=model, parallel=Parallel(dp=dp, tp=tp, zero=zero), recipe=recipe)
         for zero, name in STAGE_NAMES.items()
     }
+
+
+def what_fits(
+    plan: Plan, *, models: Iterable[Model], device: Capacity, headroom: Headroom = 1.0
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """``plan`` for each model and ZeRO stage: components at the peak, and the least ``dp``.
+
+    The first table has columns model, plan, component, num_bytes, size_gb, share; the second model,
+    plan, dp (NaN where none fits).
+    """
+    import pandas as pd
+
+    bars, least = [], []
+    for model, (stage, name) in product(models, STAGE_NAMES.items()):
+        candidate = replace(plan, model=model, parallel=replace(plan.parallel, zero=stage))
+        held = candidate.frame().query("place == 'device'")
+        bars.append(held.assign(model=model.name, plan=name))
+        ranks = fit(candidate, vary="dp", device=device, headroom=headroom).value
+        least.append({"model": model.name, "plan": name, "dp": ranks})
+    return pd.concat(bars, ignore_index=True), pd.DataFrame(least).astype({"dp": float})
 
 
 @checked

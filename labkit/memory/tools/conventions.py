@@ -20,7 +20,6 @@ from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape.lines import Term
-from labkit.memory.tools import megatron
 from labkit.models import Model
 
 if TYPE_CHECKING:
@@ -232,6 +231,78 @@ def _deepspeed(
             )
 
 
+def _megatron(
+    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None
+) -> Iterator[Term]:
+    """``theoretical_memory_usage.py``: states (the recipe is not asked), and activations of the
+    first stage. Biases, position embeddings, attention scores and full recomputation have no terms.
+    """
+    source = "Megatron-LM, theoretical_memory_usage.py"
+    usual, experts = megatron_parameters(model, parallel)
+    # 16-bit parameters, fp32 gradients; fp32 master, momentum and variance.
+    for component, width in {"parameters": 2, "gradients": 4, "optimizer": 12}.items():
+        sharded = component == "optimizer" and parallel.zero > 0
+        ranks = (parallel.dp, max(1, parallel.sharing // parallel.ep)) if sharded else (1, 1)
+        over = f"/{parallel.dp}" if sharded else ""
+        yield Term(
+            component=component,
+            num_bytes=width * (usual / ranks[0] + experts / ranks[1]),
+            formula=f"{width}{over} B × parameters of the first stage",
+            source=source,
+        )
+    rows = _megatron_activations(model, parallel, batch) if batch is not None else ()
+    for component, size, formula in rows:
+        yield Term(component=component, num_bytes=size, formula=formula, source=source)
+
+
+def megatron_parameters(model: Model, parallel: Parallel) -> tuple[Fraction, Fraction]:
+    """Parameters of the fullest rank, routed experts apart: 1/pp of all layers, and one embedding
+    matrix (two where the output head is apart and there is no pipeline). Norms of blocks are copied
+    with tp, those of latents cut."""
+    sums = dict.fromkeys(("cut", "copied", "expert"), 0)
+    for unit in model.units():
+        for tensor in unit.tensors:
+            module, _, leaf = tensor.name.rpartition(".")
+            is_norm = module.endswith((".norm1", ".norm2")) or module in ("root.norm", "head.norm")
+            if tensor.role in ("embedding", "head") or (leaf == "bias" and not is_norm):
+                continue
+            copied = is_norm or tensor.role == "router"
+            kind = "expert" if tensor.role == "expert" else "copied" if copied else "cut"
+            sums[kind] += unit.count * tensor.numel
+    ends = model.hidden * model.vocab * (1 if model.tied or parallel.pp > 1 else 2)
+    usual = (Fraction(sums["cut"], parallel.pp) + ends) / parallel.tp
+    experts = Fraction(sums["expert"], parallel.pp * parallel.tp * parallel.ep)
+    return usual + Fraction(sums["copied"], parallel.pp), experts
+
+
+def _megatron_activations(
+    model: Model, parallel: Parallel, batch: Batch
+) -> list[tuple[str, Fraction, str]]:
+    """The formula with sequence parallelism and selective recomputation, or the one without."""
+    together = parallel.sp and batch.recompute == "selective"
+    tokens, pp, tp = batch.tokens, parallel.pp, parallel.tp
+    flight = Fraction(1)
+    if parallel.chunks > 1:
+        flight += Fraction(parallel.pp - 1, parallel.pp * parallel.chunks)
+    wide = 18 + Fraction(4 * model.ffn, model.hidden) if together else 10 + Fraction(24, tp)
+    along = tp if together else 1
+    kept = tokens * model.hidden * wide * model.num_layers * flight / along
+    width = "(18 + 4·f/h)/t" if together else "(10 + 24/t)"
+    rows = [("activations", kept, f"{width}·s·b·h × l × {flight}")]
+    ends = tokens * (8 + model.hidden) * pp * flight / along
+    rows.append(("embedding", ends, f"s·b·(8 + h)·p{'/t' if together else ''} × {flight}"))
+    if pp == 1 and together:
+        head = Fraction(4 * tokens * (model.hidden + model.vocab), tp)
+        rows.append(("head and loss", head, "4·s·b·(h + v)/t"))
+    elif pp == 1:
+        head = 2 * tokens * (model.hidden + Fraction(model.vocab, tp))
+        rows.append(("head and loss", head, "2·s·b·(h + v/t)"))
+    if not together:
+        whole = sum((size for _, size, _ in rows), Fraction(0))
+        rows.append(("allowance", whole / 20, "5 % of activations"))
+    return rows
+
+
 def _torch(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None) -> Iterator[Term]:
     """A plan's states, gathered parameters and saved tensors under what torch has for its stage.
 
@@ -264,6 +335,6 @@ def _torch(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None
 _COUNTS: dict[str, Callable[..., Iterable[Term]]] = {
     "zero-paper": _zero_paper,
     "deepspeed": _deepspeed,
-    "megatron": megatron.lines,
+    "megatron": _megatron,
     "torch": _torch,
 }
