@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.errors import UsageError
-from labkit.memory.jobs import activations, states
+from labkit.memory.jobs import states
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import OPTIMIZERS, PRESETS, Recipe, state_bytes
-from labkit.memory.plans import plan
+from labkit.memory.plans import arithmetic, plan
 from labkit.models import Model, TensorShape
 
 GPT = Model.preset("small-gpt")
@@ -512,7 +512,7 @@ def test_the_formulas_know_partial_recomputation() -> None:
     batch = Batch(seq=2048, formula="korthikanti")
 
     def of(**changes: Any) -> float:
-        return activations.activation_bytes(model, replace(batch, **changes))
+        return arithmetic.activation_bytes(model, replace(batch, **changes))
 
     assert of(recompute=1) == of(recompute="full")
     every = [of(recompute=k) for k in (1, 2, 3, 96)]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from labkit import hardware, memory, quantities
 from labkit.errors import UsageError
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
-from labkit.memory.jobs.activations import activation_bytes
+from labkit.memory.plans.arithmetic import activation_bytes
 
 PAPER = Path(__file__).resolve().parents[2] / "data" / "papers" / "zero"
 PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))

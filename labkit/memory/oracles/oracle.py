@@ -150,10 +150,10 @@ class Measurement:
 
     def moments(self) -> pd.DataFrame:
         """Parameter bytes a rank holds between forward and backward, and between steps."""
-        table = self._table()
-        return table[_WHOSE].assign(
-            after_forward_bytes=table["held_bytes"].str["parameters after forward"],
-            between_steps_bytes=table["held_bytes"].str["parameters"],
+        held = [report["held_bytes"] for report in self.reports]
+        return self._table()[_WHOSE].assign(
+            after_forward_bytes=[sizes["parameters after forward"] for sizes in held],
+            between_steps_bytes=[sizes["parameters"] for sizes in held],
         )
 
     def traffic(self) -> pd.DataFrame:

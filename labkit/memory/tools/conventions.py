@@ -13,11 +13,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.memory.jobs.activations import activation_bytes
 from labkit.memory.jobs.batch import FORMULAS, Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
+from labkit.memory.plans.arithmetic import activation_bytes
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape.lines import Term
 from labkit.models import Model
