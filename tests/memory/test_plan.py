@@ -226,7 +226,9 @@ DETAILED = {
     "hpZ": Plan(
         model=LLAMA, parallel=Parallel(dp=16, zero=3, secondary_group=8), batch=Batch(seq=512)
     ),
-    "autocast": Plan(model=GPT, recipe=Recipe.bf16_autocast(step="fused"), batch=Batch(seq=512)),
+    "autocast": Plan(
+        model=GPT, recipe=Recipe.preset("bf16-autocast", step="fused"), batch=Batch(seq=512)
+    ),
     "cut": Plan(
         model=LLAMA,
         parallel=Parallel(dp=2, tp=4, sp=True, pp=4, zero=1),
