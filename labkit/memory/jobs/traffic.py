@@ -214,22 +214,13 @@ def frame(collectives: Sequence[Collective]) -> pd.DataFrame:
     """The collectives as a table: what each sends, per rank and out of each node, and why."""
     import pandas as pd
 
-    rest = ("axis", "link", "num_calls", "formula", "source")
-    rows = [
-        {
-            "phase": item.phase,
-            "collective": item.kind,
-            "what": item.what,
-            "ranks": item.num_ranks,
-            "nodes": item.nodes,
-            "message_bytes": item.message_bytes,
-            "sent_bytes": item.sent_bytes,
-            "node_bytes": item.node_bytes,
-        }
-        | {name: getattr(item, name) for name in rest}
-        for item in collectives
+    names = [
+        *("phase", "kind", "what", "num_ranks", "nodes", "message_bytes", "sent_bytes"),
+        *("node_bytes", "axis", "link", "num_calls", "formula", "source"),
     ]
-    return pd.DataFrame(rows)
+    rows = [[getattr(item, name) for name in names] for item in collectives]
+    table = pd.DataFrame(rows, columns=names)
+    return table.rename(columns={"kind": "collective", "num_ranks": "ranks"})
 
 
 def step_time_s(collectives: Sequence[Collective], *, inter: Link, intra: Link) -> float:

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -67,14 +67,18 @@ def _pair(batch: Tensor) -> tuple[Tensor, Tensor]:
     return batch[:, :-1], batch[:, 1:].contiguous()
 
 
+def train(trainer: schemes.Trainer, chosen: Iterable[Tensor]) -> None:
+    """A step on each batch."""
+    for batch in chosen:
+        trainer.zero_grad()
+        trainer.network(*_pair(batch)).backward()
+        trainer.step()
+
+
 def reference_weights(model: Model, spec: dict[str, Any]) -> list[Tensor]:
     """The weights after training on whole batches in one process: what every scheme must give."""
     network = build(model, spec)
-    optimizer = ADAM.over(network.parameters())
-    for batch in batches(model, spec):
-        optimizer.zero_grad()
-        network(*_pair(batch)).backward()
-        optimizer.step()
+    train(schemes.Trainer(network, network, ADAM.over(network.parameters())), batches(model, spec))
     return [p.detach().clone() for p in network.parameters()]
 
 
@@ -85,10 +89,7 @@ def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]
     *warm_up, last = (
         batch[run.rank * share : (run.rank + 1) * share] for batch in batches(model, spec)
     )
-    for batch in warm_up:
-        trainer.zero_grad()
-        trainer.network(*_pair(batch)).backward()
-        trainer.step()
+    train(trainer, warm_up)
     trainer.zero_grad()
     dist.barrier(group=run.group)
     before = received_bytes()
