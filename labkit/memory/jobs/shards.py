@@ -72,11 +72,9 @@ def rows_of(model: Model, cut: Parallel, device: int) -> tuple[Rows, ...]:
 
 def unit_elements(tensors: tuple[Rows, ...]) -> dict[str, int]:
     """Elements of one unit of each kind, whole."""
-    elements: dict[str, int] = {}
+    elements = Counter[str]()
     for tensor in tensors:
-        elements[tensor.unit] = (
-            elements.get(tensor.unit, 0) + tensor.rows * tensor.rest * tensor.number
-        )
+        elements[tensor.unit] += tensor.rows * tensor.rest * tensor.number
     return elements
 
 

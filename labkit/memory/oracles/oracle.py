@@ -23,7 +23,7 @@ from labkit.memory.jobs import states
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.shards import on_rank
-from labkit.memory.jobs.traffic import RING_PASSES
+from labkit.memory.jobs.traffic import ring_passes
 from labkit.memory.tape.shapes import supported
 from labkit.models import Model
 from labkit.quantities import format_bytes
@@ -167,7 +167,7 @@ class Measurement:
         issued = pd.DataFrame(table["collectives"].tolist())
         group = issued.pop("ranks")
         ring = issued["message_bytes"] * (group - 1) / group
-        sent = ring * issued["collective"].map(RING_PASSES)
+        sent = ring * issued["collective"].map(ring_passes)
         sizes = {"sent_bytes": sent, "model_sizes": sent / table["model_bytes"]}
         return table[_WHOSE].join(issued).assign(**sizes)
 

@@ -24,8 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit.memory.oracles.meters import storage_bytes
-
-GROUPED = ("mics", "hpz")
+from labkit.memory.oracles.oracle import GROUPED
 
 
 class Adam(NamedTuple):

@@ -57,8 +57,8 @@ class Plan:
     ideal: bool = False
 
     def __post_init__(self) -> None:
-        if not self.detailed:
-            self._arithmetic.check()
+        if isinstance(self.account, Arithmetic):
+            self.account.check()
 
     @property
     def num_params(self) -> int:
@@ -73,13 +73,11 @@ class Plan:
         )
 
     @property
-    def _arithmetic(self) -> Arithmetic:
-        return Arithmetic(self.model, self.parallel, self.recipe, self.batch, self.fragmentation)
-
-    @property
     def account(self) -> Arithmetic | ByMoments:
         """The papers' arithmetic, or the account by moments."""
-        return self._by_moments if self.detailed else self._arithmetic
+        if self.detailed:
+            return self._by_moments
+        return Arithmetic(self.model, self.parallel, self.recipe, self.batch, self.fragmentation)
 
     @property
     def _by_moments(self) -> ByMoments:

@@ -1,8 +1,8 @@
 """The same job by other people's arithmetic: what each counts, term by term, and why they differ.
 
 ZeRO's paper, DeepSpeed's estimators, Megatron-LM's theoretical footprint, and what torch stores.
-Each is reproduced as it is, faults included. Numbers are exact fractions where a tool truncates or
-rounds its own.
+Each is reproduced as it is, faults included; see :data:`CONVENTIONS`. Numbers are exact fractions
+where a tool truncates or rounds its own.
 """
 
 from __future__ import annotations
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Convention = Literal["zero-paper", "deepspeed", "megatron", "torch"]
-CONVENTIONS: dict[str, str] = {
-    "zero-paper": "Ψ/N of each state, 12·h·b·s elements a layer (ZeRO §3, §5)",
-    "deepspeed": "DeepSpeed's estimators of model states for stages 2 and 3; no activations",
-    "megatron": "Megatron-LM's theoretical_memory_usage: first pipeline stage, dense activations",
-    "torch": "what torch stores: whole rows of every tensor, saved tensors one by one",
-}
 TOTAL = "total on the device"
 # Rows of a comparison in their order, and what each convention does there that others do not.
 # Everything but the host is on the device.
@@ -103,7 +97,7 @@ def count(
     if convention not in CONVENTIONS:
         raise not_among("convention", convention, CONVENTIONS)
     given = parallel or Parallel(), recipe or Recipe.mixed_adam(), batch
-    return tuple(_COUNTS[convention](model, *given))
+    return tuple(CONVENTIONS[convention](model, *given))
 
 
 def total_bytes(terms: Iterable[Term], place: str = "device") -> int:
@@ -131,7 +125,7 @@ def differences(plan: Plan) -> pd.DataFrame:
     for name in CONVENTIONS:
         sums: dict[str, float] = {}
         try:
-            terms = count(name, plan.model, plan.parallel, plan.recipe, plan.batch)  # type: ignore[arg-type]
+            terms = count(name, plan.model, plan.parallel, plan.recipe, plan.batch)
         except BadValue as error:
             refused[name] = str(error)
         else:
@@ -332,7 +326,7 @@ def _torch(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None
             yield replace(term, component=f"{row}.{rest}")
 
 
-_COUNTS: dict[str, Callable[..., Iterable[Term]]] = {
+CONVENTIONS: dict[Convention, Callable[..., Iterable[Term]]] = {
     "zero-paper": _zero_paper,
     "deepspeed": _deepspeed,
     "megatron": _megatron,
