@@ -8,7 +8,7 @@ Source: ZeRO §3, §5; ZeRO++ §3.2; Korthikanti et al. 2022, eq. 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from labkit.errors import BadValue, not_among
 from labkit.memory.jobs import states, traffic
@@ -18,10 +18,7 @@ from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS
 from labkit.memory.tape.lines import Term
 from labkit.models import Model
-from labkit.quantities import GB, format_bytes
-
-if TYPE_CHECKING:
-    import pandas as pd
+from labkit.quantities import format_bytes
 
 
 class Arithmetic(NamedTuple):
@@ -102,20 +99,9 @@ class Arithmetic(NamedTuple):
             source="ZeRO §3.1, §5",
         )
 
-    def frame(self) -> pd.DataFrame:
-        import pandas as pd
-
-        total = self.peak_bytes
-        return pd.DataFrame(
-            {
-                "component": term.component,
-                "place": "device",
-                "num_bytes": term.num_bytes,
-                "size_gb": term.num_bytes / GB,
-                "share": term.num_bytes / total,
-            }
-            for term in self.terms()
-        )
+    def held(self) -> list[tuple[str, str, float]]:
+        """Component, place and bytes of every term."""
+        return [(term.component, "device", term.num_bytes) for term in self.terms()]
 
     def explain(self, component: str) -> str:
         named = {term.component: term for term in self.terms()}
