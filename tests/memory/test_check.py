@@ -23,7 +23,7 @@ LLAMA = Model(
     ("recipe", "batch"),
     [
         (Recipe.fp32_adam(), {}),
-        (Recipe.bf16_autocast(step="fused"), {"recompute": "full"}),
+        (Recipe.preset("bf16-autocast", step="fused"), {"recompute": "full"}),
         (Recipe(master=None, states="bf16"), {"attention": "eager", "loss": "chunked"}),
         (Recipe.fp32_adam(step="for-loop"), {"recompute": 2}),
         (Recipe.fp32_adam(), {"seq": 2}),  # the optimizer's step is the peak

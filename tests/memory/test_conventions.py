@@ -16,7 +16,7 @@ from labkit.memory import Batch, Plan, Recipe
 from labkit.memory.jobs import states
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.tape import saved
-from labkit.memory.tools import conventions, megatron
+from labkit.memory.tools import conventions
 from labkit.memory.tools.conventions import count, differences, total_bytes
 from labkit.models import Model
 from tests.memory.steps import stored_elements
@@ -90,17 +90,17 @@ def _short(component: str, names: dict[str, str]) -> str:
 )
 def test_megatron_counts_all_of_a_model_without_biases(name: str) -> None:
     model = Model.preset(name)
-    assert megatron.parameters(model, Parallel()).usual == model.num_params
+    assert conventions.megatron_parameters(model, Parallel()) == (model.num_params, 0)
 
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])
 def test_megatron_counts_experts_and_latent_attention(name: str) -> None:
     """All but the router's correction, which it does not know."""
     model = Model.preset(name)
-    counts = megatron.parameters(model, Parallel())
+    usual, experts = conventions.megatron_parameters(model, Parallel())
     corrections = 256 * 58 if model.router_bias else 0
-    assert counts.experts == model.num_expert_params
-    assert counts.usual + counts.experts == model.num_params - corrections
+    assert experts == model.num_expert_params
+    assert usual + experts == model.num_params - corrections
 
 
 def test_megatron_misses_gpt2s_positions_and_biases() -> None:
@@ -109,7 +109,8 @@ def test_megatron_misses_gpt2s_positions_and_biases() -> None:
         t.numel for t in model.tensors() if t.name.endswith(".bias") and "norm" not in t.name
     )
     positions = 1024 * 1600
-    assert megatron.parameters(model, Parallel()).usual == model.num_params - biases - positions
+    usual, _ = conventions.megatron_parameters(model, Parallel())
+    assert usual == model.num_params - biases - positions
 
 
 @pytest.mark.parametrize("zero", range(4))

@@ -49,7 +49,9 @@ def test_the_same_path_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     calls: list[str] = []
     plans = [
         Plan(model=TINY, recipe=Recipe.fp32_adam(step="fused"), batch=Batch(seq=8)),
-        Plan(model=TINY, recipe=Recipe.bf16_autocast(), batch=Batch(seq=8, recompute="full")),
+        Plan(
+            model=TINY, recipe=Recipe.preset("bf16-autocast"), batch=Batch(seq=8, recompute="full")
+        ),
     ]
 
     def peak() -> int:

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.errors import UsageError
-from labkit.memory.jobs import activations, states
+from labkit.memory.jobs import states
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import OPTIMIZERS, PRESETS, Recipe, state_bytes
-from labkit.memory.plans import plan
+from labkit.memory.plans import arithmetic, plan
 from labkit.models import Model, TensorShape
 
 GPT = Model.preset("small-gpt")
@@ -185,11 +185,13 @@ def test_recipes_cost_what_the_papers_say() -> None:
 def test_what_is_sent_follows_the_cast() -> None:
     """FSDP2 gathers in ``param_dtype``; autocast casts after gathering; ZeRO++ sends fewer bits."""
     assert Recipe.preset("fsdp-bf16").scales == (0.5, 1.0)
-    assert Recipe.bf16_autocast().scales == (1.0, 1.0)
+    assert Recipe.preset("bf16-autocast").scales == (1.0, 1.0)
     assert Recipe.preset("quantised").scales == (0.5, 0.25)
     assert Recipe.mixed_adam_two_gradients().scales == pytest.approx((1.0, 1 / 3))
     assert (
-        Recipe.preset("fsdp-bf16").compute_format == Recipe.bf16_autocast().compute_format == "bf16"
+        Recipe.preset("fsdp-bf16").compute_format
+        == Recipe.preset("bf16-autocast").compute_format
+        == "bf16"
     )
     assert Recipe.fp32_adam().compute_bytes == 4
 
@@ -513,7 +515,7 @@ def test_the_formulas_know_partial_recomputation() -> None:
     batch = Batch(seq=2048, formula="korthikanti")
 
     def of(**changes: Any) -> float:
-        return activations.activation_bytes(model, replace(batch, **changes))
+        return arithmetic.activation_bytes(model, replace(batch, **changes))
 
     assert of(recompute=1) == of(recompute="full")
     every = [of(recompute=k) for k in (1, 2, 3, 96)]

@@ -52,7 +52,7 @@ def test_one_rank_is_the_moments_byte_for_byte(
     recipe = {
         "bf16": Recipe(master=None, states="bf16", step=step),  # type: ignore[arg-type]
         "fp32": Recipe.fp32_adam(step=step),
-        "autocast": Recipe.bf16_autocast(step=step),
+        "autocast": Recipe.preset("bf16-autocast", step=step),
     }[dtype]
     here = plan(model, recipe=recipe, batch={"recompute": recompute})
     assert here.batch is not None

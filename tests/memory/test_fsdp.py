@@ -43,7 +43,7 @@ CASES: list[tuple[Model, dict[str, Any], str, dict[str, Any]]] = [
 ]
 RECIPES = {
     "fp32-adam": Recipe.fp32_adam(step="fused"),
-    "bf16-autocast": Recipe.bf16_autocast(step="fused"),
+    "bf16-autocast": Recipe.preset("bf16-autocast", step="fused"),
     "bf16": Recipe(master=None, states="bf16", step="fused"),
 }
 # Where several of the estimate's moments are one of the tracker's, and where FSDP2 already starts

@@ -160,11 +160,11 @@ def test_wrong_requests_name_what_is_valid() -> None:
 def test_the_figure_shows_every_bar_and_what_fits() -> None:
     """Bars add up to the table's bytes; what fits is solid; a dot is the least dp."""
     from labkit.memory import figures
-    from labkit.memory.plans import study
+    from labkit.memory.plans.search import what_fits
 
     models, room = [GPT, LLAMA], 1_000_000
     plan = replace(PLAN, parallel=Parallel(dp=4))
-    bars, least = study.what_fits(plan, models=models, device=room)
+    bars, least = what_fits(plan, models=models, device=room)
     assert len(least) == 8
     for row in least.itertuples():
         model = {one.name: one for one in models}[row.model]
@@ -292,6 +292,4 @@ def peak_of(plan: Plan, device: int) -> float:
 
 
 def test_the_trillion_is_a_trillion() -> None:
-    from labkit.memory.plans.study import trillion
-
-    assert trillion().num_params == pytest.approx(1.008e12, rel=1e-3)
+    assert Model.preset("gpt-1t").num_params == pytest.approx(1.008e12, rel=1e-3)

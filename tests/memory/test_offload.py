@@ -23,10 +23,10 @@ STRATEGY = Recipe(offload_gradients="cpu", offload_optimizer="cpu")
 def test_zero_offload_moves_4m_whatever_the_number_of_gpus(dp: int) -> None:
     """§4.2: the traffic of all ranks together stays what one GPU has."""
     found = offload(PSI, Parallel(dp=dp, zero=2), STRATEGY)
-    assert found.device_bytes == 2 * PSI
-    assert dp * found.cpu_bytes == 14 * PSI
-    assert dp * found.pcie_bytes == 4 * PSI
-    assert found.nvme_bytes == found.nvme_traffic_bytes == 0
+    assert found.bytes_at("device") == 2 * PSI
+    assert dp * found.bytes_at("cpu") == 14 * PSI
+    assert dp * found.bytes_at("PCIe to device", "PCIe to host") == 4 * PSI
+    assert found.bytes_at("nvme") == found.bytes_at("NVMe read", "NVMe write") == 0
 
 
 def cut_of(recipe: Recipe) -> Placement:
@@ -45,9 +45,9 @@ def test_bytes_and_traffic_are_those_of_the_cut(gradients: Place, optimizer: Pla
     """ZeRO-Offload §3: every edge of the graph that is cut is traffic, every node is kept once."""
     recipe = Recipe(offload_gradients=gradients, offload_optimizer=optimizer)
     placed, cut = offload(PSI, Parallel(zero=2), recipe), cut_of(recipe)
-    assert placed.device_bytes == cut.gpu_bytes * PSI
-    assert placed.cpu_bytes == cut.cpu_bytes * PSI
-    assert placed.pcie_bytes == cut.traffic_bytes * PSI
+    assert placed.bytes_at("device") == cut.gpu_bytes * PSI
+    assert placed.bytes_at("cpu") == cut.cpu_bytes * PSI
+    assert placed.bytes_at("PCIe to device", "PCIe to host") == cut.traffic_bytes * PSI
 
 
 def test_the_strategy_is_the_least_memory_at_the_least_traffic() -> None:
@@ -72,23 +72,23 @@ def test_nothing_is_lost_wherever_it_is_kept(
         accumulation=accumulation,
     )
     found = offload(PSI, Parallel(dp=dp, zero=3), recipe)
-    total = found.device_bytes + found.cpu_bytes + found.nvme_bytes
+    total = found.bytes_at("device") + found.bytes_at("cpu") + found.bytes_at("nvme")
     assert total == pytest.approx(16 * PSI / dp)
-    assert (found.nvme_traffic_bytes > 0) == (found.nvme_bytes > 0)
+    assert (found.bytes_at("NVMe read", "NVMe write") > 0) == (found.bytes_at("nvme") > 0)
     assert bool(found.flows) == any(p != "device" for p in (parameters, gradients, optimizer))
     check_balance(found, recipe)
 
 
 def check_balance(found: Offload, recipe: Recipe) -> None:
     """What the host updates must have come down, and what the device needs must come up."""
-    down, up = found.bytes_over("PCIe to host"), found.bytes_over("PCIe to device")
+    down, up = found.bytes_at("PCIe to host"), found.bytes_at("PCIe to device")
     held = {one.component: one.num_bytes for one in found.held}
     if recipe.offload_optimizer != "device":
         assert down >= held["gradients"]
         assert up >= held["parameters"]
         if recipe.offload_optimizer == "nvme":
-            assert found.bytes_over("NVMe read") >= held["optimizer"]
-            assert found.bytes_over("NVMe write") >= held["optimizer"]
+            assert found.bytes_at("NVMe read") >= held["optimizer"]
+            assert found.bytes_at("NVMe write") >= held["optimizer"]
     if recipe.offload_parameters != "device":
         assert up >= 2 * recipe.accumulation * held["parameters"]
 
@@ -96,25 +96,25 @@ def check_balance(found: Offload, recipe: Recipe) -> None:
 def test_zero_infinity_keeps_nothing_on_the_device() -> None:
     recipe = Recipe(offload_parameters="nvme", offload_gradients="nvme", offload_optimizer="nvme")
     found = offload(10**12, Parallel(dp=512, zero=3), recipe)
-    assert found.device_bytes == found.cpu_bytes == 0
-    assert 512 * found.nvme_bytes == 16 * 10**12
+    assert found.bytes_at("device") == found.bytes_at("cpu") == 0
+    assert 512 * found.bytes_at("nvme") == 16 * 10**12
     # Parameters read twice and written, gradients written and read, states read and written.
-    assert 512 * found.nvme_traffic_bytes == (3 * 2 + 2 * 2 + 2 * 12) * 10**12
+    assert 512 * found.bytes_at("NVMe read", "NVMe write") == (3 * 2 + 2 * 2 + 2 * 12) * 10**12
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_accumulation_repeats_gradients_but_not_the_update(accumulation: int) -> None:
     recipe = Recipe(offload_gradients="cpu", offload_optimizer="cpu", accumulation=accumulation)
     found = offload(PSI, Parallel(zero=2), recipe)
-    assert found.bytes_over("PCIe to host") == 2 * accumulation * PSI
-    assert found.bytes_over("PCIe to device") == 2 * PSI
+    assert found.bytes_at("PCIe to host") == 2 * accumulation * PSI
+    assert found.bytes_at("PCIe to device") == 2 * PSI
 
 
 def test_gradients_kept_on_the_device_leave_once_a_step() -> None:
     recipe = Recipe(offload_optimizer="cpu", accumulation=4)
     found = offload(PSI, Parallel(dp=4, zero=2), recipe)
-    assert found.pcie_bytes == PSI
-    assert found.device_bytes == (2 + 2 / 4) * PSI
+    assert found.bytes_at("PCIe to device", "PCIe to host") == PSI
+    assert found.bytes_at("device") == (2 + 2 / 4) * PSI
 
 
 def test_experts_are_shared_by_fewer_ranks() -> None:
@@ -122,9 +122,9 @@ def test_experts_are_shared_by_fewer_ranks() -> None:
     found = offload(model, Parallel(dp=8, ep=8, zero=3), STRATEGY)
     experts = model.num_expert_params
     per_rank = (model.num_params - experts) / 8 + experts / 8
-    assert found.cpu_bytes == pytest.approx(14 * per_rank)
+    assert found.bytes_at("cpu") == pytest.approx(14 * per_rank)
     wide = offload(model, Parallel(dp=16, ep=8, zero=3), STRATEGY)
-    assert wide.cpu_bytes == pytest.approx(found.cpu_bytes / 2)
+    assert wide.bytes_at("cpu") == pytest.approx(found.bytes_at("cpu") / 2)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_stages_that_cannot_are_refused(recipe: Recipe, zero: int) -> None:
 
 def test_tables_have_a_source_each() -> None:
     found = offload(PSI, Parallel(zero=3), Recipe(offload_optimizer="nvme"))
-    assert found.frame()["num_bytes"].sum() == 16 * PSI
-    assert (found.traffic()["source"].str.len() > 0).all()
+    assert sum(term.num_bytes for term in found.held) == 16 * PSI
+    assert (found.frame()["source"].str.len() > 0).all()
     slow = found.step_s(pcie_bytes_per_s=1e12, nvme_bytes_per_s=1e9)
-    assert slow == found.nvme_traffic_bytes / 1e9
+    assert slow == found.bytes_at("NVMe read", "NVMe write") / 1e9
     assert found.step_s(pcie_bytes_per_s=1e6, nvme_bytes_per_s=1e12) == 2 * PSI / 1e6

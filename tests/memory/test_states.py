@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,11 +73,13 @@ def test_shards_sum_to_the_model_and_the_first_rank_has_most(
 
 
 @given(st.integers(1, 200), st.integers(1, 20))
-def test_rows_are_dealt_out_once_and_in_order(rows: int, num_ranks: int) -> None:
-    dealt = [states.rows_on_rank(rows, num_ranks, rank) for rank in range(num_ranks)]
-    assert [row for first, end in dealt for row in range(first, end)] == list(range(rows))
-    sizes = [end - first for first, end in dealt]
-    assert sizes == sorted(sizes, reverse=True)
+def test_rows_are_dealt_out_as_numpy_would_fill_chunks(rows: int, num_ranks: int) -> None:
+    tensor = TensorShape(name="", shape=(rows, 3), unit="", role="hidden")
+    chunk = -(-rows // num_ranks)
+    filled = np.bincount(np.arange(rows) // chunk, minlength=num_ranks)
+    for rank in range(num_ranks):
+        (shard,) = states.shard_shapes([tensor], num_ranks=num_ranks, rank=rank)
+        assert shard.shape == (filled[rank], 3)
 
 
 @given(shapes, st.integers(2, 6))

@@ -36,7 +36,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 RECIPES = {
     "bf16": Recipe(master=None, states="bf16", step="foreach"),
-    "autocast": Recipe.bf16_autocast(step="foreach"),
+    "autocast": Recipe.preset("bf16-autocast", step="foreach"),
 }
 # grouped_mm takes bf16 only, also under autocast's fp32 parameters on a CPU.
 EVERY = [

@@ -14,6 +14,7 @@ from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.memory import Plan
 from labkit.memory.commands.options import Job, Room, Spread, axes_of, model_of
 from labkit.memory.plans.estimate import COMPONENTS
+from labkit.memory.plans.search import what_fits
 from labkit.models import presets
 from labkit.quantities import GB, format_bytes, formatted
 
@@ -28,6 +29,7 @@ commands = Commands(
     MODEL is a preset of data/models.yaml or a Hugging Face config.json.
     """,
 )
+TO_A_TRILLION = ["llama-2-7b", "llama-2-13b", "llama-2-70b", "gpt3-175b", "llama-3-405b", "gpt-1t"]
 MOST_BARS, MOST_LINES = 36, 8  # in a figure
 EXACTLY = "{:,.0f}".format  # bytes, to the last
 # Columns of the table of moments, narrower than its data.
@@ -203,11 +205,9 @@ def frontier(
 
     Without MODEL: from 7 billion parameters to a trillion.
     """
-    from labkit.memory.plans import study
-
-    chosen = [model_of(name) for name in models] or list(study.to_a_trillion())
+    chosen = [model_of(name) for name in models or TO_A_TRILLION]
     plan = room.allow(spread.of(chosen[0]))
-    bars, least = study.what_fits(plan, models=chosen, **room.given)
+    bars, least = what_fits(plan, models=chosen, **room.given)
     usable = room.usable_bytes(plan)
     sums = bars.groupby(["model", "plan"], sort=False)["num_bytes"].sum()
     table = least.merge(sums.rename("peak_bytes").reset_index(), on=["model", "plan"])

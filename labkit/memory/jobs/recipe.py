@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
@@ -139,11 +139,6 @@ class Recipe:
         return cls.preset("fp32-adam", **changes)
 
     @classmethod
-    def bf16_autocast(cls, **changes: Any) -> Recipe:
-        """fp32 parameters, gradients and Adam; ``torch.autocast`` casts weights and keeps them."""
-        return cls.preset("bf16-autocast", **changes)
-
-    @classmethod
     def mixed_adam_two_gradients(cls, **changes: Any) -> Recipe:
         """As :meth:`mixed_adam` with a 16-bit and an fp32 copy of the gradients: 20 bytes."""
         return cls.preset("two-gradients", **changes)
@@ -194,11 +189,9 @@ class Recipe:
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
     def bytes_of(self, component: str) -> int | float:
-        return {
-            "parameters": lambda: self.parameter_bytes,
-            "gradients": lambda: self.gradient_bytes,
-            "optimizer": lambda: self.optimizer_bytes,
-        }[component]()
+        """Bytes a parameter of ``"parameters"``, ``"gradients"`` or ``"optimizer"``."""
+        width: int | float = getattr(self, f"{component.removesuffix('s')}_bytes")
+        return width
 
     @property
     def scales(self) -> tuple[float, float]:
@@ -294,9 +287,8 @@ def state_bytes(tensors: Iterable[TensorShape | Unit], recipe: Recipe) -> dict[s
             shapes[tensor.shape, tensor.is_hidden_matrix] += count
     sizes: dict[str, float] = dict.fromkeys(_ORDER, 0)
     for (shape, matrix), count in shapes.items():
-        size = prod(shape)
-        sizes["master"] += count * size * recipe.master_bytes
-        for kind, num_bytes in _STATES[recipe.optimizer](recipe, shape, size, matrix):
+        sizes["master"] += count * prod(shape) * recipe.master_bytes
+        for kind, num_bytes in _kinds(recipe, shape, matrix).items():
             sizes[kind] += count * num_bytes
     sizes["tables"] = TABLE_BYTES if sizes["scales"] else 0
     return {kind: int(num_bytes) for kind, num_bytes in sizes.items() if num_bytes}
@@ -304,7 +296,7 @@ def state_bytes(tensors: Iterable[TensorShape | Unit], recipe: Recipe) -> dict[s
 
 def element_bytes(recipe: Recipe) -> dict[str, int | float]:
     """Bytes of each kind of state for one element, of optimizers that treat all alike."""
-    kinds = dict(_STATES[recipe.optimizer](recipe, (1,), 1, False)) | {"step": 0}
+    kinds = _kinds(recipe, (1,), matrix=False) | {"step": 0}
     widths = {"master": recipe.master_bytes} | kinds
     return {kind: width for kind, width in widths.items() if width}
 
@@ -313,52 +305,27 @@ _ORDER = (
     *("master", "momentum", "variance", "largest variance", "row variance", "column variance"),
     *("scales", "tables", "step"),
 )
-_States = Iterable[tuple[str, int | float]]
 
 
-def _adam(recipe: Recipe, shape: tuple[int, ...], size: int, matrix: bool) -> _States:
-    width = DTYPE_BYTES[recipe.states]
-    yield "momentum", size * width
-    yield "variance", size * width
-    if recipe.amsgrad:
-        yield "largest variance", size * width
-    yield "step", COUNTER_BYTES
-
-
-def _sgd(recipe: Recipe, shape: tuple[int, ...], size: int, matrix: bool) -> _States:
-    if recipe.momentum:
-        yield "momentum", size * DTYPE_BYTES[recipe.states]
-
-
-def _adafactor(recipe: Recipe, shape: tuple[int, ...], size: int, matrix: bool) -> _States:
-    width = DTYPE_BYTES[recipe.states]
-    if len(shape) > 1:
-        yield "row variance", prod(shape[:-1]) * width
-        yield "column variance", prod((*shape[:-2], shape[-1])) * width
-    else:
-        yield "variance", size * width
-    yield "step", COUNTER_BYTES
-
-
-def _muon(recipe: Recipe, shape: tuple[int, ...], size: int, matrix: bool) -> _States:
-    if matrix:
-        yield "momentum", size * DTYPE_BYTES[recipe.states]
-    else:
-        yield from _adam(recipe, shape, size, matrix)
-
-
-def _adam_8bit(recipe: Recipe, shape: tuple[int, ...], size: int, matrix: bool) -> _States:
-    width = 4 if size < SMALLEST_8BIT else 1
-    yield "momentum", size * width
-    yield "variance", size * width
-    if width == 1:
-        yield "scales", 2 * 4 * -(-size // recipe.block)
-
-
-_STATES: dict[str, Callable[[Recipe, tuple[int, ...], int, bool], _States]] = {
-    "adam": _adam,
-    "sgd": _sgd,
-    "adafactor": _adafactor,
-    "muon": _muon,
-    "adam-8bit": _adam_8bit,
-}
+def _kinds(recipe: Recipe, shape: tuple[int, ...], matrix: bool) -> dict[str, int | float]:
+    """Bytes of each kind of state for one tensor; ``matrix``: it is one inside a layer."""
+    size, width = prod(shape), DTYPE_BYTES[recipe.states]
+    counter = {"step": COUNTER_BYTES}
+    match recipe.optimizer:
+        case "sgd":
+            return {"momentum": size * width} if recipe.momentum else {}
+        case "muon" if matrix:
+            return {"momentum": size * width}
+        case "adafactor" if len(shape) > 1:
+            columns = prod((*shape[:-2], shape[-1]))
+            rows = prod(shape[:-1])
+            return {"row variance": rows * width, "column variance": columns * width} | counter
+        case "adafactor":
+            return {"variance": size * width} | counter
+        case "adam-8bit" if size < SMALLEST_8BIT:
+            return {"momentum": size * 4, "variance": size * 4}
+        case "adam-8bit":
+            scales = 2 * 4 * -(-size // recipe.block)
+            return {"momentum": size, "variance": size, "scales": scales}
+    adam = {"momentum": size * width, "variance": size * width}
+    return adam | ({"largest variance": size * width} if recipe.amsgrad else {}) | counter

@@ -9,9 +9,9 @@ arrays that broadcast.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,11 +73,9 @@ def rows_of(model: Model, cut: Parallel, device: int) -> tuple[Rows, ...]:
 
 def unit_elements(tensors: tuple[Rows, ...]) -> dict[str, int]:
     """Elements of one unit of each kind, whole."""
-    elements: dict[str, int] = {}
+    elements = Counter[str]()
     for tensor in tensors:
-        elements[tensor.unit] = (
-            elements.get(tensor.unit, 0) + tensor.rows * tensor.rest * tensor.number
-        )
+        elements[tensor.unit] += tensor.rows * tensor.rest * tensor.number
     return elements
 
 
@@ -151,8 +149,8 @@ class Holding:
 
     def _fullest(self, degree: int, layers: Any) -> dict[str, Any]:
         """The rank with most elements where whole tensors are dealt out."""
-        mine = max(_dealt(self._shapes(layers), degree), key=lambda held: sum(map(_numel, held)))
-        return {"elements": sum(map(_numel, mine)), **state_bytes(mine, self.recipe)}
+        mine = max(_dealt(self._shapes(layers), degree), key=_size)
+        return {"elements": _size(mine), **state_bytes(mine, self.recipe)}
 
     def _shapes(self, layers: Any) -> list[TensorShape]:
         """Every whole tensor of the rank."""
@@ -261,22 +259,18 @@ class Holding:
         return sum(self.count(tensor) for tensor in self.tensors)
 
     def _each(self, degree: Any, of: Callable[[int, Any], dict[str, Any]]) -> dict[str, Any]:
-        """``one(degree, layers)``, once for each pair that occurs in their arrays."""
-        if np.ndim(degree) == 0 and np.ndim(self.layers) == 0:
-            return of(int(degree), self.layers)
-        both = np.broadcast_arrays(degree, 0 if self.layers is None else self.layers)
-        pairs, where = np.unique(
-            np.stack([part.ravel() for part in both]), axis=1, return_inverse=True
-        )
-        each = [
-            of(int(parts), None if self.layers is None else int(layers))
-            for parts, layers in pairs.T
-        ]
-        kinds = dict.fromkeys(kind for sizes in each for kind in sizes)
+        """``of(degree, layers)``, once for each pair that occurs in their arrays."""
+
+        @cache
+        def of_pair(parts: Any, layers: Any) -> dict[str, Any]:
+            return of(int(parts), None if layers is None else int(layers))
+
+        sizes = np.frompyfunc(of_pair, 2, 1)(degree, self.layers)
+        if isinstance(sizes, dict):
+            return sizes
+        kinds = dict.fromkeys(kind for each in sizes.flat for kind in each)
         return {
-            kind: np.array([sizes.get(kind, 0) for sizes in each])[where.ravel()].reshape(
-                both[0].shape
-            )
+            kind: np.array([each.get(kind, 0) for each in sizes.flat]).reshape(sizes.shape)
             for kind in kinds
         }
 
@@ -290,12 +284,11 @@ class Holding:
             rows = tensor.rows if self.ideal else -(-tensor.rows // parts)
             shard = _shape((rows, *tensor.shape[1:]), tensor.matrix)
             layered = layers is not None and tensor.unit == "block"
-            times = (
-                tensor.number * (layers if layered else tensor.times) / (parts if self.ideal else 1)
-            )
+            times = tensor.number * (layers if layered else tensor.times)
+            share = times / parts if self.ideal else times
             for kind, num_bytes in state_bytes([shard], self.recipe).items():
                 once = kind == "tables"
-                total[kind] = num_bytes if once else total.get(kind, 0) + times * num_bytes
+                total[kind] = num_bytes if once else total.get(kind, 0) + share * num_bytes
         return total
 
 
@@ -304,8 +297,8 @@ def _shape(shape: tuple[int, ...], matrix: bool = False) -> TensorShape:
     return TensorShape(name="", shape=shape, unit="", role="hidden" if matrix else "embedding")
 
 
-def _numel(tensor: TensorShape) -> int:
-    return tensor.numel
+def _size(tensors: Iterable[TensorShape]) -> int:
+    return sum(tensor.numel for tensor in tensors)
 
 
 def _dealt(tensors: Sequence[TensorShape], degree: int) -> list[list[TensorShape]]:
@@ -325,7 +318,7 @@ def on_rank(model: Model, parallel: Parallel, recipe: Recipe, rank: int) -> dict
     """
     tensors, degree = model.tensors(), parallel.shard_degree
     mine: Sequence[TensorShape] = tensors
-    held = whole = sum(map(_numel, tensors))
+    held = whole = _size(tensors)
     if parallel.shard_rule == "flat":
         held = -(-whole // degree)
         mine, whole = [_shape((held,))], held * degree
@@ -333,7 +326,7 @@ def on_rank(model: Model, parallel: Parallel, recipe: Recipe, rank: int) -> dict
         mine = _dealt(tensors, degree)[rank]
     elif parallel.zero:
         mine = shard_shapes(tensors, num_ranks=degree, rank=rank % degree)
-        held = sum(map(_numel, shard_shapes(tensors, num_ranks=degree)))
+        held = _size(shard_shapes(tensors, num_ranks=degree))
     widths = {"parameters": recipe.parameter_bytes, "gradients": recipe.gradient_bytes}
     sizes = {
         name: width * (held if is_sharded(name, parallel.zero) else whole)

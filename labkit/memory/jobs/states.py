@@ -25,25 +25,12 @@ def is_sharded(component: str, zero: int) -> bool:
     return zero >= SHARDED_FROM[component]
 
 
-def rows_on_rank(rows: int, num_ranks: int, rank: int) -> tuple[int, int]:
-    """The half-open range of rows that ``rank`` holds when chunks of ceil(rows/N) are dealt out.
-
-    The last ranks get less, or nothing: this is ``torch.chunk``'s rule, which FSDP2 follows.
-
-    >>> [rows_on_rank(50, 4, rank) for rank in range(4)]
-    [(0, 13), (13, 26), (26, 39), (39, 50)]
-    >>> rows_on_rank(5, 4, 3)
-    (5, 5)
-    """
-    chunk = -(-rows // num_ranks)
-    return min(rank * chunk, rows), min((rank + 1) * chunk, rows)
-
-
 def shard_shapes(
     tensors: Sequence[TensorShape], *, num_ranks: int, rank: int = 0
 ) -> tuple[TensorShape, ...]:
-    """What ``rank`` really has of every tensor where rows are dealt out (FSDP2), maybe no rows.
+    """What ``rank`` has of every tensor where chunks of ceil(rows/N) are dealt out, maybe no rows.
 
+    The last ranks get less, or nothing: this is ``torch.chunk``'s rule, which FSDP2 follows.
     For states that depend on shapes: ``state_bytes(shard_shapes(...), recipe)``.
 
     >>> from labkit.models import Model
@@ -54,8 +41,10 @@ def shard_shapes(
         raise ValueError(f"rank must be in 0..{num_ranks - 1}, got {rank}")
     shards = []
     for tensor in tensors:
-        first, last = rows_on_rank(tensor.shape[0], num_ranks, rank)
-        shards.append(replace(tensor, shape=(last - first, *tensor.shape[1:])))
+        rows, *rest = tensor.shape
+        chunk = -(-rows // num_ranks)
+        held = max(0, min(chunk, rows - rank * chunk))
+        shards.append(replace(tensor, shape=(held, *rest)))
     return tuple(shards)
 
 

@@ -27,17 +27,11 @@ if TYPE_CHECKING:
 Stage = Annotated[int, Ge(0), Le(3)]
 Kind = Literal["all-gather", "reduce-scatter", "all-reduce", "broadcast", "all-to-all", "send"]
 
-# Messages a rank passes on in a ring, as a multiple of (n−1)/n of the whole message; of an
-# all-to-all the message is what one rank holds, and it keeps 1/n of it.
-RING_PASSES: dict[str, int] = {
-    "all-gather": 1,
-    "reduce-scatter": 1,
-    "all-reduce": 2,
-    "broadcast": 1,
-    "reduce": 1,
-    "all-to-all": 1,
-    "send": 1,
-}
+
+def ring_passes(kind: str) -> int:
+    """Messages a rank passes on in a ring, as a multiple of (n−1)/n of the whole message; of an
+    all-to-all the message is what one rank holds, and it keeps 1/n of it."""
+    return 2 if kind == "all-reduce" else 1
 
 
 @description
@@ -69,7 +63,7 @@ class Collective:
         """Bytes one rank sends in a ring."""
         if self.kind == "send":
             return self.message_bytes if self.num_ranks > 1 else 0.0
-        return RING_PASSES[self.kind] * self.message_bytes * (self.num_ranks - 1) / self.num_ranks
+        return ring_passes(self.kind) * self.message_bytes * (self.num_ranks - 1) / self.num_ranks
 
     @property
     def node_bytes(self) -> float:
@@ -88,7 +82,7 @@ class Collective:
         """Steps of the ring, over all calls: each costs one latency."""
         if self.kind == "send":
             return self.num_calls if self.num_ranks > 1 else 0
-        return RING_PASSES[self.kind] * (self.num_ranks - 1) * self.num_calls
+        return ring_passes(self.kind) * (self.num_ranks - 1) * self.num_calls
 
     @property
     def link(self) -> str:
@@ -214,22 +208,13 @@ def frame(collectives: Sequence[Collective]) -> pd.DataFrame:
     """The collectives as a table: what each sends, per rank and out of each node, and why."""
     import pandas as pd
 
-    rest = ("axis", "link", "num_calls", "formula", "source")
-    rows = [
-        {
-            "phase": item.phase,
-            "collective": item.kind,
-            "what": item.what,
-            "ranks": item.num_ranks,
-            "nodes": item.nodes,
-            "message_bytes": item.message_bytes,
-            "sent_bytes": item.sent_bytes,
-            "node_bytes": item.node_bytes,
-        }
-        | {name: getattr(item, name) for name in rest}
-        for item in collectives
+    names = [
+        *("phase", "kind", "what", "num_ranks", "nodes", "message_bytes", "sent_bytes"),
+        *("node_bytes", "axis", "link", "num_calls", "formula", "source"),
     ]
-    return pd.DataFrame(rows)
+    rows = [[getattr(item, name) for name in names] for item in collectives]
+    table = pd.DataFrame(rows, columns=names)
+    return table.rename(columns={"kind": "collective", "num_ranks": "ranks"})
 
 
 def step_time_s(collectives: Sequence[Collective], *, inter: Link, intra: Link) -> float:

@@ -27,6 +27,7 @@ CONTEXT = (
 )
 TENSOR = "Shoeybi et al. 2019, §3; Korthikanti et al. 2022, §4.2.2"
 PIPELINE = "Narayanan et al. 2021, §3.2: b·s·h a boundary, microbatch and direction"
+FINALIZE = "Megatron-LM, finalize_model_grads"
 EXPERT = "Lepikhin et al. 2021 (GShard), §3.2: dispatch and combine"
 
 
@@ -78,10 +79,6 @@ class _Job:
     ranks_per_node: int
 
     @property
-    def microbatches(self) -> int:
-        return self.recipe.accumulation
-
-    @property
     def layers(self) -> tuple[int, int]:
         """Dense and expert layers of the device."""
         counts = {"block": 0, "expert block": 0}
@@ -104,7 +101,7 @@ class _Job:
     @property
     def passes(self) -> float:
         """Microbatches that each of the device's layers works on in a step."""
-        return self.microbatches / self.parallel.model_copies
+        return self.recipe.accumulation / self.parallel.model_copies
 
     @property
     def again(self) -> float:
@@ -168,20 +165,16 @@ def _tensor(job: _Job) -> Iterator[Collective]:
     own = job.activation_bytes
     routed = job.model.experts_per_token * own
     shared = sparse if job.model.shared_experts else 0
-    regions = [("layers", own, 2 * dense + sparse + shared, "A")]
     if job.parallel.sp:
-        regions.append(("experts", routed, sparse, "k·A"))
+        yield from _regions(job, "layers", own, 2 * dense + sparse + shared, "A")
+        yield from _regions(job, "experts", routed, sparse, "k·A")
     else:  # combined before they are summed, so that one sum serves routed and shared experts
-        regions = [("layers", own, 2 * (dense + sparse), "A")]
-    for what, message, count, text in regions:
-        if count:
-            yield from _regions(job, what, message, count, text)
+        yield from _regions(job, "layers", own, 2 * (dense + sparse), "A")
     yield from _ends(job)
     if job.batch is not None and job.batch.partition_checkpoints and job.again:
         calls = job.again * sum(job.layers) * job.passes
-        yield job.send(
-            "tp", "recompute", "all-gather", "checkpoints (Pa)", own, calls, "A", "ZeRO §8"
-        )
+        what, source = "checkpoints (Pa)", "ZeRO §8"
+        yield job.send("tp", "recompute", "all-gather", what, own, calls, "A", source)
     if job.parallel.sp:
         yield _norms(job)
 
@@ -202,7 +195,7 @@ def _regions(job: _Job, what: str, message: float, count: int, text: str) -> Ite
         for kind in kinds:
             if number:
                 yield job.send("tp", phase, kind, what, message, number, text, TENSOR)
-    if job.parallel.sp and what == "layers":
+    if job.parallel.sp and what == "layers" and calls:
         inputs = "inputs of layers, again"
         yield job.send("tp", "backward", "all-gather", inputs, message, calls, text, TENSOR)
 
@@ -235,16 +228,8 @@ def _norms(job: _Job) -> Collective:
         for tensor in unit.tensors
         if "norm" in tensor.name or tensor.role == "router"
     )
-    return job.send(
-        "tp",
-        "step",
-        "all-reduce",
-        "gradients of norms",
-        job.recipe.gradient_bytes * copied,
-        1,
-        "G of norms and routers",
-        "Megatron-LM, finalize_model_grads",
-    )
+    what, text, size = "gradients of norms", "G of norms and routers", job.recipe.gradient_bytes
+    return job.send("tp", "step", "all-reduce", what, size * copied, 1, text, FINALIZE)
 
 
 def _context(job: _Job) -> Iterator[Collective]:
@@ -307,8 +292,7 @@ def _pipeline(job: _Job) -> Iterator[Collective]:
             yield job.send("pp", phase, "send", what, message, calls, text, PIPELINE)
     if job.model.tied and job.has("embedding", "head") and not job.has("root"):
         size = job.recipe.gradient_bytes * job.model.vocab * job.model.hidden / parallel.tp
-        source = "Megatron-LM, finalize_model_grads"
-        yield _pair(job, "gradients of the tied embedding", size, "G of the embedding", source)
+        yield _pair(job, "gradients of the tied embedding", size, "G of the embedding", FINALIZE)
 
 
 def _pair(job: _Job, what: str, message: float, formula: str, source: str) -> Collective:
@@ -345,7 +329,7 @@ def _data(job: _Job) -> Iterator[Collective]:
             scheme=chosen,
             ranks_per_node=job.ranks_per_node,
             num_units=count,
-            accumulation=job.microbatches,
+            accumulation=recipe.accumulation,
             stride=apart,
         ):
             yield replace(item, what=item.what + suffix)

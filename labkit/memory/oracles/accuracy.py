@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from labkit.errors import not_among
 from labkit.files import project_root
 from labkit.memory.jobs.batch import Batch
-from labkit.memory.jobs.modes import mode_of
 from labkit.memory.oracles import cases
 from labkit.memory.oracles.checking import PEAK, check
 from labkit.memory.plans.plan import Plan
@@ -80,32 +79,29 @@ def peak_row(plan: Plan) -> dict[str, Any]:
 
 def _models(*, every: bool) -> Iterator[dict[str, Any]]:
     for plan in cases.on_one_rank(every=every):
-        assert isinstance(plan.model, Model)
-        assert plan.batch is not None
-        mode = mode_of(plan.model, plan.recipe, plan.batch)
+        job = plan.estimate.job
         choices = ("dtype", "attention", "recompute", "loss")
         yield {
-            "model": plan.model.name,
-            **{name: getattr(mode, name) for name in choices},
-            "step": plan.recipe.step,
-            "seq": plan.batch.seq,
-            "micro_batch": plan.batch.micro_batch,
+            "model": job.model.name,
+            **{name: getattr(job.mode, name) for name in choices},
+            "step": job.recipe.step,
+            "seq": job.batch.seq,
+            "micro_batch": job.batch.micro_batch,
             **peak_row(plan),
         }
 
 
 def _stage_3(*, every: bool) -> Iterator[dict[str, Any]]:
     for plan in cases.at_stage_3(every=every):
-        assert isinstance(plan.model, Model)
-        assert plan.batch is not None
+        job = plan.estimate.job
         yield {
-            "model": plan.model.name,
-            "layers": plan.model.num_layers,
-            "dp": plan.parallel.dp,
-            "shared_by": plan.parallel.shard_degree,
-            "recipe": plan.recipe.name,
-            "seq": plan.batch.seq,
-            "recompute": plan.batch.recompute,
+            "model": job.model.name,
+            "layers": job.model.num_layers,
+            "dp": job.parallel.dp,
+            "shared_by": job.parallel.shard_degree,
+            "recipe": job.recipe.name,
+            "seq": job.batch.seq,
+            "recompute": job.batch.recompute,
             **peak_row(plan),
         }
 
@@ -122,11 +118,11 @@ def _layers(*, every: bool) -> Iterator[dict[str, Any]]:
     for (name, dtype, attention, recompute), (samples, seq) in product(choices, sizes):
         model, recipe = models[name], cases.RECIPES[dtype]
         batch = Batch(seq=seq, micro_batch=samples, attention=attention, recompute=recompute)  # type: ignore[arg-type]
-        terms = Plan(model=model, recipe=recipe, batch=batch).terms()
-        kept = int(sum(t.num_bytes for t in terms if t.component.startswith("activation.")))
-        seen = tracker.saved_bytes(
-            model, mode_of(model, recipe, batch), seq=seq, micro_batch=samples
-        )
+        plan = Plan(model=model, recipe=recipe, batch=batch)
+        terms = [t for t in plan.terms() if t.component.startswith("activation.")]
+        kept = int(sum(term.num_bytes for term in terms))
+        mode = plan.estimate.job.mode
+        seen = tracker.saved_bytes(model, mode, seq=seq, micro_batch=samples)
         yield {
             "model": model.name,
             "heads": model.heads,

@@ -16,7 +16,7 @@ from labkit.models import Model
 RECIPES = {
     "bf16": Recipe(name="bf16 Adam", master=None, states="bf16"),
     "fp32": Recipe.fp32_adam(),
-    "autocast": Recipe.bf16_autocast(),
+    "autocast": Recipe.preset("bf16-autocast"),
 }
 TINY_LLAMA = Model(
     name="tiny-llama", num_layers=2, hidden=40, heads=4, kv_heads=2, ffn=54, vocab=101,
@@ -121,7 +121,9 @@ def require_trainable(plan: Plan, oracle: str) -> None:
     reasons = {
         "one rank (dp = tp = cp = pp = 1)": plan.parallel.world_size == 1 or sharded,
         "Adam with states in the parameters' format and no master copy, such as"
-        " Recipe.fp32_adam() or Recipe.bf16_autocast()": alike and plain and recipe.master is None,
+        " Recipe.fp32_adam() or the preset bf16-autocast": alike
+        and plain
+        and recipe.master is None,
         "weights used as they are stored, or autocast": recipe.autocast or recipe.compute is None,
         "everything on the device": places == {"device"},
         "no accumulation": recipe.accumulation == 1,

@@ -7,7 +7,7 @@ ranks, any size), real processes on a CPU (``"gloo"``: shards, small models), an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from labkit.errors import UsageError, not_among
 from labkit.memory.jobs.states import COMPONENTS
@@ -20,12 +20,6 @@ from labkit.models import Model
 if TYPE_CHECKING:
     import pandas as pd
 
-Oracle = Literal["fake", "gloo", "cuda"]
-ORACLES: dict[str, str] = {
-    "fake": "torch's MemTracker on fake tensors: one rank or FSDP2, any size, no GPU",
-    "gloo": "FSDP2 and others on real processes of this machine: model states of small models",
-    "cuda": "torch.cuda.max_memory_allocated on this machine's GPU: one rank, the peak",
-}
 PEAK = "peak, "  # before the moment's name, in the row of the total
 REST = "activations, temporaries, inputs"  # what the tracker does not tell apart
 _TRACKED = {"Parameter": "parameters", "Optstate": "optimizer", "Gradient": "gradients"}
@@ -49,8 +43,9 @@ def check(plan: Plan, *, oracle: str = "fake") -> pd.DataFrame:
         raise UsageError("only a plan with a Model and a Batch without a formula can be checked")
     import pandas as pd
 
-    rows = {"fake": _fake, "gloo": _gloo, "cuda": _cuda}[oracle](plan)
-    table = pd.DataFrame(rows, columns=["component", "predicted_bytes", "measured_bytes"])
+    table = pd.DataFrame(
+        ORACLES[oracle](plan), columns=["component", "predicted_bytes", "measured_bytes"]
+    )
     difference = table["predicted_bytes"] - table["measured_bytes"]
     relative = difference / table["measured_bytes"].where(table["measured_bytes"] != 0)
     return table.assign(difference_bytes=difference, difference_fraction=relative)
@@ -97,9 +92,9 @@ def _gloo(plan: Plan) -> Rows:
     scheme = scheme_of(plan.parallel)
     if scheme is None:
         raise UsageError(
-            "oracle 'gloo' needs data parallelism only, by a scheme that runs here: zero = 0; 1 or"
-            " 2 by shard_rule; 3, resharded or not, or with secondary_group, partition_group or"
-            " replicate"
+            "oracle 'gloo' needs data parallelism only, by a scheme that runs here: zero = 0; 1"
+            " with shard_rule flat or tensor; 2 with shard_rule flat; 3, resharded or not, or with"
+            " secondary_group, partition_group or replicate"
         )
     recipe = plan.recipe
     formats = (recipe.parameters, recipe.gradients, recipe.states, recipe.master)
@@ -130,3 +125,6 @@ def _cuda(plan: Plan) -> Rows:
     from labkit.memory.oracles import cuda
 
     return [("peak", float(plan.peak_bytes), float(cuda.peak_of(plan, cuda.gpu())))]
+
+
+ORACLES = {"fake": _fake, "gloo": _gloo, "cuda": _cuda}

@@ -24,7 +24,6 @@ from labkit.errors import UsageError
 from labkit.files import write_atomically
 from labkit.memory.oracles import cases
 from labkit.memory.plans.plan import Plan
-from labkit.models import Model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,13 +101,11 @@ def measure(chosen: Iterable[Plan], meter: Meter) -> pd.DataFrame:
 
     rows = []
     for plan in chosen:
-        assert isinstance(plan.model, Model)
-        assert plan.batch is not None
-        batch, predicted, seen = plan.batch, int(plan.peak_bytes), peak_of(plan, meter)
+        job, predicted, seen = plan.estimate.job, int(plan.peak_bytes), peak_of(plan, meter)
         rows.append(
-            {"model": plan.model.name, "recipe": plan.recipe.name, "step": plan.recipe.step}
-            | {name: getattr(batch, name) for name in ("seq", "micro_batch")}
-            | {name: str(getattr(batch, name)) for name in ("recompute", "attention")}
+            {"model": job.model.name, "recipe": plan.recipe.name, "step": plan.recipe.step}
+            | {name: getattr(job.batch, name) for name in ("seq", "micro_batch")}
+            | {name: str(getattr(job.batch, name)) for name in ("recompute", "attention")}
             | {"predicted_bytes": predicted, "measured_bytes": seen}
             | {"error_bytes": predicted - seen, "error_fraction": round(predicted / seen - 1, 6)}
             | {"predicted_moment": plan.peak_moment, "script": "labkit.memory.oracles.cuda"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from labkit.memory.jobs import states
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.shards import on_rank
-from labkit.memory.jobs.traffic import RING_PASSES
+from labkit.memory.jobs.traffic import ring_passes
 from labkit.memory.tape.shapes import supported
 from labkit.models import Model
 from labkit.quantities import format_bytes
@@ -38,13 +39,10 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "ddp": {"zero": 0},
     # The paper's stage 1 by hand: reduce-scatter, update a flat slice, all-gather.
     "zero1": {"zero": 1, "shard_rule": "flat"},
-    # The same, rows of every tensor in place of slices.
-    "zero1-rows": {"zero": 1},
     # ZeroRedundancyOptimizer: all-reduce, update whole tensors, broadcast.
     "zero1-torch": {"zero": 1, "shard_rule": "tensor"},
-    # Stage 2 by hand: each gradient reduced to its owners, by slices or by rows, and dropped.
+    # Stage 2 by hand: each gradient reduced to its owners and dropped.
     "zero2-flat": {"zero": 2, "shard_rule": "flat"},
-    "zero2-rows": {"zero": 2},
     # FSDP2, parameters kept after the forward pass, or dropped and gathered again.
     "zero2": {"zero": 3, "reshard_after_forward": False},
     "zero3": {"zero": 3},
@@ -81,6 +79,9 @@ def scheme_of(parallel: Parallel) -> tuple[str, int] | None:
     return None
 
 
+_WHOSE = ["scheme", "ranks", "rank"]  # columns that say whose report it is
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What the ranks of one experiment reported; see the frames for what they say."""
@@ -89,6 +90,15 @@ class Measurement:
     ranks: tuple[int, ...]
     group: int
     reports: tuple[dict[str, Any], ...]
+
+    def _table(self) -> pd.DataFrame:
+        """A row a rank's report; ``model_bytes`` is (n−1)/n times the bytes of the parameters: what
+        a ring pass over all of them sends."""
+        import pandas as pd
+
+        table = pd.DataFrame(self.reports)
+        size = 4 * self.model.num_params
+        return table.assign(model_bytes=size * (table["ranks"] - 1) / table["ranks"])
 
     def states(self) -> pd.DataFrame:
         """Bytes a rank holds of each component, measured and predicted, one row each.
@@ -99,13 +109,13 @@ class Measurement:
 
         recipe, rows = Recipe.fp32_adam(), []
         for report in self.reports:
-            parallel = parallel_of(report["scheme"], report["num_ranks"], group=self.group)
+            parallel = parallel_of(report["scheme"], report["ranks"], group=self.group)
             predicted = on_rank(self.model, parallel, recipe, report["rank"])
             for component in states.COMPONENTS:
                 sharded = states.is_sharded(component, parallel.zero)
                 size = recipe.bytes_of(component) * self.model.num_params
                 rows.append(
-                    _of(report)
+                    {name: report[name] for name in _WHOSE}
                     | {"component": component}
                     | {"measured_bytes": report["held_bytes"][component]}
                     | {"predicted_bytes": predicted[component]}
@@ -140,13 +150,10 @@ class Measurement:
 
     def moments(self) -> pd.DataFrame:
         """Parameter bytes a rank holds between forward and backward, and between steps."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            _of(report)
-            | {"after_forward_bytes": report["held_bytes"]["parameters after forward"]}
-            | {"between_steps_bytes": report["held_bytes"]["parameters"]}
-            for report in self.reports
+        held = [report["held_bytes"] for report in self.reports]
+        return self._table()[_WHOSE].assign(
+            after_forward_bytes=[sizes["parameters after forward"] for sizes in held],
+            between_steps_bytes=[sizes["parameters"] for sizes in held],
         )
 
     def traffic(self) -> pd.DataFrame:
@@ -156,18 +163,13 @@ class Measurement:
         """
         import pandas as pd
 
-        rows = []
-        for report in self.reports:
-            for item in report["collectives"]:
-                ring = item["message_bytes"] * (item["ranks"] - 1) / item["ranks"]
-                sent = RING_PASSES[item["collective"]] * ring
-                rows.append(
-                    _of(report)
-                    | {name: item[name] for name in ("phase", "collective", "calls")}
-                    | {"message_bytes": item["message_bytes"], "sent_bytes": sent}
-                    | {"model_sizes": sent / self._model_size(report)}
-                )
-        return pd.DataFrame(rows)
+        table = self._table().explode("collectives", ignore_index=True)
+        issued = pd.DataFrame(table["collectives"].tolist())
+        group = issued.pop("ranks")
+        ring = issued["message_bytes"] * (group - 1) / group
+        sent = ring * issued["collective"].map(ring_passes)
+        sizes = {"sent_bytes": sent, "model_sizes": sent / table["model_bytes"]}
+        return table[_WHOSE].join(issued).assign(**sizes)
 
     def sockets(self) -> pd.DataFrame:
         """Bytes that all ranks' TCP connections received in the last step, headers left out.
@@ -175,38 +177,14 @@ class Measurement:
         ``model_sizes`` is in the same unit as in :meth:`traffic`. Empty where the system cannot
         tell (anything but Linux).
         """
-        import pandas as pd
-
-        rows = [
-            _of(report)
-            | {"received_bytes": report["received_bytes"]}
-            | {"model_sizes": report["received_bytes"] / self._model_size(report)}
-            for report in self.reports
-            if report["received_bytes"] is not None
-        ]
-        columns = ["scheme", "ranks", "rank", "received_bytes", "model_sizes"]
-        return pd.DataFrame(rows, columns=columns)
+        table = self._table().dropna(subset="received_bytes")
+        sizes = table["received_bytes"] / table["model_bytes"]
+        return table[[*_WHOSE, "received_bytes"]].assign(model_sizes=sizes)
 
     def exactness(self) -> pd.DataFrame:
         """The largest difference of any weight from training in one process, by scheme."""
-        import pandas as pd
-
-        rows = [
-            _of(report) | {"largest_difference": report["largest_difference"]}
-            for report in self.reports
-        ]
-        groups = pd.DataFrame(rows).groupby(["scheme", "ranks"], sort=False, as_index=False)
-        return pd.DataFrame(groups["largest_difference"].max())
-
-    def _model_size(self, report: dict[str, Any]) -> float:
-        """(n−1)/n times the bytes of the parameters: what a ring pass over all of them sends."""
-        ranks = report["num_ranks"]
-        return float(4 * self.model.num_params * (ranks - 1) / ranks)
-
-
-def _of(report: dict[str, Any]) -> dict[str, Any]:
-    """Whose report it is, as columns."""
-    return {"scheme": report["scheme"], "ranks": report["num_ranks"], "rank": report["rank"]}
+        groups = self._table().groupby(["scheme", "ranks"], sort=False)
+        return groups["largest_difference"].max().reset_index()
 
 
 def measure(
@@ -255,7 +233,7 @@ def measure(
             for report in json.loads((Path(folder) / f"rank{rank}.json").read_text())
         ]
     order = {name: index for index, name in enumerate(schemes)}
-    reports.sort(key=lambda report: (report["num_ranks"], order[report["scheme"]], report["rank"]))
+    reports.sort(key=lambda report: (report["ranks"], order[report["scheme"]], report["rank"]))
     return Measurement(model=model, ranks=tuple(spec["ranks"]), group=group, reports=tuple(reports))
 
 
@@ -314,15 +292,15 @@ def _run(spec: dict[str, Any], timeout_s: float) -> None:
             child.kill()
             child.communicate()
     if child.returncode:
-        raise LabkitError(_failure(spec, log.read_text(errors="replace")))
+        raise LabkitError(_failure(log.read_text(errors="replace")))
 
 
-def _failure(spec: dict[str, Any], errors: str) -> str:
-    """Why a worker failed: the first rank's own traceback where one was written."""
-    for rank in range(max(spec["ranks"])):
-        path = Path(spec["folder"]) / f"rank{rank}.error"
-        if path.exists():
-            return f"rank {rank} failed:\n{path.read_text().strip()}"
+def _failure(errors: str) -> str:
+    """Why a worker failed: the first rank's own traceback where there is one."""
+    if rank := re.search(
+        r"-- Process (\d+) terminated with the following error:(.*)", errors, re.S
+    ):
+        return f"rank {rank[1]} failed:\n{rank[2].strip()}"
     if "No module named 'torch'" in errors:
         return "measuring needs torch: pip install 'labkit[torch]'"
     return f"the ranks failed to start: {' '.join(errors.split())[-500:] or 'no message'}"

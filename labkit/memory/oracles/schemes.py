@@ -1,9 +1,9 @@
 """A network in training on one rank under each scheme, behind one small interface.
 
-Data parallelism as torch itself does it, and ZeRO's stages 1 and 2 by hand, by either rule of
-cutting, which torch itself does not have: parameters stay whole on every rank, and each rank
-updates its own part of them. At stage 2 a gradient is reduced as soon as it is there, kept by the
-ranks that own it, and dropped by all others.
+Data parallelism as torch itself does it, and by hand what torch does not have: ZeRO's stages 1 and
+2 in equal slices, where parameters stay whole on every rank and each rank updates its own part. At
+stage 2 a gradient is reduced as soon as it is there, kept by the ranks that own it, and dropped by
+all others.
 
 Loads torch: only :mod:`labkit.memory.oracles.worker` and the tracker's functions import it.
 """
@@ -23,10 +23,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit.memory.jobs.states import rows_on_rank
 from labkit.memory.oracles.meters import storage_bytes
-
-GROUPED = ("mics", "hpz")
+from labkit.memory.oracles.oracle import GROUPED
 
 
 class Adam(NamedTuple):
@@ -104,9 +102,8 @@ class Trainer:
 
 def trainer(run: Run, network: Any, adam: Adam) -> Trainer:
     """``network`` spread over the run's ranks by its scheme, with AdamW."""
-    if run.scheme in BY_HAND:
-        kind, stage = BY_HAND[run.scheme]
-        return kind(network, run, adam, stage=stage)
+    if run.scheme in {"zero1", "zero2-flat"}:
+        return FlatSlices(network, run, adam, stage=1 if run.scheme == "zero1" else 2)
     if run.scheme in {"ddp", "zero1-torch"}:
         wrapped = DistributedDataParallel(
             network, process_group=run.group, gradient_as_bucket_view=True
@@ -221,63 +218,3 @@ class FlatSlices(Trainer):
 
     def gradients(self) -> list[Tensor]:
         return [self.kept]
-
-
-class RowSlices(Trainer):
-    """ceil(d0/N) rows of every tensor, padded where they are sent: FSDP2's rule at lower stages."""
-
-    def __init__(self, network: nn.Module, run: Run, adam: Adam, *, stage: int) -> None:
-        self.stage, self.group, self.num_ranks = stage, run.group, run.num_ranks
-        self.whole = list(network.parameters())
-        self.kept: dict[nn.Parameter, Tensor] = {}
-        self.mine = []
-        for p in self.whole:
-            first, last = rows_on_rank(p.shape[0], run.num_ranks, run.rank)
-            self.mine.append(nn.Parameter(p.detach()[first:last].clone()))
-            if stage == 2:
-                p.register_post_accumulate_grad_hook(self._keep)
-        super().__init__(network, network, adam.over(self.mine))
-
-    def _padded(self, tensor: Tensor, rows: int) -> Tensor:
-        padded = tensor.new_zeros(rows, *tensor.shape[1:])
-        padded[: tensor.shape[0]] = tensor
-        return padded
-
-    def _reduced(self, gradient: Tensor) -> Tensor:
-        rows = -(-gradient.shape[0] // self.num_ranks)
-        own = gradient.new_empty(rows, *gradient.shape[1:])
-        whole = self._padded(gradient, rows * self.num_ranks)
-        dist.reduce_scatter_single(own, whole, group=self.group)
-        return own
-
-    def _keep(self, p: Any) -> None:
-        self.kept[p] = self._reduced(p.grad)
-        p.grad = None
-
-    def zero_grad(self) -> None:
-        self.kept.clear()
-        for p in self.whole:
-            p.grad = None
-
-    def step(self) -> None:
-        for p, own in zip(self.whole, self.mine, strict=True):
-            reduced = self.kept[p] if self.stage == 2 else self._reduced(p.grad)  # type: ignore[arg-type]
-            own.grad = reduced[: own.shape[0]] / self.num_ranks
-        self.optimizer.step()
-        for p, own in zip(self.whole, self.mine, strict=True):
-            own.grad = None
-            sent = self._padded(own.detach(), -(-p.shape[0] // self.num_ranks))
-            whole = sent.new_empty(sent.shape[0] * self.num_ranks, *sent.shape[1:])
-            dist.all_gather_single(whole, sent, group=self.group)
-            p.data.copy_(whole[: p.shape[0]])
-
-    def gradients(self) -> list[Tensor]:
-        return list(self.kept.values()) if self.stage == 2 else super().gradients()
-
-
-BY_HAND: dict[str, tuple[Any, int]] = {
-    "zero1": (FlatSlices, 1),
-    "zero1-rows": (RowSlices, 1),
-    "zero2-flat": (FlatSlices, 2),
-    "zero2-rows": (RowSlices, 2),
-}

@@ -17,11 +17,9 @@ import socket
 import sys
 import threading
 import time
-import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ import torch
 import torch._dynamo  # every optimizer loads it at first use: once here, not once a rank
 import torch.distributed as dist
 from torch import Tensor
+from torch.multiprocessing import start_processes
 
 from labkit.memory.oracles import networks, schemes
 from labkit.memory.oracles.meters import CollectiveMeter, received_bytes, storage_bytes
@@ -68,14 +67,18 @@ def _pair(batch: Tensor) -> tuple[Tensor, Tensor]:
     return batch[:, :-1], batch[:, 1:].contiguous()
 
 
+def train(trainer: schemes.Trainer, chosen: Iterable[Tensor]) -> None:
+    """A step on each batch."""
+    for batch in chosen:
+        trainer.zero_grad()
+        trainer.network(*_pair(batch)).backward()
+        trainer.step()
+
+
 def reference_weights(model: Model, spec: dict[str, Any]) -> list[Tensor]:
     """The weights after training on whole batches in one process: what every scheme must give."""
     network = build(model, spec)
-    optimizer = ADAM.over(network.parameters())
-    for batch in batches(model, spec):
-        optimizer.zero_grad()
-        network(*_pair(batch)).backward()
-        optimizer.step()
+    train(schemes.Trainer(network, network, ADAM.over(network.parameters())), batches(model, spec))
     return [p.detach().clone() for p in network.parameters()]
 
 
@@ -86,10 +89,7 @@ def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]
     *warm_up, last = (
         batch[run.rank * share : (run.rank + 1) * share] for batch in batches(model, spec)
     )
-    for batch in warm_up:
-        trainer.zero_grad()
-        trainer.network(*_pair(batch)).backward()
-        trainer.step()
+    train(trainer, warm_up)
     trainer.zero_grad()
     dist.barrier(group=run.group)
     before = received_bytes()
@@ -109,7 +109,7 @@ def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]
     held["optimizer"], held["step counters"] = trainer.optimizer_bytes()
     return {
         "scheme": run.scheme,
-        "num_ranks": run.num_ranks,
+        "ranks": run.num_ranks,
         "rank": run.rank,
         "held_bytes": held,
         "collectives": meter.summary(),
@@ -127,30 +127,26 @@ def run_rank(rank: int, spec: dict[str, Any]) -> None:
     """One rank's life: join, run every scheme on the first 2, 3, … ranks, write, leave."""
     folder = Path(spec["folder"])
     _die_with_parent()
-    try:
-        warnings.simplefilter("ignore", FutureWarning)
-        torch.set_num_threads(1)
-        _use_loopback()
-        model = Model(**spec["model"])
-        dist.init_process_group(
-            "gloo",
-            init_method=(folder / "store").as_uri(),
-            rank=rank,
-            world_size=max(spec["ranks"]),
-            timeout=timedelta(seconds=spec["timeout_s"]),
-        )
-        expected = reference_weights(model, spec)
-        reports = [
-            measure(model, spec, run, expected)
-            for run in schemes.runs(rank, spec["ranks"], spec["schemes"], spec["group"])
-            if run.group is not None
-        ]
-        dist.barrier()
-        (folder / f"rank{rank}.json").write_text(json.dumps(reports))
-        dist.destroy_process_group()
-    except BaseException:
-        (folder / f"rank{rank}.error").write_text(traceback.format_exc())
-        raise
+    warnings.simplefilter("ignore", FutureWarning)
+    torch.set_num_threads(1)
+    _use_loopback()
+    model = Model(**spec["model"])
+    dist.init_process_group(
+        "gloo",
+        init_method=(folder / "store").as_uri(),
+        rank=rank,
+        world_size=max(spec["ranks"]),
+        timeout=timedelta(seconds=spec["timeout_s"]),
+    )
+    expected = reference_weights(model, spec)
+    reports = [
+        measure(model, spec, run, expected)
+        for run in schemes.runs(rank, spec["ranks"], spec["schemes"], spec["group"])
+        if run.group is not None
+    ]
+    dist.barrier()
+    (folder / f"rank{rank}.json").write_text(json.dumps(reports))
+    dist.destroy_process_group()
 
 
 def _use_loopback() -> None:
@@ -184,27 +180,16 @@ def _die_with_parent() -> None:
         threading.Thread(target=watch, daemon=True).start()
 
 
-def main(spec: dict[str, Any]) -> int:
-    """Fork the ranks after torch is loaded, so that it is loaded once; 0 when all came through."""
-    multiprocessing.set_start_method("fork" if sys.platform == "linux" else "spawn")
-    ranks = [
-        multiprocessing.Process(target=run_rank, args=(rank, spec), daemon=True)
-        for rank in range(max(spec["ranks"]))
-    ]
-    for process in ranks:
-        process.start()
+def main(spec: dict[str, Any]) -> None:
+    """Fork the ranks after torch is loaded, so that it is loaded once; the first that fails ends
+    the others and raises here."""
+    method = "fork" if sys.platform == "linux" else "spawn"
+    ranks = start_processes(
+        run_rank, (spec,), max(spec["ranks"]), join=False, daemon=True, start_method=method
+    )
     threading.Thread(target=_leave_with_caller, args=(spec["folder"],), daemon=True).start()
-    try:
-        left = list(ranks)
-        while left:
-            wait([process.sentinel for process in left])
-            left = [process for process in left if process.is_alive()]
-            if any(process.exitcode for process in ranks):
-                return 1
-        return 0
-    finally:
-        for process in ranks:
-            process.kill()
+    while not ranks.join():
+        pass
 
 
 def _leave_with_caller(folder: str) -> None:
@@ -219,4 +204,4 @@ def _leave_with_caller(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1])))
+    main(json.loads(sys.argv[1]))

@@ -1,25 +1,24 @@
 """A plan by the papers' arithmetic: bytes a parameter times parameters, all held at once.
 
 For a bare parameter count, a model without a batch, or a batch whose activations a paper's formula
-gives. Source: ZeRO §3, §5; ZeRO++ §3.2; Korthikanti et al. 2022, eq. 1.
+gives: two that disagree on purpose, approximations of a GPT-like block which know no kernels.
+
+Source: ZeRO §3, §5; ZeRO++ §3.2; Korthikanti et al. 2022, eq. 1.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from labkit.errors import BadValue, not_among
-from labkit.memory.jobs import activations, states, traffic
+from labkit.memory.jobs import states, traffic
 from labkit.memory.jobs.batch import FORMULAS, Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS
 from labkit.memory.tape.lines import Term
 from labkit.models import Model
-from labkit.quantities import GB, format_bytes
-
-if TYPE_CHECKING:
-    import pandas as pd
+from labkit.quantities import format_bytes
 
 
 class Arithmetic(NamedTuple):
@@ -48,7 +47,7 @@ class Arithmetic(NamedTuple):
                 )
         if self.batch is not None and isinstance(self.model, Model):
             self.model.require_shapes()
-            activations.activation_bytes(self.model, self.batch)
+            activation_bytes(self.model, self.batch)
 
     @property
     def num_params(self) -> int:
@@ -80,7 +79,7 @@ class Arithmetic(NamedTuple):
                 )
             )
         if self.batch is not None and isinstance(self.model, Model):
-            size = activations.activation_bytes(self.model, self.batch, tp=tp)
+            size = activation_bytes(self.model, self.batch, tp=tp)
             text = FORMULAS[self.batch.paper]
             terms.append(
                 Term(component="activations", num_bytes=size, formula=text, source="see formula")
@@ -100,20 +99,9 @@ class Arithmetic(NamedTuple):
             source="ZeRO §3.1, §5",
         )
 
-    def frame(self) -> pd.DataFrame:
-        import pandas as pd
-
-        total = self.peak_bytes
-        return pd.DataFrame(
-            {
-                "component": term.component,
-                "place": "device",
-                "num_bytes": term.num_bytes,
-                "size_gb": term.num_bytes / GB,
-                "share": term.num_bytes / total,
-            }
-            for term in self.terms()
-        )
+    def held(self) -> list[tuple[str, str, float]]:
+        """Component, place and bytes of every term."""
+        return [(term.component, "device", term.num_bytes) for term in self.terms()]
 
     def explain(self, component: str) -> str:
         named = {term.component: term for term in self.terms()}
@@ -148,3 +136,42 @@ class Arithmetic(NamedTuple):
             ranks_per_node=ranks_per_node,
             num_units=units,
         )
+
+
+def layer_bytes(model: Model, batch: Batch) -> float:
+    """Bytes one transformer layer keeps for its backward pass, nothing recomputed.
+
+    >>> gpt2 = Model.preset("gpt2-1.5b")
+    >>> round(48 * layer_bytes(gpt2, Batch(seq=1024, micro_batch=32)) / 1e9, 1)
+    60.4
+    """
+    width = batch.seq * batch.micro_batch * model.hidden
+    if batch.paper == "zero-paper":
+        return 24 * width
+    return width * (34 + 5 * model.heads * batch.seq / model.hidden)
+
+
+def activation_bytes(model: Model, batch: Batch, *, tp: int = 1) -> float:
+    """Bytes of activations on one rank: what layers keep, checkpoints, and the layers at work.
+
+    A layer at work is divided by ``tp`` here, its input is not (that is the redundancy P_a removes)
+    unless ``batch.partition_checkpoints``. Source: ZeRO §3.2, §6.1; Korthikanti et al. 2022.
+
+    Raises:
+        BadValue: selective recomputation by a formula that has no term for attention.
+    """
+    working = layer_bytes(model, batch) / tp
+    if batch.recompute == "selective":
+        if batch.paper == "zero-paper":
+            raise BadValue(
+                "formula must be korthikanti where recompute is selective: zero-paper has no term"
+                " for attention"
+            )
+        return model.num_layers * batch.tokens * model.hidden * 34 / tp
+    kept = model.num_layers - batch.num_recomputed(model.num_layers)
+    if not batch.every:
+        return kept * working
+    shards = tp if batch.partition_checkpoints else 1
+    one_input = 2 * batch.tokens * model.hidden  # 16 bits each
+    inputs = batch.num_checkpoints(model.num_layers) * one_input / shards
+    return inputs + (kept + batch.recompute_group) * working

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.errors import not_among
 from labkit.memory.jobs import traffic
@@ -21,7 +22,7 @@ from labkit.memory.tape import saved
 from labkit.memory.tape.lines import Term
 from labkit.models import Model
 from labkit.models.model import OPERATORS
-from labkit.quantities import GB, format_bytes
+from labkit.quantities import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,33 +76,17 @@ class ByMoments(NamedTuple):
         job = self.estimate
         return (*_states(job), *_activations(job), *_passing(job))
 
-    def frame(self) -> pd.DataFrame:
-        import pandas as pd
-
-        rows = [*self._at_the_peak(), *self._offloaded()]
-        columns = ["component", "place", "num_bytes", "size_gb", "share"]
-        return pd.DataFrame(rows, columns=columns)
-
-    def _at_the_peak(self) -> Iterator[dict[str, Any]]:
-        """Components on the device; none is zero."""
-        whole = self.estimate.peak_bytes
+    def held(self) -> list[tuple[str, str, float]]:
+        """Component, place and bytes: on the device at the peak, and what the recipe keeps
+        elsewhere; counters that torch leaves there are not."""
+        sizes: Counter[tuple[str, str]] = Counter()
         for name in COMPONENTS:
-            if size := float(self.estimate.peak.get(name, 0)):
-                row = {"component": name, "place": "device", "num_bytes": size}
-                yield row | {"size_gb": size / GB, "share": size / whole}
-
-    def _offloaded(self) -> list[dict[str, Any]]:
-        """Components that the recipe keeps elsewhere; counters that torch leaves there are not."""
-        sums: dict[tuple[str, str], float] = {}
+            sizes[name, "device"] = self.estimate.peak.get(name, 0)
         for term in _states(self.estimate):
             away = term.row in STATES and getattr(self.recipe, f"offload_{term.row}") != "device"
             if away and term.place != "device":
-                sums[term.row, term.place] = sums.get((term.row, term.place), 0) + term.num_bytes
-        return [
-            {"component": name, "place": place, "num_bytes": size, "size_gb": size / GB}
-            for (name, place), size in sums.items()
-            if size
-        ]
+                sizes[term.row, term.place] += term.num_bytes
+        return [(name, place, float(size)) for (name, place), size in sizes.items() if size]
 
     def moments(self) -> pd.DataFrame:
         """Bytes of each component on the device, a row a moment in order, and their total."""

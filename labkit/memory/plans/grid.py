@@ -224,11 +224,7 @@ def _filled(plan: Plan, point: Mapping[str, Any]) -> float:
 
 def _evaluate(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> Found | str:
     """One pass over the numbers' arrays, or why there is none."""
-    shapes = {}
-    for place, name in enumerate(numbers):
-        shape = [1] * len(numbers)
-        shape[place] = -1
-        shapes[name] = numbers[name].reshape(shape)
+    shapes = dict(zip(numbers, np.ix_(*numbers.values()), strict=True))
     try:
         # One rank a group is always possible; the numbers that are not are marked below.
         world_size = point.get("world_size")
@@ -268,25 +264,25 @@ def pieces_of(parallel: Parallel) -> int:
 
 def _problems(plan: Plan, shapes: Mapping[str, Any], world_size: int | None) -> Any:
     """For each number what is wrong with it; an empty text where nothing is."""
-    parallel, problems = plan.parallel, np.array("", dtype=object)
+    parallel, faults = plan.parallel, []
     if "dp" in shapes:
         sharing = shapes["dp"] * parallel.cp
         if world_size is not None:
-            text = f"world size ({world_size}) must be dp · tp · cp · pp"
             wrong = sharing * parallel.tp * parallel.pp != world_size
-            problems = np.where(wrong, np.array(text, dtype=object), problems)
+            faults.append((wrong, f"world size ({world_size}) must be dp · tp · cp · pp"))
         for name in ("ep", "replicate", "partition_group", "secondary_group"):
             size = getattr(parallel, name) or 1
-            text = f"dp × cp must divide by {name} ({size})"
-            problems = np.where(sharing % size, np.array(text, dtype=object), problems)
+            faults.append((sharing % size != 0, f"dp × cp must divide by {name} ({size})"))
     if "seq" in shapes:
-        pieces = pieces_of(parallel)
+        pieces, seq = pieces_of(parallel), shapes["seq"]
         text = f"seq must divide by {pieces}, the pieces that cp and tp make of it"
-        problems = np.where(shapes["seq"] % pieces, np.array(text, dtype=object), problems)
-        most = plan.model.positions if isinstance(plan.model, Model) else 0
-        if most:
+        faults.append((seq % pieces != 0, text))
+        if most := plan.model.positions if isinstance(plan.model, Model) else 0:
             text = f"seq must be <= {most}, the positions that {label(plan.model)} has learnt"
-            problems = np.where(shapes["seq"] > most, np.array(text, dtype=object), problems)
+            faults.append((seq > most, text))
+    problems = np.array("", dtype=object)
+    for wrong, text in faults:
+        problems = np.where(wrong, np.array(text, dtype=object), problems)
     return problems
 
 

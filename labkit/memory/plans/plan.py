@@ -18,7 +18,7 @@ from labkit.memory.plans.arithmetic import Arithmetic
 from labkit.memory.plans.detail import ByMoments
 from labkit.memory.tape.lines import Term
 from labkit.models import Model
-from labkit.quantities import format_bytes
+from labkit.quantities import GB, format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,8 +57,8 @@ class Plan:
     ideal: bool = False
 
     def __post_init__(self) -> None:
-        if not self.detailed:
-            self._arithmetic.check()
+        if isinstance(self.account, Arithmetic):
+            self.account.check()
 
     @property
     def num_params(self) -> int:
@@ -73,13 +73,11 @@ class Plan:
         )
 
     @property
-    def _arithmetic(self) -> Arithmetic:
-        return Arithmetic(self.model, self.parallel, self.recipe, self.batch, self.fragmentation)
-
-    @property
     def account(self) -> Arithmetic | ByMoments:
         """The papers' arithmetic, or the account by moments."""
-        return self._by_moments if self.detailed else self._arithmetic
+        if self.detailed:
+            return self._by_moments
+        return Arithmetic(self.model, self.parallel, self.recipe, self.batch, self.fragmentation)
 
     @property
     def _by_moments(self) -> ByMoments:
@@ -135,7 +133,12 @@ class Plan:
         ``place`` is ``"device"``, ``"cpu"`` or ``"nvme"``. What is offloaded has no share of the
         device's peak (NaN): those of ``"device"`` add up to 1.
         """
-        return self.account.frame()
+        import pandas as pd
+
+        columns = ["component", "place", "num_bytes"]
+        table = pd.DataFrame(self.account.held(), columns=columns)
+        shares = (table["num_bytes"] / self.account.peak_bytes).where(table["place"] == "device")
+        return table.assign(size_gb=table["num_bytes"] / GB, share=shares)
 
     @checked
     def explain(self, component: str) -> str:

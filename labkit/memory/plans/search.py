@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +34,6 @@ class Fit:
     value: int | None
     plan: Plan | None
     usable_bytes: float
-
-    @property
-    def fits(self) -> bool:
-        return self.value is not None
 
 
 # What may vary: the largest value that fits, or the least.
@@ -135,16 +132,10 @@ def _steps(plan: Plan, vary: str) -> tuple[int, int]:
 
 def _boundary(good: Callable[[int], bool], limit: int, *, least: bool) -> int | None:
     """The least (or greatest) value in 1..limit that is good; goodness changes once at most."""
-    low, high = 1, limit
-    if not good(limit if least else 1):
-        return None
-    while low < high:
-        middle = (low + high + (not least)) // 2
-        if good(middle):
-            low, high = (low, middle) if least else (middle, high)
-        else:
-            low, high = (middle + 1, high) if least else (low, middle - 1)
-    return low
+    first = bisect_left(range(1, limit + 1), True, key=lambda value: good(value) == least)
+    if not least:
+        return first or None  # as many as are good before the first that is not
+    return first + 1 if first < limit else None
 
 
 @checked
@@ -178,6 +169,26 @@ def stages(
         name: Plan(model=model, parallel=Parallel(dp=dp, tp=tp, zero=zero), recipe=recipe)
         for zero, name in STAGE_NAMES.items()
     }
+
+
+def what_fits(
+    plan: Plan, *, models: Iterable[Model], device: Capacity, headroom: Headroom = 1.0
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """``plan`` for each model and ZeRO stage: components at the peak, and the least ``dp``.
+
+    The first table has columns model, plan, component, num_bytes, size_gb, share; the second model,
+    plan, dp (NaN where none fits).
+    """
+    import pandas as pd
+
+    bars, least = [], []
+    for model, (stage, name) in product(models, STAGE_NAMES.items()):
+        candidate = replace(plan, model=model, parallel=replace(plan.parallel, zero=stage))
+        held = candidate.frame().query("place == 'device'")
+        bars.append(held.assign(model=model.name, plan=name))
+        ranks = fit(candidate, vary="dp", device=device, headroom=headroom).value
+        least.append({"model": model.name, "plan": name, "dp": ranks})
+    return pd.concat(bars, ignore_index=True), pd.DataFrame(least).astype({"dp": float})
 
 
 @checked

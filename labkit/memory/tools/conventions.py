@@ -1,8 +1,8 @@
 """The same job by other people's arithmetic: what each counts, term by term, and why they differ.
 
 ZeRO's paper, DeepSpeed's estimators, Megatron-LM's theoretical footprint, and what torch stores.
-Each is reproduced as it is, faults included. Numbers are exact fractions where a tool truncates or
-rounds its own.
+Each is reproduced as it is, faults included; see :data:`CONVENTIONS`. Numbers are exact fractions
+where a tool truncates or rounds its own.
 """
 
 from __future__ import annotations
@@ -13,26 +13,19 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.memory.jobs.activations import activation_bytes
 from labkit.memory.jobs.batch import FORMULAS, Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
+from labkit.memory.plans.arithmetic import activation_bytes
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape.lines import Term
-from labkit.memory.tools import megatron
 from labkit.models import Model
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Convention = Literal["zero-paper", "deepspeed", "megatron", "torch"]
-CONVENTIONS: dict[str, str] = {
-    "zero-paper": "Ψ/N of each state, 12·h·b·s elements a layer (ZeRO §3, §5)",
-    "deepspeed": "DeepSpeed's estimators of model states for stages 2 and 3; no activations",
-    "megatron": "Megatron-LM's theoretical_memory_usage: first pipeline stage, dense activations",
-    "torch": "what torch stores: whole rows of every tensor, saved tensors one by one",
-}
 TOTAL = "total on the device"
 # Rows of a comparison in their order, and what each convention does there that others do not.
 # Everything but the host is on the device.
@@ -104,7 +97,7 @@ def count(
     if convention not in CONVENTIONS:
         raise not_among("convention", convention, CONVENTIONS)
     given = parallel or Parallel(), recipe or Recipe.mixed_adam(), batch
-    return tuple(_COUNTS[convention](model, *given))
+    return tuple(CONVENTIONS[convention](model, *given))
 
 
 def total_bytes(terms: Iterable[Term], place: str = "device") -> int:
@@ -132,7 +125,7 @@ def differences(plan: Plan) -> pd.DataFrame:
     for name in CONVENTIONS:
         sums: dict[str, float] = {}
         try:
-            terms = count(name, plan.model, plan.parallel, plan.recipe, plan.batch)  # type: ignore[arg-type]
+            terms = count(name, plan.model, plan.parallel, plan.recipe, plan.batch)
         except BadValue as error:
             refused[name] = str(error)
         else:
@@ -232,6 +225,78 @@ def _deepspeed(
             )
 
 
+def _megatron(
+    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None
+) -> Iterator[Term]:
+    """``theoretical_memory_usage.py``: states (the recipe is not asked), and activations of the
+    first stage. Biases, position embeddings, attention scores and full recomputation have no terms.
+    """
+    source = "Megatron-LM, theoretical_memory_usage.py"
+    usual, experts = megatron_parameters(model, parallel)
+    # 16-bit parameters, fp32 gradients; fp32 master, momentum and variance.
+    for component, width in {"parameters": 2, "gradients": 4, "optimizer": 12}.items():
+        sharded = component == "optimizer" and parallel.zero > 0
+        ranks = (parallel.dp, max(1, parallel.sharing // parallel.ep)) if sharded else (1, 1)
+        over = f"/{parallel.dp}" if sharded else ""
+        yield Term(
+            component=component,
+            num_bytes=width * (usual / ranks[0] + experts / ranks[1]),
+            formula=f"{width}{over} B × parameters of the first stage",
+            source=source,
+        )
+    rows = _megatron_activations(model, parallel, batch) if batch is not None else ()
+    for component, size, formula in rows:
+        yield Term(component=component, num_bytes=size, formula=formula, source=source)
+
+
+def megatron_parameters(model: Model, parallel: Parallel) -> tuple[Fraction, Fraction]:
+    """Parameters of the fullest rank, routed experts apart: 1/pp of all layers, and one embedding
+    matrix (two where the output head is apart and there is no pipeline). Norms of blocks are copied
+    with tp, those of latents cut."""
+    sums = dict.fromkeys(("cut", "copied", "expert"), 0)
+    for unit in model.units():
+        for tensor in unit.tensors:
+            module, _, leaf = tensor.name.rpartition(".")
+            is_norm = module.endswith((".norm1", ".norm2")) or module in ("root.norm", "head.norm")
+            if tensor.role in ("embedding", "head") or (leaf == "bias" and not is_norm):
+                continue
+            copied = is_norm or tensor.role == "router"
+            kind = "expert" if tensor.role == "expert" else "copied" if copied else "cut"
+            sums[kind] += unit.count * tensor.numel
+    ends = model.hidden * model.vocab * (1 if model.tied or parallel.pp > 1 else 2)
+    usual = (Fraction(sums["cut"], parallel.pp) + ends) / parallel.tp
+    experts = Fraction(sums["expert"], parallel.pp * parallel.tp * parallel.ep)
+    return usual + Fraction(sums["copied"], parallel.pp), experts
+
+
+def _megatron_activations(
+    model: Model, parallel: Parallel, batch: Batch
+) -> list[tuple[str, Fraction, str]]:
+    """The formula with sequence parallelism and selective recomputation, or the one without."""
+    together = parallel.sp and batch.recompute == "selective"
+    tokens, pp, tp = batch.tokens, parallel.pp, parallel.tp
+    flight = Fraction(1)
+    if parallel.chunks > 1:
+        flight += Fraction(parallel.pp - 1, parallel.pp * parallel.chunks)
+    wide = 18 + Fraction(4 * model.ffn, model.hidden) if together else 10 + Fraction(24, tp)
+    along = tp if together else 1
+    kept = tokens * model.hidden * wide * model.num_layers * flight / along
+    width = "(18 + 4·f/h)/t" if together else "(10 + 24/t)"
+    rows = [("activations", kept, f"{width}·s·b·h × l × {flight}")]
+    ends = tokens * (8 + model.hidden) * pp * flight / along
+    rows.append(("embedding", ends, f"s·b·(8 + h)·p{'/t' if together else ''} × {flight}"))
+    if pp == 1 and together:
+        head = Fraction(4 * tokens * (model.hidden + model.vocab), tp)
+        rows.append(("head and loss", head, "4·s·b·(h + v)/t"))
+    elif pp == 1:
+        head = 2 * tokens * (model.hidden + Fraction(model.vocab, tp))
+        rows.append(("head and loss", head, "2·s·b·(h + v/t)"))
+    if not together:
+        whole = sum((size for _, size, _ in rows), Fraction(0))
+        rows.append(("allowance", whole / 20, "5 % of activations"))
+    return rows
+
+
 def _torch(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None) -> Iterator[Term]:
     """A plan's states, gathered parameters and saved tensors under what torch has for its stage.
 
@@ -261,9 +326,9 @@ def _torch(model: Model, parallel: Parallel, recipe: Recipe, batch: Batch | None
             yield replace(term, component=f"{row}.{rest}")
 
 
-_COUNTS: dict[str, Callable[..., Iterable[Term]]] = {
+CONVENTIONS: dict[Convention, Callable[..., Iterable[Term]]] = {
     "zero-paper": _zero_paper,
     "deepspeed": _deepspeed,
-    "megatron": megatron.lines,
+    "megatron": _megatron,
     "torch": _torch,
 }

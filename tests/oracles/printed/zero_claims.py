@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from labkit import quantities
-from labkit.memory.jobs import activations
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.traffic import Scheme, step_collectives
 from labkit.memory.movement.volumes import collectives
+from labkit.memory.plans import arithmetic
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tools import published
 from labkit.models import Model
@@ -116,12 +116,12 @@ def _residual(folder: Path) -> Iterator[Claim]:
     """§3.2 and §6: "about" so much; one digit, or half of the last."""
     gpt2, big = Model.preset("gpt2-1.5b"), Model.preset("zero-100b")
     batch = Batch(seq=1024, micro_batch=32)
-    square_root = gpt2.num_layers**0.5 * activations.layer_bytes(gpt2, batch)
-    inputs = big.num_layers * activations.checkpoint_bytes(big, batch)
+    square_root = gpt2.num_layers**0.5 * arithmetic.layer_bytes(gpt2, batch)
+    inputs = big.num_layers * 2 * batch.tokens * big.hidden
     binary = "comes out in binary gigabytes: {:.1f} GiB"
     half = "half of one 16-bit checkpoint a layer"
     values: dict[str, tuple[float, float, str]] = {
-        "activations, GPT-2 1.5B, batch 32": (activations.activation_bytes(gpt2, batch), 5, ""),
+        "activations, GPT-2 1.5B, batch 32": (arithmetic.activation_bytes(gpt2, batch), 5, ""),
         "the same, square-root rule": (square_root, 0.5, binary),
         "checkpoints, 100B, batch 32": (inputs, 5, binary),
         "the same, one a layer": (inputs, 0.5, half),
