@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labkit import memory
-from labkit.errors import BadValue, not_among
+from labkit.errors import BadValue
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.memory import Plan
@@ -354,34 +354,7 @@ def peaks(
     """Peaks that others measured on GPUs and published, beside ours; sources with --json."""
     from labkit.memory.tools import peaks
 
-    table = peaks.table()
-    if framework is not None:
-        if framework not in set(table["framework"]):
-            raise not_among("framework", framework, sorted(set(table["framework"])))
-        table = table.query("framework == @framework")
-    off = table["error"].abs().to_numpy()
-    worst = formatted("error_fraction", float(off.max()))
-    return Report(
-        title="Published peaks of GPU memory, and ours",
-        facts=[
-            ("within 10 %", f"{(off <= 0.1).sum()} of {len(table)}", "by options alone"),
-            ("worst", worst, str(table["run"].iloc[int(off.argmax())])),
-        ],
-        tables=[
-            Sheet(
-                heading=str(name),
-                table=rows.rename(columns={"error": "error_fraction"}),
-                columns=["run", "kind", "measured_bytes", "predicted_bytes", "error_fraction"],
-            )
-            for name, rows in table.groupby("framework", sort=False)
-        ],
-        notes=[
-            "Nothing is fitted to these runs. Reserved bytes are compared with the computed peak"
-            " times what the framework's logs reserve for one allocated byte."
-        ],
-        data={"command": "peaks", "rows": records(table)},
-        csv=table,
-    )
+    return peaks.report(framework)
 
 
 # ---------------------------------------------------------------- parts of the reports

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit import files
+from labkit.errors import not_among
 from labkit.kit.describe import Positive, description
+from labkit.kit.report import Report, Sheet, records
 from labkit.memory.plans import estimate
-from labkit.memory.plans.frameworks import framework
+from labkit.memory.plans.frameworks import FRAMEWORKS
 from labkit.models import Model
-from labkit.quantities import MIB
+from labkit.quantities import MIB, formatted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,11 +45,15 @@ class Published:
     fields: Mapping[str, Any] = field(default_factory=dict)
     source: str
 
+    def __post_init__(self) -> None:
+        if self.framework not in FRAMEWORKS:
+            raise not_among("framework", self.framework, FRAMEWORKS)
+
     @property
     def plan(self) -> Plan:
         model = Model.preset(self.model) if isinstance(self.model, str) else Model(**self.model)
         said = {name: value for name, value in self.fields.items() if name != "device"}
-        return framework(self.framework).plan(model, **said)
+        return FRAMEWORKS[self.framework].plan(model, **said)
 
     def predicted_bytes(self) -> float:
         """The computed peak, with the allocator's allowance where reserved bytes were printed."""
@@ -57,7 +63,7 @@ class Published:
             peak = estimate.peak_of(plan.estimate.job, device=self.fields["device"])
         if self.kind != "reserved":
             return peak
-        return peak * framework(self.framework).reserved_over_allocated
+        return peak * FRAMEWORKS[self.framework].reserved_over_allocated
 
 
 def load(path: Path | None = None) -> dict[str, Published]:
@@ -87,3 +93,39 @@ def table(path: Path | None = None) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def report(framework: str | None = None) -> Report:
+    """The table by framework, how many are met, and the worst.
+
+    Raises:
+        UsageError: there is no run of that framework.
+    """
+    rows = table()
+    if framework is not None:
+        if framework not in set(rows["framework"]):
+            raise not_among("framework", framework, sorted(set(rows["framework"])))
+        rows = rows.query("framework == @framework")
+    off = rows["error"].abs().to_numpy()
+    worst = formatted("error_fraction", float(off.max()))
+    return Report(
+        title="Published peaks of GPU memory, and ours",
+        facts=[
+            ("within 10 %", f"{(off <= 0.1).sum()} of {len(rows)}", "by options alone"),
+            ("worst", worst, str(rows["run"].iloc[int(off.argmax())])),
+        ],
+        tables=[
+            Sheet(
+                heading=str(name),
+                table=part.rename(columns={"error": "error_fraction"}),
+                columns=["run", "kind", "measured_bytes", "predicted_bytes", "error_fraction"],
+            )
+            for name, part in rows.groupby("framework", sort=False)
+        ],
+        notes=[
+            "Nothing is fitted to these runs. Reserved bytes are compared with the computed peak"
+            " times what the framework's logs reserve for one allocated byte."
+        ],
+        data={"command": "peaks", "rows": records(rows)},
+        csv=rows,
+    )
