@@ -14,7 +14,7 @@ import numpy as np
 
 from labkit.errors import UsageError
 from labkit.kit.describe import Positive, Share, checked
-from labkit.pipeline.profiles.clocks import Choice, Task, max_clock_rows, valley_rows
+from labkit.pipeline.profiles.clocks import Choice, Task, cost_of, max_clock_rows, valley_rows
 from labkit.pipeline.scheduling.schedule import FORWARD, KINDS
 
 Tables = list[dict[float, np.ndarray]]  # a device: clock -> its rows, one for each work it runs
@@ -160,7 +160,7 @@ def _setting(task: Task, tables: Tables, clock_mhz: np.ndarray) -> Setting:
         table[profile.kind[rows], profile.stage[rows]] = rows
         mine = schedule.device == device
         row[mine] = table[schedule.kind[mine], schedule.stage[mine]]
-    return Setting(clock_mhz, row, *task.cost(row))
+    return Setting(clock_mhz, row, *cost_of(schedule, profile, row, task.lag_s))
 
 
 def _least(

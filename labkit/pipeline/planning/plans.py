@@ -212,8 +212,8 @@ def plan(
 
 def max_clock_s(schedule: Schedule, profile: EnergyProfile, lag_s: Lag | None = None) -> float:
     """Seconds of an iteration with every instruction at its highest clock."""
-    task = Task(schedule, profile, lag_s=lag_s)
-    return task.cost(choose_max_clock(task).row)[0]
+    row = choose_max_clock(Task(schedule, profile)).row
+    return cost_of(schedule, profile, row, lag_s)[0]
 
 
 @checked
