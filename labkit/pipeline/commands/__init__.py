@@ -152,32 +152,20 @@ def _unmeasured(
 
     List schedulers make their orders for these costs.
     """
+    from labkit.pipeline.scheduling.families import FAMILIES, family_of
+
     schedule, options = order.loaded(name, size, stages=stages)
     each_s = {key: getattr(costs, key) for key in ("forward_s", "backward_s", "weight_s")}
     if schedule is None:
         if stages is None or size.microbatches is None:
             raise UsageError(f"{name} needs --stages and --microbatches")
-        if "durations_s" in _options(str(name)) and any(
+        if "durations_s" in family_of(str(name)).options and any(
             x != costs.forward_s for x in each_s.values()
         ):
             options = {"durations_s": tuple(each_s.values()), **options}
         schedule = pipeline.build(str(name), stages, size.microbatches, **options)
-    alike = schedule.name in _families() and all(isinstance(x, float) for x in each_s.values())
+    alike = schedule.name in FAMILIES and all(isinstance(x, float) for x in each_s.values())
     return schedule, pipeline.closed_form_bubble_ratio(schedule, **each_s) if alike else None
-
-
-def _families() -> Mapping[str, Any]:
-    from labkit.pipeline.scheduling.families import FAMILIES
-
-    return FAMILIES
-
-
-def _options(name: str) -> Mapping[str, Any]:
-    """The options of a schedule and their defaults."""
-    if name not in _families():
-        raise not_among("schedule", name, _families())
-    options: Mapping[str, Any] = _families()[name].options
-    return options
 
 
 @commands.add(
@@ -269,13 +257,14 @@ def compare(
     you give it. What cannot be planned is said, and stops nothing.
     """
     from labkit.pipeline.planning.plans import METHODS
+    from labkit.pipeline.scheduling.families import family_of
 
     source, names = measured.opened(), words(methods) or list(METHODS)
     if unknown := [method for method in names if method not in METHODS]:
         raise not_among("planner", unknown[0], METHODS)
     fitted_to = []
     for name in ("1f1b", *words(schedules)):  # chunks are for those that have them
-        known = {"max_in_flight", *_options(name)}
+        known = {"max_in_flight", *family_of(name).options}
         options = {key: value for key, value in size.settings.items() if key in known}
         fitted_to.append(_fitted(source, name, size, options, measured.weight_fraction))
     plans, cpu_s, failed = _all_plans(fitted_to, names, deadline, links)

@@ -135,9 +135,8 @@ def _timelines(plans: Mapping[str, Plan]) -> list[Figure]:
 
 
 def tradeoff_figures(table: pd.DataFrame) -> list[Figure]:
-    unit = "activations" if table["peak_activation_bytes"].max() < 1000 else "bytes"
     note = "Each mark names the schedule of least energy there."
-    return [("Energy against limits", note, pipeline.figure_tradeoff(table, unit=unit))]
+    return [("Energy against limits", note, pipeline.figure_tradeoff(table))]
 
 
 def verdict(row: Mapping[str, Any]) -> str:

@@ -108,7 +108,7 @@ def figure_plans(table: pd.DataFrame, *, title: str = "") -> go.Figure:
 
 
 @checked
-def figure_tradeoff(table: pd.DataFrame, *, unit: str = "bytes", title: str = "") -> go.Figure:
+def figure_tradeoff(table: pd.DataFrame) -> go.Figure:
     """Least energy against the memory of a device, a line for each deadline.
 
     With one memory limit the deadlines are on the axis instead. Every mark says which schedule
@@ -116,7 +116,6 @@ def figure_tradeoff(table: pd.DataFrame, *, unit: str = "bytes", title: str = ""
 
     Args:
         table: :func:`.joint.tradeoff`'s; limits that nothing fits stay empty.
-        unit: of ``memory_limit_bytes``: ``"bytes"``, or ``"activations"`` where these count 1.
     """
     import plotly.express as px
 
@@ -129,13 +128,14 @@ def figure_tradeoff(table: pd.DataFrame, *, unit: str = "bytes", title: str = ""
     fig = px.line(table, color="by" if by_memory else None, color_discrete_sequence=CYCLE, **line)
     fig.update_traces(textposition="top right", line_shape="hv" if by_memory else "linear")
     if by_memory:
-        ticks = sorted(place.unique())
-        words = [amount(t, unit) if t < room else "no limit" for t in ticks]
-        fig.update_layout(xaxis={"tickvals": ticks, "ticktext": words}, legend_title_text="")
-    x = f"memory of a device ({unit})" if by_memory else "deadline (s)"
-    return finish(fig, title=title, x=x, y="energy of an iteration (J)", height=460)
+        words = [amount(limit) for limit in limits]
+        fig.update_layout(xaxis={"tickvals": place, "ticktext": words}, legend_title_text="")
+    x = "memory of a device" if by_memory else "deadline (s)"
+    return finish(fig, title="", x=x, y="energy of an iteration (J)", height=460)
 
 
-def amount(value: float, unit: str) -> str:
-    """A number of bytes, or of activations, for a label."""
-    return format_bytes(value) if unit == "bytes" else significant(value, 4)
+def amount(value: float) -> str:
+    """Bytes where there are many, a bare number where it counts activations."""
+    if not np.isfinite(value):
+        return "no limit"
+    return significant(value, 4) if abs(value) < 1000 else format_bytes(value)

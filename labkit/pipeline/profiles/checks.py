@@ -91,28 +91,23 @@ def _numbers(table: pd.DataFrame, require: Callable[..., None]) -> dict[str, np.
 
     numbers = {}
     for column in ("stage", "frequency", "time", "energy"):
-        values = pd.to_numeric(table[column], errors="coerce").to_numpy(float)
-        numbers[column] = values
-        if column == "stage":
-            good, right = np.isfinite(values) & (values >= 0) & (values % 1 == 0), "an integer >= 0"
-        else:
-            good, right = np.isfinite(values) & (values > 0), "a finite number > 0"
+        numbers[column] = x = pd.to_numeric(table[column], errors="coerce").to_numpy(float)
+        whole = column == "stage"
+        good = np.isfinite(x) & ((x >= 0) & (x % 1 == 0) if whole else x > 0)
+        right = "an integer >= 0" if whole else "a finite number > 0"
         require(good, column, f"{column} out of range", right)
-    low, high = PLAUSIBLE_CLOCK_MHZ
-    require(
-        (low <= numbers["frequency"]) & (numbers["frequency"] <= high),
-        "frequency",
-        "implausible clock: is it in MHz?",
-        f"{low:g} to {high:g} MHz",
-    )
-    power_w = numbers["energy"] / numbers["time"]
-    low, high = PLAUSIBLE_POWER_W
-    require(
-        (low <= power_w) & (power_w <= high),
-        "energy",
-        "implausible power: is time in seconds and energy in joules?",
-        f"energy / time between {low:g} and {high:g} W",
-    )
+    for column, values, (low, high), question, right in (
+        ("frequency", numbers["frequency"], PLAUSIBLE_CLOCK_MHZ, "clock: is it in MHz?", "{} MHz"),
+        (
+            "energy",
+            numbers["energy"] / numbers["time"],
+            PLAUSIBLE_POWER_W,
+            "power: is time in seconds and energy in joules?",
+            "energy / time between {} W",
+        ),
+    ):
+        good = (low <= values) & (values <= high)
+        require(good, column, f"implausible {question}", right.format(f"{low:g} to {high:g}"))
     return numbers
 
 
