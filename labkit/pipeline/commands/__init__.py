@@ -218,16 +218,17 @@ def plan(
             Sheet(table=shown, heading="Later deadlines", formats={"gap": reports.gap_text})
         )
         data["frontier"] = records(front)
-    return Report(
+    return reports.measured(
+        source,
+        "plan",
         title=f"{chosen.method} on {schedule.name}: {reports.sizes(schedule)}",
         facts=reports.plan_facts(chosen, fastest, FASTEST),
         tables=tables,
         notes=profile.assumptions,
-        data={"command": "plan", "profile": source.data, **data},
+        data=data,
         figures=lambda: reports.plan_figures(chosen, fastest, FASTEST, front),
         csv=chosen.frame(),
         files={"trace": (trace, chosen.save_trace)},
-        **reports.origin(source),
     )
 
 
@@ -278,13 +279,13 @@ def compare(
     columns = ["schedule", "method", "makespan_s", "slowdown_fraction", "energy_j"]
     columns += ["saving_fraction", "best_saving_fraction", "gap_fraction", "cpu_s"]
     wide = ("slowdown_fraction", "best_saving_fraction", "cpu_s")
-    return Report(
+    return reports.measured(
+        source,
+        "compare",
         title=f"Plans for {source.profile.num_stages} devices, {size.count} microbatches",
         tables=[Sheet(table=table, columns=columns, wide=wide)],
         notes=[*assumed, *(f"left out: {key}: {why}" for key, why in failed.items())],
         data={
-            "command": "compare",
-            "profile": source.data,
             "num_microbatches": size.count,
             "baseline": BASELINE,
             "schedules": {
@@ -295,7 +296,6 @@ def compare(
             "assumptions": assumed,
         },
         figures=lambda: reports.comparison_figures(plans, table),
-        **reports.origin(source),
     )
 
 
@@ -366,21 +366,20 @@ def choose(
     columns += ["saving_fraction", "gap"]
     formats = {"gap": reports.gap_text, "memory_limit_bytes": reports.size_text}
     assumptions, base = search.assumptions(), search.reference
-    return Report(
+    return reports.measured(
+        source,
+        "choose",
         title=f"What memory and time are worth: {reports.sizes(base.schedule)}",
         facts=[("1F1B at the highest clock_j", base.energy_j, seconds(base.makespan_s))],
         tables=[Sheet(table=shown, columns=columns, formats=formats)],
         notes=[*dict.fromkeys(filter(None, table["problem"])), *assumptions],
         data={
-            "command": "choose",
-            "profile": source.data,
             "reference": {"makespan_s": base.makespan_s, "energy_j": base.energy_j},
             "tradeoff": records(table),
             "left_out": search.left_out,
             "assumptions": list(assumptions),
         },
         figures=lambda: reports.tradeoff_figures(table),
-        **reports.origin(source),
     )
 
 
@@ -398,7 +397,9 @@ def _choice(choice: JointChoice, source: NamedProfile, trace: Path | None) -> Re
     style: dict[str, Any] = {"columns": columns, "formats": {"memory": reports.size_text}}
     style |= {"wide": ("num_chunks", "max_in_flight", "fastest_s")}
     first = shown.drop_duplicates(["schedule", "num_chunks"])
-    return Report(
+    return reports.measured(
+        source,
+        "choose",
         title=f"Least energy within the limits: {reports.sizes(best.schedule)}",
         facts=[
             ("schedule", chosen.title, f"one of {len(table)} candidates"),
@@ -413,8 +414,6 @@ def _choice(choice: JointChoice, source: NamedProfile, trace: Path | None) -> Re
         ],
         notes=[*choice.assumptions, *(f"Left out: {why}." for why in choice.left_out.values())],
         data={
-            "command": "choose",
-            "profile": source.data,
             "memory_limit_bytes": limit,
             "deadline_s": choice.deadline_s,
             "best": reports.plan_data(best, choice.reference)
@@ -426,7 +425,6 @@ def _choice(choice: JointChoice, source: NamedProfile, trace: Path | None) -> Re
         figures=lambda: reports.plan_figures(best, choice.reference, against),
         csv=best.frame(),
         files={"trace": (trace, best.save_trace)},
-        **reports.origin(source),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from labkit import pipeline
-from labkit.kit.report import Figure, Sheet, records, standin_banner
+from labkit.kit.report import Figure, Report, Sheet, records, standin_banner
 from labkit.quantities import format_bytes, joules, percent, seconds, significant
 
 if TYPE_CHECKING:
@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 MOST_TIMELINES = 8  # plans drawn on one page of `compare`
 
 
-def origin(source: NamedProfile) -> dict[str, Any]:
-    """The lines of a report that say where its profile comes from."""
-    lead = f"profile {source.origin}, {source.profile.blocking_power_w:g} W while waiting"
-    return {"lead": lead, "banner": standin_banner({source.origin: source.standin_reason})}
+def measured(source: NamedProfile, command: str, data: Mapping[str, Any], **more: Any) -> Report:
+    """A report that says where its profile comes from."""
+    return Report(
+        lead=f"profile {source.origin}, {source.profile.blocking_power_w:g} W while waiting",
+        banner=standin_banner({source.origin: source.standin_reason}),
+        data={"command": command, "profile": source.data, **data},
+        **more,
+    )
 
 
 def schedule_data(schedule: Schedule) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import UsageError
 from labkit.pipeline.scheduling.graph import longest_to
-from labkit.pipeline.scheduling.greedy import Lane, Row, Rule, list_order
+from labkit.pipeline.scheduling.greedy import Lane, Row, list_order
 from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
 
 Orders = tuple[tuple[int, ...], np.ndarray]  # length per device; kind, stage, microbatch (3, n)
@@ -137,12 +136,6 @@ def _falling(cap: np.ndarray, least: int, most: int) -> np.ndarray:
     return np.array(kept)
 
 
-_RULES = tuple(
-    Rule(forwards_first=forwards, farthest_back=farthest)
-    for forwards, farthest in product((True, False), repeat=2)
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """A list scheduler runs the microbatches through, on all devices at once.
@@ -187,10 +180,12 @@ class Listed:
     ) -> tuple[float, list[list[Row]]]:
         """The first of the shortest orders that the rules give, and its makespan."""
         best: tuple[float, list[list[Row]]] | None = None
-        for tapering, rule in product((self.tapering, not self.tapering), _RULES):
+        both = (True, False)
+        for tapering, first, back in product((self.tapering, not self.tapering), both, both):
             lanes = self._lanes(sizes, room.tolist(), tapering)
-            split = self.split_backward
-            order = list_order(lanes, sizes.num_devices, duration_s, rule, split_backward=split)
+            rule = {"forwards_first": first, "farthest_back": back}
+            rule["split_backward"] = self.split_backward
+            order = list_order(lanes, sizes.num_devices, duration_s, **rule)
             if best is None or order[0] < best[0]:
                 best = order
             if best[0] <= _floor_s(lanes, sizes.num_devices, duration_s):
@@ -332,14 +327,3 @@ class Steps:
 
 
 Form = Merge | Listed | Steps
-
-
-def check_room(name: str, form: Form, sizes: Sizes, limit: np.ndarray | None) -> None:
-    """Refuse a memory limit that no order of this form can keep."""
-    least = form.least(sizes)
-    if limit is not None and (small := limit < least).any():
-        device = int(np.argmax(small))
-        raise UsageError(
-            f"schedule {name!r} of these sizes holds at least {least} activations on a device; "
-            f"max_in_flight of device {device} must be >= {least}, found {int(limit[device])}"
-        )

@@ -11,7 +11,7 @@ from labkit.errors import BadValue, UsageError, did_you_mean
 from labkit.kit.describe import Count, NonNegative, Whole, checked
 from labkit.kit.rules import rule
 from labkit.pipeline.scheduling.families import FAMILIES, Family, family_of
-from labkit.pipeline.scheduling.forms import Sizes, check_room
+from labkit.pipeline.scheduling.forms import Sizes
 from labkit.pipeline.scheduling.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -67,7 +67,13 @@ backward 1 on stage 0; backward 2 on stage 0
         )
     limit = _per_device("max_in_flight", options.pop("max_in_flight", None), num_stages, Count)
     sizes = _sizes(name, family, int(num_stages), int(num_microbatches), options)
-    check_room(name, family.form, sizes, limit)
+    least = family.form.least(sizes)
+    if limit is not None and (small := limit < least).any():
+        device = int(np.argmax(small))
+        raise UsageError(
+            f"schedule {name!r} of these sizes holds at least {least} activations on a device; "
+            f"max_in_flight of device {device} must be >= {least}, found {int(limit[device])}"
+        )
     lengths, (kind, stage, microbatch) = family.form.orders(sizes, limit)
     versions = family.weight_versions
     return Schedule(
