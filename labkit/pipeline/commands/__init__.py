@@ -128,8 +128,7 @@ def simulate(
         data={
             "command": "simulate",
             "schedule": reports.schedule_data(schedule),
-            "makespan_s": line.makespan_s,
-            "bubble_ratio": line.bubble_ratio,
+            **{name: getattr(line, name) for name in ("makespan_s", "bubble_ratio")},
             "closed_form_bubble_ratio": formula,
             "steady_bubble_ratio": line.steady_bubble_ratio,
             "critical_path_fraction": share,

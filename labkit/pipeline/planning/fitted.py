@@ -76,15 +76,10 @@ def resolved(
     return complete
 
 
-def _fastest_s(
-    profile: EnergyProfile, weight_fraction: float
-) -> tuple[list[float], list[float], list[float]]:
+def _fastest_s(profile: EnergyProfile, weight_fraction: float) -> list[list[float]]:
     """Seconds of each stage's forward, input half and weight half at the highest clock."""
     top = max_clock_rows(profile)
     time_s = np.where(top >= 0, profile.time_s[top], np.nan)
-    whole = time_s[BACKWARD]
-    return (
-        time_s[FORWARD].tolist(),
-        np.where(top[INPUT] >= 0, time_s[INPUT], (1 - weight_fraction) * whole).tolist(),
-        np.where(top[WEIGHT] >= 0, time_s[WEIGHT], weight_fraction * whole).tolist(),
-    )
+    for half, share in ((INPUT, 1 - weight_fraction), (WEIGHT, weight_fraction)):
+        time_s[half] = np.where(top[half] >= 0, time_s[half], share * time_s[BACKWARD])
+    return [time_s[kind].tolist() for kind in (FORWARD, INPUT, WEIGHT)]

@@ -137,12 +137,12 @@ def kept_rows(
     stage: np.ndarray, kind: np.ndarray, time_s: np.ndarray, net_j: np.ndarray
 ) -> np.ndarray:
     """Which rows no other of the same work dominates in (time, energy); one of equals is kept."""
-    group = stage * len(KINDS) + kind
-    kept = np.zeros(len(net_j), dtype=bool)
-    best, current = np.inf, -1
-    for row in np.lexsort((net_j, time_s, group)):
-        if group[row] != current:
-            best, current = np.inf, group[row]
-        if net_j[row] < best:
-            kept[row], best = True, net_j[row]
+    work = stage * len(KINDS) + kind
+    order = np.lexsort((net_j, time_s, work))
+    # Ranks of energies, each work's below those of the works before it: so one running minimum
+    # serves all, and a row is kept where it falls.
+    rank = np.unique(net_j, return_inverse=True)[1] - work * len(net_j)
+    lowest = np.minimum.accumulate(rank[order])
+    kept = np.zeros(len(order), dtype=bool)
+    kept[order] = np.diff(lowest, prepend=lowest[0] + 1) < 0
     return kept

@@ -294,18 +294,15 @@ class Steps:
 
     def orders(self, sizes: Sizes, limit: np.ndarray | None) -> Orders:
         """The order of each device; ``limit`` is no less than ``least`` and changes nothing."""
-        if not self.bidirectional:
-            devices = [self._device(sizes, device) for device in range(sizes.num_devices)]
-            rows = [np.stack([kind, stage, mb]) for kind, stage, mb, _ in devices]
-        else:
+        half, folded = 0, sizes
+        if self.bidirectional:
             half = sizes.num_microbatches // 2
             folded = Sizes(num_devices=sizes.num_devices // 2, num_microbatches=half, num_chunks=2)
-            devices = [self._device(folded, device) for device in range(folded.num_devices)]
-            rows = [np.stack([kind, stage, mb + half * far]) for kind, stage, mb, far in devices]
-            rows += [
-                np.stack([kind, stage, mb + half * (1 - far)])
-                for kind, stage, mb, far in reversed(devices)
-            ]
+        devices = [self._device(folded, device) for device in range(folded.num_devices)]
+        rows = [np.stack([kind, stage, mb + half * far]) for kind, stage, mb, far in devices]
+        if self.bidirectional:
+            mirrored = reversed(devices)
+            rows += [np.stack([kind, s, mb + half * (1 - far)]) for kind, s, mb, far in mirrored]
         return tuple(len(row[0]) for row in rows), np.concatenate(rows, axis=1)
 
     def _device(self, sizes: Sizes, device: int) -> tuple[np.ndarray, ...]:

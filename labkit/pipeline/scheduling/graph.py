@@ -71,15 +71,23 @@ def longest_from(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None)
     tail = [0.0] * (len(graph) + 1)
     topological, before, needs = graph.lists
     took = duration_s.tolist()
-    none = [0.0] * len(graph)
-    before_lag, needs_lag = (none, none) if lag_s is None else (lag.tolist() for lag in lag_s)
-    for i in reversed(topological):
-        whole = tail[i] = tail[i] + took[i]
-        a, b = before[i], needs[i]
-        if whole + before_lag[i] > tail[a]:
-            tail[a] = whole + before_lag[i]
-        if whole + needs_lag[i] > tail[b]:
-            tail[b] = whole + needs_lag[i]
+    if lag_s is None:
+        for i in reversed(topological):
+            whole = tail[i] = tail[i] + took[i]
+            a, b = before[i], needs[i]
+            if whole > tail[a]:
+                tail[a] = whole
+            if whole > tail[b]:
+                tail[b] = whole
+    else:
+        before_lag, needs_lag = lag_s[0].tolist(), lag_s[1].tolist()
+        for i in reversed(topological):
+            whole = tail[i] = tail[i] + took[i]
+            a, b = before[i], needs[i]
+            if whole + before_lag[i] > tail[a]:
+                tail[a] = whole + before_lag[i]
+            if whole + needs_lag[i] > tail[b]:
+                tail[b] = whole + needs_lag[i]
     return np.array(tail[:-1])
 
 

@@ -123,11 +123,10 @@ class _Run:
         if change := (kind == FORWARD) - (kind == self.kinds[-1]):
             for other in lane.onwards:
                 self.taken[other] += change
-        freed = []
-        for what, target in self._releases(lane, kind, number):
+        released = self._releases(lane, kind, number)
+        for what, target in released:
             self.ready_s[what][target].append(end_s)
-            freed.append(target)
-        return freed
+        return [target for _, target in released]
 
     def _has_room(self, number: int) -> bool:
         lane, last = self.lanes[number], self.kinds[-1]
