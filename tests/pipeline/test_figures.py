@@ -89,7 +89,7 @@ def test_messages_are_lines_from_sender_to_receiver():
 def test_memory_is_drawn_to_scale_with_its_peaks():
     work = pipeline.Costs(forward_s=1.0, backward_s=2.0, activation_bytes=(3e9, 2e9, 1e9))
     line = pipeline.simulate(pipeline.build("1f1b", 3, 6), work)
-    figure = pipeline.figure_memory(line.memory_frame(), unit="bytes")
+    figure = pipeline.figure_memory(line.memory_frame())
     assert [note.text for note in figure.layout.annotations] == ["9 GB", "4 GB", "1 GB"]
     (held,) = figure.data
     heights = [h for h in held.y if h is not None]

@@ -86,17 +86,17 @@ def test_a_deadlock_is_named():
 @pytest.mark.parametrize(
     ("order", "problem"),
     [
-        ([("forward", 0), ("backward", 0)], "lacks 2 of the instructions"),
+        ([("forward", 0), ("backward", 0), ("forward", 1)], "lacks 1 of the instructions"),
         ([("backward", 0), ("forward", 0), ("forward", 1), ("backward", 1)], "before its forward"),
         ([("forward", 0), ("forward", 0)], "twice"),
-        ([("forward", 2)], "microbatches 0 to 1"),
+        ([("forward", 0), ("backward", 0), ("forward", -1)], "microbatches 0 to 0"),
         ([("sideways", 0)], "valid kinds: forward, backward"),
     ],
 )
 def test_an_order_that_is_none_is_refused(order, problem):
     row = tuple(Instruction(0, kind, microbatch) for kind, microbatch in order)
     with pytest.raises(UsageError, match=problem):
-        Schedule.from_order((row,), name="mine", num_stages=1, num_microbatches=2)
+        Schedule.from_order((row,), name="mine")
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def right(tmp_path_factory: Any) -> Any:
         "lower_bound_j": {**both, "deadline_s": 10.0},
         "outer_envelope": {"schedule": schedule},
         "plan": {**both, "method": "envpipe", "deadline_s": 10.0, "reconfigure": "greedy"},
-        "plan:zeus-local": {**both, "method": "zeus-local", "eta": 0.5, "max_power_w": 300.0},
+        "plan:zeus-local": {**both, "method": "zeus-local", "eta": 0.5},
         "plan:perseus": {**both, "method": "perseus", "unit_s": 0.01},
         "plan_for_straggler": {**both, "slowdown": 1.2},
         "replay": {"plan": chosen, "switch_s": 0.1},

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import BadValue, UsageError, not_among
+from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, description
 from labkit.pipeline.planning.fitted import resolved
 from labkit.pipeline.planning.optimal import OptimalPlanner
 from labkit.pipeline.planning.relaxation import Options, options
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.profiles.variants import Inner
-from labkit.pipeline.scheduling.families import FAMILIES
+from labkit.pipeline.scheduling.families import FAMILIES, family_of
 from labkit.pipeline.scheduling.graph import Lag, longest_from, longest_to
 from labkit.pipeline.scheduling.policies import build
 from labkit.pipeline.scheduling.schedule import Schedule
@@ -134,8 +134,7 @@ class Grid:
         for name in ("activation_bytes", "parameter_bytes"):
             self._of_stages(name)
         for name in self.schedules or ():
-            if name not in FAMILIES:
-                raise not_among("schedule", name, FAMILIES)
+            family_of(name)
         if self.schedules is not None and not self.schedules:
             raise BadValue(f"no schedules to choose from; there are: {', '.join(FAMILIES)}")
 
@@ -288,17 +287,12 @@ def _mixed(candidate: Candidate, works: np.ndarray) -> tuple[np.ndarray, np.ndar
     """Least net energy of a device's works against the time they take together: (time, net)."""
     choices = candidate.choices
     kinds, counts = np.unique(works, return_counts=True)
-    lengths, slopes, start_s, start_j = [], [], 0.0, 0.0
-    for work, count in zip(kinds.tolist(), counts.tolist(), strict=True):
-        hull = choices.hull[work]
-        time, net = choices.time_s[work, hull], choices.net_j[work, hull]
-        start_s, start_j = start_s + count * time[0], start_j + count * net[0]
-        lengths.append(count * np.diff(time))
-        slopes.append(np.diff(net) / np.diff(time))
-    length, slope = np.concatenate(lengths), np.concatenate(slopes)
+    parts = [choices.segments[work] for work in kinds]
+    length = np.concatenate([n * part[0] for n, part in zip(counts, parts, strict=True)])
+    slope = np.concatenate([part[1] for part in parts])
     order = np.argsort(slope, kind="stable")
-    length, saved = length[order], (length * slope)[order]
+    start_s, start_j = (float(counts @ x[kinds, 0]) for x in (choices.time_s, choices.net_j))
     return (
-        start_s + np.concatenate([[0.0], np.cumsum(length)]),
-        start_j + np.concatenate([[0.0], np.cumsum(saved)]),
+        np.cumsum([start_s, *length[order]]),
+        np.cumsum([start_j, *(length * slope)[order]]),
     )

@@ -80,11 +80,6 @@ class JointChoice:
         """How far the best plan lies above the bound: 0.01 for at most 1 %."""
         return self.best.energy_j / self.bound_j - 1
 
-    @property
-    def saving(self) -> float:
-        """Share of the energy of 1F1B at the highest clock that the best plan saves."""
-        return 1 - self.best.energy_j / self.reference.energy_j
-
     def frame(self) -> pd.DataFrame:
         """One row per candidate, the best first, then by what is known: energy, bound, fit, speed.
 
@@ -178,7 +173,7 @@ class Search:
             raise BadValue("no schedule can be chosen: " + "; ".join(self.left_out.values()))
         plain = build_for(profile, "1f1b", num_microbatches)
         self.reference = plan(plain, profile, "max-clock", network=self.grid.network)
-        self._bound_j = cache(self._relaxed_j)
+        self._bound_j = cache(lambda i, t: self.candidates[i].planner.bounds_j([t])[0])
         self._plan = cache(self._planned)
 
     @checked
@@ -195,7 +190,11 @@ class Search:
         self._drop_impossible(states, memory_limit_bytes, deadline)
         best = None if known is None else (known.best, known.chosen)
         plan, chosen = self._branch_and_bound(states, deadline, best)
-        _say_who_lost(states, plan)
+        for state in states:
+            if state.plan is not None and state.plan is not plan:
+                state.dropped = "its plan needs more energy"
+            elif state.plan is None and not state.dropped:
+                state.dropped = "its lower bound lies above the best plan"
         return JointChoice(
             best=plan,
             chosen=chosen,
@@ -327,9 +326,6 @@ class Search:
         assert best is not None
         return best
 
-    def _relaxed_j(self, i: int, deadline_s: float) -> float:
-        return self.candidates[i].planner.bounds_j([deadline_s])[0]
-
     def _planned(self, i: int, deadline_s: float) -> Plan:
         candidate = self.candidates[i]
         choice = candidate.planner.choose([deadline_s])[0]
@@ -346,11 +342,3 @@ class Search:
 
 def _fits(candidate: Candidate, limit: float | None) -> bool:
     return limit is None or candidate.peak_bytes <= limit * (1 + MEMORY_TOLERANCE)
-
-
-def _say_who_lost(states: tuple[State, ...], best: Plan) -> None:
-    for state in states:
-        if state.plan is not None and state.plan is not best:
-            state.dropped = "its plan needs more energy"
-        elif state.plan is None and not state.dropped:
-            state.dropped = "its lower bound lies above the best plan"

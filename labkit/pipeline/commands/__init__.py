@@ -128,8 +128,7 @@ def simulate(
         data={
             "command": "simulate",
             "schedule": reports.schedule_data(schedule),
-            "makespan_s": line.makespan_s,
-            "bubble_ratio": line.bubble_ratio,
+            **{name: getattr(line, name) for name in ("makespan_s", "bubble_ratio")},
             "closed_form_bubble_ratio": formula,
             "steady_bubble_ratio": line.steady_bubble_ratio,
             "critical_path_fraction": share,
@@ -152,32 +151,20 @@ def _unmeasured(
 
     List schedulers make their orders for these costs.
     """
+    from labkit.pipeline.scheduling.families import FAMILIES, family_of
+
     schedule, options = order.loaded(name, size, stages=stages)
     each_s = {key: getattr(costs, key) for key in ("forward_s", "backward_s", "weight_s")}
     if schedule is None:
         if stages is None or size.microbatches is None:
             raise UsageError(f"{name} needs --stages and --microbatches")
-        if "durations_s" in _options(str(name)) and any(
+        if "durations_s" in family_of(str(name)).options and any(
             x != costs.forward_s for x in each_s.values()
         ):
             options = {"durations_s": tuple(each_s.values()), **options}
         schedule = pipeline.build(str(name), stages, size.microbatches, **options)
-    alike = schedule.name in _families() and all(isinstance(x, float) for x in each_s.values())
+    alike = schedule.name in FAMILIES and all(isinstance(x, float) for x in each_s.values())
     return schedule, pipeline.closed_form_bubble_ratio(schedule, **each_s) if alike else None
-
-
-def _families() -> Mapping[str, Any]:
-    from labkit.pipeline.scheduling.families import FAMILIES
-
-    return FAMILIES
-
-
-def _options(name: str) -> Mapping[str, Any]:
-    """The options of a schedule and their defaults."""
-    if name not in _families():
-        raise not_among("schedule", name, _families())
-    options: Mapping[str, Any] = _families()[name].options
-    return options
 
 
 @commands.add(
@@ -230,16 +217,17 @@ def plan(
             Sheet(table=shown, heading="Later deadlines", formats={"gap": reports.gap_text})
         )
         data["frontier"] = records(front)
-    return Report(
+    return reports.measured(
+        source,
+        "plan",
         title=f"{chosen.method} on {schedule.name}: {reports.sizes(schedule)}",
         facts=reports.plan_facts(chosen, fastest, FASTEST),
         tables=tables,
         notes=profile.assumptions,
-        data={"command": "plan", "profile": source.data, **data},
+        data=data,
         figures=lambda: reports.plan_figures(chosen, fastest, FASTEST, front),
         csv=chosen.frame(),
         files={"trace": (trace, chosen.save_trace)},
-        **reports.origin(source),
     )
 
 
@@ -269,13 +257,14 @@ def compare(
     you give it. What cannot be planned is said, and stops nothing.
     """
     from labkit.pipeline.planning.plans import METHODS
+    from labkit.pipeline.scheduling.families import family_of
 
     source, names = measured.opened(), words(methods) or list(METHODS)
     if unknown := [method for method in names if method not in METHODS]:
         raise not_among("planner", unknown[0], METHODS)
     fitted_to = []
     for name in ("1f1b", *words(schedules)):  # chunks are for those that have them
-        known = {"max_in_flight", *_options(name)}
+        known = {"max_in_flight", *family_of(name).options}
         options = {key: value for key, value in size.settings.items() if key in known}
         fitted_to.append(_fitted(source, name, size, options, measured.weight_fraction))
     plans, cpu_s, failed = _all_plans(fitted_to, names, deadline, links)
@@ -289,13 +278,13 @@ def compare(
     columns = ["schedule", "method", "makespan_s", "slowdown_fraction", "energy_j"]
     columns += ["saving_fraction", "best_saving_fraction", "gap_fraction", "cpu_s"]
     wide = ("slowdown_fraction", "best_saving_fraction", "cpu_s")
-    return Report(
+    return reports.measured(
+        source,
+        "compare",
         title=f"Plans for {source.profile.num_stages} devices, {size.count} microbatches",
         tables=[Sheet(table=table, columns=columns, wide=wide)],
         notes=[*assumed, *(f"left out: {key}: {why}" for key, why in failed.items())],
         data={
-            "command": "compare",
-            "profile": source.data,
             "num_microbatches": size.count,
             "baseline": BASELINE,
             "schedules": {
@@ -306,7 +295,6 @@ def compare(
             "assumptions": assumed,
         },
         figures=lambda: reports.comparison_figures(plans, table),
-        **reports.origin(source),
     )
 
 
@@ -377,21 +365,20 @@ def choose(
     columns += ["saving_fraction", "gap"]
     formats = {"gap": reports.gap_text, "memory_limit_bytes": reports.size_text}
     assumptions, base = search.assumptions(), search.reference
-    return Report(
+    return reports.measured(
+        source,
+        "choose",
         title=f"What memory and time are worth: {reports.sizes(base.schedule)}",
         facts=[("1F1B at the highest clock_j", base.energy_j, seconds(base.makespan_s))],
         tables=[Sheet(table=shown, columns=columns, formats=formats)],
         notes=[*dict.fromkeys(filter(None, table["problem"])), *assumptions],
         data={
-            "command": "choose",
-            "profile": source.data,
             "reference": {"makespan_s": base.makespan_s, "energy_j": base.energy_j},
             "tradeoff": records(table),
             "left_out": search.left_out,
             "assumptions": list(assumptions),
         },
         figures=lambda: reports.tradeoff_figures(table),
-        **reports.origin(source),
     )
 
 
@@ -409,7 +396,9 @@ def _choice(choice: JointChoice, source: NamedProfile, trace: Path | None) -> Re
     style: dict[str, Any] = {"columns": columns, "formats": {"memory": reports.size_text}}
     style |= {"wide": ("num_chunks", "max_in_flight", "fastest_s")}
     first = shown.drop_duplicates(["schedule", "num_chunks"])
-    return Report(
+    return reports.measured(
+        source,
+        "choose",
         title=f"Least energy within the limits: {reports.sizes(best.schedule)}",
         facts=[
             ("schedule", chosen.title, f"one of {len(table)} candidates"),
@@ -424,8 +413,6 @@ def _choice(choice: JointChoice, source: NamedProfile, trace: Path | None) -> Re
         ],
         notes=[*choice.assumptions, *(f"Left out: {why}." for why in choice.left_out.values())],
         data={
-            "command": "choose",
-            "profile": source.data,
             "memory_limit_bytes": limit,
             "deadline_s": choice.deadline_s,
             "best": reports.plan_data(best, choice.reference)
@@ -437,7 +424,6 @@ def _choice(choice: JointChoice, source: NamedProfile, trace: Path | None) -> Re
         figures=lambda: reports.plan_figures(best, choice.reference, against),
         csv=best.frame(),
         files={"trace": (trace, best.save_trace)},
-        **reports.origin(source),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from labkit import pipeline
-from labkit.kit.report import Figure, Sheet, records, standin_banner
+from labkit.kit.report import Figure, Report, Sheet, records, standin_banner
 from labkit.quantities import format_bytes, joules, percent, seconds, significant
 
 if TYPE_CHECKING:
@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 MOST_TIMELINES = 8  # plans drawn on one page of `compare`
 
 
-def origin(source: NamedProfile) -> dict[str, Any]:
-    """The lines of a report that say where its profile comes from."""
-    lead = f"profile {source.origin}, {source.profile.blocking_power_w:g} W while waiting"
-    return {"lead": lead, "banner": standin_banner({source.origin: source.standin_reason})}
+def measured(source: NamedProfile, command: str, data: Mapping[str, Any], **more: Any) -> Report:
+    """A report that says where its profile comes from."""
+    return Report(
+        lead=f"profile {source.origin}, {source.profile.blocking_power_w:g} W while waiting",
+        banner=standin_banner({source.origin: source.standin_reason}),
+        data={"command": command, "profile": source.data, **data},
+        **more,
+    )
 
 
 def schedule_data(schedule: Schedule) -> dict[str, Any]:
@@ -135,9 +139,8 @@ def _timelines(plans: Mapping[str, Plan]) -> list[Figure]:
 
 
 def tradeoff_figures(table: pd.DataFrame) -> list[Figure]:
-    unit = "activations" if table["peak_activation_bytes"].max() < 1000 else "bytes"
     note = "Each mark names the schedule of least energy there."
-    return [("Energy against limits", note, pipeline.figure_tradeoff(table, unit=unit))]
+    return [("Energy against limits", note, pipeline.figure_tradeoff(table))]
 
 
 def verdict(row: Mapping[str, Any]) -> str:

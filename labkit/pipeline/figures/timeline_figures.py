@@ -264,14 +264,11 @@ def _mixed(colour: str, other: str, amount: float) -> str:
 
 
 @checked
-def figure_memory(
-    table: pd.DataFrame, *, title: str = "", unit: Literal["activations", "bytes"] = "activations"
-) -> go.Figure:
+def figure_memory(table: pd.DataFrame) -> go.Figure:
     """What every device holds over time, a row each, all rows on one scale; its peak at the right.
 
     Args:
         table: ``Timeline.memory_frame()``.
-        unit: what a peak's number counts.
     """
     end_s = float(table["time_s"].max())
     most = float(table.iloc[:, 2].max()) or 1.0
@@ -289,22 +286,22 @@ def figure_memory(
         x=x, y=y, mode="lines", fill="toself", customdata=held, hoveron="points",
         line={"width": 1, "shape": "hv", "color": PALETTE["activation"]},
         fillcolor=_mixed(PALETTE["activation"], "#FFFFFF", 0.5),
-        hovertemplate="%{x:.4g} s: %{customdata:.4g} " + unit + "<extra></extra>", name="held",
+        hovertemplate="%{x:.4g} s: %{customdata:.4g}<extra></extra>", name="held",
     )  # fmt: skip
     for device, peak in zip(devices, peaks, strict=True):
         fig.add_annotation(
-            x=1, xref="paper", y=device, text=amount(peak, unit), showarrow=False,
+            x=1, xref="paper", y=device, text=amount(peak), showarrow=False,
             xanchor="left", xshift=6,
         )  # fmt: skip
     _device_rows(fig, devices, "device")
     fig.update_xaxes(range=[0, end_s * 1.005], showgrid=False)
     fig.update_layout(margin_r=110, showlegend=False)
-    heading = title or f"{unit.capitalize()} held; at the right the most at once"
+    heading = "Activations held; at the right the most at once"
     return finish(fig, title=heading, x="time (s)", height=150 + 34 * len(devices))
 
 
 @checked
-def figure_idle(table: pd.DataFrame, *, title: str = "") -> go.Figure:
+def figure_idle(table: pd.DataFrame) -> go.Figure:
     """Where each device's time goes: work, and waiting by its cause, stacked.
 
     Args:
@@ -322,4 +319,4 @@ def figure_idle(table: pd.DataFrame, *, title: str = "") -> go.Figure:
             )  # fmt: skip
     fig.update_layout(barmode="stack", bargap=0.25)
     fig.update_yaxes(autorange="reversed", showgrid=False, type="category")
-    return finish(fig, title=title, x="time (s)", height=150 + 34 * len(names))
+    return finish(fig, title="", x="time (s)", height=150 + 34 * len(names))

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.kit.describe import Positive, Share, checked
-from labkit.pipeline.profiles.clocks import Choice, Task, max_clock_rows, valley_rows
+from labkit.kit.describe import Share, checked
+from labkit.pipeline.profiles.clocks import Choice, Task, cost_of, max_clock_rows, valley_rows
 from labkit.pipeline.scheduling.schedule import FORWARD, KINDS
 
 Tables = list[dict[float, np.ndarray]]  # a device: clock -> its rows, one for each work it runs
@@ -40,27 +40,22 @@ def choose_uniform(task: Task) -> Choice:
 
 
 @checked
-def choose_zeus_global(
-    task: Task, *, eta: Share = 0.5, max_power_w: Positive | None = None
-) -> Choice:
+def choose_zeus_global(task: Task, *, eta: Share = 0.5) -> Choice:
     """The one clock for all stages that takes least energy within the deadline.
 
-    Without a deadline, the one of least Zeus cost (see :func:`zeus_cost_j`, also for ``eta`` and
-    ``max_power_w``).
+    Without a deadline, the one of least Zeus cost (see :func:`zeus_cost_j`, also for ``eta``),
+    where the highest power is the highest that was measured.
 
     Raises:
         UsageError: no clock that is measured everywhere meets the deadline.
 
     Source: Perseus (SOSP 2024) artifact, scheduler ZeusGlobalPowerLimit.
     """
-    settings = list(global_settings(task))
-    return _least(task, settings, "one clock for all stages", eta, max_power_w)
+    return _least(task, list(global_settings(task)), "one clock for all stages", eta)
 
 
 @checked
-def choose_zeus_local(
-    task: Task, *, eta: Share = 0.5, max_power_w: Positive | None = None
-) -> Choice:
+def choose_zeus_local(task: Task, *, eta: Share = 0.5) -> Choice:
     """One clock for each device, balanced with the heaviest; which, is chosen as above.
 
     The candidates are those of :func:`local_settings`. All stages slowed to the heaviest
@@ -71,7 +66,7 @@ def choose_zeus_local(
         UsageError: no candidate meets the deadline.
     """
     what = "one clock a device, balanced with the heaviest"
-    return _least(task, list(local_settings(task)), what, eta, max_power_w)
+    return _least(task, list(local_settings(task)), what, eta)
 
 
 def zeus_cost_j(
@@ -142,12 +137,10 @@ def _clock_tables(task: Task) -> Tables:
     for device in range(schedule.num_devices):
         mine = schedule.device == device
         works = set(zip(schedule.stage[mine].tolist(), schedule.kind[mine].tolist(), strict=True))
-        rows = [profile.rows(stage, KINDS[kind]) for stage, kind in sorted(works)]
-        common = set.intersection(*(set(profile.clock_mhz[r].tolist()) for r in rows))
-        if not common:
+        rows = profile.rows_together(sorted(works))
+        if not rows.size:
             raise UsageError(f"the works of device {device} were measured at no common clock")
-        kept = [r[np.isin(profile.clock_mhz[r], list(common))] for r in rows]  # highest first
-        tables.append(dict(zip(sorted(common, reverse=True), np.array(kept).T, strict=True)))
+        tables.append(dict(zip(profile.clock_mhz[rows[0]].tolist(), rows.T, strict=True)))
     return tables
 
 
@@ -160,17 +153,14 @@ def _setting(task: Task, tables: Tables, clock_mhz: np.ndarray) -> Setting:
         table[profile.kind[rows], profile.stage[rows]] = rows
         mine = schedule.device == device
         row[mine] = table[schedule.kind[mine], schedule.stage[mine]]
-    return Setting(clock_mhz, row, *task.cost(row))
+    return Setting(clock_mhz, row, *cost_of(schedule, profile, row, task.lag_s))
 
 
-def _least(
-    task: Task, settings: list[Setting], what: str, eta: float, max_power_w: float | None
-) -> Choice:
+def _least(task: Task, settings: list[Setting], what: str, eta: float) -> Choice:
     """The candidate of least energy by the deadline, or of least Zeus cost without one."""
     time_s, energy_j = (np.array(values) for values in list(zip(*settings, strict=True))[2:])
     if task.deadline_s is None:
-        highest_w = float((task.profile.energy_j / task.profile.time_s).max())
-        power_w = highest_w if max_power_w is None else max_power_w
+        power_w = float((task.profile.energy_j / task.profile.time_s).max())
         devices = task.schedule.num_devices
         cost = zeus_cost_j(time_s, energy_j, num_devices=devices, max_power_w=power_w, eta=eta)
     else:

@@ -120,10 +120,6 @@ class _Network:
             beyond=menus.most + 1,
         )
 
-    @property
-    def num_instructions(self) -> int:
-        return len(self.entry)
-
     def start(self, graph: Graph, duration: np.ndarray, lag: Lag | None) -> np.ndarray:
         """Potentials at which everything runs as early as it can."""
         end = longest_to(graph, duration.astype(float), lag).astype(np.int64)
@@ -136,7 +132,7 @@ class _Network:
         """Nodes behind the minimum cut, as a mask; adds to ``flow`` what proves it minimal."""
         from scipy.sparse.csgraph import maximum_flow
 
-        n = self.num_instructions
+        n = len(self.entry)
         distance = self.distance(potential)
         at = np.minimum(distance[:n], self.beyond) + self.entry
         lower, upper = self.slow[at], self.hurry[at]
@@ -160,7 +156,7 @@ class _Network:
         some = residual > 0
         indptr = np.concatenate([[0], np.cumsum(some)])[self.indptr]
         matrix = self._matrix(residual[some], self.indices[some], indptr)
-        reached = np.zeros(2 * self.num_instructions + 2, dtype=bool)
+        reached = np.zeros(2 * len(self.entry) + 2, dtype=bool)
         reached[breadth_first_order(matrix, source, return_predecessors=False)] = True
         return reached
 

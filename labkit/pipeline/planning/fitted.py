@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import not_among
 from labkit.kit.describe import Count, checked
 from labkit.pipeline.planning.envpipe import early_forwards
 from labkit.pipeline.profiles.clocks import max_clock_rows
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.profiles.variants import Inner
-from labkit.pipeline.scheduling.families import FAMILIES
+from labkit.pipeline.scheduling.families import family_of
 from labkit.pipeline.scheduling.policies import build
 from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
 
@@ -64,9 +63,7 @@ def resolved(
     weight_fraction: float = 0.5,
 ) -> dict[str, Any]:
     """``settings`` with what :func:`fitted` takes from the profile."""
-    if name not in FAMILIES:
-        raise not_among("schedule", name, FAMILIES)
-    known, complete = FAMILIES[name].options, dict(settings)
+    known, complete = family_of(name).options, dict(settings)
     if "early_forwards" in known:
         limit = complete.get("max_in_flight")
         known_limit = limit if isinstance(limit, int) else None
@@ -79,15 +76,10 @@ def resolved(
     return complete
 
 
-def _fastest_s(
-    profile: EnergyProfile, weight_fraction: float
-) -> tuple[list[float], list[float], list[float]]:
+def _fastest_s(profile: EnergyProfile, weight_fraction: float) -> list[list[float]]:
     """Seconds of each stage's forward, input half and weight half at the highest clock."""
     top = max_clock_rows(profile)
     time_s = np.where(top >= 0, profile.time_s[top], np.nan)
-    whole = time_s[BACKWARD]
-    return (
-        time_s[FORWARD].tolist(),
-        np.where(top[INPUT] >= 0, time_s[INPUT], (1 - weight_fraction) * whole).tolist(),
-        np.where(top[WEIGHT] >= 0, time_s[WEIGHT], weight_fraction * whole).tolist(),
-    )
+    for half, share in ((INPUT, 1 - weight_fraction), (WEIGHT, weight_fraction)):
+        time_s[half] = np.where(top[half] >= 0, time_s[half], share * time_s[BACKWARD])
+    return [time_s[kind].tolist() for kind in (FORWARD, INPUT, WEIGHT)]

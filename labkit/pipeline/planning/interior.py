@@ -165,8 +165,8 @@ class Interior:
 
     def _step(self, point: _Point) -> _Point | None:
         """One predictor-corrector step; None where the system cannot be solved any more."""
-        system = _System.at(self, point)
-        if system is None:
+        system = _System(self, point)
+        if not system.factored():  # singular to working precision
             return None
         room = self._length - point.segment
         whole = _Products(-point.slack * point.flow, -point.segment * point.low, -room * point.high)
@@ -218,13 +218,7 @@ class _System:
         through = problem._leaving(flow)[problem._owner]
         self.segment = point.low - point.high - problem._slope - through
 
-    @classmethod
-    def at(cls, problem: Interior, point: _Point) -> _System | None:
-        """The system, unless it is singular to working precision."""
-        system = cls(problem, point)
-        return system if system._factor() else None
-
-    def _factor(self) -> bool:
+    def factored(self) -> bool:
         """Factor the matrix of the starts; the makespan, which all ends meet, is set apart."""
         from scipy.linalg import LinAlgError, cho_solve_banded, cholesky_banded
 

@@ -132,7 +132,6 @@ def _realise(
     variants = int(np.clip(lanes, _FEWEST_VARIANTS, _MOST_VARIANTS))
     width = max(1, _SWEPT_TOGETHER // (len(sweeper) * variants))
     parts = [slice(low, low + width) for low in range(0, len(relaxed), width)]
-    parts = [slice(low, low + width) for low in range(0, len(relaxed), width)]
     plans = [_Plans(sweeper, relaxed[p], deadline[p], waiting_w, variants) for p in parts]
     best = np.concatenate([part.chosen for part in plans], axis=1)
     need_j = np.concatenate([part.energy_j for part in plans])

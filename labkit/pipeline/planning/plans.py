@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
@@ -212,8 +212,8 @@ def plan(
 
 def max_clock_s(schedule: Schedule, profile: EnergyProfile, lag_s: Lag | None = None) -> float:
     """Seconds of an iteration with every instruction at its highest clock."""
-    task = Task(schedule, profile, lag_s=lag_s)
-    return task.cost(choose_max_clock(task).row)[0]
+    row = choose_max_clock(Task(schedule, profile)).row
+    return cost_of(schedule, profile, row, lag_s)[0]
 
 
 @checked
@@ -243,26 +243,20 @@ def frontier(
     planner = OptimalPlanner(schedule, profile, lag_s)
     if method == "perseus":
         table = perseus_frontier(schedule, profile, num_points=num_points, lag_s=lag_s)
-        table = table.assign(deadline_s=table["makespan_s"]).sort_values("deadline_s")
-        bound_j = planner.bounds_j(table["deadline_s"].tolist())
-        table = table.drop(columns="planned_energy_j").assign(bound_j=bound_j)
-        return table.reset_index(drop=True)
-    first_s, last_s = planner.range_s
-    if method != "optimal":  # that of the measured maximum clock
-        first_s = max_clock_s(schedule, profile, lag_s)
-    deadlines_s = np.linspace(first_s, max(first_s, last_s), num_points).tolist()
-    if method == "optimal":
-        choices = planner.choose(deadlines_s)
+        costs = table[["makespan_s", "energy_j"]].sort_values("makespan_s").to_numpy()
+        deadlines_s = costs[:, 0].tolist()
+        bounds_j: Sequence[float | None] = planner.bounds_j(deadlines_s)
     else:
-        plans = (plan(schedule, profile, method, t, network=network) for t in deadlines_s)
-        bounds_j = planner.bounds_j(deadlines_s)
-        choices = [Choice(each.row, bound) for each, bound in zip(plans, bounds_j, strict=True)]
-    costs = [cost_of(schedule, profile, choice.row, lag_s) for choice in choices]
-    return pd.DataFrame(
-        {
-            "deadline_s": deadlines_s,
-            "makespan_s": [makespan_s for makespan_s, _ in costs],
-            "energy_j": [energy_j for _, energy_j in costs],
-            "bound_j": [choice.bound_j for choice in choices],
-        }
-    )
+        first_s, last_s = planner.range_s
+        if method != "optimal":  # that of the measured maximum clock
+            first_s = max_clock_s(schedule, profile, lag_s)
+        deadlines_s = np.linspace(first_s, max(first_s, last_s), num_points).tolist()
+        if method == "optimal":
+            rows, bounds_j = zip(*planner.choose(deadlines_s), strict=True)
+        else:
+            settings: dict[str, Any] = {"method": method, "network": network}
+            rows = [plan(schedule, profile, deadline_s=t, **settings).row for t in deadlines_s]
+            bounds_j = planner.bounds_j(deadlines_s)
+        costs = np.array([cost_of(schedule, profile, row, lag_s) for row in rows])
+    columns = {"deadline_s": deadlines_s, "makespan_s": costs[:, 0], "energy_j": costs[:, 1]}
+    return pd.DataFrame(columns | {"bound_j": bounds_j})

@@ -61,6 +61,15 @@ class Options:
             for time, net in zip(self.time_s, self.net_j, strict=True)
         ]
 
+    @cached_property
+    def segments(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each work, length (s) and slope (W, negative) of every segment of its hull."""
+        steps = [
+            (np.diff(time[hull]), np.diff(net[hull]))
+            for time, net, hull in zip(self.time_s, self.net_j, self.hull, strict=True)
+        ]
+        return [(length_s, saved_j / length_s) for length_s, saved_j in steps]
+
     def fastest_s(self) -> np.ndarray:
         """Shortest duration of each instruction."""
         return self.time_s[self.of, 0]
@@ -267,18 +276,9 @@ class Model:
 
 def _segments(choices: Options) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Owner (instruction), length (s) and slope (W, negative) of every hull segment."""
-    lengths, slopes = [], []
-    for work, hull in enumerate(choices.hull):
-        time, net = choices.time_s[work, hull], choices.net_j[work, hull]
-        lengths.append(np.diff(time))
-        slopes.append(np.diff(net) / np.diff(time))
-    counts = np.array([len(part) for part in lengths])[choices.of]
-    owner = np.repeat(np.arange(len(choices.of)), counts)
-    return (
-        owner,
-        np.concatenate([lengths[work] for work in choices.of]),
-        np.concatenate([slopes[work] for work in choices.of]),
-    )
+    lengths, slopes = zip(*(choices.segments[work] for work in choices.of), strict=True)
+    owner = np.repeat(np.arange(len(choices.of)), [len(part) for part in lengths])
+    return owner, np.concatenate(lengths), np.concatenate(slopes)
 
 
 def _edges(graph: Graph, lag_s: Lag | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -8,8 +8,9 @@ until then they may as well compute more slowly (:func:`plan_for_straggler`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from labkit.kit.describe import Count, NonNegative, Whole, checked
 from labkit.pipeline.planning.fitted import build_for
 from labkit.pipeline.planning.plans import WITH_FRONTIER, Plan, max_clock_s
 from labkit.pipeline.planning.plans import plan as choose_clocks
-from labkit.pipeline.profiles.clocks import check_stages, slowest_rows, switched
+from labkit.pipeline.planning.relaxation import options
+from labkit.pipeline.profiles.clocks import switched
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.graph import longest_to
 from labkit.pipeline.scheduling.schedule import Schedule
@@ -104,11 +106,10 @@ def sweep(
     import pandas as pd
 
     tables = []
-    sizes = list(num_microbatches)
-    for (name, profile), size in itertools.product(profiles.items(), sizes):
-        described = {"max clock": {"schedule": "1f1b", "method": "max-clock"}, **cases}
-        built: dict[tuple[str, int | None], Schedule] = {}
-        plans = {name: _case(profile, size, built, **case) for name, case in described.items()}
+    described = {"max clock": {"schedule": "1f1b", "method": "max-clock"}, **cases}
+    for (name, profile), size in itertools.product(profiles.items(), num_microbatches):
+        schedule_of = cache(partial(build_for, profile, num_microbatches=size))
+        plans = {title: _case(profile, schedule_of, **case) for title, case in described.items()}
         table = compare(plans, bounds=bounds)
         keys = {"profile": name, "num_stages": profile.num_stages, "num_microbatches": size}
         for column, value in reversed(keys.items()):
@@ -119,19 +120,16 @@ def sweep(
 
 def _case(
     profile: EnergyProfile,
-    num_microbatches: int,
-    built: dict[tuple[str, int | None], Schedule],
+    schedule_of: Callable[..., Schedule],
     *,
     schedule: str,
     method: str,
     max_in_flight: int | None = None,
     **settings: Any,
 ) -> Plan:
-    """The plan that one case describes; schedules are kept in ``built`` to be shared."""
-    key = (schedule, max_in_flight)
-    if key not in built:
-        built[key] = build_for(profile, schedule, num_microbatches, max_in_flight=max_in_flight)
-    return choose_clocks(built[key], profile, method, **settings)
+    """The plan that one case describes."""
+    built = schedule_of(schedule, max_in_flight=max_in_flight)
+    return choose_clocks(built, profile, method, **settings)
 
 
 @checked
@@ -175,12 +173,8 @@ def stress(
         rows.append((trouble, name, float(slowest_s.mean()), float(energy_j.mean())))
     table = pd.DataFrame(rows, columns=["trouble", "plan", "makespan_s", "energy_j"])
     base = table.groupby("trouble")[["makespan_s", "energy_j"]].transform("first")
-    slowdown, saving = (
-        table["makespan_s"] / base["makespan_s"] - 1,
-        1 - table["energy_j"] / base["energy_j"],
-    )
-    table["slowdown_fraction"] = slowdown.map(_clean)
-    table["saving_fraction"] = saving.map(_clean)
+    table["slowdown_fraction"] = (table["makespan_s"] / base["makespan_s"] - 1).map(_clean)
+    table["saving_fraction"] = (1 - table["energy_j"] / base["energy_j"]).map(_clean)
     return table
 
 
@@ -243,9 +237,8 @@ def slowest_worthwhile_s(
     dominance that is the clock of least energy above waiting; under ``"raw"`` dominance it is the
     energy valley, which makes T* the last point of Perseus's frontier.
     """
-    check_stages(schedule, profile)
-    row = slowest_rows(profile)[schedule.kind, schedule.stage]
-    return float(longest_to(schedule.graph, profile.time_s[row], lags(schedule, network)).max())
+    slowest_s = options(schedule, profile).slowest_s()
+    return float(longest_to(schedule.graph, slowest_s, lags(schedule, network)).max())
 
 
 @checked

@@ -262,11 +262,9 @@ def _price_table(choices: Options) -> tuple[float, np.ndarray]:
     Returns:
         The lowest price (W); the table, flat, of shape (work, _GRADES, choice + 1).
     """
-    slopes = [
-        -np.diff(net[hull]) / np.diff(time[hull])
-        for time, net, hull in zip(choices.time_s, choices.net_j, choices.hull, strict=True)
-    ]
-    steepest_w = max((float(slope.max()) for slope in slopes if len(slope)), default=1.0)
+    steepest_w = max(
+        (float(-slope.min()) for _, slope in choices.segments if len(slope)), default=1.0
+    )
     lowest_w = 1.1 * steepest_w * np.exp(-STEP * (_GRADES - 1))
     price_w = lowest_w * np.exp(STEP * np.arange(_GRADES))
     price_w[0] = 0.0

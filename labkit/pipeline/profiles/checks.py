@@ -91,28 +91,23 @@ def _numbers(table: pd.DataFrame, require: Callable[..., None]) -> dict[str, np.
 
     numbers = {}
     for column in ("stage", "frequency", "time", "energy"):
-        values = pd.to_numeric(table[column], errors="coerce").to_numpy(float)
-        numbers[column] = values
-        if column == "stage":
-            good, right = np.isfinite(values) & (values >= 0) & (values % 1 == 0), "an integer >= 0"
-        else:
-            good, right = np.isfinite(values) & (values > 0), "a finite number > 0"
+        numbers[column] = x = pd.to_numeric(table[column], errors="coerce").to_numpy(float)
+        whole = column == "stage"
+        good = np.isfinite(x) & ((x >= 0) & (x % 1 == 0) if whole else x > 0)
+        right = "an integer >= 0" if whole else "a finite number > 0"
         require(good, column, f"{column} out of range", right)
-    low, high = PLAUSIBLE_CLOCK_MHZ
-    require(
-        (low <= numbers["frequency"]) & (numbers["frequency"] <= high),
-        "frequency",
-        "implausible clock: is it in MHz?",
-        f"{low:g} to {high:g} MHz",
-    )
-    power_w = numbers["energy"] / numbers["time"]
-    low, high = PLAUSIBLE_POWER_W
-    require(
-        (low <= power_w) & (power_w <= high),
-        "energy",
-        "implausible power: is time in seconds and energy in joules?",
-        f"energy / time between {low:g} and {high:g} W",
-    )
+    for column, values, (low, high), question, right in (
+        ("frequency", numbers["frequency"], PLAUSIBLE_CLOCK_MHZ, "clock: is it in MHz?", "{} MHz"),
+        (
+            "energy",
+            numbers["energy"] / numbers["time"],
+            PLAUSIBLE_POWER_W,
+            "power: is time in seconds and energy in joules?",
+            "energy / time between {} W",
+        ),
+    ):
+        good = (low <= values) & (values <= high)
+        require(good, column, f"implausible {question}", right.format(f"{low:g} to {high:g}"))
     return numbers
 
 
@@ -142,12 +137,12 @@ def kept_rows(
     stage: np.ndarray, kind: np.ndarray, time_s: np.ndarray, net_j: np.ndarray
 ) -> np.ndarray:
     """Which rows no other of the same work dominates in (time, energy); one of equals is kept."""
-    group = stage * len(KINDS) + kind
-    kept = np.zeros(len(net_j), dtype=bool)
-    best, current = np.inf, -1
-    for row in np.lexsort((net_j, time_s, group)):
-        if group[row] != current:
-            best, current = np.inf, group[row]
-        if net_j[row] < best:
-            kept[row], best = True, net_j[row]
+    work = stage * len(KINDS) + kind
+    order = np.lexsort((net_j, time_s, work))
+    # Ranks of energies, each work's below those of the works before it: so one running minimum
+    # serves all, and a row is kept where it falls.
+    rank = np.unique(net_j, return_inverse=True)[1] - work * len(net_j)
+    lowest = np.minimum.accumulate(rank[order])
+    kept = np.zeros(len(order), dtype=bool)
+    kept[order] = np.diff(lowest, prepend=lowest[0] + 1) < 0
     return kept

@@ -33,10 +33,6 @@ class Task(NamedTuple):
     deadline_s: float | None = None
     lag_s: Lag | None = None
 
-    def cost(self, row: np.ndarray) -> tuple[float, float]:
-        """Makespan (s) and energy (J) of an iteration at the chosen profile rows."""
-        return cost_of(self.schedule, self.profile, row, self.lag_s)
-
     def in_time(self, makespan_s: float) -> bool:
         """Whether the deadline is kept, floating-point noise aside."""
         return self.deadline_s is None or makespan_s <= self.deadline_s * (1 + DEADLINE_TOLERANCE)
@@ -75,27 +71,17 @@ def check_stages(schedule: Schedule, profile: EnergyProfile) -> None:
 def max_clock_rows(profile: EnergyProfile) -> np.ndarray:
     """Table (kind, stage) -> profile row of the highest clock; -1 where none was measured."""
     table = np.full((len(KINDS), profile.num_stages), -1)
-    for kind, stage in profile.works():
-        table[kind, stage] = profile.rows(stage, KINDS[kind])[0]
-    return table
-
-
-def slowest_rows(profile: EnergyProfile) -> np.ndarray:
-    """Table (kind, stage) -> profile row of the slowest clock not dominated; -1 where none."""
-    table = np.full((len(KINDS), profile.num_stages), -1)
-    for kind, stage in profile.works():
-        rows = profile.rows(stage, KINDS[kind], kept_only=True)
-        table[kind, stage] = rows[np.argmax(profile.time_s[rows])]
+    work, first = np.unique(profile.kind * profile.num_stages + profile.stage, return_index=True)
+    table.flat[work] = first
     return table
 
 
 def valley_rows(profile: EnergyProfile) -> np.ndarray:
     """Table (kind, stage) -> profile row of the stage's energy-valley clock; -1 where none."""
+    valley_mhz = [profile.valley_clock_mhz(stage) for stage in range(profile.num_stages)]
+    rows = np.flatnonzero(profile.clock_mhz == np.array(valley_mhz)[profile.stage])
     table = np.full((len(KINDS), profile.num_stages), -1)
-    for kind, stage in profile.works():
-        clock = profile.valley_clock_mhz(stage)
-        rows = profile.rows(stage, KINDS[kind])
-        table[kind, stage] = rows[profile.clock_mhz[rows] == clock][0]
+    table[profile.kind[rows], profile.stage[rows]] = rows
     return table
 
 

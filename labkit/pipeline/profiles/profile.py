@@ -100,19 +100,15 @@ class EnergyProfile:
     ) -> EnergyProfile:
         """The same from a table with the CSV's columns, or those of :meth:`frame`."""
         names = {ours: theirs for theirs, ours in COLUMNS.items()}
-        table = table.rename(columns=names)
-        return cls._checked(table, blocking_power_w, None)
+        return cls._checked(table.rename(columns=names), blocking_power_w, None)
 
     @classmethod
     def _checked(cls, table: pd.DataFrame, power_w: float, path: Path | None) -> EnergyProfile:
         table = validated(table, path)
-        table = table.sort_values(
-            ["stage", "kind", "clock_mhz"], ascending=[True, True, False], kind="stable"
-        )
         columns = {name: table[name].to_numpy() for name in ("stage", "kind", *NUMBERS)}
         every = np.ones(len(table), dtype=bool)
         profile = cls(blocking_power_w=float(power_w), kept=every, **columns)  # type: ignore[arg-type]
-        return profile.with_dominance("net")
+        return profile._with_rows()
 
     @property
     def num_stages(self) -> int:
@@ -163,17 +159,20 @@ class EnergyProfile:
 
     def _whole_stage(self, stage: int) -> np.ndarray:
         """Rows of a forward and a backward pass at their common clocks: (2 or 3, clocks)."""
-        backward: tuple[Kind, ...] = ("backward",)
-        if not len(self.rows(stage, "backward")):
-            backward = ("input", "weight")
         if stage >= self.num_stages:
             raise BadValue(f"no stage {stage}; there are 0 to {self.num_stages - 1}")
-        parts = [self.rows(stage, kind) for kind in ("forward", *backward)]
-        common = set.intersection(*(set(self.clock_mhz[r].tolist()) for r in parts))
-        if not common:
-            names = ", ".join(("forward", *backward))
-            raise UsageError(f"stage {stage}: {names} have no clock in common")
-        return np.array([r[np.isin(self.clock_mhz[r], list(common))] for r in parts])
+        halves = not len(self.rows(stage, "backward"))
+        kinds: list[Kind] = ["forward", "input", "weight"] if halves else ["forward", "backward"]
+        rows = self.rows_together([(stage, KINDS.index(kind)) for kind in kinds])
+        if not rows.size:
+            raise UsageError(f"stage {stage}: {', '.join(kinds)} have no clock in common")
+        return rows
+
+    def rows_together(self, works: Sequence[tuple[int, int]]) -> np.ndarray:
+        """Rows of works (stage, kind) at the clocks all have, the highest first: (work, clock)."""
+        parts = [self.rows(stage, KINDS[kind]) for stage, kind in works]
+        common = list(set.intersection(*(set(self.clock_mhz[rows].tolist()) for rows in parts)))
+        return np.array([rows[np.isin(self.clock_mhz[rows], common)] for rows in parts])
 
     def valley_clock_mhz(self, stage: int) -> float:
         """The clock at which a stage takes the least energy."""

@@ -117,19 +117,16 @@ def join_backward(profile: EnergyProfile) -> EnergyProfile:
     """With a full backward for each stage that has only its halves: their sum, at one clock."""
     measured = set(profile.works())
     stages = [s for s in range(profile.num_stages) if (BACKWARD, s) not in measured]
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in _COLUMNS}
-    for stage in stages:
-        _, first, second = profile._whole_stage(stage)
-        columns["stage"].append(np.full(len(first), stage))
-        columns["kind"].append(np.full(len(first), BACKWARD))
-        columns["clock_mhz"].append(profile.clock_mhz[first])
-        columns["time_s"].append(profile.time_s[first] + profile.time_s[second])
-        columns["energy_j"].append(profile.energy_j[first] + profile.energy_j[second])
     if not stages:
         return profile
+    _, first, second = np.concatenate([profile._whole_stage(s) for s in stages], axis=1)
+    columns = {name: [getattr(profile, name), getattr(profile, name)[first]] for name in _COLUMNS}
+    columns["kind"][1] = np.full(len(first), BACKWARD)
+    for name in ("time_s", "energy_j"):
+        columns[name][1] = columns[name][1] + getattr(profile, name)[second]
     return profile._with_rows(
         "a full backward takes the time and energy of its halves at one clock",
-        **{name: np.concatenate([getattr(profile, name), *columns[name]]) for name in _COLUMNS},
+        **{name: np.concatenate(parts) for name, parts in columns.items()},
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.errors import not_among
 from labkit.pipeline.scheduling.forms import Form, Listed, Merge, Sizes, Steps
 
 
@@ -18,8 +19,8 @@ class Family:
     Attributes:
         form: what its orders follow from.
         options: what it takes besides ``max_in_flight``, each with its default.
-        constraint: sizes it is not made for, in words; "" for none.
-        objection: those words' test: what is wrong with the sizes, or None.
+        constraint: the sizes it is made for, in words; "" for any.
+        possible: those words' test.
         bubble_s: seconds that each device idles in one iteration, if all stages are alike: from
             the sizes and the seconds of a forward, an input half and a weight half of one chunk.
             None where there is no such formula, or it does not hold for the sizes.
@@ -33,7 +34,7 @@ class Family:
     form: Form
     options: Mapping[str, Any] = field(default_factory=dict)
     constraint: str = ""
-    objection: Callable[[Sizes], str | None] = lambda sizes: None
+    possible: Callable[[Sizes], bool] = lambda sizes: True
     bubble_s: Callable[[Sizes, float, float, float], float | None] | None = None
     bubble: str = ""
     peak: str
@@ -127,39 +128,6 @@ def _dualpipe_s(sizes: Sizes, forward_s: float, input_s: float, weight_s: float)
 _DUALPIPE_IF = "W <= B <= F <= B+W; (F&B + B - 2W) where forwards and backwards run as one"
 
 
-def _uneven_rounds(sizes: Sizes) -> str | None:
-    if sizes.num_microbatches % sizes.num_rounds == 0:
-        return None
-    return (
-        f"{sizes.num_microbatches} microbatches on {sizes.num_devices} devices make "
-        f"{sizes.num_rounds} rounds, which do not divide them"
-    )
-
-
-_ROUNDS = "M to be a multiple of max(1, M // S), the rounds"
-
-
-def _odd_devices(sizes: Sizes) -> str | None:
-    if sizes.num_devices % 2 == 0:
-        return None
-    return f"{sizes.num_devices} devices cannot be paired"
-
-
-def _dualpipe_objection(sizes: Sizes) -> str | None:
-    if sizes.num_devices % 2:
-        return _odd_devices(sizes)
-    if sizes.num_microbatches % 2:
-        return f"{sizes.num_microbatches} microbatches cannot be halved"
-    return _too_few(sizes)
-
-
-def _too_few(sizes: Sizes) -> str | None:
-    least = 2 * sizes.num_devices
-    if sizes.num_microbatches >= least:
-        return None
-    return f"{sizes.num_microbatches} microbatches are fewer than 2S = {least}"
-
-
 # S devices, M microbatches, d the device's number. Both chunks' forwards and backwards alternate
 # in the middle; before it only forwards that have arrived, after it weight halves fill the gaps.
 _DUALPIPE_V = (
@@ -188,7 +156,10 @@ def _envpipe_warm_up(sizes: Sizes) -> np.ndarray:
 _RAMPED: dict[str, Any] = {"bubble_s": _ramp_s, "bubble": _RAMP}
 _1F1B: dict[str, Any] = {"form": Merge(warm_up=lambda z: z.ahead), "peak": "S", **_RAMPED}
 _LOOPS: dict[str, Any] = {"options": {"num_chunks": 2}, "bubble_s": _looped_s, "bubble": _LOOPED}
-_IN_ROUNDS: dict[str, Any] = {"constraint": _ROUNDS, "objection": _uneven_rounds}
+_IN_ROUNDS: dict[str, Any] = {
+    "constraint": "M to be a multiple of max(1, M // S), the rounds",
+    "possible": lambda z: z.num_microbatches % z.num_rounds == 0,
+}
 
 FAMILIES: dict[str, Family] = {
     "gpipe": Family(
@@ -314,7 +285,7 @@ FAMILIES: dict[str, Family] = {
             split_backward=False, room=lambda z: z.num_devices, tapering=True, bidirectional=True
         ),
         constraint="an even S",
-        objection=_odd_devices,
+        possible=lambda z: z.num_devices % 2 == 0,
         options={"durations_s": _UNITS},
         bubble_s=_chimera_s,
         bubble="(S-2)(B+W) for even M >= S, 2F <= B+W (M = S: F <= B+W)",
@@ -325,7 +296,10 @@ FAMILIES: dict[str, Family] = {
         source="DeepSeek-V3 (arXiv 2412.19437), section 3.2.1",
         form=Steps(table=_DUALPIPE_V, held=lambda z: z.num_devices + 1, bidirectional=True),
         constraint="even S and M, M >= 2S",
-        objection=_dualpipe_objection,
+        possible=lambda z: (
+            z.num_devices % 2 == z.num_microbatches % 2 == 0
+            and z.num_microbatches >= 2 * z.num_devices
+        ),
         bubble_s=_dualpipe_s,
         bubble=f"(S/2-1)(F+B-W) for {_DUALPIPE_IF}",
         peak="S + 1",
@@ -335,9 +309,20 @@ FAMILIES: dict[str, Family] = {
         source="DualPipe's authors' repository; torch's DualPipeV",
         form=Steps(table=_DUALPIPE_V, held=lambda z: 2 * z.num_devices + 1),
         constraint="M >= 2S",
-        objection=_too_few,
+        possible=lambda z: z.num_microbatches >= 2 * z.num_devices,
         bubble_s=_dualpipe_s,
         bubble=f"(S-1)(F+B-W) for {_DUALPIPE_IF}",
         peak="2S + 1 chunks",
     ),
 }
+
+
+def family_of(name: str) -> Family:
+    """What a name stands for.
+
+    Raises:
+        UsageError: there is no such schedule.
+    """
+    if name not in FAMILIES:
+        raise not_among("schedule", name, FAMILIES)
+    return FAMILIES[name]

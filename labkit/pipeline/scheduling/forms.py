@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import UsageError
 from labkit.pipeline.scheduling.graph import longest_to
-from labkit.pipeline.scheduling.greedy import Lane, Row, Rule, list_order
+from labkit.pipeline.scheduling.greedy import Lane, Row, list_order
 from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
 
 Orders = tuple[tuple[int, ...], np.ndarray]  # length per device; kind, stage, microbatch (3, n)
@@ -137,12 +136,6 @@ def _falling(cap: np.ndarray, least: int, most: int) -> np.ndarray:
     return np.array(kept)
 
 
-_RULES = tuple(
-    Rule(forwards_first=forwards, farthest_back=farthest)
-    for forwards, farthest in product((True, False), repeat=2)
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """A list scheduler runs the microbatches through, on all devices at once.
@@ -187,10 +180,12 @@ class Listed:
     ) -> tuple[float, list[list[Row]]]:
         """The first of the shortest orders that the rules give, and its makespan."""
         best: tuple[float, list[list[Row]]] | None = None
-        for tapering, rule in product((self.tapering, not self.tapering), _RULES):
+        both = (True, False)
+        for tapering, first, back in product((self.tapering, not self.tapering), both, both):
             lanes = self._lanes(sizes, room.tolist(), tapering)
-            split = self.split_backward
-            order = list_order(lanes, sizes.num_devices, duration_s, rule, split_backward=split)
+            rule = {"forwards_first": first, "farthest_back": back}
+            rule["split_backward"] = self.split_backward
+            order = list_order(lanes, sizes.num_devices, duration_s, **rule)
             if best is None or order[0] < best[0]:
                 best = order
             if best[0] <= _floor_s(lanes, sizes.num_devices, duration_s):
@@ -299,18 +294,15 @@ class Steps:
 
     def orders(self, sizes: Sizes, limit: np.ndarray | None) -> Orders:
         """The order of each device; ``limit`` is no less than ``least`` and changes nothing."""
-        if not self.bidirectional:
-            devices = [self._device(sizes, device) for device in range(sizes.num_devices)]
-            rows = [np.stack([kind, stage, mb]) for kind, stage, mb, _ in devices]
-        else:
+        half, folded = 0, sizes
+        if self.bidirectional:
             half = sizes.num_microbatches // 2
             folded = Sizes(num_devices=sizes.num_devices // 2, num_microbatches=half, num_chunks=2)
-            devices = [self._device(folded, device) for device in range(folded.num_devices)]
-            rows = [np.stack([kind, stage, mb + half * far]) for kind, stage, mb, far in devices]
-            rows += [
-                np.stack([kind, stage, mb + half * (1 - far)])
-                for kind, stage, mb, far in reversed(devices)
-            ]
+        devices = [self._device(folded, device) for device in range(folded.num_devices)]
+        rows = [np.stack([kind, stage, mb + half * far]) for kind, stage, mb, far in devices]
+        if self.bidirectional:
+            mirrored = reversed(devices)
+            rows += [np.stack([kind, s, mb + half * (1 - far)]) for kind, s, mb, far in mirrored]
         return tuple(len(row[0]) for row in rows), np.concatenate(rows, axis=1)
 
     def _device(self, sizes: Sizes, device: int) -> tuple[np.ndarray, ...]:
@@ -332,14 +324,3 @@ class Steps:
 
 
 Form = Merge | Listed | Steps
-
-
-def check_room(name: str, form: Form, sizes: Sizes, limit: np.ndarray | None) -> None:
-    """Refuse a memory limit that no order of this form can keep."""
-    least = form.least(sizes)
-    if limit is not None and (small := limit < least).any():
-        device = int(np.argmax(small))
-        raise UsageError(
-            f"schedule {name!r} of these sizes holds at least {least} activations on a device; "
-            f"max_in_flight of device {device} must be >= {least}, found {int(limit[device])}"
-        )

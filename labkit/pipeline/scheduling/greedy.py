@@ -39,25 +39,13 @@ class Lane:
     onwards: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """What is more urgent; weight halves are least.
-
-    Attributes:
-        forwards_first: whether forwards come before backwards.
-        farthest_back: among backwards, whether the earliest stage comes first, or the latest.
-    """
-
-    forwards_first: bool
-    farthest_back: bool
-
-
 def list_order(
     lanes: Sequence[Lane],
     num_devices: int,
     duration_s: Sequence[Sequence[float]],
-    rule: Rule,
     *,
+    forwards_first: bool,
+    farthest_back: bool,
     split_backward: bool,
 ) -> tuple[float, list[list[Row]]]:
     """The makespan and each device's instructions, if it always runs the most urgent that is ready.
@@ -68,11 +56,13 @@ def list_order(
 
     Args:
         duration_s: seconds of each kind of instruction on each stage.
+        forwards_first: whether forwards come before backwards; weight halves come last.
+        farthest_back: among backwards, whether the earliest stage comes first, or the latest.
 
     Time: a heap operation or two for each instruction.
     """
     run = _Run(lanes, _BACKWARD_KINDS[split_backward])
-    urgency = _by_urgency(lanes, num_devices, run.kinds, rule)
+    urgency = _by_urgency(lanes, num_devices, run.kinds, forwards_first, farthest_back)
     free_s = [0.0] * num_devices
     orders: list[list[Row]] = [[] for _ in range(num_devices)]
     wake = [(0.0, device) for device in range(num_devices)]
@@ -133,11 +123,10 @@ class _Run:
         if change := (kind == FORWARD) - (kind == self.kinds[-1]):
             for other in lane.onwards:
                 self.taken[other] += change
-        freed = []
-        for what, target in self._releases(lane, kind, number):
+        released = self._releases(lane, kind, number)
+        for what, target in released:
             self.ready_s[what][target].append(end_s)
-            freed.append(target)
-        return freed
+        return [target for _, target in released]
 
     def _has_room(self, number: int) -> bool:
         lane, last = self.lanes[number], self.kinds[-1]
@@ -159,13 +148,17 @@ class _Run:
 
 
 def _by_urgency(
-    lanes: Sequence[Lane], num_devices: int, kinds: tuple[int, ...], rule: Rule
+    lanes: Sequence[Lane],
+    num_devices: int,
+    kinds: tuple[int, ...],
+    forwards_first: bool,
+    farthest_back: bool,
 ) -> list[list[tuple[int, int]]]:
     """For each device its (kind, lane) pairs, the most urgent first."""
     forward, gradient, *weight = kinds
-    by_rank = kinds if rule.forwards_first else (gradient, forward, *weight)
+    by_rank = kinds if forwards_first else (gradient, forward, *weight)
     rank = {kind: place for place, kind in enumerate(by_rank)}
-    back = 1 if rule.farthest_back else -1
+    back = 1 if farthest_back else -1
 
     def urgency(pair: tuple[int, int]) -> tuple[int, int]:
         kind, number = pair

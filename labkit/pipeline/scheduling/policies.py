@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from labkit.errors import BadValue, UsageError, did_you_mean, not_among
+from labkit.errors import BadValue, UsageError, did_you_mean
 from labkit.kit.describe import Count, NonNegative, Whole, checked
 from labkit.kit.rules import rule
-from labkit.pipeline.scheduling.families import FAMILIES, Family
-from labkit.pipeline.scheduling.forms import Sizes, check_room
+from labkit.pipeline.scheduling.families import FAMILIES, Family, family_of
+from labkit.pipeline.scheduling.forms import Sizes
 from labkit.pipeline.scheduling.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ backward 1 on stage 0; backward 2 on stage 0
     >>> build("zb-v", num_stages=4, num_microbatches=8).num_stages
     8
     """
-    family = _family(name)
+    family = family_of(name)
     valid = {"max_in_flight", *family.options}
     if unknown := sorted(set(options) - valid):
         hint = did_you_mean(unknown[0], valid)
@@ -67,7 +67,13 @@ backward 1 on stage 0; backward 2 on stage 0
         )
     limit = _per_device("max_in_flight", options.pop("max_in_flight", None), num_stages, Count)
     sizes = _sizes(name, family, int(num_stages), int(num_microbatches), options)
-    check_room(name, family.form, sizes, limit)
+    least = family.form.least(sizes)
+    if limit is not None and (small := limit < least).any():
+        device = int(np.argmax(small))
+        raise UsageError(
+            f"schedule {name!r} of these sizes holds at least {least} activations on a device; "
+            f"max_in_flight of device {device} must be >= {least}, found {int(limit[device])}"
+        )
     lengths, (kind, stage, microbatch) = family.form.orders(sizes, limit)
     versions = family.weight_versions
     return Schedule(
@@ -111,7 +117,7 @@ def closed_form_bubble_ratio(
     >>> closed_form_bubble_ratio(build("gpipe", 4, 12), forward_s=1.0, backward_s=2.0)
     0.2
     """
-    family, devices = _family(schedule.name), schedule.num_devices
+    family, devices = family_of(schedule.name), schedule.num_devices
     chunks = schedule.num_stages // devices
     seen = {"num_chunks": chunks, "num_waves": chunks // 2}
     options = {key: seen[key] for key in seen.keys() & family.options.keys()} | options
@@ -146,12 +152,6 @@ def schedules() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _family(name: str) -> Family:
-    if name not in FAMILIES:
-        raise not_among("schedule", name, FAMILIES)
-    return FAMILIES[name]
-
-
 def _sizes(
     name: str, family: Family, num_devices: int, num_microbatches: int, options: dict[str, Any]
 ) -> Sizes:
@@ -175,8 +175,11 @@ def _sizes(
         num_chunks=chunks,
         settings=settings,
     )
-    if problem := family.objection(sizes):
-        raise UsageError(f"schedule {name!r} needs {family.constraint}: {problem}")
+    if not family.possible(sizes):
+        raise UsageError(
+            f"schedule {name!r} needs {family.constraint}; got {num_devices} devices and "
+            f"{num_microbatches} microbatches"
+        )
     return sizes
 
 

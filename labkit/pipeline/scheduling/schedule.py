@@ -88,12 +88,8 @@ class Schedule:
         order: Iterable[Sequence[Instruction]],
         *,
         name: str,
-        num_stages: int | None = None,
-        num_microbatches: int | None = None,
     ) -> Schedule:
-        """A schedule from one sequence of instructions per device.
-
-        The sizes default to what the instructions span.
+        """A schedule from one sequence of instructions per device; its sizes are what they span.
 
         Raises:
             UsageError: as the class, or a kind of instruction that does not exist.
@@ -108,14 +104,10 @@ class Schedule:
             raise UsageError(
                 f"schedule {name!r} holds {unknown[0]}; valid kinds: {', '.join(KINDS)}"
             )
-        if num_stages is None:
-            num_stages = 1 + max((instruction.stage for instruction in flat), default=-1)
-        if num_microbatches is None:
-            num_microbatches = 1 + max((instruction.microbatch for instruction in flat), default=-1)
         return cls(
             name=name,
-            num_stages=num_stages,
-            num_microbatches=num_microbatches,
+            num_stages=1 + max((instruction.stage for instruction in flat), default=-1),
+            num_microbatches=1 + max((instruction.microbatch for instruction in flat), default=-1),
             lengths=tuple(map(len, rows)),
             stage=np.array([instruction.stage for instruction in flat], dtype=int),
             kind=np.array([KINDS.index(instruction.kind) for instruction in flat], dtype=int),
@@ -249,20 +241,15 @@ class Schedule:
             stage, microbatch = np.argwhere(mixed)[0].tolist()
             instruction = Instruction(stage, "backward", microbatch)
             raise UsageError(f"schedule {self.name!r} runs {instruction} whole and as halves")
-        wants = np.where(halves > 0, 2, 1)
-        missing = (1 - count[FORWARD]) + (wants - count[BACKWARD] - halves)
+        split = halves > 0
+        missing = np.stack([np.ones_like(split), ~split, split, split], axis=-1)
+        missing &= np.moveaxis(count, 0, -1) == 0
         if missing.any():
-            stage, microbatch = np.argwhere(missing)[0].tolist()
-            if not count[FORWARD, stage, microbatch]:
-                lacks: Kind = "forward"
-            elif not halves[stage, microbatch]:
-                lacks = "backward"
-            else:
-                lacks = "input" if count[WEIGHT, stage, microbatch] else "weight"
+            stage, microbatch, kind = np.argwhere(missing)[0].tolist()
             raise UsageError(
                 f"schedule {self.name!r} lacks {int(missing.sum())} of the instructions that "
                 f"{self.num_stages} stages and {self.num_microbatches} microbatches need, "
-                f"first {Instruction(stage, lacks, microbatch)}"
+                f"first {Instruction(stage, KINDS[kind], microbatch)}"
             )
 
     def _check_order(self) -> None:

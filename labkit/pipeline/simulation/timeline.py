@@ -154,15 +154,9 @@ class Timeline:
         """One row per device: device, busy_s, then the causes of :attr:`idle_s`, makespan_s."""
         import pandas as pd
 
-        columns = {f"{cause.replace('-', '_')}_s": self.idle_s[cause] for cause in CAUSES}
-        return pd.DataFrame(
-            {
-                "device": np.arange(self.schedule.num_devices),
-                "busy_s": self.busy_s,
-                **columns,
-                "makespan_s": self.makespan_s,
-            }
-        )
+        columns = {"device": np.arange(self.schedule.num_devices), "busy_s": self.busy_s}
+        columns |= {f"{cause.replace('-', '_')}_s": self.idle_s[cause] for cause in CAUSES}
+        return pd.DataFrame(columns).assign(makespan_s=self.makespan_s)
 
     @cached_property
     def peak_activation_bytes(self) -> tuple[float, ...]:
@@ -181,17 +175,13 @@ class Timeline:
         during, after = self._held_bytes()
         device = self.schedule.device
         every = np.arange(self.schedule.num_devices)
-        table = pd.DataFrame(
-            {
-                "device": np.concatenate([every, np.stack([device, device], 1).ravel()]),
-                "time_s": np.concatenate(
-                    [np.zeros(len(every)), np.stack([self.start_s, self.end_s], 1).ravel()]
-                ),
-                "activation_bytes": np.concatenate(
-                    [np.zeros(len(every)), np.stack([during, after], 1).ravel()]
-                ),
-            }
-        ).sort_values("device", kind="stable", ignore_index=True)
+        none = np.zeros(len(every))
+        columns = {
+            "device": np.append(every, np.repeat(device, 2)),
+            "time_s": np.append(none, np.ravel([self.start_s, self.end_s], order="F")),
+            "activation_bytes": np.append(none, np.ravel([during, after], order="F")),
+        }
+        table = pd.DataFrame(columns).sort_values("device", kind="stable", ignore_index=True)
         changes = table.groupby("device")["activation_bytes"].diff().ne(0)
         return table[changes].reset_index(drop=True)
 
@@ -258,23 +248,12 @@ class Timeline:
         In order of ``sent_s``.
         ``source`` is the sending device; device, stage, kind and microbatch are the receiver's.
         """
-        import pandas as pd
-
-        schedule = self.schedule
-        mine = np.flatnonzero(boundaries(schedule) >= 0)
-        producer = schedule.graph.needs[mine]
-        under_way = 0.0 if self.lag_s is None else self.lag_s[1][mine]
-        table = pd.DataFrame(
-            {
-                "source": schedule.device[producer],
-                "device": schedule.device[mine],
-                "stage": schedule.stage[mine],
-                "kind": np.array(KINDS)[schedule.kind[mine]],
-                "microbatch": schedule.microbatch[mine],
-                "sent_s": self.end_s[producer],
-                "arrived_s": self.end_s[producer] + under_way,
-            }
-        )
+        mine = np.flatnonzero(boundaries(self.schedule) >= 0)
+        producer = self.schedule.graph.needs[mine]
+        sent_s, under_way = self.end_s[producer], 0.0 if self.lag_s is None else self.lag_s[1][mine]
+        table = self.schedule.frame().iloc[mine].drop(columns="position")
+        table.insert(0, "source", self.schedule.device[producer])
+        table = table.assign(sent_s=sent_s, arrived_s=sent_s + under_way)
         return table.sort_values("sent_s", kind="stable", ignore_index=True)
 
     def frame(self) -> pd.DataFrame:

@@ -126,21 +126,19 @@ def _arrows(table: pd.DataFrame) -> Iterator[Event]:
 def _memory_counters(memory: pd.DataFrame) -> Iterator[Event]:
     rows = zip(memory["device"], _us(memory["time_s"]).tolist(), memory.iloc[:, 2], strict=True)
     for device, ts, value in rows:
-        yield _counter(device, ts, "activation bytes", float(value))
+        yield _event("C", device, ts, "activation bytes", args={"value": float(value)})
 
 
 def _power_counters(table: pd.DataFrame, waiting_power_w: float) -> Iterator[Event]:
-    for device, part in table.groupby("device"):
-        ordered = part.sort_values("start_s", kind="stable")
-        start, end = _us(ordered["start_s"]).tolist(), _us(ordered["end_s"]).tolist()
-        powers = ordered["power_w"].tolist()
-        if start[0] > 0:
-            yield _counter(device, 0.0, "power (W)", waiting_power_w)
-        for i, (ts, done, power) in enumerate(zip(start, end, powers, strict=True)):
-            yield _counter(device, ts, "power (W)", power)
-            if i + 1 == len(start) or start[i + 1] > done:
-                yield _counter(device, done, "power (W)", waiting_power_w)
+    """From each start what the instruction draws, from each end what waiting draws.
 
-
-def _counter(device: Any, ts: float, name: str, value: float) -> Event:
-    return _event("C", device, ts, name, args={"value": value})
+    Where the next instruction starts at once its power comes later at the same time, and holds.
+    """
+    for device, part in table.sort_values("start_s", kind="stable").groupby("device"):
+        start, end = _us(part["start_s"]).tolist(), _us(part["end_s"]).tolist()
+        steps = [(0.0, waiting_power_w)]
+        following = [*start[1:], np.inf]  # rounding may let neighbours overlap
+        for ts, done, power, next_ts in zip(start, end, part["power_w"], following, strict=True):
+            steps += [(ts, float(power)), (min(done, next_ts), waiting_power_w)]
+        for ts, power in steps:
+            yield _event("C", device, ts, "power (W)", args={"value": power})
