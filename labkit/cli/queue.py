@@ -272,13 +272,7 @@ def move(
     """
     from labkit.workbook.queue import edits
 
-    if sum(option is not None for option in (priority, before, after)) != 1:
-        raise UsageError("say one of --priority N, --before KEY and --after KEY")
-    root = project_root()
-    if priority is not None:
-        paper = edits.prioritise(root, key, priority)
-    else:
-        paper = edits.move(root, key, before=before, after=after)
+    paper = edits.move(project_root(), key, priority=priority, before=before, after=after)
     waiting = [other.key for other in _load().select(status=["queued"])]
     turn = f", number {waiting.index(key) + 1} of {len(waiting)} waiting" if key in waiting else ""
     _print_change(paper, f"priority {paper.priority}{turn}")
