@@ -13,16 +13,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from labkit.cli import progress
-from labkit.cli.common import complete_notebooks
 from labkit.errors import LabkitError
 from labkit.files import project_root
+from labkit.kit.command import completing
+from labkit.workbook import notebooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from labkit.workbook.run.batch import Ended, Report, Request
 
-
+complete_notebooks = completing(lambda: notebooks.paths(project_root()))
 KEYS = typer.Argument(
     None,
     metavar="KEY",
@@ -227,15 +228,9 @@ def _tell_of_standins(console: Console, report: Report) -> None:
 
 
 def _show_failures(console: Console, root: Path, failures: list[Ended]) -> None:
-    table = Table(title="Failed", title_justify="left", title_style="bold red", box=None)
-    for title in ("notebook", "cell", "error"):
-        table.add_column(title, overflow="fold")
     for end in failures:
-        error = progress.shortened(progress.how_it_failed(end.outcome))
-        table.add_row(*map(escape, (end.task.name, progress.where(end.outcome.cell), error)))
-    console.print(table)
-    for end in failures:
-        console.print(f"\n{end.task.name}", style="bold red", markup=False)
+        place = progress.where(end.outcome.cell)
+        console.print(f"\nfailed: {end.task.name}, {place}", style="bold red", markup=False)
         for line in _details(root, end):
             console.print(f"  {line}", markup=False, soft_wrap=True)
 
