@@ -87,7 +87,16 @@ def run(
       [cyan]labkit run zeus --sweep eta_knob=0,1 --sweep seed=1,2[/cyan]   four runs
       [cyan]labkit run --force -j 4 --timeout 300[/cyan]                   all, at most 5 min each
     """
-    request = _request(keys, param, sweep, jobs, force, timeout)
+    from labkit.workbook.run import batch, parameters
+
+    request = batch.Request(
+        keys=tuple(keys or ()),
+        fixed=parameters.assignments(param or []),
+        sweeps=parameters.assignments(sweep or [], "--sweep"),
+        force=force,
+        num_jobs=jobs,
+        timeout_s=timeout,
+    )
     if dry_run:
         _show_plan(project_root(), request)
         return
@@ -116,30 +125,13 @@ def refresh(
       [cyan]labkit refresh[/cyan]         every notebook, as far as something changed
       [cyan]labkit refresh zero[/cyan]    one notebook
     """
-    report = _run(_request(keys, None, None, jobs, force, timeout))
+    from labkit.workbook.run.batch import Request
+
+    keys = keys or []
+    report = _run(Request(keys=tuple(keys), force=force, num_jobs=jobs, timeout_s=timeout))
     refused = _write_back(project_root(), report, allow_standin=allow_standin)
     if report.failures or refused:
         raise typer.Exit(1)
-
-
-def _request(
-    keys: list[str] | None,
-    param: list[str] | None,
-    sweep: list[str] | None,
-    jobs: int | None,
-    force: bool,
-    timeout: float | None,
-) -> Request:
-    from labkit.workbook.run import batch, parameters
-
-    return batch.Request(
-        keys=tuple(keys or ()),
-        fixed=parameters.assignments(param or []),
-        sweeps=parameters.assignments(sweep or [], "--sweep"),
-        force=force,
-        num_jobs=jobs,
-        timeout_s=timeout,
-    )
 
 
 def _console() -> Console:
