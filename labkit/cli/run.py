@@ -146,7 +146,8 @@ def _run(request: Request) -> Report:
     from labkit.workbook.run import batch, ledger
 
     root, console, begun = project_root(), _console(), time.monotonic()
-    with progress.watcher(console) as watcher:
+    watcher = progress.Watcher(console)
+    with watcher.bars:
         report = batch.run(root, request, watcher)
     _show_report(console, root, report, time.monotonic() - begun)
     ledger.refresh(root, ledger.write, _scoreboard)
