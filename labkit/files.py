@@ -140,11 +140,6 @@ def validate(path: Path, tree: Any, model: type[Model]) -> Model:
         raise _bad_field(path, tree, model, error.errors(include_url=False)[0]) from None
 
 
-def read_yaml(path: Path, model: type[Model]) -> Model:
-    """Parse and validate in one step; raises :class:`BadFile` as its two halves do."""
-    return validate(path, load_yaml(path), model)
-
-
 def named(path: Path, tree: Any, kind: Callable[..., Item], *within: str) -> dict[str, Item]:
     """The entries of a mapping of ``tree``, at the place ``within``, each as ``kind(name=…, …)``.
 

@@ -75,7 +75,7 @@ def test_a_malformed_file_is_refused_with_its_line(
 ) -> None:
     path = write(tmp_path / "shelf.yaml", text)
     with pytest.raises(BadFile) as caught:
-        files.read_yaml(path, Shelf)
+        files.validate(path, files.load_yaml(path), Shelf)
     assert caught.value.line == line
     assert says in str(caught.value)
     assert str(path) in str(caught.value)
@@ -83,7 +83,7 @@ def test_a_malformed_file_is_refused_with_its_line(
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="is missing"):
-        files.read_yaml(tmp_path / "none.yaml", Shelf)
+        files.load_yaml(tmp_path / "none.yaml")
 
 
 def test_an_item_of_a_mapping_is_described_by_its_own_field(tmp_path: Path) -> None:
@@ -95,5 +95,5 @@ def test_an_item_of_a_mapping_is_described_by_its_own_field(tmp_path: Path) -> N
 
     path = write(tmp_path / "library.yaml", "shelves:\n  upper:\n    pages: many\n")
     with pytest.raises(BadFile, match="how many pages") as caught:
-        files.read_yaml(path, Library)
+        files.validate(path, files.load_yaml(path), Library)
     assert caught.value.line == 3

@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from labkit.cli.common import completing
 from labkit.files import project_root
+from labkit.kit.command import completing
 
 if TYPE_CHECKING:
     from labkit.datasets.registry import Dataset, PublishedFile, Registry

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from labkit import files
-from labkit.cli.common import complete_notebooks
+from labkit.cli.run import complete_notebooks
 
 
 def register(app: typer.Typer) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import heapq
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -180,10 +179,3 @@ class Watcher:
 
     def _say(self, line: Text) -> None:
         self.console.print(line, soft_wrap=True)
-
-
-@contextmanager
-def watcher(console: Console) -> Iterator[Watcher]:
-    watcher = Watcher(console)
-    with watcher.bars:
-        yield watcher

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import date, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from labkit.cli import queue_view
-from labkit.cli.common import completing
 from labkit.errors import UsageError
 from labkit.files import project_root, write_atomically
+from labkit.kit.command import completing
 
 if TYPE_CHECKING:
     from labkit.workbook.queue.reading_queue import Paper, Queue
@@ -212,7 +212,7 @@ def start(key: str = KEY, presenter: str = PRESENTER, day: datetime = SESSION) -
     """
     from labkit.workbook.queue import edits
 
-    paper = edits.start(project_root(), key, presenter=presenter, date=_day(day))
+    paper = edits.start(project_root(), key, presenter=presenter, date=day and day.date())
     _print_change(paper)
     _console().print(f"Write its review: [cyan]labkit new {key}[/cyan]")
 
@@ -235,7 +235,9 @@ def done(
     from labkit.workbook.queue import edits
 
     _print_change(
-        edits.done(project_root(), key, presented=presented, presenter=presenter, date=_day(day))
+        edits.done(
+            project_root(), key, presented=presented, presenter=presenter, date=day and day.date()
+        )
     )
 
 
@@ -272,13 +274,7 @@ def move(
     """
     from labkit.workbook.queue import edits
 
-    if sum(option is not None for option in (priority, before, after)) != 1:
-        raise UsageError("say one of --priority N, --before KEY and --after KEY")
-    root = project_root()
-    if priority is not None:
-        paper = edits.prioritise(root, key, priority)
-    else:
-        paper = edits.move(root, key, before=before, after=after)
+    paper = edits.move(project_root(), key, priority=priority, before=before, after=after)
     waiting = [other.key for other in _load().select(status=["queued"])]
     turn = f", number {waiting.index(key) + 1} of {len(waiting)} waiting" if key in waiting else ""
     _print_change(paper, f"priority {paper.priority}{turn}")
@@ -317,16 +313,10 @@ def export(
 
 
 def _console() -> Console:
-
     return Console(highlight=False)
 
 
-def _day(moment: datetime | None) -> date | None:
-    return None if moment is None else moment.date()
-
-
 def _print_change(paper: Paper, text: str = "") -> None:
-
     line = Text(paper.key, style="bold").append(" is ", style="not bold")
     line.append(
         text or paper.status, style="not bold" if text else queue_view.COLOURS[paper.status]

@@ -13,16 +13,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from labkit.cli import progress
-from labkit.cli.common import complete_notebooks
 from labkit.errors import LabkitError
 from labkit.files import project_root
+from labkit.kit.command import completing
+from labkit.workbook import notebooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from labkit.workbook.run.batch import Ended, Report, Request
 
-
+complete_notebooks = completing(lambda: notebooks.paths(project_root()))
 KEYS = typer.Argument(
     None,
     metavar="KEY",
@@ -86,7 +87,16 @@ def run(
       [cyan]labkit run zeus --sweep eta_knob=0,1 --sweep seed=1,2[/cyan]   four runs
       [cyan]labkit run --force -j 4 --timeout 300[/cyan]                   all, at most 5 min each
     """
-    request = _request(keys, param, sweep, jobs, force, timeout)
+    from labkit.workbook.run import batch, parameters
+
+    request = batch.Request(
+        keys=tuple(keys or ()),
+        fixed=parameters.assignments(param or []),
+        sweeps=parameters.assignments(sweep or [], "--sweep"),
+        force=force,
+        num_jobs=jobs,
+        timeout_s=timeout,
+    )
     if dry_run:
         _show_plan(project_root(), request)
         return
@@ -115,30 +125,13 @@ def refresh(
       [cyan]labkit refresh[/cyan]         every notebook, as far as something changed
       [cyan]labkit refresh zero[/cyan]    one notebook
     """
-    report = _run(_request(keys, None, None, jobs, force, timeout))
+    from labkit.workbook.run.batch import Request
+
+    keys = keys or []
+    report = _run(Request(keys=tuple(keys), force=force, num_jobs=jobs, timeout_s=timeout))
     refused = _write_back(project_root(), report, allow_standin=allow_standin)
     if report.failures or refused:
         raise typer.Exit(1)
-
-
-def _request(
-    keys: list[str] | None,
-    param: list[str] | None,
-    sweep: list[str] | None,
-    jobs: int | None,
-    force: bool,
-    timeout: float | None,
-) -> Request:
-    from labkit.workbook.run import batch, parameters
-
-    return batch.Request(
-        keys=tuple(keys or ()),
-        fixed=parameters.assignments(param or []),
-        sweeps=parameters.assignments(sweep or [], "--sweep"),
-        force=force,
-        num_jobs=jobs,
-        timeout_s=timeout,
-    )
 
 
 def _console() -> Console:
@@ -153,7 +146,8 @@ def _run(request: Request) -> Report:
     from labkit.workbook.run import batch, ledger
 
     root, console, begun = project_root(), _console(), time.monotonic()
-    with progress.watcher(console) as watcher:
+    watcher = progress.Watcher(console)
+    with watcher.bars:
         report = batch.run(root, request, watcher)
     _show_report(console, root, report, time.monotonic() - begun)
     ledger.refresh(root, ledger.write, _scoreboard)
@@ -227,15 +221,9 @@ def _tell_of_standins(console: Console, report: Report) -> None:
 
 
 def _show_failures(console: Console, root: Path, failures: list[Ended]) -> None:
-    table = Table(title="Failed", title_justify="left", title_style="bold red", box=None)
-    for title in ("notebook", "cell", "error"):
-        table.add_column(title, overflow="fold")
     for end in failures:
-        error = progress.shortened(progress.how_it_failed(end.outcome))
-        table.add_row(*map(escape, (end.task.name, progress.where(end.outcome.cell), error)))
-    console.print(table)
-    for end in failures:
-        console.print(f"\n{end.task.name}", style="bold red", markup=False)
+        place = progress.where(end.outcome.cell)
+        console.print(f"\nfailed: {end.task.name}, {place}", style="bold red", markup=False)
         for line in _details(root, end):
             console.print(f"  {line}", markup=False, soft_wrap=True)
 

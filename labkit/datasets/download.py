@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
@@ -22,13 +23,25 @@ _unreachable: dict[str, str] = {}
 class DownloadError(Exception):
     """The file could not be had from its address; the text says why, in a few words."""
 
+    status: int | None = None
+    """What HTTP said, where the host answered at all."""
 
-def download(url: str, target: Path, size_bytes: int, label: str) -> None:
+
+def download(
+    url: str,
+    target: Path,
+    size_bytes: int,
+    label: str,
+    headers: Mapping[str, str] | None = None,
+    answer_s: float | None = None,
+) -> None:
     """Write what ``url`` serves to ``target``; its content is for the caller to check.
+
+    ``answer_s`` is how long the first byte may take, where not :data:`ANSWER_S`.
 
     Works in a thread that is left behind when the host falls silent, because neither resolving
     a name nor reading headers one byte at a time can be bounded from inside. A progress bar is
-    drawn on stderr where that is a terminal.
+    drawn on stderr where that is a terminal and there is a ``label``.
 
     Raises:
         DownloadError: no connection, an HTTP error, silence, or slower than is worth waiting
@@ -38,9 +51,9 @@ def download(url: str, target: Path, size_bytes: int, label: str) -> None:
     if host in _unreachable:
         raise DownloadError(_unreachable[host])
     with target.open("wb") as stream:
-        transfer = _Transfer(url, stream, size_bytes + EXCESS_BYTES)
+        transfer = _Transfer(url, stream, size_bytes + EXCESS_BYTES, headers or {})
         try:
-            _watch(transfer, size_bytes, label)
+            _watch(transfer, size_bytes, label, answer_s or ANSWER_S)
         except _HostError as failure:
             _unreachable[host] = f"{host}: {failure}"
             raise DownloadError(_unreachable[host]) from None
@@ -64,11 +77,13 @@ class _AbandonedError(Exception):
 class _Transfer:
     """A download under way in its own thread; a file-like object that counts what passes."""
 
-    def __init__(self, url: str, stream: BinaryIO, limit_bytes: int) -> None:
+    def __init__(
+        self, url: str, stream: BinaryIO, limit_bytes: int, headers: Mapping[str, str]
+    ) -> None:
         self.received_bytes = 0
         self.error: BaseException | None = None
         self.done = threading.Event()
-        self._stream, self._limit_bytes = stream, limit_bytes
+        self._stream, self._limit_bytes, self._headers = stream, limit_bytes, headers
         self._writing = threading.Lock()
         self._abandoned = False
         threading.Thread(target=self._run, args=(url,), daemon=True, name="download").start()
@@ -80,7 +95,7 @@ class _Transfer:
             pooch.HTTPDownloader(
                 chunk_size=CHUNK_BYTES,
                 timeout=(CONNECT_S, 2 * STALL_S),  # silence is for _watch to call
-                headers={"Accept-Encoding": "identity"},
+                headers={"Accept-Encoding": "identity", **self._headers},
             )(url, self, None)
         except BaseException as error:
             self.error = error
@@ -105,10 +120,10 @@ class _Transfer:
             self._abandoned = True
 
 
-def _watch(transfer: _Transfer, size_bytes: int, label: str) -> None:
+def _watch(transfer: _Transfer, size_bytes: int, label: str, answer_s: float) -> None:
     """Wait for the transfer, drawing progress, and give up when it is silent or too slow."""
     started_s = heard_s = time.monotonic()
-    longest_s = ANSWER_S + STALL_S + size_bytes / SLOWEST_BYTES_PER_S
+    longest_s = answer_s + STALL_S + size_bytes / SLOWEST_BYTES_PER_S
     seen_bytes = 0
     with _progress_bar(size_bytes, label) as bar:
         while not transfer.done.wait(0.1):
@@ -116,7 +131,7 @@ def _watch(transfer: _Transfer, size_bytes: int, label: str) -> None:
             if transfer.received_bytes > seen_bytes:
                 bar.update(transfer.received_bytes - seen_bytes)
                 seen_bytes, heard_s = transfer.received_bytes, now_s
-            silence_s = STALL_S if seen_bytes else ANSWER_S
+            silence_s = STALL_S if seen_bytes else answer_s
             if now_s - heard_s > silence_s:
                 what = "went silent" if seen_bytes else "did not answer"
                 raise _HostError(f"{what} for {silence_s:g} s")
@@ -137,7 +152,7 @@ def _progress_bar(size_bytes: int, label: str) -> Any:
         unit_scale=True,
         leave=False,
         file=sys.stderr,
-        disable=not sys.stderr.isatty(),
+        disable=not (label and sys.stderr.isatty()),
     )
 
 
@@ -148,7 +163,10 @@ def _explained(error: BaseException) -> Exception:
     if isinstance(error, DownloadError):
         return error
     if isinstance(error, requests.HTTPError) and error.response is not None:
-        return DownloadError(f"HTTP {error.response.status_code} {error.response.reason}".strip())
+        status, reason = error.response.status_code, error.response.reason or ""
+        failure = DownloadError(f"HTTP {status} {reason}".strip())
+        failure.status = status
+        return failure
     if isinstance(error, requests.Timeout):
         return _HostError("timed out")
     if isinstance(error, requests.exceptions.ChunkedEncodingError):

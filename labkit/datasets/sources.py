@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit.datasets.store import (
-    Copy,
     CorruptDownload,
     DatasetUnavailable,
     locate,
@@ -158,7 +157,8 @@ def available(name: str, files: Sequence[str] | None = None, root: Path | None =
     """Whether the published files are all on this machine and intact; downloads nothing."""
     root = root or project_root()
     dataset, chosen = _select(name, files, root)
-    return all(_usable(locate(dataset, file, root)) for file in chosen)
+    copies = (locate(dataset, file, root) for file in chosen)
+    return all(copy is not None and copy.intact for copy in copies)
 
 
 def fingerprint(name: str, files: Sequence[str] | None = None, root: Path | None = None) -> str:
@@ -243,10 +243,6 @@ def _fit_error(path: Path) -> FitError | None:
             if match := _FIT_ERROR.fullmatch(line.strip()):
                 return FitError(median=float(match[1]), worst=float(match[2]))
     return None
-
-
-def _usable(copy: Copy | None) -> bool:
-    return copy is not None and copy.intact
 
 
 def _sha256(path: Path) -> str:

@@ -196,11 +196,11 @@ def _fetch_alone(dataset: Dataset, file: PublishedFile, target: Path) -> Path:
     try:
         download(file.url, partial, file.size_bytes, label=target.name)
         copy = _copy("download", partial, file)
-        if copy is None or not copy.intact:
-            nothing = Copy(where="download", path=partial, file=file, sha256="none", size_bytes=0)
+        assert copy is not None
+        if not copy.intact:
             raise CorruptDownload(
                 dataset.name,
-                copy or nothing,
+                copy,
                 origin=file.url,
                 advice=f"Nothing was kept. Try `labkit data fetch {dataset.name}` again; if it "
                 "repeats, look for a proxy or sign-in page that answers in the server's place.",

@@ -50,19 +50,19 @@ def option(
         complete: the names there are, as a function, for the shell's completion.
         more: what Typer's ``Option`` takes (``metavar``, ``min``).
     """
-    completion = _completion(complete)
+    completion = complete and completing(complete)
     return typer.Option(*names, help=help, rich_help_panel=panel, autocompletion=completion, **more)
 
 
 def argument(help: str, *, metavar: str | None = None, complete: Any = None) -> Any:
     """A command's positional argument, for ``Annotated[type, argument(...)]``."""
-    return typer.Argument(help=help, metavar=metavar, autocompletion=_completion(complete))
+    return typer.Argument(
+        help=help, metavar=metavar, autocompletion=complete and completing(complete)
+    )
 
 
-def _completion(names: Callable[[], Iterable[str]] | None) -> Callable[[str], list[str]] | None:
-    """What Typer asks for completions: a plain function, since it reads its annotations."""
-    if names is None:
-        return None
+def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Completes a word to one of ``names``, for the shell; a plain function, as Typer asks."""
 
     def complete(incomplete: str) -> list[str]:
         try:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from labkit.errors import BadValue
-
-if TYPE_CHECKING:
-    pass
 
 CONFIDENCE = 0.95
 

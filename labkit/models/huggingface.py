@@ -25,29 +25,25 @@ class _Config:
 
     def size(self, name: str, default: int | None = None) -> int:
         """A whole number; ``default`` where the field is absent or null."""
-        value = self.fields.get(name)
-        if value is None:
-            if default is None:
-                raise UsageError(
-                    f"a {self.kind} configuration needs {name!r}; known types: {', '.join(READERS)}"
-                )
-            return default
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise UsageError(f"{name!r} of a {self.kind} configuration must be a whole number,"
-                             f" got {value!r}")  # fmt: skip
-        return value
+        return int(self._of_kind(int, "a whole number", name, default))
 
     def sizes(self, **names: str) -> dict[str, int]:
         """Whole numbers that must be there: our name -> the configuration's."""
         return {ours: self.size(theirs) for ours, theirs in names.items()}
 
     def flag(self, name: str, default: bool) -> bool:
+        return bool(self._of_kind(bool, "true or false", name, default))
+
+    def _of_kind(self, kind: type, words: str, name: str, default: Any) -> Any:
         value = self.fields.get(name)
+        value = default if value is None else value
         if value is None:
-            return default
-        if not isinstance(value, bool):
             raise UsageError(
-                f"{name!r} of a {self.kind} configuration must be true or false, got {value!r}"
+                f"a {self.kind} configuration needs {name!r}; known types: {', '.join(READERS)}"
+            )
+        if type(value) is not kind:
+            raise UsageError(
+                f"{name!r} of a {self.kind} configuration must be {words}, got {value!r}"
             )
         return value
 

@@ -292,11 +292,6 @@ class Model:
             if tensor.role == "expert"
         )
 
-    @property
-    def largest_unit_params(self) -> int:
-        """Parameters of the largest unit: what stage 3 must hold whole at least once a layer."""
-        return max(unit.numel for unit in self.units())
-
     def tensors(self, **part: Any) -> tuple[TensorShape, ...]:
         """Every parameter tensor in the order of the forward pass; linear weights are (out, in).
 

@@ -234,9 +234,9 @@ def test_an_empty_queue_is_fine_and_grows(root: Path) -> None:
 
 def test_an_edit_that_changes_nothing_leaves_the_bytes(root: Path) -> None:
     before = contents(root)
-    edits.prioritise(root, "zeus", 1)
+    edits.move(root, "zeus", priority=1)
     edits.move(root, "perseus", after="alpa")
-    edits.prioritise(root, "perseus", 1)
+    edits.move(root, "perseus", priority=1)
     assert contents(root) == before
 
 
@@ -279,7 +279,7 @@ def test_dropping_and_taking_up_again_gives_the_file_back_but_for_the_status(roo
         ("zeus", edits.done, "--presented"),
         ("zeus", lambda r, k: edits.drop(r, k, "why not"), "--presented"),
         ("alpa", lambda r, k: edits.drop(r, k, "  "), "--reason"),
-        ("alpa", lambda r, k: edits.prioritise(r, k, 4), "1 (next)"),
+        ("alpa", lambda r, k: edits.move(r, k, priority=4), "1 (next)"),
         ("alpa", lambda r, k: edits.move(r, k, before="alpa"), "other paper"),
         ("alpa", lambda r, k: edits.move(r, k), "other paper"),
     ],
@@ -301,7 +301,7 @@ def test_moving_takes_the_comment_along_and_the_priority_over(root: Path) -> Non
     text = contents(root)[0].decode()
     assert text.startswith("# What we read.\n\npapers:\n  # the planner\n  - key: alpa\n")
     edits.move(root, "alpa", after="zeus")
-    edits.prioritise(root, "alpa", 2)
+    edits.move(root, "alpa", priority=2)
     assert contents(root)[0].decode() == QUEUE
 
 
@@ -313,7 +313,7 @@ def test_a_layout_that_cannot_be_edited_safely_is_left_alone(root: Path) -> None
     assert reading_queue.load(root)["perseus"].priority == 1
     before = contents(root)
     with pytest.raises(LabkitError, match="by hand"):
-        edits.prioritise(root, "zeus", 3)
+        edits.move(root, "zeus", priority=3)
     assert contents(root) == before
 
 

@@ -21,11 +21,6 @@ class Written:
     num_slides: int = 0
 
 
-def default_path(root: Path, source: origin.Origin) -> Path:
-    name = f"{source.key}--{source.slug}" if source.slug else source.key
-    return root / "results" / "slides" / f"{name}.html"
-
-
 def write_slides(
     root: Path,
     key: str,
@@ -43,7 +38,8 @@ def write_slides(
         BadFile: the notebook cannot be read.
     """
     source = origin.find(root, key, parameters)
-    path = out or default_path(root, source)
+    name = f"{source.key}--{source.slug}" if source.slug else source.key
+    path = out or root / "results" / "slides" / f"{name}.html"
     html, problems, count = deck(source)
     files.write_atomically(path, html)
     return Written(path=path, shows=source.words, problems=problems, num_slides=count)

@@ -54,15 +54,12 @@ class Markup:
 
     def markdown(self, cell: NotebookNode) -> str:
         self._cell = str(cell.get("id", ""))
-        renderer = _renderer_class()(self, cell.get("attachments", {}))
-        parser = _parser_class()(renderer=renderer)
-        return self._clean(str(parser.render(cell.source)))
+        return self._rendered(cell.source, cell.get("attachments", {}))
 
     def line(self, source: str) -> str:
         """One line of Markdown, without a paragraph around it."""
-        parser = _parser_class()(renderer=_renderer_class()(self, {}))
-        html = str(parser.render(source)).strip()
-        return self._clean(html.removeprefix("<p>").removesuffix("</p>"))
+        html = self._rendered(source).strip()
+        return html.removeprefix("<p>").removesuffix("</p>")
 
     def outputs(self, cell: NotebookNode) -> list[str]:
         """The cell's outputs, each in its richest form that works without a kernel."""
@@ -103,7 +100,7 @@ class Markup:
             if mime in data:
                 return self._image(mime, _joined(data[mime]), _joined(data.get("text/plain", "")))
         if "text/markdown" in data:
-            return self._nested(_joined(data["text/markdown"]))
+            return f'<div class="rich">{self._rendered(_joined(data["text/markdown"]))}</div>'
         if "text/latex" in data:
             return self.formula(_joined(data["text/latex"]).strip().strip("$"), display=True)
         text = _joined(data.get("text/plain", ""))
@@ -134,9 +131,10 @@ class Markup:
         payload = "".join(content.split())
         return f'<img alt="{escape(label)}" src="data:{mime};base64,{payload}">'
 
-    def _nested(self, source: str) -> str:
-        parser = _parser_class()(renderer=_renderer_class()(self, {}))
-        return f'<div class="rich">{self._clean(str(parser.render(source)))}</div>'
+    def _rendered(self, source: str, attachments: Mapping[str, Any] | None = None) -> str:
+        markdown, renderer = _markdown()
+        parser = markdown(renderer=renderer(self, attachments or {}))
+        return self._clean(str(parser.render(source)))
 
     def _clean(self, html: str) -> str:
         """``html`` without what fetches or runs; links to other notebooks lead to their pages."""
@@ -232,16 +230,12 @@ def _ansi(text: Any) -> str:
 
 
 @functools.cache
-def _parser_class() -> Any:
-    from nbconvert.filters.markdown_mistune import MarkdownWithMath
+def _markdown() -> tuple[Any, Any]:
+    """nbconvert's parser, and its renderer with formulas as MathML.
 
-    return MarkdownWithMath
-
-
-@functools.cache
-def _renderer_class() -> Any:
-    """nbconvert's renderer with formulas as MathML. Made on first use: its import takes seconds."""
-    from nbconvert.filters.markdown_mistune import IPythonRenderer
+    Made on first use: the import takes seconds.
+    """
+    from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
     class Renderer(IPythonRenderer):
         def __init__(self, markup: Markup, attachments: Mapping[str, Any]) -> None:
@@ -265,4 +259,4 @@ def _renderer_class() -> Any:
         def heading(self, text: str, level: int, **attrs: Any) -> str:
             return f'<h{level} id="{escape(anchor(text))}">{text}</h{level}>\n'
 
-    return Renderer
+    return MarkdownWithMath, Renderer

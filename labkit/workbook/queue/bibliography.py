@@ -45,7 +45,7 @@ class Entry:
     url: str = ""
     doi: str = ""
     eprint: str = ""
-    line: int = 0
+    line: int = field(default=0, compare=False)
     text: str = field(default="", repr=False, compare=False)
 
     def cite(self) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +22,34 @@ from labkit.workbook.queue.reading_queue import (
     FILE,
     LISTING,
     PRIORITIES,
+    STATUSES,
     Paper,
     Queue,
+    Status,
     checked,
     folded,
     load,
-    one_line,
 )
 
 LOCK = Path(".reading_queue.yaml.lock")
 LOCK_TIMEOUT_S = 20.0
 
 _ORDER: tuple[str, ...] = tuple(Paper.model_fields)
+_ADVICE: dict[Status, str] = {
+    "queued": "`labkit queue start {}` first",
+    "reading": "`labkit queue done {}` when the review is written",
+    "reviewed": "`labkit queue done {} --presented` once it was presented",
+    "presented": "it has come all the way",
+    "dropped": "`labkit queue start {}` takes it up again",
+}
 
 
 def start(
     root: Path, key: str, *, presenter: str | None = None, date: dt.date | None = None
 ) -> Paper:
     """queued (or dropped: taken up again) -> reading; raises UsageError from any other status."""
-
-    def change(paper: Paper) -> dict[str, Any]:
-        if paper.status == "dropped":
-            return {"status": "reading", "reason": ""}
-        _require(paper, "start", ("queued",))
-        return {"status": "reading"}
-
-    return _update(root, key, change, presenter=presenter, date=date)
+    fields = {"status": "reading", "reason": "", "presenter": presenter, "date": date}
+    return _update(root, key, fields, "start", ("queued", "dropped"))
 
 
 def done(
@@ -64,43 +65,45 @@ def done(
     Raises:
         UsageError: the paper is not at that point.
     """
-
-    def change(paper: Paper) -> dict[str, Any]:
-        if presented:
-            _require(paper, "present", ("reading", "reviewed"))
-            return {"status": "presented", "date": paper.date or dt.date.today()}
-        _require(paper, "finish", ("reading",))
-        return {"status": "reviewed"}
-
-    return _update(root, key, change, presenter=presenter, date=date)
+    fields = {"presenter": presenter, "date": date}
+    if presented:
+        fields["status"] = "presented"
+        return _update(root, key, fields, "present", ("reading", "reviewed"))
+    return _update(root, key, fields | {"status": "reviewed"}, "finish", ("reading",))
 
 
 def drop(root: Path, key: str, reason: str) -> Paper:
     """queued or reading -> dropped, with the reason; raises UsageError otherwise."""
     if not reason.strip():
         raise UsageError(f"to drop {key!r}, say why: --reason 'superseded by ...'")
-
-    def change(paper: Paper) -> dict[str, Any]:
-        _require(paper, "drop", ("queued", "reading"))
-        return {"status": "dropped", "reason": one_line(reason)}
-
-    return _update(root, key, change)
+    fields = {"status": "dropped", "reason": reason}
+    return _update(root, key, fields, "drop", ("queued", "reading"))
 
 
-def prioritise(root: Path, key: str, priority: int) -> Paper:
-    """Set the priority (1 next, 2 soon, 3 some day); the place in the file stays."""
-    if priority not in PRIORITIES:
-        raise UsageError(
-            f"priority {priority}; valid: {Paper.model_fields['priority'].description}"
-        )
-    return _update(root, key, lambda paper: {"priority": priority})
+def move(
+    root: Path,
+    key: str,
+    *,
+    priority: int | None = None,
+    before: str | None = None,
+    after: str | None = None,
+) -> Paper:
+    """Set the priority (1 next, 2 soon, 3 some day), or take the place next to another paper.
 
+    With a new priority the place in the file stays; beside another paper it also gets that
+    paper's priority.
 
-def move(root: Path, key: str, *, before: str | None = None, after: str | None = None) -> Paper:
-    """Put ``key`` right before or after another paper, and give it that paper's priority."""
+    Raises:
+        UsageError: not just one of the three is given, or one that cannot be.
+    """
     other = before or after
-    if other is None or (before and after) or other == key:
-        raise UsageError("say one other paper to move it before or after")
+    if sum(option is not None for option in (priority, before, after)) != 1 or other == key:
+        raise UsageError("say one of --priority N, --before KEY and --after KEY of another paper")
+    if other is None:
+        if priority not in PRIORITIES:
+            valid = Paper.model_fields["priority"].description
+            raise UsageError(f"priority {priority}; valid: {valid}")
+        return _update(root, key, {"priority": priority})
 
     def change(queue: Queue) -> list[Paper]:
         moved = queue[key].model_copy(update={"priority": queue[other].priority})
@@ -140,13 +143,11 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
 
 def _write_both(root: Path, bib_before: str, bib_after: str, queue_after: str) -> None:
     bib = root / bibliography.FILE
-    if bib_after != bib_before:
-        _write(bib, bib_after)
+    _write(bib, bib_before, bib_after)
     try:
-        _write(root / FILE, queue_after)
+        _write(root / FILE, "", queue_after)
     except BaseException:
-        if bib_after != bib_before:
-            _write(bib, bib_before)
+        _write(bib, bib_after, bib_before)
         raise
 
 
@@ -163,7 +164,7 @@ def _refuse_known(queue: Queue, entry: bibliography.Entry) -> None:
             f"{entry.key!r} is in the queue already ({queue[entry.key].status}); "
             "choose another key with --key if this is another paper"
         )
-    if entry.key in queue.library and queue.library[entry.key] != _placed(queue, entry):
+    if entry.key in queue.library and queue.library[entry.key] != entry:
         raise UsageError(
             f"{bibliography.FILE} has another entry {entry.key!r}: "
             f"{queue.library[entry.key].cite()}; choose another key with --key"
@@ -177,11 +178,6 @@ def _refuse_known(queue: Queue, entry: bibliography.Entry) -> None:
             )
 
 
-def _placed(queue: Queue, entry: bibliography.Entry) -> bibliography.Entry:
-    """A copy of ``entry`` with the line of the bibliography's own, to compare contents alone."""
-    return replace(entry, line=queue.library[entry.key].line)
-
-
 def _same_paper(first: bibliography.Entry, second: bibliography.Entry) -> bool:
     def alike(a: str, b: str) -> bool:
         return bool(a) and a.casefold() == b.casefold()
@@ -190,38 +186,25 @@ def _same_paper(first: bibliography.Entry, second: bibliography.Entry) -> bool:
     return alike(first.doi, second.doi) or alike(first.eprint, second.eprint) or alike(*titles)
 
 
-def _require(paper: Paper, verb: str, statuses: Sequence[str]) -> None:
-    if paper.status in statuses:
-        return
-    advice = {
-        "queued": f"`labkit queue start {paper.key}` first",
-        "reading": f"`labkit queue done {paper.key}` when the review is written",
-        "reviewed": f"`labkit queue done {paper.key} --presented` once it was presented",
-        "presented": "it has come all the way",
-        "dropped": f"`labkit queue start {paper.key}` takes it up again",
-    }[paper.status]
-    raise UsageError(
-        f"cannot {verb} {paper.key!r}: it is {paper.status}, not {' or '.join(statuses)}; {advice}"
-    )
-
-
 def _update(
     root: Path,
     key: str,
-    change: Callable[[Paper], dict[str, Any]],
-    *,
-    presenter: str | None = None,
-    date: dt.date | None = None,
+    fields: Mapping[str, Any],
+    verb: str = "",
+    statuses: Sequence[Status] = STATUSES,
 ) -> Paper:
-    """Change fields of one paper under the lock; ``change`` sees it as it then is."""
+    """Change one paper's ``fields`` (None: as it was), if it then has one of the ``statuses``."""
+    given = {name: value for name, value in fields.items() if value is not None}
 
     def updated(paper: Paper) -> Paper:
-        fields = change(paper)
-        if presenter is not None:
-            fields["presenter"] = one_line(presenter)
-        if date is not None:
-            fields["date"] = date
-        return paper.model_copy(update=fields)
+        if paper.status not in statuses:
+            raise UsageError(
+                f"cannot {verb} {paper.key!r}: it is {paper.status}, not {' or '.join(statuses)}; "
+                + _ADVICE[paper.status].format(paper.key)
+            )
+        today = {} if paper.date else {"date": dt.date.today()}
+        dated = today if given.get("status") == "presented" else {}
+        return Paper.model_validate(paper.model_dump() | dated | given)
 
     return _edit(root, lambda queue: [updated(p) if p.key == key else p for p in queue])[key]
 
@@ -232,8 +215,7 @@ def _edit(root: Path, change: Callable[[Queue], Sequence[Paper]]) -> Queue:
         before, papers = files.read_text(root / FILE), change(queue)
         after = _edited(before, queue.entries, papers)
         result = _verify(root, after, queue.library, papers)
-        if after != before:
-            _write(root / FILE, after)
+        _write(root / FILE, before, after)
         return result
 
 
@@ -290,7 +272,8 @@ def _locked(root: Path) -> Iterator[None]:
         ) from None
 
 
-def _write(path: Path, text: str) -> None:
-    """Write ``text`` with the line endings that the file has."""
-    newline = "\r\n" if b"\r\n" in path.read_bytes() else "\n"
-    files.write_atomically(path, text.replace("\n", newline))
+def _write(path: Path, before: str, after: str) -> None:
+    """Write ``after``, where it differs, with the line endings that the file has."""
+    if after != before:
+        newline = "\r\n" if b"\r\n" in path.read_bytes() else "\n"
+        files.write_atomically(path, after.replace("\n", newline))

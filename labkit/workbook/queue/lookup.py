@@ -1,30 +1,31 @@
 """A paper's BibTeX from the network: an arXiv id or a DOI, given up after seconds.
 
-Sources: arXiv API user manual (https://info.arxiv.org/help/api/user-manual.html), DOI content
-negotiation (https://citation.crosscite.org/docs.html).
+Both are asked of doi.org, which forwards to the agency that registered the DOI; arXiv registers one
+for each of its papers. Sources: DOI content negotiation (https://citation.crosscite.org/docs.html),
+arXiv identifiers as DOIs (https://info.arxiv.org/help/doi.html).
 """
 
 from __future__ import annotations
 
 import html
-import os
 import re
-import threading
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
+from labkit.datasets import download, store
 from labkit.errors import BadFile, LabkitError, UsageError
 from labkit.workbook.queue import bibliography
 
-CONNECT_TIMEOUT_S = 3.0
-READ_TIMEOUT_S = 10.0
-DEADLINE_S = 15.0
-ARXIV_API = "https://export.arxiv.org/api/query"
+RESOLVER = "https://doi.org"
+ANSWER_S = 15.0
+LARGEST_BYTES = 100_000
+HEADERS = {
+    "User-Agent": "labkit (reading queue of a research workbook)",
+    "Accept": "application/x-bibtex; charset=utf-8",
+}
 
-_ATOM = "{http://www.w3.org/2005/Atom}"
-_ARXIV = "{http://arxiv.org/schemas/atom}"
 _ARXIV_ID = re.compile(
     r"(?:arxiv:|https?://(?:www\.|export\.)?arxiv\.org/(?:abs|pdf)/)?"
     r"(?P<id>\d{4}\.\d{4,5}|[a-z-]+(?:\.[A-Z]{2})?/\d{7})(?:v\d+)?(?:\.pdf)?",
@@ -48,6 +49,10 @@ class Identifier:
     def url(self) -> str:
         """The page a person can open to find the BibTeX by hand."""
         return f"https://{'arxiv.org/abs' if self.kind == 'arXiv' else 'doi.org'}/{self.value}"
+
+    @property
+    def doi(self) -> str:
+        return f"10.48550/arXiv.{self.value}" if self.kind == "arXiv" else self.value
 
 
 def recognise(text: str) -> Identifier | None:
@@ -73,107 +78,52 @@ def bibtex(identifier: Identifier) -> str:
         LabkitError: the host is out of reach or answers with an error; the message says how to
             add the paper without it.
     """
-    if identifier.kind == "arXiv":
-        url = f"{ARXIV_API}?id_list={identifier.value}&max_results=1"
-        return arxiv_bibtex(_get(identifier, url, {}), identifier)
-    headers = {"Accept": "application/x-bibtex; charset=utf-8"}
-    return doi_bibtex(_get(identifier, identifier.url, headers), identifier)
+    return in_house_style(_get(identifier), identifier)
 
 
-def arxiv_bibtex(feed: str, identifier: Identifier) -> str:
-    """The answer of arXiv's query API (Atom) as a BibTeX ``@misc`` entry."""
-    from xml.etree import ElementTree
-
+def in_house_style(answer: str, identifier: Identifier) -> str:
+    """The BibTeX that a DOI agency sends (one line, HTML entities), our identifiers in place."""
+    page = Path(identifier.url)
     try:
-        root = ElementTree.fromstring(feed)
-    except ElementTree.ParseError as error:
-        raise _unusable(identifier, f"its answer is no Atom feed ({error})") from None
-    entry = root.find(f"{_ATOM}entry")
-    link = "" if entry is None else entry.findtext(f"{_ATOM}id", "")
-    if entry is None or "/api/errors" in link or not entry.findtext(f"{_ATOM}title"):
-        raise UsageError(f"arXiv knows no paper {identifier.value!r}; valid: an id like 1910.02054")
-    names = (author.findtext(f"{_ATOM}name", "") for author in entry.findall(f"{_ATOM}author"))
-    category = entry.find(f"{_ARXIV}primary_category")
-    fields = {
-        "title": _tidy(_protected(entry.findtext(f"{_ATOM}title", ""))),
-        "author": " and ".join(_tidy(name) for name in names),
-        "year": entry.findtext(f"{_ATOM}published", "")[:4],
-        "eprint": identifier.value,
-        "archiveprefix": "arXiv",
-        "primaryclass": "" if category is None else category.get("term", ""),
-        "doi": entry.findtext(f"{_ARXIV}doi", ""),
-        "url": identifier.url,
-    }
-    return _checked(bibliography.render("misc", "unnamed", fields), identifier)
-
-
-def doi_bibtex(answer: str, identifier: Identifier) -> str:
-    """The BibTeX a DOI agency sends (one line, HTML entities) in the house style."""
-    try:
-        entries = bibliography.fields(answer, Path(identifier.url))
+        entries = bibliography.fields(answer, page)
+        if len(entries) != 1:
+            raise _unusable(identifier, f"it sent {len(entries)} BibTeX entries instead of one")
+        [(_, kind, fields)] = entries
+        plain = {name: html.unescape(value) for name, value in fields.items()}
+        plain["title"] = _protected(plain.get("title", ""))
+        tidy = {name: _tidy(value) for name, value in plain.items()}
+        tidy |= {"doi": identifier.value, "url": identifier.url}
+        if identifier.kind == "arXiv":  # its agency calls arXiv a publisher, and adds keywords
+            tidy = {name: tidy.get(name, "") for name in ("title", "author", "year", "url")}
+            tidy |= {"eprint": identifier.value, "archiveprefix": "arXiv"}
+        text = bibliography.render(kind, "unnamed", tidy)
+        bibliography.parse(text, page)
     except BadFile as error:
-        raise _unusable(identifier, f"its BibTeX cannot be read ({error.problem})") from None
-    if len(entries) != 1:
-        raise _unusable(identifier, f"it sent {len(entries)} BibTeX entries instead of one")
-    [(_, kind, fields)] = entries
-    plain = {name: html.unescape(value) for name, value in fields.items()}
-    plain["title"] = _protected(plain.get("title", ""))
-    tidy = {name: _tidy(value) for name, value in plain.items()}
-    tidy |= {"doi": identifier.value, "url": identifier.url}
-    return _checked(bibliography.render(kind, "unnamed", tidy), identifier)
-
-
-def _checked(text: str, identifier: Identifier) -> str:
-    try:
-        bibliography.parse(text, Path(identifier.url))
-    except BadFile as error:
-        raise _unusable(identifier, f"its record is incomplete ({error.problem})") from None
+        raise _unusable(identifier, f"its record cannot be read ({error.problem})") from None
     return text
 
 
-def _get(identifier: Identifier, url: str, headers: dict[str, str]) -> str:
-    """Fetch, bounded as a whole: a name lookup has no timeout of its own, hence the thread."""
-    if os.environ.get("LABKIT_OFFLINE"):
+def _get(identifier: Identifier) -> str:
+    if store.offline():
         raise _unusable(identifier, "LABKIT_OFFLINE is set")
-    outcome: Future[str] = Future()
-
-    def work() -> None:
+    address = f"{RESOLVER}/{identifier.doi}"
+    with TemporaryDirectory() as folder:
+        target = Path(folder) / "answer.bib"
         try:
-            outcome.set_result(_request(identifier, url, headers))
-        except Exception as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    try:
-        return outcome.result(DEADLINE_S)
-    except TimeoutError:
-        raise _unusable(identifier, f"no answer within {DEADLINE_S:g} s") from None
-
-
-def _request(identifier: Identifier, url: str, headers: dict[str, str]) -> str:
-    import requests
-
-    agent = {"User-Agent": "labkit (reading queue of a research workbook)"}
-    try:
-        answer = requests.get(
-            url, headers={**agent, **headers}, timeout=(CONNECT_TIMEOUT_S, READ_TIMEOUT_S)
-        )
-    except requests.exceptions.Timeout:
-        raise _unusable(identifier, "the connection timed out") from None
-    except requests.exceptions.RequestException as error:
-        raise _unusable(identifier, f"out of reach ({type(error).__name__})") from None
-    if answer.status_code == 404:
-        raise UsageError(f"{identifier.kind} {identifier.value!r} does not exist (404 at {url})")
-    if not answer.ok:
-        raise _unusable(identifier, f"it answered {answer.status_code} {answer.reason}")
-    answer.encoding = "utf-8"
-    return answer.text
+            download.download(
+                address, target, LARGEST_BYTES, label="", headers=HEADERS, answer_s=ANSWER_S
+            )
+        except download.DownloadError as error:
+            if error.status == 404:
+                problem = f"{identifier.kind} {identifier.value!r} does not exist"
+                raise UsageError(f"{problem} (404 at {address})") from None
+            raise _unusable(identifier, str(error)) from None
+        return target.read_text(encoding="utf-8", errors="replace")
 
 
 def _unusable(identifier: Identifier, reason: str) -> LabkitError:
-    host = "arXiv" if identifier.kind == "arXiv" else "doi.org"
     return LabkitError(
-        f"cannot get {identifier.kind} {identifier.value} from {host}: {reason}. "
+        f"cannot get {identifier.kind} {identifier.value} from doi.org: {reason}. "
         f"Without it, copy the paper's BibTeX from {identifier.url} (or Zotero) on a machine that "
         "has it, save it and run `labkit queue add paper.bib`, or paste it into "
         "`labkit queue add -`. Nothing was changed"

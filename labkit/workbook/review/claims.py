@@ -9,9 +9,8 @@ notebook passes its values to :func:`judge`; the executed notebook carries the v
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -33,19 +32,11 @@ from labkit.workbook.review.verdicts import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
     from nbformat import NotebookNode
 
+    from labkit.datasets import Source
+
 CLAIMS_MIME = "application/vnd.labkit.claims+json"
-
-
-class SourceLike(Protocol):
-    """What judging needs to know of a data set (``labkit.datasets.Source``)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def is_standin(self) -> bool: ...
 
 
 class NotClaim(BaseModel):
@@ -115,7 +106,7 @@ def judge(
     root: Path,
     key: str,
     values: Mapping[str, Any],
-    sources: Sequence[SourceLike] = (),
+    sources: Sequence[Source] = (),
     flips: Mapping[str, Any] | None = None,
 ) -> ClaimsTable:
     """Our ``values`` (claim id -> number, text or list; None = not attempted) beside the paper's.
@@ -141,7 +132,7 @@ def judge(
 
 
 def _judged(
-    key: str, claim: Claim, value: Any, flip: Any, sources: Mapping[str, SourceLike]
+    key: str, claim: Claim, value: Any, flip: Any, sources: Mapping[str, Source]
 ) -> dict[str, Any]:
     ours, flipped = _our_value(claim, value), _our_value(claim, flip)
     if flipped is not None and not claim.is_reproduction:
@@ -168,7 +159,7 @@ def _judged(
     )
 
 
-def _by_name(sources: Sequence[SourceLike]) -> dict[str, SourceLike]:
+def _by_name(sources: Sequence[Source]) -> dict[str, Source]:
     for source in sources:
         if not hasattr(source, "is_standin"):
             raise UsageError(
@@ -238,7 +229,7 @@ def _rounded(value: Any) -> Any:
     return tables.rounded(value, DIGITS) if isinstance(value, float) else value
 
 
-class ClaimsTable:
+class ClaimsTable(tables.Table):
     """The verdicts as a notebook shows them and as an executed notebook carries them.
 
     Values are rounded to four significant digits for showing and storing, after judging.
@@ -247,37 +238,23 @@ class ClaimsTable:
     _RIGHT = ("paper", "ours", "flipped", "ratio")
 
     def __init__(self, records: list[dict[str, Any]], claims: Sequence[Claim]) -> None:
-        self.records = records
-        self._claims = claims
-
-    def frame(self) -> pd.DataFrame:
-        """One row a claim, with the columns of the stored records."""
+        """``summary``: reproductions with their flips, then the verdicts of the other kinds."""
         import pandas as pd
 
-        return pd.DataFrame(self.records)
-
-    @property
-    def summary(self) -> str:
-        """Reproductions with their flips, then the verdicts of the other kinds."""
-        return f"{self.records[0]['paper']}, claims beside ours: {tally(self.records).words}"
-
-    @cached_property
-    def grid(self) -> tables.Grid:
-        pairs = zip(self.records, self._claims, strict=True)
-        rows = [_row(record, claim) for record, claim in pairs]
-        return tables.Grid(
+        self.records = records
+        self.summary = f"{records[0]['paper']}, claims beside ours: {tally(records).words}"
+        rows = [_row(record, claim) for record, claim in zip(records, claims, strict=True)]
+        grid = tables.Grid(
             headers=list(rows[0]),
             rows=[list(row.values()) for row in rows],
             align=["right" if header in self._RIGHT else "left" for header in rows[0]],
             caption=self.summary,
             bold=len(rows[0]) - 1,
         )
-
-    def __repr__(self) -> str:
-        return self.grid.text()
+        super().__init__(pd.DataFrame(records), grid)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {**self.grid.bundle(), CLAIMS_MIME: self.records}
+        return {**super()._repr_mimebundle_(), CLAIMS_MIME: self.records}
 
 
 def _row(record: Mapping[str, Any], claim: Claim) -> dict[str, str]:

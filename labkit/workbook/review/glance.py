@@ -87,7 +87,7 @@ def load(root: Path, key: str) -> Glance:
             f"{key!r} has no notebook, so its five lines belong here, and the file is missing",
             valid=f"a line each for {', '.join(ASPECTS)}, then source and verified",
         )
-    given = files.read_yaml(path, model).model_dump()
+    given = files.validate(path, files.load_yaml(path), model).model_dump()
     rows = {name: given[name] for name in ASPECTS}
     return Glance(rows=rows, reviewed=False, verified=given["verified"], source=given["source"])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,7 +99,7 @@ class Paper:
         entries = bibliography.load(self.root)
         keys = [self.key, *cites, *(source.dataset.citation for source in data)]
         rows = [_paper_row(known_entry(entries, key, self.root)) for key in dict.fromkeys(keys)]
-        rows += [row for source in data for row in _data_rows(source)]
+        rows += map(_data_row, data)
         return tables.table(rows)
 
 
@@ -133,10 +133,10 @@ def _paper_row(entry: Entry) -> dict[str, str]:
     return {"kind": "paper", "source": text, "licence": "", "where": entry.link}
 
 
-def _data_rows(source: Source) -> Iterator[dict[str, str]]:
+def _data_row(source: Source) -> dict[str, str]:
     dataset = source.dataset
     name = f"{dataset.title} ({dataset.name})"
-    yield {
+    return {
         "kind": "data",
         "source": f"stand-in of our own for: {name}" if source.is_standin else name,
         "licence": dataset.licence,

@@ -317,7 +317,7 @@ def _meta(root: Path, task: Task, outcome: Outcome) -> dict[str, Any]:
         "notebook": task.path.relative_to(root).as_posix(),
         "parameters": task.parameters,
         "overrides": task.overrides,
-        "seeds": provenance.seeds(task.parameters),
+        "seeds": {n: value for n, value in task.parameters.items() if n.startswith("seed")},
         "datasets": datasets,
         "started": outcome.started,
         "ended": outcome.ended,

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from pathlib import Path
 from types import ModuleType
@@ -72,9 +72,9 @@ class _Running:
     process: Any
     pipe: Connection
     attempt: int
-    started: str
-    begun: float
-    last_sign: float
+    started: str = field(default_factory=now)
+    begun: float = field(default_factory=time.monotonic)
+    last_sign: float = field(default_factory=time.monotonic)
     cell: CellPlace | None = None
 
     def overdue(self) -> bool:
@@ -127,19 +127,7 @@ class LocalPool:
         with _main_module_hidden():
             process.start()
         theirs.close()
-        moment = time.monotonic()
-        self._running.append(
-            _Running(
-                job=job,
-                folder=folder,
-                process=process,
-                pipe=ours,
-                attempt=attempt,
-                started=now(),
-                begun=moment,
-                last_sign=moment,
-            )
-        )
+        self._running.append(_Running(job, folder, process, ours, attempt))
         listen(Event(kind="start", job=job))
 
     def _step(self, listen: Listener) -> list[tuple[_Running, Outcome]]:

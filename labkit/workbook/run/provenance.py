@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -59,8 +58,3 @@ def git_commit(root: Path) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
-
-
-def seeds(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that seed random numbers: those whose name says so."""
-    return {name: value for name, value in parameters.items() if name.startswith("seed")}

@@ -19,6 +19,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ def store(root: Path, key: str, slug: str, files: Mapping[str, str], meta: dict[
     whole = {**files, RUN_FILE: dumps({**meta, "files": sizes})}
     target = folder_of(root, key, slug)
     _put(root, target, whole)
-    _remove(root, failed_folder(root, key, slug))
+    _remove(failed_folder(root, key, slug))
     return target
 
 
@@ -183,14 +184,9 @@ def _put(root: Path, target: Path, files: Mapping[str, str]) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _remove(root: Path, folder: Path) -> None:
+def _remove(folder: Path) -> None:
     """Remove a failure's folder, and its parents once they are empty."""
-    if not folder.exists():
-        return
-    aside = scratch_folder(root)
-    os.rename(folder, aside / "gone")
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     for parent in (folder.parent, folder.parent.parent):
-        if any(parent.iterdir()):
-            break
-        parent.rmdir()
+        with suppress(OSError):  # it is not there, or holds another failure
+            parent.rmdir()
