@@ -47,7 +47,6 @@ DESCRIPTIONS: list[Any] = [
     tuning.CostCurve(), tuning.simulate(JOB, seeds=[0], recurrences=2, policy="default").experiment,
     POWER, tuning.HostPower(), PROGRESS, NOISE, MODEL, JUMPY, JUMPY.tiers[0], CapModel(), Grid(),
     TRAINING,
-    large_batch.CriticalBatch(min_steps=10.0, min_examples=100.0),
     live.LiveJob(command=("train",)),
 ]  # fmt: skip
 STEPS = steps_of(JUMPY)

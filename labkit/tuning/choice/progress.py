@@ -47,7 +47,7 @@ class ModelledProgress:
     def from_noise(
         cls, noise_scale: Noise, *, init_batch_size: Count, init_steps: Positive
     ) -> ModelledProgress:
-        """One noise scale for the whole run: the trade-off of ``large_batch.CriticalBatch``."""
+        """One noise scale for the whole run (McCandlish et al. 2018, §2.3)."""
         return cls(init_batch_size=init_batch_size, phases=((init_steps, noise_scale),))
 
     @classmethod
