@@ -46,8 +46,14 @@ from labkit.tuning.policies.pruning import Zeus
 from labkit.tuning.policies.scripted import Scripted
 from labkit.tuning.policies.searches import Fixed, GridSearch, Halving, RandomSearch
 from labkit.tuning.simulation.replay import Experiment
-from labkit.tuning.simulation.runs import Runs, simulate, sweep
-from labkit.tuning.studies.study import PAPER_RANGE, regret_bands, savings
+from labkit.tuning.simulation.runs import (
+    PAPER_RANGE,
+    Runs,
+    regret_bands,
+    savings,
+    simulate,
+    sweep,
+)
 from labkit.tuning.traces.checks import ImplausiblePower, IncompleteTrace, TraceWarning
 from labkit.tuning.traces.job import Job
 from labkit.tuning.traces.sources import load
