@@ -77,7 +77,7 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     },
     TRACE.job: {"name": "squad"},
     TRACE.targets: {"name": "squad"},
-    jit.profile_limits: {"runner": object(), "power_limits_w": []},
+    jit.profile_limits: {"run_slice": lambda _: SLICE, "power_limits_w": []},
     goodput.fit: {"frame": STEPS},
     goodput.measurements: {"frame": STEPS},
     goodput.cross_validate: {"frame": STEPS.head(12), "folds": 2},

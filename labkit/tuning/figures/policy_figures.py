@@ -33,24 +33,11 @@ POLICY_COLOUR: dict[str, str] = {
 
 def figure_regret(curves: Mapping[str, NDArray[np.float64]], *, title: str = "") -> go.Figure:
     """Mean cumulative regret over recurrences, one line a policy (``Runs.regret_j()`` by name)."""
-    fig = go.Figure()
-    for index, (name, regret) in enumerate(curves.items()):
-        mean = regret.mean(axis=0)
-        fig.add_scatter(
-            x=np.arange(1, len(mean) + 1),
-            y=mean / 1e6,
-            mode="lines",
-            name=name,
-            line={"color": POLICY_COLOUR.get(name, CYCLE[index % len(CYCLE)])},
-        )
-    return finish(
-        fig,
-        title=title,
-        x="recurrence",
-        y="cumulative regret (MJ of cost)",
-        direct=True,
-        height=430,
-    )
+    means = {
+        name: pd.DataFrame({"regret": each.mean(axis=0) / 1e6}) for name, each in curves.items()
+    }
+    tables = {name: rows.assign(recurrence=rows.index + 1) for name, rows in means.items()}
+    return _regret(tables, title, "cumulative regret (MJ of cost)")
 
 
 def figure_regret_bands(bands: pd.DataFrame, *, title: str = "") -> go.Figure:
@@ -59,28 +46,32 @@ def figure_regret_bands(bands: pd.DataFrame, *, title: str = "") -> go.Figure:
     ``bands``: :func:`regret_bands` of one workload; regret is in runs of the optimum, so that 5
     means that learning has cost what five runs at the best configuration cost.
     """
+    return _regret(
+        {str(name): rows for name, rows in bands.groupby("policy", sort=False)},
+        title,
+        "regret (runs of the optimum)",
+    )
+
+
+def _regret(tables: Mapping[str, pd.DataFrame], title: str, y: str) -> go.Figure:
     fig = go.Figure()
-    for index, (name, rows) in enumerate(bands.groupby("policy", sort=False)):
-        colour = POLICY_COLOUR.get(str(name), CYCLE[index % len(CYCLE)])
+    for index, (name, rows) in enumerate(tables.items()):
+        colour = POLICY_COLOUR.get(name, CYCLE[index % len(CYCLE)])
+        if "regret_low" in rows:
+            fig.add_scatter(
+                x=[*rows["recurrence"], *rows["recurrence"][::-1]],
+                y=[*rows["regret_high"], *rows["regret_low"][::-1]],
+                fill="toself",
+                fillcolor=colour,
+                opacity=0.2,
+                line={"width": 0},
+                mode="lines",
+                hoverinfo="skip",
+                showlegend=False,
+            )
         fig.add_scatter(
-            x=[*rows["recurrence"], *rows["recurrence"][::-1]],
-            y=[*rows["regret_high"], *rows["regret_low"][::-1]],
-            fill="toself",
-            fillcolor=colour,
-            opacity=0.2,
-            line={"width": 0},
-            mode="lines",
-            hoverinfo="skip",
-            showlegend=False,
+            x=rows["recurrence"], y=rows["regret"], mode="lines", name=name, line={"color": colour}
         )
-        fig.add_scatter(
-            x=rows["recurrence"],
-            y=rows["regret"],
-            mode="lines",
-            name=str(name),
-            line={"color": colour},
-        )
-    y = "regret (runs of the optimum)"
     return finish(fig, title=title, x="recurrence", y=y, direct=True, height=430)
 
 
