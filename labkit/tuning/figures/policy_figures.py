@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 from labkit.kit.draw import CYCLE, PALETTE, finish
+from labkit.tuning.configurations.outcomes import Choice
 from labkit.tuning.figures.configuration_figures import wrapped
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from labkit.tuning.configurations.outcomes import Choice
 
 POLICY_COLOUR: dict[str, str] = {
     "default": PALETTE["baseline"],

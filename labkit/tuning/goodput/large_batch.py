@@ -1,8 +1,7 @@
-"""What a larger batch costs and brings: steps saved, examples wasted, learning rates that keep up.
+"""What an example of a larger batch is worth, and learning rates that keep up.
 
-One number rules all of it. Below the critical batch size, twice the batch needs half the steps and
-hardly more examples; above it, twice the examples and hardly fewer steps. To first order it equals
-the gradient noise scale, which can be measured without training to the end.
+Both follow from the gradient noise scale: to first order it is the batch size above which twice
+the batch no longer halves the steps.
 
 Source: McCandlish et al., "An Empirical Model of Large-Batch Training" (2018); Goyal et al.,
 "Accurate, Large Minibatch SGD" (2017); Johnson et al., "AdaScale SGD" (ICML'20); Pollux (OSDI'21).
@@ -10,16 +9,14 @@ Source: McCandlish et al., "An Empirical Model of Large-Batch Training" (2018); 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge
+from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import UsageError
 from labkit.kit.describe import AnyNumber, Positive, checked
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 Noise = Annotated[AnyNumber, Ge(0)]
 """A gradient noise scale in examples; infinite where no gradient is left of the noise."""

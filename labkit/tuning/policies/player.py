@@ -9,20 +9,17 @@ entry for each.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labkit.tuning.configurations.outcomes import best_power_limits
+from labkit.tuning.traces.job import Job
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from labkit.tuning.traces.job import Job
-
-    Indices = NDArray[np.intp]
-    Flags = NDArray[np.bool_]
-    Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

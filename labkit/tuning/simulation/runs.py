@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 import pandas as pd
 from annotated_types import Gt
+from numpy.typing import NDArray
 
 from labkit.errors import UsageError
 from labkit.kit.describe import Count, NonNegative, Share, Whole, checked
@@ -27,14 +28,9 @@ from labkit.tuning.configurations.outcomes import (
 )
 from labkit.tuning.policies.names import Policy, Task, policy_named
 from labkit.tuning.simulation.replay import Experiment, replay
+from labkit.tuning.traces.job import Job
+from labkit.tuning.traces.trace import TrainingTrace
 from labkit.tuning.traces.workloads import PUBLISHED
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from labkit.tuning.traces.job import Job
-    from labkit.tuning.traces.trace import TrainingTrace
-
 
 PAPER_RANGE = (0.153, 0.758)
 """Energy saved by Zeus on the V100, least and most of the six workloads. Source: abstract."""
