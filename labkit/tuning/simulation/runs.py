@@ -239,12 +239,12 @@ def sweep(
     recurrences: Count | None = None,
 ) -> pd.DataFrame:
     """:meth:`Runs.summary` of every job under every policy, one row each."""
-    policies, seeds = tuple(policies), tuple(seeds)
+    jobs, seeds = tuple(jobs), tuple(seeds)
     return pd.DataFrame(
         [
             simulate(job, policy=name, eta=eta, seeds=seeds, recurrences=recurrences).summary()
-            for job in jobs
             for name in policies
+            for job in jobs
         ]
     )
 
@@ -265,8 +265,8 @@ def savings(
     missing where there is none).
     """
     policies, seeds, rows = tuple(policies), tuple(seeds), []
-    for trace in traces:
-        table = sweep(trace.jobs(), policies, eta=eta, seeds=seeds, recurrences=recurrences)
+    for trace, job in ((trace, job) for trace in traces for job in trace.jobs()):
+        table = sweep([job], policies, eta=eta, seeds=seeds, recurrences=recurrences)
         for row in table.to_dict("records"):
             place = trace.gpu, row["workload"], row["policy"]
             compared = {
