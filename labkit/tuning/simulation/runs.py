@@ -265,7 +265,7 @@ def savings(
     missing where there is none).
     """
     policies, seeds, rows = tuple(policies), tuple(seeds), []
-    for trace, job in ((trace, job) for trace in traces for job in trace.jobs()):
+    for trace, job in ((each, job) for each in traces for job in each.jobs()):
         table = sweep([job], policies, eta=eta, seeds=seeds, recurrences=recurrences)
         for row in table.to_dict("records"):
             place = trace.gpu, row["workload"], row["policy"]
