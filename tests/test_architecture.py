@@ -29,7 +29,7 @@ FLOORS = {  # of rooms made of packages, from the ground up: each imports only t
         "scheduling", "simulation", "profiles", "planning", "choice", "figures",
     ),
     "tuning": (
-        "traces", "configurations", "policies", "simulation", "studies", "goodput", "choice",
+        "traces", "configurations", "policies", "simulation", "goodput", "choice",
         "recording", "live", "figures",
     ),
 }  # fmt: skip

@@ -22,7 +22,6 @@ from labkit.tuning.choice.gpu_power import GpuPower, HostPower
 from labkit.tuning.choice.progress import ModelledProgress
 from labkit.tuning.configurations import jit
 from labkit.tuning.configurations.outcomes import (
-    Choice,
     batch_curves,
     best_power_limits,
     convergence,
@@ -36,7 +35,7 @@ from labkit.tuning.configurations.outcomes import (
     potential,
     reach_shares,
 )
-from labkit.tuning.configurations.selectors import SELECTORS, cost_j, select_limits
+from labkit.tuning.configurations.selectors import cost_j, select_limits
 from labkit.tuning.goodput import large_batch, noise
 from labkit.tuning.policies.bandits import EpsilonGreedy, LowerConfidenceBound, Thompson
 from labkit.tuning.policies.cost_curve import CostCurve
@@ -45,24 +44,26 @@ from labkit.tuning.policies.player import Outcome, Player, Policy, Task
 from labkit.tuning.policies.pruning import Zeus
 from labkit.tuning.policies.scripted import Scripted
 from labkit.tuning.policies.searches import Fixed, GridSearch, Halving, RandomSearch
-from labkit.tuning.simulation.replay import Experiment
-from labkit.tuning.simulation.runs import Runs, simulate, sweep
-from labkit.tuning.studies.study import PAPER_RANGE, regret_bands, savings
+from labkit.tuning.simulation.runs import (
+    PAPER_RANGE,
+    Runs,
+    regret_bands,
+    savings,
+    simulate,
+    sweep,
+)
 from labkit.tuning.traces.checks import ImplausiblePower, IncompleteTrace, TraceWarning
 from labkit.tuning.traces.job import Job
 from labkit.tuning.traces.sources import load
 from labkit.tuning.traces.trace import TrainingTrace
-from labkit.tuning.traces.workloads import PUBLISHED, Workload
+from labkit.tuning.traces.workloads import PUBLISHED
 
 __all__ = [
     "PAPER_RANGE",
     "POLICIES",
     "PUBLISHED",
-    "SELECTORS",
-    "Choice",
     "CostCurve",
     "EpsilonGreedy",
-    "Experiment",
     "Fixed",
     "GpuPower",
     "GridSearch",
@@ -84,7 +85,6 @@ __all__ = [
     "Thompson",
     "TraceWarning",
     "TrainingTrace",
-    "Workload",
     "Zeus",
     "batch_curves",
     "best_power_limits",

@@ -57,7 +57,7 @@ class TraceSlices:
 def profile_job(job: Job) -> list[LimitProfile]:
     """What the first epoch of each batch size tells: one profile a batch size, in their order."""
     slices = [TraceSlices(job=job, batch_size=size) for size in job.batch_sizes]
-    return [profile_limits(runner, runner.power_limits_w) for runner in slices]
+    return [profile_limits(runner.run_slice, runner.power_limits_w) for runner in slices]
 
 
 def taken(profile: LimitProfile) -> tuple[float, float]:

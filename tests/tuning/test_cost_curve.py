@@ -144,7 +144,7 @@ def test_concurrent_decisions_differ_until_results_are_in() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("roughness", 0.0), ("patience_factor", 1.0), ("horizon", 0), ("spread_weight", -1.0)],
+    [("roughness", 0.0), ("patience_factor", 1.0), ("spread_weight", -1.0)],
 )
 def test_constants_out_of_range_are_named(field: str, value: float) -> None:
     with pytest.raises(BadValue, match=f"{field} must be .*; got {value}"):

@@ -48,16 +48,16 @@ def test_the_front_runs_along_the_lower_left(job: tuning.Job) -> None:
     assert line.y[1] / line.x[1] == pytest.approx(90 / drawn_w, rel=1e-4)
 
 
-def test_the_path_has_a_segment_of_its_own_colour_for_every_move(job: tuning.Job) -> None:
+def test_the_path_goes_through_every_move_in_order(job: tuning.Job) -> None:
     run = tuning.simulate(job, seeds=[0])
     runs, best = run.frame(), tuning.optimum(job)
     fig = tuning.figures.figure_search_path(run.path(0), best)
-    segments = [t for t in fig.data if t.mode == "lines"]
-    points = next(t for t in fig.data if t.name == "moves to")
-    assert len(segments) == len(points.x) - 1
-    assert len({t.line.color for t in segments}) > len(segments) // 2
-    for segment, here, there in zip(segments, points.x, points.x[1:], strict=False):
-        assert (segment.x[0], segment.x[1]) == (here, there)
+    walk = next(t for t in fig.data if t.name == "moves to")
+    moves = run.path(0)
+    assert list(walk.x) == moves["batch_size"].tolist()
+    assert list(walk.marker.color) == list(range(len(moves)))
+    assert next(round(y) for y in walk.y) == moves["power_limit_w"].iloc[0]
+    assert (np.array(walk.y) >= moves["power_limit_w"]).all()
     settled = next(t for t in fig.data if t.name == "last run")
     assert settled.x[0] == runs["batch_size"].iloc[-1]
     failed = next(t for t in fig.data if t.name == "failed or stopped early")

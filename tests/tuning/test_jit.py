@@ -122,7 +122,7 @@ def test_limits_are_visited_from_the_highest_down_each_once() -> None:
             asked.append(power_limit_w)
             return jit.Slice(power_limit_w=power_limit_w, time_s=1.0, energy_j=power_limit_w)
 
-    profile = jit.profile_limits(Device(), [100, 300, 200, 300])
+    profile = jit.profile_limits(Device().run_slice, [100, 300, 200, 300])
     assert asked == [300, 200, 100]
     assert profile.power_limits_w == (100, 200, 300)
     assert profile.select("energy") == 100
@@ -148,6 +148,6 @@ def test_wrong_use_names_the_value_and_what_would_be_valid() -> None:
     with pytest.raises(UsageError, match="batch size 3 is not in the trace; there are 2"):
         trace_slices.TraceSlices(job=job, batch_size=3)
     with pytest.raises(UsageError, match=r"LimitProfile.slices must be .*, not empty"):
-        jit.profile_limits(trace_slices.TraceSlices(job=job, batch_size=2), [])
+        jit.profile_limits(trace_slices.TraceSlices(job=job, batch_size=2).run_slice, [])
     with pytest.raises(BadValue, match=r"Slice.time_s must be a finite number, above 0; got nan"):
         jit.Slice(power_limit_w=100, time_s=np.nan, energy_j=1)

@@ -76,7 +76,7 @@ def test_exploration_follows_the_peers_order(num_sizes: int, default: int, seed:
     assert play(ours, num_sizes, answer, len(expected)) == expected
     assert (ours.round == 2).all()
     if survivors:
-        assert np.flatnonzero(ours.survivors[0]).tolist() == survivors
+        assert np.flatnonzero(ours.alive[0]).tolist() == survivors
 
 
 @settings(max_examples=100, deadline=None)
@@ -96,7 +96,7 @@ def test_pruning_keeps_the_best_of_a_convex_curve(
 
     player = start(tuning.Zeus(), flat_job(num_sizes, default))
     chosen = play(player, num_sizes, answer, 2 * num_sizes + 5)
-    assert player.survivors[0, best]
+    assert player.alive[0, best]
     assert chosen[-1] == best
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from dataclasses import replace
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 
 from labkit import tuning
 from labkit.errors import BadFile, BadValue, UsageError
+from labkit.files import project_root
 from labkit.tuning.recording import record, training
 from labkit.tuning.recording.capping import CapModel
 from labkit.tuning.recording.meters import Reading, machine
@@ -27,6 +27,7 @@ from labkit.tuning.traces import sources as recorded
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+DIGITS = project_root() / recorded.HOME / "digits"
 SMALL = Grid(
     networks=("mlp",),
     batch_sizes=(64, 512),
@@ -114,7 +115,7 @@ def test_a_cell_of_the_committed_trace_trains_to_the_same_epochs(
     cell: tuple[str, int, int], digits: tuning.TrainingTrace
 ) -> None:
     """Exactly, on the processor and torch it was recorded with; elsewhere within a factor of 2."""
-    told = recorded.meta("digits")
+    told = recorded.meta(DIGITS)
     if told["versions"]["torch"].split("+")[0] != metadata.version("torch").split("+")[0]:
         pytest.skip(f"recorded with torch {told['versions']['torch']}")
     network, size, seed = cell
@@ -130,8 +131,9 @@ def test_a_cell_of_the_committed_trace_trains_to_the_same_epochs(
 def test_the_committed_trace_is_small_complete_and_says_what_it_is(
     digits: tuning.TrainingTrace,
 ) -> None:
-    folder, told = recorded.folder_of("digits"), recorded.meta("digits")
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 200_000
+    told = recorded.meta(DIGITS)
+    assert recorded.folder_of("digits") == DIGITS
+    assert sum(path.stat().st_size for path in DIGITS.iterdir()) < 200_000
     assert len(digits.gaps()) == 0
     assert digits.names == ["digits-mlp", "digits-cnn"]
     assert digits.energy_source == told["energy_source"]
@@ -144,7 +146,7 @@ def test_the_committed_trace_is_small_complete_and_says_what_it_is(
 
 def test_the_committed_power_is_what_the_stated_model_says(digits: tuning.TrainingTrace) -> None:
     """Every modelled row follows from the measured row at the highest limit and the constants."""
-    told = recorded.meta("digits")
+    told = recorded.meta(DIGITS)
     if told["energy_source"] != "modelled":
         pytest.skip("measured")
     constants = told["energy_model"]
@@ -184,13 +186,9 @@ def test_the_model_refuses_constants_that_cannot_be() -> None:
         ({"idle_w": -1.0}, "CapModel.idle_w must be a finite number, above 0"),
         ({"min_clock": 0.0}, "CapModel.min_clock must be .*, above 0"),
         ({"memory_share": 1.5}, r"memory_share must be .* at most 1; got 1\.5"),
-        ({"power_limits_w": (10.0, 30.0)}, "must lie above idle_w 20"),
-        ({"power_limits_w": (40.0, 30.0)}, "must ascend"),
     ):
         with pytest.raises(BadValue, match=said):
             CapModel(**wrong)
-    with pytest.raises(BadValue, match="throughput must lie in"):
-        CapModel().activity(2.0, 1.0)
 
 
 # ---------------------------------------------------------------- recording
@@ -376,7 +374,7 @@ def test_a_recorded_trace_is_found_by_name_and_read_with_care(
         ("{", "not JSON"),
         ("{}", "lacks a field; field 'machine'"),
         ('{"machine": {"name": "m"}, "workloads": {"w": {"title": "t"}}, "energy_source": "x"}',
-         r"missing or unknown fields; field 'workloads\.w'"),
+         r"Workload needs network and .*; field 'workloads\.w'"),
     ):  # fmt: skip
         (tmp_path / "meta.json").write_text(text)
         with pytest.raises(BadFile, match=said):
@@ -389,7 +387,7 @@ def test_the_script_behind_the_trace_can_make_one_again(
     """The command in meta.json is one that labkit has, with options it knows."""
     from labkit.cli import main
 
-    command = json.loads((recorded.folder_of("digits") / "meta.json").read_text())["command"]
+    command = recorded.meta(DIGITS)["command"]
     monkeypatch.chdir(tmp_path)
     program, *words = command.split()
     assert program == "labkit"

@@ -281,13 +281,13 @@ def test_a_wrong_name_target_or_setting_is_answered_with_what_there_is(
         trace.job("mnist")
     with pytest.raises(UsageError, match="give network, optimizer"):
         trace.job("digits")
-    with pytest.raises(UsageError, match=r"Job.max_epochs must be .* at least 1; got 0"):
+    with pytest.raises(UsageError, match=r"Workload.max_epochs must be .* at least 1; got 0"):
         trace.job("digits", **{**SETTINGS, "max_epochs": 0})
     with pytest.raises(UsageError, match=r"target_metric 0\.61 was not recorded; there are: 0\.\d"):
         standin.job("cifar100", target_metric=0.61)
-    with pytest.raises(UsageError, match="no setting batch_size"):
+    with pytest.raises(UsageError, match="Workload has no field 'batch_size'"):
         standin.job("cifar100", batch_size=3)
-    with pytest.raises(UsageError, match=r"Job.host_power_w must be .* at least 0; got -1"):
+    with pytest.raises(UsageError, match=r"host_power_w must be .* at least 0; got -1"):
         standin.job("cifar100", host_power_w=-1)
 
 

@@ -47,7 +47,6 @@ DESCRIPTIONS: list[Any] = [
     tuning.CostCurve(), tuning.simulate(JOB, seeds=[0], recurrences=2, policy="default").experiment,
     POWER, tuning.HostPower(), PROGRESS, NOISE, MODEL, JUMPY, JUMPY.tiers[0], CapModel(), Grid(),
     TRAINING,
-    large_batch.CriticalBatch(min_steps=10.0, min_examples=100.0),
     live.LiveJob(command=("train",)),
 ]  # fmt: skip
 STEPS = steps_of(JUMPY)
@@ -78,7 +77,7 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     },
     TRACE.job: {"name": "squad"},
     TRACE.targets: {"name": "squad"},
-    jit.profile_limits: {"runner": object(), "power_limits_w": []},
+    jit.profile_limits: {"run_slice": lambda _: SLICE, "power_limits_w": []},
     goodput.fit: {"frame": STEPS},
     goodput.measurements: {"frame": STEPS},
     goodput.cross_validate: {"frame": STEPS.head(12), "folds": 2},

@@ -57,11 +57,14 @@ class Point:
     average_power_w: float
 
     def __str__(self) -> str:
-        return (
-            f"{self.num_gpus} GPU{'s' if self.num_gpus > 1 else ''} on {self.num_nodes} node"
-            f"{'s' if self.num_nodes > 1 else ''}, batch {self.batch_size} ({self.rule}), "
-            f"{self.power_limit_w:g} W"
-        )
+        return place_text(self)
+
+
+def place_text(point: Any) -> str:
+    """A point, or a row with its columns, in a few words."""
+    gpus, nodes = (f"{n} {what}{'s' if n > 1 else ''}"
+                   for n, what in ((point.num_gpus, "GPU"), (point.num_nodes, "node")))  # fmt: skip
+    return f"{gpus} on {nodes}, batch {point.batch_size} ({point.rule}), {point.power_limit_w:g} W"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

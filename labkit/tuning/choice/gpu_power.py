@@ -7,17 +7,15 @@ puts the same GPU there several times over, with time spent waiting for the netw
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import MinLen
+from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 from labkit.tuning.traces.job import Job, check_tables
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 
 @description

@@ -13,19 +13,16 @@ al., "AdaScale SGD" (ICML'20).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Annotated, Any, get_args
 
 import numpy as np
 from annotated_types import MinLen
+from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import BadValue, not_among
 from labkit.kit.describe import Count, Positive, checked, description
 from labkit.tuning.goodput.large_batch import Noise, ScalingRule, adascale_gain, learning_rate
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from labkit.tuning.goodput.tables import Tables
+from labkit.tuning.goodput.tables import Tables
 
 
 @description
@@ -47,7 +44,7 @@ class ModelledProgress:
     def from_noise(
         cls, noise_scale: Noise, *, init_batch_size: Count, init_steps: Positive
     ) -> ModelledProgress:
-        """One noise scale for the whole run: the trade-off of ``large_batch.CriticalBatch``."""
+        """One noise scale for the whole run (McCandlish et al. 2018, §2.3)."""
         return cls(init_batch_size=init_batch_size, phases=((init_steps, noise_scale),))
 
     @classmethod

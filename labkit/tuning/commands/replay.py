@@ -247,12 +247,13 @@ def savings(
 ) -> Report:
     """Savings of every workload on every GPU with 95 % intervals, beside the published figures."""
     from labkit import tuning
-    from labkit.tuning.studies.study import with_published
-    from labkit.tuning.traces.sources import holds
+    from labkit.tuning.traces.sources import folder_of
 
     names = policy_names(policies)
-    traces = [tuning.load(trace, gpu=gpu) for gpu in ([None] if holds(trace) else words(gpus))]
-    table = with_published(tuning.savings(traces, policies=names, eta=eta, seeds=range(seeds)))
+    traces = [
+        tuning.load(trace, gpu=gpu) for gpu in (words(gpus) if folder_of(trace) is None else [None])
+    ]
+    table = tuning.savings(traces, policies=names, eta=eta, seeds=range(seeds))
     low, high = tuning.PAPER_RANGE
     first = ["gpu", "workload", "policy"][: 3 if len(names) > 1 else 2]
     modelled = dict.fromkeys(

@@ -56,15 +56,13 @@ class GridOptions:
     def grid(self) -> Grid:
         from labkit.tuning.recording.record import Grid
 
-        return Grid(
-            networks=tuple(words(self.networks)),
-            batch_sizes=tuple(whole_numbers("--batch-sizes", self.batch_sizes)),
-            seeds=tuple(whole_numbers("--seeds", self.seeds)),
-            targets=tuple(numbers("--targets", self.targets)),
-            max_epochs=self.max_epochs,
-            default_batch_size=self.default_batch_size,
-            default_target=self.default_target,
-        )
+        lists = {
+            "networks": tuple(words(self.networks)),
+            "batch_sizes": tuple(whole_numbers("--batch-sizes", self.batch_sizes)),
+            "seeds": tuple(whole_numbers("--seeds", self.seeds)),
+            "targets": tuple(numbers("--targets", self.targets)),
+        }
+        return Grid(**asdict(self) | lists)
 
 
 @commands.add(

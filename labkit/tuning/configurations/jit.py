@@ -3,7 +3,7 @@
 The slices are part of the run: nothing is thrown away, and what profiling costs is only what the
 slices at the other limits took beyond the limit that was chosen.
 
-    profile = jit.profile_limits(device, (100.0, 150.0, 200.0))  # anything that can run a slice
+    profile = jit.profile_limits(run_slice, (100.0, 150.0, 200.0))  # of a trace or a device
     profile.select("max-slowdown", max_slowdown=0.05)            # watts
 
 Source: Zeus (NSDI'23), §4.2.
@@ -11,9 +11,9 @@ Source: Zeus (NSDI'23), §4.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from annotated_types import MinLen
 
@@ -30,13 +30,6 @@ class Slice:
     power_limit_w: Positive
     time_s: Positive
     energy_j: Positive
-
-
-class SliceRunner(Protocol):
-    """Something that can do a slice of work at a power limit: a trace, or a device at work."""
-
-    def run_slice(self, power_limit_w: float) -> Slice:
-        """Do one slice, always the same amount of work, and say what it took."""
 
 
 @description
@@ -71,15 +64,19 @@ class LimitProfile:
 
 
 @checked
-def profile_limits(runner: SliceRunner, power_limits_w: Iterable[float]) -> LimitProfile:
+def profile_limits(
+    run_slice: Callable[[float], Slice], power_limits_w: Iterable[float]
+) -> LimitProfile:
     """Run one slice at each power limit, from the highest down, and keep what they took.
 
+    ``run_slice`` does a slice of work at a limit (W), always the same amount.
+
     Raises:
-        UsageError: there is no limit, or the runner answers for another limit than asked.
+        UsageError: there is no limit, or ``run_slice`` answers for another limit than asked.
     """
     slices = []
     for limit in sorted(set(power_limits_w), reverse=True):
-        done = runner.run_slice(limit)
+        done = run_slice(limit)
         if done.power_limit_w != limit:
             raise UsageError(f"asked for a slice at {limit:g} W, got {done.power_limit_w:g} W")
         slices.append(done)

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
 from annotated_types import Ge
+from numpy.typing import NDArray
 
 from labkit.errors import UsageError
 from labkit.kit.describe import AnyNumber, NonNegative, Share, checked
 from labkit.tuning.configurations.selectors import cost_j, select_limits
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from labkit.tuning.traces.job import Job
+from labkit.tuning.traces.job import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

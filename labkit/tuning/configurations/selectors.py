@@ -6,15 +6,13 @@ down by no more than a stated share. Ties go to the highest limit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import NonNegative, Positive, Share, checked
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 SELECTORS: dict[str, str] = {
     "cost": "least η·energy + (1 − η)·MaxPower·time",

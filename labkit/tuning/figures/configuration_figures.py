@@ -46,14 +46,17 @@ def figure_map(
             hovertemplate="%{customdata}: %{z:.3f} × default<extra></extra>",
         )
     )
-    for name, row in _landmarks(table, value).items():
-        colour = {"default": "white", "best": PALETTE["highlight"]}[name]
+    default, least = table[table["is_default"]].iloc[0], table.iloc[int(table[value].argmin())]
+    for name, row, mark, colour in (
+        ("default (b0, highest limit)", default, MARK["default"], "white"),
+        ("least", least, MARK["best"], PALETTE["highlight"]),
+    ):
         fig.add_scatter(
             x=[list(pivot.columns).index(row["batch_size"]) + 0.33],
             y=[list(pivot.index).index(row["power_limit_w"]) + 0.28],
             mode="markers",
-            marker={**MARK[name], "color": colour, "size": 13, "line": _INK_EDGE},
-            name={"default": "default (b0, highest limit)", "best": "least"}[name],
+            marker={**mark, "color": colour, "size": 13, "line": _INK_EDGE},
+            name=name,
             hoverinfo="skip",
         )
     rated = table.pivot(index="power_limit_w", columns="batch_size", values=value).to_numpy()
@@ -233,13 +236,6 @@ def figure_batch_curves(curves: pd.DataFrame, *, title: str = "") -> go.Figure:
         powers_of_two=True,
         y_range=(0.8, 4),
     )
-
-
-def _landmarks(table: pd.DataFrame, value: str) -> dict[str, pd.Series]:
-    return {
-        "default": table[table["is_default"]].iloc[0],
-        "best": table.iloc[int(table[value].argmin())],
-    }
 
 
 def _relative(table: pd.DataFrame, base: pd.Series) -> tuple[pd.Series, pd.Series]:

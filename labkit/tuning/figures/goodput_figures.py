@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.kit.draw import CYCLE, PALETTE, finish
-from labkit.tuning.figures.configuration_figures import figure_lines
+from labkit.tuning.choice.choose import JointChoice, place_text
+from labkit.tuning.figures.configuration_figures import MARK, figure_lines
 
-if TYPE_CHECKING:
-    from labkit.tuning.choice.choose import JointChoice
-
-_STAR = {
-    "symbol": "star",
-    "size": 17,
-    "color": PALETTE["highlight"],
-    "line": {"width": 1.2, "color": "white"},
-}
+_STAR = {**MARK["best"], "line": {"width": 1.2, "color": "white"}}
 _MOST_POINTS = 1500
 
 
@@ -115,14 +108,14 @@ def figure_choice(choice: JointChoice, *, title: str = "") -> go.Figure:
             mode="markers",
             marker={"size": 10, "color": CYCLE[index % len(CYCLE)]},
             name=_count(gpus, "GPU"),
-            text=[_point_text(row) for row in rows.itertuples()],
+            text=[place_text(row) for row in rows.itertuples()],
             hovertemplate="%{text}<br>%{x:.3g} " + f"{unit}, %{{y:.4g}} {energy}<extra></extra>",
         )
     star = front[front["is_chosen"]].iloc[0]
     fig.add_scatter(x=[star.time], y=[star.energy], mode="markers", marker=_STAR, name="chosen")
     fig.add_annotation(
         x=math.log10(star.time), y=math.log10(star.energy), align="left", showarrow=False,
-        text=_point_text(star).replace(", ", "<br>", 1), xanchor="left", yanchor="bottom",
+        text=place_text(star).replace(", ", "<br>", 1), xanchor="left", yanchor="bottom",
         xshift=10, yshift=10, bgcolor="rgba(255,255,255,0.85)",
     )  # fmt: skip
     if choice.deadline_s is not None:
@@ -163,13 +156,6 @@ def figure_knobs(table: pd.DataFrame, *, title: str = "") -> go.Figure:
         )
     )
     return finish(fig, title=title, x=f"predicted energy in time ({energy})", y="", height=420)
-
-
-def _point_text(row: Any) -> str:
-    return (
-        f"batch {row.batch_size:,} ({row.rule}), {_count(row.num_gpus, 'GPU')} on "
-        f"{_count(row.num_nodes, 'node')}, {row.power_limit_w:g} W"
-    )
 
 
 def _count(number: Any, what: str) -> str:

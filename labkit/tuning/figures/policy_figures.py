@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.colors import sample_colorscale
+from numpy.typing import NDArray
 
 from labkit.kit.draw import CYCLE, PALETTE, finish
+from labkit.tuning.configurations.outcomes import Choice
 from labkit.tuning.figures.configuration_figures import wrapped
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from labkit.tuning.configurations.outcomes import Choice
 
 POLICY_COLOUR: dict[str, str] = {
     "default": PALETTE["baseline"],
@@ -34,24 +29,11 @@ POLICY_COLOUR: dict[str, str] = {
 
 def figure_regret(curves: Mapping[str, NDArray[np.float64]], *, title: str = "") -> go.Figure:
     """Mean cumulative regret over recurrences, one line a policy (``Runs.regret_j()`` by name)."""
-    fig = go.Figure()
-    for index, (name, regret) in enumerate(curves.items()):
-        mean = regret.mean(axis=0)
-        fig.add_scatter(
-            x=np.arange(1, len(mean) + 1),
-            y=mean / 1e6,
-            mode="lines",
-            name=name,
-            line={"color": POLICY_COLOUR.get(name, CYCLE[index % len(CYCLE)])},
-        )
-    return finish(
-        fig,
-        title=title,
-        x="recurrence",
-        y="cumulative regret (MJ of cost)",
-        direct=True,
-        height=430,
-    )
+    means = {
+        name: pd.DataFrame({"regret": each.mean(axis=0) / 1e6}) for name, each in curves.items()
+    }
+    tables = {name: rows.assign(recurrence=rows.index + 1) for name, rows in means.items()}
+    return _regret(tables, title, "cumulative regret (MJ of cost)")
 
 
 def figure_regret_bands(bands: pd.DataFrame, *, title: str = "") -> go.Figure:
@@ -60,28 +42,32 @@ def figure_regret_bands(bands: pd.DataFrame, *, title: str = "") -> go.Figure:
     ``bands``: :func:`regret_bands` of one workload; regret is in runs of the optimum, so that 5
     means that learning has cost what five runs at the best configuration cost.
     """
+    return _regret(
+        {str(name): rows for name, rows in bands.groupby("policy", sort=False)},
+        title,
+        "regret (runs of the optimum)",
+    )
+
+
+def _regret(tables: Mapping[str, pd.DataFrame], title: str, y: str) -> go.Figure:
     fig = go.Figure()
-    for index, (name, rows) in enumerate(bands.groupby("policy", sort=False)):
-        colour = POLICY_COLOUR.get(str(name), CYCLE[index % len(CYCLE)])
+    for index, (name, rows) in enumerate(tables.items()):
+        colour = POLICY_COLOUR.get(name, CYCLE[index % len(CYCLE)])
+        if "regret_low" in rows:
+            fig.add_scatter(
+                x=[*rows["recurrence"], *rows["recurrence"][::-1]],
+                y=[*rows["regret_high"], *rows["regret_low"][::-1]],
+                fill="toself",
+                fillcolor=colour,
+                opacity=0.2,
+                line={"width": 0},
+                mode="lines",
+                hoverinfo="skip",
+                showlegend=False,
+            )
         fig.add_scatter(
-            x=[*rows["recurrence"], *rows["recurrence"][::-1]],
-            y=[*rows["regret_high"], *rows["regret_low"][::-1]],
-            fill="toself",
-            fillcolor=colour,
-            opacity=0.2,
-            line={"width": 0},
-            mode="lines",
-            hoverinfo="skip",
-            showlegend=False,
+            x=rows["recurrence"], y=rows["regret"], mode="lines", name=name, line={"color": colour}
         )
-        fig.add_scatter(
-            x=rows["recurrence"],
-            y=rows["regret"],
-            mode="lines",
-            name=str(name),
-            line={"color": colour},
-        )
-    y = "regret (runs of the optimum)"
     return finish(fig, title=title, x="recurrence", y=y, direct=True, height=430)
 
 
@@ -126,7 +112,7 @@ def figure_savings(
 
 
 def figure_search_path(path: pd.DataFrame, best: Choice, *, title: str = "") -> go.Figure:
-    """The order in which one seed tries configurations: a line that changes colour as it goes.
+    """The order in which one seed tries configurations: points that change colour on their line.
 
     ``path``: ``Runs.path`` of the seed; ``best``: the optimum, a star. A return to a configuration
     is drawn a little higher, so that a second round does not hide the first. A ring marks a run
@@ -135,7 +121,7 @@ def figure_search_path(path: pd.DataFrame, best: Choice, *, title: str = "") -> 
     limits = sorted({*path["power_limit_w"], best.power_limit_w})
     lift_w = 0.02 * max(limits[-1] - limits[0], 1.0)
     path = path.assign(height=path["power_limit_w"] + path["visit"].clip(upper=4) * lift_w)
-    fig = go.Figure(_coloured_line(path))
+    fig = go.Figure(_walk(path))
     rings = {
         "failed or stopped early": (path[~path["reached"]], "circle-open", PALETTE["stopped"]),
         "last run": (path.tail(1), "square-open", PALETTE["bound"]),
@@ -158,46 +144,29 @@ def figure_search_path(path: pd.DataFrame, best: Choice, *, title: str = "") -> 
     return finish(fig, title=title, x="batch size", y="power limit (W)", height=470)
 
 
-def _coloured_line(path: pd.DataFrame) -> list[go.Scatter]:
-    """One segment a move, each of its own colour, then the points with the colour bar."""
-    last = max(len(path) - 1, 1)
-    colours = sample_colorscale("Plasma", [0.9 * step / last for step in range(len(path))])
-    segments = [
-        go.Scatter(
-            x=path["batch_size"].iloc[step - 1 : step + 1],
-            y=path["height"].iloc[step - 1 : step + 1],
-            mode="lines",
-            line={"color": colours[step], "width": 3},
-            showlegend=False,
-            hoverinfo="skip",
-        )
-        for step in range(1, len(path))
-    ]
-    scale = [[i / 10, sample_colorscale("Plasma", [0.09 * i])[0]] for i in range(11)]
-    points = go.Scatter(
+def _walk(path: pd.DataFrame) -> go.Scatter:
+    """The moves in order; the colour bar is labelled with the recurrences they happened in."""
+    places = sorted({int(p) for p in np.linspace(0, len(path) - 1, 6)})
+    return go.Scatter(
         x=path["batch_size"],
         y=path["height"],
-        mode="markers",
+        mode="lines+markers",
+        line={"color": PALETTE["muted"], "width": 1.5},
         marker={
             "color": list(range(len(path))),
-            "colorscale": scale,
-            "size": 11,
-            "colorbar": _recurrence_bar(path["recurrence"]),
+            "colorscale": "Plasma",
+            "cmax": 1.1 * max(len(path) - 1, 1),  # the end of the scale is too pale on white
+            "cmin": 0,
+            "size": 13,
+            "colorbar": {
+                "title": {"text": "recurrence", "side": "right"},
+                "thickness": 14,
+                "tickvals": places,
+                "ticktext": [str(path["recurrence"].iloc[p]) for p in places],
+            },
         },
         text=[f"recurrence {r}" for r in path["recurrence"]],
         customdata=path["power_limit_w"],
         hovertemplate="%{text}: batch %{x}, %{customdata} W<extra></extra>",
         name="moves to",
     )
-    return [*segments, points]
-
-
-def _recurrence_bar(recurrences: pd.Series) -> dict[str, Any]:
-    """A colour bar that counts moves and is labelled with the recurrences they happened in."""
-    places = sorted({int(p) for p in np.linspace(0, len(recurrences) - 1, 6)})
-    return {
-        "title": {"text": "recurrence", "side": "right"},
-        "thickness": 14,
-        "tickvals": places,
-        "ticktext": [str(recurrences.iloc[p]) for p in places],
-    }

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import UsageError
 from labkit.kit.describe import Count, NonNegative, checked, description
@@ -23,9 +24,6 @@ from labkit.tuning.goodput.large_batch import efficiency
 from labkit.tuning.goodput.step_fit import ComputeLaw, SyncLaw
 from labkit.tuning.goodput.step_fit import fit as fit_step_times
 from labkit.tuning.goodput.step_times import StepTimes, allocation_of
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 _MOST_SIZES = 512  # batch sizes of one GPU that a search tries; all of them up to here
 
@@ -56,12 +54,6 @@ class GoodputModel:
     noise_scale: NonNegative | None = None
 
     @checked
-    def efficiency(self, batch_size: ArrayLike) -> NDArray[np.float64]:
-        """What an example is worth in batches of ``batch_size``, against the initial size."""
-        size, noise_scale = self._moment()
-        return efficiency(batch_size, init_batch_size=size, noise_scale=noise_scale)
-
-    @checked
     def goodput(
         self,
         num_nodes: ArrayLike,
@@ -76,7 +68,8 @@ class GoodputModel:
                 or no noise scale was given.
         """
         batch = np.asarray(num_gpus) * np.asarray(atomic_bsz) * (np.asarray(accum_steps) + 1)
-        worth = self.efficiency(batch)
+        init, noise_scale = self._moment()
+        worth = efficiency(batch, init_batch_size=init, noise_scale=noise_scale)
         return worth * self.step_times.throughput(num_nodes, num_gpus, atomic_bsz, accum_steps)
 
     @checked

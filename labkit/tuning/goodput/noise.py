@@ -14,15 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from labkit.errors import UsageError
 from labkit.kit.describe import Positive, checked, description
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 
 @description

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
 from annotated_types import Ge
+from numpy.typing import NDArray
 
 from labkit.errors import UsageError
 from labkit.kit.describe import Whole, checked
@@ -18,9 +19,6 @@ from labkit.tuning.goodput.step_times import (
     allocation_of,
     sync_terms,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 ComputeLaw = Literal["linear", "measured"]
 SyncLaw = Literal["linear", "doubling"]

@@ -13,16 +13,14 @@ Source: Pollux (OSDI'21), §3.2. ``step_fit.fit`` finds the coefficients.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Le
+from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import UsageError
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 MAX_OVERLAP = 10.0
 """Largest overlap exponent: the norm is then within 7 % of the longer of the two times."""

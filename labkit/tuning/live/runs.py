@@ -201,7 +201,7 @@ class _Run:
         Should the command end first, what was measured is dropped: the next run profiles again.
         """
         with contextlib.suppress(_Ended):
-            profile = profile_limits(self, self.state.power_limits_w)
+            profile = profile_limits(self.run_slice, self.state.power_limits_w)
             self.slices = profile.slices
             self._set_limit(self.state.select(profile))
 

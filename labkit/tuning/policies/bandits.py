@@ -8,15 +8,21 @@ that failed is charged a run of the cheapest known on top, since its recurrence 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from labkit.kit.describe import NonNegative, Share, description
-from labkit.tuning.policies.player import Memory, Outcome, Player, Policy, Task, cheapest, outward
-
-if TYPE_CHECKING:
-    from labkit.tuning.policies.player import Floats, Indices
+from labkit.tuning.policies.player import (
+    Floats,
+    Indices,
+    Memory,
+    Outcome,
+    Player,
+    Policy,
+    Task,
+    cheapest,
+    outward,
+)
 
 
 class _Bandit(Policy):

@@ -16,16 +16,13 @@ as half of the answer and the use of unfinished runs are this project's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Gt
 
-from labkit.kit.describe import Count, Positive, description
-from labkit.tuning.policies.player import Memory, Outcome, Player, Policy, Task
-
-if TYPE_CHECKING:
-    from labkit.tuning.policies.player import Floats, Indices
+from labkit.kit.describe import Positive, description
+from labkit.tuning.policies.player import Floats, Indices, Memory, Outcome, Player, Policy, Task
 
 _LEVEL_SD = 10.0  # nats: nothing is known of a job's cost before its first run
 _DENT_SD = 0.03  # nats: one batch size apart from its neighbours, for kernels that suit or do not
@@ -58,7 +55,6 @@ class CostCurve(Policy):
         run_spread, spread_weight: the standard deviation of log epochs between equal runs that is
             believed at first, and the number of runs this belief counts for.
         patience_factor: β.
-        horizon: recurrences looked ahead at most; None: all that are left.
     """
 
     scale_octaves: Positive = 3.0
@@ -68,7 +64,6 @@ class CostCurve(Policy):
     run_spread: Positive = 0.1
     spread_weight: Positive = 2.0
     patience_factor: Annotated[float, Gt(1)] = 2.0
-    horizon: Count | None = None
     stops_early: bool = False
 
     def start(self, task: Task) -> Player:
@@ -260,8 +255,6 @@ class _CurvePlayer(Player):
     ) -> Floats:
         """What a run of each batch size teaches the recurrences left, seeds × batch sizes."""
         left = self.left[who]
-        if self.policy.horizon is not None:
-            left = np.minimum(left, self.policy.horizon)
         worth = np.zeros_like(mean)
         for looks in _LOOKS:
             gain = knowledge_gradient(mean, cov, seen_cov, spread / looks)

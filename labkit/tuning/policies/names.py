@@ -5,8 +5,6 @@ The interface is in :mod:`player`; each family of policies has its own module.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from labkit.errors import not_among
 from labkit.tuning.configurations.outcomes import optimum
 from labkit.tuning.policies.bandits import EpsilonGreedy, LowerConfidenceBound, Thompson
@@ -14,9 +12,7 @@ from labkit.tuning.policies.cost_curve import CostCurve
 from labkit.tuning.policies.player import Policy, Task
 from labkit.tuning.policies.pruning import Zeus
 from labkit.tuning.policies.searches import Fixed, GridSearch, Halving, RandomSearch
-
-if TYPE_CHECKING:
-    from labkit.tuning.traces.job import Job
+from labkit.tuning.traces.job import Job
 
 POLICIES: dict[str, str] = {
     "default": "the user's batch size b0 at the highest power limit",

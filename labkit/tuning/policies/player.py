@@ -9,20 +9,17 @@ entry for each.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labkit.tuning.configurations.outcomes import best_power_limits
+from labkit.tuning.traces.job import Job
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from labkit.tuning.traces.job import Job
-
-    Indices = NDArray[np.intp]
-    Flags = NDArray[np.bool_]
-    Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,31 +127,22 @@ class Memory:
         return np.sqrt(self.squares[who]) / np.maximum(self.count[who], 1)
 
 
-class WindowMemory:
+class WindowMemory(Memory):
     """As :class:`Memory`, of the last ``window`` costs of each batch size only."""
 
     def __init__(self, shape: tuple[int, int], window: int) -> None:
+        super().__init__(shape)
         self.costs = np.full((*shape, window), np.nan)
         self.seen = np.zeros(shape, dtype=np.intp)
 
     def add(self, who: Indices, batch: Indices, cost: Floats) -> None:
-        place = self.seen[who, batch] % self.costs.shape[2]
-        self.costs[who, batch, place] = cost
+        self.costs[who, batch, self.seen[who, batch] % self.costs.shape[2]] = cost
         self.seen[who, batch] += 1
-
-    @property
-    def count(self) -> Floats:
-        return np.minimum(self.seen, self.costs.shape[2]).astype(float)
-
-    @property
-    def mean(self) -> Floats:
-        return np.nansum(self.costs, axis=2) / np.maximum(self.count, 1)
-
-    def standard_error(self, who: Indices) -> Floats:
-        """√(s²/n) over the window; 0 where nothing was seen."""
-        costs, count = self.costs[who], np.maximum(self.count[who], 1)
-        squares = np.nansum((costs - self.mean[who][..., None]) ** 2, axis=2)
-        return np.sqrt(squares) / count
+        kept = self.costs[who, batch]
+        self.count[who, batch] = np.isfinite(kept).sum(axis=1)
+        self.mean[who, batch] = np.nansum(kept, axis=1) / self.count[who, batch]
+        strays = kept - self.mean[who, batch][:, None]
+        self.squares[who, batch] = np.nansum(strays**2, axis=1)
 
 
 def cheapest(cost: Floats, usable: Flags, fallback: int) -> Indices:

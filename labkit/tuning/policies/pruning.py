@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
 
 from labkit.kit.describe import Whole, description
-from labkit.tuning.policies.player import Memory, Outcome, Player, Policy, Task, WindowMemory
-
-if TYPE_CHECKING:
-    from labkit.tuning.policies.player import Flags, Floats, Indices
+from labkit.tuning.policies.player import (
+    Flags,
+    Floats,
+    Indices,
+    Memory,
+    Outcome,
+    Player,
+    Policy,
+    Task,
+    WindowMemory,
+)
 
 
 @description
@@ -62,11 +69,6 @@ class _ZeusPlayer(Player):
         self.best_cost = np.full(num_seeds, np.inf)
         self.known = self.origin.copy()
         self.known_cost = np.full(num_seeds, np.inf)
-
-    @property
-    def survivors(self) -> Flags:
-        """Batch sizes not (yet) pruned, seeds × batch sizes."""
-        return self.alive
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
         sampled = self.memory.mean[who] + noise * self.memory.standard_error(who)

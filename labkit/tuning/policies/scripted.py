@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from labkit.errors import UsageError
 from labkit.kit.describe import description
-from labkit.tuning.policies.player import Outcome, Player, Policy, Task
-
-if TYPE_CHECKING:
-    from labkit.tuning.policies.player import Floats, Indices
+from labkit.tuning.policies.player import Floats, Indices, Outcome, Player, Policy, Task
 
 Costs = list[list[float]]
 Script = Callable[[int, Costs, Any], Generator[int, bool, None]]

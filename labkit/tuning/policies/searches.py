@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from labkit.kit.describe import Whole, description
-from labkit.tuning.policies.player import Memory, Outcome, Player, Policy, Task, cheapest, outward
-
-if TYPE_CHECKING:
-    from labkit.tuning.policies.player import Floats, Indices
+from labkit.tuning.policies.player import (
+    Floats,
+    Indices,
+    Memory,
+    Outcome,
+    Player,
+    Policy,
+    Task,
+    cheapest,
+    outward,
+)
 
 
 @description

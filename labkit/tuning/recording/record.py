@@ -349,7 +349,7 @@ def swept_rows(
             rows += [
                 (*place, part.power_limit_w, part.time_s, part.energy_j / part.time_s,
                  "measured", "measured")
-                for part in profile_limits(slices, meter.power_limits_w).slices
+                for part in profile_limits(slices.run_slice, meter.power_limits_w).slices
             ]  # fmt: skip
     finally:
         meter.reset()

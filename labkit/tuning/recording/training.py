@@ -7,7 +7,7 @@ real optimisation problem, with batch sizes that are too small, too large, and u
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,15 +29,15 @@ MOMENTUM = 0.9
 Accuracy = Annotated[float, Gt(0), Le(1)]
 
 
-def _mlp() -> nn.Module:
+TITLES = {"mlp": "MLP, digits", "cnn": "CNN, digits"}
+
+
+def _network(name: str) -> nn.Module:
+    """One hidden layer of 32, or two convolutions of 8 and 16 channels."""
     from torch import nn
 
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-
-
-def _cnn() -> nn.Module:
-    from torch import nn
-
+    if name == "mlp":
+        return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     return nn.Sequential(
         nn.Unflatten(1, (1, 8, 8)),
         nn.Conv2d(1, 8, 3, padding=1),
@@ -48,12 +48,6 @@ def _cnn() -> nn.Module:
         nn.Flatten(),
         nn.Linear(256, 10),
     )
-
-
-NETWORKS: dict[str, Callable[[], nn.Module]] = {"mlp": _mlp, "cnn": _cnn}
-"""Networks by name: one hidden layer of 32, and two convolutions of 8 and 16 channels."""
-
-TITLES = {"mlp": "MLP, digits", "cnn": "CNN, digits"}
 
 
 @description
@@ -70,8 +64,8 @@ class Training:
     """Validation accuracies, as fractions; the run ends at the highest."""
 
     def __post_init__(self) -> None:
-        if self.network not in NETWORKS:
-            raise not_among("network", self.network, NETWORKS)
+        if self.network not in TITLES:
+            raise not_among("network", self.network, TITLES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +132,7 @@ def train(what: Training, data: Data | None = None, *, device: str = "cpu") -> T
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(what.seed)
-            network = NETWORKS[what.network]().to(device)
+            network = _network(what.network).to(device)
             optimizer = torch.optim.SGD(
                 network.parameters(), lr=what.learning_rate, momentum=MOMENTUM
             )

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Gt, MinLen
+from numpy.typing import NDArray
 
 from labkit.errors import LabkitError, UsageError
 from labkit.kit.describe import Count, Share, Whole, description
 from labkit.tuning.configurations.outcomes import cost_j, epoch_cost_j
-from labkit.tuning.policies.player import Outcome, Task
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from labkit.tuning.policies.player import Policy
-    from labkit.tuning.traces.job import Job
+from labkit.tuning.policies.player import Outcome, Policy, Task
+from labkit.tuning.traces.job import Job
 
 MAX_TRIES = 20
 """How often a recurrence may fail before the target counts as out of reach (as zeus-ml has it)."""

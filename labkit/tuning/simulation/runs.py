@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 import pandas as pd
 from annotated_types import Gt
+from numpy.typing import NDArray
 
 from labkit.errors import UsageError
 from labkit.kit.describe import Count, NonNegative, Share, Whole, checked
@@ -27,12 +28,23 @@ from labkit.tuning.configurations.outcomes import (
 )
 from labkit.tuning.policies.names import Policy, Task, policy_named
 from labkit.tuning.simulation.replay import Experiment, replay
+from labkit.tuning.traces.job import Job
+from labkit.tuning.traces.trace import TrainingTrace
+from labkit.tuning.traces.workloads import PUBLISHED
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+PAPER_RANGE = (0.153, 0.758)
+"""Energy saved by Zeus on the V100, least and most of the six workloads. Source: abstract."""
 
-    from labkit.tuning.traces.job import Job
-
+SIMULATOR_ENERGY_REDUCTION = {
+    (gpu, workload.title, "zeus"): saved
+    for gpu, each in {
+        "v100": (0.748, 0.204, 0.191, 0.383, 0.646, 0.209),
+        "a40": (0.667, 0.134, 0.168, 0.663, 0.619, 0.206),
+    }.items()
+    for workload, saved in zip(PUBLISHED.values(), each, strict=True)
+}
+"""By GPU, workload and policy: mean of five seeds, last five recurrences, η = 0.5, of zeus-ml's own
+simulator on its traces."""
 
 RunQuantity = Literal["time_s", "energy_j", "cost_j", "profiling_energy_j", "reached"]
 
@@ -235,6 +247,55 @@ def sweep(
             for job in jobs
         ]
     )
+
+
+@checked
+def savings(
+    traces: Iterable[TrainingTrace],
+    *,
+    policies: Iterable[str] = ("zeus",),
+    eta: Share = 0.5,
+    seeds: Iterable[Whole] = range(100),
+    recurrences: Count | None = None,
+) -> pd.DataFrame:
+    """Energy and time saved in steady state per GPU, workload and policy, with 95 % intervals.
+
+    Columns: gpu, those of ``Runs.summary``, in_paper_range (the energy saved lies in
+    :data:`PAPER_RANGE`) and published_energy_reduction (:data:`SIMULATOR_ENERGY_REDUCTION`,
+    missing where there is none).
+    """
+    policies, seeds, rows = tuple(policies), tuple(seeds), []
+    for trace, job in ((each, job) for each in traces for job in each.jobs()):
+        table = sweep([job], policies, eta=eta, seeds=seeds, recurrences=recurrences)
+        for row in table.to_dict("records"):
+            place = trace.gpu, row["workload"], row["policy"]
+            compared = {
+                "in_paper_range": PAPER_RANGE[0] <= row["energy_reduction"] <= PAPER_RANGE[1],
+                "published_energy_reduction": SIMULATOR_ENERGY_REDUCTION.get(place, np.nan),
+            }
+            rows.append({"gpu": trace.gpu} | row | compared)
+    return pd.DataFrame(rows)
+
+
+@checked
+def regret_bands(runs: Iterable[Runs]) -> pd.DataFrame:
+    """Cumulative regret of several experiments over recurrences, with 95 % intervals of the mean.
+
+    Columns: workload, policy, recurrence, regret (mean over seeds, in runs of the optimum's
+    expected cost), regret_low, regret_high (Student's t over seeds).
+    """
+    tables = [pd.DataFrame()]
+    for run in runs:
+        setup = run.experiment
+        regret = run.regret_j() / optimum(setup.job, eta=setup.eta_knob).cost_j
+        columns = {
+            "workload": setup.job.title,
+            "policy": setup.policy,
+            "recurrence": np.arange(1, setup.num_recurrences + 1),
+        }
+        bands = pd.DataFrame([with_interval("regret", column) for column in regret.T])
+        tables.append(pd.DataFrame(columns).join(bands))
+    return pd.concat(tables, ignore_index=True)
 
 
 def with_interval(name: str, values: NDArray[np.float64]) -> dict[str, float]:

@@ -10,16 +10,14 @@ Source: Zeus (NSDI'23), §4.1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import MinLen
+from numpy.typing import NDArray
 
 from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import AnyNumber, Count, NonNegative, Positive, description
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @description

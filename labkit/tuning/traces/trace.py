@@ -6,15 +6,15 @@ Source: Zeus (NSDI'23), §4.1 and its published traces.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from labkit.errors import BadValue, UsageError, not_among
-from labkit.kit.describe import checked, description
+from labkit.errors import UsageError, not_among
+from labkit.kit.describe import NonNegative, checked, description
 from labkit.tuning.traces.checks import (
     WORKLOAD,
     gaps,
@@ -99,14 +99,15 @@ class TrainingTrace:
         return [self.job(name, **overrides) for name in self.names]
 
     @checked
-    def job(self, name: str, **overrides: Any) -> Job:
+    def job(self, name: str, *, host_power_w: NonNegative = 0.0, **overrides: Any) -> Job:
         """The recurring job ``name`` with its published defaults.
 
         Args:
             name: one of :attr:`names`.
+            host_power_w: drawn by the rest of the server.
             overrides: ``network``, ``optimizer``, ``default_batch_size``, ``target_metric``,
-                ``max_epochs``, ``title`` or ``host_power_w``; a workload without
-                defaults of its own (``workloads``) needs the first five.
+                ``max_epochs`` or ``title``; a workload without defaults of its own
+                (``workloads``) needs the first five.
 
         The published default batch size is clamped to the largest below it that fits the GPU (was
         profiled), as the authors' artifact does; one given here must be in the trace.
@@ -124,7 +125,7 @@ class TrainingTrace:
         batch_sizes = sorted({*train["batch_size"]} & {*power["batch_size"]})
         if not batch_sizes:
             raise UsageError(f"workload {name!r}: no batch size was both trained and profiled")
-        default = spec["default_batch_size"]
+        default = spec.default_batch_size
         if "default_batch_size" not in overrides:
             default = max([b for b in batch_sizes if b <= default], default=batch_sizes[0])
         power = power[power["batch_size"].isin(batch_sizes)]
@@ -135,17 +136,17 @@ class TrainingTrace:
         rates = dict(zip(train["batch_size"], train["learning_rate"], strict=True))
         return Job(
             name=name,
-            title=spec["title"],
+            title=spec.title,
             default_batch_size=default,
-            target_metric=float(spec["target_metric"]),
-            max_epochs=spec["max_epochs"],
+            target_metric=float(spec.target_metric),
+            max_epochs=spec.max_epochs,
             batch_sizes=tuple(int(b) for b in batch_sizes),
             power_limits_w=tuple(float(p) for p in limits),
             epochs_to_target=tuple(tuple(map(float, runs[b])) for b in batch_sizes),
             time_per_epoch_s=_grid(power, "time_per_epoch"),
             average_power_w=_grid(power, "average_power"),
             learning_rates=tuple(float(rates[b]) for b in batch_sizes),
-            host_power_w=float(spec["host_power_w"]),
+            host_power_w=host_power_w,
         )
 
     def each_default(self) -> list[Job]:
@@ -168,7 +169,7 @@ class TrainingTrace:
         """The target metrics recorded for a workload, from the easiest to the hardest."""
         spec = self._spec(name, overrides)
         rows = _select(self.train, spec)
-        return sorted(set(rows["target_metric"]), reverse=not spec["higher_is_better"])
+        return sorted(set(rows["target_metric"]), reverse=not spec.higher_is_better)
 
     def coverage(self) -> pd.DataFrame:
         """What was recorded per workload: batch sizes trained, profiled and usable (both), runs.
@@ -183,8 +184,8 @@ class TrainingTrace:
             sizes, rates = np.log(train["batch_size"]), np.log(train["learning_rate"])
             rows.append(
                 {
-                    "workload": spec["title"],
-                    "optimizer": spec["optimizer"],
+                    "workload": spec.title,
+                    "optimizer": spec.optimizer,
                     "trained": len(trained),
                     "profiled": len(profiled),
                     "usable": len(trained & profiled),
@@ -195,37 +196,26 @@ class TrainingTrace:
             )
         return pd.DataFrame(rows)
 
-    def _spec(self, name: str, overrides: dict[str, Any]) -> dict[str, Any]:
+    def _spec(self, name: str, overrides: dict[str, Any]) -> Workload:
         if name not in self.names:
             raise not_among("workload of this trace", name, self.names)
-        fields = Workload.__slots__
-        if unknown := set(overrides) - {*fields, "host_power_w"}:
-            raise UsageError(
-                f"job has no setting {', '.join(sorted(unknown))}; there are: "
-                f"{', '.join(sorted({*fields, 'host_power_w'}))}"
-            )
-        spec: dict[str, Any] = {"title": name, "higher_is_better": True, "host_power_w": 0.0}
-        if name in self.workloads:
-            spec |= {key: getattr(self.workloads[name], key) for key in fields}
-        spec |= overrides
-        for key in ("target_metric", "host_power_w"):
-            if not isinstance(spec.get(key, 0.0), int | float | np.number):
-                raise BadValue(f"job setting {key} must be a number, got {spec[key]!r}")
-        spec["dataset"] = spec.get("dataset") or name
+        known = self.workloads.get(name)
+        given = {"title": name, "metric_name": ""} if known is None else asdict(known)
+        given |= overrides
         needed = ("network", "optimizer", "default_batch_size", "target_metric", "max_epochs")
-        if missing := [key for key in needed if key not in spec]:
+        if missing := [key for key in needed if key not in given]:
             raise UsageError(
                 f"workload {name!r} has no published defaults: give {', '.join(missing)}"
             )
-        return spec
+        return Workload(**given | {"dataset": given.get("dataset") or name})
 
-    def _rows(self, name: str, spec: dict[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def _rows(self, name: str, spec: Workload) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The train and power rows of a workload, at its target."""
         for key in ("network", "optimizer"):
-            theirs = self.train.loc[self.train["dataset"] == spec["dataset"], key].unique()
-            if spec[key] not in theirs:
-                raise not_among(f"{key} of {name} in the trace", spec[key], theirs)
-        train, target = _select(self.train, spec), float(spec["target_metric"])
+            theirs = self.train.loc[self.train["dataset"] == spec.dataset, key].unique()
+            if (value := getattr(spec, key)) not in theirs:
+                raise not_among(f"{key} of {name} in the trace", value, theirs)
+        train, target = _select(self.train, spec), float(spec.target_metric)
         recorded = sorted(set(train["target_metric"]))
         if target not in recorded:
             raise UsageError(
@@ -235,8 +225,8 @@ class TrainingTrace:
         return train[train["target_metric"] == target], _select(self.power, spec)
 
 
-def _select(table: pd.DataFrame, spec: dict[str, Any]) -> pd.DataFrame:
-    return table[(table[WORKLOAD] == [spec[key] for key in WORKLOAD]).all(axis=1)]
+def _select(table: pd.DataFrame, spec: Workload) -> pd.DataFrame:
+    return table[(table[WORKLOAD] == [getattr(spec, key) for key in WORKLOAD]).all(axis=1)]
 
 
 def _grid(power: pd.DataFrame, column: str) -> tuple[tuple[float, ...], ...]:

@@ -1,1 +1,0 @@
-"""Tables over workloads and policies: savings, comparisons, and regret with its intervals."""
