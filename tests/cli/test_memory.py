@@ -337,3 +337,33 @@ def test_examples_work_as_they_stand(example: str, ran: Ran) -> None:
     program, group, *arguments = shlex.split(example)
     assert (program, group) == ("labkit", GROUP)
     assert ran(*arguments)[0]
+
+
+def test_a_framework_says_its_defaults_and_keeps_its_allowances_apart(ran: Ran) -> None:
+    said = ("--dp", 8, "--seq", 8192)
+    text, _ = ran("plan", "llama-3-8b", "--framework", "torchtitan", *said)
+    for words in ("Defaults of torchtitan", "allowance for the allocator", "margin"):
+        assert words in text
+    bundle, _ = ran("plan", "llama-3-8b", "-f", "torchtitan", *said, "--json", "-")
+    fields = ["gpu=true", "step=fused", "recompute=operators", "wrap=parts", "keep_gathered=head"]
+    options = [word for field in fields for word in ("--set", field)]
+    spelt, _ = ran("plan", "llama-3-8b", "-z", 3, "-r", "fsdp-bf16", *said, *options, "--json", "-")
+    # One option of the bundle is of the model's code, and has no flag: keys copied for all heads.
+    assert 0 <= json.loads(bundle)["peak_bytes"] - json.loads(spelt)["peak_bytes"] < 10e9
+    assert "torchtitan" not in spelt
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (("--framework", "megatronn"), "did you mean 'megatron'"),
+        (("--set", "dp=3", "--dp", 4), "--set dp must be left out where --dp is given"),
+        (("--recompute", 50), "recompute must be a word, or at most the 12 layers"),
+        (("--set", "logits_held=fp32", "--set", "loss=fused"), "logits_held must be none"),
+        (("--set", "wrap=blocks"), "wrap must be parts unless zero is 3"),
+    ],
+)
+def test_options_that_contradict_are_refused(
+    refused: Refused, arguments: tuple[object, ...], rule: str
+) -> None:
+    assert rule in refused("plan", "gpt2-124m", *arguments)

@@ -47,6 +47,7 @@ _GROUPS = {
     examples=[
         "labkit memory plan llama-2-7b --dp 64 --zero 3 --seq 4096",
         "labkit memory plan llama-3-70b --world-size 1024 --tp 8 --pp 4 --zero 1",
+        "labkit memory plan llama-3-8b --framework torchtitan --dp 8 --seq 8192",
         "labkit memory plan gpt2-1.5b --explain activation.mlp",
     ]
 )
@@ -60,7 +61,7 @@ def plan(
     if explain:
         return Report(text=plan.explain(explain))
     frame, moments, sent, away = plan.frame(), plan.moments(), plan.traffic(), plan.elsewhere()
-    usable = room.usable_bytes(plan)
+    usable, notes = room.usable_bytes(plan), (*job.notes, *plan.assumptions)
     fits = plan.peak_bytes <= usable
     shares = {"component": "component", "num_bytes": "bytes", "share_fraction": "share"}
     columns = {"component": "component", "place": "place", "num_bytes": "bytes"}
@@ -78,9 +79,14 @@ def plan(
     return Report(
         title=f"{_name(plan)}: {format_bytes(plan.peak_bytes)} at the peak",
         lead=_lead(plan),
-        facts=[("peak_bytes", plan.peak_bytes, plan.peak_moment), ("fits", fits, room.text(plan))],
+        facts=[
+            ("peak_bytes", plan.peak_bytes, plan.peak_moment),
+            *room.reserved(plan),
+            ("fits", fits, room.text(plan)),
+            ("margin_bytes", usable - plan.peak_bytes, "of what may be filled"),
+        ],
         tables=[sheet for sheet in sheets if len(sheet.table)],
-        notes=plan.assumptions,
+        notes=notes,
         csv=moments.reset_index(),
         data={
             "command": "plan",
@@ -92,7 +98,7 @@ def plan(
             "moments": records(moments.reset_index()),
             "elsewhere": records(away),
             "traffic": records(sent),
-            "assumptions": plan.assumptions,
+            "assumptions": notes,
         },
         figures=lambda: [_figure_of_moments(plan, room)],
     )

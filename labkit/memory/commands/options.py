@@ -90,6 +90,13 @@ class Spread:
             Parallel.of(self.world_size, **said_of(Parallel, plan.parallel))
         return replace(plan, ideal=self.ideal)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Whose defaults a plan has, and where they were read."""
+        if self.framework is None:
+            return ()
+        return (f"defaults of {self.framework}: {framework(self.framework).source}",)
+
     def _said(self) -> dict[str, Any]:
         """The options that were given, and what ``--set`` says, by field."""
         said: dict[str, Any] = {}
@@ -200,6 +207,13 @@ class Room:
 
     def usable_bytes(self, plan: Plan) -> float:
         return plan.usable_bytes(self.given["device"], headroom=self.headroom)
+
+    def reserved(self, plan: Plan) -> list[tuple[str, float, str]]:
+        """The peak with what the allocator holds beside it, where there is an allowance."""
+        if not plan.fragmentation:
+            return []
+        reserved = plan.peak_bytes / (1 - plan.fragmentation)
+        return [("reserved_bytes", reserved, "with the allowance for the allocator")]
 
     def text(self, plan: Plan) -> str:
         """How much of the device may be filled, and what allowances leave it at that."""
