@@ -47,15 +47,6 @@ class StandinSmokeItem(pytest.Item):
         return self.path, 0, f"{self.path.stem}: {SMOKE}"
 
 
-def is_current(path: Path) -> bool:
-    """Whether nothing that the notebook rests on changed since its outputs were stored."""
-    from labkit import files
-    from labkit.workbook import notebooks
-    from labkit.workbook.run import fingerprint
-
-    return fingerprint.outputs_are_current(files.project_root(), path, notebooks.read(path))
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("labkit")
     group.addoption(
@@ -66,8 +57,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="collect files for a third of so many seconds, start no test after them; "
         "files and tests left out are counted",
     )
-    group.addoption("--skip-current", action="store_true",
-                    help="do not run notebooks whose stored fingerprint holds")  # fmt: skip
 
 
 BEGAN = pytest.StashKey[float]()
@@ -105,8 +94,6 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[
     wants_nbval = parent.config.getoption("nbval", default=False)
     if file_path.suffix != ".ipynb" or not wants_nbval:
         return collectors
-    if parent.config.getoption("skip_current") and is_current(file_path):
-        return []
     if not lacks_data(file_path):
         return collectors
     return [StandinSmoke.from_parent(parent, path=file_path)]

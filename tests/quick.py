@@ -12,7 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from labkit.workbook.run import imports
+from labkit.workbook import notebooks
+from labkit.workbook.run import fingerprint, imports
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGET_S = 30
@@ -59,11 +60,16 @@ def nearness(name: str, path: Path) -> int:
     return 2 * (path.stem.removeprefix("test_") in parts) or int(path.parent.name in parts)
 
 
+def is_current(path: Path) -> bool:
+    """Whether nothing that the notebook rests on changed since its outputs were stored."""
+    return fingerprint.outputs_are_current(ROOT, path, notebooks.read(path))
+
+
 def main() -> int:
     changed = changed_files()
     doctests = [path for path in changed if path.suffix == ".py" and "labkit" in path.parts]
-    notebooks = sorted((ROOT / "notebooks").rglob("*.ipynb"))
-    files = [*affected(changed), *(path for path in doctests if path.is_file()), *notebooks]
+    stale = [path for path in sorted((ROOT / "notebooks").rglob("*.ipynb")) if not is_current(path)]
+    files = [*affected(changed), *(path for path in doctests if path.is_file()), *stale]
     words = [str(path) for path in dict.fromkeys(files)]
     print(f"{len(changed)} files changed; {len(words)} files with tests of them", flush=True)
     # Two processes share the files: workers of xdist would each collect all of them.
@@ -72,7 +78,7 @@ def main() -> int:
 
 
 def start(words: list[str]) -> subprocess.Popen[str]:
-    options = ["-q", "--no-header", "--nbval", f"--budget={BUDGET_S}", "--skip-current"]
+    options = ["-q", "--no-header", "--nbval", f"--budget={BUDGET_S}"]
     command = [sys.executable, "-m", "pytest", *options, "-p", "no:cacheprovider", *words]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
