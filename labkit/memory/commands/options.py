@@ -81,14 +81,11 @@ class Spread:
         """
         said = self._said()
         said["seq"] = said.get("seq", min(2048, model.positions or 2048))
-        if self.world_size is not None and "dp" not in said:
-            names = {name: said[name] for name in ("tp", "cp", "pp") if name in said}
-            said["dp"] = Parallel.of(self.world_size, **names).dp
-        frame = DEFAULTS if self.framework is None else framework(self.framework)
-        plan = frame.plan(model, **said)
         if self.world_size is not None:
-            Parallel.of(self.world_size, **said_of(Parallel, plan.parallel))
-        return replace(plan, ideal=self.ideal)
+            degrees = {name: said[name] for name in ("dp", "tp", "cp", "pp") if name in said}
+            said["dp"] = Parallel.of(self.world_size, **degrees).dp
+        frame = DEFAULTS if self.framework is None else framework(self.framework)
+        return replace(frame.plan(model, **said), ideal=self.ideal)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -112,11 +109,6 @@ class Spread:
                 raise BadValue(f"--set {name} must be left out where --{option_name} is given")
             said[name] = _accepted(FIELDS[name], name, value)
         return said
-
-
-def said_of(kind: type, value: Any) -> dict[str, Any]:
-    """The fields of a description."""
-    return {item.name: getattr(value, item.name) for item in fields(kind)}
 
 
 def _accepted(kind: type, name: str, value: Any) -> Any:
@@ -212,8 +204,7 @@ class Room:
         """The peak with what the allocator holds beside it, where there is an allowance."""
         if not plan.fragmentation:
             return []
-        reserved = plan.peak_bytes / (1 - plan.fragmentation)
-        return [("reserved_bytes", reserved, "with the allowance for the allocator")]
+        return [("reserved_bytes", plan.reserved_bytes, "with the allowance for the allocator")]
 
     def text(self, plan: Plan) -> str:
         """How much of the device may be filled, and what allowances leave it at that."""

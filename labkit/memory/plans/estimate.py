@@ -406,20 +406,19 @@ def estimate(
         )
         if device == 0:
             job.check()
-        sizes = Sizes(seq=batch.seq, micro_batch=batch.micro_batch, dp=parallel.dp)
-        by_moment = rows(job, sizes)
-        name, peak = largest(by_moment)
-        candidate = Estimate(job=job, sizes=sizes, moments=by_moment, peak_moment=name, peak=peak)
+        candidate = on_device(job)
         if best is None or candidate.peak_bytes > best.peak_bytes:
             best = candidate
     assert best is not None
     return best
 
 
-def peak_of(job: Job, *, device: int) -> float:
-    """The peak of one pipeline device, in bytes."""
+def on_device(job: Job) -> Estimate:
+    """The moments of the job's own pipeline device."""
     sizes = Sizes(seq=job.batch.seq, micro_batch=job.batch.micro_batch, dp=job.parallel.dp)
-    return float(total(largest(rows(replace(job, device=device), sizes))[1]))
+    by_moment = rows(job, sizes)
+    name, peak = largest(by_moment)
+    return Estimate(job=job, sizes=sizes, moments=by_moment, peak_moment=name, peak=peak)
 
 
 def devices(parallel: Parallel, model: Model) -> tuple[int, ...]:

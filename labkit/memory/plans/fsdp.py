@@ -144,13 +144,11 @@ class Passing:
         to_last = 0 if last else block  # still to be gathered for the backward pass
         again = head if self.job.mode.loss == "chunked" else 0  # gathered anew for every chunk
         ending = head if ends else block
+        at_loss = root + last + (head if stays == "head" else again)
         return {
             "embedding": (first, first),
-            "loss forward": (root + last + (head if stays == "head" else again), ending),
-            "loss backward": (
-                root + last + (head if stays == "head" else again),
-                to_last if tied else 0,
-            ),
+            "loss forward": (at_loss, ending),
+            "loss backward": (at_loss, to_last if tied else 0),
             HEAD: (root + head + last, to_last),
             "backward, first": (root + block, 0 if tied else first),
             "embedding backward": (first, 0),

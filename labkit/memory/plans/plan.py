@@ -104,6 +104,11 @@ class Plan:
         return int(peak) if float(peak).is_integer() else peak
 
     @property
+    def reserved_bytes(self) -> float:
+        """The peak with what the allocator holds beside it, by the allowance for fragmentation."""
+        return self.peak_bytes / (1 - self.fragmentation)
+
+    @property
     def peak_moment(self) -> str:
         return self.account.peak_moment
 

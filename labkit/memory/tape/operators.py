@@ -118,8 +118,8 @@ class Operators:
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
             lower = new(*size, *saved)
-            scaled = new(*size, lower, *saved)
-            return [new(*size, scaled, *saved)]
+            scaled = new(*size, *saved)
+            return [new(*size, lower, scaled, *saved)]
 
         return self.kernel([x], size, saves=[x], backward=backward)[0]
 
@@ -284,6 +284,10 @@ class Operators:
         """Each key head for all query heads of its group: a copy, its gradient summed."""
         return self.kernel([x], (elements, x.width))[0]
 
+    # The sequence of all tensor-parallel ranks, its gradient reduced and scattered; and a rank's
+    # part of it, gathered for its gradient.
+    gathered = scattered = repeat
+
     @call
     def product(self, x: Tensor, y: Tensor, elements: Counts, names: tuple[str, str]) -> Tensor:
         """A batched matrix product: the second operand's gradient is found first.
@@ -296,12 +300,6 @@ class Operators:
             self.tape.named(name, operand)
         backward = self.each(inputs, order=[1, 0])
         return self.kernel(inputs, (elements, width), saves=inputs, backward=backward)[0]
-
-    def gathered(self, x: Tensor, elements: Counts) -> Tensor:
-        """The sequence of all tensor-parallel ranks; its gradient is reduced and scattered."""
-        return self.kernel([x], (elements, x.width))[0]
-
-    scattered = gathered  # and the other way round, backward: a part, gathered for its gradient
 
     def future(self) -> Tensor:
         """Which positions lie ahead: one byte for each pair of positions."""
@@ -367,16 +365,8 @@ class Operators:
         return self._times_weight(scaled, weight)
 
     def _mean_of_squares(self, wide: Tensor, rows: Counts) -> Tensor:
-        new, size = self.tape.new, wide.size
-
-        def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
-            power = new(*size, *saved)
-            scaled = new(*size, *saved)
-            return [new(*size, power, scaled, *saved)]
-
-        square = self.kernel([wide], size, saves=[wide], backward=backward)[0]
-        mean = self.kernel([square], (rows, FP32))[0]
-        shifted = new(rows, FP32, mean)  # the + eps
+        mean = self.kernel([self.power(wide)], (rows, FP32))[0]
+        shifted = self.tape.new(rows, FP32, mean)  # the + eps
         shifted.node = mean.node
         return shifted
 

@@ -8,7 +8,7 @@ with the computed ones times what the framework's logs show to be reserved for o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +17,7 @@ from labkit.errors import not_among
 from labkit.kit.describe import Positive, description
 from labkit.kit.report import Report, Sheet, records
 from labkit.memory.plans import estimate
-from labkit.memory.plans.frameworks import FRAMEWORKS
+from labkit.memory.plans.frameworks import framework
 from labkit.models import Model
 from labkit.quantities import MIB, formatted
 
@@ -46,24 +46,24 @@ class Published:
     source: str
 
     def __post_init__(self) -> None:
-        if self.framework not in FRAMEWORKS:
-            raise not_among("framework", self.framework, FRAMEWORKS)
+        framework(self.framework)
 
     @property
     def plan(self) -> Plan:
         model = Model.preset(self.model) if isinstance(self.model, str) else Model(**self.model)
         said = {name: value for name, value in self.fields.items() if name != "device"}
-        return FRAMEWORKS[self.framework].plan(model, **said)
+        return framework(self.framework).plan(model, **said)
 
-    def predicted_bytes(self) -> float:
-        """The computed peak, with the allocator's allowance where reserved bytes were printed."""
+    def predicted(self) -> tuple[str, float]:
+        """The moment of the computed peak and its bytes, with the allocator's allowance where
+        reserved bytes were printed."""
         plan = self.plan
-        peak = plan.peak_bytes
         if "device" in self.fields:
-            peak = estimate.peak_of(plan.estimate.job, device=self.fields["device"])
-        if self.kind != "reserved":
-            return peak
-        return peak * FRAMEWORKS[self.framework].reserved_over_allocated
+            job = replace(plan.estimate.job, device=self.fields["device"])
+            there = estimate.on_device(job)
+            return there.peak_moment, there.peak_bytes
+        reserved = self.kind == "reserved"
+        return plan.peak_moment, plan.reserved_bytes if reserved else plan.peak_bytes
 
 
 def load(path: Path | None = None) -> dict[str, Published]:
@@ -83,12 +83,12 @@ def table(path: Path | None = None) -> pd.DataFrame:
 
     rows = []
     for row in load(path).values():
-        measured, predicted = row.measured_mib * MIB, row.predicted_bytes()
+        measured, (moment, predicted) = row.measured_mib * MIB, row.predicted()
         rows.append(
             {
                 **{"run": row.name, "framework": row.framework, "gpu": row.gpu, "kind": row.kind},
                 **{"measured_bytes": round(measured), "predicted_bytes": round(predicted)},
-                **{"error": predicted / measured - 1, "moment": row.plan.peak_moment},
+                **{"error": predicted / measured - 1, "moment": moment},
                 "source": row.source,
             }
         )
