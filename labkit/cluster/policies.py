@@ -61,6 +61,7 @@ class Policy:
     blocks: bool = False
     restart_s: NonNegative = 0.0
     demotion: Literal["exact", "tiresias"] = "exact"
+    ranks: tuple[NonNegative, ...] = ()
 
     def __post_init__(self) -> None:
         rising = all(low < high for low, high in zip(self.thresholds, self.thresholds[1:]))  # noqa: B905
