@@ -15,9 +15,11 @@ from typing import Any
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "bounds": ("Bound", "bound"),
     "clusters": ("Cluster", "Pool"),
+    "history": ("estimates",),
     "jobs": ("Trace", "from_csv"),
     "policies": (
-        "POLICIES", "Policy", "by", "fifo", "las", "las2d", "named", "sjf", "srsf", "srtf",
+        "POLICIES", "Policy", "by", "fifo", "gittins", "gittins_index", "las", "las2d", "named",
+        "sjf", "slices", "srsf", "srtf",
     ),
     "runs": ("CAUSES", "Run", "simulate", "sweep"),
     "traces": ("generate", "load"),

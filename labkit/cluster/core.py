@@ -131,9 +131,9 @@ def _demote(w: World, rule: Rule, now: float) -> None:
     while True:
         j = -1
         for k in range(w.count[NUM_RUNNING]):
-            if w.falls[k] <= now + TOLERANCE_S and w.running[k] > last:
-                if j < 0 or w.running[k] < j:
-                    j = w.running[k]
+            other = w.running[k]
+            if w.falls[k] <= now + TOLERANCE_S and other > last and (j < 0 or other < j):
+                j = other
         if j < 0:
             return
         last = j
