@@ -145,7 +145,12 @@ def slices(quantum_s: Positive, *, longest_s: Positive, restart_s: NonNegative =
     """Time slicing: a job that has held its GPUs for ``quantum_s`` goes to the end of the queue.
 
     ``longest_s``: where slices end; a job that lasts longer then keeps its place.
+
+    Raises:
+        BadValue: a slice is no longer than a restart, so that no job would ever progress.
     """
+    if restart_s >= quantum_s:
+        raise BadValue(f"slices: restart_s {restart_s:g} must be below quantum_s {quantum_s:g}")
     thresholds = np.arange(quantum_s, longest_s, quantum_s).tolist() or [quantum_s]
     return Policy(
         name="slices", order="attained", thresholds=tuple(thresholds),

@@ -78,6 +78,11 @@ def test_short_slices_are_processor_sharing() -> None:
     assert np.mean(means) == pytest.approx(2, rel=0.05)
 
 
+def test_a_slice_must_outlast_a_restart() -> None:
+    with pytest.raises(BadValue, match="restart_s 60 must be below quantum_s 60"):
+        cluster.slices(60, longest_s=600, restart_s=60)
+
+
 @pytest.mark.parametrize("sample", [[], [0.0], [1.0, np.inf]])
 def test_a_sample_without_durations_is_refused(sample: list[float]) -> None:
     with pytest.raises(BadValue, match="sample must be finite"):
