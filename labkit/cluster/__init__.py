@@ -15,14 +15,16 @@ from typing import Any
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "bounds": ("Bound", "bound"),
     "clusters": ("Cluster", "Pool"),
+    "dispatch": ("Dispatch", "dispatch_tasks", "mean_latency_s"),
     "history": ("estimates",),
     "jobs": ("Trace", "from_csv"),
+    "lineage": ("Ref", "Runtime", "recover"),
     "policies": (
         "POLICIES", "Policy", "by", "fifo", "gittins", "gittins_index", "las", "las2d", "named",
         "sjf", "slices", "srsf", "srtf",
     ),
     "runs": ("CAUSES", "Run", "simulate", "sweep"),
-    "traces": ("generate", "load"),
+    "traces": ("generate", "load", "recurring"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _FIGURES = ("figure_jct", "figure_sweep", "figure_timeline")
