@@ -19,7 +19,8 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "policies": (
         "POLICIES", "Policy", "by", "fifo", "las", "las2d", "named", "sjf", "srsf", "srtf",
     ),
-    "runs": ("CAUSES", "Run", "simulate", "sweep"),
+    "rounds": ("Allocator", "InOrder", "Rates", "State"),
+    "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
     "traces": ("generate", "load"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
