@@ -56,7 +56,7 @@ class State:
     stops: Ints
     capacity: Ints
     trace: Trace
-    progress: Progress
+    progress: Any
     memory: dict[str, Any]
 
 
