@@ -47,7 +47,7 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     cluster.Cluster.nodes: {"nodes": 1},
     RUN.summary: {},
     RUN.why: {"job": 0},
-    TRACE.head: {"num_jobs": 1},
+    TRACE.head: {"count": 1},
     TRACE.index_of: {"job": 1},
     TRACE.offered_load: {"num_gpus": 4},
 }  # fmt: skip
