@@ -14,6 +14,7 @@ from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "adaptive": ("MarginalGains", "MostGoodput", "Queues", "optimus", "pollux", "tiresias"),
+    "accounting": ("from_slurm",),
     "bounds": ("Bound", "bound"),
     "clusters": ("Cluster", "Pool"),
     "jobs": ("Trace", "from_csv"),

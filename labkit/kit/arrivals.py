@@ -218,7 +218,7 @@ def from_table(
         if column not in arrays
     }
     if fault := kind._fault(arrays | defaults, strings):
-        raise _bad(kind, path, fault, spelt[fault.column])
+        raise _bad(kind, path, fault, table[spelt[fault.column]])
     return kind(**arrays, **strings, name=name)  # type: ignore[call-arg]
 
 
@@ -261,12 +261,13 @@ def _parsed(
         values = np.where(texts == "", inf, values)
     if np.isnan(values).any():
         row = int(np.argmax(np.isnan(values)))
-        raise _bad(kind, path, _Fault(name, row, texts.iloc[row], "no number"), str(texts.name))
+        raise _bad(kind, path, _Fault(name, row, texts.iloc[row], "no number"), texts)
     return values
 
 
-def _bad(kind: type[Arrivals], path: Path, fault: _Fault, heading: str) -> BadFile:
+def _bad(kind: type[Arrivals], path: Path, fault: _Fault, texts: pd.Series[str]) -> BadFile:
+    """The fault where it stands: a table's index counts the lines below its headings."""
     return BadFile(
-        path, fault.problem, line=fault.row + 2, field=heading, value=fault.value,
-        valid=kind.COLUMNS[fault.column].valid,
+        path, fault.problem, line=texts.index[fault.row] + 2, field=str(texts.name),
+        value=fault.value, valid=kind.COLUMNS[fault.column].valid,
     )  # fmt: skip

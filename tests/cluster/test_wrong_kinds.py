@@ -36,6 +36,7 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     cluster.figure_sweep: {"table": cluster.sweep([TRACE], [GPUS], [cluster.fifo()])},
     cluster.figure_timeline: {"run": RUN},
     cluster.from_csv: {"path": "jobs.csv"},
+    cluster.from_slurm: {"path": "jobs.txt"},
     cluster.generate: {"num_jobs": 3},
     cluster.load: {"name": "itp-elasticflow"},
     cluster.named: {"text": "fifo"},
