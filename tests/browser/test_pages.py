@@ -1,4 +1,4 @@
-"""Pages as a browser lays them out: talks within their budget of slides, a scoreboard that sorts."""
+"""Pages as a browser lays them out: talks within their budget, a scoreboard that sorts."""
 
 from __future__ import annotations
 
