@@ -14,12 +14,16 @@ from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "bounds": ("Bound", "bound"),
+    "cells": ("Buddies", "Hierarchy", "Reserved"),
     "clusters": ("Cluster", "Pool"),
     "jobs": ("Trace", "from_csv"),
+    "links": ("Racks", "evolve", "run_on_links"),
     "policies": (
         "POLICIES", "Policy", "by", "fifo", "las", "las2d", "named", "sjf", "srsf", "srtf",
     ),
     "runs": ("CAUSES", "Run", "simulate", "sweep"),
+    "tasks": ("Rounds", "schedule"),
+    "tenants": ("nodes_for", "share", "together"),
     "traces": ("generate", "load"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
