@@ -14,7 +14,7 @@ from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "bounds": ("Bound", "bound"),
-    "cells": ("Buddies", "Hierarchy", "Reserved"),
+    "cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
     "clusters": ("Cluster", "Pool"),
     "jobs": ("Trace", "from_csv"),
     "links": ("Racks", "evolve", "run_on_links"),
@@ -22,8 +22,8 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "POLICIES", "Policy", "by", "fifo", "las", "las2d", "named", "sjf", "srsf", "srtf",
     ),
     "runs": ("CAUSES", "Run", "simulate", "sweep"),
+    "sharing": ("nodes_for", "share", "tenants", "together"),
     "tasks": ("Rounds", "schedule"),
-    "tenants": ("nodes_for", "share", "together"),
     "traces": ("generate", "load"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
 from annotated_types import MinLen
 
 from labkit.errors import BadValue, not_among
@@ -162,6 +163,13 @@ class Reserved:
             start = self.virtual.root_of(level, start)
         return level, start
 
+    def could_hold(self, levels: list[int]) -> bool:
+        """Whether a private cluster of the tenant's cells would start such a job now."""
+        cells = self.virtual.allocate_all(levels)
+        for cell in cells or ():
+            self.virtual.release(*cell)
+        return cells is not None
+
     def allocate(self, levels: list[int]) -> Held | None:
         """Cells of the tenant's own for a job; None: it has none free, or no hardware is."""
         held = self.virtual.allocate_all(levels)
@@ -191,3 +199,28 @@ class Reserved:
         roots = [self._root(cell) for cell in held]
         at = zip(held, roots, strict=True)
         return [(level, self.bound[root] + start - root[1]) for (level, start), root in at]
+
+
+@checked
+def refusals(
+    hierarchy: Hierarchy, roots: dict[str, Count], tenants: Mapping[str, Mapping[str, int]], *,
+    requests: Count = 4000, largest_first: bool = False, rng: int = 0,
+) -> int:  # fmt: skip
+    """Random requests that private clusters would meet and the shared hardware does not.
+
+    Each is for one cell of a level, by a tenant; between them, jobs leave.
+    """
+    hardware = Buddies(hierarchy, roots, largest_first=largest_first)
+    mine = [Reserved(hierarchy, cells, hardware) for cells in tenants.values()]
+    running: list[tuple[Reserved, Held]] = []
+    refused = 0
+    for who, size, leave in np.random.default_rng(rng).random((requests, 3)):
+        owner, level = mine[int(who * len(mine))], [int(size * len(hierarchy.gpus))]
+        if running and leave < 0.45:
+            last, held = running.pop(int(leave * len(running)))
+            last.release(held)
+        elif owner.could_hold(level):
+            cells = owner.allocate(level)
+            refused += cells is None
+            running += [(owner, cells)] if cells else []
+    return refused

@@ -132,7 +132,7 @@ def tenants(seed: int, num_jobs: int = 120) -> cluster.Trace:
     )
     return cluster.Trace(
         arrival_s=trace.arrival_s, duration_s=trace.duration_s, gpus=trace.gpus,
-        tenant=tuple(draw.choice(["a", "b"], num_jobs)),
+        tenant=tuple(draw.choice(["a", "b"], num_jobs).tolist()),
     )  # fmt: skip
 
 

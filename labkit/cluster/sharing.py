@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from heapq import heappop, heappush
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit import datasets
 from labkit.cluster.cells import Buddies, Held, Hierarchy, Reserved
-from labkit.cluster.jobs import Trace
+from labkit.cluster.jobs import NEEDED, Trace
 from labkit.cluster.policies import Policy
+from labkit.cluster.traces import ITP, PARTS, load
 from labkit.errors import BadValue
-from labkit.kit.describe import Count, Positive, checked
+from labkit.kit.describe import Count, NonNegative, Positive, checked
 
 Sharing = Literal["private", "quota", "packed-quota", "cells"]
 DAY_S = 86400.0
+RAW = "data/raw-traces.tar.gz"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,6 +51,10 @@ class Shared:
     @property
     def jct_s(self) -> NDArray[np.float64]:
         return self.end_s - self.trace.column("arrival_s")
+
+    @property
+    def offered_load(self) -> float:
+        return self.trace.offered_load(self.num_gpus)
 
     @property
     def utilisation_fraction(self) -> float:
@@ -80,14 +88,42 @@ def together(traces: Mapping[str, Trace], first_day: Mapping[str, float], days: 
     return Trace(**parts, tenant=tenant, name=f"{len(traces)} tenants, {days:g} days")
 
 
+@cache
+def _part(part: str) -> Trace:
+    return load(ITP, part=part)
+
+
+@cache
 @checked
-def nodes_for(trace: Trace, load: Positive, *, gpus: Count = 8) -> dict[str, dict[str, int]]:
-    """Nodes for each tenant: its jobs offer at most ``load``, and the largest fits."""
+def tenants(first_day: NonNegative, days: Positive, *, low_day: float | None = None) -> Trace:
+    """The ten clusters of ``itp-elasticflow`` as tenants, in some days that all of them have.
+
+    Where the traces cannot be had, seven tenants: weeks of the stand-in of one cluster.
+    ``low_day`` adds the jobs of all of them in as many days from there, as the tenant ``low``.
+    """
+    if datasets.source(ITP, [RAW]).is_standin:
+        starts = {f"week {k}": 7.0 * k for k in range(7)}
+        parts = dict.fromkeys(starts, _part("06"))
+        first_day, low_day = first_day % 7, None if low_day is None else low_day % 7
+    else:
+        parts = {part: _part(part) for part in PARTS[ITP][:10]}
+        starts = dict.fromkeys(parts, 0.0)
+    jobs = together(parts, {name: start + first_day for name, start in starts.items()}, days)
+    if low_day is None:
+        return jobs
+    low = together(parts, {name: start + low_day for name, start in starts.items()}, days)
+    both = {n: np.concatenate([jobs.column(n), low.column(n)]) for n in NEEDED}
+    return Trace(**both, tenant=jobs.tenant + ("low",) * len(low), name=jobs.name)
+
+
+@checked
+def nodes_for(trace: Trace, most_load: Positive, *, gpus: Count = 8) -> dict[str, dict[str, int]]:
+    """Nodes for each tenant: its jobs offer at most ``most_load``, and the largest fits."""
     tenant, size = np.array(trace.tenant), trace.column("gpus")
     span_s = float(np.ptp(trace.column("arrival_s")))
     busy = {name: trace.work_gpu_s[tenant == name].sum() / span_s for name in set(trace.tenant)}
     return {
-        name: {"node": int(-(-max(busy[name] / load, size[tenant == name].max()) // gpus))}
+        name: {"node": int(-(-max(busy[name] / most_load, size[tenant == name].max()) // gpus))}
         for name in sorted(busy)
     }
 
@@ -122,7 +158,8 @@ def share(
     state = _State(trace, names, tenants, policy, sharing, hierarchy or Hierarchy())
     state.slowdown, state.low = spread_slowdown, set(low_priority)
     for job, name in enumerate(names):
-        if name not in state.low and not state.could_hold(job):
+        own = state.own.get(name)
+        if name not in state.low and not (own and own.could_hold(state.shapes[state.gpus[job]])):
             raise BadValue(
                 f"share: job {trace.id_of(job)} of tenant {name!r} needs {trace.gpus[job]} GPUs; "  # type: ignore[index]
                 f"valid: what fits its cells, {dict(tenants.get(name, {}))}"
@@ -161,15 +198,7 @@ class _State:
         self.slowdown: float | None = None
         self.low: set[str] = set()
         self.shapes = {gpus: hierarchy.shape(gpus) for gpus in set(self.gpus)}
-
-    def could_hold(self, job: int) -> bool:
-        own = self.own.get(self.names[job])
-        if own is None:
-            return False
-        cells = own.virtual.allocate_all(self.shapes[self.gpus[job]])
-        for cell in cells or ():
-            own.virtual.release(*cell)
-        return cells is not None
+        self.sizes = hierarchy.gpus
 
     def run(self) -> Shared:
         order, arrived = self.arrival, 0
@@ -221,7 +250,7 @@ class _State:
         name, gpus, duration = self.names[job], self.gpus[job], self.left[job]
         levels, own = self.shapes[gpus], self.own[name]
         if self.by_quota:
-            size = sum(self.hierarchy.gpus[level] for level in levels)
+            size = sum(self.sizes[level] for level in levels)
             held = self.physical.allocate_all(levels) if size <= self.quota[name] else None
             if held is None and self.slowdown and size <= self.quota[name]:
                 held = self.physical.allocate_all([0] * gpus)
@@ -248,20 +277,20 @@ class _State:
             for _, gpu in held:
                 self.owner[gpu] = -1
         elif self.by_quota:
-            self.quota[name] += sum(self.hierarchy.gpus[level] for level, _ in held)
+            self.quota[name] += sum(self.sizes[level] for level, _ in held)
             for cell in held:
                 self.physical.release(*cell)
         else:
             if self.low:
                 for level, gpu in self.own[name].hardware(held):
-                    self.taken[gpu : gpu + self.hierarchy.gpus[level]] = False
+                    self.taken[gpu : gpu + self.sizes[level]] = False
             self.own[name].release(held)
         self.end[job] = now
 
     def evict(self, cells: Held, now: float) -> None:
         """Jobs of low priority leave the GPUs that a reserved cell needs."""
         for level, gpu in cells:
-            gpus = slice(gpu, gpu + self.hierarchy.gpus[level])
+            gpus = slice(gpu, gpu + self.sizes[level])
             self.taken[gpus] = True
             for job in set(self.owner[gpus].tolist()) - {-1}:
                 self.stop(job, now)
