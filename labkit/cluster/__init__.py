@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
+    "adaptive": ("MarginalGains", "MostGoodput", "Queues", "optimus", "pollux", "tiresias"),
+    "accounting": ("from_slurm",),
     "bounds": ("Bound", "bound"),
     "cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
     "clusters": ("Cluster", "Pool"),
@@ -21,10 +23,12 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "policies": (
         "POLICIES", "Policy", "by", "fifo", "las", "las2d", "named", "sjf", "srsf", "srtf",
     ),
-    "runs": ("CAUSES", "Run", "simulate", "sweep"),
+    "rounds": ("Allocator", "InOrder", "Rates", "State"),
+    "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
     "sharing": ("nodes_for", "share", "tenants", "together"),
     "tasks": ("Rounds", "schedule"),
     "traces": ("generate", "load"),
+    "trainings": ("Training", "Workload", "workload"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _FIGURES = ("figure_jct", "figure_sweep", "figure_timeline")

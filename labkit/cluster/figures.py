@@ -70,13 +70,14 @@ def figure_timeline(run: Run, *, title: str = "") -> go.Figure:
     arrival, of = run.trace.column("arrival_s")[ran], run.segments["job"]
     begin, end = float(arrival.min()), float(np.nanmax(run.end_s))
     grid = np.linspace(begin, end, 2 * POINTS + 1)
-    busy = _level(run.segments["start_s"], run.segments["end_s"], gpus[of], grid)
+    spans = run.segments["start_s"], run.segments["end_s"]
+    busy, served = _level(*spans, run.segments["gpus"], grid), _level(*spans, gpus[of], grid)
     inside = _level(arrival, run.end_s[ran], gpus[ran], grid)
     hours = (grid[:-1] - begin) / 3600
     fig = go.Figure()
     for name, values, colour in (
         ("held by jobs", busy, PALETTE["ours"]),
-        ("asked for by waiting jobs", inside - busy, PALETTE["highlight"]),
+        ("asked for by waiting jobs", inside - served, PALETTE["highlight"]),
     ):
         line = {"color": colour, "shape": "hv", "width": 1}
         fig.add_scatter(x=hours, y=values, mode="lines", name=name, line=line, stackgroup="gpus")

@@ -123,12 +123,13 @@ def generate(
 
 
 def from_path_or_name(text: str, *, deadlines: bool = False) -> Trace:
-    """A CSV file, or a published trace as ``name`` or ``name/part``: what commands take."""
+    """What commands take: a CSV file, an export of ``sacct -P``, or a published ``name[/part]``."""
+    from labkit.cluster.accounting import from_slurm, is_slurm
     from labkit.cluster.jobs import from_csv
 
     name, slash, part = text.partition("/")
     if name in PARTS:
         return load(name, part=part or None, deadlines=deadlines)
     if Path(text).suffix or slash:
-        return from_csv(text)
+        return from_slurm(text) if is_slurm(Path(text)) else from_csv(text)
     raise UsageError(f"{not_among('trace', text, PARTS)}; or give a CSV file")

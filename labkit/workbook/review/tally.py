@@ -146,6 +146,16 @@ def standin_warning(claims: Iterable[Mapping[str, Any]]) -> str:
     return FITTED_WARNING.format(worst=number(worst * 100, 2)) if worst else ""
 
 
+def standin_mark(claims: Iterable[Mapping[str, Any]]) -> str:
+    """The same in a few words, for every slide of a deck."""
+    records = list(claims)
+    if any(claim["verdict"] == "not judged" for claim in records):
+        return "stand-in data, not the published"
+    worst = max((claim.get("fitted") or 0.0 for claim in records), default=0.0)
+    error = number(worst * 100, 2)
+    return f"fitted models, not the published data (worst error {error}\u00a0%)" if worst else ""
+
+
 def row(claim: Mapping[str, Any]) -> dict[str, str]:
     r"""A stored claim as texts: statement, source, both values with unit, ratio, verdict.
 
