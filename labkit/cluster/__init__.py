@@ -18,10 +18,12 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "bounds": ("Bound", "bound"),
     "cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
     "clusters": ("Cluster", "Pool"),
+    "history": ("estimates",),
     "jobs": ("Trace", "from_csv"),
     "links": ("Racks", "evolve", "run_on_links"),
     "policies": (
-        "POLICIES", "Policy", "by", "fifo", "las", "las2d", "named", "sjf", "srsf", "srtf",
+        "POLICIES", "Policy", "by", "fifo", "gittins", "gittins_index", "las", "las2d", "named",
+        "sjf", "slices", "srsf", "srtf",
     ),
     "rounds": ("Allocator", "InOrder", "Rates", "State"),
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
