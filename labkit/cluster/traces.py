@@ -23,6 +23,8 @@ PARTS = {
 }
 """Published traces and their parts: ten Microsoft clusters over two months of 2021, the 195 jobs of
 ElasticFlow's testbed; Tiresias's sample."""
+STANDIN_PART = "06"
+"""The cluster that is replaced, where it cannot be had, by a model of its jobs."""
 GPUS = {1: 0.7, 2: 0.1, 4: 0.1, 8: 0.1}
 """GPUs of synthetic jobs and their shares."""
 
@@ -36,6 +38,8 @@ def load(name: str, *, part: str | None = None, deadlines: bool = False) -> Trac
         part: which of its traces, such as ``06``; default: the first.
         deadlines: with the models and deadlines that ElasticFlow's authors drew (they were not
             recorded); ``itp-elasticflow`` only. The part ``195job`` always has them.
+
+    Where part 06 of ``itp-elasticflow`` cannot be had, its stand-in, and the trace's name says so.
 
     Raises:
         UsageError: there is no such trace or part, or it has no deadlines.
@@ -55,8 +59,14 @@ def load(name: str, *, part: str | None = None, deadlines: bool = False) -> Trac
         return trace_of(_table(path.read_bytes()), path, {}, f"{name}/{part}")
     drawn = deadlines or part == "195job"
     archive = "elasticflow-traces" if drawn else "raw-traces"
-    path = datasets.open(f"{name}/data/{archive}.tar.gz")
-    member = f"{part}.csv" if part == "195job" else f"cluster{part}.csv"
+    file, member = f"data/{archive}.tar.gz", f"cluster{part}.csv"
+    if part == STANDIN_PART and not drawn:
+        source = datasets.source(name, [file])
+        if source.is_standin:
+            table = source.frame(file).astype(str)
+            return trace_of(table, source.path(file), {}, f"{name}/{part}, stand-in")
+    path = datasets.open(f"{name}/{file}")
+    member = f"{part}.csv" if part == "195job" else member
     with tarfile.open(path) as files:
         stream = files.extractfile(member)
         if stream is None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import subprocess
+import tarfile
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -111,6 +112,10 @@ def test_a_standin_has_the_published_columns(dataset: Dataset, file: PublishedFi
     published = datasets.open(f"{dataset.name}/{file.path}")
     if published.suffix == ".csv":
         assert columns(standin) == columns(published)
+    elif published.suffix == ".gz":  # an archive of traces: cluster 06 of it
+        with tarfile.open(published) as files:
+            head = files.extractfile("cluster06.csv").readline().decode()  # type: ignore[union-attr]
+        assert columns(standin) == head.strip().split(",")
     else:  # a graph: what the engine makes of both has the same layers
         chains = [planner.Chain.read(path) for path in (standin, published)]
         assert chains[0].layers == chains[1].layers
