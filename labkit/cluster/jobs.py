@@ -55,6 +55,9 @@ COLUMNS = {
     "kind": Column(spellings=("kind", "model", "model_name")),
 }  # fmt: skip
 
+NEEDED = ("arrival_s", "duration_s", "gpus")
+"""The columns that every trace has."""
+
 
 @description
 @dataclass(frozen=True, kw_only=True, eq=False)
