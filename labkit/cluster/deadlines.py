@@ -25,9 +25,9 @@ class Deadlines(Allocator):
     """Jobs in order of deadline, decided when one arrives or ends, a round apart or more.
 
     Attributes:
-        share: ``least``, as few GPUs as meet the deadline (the minimum satisfactory share, late
-            rather than early); ``most``, a job's size, or the largest that is free; ``turns``, its
-            size in turn, whatever the deadline.
+        share: ``least``, as few GPUs as meet the deadline (the minimum satisfactory share);
+            ``most``, a job's size, or the largest that is free; ``turns``, its size in turn,
+            whatever the deadline.
         sizes: what a job may have at most: its ``best``, the size at which it runs fastest; its
             ``largest``, of all that its rates list; or what it ``asked`` for.
         judged: whose deadlines decide about a job that arrives: ``nobody``'s, all are taken in;

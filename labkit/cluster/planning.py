@@ -82,31 +82,20 @@ def _span(plan: Plan, n: int, k: int, due: float) -> float:
 @njit(cache=True)
 def _least(
     rule: Rule, plan: Plan, n: int, i: int, first: int, speed: Any, job: Any, left: float
-) -> tuple[int, int]:
-    """The least level that meets the deadline from a moment on, and from where it is needed.
-
-    Before that moment one level less will do. Where no level meets it: the most there is.
-    """
+) -> int:
+    """The least level that meets the deadline from a moment on; the most there is if none does."""
     plan.spans[:] = 0.0
     for k in range(first, n):
         cap = _fits(rule, plan.free[k] + rule.gpus[plan.levels[k, i]], job.top)
         plan.spans[cap] += _span(plan, n, k, job.due)
-    for level in range(1, job.top + 1):
+    for level in range(1, job.top):
         work = 0.0
         for cap in range(1, job.top + 1):
             if plan.spans[cap] > 0:
                 work += plan.spans[cap] * speed[min(cap, level)]
-        if work < left:
-            continue
-        tail = 0.0
-        for k in range(n - 1, first - 1, -1):
-            cap = _fits(rule, plan.free[k] + rule.gpus[plan.levels[k, i]], level)
-            if cap > 0:
-                tail += _span(plan, n, k, job.due) * speed[cap]
-            if tail >= left:
-                return level, k
-        return level, first
-    return job.top, first
+        if work >= left:
+            return level
+    return int(job.top)
 
 
 @njit(cache=True)
@@ -117,12 +106,12 @@ def _walk(
 
     The end is that of a slot.
     """
-    level, late, area = job.top, first, 0.0
+    level, area = job.top, 0.0
     if rule.share == LEAST:
-        level, late = _least(rule, plan, n, i, first, speed, job, left)
+        level = _least(rule, plan, n, i, first, speed, job, left)
     plan.own[first:n] = 0
     for k in range(first, n):
-        cap = _fits(rule, plan.free[k] + rule.gpus[plan.levels[k, i]], level - (k < late))
+        cap = _fits(rule, plan.free[k] + rule.gpus[plan.levels[k, i]], level)
         plan.own[k], span = cap, _span(plan, n, k, np.inf)
         if cap > 0 and speed[cap] * span >= left * (1 - TOLERANCE):
             slots = np.ceil((plan.at[k] + left / speed[cap] - plan.at[0]) / rule.slot_s - TOLERANCE)

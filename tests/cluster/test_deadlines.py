@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import cluster, datasets
+from labkit.cluster.deadlines import speeds_by_size
 from labkit.errors import BadValue, UsageError
 from tests.cluster.reference import overlaps
 
@@ -131,24 +132,75 @@ def test_the_bound_is_no_less_than_the_best_schedule(case: tuple) -> None:
         assert (run.end_s <= trace.deadline_s).sum() <= bound + 1e-6
 
 
-def test_by_hand() -> None:
-    """4 GPUs, all at 0: 8 by 4 needs 2 GPUs, 3 by 3 needs 1; 4 by 2 then needs 2 and gets 1."""
-    trace = cluster.Trace(
-        arrival_s=[0, 0, 0], duration_s=[8, 3, 4], gpus=[1, 1, 1], deadline_s=[4, 3, 2],
-        kind=("a",) * 3,
+@given(rows=st.lists(st.integers(0, 194), min_size=4, max_size=24, unique=True))
+@settings(max_examples=60, deadline=None)
+def test_the_share_is_that_of_a_plain_loop(testbed: tuple, rows: list[int]) -> None:
+    """Jobs at once, deadlines on the grid: who is admitted, beside a loop over dictionaries."""
+    trace, rates = testbed
+    pick = np.array(rows)
+    window = (trace.column("deadline_s") - trace.column("arrival_s"))[pick] // 60 * 60
+    few = cluster.Trace(
+        arrival_s=np.zeros(pick.size), duration_s=trace.column("duration_s")[pick],
+        gpus=trace.column("gpus")[pick], kind=tuple(trace.kind[j] for j in rows),
+        deadline_s=window,
     )  # fmt: skip
-    rates = cluster.Rates(kinds=("a",), gpus=(1, 2, 4), work_per_s=[[[1.0], [2.0], [4.0]]])
-    run = cluster.simulate(trace, SMALL, cluster.elasticflow(rates, round_s=1.0, spare=False))
+    small = cluster.Cluster.nodes(4, gpus=4)
+    sizes, speed, levels = speeds_by_size(few, small, rates)
+
+    def lay(free: dict[float, int], job: int) -> bool:
+        due, left = float(window[job]), float(few.column("duration_s")[job])
+        mine = dict(zip(sizes[: levels["best"][job] + 1], speed[job], strict=False))
+        free.setdefault(due, free[max(m for m in free if m <= due)])
+        starts = sorted(m for m in free if m < due)
+        spans = np.diff([*starts, due])
+
+        def held(most: int) -> list[int]:
+            return [max(n for n in mine if n <= min(most, free[m])) for m in starts]
+
+        share = next((n for n in mine if spans @ [mine[h] for h in held(n)] >= left), 0)
+        for m, n, span in zip(starts, held(share), spans, strict=True):
+            if left > 0 and n > 0:
+                free.setdefault(m + min(span, 60 * np.ceil(left / mine[n] / 60)), free[m])
+                free[m] -= n
+                left -= mine[n] * span
+        return left <= 0
+
+    inside: list[int] = []
+    for job in range(pick.size):
+        free = {0.0: small.num_gpus}
+        if all(lay(free, k) for k in sorted([*inside, job], key=lambda k: window[k])):
+            inside.append(job)
+    run = cluster.simulate(few, small, cluster.elasticflow(rates))
     assert run.refused is not None
-    assert run.refused.tolist() == [False, False, True]
-    assert run.end_s[:2].tolist() == [4, 3]
-    spare = cluster.simulate(trace, SMALL, cluster.elasticflow(rates, round_s=1.0))
+    assert np.flatnonzero(~run.refused).tolist() == inside
+
+
+def test_by_hand() -> None:
+    """4 GPUs; 4 by 2 takes 2 GPUs, 3 by 3 one: 1, 3, then 4 are left, and 8 by 4 fits, 9 does not.
+
+    Sizes are 1, 2 and 4, so of 3 free GPUs 2 are of use.
+    """
+    rates = cluster.Rates(kinds=("a",), gpus=(1, 2, 4), work_per_s=[[[1.0], [2.0], [4.0]]])
+
+    def ran(work: float, **options: object) -> cluster.Run:
+        trace = cluster.Trace(
+            arrival_s=[0, 0, 0], duration_s=[work, 3, 4], gpus=[1, 1, 1], deadline_s=[4, 3, 2],
+            kind=("a",) * 3,
+        )  # fmt: skip
+        policy = cluster.elasticflow(rates, round_s=1.0, **options)  # type: ignore[arg-type]
+        return cluster.simulate(trace, SMALL, policy)
+
+    fits, tight = ran(8, spare=False), ran(9, spare=False)
+    assert fits.end_s.tolist() == [4, 3, 2]
+    assert tight.refused is not None
+    assert tight.refused.tolist() == [False, False, True]
+    assert cluster.most_deadlines(tight.trace, SMALL, rates) == 1.0  # 16 GPU-seconds, by parts
+    together = ran(9, judged="together")
+    assert together.refused is not None
+    assert together.refused.all()
+    spare = ran(9)
     assert (spare.end_s[:2] <= [4, 3]).all()
-    assert spare.jct_s[:2].sum() < 7
-    assert cluster.most_deadlines(trace, SMALL, rates) == 1.0  # 15 GPU-seconds of 16, by parts
-    everyone = cluster.simulate(trace, SMALL, cluster.elasticflow(rates, judged="together"))
-    assert everyone.refused is not None
-    assert everyone.refused.all()
+    assert spare.jct_s[:2].sum() < tight.jct_s[:2].sum()
 
 
 def test_what_cannot_be_is_refused_in_words() -> None:
