@@ -15,7 +15,9 @@ from typing import Any
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "bounds": ("Bound", "bound"),
     "clusters": ("Cluster", "Pool"),
-    "deadlines": ("Deadlines", "edf", "elasticflow", "most_deadlines", "time_slicing"),
+    "deadlines": (
+        "Deadlines", "edf", "elasticflow", "most_deadlines", "options", "time_slicing",
+    ),
     "jobs": ("Trace", "from_csv"),
     "policies": (
         "POLICIES", "Policy", "by", "fifo", "las", "las2d", "named", "sjf", "srsf", "srtf",
@@ -25,7 +27,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "traces": ("generate", "load", "load_elastic"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_FIGURES = ("figure_jct", "figure_sweep", "figure_timeline")
+_FIGURES = ("figure_jct", "figure_scaling", "figure_sweep", "figure_timeline")
 
 __all__ = [*_HOME, *_FIGURES]
 

@@ -127,6 +127,17 @@ def speeds_by_size(
 
 
 @checked
+def options(trace: Trace, cluster: Cluster, rates: Rates | None = None) -> list[dict[int, float]]:
+    """Each job's speed by number of GPUs, from none to its best."""
+    sizes, speed, levels = speeds_by_size(trace, cluster, rates)
+    tops = (levels["best"] + 1).tolist()
+    return [
+        dict(zip(sizes[:top].tolist(), row[:top].tolist(), strict=True))
+        for top, row in zip(tops, speed, strict=True)
+    ]
+
+
+@checked
 def elasticflow(
     rates: Rates | None = None, *, judged: Literal["nobody", "each", "together"] = "each",
     spare: bool = True, round_s: Positive = 60.0, restart_s: NonNegative = 0.0,

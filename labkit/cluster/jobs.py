@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import BadFile, BadValue
-from labkit.kit.describe import Count, checked, description
+from labkit.kit.describe import Count, Positive, checked, description
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -196,6 +196,27 @@ class Trace:
         names = (*NEEDED, "deadline_s", "ids", *TEXTS)
         columns: dict[str, Any] = {name: getattr(self, name)[:num_jobs] for name in names}
         return Trace(**columns, name=self.name)
+
+    @checked
+    def at_once(self, jobs: Sequence[int], *, grid_s: Positive) -> Trace:
+        """Some jobs, all arriving at 0, in order of the time they had until their deadlines.
+
+        That time is rounded down to a grid.
+
+        Raises:
+            BadValue: there is no such job.
+        """
+        if not jobs or not all(0 <= job < len(self) for job in jobs):
+            raise BadValue(f"at_once: jobs must be among 0 to {len(self) - 1}; got {list(jobs)}")
+        time_s = (self.column("deadline_s") - self.column("arrival_s")) // grid_s * grid_s
+        rows = sorted(jobs, key=lambda job: float(time_s[job]))
+        columns: dict[str, Any] = {
+            name: tuple(getattr(self, name)[row] for row in rows)
+            for name in ("duration_s", "gpus", "ids", *TEXTS)
+            if len(getattr(self, name))
+        }
+        start_s = np.zeros(len(rows))
+        return Trace(**columns, arrival_s=start_s, deadline_s=time_s[rows], name=self.name)
 
     def frame(self) -> pd.DataFrame:
         """One row a job, in order of arrival."""
