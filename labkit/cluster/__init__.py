@@ -19,6 +19,9 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
     "clusters": ("Cluster", "Pool"),
     "history": ("estimates",),
+    "deadlines": (
+        "Deadlines", "edf", "elasticflow", "most_deadlines", "options", "time_slicing",
+    ),
     "jobs": ("Trace", "from_csv"),
     "links": ("Racks", "evolve", "run_on_links"),
     "policies": (
@@ -29,11 +32,11 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
     "sharing": ("nodes_for", "share", "tenants", "together"),
     "tasks": ("Rounds", "schedule"),
-    "traces": ("generate", "load"),
     "trainings": ("Training", "Workload", "workload"),
+    "traces": ("generate", "load", "load_elastic"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_FIGURES = ("figure_jct", "figure_sweep", "figure_timeline")
+_FIGURES = ("figure_jct", "figure_scaling", "figure_sweep", "figure_timeline")
 
 __all__ = [*_HOME, *_FIGURES]
 
