@@ -17,12 +17,25 @@ from tests.cluster.test_wrong_kinds import WRONG
 from tests.wrong_kinds import problem, problems
 
 REQUESTS = serving.generate(2, 5, prompt_tokens=(1, 9), output_tokens=(1, 4))
-DESCRIPTIONS: list[Any] = [REQUESTS]
+PROFILE, BATCHER = serving.TokenProfile(weights_s=0.02, token_s=1e-4), serving.Batcher(max_batch=4)
+RUN = serving.simulate(REQUESTS, PROFILE, BATCHER)
+SERVER: dict[str, Any] = {"requests": REQUESTS, "profile": PROFILE}
+DESCRIPTIONS: list[Any] = [REQUESTS, PROFILE, BATCHER]
 FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     serving.from_csv: {"path": "requests.csv"},
     serving.generate: {"rate_per_s": 2, "count": 3},
     serving.load: {"name": "azure-llm-2023"},
     serving.together: {"parts": [REQUESTS]},
+    serving.bound: {**SERVER, "batcher": BATCHER},
+    serving.capacity: {**SERVER, "batcher": BATCHER, "limit_s": 0.1},
+    serving.simulate: {**SERVER, "batcher": BATCHER},
+    serving.sweep: {**SERVER, "batchers": {"ours": BATCHER}, "rates_per_s": [1.0]},
+    serving.TokenProfile.roofline: {"model": "gpt3-175b", "accelerator": "A100-40GB", "tensor": 16},
+    PROFILE.alone_s: {"requests": REQUESTS},
+    PROFILE.seconds: {"tokens": 3},
+    PROFILE.slower: {"factor": 2.0},
+    RUN.summary: {},
+    RUN.why: {"request": 0},
     REQUESTS.at_rate: {"rate_per_s": 1},
     REQUESTS.head: {"count": 2},
 }
