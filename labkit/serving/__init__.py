@@ -18,7 +18,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "requests": ("Requests", "from_csv", "generate", "load", "together"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_FIGURES: tuple[str, ...] = ()
+_FIGURES: tuple[str, ...] = ("figure_latency", "figure_requests")
 
 __all__ = [*_HOME, *_FIGURES]
 

@@ -104,7 +104,7 @@ class TokenProfile:
     def slower(self, factor: Positive) -> TokenProfile:
         """The same with every second multiplied."""
         names = ("fixed_s", "weights_s", "token_s", "sequence_s", "cached_token_s")
-        return replace(self, **{name: getattr(self, name) * factor for name in names})  # type: ignore[arg-type]
+        return replace(self, **{name: getattr(self, name) * factor for name in names})
 
     @checked
     def alone_s(self, requests: Requests) -> Any:

@@ -22,6 +22,10 @@ RUN = serving.simulate(REQUESTS, PROFILE, BATCHER)
 SERVER: dict[str, Any] = {"requests": REQUESTS, "profile": PROFILE}
 DESCRIPTIONS: list[Any] = [REQUESTS, PROFILE, BATCHER]
 FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
+    serving.figure_latency: {
+        "table": serving.sweep(**SERVER, batchers={"a": BATCHER}, rates_per_s=[1.0])
+    },
+    serving.figure_requests: {"run": RUN},
     serving.from_csv: {"path": "requests.csv"},
     serving.generate: {"rate_per_s": 2, "count": 3},
     serving.load: {"name": "azure-llm-2023"},

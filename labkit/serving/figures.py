@@ -1,0 +1,79 @@
+"""Figures of simulated servers of language models: latency over rate, and requests over time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.errors import BadValue
+from labkit.kit.describe import Count, NonNegative, checked
+from labkit.kit.draw import PALETTE, finish
+from labkit.serving.batching import Run
+
+PARTS = {  # what a request's time goes to, in order, and its colour
+    "waits for its first iteration": PALETTE["idle"],
+    "is computed": PALETTE["forward"],
+    "is done, and held until the batch ends": PALETTE["highlight"],
+}
+
+
+@checked
+def figure_latency(
+    table: pd.DataFrame, *, limit_s: NonNegative = 0.0, bound_per_s: NonNegative = 0.0,
+    title: str = "",
+) -> go.Figure:  # fmt: skip
+    """Median latency per output over throughput, one line a batcher.
+
+    ``table``: rows of :func:`labkit.serving.sweep`; ``limit_s``: a latency to compare them at;
+    ``bound_per_s``: no batcher is to the right of it.
+
+    Raises:
+        BadValue: the table lacks a column.
+    """
+    needed = ["batcher", "throughput_per_s", "median_token_s"]
+    if missing := [name for name in needed if name not in table]:
+        raise BadValue(f"figure_latency: the table lacks {missing[0]!r}; valid: a sweep's table")
+    fig = go.Figure()
+    for name, rows in table.groupby("batcher", sort=False):
+        fig.add_scatter(
+            x=rows["throughput_per_s"], y=1e3 * rows["median_token_s"], mode="lines+markers",
+            name=str(name),
+        )  # fmt: skip
+    if limit_s:
+        fig.add_hline(y=1e3 * limit_s, line={"dash": "dash", "color": PALETTE["muted"]})
+    if bound_per_s:
+        fig.add_vline(x=bound_per_s, line={"dash": "dot", "color": PALETTE["bound"]})
+    for axis in (fig.update_xaxes, fig.update_yaxes):
+        axis(type="log")
+    y = "median latency per output token (ms)"
+    return finish(fig, title=title, x="throughput (requests/s, simulated)", y=y, height=460)
+
+
+@checked
+def figure_requests(run: Run, *, first: int = 0, count: Count = 16, title: str = "") -> go.Figure:
+    """What the time of some requests goes to, one bar each, in order of arrival.
+
+    A request of a batch that stays together is computed on after its last output; its client
+    waits for the whole batch.
+
+    Raises:
+        BadValue: there are no such requests.
+    """
+    if not 0 <= first < len(run.requests):
+        raise BadValue(f"figure_requests: first must be from 0 to {len(run.requests) - 1}")
+    chosen = slice(first, first + count)
+    arrival, start, end = run.requests.column("arrival_s")[chosen], run.start_s, run.end_s
+    start, end, wasted = start[chosen], end[chosen], run.wasted_steps[chosen]
+    own = run.requests.column("output_tokens")[chosen]
+    held = (end - start) * wasted / (own + wasted)
+    spans = [(arrival, start - arrival), (start, end - start - held), (end - held, held)]
+    fig = go.Figure()
+    for (name, colour), (begin, length) in zip(PARTS.items(), spans, strict=True):
+        fig.add_bar(
+            y=np.arange(first, first + len(arrival)), base=begin, x=length, orientation="h",
+            name=name, marker={"color": colour},
+        )  # fmt: skip
+    fig.update_layout(barmode="overlay", bargap=0.25)
+    fig.update_yaxes(autorange="reversed")
+    return finish(fig, title=title, x="time (s, simulated)", y="request")
