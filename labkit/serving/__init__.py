@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
-    "batching": ("Batcher", "Bound", "Run", "bound", "capacity", "simulate", "sweep"),
+    "batching": ("Batcher", "Bound", "Run", "bound", "capacity", "gain", "simulate", "sweep"),
     "profiles": ("TokenProfile",),
     "requests": ("Requests", "from_csv", "generate", "load", "together"),
 }

@@ -283,25 +283,62 @@ def sweep(
 
 @checked
 def capacity(
-    requests: Requests, profile: TokenProfile, batcher: Batcher, limit_s: Positive, *,
-    warmup: Share = 0.1, quantile: Share = 0.5,
-) -> float:  # fmt: skip
-    """The highest rate at which a quantile of the latency per output stays within a limit.
+    requests: Requests, profile: TokenProfile, batchers: Mapping[str, Batcher], *,
+    times_alone: Positive = 2.0, limit_s: Positive | None = None, warmup: Share = 0.1,
+    quantile: Share = 0.5,
+) -> pd.Series[float]:  # fmt: skip
+    """The highest rate, by batcher, at which a quantile of the latency per output meets a limit.
 
-    Bisection to 0.5 % on the same requests with stretched gaps; 0 where the limit is below what
-    an idle server takes.
+    Bisection to 0.5 % on the same requests with stretched gaps; 0 where no rate meets it.
+
+    Args:
+        times_alone: the limit, in medians of the latency per output on an idle server.
+        limit_s: the limit in seconds, instead.
     """
+    import pandas as pd
+
     first = int(warmup * len(requests))
 
-    def fits(rate: float) -> bool:
-        run = simulate(requests.at_rate(rate), profile, batcher)
-        return bool(np.quantile(run.token_latency_s[first:], quantile) <= limit_s)
+    def highest(batcher: Batcher) -> float:
+        least = bound(requests, profile, batcher)
+        limit = limit_s or times_alone * least.token_latency_s
 
-    high = bound(requests, profile, batcher).rate_per_s
-    low = high / 1e4
-    if not fits(low):
-        return 0.0
-    while high / low > 1.005:
-        middle = float(np.sqrt(high * low))
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+        def fits(rate: float) -> bool:
+            run = simulate(requests.at_rate(rate), profile, batcher)
+            return bool(np.quantile(run.token_latency_s[first:], quantile) <= limit)
+
+        low, high = least.rate_per_s / 1e4, least.rate_per_s
+        if not fits(low):
+            return 0.0
+        while high / low > 1.005:
+            middle = float(np.sqrt(high * low))
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+    rates = {name: highest(batcher) for name, batcher in batchers.items()}
+    return pd.Series(rates, name="rate_per_s", dtype=float)
+
+
+@checked
+def gain(
+    requests: Requests, profile: TokenProfile, new: Mapping[str, Batcher],
+    old: Mapping[str, Batcher], *, old_profile: TokenProfile | None = None,
+    times_alone: Positive = 2.0, limit_s: Positive | None = None, warmup: Share = 0.1,
+    quantile: Share = 0.5,
+) -> dict[str, float | None]:  # fmt: skip
+    """The best of two sets of batchers at one limit of latency, and their ratio, as a row.
+
+    Options as of :func:`capacity`; the limit is that of ``profile`` for both, ``old_profile`` is
+    the engine of the old; ``load`` is the new rate over the bound. The ratio is None where the old
+    never meet the limit.
+    """
+    least = bound(requests, profile, max(new.values(), key=lambda batcher: batcher.max_batch))
+    limit = limit_s or times_alone * least.token_latency_s
+    rates = [
+        float(capacity(requests, server, batchers, limit_s=limit, warmup=warmup,
+                       quantile=quantile).max())
+        for server, batchers in ((profile, new), (old_profile or profile, old))
+    ]  # fmt: skip
+    ratio = rates[0] / rates[1] if rates[1] else None
+    load = rates[0] / least.rate_per_s
+    return {"new_per_s": rates[0], "old_per_s": rates[1], "ratio": ratio, "load": load}

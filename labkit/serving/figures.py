@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import cycle
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, checked
-from labkit.kit.draw import PALETTE, finish
+from labkit.kit.draw import CYCLE, PALETTE, finish
 from labkit.serving.batching import Run
 
 PARTS = {  # what a request's time goes to, in order, and its colour
@@ -21,12 +24,12 @@ PARTS = {  # what a request's time goes to, in order, and its colour
 @checked
 def figure_latency(
     table: pd.DataFrame, *, limit_s: NonNegative = 0.0, bound_per_s: NonNegative = 0.0,
-    title: str = "",
+    paper: Sequence[tuple[float, float]] = (), title: str = "",
 ) -> go.Figure:  # fmt: skip
     """Median latency per output over throughput, one line a batcher.
 
     ``table``: rows of :func:`labkit.serving.sweep`; ``limit_s``: a latency to compare them at;
-    ``bound_per_s``: no batcher is to the right of it.
+    ``bound_per_s``: no batcher is to the right of it; ``paper``: rates and latencies of a paper.
 
     Raises:
         BadValue: the table lacks a column.
@@ -35,17 +38,22 @@ def figure_latency(
     if missing := [name for name in needed if name not in table]:
         raise BadValue(f"figure_latency: the table lacks {missing[0]!r}; valid: a sweep's table")
     fig = go.Figure()
+    colours = cycle(colour for colour in CYCLE if colour != PALETTE["paper"])
     for name, rows in table.groupby("batcher", sort=False):
         fig.add_scatter(
             x=rows["throughput_per_s"], y=1e3 * rows["median_token_s"], mode="lines+markers",
-            name=str(name),
+            name=str(name), line={"color": next(colours)},
         )  # fmt: skip
     if limit_s:
         fig.add_hline(y=1e3 * limit_s, line={"dash": "dash", "color": PALETTE["muted"]})
     if bound_per_s:
         fig.add_vline(x=bound_per_s, line={"dash": "dot", "color": PALETTE["bound"]})
+    if paper:
+        x, y = np.array(paper, dtype=float).T * np.array([[1.0], [1e3]])
+        pen = {"color": PALETTE["paper"], "symbol": "diamond", "size": 13}
+        fig.add_scatter(x=x, y=y, mode="markers", marker=pen, name="paper")
     for axis in (fig.update_xaxes, fig.update_yaxes):
-        axis(type="log")
+        axis(type="log", dtick="D2")
     y = "median latency per output token (ms)"
     return finish(fig, title=title, x="throughput (requests/s, simulated)", y=y, height=460)
 

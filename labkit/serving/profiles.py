@@ -107,11 +107,14 @@ class TokenProfile:
         return replace(self, **{name: getattr(self, name) * factor for name in names})
 
     @checked
-    def alone_s(self, requests: Requests) -> Any:
-        """Latency of each request on an idle server: no schedule gives it sooner."""
+    def alone_s(self, requests: Requests, *, together: Count = 1) -> Any:
+        """Latency of each request on an idle server: no schedule gives it sooner.
+
+        ``together``: in a batch of so many that are all like it.
+        """
         prompt, output = requests.column("prompt_tokens"), requests.column("output_tokens")
-        first = np.maximum(self.weights_s, np.maximum(prompt, 1) * self.token_s)
-        later = max(self.weights_s, self.token_s) + 0.0 * prompt
-        cached = (output - 1) * (2 * prompt + output - 2) / 2
-        each = output * (self.fixed_s + self.sequence_s) + first + (output - 1) * later
-        return self.stages * (each + cached * self.cached_token_s)
+        first = np.maximum(self.weights_s, together * np.maximum(prompt, 1) * self.token_s)
+        later = (output - 1) * max(self.weights_s, together * self.token_s)
+        cached = together * (output - 1) * (2 * prompt + output - 2) / 2
+        each = output * (self.fixed_s + together * self.sequence_s)
+        return self.stages * (each + first + later + cached * self.cached_token_s)

@@ -71,6 +71,16 @@ def test_request_batches_are_the_steps_summed(prompts: str, max_batch: int) -> N
     np.testing.assert_allclose(run.end_s, reference.by_request(requests, GPT3, batcher), rtol=1e-9)
 
 
+@pytest.mark.parametrize("together", [1, 8])
+def test_a_batch_of_equals_takes_what_the_formula_says(together: int) -> None:
+    requests = serving.Requests(
+        arrival_s=[0.0] * together, prompt_tokens=[128] * together, output_tokens=[32] * together
+    )
+    for level in ("iteration", "request"):
+        run = serving.simulate(requests, GPT3, serving.Batcher(level=level, max_batch=together))  # type: ignore[arg-type]
+        np.testing.assert_allclose(run.end_s, GPT3.alone_s(requests, together=together))
+
+
 def test_microbatches_fill_the_stages() -> None:
     """A batch of 16 in two parts of 8 on two stages: as long as 8 alone, and one stage more."""
     requests = serving.Requests(
@@ -155,26 +165,27 @@ def test_capacity_is_where_the_limit_is_met() -> None:
     requests, batcher = paper_trace(1, 2000), serving.Batcher()
     least = serving.bound(requests, GPT3, batcher)
     limit = 2 * least.token_latency_s
-    rate = serving.capacity(requests, GPT3, batcher, limit)
+    rate = serving.capacity(requests, GPT3, {"": batcher})[""]
+    assert serving.capacity(requests, GPT3, {"": batcher}, limit_s=limit)[""] == rate
     medians = [
         serving.simulate(requests.at_rate(r), GPT3, batcher).summary()["median_token_s"]
         for r in (rate, 1.03 * rate)
     ]
     assert medians[0] <= limit < medians[1]
     assert rate < least.rate_per_s
-    assert serving.capacity(requests, GPT3, batcher, 0.5 * least.token_latency_s) == 0
+    assert serving.capacity(requests, GPT3, {"": batcher}, times_alone=0.5)[""] == 0
 
 
 def test_equal_lengths_leave_less_to_gain() -> None:
     """Orca Fig. 11: with equal lengths no request of a batch ends early."""
 
+    ways = {level: serving.Batcher(level=level, max_batch=8) for level in ("iteration", "request")}  # type: ignore[arg-type]
+
     def gain(requests: serving.Requests) -> float:
-        limit = 2 * serving.bound(requests, GPT3, SINGLE).token_latency_s
-        rates = [
-            serving.capacity(requests, GPT3, serving.Batcher(level=level, max_batch=8), limit)  # type: ignore[arg-type]
-            for level in ("iteration", "request")
-        ]
-        return rates[0] / rates[1]
+        row = serving.gain(requests, GPT3, {"": ways["iteration"]}, {"": ways["request"]})
+        rates = serving.capacity(requests, GPT3, ways)
+        assert row["ratio"] == pytest.approx(rates["iteration"] / rates["request"])
+        return float(row["ratio"] or 0)
 
     equal = serving.generate(1, 1000, prompt_tokens=(32, 32), output_tokens=(32, 32))
     assert 1 < gain(equal) < 0.5 * gain(paper_trace(1, 1000))
