@@ -165,7 +165,7 @@ def simulate(
         title=f"{trace.name} on {server.profile.name}", lead=run.why(why), csv=run.frame(),
         data={"command": "simulate", "why": run.why(why), **run.summary()}, notes=server.notes,
         figures=lambda: [("Requests", "Simulated.",
-                          serving.figure_requests(run, first=max(0, why - 8)))],
+                          serving.figure_requests({"": run}, first=max(0, why - 8)))],
     )  # fmt: skip
 
 

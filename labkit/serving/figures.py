@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, checked
@@ -59,29 +60,39 @@ def figure_latency(
 
 
 @checked
-def figure_requests(run: Run, *, first: int = 0, count: Count = 16, title: str = "") -> go.Figure:
-    """What the time of some requests goes to, one bar each, in order of arrival.
+def figure_requests(
+    runs: Mapping[str, Run], *, first: int = 0, count: Count = 16, title: str = ""
+) -> go.Figure:
+    """What the time of some requests goes to, one bar each, in order of arrival; a row a run.
 
     A request of a batch that stays together is computed on after its last output; its client
     waits for the whole batch.
 
     Raises:
-        BadValue: there are no such requests.
+        BadValue: there are no runs, or no such requests.
     """
-    if not 0 <= first < len(run.requests):
-        raise BadValue(f"figure_requests: first must be from 0 to {len(run.requests) - 1}")
-    chosen = slice(first, first + count)
-    arrival, start, end = run.requests.column("arrival_s")[chosen], run.start_s, run.end_s
-    start, end, wasted = start[chosen], end[chosen], run.wasted_steps[chosen]
-    own = run.requests.column("output_tokens")[chosen]
-    held = (end - start) * wasted / (own + wasted)
-    spans = [(arrival, start - arrival), (start, end - start - held), (end - held, held)]
-    fig = go.Figure()
-    for (name, colour), (begin, length) in zip(PARTS.items(), spans, strict=True):
-        fig.add_bar(
-            y=np.arange(first, first + len(arrival)), base=begin, x=length, orientation="h",
-            name=name, marker={"color": colour},
-        )  # fmt: skip
+    if not runs:
+        raise BadValue("figure_requests: runs must hold one run or more")
+    names = [name for name in runs if name]
+    fig = make_subplots(
+        rows=len(runs), shared_xaxes=True, subplot_titles=names or None, vertical_spacing=0.14
+    )
+    for row, run in enumerate(runs.values(), start=1):
+        if not 0 <= first < len(run.requests):
+            raise BadValue(f"figure_requests: first must be from 0 to {len(run.requests) - 1}")
+        chosen = slice(first, first + count)
+        arrival = run.requests.column("arrival_s")[chosen]
+        start, end, wasted = run.start_s[chosen], run.end_s[chosen], run.wasted_steps[chosen]
+        own = run.requests.column("output_tokens")[chosen]
+        held = (end - start) * wasted / (own + wasted)
+        spans = [(arrival, start - arrival), (start, end - start - held), (end - held, held)]
+        for (name, colour), (begin, length) in zip(PARTS.items(), spans, strict=True):
+            fig.add_bar(
+                y=np.arange(first, first + len(arrival)), base=begin, x=length, orientation="h",
+                name=name, marker={"color": colour}, showlegend=row == 1, row=row, col=1,
+            )  # fmt: skip
     fig.update_layout(barmode="overlay", bargap=0.25)
     fig.update_yaxes(autorange="reversed")
-    return finish(fig, title=title, x="time (s, simulated)", y="request")
+    return finish(
+        fig, title=title, x="time (s, simulated)", y="request", height=220 + 200 * len(runs)
+    )

@@ -16,12 +16,12 @@ HELD = serving.Batcher(level="request", max_batch=8)
 @pytest.mark.parametrize("batcher", [HELD, serving.Batcher()])
 def test_bars_of_a_request_add_up_to_its_latency(batcher: serving.Batcher) -> None:
     run = serving.simulate(REQUESTS, GPT3, batcher)
-    fig = serving.figure_requests(run, first=10, count=20)
+    fig = serving.figure_requests({"": run}, first=10, count=20)
     waits, computed, held = (np.array(bar.x) for bar in fig.data)
     np.testing.assert_allclose(waits + computed + held, run.latency_s[10:30], rtol=1e-4)
     assert (held.sum() > 0) == (batcher is HELD)
     with pytest.raises(BadValue, match="first must be from 0 to 59"):
-        serving.figure_requests(run, first=60)
+        serving.figure_requests({"": run}, first=60)
 
 
 def test_lines_are_the_sweep_in_milliseconds_and_the_papers_points_stand_out() -> None:
