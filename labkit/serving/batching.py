@@ -331,7 +331,12 @@ def gain(
     Options as of :func:`capacity`; the limit is that of ``profile`` for both, ``old_profile`` is
     the engine of the old; ``load`` is the new rate over the bound. The ratio is None where the old
     never meet the limit.
+
+    Raises:
+        BadValue: one of the two sets is empty.
     """
+    if not new or not old:
+        raise BadValue("gain: new and old must each hold one batcher or more")
     least = bound(requests, profile, max(new.values(), key=lambda batcher: batcher.max_batch))
     limit = limit_s or times_alone * least.token_latency_s
     rates = [

@@ -7,6 +7,7 @@ Pope et al., Efficiently Scaling Transformer Inference (MLSys'23), for any numbe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -164,12 +165,18 @@ class Partition:
 
 
 @checked
-def layouts(partition: Partition, tokens: list[int]) -> pd.DataFrame:
+def layouts(partition: Partition, tokens: Sequence[Count]) -> pd.DataFrame:
     """Bytes that a chip receives in a layer, by layout and tokens; ``fewest`` marks the least.
 
     ``gathered`` has a row for each number of chips that tokens are split over.
+
+    Raises:
+        BadValue: there are no tokens.
     """
     import pandas as pd
+
+    if not tokens:
+        raise BadValue("layouts: tokens must hold one number or more")
 
     kinds: dict[str, Partition] = {
         "1d": replace(partition, layout="1d", split=None),
