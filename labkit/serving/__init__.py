@@ -14,7 +14,7 @@ from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "batching": ("Batcher", "Bound", "Run", "bound", "capacity", "gain", "simulate", "sweep"),
-    "partitions": ("Partition", "Pass", "layouts"),
+    "partitions": ("Partition", "Pass", "frontier", "layouts"),
     "profiles": ("TokenProfile",),
     "requests": ("Requests", "from_csv", "generate", "load", "together"),
 }
