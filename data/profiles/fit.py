@@ -32,6 +32,7 @@ ZEUS = "examples/research_reproducibility/zeus_nsdi23/trace"
 POLLUX = "simulator/traces/cifar10"
 PIPEDREAM = "profiler/{}/profiles/{}/graph.txt"
 ACESO = "profiler/profiled-time-eurosys"
+ITP = "data/raw-traces.tar.gz"
 ELASTIC = "ElasticFlow/scheduler/throughputs_{}/{}.csv"
 ELASTIC_JOBS = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
 ITP_JOBS = "data/elasticflow-traces.tar.gz"
@@ -150,6 +151,12 @@ def progress_terms(rows: Table) -> np.ndarray:
     """Sixth powers of the logarithm of progress."""
     progress = np.log(rows["progress"].to_numpy(dtype=float))
     return powers((progress - 8.5) / 2.5, 6)
+
+
+def share_terms(rows: Table) -> np.ndarray:
+    """Chebyshev polynomials of the share of jobs: degree 20 for arrivals, 5 for durations."""
+    degree = min(20 if (rows["what"] == "arrival").all() else 5, len(rows) - 1)
+    return np.polynomial.chebyshev.chebvander(2 * rows["share"].to_numpy(dtype=float) - 1, degree)
 
 
 def scaling_terms(rows: Table) -> np.ndarray:
@@ -323,6 +330,43 @@ def as_run(table: Table) -> Table:
     return table[["progress", "iteration", "metric", "grad_sqr", "grad_var"]]
 
 
+def jobs_of(source: Any, path: str) -> Table:
+    """Cluster 06 of the archive."""
+    with tarfile.open(source.path(path)) as files:
+        return pd.read_csv(files.extractfile("cluster06.csv"))
+
+
+def shares_of(jobs: Table) -> Table:
+    """Quantiles of arrival, and of duration by number of GPUs, with the jobs each stands for."""
+    parts = [("arrival", jobs["submission_time"], np.linspace(0, 1, 121))]
+    for gpus, rows in jobs.groupby("num_gpu"):
+        points = min(len(rows), 40)
+        parts.append((str(gpus), rows["duration"], (np.arange(points) + 0.5) / points))
+    return pd.concat(
+        pd.DataFrame({"what": w, "share": at, "seconds": y.quantile(at).to_numpy(), "jobs": len(y)})
+        for w, y, at in parts
+    )
+
+
+def as_jobs(table: Table) -> Table:
+    """Arrivals at even shares; GPUs and durations at even shares, in an order drawn once."""
+    columns: dict[str, list[Any]] = {"num_gpu": [], "duration": []}
+    for what, rows in table.groupby("what", sort=False):
+        even = (np.arange(rows["jobs"].iloc[0]) + 0.5) / rows["jobs"].iloc[0]
+        seconds = (
+            np.exp(np.interp(even, rows["share"], np.log(rows["seconds"]))).round().astype(int)
+        )
+        if what == "arrival":
+            arrivals, drawn = np.sort(seconds), np.random.default_rng(0).permutation(len(even))
+        else:
+            columns["num_gpu"] += [int(what)] * len(even)
+            columns["duration"] += seconds.tolist()
+    jobs = pd.DataFrame(columns).iloc[drawn]
+    return jobs.assign(submission_time=arrivals, job_id=range(len(jobs)))[
+        ["job_id", "submission_time", "duration", "num_gpu"]
+    ]
+
+
 def by_gpus(rates: Table) -> Table:
     return (
         rates.melt("global_batch_size", var_name="gpus", value_name="rate").dropna().astype(float)
@@ -483,6 +527,16 @@ MODELS = (
             publish=as_operators,
         )
         for degree in (1, 2, 4, 8)
+    ),
+    StandIn(
+        name="itp_06",
+        dataset="itp-elasticflow",
+        path=ITP,
+        keys=("what",),
+        terms={"seconds": share_terms},
+        tabulate=shares_of,
+        publish=as_jobs,
+        read=jobs_of,
     ),
     *(
         StandIn(

@@ -24,6 +24,8 @@ POLICY_COLOUR = {
     "srsf": CYCLE[6],
     "las": CYCLE[1],
     "las2d": CYCLE[0],
+    "gittins": PALETTE["weight"],
+    "slices": CYCLE[3],
 }
 POINTS = 200
 """Points of a line; a trace may have 100,000 jobs."""

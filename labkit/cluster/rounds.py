@@ -44,6 +44,7 @@ class State:
         stops: how often each job's GPUs were changed or taken.
         capacity: GPUs of each pool (or node).
         trace, progress: the jobs asked for, and the object that advances them.
+        memory: what the allocator notes for itself; empty when a run begins.
     """
 
     now_s: float
@@ -55,7 +56,8 @@ class State:
     stops: Ints
     capacity: Ints
     trace: Trace
-    progress: Progress
+    progress: Any
+    memory: dict[str, Any]
 
 
 class Progress(Protocol):
@@ -261,7 +263,7 @@ class _Play:
 
     def __init__(self, trace: Trace, cluster: Cluster, allocator: Allocator, admit: Any) -> None:
         self.trace, self.allocator, num_jobs = trace, allocator, len(trace)
-        self.admit = admit
+        self.admit, self.memory = admit, dict[str, Any]()
         nodes = [(p.num_gpus, 1) if allocator.by == "pools" else (p.gpus_per_node, p.nodes)
                  for p in cluster.pools]  # fmt: skip
         self.capacity = np.repeat(*np.array(nodes).T)
@@ -321,6 +323,7 @@ class _Play:
             now_s=now, round_s=self.allocator.round_s, jobs=jobs, left=self.progress.left,
             attained_gpu_s=self.attained, held=self.held, stops=self.log.stops,
             capacity=self.capacity, trace=self.trace, progress=self.progress,
+            memory=self.memory,
         )  # fmt: skip
 
     def _checked(self, given: NDArray[Any], jobs: Ints) -> Ints:

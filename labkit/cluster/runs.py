@@ -225,6 +225,7 @@ def simulate(
         preemptive=policy.preemptive,
         blocks=policy.blocks,
         thresholds=np.array(policy.thresholds, dtype=float),
+        ranks=np.array(policy.ranks or range(len(policy.thresholds) + 1), dtype=float),
         late_demotion=policy.demotion == "tiresias",
         restart_s=float(policy.restart_s),
         nodes_matter=whole,
@@ -257,7 +258,7 @@ def check_gpus(trace: Trace, cluster: Cluster) -> None:
 
 def _keys(policy: Policy, trace: Trace) -> NDArray[np.float64]:
     if policy.order != "key":
-        return np.zeros(len(trace))
+        return np.full(len(trace), float((policy.ranks or (0,))[0]))
     try:
         keys = np.array(policy.key(trace), dtype=float)
     except (TypeError, ValueError, AttributeError) as error:
@@ -300,6 +301,7 @@ def _world(trace: Trace, cluster: Cluster, policy: Policy, whole: bool) -> recor
         order=np.zeros(num_jobs, np.int64),
         running=np.zeros(num_jobs, np.int64),
         ends=np.zeros(num_jobs),
+        falls=np.zeros(num_jobs),
         held=np.zeros(int(most_nodes.sum()), records.SLOT),
         scratch=np.zeros(nodes.size + 1, records.SLOT),
         misfit=np.zeros((len(speed), int(gpus.max()) + 1), np.int64),

@@ -24,6 +24,9 @@ PARTS = {
 }
 """Published traces and their parts: ten Microsoft clusters over two months of 2021, the 195 jobs of
 ElasticFlow's testbed; Tiresias's sample."""
+STANDIN_PART = "06"
+"""The cluster that is replaced, where it cannot be had, by a model of its jobs."""
+RAW = "data/raw-traces.tar.gz"
 ELASTIC = "elasticflow-asplos23"
 TESTBED = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
 THROUGHPUTS = "ElasticFlow/scheduler/throughputs"
@@ -47,6 +50,8 @@ def load(name: str, *, part: str | None = None, deadlines: bool = False) -> Trac
         deadlines: with the models and deadlines that ElasticFlow's authors drew (they were not
             recorded); ``itp-elasticflow`` only. The part ``195job`` always has them.
 
+    Where part 06 of ``itp-elasticflow`` cannot be had, its stand-in, and the trace's name says so.
+
     Raises:
         UsageError: there is no such trace or part, or it has no deadlines.
         DatasetUnavailable: it is not on this machine and cannot be downloaded.
@@ -63,7 +68,13 @@ def load(name: str, *, part: str | None = None, deadlines: bool = False) -> Trac
             raise UsageError(f"{name} has no deadlines; {ITP} has")
         path = datasets.open(f"{name}/simulator/{part}.csv")
         return trace_of(_table(path.read_bytes()), path, {}, f"{name}/{part}")
-    path, content = _member(part, drawn=deadlines or part == "195job")
+    drawn = deadlines or part == "195job"
+    if part == STANDIN_PART and not drawn:
+        source = datasets.source(name, [RAW])
+        if source.is_standin:
+            table = source.frame(RAW).astype(str)
+            return trace_of(table, source.path(RAW), {}, f"{name}/{part}, stand-in")
+    path, content = _member(part, drawn=drawn)
     return trace_of(_table(content.getvalue()), path, {}, f"{name}/{part}")
 
 
@@ -125,7 +136,7 @@ def _drawn(part: str) -> pd.DataFrame:
 
     archive = "data/elasticflow-traces.tar.gz"
     source = datasets.source(ITP, [archive])
-    if source.is_standin and part == "06":
+    if source.is_standin and part == STANDIN_PART:
         return source.frame(archive)
     return pd.read_csv(_member(part, drawn=True)[1])
 
@@ -202,12 +213,13 @@ def generate(
 
 
 def from_path_or_name(text: str, *, deadlines: bool = False) -> Trace:
-    """A CSV file, or a published trace as ``name`` or ``name/part``: what commands take."""
+    """What commands take: a CSV file, an export of ``sacct -P``, or a published ``name[/part]``."""
+    from labkit.cluster.accounting import from_slurm, is_slurm
     from labkit.cluster.jobs import from_csv
 
     name, slash, part = text.partition("/")
     if name in PARTS:
         return load(name, part=part or None, deadlines=deadlines)
     if Path(text).suffix or slash:
-        return from_csv(text)
+        return from_slurm(text) if is_slurm(Path(text)) else from_csv(text)
     raise UsageError(f"{not_among('trace', text, PARTS)}; or give a CSV file")

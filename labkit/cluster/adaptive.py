@@ -1,0 +1,255 @@
+"""Allocators of training jobs: attained-service queues, marginal gains, and the most goodput."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from labkit.cluster.clusters import Cluster
+from labkit.cluster.rounds import Allocator, Floats, Ints, State
+from labkit.cluster.trainings import FIXED_BATCH, Goodput, Workload, progress_of
+from labkit.errors import BadValue
+from labkit.kit.describe import NonNegative, Positive, checked, description
+
+
+def on_freest(held: Ints, wanted: Ints, capacity: Ints, order: Ints) -> Ints:
+    """Jobs whose number stays keep their GPUs; others, in order, take the freest node first.
+
+    ``held``: job × node, until now; ``wanted``: GPUs of each job, at most all there are.
+    """
+    given = np.where((held.sum(1) == wanted)[:, None], held, 0)
+    free = capacity - given.sum(0)
+    for row in order:
+        short = int(wanted[row] - given[row].sum())
+        while short > 0:
+            node = int(free.argmax())
+            taken = min(short, int(free[node]))
+            given[row, node] += taken
+            free[node] -= taken
+            short -= taken
+    return np.asarray(given)
+
+
+@description
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Queues(Allocator):
+    """Two queues by attained service; within a queue, in order of arrival or of demotion.
+
+    Source: Tiresias (NSDI'19) §3.2, as Pollux's simulator has it.
+    """
+
+    name: str = "tiresias"
+    by: Any = "nodes"
+    threshold_gpu_s: Positive = 57_600.0
+
+    def decide(self, state: State) -> Ints:
+        jobs, asked = state.jobs, state.trace.column("gpus")[state.jobs]
+        fell = state.memory.setdefault("fell", {})
+        for job in jobs[state.attained_gpu_s[jobs] >= self.threshold_gpu_s].tolist():
+            fell.setdefault(job, len(fell))
+        order = np.argsort([fell.get(job, -1) for job in jobs.tolist()], kind="stable")
+        room, wanted = int(state.capacity.sum()), np.zeros(jobs.size, dtype=np.int64)
+        for row in order:
+            if asked[row] <= room:
+                wanted[row] = asked[row]
+                room -= asked[row]
+        return on_freest(state.held[jobs], wanted, state.capacity, order)
+
+
+@description
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MarginalGains(Allocator):
+    """One GPU for every job, then each next GPU where it shortens a job's remaining time most.
+
+    ``step_s``: seconds of a step by job of the trace and number of GPUs, NaN beyond the most it
+    may have; ``steps_left``: of (progress, job).
+
+    Source: Optimus (EuroSys'18) §4.1.
+    """
+
+    name: str = "optimus"
+    by: Any = "nodes"
+    step_s: Any
+    steps_left: Any
+
+    def decide(self, state: State) -> Ints:
+        jobs, room = state.jobs, int(state.capacity.sum())
+        wanted = np.zeros(jobs.size, dtype=np.int64)
+        wanted[:room] = 1
+        rest = np.array([self.steps_left(state.progress, job) for job in jobs.tolist()])
+        table = self.step_s[jobs] * rest[:, None]
+        gains = np.nan_to_num(table[:, :-1] - table[:, 1:], nan=0.0)
+        rows = np.arange(jobs.size)
+        for _ in range(room - int(wanted.sum())):
+            gain = np.where(
+                wanted > 0, gains[rows, np.clip(wanted - 1, 0, gains.shape[1] - 1)], 0.0
+            )
+            best = int(gain.argmax())
+            if gain[best] <= 0:
+                break
+            wanted[best] += 1
+        order = np.argsort(wanted, kind="stable")
+        return on_freest(state.held[jobs], wanted, state.capacity, order)
+
+
+def pack(held: Ints, wanted: Ints, capacity: Ints) -> Ints:
+    """Place jobs on as few nodes as hold each; jobs whose number stays keep their GPUs if they can.
+
+    ``wanted`` numbers fill whole nodes, then a power of two at most half of one, so that they fit
+    in falling order. Where keeping leaves no room, jobs on nodes that are not full move.
+    """
+    keeps = (held.sum(1) == wanted) & (wanted > 0)
+    for kept in (
+        keeps,
+        keeps & ((held == 0) | (held[keeps].sum(0) == capacity)).all(1),
+        keeps & False,
+    ):
+        given = np.where(kept[:, None], held, 0)
+        free = capacity - given.sum(0)
+        for row in np.argsort(-wanted, kind="stable"):
+            short = int(wanted[row] - given[row].sum())
+            while short > 0:
+                roomy = np.where(
+                    free >= min(short, int(capacity.max())), free, np.iinfo(np.int64).max
+                )
+                node = int(roomy.argmin())
+                if roomy[node] > capacity.max():
+                    break
+                taken = min(short, int(free[node]))
+                given[row, node] += taken
+                free[node] -= taken
+                short -= taken
+            if short:
+                break
+        else:
+            return np.asarray(given)
+    raise BadValue(f"pack: {wanted.tolist()} GPUs do not fit on nodes of {capacity.tolist()}")
+
+
+def divide(values: Floats, room: int, sizes: Ints) -> Ints:
+    """How many GPUs each job gets so that the summed value is least, exactly.
+
+    ``values``: job × size. Dynamic programming over jobs: least[r] is the least sum with r GPUs
+    handed out at most. O(jobs × GPUs × sizes).
+    """
+    least = np.zeros(room + 1)
+    choice = np.zeros((len(values), room + 1), dtype=np.int64)
+    before = np.arange(room + 1)[:, None] - sizes[None, :]
+    can = before >= 0
+    at = np.maximum(before, 0)
+    for row, value in enumerate(values):
+        total = np.where(can, least[at] + value, np.inf)
+        choice[row] = total.argmin(1)
+        least = total[np.arange(room + 1), choice[row]]
+    wanted, rest = np.zeros(len(values), dtype=np.int64), room
+    for row in range(len(values) - 1, -1, -1):
+        wanted[row] = sizes[choice[row, rest]]
+        rest -= int(wanted[row])
+    return wanted
+
+
+@description
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MostGoodput(Allocator):
+    """The GPUs of every job that make the mean of speed-ups most, by a power mean of exponent -1.
+
+    A job's speed-up is its goodput over that on its fair share of the cluster. A job whose GPUs
+    would change counts (age - restarts·delay) / (age + delay) of it, since it would restart. It may
+    have twice the GPUs it has had, at most. One sum over jobs of 1 / (speed-up + 0.001) is least:
+    found exactly by :func:`divide`, where the paper runs a genetic algorithm.
+
+    Source: Pollux (OSDI'21) §4.2, Eqs. 9 to 11; the rule of twice is in §4.1.
+    """
+
+    name: str = "pollux"
+    by: Any = "nodes"
+    goodput: Any
+    """By kind of job: a :class:`~labkit.cluster.trainings.Goodput`."""
+    delay_s: NonNegative = 30.0
+    explores: bool = True
+
+    def decide(self, state: State) -> Ints:
+        jobs, room = state.jobs, int(state.capacity.sum())
+        held = state.held[jobs]
+        now, most = held.sum(1), state.memory.setdefault("most", {})
+        size = int(state.capacity.max())
+        powers = [0, *(2**k for k in range(size.bit_length()) if 2**k < size)]
+        sizes = np.array([*powers, *range(size, room + 1, size)])
+        speedups = np.stack([self._speedups(state, job) for job in jobs.tolist()])[:, sizes]
+        age = state.now_s - state.trace.column("arrival_s")[jobs]
+        factor = np.maximum(age - state.stops[jobs] * self.delay_s, 0.0) / (age + self.delay_s)
+        changes = sizes[None, :] != now[:, None]
+        speedups = (
+            speedups * np.where(changes, factor[:, None], 1.0) * size / room * state.capacity.size
+        )
+        for row, job in enumerate(jobs.tolist()):
+            most[job] = max(most.get(job, 0), int(now[row]))
+        limit = np.array([max(2 * most[j], 1) if self.explores else room for j in jobs.tolist()])
+        fixed = np.array([state.trace.kind[job] in FIXED_BATCH for job in jobs])
+        limit = np.where(fixed, 1, limit)
+        values = np.where(sizes[None, :] <= limit[:, None], 1 / (speedups + 1e-3), np.inf)
+        wanted = divide(values, room, sizes)
+        return pack(held, wanted, state.capacity)
+
+    def _speedups(self, state: State, job: int) -> Floats:
+        """Goodput by number of GPUs over that of the fair share."""
+        table = self.goodput[state.trace.kind[job]]
+        values = table.at(state.progress.noise_scale(job))[0][: table.most + 1]
+        fair = min(-(-table.most // state.jobs.size), table.most)
+        return np.asarray(values / max(values[fair], 1e-12))
+
+
+@checked
+def tiresias(work: Workload, *, threshold_gpu_s: Positive = 57_600.0) -> Queues:
+    """Tiresias with the GPUs and batch sizes users tuned."""
+    return Queues(threshold_gpu_s=threshold_gpu_s, rates=progress_of(work), start_s=30.0,
+                  restart_s=30.0)  # fmt: skip
+
+
+@checked
+def optimus(work: Workload, cluster: Cluster) -> MarginalGains:
+    """Optimus with the batch sizes users tuned, measured step times and the epochs known."""
+    room, num_jobs = cluster.num_gpus, len(work.trace)
+    size = cluster.pools[0].gpus_per_node
+    step_s, cached = np.full((num_jobs, room + 1), np.nan), dict[Any, Floats]()
+    for job, batch in enumerate(work.batch_sizes):
+        kind = work.training(job)
+        if (kind.name, batch) not in cached:
+            most = 1 if kind.name in FIXED_BATCH else min(batch // kind.least, room)
+            row = np.full(room + 1, np.nan)
+            for gpus in range(1, most + 1):
+                by_node = (size,) * (gpus // size) + ((gpus % size,) if gpus % size else ())
+                atomic, accum = kind.split(batch, gpus)
+                step, grad = kind.step_s(by_node, atomic)
+                row[gpus - 1] = step + accum * grad
+            cached[kind.name, batch] = row
+        step_s[job] = cached[kind.name, batch]
+
+    def steps_left(progress: Any, job: int) -> float:
+        return work.training(job).steps_left(work.batch_sizes[job], int(progress.epoch[job]))
+
+    return MarginalGains(step_s=step_s, steps_left=steps_left, rates=progress_of(work),
+                         start_s=30.0, restart_s=30.0)  # fmt: skip
+
+
+@checked
+def pollux(
+    work: Workload, cluster: Cluster, *, fits: Any = None, round_s: Positive = 60.0,
+    explores: bool = True,
+) -> MostGoodput:  # fmt: skip
+    """Pollux: goodput from step times fitted to each kind's measured ones.
+
+    ``fits``: by kind a ``StepTimes``; default: Pollux's form, fitted to the published tables.
+    """
+    from labkit.tuning.goodput.step_fit import fit
+
+    size, room = cluster.pools[0].gpus_per_node, cluster.num_gpus
+    tables = {
+        name: Goodput(kind, (fits or {}).get(name) or fit(
+            kind.tables.steps, compute="linear", sync="linear"), size, room)
+        for name, kind in work.trainings.items()
+    }  # fmt: skip
+    return MostGoodput(goodput=tables, rates=progress_of(work, tables), start_s=30.0,
+                       restart_s=30.0, round_s=round_s, explores=explores)  # fmt: skip
