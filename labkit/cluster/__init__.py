@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
-    "adaptive": ("MarginalGains", "MostGoodput", "Queues", "optimus", "pollux", "tiresias"),
+    "adaptive": ("divide", "goodputs", "optimus", "pollux", "tiresias"),
     "bounds": ("Bound", "bound"),
     "clusters": ("Cluster", "Pool"),
     "jobs": ("Trace", "from_csv"),
@@ -23,7 +23,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "rounds": ("Allocator", "InOrder", "Rates", "State"),
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
     "traces": ("generate", "load"),
-    "trainings": ("Training", "Workload", "workload"),
+    "training": ("Training", "Workload", "trainings", "workload"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _FIGURES = ("figure_jct", "figure_sweep", "figure_timeline")

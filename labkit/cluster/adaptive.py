@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from labkit.cluster.clusters import Cluster
 from labkit.cluster.rounds import Allocator, Floats, Ints, State
-from labkit.cluster.trainings import FIXED_BATCH, Goodput, Workload, progress_of
+from labkit.cluster.training import FIXED_BATCH, Goodput, Workload, packed, progress_of
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, Positive, checked, description
 
@@ -166,7 +166,7 @@ class MostGoodput(Allocator):
     name: str = "pollux"
     by: Any = "nodes"
     goodput: Any
-    """By kind of job: a :class:`~labkit.cluster.trainings.Goodput`."""
+    """By kind of job: a :class:`~labkit.cluster.training.Goodput`."""
     delay_s: NonNegative = 30.0
     explores: bool = True
 
@@ -202,14 +202,15 @@ class MostGoodput(Allocator):
 
 
 @checked
-def tiresias(work: Workload, *, threshold_gpu_s: Positive = 57_600.0) -> Queues:
+def tiresias(work: Workload, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0) -> Queues:
     """Tiresias with the GPUs and batch sizes users tuned."""
-    return Queues(threshold_gpu_s=threshold_gpu_s, rates=progress_of(work), start_s=30.0,
-                  restart_s=30.0)  # fmt: skip
+    return Queues(rates=progress_of(work), start_s=restart_s, restart_s=restart_s, round_s=round_s)
 
 
 @checked
-def optimus(work: Workload, cluster: Cluster) -> MarginalGains:
+def optimus(
+    work: Workload, cluster: Cluster, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0
+) -> MarginalGains:
     """Optimus with the batch sizes users tuned, measured step times and the epochs known."""
     room, num_jobs = cluster.num_gpus, len(work.trace)
     size = cluster.pools[0].gpus_per_node
@@ -217,12 +218,11 @@ def optimus(work: Workload, cluster: Cluster) -> MarginalGains:
     for job, batch in enumerate(work.batch_sizes):
         kind = work.training(job)
         if (kind.name, batch) not in cached:
-            most = 1 if kind.name in FIXED_BATCH else min(batch // kind.least, room)
+            most = 1 if kind.name in FIXED_BATCH else min(batch // kind.least_on_a_gpu, room)
             row = np.full(room + 1, np.nan)
             for gpus in range(1, most + 1):
-                by_node = (size,) * (gpus // size) + ((gpus % size,) if gpus % size else ())
                 atomic, accum = kind.split(batch, gpus)
-                step, grad = kind.step_s(by_node, atomic)
+                step, grad = kind.step_s(packed(gpus, size), atomic)
                 row[gpus - 1] = step + accum * grad
             cached[kind.name, batch] = row
         step_s[job] = cached[kind.name, batch]
@@ -230,26 +230,40 @@ def optimus(work: Workload, cluster: Cluster) -> MarginalGains:
     def steps_left(progress: Any, job: int) -> float:
         return work.training(job).steps_left(work.batch_sizes[job], int(progress.epoch[job]))
 
-    return MarginalGains(step_s=step_s, steps_left=steps_left, rates=progress_of(work),
-                         start_s=30.0, restart_s=30.0)  # fmt: skip
+    return MarginalGains(
+        step_s=step_s, steps_left=steps_left, rates=progress_of(work), start_s=restart_s,
+        restart_s=restart_s, round_s=round_s,
+    )  # fmt: skip
+
+
+@checked
+def goodputs(
+    kinds: dict[str, Any], cluster: Cluster, *, law: Literal["linear", "doubling"] = "linear",
+    noise_bias: Positive = 1.0,
+) -> dict[str, Goodput]:  # fmt: skip
+    """What agents know of each kind of job, fitted to its measured step times.
+
+    Args:
+        law: Pollux's form, or ours, whose network times grow with the logarithm of GPUs and whose
+            gradient times are those measured.
+        noise_bias: the factor by which agents misjudge the noise scale; a very large one makes
+            every batch size look as good as the initial one, so that throughput alone counts.
+    """
+    from labkit.tuning.goodput.step_fit import fit
+
+    compute: Literal["linear", "measured"] = "linear" if law == "linear" else "measured"
+    size, room = cluster.pools[0].gpus_per_node, cluster.num_gpus
+    fits = {name: fit(kind.tables.steps, compute=compute, sync=law) for name, kind in kinds.items()}
+    return {name: Goodput(kinds[name], fits[name], size, room, noise_bias) for name in kinds}
 
 
 @checked
 def pollux(
-    work: Workload, cluster: Cluster, *, fits: Any = None, round_s: Positive = 60.0,
-    explores: bool = True,
+    work: Workload, goodput: dict[str, Any], *, round_s: Positive = 60.0,
+    restart_s: NonNegative = 30.0, explores: bool = True,
 ) -> MostGoodput:  # fmt: skip
-    """Pollux: goodput from step times fitted to each kind's measured ones.
-
-    ``fits``: by kind a ``StepTimes``; default: Pollux's form, fitted to the published tables.
-    """
-    from labkit.tuning.goodput.step_fit import fit
-
-    size, room = cluster.pools[0].gpus_per_node, cluster.num_gpus
-    tables = {
-        name: Goodput(kind, (fits or {}).get(name) or fit(
-            kind.tables.steps, compute="linear", sync="linear"), size, room)
-        for name, kind in work.trainings.items()
-    }  # fmt: skip
-    return MostGoodput(goodput=tables, rates=progress_of(work, tables), start_s=30.0,
-                       restart_s=30.0, round_s=round_s, explores=explores)  # fmt: skip
+    """Pollux, with what its agents know: :func:`goodputs`."""
+    return MostGoodput(
+        goodput=goodput, rates=progress_of(work, goodput), start_s=restart_s, restart_s=restart_s,
+        delay_s=restart_s, round_s=round_s, explores=explores,
+    )  # fmt: skip
