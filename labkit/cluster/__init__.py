@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
-    "adaptive": ("divide", "goodputs", "optimus", "pollux", "tiresias"),
+    "adaptive": ("divide", "goodputs", "optimus", "pollux", "tiresias", "train"),
     "bounds": ("Bound", "bound"),
     "clusters": ("Cluster", "Pool"),
     "jobs": ("Trace", "from_csv"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from typing import Any, Literal
 
 import numpy as np
 
 from labkit.cluster.clusters import Cluster
 from labkit.cluster.rounds import Allocator, Floats, Ints, State
+from labkit.cluster.runs import Run, simulate_rounds
 from labkit.cluster.training import FIXED_BATCH, Goodput, Workload, packed, progress_of
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, Positive, checked, description
@@ -81,15 +83,15 @@ class MarginalGains(Allocator):
         rest = np.array([self.steps_left(state.progress, job) for job in jobs.tolist()])
         table = self.step_s[jobs] * rest[:, None]
         gains = np.nan_to_num(table[:, :-1] - table[:, 1:], nan=0.0)
-        rows = np.arange(jobs.size)
+        queue = [(-gain, row) for row, gain in enumerate(gains[:, 0].tolist()) if row < room]
+        heapify(queue)
         for _ in range(room - int(wanted.sum())):
-            gain = np.where(
-                wanted > 0, gains[rows, np.clip(wanted - 1, 0, gains.shape[1] - 1)], 0.0
-            )
-            best = int(gain.argmax())
-            if gain[best] <= 0:
+            gain, row = queue[0]
+            if gain >= 0:
                 break
-            wanted[best] += 1
+            wanted[row] += 1
+            after = gains[row, wanted[row] - 1] if wanted[row] <= gains.shape[1] else 0.0
+            heapreplace(queue, (-float(after), row))
         order = np.argsort(wanted, kind="stable")
         return on_freest(state.held[jobs], wanted, state.capacity, order)
 
@@ -179,7 +181,8 @@ class MostGoodput(Allocator):
         sizes = np.array([*powers, *range(size, room + 1, size)])
         speedups = np.stack([self._speedups(state, job) for job in jobs.tolist()])[:, sizes]
         age = state.now_s - state.trace.column("arrival_s")[jobs]
-        factor = np.maximum(age - state.stops[jobs] * self.delay_s, 0.0) / (age + self.delay_s)
+        after = np.maximum(age + self.delay_s, 1e-9)  # with no delay, restarts cost nothing
+        factor = np.maximum(after - self.delay_s * (1 + state.stops[jobs]), 0.0) / after
         changes = sizes[None, :] != now[:, None]
         speedups = (
             speedups * np.where(changes, factor[:, None], 1.0) * size / room * state.capacity.size
@@ -267,3 +270,22 @@ def pollux(
         goodput=goodput, rates=progress_of(work, goodput), start_s=restart_s, restart_s=restart_s,
         delay_s=restart_s, round_s=round_s, explores=explores,
     )  # fmt: skip
+
+
+@checked
+def train(
+    work: Workload, cluster: Cluster, policy: Literal["pollux", "tiresias", "optimus"], *,
+    goodput: dict[str, Any], explores: bool = True, **options: Any,
+) -> Run:  # fmt: skip
+    """Run a workload under one of the three; ``options``: round_s, restart_s.
+
+    ``goodput``, ``explores``: what Pollux's agents know, and whether they must try GPUs first.
+    """
+    allocator: Allocator
+    if policy == "pollux":
+        allocator = pollux(work, goodput, explores=explores, **options)
+    elif policy == "tiresias":
+        allocator = tiresias(work, **options)
+    else:
+        allocator = optimus(work, cluster, **options)
+    return simulate_rounds(work.trace, cluster, allocator)

@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pandas as pd
 from annotated_types import Ge, Le
-from numpy.typing import NDArray
 
 from labkit.cluster.bounds import fluid
 from labkit.cluster.clusters import Cluster
@@ -50,17 +49,18 @@ class Training:
         runs = [run for _, run in tables.runs.groupby("batch_size", sort=True)]
         self.sizes = np.array([run["batch_size"].iloc[0] for run in runs], dtype=float)
         self.epochs = min(EPOCHS[self.name], *map(len, runs))
-        of = {name: np.array([run[name].to_numpy()[: self.epochs] for run in runs])
-              for name in ("progress", "iteration", "grad_sqr", "grad_var")}  # fmt: skip
-        self.progress = np.append(0.0, of["progress"].min(0))
-        self.iteration, self.square, self.variance = (
-            of["iteration"], of["grad_sqr"], of["grad_var"],
-        )  # fmt: skip
+        self.columns = {
+            name: np.array([run[name].to_numpy()[: self.epochs] for run in runs])
+            for name in ("progress", "iteration", "grad_sqr", "grad_var")
+        }
+        self.progress = np.append(0.0, self.columns["progress"].min(0))
         named = steps[~steps["allocation"].astype(str).str.contains("on")]
         columns = ["atomic_bsz", "step_time_s", "compute_time_s"]
         self.measured = {str(name): rows[columns].to_numpy(float).T
                          for name, rows in named.groupby("allocation", sort=False)}  # fmt: skip
         self._known: dict[tuple[tuple[int, ...], int], tuple[float, float]] = {}
+        self._between_sizes: dict[tuple[str, float, int], float] = {}
+        self._speeds: dict[tuple[tuple[int, ...], tuple[int, int], int], float] = {}
 
     @cached_property
     def _between(self) -> Any:
@@ -96,18 +96,22 @@ class Training:
             self._known[key] = (pair[0], pair[1])
         return self._known[key]
 
-    def _at(self, table: NDArray[np.float64], batch: float, epoch: int) -> float:
-        return float(np.interp(batch, self.sizes, table[:, min(epoch, self.epochs - 1)]))
+    def _at(self, name: str, batch: float, epoch: int) -> float:
+        key = (name, batch, min(epoch, self.epochs - 1))
+        if key not in self._between_sizes:
+            column = self.columns[name][:, key[2]]
+            self._between_sizes[key] = float(np.interp(batch, self.sizes, column))
+        return self._between_sizes[key]
 
     def gradient(self, batch: float, epoch: int) -> tuple[float, float]:
         """Square and variance of the gradient in an epoch trained at a batch size."""
-        return self._at(self.square, batch, epoch), self._at(self.variance, batch, epoch)
+        return self._at("grad_sqr", batch, epoch), self._at("grad_var", batch, epoch)
 
     def steps_left(self, batch: float, epoch: int) -> float:
         """Steps at a batch size from the start of an epoch to the last one's end; 1 at least."""
         last = self.epochs - 1
-        done = self._at(self.iteration, batch, epoch)
-        return self._at(self.iteration, batch, last) - done if epoch < last else 1.0
+        done = self._at("iteration", batch, epoch)
+        return self._at("iteration", batch, last) - done if epoch < last else 1.0
 
     def split(self, batch: float, gpus: int) -> tuple[int, int]:
         """Examples of one GPU at a time, and gradients before the last, of a batch size."""
@@ -120,12 +124,15 @@ class Training:
 
     def speed(self, by_node: tuple[int, ...], split: tuple[int, int], epoch: int) -> float:
         """Steps at the initial batch size that a second is worth."""
-        atomic, accum = split
-        batch = sum(by_node) * atomic * (accum + 1)
-        step, grad = self.step_s(by_node, atomic)
-        square, variance = self.gradient(batch, epoch)
-        gain = (variance + square) / (variance * self.init_batch / batch + square)
-        return gain / (step + accum * grad)
+        key = (by_node, split, epoch)
+        if key not in self._speeds:
+            atomic, accum = split
+            batch = sum(by_node) * atomic * (accum + 1)
+            step, grad = self.step_s(by_node, atomic)
+            square, variance = self.gradient(batch, epoch)
+            gain = (variance + square) / (variance * self.init_batch / batch + square)
+            self._speeds[key] = gain / (step + accum * grad)
+        return self._speeds[key]
 
     def duration_s(self, by_node: tuple[int, ...], batch: float) -> float:
         """How long the whole training takes on these GPUs with this batch size."""
@@ -150,8 +157,10 @@ class Training:
                     batch[row, column] = gpus * atomic * (accum + 1)
         seconds, gpu_s = 0.0, 0.0
         for epoch, work in enumerate(np.diff(self.progress)):
-            square, variance = (np.interp(batch, self.sizes, table[:, epoch])
-                                for table in (self.square, self.variance))  # fmt: skip
+            square, variance = (
+                np.interp(batch, self.sizes, self.columns[name][:, epoch])
+                for name in ("grad_sqr", "grad_var")
+            )
             gain = (variance + square) / (variance * self.init_batch / batch + square)
             need = work * step / gain
             seconds += need.min()
@@ -208,6 +217,11 @@ class Goodput:
         row = gpus - 1 + is_spread * self.most
         atomic, accum = self.splits[row, self.at(noise_scale)[1][row]]
         return int(atomic), int(accum)
+
+    def batch_size(self, noise_scale: float, gpus: int) -> int:
+        """The best batch size of GPUs on as few nodes as hold them, in examples."""
+        atomic, accum = self.split(noise_scale, gpus, False)
+        return gpus * atomic * (accum + 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
