@@ -324,10 +324,16 @@ class Progressing:
 
 @checked
 def trainings(source: Any = "pollux-osdi21") -> dict[str, Training]:
-    """The six kinds of jobs of Pollux's workloads; ``source``: the data set, or its files."""
+    """The kinds of jobs of Pollux's workloads: six, or those that a stand-in has.
+
+    ``source``: the data set, or its files.
+    """
+    from labkit import datasets
     from labkit.tuning import goodput
 
-    return {kind: Training(goodput.load(source, kind)) for kind in EPOCHS}
+    files = datasets.source(source) if isinstance(source, str) else source
+    has = [kind for kind in EPOCHS if files.has(f"simulator/traces/{kind}/placements.csv")]
+    return {kind: Training(goodput.load(files, kind)) for kind in has}
 
 
 @checked
