@@ -13,7 +13,9 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
-    "adaptive": ("divide", "goodputs", "optimus", "pollux", "tiresias", "train"),
+    "adaptive": (
+        "divide", "fair", "goodputs", "optimus", "pollux", "step_table", "tiresias", "train",
+    ),
     "bounds": ("Bound", "bound"),
     "clusters": ("Cluster", "Pool"),
     "jobs": ("Trace", "from_csv"),
@@ -23,7 +25,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "rounds": ("Allocator", "InOrder", "Rates", "State"),
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
     "traces": ("generate", "load"),
-    "training": ("Training", "Workload", "trainings", "workload"),
+    "training": ("Training", "Workload", "trainings", "workload", "workload_of"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _FIGURES = ("figure_jct", "figure_sweep", "figure_timeline")

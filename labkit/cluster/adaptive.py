@@ -66,7 +66,8 @@ class MarginalGains(Allocator):
     """One GPU for every job, then each next GPU where it shortens a job's remaining time most.
 
     ``step_s``: seconds of a step by job of the trace and number of GPUs, NaN beyond the most it
-    may have; ``steps_left``: of (progress, job).
+    may have; ``steps_left``: of (progress, job). ``jumps``: several GPUs may be offered at once, at
+    their mean gain, so that a job gets past a number at which one more GPU does not help.
 
     Source: Optimus (EuroSys'18) §4.1.
     """
@@ -75,6 +76,7 @@ class MarginalGains(Allocator):
     by: Any = "nodes"
     step_s: Any
     steps_left: Any
+    jumps: bool = False
 
     def decide(self, state: State) -> Ints:
         jobs, room = state.jobs, int(state.capacity.sum())
@@ -82,18 +84,25 @@ class MarginalGains(Allocator):
         wanted[:room] = 1
         rest = np.array([self.steps_left(state.progress, job) for job in jobs.tolist()])
         table = self.step_s[jobs] * rest[:, None]
-        gains = np.nan_to_num(table[:, :-1] - table[:, 1:], nan=0.0)
-        queue = [(-gain, row) for row, gain in enumerate(gains[:, 0].tolist()) if row < room]
+        free = room - int(wanted.sum())
+        queue = [(*self._next(table[row], 1, free), row) for row in range(min(room, jobs.size))]
         heapify(queue)
-        for _ in range(room - int(wanted.sum())):
-            gain, row = queue[0]
-            if gain >= 0:
-                break
-            wanted[row] += 1
-            after = gains[row, wanted[row] - 1] if wanted[row] <= gains.shape[1] else 0.0
-            heapreplace(queue, (-float(after), row))
+        while free > 0 and queue[0][0] < 0:
+            _, more, row = queue[0]
+            if more <= free:
+                wanted[row], free = wanted[row] + more, free - more
+            heapreplace(queue, (*self._next(table[row], int(wanted[row]), free), row))
         order = np.argsort(wanted, kind="stable")
         return on_freest(state.held[jobs], wanted, state.capacity, order)
+
+    def _next(self, times: Floats, gpus: int, free: int) -> tuple[float, int]:
+        """The next offer to a job: minus the seconds saved by each further GPU, and how many."""
+        after = times[gpus : gpus + (free if self.jumps else 1)]
+        if not after.size:
+            return 0.0, 1
+        saved = np.nan_to_num((times[gpus - 1] - after) / np.arange(1, after.size + 1), nan=0.0)
+        best = int(saved.argmax())
+        return -float(saved[best]), best + 1
 
 
 def pack(held: Ints, wanted: Ints, capacity: Ints) -> Ints:
@@ -210,33 +219,73 @@ def tiresias(work: Workload, *, round_s: Positive = 60.0, restart_s: NonNegative
     return Queues(rates=progress_of(work), start_s=restart_s, restart_s=restart_s, round_s=round_s)
 
 
-@checked
-def optimus(
-    work: Workload, cluster: Cluster, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0
-) -> MarginalGains:
-    """Optimus with the batch sizes users tuned, measured step times and the epochs known."""
-    room, num_jobs = cluster.num_gpus, len(work.trace)
-    size = cluster.pools[0].gpus_per_node
-    step_s, cached = np.full((num_jobs, room + 1), np.nan), dict[Any, Floats]()
+@description
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FairShares(Allocator):
+    """As many GPUs for one as for another: max-min, which dominant shares are with one resource."""
+
+    name: str = "fair"
+    by: Any = "nodes"
+    most: Any
+    """By job of the trace: the most GPUs its batch can be split over."""
+
+    def decide(self, state: State) -> Ints:
+        room, most = int(state.capacity.sum()), self.most[state.jobs]
+        wanted = np.zeros(state.jobs.size, dtype=np.int64)
+        while room > 0 and (short := np.flatnonzero(wanted < most)[:room]).size:
+            wanted[short] += 1
+            room -= short.size
+        return on_freest(state.held[state.jobs], wanted, state.capacity, np.arange(wanted.size))
+
+
+def step_table(work: Workload, cluster: Cluster) -> Floats:
+    """Seconds of a step at the users' batch size, by job and GPUs from one on; NaN: too many."""
+    room, size = cluster.num_gpus, cluster.pools[0].gpus_per_node
+    rows = dict[tuple[str, int], Floats]()
     for job, batch in enumerate(work.batch_sizes):
         kind = work.training(job)
-        if (kind.name, batch) not in cached:
-            most = 1 if kind.name in FIXED_BATCH else min(batch // kind.least_on_a_gpu, room)
-            row = np.full(room + 1, np.nan)
-            for gpus in range(1, most + 1):
-                atomic, accum = kind.split(batch, gpus)
-                step, grad = kind.step_s(packed(gpus, size), atomic)
-                row[gpus - 1] = step + accum * grad
-            cached[kind.name, batch] = row
-        step_s[job] = cached[kind.name, batch]
+        if (kind.name, batch) in rows:
+            continue
+        most = 1 if kind.name in FIXED_BATCH else min(batch // kind.least_on_a_gpu, room)
+        row = rows[kind.name, batch] = np.full(room + 1, np.nan)
+        for gpus in range(1, most + 1):
+            atomic, accum = kind.split(batch, gpus)
+            step, grad = kind.step_s(packed(gpus, size), atomic)
+            row[gpus - 1] = step + accum * grad
+    return np.array([rows[work.training(job).name, b] for job, b in enumerate(work.batch_sizes)])
 
-    def steps_left(progress: Any, job: int) -> float:
+
+@checked
+def optimus(
+    work: Workload, cluster: Cluster, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0,
+    step_s: Any = None, steps_left: Any = None, jumps: bool = False,
+) -> MarginalGains:  # fmt: skip
+    """Optimus with the batch sizes users tuned.
+
+    Args:
+        step_s: seconds of a step it believes in, as :func:`step_table`; default: as measured.
+        steps_left: steps it believes are left, of (progress, job); default: an oracle.
+        jumps: offer several GPUs at once.
+    """
+
+    def known(progress: Any, job: int) -> float:
         return work.training(job).steps_left(work.batch_sizes[job], int(progress.epoch[job]))
 
     return MarginalGains(
-        step_s=step_s, steps_left=steps_left, rates=progress_of(work), start_s=restart_s,
+        step_s=step_table(work, cluster) if step_s is None else step_s,
+        steps_left=steps_left or known, jumps=jumps, rates=progress_of(work), start_s=restart_s,
         restart_s=restart_s, round_s=round_s,
     )  # fmt: skip
+
+
+@checked
+def fair(
+    work: Workload, cluster: Cluster, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0
+) -> FairShares:
+    """Equal numbers of GPUs, with the batch sizes users tuned."""
+    most = np.isfinite(step_table(work, cluster)).sum(1)
+    return FairShares(most=most, rates=progress_of(work), start_s=restart_s, restart_s=restart_s,
+                      round_s=round_s)  # fmt: skip
 
 
 @checked

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from labkit.cluster.clusters import Cluster
 from labkit.cluster.jobs import Trace
 from labkit.cluster.rounds import Floats, Ints
 from labkit.errors import BadValue
-from labkit.kit.describe import checked
+from labkit.kit.describe import Positive, checked
 from labkit.tuning.goodput import StepTimes, Tables
 
 EPOCHS = {
@@ -338,7 +338,7 @@ def trainings(source: Any = "pollux-osdi21") -> dict[str, Training]:
 
 @checked
 def workload(
-    number: Annotated[int, Ge(1), Le(4)] = 1, *, load: Literal[0.5, 1.0, 1.5, 2.0] = 1.0,
+    number: Annotated[int, Ge(1), Le(4)] = 1, *, load: Positive = 1.0,
     source: Any = "pollux-osdi21", kinds: dict[str, Training] | None = None,
 ) -> Workload:  # fmt: skip
     """Jobs of ``pollux-osdi21`` over eight hours, 160 of them at load 1.
@@ -348,11 +348,13 @@ def workload(
     Args:
         number: which of the published workloads.
         load: 0.5 takes every other job; 1.5 and 2 add half and all of the jobs of the next
-            workload, at their own times of the day.
+            workload, at their own times of the day. Other loads are refused.
         source, kinds: the data set or its files; what :func:`trainings` gives, if it is at hand.
     """
     from labkit import datasets
 
+    if load not in (0.5, 1, 1.5, 2):
+        raise BadValue(f"workload: load must be 0.5, 1, 1.5 or 2; got {load:g}")
     names = [f"simulator/workloads/workload-{n}.csv" for n in (number, number % 4 + 1)]
     files = datasets.source(source, names) if isinstance(source, str) else source
     own, other = (files.frame(name) for name in names)

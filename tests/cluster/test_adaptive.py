@@ -119,3 +119,37 @@ def test_packings_fit_and_keep_what_they_can(before: list[int], seed: int) -> No
     assert (pack(held, held.sum(1), capacity) == held).all()
     nodes = (pack(held, wanted, capacity) > 0).sum(1)
     assert nodes.tolist() == (-(-wanted // 4)).tolist()
+
+
+@needs_data
+def test_offers_of_several_gpus_get_past_a_bad_number(kinds: dict) -> None:
+    """A job alone ends no later; where one more GPU never hurts, both offers are the same."""
+    table = cluster.workload(1, kinds=kinds).trace.frame()
+    jobs = table[table.kind == "bert"].iloc[[0]]
+    one = cluster.Trace(arrival_s=[0], duration_s=jobs.duration_s, gpus=jobs.gpus, kind=("bert",))
+    work = cluster.Workload(trace=one, batch_sizes=(192,), trainings=kinds)
+    ends = [
+        float(cluster.simulate(one, GPUS, cluster.optimus(work, GPUS, jumps=jumps)).end_s[0])
+        for jumps in (False, True)
+    ]
+    assert ends[1] < ends[0]
+    steps = cluster.step_table(work, GPUS)
+    hull = 1 / np.arange(1.0, steps.shape[1] + 1)[None, :] + 0 * steps
+    smooth = [
+        cluster.simulate(one, GPUS, cluster.optimus(work, GPUS, step_s=hull, jumps=jumps)).end_s[0]
+        for jumps in (False, True)
+    ]
+    assert smooth[0] == smooth[1]
+
+
+@needs_data
+def test_fair_shares_differ_by_one_gpu_at_most(kinds: dict) -> None:
+    work = cluster.workload(1, kinds=kinds)
+    run = cluster.simulate(work.trace, GPUS, cluster.fair(work, GPUS))
+    segments, most = run.segments, np.isfinite(cluster.step_table(work, GPUS)).sum(1)
+    for moment in np.unique(segments["start_s"])[::7]:
+        on = (segments["start_s"] <= moment) & (segments["end_s"] > moment)
+        gpus, jobs = segments["gpus"][on], segments["job"][on]
+        free = gpus[gpus < most[jobs]]
+        assert free.size == 0 or free.max() - free.min() <= 1
+    assert run.ran.all()
