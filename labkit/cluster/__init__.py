@@ -13,22 +13,32 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
+    "accounting": ("from_slurm",),
     "adaptive": (
         "divide", "fair", "goodputs", "optimus", "pollux", "step_table", "tiresias", "train",
     ),
     "bounds": ("Bound", "bound"),
+    "cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
     "clusters": ("Cluster", "Pool"),
+    "history": ("estimates",),
+    "deadlines": (
+        "Deadlines", "edf", "elasticflow", "most_deadlines", "options", "time_slicing",
+    ),
     "jobs": ("Trace", "from_csv"),
+    "links": ("Racks", "evolve", "run_on_links"),
     "policies": (
-        "POLICIES", "Policy", "by", "fifo", "las", "las2d", "named", "sjf", "srsf", "srtf",
+        "POLICIES", "Policy", "by", "fifo", "gittins", "gittins_index", "las", "las2d", "named",
+        "sjf", "slices", "srsf", "srtf",
     ),
     "rounds": ("Allocator", "InOrder", "Rates", "State"),
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
-    "traces": ("generate", "load"),
+    "sharing": ("nodes_for", "share", "tenants", "together"),
+    "tasks": ("Rounds", "schedule"),
+    "traces": ("generate", "load", "load_elastic"),
     "training": ("Training", "Workload", "trainings", "workload", "workload_of"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_FIGURES = ("figure_jct", "figure_sweep", "figure_timeline")
+_FIGURES = ("figure_jct", "figure_scaling", "figure_sweep", "figure_timeline")
 
 __all__ = [*_HOME, *_FIGURES]
 

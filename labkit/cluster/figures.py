@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from labkit.cluster.bounds import Bound
+from labkit.cluster.rounds import Rates
 from labkit.cluster.runs import Run
 from labkit.errors import BadValue
 from labkit.kit.describe import checked
@@ -23,6 +24,8 @@ POLICY_COLOUR = {
     "srsf": CYCLE[6],
     "las": CYCLE[1],
     "las2d": CYCLE[0],
+    "gittins": PALETTE["weight"],
+    "slices": CYCLE[3],
 }
 POINTS = 200
 """Points of a line; a trace may have 100,000 jobs."""
@@ -126,3 +129,24 @@ def figure_sweep(table: pd.DataFrame, *, title: str = "") -> go.Figure:
     fig.add_scatter(x=least["gpus"], y=least["bound_jct_s"], mode="lines", name="bound", line=line)
     fig.update_yaxes(type="log")
     return finish(fig, title=title, x="GPUs", y="mean completion time (s, simulated)")
+
+
+@checked
+def figure_scaling(rates: Rates, *, title: str = "") -> go.Figure:
+    """Work of a GPU-second over that on the fewest GPUs, by GPUs of a job, a line a kind.
+
+    Of kinds that differ in the last part of ``a/b/c`` alone, the first is drawn.
+    """
+    fig = go.Figure()
+    gpus, seen = np.array(rates.gpus), set[str]()
+    for kind, row in zip(rates.kinds, np.asarray(rates.work_per_s)[:, :, 0], strict=True):
+        name, ran = kind.rsplit("/", 1)[0], row > 0
+        if name in seen or not ran.any():
+            continue
+        each = row[ran] / gpus[ran]
+        dash = "dash" if len(seen) >= len(CYCLE) else "solid"
+        line = {"color": CYCLE[len(seen) % len(CYCLE)], "dash": dash}
+        fig.add_scatter(x=gpus[ran], y=np.round(each / each[0], 4), name=name, line=line)
+        seen.add(name)
+    fig.update_xaxes(type="log", tickvals=gpus).update_yaxes(rangemode="tozero")
+    return finish(fig, title=title, x="GPUs of a job", y="work of a GPU-second")

@@ -225,6 +225,7 @@ def simulate(
         preemptive=policy.preemptive,
         blocks=policy.blocks,
         thresholds=np.array(policy.thresholds, dtype=float),
+        ranks=np.array(policy.ranks or range(len(policy.thresholds) + 1), dtype=float),
         late_demotion=policy.demotion == "tiresias",
         restart_s=float(policy.restart_s),
         nodes_matter=whole,
@@ -257,7 +258,7 @@ def check_gpus(trace: Trace, cluster: Cluster) -> None:
 
 def _keys(policy: Policy, trace: Trace) -> NDArray[np.float64]:
     if policy.order != "key":
-        return np.zeros(len(trace))
+        return np.full(len(trace), float((policy.ranks or (0,))[0]))
     try:
         keys = np.array(policy.key(trace), dtype=float)
     except (TypeError, ValueError, AttributeError) as error:
@@ -300,6 +301,7 @@ def _world(trace: Trace, cluster: Cluster, policy: Policy, whole: bool) -> recor
         order=np.zeros(num_jobs, np.int64),
         running=np.zeros(num_jobs, np.int64),
         ends=np.zeros(num_jobs),
+        falls=np.zeros(num_jobs),
         held=np.zeros(int(most_nodes.sum()), records.SLOT),
         scratch=np.zeros(nodes.size + 1, records.SLOT),
         misfit=np.zeros((len(speed), int(gpus.max()) + 1), np.int64),
@@ -360,11 +362,11 @@ def simulate_rounds(
     allocator = replace(allocator, **{k: v for k, v in asked.items() if v is not None})
     log = play(trace, cluster, allocator, admit)
     order = np.argsort([end for _, _, end in log.segments], kind="stable")
-    held = np.array(log.held)[order]
-    segment, column = held.nonzero()
     nodes = [1 if allocator.by == "pools" else pool.nodes for pool in cluster.pools]
+    held = np.array(log.held, dtype=np.int64).reshape(-1, sum(nodes))[order]
+    segment, column = held.nonzero()
     pool_of = np.repeat(np.arange(len(nodes)), nodes)
-    of, start, end = np.array(log.segments)[order].T
+    of, start, end = np.array(log.segments, dtype=float).reshape(-1, 3)[order].T
     return Run(
         trace=trace,
         cluster=cluster,
