@@ -13,8 +13,10 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
-    "adaptive": ("MarginalGains", "MostGoodput", "Queues", "optimus", "pollux", "tiresias"),
     "accounting": ("from_slurm",),
+    "adaptive": (
+        "divide", "fair", "goodputs", "optimus", "pollux", "step_table", "tiresias", "train",
+    ),
     "bounds": ("Bound", "bound"),
     "cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
     "clusters": ("Cluster", "Pool"),
@@ -34,8 +36,8 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
     "sharing": ("nodes_for", "share", "tenants", "together"),
     "tasks": ("Rounds", "schedule"),
-    "trainings": ("Training", "Workload", "workload"),
     "traces": ("generate", "load", "load_elastic", "recurring"),
+    "training": ("Training", "Workload", "trainings", "workload", "workload_of"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _FIGURES = ("figure_jct", "figure_scaling", "figure_sweep", "figure_timeline")
