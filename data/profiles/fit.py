@@ -683,7 +683,20 @@ def fit_all() -> dict[str, Any]:
 def files(fits: dict[str, Any] | None = None) -> dict[str, str]:
     """The stand-ins by file name, as text."""
     fits = fits or json.loads(COEFFICIENTS.read_text(encoding="utf-8"))
-    return {f"standin_{model.name}.csv": standin(model, fits[model.name]) for model in MODELS}
+    models = {f"standin_{model.name}.csv": standin(model, fits[model.name]) for model in MODELS}
+    jobs = {f"standin_pollux_workload-{n}.csv": made_up_jobs(n) for n in (1, 2, 3, 4)}
+    return models | jobs
+
+
+def made_up_jobs(number: int) -> str:
+    """Jobs fitted to nothing, so that no claim is judged on them: CIFAR-10's, the only kind with a
+    model, at moments drawn evenly from eight hours, with three settings in turn."""
+    times = np.sort(np.random.default_rng(number).random(160) * 8 * 3600).astype(int)
+    settings = ("6,2048", "12,4096", "16,4096")
+    rows = [f"cifar10-{j},{t},cifar10,{settings[j % 3]}" for j, t in enumerate(times)]
+    head = ["# MADE UP, NOT A MEASUREMENT: data/profiles/fit.py.",
+            "name,time,application,num_replicas,batch_size"]  # fmt: skip
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def main() -> None:
