@@ -19,7 +19,11 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "policies": (
         "POLICIES", "Policy", "by", "fifo", "las", "las2d", "named", "sjf", "srsf", "srtf",
     ),
+    "programs": ("MaxMin",),
     "runs": ("CAUSES", "Run", "simulate", "sweep"),
+    "shares": ("SHARE_POLICIES", "SharePolicy", "share_policy"),
+    "throughputs": ("Throughputs", "continuous", "load_throughputs"),
+    "turns": ("simulate_shares",),
     "traces": ("generate", "load"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
