@@ -32,15 +32,22 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "POLICIES", "Policy", "by", "fifo", "gittins", "gittins_index", "las", "las2d", "named",
         "sjf", "slices", "srsf", "srtf",
     ),
+    "programs": ("MaxMin",),
     "rounds": ("Allocator", "InOrder", "Rates", "State"),
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
+    "shares": ("SHARE_POLICIES", "SharePolicy", "share_policy"),
     "sharing": ("nodes_for", "share", "tenants", "together"),
     "tasks": ("Rounds", "schedule"),
+    "throughputs": ("Throughputs", "continuous", "load_throughputs"),
     "traces": ("generate", "load", "load_elastic", "recurring"),
     "training": ("Training", "Workload", "trainings", "workload", "workload_of"),
+    "turns": ("simulate_shares", "sweep_shares"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_FIGURES = ("figure_jct", "figure_scaling", "figure_sweep", "figure_timeline")
+_FIGURES = (
+    "figure_jct", "figure_pairs", "figure_scaling", "figure_speeds", "figure_sweep",
+    "figure_timeline",
+)  # fmt: skip
 
 __all__ = [*_HOME, *_FIGURES]
 
