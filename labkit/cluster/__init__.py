@@ -21,6 +21,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     ),
     "programs": ("MaxMin",),
     "runs": ("CAUSES", "Run", "simulate", "sweep"),
+    "searches": ("search_hours",),
     "shares": ("SHARE_POLICIES", "SharePolicy", "share_policy"),
     "throughputs": ("Throughputs", "continuous", "load_throughputs"),
     "turns": ("simulate_shares", "sweep_shares"),

@@ -55,7 +55,7 @@ class Run:
 
     @property
     def ran(self) -> NDArray[np.bool_]:
-        """Which jobs ran to their end; all others can never run."""
+        """Which jobs ran to their end; others can never run, or a window of jobs ended the run."""
         return ~np.isnan(self.end_s)
 
     @property
@@ -137,6 +137,8 @@ class Run:
         index = self.trace.index_of(job)
         name, gpus = self.trace.id_of(index), int(self.trace.column("gpus")[index])
         if not self.ran[index]:
+            if not isinstance(self.policy, Policy):  # shares refuse jobs that no pool can hold
+                return f"{name} had not ended when the run was stopped"
             return f"{name} can never run: {_reason(self.trace, self.cluster, index)}"
         waits = {c: w for c, w in zip(CAUSES, self.waits_s[index], strict=True) if w > 0}
         arrival = float(self.trace.column("arrival_s")[index])
