@@ -51,6 +51,7 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     cluster.figure_sweep: {"table": cluster.sweep([TRACE], [GPUS], [cluster.fifo()])},
     cluster.figure_timeline: {"run": RUN},
     cluster.from_csv: {"path": "jobs.csv"},
+    cluster.from_slurm: {"path": "jobs.txt"},
     cluster.generate: {"num_jobs": 3},
     cluster.load: {"name": "itp-elasticflow"},
     cluster.named: {"text": "fifo"},
@@ -62,7 +63,7 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     cluster.Cluster.nodes: {"nodes": 1},
     RUN.summary: {},
     RUN.why: {"job": 0},
-    TRACE.head: {"num_jobs": 1},
+    TRACE.head: {"count": 1},
     TRACE.index_of: {"job": 1},
     TRACE.offered_load: {"num_gpus": 4},
 }  # fmt: skip

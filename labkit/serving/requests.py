@@ -1,0 +1,212 @@
+"""Requests to served models: when each arrives, for which model, how many tokens in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labkit.errors import BadValue, not_among
+from labkit.kit.arrivals import Arrivals, Column, counts, read_csv, seconds
+from labkit.kit.describe import AnyNumber, Count, NonNegative, Positive, checked, description
+
+AZURE = "azure-llm-2023"
+TRACES = {AZURE: "data/AzureLLMInferenceTrace_conv.csv"}
+"""Published traces: an hour of conversations with language models at Azure."""
+TOKENS = {"prompt_tokens": 0, "output_tokens": 1}
+"""Columns of tokens, and the least a request has."""
+COLUMNS = {
+    "arrival_s": Column(
+        spellings=("arrival_s", "TIMESTAMP", "arrived_at", "timestamp"),
+        allows=seconds("arrival_s"),
+        valid="a finite number of seconds, at least 0",
+        dates=True,
+    ),
+    "prompt_tokens": Column(
+        spellings=("prompt_tokens", "ContextTokens", "num_prefill_tokens"),
+        allows=counts("prompt_tokens", 0),
+        valid="a whole number, at least 0",
+        default=0,
+        whole=True,
+    ),
+    "output_tokens": Column(
+        spellings=("output_tokens", "GeneratedTokens", "num_decode_tokens"),
+        allows=counts("output_tokens", 1),
+        valid="a whole number, at least 1",
+        default=1,
+        whole=True,
+    ),
+    "slo_s": Column(
+        spellings=("slo_s", "slo"),
+        allows=lambda arrays: arrays["slo_s"] > 0,
+        valid="a number of seconds above 0, or nothing (inf) for none",
+        default=inf,
+    ),
+    "model": Column(spellings=("model", "model_name")),
+}
+
+
+@description
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Requests(Arrivals):
+    """Requests in order of arrival; those that arrive together keep the order they are given in.
+
+    Attributes:
+        arrival_s: when each request arrives.
+        prompt_tokens: tokens it brings; default: 0, for models that have no prompt.
+        output_tokens: tokens that are generated for it (for other models: 1); default: 1.
+        slo_s: the latency it should not exceed; ``inf`` for none; default: none.
+        model: the model it is for; default: all are for one.
+        name: of the requests, as tables show it.
+
+    Raises:
+        BadValue: a time is negative or not finite, a number of tokens is no whole number, or
+            columns differ in length.
+    """
+
+    arrival_s: ArrayLike
+    prompt_tokens: ArrayLike = ()
+    output_tokens: ArrayLike = ()
+    slo_s: ArrayLike = ()
+    model: tuple[str, ...] = ()
+    name: str = "requests"
+
+    COLUMNS: ClassVar[dict[str, Column]] = COLUMNS
+    ROW: ClassVar[str] = "request"
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models asked for, in order of their first request; ("",) where none is named."""
+        return tuple(dict.fromkeys(self.model)) or ("",)
+
+    @property
+    def model_index(self) -> NDArray[np.int64]:
+        """Each request's place in :attr:`models`."""
+        places = {name: place for place, name in enumerate(self.models)}
+        return np.array([places[name] for name in self.model] or [0] * len(self), dtype=np.int64)
+
+    @property
+    def rate_per_s(self) -> float:
+        """Requests a second from the first arrival to the last; inf where all arrive at once."""
+        arrival = self.column("arrival_s")
+        span_s = float(arrival[-1] - arrival[0])
+        return (len(self) - 1) / span_s if span_s > 0 else float("inf")
+
+    @property
+    def gap_cv(self) -> float:
+        """Coefficient of variation of the gaps between arrivals: 1 for a Poisson process."""
+        gaps = np.diff(self.column("arrival_s"))
+        return float(gaps.std() / gaps.mean()) if gaps.size and gaps.any() else 0.0
+
+    @checked
+    def at_rate(self, rate_per_s: Positive) -> Requests:
+        """The same requests with their gaps stretched to this mean rate."""
+        if not np.isfinite(self.rate_per_s):
+            raise BadValue("at_rate: the requests all arrive at once; there is no rate to change")
+        return self.changed(arrival_s=self.column("arrival_s") * self.rate_per_s / rate_per_s)
+
+
+@checked
+def together(parts: Sequence[Requests], *, name: str = "requests") -> Requests:
+    """Several streams of requests as one, in order of arrival.
+
+    Raises:
+        BadValue: there are none, or only some of them name their models.
+    """
+    if not parts:
+        raise BadValue("together: parts must hold one stream of requests or more")
+    if len({bool(part.model) for part in parts}) > 1:
+        raise BadValue("together: only some parts name their model; valid: all or none")
+    columns: dict[str, Any] = {
+        column: np.concatenate([part.column(column) for part in parts])
+        for column in Requests._names(texts=False)
+    }
+    return Requests(**columns, model=sum((part.model for part in parts), ()), name=name)
+
+
+@checked
+def generate(
+    rate_per_s: Positive,
+    count: Count,
+    *,
+    cv: NonNegative = 1.0,
+    prompt_tokens: tuple[int, int] = (0, 0),
+    output_tokens: tuple[int, int] = (1, 1),
+    slo_s: AnyNumber = float("inf"),
+    model: str = "",
+    rng: np.random.Generator | int = 0,
+) -> Requests:
+    """A synthetic stream for one model; :func:`together` joins several.
+
+    Args:
+        rate_per_s: mean requests a second.
+        cv: coefficient of variation of the gaps, which are gamma distributed: 0 for even gaps,
+            1 for a Poisson process, above 1 for bursts.
+        prompt_tokens, output_tokens: least and most; drawn evenly, both ends included.
+        slo_s: the latency that every request should not exceed.
+        rng: a generator or a seed.
+
+    Raises:
+        BadValue: a range is empty or begins too low, or ``slo_s`` is not above 0.
+    """
+    draw = np.random.default_rng(rng) if isinstance(rng, int) and rng >= 0 else rng
+    if isinstance(draw, int):
+        raise BadValue(f"generate: rng must be a generator or a seed, at least 0; got {rng}")
+    for name, (low, high) in zip(TOKENS, (prompt_tokens, output_tokens), strict=True):
+        if not TOKENS[name] <= low <= high < 2**31:
+            raise BadValue(
+                f"generate: {name} must be the least and the most, from {TOKENS[name]}; "
+                f"got ({low}, {high})"
+            )
+    if not slo_s > 0:
+        raise BadValue(f"generate: slo_s must be above 0; got {slo_s}")
+    shape = 1 / cv**2 if cv > 1e-6 else np.inf
+    unit = draw.gamma(shape, 1 / shape, count) if np.isfinite(shape) else np.ones(count)
+    return Requests(
+        arrival_s=np.cumsum(unit / rate_per_s),
+        prompt_tokens=draw.integers(*prompt_tokens, count, endpoint=True),
+        output_tokens=draw.integers(*output_tokens, count, endpoint=True),
+        slo_s=np.full(count, slo_s),
+        model=(model,) * count if model else (),
+        name=f"generated ({rate_per_s:g}/s, gaps of CV {cv:g})",
+    )
+
+
+@checked
+def load(name: str) -> Requests:
+    """A published trace: ``azure-llm-2023``, lengths and arrival times of conversations.
+
+    Raises:
+        UsageError: there is no such trace.
+        DatasetUnavailable: it is not on this machine and cannot be downloaded.
+    """
+    from labkit import datasets
+
+    if name not in TRACES:
+        raise not_among("trace of requests", name, TRACES)
+    return from_csv(datasets.open(f"{name}/{TRACES[name]}"), name=name)
+
+
+@checked
+def from_csv(
+    path: str | Path, *, columns: dict[str, str] | None = None, name: str | None = None
+) -> Requests:
+    """Requests from a CSV file with a row of headings and one row a request.
+
+    Args:
+        path: the file. Needed column: ``arrival_s`` (seconds, or dates with times, which count
+            from the first); used where they are there: ``prompt_tokens``, ``output_tokens``,
+            ``slo_s``, ``model``. The spellings of published traces are known.
+        columns: the file's own spellings, such as ``{"arrival_s": "Start"}``.
+        name: of the requests; default: the file's.
+
+    Raises:
+        BadFile: a column is missing or a value cannot be; names the row, the column, the value.
+        BadValue: ``columns`` names a column that requests do not have.
+    """
+    return read_csv(Requests, path, columns or {}, name)
