@@ -34,6 +34,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     ),
     "programs": ("MaxMin",),
     "rounds": ("Allocator", "InOrder", "Rates", "State"),
+    "searches": ("search_hours",),
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
     "shares": ("SHARE_POLICIES", "SharePolicy", "share_policy"),
     "sharing": ("nodes_for", "share", "tenants", "together"),

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from labkit.cluster.programs import MaxMin
 from labkit.errors import not_among
-from labkit.kit.describe import checked, description
+from labkit.kit.describe import Whole, checked, description
 
 if TYPE_CHECKING:
     from labkit.cluster.throughputs import Throughputs
@@ -60,7 +60,7 @@ class SharePolicy:
     """
 
     name: str
-    seed: int = 0
+    seed: Whole = 0
     believes: Throughputs | None = None
 
     def __post_init__(self) -> None:
@@ -253,7 +253,7 @@ packing, and as Gavel's program has it."""
 
 
 @checked
-def share_policy(name: str, *, seed: int = 0, believes: Throughputs | None = None) -> SharePolicy:
+def share_policy(name: str, *, seed: Whole = 0, believes: Throughputs | None = None) -> SharePolicy:
     """One of :data:`SHARE_POLICIES`.
 
     >>> share_policy("las").aware

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from labkit.cluster.clusters import Cluster, Pool
 from labkit.cluster.jobs import Trace
 from labkit.errors import BadValue, not_among
-from labkit.kit.describe import Count, NonNegative, Positive, checked, description
+from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
 
 SOURCE = "gavel-osdi20"
 GPU_TYPES = ("v100", "p100", "k80")
@@ -62,6 +62,7 @@ class Throughputs:
                     f"Throughputs.{name} must be finite numbers from 0, of shape {shape}; "
                     f"got an array of shape {array.shape}"
                 )
+            object.__setattr__(self, name, array)
         if not (self.alone[:, 0] > 0).all():
             raise BadValue("Throughputs.alone must be above 0 on the first GPU type")
 
@@ -104,7 +105,7 @@ class Throughputs:
         )  # fmt: skip
 
     @checked
-    def misjudged(self, error: NonNegative, *, rng: int = 0) -> Throughputs:
+    def misjudged(self, error: NonNegative, *, rng: Whole = 0) -> Throughputs:
         """The same with every speed wrong by a lognormal factor of this spread."""
         draw = np.random.default_rng(rng)
         factor = np.exp(error * draw.standard_normal(self.alone.shape))
@@ -165,7 +166,7 @@ def _read_csv(file: Path) -> Callable[..., float]:
 
 @checked
 def continuous(
-    num_jobs: Count, *, jobs_per_hour: Positive | None, seed: int = 0, wide: bool = False
+    num_jobs: Count, *, jobs_per_hour: Positive | None, seed: Whole = 0, wide: bool = False
 ) -> Trace:
     """Jobs as Gavel's simulator draws them, to the last digit.
 

@@ -17,7 +17,7 @@ from labkit.cluster.runs import CAUSES, Run, _check, _speeds
 from labkit.cluster.shares import Active, SharePolicy
 from labkit.cluster.throughputs import Throughputs
 from labkit.errors import BadValue
-from labkit.kit.describe import NonNegative, Positive, checked
+from labkit.kit.describe import NonNegative, Positive, Whole, checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ SLACK = 1024
 def simulate_shares(
     trace: Trace, cluster: Cluster, policy: SharePolicy, table: Throughputs | None = None, *,
     round_s: Positive = 360.0, reset_s: NonNegative = 1920.0, restart_s: NonNegative = 0.0,
-    window: tuple[int, int] | None = None, seed: int = 0,
+    window: tuple[int, int] | None = None, seed: Whole = 0,
 ) -> Run:  # fmt: skip
     """Run a trace in rounds; a job alone has the speed of its pool.
 
@@ -88,24 +88,30 @@ def sweep_shares(
     """
     import pandas as pd
 
-    last = max(window[1] for window in windows)
-    options = {"round_s": round_s, "restart_s": restart_s, "window": (0, last)}
+    pairs = [w for w in windows if isinstance(w, tuple) and [type(n) for n in w] == [int, int]]
+    wrong = [w for w in windows if w not in pairs or not 0 <= w[0] < w[1]]
+    if wrong or not pairs:
+        raise BadValue(f"windows must be pairs of places from 0, rising; got {list(windows)}")
+    last = max(end for _, end in pairs)
 
     def rows(case: tuple[Any, SharePolicy]) -> list[dict[str, Any]]:
         trace, policy = traces[case[0]], case[1]
-        run = simulate_shares(trace, cluster, policy, table, **options)
+        run = simulate_shares(
+            trace, cluster, policy, table, round_s=round_s, restart_s=restart_s, window=(0, last)
+        )
         if last < len(trace) and np.nanmax(run.end_s[:last]) > trace.column("arrival_s")[-1]:
             raise BadValue(f"{trace.name}: jobs end later than the last arrives; draw more jobs")
         alone_s = trace.column("duration_s") / best_speed(trace, cluster)
-        each = []
-        for first, end in windows:
+        each, load = [], trace.offered_load(cluster.num_gpus)
+        for first, end in pairs:
             jct_s, part = run.jct_s[first:end], slice(first, end)
             times = {"mean_h": jct_s.mean() / 3600}
             times |= {f"p{q}_h": np.quantile(jct_s, q / 100) / 3600 for q in (50, 90, 99)}
             times |= {"slowdown": jct_s.mean() / alone_s[part].mean()}
             times |= {"worst_slowdown": (jct_s / alone_s[part]).max()}
             times |= {"stops": run.preemptions[part].mean()}
-            each.append({"trace": case[0], "policy": policy.name, "first": first} | times)
+            names = {"trace": case[0], "policy": policy.name, "offered_load": load, "first": first}
+            each.append(names | times)
         return each
 
     cases = [(name, policy) for policy in policies for name in traces]
@@ -130,7 +136,7 @@ class _Loop:
         if table is not None:
             self.shared = table.of(names)[1]
         believed = policy.believes.of(names) if policy.believes else (true, self.shared)
-        self.seen = {"speed": believed[0], "shared": believed[1], "memory": {}}
+        self.seen: dict[str, Any] = {"speed": believed[0], "shared": believed[1], "memory": {}}
         self.jobs = np.zeros(len(trace), rotation.JOB)
         for name, column in (("arrival", "arrival_s"), ("left", "duration_s"), ("gpus", "gpus")):
             self.jobs[name] = trace.column(column)
