@@ -18,11 +18,13 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "bounds": ("Bound", "bound"),
     "cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
     "clusters": ("Cluster", "Pool"),
+    "dispatch": ("Dispatch", "dispatch_tasks", "mean_latency_s"),
     "history": ("estimates",),
     "deadlines": (
         "Deadlines", "edf", "elasticflow", "most_deadlines", "options", "time_slicing",
     ),
     "jobs": ("Trace", "from_csv"),
+    "lineage": ("Ref", "Runtime", "recover"),
     "links": ("Racks", "evolve", "run_on_links"),
     "policies": (
         "POLICIES", "Policy", "by", "fifo", "gittins", "gittins_index", "las", "las2d", "named",
@@ -32,7 +34,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
     "sharing": ("nodes_for", "share", "tenants", "together"),
     "tasks": ("Rounds", "schedule"),
-    "traces": ("generate", "load", "load_elastic"),
+    "traces": ("generate", "load", "load_elastic", "recurring"),
     "training": ("Training", "Workload", "trainings", "workload"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
