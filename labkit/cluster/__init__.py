@@ -14,9 +14,7 @@ from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "accounting": ("from_slurm",),
-    "adaptive": (
-        "divide", "fair", "goodputs", "optimus", "pollux", "step_table", "tiresias", "train",
-    ),
+    "adaptive": ("divide", "fair", "goodputs", "optimus", "pollux", "tiresias", "train"),
     "bounds": ("Bound", "bound"),
     "cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
     "clusters": ("Cluster", "Pool"),
@@ -41,7 +39,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "tasks": ("Rounds", "schedule"),
     "throughputs": ("Throughputs", "continuous", "load_throughputs"),
     "traces": ("generate", "load", "load_elastic", "recurring"),
-    "training": ("Training", "Workload", "trainings", "workload", "workload_of"),
+    "training": ("Training", "Workload", "trainings", "workload"),
     "turns": ("simulate_shares", "sweep_shares"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
