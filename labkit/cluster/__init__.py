@@ -28,7 +28,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "rounds": ("Allocator", "InOrder", "Rates", "State"),
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
     "sharing": ("nodes_for", "share", "tenants", "together"),
-    "tasks": ("Rounds", "schedule"),
+    "tasks": ("GANGS", "Rounds", "draw_rounds", "schedule"),
     "traces": ("generate", "load"),
     "trainings": ("Training", "Workload", "workload"),
 }  # fmt: skip
