@@ -25,12 +25,16 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "POLICIES", "Policy", "by", "fifo", "gittins", "gittins_index", "las", "las2d", "named",
         "sjf", "slices", "srsf", "srtf",
     ),
+    "programs": ("MaxMin",),
     "rounds": ("Allocator", "InOrder", "Rates", "State"),
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
+    "shares": ("SHARE_POLICIES", "SharePolicy", "share_policy"),
     "sharing": ("nodes_for", "share", "tenants", "together"),
     "tasks": ("GANGS", "Rounds", "draw_rounds", "schedule"),
+    "throughputs": ("Throughputs", "continuous", "load_throughputs"),
     "traces": ("generate", "load"),
     "trainings": ("Training", "Workload", "workload"),
+    "turns": ("simulate_shares",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _FIGURES = ("figure_jct", "figure_sweep", "figure_timeline")
