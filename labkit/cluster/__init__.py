@@ -20,7 +20,9 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "clusters": ("Cluster", "Pool"),
     "history": ("estimates",),
     "jobs": ("Trace", "from_csv"),
-    "links": ("Racks", "evolve", "run_on_links"),
+    "links": (
+        "Racks", "Workers", "draw_workers", "evolve", "place", "place_all", "run_on_links",
+    ),
     "policies": (
         "POLICIES", "Policy", "by", "fifo", "gittins", "gittins_index", "las", "las2d", "named",
         "sjf", "slices", "srsf", "srtf",
@@ -30,7 +32,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
     "shares": ("SHARE_POLICIES", "SharePolicy", "share_policy"),
     "sharing": ("nodes_for", "share", "tenants", "together"),
-    "tasks": ("GANGS", "Rounds", "draw_rounds", "schedule"),
+    "tasks": ("GANGS", "Rounds", "compare", "draw_rounds", "schedule"),
     "throughputs": ("Throughputs", "continuous", "load_throughputs"),
     "traces": ("generate", "load"),
     "trainings": ("Training", "Workload", "workload"),

@@ -164,13 +164,19 @@ GANGS: dict[str, dict[str, Any]] = {
     "the same, one type": {"how": "whole", "order": "area", "one_type": True},
 }
 """Settings of :func:`schedule` for gangs that keep a job's GPUs until it ends."""
+WAYS: dict[str, dict[str, Any]] = {
+    **GANGS,
+    "gangs by round": {"how": "gang", "order": "area", "one_type": True},
+    "relaxed": {},
+    "relaxed, by area": {"order": "area"},
+}
 
 
 @checked
 def schedule(
     jobs: Rounds, how: Literal["relaxed", "gang", "whole"] = "relaxed", *,
     order: Literal["midpoint", "area", "arrival"] = "midpoint", one_type: bool = False,
-    believed_s: ArrayLike | None = None, switch_s: NonNegative = 0.0, blocks: bool = False,
+    believed_s: ArrayLike = (), switch_s: NonNegative = 0.0, blocks: bool = False,
 ) -> Tasks:  # fmt: skip
     """Go through the jobs in order whenever a GPU or a round is ready, and start what can start.
 
@@ -192,7 +198,7 @@ def schedule(
     """
     true_s, width = jobs.column("task_s"), jobs.column("tasks").astype(np.int64)
     rounds, sync_s = jobs.column("rounds").astype(np.int64), jobs.column("sync_s")
-    seen = true_s if believed_s is None else np.asarray(believed_s, dtype=float)
+    seen = np.asarray(believed_s, dtype=float) if np.size(believed_s) else true_s
     if seen.shape != true_s.shape or not (np.isfinite(seen) & (seen > 0)).all():
         raise BadValue(f"schedule: believed_s must be seconds above 0, of shape {true_s.shape}")
     group = np.asarray(jobs.types) * one_type
@@ -212,6 +218,15 @@ def schedule(
         np.argsort(keys[order](), kind="stable"), how != "relaxed", group, float(switch_s), blocks,
     )  # fmt: skip
     return Tasks(end_s, log)
+
+
+@checked
+def compare(
+    jobs: Rounds, *, believed_s: ArrayLike = (), switch_s: NonNegative = 0.0
+) -> dict[str, float]:
+    """Weighted mean completion time (s) of every one of :data:`WAYS`."""
+    given: dict[str, Any] = {"believed_s": believed_s, "switch_s": switch_s}
+    return {n: schedule(jobs, **how, **given).weighted_jct_s(jobs) for n, how in WAYS.items()}
 
 
 @njit(cache=True)
