@@ -36,10 +36,10 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "throughputs": ("Throughputs", "continuous", "load_throughputs"),
     "traces": ("generate", "load"),
     "trainings": ("Training", "Workload", "workload"),
-    "turns": ("simulate_shares",),
+    "turns": ("simulate_shares", "sweep_shares"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_FIGURES = ("figure_jct", "figure_sweep", "figure_timeline")
+_FIGURES = ("figure_jct", "figure_pairs", "figure_speeds", "figure_sweep", "figure_timeline")
 
 __all__ = [*_HOME, *_FIGURES]
 

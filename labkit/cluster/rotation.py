@@ -6,7 +6,7 @@ the round. Equal entries go by their deficit, then by arrival. Entries that are 
 what is left, unless the policy is strict. At one moment: jobs that are done leave, arrivals join,
 then shares are asked for where they are due, then the round is filled.
 
-Complexity: O(entries log entries) a round and pool. Source: Gavel (OSDI'20) §5, Algorithm 1.
+Complexity: O(entries × GPUs) a round and pool. Source: Gavel (OSDI'20) §5, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOW, SINCE, CHANGED = range(3)
 ARRIVED, ENTRIES, SEGMENTS, ROUNDS, WANTED, FROM, TO = range(7)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _admit(jobs: Any, speed: Any, pairs: Any, table: Any, clock: Any, count: Any) -> None:
     """Jobs that are there become entries of one job, due nothing until shares are next computed."""
     while (
@@ -48,32 +48,45 @@ def _admit(jobs: Any, speed: Any, pairs: Any, table: Any, clock: Any, count: Any
         clock[CHANGED] = 1.0
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _fill(jobs: Any, pairs: Any, table: Any, room: Any, order: Any, num: int, strict: bool) -> Any:
     """Which pool each entry runs in for the coming round, -1 for none; sets the jobs' pools."""
-    where = np.full(num, -1)
+    where, can = np.full(num, -1), np.zeros(num, np.bool_)
     for entry in range(num):
         jobs[pairs[entry, 0]].pool = -1
     for p in order:
-        free = room[p]
-        due = table[SHARE, :num, p] / table[TIME, :num, p]
-        by_deficit = np.argsort(-table[DEFICIT, :num, p], kind="mergesort")
-        for entry in by_deficit[np.argsort(-due[by_deficit], kind="mergesort")]:
-            if free == 0:
+        free, due = room[p], table[SHARE, :num, p] / table[TIME, :num, p]
+        for entry in range(num):
+            has_second = pairs[entry, 1] >= 0
+            is_able = table[FIRST, entry, p] > 0 and (not has_second or table[SECOND, entry, p] > 0)
+            is_taken = jobs[pairs[entry, 0]].pool >= 0
+            can[entry] = is_able and not is_taken and not (strict and due[entry] <= 0)
+        while free > 0:  # the next in order; few are chosen, so nothing is sorted
+            best = -1
+            for entry in range(num):
+                if can[entry] and (
+                    best < 0
+                    or due[entry] > due[best]
+                    or (
+                        due[entry] == due[best]
+                        and table[DEFICIT, entry, p] > table[DEFICIT, best, p]
+                    )
+                ):
+                    best = entry
+            if best < 0:
                 break
-            a, b = pairs[entry, 0], pairs[entry, 1]
-            taken = jobs[a].pool >= 0 or (b >= 0 and jobs[b].pool >= 0)
-            idle = table[FIRST, entry, p] <= 0 or (b >= 0 and table[SECOND, entry, p] <= 0)
-            if taken or idle or jobs[a].gpus > free or (strict and due[entry] <= 0):
+            can[best] = False
+            a, b = pairs[best, 0], pairs[best, 1]
+            if jobs[a].pool >= 0 or (b >= 0 and jobs[b].pool >= 0) or jobs[a].gpus > free:
                 continue
             free -= jobs[a].gpus
-            where[entry] = jobs[a].pool = p
+            where[best] = jobs[a].pool = p
             if b >= 0:
                 jobs[b].pool = p
     return where
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _close(jobs: Any, segments: Any, count: Any, j: int, end: float) -> Any:
     """Write down the run of a job that stops, moves or ends."""
     job = jobs[j]
@@ -87,7 +100,7 @@ def _close(jobs: Any, segments: Any, count: Any, j: int, end: float) -> Any:
     return segments
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _work(jobs: Any, j: int, speed: float, now: float, round_s: float, restart_s: float) -> float:
     """Let a job work for a round; returns the seconds it held its GPUs."""
     job = jobs[j]
@@ -102,7 +115,7 @@ def _work(jobs: Any, j: int, speed: float, now: float, round_s: float, restart_s
     return round_s
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _round(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any, log: Any) -> Any:
     """Run one round; close and open runs, count waiting, drop entries of jobs that are done."""
     now, round_s, restart_s, num = clock[NOW], clock[3], clock[4], count[ENTRIES]
@@ -155,7 +168,7 @@ def _round(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any
     return log
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def run(
     jobs: Any, speed: Any, pairs: Any, table: Any, room: Any, orders: Any, clock: Any, count: Any,
     log: Any, strict: bool,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from itertools import product
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -117,28 +118,49 @@ def _name(kind: str, gpus: int) -> str:
     return kind if gpus == 1 else f"{kind} on {gpus}"
 
 
-@cache
-def load_throughputs(*, wide: bool = False) -> Throughputs:
+@checked
+def load_throughputs(path: str | Path | None = None, *, wide: bool = False) -> Throughputs:
     """The 26 kinds of jobs that Gavel's authors measured on V100, P100 and K80.
 
-    ``wide``: and 19 of them on 2, 4 and 8 GPUs, as kinds of their own.
+    Args:
+        path: their file, or its stand-in (CSV); default: the registered file.
+        wide: and 19 of them on 2, 4 and 8 GPUs, as kinds of their own; a stand-in has the speeds
+            of one GPU for them.
 
     Raises:
         DatasetUnavailable: the file is not on this machine and cannot be downloaded.
     """
     from labkit import datasets
 
-    table = json.loads(datasets.open(f"{SOURCE}/scheduler/simulation_throughputs.json").read_text())
+    file = Path(path or datasets.open(f"{SOURCE}/scheduler/simulation_throughputs.json"))
     rows = [(kind, 1) for kind in KINDS]
     rows += [(kind, gpus) for gpus in (2, 4, 8) for kind in WIDE] if wide else []
-    alone = np.array([[table[gpu][str(row)]["null"] for gpu in GPU_TYPES] for row in rows])
+    read = _read_csv(file) if file.suffix == ".csv" else _read_json(file)
+    alone = np.array([[read(gpu, row, None) for gpu in GPU_TYPES] for row in rows])
     shared = np.zeros((len(rows), len(rows), len(GPU_TYPES)))
-    for k, row in enumerate(rows):
-        for other, name in enumerate(rows):
-            if row[1] == name[1]:
-                shared[k, other] = [table[gpu][str(row)][str(name)][0] for gpu in GPU_TYPES]
+    for (k, row), (other, name) in product(enumerate(rows), repeat=2):
+        if row[1] == name[1]:
+            shared[k, other] = [read(gpu, row, name) for gpu in GPU_TYPES]
     kinds = tuple(_name(*row) for row in rows)
     return Throughputs(kinds=kinds, gpu_types=GPU_TYPES, alone=alone, shared=shared)
+
+
+def _read_json(file: Path) -> Callable[..., float]:
+    table = json.loads(file.read_text())
+
+    def read(gpu: str, row: tuple[str, int], other: tuple[str, int] | None) -> float:
+        speeds = table[gpu][str(row)]
+        return float(speeds["null"] if other is None else speeds[str(other)][0])
+
+    return read
+
+
+def _read_csv(file: Path) -> Callable[..., float]:
+    import pandas as pd
+
+    table = pd.read_csv(file, comment="#", keep_default_na=False)
+    speeds = table.set_index(["gpu", "kind", "other"])["steps_per_s"].to_dict()
+    return lambda gpu, row, other: float(speeds[gpu, row[0], other[0] if other else ""])
 
 
 @checked

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labkit.cluster import rotation
+from labkit.cluster.bounds import best_speed
 from labkit.cluster.clusters import Cluster
 from labkit.cluster.jobs import Trace
 from labkit.cluster.runs import CAUSES, Run, _check, _speeds
@@ -15,6 +18,9 @@ from labkit.cluster.shares import Active, SharePolicy
 from labkit.cluster.throughputs import Throughputs
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, Positive, checked
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SLACK = 1024
 """Entries that may join before shares are computed anew."""
@@ -63,6 +69,48 @@ def simulate_shares(
         orders = np.random.default_rng(seed).permuted(np.repeat(orders, 4096, axis=0), axis=1)
     clock = np.array([0.0, -np.inf, 0.0, round_s, restart_s, reset_s])
     return loop.run(clock, np.array([0, 0, 0, 0, last - first, first, last]), room, orders)
+
+
+@checked
+def sweep_shares(
+    traces: Mapping[Any, Trace], cluster: Cluster, policies: Sequence[SharePolicy],
+    table: Throughputs | None = None, *, windows: Sequence[tuple[int, int]],
+    round_s: Positive = 360.0, restart_s: NonNegative = 0.0,
+) -> pd.DataFrame:  # fmt: skip
+    """Every trace under every policy: completion times of the jobs in each window, in hours.
+
+    One row a trace, policy and window; two runs at a time. ``slowdown`` is the mean over that of
+    jobs alone on their fastest GPUs, ``worst_slowdown`` a job's largest, ``stops`` a job's mean.
+
+    Raises:
+        BadValue: as :func:`simulate_shares`; or jobs stop arriving before the last window is done,
+            which flatters every policy that shares.
+    """
+    import pandas as pd
+
+    last = max(window[1] for window in windows)
+    options = {"round_s": round_s, "restart_s": restart_s, "window": (0, last)}
+
+    def rows(case: tuple[Any, SharePolicy]) -> list[dict[str, Any]]:
+        trace, policy = traces[case[0]], case[1]
+        run = simulate_shares(trace, cluster, policy, table, **options)
+        if last < len(trace) and np.nanmax(run.end_s[:last]) > trace.column("arrival_s")[-1]:
+            raise BadValue(f"{trace.name}: jobs end later than the last arrives; draw more jobs")
+        alone_s = trace.column("duration_s") / best_speed(trace, cluster)
+        each = []
+        for first, end in windows:
+            jct_s, part = run.jct_s[first:end], slice(first, end)
+            times = {"mean_h": jct_s.mean() / 3600}
+            times |= {f"p{q}_h": np.quantile(jct_s, q / 100) / 3600 for q in (50, 90, 99)}
+            times |= {"slowdown": jct_s.mean() / alone_s[part].mean()}
+            times |= {"worst_slowdown": (jct_s / alone_s[part]).max()}
+            times |= {"stops": run.preemptions[part].mean()}
+            each.append({"trace": case[0], "policy": policy.name, "first": first} | times)
+        return each
+
+    cases = [(name, policy) for policy in policies for name in traces]
+    with ThreadPoolExecutor(2) as pool:
+        return pd.DataFrame([row for each in pool.map(rows, cases) for row in each])
 
 
 class _Loop:

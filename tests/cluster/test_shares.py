@@ -37,7 +37,7 @@ def run(trace: cluster.Trace, policy: str, *gpus: int, **settings: float) -> clu
 def by_job(gain, room, shared=None):  # type: ignore[no-untyped-def]
     """The program with a row a job and a column a job, or two jobs, and GPU type, by SciPy."""
     size, pools = gain.shape
-    columns, owners = [], []
+    columns = []
     for i in range(size):
         for p in range(pools):
             columns.append(({i: gain[i, p]}, p))
@@ -54,7 +54,6 @@ def by_job(gain, room, shared=None):  # type: ignore[no-untyped-def]
             speed[owner, column], time[owner, column] = rate, 1.0
     limits = np.concatenate([np.zeros(size), np.ones(size), room])
     cost = np.append(np.zeros(len(columns)), -1.0)
-    assert not owners
     return -linprog(cost, A_ub=np.concatenate([-speed, time, use]), b_ub=limits).fun
 
 
@@ -140,8 +139,6 @@ def test_no_gpu_is_used_twice_and_all_work_is_done(policy: str, seed: int) -> No
     job, pool = done.segments["job"], done.segments["pool"]
     work = np.zeros(size)
     np.add.at(work, job, (done.segments["end_s"] - done.segments["start_s"]) * speed[job, pool])
-    lost = np.zeros(size)
-    np.add.at(lost, job, 0.0)
     assert done.ran.all()
     most = speed.max(axis=1)
     assert (work >= trace.column("duration_s") - 1e-3).all()
@@ -165,7 +162,9 @@ def test_rounds_keep_the_shares() -> None:
     for group, members in ((0, [0, 1]), (1, [2])):
         for pool in range(2):
             mine = np.isin(done.segments["job"], members) & (done.segments["pool"] == pool)
-            held = np.clip(np.minimum(done.segments["end_s"], end) - done.segments["start_s"], 0, None)
+            held = np.clip(
+                np.minimum(done.segments["end_s"], end) - done.segments["start_s"], 0, None
+            )
             assert held[mine].sum() / end >= times[group, pool] - 0.01
 
 
@@ -176,13 +175,14 @@ def test_first_come_first_served_in_short_rounds_is_the_event_loops() -> None:
     policy = cluster.share_policy("fifo")
     rounds = cluster.simulate_shares(trace, machines, policy, round_s=2.0, reset_s=0.0)
     assert rounds.jct_s.mean() == pytest.approx(exact.jct_s.mean(), rel=0.01)
-    assert (rounds.start_s >= exact.arrival_s if hasattr(exact, "arrival_s") else True)
+    assert rounds.start_s >= exact.arrival_s if hasattr(exact, "arrival_s") else True
 
 
 def test_two_jobs_on_one_gpu_run_at_their_speeds_together() -> None:
     done = run(jobs("ab", 3600.0), "max-min-shared", 1, 1, round_s=60.0, reset_s=0.0)
     alone = run(jobs("ab", 3600.0), "max-min", 1, 1, round_s=60.0, reset_s=0.0)
-    assert done.ran.all() and alone.ran.all()
+    assert done.ran.all()
+    assert alone.ran.all()
     crowd = run(jobs("b" * 8, 36_000.0), "max-min-shared", 1, 1, round_s=60.0)
     single = run(jobs("b" * 8, 36_000.0), "max-min", 1, 1, round_s=60.0)
     # two of kind b get 1.6 done on the first GPU type, so all end sooner by that on this pool
@@ -193,7 +193,8 @@ def test_stopping_costs_what_it_costs() -> None:
     free, dear = (run(jobs("aaa", 36_000.0), "max-min", 1, 1, restart_s=s) for s in (0.0, 60.0))
     assert free.restart_s.sum() == 0
     assert dear.jct_s.mean() > free.jct_s.mean()
-    assert (dear.restart_s <= 60.0 * dear.preemptions).all() and dear.restart_s.sum() > 0
+    assert (dear.restart_s <= 60.0 * dear.preemptions).all()
+    assert dear.restart_s.sum() > 0
 
 
 def test_wrong_beliefs_make_the_least_speed_no_better() -> None:
@@ -208,9 +209,12 @@ def test_wrong_beliefs_make_the_least_speed_no_better() -> None:
 def test_jobs_are_drawn_from_the_papers_distributions() -> None:
     trace = cluster.continuous(20_000, jobs_per_hour=4.0, seed=7)
     mean = [60 * (10**b - 10**a) / ((b - a) * np.log(10)) for a, b in ((1.5, 3.0), (3.0, 4.0))]
-    assert trace.column("duration_s").mean() == pytest.approx(0.8 * mean[0] + 0.2 * mean[1], rel=0.03)
+    assert trace.column("duration_s").mean() == pytest.approx(
+        0.8 * mean[0] + 0.2 * mean[1], rel=0.03
+    )
     gaps = np.diff(trace.column("arrival_s"))
-    assert gaps.mean() == pytest.approx(900, rel=0.03) and gaps.std() == pytest.approx(900, rel=0.05)
+    assert gaps.mean() == pytest.approx(900, rel=0.03)
+    assert gaps.std() == pytest.approx(900, rel=0.05)
     wide = cluster.continuous(20_000, jobs_per_hour=None, seed=7, wide=True)
     sizes = [np.mean(wide.column("gpus") == gpus) for gpus in (1, 2, 4, 8)]
     assert sizes == pytest.approx([0.7, 0.1, 0.15, 0.05], abs=0.01)
@@ -225,7 +229,7 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("policy, rate", PUBLISHED)
+@pytest.mark.parametrize(("policy", "rate"), PUBLISHED)
 def test_published_completion_times_at_full_size(policy: str, rate: float) -> None:
     table = cluster.load_throughputs()
     trace = cluster.continuous(12_000, jobs_per_hour=rate)
