@@ -34,6 +34,11 @@ GAVEL = "scheduler/simulation_throughputs.json"
 PIPEDREAM = "profiler/{}/profiles/{}/graph.txt"
 ACESO = "profiler/profiled-time-eurosys"
 ITP = "data/raw-traces.tar.gz"
+ELASTIC = "ElasticFlow/scheduler/throughputs_{}/{}.csv"
+ELASTIC_JOBS = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
+ITP_JOBS = "data/elasticflow-traces.tar.gz"
+JOB_COLUMNS = {"submission_time": "submit_time", "num_iteration": "iteration", "deadline": "ddl"}
+"""Columns of a drawn trace: as in the archive, as in the testbed's file."""
 POLLUX_BATCHES = (128, 256, 512, 1024, 2048, 4096)
 WORKLOAD = ("dataset", "network", "optimizer")
 """The columns that name a job of Zeus's traces."""
@@ -153,6 +158,16 @@ def progress_terms(rows: Table) -> np.ndarray:
 def share_terms(rows: Table) -> np.ndarray:
     """Chebyshev polynomials of the share of jobs: degree 20 for arrivals, 5 for durations."""
     degree = min(20 if (rows["what"] == "arrival").all() else 5, len(rows) - 1)
+    return np.polynomial.chebyshev.chebvander(2 * rows["share"].to_numpy(dtype=float) - 1, degree)
+
+
+def scaling_terms(rows: Table) -> np.ndarray:
+    return powers(np.log2(rows["gpus"]), 2)
+
+
+def rank_terms(rows: Table) -> np.ndarray:
+    """Chebyshev polynomials of the share of jobs: 12th of arrivals, of others 4th or less."""
+    degree = 12 if (rows["what"] == "arrival").all() else min(4, (len(rows) - 1) // 4)
     return np.polynomial.chebyshev.chebvander(2 * rows["share"].to_numpy(dtype=float) - 1, degree)
 
 
@@ -398,6 +413,79 @@ def as_jobs(table: Table) -> Table:
     ]
 
 
+def by_gpus(rates: Table) -> Table:
+    return (
+        rates.melt("global_batch_size", var_name="gpus", value_name="rate").dropna().astype(float)
+    )
+
+
+def as_rates(table: Table) -> Table:
+    table = table.astype({"global_batch_size": int, "gpus": int})
+    rates = table.pivot(index="global_batch_size", columns="gpus", values="rate")
+    return rates.reindex(columns=[2**k for k in range(7)]).reset_index()
+
+
+def drawn_jobs(source: Any, path: str) -> Table:
+    """The testbed's jobs, or those of cluster 06 from the archive."""
+    if path == ELASTIC_JOBS:
+        return source.frame(path)
+    with tarfile.open(source.path(path)) as files:
+        return pd.read_csv(files.extractfile("cluster06.csv")).rename(columns=JOB_COLUMNS)
+
+
+def ranks_of(jobs: Table) -> Table:
+    """Quantiles of arrivals, of the time allowed over the duration, and of work by kind of job."""
+    slack = (jobs["ddl"] - jobs["submit_time"]) / jobs["duration"]
+    start = jobs["submit_time"] - jobs["submit_time"].min() + 1
+    parts = [("arrival", start, start), ("slack", slack, slack)]
+    for kind, rows in jobs.groupby(["model_name", "batch_size", "num_gpu"]):
+        parts.append(("/".join(map(str, kind)), rows["duration"], rows["iteration"]))
+    tables = []
+    for what, seconds, work in parts:
+        count = len(seconds)
+        at = (np.arange(min(count, 60)) + 0.5) / min(count, 60)
+        tables.append(pd.DataFrame({
+            "what": what, "share": at, "jobs": count, "seconds": seconds.quantile(at).to_numpy(),
+            "work": work.quantile(at).to_numpy(),
+        }))  # fmt: skip
+    return pd.concat(tables)
+
+
+def as_drawn_jobs(table: Table) -> Table:
+    """Jobs of every kind at even shares, in an order drawn once, with deadlines at even shares."""
+    columns: dict[str, list[Any]] = {}
+    even: dict[str, np.ndarray] = {}
+    for what, rows in table.groupby("what", sort=False):
+        shares = (np.arange(rows["jobs"].iloc[0]) + 0.5) / rows["jobs"].iloc[0]
+        seconds, work = (
+            np.exp(np.interp(shares, rows["share"], np.log(rows[name])))
+            for name in ("seconds", "work")
+        )
+        if what in ("arrival", "slack"):
+            even[what] = seconds
+            continue
+        model, batch, gpus = str(what).split("/")
+        for name, values in (("duration", np.maximum(seconds.round(), 1)),
+                             ("iteration", np.maximum(work.round(), 1)),
+                             ("model_name", [model] * len(shares)),
+                             ("batch_size", [int(batch)] * len(shares)),
+                             ("num_gpu", [int(gpus)] * len(shares))):  # fmt: skip
+            columns.setdefault(name, []).extend(values)
+    draw = np.random.default_rng(0)
+    jobs = pd.DataFrame(columns).sample(frac=1, random_state=0, ignore_index=True)
+    start = np.sort(even["arrival"]).round().astype(int)
+    allowed = np.maximum(draw.permutation(even["slack"]) * jobs["duration"], 1).round()
+    jobs = jobs.astype({"duration": int, "iteration": int}).assign(
+        job_id=range(len(jobs)), submit_time=start, ddl=start + allowed.astype(int)
+    )
+    order = ["job_id", "submit_time", "iteration", "model_name", "ddl", "batch_size", "num_gpu"]
+    return jobs[[*order, "duration"]]
+
+
+def as_archive_jobs(table: Table) -> Table:
+    return as_drawn_jobs(table).rename(columns={new: old for old, new in JOB_COLUMNS.items()})
+
+
 MODELS = (
     *(
         StandIn(
@@ -505,6 +593,38 @@ MODELS = (
         tabulate=by_family,
         publish=as_throughputs,
         read=throughputs_of,
+    ),
+    *(
+        StandIn(
+            name=f"scaling_{gpu}_{name}",
+            dataset="elasticflow-asplos23",
+            path=ELASTIC.format(gpu, name),
+            keys=("global_batch_size",),
+            terms={"rate": scaling_terms},
+            tabulate=by_gpus,
+            publish=as_rates,
+        )
+        for gpu, names in (
+            ("T4", ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")),
+            ("A100", ("bert", "deepspeech2", "gpt2", "inception3", "resnet50", "vgg16")),
+        )
+        for name in names
+    ),
+    *(
+        StandIn(
+            name=name,
+            dataset=dataset,
+            path=path,
+            keys=("what",),
+            terms={"seconds": rank_terms, "work": rank_terms},
+            tabulate=ranks_of,
+            publish=publish,
+            read=drawn_jobs,
+        )
+        for name, dataset, path, publish in (
+            ("elastic_jobs", "elasticflow-asplos23", ELASTIC_JOBS, as_drawn_jobs),
+            ("elastic_itp_06", "itp-elasticflow", ITP_JOBS, as_archive_jobs),
+        )
     ),
 )
 
@@ -619,7 +739,20 @@ def fit_all() -> dict[str, Any]:
 def files(fits: dict[str, Any] | None = None) -> dict[str, str]:
     """The stand-ins by file name, as text."""
     fits = fits or json.loads(COEFFICIENTS.read_text(encoding="utf-8"))
-    return {f"standin_{model.name}.csv": standin(model, fits[model.name]) for model in MODELS}
+    models = {f"standin_{model.name}.csv": standin(model, fits[model.name]) for model in MODELS}
+    jobs = {f"standin_pollux_workload-{n}.csv": made_up_jobs(n) for n in (1, 2, 3, 4)}
+    return models | jobs
+
+
+def made_up_jobs(number: int) -> str:
+    """Jobs fitted to nothing, so that no claim is judged on them: CIFAR-10's, the only kind with a
+    model, at moments drawn evenly from eight hours, with three settings in turn."""
+    times = np.sort(np.random.default_rng(number).random(160) * 8 * 3600).astype(int)
+    settings = ("6,2048", "12,4096", "16,4096")
+    rows = [f"cifar10-{j},{t},cifar10,{settings[j % 3]}" for j, t in enumerate(times)]
+    head = ["# MADE UP, NOT A MEASUREMENT: data/profiles/fit.py.",
+            "name,time,application,num_replicas,batch_size"]  # fmt: skip
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def main() -> None:

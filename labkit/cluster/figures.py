@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from labkit.cluster.bounds import Bound
+from labkit.cluster.rounds import Rates
 from labkit.cluster.runs import Run
 from labkit.cluster.throughputs import Throughputs
 from labkit.errors import BadValue
@@ -159,3 +160,24 @@ def figure_pairs(table: Throughputs, gpu: int = 0) -> go.Figure:
     title = f"Work of two jobs on one {table.gpu_types[gpu].upper()}, over one after the other"
     fig.update_yaxes(autorange="reversed")
     return finish(fig, title=title, x="the same kinds, in the same order", height=620)
+
+
+@checked
+def figure_scaling(rates: Rates, *, title: str = "") -> go.Figure:
+    """Work of a GPU-second over that on the fewest GPUs, by GPUs of a job, a line a kind.
+
+    Of kinds that differ in the last part of ``a/b/c`` alone, the first is drawn.
+    """
+    fig = go.Figure()
+    gpus, seen = np.array(rates.gpus), set[str]()
+    for kind, row in zip(rates.kinds, np.asarray(rates.work_per_s)[:, :, 0], strict=True):
+        name, ran = kind.rsplit("/", 1)[0], row > 0
+        if name in seen or not ran.any():
+            continue
+        each = row[ran] / gpus[ran]
+        dash = "dash" if len(seen) >= len(CYCLE) else "solid"
+        line = {"color": CYCLE[len(seen) % len(CYCLE)], "dash": dash}
+        fig.add_scatter(x=gpus[ran], y=np.round(each / each[0], 4), name=name, line=line)
+        seen.add(name)
+    fig.update_xaxes(type="log", tickvals=gpus).update_yaxes(rangemode="tozero")
+    return finish(fig, title=title, x="GPUs of a job", y="work of a GPU-second")

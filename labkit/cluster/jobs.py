@@ -6,19 +6,19 @@ them at speed 1; a pool of a cluster may run it faster or slower.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import BadValue
 from labkit.kit.arrivals import Arrivals, Column, counts, from_table, read_csv, seconds
-from labkit.kit.describe import Count, checked, description
+from labkit.kit.describe import Count, Positive, checked, description
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +54,9 @@ COLUMNS = {
     "tenant": Column(spellings=("tenant", "user", "vc")),
     "kind": Column(spellings=("kind", "model", "model_name")),
 }  # fmt: skip
+
+NEEDED = ("arrival_s", "duration_s", "gpus")
+"""The columns that every trace has."""
 
 
 @description
@@ -132,6 +135,27 @@ class Trace(Arrivals):
         arrival = self.column("arrival_s")
         span_s = float(arrival[-1] - arrival[0])
         return float(self.work_gpu_s.sum()) / (num_gpus * span_s) if span_s > 0 else float("inf")
+
+    @checked
+    def at_once(self, jobs: Sequence[int], *, grid_s: Positive) -> Trace:
+        """Some jobs, all arriving at 0, in order of the time they had until their deadlines.
+
+        That time is rounded down to a grid.
+
+        Raises:
+            BadValue: there is no such job.
+        """
+        if not jobs or not all(0 <= job < len(self) for job in jobs):
+            raise BadValue(f"at_once: jobs must be among 0 to {len(self) - 1}; got {list(jobs)}")
+        time_s = (self.column("deadline_s") - self.column("arrival_s")) // grid_s * grid_s
+        rows = sorted(jobs, key=lambda job: float(time_s[job]))
+        columns: dict[str, Any] = {
+            name: tuple(getattr(self, name)[row] for row in rows)
+            for name in self.COLUMNS
+            if len(getattr(self, name))
+        }
+        start_s = np.zeros(len(rows))
+        return self.changed(**columns | {"arrival_s": start_s, "deadline_s": time_s[rows]})
 
     def frame(self) -> pd.DataFrame:
         """One row a job, in order of arrival."""

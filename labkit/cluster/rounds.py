@@ -206,6 +206,10 @@ class Allocator:
         """Which of the jobs that have just arrived are taken in."""
         return np.ones(new.size, dtype=bool)
 
+    def replay(self, trace: Trace, cluster: Cluster) -> Log | None:
+        """A whole run at once, for a policy that has a loop of its own; None: it has not."""
+        return None
+
 
 @description
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -401,4 +405,5 @@ class _Play:
 
 def play(trace: Trace, cluster: Cluster, allocator: Allocator, admit: Any = None) -> Log:
     """Run a trace to its end under an allocator; O(jobs in the system) a round, beside it."""
-    return _Play(trace, cluster, allocator, admit or allocator.admit).run()
+    log = None if admit else allocator.replay(trace, cluster)
+    return log or _Play(trace, cluster, allocator, admit or allocator.admit).run()

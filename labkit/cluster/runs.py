@@ -362,11 +362,11 @@ def simulate_rounds(
     allocator = replace(allocator, **{k: v for k, v in asked.items() if v is not None})
     log = play(trace, cluster, allocator, admit)
     order = np.argsort([end for _, _, end in log.segments], kind="stable")
-    held = np.array(log.held)[order]
-    segment, column = held.nonzero()
     nodes = [1 if allocator.by == "pools" else pool.nodes for pool in cluster.pools]
+    held = np.array(log.held, dtype=np.int64).reshape(-1, sum(nodes))[order]
+    segment, column = held.nonzero()
     pool_of = np.repeat(np.arange(len(nodes)), nodes)
-    of, start, end = np.array(log.segments)[order].T
+    of, start, end = np.array(log.segments, dtype=float).reshape(-1, 3)[order].T
     return Run(
         trace=trace,
         cluster=cluster,

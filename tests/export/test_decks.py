@@ -104,8 +104,8 @@ def test_claims_fit_a_slide_in_five_columns(deck: str) -> None:
     ]
     assert verdicts == ["✔ reproduced", "✘ differs", "✔ reproduced", "○ not attempted"]
     assert "31.4\xa0GB" in table.get_text()
-    assert "0.01 (unverified)" in table.get_text()
-    assert "0.249 flipped 0 ✘" in table.get_text()
+    assert "1\xa0% (unverified)" in table.get_text()
+    assert "24.9\xa0% flipped 0\xa0% ✘" in table.get_text()
 
 
 def test_code_is_there_but_folded(deck: str) -> None:
