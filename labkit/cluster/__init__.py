@@ -25,7 +25,9 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     ),
     "jobs": ("Trace", "from_csv"),
     "lineage": ("Ref", "Runtime", "recover"),
-    "links": ("Racks", "evolve", "run_on_links"),
+    "links": (
+        "Racks", "Workers", "draw_workers", "evolve", "place", "place_all", "run_on_links",
+    ),
     "policies": (
         "POLICIES", "Policy", "by", "fifo", "gittins", "gittins_index", "las", "las2d", "named",
         "sjf", "slices", "srsf", "srtf",
@@ -36,7 +38,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
     "shares": ("SHARE_POLICIES", "SharePolicy", "share_policy"),
     "sharing": ("nodes_for", "share", "tenants", "together"),
-    "tasks": ("Rounds", "schedule"),
+    "tasks": ("GANGS", "Rounds", "compare", "draw_rounds", "schedule"),
     "throughputs": ("Throughputs", "continuous", "load_throughputs"),
     "traces": ("generate", "load", "load_elastic", "recurring"),
     "training": ("Training", "Workload", "trainings", "workload"),
