@@ -213,8 +213,8 @@ def most_deadlines(trace: Trace, cluster: Cluster, rates: Rates | None = None) -
     frugal = (speed[jobs, 1:] / gpus[1:]).max(1)
     first, last = (np.searchsorted(cuts, moment[jobs]) for moment in (arrival, due))
     of = np.repeat(np.arange(jobs.size), last - first)
-    at = np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)] or [[]])
-    at, num, ones = at.astype(int), of.size, np.arange(of.size)
+    at = np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)])
+    num, ones = of.size, np.arange(of.size)
     # Columns: w of every (job, stretch), then y of every job; work in units of its job's whole.
     used = sparse.coo_array((work[jobs][of] / frugal[of], (at, ones)), (stretch.size, num))
     limit = sparse.hstack([sparse.eye_array(num), sparse.coo_array(
