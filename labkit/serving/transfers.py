@@ -1,0 +1,232 @@
+"""A model that arrives over the host link while its first layers already run on the GPU.
+
+Layers are sent in groups, one call each, and a group runs once it is whole::
+
+    arrival[g] = arrival[g - 1] + call_s + bytes[g] / bandwidth
+    end[g]     = max(arrival[g], end[g - 1]) + sync_s + compute_s[g]
+
+Small groups overlap better and pay more calls. :func:`best_groups` finds the grouping that ends
+first: after k groups and i layers the arrival is known, so the earliest end of that pair is all
+that a longer plan needs, and a dynamic program over (k, i) is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from labkit.errors import BadValue
+from labkit.kit.describe import Count, NonNegative, Positive, checked, description
+from labkit.planner.chain import Chain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@description
+@dataclass(frozen=True, kw_only=True)
+class Layers:
+    """A model's layers in the order they run, as they are sent to a GPU.
+
+    Attributes:
+        compute_s: seconds of each layer's forward pass.
+        parameter_bytes: each layer's weights.
+
+    Raises:
+        BadValue: there are no layers, no weights, or as many of the one as of the other.
+    """
+
+    compute_s: tuple[NonNegative, ...]
+    parameter_bytes: tuple[NonNegative, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.compute_s) != len(self.parameter_bytes):
+            counts = f"{len(self.parameter_bytes)} values, compute_s {len(self.compute_s)}"
+            raise BadValue(f"Layers.parameter_bytes has {counts}")
+        if not sum(self.parameter_bytes) > 0:
+            raise BadValue("Layers need at least one layer with weights")
+
+    @classmethod
+    @checked
+    def of_chain(cls, chain: Chain, *, total_s: Positive | None = None) -> Layers:
+        """The forward pass of a profile, its seconds scaled to ``total_s`` where that is known.
+
+        A layer without weights joins the last one that has some: to end a group before it would
+        only let it run later. Layers before the first weights join that one, and wait for it.
+        """
+        scale = 1.0 if total_s is None else total_s / sum(chain.forward_s)
+        first = np.flatnonzero(chain.parameter_bytes)
+        if not len(first):
+            raise BadValue("Layers.of_chain: the chain has no weights")
+        starts = np.r_[0, first[1:]]
+        return cls(
+            compute_s=np.add.reduceat(np.multiply(chain.forward_s, scale), starts).tolist(),
+            parameter_bytes=np.add.reduceat(chain.parameter_bytes, starts).tolist(),
+        )
+
+    def __len__(self) -> int:
+        return len(self.compute_s)
+
+    @property
+    def ready_s(self) -> float:
+        """Seconds of the forward pass where all weights are on the GPU already."""
+        return sum(self.compute_s)
+
+    @property
+    def total_bytes(self) -> float:
+        return sum(self.parameter_bytes)
+
+
+@description
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """The link from host to GPU.
+
+    Attributes:
+        bandwidth_bytes_per_s: of one copy.
+        call_s: seconds of a copy beside its bytes.
+        sync_s: seconds for which a group's computation waits to learn that its copy is done.
+    """
+
+    bandwidth_bytes_per_s: Positive
+    call_s: NonNegative = 0.0
+    sync_s: NonNegative = 0.0
+
+    @classmethod
+    @checked
+    def fit(
+        cls, layers: Layers, *, whole_s: Positive, layer_by_layer_s: Positive, streamed_s: Positive
+    ) -> Link:
+        """The link behind three measured runs of one model.
+
+        Args:
+            whole_s: one copy, then the forward pass.
+            layer_by_layer_s: a copy for each layer, then the forward pass.
+            streamed_s: a copy for each layer, and each layer runs when it has arrived.
+
+        Raises:
+            BadValue: no link gives these seconds: a run is shorter than what it contains.
+        """
+        copy_s, calls_s = whole_s - layers.ready_s, layer_by_layer_s - whole_s
+        if copy_s <= 0 or calls_s < 0 or len(layers) < 2:
+            raise BadValue(
+                f"Link.fit: whole_s must exceed the {layers.ready_s:.4g} s of the forward pass "
+                f"and layer_by_layer_s be at least whole_s, for two layers or more; got "
+                f"{whole_s:.4g} and {layer_by_layer_s:.4g} s for {len(layers)}"
+            )
+        call_s = calls_s / (len(layers) - 1)
+        link = cls(bandwidth_bytes_per_s=layers.total_bytes / (copy_s - call_s), call_s=call_s)
+        lowest, highest = 0.0, streamed_s / len(layers)
+        for _ in range(60):  # the end never falls as sync_s rises
+            middle = (lowest + highest) / 2
+            tried = cls(
+                bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, call_s=call_s, sync_s=middle
+            )
+            late = stream(layers, tried, (1,) * len(layers)).end_s > streamed_s
+            lowest, highest = (lowest, middle) if late else (middle, highest)
+        return cls(bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, call_s=call_s, sync_s=lowest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """A forward pass whose weights arrive in groups.
+
+    Attributes:
+        groups: layers of each group.
+        arrival_s, start_s, finish_s: of each group: copied, begun, computed.
+    """
+
+    groups: tuple[int, ...]
+    arrival_s: tuple[float, ...]
+    start_s: tuple[float, ...]
+    finish_s: tuple[float, ...]
+
+    @property
+    def end_s(self) -> float:
+        return self.finish_s[-1]
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each copy and each computation: what, group, start_s, end_s."""
+        import pandas as pd
+
+        number = range(1, len(self.groups) + 1)
+        copies = {"start_s": (0.0, *self.arrival_s[:-1]), "end_s": self.arrival_s}
+        runs = {"start_s": self.start_s, "end_s": self.finish_s}
+        parts = {"copy": copies, "compute": runs}
+        return pd.concat(
+            pd.DataFrame({"what": what, "group": number, **spans}) for what, spans in parts.items()
+        ).reset_index(drop=True)
+
+
+@checked
+def stream(layers: Layers, link: Link, groups: Sequence[Count]) -> Stream:
+    """When each group arrives, starts and ends.
+
+    Raises:
+        BadValue: the groups do not hold the layers exactly.
+    """
+    if sum(groups) != len(layers):
+        raise BadValue(f"stream: groups must hold {len(layers)} layers; got {sum(groups)}")
+    starts = np.r_[0, np.cumsum(groups)[:-1]]
+    sizes = np.add.reduceat(layers.parameter_bytes, starts)
+    arrival_s = np.cumsum(link.call_s + sizes / link.bandwidth_bytes_per_s).tolist()
+    starts_s, ends_s, now = [], [], 0.0
+    for arrived, work in zip(arrival_s, np.add.reduceat(layers.compute_s, starts), strict=True):
+        starts_s.append(max(arrived, now))
+        now = starts_s[-1] + link.sync_s + float(work)
+        ends_s.append(now)
+    return Stream(
+        groups=tuple(groups),
+        arrival_s=tuple(arrival_s),
+        start_s=tuple(starts_s),
+        finish_s=tuple(ends_s),
+    )
+
+
+@checked
+def best_groups(layers: Layers, link: Link) -> tuple[int, ...]:
+    """The groups whose forward pass ends first, by dynamic programming; of equals, the fewest.
+
+    1. ``end[i]`` after k groups of i layers: the least over j < i, the layers of k - 1 groups, of
+       max(arrival(k, i), end(k - 1, j)) + sync_s + compute_s of layers j to i.
+    2. Stop at the first k whose last copy alone ends later than the best plan so far.
+
+    O(layers² × groups).
+    """
+    count = len(layers)
+    work = np.r_[0.0, np.cumsum(layers.compute_s)]
+    sent_s = np.r_[0.0, np.cumsum(layers.parameter_bytes)] / link.bandwidth_bytes_per_s
+    between = work[None, :] - work[:, None] + link.sync_s  # [j, i]
+    between[np.tril_indices(count + 1)] = np.inf
+    end = np.full(count + 1, np.inf)
+    end[0] = 0.0
+    best, best_k, before = np.inf, 0, [np.zeros(0, int)]
+    for k in range(1, count + 1):
+        arrival = sent_s + k * link.call_s
+        if arrival[-1] >= best:
+            break
+        ends = np.maximum(arrival[None, :], end[:, None]) + between
+        before.append(ends.argmin(axis=0))
+        end = ends.min(axis=0)
+        if end[-1] < best * (1 - 1e-12):
+            best, best_k = end[-1], k
+    cuts = [count]
+    for k in range(best_k, 0, -1):
+        cuts.append(int(before[k][cuts[-1]]))
+    return tuple(np.diff(cuts[::-1]).tolist())
+
+
+@checked
+def bound_s(layers: Layers, link: Link) -> float:
+    """The end that no grouping can beat.
+
+    Either the GPU computes without a gap once the first layer has arrived, or the last layer
+    runs after all bytes have; one call and one wait at least.
+    """
+    first_s = layers.parameter_bytes[0] / link.bandwidth_bytes_per_s
+    last_s = layers.total_bytes / link.bandwidth_bytes_per_s
+    paid_s = link.call_s + link.sync_s
+    return paid_s + max(first_s + layers.ready_s, last_s + layers.compute_s[-1])
