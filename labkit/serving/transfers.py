@@ -51,21 +51,66 @@ class Layers:
 
     @classmethod
     @checked
-    def of_chain(cls, chain: Chain, *, total_s: Positive | None = None) -> Layers:
-        """The forward pass of a profile, its seconds scaled to ``total_s`` where that is known.
+    def merged(
+        cls,
+        compute_s: Sequence[NonNegative],
+        parameter_bytes: Sequence[NonNegative],
+        *,
+        total_s: Positive | None = None,
+    ) -> Layers:
+        """Layers with weights, from a profile, its seconds scaled to ``total_s`` where it is known.
 
         A layer without weights joins the last one that has some: to end a group before it would
         only let it run later. Layers before the first weights join that one, and wait for it.
         """
-        scale = 1.0 if total_s is None else total_s / sum(chain.forward_s)
-        first = np.flatnonzero(chain.parameter_bytes)
-        if not len(first):
-            raise BadValue("Layers.of_chain: the chain has no weights")
+        sizes, work = np.asarray(parameter_bytes, float), np.asarray(compute_s, float)
+        first = np.flatnonzero(sizes)
+        if not len(first) or sizes.size != work.size or not work.sum() > 0:
+            raise BadValue(
+                f"Layers.merged: give as many seconds as bytes, and some of each above 0; got "
+                f"{work.size} and {sizes.size}"
+            )
         starts = np.r_[0, first[1:]]
+        scale = 1.0 if total_s is None else total_s / work.sum()
         return cls(
-            compute_s=np.add.reduceat(np.multiply(chain.forward_s, scale), starts).tolist(),
-            parameter_bytes=np.add.reduceat(chain.parameter_bytes, starts).tolist(),
+            compute_s=np.add.reduceat(work * scale, starts).tolist(),
+            parameter_bytes=np.add.reduceat(sizes, starts).tolist(),
         )
+
+    @classmethod
+    @checked
+    def resnet152(cls, resnet50: Chain, *, total_s: Positive | None = None) -> Layers:
+        """ResNet-152 from a profile of ResNet-50: same blocks, more of two of its stages' last.
+
+        The stages have 3, 8, 36 and 3 residual blocks instead of 3, 4, 6 and 3 (He et al. 2016).
+        A block ends with the activation after its addition.
+        """
+        ends = [i + 2 for i, name in enumerate(resnet50.layers) if name.endswith("Add")]
+        if len(ends) != 16:
+            raise BadValue(f"Layers.resnet152: ResNet-50 has 16 residual blocks; got {len(ends)}")
+        blocks = np.split(np.arange(len(resnet50)), ends)
+        order = np.concatenate([np.tile(b, {6: 5, 12: 31}.get(i, 1)) for i, b in enumerate(blocks)])
+        seconds, sizes = (
+            np.array(v)[order] for v in (resnet50.forward_s, resnet50.parameter_bytes)
+        )
+        return cls.merged(seconds.tolist(), sizes.tolist(), total_s=total_s)
+
+    @classmethod
+    @checked
+    def bert_base(cls, *, total_s: Positive, vocab: Count = 28_996) -> Layers:
+        """BERT-base in 32 bits, module by module; seconds in proportion to the weights of products.
+
+        Embeddings take no time; what attention does beside its products is left out.
+        Source: Devlin et al. 2019, §3; ``vocab`` is that of the cased model.
+        """
+        hidden, norm = 768, 2 * 768
+        square, wide = hidden * hidden + hidden, 4 * hidden * hidden
+        products = [square] * 4 + [0, wide + 4 * hidden, wide + hidden, 0]
+        layer = [weights or norm for weights in products]
+        embeddings = [vocab * hidden, 512 * hidden, 2 * hidden, norm]
+        sizes = 4.0 * np.array([*embeddings, *layer * 12, square])
+        work = [0.0] * 4 + [float(p) for p in products * 12] + [0.0]
+        return cls.merged(work, sizes.tolist(), total_s=total_s)
 
     def __len__(self) -> int:
         return len(self.compute_s)
@@ -128,6 +173,12 @@ class Link:
             late = stream(layers, tried, (1,) * len(layers)).end_s > streamed_s
             lowest, highest = (lowest, middle) if late else (middle, highest)
         return cls(bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, call_s=call_s, sync_s=lowest)
+
+    @checked
+    def shared(self, gpus: Count) -> Link:
+        """The link of one of several GPUs that copy at once behind it."""
+        share = self.bandwidth_bytes_per_s / gpus
+        return Link(bandwidth_bytes_per_s=share, call_s=self.call_s, sync_s=self.sync_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,3 +281,19 @@ def bound_s(layers: Layers, link: Link) -> float:
     last_s = layers.total_bytes / link.bandwidth_bytes_per_s
     paid_s = link.call_s + link.sync_s
     return paid_s + max(first_s + layers.ready_s, last_s + layers.compute_s[-1])
+
+
+@checked
+def ways_s(layers: Layers, link: Link) -> dict[str, float]:
+    """Seconds until the forward pass has ended, by four ways of sending its weights.
+
+    Whoever copies everything before running waits for no group.
+    """
+    count = len(layers)
+    copy_s = layers.total_bytes / link.bandwidth_bytes_per_s
+    return {
+        "by layer, then run": copy_s + count * link.call_s + layers.ready_s,
+        "one group, then run": copy_s + link.call_s + layers.ready_s,
+        "streamed by layer": stream(layers, link, (1,) * count).end_s,
+        "streamed in groups": stream(layers, link, best_groups(layers, link)).end_s,
+    }

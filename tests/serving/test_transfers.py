@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from labkit.errors import BadValue
-from labkit.planner.chain import Chain
-from labkit.serving.transfers import Layers, Link, best_groups, bound_s, stream
+from labkit.planner.published import open_chain
+from labkit.serving.transfers import Layers, Link, best_groups, bound_s, stream, ways_s
 
 
 def made_up(seed: int, count: int) -> Layers:
@@ -99,12 +99,8 @@ def test_to_end_a_group_before_a_layer_without_weights_never_helps(seed: int) ->
     weights = np.where(rng.random(9) < 0.5, 0.0, rng.exponential(8e6, 9))
     weights[0] = 1e6
     work = rng.exponential(1e-3, 9)
-    chain = Chain(
-        forward_s=work, backward_s=work, activation_bytes=work, cut_bytes=work,
-        parameter_bytes=weights,
-    )  # fmt: skip
     whole = Layers(compute_s=work.tolist(), parameter_bytes=weights.tolist())
-    merged = Layers.of_chain(chain)
+    merged = Layers.merged(work.tolist(), weights.tolist())
     assert merged.ready_s == pytest.approx(whole.ready_s)
     assert len(merged) == np.count_nonzero(weights)
     ends = [min(stream(x, link, g).end_s for g in groupings(len(x))) for x in (whole, merged)]
@@ -131,7 +127,29 @@ def test_wrong_input_is_refused_with_what_would_be_valid() -> None:
         stream(layers, link_of(1), (1, 2))
     with pytest.raises(BadValue, match="whole_s must exceed"):
         Link.fit(layers, whole_s=1e-9, layer_by_layer_s=1.0, streamed_s=1.0)
+    with pytest.raises(BadValue, match="some of each above 0"):
+        Layers.merged([1.0, 2.0], [0.0, 0.0])
     with pytest.raises(BadValue, match="with weights"):
         Layers(compute_s=(1.0,), parameter_bytes=(0.0,))
     with pytest.raises(BadValue, match="2 values, compute_s 1"):
         Layers(compute_s=(1.0,), parameter_bytes=(1.0, 1.0))
+
+
+def test_the_models_have_the_parameters_of_their_papers() -> None:
+    """ResNet-152: 60.19 million (torchvision's count); BERT-base, cased: 108.3 million."""
+    resnet = Layers.resnet152(open_chain("resnet50").chain, total_s=0.1)
+    assert resnet.total_bytes / 4 == pytest.approx(60_192_808, rel=1e-4)
+    assert len(resnet) == 155 + 155 + 1  # convolutions, their normalisations, the classifier
+    bert = Layers.bert_base(total_s=0.1)
+    assert bert.total_bytes / 4 == pytest.approx(108_310_272)
+    assert (resnet.ready_s, bert.ready_s) == pytest.approx((0.1, 0.1))
+
+
+def test_four_ways_are_ordered_as_their_copies_are() -> None:
+    layers, link = made_up(2, 30), link_of(2)
+    ways = ways_s(layers, link)
+    assert ways["by layer, then run"] > ways["one group, then run"]
+    assert ways["streamed in groups"] <= min(ways.values())
+    halved = ways_s(layers, link.shared(2))
+    copy_s = layers.total_bytes / link.bandwidth_bytes_per_s
+    assert halved["one group, then run"] - ways["one group, then run"] == pytest.approx(copy_s)
