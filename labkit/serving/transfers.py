@@ -14,16 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 from labkit.planner.chain import Chain
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @description
@@ -66,10 +62,8 @@ class Layers:
         sizes, work = np.asarray(parameter_bytes, float), np.asarray(compute_s, float)
         first = np.flatnonzero(sizes)
         if not len(first) or sizes.size != work.size or not work.sum() > 0:
-            raise BadValue(
-                f"Layers.merged: give as many seconds as bytes, and some of each above 0; got "
-                f"{work.size} and {sizes.size}"
-            )
+            got = f"got {work.size} and {sizes.size}"
+            raise BadValue(f"Layers.merged: as many seconds as bytes, some of each above 0; {got}")
         starts = np.r_[0, first[1:]]
         scale = 1.0 if total_s is None else total_s / work.sum()
         return cls(
@@ -158,21 +152,18 @@ class Link:
         copy_s, calls_s = whole_s - layers.ready_s, layer_by_layer_s - whole_s
         if copy_s <= 0 or calls_s < 0 or len(layers) < 2:
             raise BadValue(
-                f"Link.fit: whole_s must exceed the {layers.ready_s:.4g} s of the forward pass "
-                f"and layer_by_layer_s be at least whole_s, for two layers or more; got "
-                f"{whole_s:.4g} and {layer_by_layer_s:.4g} s for {len(layers)}"
+                f"Link.fit: whole_s must exceed the {layers.ready_s:.4g} s of computing, and "
+                f"layer_by_layer_s reach it; got {whole_s:.4g} and {layer_by_layer_s:.4g} s"
             )
         call_s = calls_s / (len(layers) - 1)
-        link = cls(bandwidth_bytes_per_s=layers.total_bytes / (copy_s - call_s), call_s=call_s)
+        bandwidth = layers.total_bytes / (copy_s - call_s)
         lowest, highest = 0.0, streamed_s / len(layers)
         for _ in range(60):  # the end never falls as sync_s rises
-            middle = (lowest + highest) / 2
-            tried = cls(
-                bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, call_s=call_s, sync_s=middle
-            )
-            late = stream(layers, tried, (1,) * len(layers)).end_s > streamed_s
-            lowest, highest = (lowest, middle) if late else (middle, highest)
-        return cls(bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, call_s=call_s, sync_s=lowest)
+            sync_s = (lowest + highest) / 2
+            link = cls(bandwidth_bytes_per_s=bandwidth, call_s=call_s, sync_s=sync_s)
+            late = stream(layers, link, (1,) * len(layers)).end_s > streamed_s
+            lowest, highest = (lowest, sync_s) if late else (sync_s, highest)
+        return link
 
     @checked
     def shared(self, gpus: Count) -> Link:
@@ -183,33 +174,14 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """A forward pass whose weights arrive in groups.
+    """When each group of layers has arrived, and when it has run."""
 
-    Attributes:
-        groups: layers of each group.
-        arrival_s, start_s, finish_s: of each group: copied, begun, computed.
-    """
-
-    groups: tuple[int, ...]
     arrival_s: tuple[float, ...]
-    start_s: tuple[float, ...]
     finish_s: tuple[float, ...]
 
     @property
     def end_s(self) -> float:
         return self.finish_s[-1]
-
-    def frame(self) -> pd.DataFrame:
-        """A row for each copy and each computation: what, group, start_s, end_s."""
-        import pandas as pd
-
-        number = range(1, len(self.groups) + 1)
-        copies = {"start_s": (0.0, *self.arrival_s[:-1]), "end_s": self.arrival_s}
-        runs = {"start_s": self.start_s, "end_s": self.finish_s}
-        parts = {"copy": copies, "compute": runs}
-        return pd.concat(
-            pd.DataFrame({"what": what, "group": number, **spans}) for what, spans in parts.items()
-        ).reset_index(drop=True)
 
 
 @checked
@@ -224,17 +196,11 @@ def stream(layers: Layers, link: Link, groups: Sequence[Count]) -> Stream:
     starts = np.r_[0, np.cumsum(groups)[:-1]]
     sizes = np.add.reduceat(layers.parameter_bytes, starts)
     arrival_s = np.cumsum(link.call_s + sizes / link.bandwidth_bytes_per_s).tolist()
-    starts_s, ends_s, now = [], [], 0.0
+    ends_s, now = [], 0.0
     for arrived, work in zip(arrival_s, np.add.reduceat(layers.compute_s, starts), strict=True):
-        starts_s.append(max(arrived, now))
-        now = starts_s[-1] + link.sync_s + float(work)
+        now = max(arrived, now) + link.sync_s + float(work)
         ends_s.append(now)
-    return Stream(
-        groups=tuple(groups),
-        arrival_s=tuple(arrival_s),
-        start_s=tuple(starts_s),
-        finish_s=tuple(ends_s),
-    )
+    return Stream(arrival_s=tuple(arrival_s), finish_s=tuple(ends_s))
 
 
 @checked

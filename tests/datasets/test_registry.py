@@ -16,6 +16,7 @@ from labkit import datasets, planner
 from labkit.datasets.registry import Dataset, PublishedFile, load_registry
 from labkit.errors import BadFile
 from labkit.files import project_root
+from labkit.serving.kernels import Program
 
 from .conftest import Book
 
@@ -30,6 +31,7 @@ def test_the_workbooks_datasets_are_registered() -> None:
     assert set(OURS) == {
         "perseus-sosp24", "zeus-nsdi23", "pollux-osdi21", "pipedream-sosp19", "aceso-eurosys24",
         "itp-elasticflow", "tiresias-nsdi19", "azure-llm-2023",
+            "reef-osdi22",
     }  # fmt: skip
 
 
@@ -111,6 +113,12 @@ def test_a_standin_has_the_published_columns(dataset: Dataset, file: PublishedFi
     published = datasets.open(f"{dataset.name}/{file.path}")
     if published.suffix == ".csv":
         assert columns(standin) == columns(published)
+    elif published.name.endswith(".profile.json"):  # kernels, with the graph that launches them
+        graph = published.with_name(published.name.replace(".profile", ""))
+        programs = [Program.read(standin), Program.read(published, graph)]
+        assert programs[0].blocks == programs[1].blocks
+        assert [*map(len, programs[0].wave_s)] == [*map(len, programs[1].wave_s)]
+        assert programs[0].alone_s == pytest.approx(programs[1].alone_s, rel=0.25)
     else:  # a graph: what the engine makes of both has the same layers
         chains = [planner.Chain.read(path) for path in (standin, published)]
         assert chains[0].layers == chains[1].layers
