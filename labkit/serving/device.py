@@ -108,6 +108,11 @@ class Run:
         kept = self.log[is_kind]
         return kept["end_s"] - kept["due_s" if since_due else "issued_s"]
 
+    def over(self, base: Run) -> tuple[float, float]:
+        """Mean real-time latency and programs a second, both over another run's."""
+        latency = self.latency_s().mean() / base.latency_s().mean()
+        return float(latency), self.rate_per_s() / base.rate_per_s()
+
     def rate_per_s(self) -> float:
         """Programs that ended a second."""
         return len(self.log) / self.until_s
@@ -125,15 +130,18 @@ def clients_of(
             0 and real-time clients one after another, the period's rest between them.
     """
     draw, start_s, clients = np.random.default_rng(seed), 0.0, []
-    real = rows[rows["real_time"] == 1]
-    needed_s = sum(programs[name].alone_s for name in real["model"])
-    rest_s = max(1 / (share * real["rate_per_s"].max()) - needed_s, 0) / len(real)
-    for row in rows.itertuples():
-        program, rate = programs[row.model], row.rate_per_s * (share if row.real_time else 1)
-        first_s = start_s * row.real_time if seed is None else draw.uniform(0, 1 / rate)
-        start_s += program.alone_s + rest_s
-        due_s = np.arange(first_s, until_s, 1 / rate)
-        clients.append(Client(program=program, arrival_s=due_s, real_time=bool(row.real_time)))
+    table: list[dict[str, Any]] = rows.to_dict("records")  # type: ignore[assignment]
+    real = [row for row in table if row["real_time"]]
+    needed_s = sum(programs[row["model"]].alone_s for row in real)
+    fastest = share * max((row["rate_per_s"] for row in real), default=0.0)
+    rest_s = max(1 / fastest - needed_s, 0.0) / len(real) if real else 0.0
+    for row in table:
+        program, is_real = programs[row["model"]], bool(row["real_time"])
+        gap_s = 1 / (row["rate_per_s"] * (share if is_real else 1.0))
+        first_s = start_s * is_real if seed is None else draw.uniform(0, gap_s)
+        start_s += (program.alone_s + rest_s) * is_real
+        due_s = tuple(np.arange(first_s, until_s, gap_s).tolist())
+        clients.append(Client(program=program, arrival_s=due_s, real_time=is_real))
     return clients
 
 

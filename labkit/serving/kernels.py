@@ -50,6 +50,11 @@ class Program:
         return len(self.blocks)
 
     @property
+    def work(self) -> list[tuple[int, float]]:
+        """Blocks and seconds alone of each kernel."""
+        return list(zip(self.blocks, self.total_s, strict=True))
+
+    @property
     def alone_s(self) -> float:
         """Seconds of the program alone on the GPU."""
         return sum(self.total_s)
