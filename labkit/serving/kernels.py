@@ -54,6 +54,22 @@ class Program:
         """Blocks and seconds alone of each kernel."""
         return list(zip(self.blocks, self.total_s, strict=True))
 
+    def longer(self, times: Positive) -> Program:
+        """The same kernels, each taking so many times as long."""
+        waves = tuple(tuple(s * times for s in row) for row in self.wave_s)
+        total_s = tuple(s * times for s in self.total_s)
+        return Program(name=self.name, blocks=self.blocks, total_s=total_s, wave_s=waves)
+
+    def resident(self, kernel: int, units: int = 60) -> float:
+        """Blocks of a kernel that a unit holds, at most."""
+        return min(self.blocks[kernel] / units, float(len(self.wave_s[kernel])))
+
+    def slowed(self, kernel: int, others: float, units: int = 60) -> float:
+        """How much longer a kernel takes beside ``others`` blocks a unit of other programs."""
+        waves, own = self.wave_s[kernel], self.resident(kernel, units)
+        curve = np.interp([max(own, 1.0), max(own + others, 1.0)], range(1, len(waves) + 1), waves)
+        return float(curve[1] * max((own + others) / len(waves), 1.0) / curve[0])
+
     @property
     def alone_s(self) -> float:
         """Seconds of the program alone on the GPU."""
