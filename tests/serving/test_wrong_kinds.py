@@ -13,16 +13,43 @@ import pytest
 
 from labkit import serving
 from labkit.errors import LabkitError
+from labkit.models import Model
 from tests.cluster.test_wrong_kinds import WRONG
 from tests.wrong_kinds import problem, problems
 
 REQUESTS = serving.generate(2, 5, prompt_tokens=(1, 9), output_tokens=(1, 4))
-DESCRIPTIONS: list[Any] = [REQUESTS]
+PROFILE, BATCHER = serving.TokenProfile(weights_s=0.02, token_s=1e-4), serving.Batcher(max_batch=4)
+RUN = serving.simulate(REQUESTS, PROFILE, BATCHER)
+SERVER: dict[str, Any] = {"requests": REQUESTS, "profile": PROFILE}
+PALM = serving.Partition(model=Model.preset("palm-540b"))
+DESCRIPTIONS: list[Any] = [REQUESTS, PROFILE, BATCHER, PALM]
 FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
+    serving.figure_latency: {
+        "table": serving.sweep(**SERVER, batchers={"a": BATCHER}, rates_per_s=[1.0])
+    },
+    serving.figure_requests: {"runs": {"a": RUN}},
     serving.from_csv: {"path": "requests.csv"},
     serving.generate: {"rate_per_s": 2, "count": 3},
+    serving.frontier: {"partitions": {"a": PALM}, "batches": [4]},
+    serving.layouts: {"partition": PALM, "tokens": [64]},
     serving.load: {"name": "azure-llm-2023"},
     serving.together: {"parts": [REQUESTS]},
+    serving.bound: {**SERVER, "batcher": BATCHER},
+    serving.capacity: {**SERVER, "batchers": {"ours": BATCHER}},
+    serving.gain: {**SERVER, "new": {"a": BATCHER}, "old": {"b": BATCHER}},
+    serving.simulate: {**SERVER, "batcher": BATCHER},
+    serving.sweep: {**SERVER, "batchers": {"ours": BATCHER}, "rates_per_s": [1.0]},
+    serving.TokenProfile.roofline: {"model": "gpt3-175b", "accelerator": "A100-40GB", "tensor": 16},
+    PALM.cache_bytes: {"batch": 2, "context": 3},
+    PALM.layer_bytes: {"tokens": 8},
+    PALM.longest_context: {"batch": 2},
+    PALM.step: {"batch": 2},
+    PALM.ways: {"tokens": 8},
+    PROFILE.alone_s: {"requests": REQUESTS},
+    PROFILE.seconds: {"tokens": 3},
+    PROFILE.slower: {"factor": 2.0},
+    RUN.summary: {},
+    RUN.why: {"request": 0},
     REQUESTS.at_rate: {"rate_per_s": 1},
     REQUESTS.head: {"count": 2},
 }
