@@ -31,6 +31,7 @@ ZEUS = "examples/research_reproducibility/zeus_nsdi23/trace"
 POLLUX = "simulator/traces/cifar10"
 PIPEDREAM = "profiler/{}/profiles/{}/graph.txt"
 ACESO = "profiler/profiled-time-eurosys"
+NEXUS = "tests/data/model_db/profiles/TITAN_X_(Pascal)"
 POLLUX_BATCHES = (128, 256, 512, 1024, 2048, 4096)
 WORKLOAD = ("dataset", "network", "optimizer")
 """The columns that name a job of Zeus's traces."""
@@ -190,7 +191,29 @@ def operator_terms(rows: Table) -> np.ndarray:
     return np.array(columns, dtype=float).T
 
 
+def batch_terms(rows: Table) -> np.ndarray:
+    """Fourth powers of log batch size; a batch of one runs other kernels and is apart."""
+    size = rows["batch"].to_numpy(dtype=float)
+    return np.hstack([powers(np.log(size) / 2 - 1, 4), (size == 1)[:, None].astype(float)])
+
+
 # ---------------------------------------------------------------- published tables and back
+
+
+def batches_of(source: Any, path: str) -> Table:
+    """A model's latency by batch size; of the deviations only their typical share."""
+    from labkit.serving.profiles import read_profile
+
+    profile = read_profile(source.path(path))
+    latency, std = np.array(profile.latency_s) * 1e6, np.array(profile.std_s) * 1e6
+    share = round(float(np.median(std / latency)), 3)
+    return Table({"batch": range(1, latency.size + 1), "latency(us)": latency, "share": share})
+
+
+def as_batches(table: Table) -> Table:
+    """Nexus's columns; bytes are not modelled."""
+    std = (table["share"] * table["latency(us)"]).round(1)
+    return table.assign(**{"std(us)": std, "memory(B)": 0}).drop(columns="share")
 
 
 def layers_of(source: Any, path: str) -> Table:
@@ -394,6 +417,18 @@ MODELS = (
             publish=as_operators,
         )
         for degree in (1, 2, 4, 8)
+    ),
+    *(
+        StandIn(
+            name=f"nexus_{name}",
+            dataset="nexus-sosp19",
+            path=f"{NEXUS}/caffe:{name}:1.txt",
+            keys=(),
+            terms={"latency(us)": batch_terms},
+            publish=as_batches,
+            read=batches_of,
+        )
+        for name in ("vgg16", "vgg_face", "vgg_s")
     ),
 )
 
