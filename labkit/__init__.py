@@ -25,6 +25,7 @@ ENGINES = (
     Engine("swap", "Recomputation: what to keep for the backward pass, and what it costs."),
     Engine("tuning", "Batch size, power limit and number of GPUs: time and energy to a target."),
     Engine("cluster", "GPU clusters: which job runs when, under which policy; what none can beat."),
+    Engine("serving", "Serving models: requests, batches, devices; latency and throughput."),
 )
 """Every engine, in the one order in which they may import each other: later ones the earlier."""
 

@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from labkit.memory.oracles.adam_speed import adam_speed
     from labkit.memory.oracles.checking import check
     from labkit.memory.oracles.oracle import measure
+    from labkit.memory.plans.rivals import rivals
+    from labkit.memory.plans.throughput import Cluster
     from labkit.memory.plans.update import Update, updated_step
     from labkit.memory.tools.conventions import count, differences
 
 _LAZY = {
+    "Cluster": "plans.throughput",
     "Update": "plans.update",
     "adam_speed": "oracles.adam_speed",
     "check": "oracles.checking",
@@ -36,12 +39,14 @@ _LAZY = {
     "count": "tools.conventions",
     "differences": "tools.conventions",
     "measure": "oracles.oracle",
+    "rivals": "plans.rivals",
     "updated_step": "plans.update",
 }
 
 __all__ = [
     "FRAMEWORKS",
     "Batch",
+    "Cluster",
     "Model",
     "Parallel",
     "Plan",
@@ -59,6 +64,7 @@ __all__ = [
     "measure",
     "offload",
     "published",
+    "rivals",
     "split_layers",
     "stages",
     "sweep",

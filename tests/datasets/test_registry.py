@@ -29,7 +29,7 @@ needs_mirror = pytest.mark.skipif(not MIRROR, reason="LABKIT_DATA_MIRROR is not 
 def test_the_workbooks_datasets_are_registered() -> None:
     assert set(OURS) == {
         "perseus-sosp24", "zeus-nsdi23", "pollux-osdi21", "pipedream-sosp19", "aceso-eurosys24",
-        "itp-elasticflow", "tiresias-nsdi19",
+        "itp-elasticflow", "tiresias-nsdi19", "azure-llm-2023",
     }  # fmt: skip
 
 

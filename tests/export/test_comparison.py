@@ -11,9 +11,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_output
 
 from labkit.errors import BadFile, UsageError
-from labkit.workbook import open_paper
+from labkit.files import project_root
+from labkit.workbook import notebooks, open_paper
 from labkit.workbook.export import comparison, write_site
-from labkit.workbook.review.shared import SharedTable, from_notebook
+from labkit.workbook.review.shared import SharedTable, disagreements, from_notebook
 from tests.export import synthetic
 
 INPUT = "four stages, twelve microbatches"
@@ -128,3 +129,26 @@ def test_shared_is_shown_and_carried(root: Path) -> None:
     json.dumps(table.records, allow_nan=False)
     cell = carried("alpha", results(ours=1.0))
     assert from_notebook(nbformat.v4.new_notebook(cells=[cell]))[0]["method"] == "ours"
+
+
+@pytest.mark.parametrize(("second_j", "rows", "apart"), [(2000.0, 1, False), (2100.0, 2, True)])
+def test_a_method_of_two_notebooks_is_one_row_or_a_warning(
+    root: Path, second_j: float, rows: int, apart: bool
+) -> None:
+    path = root / "notebooks" / "energy" / "beta.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[-1] = carried("beta", results(uniform=second_j))
+    nbformat.write(notebook, path)
+    report = comparison.compare(root, ["alpha", "beta"])
+    (sheet,) = [s for s in report.tables if INPUT in s.heading]
+    uniform = sheet.table[sheet.table["method"] == "uniform"]["notebook"].tolist()
+    assert uniform == (["alpha, beta"] if rows == 1 else ["alpha", "beta"])
+    assert ("uniform" in sheet.note) == apart
+
+
+def test_our_notebooks_agree_where_they_share_an_input() -> None:
+    paths = notebooks.paths(project_root()).values()
+    books = [nbformat.read(path, as_version=4) for path in paths]
+    records = [record for book in books for record in from_notebook(book)]
+    assert len({record["paper"] for record in records}) > 3
+    assert disagreements(records) == []

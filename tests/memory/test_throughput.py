@@ -8,7 +8,8 @@ import pytest
 from labkit.errors import BadValue
 from labkit.hardware import Link
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
-from labkit.memory.plans.throughput import Cluster, StepTime, fit_cluster, rivals, throughput
+from labkit.memory.plans.rivals import rivals
+from labkit.memory.plans.throughput import Cluster, StepTime, fit_cluster, throughput
 
 GPT = Model(num_layers=12, hidden=2048, heads=16, vocab=51200)
 

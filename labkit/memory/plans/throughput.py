@@ -11,21 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from labkit.errors import BadValue
 from labkit.hardware import Link, link
 from labkit.kit.describe import Count, Positive, description
-from labkit.memory.jobs.batch import Batch
-from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.traffic import Collective
 from labkit.memory.movement.volumes import collectives
 from labkit.memory.plans.plan import Plan
 from labkit.models import Model
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @description
@@ -165,46 +158,6 @@ def throughput(plan: Plan, cluster: Cluster) -> StepTime:
 def throughputs(plans: Iterable[Plan], cluster: Cluster) -> list[float]:
     """Operations a second and GPU of each plan; raises as :func:`throughput` does."""
     return [throughput(plan, cluster).flops_per_s for plan in plans]
-
-
-def rivals(
-    model: Model,
-    cluster: Cluster,
-    *,
-    gpus: int,
-    partition_group: int,
-    seq: int = 2048,
-    micro_batch: int = 1,
-    accumulation: int = 1,
-) -> pd.DataFrame:
-    """One job by the methods that compete for it: throughput of a GPU, and the states it holds;
-    ``gain`` is the throughput over ZeRO-3's.
-
-    ``micro_batch`` samples a GPU, layers recomputed. Tensor parallelism and ZeRO++'s second copy
-    span a node; its hpZ alone quantises nothing, the whole sends int8 weights, int4 gradients.
-    """
-    import pandas as pd
-
-    node, usual = cluster.ranks_per_node, Recipe.mixed_adam(accumulation=accumulation)
-    quantised = replace(usual, gather="int8", reduce="int4")
-    ways = {
-        "Megatron-LM": (Parallel(tp=node, dp=gpus // node), usual),
-        "Megatron-LM, ZeRO-1": (Parallel(tp=node, dp=gpus // node, zero=1), usual),
-        "ZeRO-3": (Parallel(dp=gpus, zero=3), usual),
-        "ZeRO++, hpZ": (Parallel(dp=gpus, zero=3, secondary_group=node), usual),
-        "ZeRO++": (Parallel(dp=gpus, zero=3, secondary_group=node), quantised),
-        "MiCS": (Parallel(dp=gpus, zero=3, partition_group=partition_group), usual),
-    }
-    rows = []
-    for name, (parallel, recipe) in ways.items():
-        batch = Batch(seq=seq, micro_batch=micro_batch * parallel.tp, recompute="full")
-        plan = Plan(model=model, parallel=parallel, recipe=recipe, batch=batch)
-        step = throughput(plan, cluster)
-        rows.append([name, step.flops_per_s, step.tensor_s + step.data_s, plan.states_bytes])
-    columns = ["method", "gpu_flops_per_s", "traffic_s", "states_bytes"]
-    table = pd.DataFrame(rows, columns=columns).set_index("method")
-    rate = table["gpu_flops_per_s"]
-    return table.assign(gain=rate / rate["ZeRO-3"])
 
 
 def fit_cluster(

@@ -105,7 +105,7 @@ def _verdict(record: Mapping[str, Any]) -> str:
 
 
 def _shared(records: Sequence[Mapping[str, Any]]) -> list[Sheet]:
-    """A table an input: a row a method and the notebook that ran it, a column a measure."""
+    """A table an input: a row a method and the notebooks that ran it, a column a measure."""
     import pandas as pd
 
     sheets = []
@@ -114,10 +114,20 @@ def _shared(records: Sequence[Mapping[str, Any]]) -> list[Sheet]:
         table = rows.pivot_table(
             index=["method", "paper"], columns="measure", values="value", sort=False, aggfunc="last"
         )
-        note = "" if not rows["standin"].any() else "computed on our stand-in data"
         table = table.rename_axis(columns=None).reset_index().rename(columns={"paper": "notebook"})
-        sheets.append(Sheet(table=_without_gaps(table), heading=f"On one input: {name}", note=note))
+        twice = shared.disagreements(record for record in records if record["input"] == name)
+        notes = ["computed on our stand-in data"] if rows["standin"].any() else []
+        notes += [f"notebooks differ on {', '.join(twice)}: not one input"] if twice else []
+        sheet = _merged(_without_gaps(table))
+        sheets.append(Sheet(table=sheet, heading=f"On one input: {name}", note="; ".join(notes)))
     return sheets
+
+
+def _merged(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows that differ in their notebook alone as one row that names both."""
+    values = table.columns.drop("notebook").tolist()
+    by_row = table.groupby(values, sort=False, dropna=False)["notebook"].agg(", ".join)
+    return by_row.reset_index()[table.columns.tolist()]
 
 
 def _without_gaps(table: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ Where papers solve the same problem, each notebook runs the methods on one input
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -75,3 +75,18 @@ def from_notebook(notebook: NotebookNode) -> list[dict[str, Any]]:
         for output in cell.get("outputs", [])
         for record in output.get("data", {}).get(SHARED_MIME, [])
     ]
+
+
+def disagreements(records: Iterable[Mapping[str, Any]], tolerance: float = 0.01) -> list[str]:
+    """The methods that two notebooks ran on one input with results further apart than this."""
+    seen: dict[tuple[str, str, str], list[float]] = {}
+    for record in records:
+        if record["value"] is not None:
+            case = record["input"], record["method"], record["measure"]
+            seen.setdefault(case, []).append(record["value"])
+    apart = [
+        method
+        for (_, method, _), values in seen.items()
+        if max(values) - min(values) > tolerance * max(map(abs, values))
+    ]
+    return list(dict.fromkeys(apart))

@@ -1,0 +1,29 @@
+"""Serving models: how requests become batches, how long users wait, what no server can beat.
+
+    requests = serving.load("azure-llm-2023")      # or from_csv(path), generate(rate_per_s, ...)
+
+Everything is simulated from requests; figures are in ``serving.figures``, which loads Plotly.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {  # where each public name comes from; modules are loaded with the first of their names
+    "requests": ("Requests", "from_csv", "generate", "load", "together"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_FIGURES: tuple[str, ...] = ()
+
+__all__ = [*_HOME, *_FIGURES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FIGURES:
+        return getattr(import_module(f"{__name__}.figures"), name)
+    if name not in _HOME:
+        raise AttributeError(f"module 'labkit.serving' has no attribute {name!r}")
+    return globals().setdefault(name, getattr(import_module(f"{__name__}.{_HOME[name]}"), name))
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
