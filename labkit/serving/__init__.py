@@ -9,8 +9,15 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
+    "batching": ("BatchServer", "Served", "Slot", "highest", "serve"),
+    "groups": ("Group", "Placement", "ServedModel", "place", "serve_groups"),
+    "packing": (
+        "Packing", "Session", "Split", "Stage", "fractional_bound", "oblivious", "pack",
+        "split_latency",
+    ),
+    "profiles": ("BatchProfile", "published_profiles", "read_profile"),
     "requests": ("Requests", "from_csv", "generate", "load", "together"),
-}
+}  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _FIGURES: tuple[str, ...] = ()
 

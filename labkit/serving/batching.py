@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -21,9 +21,6 @@ from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, Share, checked, description
 from labkit.serving.profiles import BatchProfile
 from labkit.serving.requests import Requests
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Drop = Literal["early", "lazy", "never"]
 DROPS: tuple[Drop, ...] = ("early", "lazy", "never")
@@ -74,11 +71,6 @@ class BatchServer:
             raise BadValue(
                 f"BatchServer.slots must hold different models, one or more; got {names}"
             )
-
-    @property
-    def cycle_s(self) -> float:
-        """Seconds of one full batch of every model."""
-        return sum(slot.latency_s for slot in self.slots)
 
 
 class _Queues(NamedTuple):
@@ -160,7 +152,7 @@ class Served:
         end_s: when its answer came; NaN where it was dropped.
         server: which server or group it went to; -1: none holds its model.
         batch: the size of its batch; 0 where it was dropped.
-        busy_s: seconds each server worked.
+        busy_s: seconds each server worked; of a group, each of its GPUs.
     """
 
     requests: Requests
@@ -201,27 +193,13 @@ class Served:
             "utilisation_fraction": float(self.busy_s.sum() / (self.busy_s.size * span_s)),
         }
 
-    def by_model(self) -> pd.DataFrame:
-        """Requests, attainment and mean latency of each model."""
-        import pandas as pd
 
-        table = pd.DataFrame({
-            "model": np.array(self.requests.models)[self.requests.model_index],
-            "met": self.met, "latency_s": self.latency_s,
-        })  # fmt: skip
-        grouped = table.groupby("model", sort=False)
-        return pd.DataFrame({
-            "requests": grouped.size(),
-            "attainment": grouped["met"].mean(),
-            "mean_latency_s": grouped["latency_s"].mean(),
-        })  # fmt: skip
-
-
-def _dispatched(requests: Requests, servers: tuple[BatchServer, ...]) -> NDArray[np.int64]:
+def _dispatched(
+    names: tuple[str, ...], index: NDArray[np.int64], servers: tuple[BatchServer, ...]
+) -> NDArray[np.int64]:
     """Each request's server: a model's requests go to its servers in turn, by their shares."""
-    target = np.full(len(requests), -1, dtype=np.int64)
-    index = requests.model_index
-    for place, model in enumerate(requests.models):
+    target = np.full(index.size, -1, dtype=np.int64)
+    for place, model in enumerate(names):
         mine = np.flatnonzero(index == place)
         rates = {
             number: slot.rate_per_s
@@ -264,12 +242,16 @@ def serve(
     """
     if not servers:
         raise BadValue("serve: servers must hold one server or more")
-    target = _dispatched(requests, servers)
+    names, index = requests.models, requests.model_index
+    target = _dispatched(names, index, servers)
     end = np.full(len(requests), np.nan)
     batch, busy = np.zeros(len(requests), np.int64), np.zeros(len(servers))
     draws = np.random.default_rng(rng).standard_normal(4096) * noise if noise else np.zeros(0)
     for number, server in enumerate(servers):
-        chosen, queues = _queues(requests, np.flatnonzero(target == number), server)
+        mine = np.flatnonzero(target == number)
+        places = {slot.model: place for place, slot in enumerate(server.slots)}
+        model = np.array([places.get(name, -1) for name in names])[index[mine]]
+        chosen, queues = _queues(requests, mine, model, len(server.slots))
         ends, sizes = np.full(chosen.size, np.nan), np.zeros(chosen.size, np.int64)
         latency, std = _tables(server, overhead)
         caps = np.array([slot.batch for slot in server.slots])
@@ -279,14 +261,13 @@ def serve(
     return Served(requests=requests, end_s=end, server=target, batch=batch, busy_s=busy)
 
 
-def _queues(requests: Requests, mine: NDArray[np.int64], server: BatchServer) -> tuple[Any, Any]:
+def _queues(
+    requests: Requests, mine: NDArray[np.int64], model: NDArray[np.int64], num_models: int
+) -> tuple[NDArray[np.int64], _Queues]:
     """A server's requests in order of its models, and the queues made of them."""
-    places = {slot.model: place for place, slot in enumerate(server.slots)}
-    of_model = np.array([places.get(name, -1) for name in requests.models])
-    model = of_model[requests.model_index[mine]]
     order = np.argsort(model, kind="stable")
     chosen = mine[order]
-    edges = np.searchsorted(model[order], np.arange(len(server.slots) + 1))
+    edges = np.searchsorted(model[order], np.arange(num_models + 1))
     arrival = requests.column("arrival_s")[chosen]
     deadline = arrival + requests.column("slo_s")[chosen] * (1 + 1e-9)
     return chosen, _Queues(arrival, deadline, edges[:-1], edges[1:])
@@ -320,8 +301,11 @@ def highest(
     """
     if high <= low:
         raise BadValue(f"highest: high must be above low; got {low} and {high}")
-    if attainment(high) >= target:
-        return high
+    try:
+        if attainment(high) >= target:
+            return high
+    except TypeError as error:
+        raise BadValue(f"highest: attainment must map a load to a share; {error}") from None
     for _ in range(steps):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if attainment(middle) >= target else (low, middle)

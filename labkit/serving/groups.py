@@ -145,14 +145,14 @@ class Placement:
 def place(
     requests: Requests, models: Sequence[ServedModel], *, num_gpus: Count,
     memory_bytes: Positive, shapes: tuple[tuple[Count, Count], ...] = SHAPES,
-    thorough: bool = False, fixed_s: NonNegative = 0.0,
+    fixed_s: NonNegative = 0.0,
 ) -> Placement:  # fmt: skip
     """Where models go: greedily for every shape of group, judged by simulation; the best shape.
 
     1. For each shape (stages, tensor) that divides the GPUs, begin with empty groups.
     2. Simulate. Add a copy of the model with the most unanswered requests to the group with the
-       fewest requests that has room for it; ``thorough`` tries every copy and keeps the best.
-    3. Until nothing fits; keep the fullest groups, since a copy costs nothing but memory.
+       fewest requests that has room for it.
+    3. Until nothing fits.
 
     Replication is ``shapes=((1, 1),)``.
 
@@ -167,7 +167,7 @@ def place(
         if rest:
             continue
         groups = _filled(requests, models, tuple(Group(stages=stages, tensor=tensor)
-                         for _ in range(number)), memory_bytes, thorough, fixed_s)  # fmt: skip
+                         for _ in range(number)), memory_bytes, fixed_s)  # fmt: skip
         if any(group.models for group in groups):
             score = _score(requests, groups, models, fixed_s)
             if best is None or score > best[:2]:
@@ -190,7 +190,7 @@ def _score(requests: Requests, groups: tuple[Group, ...], models: Sequence[Serve
 
 def _filled(
     requests: Requests, models: Sequence[ServedModel], groups: tuple[Group, ...],
-    memory_bytes: float, thorough: bool, fixed_s: float,
+    memory_bytes: float, fixed_s: float,
 ) -> tuple[Group, ...]:  # fmt: skip
     """Empty groups with copies added one by one until nothing fits."""
     names = [model.name for model in models]
@@ -202,12 +202,7 @@ def _filled(
         able = ~held & (weights <= room[:, None])
         if not able.any():
             return groups
-        if thorough:
-            options = [_with(groups, int(g), names[m]) for g, m in np.argwhere(able)]
-            scores = [_score(requests, option, models, fixed_s) for option in options]
-            g, m = np.argwhere(able)[max(range(len(scores)), key=scores.__getitem__)]
-        else:
-            g, m = _neediest(requests, models, groups, able, fixed_s)
+        g, m = _neediest(requests, models, groups, able, fixed_s)
         groups = _with(groups, int(g), names[m])
         held[g, m] = True
 

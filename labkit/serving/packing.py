@@ -79,16 +79,6 @@ class Packing:
     def num_gpus(self) -> int:
         return len(self.servers)
 
-    @property
-    def worst_latency_s(self) -> dict[str, float]:
-        """Of each model: the duty cycle plus its batch, on the GPU where that is longest."""
-        worst: dict[str, float] = {}
-        for server, duty_s in zip(self.servers, self.duty_s, strict=True):
-            for slot in server.slots:
-                late_s = duty_s + slot.latency_s
-                worst[slot.model] = max(worst.get(slot.model, 0.0), late_s)
-        return worst
-
     def frame(self) -> pd.DataFrame:
         """One row a model on a GPU."""
         import pandas as pd
@@ -289,13 +279,15 @@ def split_latency(
                 f"split_latency: stage {place} must come after its parent, and only the first has "
                 f"none (-1); got parent {stage.parent}"
             )
+    if not stages or slo_s / step_s > 1e4:
+        raise BadValue("split_latency: needs a stage or more, and slo_s of at most 10,000 steps")
     steps, rates = int(slo_s / step_s * SLACK), [rate_per_s]
     for stage in stages[1:]:
         rates.append(rates[stage.parent] * stage.fan_out)
     own = [_gpus_by_budget(stage, rate, steps, step_s / (2 if waits else 1))
            for stage, rate in zip(stages, rates, strict=True)]  # fmt: skip
     costs, choices = _costs(stages, own, steps)
-    if not stages or not np.isfinite(costs[0][steps]):
+    if not np.isfinite(costs[0][steps]):
         raise BadValue(f"split_latency: no split of slo_s {slo_s} in steps of {step_s} is enough")
     left, budget = [steps] * len(stages), []
     for place, stage in enumerate(stages):

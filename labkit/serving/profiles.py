@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -68,24 +68,6 @@ class BatchProfile:
         batch = int(rates.argmax())
         return (batch + 1, float(rates[batch])) if rates[batch] > 0 else (0, 0.0)
 
-    @checked
-    def cautious(self, sigmas: NonNegative = 1.0) -> BatchProfile:
-        """The same profile with ``sigmas`` standard deviations on every latency, as Nexus plans."""
-        latency = np.array(self.latency_s) + sigmas * np.array(self.std_s or 0.0)
-        return replace(self, latency_s=tuple(latency.tolist()), std_s=())
-
-    @checked
-    def line(self) -> BatchProfile:
-        """The least-squares line α·b + β through the table, as the paper's Eq. 1 describes it.
-
-        Raises:
-            BadValue: the line is not above 0 at batch 1.
-        """
-        sizes = np.arange(1, self.max_batch + 1)
-        slope, start = np.polyfit(sizes, self.latency_s, 1) if self.max_batch > 1 else (
-            0.0, self.latency_s[0])  # fmt: skip
-        return replace(self, latency_s=tuple((start + slope * sizes).tolist()), std_s=())
-
 
 @checked
 def read_profile(path: str | Path) -> BatchProfile:
@@ -97,22 +79,16 @@ def read_profile(path: str | Path) -> BatchProfile:
     path = Path(path)
     try:
         lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadFile(path, f"the file cannot be read ({type(error).__name__})") from None
-    if HEADING not in lines:
-        raise BadFile(path, "the heading of a profile is missing", valid=HEADING)
-    rows = []
-    for number, line in enumerate(lines[lines.index(HEADING) + 1 :], lines.index(HEADING) + 2):
-        if line.endswith("latency"):  # what follows is of pre- and post-processing on the CPU
-            break
-        rows.append(_row(path, number, line, len(rows) + 1))
+        start = lines.index(HEADING) + 1
+    except (OSError, ValueError) as error:
+        raise BadFile(path, f"no profile ({type(error).__name__})", valid=HEADING) from None
+    rows = list(takewhile(lambda line: not line.endswith("latency"), lines[start:]))
+    table = np.array([_row(path, start + place, line, place) for place, line in enumerate(rows, 1)])
     if not rows:
         raise BadFile(path, "no row follows the heading", valid="1,6277.4,22.4,949944320")
-    table = np.array(rows) / 1e6
-    name = path.name.removesuffix(".txt").removesuffix(".csv")
     return BatchProfile(
-        name=name.split(":")[1] if name.count(":") > 1 else name.removeprefix("standin_nexus_"),
-        latency_s=tuple(table[:, 0].tolist()), std_s=tuple(table[:, 1].tolist()),
+        name=path.name.split(":")[1] if path.name.count(":") > 1 else path.stem,
+        latency_s=tuple((table[:, 0] / 1e6).tolist()), std_s=tuple((table[:, 1] / 1e6).tolist()),
     )  # fmt: skip
 
 
@@ -130,12 +106,9 @@ def _row(path: Path, number: int, line: str, batch: int) -> tuple[float, float]:
 
 
 @checked
-def profiles(source: Any = None) -> dict[str, BatchProfile]:
-    """The published profiles of ``nexus-sosp19``, by model, on a TITAN X.
-
-    Args:
-        source: where they are, as ``labkit.datasets.source`` gives it; default: that of the data
-            set, published or stand-in.
+def published_profiles(source: Any = None) -> dict[str, BatchProfile]:
+    """The profiles of ``nexus-sosp19`` by model, on a TITAN X; ``source``: published or stand-in,
+    as ``labkit.datasets.source`` opens it.
 
     Raises:
         BadValue: ``source`` is no source of data.
@@ -144,6 +117,8 @@ def profiles(source: Any = None) -> dict[str, BatchProfile]:
 
     source = datasets.source(NEXUS) if source is None else source
     if not isinstance(source, datasets.Source):
-        raise BadValue(f"profiles: source must come from labkit.datasets.source; got {source!r}")
-    paths: Callable[[str], Path] = lambda name: source.path(f"caffe:{name}:1.txt")  # noqa: E731
-    return {name: replace(read_profile(paths(name)), name=name) for name in MODELS}
+        raise BadValue(f"published_profiles: source must come from datasets.source; got {source!r}")
+    return {
+        name: replace(read_profile(source.path(f"caffe:{name}:1.txt")), name=name)
+        for name in MODELS
+    }

@@ -17,12 +17,39 @@ from tests.cluster.test_wrong_kinds import WRONG
 from tests.wrong_kinds import problem, problems
 
 REQUESTS = serving.generate(2, 5, prompt_tokens=(1, 9), output_tokens=(1, 4))
-DESCRIPTIONS: list[Any] = [REQUESTS]
+PROFILE = serving.BatchProfile(name="p", latency_s=(0.1, 0.15), std_s=(0.0, 0.01))
+SLOT = serving.Slot(model="", profile=PROFILE, batch=2, rate_per_s=1.0)
+SERVER = serving.BatchServer(slots=(SLOT,))
+RUN = serving.serve(REQUESTS, (SERVER,))
+SESSION = serving.Session(model="m", profile=PROFILE, rate_per_s=1.0, slo_s=1.0)
+STAGE = serving.Stage(model="m", profile=PROFILE)
+MODEL = serving.ServedModel(name="", latency_s=0.1, memory_bytes=1.0)
+GROUP = serving.Group(models=("",), stages=2)
+DESCRIPTIONS: list[Any] = [REQUESTS, PROFILE, SLOT, SERVER, SESSION, STAGE, MODEL, GROUP]
 FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     serving.from_csv: {"path": "requests.csv"},
     serving.generate: {"rate_per_s": 2, "count": 3},
     serving.load: {"name": "azure-llm-2023"},
     serving.together: {"parts": [REQUESTS]},
+    serving.fractional_bound: {"sessions": [SESSION]},
+    serving.highest: {"attainment": lambda load: float(load < 2), "low": 1.0, "high": 3.0},
+    serving.oblivious: {"sessions": [SESSION], "num_gpus": 2},
+    serving.pack: {"sessions": [SESSION]},
+    serving.place: {
+        "requests": REQUESTS,
+        "models": [MODEL],
+        "num_gpus": 2,
+        "memory_bytes": 1.0,
+    },
+    serving.published_profiles: {},
+    serving.read_profile: {"path": "profile.txt"},
+    serving.serve: {"requests": REQUESTS, "servers": (SERVER,)},
+    serving.serve_groups: {"requests": REQUESTS, "groups": [GROUP], "models": [MODEL]},
+    serving.split_latency: {"stages": [STAGE], "slo_s": 1.0, "step_s": 0.1},
+    GROUP.stage_s: {"model": MODEL},
+    PROFILE.best: {"limit_s": 0.2},
+    PROFILE.largest: {"limit_s": 0.2},
+    RUN.summary: {},
     REQUESTS.at_rate: {"rate_per_s": 1},
     REQUESTS.head: {"count": 2},
 }
