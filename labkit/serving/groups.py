@@ -128,7 +128,7 @@ def serve_groups(
            np.array([group.stages for group in groups]), fixed_s, end, chosen)  # fmt: skip
     answered = ~np.isnan(end)
     spent = stage_s[index, np.maximum(chosen, 0)] * answered
-    busy = np.bincount(np.maximum(chosen, 0), spent, len(groups))
+    busy = np.bincount(np.maximum(chosen, 0), spent, len(groups)).astype(np.float64)
     return Served(requests=requests, end_s=end, server=chosen, batch=answered.astype(np.int64),
                   busy_s=busy)  # fmt: skip
 

@@ -289,7 +289,8 @@ def split_latency(
     costs, choices = _costs(stages, own, steps)
     if not np.isfinite(costs[0][steps]):
         raise BadValue(f"split_latency: no split of slo_s {slo_s} in steps of {step_s} is enough")
-    left, budget = [steps] * len(stages), []
+    left = [steps] * len(stages)
+    budget: list[int] = []
     for place, stage in enumerate(stages):
         if place:
             left[place] = left[stage.parent] - budget[stage.parent]
