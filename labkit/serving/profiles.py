@@ -118,7 +118,8 @@ def published_profiles(source: Any = None) -> dict[str, BatchProfile]:
     source = datasets.source(NEXUS) if source is None else source
     if not isinstance(source, datasets.Source):
         raise BadValue(
-            f"published_profiles: source must come from datasets.source; got a {type(source).__name__}"
+            "published_profiles: source must come from datasets.source; got a "
+            f"{type(source).__name__}"
         )
     return {
         name: replace(read_profile(source.path(f"caffe:{name}:1.txt")), name=name)
