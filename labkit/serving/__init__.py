@@ -10,12 +10,14 @@ from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "batching": ("BatchServer", "Served", "Slot", "highest", "serve"),
+    "comparisons": ("copies", "planned", "run_plan", "sustained"),
     "groups": ("Group", "Placement", "ServedModel", "place", "serve_groups"),
+    "lines": ("figure_lines",),
     "packing": (
-        "Packing", "Session", "Split", "Stage", "fractional_bound", "oblivious", "pack",
-        "split_latency",
+        "Packing", "Session", "Split", "Stage", "fill", "fractional_bound", "oblivious", "pack",
+        "share_prefix", "split_latency", "stream",
     ),
-    "profiles": ("BatchProfile", "published_profiles", "read_profile"),
+    "profiles": ("BatchProfile", "line", "published_profiles", "read_profile"),
     "requests": ("Requests", "from_csv", "generate", "load", "together"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

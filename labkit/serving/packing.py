@@ -9,7 +9,7 @@ change size in the bin.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue
-from labkit.kit.describe import Count, NonNegative, Positive, checked, description
-from labkit.serving.batching import BatchServer, Slot
+from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
+from labkit.serving.batching import BatchServer, Slot, highest
 from labkit.serving.profiles import BatchProfile
+from labkit.serving.requests import Requests, generate, together
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,6 +187,67 @@ def _packing(sessions: Sequence[Session], bins: Sequence[_Bin]) -> Packing:
         sessions=tuple(sessions), duty_s=tuple(duty for duty, _ in bins),
         servers=tuple(BatchServer(slots=slots) for _, slots in bins),
     )  # fmt: skip
+
+
+@checked
+def fill(sessions: Sequence[Session], num_gpus: Count) -> Packing:
+    """The packing of the largest multiple of the sessions' rates that fits into the GPUs.
+
+    Raises:
+        BadValue: not even a thousandth of what the GPUs could serve fits.
+    """
+
+    def times(load: float) -> Packing:
+        return pack([replace(s, rate_per_s=s.rate_per_s * load) for s in sessions])
+
+    most = num_gpus / fractional_bound(pack(sessions).sessions)
+    load = highest(lambda x: float(times(x).num_gpus <= num_gpus), most / 1000, most, target=1.0,
+                   steps=14)  # fmt: skip
+    if times(load).num_gpus > num_gpus:
+        raise BadValue(f"fill: num_gpus must hold every session at a low rate; got {num_gpus}")
+    return times(load)
+
+
+@checked
+def share_prefix(sessions: Sequence[Session], *, suffix_s: NonNegative = 0.0) -> list[Session]:
+    """Sessions whose models differ in their last layers only, as one session a common profile.
+
+    Args:
+        suffix_s: what the layers of its own take for each different model in a batch.
+
+    Raises:
+        BadValue: sessions of one profile have different objectives.
+
+    Source: Nexus (SOSP'19) §6.3, prefix batching.
+    """
+    merged = []
+    for profile in dict.fromkeys(session.profile for session in sessions):
+        parts = [session for session in sessions if session.profile == profile]
+        if len({part.slo_s for part in parts}) > 1:
+            raise BadValue(f"share_prefix: sessions of {profile.name!r} must have one slo_s")
+        models = np.minimum(np.arange(1, profile.max_batch + 1), len(parts))
+        latency_s = np.array(profile.latency_s) + suffix_s * models
+        merged.append(Session(
+            model=profile.name, profile=replace(profile, latency_s=tuple(latency_s.tolist())),
+            rate_per_s=sum(part.rate_per_s for part in parts), slo_s=parts[0].slo_s,
+        ))  # fmt: skip
+    return merged
+
+
+@checked
+def stream(
+    sessions: Sequence[Session], seconds: Positive, *, cv: NonNegative = 1.0, rng: Whole = 0
+) -> Requests:
+    """Requests of every session at its rate for so long, with gaps of this variation; each session
+    has one at least."""
+    parts = []
+    for place, s in enumerate(sessions):
+        mean = s.rate_per_s * seconds
+        part = generate(s.rate_per_s, ceil(mean + 6 * (1 + cv) * mean**0.5 + 6), cv=cv,
+                        slo_s=s.slo_s, model=s.model, rng=1000 * rng + place)  # fmt: skip
+        count = int(np.searchsorted(part.column("arrival_s"), seconds))
+        parts.append(part.head(max(count, 1)))
+    return together(parts)
 
 
 @checked

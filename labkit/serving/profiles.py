@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import BadFile, BadValue
-from labkit.kit.describe import NonNegative, Positive, checked, description
+from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
 NEXUS = "nexus-sosp19"
 HEADING = "batch,latency(us),std(us),memory(B)"
@@ -67,6 +67,19 @@ class BatchProfile:
         rates = np.where(np.array(self.latency_s) <= limit_s, self.throughput_per_s, 0.0)
         batch = int(rates.argmax())
         return (batch + 1, float(rates[batch])) if rates[batch] > 0 else (0, 0.0)
+
+
+@checked
+def line(alpha_ms: NonNegative, beta_ms: NonNegative, *, max_batch: Count = 40) -> BatchProfile:
+    """A made-up profile in which a batch of b takes α·b + β (the paper's Eq. 1).
+
+    Raises:
+        BadValue: both are 0.
+    """
+    latency_s = (alpha_ms * np.arange(1, max_batch + 1) + beta_ms) / 1e3
+    return BatchProfile(
+        name=f"{alpha_ms:g} b + {beta_ms:g} ms", latency_s=tuple(latency_s.tolist())
+    )
 
 
 @checked

@@ -113,9 +113,7 @@ def test_what_is_answered_is_in_time(drop: Any) -> None:
 def test_early_drop_gains_most_where_a_batch_costs_most(alpha_ms: float, least: float) -> None:
     """The paper's setting: 500 requests a second at best, an objective of 100 ms."""
     beta_ms = 50 - 25 * alpha_ms
-    profile = serving.BatchProfile(
-        name="line", latency_s=tuple((alpha_ms * b + beta_ms) / 1e3 for b in range(1, 41))
-    )
+    profile = serving.line(alpha_ms, beta_ms)
     alone = (server(25, profile=profile),)
     assert profile.best(0.05) == (25, pytest.approx(500.0))
     requests = stream([500.0], 20_000, slo_s=0.1)

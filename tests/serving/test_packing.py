@@ -155,6 +155,47 @@ def test_at_most_one_gpu_more_than_the_best_of_all_partitions(seed: int) -> None
     assert serving.pack(sessions).num_gpus <= serving.pack(sessions, merge=False).num_gpus
 
 
+def test_fill_takes_all_gpus_and_no_more() -> None:
+    sessions = random_sessions(5, 8)
+    plan = serving.fill(sessions, 10)
+    scale = plan.sessions[0].rate_per_s / sessions[0].rate_per_s
+    more = [session(s.model, s.profile, s.rate_per_s * scale * 1.02, s.slo_s) for s in sessions]
+    assert plan.num_gpus == 10 < serving.pack(more).num_gpus
+    with pytest.raises(BadValue, match="every session at a low rate"):
+        serving.fill(random_sessions(5, 60), 1)
+
+
+def test_a_shared_prefix_is_one_model_with_a_suffix_each() -> None:
+    copies = [session(f"c{i}", A, 4.0, 0.3) for i in range(5)]
+    (merged,) = serving.share_prefix(copies, suffix_s=0.001)
+    assert merged.rate_per_s == 20
+    extra = (np.array(merged.profile.latency_s) - np.array(A.latency_s)) * 1e3
+    assert extra[:6] == pytest.approx([1, 2, 3, 4, 5, 5])
+    assert serving.fractional_bound([merged]) < serving.pack(copies).num_gpus
+    with pytest.raises(BadValue, match="one slo_s"):
+        serving.share_prefix([*copies, session("late", A, 1.0, 0.4)])
+
+
+@pytest.mark.parametrize("way", ["baseline", "packing", "prefixes"])
+def test_what_a_plan_sustains_stays_below_the_bound(way: Any) -> None:
+    asked = serving.copies([A, B], 12, slo_s=0.4)
+    plan = serving.planned(way, asked, 4)
+    rate = serving.sustained(plan, count=4000)
+    assert plan.num_gpus == 4
+    assert 0 < rate <= 4 / serving.fractional_bound(asked, waits=False)
+    calm = serving.run_plan(plan, rate * 0.5, count=4000)
+    crowded = serving.run_plan(plan, rate * 2, count=4000)
+    assert calm.met.mean() >= 0.99 > crowded.met.mean()
+    assert serving.sustained(plan, count=4000, overhead=1e6) == 0
+
+
+def test_common_prefixes_raise_the_rate() -> None:
+    asked = serving.copies([A, B, C], 30, slo_s=0.4)
+    plans = {way: serving.planned(way, asked, 6) for way in ("baseline", "packing", "prefixes")}
+    rates = {way: serving.sustained(plan, count=4000) for way, plan in plans.items()}
+    assert rates["prefixes"] > 1.3 * max(rates["baseline"], rates["packing"])
+
+
 def test_the_oblivious_baseline_splits_gpus_by_load() -> None:
     sessions = random_sessions(3, 7)
     plan = serving.oblivious(sessions, 4)

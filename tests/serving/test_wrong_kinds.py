@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from labkit import serving
@@ -31,8 +32,17 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     serving.generate: {"rate_per_s": 2, "count": 3},
     serving.load: {"name": "azure-llm-2023"},
     serving.together: {"parts": [REQUESTS]},
+    serving.copies: {"profiles": [PROFILE], "count": 3, "slo_s": 1.0},
+    serving.planned: {"way": "prefixes", "sessions": [SESSION], "num_gpus": 2},
+    serving.run_plan: {"plan": serving.pack([SESSION]), "rate_per_s": 3.0, "count": 9},
+    serving.sustained: {"plan": serving.pack([SESSION]), "count": 99},
+    serving.fill: {"sessions": [SESSION], "num_gpus": 2},
+    serving.share_prefix: {"sessions": [SESSION]},
+    serving.stream: {"sessions": [SESSION], "seconds": 2.0},
     serving.fractional_bound: {"sessions": [SESSION]},
     serving.highest: {"attainment": lambda load: float(load < 2), "low": 1.0, "high": 3.0},
+    serving.figure_lines: {"table": pd.DataFrame({"a": [1.0]}), "title": "t", "x": "x", "y": "y"},
+    serving.line: {"alpha_ms": 1.0, "beta_ms": 2.0, "max_batch": 3},
     serving.oblivious: {"sessions": [SESSION], "num_gpus": 2},
     serving.pack: {"sessions": [SESSION]},
     serving.place: {
