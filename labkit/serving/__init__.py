@@ -15,7 +15,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "lines": ("figure_lines",),
     "packing": (
         "Packing", "Session", "Split", "Stage", "fill", "fractional_bound", "oblivious", "pack",
-        "share_prefix", "split_latency", "stream",
+        "share_prefix", "split_latency", "stream", "traffic",
     ),
     "profiles": ("BatchProfile", "line", "published_profiles", "read_profile"),
     "requests": ("Requests", "from_csv", "generate", "load", "together"),

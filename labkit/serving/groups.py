@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,12 @@ def _queue(arrival: Any, model: Any, slo: Any, hosts: Any, stage_s: Any, stages:
             clock[group, : stages[group]] = finish[: stages[group]]
 
 
+@lru_cache(maxsize=8)
+def _asked(requests: Requests) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The models and each request's; a placement asks for them many times."""
+    return requests.models, requests.model_index
+
+
 @checked
 def serve_groups(
     requests: Requests, groups: Sequence[Group], models: Sequence[ServedModel], *,
@@ -113,17 +120,17 @@ def serve_groups(
     if not groups:
         raise BadValue("serve_groups: groups must hold one group or more")
     known = {model.name: model for model in models}
-    for name in (*requests.models, *(name for group in groups for name in group.models)):
+    names, index = _asked(requests)
+    for name in (*names, *(name for group in groups for name in group.models)):
         if name not in known:
             raise BadValue(f"serve_groups: models lacks {name!r}; it has: {', '.join(known)}")
-    rows = [known[name] for name in requests.models]
+    rows = [known[name] for name in names]
     stage_s = np.array([[group.stage_s(model) for group in groups] for model in rows])
     hosts = np.full((len(rows), len(groups) + 1), -1)
     for row, model in enumerate(rows):
         mine = [place for place, group in enumerate(groups) if model.name in group.models]
         hosts[row, : len(mine)] = mine
     end, chosen = np.full(len(requests), np.nan), np.zeros(len(requests), np.int64)
-    index = requests.model_index
     _queue(requests.column("arrival_s"), index, requests.column("slo_s"), hosts, stage_s,
            np.array([group.stages for group in groups]), fixed_s, end, chosen)  # fmt: skip
     answered = ~np.isnan(end)
@@ -214,8 +221,9 @@ def _neediest(
     """The least asked group with room, and for it the model with the most unanswered requests."""
     run = serve_groups(requests, groups, models, fixed_s=fixed_s)
     asked = np.bincount(run.server[run.server >= 0], minlength=len(groups))
-    place = np.array([[m.name for m in models].index(name) for name in requests.models])
-    missed = np.bincount(place[requests.model_index], ~run.met, len(models))
+    names, index = _asked(requests)
+    place = np.array([[m.name for m in models].index(name) for name in names])
+    missed = np.bincount(place[index], ~run.met, len(models))
     g = min(np.flatnonzero(able.any(axis=1)), key=lambda row: (asked[row], row))
     return int(g), int(max(np.flatnonzero(able[g]), key=lambda column: (missed[column], -column)))
 

@@ -238,15 +238,29 @@ def share_prefix(sessions: Sequence[Session], *, suffix_s: NonNegative = 0.0) ->
 def stream(
     sessions: Sequence[Session], seconds: Positive, *, cv: NonNegative = 1.0, rng: Whole = 0
 ) -> Requests:
-    """Requests of every session at its rate for so long, with gaps of this variation; each session
-    has one at least."""
+    """Requests of every session at its rate for so long, as :func:`traffic` draws them."""
+    rates = {session.model: session.rate_per_s for session in sessions}
+    slo_s = {session.model: session.slo_s for session in sessions}
+    return traffic(rates, seconds, slo_s=slo_s, cv=cv, rng=rng)
+
+
+@checked
+def traffic(
+    rates_per_s: dict[str, Positive], seconds: Positive, *,
+    slo_s: dict[str, Positive] | None = None, cv: NonNegative = 1.0, rng: Whole = 0,
+) -> Requests:  # fmt: skip
+    """Requests of several models for so long, each with gaps of this variation; one each at least.
+
+    Raises:
+        BadValue: there is no model.
+    """
     parts = []
-    for place, s in enumerate(sessions):
-        mean = s.rate_per_s * seconds
-        part = generate(s.rate_per_s, ceil(mean + 6 * (1 + cv) * mean**0.5 + 6), cv=cv,
-                        slo_s=s.slo_s, model=s.model, rng=1000 * rng + place)  # fmt: skip
-        count = int(np.searchsorted(part.column("arrival_s"), seconds))
-        parts.append(part.head(max(count, 1)))
+    for place, (model, rate) in enumerate(rates_per_s.items()):
+        count = ceil(rate * seconds + 6 * (1 + cv) * (rate * seconds) ** 0.5 + 6)
+        part = generate(rate, count, cv=cv, slo_s=(slo_s or {}).get(model, np.inf), model=model,
+                        rng=1000 * rng + place)  # fmt: skip
+        inside = int(np.searchsorted(part.column("arrival_s"), seconds))
+        parts.append(part.head(max(inside, 1)))
     return together(parts)
 
 

@@ -39,6 +39,7 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     serving.fill: {"sessions": [SESSION], "num_gpus": 2},
     serving.share_prefix: {"sessions": [SESSION]},
     serving.stream: {"sessions": [SESSION], "seconds": 2.0},
+    serving.traffic: {"rates_per_s": {"m": 2.0}, "seconds": 3.0},
     serving.fractional_bound: {"sessions": [SESSION]},
     serving.highest: {"attainment": lambda load: float(load < 2), "low": 1.0, "high": 3.0},
     serving.figure_lines: {"table": pd.DataFrame({"a": [1.0]}), "title": "t", "x": "x", "y": "y"},
