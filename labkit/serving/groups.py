@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
-from labkit.serving.batching import Served
+from labkit.serving.batching import Served, models_asked
 from labkit.serving.requests import Requests
 
 SHAPES = ((1, 1), (2, 1), (4, 1), (8, 1))
@@ -97,12 +96,6 @@ def _queue(arrival: Any, model: Any, slo: Any, hosts: Any, stage_s: Any, stages:
             clock[group, : stages[group]] = finish[: stages[group]]
 
 
-@lru_cache(maxsize=8)
-def _asked(requests: Requests) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The models and each request's; a placement asks for them many times."""
-    return requests.models, requests.model_index
-
-
 @checked
 def serve_groups(
     requests: Requests, groups: Sequence[Group], models: Sequence[ServedModel], *,
@@ -120,7 +113,7 @@ def serve_groups(
     if not groups:
         raise BadValue("serve_groups: groups must hold one group or more")
     known = {model.name: model for model in models}
-    names, index = _asked(requests)
+    names, index = models_asked(requests)
     for name in (*names, *(name for group in groups for name in group.models)):
         if name not in known:
             raise BadValue(f"serve_groups: models lacks {name!r}; it has: {', '.join(known)}")
@@ -221,7 +214,7 @@ def _neediest(
     """The least asked group with room, and for it the model with the most unanswered requests."""
     run = serve_groups(requests, groups, models, fixed_s=fixed_s)
     asked = np.bincount(run.server[run.server >= 0], minlength=len(groups))
-    names, index = _asked(requests)
+    names, index = models_asked(requests)
     place = np.array([[m.name for m in models].index(name) for name in names])
     missed = np.bincount(place[index], ~run.met, len(models))
     g = min(np.flatnonzero(able.any(axis=1)), key=lambda row: (asked[row], row))
