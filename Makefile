@@ -28,7 +28,8 @@ quick: $(VENV)/.ready  ## Style, types and the tests of what changed, in under a
 	$(BIN)/python -m tests.quick
 
 lab: $(VENV)/.ready  ## Open JupyterLab on the workbook
-	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks \
+	  --ContentsManager.pre_save_hook=labkit.workbook.lab.keep_outputs
 
 refresh: $(VENV)/.ready  ## Re-execute the notebooks and write their outputs back to notebooks/
 	$(BIN)/labkit refresh

@@ -34,7 +34,7 @@ FLOORS = {  # of rooms made of packages, from the ground up: each imports only t
     ),
 }  # fmt: skip
 # Modules of a room that stand beside its packages.
-LOBBIES = {"workbook": {"notebooks", "normalise", "engine"}}
+LOBBIES = {"workbook": {"notebooks", "normalise", "engine", "lab"}}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +30,16 @@ DIGITS = 6
 PERSEUS = "sosp24_data/emulation/stage_profile"
 ZEUS = "examples/research_reproducibility/zeus_nsdi23/trace"
 POLLUX = "simulator/traces/cifar10"
+GAVEL = "scheduler/simulation_throughputs.json"
 PIPEDREAM = "profiler/{}/profiles/{}/graph.txt"
 ACESO = "profiler/profiled-time-eurosys"
 NEXUS = "tests/data/model_db/profiles/TITAN_X_(Pascal)"
+ITP = "data/raw-traces.tar.gz"
+ELASTIC = "ElasticFlow/scheduler/throughputs_{}/{}.csv"
+ELASTIC_JOBS = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
+ITP_JOBS = "data/elasticflow-traces.tar.gz"
+JOB_COLUMNS = {"submission_time": "submit_time", "num_iteration": "iteration", "deadline": "ddl"}
+"""Columns of a drawn trace: as in the archive, as in the testbed's file."""
 POLLUX_BATCHES = (128, 256, 512, 1024, 2048, 4096)
 WORKLOAD = ("dataset", "network", "optimizer")
 """The columns that name a job of Zeus's traces."""
@@ -50,6 +58,7 @@ OPERATOR_KINDS = {
     "encoder-embedding": "embedding",
 }
 
+FAMILIES = ("A3C", "CycleGAN", "LM", "Recommendation", "ResNet-18", "ResNet-50", "Transformer")
 SHORT = 0.001
 """Share of a network's seconds below which a layer's pass counts as none."""
 LIGHT_BYTES = 1e4
@@ -147,6 +156,22 @@ def progress_terms(rows: Table) -> np.ndarray:
     return powers((progress - 8.5) / 2.5, 6)
 
 
+def share_terms(rows: Table) -> np.ndarray:
+    """Chebyshev polynomials of the share of jobs: degree 20 for arrivals, 5 for durations."""
+    degree = min(20 if (rows["what"] == "arrival").all() else 5, len(rows) - 1)
+    return np.polynomial.chebyshev.chebvander(2 * rows["share"].to_numpy(dtype=float) - 1, degree)
+
+
+def scaling_terms(rows: Table) -> np.ndarray:
+    return powers(np.log2(rows["gpus"]), 2 if len(rows) > 5 else 1)
+
+
+def rank_terms(rows: Table) -> np.ndarray:
+    """Chebyshev polynomials of the share of jobs: 12th of arrivals, of others 4th or less."""
+    degree = 12 if (rows["what"] == "arrival").all() else min(4, (len(rows) - 1) // 4)
+    return np.polynomial.chebyshev.chebvander(2 * rows["share"].to_numpy(dtype=float) - 1, degree)
+
+
 def layer_terms(*, kinds: bool, slopes: bool) -> Terms:
     """Output bytes and, for layers with weights, weight and input bytes, all as powers.
 
@@ -197,6 +222,20 @@ def batch_terms(rows: Table) -> np.ndarray:
     return np.hstack([powers(np.log(size) / 2 - 1, 4), (size == 1)[:, None].astype(float)])
 
 
+def throughput_terms(rows: Table) -> np.ndarray:
+    """A level and a quadratic of batch size for each family of models; beside another job a level
+    for each pair of families, and powers of both batch sizes."""
+    own, other = (indicators_of(rows[f"{who}_family"], FAMILIES) for who in ("own", "other"))
+    size, beside = (rows[[f"{who}_size"]].to_numpy(dtype=float) for who in ("own", "other"))
+    paired = (rows["other"] != "").to_numpy(dtype=float)[:, None]
+    pair = [products(own, other), own * beside, own * size, own * size**2]
+    return np.hstack([own, own * size, own * size**2, *(paired * part for part in pair)])
+
+
+def indicators_of(values: pd.Series, levels: tuple[str, ...]) -> np.ndarray:
+    return (values.to_numpy()[:, None] == np.array(levels)).astype(float)
+
+
 # ---------------------------------------------------------------- published tables and back
 
 
@@ -214,6 +253,36 @@ def as_batches(table: Table) -> Table:
     """Nexus's columns; bytes are not modelled."""
     std = (table["share"] * table["latency(us)"]).round(1)
     return table.assign(**{"std(us)": std, "memory(B)": 0}).drop(columns="share")
+
+
+def throughputs_of(source: Any, path: str) -> Table:
+    """Steps a second of every kind of job alone and beside every other, a row each."""
+    from labkit.cluster import load_throughputs
+
+    table = load_throughputs(source.path(path))
+    rows = []
+    for p, gpu in enumerate(table.gpu_types):
+        for k, kind in enumerate(table.kinds):
+            rows.append((gpu, kind, "", table.alone[k, p]))
+            rows += [(gpu, kind, o, table.shared[k, i, p]) for i, o in enumerate(table.kinds)]
+    return pd.DataFrame(rows, columns=["gpu", "kind", "other", "steps_per_s"])
+
+
+def by_family(table: Table) -> Table:
+    """Families and batch sizes of both jobs; pairs that do not fit keep a mark instead."""
+    for who, column in (("own", "kind"), ("other", "other")):
+        family = table[column].str.replace(r" \(.*", "", regex=True)
+        batch = table[column].str.extract(r"(\d+)\)")[0].astype(float)
+        middle = np.log2(batch).groupby(family).transform("median")
+        size = ((np.log2(batch) - middle) / 2).fillna(0.0)
+        table = table.assign(**{f"{who}_family": family, f"{who}_size": size})
+    fits = table["steps_per_s"] > 0
+    return table.assign(fits=fits.astype(int), steps_per_s=table["steps_per_s"].where(fits))
+
+
+def as_throughputs(table: Table) -> Table:
+    steps = table["steps_per_s"] * table["fits"]
+    return table.assign(steps_per_s=steps)[["gpu", "kind", "other", "steps_per_s"]]
 
 
 def layers_of(source: Any, path: str) -> Table:
@@ -330,6 +399,116 @@ def as_run(table: Table) -> Table:
     return table[["progress", "iteration", "metric", "grad_sqr", "grad_var"]]
 
 
+def jobs_of(source: Any, path: str) -> Table:
+    """Cluster 06 of the archive."""
+    with tarfile.open(source.path(path)) as files:
+        return pd.read_csv(files.extractfile("cluster06.csv"))
+
+
+def shares_of(jobs: Table) -> Table:
+    """Quantiles of arrival, and of duration by number of GPUs, with the jobs each stands for."""
+    parts = [("arrival", jobs["submission_time"], np.linspace(0, 1, 121))]
+    for gpus, rows in jobs.groupby("num_gpu"):
+        points = min(len(rows), 40)
+        parts.append((str(gpus), rows["duration"], (np.arange(points) + 0.5) / points))
+    return pd.concat(
+        pd.DataFrame({"what": w, "share": at, "seconds": y.quantile(at).to_numpy(), "jobs": len(y)})
+        for w, y, at in parts
+    )
+
+
+def as_jobs(table: Table) -> Table:
+    """Arrivals at even shares; GPUs and durations at even shares, in an order drawn once."""
+    columns: dict[str, list[Any]] = {"num_gpu": [], "duration": []}
+    for what, rows in table.groupby("what", sort=False):
+        even = (np.arange(rows["jobs"].iloc[0]) + 0.5) / rows["jobs"].iloc[0]
+        seconds = (
+            np.exp(np.interp(even, rows["share"], np.log(rows["seconds"]))).round().astype(int)
+        )
+        if what == "arrival":
+            arrivals, drawn = np.sort(seconds), np.random.default_rng(0).permutation(len(even))
+        else:
+            columns["num_gpu"] += [int(what)] * len(even)
+            columns["duration"] += seconds.tolist()
+    jobs = pd.DataFrame(columns).iloc[drawn]
+    return jobs.assign(submission_time=arrivals, job_id=range(len(jobs)))[
+        ["job_id", "submission_time", "duration", "num_gpu"]
+    ]
+
+
+def by_gpus(rates: Table) -> Table:
+    return (
+        rates.melt("global_batch_size", var_name="gpus", value_name="rate").dropna().astype(float)
+    )
+
+
+def as_rates(table: Table) -> Table:
+    table = table.astype({"global_batch_size": int, "gpus": int})
+    rates = table.pivot(index="global_batch_size", columns="gpus", values="rate")
+    return rates.reindex(columns=[2**k for k in range(7)]).reset_index()
+
+
+def drawn_jobs(source: Any, path: str) -> Table:
+    """The testbed's jobs, or those of cluster 06 from the archive."""
+    if path == ELASTIC_JOBS:
+        return source.frame(path)
+    with tarfile.open(source.path(path)) as files:
+        return pd.read_csv(files.extractfile("cluster06.csv")).rename(columns=JOB_COLUMNS)
+
+
+def ranks_of(jobs: Table) -> Table:
+    """Quantiles of arrivals, of the time allowed over the duration, and of work by kind of job."""
+    slack = (jobs["ddl"] - jobs["submit_time"]) / jobs["duration"]
+    start = jobs["submit_time"] - jobs["submit_time"].min() + 1
+    parts = [("arrival", start, start), ("slack", slack, slack)]
+    for kind, rows in jobs.groupby(["model_name", "batch_size", "num_gpu"]):
+        parts.append(("/".join(map(str, kind)), rows["duration"], rows["iteration"]))
+    tables = []
+    for what, seconds, work in parts:
+        count = len(seconds)
+        at = (np.arange(min(count, 60)) + 0.5) / min(count, 60)
+        tables.append(pd.DataFrame({
+            "what": what, "share": at, "jobs": count, "seconds": seconds.quantile(at).to_numpy(),
+            "work": work.quantile(at).to_numpy(),
+        }))  # fmt: skip
+    return pd.concat(tables)
+
+
+def as_drawn_jobs(table: Table) -> Table:
+    """Jobs of every kind at even shares, in an order drawn once, with deadlines at even shares."""
+    columns: dict[str, list[Any]] = {}
+    even: dict[str, np.ndarray] = {}
+    for what, rows in table.groupby("what", sort=False):
+        shares = (np.arange(rows["jobs"].iloc[0]) + 0.5) / rows["jobs"].iloc[0]
+        seconds, work = (
+            np.exp(np.interp(shares, rows["share"], np.log(rows[name])))
+            for name in ("seconds", "work")
+        )
+        if what in ("arrival", "slack"):
+            even[what] = seconds
+            continue
+        model, batch, gpus = str(what).split("/")
+        for name, values in (("duration", np.maximum(seconds.round(), 1)),
+                             ("iteration", np.maximum(work.round(), 1)),
+                             ("model_name", [model] * len(shares)),
+                             ("batch_size", [int(batch)] * len(shares)),
+                             ("num_gpu", [int(gpus)] * len(shares))):  # fmt: skip
+            columns.setdefault(name, []).extend(values)
+    draw = np.random.default_rng(0)
+    jobs = pd.DataFrame(columns).sample(frac=1, random_state=0, ignore_index=True)
+    start = np.sort(even["arrival"]).round().astype(int)
+    allowed = np.maximum(draw.permutation(even["slack"]) * jobs["duration"], 1).round()
+    jobs = jobs.astype({"duration": int, "iteration": int}).assign(
+        job_id=range(len(jobs)), submit_time=start, ddl=start + allowed.astype(int)
+    )
+    order = ["job_id", "submit_time", "iteration", "model_name", "ddl", "batch_size", "num_gpu"]
+    return jobs[[*order, "duration"]]
+
+
+def as_archive_jobs(table: Table) -> Table:
+    return as_drawn_jobs(table).rename(columns={new: old for old, new in JOB_COLUMNS.items()})
+
+
 MODELS = (
     *(
         StandIn(
@@ -429,6 +608,58 @@ MODELS = (
             read=batches_of,
         )
         for name in ("vgg16", "vgg_face", "vgg_s")
+    ),
+    StandIn(
+        name="itp_06",
+        dataset="itp-elasticflow",
+        path=ITP,
+        keys=("what",),
+        terms={"seconds": share_terms},
+        tabulate=shares_of,
+        publish=as_jobs,
+        read=jobs_of,
+    ),
+    *(
+        StandIn(
+            name=f"scaling_{gpu}_{name}",
+            dataset="elasticflow-asplos23",
+            path=ELASTIC.format(gpu, name),
+            keys=("global_batch_size",),
+            terms={"rate": scaling_terms},
+            tabulate=by_gpus,
+            publish=as_rates,
+        )
+        for gpu, names in (
+            ("T4", ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")),
+            ("A100", ("bert", "deepspeech2", "gpt2", "inception3", "resnet50", "vgg16")),
+        )
+        for name in names
+    ),
+    *(
+        StandIn(
+            name=name,
+            dataset=dataset,
+            path=path,
+            keys=("what",),
+            terms={"seconds": rank_terms, "work": rank_terms},
+            tabulate=ranks_of,
+            publish=publish,
+            read=drawn_jobs,
+        )
+        for name, dataset, path, publish in (
+            ("elastic_jobs", "elasticflow-asplos23", ELASTIC_JOBS, as_drawn_jobs),
+            ("elastic_itp_06", "itp-elasticflow", ITP_JOBS, as_archive_jobs),
+        )
+    ),
+    StandIn(
+        name="gavel_throughputs",
+        dataset="gavel-osdi20",
+        path=GAVEL,
+        keys=("gpu",),
+        terms={"steps_per_s": throughput_terms},
+        tabulate=by_family,
+        publish=as_throughputs,
+        read=throughputs_of,
     ),
 )
 
@@ -543,7 +774,20 @@ def fit_all() -> dict[str, Any]:
 def files(fits: dict[str, Any] | None = None) -> dict[str, str]:
     """The stand-ins by file name, as text."""
     fits = fits or json.loads(COEFFICIENTS.read_text(encoding="utf-8"))
-    return {f"standin_{model.name}.csv": standin(model, fits[model.name]) for model in MODELS}
+    models = {f"standin_{model.name}.csv": standin(model, fits[model.name]) for model in MODELS}
+    jobs = {f"standin_pollux_workload-{n}.csv": made_up_jobs(n) for n in (1, 2, 3, 4)}
+    return models | jobs
+
+
+def made_up_jobs(number: int) -> str:
+    """Jobs fitted to nothing, so that no claim is judged on them: CIFAR-10's, the only kind with a
+    model, at moments drawn evenly from eight hours, with three settings in turn."""
+    times = np.sort(np.random.default_rng(number).random(160) * 8 * 3600).astype(int)
+    settings = ("6,2048", "12,4096", "16,4096")
+    rows = [f"cifar10-{j},{t},cifar10,{settings[j % 3]}" for j, t in enumerate(times)]
+    head = ["# MADE UP, NOT A MEASUREMENT: data/profiles/fit.py.",
+            "name,time,application,num_replicas,batch_size"]  # fmt: skip
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def main() -> None:

@@ -66,7 +66,10 @@ def slides(
         f"[green]✔[/green] {written.path}\n"
         f"  {written.num_slides} slides of {key} ({written.shows}), {size_mb:.1f} MB, one file"
     )
-    _finish(Console(stderr=True, soft_wrap=True), written.problems)
+    errors = Console(stderr=True, soft_wrap=True)
+    if written.warning:
+        errors.print(f"[yellow]⚠[/yellow] on {written.warning}; every slide says so")
+    _finish(errors, written.problems)
 
 
 @commands.command()

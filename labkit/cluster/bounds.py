@@ -88,9 +88,15 @@ def best_speed(trace: Trace, cluster: Cluster) -> NDArray[np.float64]:
 
 
 def fluid(
-    arrival: NDArray[np.float64], area: NDArray[np.float64], room: float, *, by_remaining: bool
+    arrival: NDArray[np.float64],
+    area: NDArray[np.float64],
+    room: float,
+    *,
+    by_remaining: bool,
+    rank: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """One machine of ``room`` GPUs works on the job of least area, remaining or whole.
+    """One machine of ``room`` GPUs works on the job of least area, remaining or whole, or of
+    least ``rank``.
 
     Returns when each job ends, and the mean moment at which it is worked on. A newcomer of less
     area stops the current job. O(n log n).
@@ -101,7 +107,7 @@ def fluid(
     times = [*arrival.tolist(), np.inf]
     now = times[0]
     for job in range(area.size):
-        heappush(queue, (left[job], job))
+        heappush(queue, (left[job] if rank is None else float(rank[job]), job))
         now, until = max(now, times[job]), times[job + 1]
         while queue and now < until:
             _, first = queue[0]

@@ -35,7 +35,7 @@ class TraceOptions:
     trace: Annotated[
         str,
         argument(
-            "A CSV file, itp-elasticflow/06, tiresias-nsdi19; default: synthetic jobs.",
+            "A CSV file, an export of `sacct -P`, itp-elasticflow/06, …; default: synthetic jobs.",
             metavar="[TRACE]", complete=lambda: [f"{n}/{p}" for n in PARTS for p in PARTS[n]],
         ),
     ] = ""  # fmt: skip

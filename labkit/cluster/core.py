@@ -66,24 +66,35 @@ def _settle(w: World, log: Log, j: int, now: float, left: float) -> Log:
 def _give_back(w: World, j: int) -> None:
     """Free a job's GPUs; ``avail`` counts them already, or is filled before it is next read."""
     job = w.jobs[j]
-    for slot in w.held[job.held : job.held + job.num_held]:
-        w.nodes[slot.node].free += slot.gpus
+    for k in range(job.held, job.held + job.num_held):
+        w.nodes[w.held[k].node].free += w.held[k].gpus
     w.pools[job.pool].free += job.gpus
     w.count[NUM_RUNNING] -= 1
     last = w.running[w.count[NUM_RUNNING]]
     w.running[job.place], w.ends[job.place] = last, w.ends[w.count[NUM_RUNNING]]
+    w.falls[job.place] = w.falls[w.count[NUM_RUNNING]]
     w.jobs[last].place = job.place
 
 
 @njit(cache=True)
-def _take(w: World, j: int) -> None:
+def _falls(rule: Rule, job: Any) -> float:
+    """When a running job reaches its threshold."""
+    if job.level >= rule.thresholds.size:
+        return np.inf
+    wide = job.gpus if rule.order == ATTAINED_SERVICE else 1
+    return job.since + rule.thresholds[job.level] / wide - job.attained
+
+
+@njit(cache=True)
+def _take(w: World, rule: Rule, j: int) -> None:
     """Count a job's nodes as held by it."""
     job = w.jobs[j]
-    for slot in w.held[job.held : job.held + job.num_held]:
-        w.nodes[slot.node].free -= slot.gpus
+    for k in range(job.held, job.held + job.num_held):
+        w.nodes[w.held[k].node].free -= w.held[k].gpus
     w.pools[job.pool].free -= job.gpus
     job.status, job.waits, job.place = RUNNING, 0, w.count[NUM_RUNNING]
     w.running[job.place], w.ends[job.place] = j, job.end
+    w.falls[job.place] = _falls(rule, job)
     w.count[NUM_RUNNING] += 1
 
 
@@ -114,41 +125,28 @@ def _end_runs(w: World, rule: Rule, log: Log, now: float) -> Log:
 
 
 @njit(cache=True)
-def _until_demotion(w: World, rule: Rule, j: int, now: float, is_due: bool) -> float:
-    """Seconds until a running job reaches its threshold; ``is_due``: whether it has, if <= 0."""
-    job = w.jobs[j]
-    if job.level >= rule.thresholds.size:
-        return np.inf
-    limit, attained = rule.thresholds[job.level], job.attained + now - job.since
-    if rule.order == ATTAINED:
-        return limit - attained
-    if rule.late_demotion and not is_due:
-        return max(np.ceil((limit - attained) / job.gpus), 1.0)
-    return limit / job.gpus - attained
-
-
-@njit(cache=True)
 def _demote(w: World, rule: Rule, now: float) -> None:
-    """Event 3: running jobs that reached their threshold go to the end of the next queue."""
+    """Event 3: running jobs that reached their threshold go to the end of their next queue."""
     last = -1
     while True:
         j = -1
         for k in range(w.count[NUM_RUNNING]):
             other = w.running[k]
-            is_next = other > last and (j < 0 or other < j)
-            if is_next and _until_demotion(w, rule, other, now, True) <= TOLERANCE_S:
+            if w.falls[k] <= now + TOLERANCE_S and other > last and (j < 0 or other < j):
                 j = other
         if j < 0:
             return
         last = j
         job = w.jobs[j]
-        job.level, job.waits, job.key = job.level + 1, 1, job.level + 1
+        job.level += 1
+        job.waits, job.key = 1, rule.ranks[job.level]
+        w.falls[job.place] = _falls(rule, job)
         at = w.count[HEAD]
         while w.order[at] != j:
             at += 1
-        for k in range(at, w.count[TAIL] - 1):
-            w.order[k] = w.order[k + 1]
-        w.order[w.count[TAIL] - 1] = j
+        tail = w.count[TAIL]
+        w.order[at : tail - 1] = w.order[at + 1 : tail]
+        w.order[tail - 1] = j
 
 
 @njit(cache=True)
@@ -276,7 +274,7 @@ def _start(w: World, rule: Rule, j: int, pool: int, num: int, now: float) -> Non
     job.end = job.warm + job.left / w.speed[job.row, pool]
     if job.start < 0:
         job.start = now
-    _take(w, j)
+    _take(w, rule, j)
     w.count[REMOVED] += not rule.preemptive
 
 
@@ -345,7 +343,7 @@ def _decide(w: World, rule: Rule, log: Log, now: float) -> Log:
                 _blame(w, j, now)
             continue
         elif job.status == EVICTED and _fits_again(w, j):
-            _take(w, j)
+            _take(w, rule, j)
         else:
             pool, num = _find(w, rule, j, at)
             if pool < 0:
@@ -359,22 +357,27 @@ def _decide(w: World, rule: Rule, log: Log, now: float) -> Log:
             _start(w, rule, j, pool, num, now)
         total -= job.gpus
         w.pools[job.pool].avail -= job.gpus
-        for slot in w.held[job.held : job.held + job.num_held]:
-            w.nodes[slot.node].avail -= slot.gpus
+        for k in range(job.held, job.held + job.num_held):
+            w.nodes[w.held[k].node].avail -= w.held[k].gpus
     return log
 
 
 @njit(cache=True)
-def _next(w: World, rule: Rule, arrived: int, now: float) -> float:
-    """When something happens next; infinite: never again."""
+def _next(w: World, rule: Rule, arrived: int, now: float) -> tuple[float, float, float]:
+    """When something happens next (infinite: never again), when a run ends, when a job falls."""
     arrival = w.jobs[arrived].arrival if arrived < w.jobs.size else np.inf
-    coming = arrival
+    end = fall = np.inf
     for k in range(w.count[NUM_RUNNING]):
-        coming = min(coming, w.ends[k])
-    if rule.thresholds.size:
-        for k in range(w.count[NUM_RUNNING]):
-            coming = min(coming, now + _until_demotion(w, rule, w.running[k], now, False))
-    return arrival if arrival <= coming + TOLERANCE_S else coming
+        end = min(end, w.ends[k])
+    for k in range(w.count[NUM_RUNNING] * (rule.thresholds.size > 0)):
+        due = w.falls[k]
+        if rule.late_demotion and due < np.inf:
+            job = w.jobs[w.running[k]]
+            left = rule.thresholds[job.level] - (job.attained + now - job.since)
+            due = now + max(np.ceil(left / job.gpus), 1.0)
+        fall = min(fall, due)
+    coming = min(end, fall)
+    return arrival if arrival <= coming + TOLERANCE_S else coming, end, fall
 
 
 @njit(cache=True)
@@ -382,18 +385,19 @@ def run(w: World, rule: Rule, log: Log) -> tuple[Log, int]:
     """Run all jobs to their end; returns the log and the number of events."""
     arrived, events, now = 0, 0, 0.0
     while True:
-        now = _next(w, rule, arrived, now)
+        now, end, fall = _next(w, rule, arrived, now)
         if now == np.inf:
             return log, events
         events += 1
-        log = _end_runs(w, rule, log, now)
+        if end <= now + TOLERANCE_S:
+            log = _end_runs(w, rule, log, now)
         while arrived < w.jobs.size and w.jobs[arrived].arrival == now:
             if w.jobs[arrived].status == AHEAD:
                 w.jobs[arrived].status = WAITING
                 w.order[w.count[TAIL]] = arrived
                 w.count[TAIL] += 1
             arrived += 1
-        if rule.thresholds.size:
+        if fall <= now + TOLERANCE_S or rule.late_demotion:
             _demote(w, rule, now)
         _drop(w, rule)
         in_queue = w.count[TAIL] - w.count[HEAD]

@@ -10,7 +10,9 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from labkit.cluster.bounds import Bound
+from labkit.cluster.rounds import Rates
 from labkit.cluster.runs import Run
+from labkit.cluster.throughputs import Throughputs
 from labkit.errors import BadValue
 from labkit.kit.describe import checked
 from labkit.kit.draw import CYCLE, PALETTE, finish
@@ -23,6 +25,8 @@ POLICY_COLOUR = {
     "srsf": CYCLE[6],
     "las": CYCLE[1],
     "las2d": CYCLE[0],
+    "gittins": PALETTE["weight"],
+    "slices": CYCLE[3],
 }
 POINTS = 200
 """Points of a line; a trace may have 100,000 jobs."""
@@ -70,13 +74,14 @@ def figure_timeline(run: Run, *, title: str = "") -> go.Figure:
     arrival, of = run.trace.column("arrival_s")[ran], run.segments["job"]
     begin, end = float(arrival.min()), float(np.nanmax(run.end_s))
     grid = np.linspace(begin, end, 2 * POINTS + 1)
-    busy = _level(run.segments["start_s"], run.segments["end_s"], gpus[of], grid)
+    spans = run.segments["start_s"], run.segments["end_s"]
+    busy, served = _level(*spans, run.segments["gpus"], grid), _level(*spans, gpus[of], grid)
     inside = _level(arrival, run.end_s[ran], gpus[ran], grid)
     hours = (grid[:-1] - begin) / 3600
     fig = go.Figure()
     for name, values, colour in (
         ("held by jobs", busy, PALETTE["ours"]),
-        ("asked for by waiting jobs", inside - busy, PALETTE["highlight"]),
+        ("asked for by waiting jobs", inside - served, PALETTE["highlight"]),
     ):
         line = {"color": colour, "shape": "hv", "width": 1}
         fig.add_scatter(x=hours, y=values, mode="lines", name=name, line=line, stackgroup="gpus")
@@ -125,3 +130,54 @@ def figure_sweep(table: pd.DataFrame, *, title: str = "") -> go.Figure:
     fig.add_scatter(x=least["gpus"], y=least["bound_jct_s"], mode="lines", name="bound", line=line)
     fig.update_yaxes(type="log")
     return finish(fig, title=title, x="GPUs", y="mean completion time (s, simulated)")
+
+
+@checked
+def figure_scaling(rates: Rates, *, title: str = "") -> go.Figure:
+    """Work of a GPU-second over that on the fewest GPUs, by GPUs of a job, a line a kind.
+
+    Of kinds that differ in the last part of ``a/b/c`` alone, the first is drawn.
+    """
+    fig = go.Figure()
+    gpus, seen = np.array(rates.gpus), set[str]()
+    for kind, row in zip(rates.kinds, np.asarray(rates.work_per_s)[:, :, 0], strict=True):
+        name, ran = kind.rsplit("/", 1)[0], row > 0
+        if name in seen or not ran.any():
+            continue
+        each = row[ran] / gpus[ran]
+        dash = "dash" if len(seen) >= len(CYCLE) else "solid"
+        line = {"color": CYCLE[len(seen) % len(CYCLE)], "dash": dash}
+        fig.add_scatter(x=gpus[ran], y=np.round(each / each[0], 4), name=name, line=line)
+        seen.add(name)
+    fig.update_xaxes(type="log", tickvals=gpus).update_yaxes(rangemode="tozero")
+    return finish(fig, title=title, x="GPUs of a job", y="work of a GPU-second")
+
+
+@checked
+def figure_speeds(table: Throughputs) -> go.Figure:
+    """Speed of each kind of job on each GPU type over that on the last one."""
+    over, base = table.alone / table.alone[:, -1:], table.gpu_types[-1].upper()
+    fig = go.Figure()
+    for p, gpu in enumerate(table.gpu_types[:-1]):
+        fig.add_bar(x=table.kinds, y=over[:, p], name=gpu.upper(), marker_color=CYCLE[p])
+    fig.add_hline(y=1, line_dash="dot", annotation_text=base).update_xaxes(tickangle=60)
+    return finish(fig, title=f"Speed over a {base}, by kind of job", y="times", height=560)
+
+
+@checked
+def figure_pairs(table: Throughputs, gpu: int = 0) -> go.Figure:
+    """What two jobs on one GPU of a type get done, over one after the other; blank: no room.
+
+    Raises:
+        BadValue: there is no such GPU type.
+    """
+    if not 0 <= gpu < len(table.gpu_types):
+        raise BadValue(f"figure_pairs: gpu must be from 0 to {len(table.gpu_types) - 1}; got {gpu}")
+    both = np.where(table.packed[:, :, gpu] > 0, table.packed[:, :, gpu], np.nan)
+    fig = go.Figure(
+        go.Heatmap(z=both, x=table.kinds, y=table.kinds, zmid=1, colorscale="RdBu",
+                   colorbar_title="times")
+    ).update_xaxes(showticklabels=False)  # fmt: skip
+    title = f"Work of two jobs on one {table.gpu_types[gpu].upper()}, over one after the other"
+    fig.update_yaxes(autorange="reversed")
+    return finish(fig, title=title, x="the same kinds, in the same order", height=620)

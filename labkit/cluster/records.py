@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-JOB = np.dtype([
-    ("arrival", "f8"), ("gpus", "i8"), ("row", "i8"),  # row: of World.speed
-    ("status", "i8"), ("level", "i8"),
+JOB = np.dtype([  # what every pass reads comes first, in one line of the cache
+    ("gpus", "i8"), ("status", "i8"), ("pool", "i8"),  # pool: where it runs
     ("key", "f8"), ("waits", "i8"),  # sorted by both; waits: 0 where it ran after the last pass
+    ("held", "i8"), ("num_held", "i8"),  # its nodes, in World.held
+    ("row", "i8"),  # of World.speed
     ("left", "f8"), ("attained", "f8"),  # work left and seconds held, when it last stopped
     ("since", "f8"),  # start of this run, or of waiting for this cause
     ("warm", "f8"), ("end", "f8"),  # when this run begins to make progress, and is done
-    ("pool", "i8"), ("place", "i8"),  # where it runs; its place among the running
-    ("held", "i8"), ("num_held", "i8"),  # its nodes, in World.held
-    ("cause", "i8"), ("restart", "f8"), ("start", "f8"), ("stops", "i8"),
+    ("place", "i8"), ("level", "i8"), ("cause", "i8"),  # place: among the running
+    ("arrival", "f8"), ("restart", "f8"), ("start", "f8"), ("stops", "i8"),
 ])  # fmt: skip
 POOL = np.dtype([("first", "i8"), ("last", "i8"), ("size", "i8"), ("free", "i8"), ("avail", "i8")])
 """Nodes from first to before last, of size GPUs each; free: of no job; avail: or of later ones."""
@@ -37,6 +37,7 @@ class World(NamedTuple):
     order: Any  # the queue, from HEAD to before TAIL
     running: Any  # jobs that run, in no order
     ends: Any  # when each of them will be done
+    falls: Any  # when each of them reaches its threshold
     held: Any
     scratch: Any  # nodes chosen for a job
     misfit: Any  # row x GPUs: the last pass in which such a job did not fit
@@ -50,6 +51,7 @@ class Rule(NamedTuple):
     preemptive: bool
     blocks: bool
     thresholds: Any
+    ranks: Any  # of each queue, the least first; one more than thresholds
     late_demotion: bool
     restart_s: float
     nodes_matter: bool

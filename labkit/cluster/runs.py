@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,16 +13,19 @@ from labkit.cluster import core, records
 from labkit.cluster.clusters import Cluster
 from labkit.cluster.jobs import Trace
 from labkit.cluster.policies import ORDERS, Policy
+from labkit.cluster.rounds import Allocator, play, speeds
+from labkit.cluster.shares import SharePolicy
 from labkit.errors import BadValue, did_you_mean
-from labkit.kit.describe import Share, checked
+from labkit.kit.describe import NonNegative, Positive, Share, checked
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Placement = Literal["any", "consolidated"]
-CAUSES = ("capacity", "order", "fragmentation", "preemption")
-"""What a job waits for: too few GPUs free; jobs ahead of it in a queue that blocks; enough free
-GPUs, on too many nodes; GPUs again, after it was stopped."""
+CAUSES = ("capacity", "order", "fragmentation", "preemption", "round")
+"""What a job waits for: too few GPUs free; jobs ahead of it in a queue that blocks, or a policy
+that leaves GPUs free; enough free GPUs, on too many nodes; GPUs again, after it was stopped; the
+next round of a policy that decides in rounds."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,15 +37,16 @@ class Run:
         preemptions: how often each job was stopped or moved.
         waits_s: seconds waited, one row a job, one column a cause (:data:`CAUSES`).
         restart_s: seconds each job held GPUs without progress, after it was stopped.
-        segments: every stretch of a job on its GPUs: job, start_s, end_s, pool.
+        segments: every stretch of a job on its GPUs: job, start_s, end_s, pool, gpus.
         held: the nodes of each segment: segment, node, gpus. Under ``any`` placement a pool
             counts as one node.
-        num_events: how many times something happened.
+        num_events: how many times something happened, or a policy was asked.
+        refused: jobs that a policy did not admit; they have no end.
     """
 
     trace: Trace
     cluster: Cluster
-    policy: Policy
+    policy: Policy | Allocator
     placement: Placement
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
@@ -52,10 +56,11 @@ class Run:
     segments: dict[str, NDArray[Any]]
     held: dict[str, NDArray[np.int64]]
     num_events: int
+    refused: NDArray[np.bool_] | None = None
 
     @property
     def ran(self) -> NDArray[np.bool_]:
-        """Which jobs ran to their end; all others can never run."""
+        """Which jobs ran to their end; others can never run, or a window of jobs ended the run."""
         return ~np.isnan(self.end_s)
 
     @property
@@ -105,7 +110,7 @@ class Run:
         first_s = self.trace.column("arrival_s")[self.ran][0]
         makespan_s = float(np.nanmax(self.end_s) - first_s)
         spans = self.segments["end_s"] - self.segments["start_s"]
-        busy = float((spans * self.trace.column("gpus")[self.segments["job"]]).sum())
+        busy = float((spans * self.segments["gpus"]).sum())
         due = self.trace.column("deadline_s")
         has_deadline = np.isfinite(due) & (np.arange(len(self.trace)) >= first)
         waits = self.waits_s[counted].mean(axis=0)
@@ -136,7 +141,11 @@ class Run:
         """
         index = self.trace.index_of(job)
         name, gpus = self.trace.id_of(index), int(self.trace.column("gpus")[index])
+        if self.refused is not None and self.refused[index]:
+            return f"{name} was refused by {self.policy.name} when it arrived"
         if not self.ran[index]:
+            if isinstance(self.policy, SharePolicy):  # whose runs refuse jobs that fit nowhere
+                return f"{name} had not ended when the run was stopped"
             return f"{name} can never run: {_reason(self.trace, self.cluster, index)}"
         waits = {c: w for c, w in zip(CAUSES, self.waits_s[index], strict=True) if w > 0}
         arrival = float(self.trace.column("arrival_s")[index])
@@ -164,7 +173,7 @@ class Run:
         shares = np.zeros(len(self.trace))
         for low, high in zip(stops, sorted(start[mine]), strict=False):
             both = np.clip(np.minimum(end, high) - np.maximum(start, low), 0, None)
-            np.add.at(shares, of, both * self.trace.column("gpus")[of])
+            np.add.at(shares, of, both * self.segments["gpus"])
         order = np.argsort(-shares, kind="stable")
         return [(int(other), float(shares[other])) for other in order if shares[other] > 0]
 
@@ -174,6 +183,7 @@ _WORDS = {
     "order": "jobs ahead of it in the queue",
     "fragmentation": "free GPUs on few enough nodes",
     "preemption": "GPUs again after it was stopped",
+    "round": "the next round",
 }
 
 
@@ -193,9 +203,9 @@ def _reason(trace: Trace, cluster: Cluster, index: int) -> str:
 
 @checked
 def simulate(
-    trace: Trace, cluster: Cluster, policy: Policy, *, placement: Placement = "any"
+    trace: Trace, cluster: Cluster, policy: Policy | Allocator, *, placement: Placement = "any"
 ) -> Run:
-    """Run a trace on a cluster under a policy, event by event.
+    """Run a trace on a cluster under a policy, event by event; an allocator's, round by round.
 
     A job that fits in no pool can never run: it is reported (``Run.ran``, ``Run.why``) and the
     others do not wait for it. Jobs stay where they run until they are stopped.
@@ -208,7 +218,9 @@ def simulate(
         BadValue: a job needs a GPU type that the cluster lacks or more GPUs than it has, or the
             policy's key is not one finite number a job.
     """
-    _check(trace, cluster)
+    if isinstance(policy, Allocator):
+        return simulate_rounds(trace, cluster, policy)
+    check_gpus(trace, cluster)
     whole = placement == "consolidated"
     world = _world(trace, cluster, policy, whole)
     rule = records.Rule(
@@ -216,6 +228,7 @@ def simulate(
         preemptive=policy.preemptive,
         blocks=policy.blocks,
         thresholds=np.array(policy.thresholds, dtype=float),
+        ranks=np.array(policy.ranks or range(len(policy.thresholds) + 1), dtype=float),
         late_demotion=policy.demotion == "tiresias",
         restart_s=float(policy.restart_s),
         nodes_matter=whole,
@@ -227,7 +240,7 @@ def simulate(
     return _run(trace, cluster, policy, placement, world, log, num_events)
 
 
-def _check(trace: Trace, cluster: Cluster) -> None:
+def check_gpus(trace: Trace, cluster: Cluster) -> None:
     """Refuse jobs that the cluster has not the GPUs for."""
     known = {"", *cluster.gpu_types}
     for job, wanted in enumerate(trace.gpu):
@@ -246,28 +259,9 @@ def _check(trace: Trace, cluster: Cluster) -> None:
         )
 
 
-def _speeds(trace: Trace, cluster: Cluster) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Each job's row, and rows by pool: the speed, 0 where such a job may not run."""
-    num_jobs = len(trace)
-    gpu, kind = trace.gpu or ("",) * num_jobs, trace.kind or ("",) * num_jobs
-    if not trace.gpu and not any(pool.speeds for pool in cluster.pools):
-        rows = [("", "")]
-        row = np.zeros(num_jobs, dtype=np.int64)
-    else:
-        places: dict[tuple[str, str], int] = {}
-        pairs = zip(gpu, kind, strict=True)
-        row = np.array([places.setdefault(pair, len(places)) for pair in pairs], dtype=np.int64)
-        rows = list(places)
-    speed = [
-        [pool.speed_of(runs) if wanted in ("", pool.gpu) else 0.0 for pool in cluster.pools]
-        for wanted, runs in rows
-    ]
-    return row, np.array(speed, dtype=float)
-
-
 def _keys(policy: Policy, trace: Trace) -> NDArray[np.float64]:
     if policy.order != "key":
-        return np.zeros(len(trace))
+        return np.full(len(trace), float((policy.ranks or (0,))[0]))
     try:
         keys = np.array(policy.key(trace), dtype=float)
     except (TypeError, ValueError, AttributeError) as error:
@@ -282,7 +276,7 @@ def _keys(policy: Policy, trace: Trace) -> NDArray[np.float64]:
 
 def _world(trace: Trace, cluster: Cluster, policy: Policy, whole: bool) -> records.World:
     """Before the first event: no job is there, all GPUs are free."""
-    row, speed = _speeds(trace, cluster)
+    row, speed = speeds(trace, cluster)
     pools = np.zeros(len(cluster.pools), records.POOL)
     pools["size"] = [p.gpus_per_node if whole else p.num_gpus for p in cluster.pools]
     pools["last"] = np.cumsum([p.nodes if whole else 1 for p in cluster.pools])
@@ -310,6 +304,7 @@ def _world(trace: Trace, cluster: Cluster, policy: Policy, whole: bool) -> recor
         order=np.zeros(num_jobs, np.int64),
         running=np.zeros(num_jobs, np.int64),
         ends=np.zeros(num_jobs),
+        falls=np.zeros(num_jobs),
         held=np.zeros(int(most_nodes.sum()), records.SLOT),
         scratch=np.zeros(nodes.size + 1, records.SLOT),
         misfit=np.zeros((len(speed), int(gpus.max()) + 1), np.int64),
@@ -340,6 +335,7 @@ def _run(
             "start_s": segments["start"],
             "end_s": segments["end"],
             "pool": segments["pool"],
+            "gpus": jobs["gpus"][segments["job"]],
         },
         held={
             "segment": np.repeat(np.arange(segments.size), sizes),
@@ -351,8 +347,55 @@ def _run(
 
 
 @checked
+def simulate_rounds(
+    trace: Trace, cluster: Cluster, allocator: Allocator, rates: Any = None, *,
+    round_s: Positive | None = None, restart_s: NonNegative | None = None, admit: Any = None,
+) -> Run:  # fmt: skip
+    """Run a trace under an allocator, which decides at the boundaries of rounds.
+
+    Args:
+        rates, round_s, restart_s: in place of the allocator's own.
+        admit: in place of its method: ``(state, jobs) -> which are taken in``.
+
+    Raises:
+        BadValue: as :func:`simulate`, or the allocator hands out GPUs that are not there.
+    """
+    check_gpus(trace, cluster)
+    asked = {"rates": rates, "round_s": round_s, "restart_s": restart_s}
+    allocator = replace(allocator, **{k: v for k, v in asked.items() if v is not None})
+    log = play(trace, cluster, allocator, admit)
+    order = np.argsort([end for _, _, end in log.segments], kind="stable")
+    nodes = [1 if allocator.by == "pools" else pool.nodes for pool in cluster.pools]
+    held = np.array(log.held, dtype=np.int64).reshape(-1, sum(nodes))[order]
+    segment, column = held.nonzero()
+    pool_of = np.repeat(np.arange(len(nodes)), nodes)
+    of, start, end = np.array(log.segments, dtype=float).reshape(-1, 3)[order].T
+    return Run(
+        trace=trace,
+        cluster=cluster,
+        policy=allocator,
+        placement="any" if allocator.by == "pools" else "consolidated",
+        start_s=np.where(np.isnan(log.end), np.nan, log.start),
+        end_s=log.end,
+        preemptions=log.stops,
+        waits_s=log.waits,
+        restart_s=log.restart,
+        segments={
+            "job": of.astype(np.int64),
+            "start_s": start,
+            "end_s": end,
+            "pool": pool_of[held.argmax(1)],
+            "gpus": held.sum(1),
+        },
+        held={"segment": segment, "node": column, "gpus": held[segment, column]},
+        num_events=log.rounds,
+        refused=log.refused,
+    )
+
+
+@checked
 def sweep(
-    traces: Sequence[Trace], clusters: Sequence[Cluster], policies: Sequence[Policy], *,
+    traces: Sequence[Trace], clusters: Sequence[Cluster], policies: Sequence[Policy | Allocator], *,
     placement: Placement = "any", warmup: Share = 0.0,
 ) -> pd.DataFrame:  # fmt: skip
     """Every trace on every cluster under every policy: one row each, beside the bound.

@@ -1,6 +1,10 @@
 """Serving models: how requests become batches, how long users wait, what no server can beat.
 
     requests = serving.load("azure-llm-2023")      # or from_csv(path), generate(rate_per_s, ...)
+    profile = serving.TokenProfile.roofline("gpt3-175b", "A100-40GB", tensor=8, stages=2)
+    run = serving.simulate(requests, profile, serving.Batcher(max_batch=32))
+    run.summary(), run.frame(), run.why(request)
+    serving.bound(requests, profile, run.batcher).rate_per_s
 
 Everything is simulated from requests; figures are in ``serving.figures``, which loads Plotly.
 """
@@ -18,10 +22,13 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "share_prefix", "split_latency", "stream", "traffic",
     ),
     "profiles": ("BatchProfile", "line", "published_profiles", "read_profile"),
+    "generation": ("Batcher", "Bound", "Run", "bound", "capacity", "gain", "simulate", "sweep"),
+    "partitions": ("Partition", "Pass", "frontier", "layouts"),
     "requests": ("Requests", "from_csv", "generate", "load", "together"),
+    "tokens": ("TokenProfile",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_FIGURES: tuple[str, ...] = ()
+_FIGURES: tuple[str, ...] = ("figure_latency", "figure_requests")
 
 __all__ = [*_HOME, *_FIGURES]
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from labkit import serving
 from labkit.errors import UsageError, not_among
-from labkit.kit.command import Commands, argument, option
+from labkit.kit.command import Commands, argument, numbers, option
 from labkit.kit.report import Report, Sheet, records
 from labkit.serving.requests import TRACES, Requests
 
@@ -84,3 +84,95 @@ def requests(stream: RequestOptions) -> Report:
         },
         notes=["the coefficient of variation of the gaps is 1 for Poisson arrivals"],
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """The model, its GPUs, and how requests become batches."""
+
+    PANEL = "Server"
+    model: Annotated[str, option("A preset of data/models.yaml.")] = "gpt3-175b"
+    gpu: Annotated[str, option("A preset of data/hardware.yaml.")] = "A100-40GB"
+    tensor: Annotated[int, option("GPUs that share a layer.", min=1)] = 8
+    stages: Annotated[int, option("Stages of the pipeline.", min=1)] = 2
+    max_batch: Annotated[int, option("Most requests of a batch.", min=1)] = 32
+    chunk: Annotated[int, option("Most prompt tokens of an iteration; 0: whole.", min=0)] = 0
+    paged: Annotated[bool, option("Keys and values in pages, not reserved.")] = False
+
+    @property
+    def profile(self) -> serving.TokenProfile:
+        return serving.TokenProfile.roofline(
+            self.model, self.gpu, tensor=self.tensor, stages=self.stages
+        )
+
+    @property
+    def batchers(self) -> dict[str, serving.Batcher]:
+        ours = serving.Batcher(
+            max_batch=self.max_batch, chunk_tokens=self.chunk or None,
+            memory="paged" if self.paged else "reserved",
+        )  # fmt: skip
+        return {"iteration": ours} | {
+            f"request, {name}": serving.Batcher(level="request", max_batch=size)
+            for name, size in (("one by one", 1), (f"up to {self.max_batch}", self.max_batch))
+        }
+
+    @property
+    def notes(self) -> list[str]:
+        return [
+            f"every number is simulated on a roofline model of {self.profile.name}, not measured",
+            "the first tenth of the requests is left out of latencies as warm-up",
+        ]
+
+
+_SHOWN = {
+    "batcher": "batches by", "rate_per_s": "rate", "throughput_per_s": "throughput",
+    "median_token_s": "median/token", "p99_token_s": "99th/token", "median_first_s": "first token",
+    "mean_batch": "mean batch", "wasted_fraction": "wasted",
+}  # fmt: skip
+
+
+def _table(command: str, stream: Requests, server: ServerOptions, rates: list[float]) -> Report:
+    table = serving.sweep(stream, server.profile, server.batchers, rates)
+    least = serving.bound(stream, server.profile, server.batchers["iteration"])
+    return Report(
+        title=f"{stream.name} on {server.profile.name}",
+        lead=f"no batcher serves more than {least.rate_per_s:.2f} requests/s, or gives the median "
+        f"token in less than {1e3 * least.token_latency_s:.0f} ms",
+        tables=[Sheet(table=table, columns=_SHOWN, wide=("p99_token_s", "median_first_s"))],
+        csv=table,
+        data={"command": command, "requests": stream.name, "bound_per_s": least.rate_per_s,
+              "bound_token_s": least.token_latency_s, "rows": records(table)},
+        notes=server.notes,
+        figures=lambda: [("Latency over throughput", "Simulated.",
+                          serving.figure_latency(table, bound_per_s=least.rate_per_s))],
+    )  # fmt: skip
+
+
+@commands.add(examples=[
+    "labkit serving simulate --rate 4",
+    "labkit serving simulate --rate 4 --count 500 --why 100",
+])  # fmt: skip
+def simulate(
+    stream: RequestOptions, server: ServerOptions, *,
+    why: Annotated[int, option("Explain this request's latency: its place; -1: none.")] = -1,
+) -> Report:  # fmt: skip
+    """One stream of requests, batched by iteration and by request."""
+    trace = stream.read()
+    if why < 0:
+        return _table("simulate", trace, server, [trace.rate_per_s])
+    run = serving.simulate(trace, server.profile, server.batchers["iteration"])
+    return Report(
+        title=f"{trace.name} on {server.profile.name}", lead=run.why(why), csv=run.frame(),
+        data={"command": "simulate", "why": run.why(why), **run.summary()}, notes=server.notes,
+        figures=lambda: [("Requests", "Simulated.",
+                          serving.figure_requests({"": run}, first=max(0, why - 8)))],
+    )  # fmt: skip
+
+
+@commands.add(examples=["labkit serving sweep --count 500 --rates 1,4,8"])
+def sweep(
+    stream: RequestOptions, server: ServerOptions, *,
+    rates: Annotated[str, option("Requests a second.", metavar="R,…")] = "0.25,0.5,1,2,4,8,12",
+) -> Report:  # fmt: skip
+    """The same requests at several rates: latency over throughput, beside the bound."""
+    return _table("sweep", stream.read(), server, numbers("--rates", rates))

@@ -2,66 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labkit.errors import BadFile, BadValue, not_among
+from labkit.errors import BadValue, not_among
+from labkit.kit.arrivals import Arrivals, Column, counts, read_csv, seconds
 from labkit.kit.describe import AnyNumber, Count, NonNegative, Positive, checked, description
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 AZURE = "azure-llm-2023"
 TRACES = {AZURE: "data/AzureLLMInferenceTrace_conv.csv"}
 """Published traces: an hour of conversations with language models at Azure."""
-COLUMNS = {  # spellings of each column, ours first; others are of published traces
-    "arrival_s": ("arrival_s", "TIMESTAMP", "arrived_at", "timestamp"),
-    "prompt_tokens": ("prompt_tokens", "ContextTokens", "num_prefill_tokens"),
-    "output_tokens": ("output_tokens", "GeneratedTokens", "num_decode_tokens"),
-    "slo_s": ("slo_s", "slo"),
-    "model": ("model", "model_name"),
+TOKENS = {"prompt_tokens": 0, "output_tokens": 1}
+"""Columns of tokens, and the least a request has."""
+COLUMNS = {
+    "arrival_s": Column(
+        spellings=("arrival_s", "TIMESTAMP", "arrived_at", "timestamp"),
+        allows=seconds("arrival_s"),
+        valid="a finite number of seconds, at least 0",
+        dates=True,
+    ),
+    "prompt_tokens": Column(
+        spellings=("prompt_tokens", "ContextTokens", "num_prefill_tokens"),
+        allows=counts("prompt_tokens", 0),
+        valid="a whole number, at least 0",
+        default=0,
+        whole=True,
+    ),
+    "output_tokens": Column(
+        spellings=("output_tokens", "GeneratedTokens", "num_decode_tokens"),
+        allows=counts("output_tokens", 1),
+        valid="a whole number, at least 1",
+        default=1,
+        whole=True,
+    ),
+    "slo_s": Column(
+        spellings=("slo_s", "slo"),
+        allows=lambda arrays: arrays["slo_s"] > 0,
+        valid="a number of seconds above 0, or nothing (inf) for none",
+        default=inf,
+    ),
+    "model": Column(spellings=("model", "model_name")),
 }
-NUMBERS = ("arrival_s", "prompt_tokens", "output_tokens", "slo_s")
-TOKENS = ("prompt_tokens", "output_tokens")
-VALID = {
-    "arrival_s": "a finite number of seconds, at least 0",
-    "prompt_tokens": "a whole number, at least 0",
-    "output_tokens": "a whole number, at least 1",
-    "slo_s": "a number of seconds above 0, or nothing (inf) for none",
-}
-LEAST = {"prompt_tokens": 0, "output_tokens": 1}
-
-
-class _Fault(NamedTuple):
-    """The first value of a column that cannot be."""
-
-    column: str
-    row: int
-    value: object
-    problem: str = "the value is not allowed"
-
-
-def _fault(columns: Mapping[str, NDArray[np.float64]]) -> _Fault | None:
-    arrival, slo = columns["arrival_s"], columns["slo_s"]
-    wrong = {"arrival_s": ~(np.isfinite(arrival) & (arrival >= 0)), "slo_s": ~(slo > 0)}
-    for name in TOKENS:
-        tokens = columns[name]
-        wrong[name] = ~((tokens >= LEAST[name]) & (tokens < 2**31) & (tokens == np.floor(tokens)))
-    for name, is_wrong in wrong.items():
-        if is_wrong.any():
-            row = int(np.argmax(is_wrong))
-            return _Fault(name, row, columns[name][row].item())
-    return None
 
 
 @description
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Requests:
+class Requests(Arrivals):
     """Requests in order of arrival; those that arrive together keep the order they are given in.
 
     Attributes:
@@ -84,45 +77,8 @@ class Requests:
     model: tuple[str, ...] = ()
     name: str = "requests"
 
-    def __post_init__(self) -> None:
-        arrays = {name: self._column(name) for name in NUMBERS}
-        count = arrays["arrival_s"].size
-        for name, value in (("prompt_tokens", 0.0), ("output_tokens", 1.0), ("slo_s", np.inf)):
-            if not arrays[name].size:
-                arrays[name] = np.full(count, value)
-        lengths = {name: array.size for name, array in arrays.items()}
-        lengths |= {"model": len(self.model)} if self.model else {}
-        for name, length in lengths.items():
-            if length != count or not count:
-                raise BadValue(
-                    f"Requests.{name} must have one entry a request; got {length} where arrival_s "
-                    f"has {count}; valid: one request or more, every column of the same length"
-                )
-        if fault := _fault(arrays):
-            raise BadValue(
-                f"Requests.{fault.column}[{fault.row}]: {fault.problem}; found {fault.value!r}; "
-                f"valid: {VALID[fault.column]}"
-            )
-        order = np.argsort(arrays["arrival_s"], kind="stable")
-        for name, array in arrays.items():
-            column = array[order].astype(np.int64 if name in TOKENS else np.float64)
-            column.setflags(write=False)
-            object.__setattr__(self, name, column)
-        if self.model:
-            object.__setattr__(self, "model", tuple(self.model[row] for row in order))
-
-    def _column(self, name: str) -> NDArray[np.float64]:
-        array = np.asarray(getattr(self, name), dtype=float)
-        if array.ndim != 1:
-            raise BadValue(f"Requests.{name} must be a list of numbers; got {array!r}")
-        return array
-
-    def __len__(self) -> int:
-        return self.column("arrival_s").size
-
-    def column(self, name: str) -> NDArray[Any]:
-        """A column of numbers, read-only, such as ``arrival_s``."""
-        return np.asarray(getattr(self, name))
+    COLUMNS: ClassVar[dict[str, Column]] = COLUMNS
+    ROW: ClassVar[str] = "request"
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -149,34 +105,15 @@ class Requests:
         return float(gaps.std() / gaps.mean()) if gaps.size and gaps.any() else 0.0
 
     @checked
-    def head(self, count: int) -> Requests:
-        """The first requests alone.
-
-        Raises:
-            BadValue: there are fewer, or ``count`` is below 1.
-        """
-        if not 1 <= count <= len(self):
-            raise BadValue(f"head: count must be from 1 to {len(self)}; got {count}")
-        return self._with(**{name: self.column(name)[:count] for name in NUMBERS},
-                          model=self.model[:count])  # fmt: skip
-
-    @checked
     def at_rate(self, rate_per_s: Positive) -> Requests:
         """The same requests with their gaps stretched to this mean rate."""
         if not np.isfinite(self.rate_per_s):
             raise BadValue("at_rate: the requests all arrive at once; there is no rate to change")
-        return self._with(arrival_s=self.column("arrival_s") * self.rate_per_s / rate_per_s)
-
-    def _with(self, **changes: Any) -> Requests:
-        names = (*NUMBERS, "model", "name")
-        return Requests(**{name: getattr(self, name) for name in names} | changes)
-
-    def frame(self) -> pd.DataFrame:
-        """One row a request, in order of arrival."""
-        import pandas as pd
-
-        columns: dict[str, Any] = {name: self.column(name) for name in NUMBERS}
-        return pd.DataFrame(columns | ({"model": list(self.model)} if self.model else {}))
+        arrival_s = self.column("arrival_s") * self.rate_per_s / rate_per_s
+        arrival_s.setflags(write=False)
+        stretched = copy(self)  # in order and checked already
+        object.__setattr__(stretched, "arrival_s", arrival_s)
+        return stretched
 
 
 @checked
@@ -191,7 +128,8 @@ def together(parts: Sequence[Requests], *, name: str = "requests") -> Requests:
     if len({bool(part.model) for part in parts}) > 1:
         raise BadValue("together: only some parts name their model; valid: all or none")
     columns: dict[str, Any] = {
-        column: np.concatenate([part.column(column) for part in parts]) for column in NUMBERS
+        column: np.concatenate([part.column(column) for part in parts])
+        for column in Requests._names(texts=False)
     }
     return Requests(**columns, model=sum((part.model for part in parts), ()), name=name)
 
@@ -225,9 +163,9 @@ def generate(
     if isinstance(draw, int):
         raise BadValue(f"generate: rng must be a generator or a seed, at least 0; got {rng}")
     for name, (low, high) in zip(TOKENS, (prompt_tokens, output_tokens), strict=True):
-        if not LEAST[name] <= low <= high < 2**31:
+        if not TOKENS[name] <= low <= high < 2**31:
             raise BadValue(
-                f"generate: {name} must be the least and the most, from {LEAST[name]}; "
+                f"generate: {name} must be the least and the most, from {TOKENS[name]}; "
                 f"got ({low}, {high})"
             )
     if not slo_s > 0:
@@ -276,69 +214,4 @@ def from_csv(
         BadFile: a column is missing or a value cannot be; names the row, the column, the value.
         BadValue: ``columns`` names a column that requests do not have.
     """
-    import pandas as pd
-
-    path = Path(path)
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except FileNotFoundError:
-        raise BadFile(path, "the file is missing") from None
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        problem = " ".join(str(error).split())
-        raise BadFile(path, f"is no table: {problem}", valid="a CSV file with headings") from None
-    spelt = _spellings(table, path, columns or {})
-    if table.empty:
-        raise BadFile(path, "holds no requests", valid="one row a request below the headings")
-    numbers: dict[str, Any] = {
-        column: _numbers(table[spelt[column]], path, column)
-        for column in NUMBERS
-        if column in spelt
-    }
-    filled = {c: numbers.get(c, np.full(len(table), LEAST.get(c, np.inf))) for c in NUMBERS}
-    if fault := _fault(filled):
-        raise _bad(path, fault, spelt[fault.column])
-    model = tuple(table[spelt["model"]].str.strip()) if "model" in spelt else ()
-    return Requests(**numbers, model=model, name=name or path.stem)
-
-
-def _spellings(table: pd.DataFrame, path: Path, columns: Mapping[str, str]) -> dict[str, str]:
-    """The file's heading of each of our columns that it has."""
-    if unknown := set(columns) - set(COLUMNS):
-        raise BadValue(
-            f"from_csv: columns names {sorted(unknown)[0]!r}; valid: {', '.join(COLUMNS)}"
-        )
-    near = {c: [n for n in names if n in table.columns][:1] for c, names in COLUMNS.items()}
-    spelt = {column: names[0] for column, names in near.items() if names} | dict(columns)
-    for column in dict.fromkeys(["arrival_s", *spelt]):
-        heading = spelt.get(column)
-        if heading is None or heading not in table.columns:
-            raise BadFile(
-                path, "a column is missing", line=1, field=heading or column,
-                value=", ".join(map(str, table.columns)),
-                valid=f"a column {' or '.join(COLUMNS[column])}, or columns={{{column!r}: …}}",
-            )  # fmt: skip
-    return spelt
-
-
-def _numbers(texts: pd.Series[str], path: Path, column: str) -> NDArray[np.float64]:
-    """A column as numbers. Dates with times become seconds from the first; an empty SLO is none."""
-    import pandas as pd
-
-    texts = texts.str.strip()
-    values = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=float)
-    if column == "arrival_s" and np.isnan(values).all():
-        dates = pd.to_datetime(texts, errors="coerce", format="ISO8601", utc=True)
-        values = ((dates - dates.min()) / pd.Timedelta(seconds=1)).to_numpy(dtype=float)
-    if column == "slo_s":
-        values = np.where(texts == "", np.inf, values)
-    if np.isnan(values).any():
-        row = int(np.argmax(np.isnan(values)))
-        raise _bad(path, _Fault(column, row, texts.iloc[row], "no number"), str(texts.name))
-    return values
-
-
-def _bad(path: Path, fault: _Fault, heading: str) -> BadFile:
-    return BadFile(
-        path, fault.problem, line=fault.row + 2, field=heading, value=fault.value,
-        valid=VALID[fault.column],
-    )  # fmt: skip
+    return read_csv(Requests, path, columns or {}, name)

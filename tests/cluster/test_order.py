@@ -40,7 +40,7 @@ def test_a_stopped_job_pays_once_to_run_again() -> None:
     run = cluster.simulate(jobs, EIGHT, cluster.srtf(restart_s=2.0))
     assert run.end_s.tolist() == [16, 8]
     assert run.restart_s.tolist() == [2, 0]
-    assert run.waits_s[0].tolist() == [0, 0, 0, 5]
+    assert run.waits_s[0].tolist() == [0, 0, 0, 5, 0]
 
 
 def test_blocking_and_passing() -> None:
@@ -52,12 +52,12 @@ def test_blocking_and_passing() -> None:
 
 def test_waiting_has_its_reasons() -> None:
     blocked = cluster.simulate(trace((0, 10, 6), (1, 1, 4), (2, 1, 2)), EIGHT, cluster.fifo())
-    assert blocked.waits_s.tolist() == [[0, 0, 0, 0], [9, 0, 0, 0], [0, 8, 0, 0]]
+    assert blocked.waits_s.tolist() == [[0, 0, 0, 0, 0], [9, 0, 0, 0, 0], [0, 8, 0, 0, 0]]
     nodes = cluster.Cluster.nodes(2, gpus=4)
     jobs = trace((0, 10, 3), (0, 12, 3), (1, 1, 2))
     spread = cluster.simulate(jobs, nodes, cluster.fifo(), placement="consolidated")
     assert spread.start_s.tolist() == [0, 0, 10]
-    assert spread.waits_s[2].tolist() == [0, 0, 9, 0]
+    assert spread.waits_s[2].tolist() == [0, 0, 9, 0, 0]
     assert "free GPUs on few enough nodes" in spread.why(2)
     assert cluster.simulate(jobs, nodes, cluster.fifo()).start_s.tolist() == [0, 0, 1]
 

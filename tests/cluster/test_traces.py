@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit import cluster
+from labkit import cluster, datasets
+from labkit.datasets import DatasetUnavailable
 from labkit.errors import BadFile, BadValue, UsageError
 
 GOOD = "job_id,arrival_s,duration_s,gpus,deadline_s\na,0,10,1,20\nb,5,2.5,4,\n"
@@ -133,3 +134,24 @@ def test_a_key_that_is_no_number_a_job_is_refused(key: object) -> None:
     trace = cluster.Trace(arrival_s=[0.0], duration_s=[1.0], gpus=[1])
     with pytest.raises(BadValue, match="key of policy 'mine'"):
         cluster.simulate(trace, cluster.Cluster.nodes(1), cluster.by("mine", key))
+
+
+def test_the_stand_in_of_cluster_06_says_so_and_is_as_crowded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpus = cluster.Cluster.nodes(12)
+    is_here = datasets.available("itp-elasticflow", ["data/raw-traces.tar.gz"])
+    published = cluster.load("itp-elasticflow", part="06") if is_here else None
+    monkeypatch.setenv("LABKIT_OFFLINE", "1")
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
+    monkeypatch.setenv("LABKIT_DATA_MIRROR", str(tmp_path))
+    ours = cluster.load("itp-elasticflow", part="06")
+    assert ours.name == "itp-elasticflow/06, stand-in"
+    with pytest.raises(DatasetUnavailable):
+        cluster.load("itp-elasticflow", part="07")
+    if published is None:
+        pytest.skip("itp-elasticflow is not on this machine (see `labkit data`)")
+    assert np.array_equal(np.sort(ours.column("gpus")), np.sort(published.column("gpus")))
+    for policy in (cluster.fifo(), cluster.las2d(), cluster.srsf()):
+        both = [cluster.simulate(t, gpus, policy).jct_s.mean() for t in (ours, published)]
+        assert 0.5 < both[0] / both[1] < 1.5, policy.name

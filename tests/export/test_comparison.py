@@ -65,7 +65,7 @@ def test_claims_keep_paper_value_and_verdict(root: Path) -> None:
     claims = next(s for s in report.tables if s.heading.startswith("Claims")).table
     both = claims[claims["statement"].str.startswith("Energy saving with four stages")]
     assert both["paper_key"].tolist() == ["alpha", "beta"]
-    assert set(both["paper"]) == {"0.252"}
+    assert set(both["paper"]) == {"25.2\xa0%"}
     assert claims["kind"].isin(["headline", "mechanism"]).all()
     assert "consistency" in {record["kind"] for record in report.data["claims"]}
 

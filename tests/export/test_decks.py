@@ -13,6 +13,7 @@ from labkit.errors import BadFile, UsageError
 from labkit.workbook.export import pages, write_slides
 from labkit.workbook.export.blocks import from_notebook, slides
 from labkit.workbook.export.markup import Markup
+from labkit.workbook.review.claims import CLAIMS_MIME
 from tests.export import offline, synthetic
 
 
@@ -103,14 +104,29 @@ def test_claims_fit_a_slide_in_five_columns(deck: str) -> None:
     ]
     assert verdicts == ["✔ reproduced", "✘ differs", "✔ reproduced", "○ not attempted"]
     assert "31.4\xa0GB" in table.get_text()
-    assert "0.01 (unverified)" in table.get_text()
-    assert "0.249 flipped 0 ✘" in table.get_text()
+    assert "1\xa0% (unverified)" in table.get_text()
+    assert "24.9\xa0% flipped 0\xa0% ✘" in table.get_text()
 
 
 def test_code_is_there_but_folded(deck: str) -> None:
     codes = offline.parse(deck).select(".sheet details.code")
     assert [c.has_attr("open") for c in codes] == [False] * len(codes)
     assert "figure_frontier" in codes[0].get_text()
+
+
+def test_every_slide_says_that_data_are_stand_ins(root: Path, deck: str) -> None:
+    assert not offline.parse(deck).select("[data-standin]")
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            for record in output.get("data", {}).get(CLAIMS_MIME, []):
+                record["fitted"] = 0.071
+    nbformat.write(notebook, path)
+    written = write_slides(root, "alpha")
+    sheets = offline.parse(written.path.read_text(encoding="utf-8")).select(".sheet")
+    assert written.warning == "fitted models, not the published data (worst error 7.1\u00a0%)"
+    assert {sheet.get("data-standin") for sheet in sheets} == {written.warning}
 
 
 def test_a_deck_without_figures_is_small(root: Path) -> None:

@@ -9,58 +9,47 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from labkit import serving
 from labkit.errors import LabkitError
+from labkit.models import Model
 from tests.cluster.test_wrong_kinds import WRONG
 from tests.wrong_kinds import problem, problems
 
 REQUESTS = serving.generate(2, 5, prompt_tokens=(1, 9), output_tokens=(1, 4))
-PROFILE = serving.BatchProfile(name="p", latency_s=(0.1, 0.15), std_s=(0.0, 0.01))
-SLOT = serving.Slot(model="", profile=PROFILE, batch=2, rate_per_s=1.0)
-SERVER = serving.BatchServer(slots=(SLOT,))
-RUN = serving.serve(REQUESTS, (SERVER,))
-SESSION = serving.Session(model="m", profile=PROFILE, rate_per_s=1.0, slo_s=1.0)
-STAGE = serving.Stage(model="m", profile=PROFILE)
-MODEL = serving.ServedModel(name="", latency_s=0.1, memory_bytes=1.0)
-GROUP = serving.Group(models=("",), stages=2)
-DESCRIPTIONS: list[Any] = [REQUESTS, PROFILE, SLOT, SERVER, SESSION, STAGE, MODEL, GROUP]
+PROFILE, BATCHER = serving.TokenProfile(weights_s=0.02, token_s=1e-4), serving.Batcher(max_batch=4)
+RUN = serving.simulate(REQUESTS, PROFILE, BATCHER)
+SERVER: dict[str, Any] = {"requests": REQUESTS, "profile": PROFILE}
+PALM = serving.Partition(model=Model.preset("palm-540b"))
+DESCRIPTIONS: list[Any] = [REQUESTS, PROFILE, BATCHER, PALM]
 FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
+    serving.figure_latency: {
+        "table": serving.sweep(**SERVER, batchers={"a": BATCHER}, rates_per_s=[1.0])
+    },
+    serving.figure_requests: {"runs": {"a": RUN}},
     serving.from_csv: {"path": "requests.csv"},
     serving.generate: {"rate_per_s": 2, "count": 3},
+    serving.frontier: {"partitions": {"a": PALM}, "batches": [4]},
+    serving.layouts: {"partition": PALM, "tokens": [64]},
     serving.load: {"name": "azure-llm-2023"},
     serving.together: {"parts": [REQUESTS]},
-    serving.copies: {"profiles": [PROFILE], "count": 3, "slo_s": 1.0},
-    serving.planned: {"way": "prefixes", "sessions": [SESSION], "num_gpus": 2},
-    serving.run_plan: {"plan": serving.pack([SESSION]), "rate_per_s": 3.0, "count": 9},
-    serving.sustained: {"plan": serving.pack([SESSION]), "count": 99},
-    serving.fill: {"sessions": [SESSION], "num_gpus": 2},
-    serving.share_prefix: {"sessions": [SESSION]},
-    serving.stream: {"sessions": [SESSION], "seconds": 2.0},
-    serving.traffic: {"rates_per_s": {"m": 2.0}, "seconds": 3.0},
-    serving.fractional_bound: {"sessions": [SESSION]},
-    serving.highest: {"attainment": lambda load: float(load < 2), "low": 1.0, "high": 3.0},
-    serving.figure_lines: {"table": pd.DataFrame({"a": [1.0]}), "title": "t", "x": "x", "y": "y"},
-    serving.line: {"alpha_ms": 1.0, "beta_ms": 2.0, "max_batch": 3},
-    serving.oblivious: {"sessions": [SESSION], "num_gpus": 2},
-    serving.pack: {"sessions": [SESSION]},
-    serving.place: {
-        "requests": REQUESTS,
-        "models": [MODEL],
-        "num_gpus": 2,
-        "memory_bytes": 1.0,
-    },
-    serving.published_profiles: {},
-    serving.read_profile: {"path": "profile.txt"},
-    serving.serve: {"requests": REQUESTS, "servers": (SERVER,)},
-    serving.serve_groups: {"requests": REQUESTS, "groups": [GROUP], "models": [MODEL]},
-    serving.split_latency: {"stages": [STAGE], "slo_s": 1.0, "step_s": 0.1},
-    GROUP.stage_s: {"model": MODEL},
-    PROFILE.best: {"limit_s": 0.2},
-    PROFILE.largest: {"limit_s": 0.2},
+    serving.bound: {**SERVER, "batcher": BATCHER},
+    serving.capacity: {**SERVER, "batchers": {"ours": BATCHER}},
+    serving.gain: {**SERVER, "new": {"a": BATCHER}, "old": {"b": BATCHER}},
+    serving.simulate: {**SERVER, "batcher": BATCHER},
+    serving.sweep: {**SERVER, "batchers": {"ours": BATCHER}, "rates_per_s": [1.0]},
+    serving.TokenProfile.roofline: {"model": "gpt3-175b", "accelerator": "A100-40GB", "tensor": 16},
+    PALM.cache_bytes: {"batch": 2, "context": 3},
+    PALM.layer_bytes: {"tokens": 8},
+    PALM.longest_context: {"batch": 2},
+    PALM.step: {"batch": 2},
+    PALM.ways: {"tokens": 8},
+    PROFILE.alone_s: {"requests": REQUESTS},
+    PROFILE.seconds: {"tokens": 3},
+    PROFILE.slower: {"factor": 2.0},
     RUN.summary: {},
+    RUN.why: {"request": 0},
     REQUESTS.at_rate: {"rate_per_s": 1},
     REQUESTS.head: {"count": 2},
 }

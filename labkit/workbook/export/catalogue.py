@@ -181,4 +181,6 @@ def _claims(
     shown = claims_file.from_notebook(source.read()) if source and content else []
     by_id = {record["id"]: record for record in shown if record["paper"] == key}
     known = sorted(content.claims, key=lambda c: not c.is_reproduction) if content else []
-    return [by_id.get(claim.id) or claims_file.record_of(key, claim) for claim in known]
+    records = [by_id.get(claim.id) or claims_file.record_of(key, claim) for claim in known]
+    rules = [claims_file.tolerance_in_words(claim) for claim in known]
+    return [record | {"rule": rule} for record, rule in zip(records, rules, strict=True)]

@@ -9,16 +9,22 @@ from pathlib import Path
 from labkit import files
 from labkit.workbook.export import blocks, origin, pages
 from labkit.workbook.export.markup import Markup
+from labkit.workbook.review import tally
+from labkit.workbook.review.claims import from_notebook
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """A file that was written, what it shows, and what could not be shown as it stands."""
+    """A file that was written, what it shows, and what could not be shown as it stands.
+
+    ``warning``: that results rest on stand-in data; "" where none do.
+    """
 
     path: Path
     shows: str
     problems: list[str]
     num_slides: int = 0
+    warning: str = ""
 
 
 def write_slides(
@@ -37,14 +43,18 @@ def write_slides(
     source = origin.find(root, key, parameters)
     name = f"{source.key}--{source.slug}" if source.slug else source.key
     path = out or root / "results" / "slides" / f"{name}.html"
+    warning = tally.standin_mark(from_notebook(source.read()))
     html, problems, count = deck(source)
     files.write_atomically(path, html)
-    return Written(path=path, shows=source.words, problems=problems, num_slides=count)
+    return Written(
+        path=path, shows=source.words, problems=problems, num_slides=count, warning=warning
+    )
 
 
 def deck(source: origin.Origin) -> tuple[str, list[str], int]:
     """The deck's HTML, what was wrong with its cells, and how many slides it has."""
     notebook = source.read()
+    warning = tally.standin_mark(from_notebook(notebook))
     markup = Markup(source.committed.parent, lambda _: None, brief=True)
     notebook.cells = [cell for cell in notebook.cells if blocks.slide_type(cell) != "skip"]
     columns = blocks.slides(blocks.from_notebook(notebook, markup))
@@ -57,6 +67,7 @@ def deck(source: origin.Origin) -> tuple[str, list[str], int]:
         title=f"{source.title} · slides",
         footer=" · ".join(part for part in parts if part),
         columns=columns,
+        standin=warning,
         policy=pages.policy(shown, frames_itself=has_notes),
         code_style=pages.code_style(dark=False),
         has_notes=has_notes,

@@ -61,6 +61,23 @@ def shown(value: Any) -> str:
     return cell_text(value, DIGITS)
 
 
+def with_unit(value: Any, unit: str) -> str:
+    r"""A value with its unit; a fraction in per cent, as papers print it.
+
+    >>> with_unit([0.252, 0.284], "fraction"), with_unit(1200.0, "J"), with_unit(None, "J")
+    ('25.2, 28.4\xa0%', '1,200\xa0J', '–')
+    """
+    if unit == "fraction" and isinstance(value, (int, float, list)):
+        values = value if isinstance(value, list) else [value]
+        if all(isinstance(part, (int, float)) for part in values):
+            parts = [100 * part for part in values]
+            return shown(parts if isinstance(value, list) else parts[0]) + f"{NO_BREAK}%"
+    text = shown(value)
+    if text == NOTHING or unit in ("", "fraction"):
+        return text
+    return text + (" " if " " in unit else NO_BREAK) + unit
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tally:
     """Claims counted: reproductions (headline and mechanism) apart from all other kinds.
@@ -146,6 +163,16 @@ def standin_warning(claims: Iterable[Mapping[str, Any]]) -> str:
     return FITTED_WARNING.format(worst=number(worst * 100, 2)) if worst else ""
 
 
+def standin_mark(claims: Iterable[Mapping[str, Any]]) -> str:
+    """The same in a few words, for every slide of a deck."""
+    records = list(claims)
+    if any(claim["verdict"] == "not judged" for claim in records):
+        return "stand-in data, not the published"
+    worst = max((claim.get("fitted") or 0.0 for claim in records), default=0.0)
+    error = number(worst * 100, 2)
+    return f"fitted models, not the published data (worst error {error}\u00a0%)" if worst else ""
+
+
 def row(claim: Mapping[str, Any]) -> dict[str, str]:
     r"""A stored claim as texts: statement, source, both values with unit, ratio, verdict.
 
@@ -154,22 +181,22 @@ def row(claim: Mapping[str, Any]) -> dict[str, str]:
     ...      "kind": "headline", "verdict": "not attempted"})["paper"]
     '1,200\xa0J (unverified)'
     """
-    space = " " if " " in claim["unit"] else NO_BREAK
-    unit = "" if claim["unit"] in ("", "fraction") else space + claim["unit"]
-    paper, ours = shown(claim["paper_value"]), shown(claim["our_value"])
+    paper, ours = (with_unit(claim[side], claim["unit"]) for side in ("paper_value", "our_value"))
+    flip = with_unit(claim.get("flip_value"), claim["unit"])
     marks = "" if claim["verified"] or claim["paper_value"] is None else " (unverified)"
     return {
         "id": claim["id"],
         "statement": claim["statement"],
         "source": claim["source"],
-        "paper": (paper if paper == NOTHING else paper + unit) + marks,
-        "ours": ours if ours == NOTHING else ours + unit,
+        "paper": paper + marks,
+        "ours": ours,
         "paper_whole": cell_text(claim["paper_value"]),
         "ours_whole": cell_text(claim["our_value"]),
         "ratio": cell_text(claim["ratio"]),
         "kind": claim.get("kind", ""),
         "flip": claim.get("flip", ""),
-        "flipped": flipped_words(claim),
+        "flipped": flip if flip == NOTHING else f"{flip} {SYMBOLS[claim['flip_verdict']]}",
+        "rule": claim.get("rule", ""),
         "verdict": claim["verdict"],
         "where": outcome(claim).removeprefix(claim["verdict"]).strip(),
     }

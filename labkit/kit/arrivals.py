@@ -1,0 +1,273 @@
+"""Things that arrive, such as jobs or requests: columns of numbers and texts, from files too.
+
+A record's columns are declared once, with the spellings of published files and the values that may
+stand in them; the record, a CSV file and a table are then checked alike, and a fault is named by
+its column and row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.errors import BadFile, BadValue
+from labkit.kit.describe import checked
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Arrays = Mapping[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column: how files spell it, and what may stand in it.
+
+    Attributes:
+        spellings: headings of files, ours first.
+        allows: which rows may hold their value, from all columns of numbers; None: a text.
+        valid: what ``allows`` allows, in words.
+        default: a number that stands where the column is missing; None: it is needed. Where it is
+            inf, an empty cell means it too.
+        whole: whether the numbers are kept as integers.
+        unique: whether each text stands once.
+        dates: whether files may hold dates with times, which count from the first.
+    """
+
+    spellings: tuple[str, ...]
+    allows: Callable[[Arrays], NDArray[np.bool_]] | None = None
+    valid: str = ""
+    default: float | None = None
+    whole: bool = False
+    unique: bool = False
+    dates: bool = False
+
+
+def seconds(name: str, *, above: float = -1.0) -> Callable[[Arrays], NDArray[np.bool_]]:
+    """Rows with a finite number of seconds, not below 0 and above ``above``."""
+    return lambda arrays: np.isfinite(arrays[name]) & (arrays[name] >= 0) & (arrays[name] > above)
+
+
+def counts(name: str, least: int) -> Callable[[Arrays], NDArray[np.bool_]]:
+    """Rows with a whole number from ``least``."""
+
+    def allowed(arrays: Arrays) -> NDArray[np.bool_]:
+        values = arrays[name]
+        return (values >= least) & (values < 2**31) & (values == np.floor(values))
+
+    return allowed
+
+
+class _Fault(NamedTuple):
+    column: str
+    row: int
+    value: object
+    problem: str = "the value is not allowed"
+
+
+class Arrivals:
+    """A frozen record of columns in order of ``arrival_s``; rows that arrive together keep their
+    order. The columns of texts are optional."""
+
+    COLUMNS: ClassVar[dict[str, Column]]
+    ROW: ClassVar[str]
+    """What a row is, such as "job"."""
+    name: str
+
+    def __post_init__(self) -> None:
+        arrays = {name: self._numbers(name) for name in self._names(texts=False)}
+        count = arrays["arrival_s"].size
+        for name, array in arrays.items():
+            if not array.size and self.COLUMNS[name].default is not None:
+                arrays[name] = np.full(count, self.COLUMNS[name].default)
+        texts = {name: getattr(self, name) for name in self._names(texts=True)}
+        for name, column in (arrays | {n: t for n, t in texts.items() if t}).items():
+            if len(column) != count or not count:
+                raise BadValue(
+                    f"{type(self).__name__}.{name} must have one entry a {self.ROW}; got "
+                    f"{len(column)} where arrival_s has {count}; valid: one {self.ROW} or more, "
+                    "every column of the same length"
+                )
+        if fault := self._fault(arrays, texts):
+            raise BadValue(
+                f"{type(self).__name__}.{fault.column}[{fault.row}]: {fault.problem}; found "
+                f"{fault.value!r}; valid: {self.COLUMNS[fault.column].valid}"
+            )
+        order = np.argsort(arrays["arrival_s"], kind="stable")
+        for name, array in arrays.items():
+            column = array[order].astype(np.int64 if self.COLUMNS[name].whole else np.float64)
+            column.setflags(write=False)
+            object.__setattr__(self, name, column)
+        if not np.array_equal(order, np.arange(count)):
+            self._reordered(texts, order.tolist())
+
+    def _reordered(self, texts: Mapping[str, tuple[str, ...]], order: list[int]) -> None:
+        """Set the columns of texts in order of arrival."""
+        for name, column in texts.items():
+            if column:
+                object.__setattr__(self, name, tuple(column[row] for row in order))
+
+    @classmethod
+    def _names(cls, *, texts: bool) -> list[str]:
+        return [name for name, column in cls.COLUMNS.items() if (column.allows is None) == texts]
+
+    def _numbers(self, name: str) -> NDArray[np.float64]:
+        array = np.asarray(getattr(self, name), dtype=float)
+        if array.ndim != 1:
+            raise BadValue(
+                f"{type(self).__name__}.{name} must be a list of numbers, one a {self.ROW}; got "
+                f"{array!r}"
+            )
+        return array
+
+    @classmethod
+    def _fault(cls, arrays: Arrays, texts: Mapping[str, tuple[str, ...]]) -> _Fault | None:
+        """The first value that cannot be, column by column."""
+        for name, column in cls.COLUMNS.items():
+            if column.allows is not None and not (right := column.allows(arrays)).all():
+                row = int(np.argmin(right))
+                return _Fault(name, row, arrays[name][row].item())
+        for name, values in texts.items():
+            if cls.COLUMNS[name].unique and len(set(values)) < len(values):
+                places = {value: row for row, value in reversed([*enumerate(values)])}
+                row = next(row for row, value in enumerate(values) if places[value] < row)
+                return _Fault(name, row, values[row], f"an {name.removesuffix('s')} stands twice")
+        return None
+
+    def __len__(self) -> int:
+        return self.column("arrival_s").size
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of numbers, read-only, such as ``arrival_s``."""
+        return np.asarray(getattr(self, name))
+
+    @checked
+    def head(self, count: int) -> Self:
+        """The first rows alone.
+
+        Raises:
+            BadValue: there are fewer, or ``count`` is below 1.
+        """
+        if not 1 <= count <= len(self):
+            raise BadValue(f"head: count must be from 1 to {len(self)}; got {count}")
+        return self.changed(**{name: getattr(self, name)[:count] for name in self.COLUMNS})
+
+    def changed(self, **columns: Any) -> Self:
+        """The same rows with other columns, or another name."""
+        kept = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return type(self)(**kept | columns)
+
+    def frame(self) -> pd.DataFrame:
+        """One row each, in order of arrival; columns of texts that are not there are left out."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {name: self.column(name) for name in self._names(texts=False)}
+        for name in self._names(texts=True):
+            columns |= {name: list(getattr(self, name))} if getattr(self, name) else {}
+        return pd.DataFrame(columns)
+
+
+Kind = TypeVar("Kind", bound=Arrivals)
+
+
+def read_csv(
+    kind: type[Kind], path: str | Path, columns: Mapping[str, str], name: str | None
+) -> Kind:
+    """The record that a CSV file holds; ``columns``: the file's own spellings.
+
+    Raises:
+        BadFile: a column is missing or a value cannot be; names the row, the column, the value.
+        BadValue: ``columns`` names a column that the record does not have.
+    """
+    import pandas as pd
+
+    path = Path(path)
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except FileNotFoundError:
+        raise BadFile(path, "the file is missing") from None
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        problem = " ".join(str(error).split())
+        raise BadFile(path, f"is no table: {problem}", valid="a CSV file with headings") from None
+    return from_table(kind, table, path, columns, name or path.stem)
+
+
+def from_table(
+    kind: type[Kind], table: pd.DataFrame, path: Path, columns: Mapping[str, str], name: str
+) -> Kind:
+    """The record that a table of texts holds; ``path`` is where errors say it stands."""
+    spelt = _spellings(kind, table, path, columns)
+    if table.empty:
+        valid = f"one row a {kind.ROW} below the headings"
+        raise BadFile(path, f"holds no {kind.ROW}s", valid=valid)
+    numbers, texts = (
+        [column for column in kind._names(texts=is_text) if column in spelt]
+        for is_text in (False, True)
+    )
+    arrays = {column: _parsed(kind, table[spelt[column]], path, column) for column in numbers}
+    strings = {column: tuple(table[spelt[column]].str.strip()) for column in texts}
+    defaults = {
+        column: np.full(len(table), kind.COLUMNS[column].default)
+        for column in kind._names(texts=False)
+        if column not in arrays
+    }
+    if fault := kind._fault(arrays | defaults, strings):
+        raise _bad(kind, path, fault, table[spelt[fault.column]])
+    return kind(**arrays, **strings, name=name)  # type: ignore[call-arg]
+
+
+def _spellings(
+    kind: type[Arrivals], table: pd.DataFrame, path: Path, columns: Mapping[str, str]
+) -> dict[str, str]:
+    """The file's heading of each of our columns that it has."""
+    if unknown := set(columns) - set(kind.COLUMNS):
+        valid = ", ".join(kind.COLUMNS)
+        raise BadValue(f"from_csv: columns names {sorted(unknown)[0]!r}; valid: {valid}")
+    spelt = dict(columns)
+    for name, column in kind.COLUMNS.items():
+        if near := [heading for heading in column.spellings if heading in table.columns]:
+            spelt.setdefault(name, near[0])
+    needed = [n for n, c in kind.COLUMNS.items() if c.allows and c.default is None]
+    for name in dict.fromkeys([*needed, *spelt]):
+        heading = spelt.get(name)
+        if heading is None or heading not in table.columns:
+            known = " or ".join(kind.COLUMNS[name].spellings)
+            raise BadFile(
+                path, "a column is missing", line=1, field=heading or name,
+                value=", ".join(map(str, table.columns)),
+                valid=f"a column {known}, or columns={{{name!r}: …}}",
+            )  # fmt: skip
+    return spelt
+
+
+def _parsed(
+    kind: type[Arrivals], texts: pd.Series[str], path: Path, name: str
+) -> NDArray[np.float64]:
+    """A column as numbers."""
+    import pandas as pd
+
+    column, texts = kind.COLUMNS[name], texts.str.strip()
+    values = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=float)
+    if column.dates and np.isnan(values).all():
+        dates = pd.to_datetime(texts, errors="coerce", format="ISO8601", utc=True)
+        values = ((dates - dates.min()) / pd.Timedelta(seconds=1)).to_numpy(dtype=float)
+    if column.default == inf:
+        values = np.where(texts == "", inf, values)
+    if np.isnan(values).any():
+        row = int(np.argmax(np.isnan(values)))
+        raise _bad(kind, path, _Fault(name, row, texts.iloc[row], "no number"), texts)
+    return values
+
+
+def _bad(kind: type[Arrivals], path: Path, fault: _Fault, texts: pd.Series[str]) -> BadFile:
+    """The fault where it stands: a table's index counts the lines below its headings."""
+    return BadFile(
+        path, fault.problem, line=texts.index[fault.row] + 2, field=str(texts.name),
+        value=fault.value, valid=kind.COLUMNS[fault.column].valid,
+    )  # fmt: skip

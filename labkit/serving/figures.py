@@ -1,0 +1,98 @@
+"""Figures of simulated servers of language models: latency over rate, and requests over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from labkit.errors import BadValue
+from labkit.kit.describe import Count, NonNegative, checked
+from labkit.kit.draw import CYCLE, PALETTE, finish
+from labkit.serving.generation import Run
+
+PARTS = {  # what a request's time goes to, in order, and its colour
+    "waits for its first iteration": PALETTE["idle"],
+    "is computed": PALETTE["forward"],
+    "is done, and held until the batch ends": PALETTE["highlight"],
+}
+
+
+@checked
+def figure_latency(
+    table: pd.DataFrame, *, limit_s: NonNegative = 0.0, bound_per_s: NonNegative = 0.0,
+    paper: Sequence[tuple[float, float]] = (), title: str = "",
+) -> go.Figure:  # fmt: skip
+    """Median latency per output over throughput, one line a batcher.
+
+    ``table``: rows of :func:`labkit.serving.sweep`; ``limit_s``: a latency to compare them at;
+    ``bound_per_s``: no batcher is to the right of it; ``paper``: rates and latencies of a paper.
+
+    Raises:
+        BadValue: the table lacks a column.
+    """
+    needed = ["batcher", "throughput_per_s", "median_token_s"]
+    if missing := [name for name in needed if name not in table]:
+        raise BadValue(f"figure_latency: the table lacks {missing[0]!r}; valid: a sweep's table")
+    fig = go.Figure()
+    colours = cycle(colour for colour in CYCLE if colour != PALETTE["paper"])
+    for name, rows in table.groupby("batcher", sort=False):
+        fig.add_scatter(
+            x=rows["throughput_per_s"], y=1e3 * rows["median_token_s"], mode="lines+markers",
+            name=str(name), line={"color": next(colours)},
+        )  # fmt: skip
+    if limit_s:
+        fig.add_hline(y=1e3 * limit_s, line={"dash": "dash", "color": PALETTE["muted"]})
+    if bound_per_s:
+        fig.add_vline(x=bound_per_s, line={"dash": "dot", "color": PALETTE["bound"]})
+    if paper:
+        x, y = np.array(paper, dtype=float).T * np.array([[1.0], [1e3]])
+        pen = {"color": PALETTE["paper"], "symbol": "diamond", "size": 13}
+        fig.add_scatter(x=x, y=y, mode="markers", marker=pen, name="paper")
+    for axis in (fig.update_xaxes, fig.update_yaxes):
+        axis(type="log", dtick="D2")
+    y = "median latency per output token (ms)"
+    return finish(fig, title=title, x="throughput (requests/s, simulated)", y=y, height=460)
+
+
+@checked
+def figure_requests(
+    runs: Mapping[str, Run], *, first: int = 0, count: Count = 16, title: str = ""
+) -> go.Figure:
+    """What the time of some requests goes to, one bar each, in order of arrival; a row a run.
+
+    A request of a batch that stays together is computed on after its last output; its client
+    waits for the whole batch.
+
+    Raises:
+        BadValue: there are no runs, or no such requests.
+    """
+    if not runs:
+        raise BadValue("figure_requests: runs must hold one run or more")
+    names = [name for name in runs if name]
+    fig = make_subplots(
+        rows=len(runs), shared_xaxes=True, subplot_titles=names or None, vertical_spacing=0.14
+    )
+    for row, run in enumerate(runs.values(), start=1):
+        if not 0 <= first < len(run.requests):
+            raise BadValue(f"figure_requests: first must be from 0 to {len(run.requests) - 1}")
+        chosen = slice(first, first + count)
+        arrival = run.requests.column("arrival_s")[chosen]
+        start, end, wasted = run.start_s[chosen], run.end_s[chosen], run.wasted_steps[chosen]
+        own = run.requests.column("output_tokens")[chosen]
+        held = (end - start) * wasted / (own + wasted)
+        spans = [(arrival, start - arrival), (start, end - start - held), (end - held, held)]
+        for (name, colour), (begin, length) in zip(PARTS.items(), spans, strict=True):
+            fig.add_bar(
+                y=np.arange(first, first + len(arrival)), base=begin, x=length, orientation="h",
+                name=name, marker={"color": colour}, showlegend=row == 1, row=row, col=1,
+            )  # fmt: skip
+    fig.update_layout(barmode="overlay", bargap=0.25)
+    fig.update_yaxes(autorange="reversed")
+    return finish(
+        fig, title=title, x="time (s, simulated)", y="request", height=220 + 200 * len(runs)
+    )

@@ -1,0 +1,292 @@
+"""Event loops of one replica that generates tokens, compiled: by iteration and by request.
+
+A moment's events have one order: a batch returns, requests arrive, the next batch is selected.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+WAITING, IDLE, RUNNING, DONE = 0, 1, 2, 3
+NOTHING, BATCH, MEMORY = 0, 1, 2  # what a request waited for when it was last passed over
+REQUEST = np.dtype([
+    ("arrival", "f8"), ("prompt", "i8"), ("output", "i8"), ("reserve", "i8"),
+    ("status", "i8"), ("need", "i8"), ("cached", "i8"), ("made", "i8"), ("taken", "i8"),
+    ("blocks", "i8"), ("start", "f8"), ("first", "f8"), ("last", "f8"), ("end", "f8"),
+    ("stall", "f8"), ("cause", "i8"), ("preempted", "i8"), ("wasted", "i8"),
+])  # fmt: skip
+"""need: tokens to process before the next output; made: outputs so far; taken: tokens of the
+iteration that runs; blocks: held in the cache; stall: the longest gap between two outputs."""
+ITERATION = np.dtype(
+    [("start", "f8"), ("end", "f8"), ("sequences", "i8"), ("tokens", "i8"), ("held", "i8")]
+)
+
+
+STATE = np.dtype([
+    ("active", "i8"), ("head", "i8"), ("used", "i8"), ("in_flight", "i8"), ("finished", "i8"),
+    ("iterations", "i8"), ("busy", "f8"), ("sequences", "f8"),
+    ("count", "i8"), ("tokens", "i8"), ("cached", "i8"), ("prefill", "i8"),
+])  # fmt: skip
+"""head: the first request that waits; used: slots; the last row: of the batch that is selected,
+``prefill`` being the tokens of prompts that it may still take."""
+
+
+class Costs(NamedTuple):
+    """A profile, for the loops."""
+
+    fixed: float
+    weights: float
+    token: float
+    sequence: float
+    cached: float
+    stages: int
+    slots: int
+
+
+class World(NamedTuple):
+    """The requests, those that have begun and not ended in order of arrival, and the counts."""
+
+    requests: Any
+    active: Any
+    state: Any
+
+
+class Rule(NamedTuple):
+    """A batcher, for the loops; ``chunk`` and ``block`` are 0 where there are none."""
+
+    max_batch: int
+    chunk: int
+    block: int
+    microbatches: int
+    longest: bool
+
+
+@njit(cache=True)
+def _seconds(c: Costs, tokens: int, sequences: int, cached: int) -> float:
+    work = max(c.weights, tokens * c.token)
+    return c.fixed + work + sequences * c.sequence + cached * c.cached
+
+
+@njit(cache=True)
+def _room(rule: Rule, r: Any, take: int) -> int:
+    """Further slots a request must be given for ``take`` more tokens."""
+    if rule.block == 0:
+        return r.reserve if r.blocks == 0 else 0
+    return max(0, -(-(r.cached + take) // rule.block) - r.blocks) * rule.block
+
+
+@njit(cache=True)
+def _held(rule: Rule, r: Any) -> int:
+    return r.blocks * rule.block if rule.block else (r.reserve if r.blocks else 0)
+
+
+@njit(cache=True)
+def _make_room(w: World, rule: Rule, slots: int, place: int, extra: int) -> bool:
+    """Evict the latest idle requests after ``place`` until ``extra`` slots are free."""
+    s = w.state
+    last = s.active - 1
+    while s.used + extra > slots and last > place:
+        j = w.active[last]
+        r = w.requests[j]
+        if r.status == IDLE and r.taken == 0:
+            s.used -= _held(rule, r)
+            r.status, r.blocks, r.cached = WAITING, 0, 0
+            r.need = r.prompt + r.made
+            r.preempted += 1
+            w.active[last : s.active - 1] = w.active[last + 1 : s.active]
+            s.active -= 1
+            s.head = min(s.head, j)
+        last -= 1
+    return s.used + extra <= slots
+
+
+@njit(cache=True)
+def _join(w: World, rule: Rule, batch: Any, j: int, take: int, extra: int) -> None:
+    """Put a request into the batch that is being selected."""
+    s, r = w.state, w.requests[j]
+    r.blocks += extra // rule.block if rule.block else (1 if extra else 0)
+    r.taken = take
+    s.used += extra
+    s.tokens += take
+    s.cached += r.cached
+    s.prefill -= take if r.need - r.cached > 1 else 0
+    batch[s.count] = j
+    s.count += 1
+
+
+@njit(cache=True)
+def _go_on(w: World, rule: Rule, slots: int, batch: Any) -> None:
+    """Select among the requests that have begun, first come first."""
+    s, place = w.state, 0
+    while place < s.active and s.count < rule.max_batch:
+        r = w.requests[w.active[place]]
+        left = r.need - r.cached
+        take = min(left, s.prefill) if left > 1 else 1
+        if r.status == IDLE and take > 0:
+            extra = _room(rule, r, take)
+            if _make_room(w, rule, slots, place, extra):
+                _join(w, rule, batch, w.active[place], take, extra)
+        place += 1
+
+
+@njit(cache=True)
+def _begin(w: World, rule: Rule, slots: int, batch: Any, now: float) -> bool:
+    """Add waiting requests, first come first; whether the first of them lacks memory."""
+    s = w.state
+    while s.head < w.requests.size:
+        r = w.requests[s.head]
+        if r.status != WAITING:
+            s.head += 1
+            continue
+        if r.arrival > now or s.prefill <= 0:
+            return False
+        if s.count == rule.max_batch:
+            r.cause = BATCH
+            return False
+        extra = _room(rule, r, r.need)
+        if s.used + extra > slots:
+            r.cause = MEMORY
+            return True
+        _join(w, rule, batch, s.head, min(r.need, s.prefill), extra)
+        if np.isnan(r.start):
+            r.start = now
+        r.status = IDLE
+        place = s.active
+        while place > 0 and w.active[place - 1] > s.head:
+            w.active[place] = w.active[place - 1]
+            place -= 1
+        w.active[place] = s.head
+        s.active += 1
+        s.head += 1
+    return False
+
+
+@njit(cache=True)
+def _run(w: World, c: Costs, batch: Any, free: Any, log: Any, now: float) -> float:
+    """Send the batch through the stages; when it returns."""
+    s = w.state
+    step, at = _seconds(c, s.tokens, s.count, s.cached), now
+    for stage in range(c.stages):
+        at = max(at, free[stage]) + step
+        free[stage] = at
+    for m in range(s.count):
+        w.requests[batch[m]].status = RUNNING
+    if s.iterations < log.size:
+        row = log[s.iterations]
+        row.start, row.end, row.sequences = now, at, s.count
+        row.tokens, row.held = s.tokens, s.used
+    s.iterations += 1
+    s.in_flight += 1
+    s.busy += step * c.stages
+    s.sequences += s.count
+    return at
+
+
+@njit(cache=True)
+def _return(w: World, rule: Rule, batch: Any, count: int, now: float) -> None:
+    """A batch's iteration is over: outputs appear, the finished leave and give memory back."""
+    s, ended = w.state, False
+    for m in range(count):
+        r = w.requests[batch[m]]
+        r.cached += r.taken
+        r.taken, r.status = 0, IDLE
+        if r.cached < r.need:
+            continue  # more of its prompt is to come
+        r.made += 1
+        r.need = r.cached + 1
+        if r.made == 1:
+            r.first = now
+        else:
+            r.stall = max(r.stall, now - r.last)
+        r.last = now
+        if r.made == r.output:
+            r.end, r.status, ended = now, DONE, True
+            s.used -= _held(rule, r)
+            s.finished += 1
+    s.in_flight -= 1
+    if ended:
+        kept = 0
+        for place in range(s.active):
+            if w.requests[w.active[place]].status != DONE:
+                w.active[kept] = w.active[place]
+                kept += 1
+        s.active = kept
+
+
+@njit(cache=True)
+def by_iteration(requests: Any, c: Costs, rule: Rule, log: Any) -> tuple[int, float, float]:
+    """Orca's Algorithm 1: FCFS by iteration; ``stages`` batches are in flight at most.
+
+    Gives the number of iterations, the seconds of all stages, and the sequences of all iterations.
+    """
+    w = World(requests, np.empty(requests.size, np.int64), np.zeros(1, STATE)[0])
+    s, oldest, now = w.state, 0, requests[0].arrival
+    batches, sizes = np.empty((c.stages, rule.max_batch), np.int64), np.zeros(c.stages, np.int64)
+    returns, free = np.zeros(c.stages), np.zeros(c.stages)
+    while s.finished < requests.size:
+        coming = np.inf
+        if s.in_flight < c.stages:
+            slot = (oldest + s.in_flight) % c.stages
+            s.count, s.tokens, s.cached, s.prefill = 0, 0, 0, rule.chunk if rule.chunk else 1 << 40
+            _go_on(w, rule, c.slots, batches[slot])
+            blocked = _begin(w, rule, c.slots, batches[slot], now)
+            if s.count:
+                sizes[slot] = s.count
+                returns[slot] = _run(w, c, batches[slot], free, log, now)
+                continue
+            if not blocked and s.head < requests.size and requests[s.head].arrival > now:
+                coming = requests[s.head].arrival
+        if s.in_flight == 0 or coming < returns[oldest]:
+            now = coming
+            continue
+        now = max(now, returns[oldest])
+        _return(w, rule, batches[oldest], sizes[oldest], now)
+        oldest = (oldest + 1) % c.stages
+    return s.iterations, s.busy, s.sequences
+
+
+@njit(cache=True)
+def by_request(requests: Any, c: Costs, rule: Rule, log: Any) -> tuple[int, float, float]:
+    """A batch starts when the engine is idle, and all of it returns when its last request is done.
+
+    The first iteration takes as many tokens of each prompt as the shortest has, and the rest one
+    by one, or (``longest``) all prompts, padded. Microbatches share the stages; the padding and
+    the finished requests are computed.
+    """
+    now, head, iterations, busy, sequences, batches = 0.0, 0, 0, 0.0, 0.0, 0
+    while head < requests.size:
+        now = max(now, requests[head].arrival)
+        low, high, steps, size, used = 1 << 40, 0, 0, 0, 0
+        while head + size < requests.size and size < rule.max_batch:
+            r = requests[head + size]
+            if r.arrival > now or used + r.reserve > c.slots:
+                break
+            used += r.reserve
+            low, high = min(low, r.prompt), max(high, r.prompt)
+            size += 1
+        base = high if rule.longest else low
+        for r in requests[head : head + size]:
+            steps = max(steps, r.output - 1 + (0 if rule.longest else r.prompt - base))
+        share = -(-size // min(rule.microbatches, size))
+        parts = -(-size // share)
+        first = _seconds(c, share * max(base, 1), share, 0)
+        cached = share * (steps * base + steps * (steps - 1) // 2)
+        rest = steps * _seconds(c, share, share, 0) + cached * c.cached
+        last = _seconds(c, share, share, share * (base + steps)) if steps else first
+        end = now + max(parts, c.stages) * (first + rest) + (min(parts, c.stages) - 1) * last
+        for r in requests[head : head + size]:
+            r.start, r.first, r.end, r.status = now, end, end, DONE
+            r.wasted = steps + 1 - r.output
+        if batches < log.size:
+            row = log[batches]
+            row.start, row.end, row.sequences, row.tokens = now, end, size, size * (base + steps)
+            row.held = used
+        batches += 1
+        iterations += (steps + 1) * parts
+        sequences += (steps + 1) * size
+        busy += parts * c.stages * (first + rest)
+        now, head = end, head + size
+    return iterations, busy, sequences

@@ -1,0 +1,56 @@
+"""Slurm's accounting as a trace: which rows are jobs, what they held, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labkit import cluster
+from labkit.cluster.traces import from_path_or_name
+from labkit.errors import BadFile
+
+EXPORT = """\
+JobID|Submit|ElapsedRaw|AllocTRES|User
+7|2026-03-01T10:00:00|3600|billing=8,cpu=8,gres/gpu=4,node=1|ada
+7.batch|2026-03-01T10:00:00|3600|cpu=8,gres/gpu=4|
+8|2026-03-01T09:59:30|60|cpu=4,node=1|bo
+9|2026-03-01T10:01:00|0|gres/gpu=2|bo
+10|2026-03-01T09:59:00|120|cpu=2,gres/gpu:a100=2|bo
+"""
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.txt"
+    path.write_text(EXPORT)
+    return path
+
+
+def test_jobs_that_held_gpus_are_the_trace(export: Path) -> None:
+    trace = cluster.from_slurm(export)
+    assert trace.frame().to_dict("list") == {
+        "job_id": ["10", "7"], "arrival_s": [0, 60], "duration_s": [120, 3600], "gpus": [2, 4],
+        "deadline_s": [float("inf")] * 2, "tenant": ["bo", "ada"],
+    }  # fmt: skip
+    assert "1 steps, 1 jobs without a GPU, 1 that never ran" in trace.name
+
+
+def test_commands_know_an_export_by_its_heading(export: Path) -> None:
+    assert len(from_path_or_name(str(export))) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("AllocTRES", "TRES", "AllocTRES"),
+        ("2026-03-01T10:00:00|3600|billing", "yesterday|3600|billing", "yesterday"),
+        ("|120|", "|two minutes|", "jobs.txt:6: no number; field 'ElapsedRaw'"),
+        ("\n10|", "\n7|", "an id stands twice"),
+        ("gres/gpu", "gres/tpu", "no row is a GPU job that ran"),
+    ],
+)
+def test_what_cannot_be_is_named(export: Path, old: str, new: str, complaint: str) -> None:
+    export.write_text(EXPORT.replace(old, new))
+    with pytest.raises(BadFile, match=complaint):
+        cluster.from_slurm(export)

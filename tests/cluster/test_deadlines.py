@@ -1,0 +1,217 @@
+"""Deadlines: the artifact's counts, an exact scheduler on small cases, and what always holds."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit import cluster, datasets
+from labkit.cluster.deadlines import speeds_by_size
+from labkit.errors import BadValue, UsageError
+from tests.cluster.reference import overlaps
+
+GPUS = cluster.Cluster.nodes(16, gpus=4)
+LIMITS = {"bert": 16, "ncf": 1}  # set by hand in the artifact for its own policy alone
+COSTS = {"restart_s": 4.0, "doubling_s": 2.0}
+
+
+@pytest.fixture(scope="module")
+def testbed() -> tuple[cluster.Trace, cluster.Rates]:
+    if not datasets.available("elasticflow-asplos23"):
+        pytest.skip("elasticflow-asplos23 is not on this machine (see `labkit data`)")
+    return cluster.load_elastic()
+
+
+def in_time(testbed: tuple[cluster.Trace, cluster.Rates], policy: cluster.Deadlines) -> int:
+    run = cluster.simulate(testbed[0], GPUS, policy)
+    return int((run.end_s <= testbed[0].deadline_s).sum())
+
+
+def test_the_artifact_counts_as_many_jobs_in_time(testbed: tuple) -> None:
+    """pkusys/ElasticFlow, run_fig8a.sh, and the same with edf-accessctrl: jobs accepted of 195."""
+    rates = testbed[1]
+    assert in_time(testbed, cluster.edf(rates, sizes="largest")) == 23
+    assert in_time(testbed, cluster.edf(rates, sizes="largest", judged="each")) == 80
+    assert in_time(testbed, cluster.time_slicing(rates, **COSTS)) == pytest.approx(18, abs=5)
+    limited = cluster.load_elastic(limits=LIMITS)[1]
+    policy = cluster.elasticflow(limited, judged="together", stay_s=2.0, **COSTS)
+    assert in_time(testbed, policy) == pytest.approx(142, abs=5)
+
+
+def test_who_is_admitted_is_in_time_but_for_restarts(testbed: tuple) -> None:
+    trace, rates = testbed
+    free = cluster.simulate(trace, GPUS, cluster.elasticflow(rates))
+    late = free.end_s > trace.column("deadline_s") + 60  # a round's wait for the decision
+    assert not late.any()
+    assert free.refused is not None
+    assert free.refused.any()
+    assert (free.end_s > trace.column("deadline_s")).sum() <= 0.03 * len(trace)
+    assert "was refused" in free.why(int(np.argmax(free.refused)))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[cluster.Trace, cluster.Rates]:
+    num = draw(st.integers(1, 5))
+    whole = st.integers(1, 8)
+    arrival = sorted(draw(st.lists(st.integers(0, 6), min_size=num, max_size=num)))
+    work = draw(st.lists(whole, min_size=num, max_size=num))
+    slack = draw(st.lists(st.integers(0, 12), min_size=num, max_size=num))
+    kinds = draw(st.lists(st.sampled_from("ab"), min_size=num, max_size=num))
+    trace = cluster.Trace(
+        arrival_s=arrival, duration_s=work, gpus=[1] * num, kind=tuple(kinds),
+        deadline_s=np.add(arrival, slack),
+    )  # fmt: skip
+    rates = cluster.Rates(
+        kinds=("a", "b"), gpus=(1, 2, 4),
+        work_per_s=np.array([[1.0, 2.0, 3.0], [1.0, 1.5, 1.4]])[:, :, None],
+    )  # fmt: skip
+    return trace, rates
+
+
+POLICIES = [
+    cluster.elasticflow, cluster.edf, cluster.time_slicing,
+    lambda rates, **o: cluster.elasticflow(rates, judged="together", **o),
+    lambda rates, **o: cluster.elasticflow(rates, judged="nobody", spare=False, **o),
+]  # fmt: skip
+SMALL = cluster.Cluster.nodes(1, gpus=4)
+
+
+@pytest.mark.parametrize("make", POLICIES)
+@given(case=cases(), cost=st.sampled_from([0.0, 0.25]))
+@settings(max_examples=80, deadline=None)
+def test_no_gpu_is_used_twice_and_no_work_is_lost(make: object, case: tuple, cost: float) -> None:
+    trace, rates = case
+    run = cluster.simulate(trace, SMALL, make(rates, round_s=1.0, restart_s=cost))  # type: ignore[operator]
+    of, start, end, gpus = (run.segments[n] for n in ("job", "start_s", "end_s", "gpus"))
+    for now in (np.unique(np.concatenate([start, end]))[:-1] + 1e-6).tolist():
+        assert gpus[(start <= now) & (now < end)].sum() <= 4
+    table = {"a": {1: 1.0, 2: 2.0, 4: 3.0}, "b": {1: 1.0, 2: 1.5, 4: 1.4}}
+    for job in np.flatnonzero(run.ran):
+        mine = of == job
+        assert not overlaps([*zip(start[mine], end[mine], strict=True)])
+        rate = [table[trace.kind[job]][int(n)] for n in gpus[mine]]
+        most = float(np.dot(rate, end[mine] - start[mine]))
+        lost = run.restart_s[job]
+        assert most - max(rate) * lost - 1e-6 <= trace.duration_s[job] <= most + 1e-6
+    refused = run.refused if run.refused is not None else np.zeros(len(trace), bool)
+    assert (run.ran ^ refused).all()
+
+
+def exact(trace: cluster.Trace, table: dict[str, tuple[float, ...]], most: int) -> int:
+    """The most jobs in time in unit slots on ``most`` GPUs, by trying every schedule."""
+    due, arrival = trace.column("deadline_s"), trace.column("arrival_s")
+    sizes = (0, 1, 2, 4)
+    states = {tuple(trace.column("duration_s").tolist())}
+    for now in range(int(due.max())):
+        options = [
+            [k for k in range(4) if k == 0 or arrival[j] <= now < due[j]] for j in range(len(trace))
+        ]
+        steps = [c for c in product(*options) if sum(sizes[k] for k in c) <= most]
+        states = {
+            tuple(max(0.0, left - (0.0, *table[kind])[k])
+                  for left, kind, k in zip(state, trace.kind, step, strict=True))
+            for state in states for step in steps
+        }  # fmt: skip
+    return max(sum(left <= 1e-9 for left in state) for state in states)
+
+
+@given(case=cases())
+@settings(max_examples=25, deadline=None)
+def test_the_bound_is_no_less_than_the_best_schedule(case: tuple) -> None:
+    trace, rates = case
+    trace = trace.head(min(3, len(trace)))
+    best = exact(trace, {"a": (1.0, 2.0, 3.0), "b": (1.0, 1.5, 1.4)}, 4)
+    bound = cluster.most_deadlines(trace, SMALL, rates) * len(trace)
+    assert bound >= best - 1e-6
+    for make in POLICIES:
+        run = cluster.simulate(trace, SMALL, make(rates, round_s=1.0))  # type: ignore[operator]
+        assert (run.end_s <= trace.deadline_s).sum() <= bound + 1e-6
+
+
+@given(rows=st.lists(st.integers(0, 194), min_size=4, max_size=24, unique=True))
+@settings(max_examples=60, deadline=None)
+def test_the_share_is_that_of_a_plain_loop(testbed: tuple, rows: list[int]) -> None:
+    """Jobs at once, deadlines on the grid: who is admitted, beside a loop over dictionaries."""
+    trace, rates = testbed
+    pick = np.array(rows)
+    window = (trace.column("deadline_s") - trace.column("arrival_s"))[pick] // 60 * 60
+    few = cluster.Trace(
+        arrival_s=np.zeros(pick.size), duration_s=trace.column("duration_s")[pick],
+        gpus=trace.column("gpus")[pick], kind=tuple(trace.kind[j] for j in rows),
+        deadline_s=window,
+    )  # fmt: skip
+    small = cluster.Cluster.nodes(4, gpus=4)
+    sizes, speed, levels = speeds_by_size(few, small, rates)
+
+    def lay(free: dict[float, int], job: int) -> bool:
+        due, left = float(window[job]), float(few.column("duration_s")[job])
+        mine = dict(zip(sizes[: levels["best"][job] + 1], speed[job], strict=False))
+        free.setdefault(due, free[max(m for m in free if m <= due)])
+        starts = sorted(m for m in free if m < due)
+        spans = np.diff([*starts, due])
+
+        def held(most: int) -> list[int]:
+            return [max(n for n in mine if n <= min(most, free[m])) for m in starts]
+
+        share = next((n for n in mine if spans @ [mine[h] for h in held(n)] >= left), 0)
+        for m, n, span in zip(starts, held(share), spans, strict=True):
+            if left > 0 and n > 0:
+                free.setdefault(m + min(span, 60 * np.ceil(left / mine[n] / 60)), free[m])
+                free[m] -= n
+                left -= mine[n] * span
+        return left <= 0
+
+    inside: list[int] = []
+    for job in range(pick.size):
+        free = {0.0: small.num_gpus}
+        if all(lay(free, k) for k in sorted([*inside, job], key=lambda k: window[k])):
+            inside.append(job)
+    run = cluster.simulate(few, small, cluster.elasticflow(rates))
+    assert run.refused is not None
+    assert np.flatnonzero(~run.refused).tolist() == inside
+
+
+def test_by_hand() -> None:
+    """4 GPUs; 4 by 2 takes 2 GPUs, 3 by 3 one: 1, 3, then 4 are left, and 8 by 4 fits, 9 does not.
+
+    Sizes are 1, 2 and 4, so of 3 free GPUs 2 are of use.
+    """
+    rates = cluster.Rates(kinds=("a",), gpus=(1, 2, 4), work_per_s=[[[1.0], [2.0], [4.0]]])
+
+    def ran(work: float, **options: object) -> cluster.Run:
+        trace = cluster.Trace(
+            arrival_s=[0, 0, 0], duration_s=[work, 3, 4], gpus=[1, 1, 1], deadline_s=[4, 3, 2],
+            kind=("a",) * 3,
+        )  # fmt: skip
+        policy = cluster.elasticflow(rates, round_s=1.0, **options)  # type: ignore[arg-type]
+        return cluster.simulate(trace, SMALL, policy)
+
+    fits, tight = ran(8, spare=False), ran(9, spare=False)
+    assert fits.end_s.tolist() == [4, 3, 2]
+    assert tight.refused is not None
+    assert tight.refused.tolist() == [False, False, True]
+    assert cluster.most_deadlines(tight.trace, SMALL, rates) == 1.0  # 16 GPU-seconds, by parts
+    together = ran(9, judged="together")
+    assert together.refused is not None
+    assert together.refused.all()
+    spare = ran(9)
+    assert (spare.end_s[:2] <= [4, 3]).all()
+    assert spare.jct_s[:2].sum() < tight.jct_s[:2].sum()
+
+
+def test_what_cannot_be_is_refused_in_words() -> None:
+    trace = cluster.generate(5, num_gpus=8)
+    two = cluster.Cluster(pools=(cluster.Pool(nodes=1, gpus_per_node=8, gpu="a"),
+                                 cluster.Pool(nodes=1, gpus_per_node=8, gpu="b")))  # fmt: skip
+    with pytest.raises(BadValue, match="2 pools; valid: 1"):
+        cluster.simulate(trace, two, cluster.edf())
+    with pytest.raises(BadValue, match=r"no job of .* has a deadline"):
+        cluster.most_deadlines(trace, SMALL)
+    with pytest.raises(UsageError, match="part"):
+        cluster.load_elastic("T5")
+    with pytest.raises(BadValue, match="judged=… in place of admit="):
+        cluster.simulate_rounds(trace, SMALL, cluster.edf(), admit=lambda state, new: new >= 0)
