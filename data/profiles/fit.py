@@ -33,6 +33,10 @@ POLLUX = "simulator/traces/cifar10"
 GAVEL = "scheduler/simulation_throughputs.json"
 PIPEDREAM = "profiler/{}/profiles/{}/graph.txt"
 ACESO = "profiler/profiled-time-eurosys"
+REEF = "reef-osdi22"
+KERNEL_KINDS = ("winograd", "conv2d", "matmul", "dense", "softmax", "pool")
+"""Kinds of kernels, by a part of their names; the first that fits."""
+NEXUS = "tests/data/model_db/profiles/TITAN_X_(Pascal)"
 ITP = "data/raw-traces.tar.gz"
 ELASTIC = "ElasticFlow/scheduler/throughputs_{}/{}.csv"
 ELASTIC_JOBS = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
@@ -215,6 +219,20 @@ def operator_terms(rows: Table) -> np.ndarray:
     return np.array(columns, dtype=float).T
 
 
+def kernel_terms(rows: Table) -> np.ndarray:
+    """For each kind of kernel a level and slopes of its sizes; shared squares of two of them."""
+    names = ("blocks", "threads", "most", "touched_bytes")
+    sizes = np.array([np.log(rows[name].to_numpy(dtype=float)) for name in names]).T
+    kinds = indicators(rows["kind"])
+    return np.hstack([kinds, products(kinds, sizes), sizes[:, [0, 3]] ** 2])
+
+
+def batch_terms(rows: Table) -> np.ndarray:
+    """Fourth powers of log batch size; a batch of one runs other kernels and is apart."""
+    size = rows["batch"].to_numpy(dtype=float)
+    return np.hstack([powers(np.log(size) / 2 - 1, 4), (size == 1)[:, None].astype(float)])
+
+
 def throughput_terms(rows: Table) -> np.ndarray:
     """A level and a quadratic of batch size for each family of models; beside another job a level
     for each pair of families, and powers of both batch sizes."""
@@ -230,6 +248,22 @@ def indicators_of(values: pd.Series, levels: tuple[str, ...]) -> np.ndarray:
 
 
 # ---------------------------------------------------------------- published tables and back
+
+
+def batches_of(source: Any, path: str) -> Table:
+    """A model's latency by batch size; of the deviations only their typical share."""
+    from labkit.serving.profiles import read_profile
+
+    profile = read_profile(source.path(path))
+    latency, std = np.array(profile.latency_s) * 1e6, np.array(profile.std_s) * 1e6
+    share = round(float(np.median(std / latency)), 3)
+    return Table({"batch": range(1, latency.size + 1), "latency(us)": latency, "share": share})
+
+
+def as_batches(table: Table) -> Table:
+    """Nexus's columns; bytes are not modelled."""
+    std = (table["share"] * table["latency(us)"]).round(1)
+    return table.assign(**{"std(us)": std, "memory(B)": 0}).drop(columns="share")
 
 
 def throughputs_of(source: Any, path: str) -> Table:
@@ -364,6 +398,39 @@ def as_operators(table: Table) -> Table:
     sizes = ["input_size", "output_size", "weights", "activations", "fwd_reserved", "bwd_reserved"]
     wide = wide.loc[table["op_name"].unique(), ["forward-compute", "backward-compute"]]
     return wide.reset_index().assign(**dict.fromkeys(sizes, np.nan))
+
+
+def kernels_of(source: Any, path: str) -> Table:
+    """A network's kernels as launched; of the waves' times the first and the last."""
+    from labkit import datasets
+
+    graph = json.loads(datasets.open(f"{REEF}/{path.replace('.profile', '')}").read_bytes())
+    timed = json.loads(source.path(path).read_bytes())["kernel_latency"]
+    bytes_of = [max(int(s["size"]), 1) for s in graph["storage"]]
+    rows = []
+    for kernel in graph["kernels"]:
+        row, grid = timed[kernel["name"]], kernel["launch_params"]
+        kinds = [kind for kind in KERNEL_KINDS if kind in kernel["name"]]
+        rows.append({
+            "kind": kinds[0] if kinds else "other",
+            "blocks": int(np.prod(grid[:3])),
+            "threads": int(np.prod(grid[3:])),
+            "most": len(row["latency"]),
+            "touched_bytes": sum(bytes_of[i] for i in kernel["args"]),
+            "first_us": row["latency"][0],
+            "last_us": max(row["latency"]),
+            "total_us": row["total_latency"],
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def as_kernels(table: Table) -> Table:
+    """Waves on a line from the first to the last."""
+    ends = zip(table["first_us"], table["last_us"], table["most"].astype(int), strict=True)
+    waves = [" ".join(f"{us:.4g}" for us in np.linspace(a, max(a, b), n)) for a, b, n in ends]
+    kinds = table["kind"] + [f" {number}" for number in range(1, len(table) + 1)]
+    columns = {"kernel": kinds, "blocks": table["blocks"], "total_us": table["total_us"]}
+    return pd.DataFrame(columns | {"waves_us": waves})
 
 
 def with_misses(run: Table) -> Table:
@@ -573,6 +640,30 @@ MODELS = (
             publish=as_operators,
         )
         for degree in (1, 2, 4, 8)
+    ),
+    *(
+        StandIn(
+            name=f"kernels_{name}",
+            dataset=REEF,
+            path=f"resource/{name}/{name}.profile.json",
+            keys=(),
+            terms=dict.fromkeys(("first_us", "last_us", "total_us"), kernel_terms),
+            publish=as_kernels,
+            read=kernels_of,
+        )
+        for name in ("bert", "densenet", "inception", "resnet", "resnet152", "vgg")
+    ),
+    *(
+        StandIn(
+            name=f"nexus_{name}",
+            dataset="nexus-sosp19",
+            path=f"{NEXUS}/caffe:{name}:1.txt",
+            keys=(),
+            terms={"latency(us)": batch_terms},
+            publish=as_batches,
+            read=batches_of,
+        )
+        for name in ("vgg16", "vgg_face", "vgg_s")
     ),
     StandIn(
         name="itp_06",
