@@ -30,6 +30,7 @@ DIGITS = 6
 PERSEUS = "sosp24_data/emulation/stage_profile"
 ZEUS = "examples/research_reproducibility/zeus_nsdi23/trace"
 POLLUX = "simulator/traces/cifar10"
+GAVEL = "scheduler/simulation_throughputs.json"
 PIPEDREAM = "profiler/{}/profiles/{}/graph.txt"
 ACESO = "profiler/profiled-time-eurosys"
 ITP = "data/raw-traces.tar.gz"
@@ -56,6 +57,7 @@ OPERATOR_KINDS = {
     "encoder-embedding": "embedding",
 }
 
+FAMILIES = ("A3C", "CycleGAN", "LM", "Recommendation", "ResNet-18", "ResNet-50", "Transformer")
 SHORT = 0.001
 """Share of a network's seconds below which a layer's pass counts as none."""
 LIGHT_BYTES = 1e4
@@ -160,7 +162,7 @@ def share_terms(rows: Table) -> np.ndarray:
 
 
 def scaling_terms(rows: Table) -> np.ndarray:
-    return powers(np.log2(rows["gpus"]), 2)
+    return powers(np.log2(rows["gpus"]), 2 if len(rows) > 5 else 1)
 
 
 def rank_terms(rows: Table) -> np.ndarray:
@@ -213,7 +215,51 @@ def operator_terms(rows: Table) -> np.ndarray:
     return np.array(columns, dtype=float).T
 
 
+def throughput_terms(rows: Table) -> np.ndarray:
+    """A level and a quadratic of batch size for each family of models; beside another job a level
+    for each pair of families, and powers of both batch sizes."""
+    own, other = (indicators_of(rows[f"{who}_family"], FAMILIES) for who in ("own", "other"))
+    size, beside = (rows[[f"{who}_size"]].to_numpy(dtype=float) for who in ("own", "other"))
+    paired = (rows["other"] != "").to_numpy(dtype=float)[:, None]
+    pair = [products(own, other), own * beside, own * size, own * size**2]
+    return np.hstack([own, own * size, own * size**2, *(paired * part for part in pair)])
+
+
+def indicators_of(values: pd.Series, levels: tuple[str, ...]) -> np.ndarray:
+    return (values.to_numpy()[:, None] == np.array(levels)).astype(float)
+
+
 # ---------------------------------------------------------------- published tables and back
+
+
+def throughputs_of(source: Any, path: str) -> Table:
+    """Steps a second of every kind of job alone and beside every other, a row each."""
+    from labkit.cluster import load_throughputs
+
+    table = load_throughputs(source.path(path))
+    rows = []
+    for p, gpu in enumerate(table.gpu_types):
+        for k, kind in enumerate(table.kinds):
+            rows.append((gpu, kind, "", table.alone[k, p]))
+            rows += [(gpu, kind, o, table.shared[k, i, p]) for i, o in enumerate(table.kinds)]
+    return pd.DataFrame(rows, columns=["gpu", "kind", "other", "steps_per_s"])
+
+
+def by_family(table: Table) -> Table:
+    """Families and batch sizes of both jobs; pairs that do not fit keep a mark instead."""
+    for who, column in (("own", "kind"), ("other", "other")):
+        family = table[column].str.replace(r" \(.*", "", regex=True)
+        batch = table[column].str.extract(r"(\d+)\)")[0].astype(float)
+        middle = np.log2(batch).groupby(family).transform("median")
+        size = ((np.log2(batch) - middle) / 2).fillna(0.0)
+        table = table.assign(**{f"{who}_family": family, f"{who}_size": size})
+    fits = table["steps_per_s"] > 0
+    return table.assign(fits=fits.astype(int), steps_per_s=table["steps_per_s"].where(fits))
+
+
+def as_throughputs(table: Table) -> Table:
+    steps = table["steps_per_s"] * table["fits"]
+    return table.assign(steps_per_s=steps)[["gpu", "kind", "other", "steps_per_s"]]
 
 
 def layers_of(source: Any, path: str) -> Table:
@@ -569,6 +615,16 @@ MODELS = (
             ("elastic_jobs", "elasticflow-asplos23", ELASTIC_JOBS, as_drawn_jobs),
             ("elastic_itp_06", "itp-elasticflow", ITP_JOBS, as_archive_jobs),
         )
+    ),
+    StandIn(
+        name="gavel_throughputs",
+        dataset="gavel-osdi20",
+        path=GAVEL,
+        keys=("gpu",),
+        terms={"steps_per_s": throughput_terms},
+        tabulate=by_family,
+        publish=as_throughputs,
+        read=throughputs_of,
     ),
 )
 

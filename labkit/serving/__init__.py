@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
-    "batching": ("Batcher", "Bound", "Run", "bound", "capacity", "gain", "simulate", "sweep"),
-    "partitions": ("Partition", "Pass", "layouts"),
-    "profiles": ("TokenProfile",),
+    "generation": ("Batcher", "Bound", "Run", "bound", "capacity", "gain", "simulate", "sweep"),
+    "partitions": ("Partition", "Pass", "frontier", "layouts"),
     "requests": ("Requests", "from_csv", "generate", "load", "together"),
+    "tokens": ("TokenProfile",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _FIGURES: tuple[str, ...] = ("figure_latency", "figure_requests")

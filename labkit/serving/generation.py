@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, Positive, Share, checked, description
-from labkit.serving.profiles import TokenProfile
 from labkit.serving.requests import Requests
+from labkit.serving.tokens import TokenProfile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,7 +181,7 @@ def simulate(requests: Requests, profile: TokenProfile, batcher: Batcher) -> Run
     Raises:
         BadValue: a request needs more slots than the profile has.
     """
-    from labkit.serving import core
+    from labkit.serving import generation_core as core
 
     prompt, output = requests.column("prompt_tokens"), requests.column("output_tokens")
     prompt = np.maximum(prompt, 1)
