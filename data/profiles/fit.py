@@ -34,6 +34,9 @@ GAVEL = "scheduler/simulation_throughputs.json"
 PIPEDREAM = "profiler/{}/profiles/{}/graph.txt"
 ACESO = "profiler/profiled-time-eurosys"
 NEXUS = "tests/data/model_db/profiles/TITAN_X_(Pascal)"
+REEF = "reef-osdi22"
+KERNEL_KINDS = ("winograd", "conv2d", "matmul", "dense", "softmax", "pool")
+"""Kinds of kernels, by a part of their names; the first that fits."""
 ITP = "data/raw-traces.tar.gz"
 ELASTIC = "ElasticFlow/scheduler/throughputs_{}/{}.csv"
 ELASTIC_JOBS = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
@@ -222,6 +225,14 @@ def batch_terms(rows: Table) -> np.ndarray:
     return np.hstack([powers(np.log(size) / 2 - 1, 4), (size == 1)[:, None].astype(float)])
 
 
+def kernel_terms(rows: Table) -> np.ndarray:
+    """For each kind of kernel a level and slopes of its sizes; shared squares of two of them."""
+    names = ("blocks", "threads", "most", "touched_bytes")
+    sizes = np.array([np.log(rows[name].to_numpy(dtype=float)) for name in names]).T
+    kinds = indicators(rows["kind"])
+    return np.hstack([kinds, products(kinds, sizes), sizes[:, [0, 3]] ** 2])
+
+
 def throughput_terms(rows: Table) -> np.ndarray:
     """A level and a quadratic of batch size for each family of models; beside another job a level
     for each pair of families, and powers of both batch sizes."""
@@ -387,6 +398,39 @@ def as_operators(table: Table) -> Table:
     sizes = ["input_size", "output_size", "weights", "activations", "fwd_reserved", "bwd_reserved"]
     wide = wide.loc[table["op_name"].unique(), ["forward-compute", "backward-compute"]]
     return wide.reset_index().assign(**dict.fromkeys(sizes, np.nan))
+
+
+def kernels_of(source: Any, path: str) -> Table:
+    """A network's kernels as launched; of the waves' times the first and the last."""
+    from labkit import datasets
+
+    graph = json.loads(datasets.open(f"{REEF}/{path.replace('.profile', '')}").read_bytes())
+    timed = json.loads(source.path(path).read_bytes())["kernel_latency"]
+    bytes_of = [max(int(s["size"]), 1) for s in graph["storage"]]
+    rows = []
+    for kernel in graph["kernels"]:
+        row, grid = timed[kernel["name"]], kernel["launch_params"]
+        kinds = [kind for kind in KERNEL_KINDS if kind in kernel["name"]]
+        rows.append({
+            "kind": kinds[0] if kinds else "other",
+            "blocks": int(np.prod(grid[:3])),
+            "threads": int(np.prod(grid[3:])),
+            "most": len(row["latency"]),
+            "touched_bytes": sum(bytes_of[i] for i in kernel["args"]),
+            "first_us": row["latency"][0],
+            "last_us": max(row["latency"]),
+            "total_us": row["total_latency"],
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def as_kernels(table: Table) -> Table:
+    """Waves on a line from the first to the last."""
+    ends = zip(table["first_us"], table["last_us"], table["most"].astype(int), strict=True)
+    waves = [" ".join(f"{us:.4g}" for us in np.linspace(a, max(a, b), n)) for a, b, n in ends]
+    kinds = table["kind"] + [f" {number}" for number in range(1, len(table) + 1)]
+    columns = {"kernel": kinds, "blocks": table["blocks"], "total_us": table["total_us"]}
+    return pd.DataFrame(columns | {"waves_us": waves})
 
 
 def with_misses(run: Table) -> Table:
@@ -608,6 +652,18 @@ MODELS = (
             read=batches_of,
         )
         for name in ("vgg16", "vgg_face", "vgg_s")
+    ),
+    *(
+        StandIn(
+            name=f"kernels_{name}",
+            dataset=REEF,
+            path=f"resource/{name}/{name}.profile.json",
+            keys=(),
+            terms=dict.fromkeys(("first_us", "last_us", "total_us"), kernel_terms),
+            publish=as_kernels,
+            read=kernels_of,
+        )
+        for name in ("bert", "densenet", "inception", "resnet", "resnet152", "vgg")
     ),
     StandIn(
         name="itp_06",

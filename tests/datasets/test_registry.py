@@ -17,6 +17,7 @@ from labkit import datasets, planner
 from labkit.datasets.registry import Dataset, PublishedFile, load_registry
 from labkit.errors import BadFile
 from labkit.files import project_root
+from labkit.serving.kernels import Program
 from labkit.workbook import notebooks
 
 from .conftest import Book
@@ -112,6 +113,12 @@ def test_a_standin_has_the_published_columns(dataset: Dataset, file: PublishedFi
     published = datasets.open(f"{dataset.name}/{file.path}")
     if published.suffix == ".csv":
         assert columns(standin) == columns(published)
+    elif published.name.endswith(".profile.json"):  # kernels, with the graph that launches them
+        graph = published.with_name(published.name.replace(".profile", ""))
+        programs = [Program.read(standin), Program.read(published, graph)]
+        assert programs[0].blocks == programs[1].blocks
+        assert [*map(len, programs[0].wave_s)] == [*map(len, programs[1].wave_s)]
+        assert programs[0].alone_s == pytest.approx(programs[1].alone_s, rel=0.25)
     elif published.suffix == ".gz":  # an archive of traces: cluster 06 of it
         with tarfile.open(published) as files:
             head = files.extractfile("cluster06.csv").readline().decode()  # type: ignore[union-attr]
