@@ -36,6 +36,7 @@ ACESO = "profiler/profiled-time-eurosys"
 REEF = "reef-osdi22"
 KERNEL_KINDS = ("winograd", "conv2d", "matmul", "dense", "softmax", "pool")
 """Kinds of kernels, by a part of their names; the first that fits."""
+NEXUS = "tests/data/model_db/profiles/TITAN_X_(Pascal)"
 ITP = "data/raw-traces.tar.gz"
 ELASTIC = "ElasticFlow/scheduler/throughputs_{}/{}.csv"
 ELASTIC_JOBS = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
@@ -226,6 +227,12 @@ def kernel_terms(rows: Table) -> np.ndarray:
     return np.hstack([kinds, products(kinds, sizes), sizes[:, [0, 3]] ** 2])
 
 
+def batch_terms(rows: Table) -> np.ndarray:
+    """Fourth powers of log batch size; a batch of one runs other kernels and is apart."""
+    size = rows["batch"].to_numpy(dtype=float)
+    return np.hstack([powers(np.log(size) / 2 - 1, 4), (size == 1)[:, None].astype(float)])
+
+
 def throughput_terms(rows: Table) -> np.ndarray:
     """A level and a quadratic of batch size for each family of models; beside another job a level
     for each pair of families, and powers of both batch sizes."""
@@ -241,6 +248,22 @@ def indicators_of(values: pd.Series, levels: tuple[str, ...]) -> np.ndarray:
 
 
 # ---------------------------------------------------------------- published tables and back
+
+
+def batches_of(source: Any, path: str) -> Table:
+    """A model's latency by batch size; of the deviations only their typical share."""
+    from labkit.serving.profiles import read_profile
+
+    profile = read_profile(source.path(path))
+    latency, std = np.array(profile.latency_s) * 1e6, np.array(profile.std_s) * 1e6
+    share = round(float(np.median(std / latency)), 3)
+    return Table({"batch": range(1, latency.size + 1), "latency(us)": latency, "share": share})
+
+
+def as_batches(table: Table) -> Table:
+    """Nexus's columns; bytes are not modelled."""
+    std = (table["share"] * table["latency(us)"]).round(1)
+    return table.assign(**{"std(us)": std, "memory(B)": 0}).drop(columns="share")
 
 
 def throughputs_of(source: Any, path: str) -> Table:
@@ -629,6 +652,18 @@ MODELS = (
             read=kernels_of,
         )
         for name in ("bert", "densenet", "inception", "resnet", "resnet152", "vgg")
+    ),
+    *(
+        StandIn(
+            name=f"nexus_{name}",
+            dataset="nexus-sosp19",
+            path=f"{NEXUS}/caffe:{name}:1.txt",
+            keys=(),
+            terms={"latency(us)": batch_terms},
+            publish=as_batches,
+            read=batches_of,
+        )
+        for name in ("vgg16", "vgg_face", "vgg_s")
     ),
     StandIn(
         name="itp_06",

@@ -14,9 +14,7 @@ from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "accounting": ("from_slurm",),
-    "adaptive": (
-        "divide", "fair", "goodputs", "optimus", "pollux", "step_table", "tiresias", "train",
-    ),
+    "adaptive": ("divide", "fair", "goodputs", "optimus", "pollux", "tiresias", "train"),
     "bounds": ("Bound", "bound"),
     "cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
     "clusters": ("Cluster", "Pool"),
@@ -27,7 +25,9 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     ),
     "jobs": ("Trace", "from_csv"),
     "lineage": ("Ref", "Runtime", "recover"),
-    "links": ("Racks", "evolve", "run_on_links"),
+    "links": (
+        "Racks", "Workers", "draw_workers", "evolve", "place", "place_all", "run_on_links",
+    ),
     "policies": (
         "POLICIES", "Policy", "by", "fifo", "gittins", "gittins_index", "las", "las2d", "named",
         "sjf", "slices", "srsf", "srtf",
@@ -38,10 +38,10 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
     "shares": ("SHARE_POLICIES", "SharePolicy", "share_policy"),
     "sharing": ("nodes_for", "share", "tenants", "together"),
-    "tasks": ("Rounds", "schedule"),
+    "tasks": ("GANGS", "Rounds", "compare", "draw_rounds", "schedule"),
     "throughputs": ("Throughputs", "continuous", "load_throughputs"),
     "traces": ("generate", "load", "load_elastic", "recurring"),
-    "training": ("Training", "Workload", "trainings", "workload", "workload_of"),
+    "training": ("Training", "Workload", "trainings", "workload"),
     "turns": ("simulate_shares", "sweep_shares"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

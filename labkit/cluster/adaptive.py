@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from typing import Any, Literal
@@ -238,7 +239,7 @@ class FairShares(Allocator):
         return on_freest(state.held[state.jobs], wanted, state.capacity, np.arange(wanted.size))
 
 
-def step_table(work: Workload, cluster: Cluster) -> Floats:
+def _step_s(work: Workload, cluster: Cluster) -> Floats:
     """Seconds of a step at the users' batch size, by job and GPUs from one on; NaN: too many."""
     room, size = cluster.num_gpus, cluster.pools[0].gpus_per_node
     rows = dict[tuple[str, int], Floats]()
@@ -258,23 +259,19 @@ def step_table(work: Workload, cluster: Cluster) -> Floats:
 @checked
 def optimus(
     work: Workload, cluster: Cluster, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0,
-    step_s: Any = None, steps_left: Any = None, jumps: bool = False,
+    jumps: bool = False,
 ) -> MarginalGains:  # fmt: skip
-    """Optimus with the batch sizes users tuned.
+    """Optimus with the batch sizes users tuned, measured step times and an oracle of steps left.
 
-    Args:
-        step_s: seconds of a step it believes in, as :func:`step_table`; default: as measured.
-        steps_left: steps it believes are left, of (progress, job); default: an oracle.
-        jumps: offer several GPUs at once.
+    ``jumps``: offer several GPUs at once.
     """
 
-    def known(progress: Any, job: int) -> float:
+    def steps_left(progress: Any, job: int) -> float:
         return work.training(job).steps_left(work.batch_sizes[job], int(progress.epoch[job]))
 
     return MarginalGains(
-        step_s=step_table(work, cluster) if step_s is None else step_s,
-        steps_left=steps_left or known, jumps=jumps, rates=progress_of(work), start_s=restart_s,
-        restart_s=restart_s, round_s=round_s,
+        step_s=_step_s(work, cluster), steps_left=steps_left, jumps=jumps,
+        rates=progress_of(work), start_s=restart_s, restart_s=restart_s, round_s=round_s,
     )  # fmt: skip
 
 
@@ -283,7 +280,7 @@ def fair(
     work: Workload, cluster: Cluster, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0
 ) -> FairShares:
     """Equal numbers of GPUs, with the batch sizes users tuned."""
-    most = np.isfinite(step_table(work, cluster)).sum(1)
+    most = np.isfinite(_step_s(work, cluster)).sum(1)
     return FairShares(most=most, rates=progress_of(work), start_s=restart_s, restart_s=restart_s,
                       round_s=round_s)  # fmt: skip
 
@@ -323,18 +320,19 @@ def pollux(
 
 @checked
 def train(
-    work: Workload, cluster: Cluster, policy: Literal["pollux", "tiresias", "optimus"], *,
-    goodput: dict[str, Any], explores: bool = True, **options: Any,
+    work: Workload, cluster: Cluster, policy: Literal["pollux", "tiresias", "optimus", "fair"], *,
+    goodput: dict[str, Any], explores: bool = True, jumps: bool = False, **options: Any,
 ) -> Run:  # fmt: skip
-    """Run a workload under one of the three; ``options``: round_s, restart_s.
+    """Run a workload under one of the four; ``options``: round_s, restart_s.
 
-    ``goodput``, ``explores``: what Pollux's agents know, and whether they must try GPUs first.
+    Args:
+        goodput, explores: what Pollux's agents know, and whether they must try GPUs first.
+        jumps: whether Optimus may offer several GPUs at once.
     """
-    allocator: Allocator
-    if policy == "pollux":
-        allocator = pollux(work, goodput, explores=explores, **options)
-    elif policy == "tiresias":
-        allocator = tiresias(work, **options)
-    else:
-        allocator = optimus(work, cluster, **options)
-    return simulate_rounds(work.trace, cluster, allocator)
+    make: dict[str, Callable[[], Allocator]] = {
+        "pollux": lambda: pollux(work, goodput, explores=explores, **options),
+        "tiresias": lambda: tiresias(work, **options),
+        "optimus": lambda: optimus(work, cluster, jumps=jumps, **options),
+        "fair": lambda: fair(work, cluster, **options),
+    }
+    return simulate_rounds(work.trace, cluster, make[policy]())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -133,10 +134,10 @@ def test_offers_of_several_gpus_get_past_a_bad_number(kinds: dict) -> None:
         for jumps in (False, True)
     ]
     assert ends[1] < ends[0]
-    steps = cluster.step_table(work, GPUS)
-    hull = 1 / np.arange(1.0, steps.shape[1] + 1)[None, :] + 0 * steps
+    policy = cluster.optimus(work, GPUS)
+    convex = 1 / np.arange(1.0, policy.step_s.shape[1] + 1)[None, :] + 0 * policy.step_s
     smooth = [
-        cluster.simulate(one, GPUS, cluster.optimus(work, GPUS, step_s=hull, jumps=jumps)).end_s[0]
+        cluster.simulate(one, GPUS, replace(policy, step_s=convex, jumps=jumps)).end_s[0]
         for jumps in (False, True)
     ]
     assert smooth[0] == smooth[1]
@@ -146,7 +147,7 @@ def test_offers_of_several_gpus_get_past_a_bad_number(kinds: dict) -> None:
 def test_fair_shares_differ_by_one_gpu_at_most(kinds: dict) -> None:
     work = cluster.workload(1, kinds=kinds)
     run = cluster.simulate(work.trace, GPUS, cluster.fair(work, GPUS))
-    segments, most = run.segments, np.isfinite(cluster.step_table(work, GPUS)).sum(1)
+    segments, most = run.segments, cluster.fair(work, GPUS).most
     for moment in np.unique(segments["start_s"])[::7]:
         on = (segments["start_s"] <= moment) & (segments["end_s"] > moment)
         gpus, jobs = segments["gpus"][on], segments["job"][on]

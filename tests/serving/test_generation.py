@@ -62,6 +62,16 @@ def test_iterations_are_those_of_algorithm_1(stages: int, max_batch: int, slots:
         np.testing.assert_allclose(run.end_s, ends, rtol=1e-9)
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("chunk", [64, 200])
+def test_chunks_are_those_of_the_oracle(stages: int, chunk: int) -> None:
+    profile, requests = replace(GPT3, stages=stages, slots=6000), paper_trace(5, 120, rng=chunk)
+    batcher = serving.Batcher(max_batch=16, chunk_tokens=chunk)
+    run = serving.simulate(requests, profile, batcher)
+    ends = reference.by_iteration(requests, profile, batcher)
+    np.testing.assert_allclose(run.end_s, ends, rtol=1e-9)
+
+
 @pytest.mark.parametrize("prompts", ["shortest", "longest"])
 @pytest.mark.parametrize("max_batch", [1, 8])
 def test_request_batches_are_the_steps_summed(prompts: str, max_batch: int) -> None:

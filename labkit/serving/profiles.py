@@ -1,0 +1,140 @@
+"""Batch profiles: how long one batch takes on a GPU, by its size. A table, never a line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.errors import BadFile, BadValue
+from labkit.kit.describe import Count, NonNegative, Positive, checked, description
+
+NEXUS = "nexus-sosp19"
+HEADING = "batch,latency(us),std(us),memory(B)"
+"""The line above a profile's rows in the files of Nexus's authors."""
+MODELS = ("vgg16", "vgg_face", "vgg_s")
+
+
+@description
+@dataclass(frozen=True, kw_only=True)
+class BatchProfile:
+    """A model's latency by batch size on one kind of GPU.
+
+    Attributes:
+        latency_s: seconds that batches of 1, 2, 3, … take. They need not rise: real kernels jump.
+        std_s: standard deviation of each; default: none was measured.
+
+    Raises:
+        BadValue: there is no latency, or ``std_s`` has another length.
+    """
+
+    name: str
+    latency_s: tuple[Positive, ...]
+    std_s: tuple[NonNegative, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.latency_s or len(self.std_s) not in (0, len(self.latency_s)):
+            raise BadValue(
+                f"BatchProfile {self.name!r} must have a latency for batch 1 or more, and as many "
+                f"std_s or none; got {len(self.latency_s)} and {len(self.std_s)}"
+            )
+
+    @property
+    def max_batch(self) -> int:
+        """The largest batch in the table."""
+        return len(self.latency_s)
+
+    @property
+    def throughput_per_s(self) -> NDArray[np.float64]:
+        """Requests a second by batch size, one batch after another."""
+        return np.arange(1, self.max_batch + 1) / np.array(self.latency_s)
+
+    @checked
+    def largest(self, limit_s: float, *, per_request_s: NonNegative = 0.0) -> int:
+        """The largest batch b with latency(b) + b · per_request_s <= limit_s; 0: there is none."""
+        sizes = np.arange(1, self.max_batch + 1)
+        fits = np.array(self.latency_s) + sizes * per_request_s <= limit_s * (1 + 1e-12)
+        return int(sizes[fits].max()) if fits.any() else 0
+
+    @checked
+    def best(self, limit_s: float) -> tuple[int, float]:
+        """The batch with the most requests a second whose latency is within the limit, and that
+        rate; (0, 0.0) where there is none."""
+        rates = np.where(np.array(self.latency_s) <= limit_s, self.throughput_per_s, 0.0)
+        batch = int(rates.argmax())
+        return (batch + 1, float(rates[batch])) if rates[batch] > 0 else (0, 0.0)
+
+
+@checked
+def line(alpha_ms: NonNegative, beta_ms: NonNegative, *, max_batch: Count = 40) -> BatchProfile:
+    """A made-up profile in which a batch of b takes α·b + β (the paper's Eq. 1).
+
+    Raises:
+        BadValue: both are 0.
+    """
+    latency_s = (alpha_ms * np.arange(1, max_batch + 1) + beta_ms) / 1e3
+    return BatchProfile(
+        name=f"{alpha_ms:g} b + {beta_ms:g} ms", latency_s=tuple(latency_s.tolist())
+    )
+
+
+@checked
+def read_profile(path: str | Path) -> BatchProfile:
+    """A profile in the format of Nexus's authors: a heading, then a row a batch size.
+
+    Raises:
+        BadFile: the heading is missing, a row is no row of numbers, or batches are not 1, 2, ….
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text().splitlines()
+        start = lines.index(HEADING) + 1
+    except (OSError, ValueError) as error:
+        raise BadFile(path, f"no profile ({type(error).__name__})", valid=HEADING) from None
+    rows = list(takewhile(lambda line: not line.endswith("latency"), lines[start:]))
+    table = np.array([_row(path, start + place, line, place) for place, line in enumerate(rows, 1)])
+    if not rows:
+        raise BadFile(path, "no row follows the heading", valid="1,6277.4,22.4,949944320")
+    return BatchProfile(
+        name=path.name.split(":")[1] if path.name.count(":") > 1 else path.stem,
+        latency_s=tuple((table[:, 0] / 1e6).tolist()), std_s=tuple((table[:, 1] / 1e6).tolist()),
+    )  # fmt: skip
+
+
+def _row(path: Path, number: int, line: str, batch: int) -> tuple[float, float]:
+    try:
+        size, latency_us, std_us, _ = (float(part) for part in line.split(","))
+    except ValueError:
+        size = latency_us = std_us = np.nan
+    if size != batch or not 0 < latency_us < np.inf or not 0 <= std_us < np.inf:
+        raise BadFile(
+            path, "no row of a profile", line=number, value=line,
+            valid=f"batch {batch}, microseconds above 0, their deviation, bytes",
+        )  # fmt: skip
+    return latency_us, std_us
+
+
+@checked
+def published_profiles(source: Any = None) -> dict[str, BatchProfile]:
+    """The profiles of ``nexus-sosp19`` by model, on a TITAN X; ``source``: published or stand-in,
+    as ``labkit.datasets.source`` opens it.
+
+    Raises:
+        BadValue: ``source`` is no source of data.
+    """
+    from labkit import datasets
+
+    source = datasets.source(NEXUS) if source is None else source
+    if not isinstance(source, datasets.Source):
+        raise BadValue(
+            "published_profiles: source must come from datasets.source; got a "
+            f"{type(source).__name__}"
+        )
+    return {
+        name: replace(read_profile(source.path(f"caffe:{name}:1.txt")), name=name)
+        for name in MODELS
+    }

@@ -1,0 +1,170 @@
+"""The batch server against SimPy, queueing theory, and what each drop policy promises."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+import simpy
+from numpy.typing import NDArray
+
+from labkit import serving
+from labkit.errors import BadValue
+
+PROFILE = serving.BatchProfile(name="p", latency_s=tuple(0.02 + 0.004 * b for b in range(1, 17)))
+
+
+def server(*batches: int, profile: serving.BatchProfile = PROFILE) -> serving.BatchServer:
+    return serving.BatchServer(slots=tuple(
+        serving.Slot(model=f"m{place}", profile=profile, batch=batch, rate_per_s=1.0)
+        for place, batch in enumerate(batches)
+    ))  # fmt: skip
+
+
+def stream(rates: list[float], count: int, *, slo_s: float = 0.2, cv: float = 1.0, rng: int = 0
+           ) -> serving.Requests:  # fmt: skip
+    return serving.together([
+        serving.generate(rate, int(count * rate / sum(rates)), cv=cv, slo_s=slo_s, model=f"m{i}",
+                         rng=10 * rng + i)
+        for i, rate in enumerate(rates)
+    ])  # fmt: skip
+
+
+def by_simpy(requests: serving.Requests, batches: list[int], drop: str) -> NDArray[np.float64]:
+    """The same server as SimPy processes and plain queues."""
+    env = simpy.Environment()
+    queues: list[deque[int]] = [deque() for _ in batches]
+    arrival, slo_s = requests.column("arrival_s"), requests.column("slo_s")
+    due, end = arrival + slo_s * (1 + 1e-9), np.full(len(requests), np.nan)
+    woken = [env.event()]
+
+    def source() -> Any:
+        for i, model in enumerate(requests.model):
+            if arrival[i] > env.now:
+                yield env.timeout(arrival[i] - env.now)
+            queues[int(model[1:])].append(i)
+            if not woken[0].triggered:
+                woken[0].succeed()
+
+    def takes(queue: deque[int], cap: int) -> list[int]:
+        seconds = PROFILE.latency_s
+        if drop == "early":
+            while queue and env.now + seconds[min(cap, len(queue)) - 1] > due[queue[0]]:
+                queue.popleft()
+            return [queue.popleft() for _ in range(min(cap, len(queue)))]
+        while drop == "lazy" and queue and env.now + seconds[0] > due[queue[0]]:
+            queue.popleft()
+        size = min(cap, len(queue))
+        while drop == "lazy" and size > 1 and env.now + seconds[size - 1] > due[queue[0]]:
+            size -= 1
+        return [queue.popleft() for _ in range(size)]
+
+    def gpu() -> Any:
+        turn = 0
+        while True:
+            yield env.timeout(0)  # arrivals of this moment first
+            for step in range(len(queues)):
+                m = (turn + step) % len(queues)
+                if chosen := takes(queues[m], batches[m]):
+                    yield env.timeout(PROFILE.latency_s[len(chosen) - 1])
+                    end[chosen] = env.now
+                    turn = m + 1
+                    break
+            else:
+                woken[0] = env.event()
+                yield woken[0]
+
+    env.process(source())
+    env.process(gpu())
+    env.run(until=float(arrival[-1]) + 100)
+    return end
+
+
+@pytest.mark.parametrize("drop", ["early", "lazy", "never"])
+@pytest.mark.parametrize("batches", [[16], [4, 8], [2, 2, 2]])
+def test_every_request_ends_when_simpy_says(drop: Any, batches: list[int]) -> None:
+    requests = stream([400.0 / len(batches)] * len(batches), 4000)
+    run = serving.serve(requests, (server(*batches),), drop=drop)
+    simulated = by_simpy(requests, batches, drop)
+    assert (np.isnan(run.end_s) == np.isnan(simulated)).all()
+    np.testing.assert_allclose(run.end_s, simulated, rtol=1e-9)
+    assert drop == "never" or 0 < np.isnan(run.end_s).sum() < len(requests)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+def test_batches_of_one_are_md1(load: float) -> None:
+    requests = serving.generate(load / PROFILE.latency_s[0], 400_000, model="m0", rng=2)
+    run = serving.serve(requests, (server(1),), drop="never")
+    mean_s = PROFILE.latency_s[0] * (1 + load / (2 * (1 - load)))
+    assert run.latency_s.mean() == pytest.approx(mean_s, rel=0.02)
+    assert run.summary()["utilisation_fraction"] == pytest.approx(load, rel=0.01)
+
+
+@pytest.mark.parametrize("drop", ["early", "lazy"])
+def test_what_is_answered_is_in_time(drop: Any) -> None:
+    run = serving.serve(stream([900.0], 20_000), (server(16),), drop=drop)
+    assert (run.met == ~np.isnan(run.end_s)).all()
+    assert 0.01 < run.met.mean() < 0.999
+
+
+@pytest.mark.parametrize(("alpha_ms", "least"), [(1.0, 1.15), (1.8, 1.0)])
+def test_early_drop_gains_most_where_a_batch_costs_most(alpha_ms: float, least: float) -> None:
+    """The paper's setting: 500 requests a second at best, an objective of 100 ms."""
+    beta_ms = 50 - 25 * alpha_ms
+    profile = serving.line(alpha_ms, beta_ms)
+    alone = (server(25, profile=profile),)
+    assert profile.best(0.05) == (25, pytest.approx(500.0))
+    requests = stream([500.0], 20_000, slo_s=0.1)
+
+    def rate(drop: Any) -> float:
+        def attainment(rate_per_s: float) -> float:
+            return serving.serve(requests.at_rate(rate_per_s), alone, drop=drop).met.mean()
+
+        return serving.highest(attainment, 100, 600)
+
+    early, lazy = rate("early"), rate("lazy")
+    assert lazy < early < 500
+    assert least < early / lazy < 1.3
+
+
+def test_requests_go_round_by_planned_rates() -> None:
+    fast, slow = (
+        serving.BatchServer(
+            slots=(serving.Slot(model="m0", profile=PROFILE, batch=1, rate_per_s=r),)
+        )
+        for r in (3.0, 1.0)
+    )
+    run = serving.serve(stream([1.0], 400), (fast, slow), drop="never")
+    assert np.bincount(run.server).tolist() == [300, 100]
+    counts = np.cumsum(run.server == 0) - 0.75 * np.arange(1, 401)
+    assert abs(counts).max() <= 1  # never a request ahead of or behind its share
+
+
+def test_a_model_that_nobody_holds_is_dropped() -> None:
+    run = serving.serve(stream([1.0, 1.0], 40), (server(4),))
+    assert (np.isnan(run.end_s) == (np.array(run.requests.model) == "m1")).all()
+    assert (run.server[np.array(run.requests.model) == "m1"] == -1).all()
+
+
+def test_noise_and_overhead_slow_what_the_server_expects() -> None:
+    requests = stream([300.0], 20_000)
+    noisy = serving.BatchProfile(name="n", latency_s=PROFILE.latency_s, std_s=(0.01,) * 16)
+    plain = serving.serve(requests, (server(16),))
+    still = serving.serve(requests, (server(16, profile=noisy),))
+    shaken = serving.serve(requests, (server(16, profile=noisy),), noise=2.0)
+    slower = serving.serve(requests, (server(16),), overhead=1.5)
+    assert (still.end_s[~np.isnan(still.end_s)] == plain.end_s[~np.isnan(plain.end_s)]).all()
+    assert shaken.met.mean() < plain.met.mean()
+    assert slower.met.mean() < plain.met.mean()
+
+
+def test_highest_finds_a_step_and_names_faults() -> None:
+    step = serving.highest(lambda load: float(load <= 37), 1, 1000, steps=30)
+    assert step == pytest.approx(37, rel=1e-6)
+    assert serving.highest(lambda _: 1.0, 1, 1000) == 1000
+    with pytest.raises(BadValue, match="high must be above low"):
+        serving.highest(lambda _: 1.0, 2, 1)
+    with pytest.raises(BadValue, match=r"Slot\.batch of 'm' must be from 1 to 16"):
+        serving.Slot(model="m", profile=PROFILE, batch=17, rate_per_s=1.0)
