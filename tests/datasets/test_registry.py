@@ -77,8 +77,8 @@ def test_the_registry_agrees_with_the_mirrors_own_index() -> None:
         listed = index[name]
         assert (dataset.origin, dataset.commit) == (listed["repo"], listed["commit"])
         assert dataset.licence == listed["licence"]
-        ours = {f.path: (f.url, f.sha256, f.size_bytes) for f in dataset.files}
-        theirs = {f["path"]: (f["url"], f["sha256"], f["bytes"]) for f in listed["files"]}
+        ours = {f.path: (unquote(f.url), f.sha256, f.size_bytes) for f in dataset.files}
+        theirs = {f["path"]: (unquote(f["url"]), f["sha256"], f["bytes"]) for f in listed["files"]}
         assert ours.items() <= theirs.items()
 
 
