@@ -30,8 +30,13 @@ DIGITS = 6
 PERSEUS = "sosp24_data/emulation/stage_profile"
 ZEUS = "examples/research_reproducibility/zeus_nsdi23/trace"
 POLLUX = "simulator/traces/cifar10"
+GAVEL = "scheduler/simulation_throughputs.json"
 PIPEDREAM = "profiler/{}/profiles/{}/graph.txt"
 ACESO = "profiler/profiled-time-eurosys"
+REEF = "reef-osdi22"
+KERNEL_KINDS = ("winograd", "conv2d", "matmul", "dense", "softmax", "pool")
+"""Kinds of kernels, by a part of their names; the first that fits."""
+NEXUS = "tests/data/model_db/profiles/TITAN_X_(Pascal)"
 ITP = "data/raw-traces.tar.gz"
 ELASTIC = "ElasticFlow/scheduler/throughputs_{}/{}.csv"
 ELASTIC_JOBS = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
@@ -56,6 +61,7 @@ OPERATOR_KINDS = {
     "encoder-embedding": "embedding",
 }
 
+FAMILIES = ("A3C", "CycleGAN", "LM", "Recommendation", "ResNet-18", "ResNet-50", "Transformer")
 SHORT = 0.001
 """Share of a network's seconds below which a layer's pass counts as none."""
 LIGHT_BYTES = 1e4
@@ -160,7 +166,7 @@ def share_terms(rows: Table) -> np.ndarray:
 
 
 def scaling_terms(rows: Table) -> np.ndarray:
-    return powers(np.log2(rows["gpus"]), 2)
+    return powers(np.log2(rows["gpus"]), 2 if len(rows) > 5 else 1)
 
 
 def rank_terms(rows: Table) -> np.ndarray:
@@ -213,7 +219,81 @@ def operator_terms(rows: Table) -> np.ndarray:
     return np.array(columns, dtype=float).T
 
 
+def kernel_terms(rows: Table) -> np.ndarray:
+    """For each kind of kernel a level and slopes of its sizes; shared squares of two of them."""
+    names = ("blocks", "threads", "most", "touched_bytes")
+    sizes = np.array([np.log(rows[name].to_numpy(dtype=float)) for name in names]).T
+    kinds = indicators(rows["kind"])
+    return np.hstack([kinds, products(kinds, sizes), sizes[:, [0, 3]] ** 2])
+
+
+def batch_terms(rows: Table) -> np.ndarray:
+    """Fourth powers of log batch size; a batch of one runs other kernels and is apart."""
+    size = rows["batch"].to_numpy(dtype=float)
+    return np.hstack([powers(np.log(size) / 2 - 1, 4), (size == 1)[:, None].astype(float)])
+
+
+def throughput_terms(rows: Table) -> np.ndarray:
+    """A level and a quadratic of batch size for each family of models; beside another job a level
+    for each pair of families, and powers of both batch sizes."""
+    own, other = (indicators_of(rows[f"{who}_family"], FAMILIES) for who in ("own", "other"))
+    size, beside = (rows[[f"{who}_size"]].to_numpy(dtype=float) for who in ("own", "other"))
+    paired = (rows["other"] != "").to_numpy(dtype=float)[:, None]
+    pair = [products(own, other), own * beside, own * size, own * size**2]
+    return np.hstack([own, own * size, own * size**2, *(paired * part for part in pair)])
+
+
+def indicators_of(values: pd.Series, levels: tuple[str, ...]) -> np.ndarray:
+    return (values.to_numpy()[:, None] == np.array(levels)).astype(float)
+
+
 # ---------------------------------------------------------------- published tables and back
+
+
+def batches_of(source: Any, path: str) -> Table:
+    """A model's latency by batch size; of the deviations only their typical share."""
+    from labkit.serving.profiles import read_profile
+
+    profile = read_profile(source.path(path))
+    latency, std = np.array(profile.latency_s) * 1e6, np.array(profile.std_s) * 1e6
+    share = round(float(np.median(std / latency)), 3)
+    return Table({"batch": range(1, latency.size + 1), "latency(us)": latency, "share": share})
+
+
+def as_batches(table: Table) -> Table:
+    """Nexus's columns; bytes are not modelled."""
+    std = (table["share"] * table["latency(us)"]).round(1)
+    return table.assign(**{"std(us)": std, "memory(B)": 0}).drop(columns="share")
+
+
+def throughputs_of(source: Any, path: str) -> Table:
+    """Steps a second of every kind of job alone and beside every other, a row each."""
+    from labkit.cluster import load_throughputs
+
+    table = load_throughputs(source.path(path))
+    rows = []
+    for p, gpu in enumerate(table.gpu_types):
+        for k, kind in enumerate(table.kinds):
+            rows.append((gpu, kind, "", table.alone[k, p]))
+            rows += [(gpu, kind, o, table.shared[k, i, p]) for i, o in enumerate(table.kinds)]
+    return pd.DataFrame(rows, columns=["gpu", "kind", "other", "steps_per_s"])
+
+
+def by_family(table: Table) -> Table:
+    """Families and batch sizes of both jobs; pairs that do not fit keep a mark instead."""
+    for who, column in (("own", "kind"), ("other", "other")):
+        family = table[column].str.replace(r" \(.*", "", regex=True)
+        batch = table[column].str.extract(r"(\d+)\)")[0].astype(float)
+        middle = np.log2(batch).groupby(family).transform("median")
+        size = ((np.log2(batch) - middle) / 2).fillna(0.0)
+        table = table.assign(**{f"{who}_family": family, f"{who}_size": size})
+    fits = table["steps_per_s"] > 0
+    return table.assign(fits=fits.astype(int), steps_per_s=table["steps_per_s"].where(fits))
+
+
+def as_throughputs(table: Table) -> Table:
+    steps = table["steps_per_s"] * table["fits"]
+    return table.assign(steps_per_s=steps)[["gpu", "kind", "other", "steps_per_s"]]
 
 
 def layers_of(source: Any, path: str) -> Table:
@@ -318,6 +398,39 @@ def as_operators(table: Table) -> Table:
     sizes = ["input_size", "output_size", "weights", "activations", "fwd_reserved", "bwd_reserved"]
     wide = wide.loc[table["op_name"].unique(), ["forward-compute", "backward-compute"]]
     return wide.reset_index().assign(**dict.fromkeys(sizes, np.nan))
+
+
+def kernels_of(source: Any, path: str) -> Table:
+    """A network's kernels as launched; of the waves' times the first and the last."""
+    from labkit import datasets
+
+    graph = json.loads(datasets.open(f"{REEF}/{path.replace('.profile', '')}").read_bytes())
+    timed = json.loads(source.path(path).read_bytes())["kernel_latency"]
+    bytes_of = [max(int(s["size"]), 1) for s in graph["storage"]]
+    rows = []
+    for kernel in graph["kernels"]:
+        row, grid = timed[kernel["name"]], kernel["launch_params"]
+        kinds = [kind for kind in KERNEL_KINDS if kind in kernel["name"]]
+        rows.append({
+            "kind": kinds[0] if kinds else "other",
+            "blocks": int(np.prod(grid[:3])),
+            "threads": int(np.prod(grid[3:])),
+            "most": len(row["latency"]),
+            "touched_bytes": sum(bytes_of[i] for i in kernel["args"]),
+            "first_us": row["latency"][0],
+            "last_us": max(row["latency"]),
+            "total_us": row["total_latency"],
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def as_kernels(table: Table) -> Table:
+    """Waves on a line from the first to the last."""
+    ends = zip(table["first_us"], table["last_us"], table["most"].astype(int), strict=True)
+    waves = [" ".join(f"{us:.4g}" for us in np.linspace(a, max(a, b), n)) for a, b, n in ends]
+    kinds = table["kind"] + [f" {number}" for number in range(1, len(table) + 1)]
+    columns = {"kernel": kinds, "blocks": table["blocks"], "total_us": table["total_us"]}
+    return pd.DataFrame(columns | {"waves_us": waves})
 
 
 def with_misses(run: Table) -> Table:
@@ -528,6 +641,30 @@ MODELS = (
         )
         for degree in (1, 2, 4, 8)
     ),
+    *(
+        StandIn(
+            name=f"kernels_{name}",
+            dataset=REEF,
+            path=f"resource/{name}/{name}.profile.json",
+            keys=(),
+            terms=dict.fromkeys(("first_us", "last_us", "total_us"), kernel_terms),
+            publish=as_kernels,
+            read=kernels_of,
+        )
+        for name in ("bert", "densenet", "inception", "resnet", "resnet152", "vgg")
+    ),
+    *(
+        StandIn(
+            name=f"nexus_{name}",
+            dataset="nexus-sosp19",
+            path=f"{NEXUS}/caffe:{name}:1.txt",
+            keys=(),
+            terms={"latency(us)": batch_terms},
+            publish=as_batches,
+            read=batches_of,
+        )
+        for name in ("vgg16", "vgg_face", "vgg_s")
+    ),
     StandIn(
         name="itp_06",
         dataset="itp-elasticflow",
@@ -569,6 +706,16 @@ MODELS = (
             ("elastic_jobs", "elasticflow-asplos23", ELASTIC_JOBS, as_drawn_jobs),
             ("elastic_itp_06", "itp-elasticflow", ITP_JOBS, as_archive_jobs),
         )
+    ),
+    StandIn(
+        name="gavel_throughputs",
+        dataset="gavel-osdi20",
+        path=GAVEL,
+        keys=("gpu",),
+        terms={"steps_per_s": throughput_terms},
+        tabulate=by_family,
+        publish=as_throughputs,
+        read=throughputs_of,
     ),
 )
 
@@ -683,7 +830,20 @@ def fit_all() -> dict[str, Any]:
 def files(fits: dict[str, Any] | None = None) -> dict[str, str]:
     """The stand-ins by file name, as text."""
     fits = fits or json.loads(COEFFICIENTS.read_text(encoding="utf-8"))
-    return {f"standin_{model.name}.csv": standin(model, fits[model.name]) for model in MODELS}
+    models = {f"standin_{model.name}.csv": standin(model, fits[model.name]) for model in MODELS}
+    jobs = {f"standin_pollux_workload-{n}.csv": made_up_jobs(n) for n in (1, 2, 3, 4)}
+    return models | jobs
+
+
+def made_up_jobs(number: int) -> str:
+    """Jobs fitted to nothing, so that no claim is judged on them: CIFAR-10's, the only kind with a
+    model, at moments drawn evenly from eight hours, with three settings in turn."""
+    times = np.sort(np.random.default_rng(number).random(160) * 8 * 3600).astype(int)
+    settings = ("6,2048", "12,4096", "16,4096")
+    rows = [f"cifar10-{j},{t},cifar10,{settings[j % 3]}" for j, t in enumerate(times)]
+    head = ["# MADE UP, NOT A MEASUREMENT: data/profiles/fit.py.",
+            "name,time,application,num_replicas,batch_size"]  # fmt: skip
+    return "\n".join([*head, *rows]) + "\n"
 
 
 def main() -> None:

@@ -13,30 +13,42 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
-    "adaptive": ("MarginalGains", "MostGoodput", "Queues", "optimus", "pollux", "tiresias"),
     "accounting": ("from_slurm",),
+    "adaptive": ("divide", "fair", "goodputs", "optimus", "pollux", "tiresias", "train"),
     "bounds": ("Bound", "bound"),
     "cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
     "clusters": ("Cluster", "Pool"),
+    "dispatch": ("Dispatch", "dispatch_tasks", "mean_latency_s"),
     "history": ("estimates",),
     "deadlines": (
         "Deadlines", "edf", "elasticflow", "most_deadlines", "options", "time_slicing",
     ),
     "jobs": ("Trace", "from_csv"),
-    "links": ("Racks", "evolve", "run_on_links"),
+    "lineage": ("Ref", "Runtime", "recover"),
+    "links": (
+        "Racks", "Workers", "draw_workers", "evolve", "place", "place_all", "run_on_links",
+    ),
     "policies": (
         "POLICIES", "Policy", "by", "fifo", "gittins", "gittins_index", "las", "las2d", "named",
         "sjf", "slices", "srsf", "srtf",
     ),
+    "programs": ("MaxMin",),
     "rounds": ("Allocator", "InOrder", "Rates", "State"),
+    "searches": ("search_hours",),
     "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
+    "shares": ("SHARE_POLICIES", "SharePolicy", "share_policy"),
     "sharing": ("nodes_for", "share", "tenants", "together"),
-    "tasks": ("Rounds", "schedule"),
-    "trainings": ("Training", "Workload", "workload"),
-    "traces": ("generate", "load", "load_elastic"),
+    "tasks": ("GANGS", "Rounds", "compare", "draw_rounds", "schedule"),
+    "throughputs": ("Throughputs", "continuous", "load_throughputs"),
+    "traces": ("generate", "load", "load_elastic", "recurring"),
+    "training": ("Training", "Workload", "trainings", "workload"),
+    "turns": ("simulate_shares", "sweep_shares"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_FIGURES = ("figure_jct", "figure_scaling", "figure_sweep", "figure_timeline")
+_FIGURES = (
+    "figure_jct", "figure_pairs", "figure_scaling", "figure_speeds", "figure_sweep",
+    "figure_timeline",
+)  # fmt: skip
 
 __all__ = [*_HOME, *_FIGURES]
 

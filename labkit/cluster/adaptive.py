@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from heapq import heapify, heapreplace
+from typing import Any, Literal
 
 import numpy as np
 
 from labkit.cluster.clusters import Cluster
 from labkit.cluster.rounds import Allocator, Floats, Ints, State
-from labkit.cluster.trainings import FIXED_BATCH, Goodput, Workload, progress_of
+from labkit.cluster.runs import Run, simulate_rounds
+from labkit.cluster.training import FIXED_BATCH, Goodput, Workload, packed, progress_of
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, Positive, checked, description
 
@@ -64,7 +67,8 @@ class MarginalGains(Allocator):
     """One GPU for every job, then each next GPU where it shortens a job's remaining time most.
 
     ``step_s``: seconds of a step by job of the trace and number of GPUs, NaN beyond the most it
-    may have; ``steps_left``: of (progress, job).
+    may have; ``steps_left``: of (progress, job). ``jumps``: several GPUs may be offered at once, at
+    their mean gain, so that a job gets past a number at which one more GPU does not help.
 
     Source: Optimus (EuroSys'18) §4.1.
     """
@@ -73,6 +77,7 @@ class MarginalGains(Allocator):
     by: Any = "nodes"
     step_s: Any
     steps_left: Any
+    jumps: bool = False
 
     def decide(self, state: State) -> Ints:
         jobs, room = state.jobs, int(state.capacity.sum())
@@ -80,18 +85,25 @@ class MarginalGains(Allocator):
         wanted[:room] = 1
         rest = np.array([self.steps_left(state.progress, job) for job in jobs.tolist()])
         table = self.step_s[jobs] * rest[:, None]
-        gains = np.nan_to_num(table[:, :-1] - table[:, 1:], nan=0.0)
-        rows = np.arange(jobs.size)
-        for _ in range(room - int(wanted.sum())):
-            gain = np.where(
-                wanted > 0, gains[rows, np.clip(wanted - 1, 0, gains.shape[1] - 1)], 0.0
-            )
-            best = int(gain.argmax())
-            if gain[best] <= 0:
-                break
-            wanted[best] += 1
+        free = room - int(wanted.sum())
+        queue = [(*self._next(table[row], 1, free), row) for row in range(min(room, jobs.size))]
+        heapify(queue)
+        while free > 0 and queue[0][0] < 0:
+            _, more, row = queue[0]
+            if more <= free:
+                wanted[row], free = wanted[row] + more, free - more
+            heapreplace(queue, (*self._next(table[row], int(wanted[row]), free), row))
         order = np.argsort(wanted, kind="stable")
         return on_freest(state.held[jobs], wanted, state.capacity, order)
+
+    def _next(self, times: Floats, gpus: int, free: int) -> tuple[float, int]:
+        """The next offer to a job: minus the seconds saved by each further GPU, and how many."""
+        after = times[gpus : gpus + (free if self.jumps else 1)]
+        if not after.size:
+            return 0.0, 1
+        saved = np.nan_to_num((times[gpus - 1] - after) / np.arange(1, after.size + 1), nan=0.0)
+        best = int(saved.argmax())
+        return -float(saved[best]), best + 1
 
 
 def pack(held: Ints, wanted: Ints, capacity: Ints) -> Ints:
@@ -166,7 +178,7 @@ class MostGoodput(Allocator):
     name: str = "pollux"
     by: Any = "nodes"
     goodput: Any
-    """By kind of job: a :class:`~labkit.cluster.trainings.Goodput`."""
+    """By kind of job: a :class:`~labkit.cluster.training.Goodput`."""
     delay_s: NonNegative = 30.0
     explores: bool = True
 
@@ -179,7 +191,8 @@ class MostGoodput(Allocator):
         sizes = np.array([*powers, *range(size, room + 1, size)])
         speedups = np.stack([self._speedups(state, job) for job in jobs.tolist()])[:, sizes]
         age = state.now_s - state.trace.column("arrival_s")[jobs]
-        factor = np.maximum(age - state.stops[jobs] * self.delay_s, 0.0) / (age + self.delay_s)
+        after = np.maximum(age + self.delay_s, 1e-9)  # with no delay, restarts cost nothing
+        factor = np.maximum(after - self.delay_s * (1 + state.stops[jobs]), 0.0) / after
         changes = sizes[None, :] != now[:, None]
         speedups = (
             speedups * np.where(changes, factor[:, None], 1.0) * size / room * state.capacity.size
@@ -202,54 +215,124 @@ class MostGoodput(Allocator):
 
 
 @checked
-def tiresias(work: Workload, *, threshold_gpu_s: Positive = 57_600.0) -> Queues:
+def tiresias(work: Workload, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0) -> Queues:
     """Tiresias with the GPUs and batch sizes users tuned."""
-    return Queues(threshold_gpu_s=threshold_gpu_s, rates=progress_of(work), start_s=30.0,
-                  restart_s=30.0)  # fmt: skip
+    return Queues(rates=progress_of(work), start_s=restart_s, restart_s=restart_s, round_s=round_s)
+
+
+@description
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FairShares(Allocator):
+    """As many GPUs for one as for another: max-min, which dominant shares are with one resource."""
+
+    name: str = "fair"
+    by: Any = "nodes"
+    most: Any
+    """By job of the trace: the most GPUs its batch can be split over."""
+
+    def decide(self, state: State) -> Ints:
+        room, most = int(state.capacity.sum()), self.most[state.jobs]
+        wanted = np.zeros(state.jobs.size, dtype=np.int64)
+        while room > 0 and (short := np.flatnonzero(wanted < most)[:room]).size:
+            wanted[short] += 1
+            room -= short.size
+        return on_freest(state.held[state.jobs], wanted, state.capacity, np.arange(wanted.size))
+
+
+def _step_s(work: Workload, cluster: Cluster) -> Floats:
+    """Seconds of a step at the users' batch size, by job and GPUs from one on; NaN: too many."""
+    room, size = cluster.num_gpus, cluster.pools[0].gpus_per_node
+    rows = dict[tuple[str, int], Floats]()
+    for job, batch in enumerate(work.batch_sizes):
+        kind = work.training(job)
+        if (kind.name, batch) in rows:
+            continue
+        most = 1 if kind.name in FIXED_BATCH else min(batch // kind.least_on_a_gpu, room)
+        row = rows[kind.name, batch] = np.full(room + 1, np.nan)
+        for gpus in range(1, most + 1):
+            atomic, accum = kind.split(batch, gpus)
+            step, grad = kind.step_s(packed(gpus, size), atomic)
+            row[gpus - 1] = step + accum * grad
+    return np.array([rows[work.training(job).name, b] for job, b in enumerate(work.batch_sizes)])
 
 
 @checked
-def optimus(work: Workload, cluster: Cluster) -> MarginalGains:
-    """Optimus with the batch sizes users tuned, measured step times and the epochs known."""
-    room, num_jobs = cluster.num_gpus, len(work.trace)
-    size = cluster.pools[0].gpus_per_node
-    step_s, cached = np.full((num_jobs, room + 1), np.nan), dict[Any, Floats]()
-    for job, batch in enumerate(work.batch_sizes):
-        kind = work.training(job)
-        if (kind.name, batch) not in cached:
-            most = 1 if kind.name in FIXED_BATCH else min(batch // kind.least, room)
-            row = np.full(room + 1, np.nan)
-            for gpus in range(1, most + 1):
-                by_node = (size,) * (gpus // size) + ((gpus % size,) if gpus % size else ())
-                atomic, accum = kind.split(batch, gpus)
-                step, grad = kind.step_s(by_node, atomic)
-                row[gpus - 1] = step + accum * grad
-            cached[kind.name, batch] = row
-        step_s[job] = cached[kind.name, batch]
+def optimus(
+    work: Workload, cluster: Cluster, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0,
+    jumps: bool = False,
+) -> MarginalGains:  # fmt: skip
+    """Optimus with the batch sizes users tuned, measured step times and an oracle of steps left.
+
+    ``jumps``: offer several GPUs at once.
+    """
 
     def steps_left(progress: Any, job: int) -> float:
         return work.training(job).steps_left(work.batch_sizes[job], int(progress.epoch[job]))
 
-    return MarginalGains(step_s=step_s, steps_left=steps_left, rates=progress_of(work),
-                         start_s=30.0, restart_s=30.0)  # fmt: skip
+    return MarginalGains(
+        step_s=_step_s(work, cluster), steps_left=steps_left, jumps=jumps,
+        rates=progress_of(work), start_s=restart_s, restart_s=restart_s, round_s=round_s,
+    )  # fmt: skip
+
+
+@checked
+def fair(
+    work: Workload, cluster: Cluster, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0
+) -> FairShares:
+    """Equal numbers of GPUs, with the batch sizes users tuned."""
+    most = np.isfinite(_step_s(work, cluster)).sum(1)
+    return FairShares(most=most, rates=progress_of(work), start_s=restart_s, restart_s=restart_s,
+                      round_s=round_s)  # fmt: skip
+
+
+@checked
+def goodputs(
+    kinds: dict[str, Any], cluster: Cluster, *, law: Literal["linear", "doubling"] = "linear",
+    noise_bias: Positive = 1.0,
+) -> dict[str, Goodput]:  # fmt: skip
+    """What agents know of each kind of job, fitted to its measured step times.
+
+    Args:
+        law: Pollux's form, or ours, whose network times grow with the logarithm of GPUs and whose
+            gradient times are those measured.
+        noise_bias: the factor by which agents misjudge the noise scale; a very large one makes
+            every batch size look as good as the initial one, so that throughput alone counts.
+    """
+    from labkit.tuning.goodput.step_fit import fit
+
+    compute: Literal["linear", "measured"] = "linear" if law == "linear" else "measured"
+    size, room = cluster.pools[0].gpus_per_node, cluster.num_gpus
+    fits = {name: fit(kind.tables.steps, compute=compute, sync=law) for name, kind in kinds.items()}
+    return {name: Goodput(kinds[name], fits[name], size, room, noise_bias) for name in kinds}
 
 
 @checked
 def pollux(
-    work: Workload, cluster: Cluster, *, fits: Any = None, round_s: Positive = 60.0,
-    explores: bool = True,
+    work: Workload, goodput: dict[str, Any], *, round_s: Positive = 60.0,
+    restart_s: NonNegative = 30.0, explores: bool = True,
 ) -> MostGoodput:  # fmt: skip
-    """Pollux: goodput from step times fitted to each kind's measured ones.
+    """Pollux, with what its agents know: :func:`goodputs`."""
+    return MostGoodput(
+        goodput=goodput, rates=progress_of(work, goodput), start_s=restart_s, restart_s=restart_s,
+        delay_s=restart_s, round_s=round_s, explores=explores,
+    )  # fmt: skip
 
-    ``fits``: by kind a ``StepTimes``; default: Pollux's form, fitted to the published tables.
+
+@checked
+def train(
+    work: Workload, cluster: Cluster, policy: Literal["pollux", "tiresias", "optimus", "fair"], *,
+    goodput: dict[str, Any], explores: bool = True, jumps: bool = False, **options: Any,
+) -> Run:  # fmt: skip
+    """Run a workload under one of the four; ``options``: round_s, restart_s.
+
+    Args:
+        goodput, explores: what Pollux's agents know, and whether they must try GPUs first.
+        jumps: whether Optimus may offer several GPUs at once.
     """
-    from labkit.tuning.goodput.step_fit import fit
-
-    size, room = cluster.pools[0].gpus_per_node, cluster.num_gpus
-    tables = {
-        name: Goodput(kind, (fits or {}).get(name) or fit(
-            kind.tables.steps, compute="linear", sync="linear"), size, room)
-        for name, kind in work.trainings.items()
-    }  # fmt: skip
-    return MostGoodput(goodput=tables, rates=progress_of(work, tables), start_s=30.0,
-                       restart_s=30.0, round_s=round_s, explores=explores)  # fmt: skip
+    make: dict[str, Callable[[], Allocator]] = {
+        "pollux": lambda: pollux(work, goodput, explores=explores, **options),
+        "tiresias": lambda: tiresias(work, **options),
+        "optimus": lambda: optimus(work, cluster, jumps=jumps, **options),
+        "fair": lambda: fair(work, cluster, **options),
+    }
+    return simulate_rounds(work.trace, cluster, make[policy]())

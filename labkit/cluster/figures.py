@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from labkit.cluster.bounds import Bound
 from labkit.cluster.rounds import Rates
 from labkit.cluster.runs import Run
+from labkit.cluster.throughputs import Throughputs
 from labkit.errors import BadValue
 from labkit.kit.describe import checked
 from labkit.kit.draw import CYCLE, PALETTE, finish
@@ -150,3 +151,33 @@ def figure_scaling(rates: Rates, *, title: str = "") -> go.Figure:
         seen.add(name)
     fig.update_xaxes(type="log", tickvals=gpus).update_yaxes(rangemode="tozero")
     return finish(fig, title=title, x="GPUs of a job", y="work of a GPU-second")
+
+
+@checked
+def figure_speeds(table: Throughputs) -> go.Figure:
+    """Speed of each kind of job on each GPU type over that on the last one."""
+    over, base = table.alone / table.alone[:, -1:], table.gpu_types[-1].upper()
+    fig = go.Figure()
+    for p, gpu in enumerate(table.gpu_types[:-1]):
+        fig.add_bar(x=table.kinds, y=over[:, p], name=gpu.upper(), marker_color=CYCLE[p])
+    fig.add_hline(y=1, line_dash="dot", annotation_text=base).update_xaxes(tickangle=60)
+    return finish(fig, title=f"Speed over a {base}, by kind of job", y="times", height=560)
+
+
+@checked
+def figure_pairs(table: Throughputs, gpu: int = 0) -> go.Figure:
+    """What two jobs on one GPU of a type get done, over one after the other; blank: no room.
+
+    Raises:
+        BadValue: there is no such GPU type.
+    """
+    if not 0 <= gpu < len(table.gpu_types):
+        raise BadValue(f"figure_pairs: gpu must be from 0 to {len(table.gpu_types) - 1}; got {gpu}")
+    both = np.where(table.packed[:, :, gpu] > 0, table.packed[:, :, gpu], np.nan)
+    fig = go.Figure(
+        go.Heatmap(z=both, x=table.kinds, y=table.kinds, zmid=1, colorscale="RdBu",
+                   colorbar_title="times")
+    ).update_xaxes(showticklabels=False)  # fmt: skip
+    title = f"Work of two jobs on one {table.gpu_types[gpu].upper()}, over one after the other"
+    fig.update_yaxes(autorange="reversed")
+    return finish(fig, title=title, x="the same kinds, in the same order", height=620)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labkit.cluster.jobs import Trace
+from labkit.cluster.traces import generate
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, Positive, checked, description
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 How = Literal["random", "spread", "pack", "best-fit", "chosen"]
 
@@ -64,9 +69,57 @@ class Racks:
         return np.asarray(compute_s + np.asarray(model_bytes) * seconds.max(axis=1, initial=0.0))
 
 
+class Placed(NamedTuple):
+    """Completion and execution seconds of every job; simulated."""
+
+    jct_s: NDArray[np.float64]
+    execution_s: NDArray[np.float64]
+
+
+NETWORKS = {
+    "ResNet-50": (25.6e6, 0.25), "VGG-16": (138.4e6, 0.35), "AlexNet": (61.1e6, 0.10),
+    "Inception-v3": (23.8e6, 0.30), "BERT-base": (110e6, 0.40), "LSTM": (66e6, 0.30),
+}  # fmt: skip
+"""Parameters, and seconds of a step without the network (ours: round numbers of one GPU)."""
+
+
+@description
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """Jobs of workers and a parameter server.
+
+    Attributes:
+        trace: when each comes and on how many GPUs; its duration is the seconds it computes.
+        model_bytes, compute_s: a number a job: its model, and a step without the network.
+    """
+
+    trace: Trace
+    model_bytes: ArrayLike
+    compute_s: ArrayLike
+
+    def __post_init__(self) -> None:
+        for name in ("model_bytes", "compute_s"):
+            array = np.array(getattr(self, name), dtype=float)
+            if array.shape != (len(self.trace),) or not (np.isfinite(array) & (array > 0)).all():
+                raise BadValue(f"Workers.{name} must be one number above 0 a job")
+            object.__setattr__(self, name, array)
+
+
+@checked
+def draw_workers(racks: Racks, *, num_jobs: Count, load: Positive, rng: int = 0) -> Workers:
+    """Jobs of :data:`NETWORKS`, each as likely, on 1, 2, 4 or 8 GPUs; Poisson arrivals."""
+    trace = generate(
+        num_jobs, num_gpus=racks.racks * racks.nodes * racks.gpus, load=load, sigma=1.0,
+        mean_duration_s=1800.0, gpus={1: 0.4, 2: 0.3, 4: 0.2, 8: 0.1}, rng=rng,
+    )  # fmt: skip
+    kind = np.random.default_rng([rng, 1]).integers(len(NETWORKS), size=num_jobs)
+    parameters, compute_s = np.array(list(NETWORKS.values()))[kind].T
+    return Workers(trace=trace, model_bytes=4 * parameters, compute_s=compute_s)
+
+
 def place(
-    racks: Racks, free: NDArray[np.int64], gpus: int, how: How, *, rng: np.random.Generator,
-    anchor: int = 0,
+    racks: Racks, free: NDArray[np.int64], gpus: int, how: How = "best-fit", *,
+    rng: np.random.Generator | int = 0, anchor: int = 0,
 ) -> NDArray[np.int64]:  # fmt: skip
     """GPUs by node for a job that fits into the free ones.
 
@@ -76,7 +129,9 @@ def place(
     """
     held = np.zeros_like(free)
     if how == "random":
-        picked = rng.choice(np.repeat(np.arange(free.size), free), gpus, replace=False)
+        picked = np.random.default_rng(rng).choice(
+            np.repeat(np.arange(free.size), free), gpus, replace=False
+        )
         return np.bincount(picked, minlength=free.size)
     if how == "spread":
         for _ in range(gpus):
@@ -103,31 +158,27 @@ def _fill(free: NDArray[np.int64], gpus: int, order: NDArray[np.int64]) -> NDArr
 
 @checked
 def run_on_links(
-    trace: Trace, racks: Racks, how: How, *, model_bytes: ArrayLike, compute_s: ArrayLike,
-    rng: int = 0, order: ArrayLike | None = None, anchors: ArrayLike | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """Completion and execution seconds of every job, first come first served.
+    jobs: Workers, racks: Racks, how: How, *, rng: int = 0, order: ArrayLike = (),
+    anchors: ArrayLike = (),
+) -> Placed:  # fmt: skip
+    """Run the jobs first come, first served; their speeds change whenever one starts or ends.
 
     Args:
-        trace: a job's duration is the seconds it computes.
-        model_bytes, compute_s: of each job: the size of its model, and seconds of a step without
-            the network.
-        order, anchors: who comes first of those that wait, and for ``chosen`` the node that each
-            job is placed around.
+        order, anchors: a number a job: who comes first of those that wait, and for ``chosen`` the
+            node that each is placed around; default: by arrival, the first node.
 
     Raises:
         BadValue: a job asks for more GPUs than there are, or an array has another length.
     """
-    gpus, left = trace.column("gpus"), trace.column("duration_s").copy()
-    arrival, total = trace.column("arrival_s"), racks.racks * racks.nodes * racks.gpus
-    size, alone = np.asarray(model_bytes, float), np.asarray(compute_s, float)
-    first = np.arange(gpus.size) if order is None else np.argsort(order, kind="stable")
-    node = np.zeros(gpus.size, int) if anchors is None else np.asarray(anchors, int)
-    if (
-        gpus.max() > total
-        or not size.shape == alone.shape == first.shape == node.shape == gpus.shape
-    ):
-        raise BadValue(f"run_on_links: arrays need {gpus.size} entries, jobs at most {total} GPUs")
+    trace, size, alone = jobs.trace, np.asarray(jobs.model_bytes), np.asarray(jobs.compute_s)
+    gpus, left, arrival = (trace.column(n) for n in ("gpus", "duration_s", "arrival_s"))
+    left, total = left.copy(), racks.racks * racks.nodes * racks.gpus
+    first = np.argsort(order if np.size(order) else arrival, kind="stable")
+    node = np.asarray(anchors if np.size(anchors) else np.zeros(gpus.size), dtype=int)
+    if gpus.max() > total or first.shape != gpus.shape or node.shape != gpus.shape:
+        raise BadValue(
+            f"run_on_links: valid: jobs of up to {total} GPUs, {gpus.size} orders, anchors"
+        )
     draw, free = np.random.default_rng(rng), np.full(racks.racks * racks.nodes, racks.gpus)
     held: dict[int, NDArray[np.int64]] = {}
     start, end, now = np.full(gpus.size, np.nan), np.zeros(gpus.size), 0.0
@@ -148,25 +199,45 @@ def run_on_links(
         for job in jobs[now + done <= until].tolist():
             free, end[job] = free + held.pop(job), until
         now = until
-    return end - arrival, end - start
+    return Placed(end - arrival, end - start)
+
+
+@checked
+def place_all(racks: Racks, batches: Sequence[Workers], hows: Sequence[How]) -> pd.DataFrame:
+    """Mean seconds of every batch by way of placing: rows (measure, batch), a column a way.
+
+    Measures are ``execution`` and ``completion``; the column ``computing`` is without a network.
+    """
+    import pandas as pd
+
+    rows = {}
+    for number, jobs in enumerate(batches):
+        placed = {how: run_on_links(jobs, racks, how) for how in hows}
+        least = {"computing": float(jobs.trace.column("duration_s").mean())}
+        for measure, name in (("execution", "execution_s"), ("completion", "jct_s")):
+            means = {how: float(getattr(run, name).mean()) for how, run in placed.items()}
+            rows[measure, number] = means | least
+    return pd.DataFrame(rows).T
 
 
 @checked
 def evolve(
-    trace: Trace, racks: Racks, *, model_bytes: ArrayLike, compute_s: ArrayLike,
-    population: Count = 24, generations: Count = 20, rng: int = 0,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """The order and anchors of :func:`run_on_links` for a batch, by a genetic search.
+    jobs: Workers, racks: Racks, *, population: Count = 24, generations: Count = 20, rng: int = 0
+) -> Placed:
+    """Who comes first and around which node, for a batch, by a genetic search.
 
-    Each of a batch's jobs has two genes. The better half of a generation lives on; children take
-    each gene from either parent, a tenth of them anew. The least mean completion time wins.
+    Each job has two genes. The better half of a generation lives on; children take each gene from
+    either parent, a tenth of them anew. The least mean completion time wins.
     """
+    trace = jobs.trace
     draw, num, nodes = np.random.default_rng(rng), len(trace), racks.racks * racks.nodes
 
+    def run(genes: NDArray[np.float64]) -> Placed:
+        anchors = (genes[1] * nodes).astype(int)
+        return run_on_links(jobs, racks, "chosen", order=genes[0], anchors=anchors)
+
     def seconds(genes: NDArray[np.float64]) -> float:
-        jct, _ = run_on_links(trace, racks, "chosen", model_bytes=model_bytes, compute_s=compute_s,
-                     order=genes[0], anchors=(genes[1] * nodes).astype(int))  # fmt: skip
-        return float(jct.mean())
+        return float(run(genes).jct_s.mean())
 
     genes = draw.random((population, 2, num))
     genes[0, 0] = trace.column("arrival_s") + np.arange(num) / num
@@ -180,5 +251,4 @@ def evolve(
         children = np.where(draw.random(take.shape) < 0.1, draw.random(take.shape), children)
         genes = np.concatenate([genes, children])
         scores = np.concatenate([scores, [seconds(g) for g in children]])
-    winner = genes[int(np.argmin(scores))]
-    return winner[0], (winner[1] * nodes).astype(float)
+    return run(genes[int(np.argmin(scores))])

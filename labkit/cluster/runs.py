@@ -14,6 +14,7 @@ from labkit.cluster.clusters import Cluster
 from labkit.cluster.jobs import Trace
 from labkit.cluster.policies import ORDERS, Policy
 from labkit.cluster.rounds import Allocator, play, speeds
+from labkit.cluster.shares import SharePolicy
 from labkit.errors import BadValue, did_you_mean
 from labkit.kit.describe import NonNegative, Positive, Share, checked
 
@@ -59,7 +60,7 @@ class Run:
 
     @property
     def ran(self) -> NDArray[np.bool_]:
-        """Which jobs ran to their end; all others can never run."""
+        """Which jobs ran to their end; others can never run, or a window of jobs ended the run."""
         return ~np.isnan(self.end_s)
 
     @property
@@ -143,6 +144,8 @@ class Run:
         if self.refused is not None and self.refused[index]:
             return f"{name} was refused by {self.policy.name} when it arrived"
         if not self.ran[index]:
+            if isinstance(self.policy, SharePolicy):  # whose runs refuse jobs that fit nowhere
+                return f"{name} had not ended when the run was stopped"
             return f"{name} can never run: {_reason(self.trace, self.cluster, index)}"
         waits = {c: w for c, w in zip(CAUSES, self.waits_s[index], strict=True) if w > 0}
         arrival = float(self.trace.column("arrival_s")[index])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labkit import datasets
 from labkit.cluster.cells import Buddies, Held, Hierarchy, Reserved
-from labkit.cluster.jobs import NEEDED, Trace
+from labkit.cluster.jobs import Trace
 from labkit.cluster.policies import Policy
 from labkit.cluster.traces import ITP, PARTS, load
 from labkit.errors import BadValue
@@ -22,6 +22,7 @@ from labkit.kit.describe import Count, NonNegative, Positive, checked
 Sharing = Literal["private", "quota", "packed-quota", "cells"]
 DAY_S = 86400.0
 RAW = "data/raw-traces.tar.gz"
+COLUMNS = ("arrival_s", "duration_s", "gpus")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,7 +113,7 @@ def tenants(first_day: NonNegative, days: Positive, *, low_day: float | None = N
     if low_day is None:
         return jobs
     low = together(parts, {name: start + low_day for name, start in starts.items()}, days)
-    both = {n: np.concatenate([jobs.column(n), low.column(n)]) for n in NEEDED}
+    both = {n: np.concatenate([jobs.column(n), low.column(n)]) for n in COLUMNS}
     return Trace(**both, tenant=jobs.tenant + ("low",) * len(low), name=jobs.name)
 
 

@@ -8,8 +8,8 @@ Source: Hare (HPDC'22), relaxed fixed-scale synchronisation; the code and the or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labkit.cluster.bounds import fluid
 from labkit.errors import BadValue
-from labkit.kit.describe import NonNegative, checked, description
+from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
 
 @description
@@ -30,6 +30,7 @@ class Rounds:
         rounds, tasks: how many rounds, and tasks of a round.
         task_s: seconds of one task, a row a job, a column a GPU.
         sync_s: seconds from the last task of a round to the next round.
+        types: a number a GPU, its type; default: one type.
 
     Raises:
         BadValue: arrays differ in length, or a value is not finite or out of range.
@@ -41,6 +42,7 @@ class Rounds:
     tasks: ArrayLike
     task_s: ArrayLike
     sync_s: ArrayLike
+    types: ArrayLike = ()
 
     def __post_init__(self) -> None:
         task_s = np.array(self.task_s, dtype=float)
@@ -55,6 +57,11 @@ class Rounds:
             if not whole:
                 raise BadValue(f"Rounds.{name} must be whole numbers")
             object.__setattr__(self, name, array)
+        types = np.array(self.types, dtype=float)
+        types = types if types.size else np.zeros(task_s.shape[1])
+        if types.shape != task_s.shape[1:] or not np.isin(types, np.arange(types.size)).all():
+            raise BadValue("Rounds.types must be one whole number from 0 a GPU")
+        object.__setattr__(self, "types", types.astype(np.int64))
         object.__setattr__(self, "task_s", task_s)
 
     def column(self, name: str) -> NDArray[np.float64]:
@@ -74,6 +81,11 @@ class Rounds:
     def capacity(self) -> float:
         """Fastest GPUs that all GPUs are worth, at most."""
         return float((self.best_s[:, None] / self.column("task_s")).max(axis=0).sum())
+
+    @property
+    def offered_load(self) -> float:
+        """Work that arrives in a second over what all GPUs can do, at most."""
+        return float(self.area_s.sum() / self.capacity / np.ptp(self.column("arrival_s")))
 
     def midpoints_s(self) -> NDArray[np.float64]:
         """When each job is worked on, on average, in the relaxation to one machine.
@@ -99,6 +111,41 @@ class Rounds:
         return float(max(weight @ late, weight @ alone) / weight.sum())
 
 
+@checked
+def draw_rounds(
+    steps_per_s: ArrayLike, counts: tuple[Count, ...], *, num_jobs: Count, load: Positive,
+    tasks: tuple[Count, ...] = (1, 2, 4), task_s: Positive = 60.0, mean_rounds: Positive = 30.0,
+    sync_s: NonNegative = 6.0, rng: int = 0,
+) -> Rounds:  # fmt: skip
+    """Jobs of kinds whose steps a second on each type of GPU are known.
+
+    Every kind and number of tasks is as likely; a task is as many steps as the first type does in
+    ``task_s``; rounds are lognormal, weights 1 to 10. Poisson arrivals offer ``load`` of
+    :attr:`Rounds.capacity`; with a large load all come at once.
+
+    Args:
+        steps_per_s: a row a kind, a column a type.
+        counts: GPUs of each type.
+
+    Raises:
+        BadValue: the table has no column for each count, or holds other than speeds above 0.
+    """
+    speed, draw = np.asarray(steps_per_s, dtype=float), np.random.default_rng(rng)
+    if speed.ndim != 2 or speed.shape[1] != len(counts) or not (speed > 0).all():
+        raise BadValue(f"draw_rounds: steps_per_s must be speeds above 0, {len(counts)} a kind")
+    kind = draw.integers(len(speed), size=num_jobs)
+    rounds = np.ceil(draw.lognormal(np.log(mean_rounds) - 0.5, 1.0, num_jobs))
+    given = {
+        "rounds": rounds, "tasks": draw.choice(tasks, num_jobs),
+        "weight": draw.integers(1, 11, num_jobs), "sync_s": np.full(num_jobs, sync_s),
+        "task_s": np.repeat(task_s * speed[kind, :1] / speed[kind], counts, axis=1),
+        "types": np.repeat(np.arange(len(counts)), counts),
+    }  # fmt: skip
+    together = Rounds(arrival_s=np.zeros(num_jobs), **given)
+    gaps_s = draw.exponential(together.area_s.mean() / together.capacity / load, num_jobs)
+    return Rounds(arrival_s=np.cumsum(gaps_s), **given)
+
+
 class Tasks(NamedTuple):
     """A schedule: when each job ends, and every task's job, GPU, start and end; simulated."""
 
@@ -111,11 +158,25 @@ class Tasks(NamedTuple):
         return float(weight @ (self.end_s - jobs.column("arrival_s")) / weight.sum())
 
 
+GANGS: dict[str, dict[str, Any]] = {
+    "first come": {"how": "whole", "order": "arrival", "blocks": True},
+    "shortest by weight": {"how": "whole", "order": "area"},
+    "the same, one type": {"how": "whole", "order": "area", "one_type": True},
+}
+"""Settings of :func:`schedule` for gangs that keep a job's GPUs until it ends."""
+WAYS: dict[str, dict[str, Any]] = {
+    **GANGS,
+    "gangs by round": {"how": "gang", "order": "area", "one_type": True},
+    "relaxed": {},
+    "relaxed, by area": {"order": "area"},
+}
+
+
 @checked
 def schedule(
     jobs: Rounds, how: Literal["relaxed", "gang", "whole"] = "relaxed", *,
-    order: ArrayLike | None = None, groups: ArrayLike | None = None,
-    believed_s: ArrayLike | None = None, switch_s: NonNegative = 0.0, blocks: bool = False,
+    order: Literal["midpoint", "area", "arrival"] = "midpoint", one_type: bool = False,
+    believed_s: ArrayLike = (), switch_s: NonNegative = 0.0, blocks: bool = False,
 ) -> Tasks:  # fmt: skip
     """Go through the jobs in order whenever a GPU or a round is ready, and start what can start.
 
@@ -124,35 +185,48 @@ def schedule(
             that GPU, while tasks behind it may use the others; ``gang``: the tasks of a round at
             once, each on a GPU of its own, the fastest that are free; ``whole``: the same GPUs
             for all rounds of a job.
-        order: a number a job, the least first; default: :meth:`Rounds.midpoints_s`.
-        groups: a number a GPU; a gang keeps within a group. Default: one group.
+        order: who comes first: of the least midpoint (:meth:`Rounds.midpoints_s`), the least area
+            by weight, or the first arrival.
+        one_type: whether a gang's GPUs are of one type.
         believed_s: task seconds that decisions rest on; default: the true ones.
         switch_s: what a GPU loses when it takes a task of another job than its last.
         blocks: whether a gang that does not fit keeps those behind it waiting.
 
     Raises:
-        BadValue: a job has more tasks than every group has GPUs and must run as a gang, or
-            an array has another length.
+        BadValue: a gang has more tasks than there are GPUs for it, or ``believed_s`` is no table
+            like ``task_s``.
     """
     true_s, width = jobs.column("task_s"), jobs.column("tasks").astype(np.int64)
     rounds, sync_s = jobs.column("rounds").astype(np.int64), jobs.column("sync_s")
-    key = np.asarray(jobs.midpoints_s() if order is None else order, dtype=float)
-    group = np.zeros(true_s.shape[1], np.int64) if groups is None else np.asarray(groups, np.int64)
-    seen = true_s if believed_s is None else np.asarray(believed_s, dtype=float)
-    for name, array, shape in (("order", key, true_s.shape[:1]), ("believed_s", seen, true_s.shape),
-                               ("groups", group, true_s.shape[1:])):  # fmt: skip
-        if array.shape != shape or not np.isfinite(array).all():
-            raise BadValue(f"schedule: {name} must be finite, of shape {shape}; got {array.shape}")
-    if how != "relaxed" and width.max() > np.unique(group, return_counts=True)[1].max():
-        raise BadValue(f"schedule: a gang of {width.max()} tasks fits in no group of GPUs")
+    seen = np.asarray(believed_s, dtype=float) if np.size(believed_s) else true_s
+    if seen.shape != true_s.shape or not (np.isfinite(seen) & (seen > 0)).all():
+        raise BadValue(f"schedule: believed_s must be seconds above 0, of shape {true_s.shape}")
+    group = np.asarray(jobs.types) * one_type
+    most = np.bincount(group).max()
+    if how != "relaxed" and width.max() > most:
+        raise BadValue(f"schedule: a gang of {width.max()} tasks; valid: at most {most} GPUs")
+    believed = replace(jobs, task_s=seen)
+    keys = {
+        "midpoint": believed.midpoints_s, "arrival": lambda: jobs.column("arrival_s"),
+        "area": lambda: believed.area_s / jobs.column("weight"),
+    }  # fmt: skip
     if how == "whole":
         true_s, seen = ((s + sync_s[:, None]) * rounds[:, None] for s in (true_s, seen))
         rounds, sync_s = np.ones_like(rounds), np.zeros_like(sync_s)
     end_s, log = _run(
         jobs.column("arrival_s"), rounds, width, true_s, seen, sync_s,
-        np.argsort(key, kind="stable"), how != "relaxed", group, float(switch_s), blocks,
+        np.argsort(keys[order](), kind="stable"), how != "relaxed", group, float(switch_s), blocks,
     )  # fmt: skip
     return Tasks(end_s, log)
+
+
+@checked
+def compare(
+    jobs: Rounds, *, believed_s: ArrayLike = (), switch_s: NonNegative = 0.0
+) -> dict[str, float]:
+    """Weighted mean completion time (s) of every one of :data:`WAYS`."""
+    given: dict[str, Any] = {"believed_s": believed_s, "switch_s": switch_s}
+    return {n: schedule(jobs, **how, **given).weighted_jct_s(jobs) for n, how in WAYS.items()}
 
 
 @njit(cache=True)

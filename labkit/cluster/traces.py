@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge
+from numpy.typing import ArrayLike
 
 from labkit.cluster.jobs import Trace, trace_of
 from labkit.cluster.rounds import Rates
@@ -209,6 +211,46 @@ def generate(
         gpus=draw.choice(sizes, num_jobs, p=shares),
         deadline_s=() if slack is None else due,
         name=f"generated ({durations}, load {load:g})",
+    )
+
+
+@checked
+def recurring(
+    arrival_s: ArrayLike,
+    *,
+    gpus: dict[int, Positive],
+    mean_duration_s: Positive = 3600.0,
+    tasks: Count = 1000,
+    users: Count = 100,
+    alike: NonNegative = 0.2,
+    rng: Annotated[int, Ge(0)] = 0,
+) -> Trace:
+    """A synthetic trace of tasks that users run again and again: ``tenant`` and ``kind`` say which.
+
+    Task r is run in proportion to 1 / r^0.8. Logarithms of durations add up from the user (spread
+    0.8), the task (1.2) and the run (``alike``); wider runs are shorter, by GPUs^0.2.
+
+    Args:
+        gpus: GPUs of a run and their weights.
+
+    >>> trace = recurring(range(1000), gpus={1: 1}, rng=1)
+    >>> round(float(trace.column("duration_s").mean())), len(set(trace.kind)) < 700
+    (3600, True)
+    """
+    draw, moments = np.random.default_rng(rng), np.asarray(arrival_s, float)
+    weights, ranks = np.array([*gpus.values()]), np.arange(1, tasks + 1)
+    task = draw.choice(tasks, moments.size, p=ranks**-0.8 / (ranks**-0.8).sum())
+    owner = draw.integers(users, size=tasks)
+    usual = draw.normal(0, 0.8, users)[owner] + draw.normal(0, 1.2, tasks)
+    wide = draw.choice(np.array([*gpus]), moments.size, p=weights / weights.sum())
+    unit = np.exp(usual[task]) * wide**-0.2 * draw.lognormal(0, alike, moments.size)
+    return Trace(
+        arrival_s=moments,
+        duration_s=mean_duration_s * unit / unit.mean(),
+        gpus=wide,
+        tenant=tuple(f"user {number}" for number in owner[task]),
+        kind=tuple(f"task {number}" for number in task),
+        name=f"recurring tasks (alike {alike:g})",
     )
 
 

@@ -1,349 +1,325 @@
-"""Batchers of one replica of a language model: simulate requests, sweep rates, bound them."""
+"""Batch servers: one GPU that runs batches of several models in turn, and drops what is too late.
+
+The compiled loop has one order. Whenever the GPU is free, the models take turns, starting after the
+one that ran last; a model without requests is passed over. From the first model with requests it
+forms a batch by the drop policy; every request of the batch ends together. Requests of a model are
+served first come, first served. Where all queues are empty, time moves on to the next arrival.
+Complexity: O(models) a batch and O(1) a request, for ``early`` O(dropped requests) more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue
-from labkit.kit.describe import Count, Positive, Share, checked, description
-from labkit.serving.profiles import TokenProfile
+from labkit.kit.describe import Count, NonNegative, Positive, Share, checked, description
+from labkit.serving.profiles import BatchProfile
 from labkit.serving.requests import Requests
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-LOGGED = 4096
-"""Iterations that a run keeps, from its start."""
+Drop = Literal["early", "lazy", "never"]
+DROPS: tuple[Drop, ...] = ("early", "lazy", "never")
+EARLY, LAZY = 0, 1
 
 
 @description
 @dataclass(frozen=True, kw_only=True)
-class Batcher:
-    """How waiting requests become batches.
+class Slot:
+    """A model on a batch server.
 
     Attributes:
-        level: ``iteration``: the batch is chosen anew before each iteration, first come first
-            served (Orca); ``request``: a batch stays together until its last request is done.
-        max_batch: most requests of a batch.
-        memory: of keys and values: ``reserved`` for a request's whole length when it starts, or
-            ``paged``: in blocks as it grows; where none is left, the latest request gives its own
-            back and starts again (iteration level only).
-        reserve_tokens: what ``reserved`` keeps for each request; None: its prompt and output.
-        block_tokens: of ``paged``.
-        chunk_tokens: most tokens of prompts in an iteration; None: prompts stay whole.
-        microbatches: parts of a request-level batch that share a pipeline's stages.
-        prompts: of a request-level batch: its first iteration takes as much of each as the
-            ``shortest`` has and the rest token by token (FasterTransformer), or pads them to the
-            ``longest``.
+        model: the name that requests ask for.
+        profile: its latency by batch size.
+        batch: the largest batch it may form.
+        rate_per_s: the requests it was planned for; a model on several servers sends each of them
+            this share.
     """
 
-    level: Literal["iteration", "request"] = "iteration"
-    max_batch: Count = 32
-    memory: Literal["reserved", "paged"] = "reserved"
-    reserve_tokens: Count | None = None
-    block_tokens: Count = 16
-    chunk_tokens: Count | None = None
-    microbatches: Count = 1
-    prompts: Literal["shortest", "longest"] = "shortest"
+    model: str
+    profile: BatchProfile
+    batch: Count
+    rate_per_s: Positive
 
     def __post_init__(self) -> None:
-        by_iteration = self.level == "iteration"
-        if not by_iteration and (self.memory == "paged" or self.chunk_tokens):
-            raise BadValue("Batcher: paged memory and chunk_tokens need level 'iteration'")
-        if by_iteration and self.microbatches > 1:
-            raise BadValue("Batcher: microbatches need level 'request'; by iteration, whole "
-                           "batches fill the stages")  # fmt: skip
+        if self.batch > self.profile.max_batch:
+            raise BadValue(
+                f"Slot.batch of {self.model!r} must be from 1 to {self.profile.max_batch}, as far "
+                f"as its profile goes; got {self.batch}"
+            )
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds of a full batch."""
+        return float(self.profile.latency_s[self.batch - 1])
+
+
+@description
+@dataclass(frozen=True, kw_only=True)
+class BatchServer:
+    """One GPU and the models it runs in turn."""
+
+    slots: tuple[Slot, ...]
+
+    def __post_init__(self) -> None:
+        names = [slot.model for slot in self.slots]
+        if not names or len(set(names)) < len(names):
+            raise BadValue(
+                f"BatchServer.slots must hold different models, one or more; got {names}"
+            )
+
+
+class _Queues(NamedTuple):
+    """Requests in order of model, then of arrival; model m has those from first[m] to last[m]."""
+
+    arrival: Any
+    deadline: Any
+    first: Any
+    last: Any
+
+
+@njit(cache=True)
+def _batch(queues: Any, head: int, waiting: int, latency: Any, cap: int, rule: int, now: float
+           ) -> tuple[int, int]:  # fmt: skip
+    """How many requests to drop from the head of a queue, and how many to run then."""
+    dropped = 0
+    if rule == EARLY:  # the first request that a whole window after it can still meet
+        while dropped < waiting:
+            size = min(cap, waiting - dropped)
+            if now + latency[size - 1] <= queues.deadline[head + dropped]:
+                return dropped, size
+            dropped += 1
+        return dropped, 0
+    if rule == LAZY:  # only what cannot be met any more; the oldest request limits the batch
+        while dropped < waiting and now + latency[0] > queues.deadline[head + dropped]:
+            dropped += 1
+        size = min(cap, waiting - dropped)
+        while size > 1 and now + latency[size - 1] > queues.deadline[head + dropped]:
+            size -= 1
+        return dropped, size
+    return 0, min(cap, waiting)
+
+
+@njit(cache=True)
+def _serve(queues: Any, latency: Any, std: Any, caps: Any, rule: int, noise: Any, end: Any,
+           size_of: Any) -> tuple[float, int]:  # fmt: skip
+    """Serve all requests; fills end (NaN: dropped) and size_of; returns busy seconds, batches."""
+    head, tail = queues.first.copy(), queues.first.copy()
+    now, busy, batches, turn, num = 0.0, 0.0, 0, 0, caps.size
+    while True:
+        ran = False
+        for step in range(num):
+            m = (turn + step) % num
+            while tail[m] < queues.last[m] and queues.arrival[tail[m]] <= now:
+                tail[m] += 1
+            if head[m] == tail[m]:
+                continue
+            waiting = tail[m] - head[m]
+            dropped, size = _batch(queues, head[m], waiting, latency[m], caps[m], rule, now)
+            head[m] += dropped
+            if size == 0:
+                continue
+            spent = latency[m, size - 1]
+            if noise.size:
+                spent = max(spent + std[m, size - 1] * noise[batches % noise.size], 0.1 * spent)
+            now += spent
+            busy += spent
+            batches += 1
+            end[head[m] : head[m] + size] = now
+            size_of[head[m] : head[m] + size] = size
+            head[m] += size
+            turn, ran = m + 1, True
+            break
+        if not ran:
+            coming = np.inf
+            for m in range(num):
+                if tail[m] < queues.last[m]:
+                    coming = min(coming, queues.arrival[tail[m]])
+            if coming == np.inf:
+                return busy, batches
+            now = coming
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Run:
-    """What became of every request: all of it simulated.
+class Served:
+    """What became of each request, in the order of the requests; all simulated.
 
     Attributes:
-        start_s, first_s, end_s: first iteration, first output that a client sees, last output.
-        stall_s: longest gap between two outputs of a request.
-        causes: what each was last passed over for: "", "batch" (full) or "memory".
-        preemptions: how often it lost its keys and values.
-        wasted_steps: iterations a request was computed in beside those that gave its outputs.
-        iterations, sequences: of the whole run; ``busy_s``: seconds of all stages.
-        log: of the first iterations (request level: batches).
+        end_s: when its answer came; NaN where it was dropped.
+        server: which server or group it went to; -1: none holds its model.
+        batch: the size of its batch; 0 where it was dropped.
+        busy_s: seconds each server worked; of a group, each of its GPUs.
     """
 
     requests: Requests
-    profile: TokenProfile
-    batcher: Batcher
-    start_s: NDArray[np.float64]
-    first_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
-    stall_s: NDArray[np.float64]
-    causes: tuple[str, ...]
-    preemptions: NDArray[np.int64]
-    wasted_steps: NDArray[np.int64]
-    iterations: int
-    sequences: float
-    busy_s: float
-    log: NDArray[Any]
+    server: NDArray[np.int64]
+    batch: NDArray[np.int64]
+    busy_s: NDArray[np.float64]
 
     @property
     def latency_s(self) -> NDArray[np.float64]:
-        """From arrival to the last output."""
+        """Seconds from arrival to answer; NaN where there was none."""
         return self.end_s - self.requests.column("arrival_s")
 
     @property
-    def token_latency_s(self) -> NDArray[np.float64]:
-        """Latency over the outputs: what the Orca paper calls normalised."""
-        return self.latency_s / self.requests.column("output_tokens")
-
-    def frame(self) -> pd.DataFrame:
-        """One row a request, in order of arrival."""
-        return self.requests.frame().assign(
-            start_s=self.start_s, first_s=self.first_s, end_s=self.end_s, latency_s=self.latency_s,
-            token_latency_s=self.token_latency_s, stall_s=self.stall_s,
-            preemptions=self.preemptions, wasted_steps=self.wasted_steps, waited_for=self.causes,
-        )  # fmt: skip
+    def met(self) -> NDArray[np.bool_]:
+        """Which requests were answered within their latency objective."""
+        return self.latency_s <= self.requests.column("slo_s") * (1 + 1e-9)
 
     @checked
-    def summary(self, *, warmup: Share = 0.1) -> dict[str, Any]:
-        """Latency, throughput and waste in one row; the first ``warmup`` of requests left out.
+    def summary(self, *, warmup: Share = 0.0) -> dict[str, Any]:
+        """Attainment, latency and utilisation in one row.
 
-        Raises:
-            BadValue: fewer than two requests are left.
+        Args:
+            warmup: the fraction of requests, first by arrival, left out of all but utilisation.
         """
-        first = int(warmup * len(self.requests))
-        if len(self.requests) - first < 2:
-            raise BadValue(f"summary: a warmup of {warmup:g} leaves fewer than two requests")
-        arrival, output = (self.requests.column(n) for n in ("arrival_s", "output_tokens"))
-        span_s = float(self.end_s.max() - arrival[0])
-        per_token, latency = self.token_latency_s[first:], self.latency_s[first:]
-        steps = self.wasted_steps.sum() + output.sum()
+        counted = np.arange(len(self.requests)) >= int(warmup * len(self.requests))
+        latency = self.latency_s[counted & ~np.isnan(self.end_s)]
+        last = np.nanmax(self.end_s) if np.isfinite(self.end_s).any() else np.nan
+        span_s = float(last - self.requests.column("arrival_s")[0])
+        answered = latency.size > 0
         return {
-            "rate_per_s": self.requests.rate_per_s,
-            "offered_load": self.requests.rate_per_s / bound(
-                self.requests, self.profile, self.batcher).rate_per_s,
-            "throughput_per_s": len(self.requests) / span_s,
-            "tokens_per_s": float(output.sum()) / span_s,
-            "median_token_s": float(np.median(per_token)),
-            "p99_token_s": float(np.quantile(per_token, 0.99)),
-            "median_latency_s": float(np.median(latency)),
-            "p99_latency_s": float(np.quantile(latency, 0.99)),
-            "median_first_s": float(np.median((self.first_s - arrival)[first:])),
-            "p99_stall_s": float(np.quantile(self.stall_s[first:], 0.99)),
-            "slo_fraction": float((latency <= self.requests.column("slo_s")[first:]).mean()),
-            "mean_batch": self.sequences / self.iterations,
-            "wasted_fraction": float(self.wasted_steps.sum() / steps),
-            "busy_fraction": self.busy_s / (self.profile.stages * span_s),
-            "preemptions": int(self.preemptions.sum()),
-            "iterations": self.iterations,
+            "requests": int(counted.sum()),
+            "attainment": float(self.met[counted].mean()),
+            "dropped": int(np.isnan(self.end_s[counted]).sum()),
+            "mean_latency_s": float(latency.mean()) if answered else np.nan,
+            "p99_latency_s": float(np.quantile(latency, 0.99)) if answered else np.nan,
+            "mean_batch": float(self.batch[self.batch > 0].mean()) if answered else np.nan,
+            "utilisation_fraction": float(self.busy_s.sum() / (self.busy_s.size * span_s)),
+        }
+
+
+def models_asked(requests: Requests) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The models, and each request's place among them; searches ask for them many times."""
+    return _models(requests.model) if requests.model else (requests.models, requests.model_index)
+
+
+@lru_cache(maxsize=8)
+def _models(names: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    models = tuple(dict.fromkeys(names))
+    places = {name: place for place, name in enumerate(models)}
+    return models, np.array([places[name] for name in names])
+
+
+def _dispatched(
+    names: tuple[str, ...], index: NDArray[np.int64], servers: tuple[BatchServer, ...]
+) -> NDArray[np.int64]:
+    """Each request's server: a model's requests go to its servers in turn, by their shares."""
+    target = np.full(index.size, -1, dtype=np.int64)
+    for place, model in enumerate(names):
+        mine = np.flatnonzero(index == place)
+        rates = {
+            number: slot.rate_per_s
+            for number, server in enumerate(servers) for slot in server.slots
+            if slot.model == model
         }  # fmt: skip
-
-    @checked
-    def why(self, request: int) -> str:
-        """What a request, by its place, waited for.
-
-        Raises:
-            BadValue: there is no such request.
-        """
-        if not 0 <= request < len(self.requests):
-            raise BadValue(
-                f"why: there is no request {request}; valid: 0 to {len(self.requests) - 1}"
-            )
-        column = {name: self.requests.column(name)[request]
-                  for name in ("arrival_s", "prompt_tokens", "output_tokens")}  # fmt: skip
-        waited = self.start_s[request] - column["arrival_s"]
-        alone = self.profile.alone_s(self.requests)[request]
-        cause = {"batch": "the batch was full", "memory": "memory for its keys and values lacked",
-                 "": "a batch was running"}[self.causes[request]]  # fmt: skip
-        lost = self.preemptions[request]
-        return (
-            f"request {request} ({column['prompt_tokens']} tokens in, {column['output_tokens']} "
-            f"out) arrived at {column['arrival_s']:.2f} s and "
-            + (f"waited {waited:.2f} s: {cause}" if waited > 1e-9 else "started at once")
-            + f". Its answer was whole after {self.latency_s[request]:.2f} s, "
-            f"{self.latency_s[request] / alone:.1f} times what it takes alone"
-            + (f"; it started again {lost} times" if lost else "")
-            + (f"; {self.wasted_steps[request]} iterations gave it nothing"
-               if self.wasted_steps[request] else "")
-        )  # fmt: skip
+        if not rates or not mine.size:
+            continue
+        shares = np.array(list(rates.values())) / sum(rates.values())
+        counts = np.ceil(shares * mine.size).astype(int) + 1
+        turns = np.concatenate([(np.arange(n) + 0.5) / w for n, w in zip(counts, shares)])  # noqa: B905
+        order = np.argsort(turns, kind="stable")[: mine.size]
+        target[mine] = np.repeat(np.array(list(rates)), counts)[order]
+    return target
 
 
 @checked
-def simulate(requests: Requests, profile: TokenProfile, batcher: Batcher) -> Run:
-    """Run requests through one replica, iteration by iteration. O(iterations × batch).
-
-    Source: Algorithm 1 of Orca (OSDI'22), with its pool sorted by arrival, its reservation, and as
-    many batches in flight as the pipeline has stages.
-
-    Raises:
-        BadValue: a request needs more slots than the profile has.
-    """
-    from labkit.serving import core
-
-    prompt, output = requests.column("prompt_tokens"), requests.column("output_tokens")
-    prompt = np.maximum(prompt, 1)
-    table = np.zeros(len(requests), core.REQUEST)
-    table["arrival"], table["prompt"], table["output"] = (
-        requests.column("arrival_s"),
-        prompt,
-        output,
-    )
-    table["need"], table["start"], table["end"] = prompt, np.nan, np.nan
-    table["reserve"] = batcher.reserve_tokens or prompt + output
-    _check(table, profile, batcher)
-    costs = core.Costs(
-        profile.fixed_s, profile.weights_s, profile.token_s, profile.sequence_s,
-        profile.cached_token_s, profile.stages, profile.slots,
-    )  # fmt: skip
-    block = batcher.block_tokens if batcher.memory == "paged" else 0
-    rule = core.Rule(
-        batcher.max_batch, batcher.chunk_tokens or 0, block, batcher.microbatches,
-        batcher.prompts == "longest",
-    )  # fmt: skip
-    log = np.zeros(LOGGED, core.ITERATION)
-    loop = core.by_iteration if batcher.level == "iteration" else core.by_request
-    iterations, busy_s, sequences = loop(table, costs, rule, log)
-    return Run(
-        requests=requests, profile=profile, batcher=batcher, start_s=table["start"],
-        first_s=table["first"], end_s=table["end"], stall_s=table["stall"],
-        causes=tuple(np.array(["", "batch", "memory"])[table["cause"]]),
-        preemptions=table["preempted"], wasted_steps=table["wasted"], iterations=int(iterations),
-        sequences=float(sequences), busy_s=float(busy_s), log=log[log["end"] > 0],
-    )  # fmt: skip
-
-
-def _check(table: NDArray[Any], profile: TokenProfile, batcher: Batcher) -> None:
-    length = table["prompt"] + table["output"]
-    need = table["reserve"]
-    if batcher.memory == "paged":
-        need = -(-length // batcher.block_tokens) * batcher.block_tokens
-    elif (length > need).any():
-        row = int(np.argmax(length > need))
-        raise BadValue(
-            f"simulate: request {row} has {length[row]} tokens in and out; valid: at most "
-            f"reserve_tokens, {batcher.reserve_tokens}"
-        )
-    if (need > profile.slots).any():
-        row = int(np.argmax(need > profile.slots))
-        raise BadValue(
-            f"simulate: request {row} needs {need[row]} slots of keys and values; valid: at most "
-            f"the profile's {profile.slots}"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bound:
-    """What no batcher can beat.
-
-    Attributes:
-        rate_per_s: requests a second in the long run. A stage's iteration takes at least
-            fixed_s + (1 − x) weights_s + x tokens × token_s for every x from 0 to 1, and at most
-            ``max_batch`` requests share it; x = 0 and x = 1 give two bounds, the lesser stands.
-        token_latency_s: median over requests of the latency alone over the outputs.
-    """
-
-    rate_per_s: float
-    token_latency_s: float
-
-
-@checked
-def bound(requests: Requests, profile: TokenProfile, batcher: Batcher) -> Bound:
-    """The most requests a second and the least latency of any schedule of these batches."""
-    prompt, output = requests.column("prompt_tokens"), requests.column("output_tokens")
-    prompt = np.maximum(prompt, 1)
-    cached = (output - 1) * (2 * prompt + output - 2) / 2
-    own = output * profile.sequence_s + cached * profile.cached_token_s
-    shared = output / batcher.max_batch
-    read = shared * (profile.fixed_s + profile.weights_s)
-    computed = shared * profile.fixed_s + (prompt + output - 1) * profile.token_s
-    least_s = max(float((own + read).mean()), float((own + computed).mean()))
-    alone = profile.alone_s(requests) / output
-    return Bound(rate_per_s=1 / least_s, token_latency_s=float(np.median(alone)))
-
-
-@checked
-def sweep(
-    requests: Requests, profile: TokenProfile, batchers: Mapping[str, Batcher],
-    rates_per_s: Sequence[Positive], *, warmup: Share = 0.1,
-) -> pd.DataFrame:  # fmt: skip
-    """The same requests at several rates under several batchers: one row each."""
-    import pandas as pd
-
-    streams = {rate: requests.at_rate(rate) for rate in rates_per_s}
-    rows = [
-        {"batcher": name} | simulate(stream, profile, batcher).summary(warmup=warmup)
-        for name, batcher in batchers.items()
-        for stream in streams.values()
-    ]
-    return pd.DataFrame(rows)
-
-
-@checked
-def capacity(
-    requests: Requests, profile: TokenProfile, batchers: Mapping[str, Batcher], *,
-    times_alone: Positive = 2.0, limit_s: Positive | None = None, warmup: Share = 0.1,
-    quantile: Share = 0.5,
-) -> pd.Series[float]:  # fmt: skip
-    """The highest rate, by batcher, at which a quantile of the latency per output meets a limit.
-
-    Bisection to 0.5 % on the same requests with stretched gaps; 0 where no rate meets it.
+def serve(
+    requests: Requests, servers: tuple[BatchServer, ...], *, drop: Drop = "early",
+    overhead: Positive = 1.0, noise: NonNegative = 0.0, rng: Count = 1,
+) -> Served:  # fmt: skip
+    """Run requests on batch servers.
 
     Args:
-        times_alone: the limit, in medians of the latency per output on an idle server.
-        limit_s: the limit in seconds, instead.
+        servers: a model's requests go to the servers that hold it in turn, by planned rates.
+            Requests for a model that none holds are dropped.
+        drop: ``early`` looks for the first request whose deadline a whole batch from it on meets,
+            and drops those before it; ``lazy`` drops only requests that not even a batch of one
+            can answer in time, and runs what the oldest request's deadline allows; ``never``
+            drops nothing.
+        overhead: every batch takes this times its profile's latency.
+        noise: standard deviations of the profile that a batch's latency varies by, normally
+            distributed and at least a tenth of the mean; what a server expects stays the mean.
+        rng: the seed of the noise.
+
+    Raises:
+        BadValue: there is no server.
+
+    Source: Nexus (SOSP'19) §6.3, and ``backend/model_exec.cpp`` of its authors' program.
     """
-    import pandas as pd
+    if not servers:
+        raise BadValue("serve: servers must hold one server or more")
+    names, index = models_asked(requests)
+    target = _dispatched(names, index, servers)
+    end = np.full(len(requests), np.nan)
+    batch, busy = np.zeros(len(requests), np.int64), np.zeros(len(servers))
+    draws = np.random.default_rng(rng).standard_normal(4096) * noise if noise else np.zeros(0)
+    for number, server in enumerate(servers):
+        mine = np.flatnonzero(target == number)
+        places = {slot.model: place for place, slot in enumerate(server.slots)}
+        model = np.array([places.get(name, -1) for name in names])[index[mine]]
+        chosen, queues = _queues(requests, mine, model, len(server.slots))
+        ends, sizes = np.full(chosen.size, np.nan), np.zeros(chosen.size, np.int64)
+        latency, std = _tables(server, overhead)
+        caps = np.array([slot.batch for slot in server.slots])
+        rule = DROPS.index(drop)
+        busy[number], _ = _serve(queues, latency, std, caps, rule, draws, ends, sizes)
+        end[chosen], batch[chosen] = ends, sizes
+    return Served(requests=requests, end_s=end, server=target, batch=batch, busy_s=busy)
 
-    first = int(warmup * len(requests))
 
-    def highest(batcher: Batcher) -> float:
-        least = bound(requests, profile, batcher)
-        limit = limit_s or times_alone * least.token_latency_s
+def _queues(
+    requests: Requests, mine: NDArray[np.int64], model: NDArray[np.int64], num_models: int
+) -> tuple[NDArray[np.int64], _Queues]:
+    """A server's requests in order of its models, and the queues made of them."""
+    order = np.argsort(model, kind="stable")
+    chosen = mine[order]
+    edges = np.searchsorted(model[order], np.arange(num_models + 1))
+    arrival = requests.column("arrival_s")[chosen]
+    deadline = arrival + requests.column("slo_s")[chosen] * (1 + 1e-9)
+    return chosen, _Queues(arrival, deadline, edges[:-1], edges[1:])
 
-        def fits(rate: float) -> bool:
-            run = simulate(requests.at_rate(rate), profile, batcher)
-            return bool(np.quantile(run.token_latency_s[first:], quantile) <= limit)
 
-        low, high = least.rate_per_s / 1e4, least.rate_per_s
-        if not fits(low):
-            return 0.0
-        while high / low > 1.005:
-            middle = float(np.sqrt(high * low))
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return low
-
-    rates = {name: highest(batcher) for name, batcher in batchers.items()}
-    return pd.Series(rates, name="rate_per_s", dtype=float)
+def _tables(server: BatchServer, overhead: float) -> tuple[NDArray[np.float64], ...]:
+    """Latencies and deviations, model by batch; rows of short profiles are filled with infinity."""
+    longest = max(slot.profile.max_batch for slot in server.slots)
+    latency = np.full((len(server.slots), longest), np.inf)
+    std = np.zeros_like(latency)
+    for row, slot in enumerate(server.slots):
+        latency[row, : slot.profile.max_batch] = np.array(slot.profile.latency_s) * overhead
+        if slot.profile.std_s:
+            std[row, : slot.profile.max_batch] = slot.profile.std_s
+    return latency, std
 
 
 @checked
-def gain(
-    requests: Requests, profile: TokenProfile, new: Mapping[str, Batcher],
-    old: Mapping[str, Batcher], *, old_profile: TokenProfile | None = None,
-    times_alone: Positive = 2.0, limit_s: Positive | None = None, warmup: Share = 0.1,
-    quantile: Share = 0.5,
-) -> dict[str, float | None]:  # fmt: skip
-    """The best of two sets of batchers at one limit of latency, and their ratio, as a row.
+def highest(
+    attainment: Callable[[float], float], low: Positive, high: Positive, *, target: Share = 0.99,
+    steps: Count = 8,
+) -> float:  # fmt: skip
+    """The highest load at which a server still attains its target, by bisection of its logarithm.
 
-    Options as of :func:`capacity`; the limit is that of ``profile`` for both, ``old_profile`` is
-    the engine of the old; ``load`` is the new rate over the bound. The ratio is None where the old
-    never meet the limit.
+    Args:
+        attainment: the share of requests in time at a load: a rate, a burstiness.
+        low, high: where to look; ``low`` is returned where even that fails.
 
     Raises:
-        BadValue: one of the two sets is empty.
+        BadValue: ``high`` is not above ``low``.
     """
-    if not new or not old:
-        raise BadValue("gain: new and old must each hold one batcher or more")
-    least = bound(requests, profile, max(new.values(), key=lambda batcher: batcher.max_batch))
-    limit = limit_s or times_alone * least.token_latency_s
-    rates = [
-        float(capacity(requests, server, batchers, limit_s=limit, warmup=warmup,
-                       quantile=quantile).max())
-        for server, batchers in ((profile, new), (old_profile or profile, old))
-    ]  # fmt: skip
-    ratio = rates[0] / rates[1] if rates[1] else None
-    load = rates[0] / least.rate_per_s
-    return {"new_per_s": rates[0], "old_per_s": rates[1], "ratio": ratio, "load": load}
+    if high <= low:
+        raise BadValue(f"highest: high must be above low; got {low} and {high}")
+    try:
+        if attainment(high) >= target:
+            return high
+    except TypeError as error:
+        raise BadValue(f"highest: attainment must map a load to a share; {error}") from None
+    for _ in range(steps):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if attainment(middle) >= target else (low, middle)
+    return low

@@ -7,7 +7,8 @@ Pope et al., Efficiently Scaling Transformer Inference (MLSys'23), for any numbe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -125,6 +126,11 @@ class Partition:
         inside = tokens * (wide_in + wide_out) / rest * gathered
         return NUMBER_BYTES * (across + inside)
 
+    def _hops(self, chips: int) -> float:
+        """Steps of a collective that goes around one axis of a cube-shaped torus after another."""
+        side = self.chips ** (1 / 3)
+        return (side - 1) * math.log(chips) / math.log(side) if chips > 1 else 0.0
+
     @checked
     def cache_bytes(self, batch: Count, context: Count) -> float:
         """Keys and values on the fullest chip."""
@@ -151,7 +157,7 @@ class Partition:
         seen = context + (tokens - 1) / 2
         scores = 4 * shape.num_layers * shape.heads * shape.head_dim * every * seen / peak
         split = self.ways(every)
-        steps = 2 * (self.chips // split - 1) + (0 if self.layout == "1d" else 2 * (split - 1))
+        steps = 2 * (self._hops(self.chips // split) + self._hops(split))
         link = self.link_bytes_per_s or chip.nvlink_bytes_per_s
         parts = {
             "compute_s": dense + scores,
@@ -193,3 +199,24 @@ def layouts(partition: Partition, tokens: Sequence[Count]) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     least = table.groupby("tokens")["layer_bytes"].transform("min")
     return table.assign(fewest=table["layer_bytes"] == least)
+
+
+@checked
+def frontier(
+    partitions: Mapping[str, Partition], batches: Sequence[Count], *, context: Whole = 0
+) -> pd.DataFrame:
+    """Decoding under several partitions: time of a token against its cost in chip-seconds.
+
+    ``least_s``: what the layout cannot beat, everything hidden behind the longest part.
+    """
+    import pandas as pd
+
+    rows = [
+        {"partition": name, "chips": each.chips, "batch": batch, "token_s": step.total_s,
+         "least_s": step.least_s, "chip_s": each.chips * step.total_s / batch,
+         "mfu_fraction": step.mfu_fraction}
+        for name, each in partitions.items()
+        for batch in batches
+        for step in [each.step(batch, context=context)]
+    ]  # fmt: skip
+    return pd.DataFrame(rows)

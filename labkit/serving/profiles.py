@@ -1,120 +1,140 @@
-"""What an iteration of a language model costs, by tokens, sequences and cached keys and values."""
+"""Batch profiles: how long one batch takes on a GPU, by its size. A table, never a line."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from labkit.errors import BadValue
+from labkit.errors import BadFile, BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
-if TYPE_CHECKING:
-    from labkit.serving.requests import Requests
+NEXUS = "nexus-sosp19"
+HEADING = "batch,latency(us),std(us),memory(B)"
+"""The line above a profile's rows in the files of Nexus's authors."""
+MODELS = ("vgg16", "vgg_face", "vgg_s")
 
 
 @description
 @dataclass(frozen=True, kw_only=True)
-class TokenProfile:
-    """Seconds of an iteration on one stage of a pipeline; all stages are alike.
-
-    seconds = fixed_s + max(weights_s, tokens × token_s) + sequences × sequence_s
-    + cached × cached_token_s
+class BatchProfile:
+    """A model's latency by batch size on one kind of GPU.
 
     Attributes:
-        fixed_s: launches, synchronisation, latency of collectives.
-        weights_s: reading all weights once; computing on few tokens hides behind it.
-        token_s: computing on a token, prompt or output.
-        sequence_s: what each sequence costs beside its tokens: attention that is not batched.
-        cached_token_s: reading the keys and values of a token that is in the cache.
-        stages: of the pipeline.
-        slots: tokens whose keys and values fit in memory.
+        latency_s: seconds that batches of 1, 2, 3, … take. They need not rise: real kernels jump.
+        std_s: standard deviation of each; default: none was measured.
+
+    Raises:
+        BadValue: there is no latency, or ``std_s`` has another length.
     """
 
-    fixed_s: NonNegative = 0.0
-    weights_s: NonNegative
-    token_s: NonNegative = 0.0
-    sequence_s: NonNegative = 0.0
-    cached_token_s: NonNegative = 0.0
-    stages: Count = 1
-    slots: Count = 2**31
-    name: str = "profile"
+    name: str
+    latency_s: tuple[Positive, ...]
+    std_s: tuple[NonNegative, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.fixed_s + self.weights_s > 0:
-            raise BadValue("TokenProfile: fixed_s + weights_s must be above 0; got 0")
-
-    @classmethod
-    @checked
-    def roofline(
-        cls, model: str, accelerator: str, *,
-        tensor: Count = 1, stages: Count = 1, compute_share: Positive = 0.5,
-        bandwidth_share: Positive = 0.8, memory_share: Positive = 0.9,
-        all_reduce_s: NonNegative = 15e-6, sequence_s: NonNegative = 5e-6,
-    ) -> Self:  # fmt: skip
-        """A profile from shapes and datasheets, 16-bit weights: modelled, not measured.
-
-        Operations of attention itself are left out: below 2 % at prompts of 1,024 tokens.
-
-        Args:
-            model, accelerator: presets of ``data/models.yaml`` and ``data/hardware.yaml``.
-            tensor: GPUs that share each layer; two all-reduces a layer, ``all_reduce_s`` each.
-            compute_share, bandwidth_share: of the datasheet's rates that kernels reach.
-            memory_share: of memory that weights, keys and values may take.
-            sequence_s: of one sequence's attention in a layer, beside reading the cache.
-
-        Raises:
-            UsageError: there is no such preset.
-            BadValue: the weights leave no memory for keys and values.
-        """
-        from labkit import hardware
-        from labkit.models import Model
-
-        shape, chip = Model.preset(model), hardware.accelerator(accelerator)
-        layers, ways = shape.num_layers / stages, tensor * stages
-        weight_bytes = 2 * shape.num_params / ways
-        cache_bytes = 4 * shape.kv_size * layers / tensor  # of a token: keys and values, 2 bytes
-        room = memory_share * chip.memory_bytes - weight_bytes
-        if room < cache_bytes:
+        if not self.latency_s or len(self.std_s) not in (0, len(self.latency_s)):
             raise BadValue(
-                f"roofline: {model} on {ways} {accelerator} leaves no memory for a token"
+                f"BatchProfile {self.name!r} must have a latency for batch 1 or more, and as many "
+                f"std_s or none; got {len(self.latency_s)} and {len(self.std_s)}"
             )
-        rate = bandwidth_share * chip.hbm_bytes_per_s
-        flops = compute_share * chip.peak_flops
-        return cls(
-            fixed_s=2 * layers * all_reduce_s * (tensor > 1),
-            weights_s=weight_bytes / rate,
-            token_s=2 * shape.num_params / ways / flops,
-            sequence_s=sequence_s * layers / tensor,
-            cached_token_s=cache_bytes / rate,
-            stages=stages,
-            slots=int(room / cache_bytes),
-            name=f"{model} on {ways} {accelerator}",
+
+    @property
+    def max_batch(self) -> int:
+        """The largest batch in the table."""
+        return len(self.latency_s)
+
+    @property
+    def throughput_per_s(self) -> NDArray[np.float64]:
+        """Requests a second by batch size, one batch after another."""
+        return np.arange(1, self.max_batch + 1) / np.array(self.latency_s)
+
+    @checked
+    def largest(self, limit_s: float, *, per_request_s: NonNegative = 0.0) -> int:
+        """The largest batch b with latency(b) + b · per_request_s <= limit_s; 0: there is none."""
+        sizes = np.arange(1, self.max_batch + 1)
+        fits = np.array(self.latency_s) + sizes * per_request_s <= limit_s * (1 + 1e-12)
+        return int(sizes[fits].max()) if fits.any() else 0
+
+    @checked
+    def best(self, limit_s: float) -> tuple[int, float]:
+        """The batch with the most requests a second whose latency is within the limit, and that
+        rate; (0, 0.0) where there is none."""
+        rates = np.where(np.array(self.latency_s) <= limit_s, self.throughput_per_s, 0.0)
+        batch = int(rates.argmax())
+        return (batch + 1, float(rates[batch])) if rates[batch] > 0 else (0, 0.0)
+
+
+@checked
+def line(alpha_ms: NonNegative, beta_ms: NonNegative, *, max_batch: Count = 40) -> BatchProfile:
+    """A made-up profile in which a batch of b takes α·b + β (the paper's Eq. 1).
+
+    Raises:
+        BadValue: both are 0.
+    """
+    latency_s = (alpha_ms * np.arange(1, max_batch + 1) + beta_ms) / 1e3
+    return BatchProfile(
+        name=f"{alpha_ms:g} b + {beta_ms:g} ms", latency_s=tuple(latency_s.tolist())
+    )
+
+
+@checked
+def read_profile(path: str | Path) -> BatchProfile:
+    """A profile in the format of Nexus's authors: a heading, then a row a batch size.
+
+    Raises:
+        BadFile: the heading is missing, a row is no row of numbers, or batches are not 1, 2, ….
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text().splitlines()
+        start = lines.index(HEADING) + 1
+    except (OSError, ValueError) as error:
+        raise BadFile(path, f"no profile ({type(error).__name__})", valid=HEADING) from None
+    rows = list(takewhile(lambda line: not line.endswith("latency"), lines[start:]))
+    table = np.array([_row(path, start + place, line, place) for place, line in enumerate(rows, 1)])
+    if not rows:
+        raise BadFile(path, "no row follows the heading", valid="1,6277.4,22.4,949944320")
+    return BatchProfile(
+        name=path.name.split(":")[1] if path.name.count(":") > 1 else path.stem,
+        latency_s=tuple((table[:, 0] / 1e6).tolist()), std_s=tuple((table[:, 1] / 1e6).tolist()),
+    )  # fmt: skip
+
+
+def _row(path: Path, number: int, line: str, batch: int) -> tuple[float, float]:
+    try:
+        size, latency_us, std_us, _ = (float(part) for part in line.split(","))
+    except ValueError:
+        size = latency_us = std_us = np.nan
+    if size != batch or not 0 < latency_us < np.inf or not 0 <= std_us < np.inf:
+        raise BadFile(
+            path, "no row of a profile", line=number, value=line,
+            valid=f"batch {batch}, microseconds above 0, their deviation, bytes",
+        )  # fmt: skip
+    return latency_us, std_us
+
+
+@checked
+def published_profiles(source: Any = None) -> dict[str, BatchProfile]:
+    """The profiles of ``nexus-sosp19`` by model, on a TITAN X; ``source``: published or stand-in,
+    as ``labkit.datasets.source`` opens it.
+
+    Raises:
+        BadValue: ``source`` is no source of data.
+    """
+    from labkit import datasets
+
+    source = datasets.source(NEXUS) if source is None else source
+    if not isinstance(source, datasets.Source):
+        raise BadValue(
+            "published_profiles: source must come from datasets.source; got a "
+            f"{type(source).__name__}"
         )
-
-    @checked
-    def seconds(self, *, tokens: Count, sequences: Count = 1, cached: int = 0) -> float:
-        """Seconds of one stage."""
-        work = max(self.weights_s, tokens * self.token_s)
-        rest = sequences * self.sequence_s + cached * self.cached_token_s
-        return self.fixed_s + work + rest
-
-    @checked
-    def slower(self, factor: Positive) -> TokenProfile:
-        """The same with every second multiplied."""
-        names = ("fixed_s", "weights_s", "token_s", "sequence_s", "cached_token_s")
-        return replace(self, **{name: getattr(self, name) * factor for name in names})
-
-    @checked
-    def alone_s(self, requests: Requests, *, together: Count = 1) -> Any:
-        """Latency of each request on an idle server: no schedule gives it sooner.
-
-        ``together``: in a batch of so many that are all like it.
-        """
-        prompt, output = requests.column("prompt_tokens"), requests.column("output_tokens")
-        first = np.maximum(self.weights_s, together * np.maximum(prompt, 1) * self.token_s)
-        later = (output - 1) * max(self.weights_s, together * self.token_s)
-        cached = together * (output - 1) * (2 * prompt + output - 2) / 2
-        each = output * (self.fixed_s + together * self.sequence_s)
-        return self.stages * (each + first + later + cached * self.cached_token_s)
+    return {
+        name: replace(read_profile(source.path(f"caffe:{name}:1.txt")), name=name)
+        for name in MODELS
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -108,7 +109,11 @@ class Requests(Arrivals):
         """The same requests with their gaps stretched to this mean rate."""
         if not np.isfinite(self.rate_per_s):
             raise BadValue("at_rate: the requests all arrive at once; there is no rate to change")
-        return self.changed(arrival_s=self.column("arrival_s") * self.rate_per_s / rate_per_s)
+        arrival_s = self.column("arrival_s") * self.rate_per_s / rate_per_s
+        arrival_s.setflags(write=False)
+        stretched = copy(self)  # in order and checked already
+        object.__setattr__(stretched, "arrival_s", arrival_s)
+        return stretched
 
 
 @checked

@@ -127,3 +127,16 @@ def test_estimates_do_not_look_ahead() -> None:
 def test_an_unknown_feature_is_named() -> None:
     with pytest.raises(BadValue, match="does not know 'kind'"):
         cluster.estimates(jobs(), by=["kind"])
+
+
+def test_the_more_a_group_says_the_better_the_estimate() -> None:
+    trace = cluster.recurring(
+        np.arange(20_000) * 1e4, gpus={1: 1, 4: 1}, tasks=200, users=20, alike=0.2, rng=2
+    )
+    known, logs = slice(10_000, None), np.log(trace.column("duration_s"))
+    spread = []
+    for by in (["tenant"], ["tenant", "kind"], ["tenant", "kind", "gpus"]):
+        guess = cluster.estimates(trace, by=by)
+        spread.append(float(np.std((logs - np.log(np.maximum(guess, 1e-9)))[known])))
+    assert spread[0] > 2 * spread[1] > 2 * spread[2]
+    assert spread[2] == pytest.approx(0.2, rel=0.05)  # what is left is what differs between runs

@@ -27,9 +27,24 @@ WRONG: tuple[Any, ...] = (
 TRACE = cluster.Trace(arrival_s=[0.0, 1.0], duration_s=[2.0, 3.0], gpus=[1, 2])
 GPUS = cluster.Cluster.nodes(1, gpus=4)
 RUN = cluster.simulate(TRACE, GPUS, cluster.fifo())
-DESCRIPTIONS: list[Any] = [TRACE, GPUS, GPUS.pools[0], cluster.las2d()]
+TABLE = cluster.Throughputs(
+    kinds=("",), gpu_types=("gpu",), alone=np.ones((1, 1)), shared=np.ones((1, 1, 1))
+)
+LAS = cluster.share_policy("las")
+DESCRIPTIONS: list[Any] = [TRACE, GPUS, GPUS.pools[0], cluster.las2d(), TABLE, LAS]
 FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     cluster.bound: {"trace": TRACE, "cluster": GPUS},
+    cluster.continuous: {"num_jobs": 3, "jobs_per_hour": 1.0},
+    cluster.figure_pairs: {"table": TABLE},
+    cluster.figure_speeds: {"table": TABLE},
+    cluster.search_hours: {"policy": cluster.fifo(), "num_trials": 3, "draws": 2},
+    cluster.share_policy: {"name": "las"},
+    cluster.simulate_shares: {"trace": TRACE, "cluster": GPUS, "policy": LAS},
+    cluster.sweep_shares: {
+        "traces": {0: TRACE}, "cluster": GPUS, "policies": [LAS], "windows": [(0, 2)],
+    },
+    TABLE.cluster: {},
+    TABLE.misjudged: {"error": 0.1},
     cluster.by: {"name": "x", "key": lambda trace: trace.gpus},
     cluster.fifo: {},
     cluster.figure_jct: {"runs": [RUN]},

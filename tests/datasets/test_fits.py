@@ -47,7 +47,8 @@ def test_models_are_small(coefficients: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a100_bloom", "v100_power", "train", "pollux_placements", "layers_vgg16"]
+    "name",
+    ["a100_bloom", "v100_power", "train", "pollux_placements", "layers_vgg16", "kernels_vgg"],
 )
 def test_errors_are_as_stated_on_the_published_files(
     fit: ModuleType, coefficients: dict, name: str

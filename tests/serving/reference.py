@@ -12,7 +12,7 @@ from labkit import serving
 def by_iteration(
     requests: serving.Requests, profile: serving.TokenProfile, batcher: serving.Batcher
 ) -> list[float]:
-    """When each request ends; reserved memory, whole prompts."""
+    """When each request ends; reserved memory, prompts whole or in chunks."""
     env = simpy.Environment()
     stages = [simpy.Resource(env, 1) for _ in range(profile.stages)]
     pool: list[dict[str, Any]] = []
@@ -28,19 +28,20 @@ def by_iteration(
         for i, row in table.iterrows():
             yield env.timeout(row.arrival_s - env.now)
             pool.append({"i": i, "prompt": int(row.prompt_tokens), "out": int(row.output_tokens),
-                         "made": 0, "running": False})  # fmt: skip
+                         "cached": 0, "made": 0, "take": 0, "running": False})  # fmt: skip
             notify()
 
     def iteration(batch: list[dict[str, Any]]) -> Any:
-        tokens = sum(1 if r["made"] else r["prompt"] for r in batch)
-        cached = sum(r["prompt"] + r["made"] - 1 for r in batch if r["made"])
+        tokens = sum(r["take"] for r in batch)
+        cached = sum(r["cached"] for r in batch)
         step = profile.seconds(tokens=tokens, sequences=len(batch), cached=cached)
         for stage in stages:
             with stage.request() as turn:
                 yield turn
                 yield env.timeout(step)
         for r in batch:
-            r["made"], r["running"] = r["made"] + 1, False
+            r["cached"], r["running"] = r["cached"] + r["take"], False
+            r["made"] += r["cached"] >= r["prompt"]
             if r["made"] == r["out"]:
                 ends[r["i"]] = env.now
                 state["reserved"] -= r["prompt"] + r["out"]
@@ -50,15 +51,23 @@ def by_iteration(
 
     def scheduler() -> Any:
         while len(ends) < len(table):
-            batch = []
+            batch, budget = [], batcher.chunk_tokens or 10**9
             if state["scheduled"] < profile.stages:
                 for r in sorted((r for r in pool if not r["running"]), key=lambda r: r["i"]):
                     if len(batch) == batcher.max_batch:
                         break
-                    if not r["made"]:
+                    r["take"] = min(max(r["prompt"] - r["cached"], 1), budget)
+                    if r["cached"] < r["prompt"]:
+                        if not r["take"] and not r["cached"]:
+                            break  # who comes later begins later
+                        if not r["take"]:
+                            continue
+                        budget -= r["take"] if r["prompt"] - r["cached"] > 1 else 0
+                    if not r["cached"]:
                         if state["reserved"] + r["prompt"] + r["out"] > profile.slots:
                             break
                         state["reserved"] += r["prompt"] + r["out"]
+                    r["take"] = max(r["take"], 1)
                     batch.append(r)
             if not batch:
                 yield changed[0]

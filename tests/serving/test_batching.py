@@ -1,207 +1,170 @@
-"""Batchers against queueing theory, Ciw, a SimPy oracle, and what no batcher can beat."""
+"""The batch server against SimPy, queueing theory, and what each drop policy promises."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import deque
+from typing import Any
 
-import ciw
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import simpy
+from numpy.typing import NDArray
 
 from labkit import serving
 from labkit.errors import BadValue
-from tests.serving import reference
 
-SECOND = serving.TokenProfile(weights_s=1.0)
-SINGLE = serving.Batcher(max_batch=1)
-GPT3 = serving.TokenProfile.roofline("gpt3-175b", "A100-40GB", tensor=8, stages=2)
+PROFILE = serving.BatchProfile(name="p", latency_s=tuple(0.02 + 0.004 * b for b in range(1, 17)))
 
 
-def paper_trace(rate: float, count: int = 300, rng: int = 0) -> serving.Requests:
-    return serving.generate(rate, count, prompt_tokens=(32, 512), output_tokens=(1, 128), rng=rng)
+def server(*batches: int, profile: serving.BatchProfile = PROFILE) -> serving.BatchServer:
+    return serving.BatchServer(slots=tuple(
+        serving.Slot(model=f"m{place}", profile=profile, batch=batch, rate_per_s=1.0)
+        for place, batch in enumerate(batches)
+    ))  # fmt: skip
 
 
-def test_one_by_one_is_the_m_d_1_queue() -> None:
-    """Mean wait λs² / 2(1 − λs) at load 0.8, within half a percent."""
-    waits = [
-        (run.start_s - run.requests.column("arrival_s")).mean()
-        for seed in range(40)
-        for run in [serving.simulate(serving.generate(0.8, 250_000, rng=seed), SECOND, SINGLE)]
-    ]
-    assert np.mean(waits) == pytest.approx(0.8 / (2 * (1 - 0.8)), rel=0.005)
+def stream(rates: list[float], count: int, *, slo_s: float = 0.2, cv: float = 1.0, rng: int = 0
+           ) -> serving.Requests:  # fmt: skip
+    return serving.together([
+        serving.generate(rate, int(count * rate / sum(rates)), cv=cv, slo_s=slo_s, model=f"m{i}",
+                         rng=10 * rng + i)
+        for i, rate in enumerate(rates)
+    ])  # fmt: skip
 
 
-def test_one_by_one_ends_when_ciw_says() -> None:
-    arrival = serving.generate(0.8, 3000).column("arrival_s")
-    gaps = np.diff(arrival, prepend=0.0).tolist()
-    network = ciw.create_network(
-        arrival_distributions=[ciw.dists.Sequential([*gaps, np.inf])],
-        service_distributions=[ciw.dists.Deterministic(1.0)],
-        number_of_servers=[1],
-    )
-    queue = ciw.Simulation(network)
-    queue.simulate_until_max_customers(3000, method="Finish")
-    ends = sorted(record.service_end_date for record in queue.get_all_records())
-    run = serving.simulate(serving.Requests(arrival_s=arrival), SECOND, SINGLE)
-    np.testing.assert_allclose(run.end_s[: len(ends)], ends, atol=1e-8)
-    assert len(ends) == 3000
+def by_simpy(requests: serving.Requests, batches: list[int], drop: str) -> NDArray[np.float64]:
+    """The same server as SimPy processes and plain queues."""
+    env = simpy.Environment()
+    queues: list[deque[int]] = [deque() for _ in batches]
+    arrival, slo_s = requests.column("arrival_s"), requests.column("slo_s")
+    due, end = arrival + slo_s * (1 + 1e-9), np.full(len(requests), np.nan)
+    woken = [env.event()]
+
+    def source() -> Any:
+        for i, model in enumerate(requests.model):
+            if arrival[i] > env.now:
+                yield env.timeout(arrival[i] - env.now)
+            queues[int(model[1:])].append(i)
+            if not woken[0].triggered:
+                woken[0].succeed()
+
+    def takes(queue: deque[int], cap: int) -> list[int]:
+        seconds = PROFILE.latency_s
+        if drop == "early":
+            while queue and env.now + seconds[min(cap, len(queue)) - 1] > due[queue[0]]:
+                queue.popleft()
+            return [queue.popleft() for _ in range(min(cap, len(queue)))]
+        while drop == "lazy" and queue and env.now + seconds[0] > due[queue[0]]:
+            queue.popleft()
+        size = min(cap, len(queue))
+        while drop == "lazy" and size > 1 and env.now + seconds[size - 1] > due[queue[0]]:
+            size -= 1
+        return [queue.popleft() for _ in range(size)]
+
+    def gpu() -> Any:
+        turn = 0
+        while True:
+            yield env.timeout(0)  # arrivals of this moment first
+            for step in range(len(queues)):
+                m = (turn + step) % len(queues)
+                if chosen := takes(queues[m], batches[m]):
+                    yield env.timeout(PROFILE.latency_s[len(chosen) - 1])
+                    end[chosen] = env.now
+                    turn = m + 1
+                    break
+            else:
+                woken[0] = env.event()
+                yield woken[0]
+
+    env.process(source())
+    env.process(gpu())
+    env.run(until=float(arrival[-1]) + 100)
+    return end
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3])
-@pytest.mark.parametrize(("max_batch", "slots"), [(1, 2**31), (8, 2**31), (8, 1500), (32, 5000)])
-def test_iterations_are_those_of_algorithm_1(stages: int, max_batch: int, slots: int) -> None:
-    """Every request ends at the oracle's moment, with and without a shortage of memory."""
-    profile = replace(GPT3, stages=stages, slots=slots)
-    batcher = serving.Batcher(max_batch=max_batch)
-    for rate in (0.5, 4.0):
-        requests = paper_trace(rate, 120, rng=max_batch)
-        run = serving.simulate(requests, profile, batcher)
-        ends = reference.by_iteration(requests, profile, batcher)
-        np.testing.assert_allclose(run.end_s, ends, rtol=1e-9)
+@pytest.mark.parametrize("drop", ["early", "lazy", "never"])
+@pytest.mark.parametrize("batches", [[16], [4, 8], [2, 2, 2]])
+def test_every_request_ends_when_simpy_says(drop: Any, batches: list[int]) -> None:
+    requests = stream([400.0 / len(batches)] * len(batches), 4000)
+    run = serving.serve(requests, (server(*batches),), drop=drop)
+    simulated = by_simpy(requests, batches, drop)
+    assert (np.isnan(run.end_s) == np.isnan(simulated)).all()
+    np.testing.assert_allclose(run.end_s, simulated, rtol=1e-9)
+    assert drop == "never" or 0 < np.isnan(run.end_s).sum() < len(requests)
 
 
-@pytest.mark.parametrize("prompts", ["shortest", "longest"])
-@pytest.mark.parametrize("max_batch", [1, 8])
-def test_request_batches_are_the_steps_summed(prompts: str, max_batch: int) -> None:
-    requests = paper_trace(0.5, 100)
-    batcher = serving.Batcher(level="request", max_batch=max_batch, prompts=prompts)  # type: ignore[arg-type]
-    run = serving.simulate(requests, GPT3, batcher)
-    np.testing.assert_allclose(run.end_s, reference.by_request(requests, GPT3, batcher), rtol=1e-9)
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+def test_batches_of_one_are_md1(load: float) -> None:
+    requests = serving.generate(load / PROFILE.latency_s[0], 400_000, model="m0", rng=2)
+    run = serving.serve(requests, (server(1),), drop="never")
+    mean_s = PROFILE.latency_s[0] * (1 + load / (2 * (1 - load)))
+    assert run.latency_s.mean() == pytest.approx(mean_s, rel=0.02)
+    assert run.summary()["utilisation_fraction"] == pytest.approx(load, rel=0.01)
 
 
-@pytest.mark.parametrize("together", [1, 8])
-def test_a_batch_of_equals_takes_what_the_formula_says(together: int) -> None:
-    requests = serving.Requests(
-        arrival_s=[0.0] * together, prompt_tokens=[128] * together, output_tokens=[32] * together
-    )
-    for level in ("iteration", "request"):
-        run = serving.simulate(requests, GPT3, serving.Batcher(level=level, max_batch=together))  # type: ignore[arg-type]
-        np.testing.assert_allclose(run.end_s, GPT3.alone_s(requests, together=together))
+@pytest.mark.parametrize("drop", ["early", "lazy"])
+def test_what_is_answered_is_in_time(drop: Any) -> None:
+    run = serving.serve(stream([900.0], 20_000), (server(16),), drop=drop)
+    assert (run.met == ~np.isnan(run.end_s)).all()
+    assert 0.01 < run.met.mean() < 0.999
 
 
-def test_microbatches_fill_the_stages() -> None:
-    """A batch of 16 in two parts of 8 on two stages: as long as 8 alone, and one stage more."""
-    requests = serving.Requests(
-        arrival_s=[0.0] * 16, prompt_tokens=[64] * 16, output_tokens=[9] * 16
-    )
-    whole, half = (
-        serving.simulate(requests.head(count), GPT3, serving.Batcher(
-            level="request", max_batch=16, microbatches=parts)).end_s.max()
-        for count, parts in ((16, 2), (8, 1))
-    )  # fmt: skip
-    last = GPT3.seconds(tokens=8, sequences=8, cached=8 * (64 + 8))
-    assert whole == pytest.approx(half + last, rel=1e-3)
+@pytest.mark.parametrize(("alpha_ms", "least"), [(1.0, 1.15), (1.8, 1.0)])
+def test_early_drop_gains_most_where_a_batch_costs_most(alpha_ms: float, least: float) -> None:
+    """The paper's setting: 500 requests a second at best, an objective of 100 ms."""
+    beta_ms = 50 - 25 * alpha_ms
+    profile = serving.line(alpha_ms, beta_ms)
+    alone = (server(25, profile=profile),)
+    assert profile.best(0.05) == (25, pytest.approx(500.0))
+    requests = stream([500.0], 20_000, slo_s=0.1)
+
+    def rate(drop: Any) -> float:
+        def attainment(rate_per_s: float) -> float:
+            return serving.serve(requests.at_rate(rate_per_s), alone, drop=drop).met.mean()
+
+        return serving.highest(attainment, 100, 600)
+
+    early, lazy = rate("early"), rate("lazy")
+    assert lazy < early < 500
+    assert least < early / lazy < 1.3
 
 
-rates = st.floats(0.2, 30)
-batchers = st.builds(
-    serving.Batcher,
-    max_batch=st.integers(1, 40),
-    memory=st.sampled_from(["reserved", "paged"]),
-    chunk_tokens=st.sampled_from([None, 17, 128]),
-    block_tokens=st.sampled_from([1, 16]),
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(rate=rates, batcher=batchers, slots=st.integers(660, 4000), rng=st.integers(0, 99))
-def test_what_holds_of_every_run(
-    rate: float, batcher: serving.Batcher, slots: int, rng: int
-) -> None:
-    profile, requests = replace(GPT3, slots=slots), paper_trace(rate, 150, rng)
-    run = serving.simulate(requests, profile, batcher)
-    arrival = requests.column("arrival_s")
-    assert (arrival <= run.start_s).all()
-    assert (run.start_s < run.first_s).all()
-    assert (run.first_s <= run.end_s).all()
-    assert (run.log["held"] <= slots).all()
-    assert (run.log["sequences"] <= batcher.max_batch).all()
-    assert (run.latency_s >= profile.alone_s(requests) * (1 - 1e-9)).all()
-    if not run.preemptions.any() and batcher.chunk_tokens is None:
-        assert run.sequences == requests.column("output_tokens").sum()
-        assert (np.diff(run.start_s) >= 0).all()  # first come, first served
-    if batcher.memory == "reserved":
-        assert not run.preemptions.any()
-    limit = serving.bound(requests, profile, batcher)
-    assert len(requests) / (run.end_s.max() - arrival[0]) <= limit.rate_per_s * (1 + 1e-9)
-
-
-def test_with_memory_to_spare_pages_and_long_chunks_change_nothing() -> None:
-    requests = paper_trace(8)
-    ends = [
-        serving.simulate(requests, replace(GPT3, slots=10**6), batcher).end_s
-        for batcher in (
-            serving.Batcher(),
-            serving.Batcher(memory="paged"),
-            serving.Batcher(chunk_tokens=10**6),
+def test_requests_go_round_by_planned_rates() -> None:
+    fast, slow = (
+        serving.BatchServer(
+            slots=(serving.Slot(model="m0", profile=PROFILE, batch=1, rate_per_s=r),)
         )
-    ]
-    assert np.array_equal(ends[0], ends[1])
-    assert np.array_equal(ends[0], ends[2])
-
-
-def test_pages_hold_more_requests_than_reservations_that_guess() -> None:
-    """Where every request reserves the model's longest, memory and not the batch is the limit."""
-    requests, small = paper_trace(30), replace(GPT3, slots=8192)
-    guess = serving.simulate(requests, small, serving.Batcher(reserve_tokens=2048))
-    paged = serving.simulate(requests, small, serving.Batcher(memory="paged"))
-    assert guess.sequences / guess.iterations <= 4
-    assert paged.sequences / paged.iterations > 8
-    assert "memory for its keys and values lacked" in guess.why(200)
-
-
-def test_chunks_shorten_the_longest_gap_between_tokens() -> None:
-    requests = paper_trace(8, 2000)
-    whole, parts = (
-        serving.simulate(requests, GPT3, serving.Batcher(chunk_tokens=chunk)).summary()
-        for chunk in (None, 64)
+        for r in (3.0, 1.0)
     )
-    assert parts["p99_stall_s"] < 0.6 * whole["p99_stall_s"]
+    run = serving.serve(stream([1.0], 400), (fast, slow), drop="never")
+    assert np.bincount(run.server).tolist() == [300, 100]
+    counts = np.cumsum(run.server == 0) - 0.75 * np.arange(1, 401)
+    assert abs(counts).max() <= 1  # never a request ahead of or behind its share
 
 
-def test_capacity_is_where_the_limit_is_met() -> None:
-    requests, batcher = paper_trace(1, 2000), serving.Batcher()
-    least = serving.bound(requests, GPT3, batcher)
-    limit = 2 * least.token_latency_s
-    rate = serving.capacity(requests, GPT3, {"": batcher})[""]
-    assert serving.capacity(requests, GPT3, {"": batcher}, limit_s=limit)[""] == rate
-    medians = [
-        serving.simulate(requests.at_rate(r), GPT3, batcher).summary()["median_token_s"]
-        for r in (rate, 1.03 * rate)
-    ]
-    assert medians[0] <= limit < medians[1]
-    assert rate < least.rate_per_s
-    assert serving.capacity(requests, GPT3, {"": batcher}, times_alone=0.5)[""] == 0
+def test_a_model_that_nobody_holds_is_dropped() -> None:
+    run = serving.serve(stream([1.0, 1.0], 40), (server(4),))
+    assert (np.isnan(run.end_s) == (np.array(run.requests.model) == "m1")).all()
+    assert (run.server[np.array(run.requests.model) == "m1"] == -1).all()
 
 
-def test_equal_lengths_leave_less_to_gain() -> None:
-    """Orca Fig. 11: with equal lengths no request of a batch ends early."""
-
-    ways = {level: serving.Batcher(level=level, max_batch=8) for level in ("iteration", "request")}  # type: ignore[arg-type]
-
-    def gain(requests: serving.Requests) -> float:
-        row = serving.gain(requests, GPT3, {"": ways["iteration"]}, {"": ways["request"]})
-        rates = serving.capacity(requests, GPT3, ways)
-        assert row["ratio"] == pytest.approx(rates["iteration"] / rates["request"])
-        return float(row["ratio"] or 0)
-
-    equal = serving.generate(1, 1000, prompt_tokens=(32, 32), output_tokens=(32, 32))
-    assert 1 < gain(equal) < 0.5 * gain(paper_trace(1, 1000))
-    run = serving.simulate(equal, GPT3, serving.Batcher(level="request", max_batch=8))
-    assert not run.wasted_steps.any()
+def test_noise_and_overhead_slow_what_the_server_expects() -> None:
+    requests = stream([300.0], 20_000)
+    noisy = serving.BatchProfile(name="n", latency_s=PROFILE.latency_s, std_s=(0.01,) * 16)
+    plain = serving.serve(requests, (server(16),))
+    still = serving.serve(requests, (server(16, profile=noisy),))
+    shaken = serving.serve(requests, (server(16, profile=noisy),), noise=2.0)
+    slower = serving.serve(requests, (server(16),), overhead=1.5)
+    assert (still.end_s[~np.isnan(still.end_s)] == plain.end_s[~np.isnan(plain.end_s)]).all()
+    assert shaken.met.mean() < plain.met.mean()
+    assert slower.met.mean() < plain.met.mean()
 
 
-def test_bad_combinations_are_refused() -> None:
-    with pytest.raises(BadValue, match="paged memory and chunk_tokens need level 'iteration'"):
-        serving.Batcher(level="request", memory="paged")
-    with pytest.raises(BadValue, match="microbatches need level 'request'"):
-        serving.Batcher(microbatches=2)
-    with pytest.raises(BadValue, match=r"request 0 needs 2048 slots .* the profile's 1000"):
-        serving.simulate(paper_trace(1), replace(GPT3, slots=1000),
-                         serving.Batcher(reserve_tokens=2048))  # fmt: skip
-    with pytest.raises(BadValue, match=r"valid: at most reserve_tokens, 100"):
-        serving.simulate(paper_trace(1), GPT3, serving.Batcher(reserve_tokens=100))
-    with pytest.raises(BadValue, match="leaves no memory for a token"):
-        serving.TokenProfile.roofline("gpt3-175b", "A100-40GB", tensor=8)
+def test_highest_finds_a_step_and_names_faults() -> None:
+    step = serving.highest(lambda load: float(load <= 37), 1, 1000, steps=30)
+    assert step == pytest.approx(37, rel=1e-6)
+    assert serving.highest(lambda _: 1.0, 1, 1000) == 1000
+    with pytest.raises(BadValue, match="high must be above low"):
+        serving.highest(lambda _: 1.0, 2, 1)
+    with pytest.raises(BadValue, match=r"Slot\.batch of 'm' must be from 1 to 16"):
+        serving.Slot(model="m", profile=PROFILE, batch=17, rate_per_s=1.0)

@@ -30,6 +30,7 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     serving.figure_requests: {"runs": {"a": RUN}},
     serving.from_csv: {"path": "requests.csv"},
     serving.generate: {"rate_per_s": 2, "count": 3},
+    serving.frontier: {"partitions": {"a": PALM}, "batches": [4]},
     serving.layouts: {"partition": PALM, "tokens": [64]},
     serving.load: {"name": "azure-llm-2023"},
     serving.together: {"parts": [REQUESTS]},

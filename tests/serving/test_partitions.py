@@ -112,6 +112,24 @@ def test_weights_are_read_once_and_halved_by_int8() -> None:
     assert both[0].traffic_s == both[1].traffic_s
 
 
+def test_larger_batches_are_cheaper_and_slower_and_more_chips_faster_and_dearer() -> None:
+    slices = {str(n): replace(INT8, chips=n) for n in (64, 256)}
+    table = serving.frontier(slices, [1, 64, 512], context=2048).set_index(["partition", "batch"])
+    for chips in slices:
+        assert table.chip_s[chips].is_monotonic_decreasing
+        assert table.token_s[chips].is_monotonic_increasing
+        assert (table.least_s[chips] <= table.token_s[chips]).all()
+    assert table.token_s["256", 64] < table.token_s["64", 64]
+    assert table.chip_s["256", 64] > table.chip_s["64", 64]
+
+
+def test_collectives_go_around_the_axes_of_a_torus() -> None:
+    """4 × 4 × 4: 9 steps around all axes, 6 around two, 3 around one; a layer has two of both."""
+    per_layer = 1e-6 * PALM.num_layers
+    assert replace(INT8, layout="1d").step(64).hops_s == pytest.approx(2 * 9 * per_layer)
+    assert replace(INT8, split=4).step(64).hops_s == pytest.approx(2 * (6 + 3) * per_layer)
+
+
 def test_wrong_splits_are_refused() -> None:
     with pytest.raises(BadValue, match="split must divide 64 chips; got 3"):
         replace(INT8, split=3)

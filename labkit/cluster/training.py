@@ -16,14 +16,15 @@ from math import ceil
 from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 from annotated_types import Ge, Le
-from numpy.typing import NDArray
 
+from labkit.cluster.bounds import fluid
 from labkit.cluster.clusters import Cluster
 from labkit.cluster.jobs import Trace
 from labkit.cluster.rounds import Floats, Ints
 from labkit.errors import BadValue
-from labkit.kit.describe import Count, checked
+from labkit.kit.describe import Positive, checked
 from labkit.tuning.goodput import StepTimes, Tables
 
 EPOCHS = {
@@ -44,21 +45,22 @@ class Training:
         self.tables, self.name, steps = tables, tables.workload, tables.steps
         self.init_batch, self.max_batch = tables.init_batch_size, tables.max_batch_size
         low, high = tables.atomic_bsz_range
-        self.least, self.most = low, MOST_ON_A_GPU.get(self.name, high)
+        self.least_on_a_gpu, self.most = low, MOST_ON_A_GPU.get(self.name, high)
         runs = [run for _, run in tables.runs.groupby("batch_size", sort=True)]
         self.sizes = np.array([run["batch_size"].iloc[0] for run in runs], dtype=float)
         self.epochs = min(EPOCHS[self.name], *map(len, runs))
-        of = {name: np.array([run[name].to_numpy()[: self.epochs] for run in runs])
-              for name in ("progress", "iteration", "grad_sqr", "grad_var")}  # fmt: skip
-        self.progress = np.append(0.0, of["progress"].min(0))
-        self.iteration, self.square, self.variance = (
-            of["iteration"], of["grad_sqr"], of["grad_var"],
-        )  # fmt: skip
+        self.columns = {
+            name: np.array([run[name].to_numpy()[: self.epochs] for run in runs])
+            for name in ("progress", "iteration", "grad_sqr", "grad_var")
+        }
+        self.progress = np.append(0.0, self.columns["progress"].min(0))
         named = steps[~steps["allocation"].astype(str).str.contains("on")]
         columns = ["atomic_bsz", "step_time_s", "compute_time_s"]
         self.measured = {str(name): rows[columns].to_numpy(float).T
                          for name, rows in named.groupby("allocation", sort=False)}  # fmt: skip
         self._known: dict[tuple[tuple[int, ...], int], tuple[float, float]] = {}
+        self._between_sizes: dict[tuple[str, float, int], float] = {}
+        self._speeds: dict[tuple[tuple[int, ...], tuple[int, int], int], float] = {}
 
     @cached_property
     def _between(self) -> Any:
@@ -94,18 +96,22 @@ class Training:
             self._known[key] = (pair[0], pair[1])
         return self._known[key]
 
-    def _at(self, table: NDArray[np.float64], batch: float, epoch: int) -> float:
-        return float(np.interp(batch, self.sizes, table[:, min(epoch, self.epochs - 1)]))
+    def _at(self, name: str, batch: float, epoch: int) -> float:
+        key = (name, batch, min(epoch, self.epochs - 1))
+        if key not in self._between_sizes:
+            column = self.columns[name][:, key[2]]
+            self._between_sizes[key] = float(np.interp(batch, self.sizes, column))
+        return self._between_sizes[key]
 
     def gradient(self, batch: float, epoch: int) -> tuple[float, float]:
         """Square and variance of the gradient in an epoch trained at a batch size."""
-        return self._at(self.square, batch, epoch), self._at(self.variance, batch, epoch)
+        return self._at("grad_sqr", batch, epoch), self._at("grad_var", batch, epoch)
 
     def steps_left(self, batch: float, epoch: int) -> float:
         """Steps at a batch size from the start of an epoch to the last one's end; 1 at least."""
         last = self.epochs - 1
-        done = self._at(self.iteration, batch, epoch)
-        return self._at(self.iteration, batch, last) - done if epoch < last else 1.0
+        done = self._at("iteration", batch, epoch)
+        return self._at("iteration", batch, last) - done if epoch < last else 1.0
 
     def split(self, batch: float, gpus: int) -> tuple[int, int]:
         """Examples of one GPU at a time, and gradients before the last, of a batch size."""
@@ -118,12 +124,15 @@ class Training:
 
     def speed(self, by_node: tuple[int, ...], split: tuple[int, int], epoch: int) -> float:
         """Steps at the initial batch size that a second is worth."""
-        atomic, accum = split
-        batch = sum(by_node) * atomic * (accum + 1)
-        step, grad = self.step_s(by_node, atomic)
-        square, variance = self.gradient(batch, epoch)
-        gain = (variance + square) / (variance * self.init_batch / batch + square)
-        return gain / (step + accum * grad)
+        key = (by_node, split, epoch)
+        if key not in self._speeds:
+            atomic, accum = split
+            batch = sum(by_node) * atomic * (accum + 1)
+            step, grad = self.step_s(by_node, atomic)
+            square, variance = self.gradient(batch, epoch)
+            gain = (variance + square) / (variance * self.init_batch / batch + square)
+            self._speeds[key] = gain / (step + accum * grad)
+        return self._speeds[key]
 
     def duration_s(self, by_node: tuple[int, ...], batch: float) -> float:
         """How long the whole training takes on these GPUs with this batch size."""
@@ -131,21 +140,50 @@ class Training:
         work = np.diff(self.progress)
         return float(sum(w / self.speed(by_node, split, e) for e, w in enumerate(work)))
 
+    def least(self, room: int, per_node: int) -> tuple[float, float]:
+        """Seconds of the fastest training on any allocation, and GPU-seconds of the thriftiest."""
+        counts = [*range(1, per_node), *range(per_node, room + 1, per_node)]
+        if self.name in FIXED_BATCH:
+            counts, totals = [1], np.array([FIXED_BATCH[self.name]])
+        else:
+            totals = np.geomspace(self.init_batch, self.max_batch, _SIZES)
+        step, batch = np.full((2, len(counts), totals.size), np.inf)
+        for row, gpus in enumerate(counts):
+            for column, total in enumerate(totals):
+                atomic, accum = self.split(total, gpus)
+                if self.least_on_a_gpu <= atomic <= self.most:
+                    full, grad = self.step_s(packed(gpus, per_node), atomic)
+                    step[row, column] = full + accum * grad
+                    batch[row, column] = gpus * atomic * (accum + 1)
+        seconds, gpu_s = 0.0, 0.0
+        for epoch, work in enumerate(np.diff(self.progress)):
+            square, variance = (
+                np.interp(batch, self.sizes, self.columns[name][:, epoch])
+                for name in ("grad_sqr", "grad_var")
+            )
+            gain = (variance + square) / (variance * self.init_batch / batch + square)
+            need = work * step / gain
+            seconds += need.min()
+            gpu_s += (need * np.array(counts)[:, None]).min()
+        return seconds, gpu_s
+
 
 class Goodput:
     """The best goodput and batch of every number of GPUs, for any noise scale: what an agent fits.
 
     Row g of a table is an allocation of g GPUs on as few nodes as hold them; row g + ``most`` + 1
-    one on a node more.
+    one on a node more. ``bias``: the factor by which the agent misjudges the noise scale.
     """
 
-    def __init__(self, training: Training, times: StepTimes, per_node: int, most: int) -> None:
-        self.training, self.most = training, most
+    def __init__(
+        self, training: Training, times: StepTimes, per_node: int, most: int, bias: float = 1.0
+    ) -> None:
+        self.training, self.most, self.bias = training, most, bias
         gpus = np.tile(np.arange(1, most + 1), 2)
         nodes = -(-gpus // per_node) + (np.arange(gpus.size) >= most)
         possible = nodes <= gpus
         init, largest = training.init_batch, training.max_batch
-        least = np.minimum(np.maximum(init, training.least * gpus), largest)
+        least = np.minimum(np.maximum(init, training.least_on_a_gpu * gpus), largest)
         total = np.geomspace(least, np.full(gpus.size, largest), _SIZES, axis=1)
         local = total / gpus[:, None]
         accum = np.ceil(local / training.most - 1e-8) - 1
@@ -155,7 +193,9 @@ class Goodput:
         self.batch = gpus[:, None] * atomic * (accum + 1)
         where = np.minimum(nodes, gpus)[:, None], gpus[:, None], atomic, accum
         rate = times.throughput(*where)
-        fits = (atomic >= training.least) & (atomic <= training.most) & (self.batch >= init)
+        fits = (
+            (atomic >= training.least_on_a_gpu) & (atomic <= training.most) & (self.batch >= init)
+        )
         self.rate = np.where(fits & possible[:, None], rate, 0.0)
         self.splits = np.stack([atomic, accum], axis=-1)
         self._last: dict[float, tuple[Floats, Ints]] = {}
@@ -164,7 +204,8 @@ class Goodput:
         """Goodput by allocation (0 for none, then rows), and which batch of its grid is best."""
         if noise_scale not in self._last:
             init = self.training.init_batch
-            worth = (noise_scale + init) / (noise_scale + self.batch)
+            believed = noise_scale * self.bias
+            worth = (believed + init) / (believed + self.batch)
             values = self.rate * worth
             best = values.argmax(1)
             top = values[np.arange(best.size), best].reshape(2, -1)
@@ -177,6 +218,11 @@ class Goodput:
         atomic, accum = self.splits[row, self.at(noise_scale)[1][row]]
         return int(atomic), int(accum)
 
+    def batch_size(self, noise_scale: float, gpus: int) -> int:
+        """The best batch size of GPUs on as few nodes as hold them, in examples."""
+        atomic, accum = self.split(noise_scale, gpus, False)
+        return gpus * atomic * (accum + 1)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Workload:
@@ -186,25 +232,41 @@ class Workload:
         trace: arrivals, kinds, the GPUs users asked for, and how long those would need.
         batch_sizes: what users asked for, one a job.
         trainings: the kinds of jobs.
-        standin: why the tables are ours in place of the published ones; empty where they are not.
     """
 
     trace: Trace
     batch_sizes: tuple[int, ...]
     trainings: dict[str, Training]
-    standin: str = ""
 
     def training(self, job: int) -> Training:
         return self.trainings[self.trace.kind[job]]
+
+    def bound_s(self, cluster: Cluster, *, start_s: float = 30.0) -> float:
+        """Mean completion time that no allocator of this module beats.
+
+        Every job alone on the GPUs where it is fastest; or, on one machine as fast as all GPUs, the
+        least GPU-seconds each job can take, least remaining first. All batch sizes of a fine grid
+        and all numbers of GPUs that fill nodes or part of one are tried, in every epoch anew.
+        """
+        room, per_node = cluster.num_gpus, cluster.pools[0].gpus_per_node
+        least = {name: kind.least(room, per_node) for name, kind in self.trainings.items()}
+        seconds, gpu_s = np.array([least[kind] for kind in self.trace.kind]).T
+        arrival = self.trace.column("arrival_s")
+        end, _ = fluid(arrival, gpu_s, room, by_remaining=True)
+        return max(float(seconds.mean()) + start_s, float((end - arrival).mean()))
 
 
 class Progressing:
     """Progress of every job of a workload; a job that chooses its batch has a :class:`Goodput`."""
 
     def __init__(
-        self, workload: Workload, goodput: dict[str, Goodput] | None, per_node: int
+        self, workload: Workload, goodput: dict[str, Goodput] | None, cluster: Cluster
     ) -> None:
-        self.workload, self.goodput, self.per_node = workload, goodput, per_node
+        self.workload, self.goodput = workload, goodput
+        self.per_node = cluster.pools[0].gpus_per_node
+        self.node_speed = np.repeat(
+            [pool.speed for pool in cluster.pools], [pool.nodes for pool in cluster.pools]
+        )
         kinds = [workload.training(job) for job in range(len(workload.trace))]
         self.kinds, num_jobs = kinds, len(kinds)
         self.done, self.epoch = np.zeros(num_jobs), np.zeros(num_jobs, dtype=np.int64)
@@ -234,15 +296,18 @@ class Progressing:
             key = row.tobytes()
             if self.where[job][0] != key:
                 self.where[job] = key, tuple(sorted(row[row > 0].tolist(), reverse=True))
-            needed[place] = self._train(job, self.where[job][1], float(seconds[place]))
+            slowest = float(self.node_speed[row > 0].min())
+            needed[place] = self._train(job, self.where[job][1], float(seconds[place]), slowest)
         return needed
 
-    def _train(self, job: int, by_node: tuple[int, ...], seconds: float) -> float:
+    def _train(
+        self, job: int, by_node: tuple[int, ...], seconds: float, node_speed: float
+    ) -> float:
         kind, epoch, rest = self.kinds[job], int(self.epoch[job]), seconds
         while rest > 0:
             split = self._split(job, by_node)
             self.batch[job] = sum(by_node) * split[0] * (split[1] + 1)
-            speed = kind.speed(by_node, split, epoch)
+            speed = kind.speed(by_node, split, epoch) * node_speed
             goal = kind.progress[epoch + 1]
             if self.done[job] + speed * rest < goal:
                 self.done[job] += speed * rest
@@ -258,38 +323,63 @@ class Progressing:
 
 
 @checked
-def workload(number: Annotated[int, Ge(1), Le(8)] = 1, *, first: Count | None = None) -> Workload:
-    """One of the published workloads of ``pollux-osdi21``: 160 jobs over eight hours.
+def trainings(source: Any = "pollux-osdi21") -> dict[str, Training]:
+    """The kinds of jobs of Pollux's workloads: six, or those that a stand-in has.
 
-    Users ask for the GPUs and batch sizes that their authors tuned for each job.
+    ``source``: the data set, or its files.
+    """
+    from labkit import datasets
+    from labkit.tuning import goodput
+
+    files = datasets.source(source) if isinstance(source, str) else source
+    has = [kind for kind in EPOCHS if files.has(f"simulator/traces/{kind}/placements.csv")]
+    return {kind: Training(goodput.load(files, kind)) for kind in has}
+
+
+@checked
+def workload(
+    number: Annotated[int, Ge(1), Le(4)] = 1, *, load: Positive = 1.0,
+    source: Any = "pollux-osdi21", kinds: dict[str, Training] | None = None,
+) -> Workload:  # fmt: skip
+    """Jobs of ``pollux-osdi21`` over eight hours, 160 of them at load 1.
+
+    Users ask for the GPUs and batch sizes that the authors tuned for each job.
+
+    Args:
+        number: which of the published workloads.
+        load: 0.5 takes every other job; 1.5 and 2 add half and all of the jobs of the next
+            workload, at their own times of the day. Other loads are refused.
+        source, kinds: the data set or its files; what :func:`trainings` gives, if it is at hand.
     """
     from labkit import datasets
 
-    source = datasets.source("pollux-osdi21", [f"simulator/workloads/workload-{number}.csv"])
-    return workload_of(source.frame(f"workload-{number}.csv"), f"workload {number}", first=first)
+    if load not in (0.5, 1, 1.5, 2):
+        raise BadValue(f"workload: load must be 0.5, 1, 1.5 or 2; got {load:g}")
+    names = [f"simulator/workloads/workload-{n}.csv" for n in (number, number % 4 + 1)]
+    files = datasets.source(source, names) if isinstance(source, str) else source
+    own, other = (files.frame(name) for name in names)
+    own = own.iloc[:: 2 if load < 1 else 1]
+    if load > 1:
+        other = other.iloc[:: 2 if load < 2 else 1]
+        own = pd.concat([own, other.assign(name=other["name"] + "'")])
+    return workload_of(own, kinds or trainings(source), f"workload {number}, load {load:g}")
 
 
-def workload_of(table: Any, name: str, *, first: int | None = None) -> Workload:
+def workload_of(table: pd.DataFrame, kinds: dict[str, Training], name: str) -> Workload:
     """A workload from a table of name, time, application, num_replicas, batch_size."""
-    from labkit.tuning import goodput
-
-    table = table.sort_values("time", kind="stable").head(first or len(table))
-    trainings = {kind: Training(goodput.load("pollux-osdi21", kind))
-                 for kind in sorted(set(table["application"]))}  # fmt: skip
-    asked = {}
-    for kind, gpus, batch in table[["application", "num_replicas", "batch_size"]].itertuples(
-        index=False
-    ):
-        by_node = (4,) * (gpus // 4) + ((gpus % 4,) if gpus % 4 else ())
-        asked[kind, gpus, batch] = trainings[kind].duration_s(by_node, batch)
-    keys = zip(table["application"], table["num_replicas"], table["batch_size"], strict=True)
+    table = table.sort_values("time", kind="stable")
+    keys = list(zip(table["application"], table["num_replicas"], table["batch_size"], strict=True))
+    asked = {key: kinds[key[0]].duration_s(packed(key[1], 4), key[2]) for key in set(keys)}
     trace = Trace(
         arrival_s=table["time"], gpus=table["num_replicas"], ids=tuple(table["name"]),
         kind=tuple(table["application"]), duration_s=[asked[key] for key in keys], name=name,
     )  # fmt: skip
-    standin = next((t.tables.standin for t in trainings.values() if t.tables.standin), "")
-    return Workload(trace=trace, batch_sizes=tuple(table["batch_size"].tolist()),
-                    trainings=trainings, standin=standin)  # fmt: skip
+    return Workload(trace=trace, batch_sizes=tuple(table["batch_size"].tolist()), trainings=kinds)
+
+
+def packed(gpus: int, per_node: int) -> tuple[int, ...]:
+    """GPUs of each node, on as few nodes as hold them."""
+    return (per_node,) * (gpus // per_node) + ((gpus % per_node,) if gpus % per_node else ())
 
 
 def progress_of(work: Workload, goodput: dict[str, Goodput] | None = None) -> Any:
@@ -298,6 +388,6 @@ def progress_of(work: Workload, goodput: dict[str, Goodput] | None = None) -> An
     def make(trace: Trace, cluster: Cluster) -> Progressing:
         if trace is not work.trace:
             raise BadValue("the trace of a workload runs with its own allocators only")
-        return Progressing(work, goodput, cluster.pools[0].gpus_per_node)
+        return Progressing(work, goodput, cluster)
 
     return make

@@ -1,0 +1,193 @@
+"""The compiled loop of rounds that turns shares of time into jobs on GPUs.
+
+Before each round, on every pool the entries (a job, or two jobs on one GPU) are sorted by the share
+they are due over the time they had since the shares were computed; those first in order run for
+the round. Equal entries go by their deficit, then by arrival. Entries that are due nothing fill
+what is left, unless the policy is strict. At one moment: jobs that are done leave, arrivals join,
+then shares are asked for where they are due, then the round is filled.
+
+Complexity: O(entries × GPUs) a round and pool. Source: Gavel (OSDI'20) §5, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+JOB = np.dtype([
+    ("arrival", "f8"), ("left", "f8"), ("gpus", "i8"), ("pool", "i8"), ("was", "i8"),
+    ("since", "f8"), ("start", "f8"), ("end", "f8"), ("stops", "i8"),
+    ("restart", "f8"), ("waited", "f8"), ("stopped", "f8"),  # seconds lost, and by cause of waiting
+])  # fmt: skip
+"""``pool`` of this round and ``was`` of the last one: -1 for none; ``left`` at speed 1."""
+SEGMENT = np.dtype([("job", "i8"), ("start", "f8"), ("end", "f8"), ("pool", "i8"), ("gpus", "i8")])
+SHARE, TIME, DEFICIT, FIRST, SECOND = range(5)
+"""Layers of the table of entries: due share, seconds had, seconds owed, speeds of its two jobs."""
+NOW, SINCE, CHANGED = range(3)
+ARRIVED, ENTRIES, SEGMENTS, ROUNDS, WANTED, FROM, TO = range(7)
+
+
+@njit(cache=True, nogil=True)
+def _admit(jobs: Any, speed: Any, pairs: Any, table: Any, clock: Any, count: Any) -> None:
+    """Jobs that are there become entries of one job, due nothing until shares are next computed."""
+    while (
+        count[ARRIVED] < jobs.size
+        and count[ENTRIES] < len(pairs)
+        and jobs[count[ARRIVED]].arrival <= clock[NOW]
+    ):
+        job, entry = count[ARRIVED], count[ENTRIES]
+        pairs[entry, 0], pairs[entry, 1] = job, -1
+        table[:, entry, :] = 0.0
+        table[TIME, entry, :] = clock[3] / 2
+        table[FIRST, entry, :] = speed[job]
+        jobs[job].waited = clock[NOW] - jobs[job].arrival
+        count[ARRIVED] += 1
+        count[ENTRIES] += 1
+        clock[CHANGED] = 1.0
+
+
+@njit(cache=True, nogil=True)
+def _fill(jobs: Any, pairs: Any, table: Any, room: Any, order: Any, num: int, strict: bool) -> Any:
+    """Which pool each entry runs in for the coming round, -1 for none; sets the jobs' pools."""
+    where, can = np.full(num, -1), np.zeros(num, np.bool_)
+    for entry in range(num):
+        jobs[pairs[entry, 0]].pool = -1
+    for p in order:
+        free, due = room[p], table[SHARE, :num, p] / table[TIME, :num, p]
+        for entry in range(num):
+            has_second = pairs[entry, 1] >= 0
+            is_able = table[FIRST, entry, p] > 0 and (not has_second or table[SECOND, entry, p] > 0)
+            is_taken = jobs[pairs[entry, 0]].pool >= 0
+            can[entry] = is_able and not is_taken and not (strict and due[entry] <= 0)
+        while free > 0:  # the next in order; few are chosen, so nothing is sorted
+            best = -1
+            for entry in range(num):
+                if can[entry] and (
+                    best < 0
+                    or due[entry] > due[best]
+                    or (
+                        due[entry] == due[best]
+                        and table[DEFICIT, entry, p] > table[DEFICIT, best, p]
+                    )
+                ):
+                    best = entry
+            if best < 0:
+                break
+            can[best] = False
+            a, b = pairs[best, 0], pairs[best, 1]
+            if jobs[a].pool >= 0 or (b >= 0 and jobs[b].pool >= 0) or jobs[a].gpus > free:
+                continue
+            free -= jobs[a].gpus
+            where[best] = jobs[a].pool = p
+            if b >= 0:
+                jobs[b].pool = p
+    return where
+
+
+@njit(cache=True, nogil=True)
+def _close(jobs: Any, segments: Any, count: Any, j: int, end: float) -> Any:
+    """Write down the run of a job that stops, moves or ends."""
+    job = jobs[j]
+    if count[SEGMENTS] == segments.size:
+        larger = np.zeros(2 * segments.size, segments.dtype)
+        larger[: segments.size] = segments
+        segments = larger
+    row = segments[count[SEGMENTS]]
+    row.job, row.start, row.end, row.pool, row.gpus = j, job.since, end, job.was, job.gpus
+    count[SEGMENTS] += 1
+    return segments
+
+
+@njit(cache=True, nogil=True)
+def _work(jobs: Any, j: int, speed: float, now: float, round_s: float, restart_s: float) -> float:
+    """Let a job work for a round; returns the seconds it held its GPUs."""
+    job = jobs[j]
+    lost = restart_s if job.since == now and job.stops > 0 else 0.0
+    lost = min(lost, round_s)
+    job.restart += lost
+    held = lost + job.left / speed
+    if held <= round_s + 1e-6:
+        job.left, job.end = 0.0, now + held
+        return held
+    job.left -= speed * (round_s - lost)
+    return round_s
+
+
+@njit(cache=True, nogil=True)
+def _round(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any, log: Any) -> Any:
+    """Run one round; close and open runs, count waiting, drop entries of jobs that are done."""
+    now, round_s, restart_s, num = clock[NOW], clock[3], clock[4], count[ENTRIES]
+    for entry in range(num):
+        j = pairs[entry, 0]
+        job = jobs[j]
+        if pairs[entry, 1] >= 0 or job.pool == job.was:
+            continue
+        if job.was >= 0:
+            log = _close(jobs, log, count, j, now)
+            job.stops += 1
+        if job.pool >= 0:
+            job.since = now
+            if job.start < 0:
+                job.start = now
+        job.was = job.pool
+    longest = 0.0
+    for entry in range(num):
+        p = where[entry]
+        if p >= 0:
+            a, b = pairs[entry, 0], pairs[entry, 1]
+            held = _work(jobs, a, table[FIRST, entry, p], now, round_s, restart_s)
+            if b >= 0:
+                second = _work(jobs, b, table[SECOND, entry, p], now, round_s, restart_s)
+                held = max(held, second)
+            table[TIME, entry, p] += held
+            longest = max(longest, held)
+    if longest == 0.0:  # a strict policy has computed no shares yet
+        longest = round_s
+    kept = 0
+    for entry in range(num):
+        a, b = pairs[entry, 0], pairs[entry, 1]
+        if b < 0 and jobs[a].pool < 0:
+            if jobs[a].start < 0:
+                jobs[a].waited += longest
+            else:
+                jobs[a].stopped += longest
+        if jobs[a].left > 0 and (b < 0 or jobs[b].left > 0):
+            pairs[kept] = pairs[entry]
+            table[:, kept, :] = table[:, entry, :]
+            kept += 1
+        else:
+            clock[CHANGED] = 1.0
+            if b < 0:
+                log = _close(jobs, log, count, a, jobs[a].end)
+                count[WANTED] -= count[FROM] <= a < count[TO]
+    count[ENTRIES] = kept
+    count[ROUNDS] += 1
+    clock[NOW] = now + longest
+    return log
+
+
+@njit(cache=True, nogil=True)
+def run(
+    jobs: Any, speed: Any, pairs: Any, table: Any, room: Any, orders: Any, clock: Any, count: Any,
+    log: Any, strict: bool,
+) -> tuple[Any, bool]:  # fmt: skip
+    """Go on until shares must be computed (False) or the jobs waited for are done (True).
+
+    ``count``: jobs that have come, entries, runs written down, rounds, jobs still waited for, and
+    the first and last of those. ``clock``: now, when shares were last computed, whether jobs came
+    or went since, seconds of a round, of a restart, and the least between two computations.
+    """
+    while count[WANTED] > 0:
+        _admit(jobs, speed, pairs, table, clock, count)
+        if count[ENTRIES] == 0:
+            clock[NOW] = jobs[count[ARRIVED]].arrival
+            continue
+        is_full = count[ENTRIES] == len(pairs)
+        if is_full or (clock[CHANGED] > 0 and clock[NOW] - clock[SINCE] >= clock[5]):
+            return log, False
+        order = orders[count[ROUNDS] % len(orders)]
+        where = _fill(jobs, pairs, table, room, order, count[ENTRIES], strict)
+        log = _round(jobs, pairs, table, where, clock, count, log)
+    return log, True

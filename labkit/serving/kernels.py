@@ -1,0 +1,136 @@
+"""GPU kernels of a model: their blocks, and how long a wave of them takes by blocks a unit.
+
+A compute unit holds several blocks at once. ``wave_s[k][n - 1]`` is what kernel k takes where each
+unit holds n of its blocks, for as many as fit; ``total_s[k]`` is the kernel alone on the GPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labkit import files
+from labkit.errors import BadFile, BadValue
+from labkit.kit.describe import Count, Positive, checked, description
+
+DATASET = "reef-osdi22"
+MODELS = ("bert", "densenet", "inception", "resnet", "resnet152", "vgg")
+COLUMNS = ("kernel", "blocks", "total_us", "waves_us")
+"""The columns of a program as a CSV file; ``waves_us`` holds numbers with spaces between."""
+
+
+@description
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """The kernels of one inference or mini-batch, in the order they are launched.
+
+    Of each: thread blocks, seconds alone on the GPU, and of a wave by blocks a unit. A block more
+    cannot make a wave shorter (the profiles are rounded to 2 us): waves are made to never fall.
+    """
+
+    name: str
+    blocks: tuple[Count, ...]
+    total_s: tuple[Positive, ...]
+    wave_s: tuple[tuple[Positive, ...], ...]
+
+    def __post_init__(self) -> None:
+        counts = {len(self.blocks), len(self.total_s), len(self.wave_s)}
+        if counts == {0} or len(counts) > 1 or not all(self.wave_s):
+            what = "blocks, total_s and waves of each kernel, one or more"
+            raise BadValue(f"Program {self.name} needs {what}; got {sorted(counts)}")
+        rising = tuple(tuple(np.maximum.accumulate(waves).tolist()) for waves in self.wave_s)
+        object.__setattr__(self, "wave_s", rising)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def work(self) -> list[tuple[int, float]]:
+        """Blocks and seconds alone of each kernel."""
+        return list(zip(self.blocks, self.total_s, strict=True))
+
+    def longer(self, times: Positive) -> Program:
+        """The same kernels, each taking so many times as long."""
+        waves = tuple(tuple(s * times for s in row) for row in self.wave_s)
+        total_s = tuple(s * times for s in self.total_s)
+        return Program(name=self.name, blocks=self.blocks, total_s=total_s, wave_s=waves)
+
+    def resident(self, kernel: int, units: int = 60) -> float:
+        """Blocks of a kernel that a unit holds, at most."""
+        return min(self.blocks[kernel] / units, float(len(self.wave_s[kernel])))
+
+    def slowed(self, kernel: int, others: float, units: int = 60) -> float:
+        """How much longer a kernel takes beside ``others`` blocks a unit of other programs."""
+        waves, own = self.wave_s[kernel], self.resident(kernel, units)
+        curve = np.interp([max(own, 1.0), max(own + others, 1.0)], range(1, len(waves) + 1), waves)
+        return float(curve[1] * max((own + others) / len(waves), 1.0) / curve[0])
+
+    @property
+    def alone_s(self) -> float:
+        """Seconds of the program alone on the GPU."""
+        return sum(self.total_s)
+
+    @classmethod
+    @checked
+    def read(cls, profile: str | Path, graph: str | Path | None = None) -> Program:
+        """From REEF's two files of a model, or from one CSV file with our columns.
+
+        ``NAME.profile.json`` holds microseconds by kernel, ``NAME.json`` kernels in their order.
+        """
+        path = Path(profile)
+        if path.suffix == ".csv":
+            return _from_table(path)
+        if graph is None:
+            raise BadFile(path, "a profile of kernels needs the graph that launches them")
+        timed, launched = _json(path, "kernel_latency"), _json(Path(graph), "kernels")
+        missing = [k["name"] for k in launched if k["name"] not in timed]
+        if missing:
+            raise BadFile(path, f"lacks the kernel {missing[0]} that {Path(graph).name} launches")
+        rows = [timed[kernel["name"]] for kernel in launched]
+        return cls(
+            name=path.name.split(".")[0],
+            blocks=tuple(int(np.prod(kernel["launch_params"][:3])) for kernel in launched),
+            total_s=tuple(row["total_latency"] / 1e6 for row in rows),
+            wave_s=tuple(tuple(us / 1e6 for us in row["latency"]) for row in rows),
+        )
+
+
+def _json(path: Path, key: str) -> Any:
+    try:
+        return json.loads(files.read_text(path))[key]
+    except (ValueError, KeyError) as error:
+        raise BadFile(path, f"must be JSON with the key {key}: {error}") from None
+
+
+def _from_table(path: Path) -> Program:
+    import pandas as pd
+
+    table = pd.read_csv(path, comment="#")
+    if not set(COLUMNS) <= set(table.columns):
+        raise BadFile(path, f"needs the columns {', '.join(COLUMNS)}")
+    waves = [[float(us) / 1e6 for us in str(text).split()] for text in table["waves_us"]]
+    return Program(
+        name=path.stem.removeprefix("standin_kernels_"),
+        blocks=tuple(table["blocks"].astype(int)),
+        total_s=tuple(table["total_us"] / 1e6),
+        wave_s=tuple(tuple(row) for row in waves),
+    )
+
+
+def paths(models: Sequence[str] = MODELS) -> list[str]:
+    """The two published files of each model, as ``Source`` and ``paper.data`` take them."""
+    return [f"resource/{m}/{m}{end}" for m in models for end in (".profile.json", ".json")]
+
+
+def programs(source: Any, models: Sequence[str] = MODELS) -> dict[str, Program]:
+    """The programs of a source of the dataset, published or stood in for."""
+    pairs = {name: paths([name]) for name in models}
+    return {
+        name: Program.read(source.path(p), None if source.is_standin else source.path(graph))
+        for name, (p, graph) in pairs.items()
+    }

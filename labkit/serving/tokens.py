@@ -1,0 +1,120 @@
+"""What an iteration of a language model costs, by tokens, sequences and cached keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from labkit.errors import BadValue
+from labkit.kit.describe import Count, NonNegative, Positive, checked, description
+
+if TYPE_CHECKING:
+    from labkit.serving.requests import Requests
+
+
+@description
+@dataclass(frozen=True, kw_only=True)
+class TokenProfile:
+    """Seconds of an iteration on one stage of a pipeline; all stages are alike.
+
+    seconds = fixed_s + max(weights_s, tokens × token_s) + sequences × sequence_s
+    + cached × cached_token_s
+
+    Attributes:
+        fixed_s: launches, synchronisation, latency of collectives.
+        weights_s: reading all weights once; computing on few tokens hides behind it.
+        token_s: computing on a token, prompt or output.
+        sequence_s: what each sequence costs beside its tokens: attention that is not batched.
+        cached_token_s: reading the keys and values of a token that is in the cache.
+        stages: of the pipeline.
+        slots: tokens whose keys and values fit in memory.
+    """
+
+    fixed_s: NonNegative = 0.0
+    weights_s: NonNegative
+    token_s: NonNegative = 0.0
+    sequence_s: NonNegative = 0.0
+    cached_token_s: NonNegative = 0.0
+    stages: Count = 1
+    slots: Count = 2**31
+    name: str = "profile"
+
+    def __post_init__(self) -> None:
+        if not self.fixed_s + self.weights_s > 0:
+            raise BadValue("TokenProfile: fixed_s + weights_s must be above 0; got 0")
+
+    @classmethod
+    @checked
+    def roofline(
+        cls, model: str, accelerator: str, *,
+        tensor: Count = 1, stages: Count = 1, compute_share: Positive = 0.5,
+        bandwidth_share: Positive = 0.8, memory_share: Positive = 0.9,
+        all_reduce_s: NonNegative = 15e-6, sequence_s: NonNegative = 5e-6,
+    ) -> Self:  # fmt: skip
+        """A profile from shapes and datasheets, 16-bit weights: modelled, not measured.
+
+        Operations of attention itself are left out: below 2 % at prompts of 1,024 tokens.
+
+        Args:
+            model, accelerator: presets of ``data/models.yaml`` and ``data/hardware.yaml``.
+            tensor: GPUs that share each layer; two all-reduces a layer, ``all_reduce_s`` each.
+            compute_share, bandwidth_share: of the datasheet's rates that kernels reach.
+            memory_share: of memory that weights, keys and values may take.
+            sequence_s: of one sequence's attention in a layer, beside reading the cache.
+
+        Raises:
+            UsageError: there is no such preset.
+            BadValue: the weights leave no memory for keys and values.
+        """
+        from labkit import hardware
+        from labkit.models import Model
+
+        shape, chip = Model.preset(model), hardware.accelerator(accelerator)
+        layers, ways = shape.num_layers / stages, tensor * stages
+        weight_bytes = 2 * shape.num_params / ways
+        cache_bytes = 4 * shape.kv_size * layers / tensor  # of a token: keys and values, 2 bytes
+        room = memory_share * chip.memory_bytes - weight_bytes
+        if room < cache_bytes:
+            raise BadValue(
+                f"roofline: {model} on {ways} {accelerator} leaves no memory for a token"
+            )
+        rate = bandwidth_share * chip.hbm_bytes_per_s
+        flops = compute_share * chip.peak_flops
+        return cls(
+            fixed_s=2 * layers * all_reduce_s * (tensor > 1),
+            weights_s=weight_bytes / rate,
+            token_s=2 * shape.num_params / ways / flops,
+            sequence_s=sequence_s * layers / tensor,
+            cached_token_s=cache_bytes / rate,
+            stages=stages,
+            slots=int(room / cache_bytes),
+            name=f"{model} on {ways} {accelerator}",
+        )
+
+    @checked
+    def seconds(self, *, tokens: Count, sequences: Count = 1, cached: int = 0) -> float:
+        """Seconds of one stage."""
+        work = max(self.weights_s, tokens * self.token_s)
+        rest = sequences * self.sequence_s + cached * self.cached_token_s
+        return self.fixed_s + work + rest
+
+    @checked
+    def slower(self, factor: Positive) -> TokenProfile:
+        """The same with every second multiplied."""
+        names = ("fixed_s", "weights_s", "token_s", "sequence_s", "cached_token_s")
+        return replace(self, **{name: getattr(self, name) * factor for name in names})
+
+    @checked
+    def alone_s(self, requests: Requests, *, together: Count = 1) -> Any:
+        """Latency of each request on an idle server: no schedule gives it sooner.
+
+        ``together``: in a batch of so many that are all like it.
+        """
+        prompt, output = requests.column("prompt_tokens"), requests.column("output_tokens")
+        first = np.maximum(self.weights_s, together * np.maximum(prompt, 1) * self.token_s)
+        later = (output - 1) * max(self.weights_s, together * self.token_s)
+        cached = together * (output - 1) * (2 * prompt + output - 2) / 2
+        each = output * (self.fixed_s + together * self.sequence_s)
+        return self.stages * (each + first + later + cached * self.cached_token_s)

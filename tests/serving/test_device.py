@@ -1,0 +1,267 @@
+"""The kernel timeline: theory of sharing, SimPy's priority queue, REEF's padding by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from labkit import datasets
+from labkit.errors import BadFile, BadValue, UsageError
+from labkit.serving.device import Client, Gpu, Mode, clients_of, simulate
+from labkit.serving.kernels import MODELS, Program, paths, programs
+from labkit.serving.sharing import beside
+
+
+def program(name: str = "p", *, blocks: tuple[int, ...] = (60, 60), s: float = 0.01) -> Program:
+    """Kernels that fill every unit, whose waves grow in proportion: two take turns."""
+    count = len(blocks)
+    waves = ((s, 2 * s, 3 * s),) * count
+    return Program(name=name, blocks=blocks, total_s=(s,) * count, wave_s=waves)
+
+
+def random_program(rng: np.random.Generator, name: str) -> Program:
+    kernels = range(int(rng.integers(2, 6)))
+    waves = [sorted(rng.uniform(0.001, 0.02, int(rng.integers(1, 6))).tolist()) for _ in kernels]
+    return Program(
+        name=name,
+        blocks=tuple(rng.integers(1, 300, len(kernels)).tolist()),
+        total_s=tuple(rng.uniform(0.002, 0.03, len(kernels)).tolist()),
+        wave_s=tuple(map(tuple, waves)),
+    )
+
+
+MODES: tuple[Mode, ...] = ("alone", "sequential", "streams", "wait", "reset", "padded", "guests")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_client_alone_takes_its_kernels_in_every_mode(mode: Mode) -> None:
+    run = simulate([Client(program=program(), real_time=True)], mode=mode, until_s=1.001)
+    assert run.log["end_s"] == pytest.approx(0.02 * np.arange(1, 51))
+    assert run.busy_fraction == pytest.approx(1.0)
+
+
+def test_equal_kernels_that_fill_the_units_share_the_gpu_evenly() -> None:
+    """Processor sharing: n equal programs issued together end after n times their time."""
+    clients = [Client(program=program(), arrival_s=(0.0,)) for _ in range(3)]
+    run = simulate(clients, mode="streams", until_s=1.0)
+    assert run.log["end_s"] == pytest.approx([0.06] * 3)
+
+
+def test_kernels_on_different_units_do_not_slow_each_other() -> None:
+    clients = [Client(program=program(blocks=(30, 30)), arrival_s=(0.0,)) for _ in range(2)]
+    run = simulate(clients, mode="streams", until_s=1.0)
+    assert run.log["end_s"] == pytest.approx([0.02, 0.02])
+    assert run.busy_fraction == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sequential_is_simpys_priority_queue(seed: int) -> None:
+    """Clients that queue for one resource, real-time ones first; nobody is stopped."""
+    simpy = pytest.importorskip("simpy")
+    rng = np.random.default_rng(seed)
+    clients = [
+        Client(
+            program=random_program(rng, f"p{c}"),
+            arrival_s=tuple(np.sort(rng.uniform(0, 2, 12)).tolist()),
+            real_time=bool(c % 2),
+        )
+        for c in range(4)
+    ]
+    env, ends = simpy.Environment(), []
+    gpu = simpy.PriorityResource(env)
+
+    def issues(number: int, client: Client) -> object:
+        held = None
+        for due in client.arrival_s or ():
+            if held and due > env.now:
+                gpu.release(held)
+                held = None
+            yield env.timeout(max(due - env.now, 0))
+            turn = gpu.request(priority=0 if client.real_time else 1)
+            if held:  # its next program is due already: it queues before the GPU goes to another
+                gpu.release(held)
+            yield turn
+            yield env.timeout(client.program.alone_s)
+            ends.append((number, env.now))
+            held = turn
+        gpu.release(held)
+
+    for number, client in enumerate(clients):
+        env.process(issues(number, client))
+    env.run()
+    log = simulate(clients, mode="sequential", until_s=100.0).log
+    assert log["client"].tolist() == [number for number, _ in ends]
+    assert log["end_s"] == pytest.approx([end for _, end in ends])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_reset_adds_its_own_time_and_nothing_else(seed: int) -> None:
+    """However many others run, a real-time program that comes alone waits for the reset only."""
+    rng = np.random.default_rng(seed)
+    real = random_program(rng, "real")
+    others = [Client(program=random_program(rng, f"p{c}")) for c in range(1 + seed)]
+    due = tuple(np.arange(1, 9) * 1.0)
+    clients = [Client(program=real, arrival_s=due, real_time=True), *others]
+    for mode in ("reset", "padded"):
+        run = simulate(clients, mode=mode, gpu=Gpu(reset_s=0.001), until_s=10.0)
+        assert run.latency_s() == pytest.approx(real.alone_s + 0.001)
+        assert sum(run.lost_s) > 0
+    alone = simulate(clients, mode="alone", until_s=10.0).latency_s().mean()
+    waits = simulate(clients, mode="wait", until_s=10.0).latency_s().mean()
+    streams = simulate(clients, mode="streams", until_s=10.0).latency_s().mean()
+    assert alone == pytest.approx(real.alone_s)
+    assert alone < waits
+    assert alone <= streams
+
+
+def test_work_is_conserved_where_clients_take_turns() -> None:
+    """Busy time is that of all programs, killed parts twice, where each kernel fills the units."""
+    clients = [
+        Client(program=program(s=0.013), arrival_s=(0.05, 0.31), real_time=True),
+        Client(program=program(s=0.02), arrival_s=(0.0, 0.1, 0.3)),
+    ]
+    run = simulate(clients, mode="reset", gpu=Gpu(reset_s=0.0), until_s=10.0)
+    work_s = 2 * 2 * 0.013 + 3 * 2 * 0.02
+    assert len(run.log) == 5
+    assert 10 * run.busy_fraction == pytest.approx(work_s + sum(run.lost_s))
+
+
+def test_padding_by_hand() -> None:
+    """40 blocks in one layer leave 20 units; two of the guest's blocks a unit end in time, twice.
+
+    So a real kernel carries 20 * 2 * 2 = 80 blocks, and a guest of 160 needs two of them.
+    """
+    real = Program(name="r", blocks=(40,), total_s=(0.010,), wave_s=((0.01, 0.01, 0.01),))
+    waves = (0.003, 0.005, 0.011)
+    guest = Program(name="g", blocks=(160,), total_s=(0.02,), wave_s=(waves,))
+    clients = [
+        Client(program=real, arrival_s=(0.0,) * 10, real_time=True),
+        Client(program=guest, arrival_s=(0.0, 0.0)),
+    ]
+    run = simulate(clients, mode="padded", until_s=0.1001)
+    ends = run.log["end_s"][run.log["client"] == 1]
+    assert ends == pytest.approx([0.02, 0.04])
+    assert run.latency_s() == pytest.approx([0.01] * 10)
+    heavy = Program(name="h", blocks=(160,), total_s=(0.02,), wave_s=((0.011,),))
+    run = simulate([clients[0], Client(program=heavy)], mode="padded", until_s=0.1001)
+    assert len(run.log) == 10  # its shortest wave outlasts the kernel: nothing is carried
+    slow = simulate(clients, mode="padded", gpu=Gpu(contention=0.3), until_s=1.0)
+    assert slow.latency_s().max() == pytest.approx(0.01 * (1 + 0.3 * 20 / 60))
+
+
+def test_kernels_that_must_not_be_killed_are_waited_for() -> None:
+    clients = [
+        Client(program=program(s=0.001), arrival_s=(0.105,), real_time=True),
+        Client(program=program(s=0.02)),
+    ]
+    for share, waited_s in ((1.0, 0.0), (0.0, 0.015)):
+        run = simulate(clients, mode="reset", gpu=Gpu(killable=share, reset_s=0.0), until_s=1.0)
+        assert run.latency_s() == pytest.approx([0.002 + waited_s])
+        assert (sum(run.lost_s) > 0) == (share == 1.0)
+
+
+def test_a_guest_finishes_its_kernel_beside_the_owner_and_launches_no_other() -> None:
+    """The owner comes at 5 of the guest's 20 ms; both then run at half speed for 20 ms."""
+    clients = [
+        Client(program=program(blocks=(60,), s=0.02), arrival_s=(0.005,), real_time=True),
+        Client(program=program(blocks=(60, 60), s=0.02), arrival_s=(0.0,)),
+    ]
+    run = simulate(clients, mode="guests", until_s=1.0)
+    assert run.latency_s() == pytest.approx([0.020 + 0.015])
+    assert run.latency_s(real_time=False) == pytest.approx([0.060])
+
+
+def test_a_closed_loop_waits_for_its_gap() -> None:
+    run = simulate([Client(program=program(), gap_s=0.03)], mode="streams", until_s=0.501)
+    assert run.log["end_s"] == pytest.approx(0.02 + 0.05 * np.arange(10))
+    assert run.rate_per_s() == pytest.approx(10 / 0.501)
+
+
+def test_latency_since_due_counts_the_wait_for_ones_own_last_program() -> None:
+    client = Client(program=program(), arrival_s=(0.0, 0.001), real_time=True)
+    run = simulate([client], mode="alone", until_s=1.0)
+    assert run.latency_s() == pytest.approx([0.02, 0.02])
+    assert run.latency_s(since_due=True) == pytest.approx([0.02, 0.039])
+
+
+def test_workloads_are_those_of_the_artifact() -> None:
+    root = Path(__file__).resolve().parents[2] / "data" / "papers" / "reef"
+    table = pd.read_csv(root / "workloads.csv")
+    source = datasets.source("reef-osdi22", ["evaluation/fig10/A.json"])
+    for workload, rows in table.groupby("workload"):
+        name = str(workload)
+        folder = "fig10" if name.startswith("DISB") else "fig1"
+        if source.is_standin:
+            pytest.skip("the published workloads are not here")
+        content = datasets.open(f"reef-osdi22/evaluation/{folder}/{name[-1]}.json").read_bytes()
+        published = json.loads(content)
+        for kind, flag in (("rt", 1), ("be", 0)):
+            ours = rows[rows["real_time"] == flag]
+            theirs = [(client["name"], client["frequency"]) for client in published[kind]]
+            assert list(zip(ours["model"], ours["rate_per_s"], strict=True)) == theirs
+
+
+def test_real_time_clients_of_a_workload_start_one_after_another() -> None:
+    """Two programs of 20 ms, 10 times a second each: 30 ms of rest after each."""
+    rows = pd.DataFrame({"model": ["p", "p", "p"], "real_time": [1, 1, 0], "rate_per_s": [10] * 3})
+    clients = clients_of(rows, {"p": program()}, until_s=0.21)
+    assert [c.arrival_s for c in clients] == [
+        pytest.approx((0.0, 0.1, 0.2)), pytest.approx((0.05, 0.15)), pytest.approx((0.0, 0.1, 0.2)),
+    ]  # fmt: skip
+    rare = clients_of(rows, {"p": program()}, until_s=1.0, share=0.5, seed=1)
+    assert [len(c.arrival_s or ()) for c in rare] == [5, 5, 10]
+
+
+def test_wrong_clients_are_refused_with_what_would_be_valid() -> None:
+    rows = pd.DataFrame({"model": ["p"], "real_time": [1], "rate_per_s": [10]})
+    with pytest.raises(UsageError, match="model of the clients"):
+        clients_of(rows, {"q": program()}, until_s=1.0)
+    for broken in (rows.assign(rate_per_s=0), rows.drop(columns="real_time")):
+        with pytest.raises(BadValue, match="a rate_per_s above 0"):
+            clients_of(broken, {"p": program()}, until_s=1.0)
+    with pytest.raises(BadValue, match="at least one"):
+        simulate([], mode="alone", until_s=1.0)
+    with pytest.raises(BadValue, match="mode"):
+        simulate([Client(program=program())], mode="fair", until_s=1.0)  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match="idle_share"):
+        beside(program(), [], mode="alone", idle_share=1.0, until_s=1.0)
+
+
+# ---------------------------------------------------------------- programs
+
+
+def test_the_published_programs_are_read_whole() -> None:
+    source = datasets.source("reef-osdi22", paths())
+    for name, read in programs(source).items():
+        assert len(read) > 50
+        assert all(list(w) == sorted(w) for w in read.wave_s)
+        if not source.is_standin:
+            graph = json.loads(source.path(f"resource/{name}/{name}.json").read_text())
+            assert len(read) == len(graph["kernels"])
+    assert set(programs(source)) == set(MODELS)
+
+
+def test_a_program_from_csv_and_wrong_files(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("kernel,blocks,total_us,waves_us\na,64,20,10 12\nb,1,8,8\n")
+    read = Program.read(path)
+    assert read.blocks == (64, 1)
+    assert read.alone_s == pytest.approx(28e-6)
+    assert read.wave_s[0] == pytest.approx((10e-6, 12e-6))
+    path.write_text("kernel,blocks\na,64\n")
+    with pytest.raises(BadFile, match="needs the columns"):
+        Program.read(path)
+    profile, graph = tmp_path / "m.profile.json", tmp_path / "m.json"
+    profile.write_text('{"kernel_latency": {}}')
+    graph.write_text('{"kernels": [{"name": "conv", "launch_params": [1, 1, 1, 1, 1, 1]}]}')
+    with pytest.raises(BadFile, match="lacks the kernel conv that m"):
+        Program.read(profile, graph)
+    graph.write_text("not JSON")
+    with pytest.raises(BadFile, match="must be JSON with the key kernels"):
+        Program.read(profile, graph)
+    with pytest.raises(BadValue, match="needs blocks, total_s and waves"):
+        Program(name="x", blocks=(1, 2), total_s=(1.0,), wave_s=((1.0,),))

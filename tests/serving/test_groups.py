@@ -1,0 +1,107 @@
+"""Groups against queueing theory, AlpaServe's own simulator and brute force."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+
+from labkit import serving
+from labkit.errors import BadValue
+from tests.oracles.alpaserve_simulator import FIXED_S, MODELS, STORED, cases, digest
+
+ORACLE = json.loads(STORED.read_text())["cases"]
+CASES = cases()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_request_ends_when_alpaserve_simulates(case: str) -> None:
+    requests, groups = CASES[case]
+    run = serving.serve_groups(requests, groups, MODELS, fixed_s=FIXED_S)
+    assert digest(run.end_s) == ORACLE[case]["sha256"]
+    assert np.nanmean(run.latency_s) == pytest.approx(ORACLE[case]["mean_latency_s"], rel=1e-9)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_a_pipeline_of_equal_stages_is_one_md1_queue(load: float, stages: int) -> None:
+    """Only the first stage queues; waiting there is M/D/1's, ρD/2(1 − ρ), D a stage's seconds."""
+    model = serving.ServedModel(name="m", latency_s=1.0)
+    requests = serving.generate(load * stages, 400_000, model="m", rng=1)
+    run = serving.serve_groups(requests, [serving.Group(models=("m",), stages=stages)], [model])
+    wait_s = load / stages / (2 * (1 - load))
+    assert run.latency_s.mean() == pytest.approx(1 + wait_s, rel=0.02)
+    assert run.summary()["utilisation_fraction"] == pytest.approx(load, rel=0.01)
+
+
+def test_every_request_in_time_or_dropped_at_once() -> None:
+    requests, groups = CASES["eight"]
+    run = serving.serve_groups(requests, groups, MODELS, fixed_s=FIXED_S)
+    dropped = np.isnan(run.end_s)
+    assert 0 < dropped.sum() < len(requests)
+    assert (run.met == ~dropped).all()
+
+
+def test_overheads_only_count_where_a_model_is_split() -> None:
+    model = serving.ServedModel(name="m", latency_s=8.0, stage_overhead=0.5, tensor_overhead=0.25)
+    times = {shape: serving.Group(stages=shape[0], tensor=shape[1]).stage_s(model)
+             for shape in ((1, 1), (4, 1), (1, 2), (2, 2))}  # fmt: skip
+    assert times == {(1, 1): 8.0, (4, 1): 3.0, (1, 2): 5.0, (2, 2): 3.75}
+
+
+def _room(groups: tuple[serving.Group, ...], each: float, memory: float) -> bool:
+    return all(len(group.models) * each <= memory * group.num_gpus for group in groups)
+
+
+def test_placement_keeps_within_memory_and_near_the_best_of_all() -> None:
+    """Every placement of three models on four GPUs in pairs or alone, by brute force."""
+    names, memory = ("a", "b", "c"), 2.0
+    models = [serving.ServedModel(name=name, latency_s=1.0, memory_bytes=1.0) for name in names]
+    requests = serving.together([
+        serving.generate(rate, int(400 * rate), cv=3, slo_s=5, model=name, rng=i)
+        for i, (name, rate) in enumerate(zip(names, (0.4, 0.8, 1.2), strict=True))
+    ])  # fmt: skip
+    subsets = [tuple(n for n, bit in zip(names, bits, strict=True) if bit)
+               for bits in product((0, 1), repeat=3)]  # fmt: skip
+    best = 0.0
+    for stages in (1, 2):
+        for chosen in product(subsets, repeat=4 // stages):
+            groups = tuple(serving.Group(models=held, stages=stages) for held in chosen)
+            if _room(groups, 1.0, memory) and any(chosen):
+                run = serving.serve_groups(requests, groups, models)
+                best = max(best, float(run.met.mean()))
+    placed = serving.place(
+        requests, models, num_gpus=4, memory_bytes=memory, shapes=((1, 1), (2, 1))
+    )
+    assert _room(placed.groups, 1.0, memory)
+    run = serving.serve_groups(requests, placed.groups, models)
+    assert placed.attainment == run.met.mean()
+    assert best - 0.02 <= placed.attainment <= best
+
+
+def test_more_memory_or_more_shapes_never_hurt_much() -> None:
+    models = [serving.ServedModel(name=f"m{i}", latency_s=1.0, memory_bytes=1.0) for i in range(4)]
+    requests = serving.together([
+        serving.generate(0.6, 300, cv=4, slo_s=4, model=model.name, rng=i)
+        for i, model in enumerate(models)
+    ])  # fmt: skip
+    one = {"requests": requests, "models": models, "num_gpus": 4}
+    tight = serving.place(**one, memory_bytes=1.0, shapes=((1, 1),))
+    roomy = serving.place(**one, memory_bytes=4.0, shapes=((1, 1),))
+    split = serving.place(**one, memory_bytes=1.0)
+    assert roomy.attainment >= tight.attainment
+    assert split.attainment > tight.attainment + 0.02
+    assert {group.stages for group in split.groups} != {1}
+
+
+def test_faults_are_named() -> None:
+    model = serving.ServedModel(name="m", latency_s=1.0, memory_bytes=5.0)
+    requests = serving.generate(1, 3, model="m")
+    with pytest.raises(BadValue, match="lacks 'x'"):
+        serving.serve_groups(requests, [serving.Group(models=("x",))], [model])
+    with pytest.raises(BadValue, match="no model fits into 1 bytes"):
+        serving.place(requests, [model], num_gpus=4, memory_bytes=1.0)
+    with pytest.raises(BadValue, match="must differ"):
+        serving.Group(models=("m", "m"))
