@@ -25,6 +25,7 @@ from labkit.kit.describe import Count, NonNegative, Positive, description
 
 CAPACITY, ORDER, PREEMPTED, ROUND = 0, 1, 3, 4  # places in runs.CAUSES
 TOLERANCE = 1e-9  # of a job's work: less than this is none
+TOLERANCE_S = 1e-6  # nor is work of less time: late clocks cannot tell such moments apart
 _MOST_IDLE = 10_000  # rounds after which an allocator that starts nothing is stopped
 
 Ints = NDArray[np.int64]
@@ -154,7 +155,7 @@ class Steady:
         rate = self.rates(jobs, held)
         work = rate * seconds
         left = self.left[jobs]
-        ends = work >= left * (1 - TOLERANCE)
+        ends = (left - work <= np.maximum(left * TOLERANCE, rate * TOLERANCE_S)) & (rate > 0)
         self.left[jobs] = np.where(ends, 0.0, left - work)
         return np.where(ends, left / np.where(rate > 0, rate, 1.0), seconds)
 
