@@ -11,9 +11,10 @@ import tarfile
 from pathlib import Path
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
-from labkit import datasets, planner
+from labkit import cluster, datasets, planner
 from labkit.datasets.registry import Dataset, PublishedFile, load_registry
 from labkit.errors import BadFile
 from labkit.files import project_root
@@ -116,6 +117,10 @@ def test_a_standin_has_the_published_columns(dataset: Dataset, file: PublishedFi
         with tarfile.open(published) as files:
             head = files.extractfile("cluster06.csv").readline().decode()  # type: ignore[union-attr]
         assert columns(standin) == head.strip().split(",")
+    elif published.suffix == ".json":  # speeds of pairs: the same kinds, and the same pairs fit
+        tables = [cluster.load_throughputs(path) for path in (standin, published)]
+        assert ((tables[0].shared > 0) == (tables[1].shared > 0)).all()
+        assert np.median(np.abs(tables[0].alone / tables[1].alone - 1)) < 0.1
     else:  # a graph: what the engine makes of both has the same layers
         chains = [planner.Chain.read(path) for path in (standin, published)]
         assert chains[0].layers == chains[1].layers
