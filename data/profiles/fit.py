@@ -33,10 +33,10 @@ POLLUX = "simulator/traces/cifar10"
 GAVEL = "scheduler/simulation_throughputs.json"
 PIPEDREAM = "profiler/{}/profiles/{}/graph.txt"
 ACESO = "profiler/profiled-time-eurosys"
-NEXUS = "tests/data/model_db/profiles/TITAN_X_(Pascal)"
 REEF = "reef-osdi22"
 KERNEL_KINDS = ("winograd", "conv2d", "matmul", "dense", "softmax", "pool")
 """Kinds of kernels, by a part of their names; the first that fits."""
+NEXUS = "tests/data/model_db/profiles/TITAN_X_(Pascal)"
 ITP = "data/raw-traces.tar.gz"
 ELASTIC = "ElasticFlow/scheduler/throughputs_{}/{}.csv"
 ELASTIC_JOBS = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
@@ -219,18 +219,18 @@ def operator_terms(rows: Table) -> np.ndarray:
     return np.array(columns, dtype=float).T
 
 
-def batch_terms(rows: Table) -> np.ndarray:
-    """Fourth powers of log batch size; a batch of one runs other kernels and is apart."""
-    size = rows["batch"].to_numpy(dtype=float)
-    return np.hstack([powers(np.log(size) / 2 - 1, 4), (size == 1)[:, None].astype(float)])
-
-
 def kernel_terms(rows: Table) -> np.ndarray:
     """For each kind of kernel a level and slopes of its sizes; shared squares of two of them."""
     names = ("blocks", "threads", "most", "touched_bytes")
     sizes = np.array([np.log(rows[name].to_numpy(dtype=float)) for name in names]).T
     kinds = indicators(rows["kind"])
     return np.hstack([kinds, products(kinds, sizes), sizes[:, [0, 3]] ** 2])
+
+
+def batch_terms(rows: Table) -> np.ndarray:
+    """Fourth powers of log batch size; a batch of one runs other kernels and is apart."""
+    size = rows["batch"].to_numpy(dtype=float)
+    return np.hstack([powers(np.log(size) / 2 - 1, 4), (size == 1)[:, None].astype(float)])
 
 
 def throughput_terms(rows: Table) -> np.ndarray:
@@ -643,18 +643,6 @@ MODELS = (
     ),
     *(
         StandIn(
-            name=f"nexus_{name}",
-            dataset="nexus-sosp19",
-            path=f"{NEXUS}/caffe:{name}:1.txt",
-            keys=(),
-            terms={"latency(us)": batch_terms},
-            publish=as_batches,
-            read=batches_of,
-        )
-        for name in ("vgg16", "vgg_face", "vgg_s")
-    ),
-    *(
-        StandIn(
             name=f"kernels_{name}",
             dataset=REEF,
             path=f"resource/{name}/{name}.profile.json",
@@ -664,6 +652,18 @@ MODELS = (
             read=kernels_of,
         )
         for name in ("bert", "densenet", "inception", "resnet", "resnet152", "vgg")
+    ),
+    *(
+        StandIn(
+            name=f"nexus_{name}",
+            dataset="nexus-sosp19",
+            path=f"{NEXUS}/caffe:{name}:1.txt",
+            keys=(),
+            terms={"latency(us)": batch_terms},
+            publish=as_batches,
+            read=batches_of,
+        )
+        for name in ("vgg16", "vgg_face", "vgg_s")
     ),
     StandIn(
         name="itp_06",

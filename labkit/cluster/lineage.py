@@ -8,54 +8,22 @@ that is asked for is made again from its lineage, and so are those it needs that
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, BinaryIO, NamedTuple, Self
+from subprocess import PIPE, Popen
+from typing import Any, NamedTuple, Self
 
 from labkit.errors import BadValue, UsageError
+
+_DEAD = (EOFError, BrokenPipeError)
+_WORKER = [sys.executable, "-c", "from labkit.cluster import lineage; lineage.serve()"]
 
 
 class Ref(NamedTuple):
     """A value that some worker holds, or held."""
 
     number: int
-
-
-class _DeadError(Exception):
-    """A worker's process is gone."""
-
-
-class _Worker:
-    """A process that runs functions and keeps their values, spoken to in pickles."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-c", "from labkit.cluster import lineage; lineage.serve()"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def ask(self, *message: Any) -> Any:
-        """The worker's answer; raises what its task raised."""
-        inbox, outbox = self.process.stdin, self.process.stdout
-        assert inbox is not None
-        assert outbox is not None
-        try:
-            pickle.dump(message, inbox)
-            inbox.flush()
-            failed, answer = pickle.load(outbox)
-        except (EOFError, BrokenPipeError):
-            raise _DeadError from None
-        if failed:
-            raise answer
-        return answer
-
-    def end(self, *, close: bool = False) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if close and pipe is not None:
-                with suppress(BrokenPipeError):  # what a dead worker never read
-                    pipe.close()
 
 
 class Runtime:
@@ -80,10 +48,9 @@ class Runtime:
                 f"Runtime: workers {workers} and copy_every {copy_every}; valid: 1 or more, and "
                 "two workers for copies"
             )
-        self.copy_every = copy_every
-        self.workers = {number: _Worker() for number in range(workers)}
-        self._all = tuple(self.workers.values())
-        self.remember = remember
+        self.remember, self.copy_every = remember, copy_every
+        self.processes = [Popen(_WORKER, stdin=PIPE, stdout=PIPE) for _ in range(workers)]
+        self.alive = set(range(workers))  # as far as anybody has noticed
         self.lineage: dict[Ref, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self.holders: dict[Ref, set[int]] = {}
         self.executed: list[int] = []
@@ -92,17 +59,23 @@ class Runtime:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self._all:
-            worker.end(close=True)
+        for process in self.processes:
+            process.kill()
+            with suppress(BrokenPipeError), process:  # closes its pipes
+                pass
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Ref:
-        """Run an importable function where most of its arguments lie; returns at its end."""
+        """Run an importable function where most of its arguments lie; returns at its end.
+
+        Raises:
+            UsageError: the task fails.
+        """
         ref = Ref(len(self.lineage))
         self.lineage[ref] = function, arguments
-        self._make(ref)
+        self._run(ref)
         if self.copy_every and len(self.lineage) % self.copy_every == 0:
-            other = min(set(self.workers) - self.holders[ref])
-            self.workers[other].ask("put", ref, self.get(ref))
+            other = min(self.alive - self.holders[ref])
+            self._ask(other, "put", ref, self.get(ref))
             self.holders[ref].add(other)
         return ref
 
@@ -112,44 +85,50 @@ class Runtime:
         Raises:
             UsageError: it is lost, and lineage is not remembered or no worker is left.
         """
-        for number in sorted(self.holders.get(ref, ())):
-            try:
-                return self.workers[number].ask("get", ref)
-            except _DeadError:
-                self._bury(number)
-        if not self.remember:
-            raise UsageError(f"value {ref.number} is lost with its worker")
-        self._make(ref)
-        return self.get(ref)
+        while True:
+            for worker in sorted(self.holders.get(ref, ())):
+                with suppress(*_DEAD):
+                    return self._ask(worker, "get", ref)
+            if not self.remember:
+                raise UsageError(f"value {ref.number} is lost with its worker")
+            self._run(ref)
 
     def kill(self, worker: int) -> None:
         """End a worker's process at once; nobody is told."""
-        self.workers[worker].end()
+        self.processes[worker].kill()
+        self.processes[worker].wait()
 
-    def _bury(self, worker: int) -> None:
-        for held in self.holders.values():
-            held.discard(worker)
-        self.workers.pop(worker, None)
+    def _ask(self, worker: int, *message: Any) -> Any:
+        """A worker's answer; where it is dead, its values are struck off and ``_DEAD`` raised."""
+        inbox, outbox = self.processes[worker].stdin, self.processes[worker].stdout
+        assert inbox is not None
+        assert outbox is not None
+        try:
+            pickle.dump(message, inbox)
+            inbox.flush()
+            failure, answer = pickle.load(outbox)
+        except _DEAD:
+            self.alive.discard(worker)
+            for held in self.holders.values():
+                held.discard(worker)
+            raise
+        if failure:
+            raise UsageError(f"value {message[1].number} cannot be made: {failure}")
+        return answer
 
-    def _make(self, ref: Ref) -> None:
+    def _run(self, ref: Ref) -> None:
         function, arguments = self.lineage[ref]
-        while self.workers:
-            needed = [value for value in arguments if isinstance(value, Ref)]
-            count = {w: sum(w in self.holders.get(n, ()) for n in needed) for w in self.workers}
-            best = max(sorted(count), key=lambda w: (count[w], -self._load(w)))
+        while self.alive:
             values = [self.get(v) if isinstance(v, Ref) else v for v in arguments]
-            try:
-                if best in self.workers:
-                    self.workers[best].ask("run", ref, function, values)
-                    self.executed.append(ref.number)
-                    self.holders[ref] = {best}
-                    return
-            except _DeadError:
-                self._bury(best)
+            near = [self.holders[v] for v in arguments if isinstance(v, Ref)]
+            load = {w: sum(w in held for held in self.holders.values()) for w in self.alive}
+            worker = min(load, key=lambda w: (-sum(w in held for held in near), load[w], w))
+            with suppress(*_DEAD):
+                self._ask(worker, "run", ref, function, values)
+                self.executed.append(ref.number)
+                self.holders[ref] = {worker}
+                return
         raise UsageError(f"value {ref.number} cannot be made: no worker is left")
-
-    def _load(self, worker: int) -> int:
-        return sum(worker in held for held in self.holders.values())
 
 
 class Recovery(NamedTuple):
@@ -161,49 +140,37 @@ class Recovery(NamedTuple):
     again: tuple[int, ...]
 
 
-def recover(
-    program: Callable[[Callable[..., Ref]], Ref],
-    *,
-    remember: bool = True,
-    copy_every: int | None = None,
-) -> Recovery:
+def recover(program: Callable[[Callable[..., Ref]], Ref], **settings: Any) -> Recovery:
     """Run a program on two processes, kill the one that holds its result, and ask again.
 
     Args:
         program: gets :meth:`Runtime.submit` and returns the value it wants.
+        settings: of the :class:`Runtime`.
     """
-    with Runtime(remember=remember, copy_every=copy_every) as runtime:
+    with Runtime(**settings) as runtime:
         ref = program(runtime.submit)
-        before, num_made = runtime.get(ref), len(runtime.executed)
+        before, num_executed = runtime.get(ref), len(runtime.executed)
         killed = min(runtime.holders[ref])
         lost = tuple(value for value, held in runtime.holders.items() if held == {killed})
         runtime.kill(killed)
-        try:
+        after = None
+        with suppress(UsageError):
             after = runtime.get(ref)
-        except UsageError:
-            after = None
-        return Recovery(before, after, lost, tuple(runtime.executed[num_made:]))
+        return Recovery(before, after, lost, tuple(runtime.executed[num_executed:]))
 
 
 def serve() -> None:
     """A worker's loop: run, put or get until the driver is gone."""
-    inbox: BinaryIO = sys.stdin.buffer
-    outbox: BinaryIO = sys.stdout.buffer
+    inbox, outbox, values = sys.stdin.buffer, sys.stdout.buffer, {}
     sys.stdout = sys.stderr
-    values: dict[Ref, Any] = {}
-    while True:
-        try:
+    with suppress(EOFError):
+        while True:
             what, ref, *rest = pickle.load(inbox)
-        except EOFError:
-            return
-        try:
-            if what == "run":
-                function, arguments = rest
-                values[ref] = function(*arguments)
-            elif what == "put":
-                (values[ref],) = rest
-            answer = False, values[ref] if what == "get" else None
-        except Exception as error:  # whatever the task raises is the driver's to see
-            answer = True, error
-        pickle.dump(answer, outbox)
-        outbox.flush()
+            failure = ""
+            try:
+                if what != "get":
+                    values[ref] = rest[0](*rest[1]) if what == "run" else rest[0]
+            except Exception as error:  # whatever the task raises is the driver's to see
+                failure = repr(error)
+            pickle.dump((failure, values[ref] if what == "get" else None), outbox)
+            outbox.flush()

@@ -13,7 +13,8 @@ from labkit.cluster import rotation
 from labkit.cluster.bounds import best_speed
 from labkit.cluster.clusters import Cluster
 from labkit.cluster.jobs import Trace
-from labkit.cluster.runs import CAUSES, Run, _check, _speeds
+from labkit.cluster.rounds import speeds as speeds_of
+from labkit.cluster.runs import CAUSES, Run, check_gpus
 from labkit.cluster.shares import Active, SharePolicy
 from labkit.cluster.throughputs import Throughputs
 from labkit.errors import BadValue
@@ -51,11 +52,11 @@ def simulate_shares(
         BadValue: a job fits in no pool, or needs a GPU type or more GPUs than the cluster has; or
             the window holds no job.
     """
-    _check(trace, cluster)
+    check_gpus(trace, cluster)
     first, last = window or (0, len(trace))
     if not 0 <= first < last <= len(trace):
         raise BadValue(f"window must be two places from 0 to {len(trace)}, rising; got {window}")
-    row, speeds = _speeds(trace, cluster)
+    row, speeds = speeds_of(trace, cluster)
     room = np.array([pool.num_gpus for pool in cluster.pools])
     fits = ((speeds[row] > 0) & (trace.column("gpus")[:, None] <= room)).any(axis=1)
     if not fits.all():

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 from numba import njit
 
-from labkit.errors import BadValue
+from labkit.errors import BadValue, not_among
 from labkit.kit.describe import Count, NonNegative, Positive, Share, Whole, checked, description
 from labkit.serving.kernels import Program
 
@@ -118,9 +118,10 @@ class Run:
         return len(self.log) / self.until_s
 
 
+@checked
 def clients_of(
-    rows: pd.DataFrame, programs: Mapping[str, Program], *, until_s: float, share: float = 1.0,
-    seed: int | None = None,
+    rows: pd.DataFrame, programs: Mapping[str, Program], *, until_s: Positive,
+    share: Positive = 1.0, seed: Whole | None = None,
 ) -> list[Client]:  # fmt: skip
     """Periodic clients from a table with the columns model, real_time and rate_per_s.
 
@@ -128,7 +129,14 @@ def clients_of(
         share: of the real-time clients' rates.
         seed: draws each client's first moment within its period; None: as DISB begins, others at
             0 and real-time clients one after another, the period's rest between them.
+
+    Raises:
+        BadValue: a column is missing, a rate is not above 0, or a model has no program.
     """
+    if not {"model", "real_time", "rate_per_s"} <= set(rows) or not (rows["rate_per_s"] > 0).all():
+        raise BadValue("clients_of: rows need model, real_time and a rate_per_s above 0")
+    for model in set(rows["model"]) - set(programs):
+        raise not_among("model of the clients", str(model), programs)
     draw, start_s, clients = np.random.default_rng(seed), 0.0, []
     table: list[dict[str, Any]] = rows.to_dict("records")  # type: ignore[assignment]
     real = [row for row in table if row["real_time"]]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
+from annotated_types import Ge, Lt
 
 from labkit.kit.describe import Positive, checked
 from labkit.serving.device import Client, Gpu, Mode, Run, simulate
@@ -13,6 +14,8 @@ from labkit.serving.kernels import Program
 
 if TYPE_CHECKING:
     import pandas as pd
+
+BelowOne = Annotated[float, Ge(0), Lt(1)]
 
 
 class Shared(NamedTuple):
@@ -31,7 +34,7 @@ def beside(
     guests: Sequence[Program],
     *,
     mode: Mode,
-    idle_share: float,
+    idle_share: BelowOne,
     until_s: Positive,
     gpu: Gpu | None = None,
 ) -> Shared:
@@ -51,12 +54,13 @@ def beside(
     return Shared(slowdown, run.busy_fraction, guests_s / until_s, run)
 
 
+@checked
 def pairs(
     programs: Mapping[str, Program],
     ways: Mapping[Mode, str],
     *,
-    idle_share: float,
-    until_s: float,
+    idle_share: BelowOne,
+    until_s: Positive,
 ) -> pd.DataFrame:
     """Every program as the owner beside every other, by each way of sharing and its name."""
     import pandas as pd

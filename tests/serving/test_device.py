@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 
 from labkit import datasets
-from labkit.errors import BadFile, BadValue
+from labkit.errors import BadFile, BadValue, UsageError
 from labkit.serving.device import Client, Gpu, Mode, clients_of, simulate
 from labkit.serving.kernels import MODELS, Program, paths, programs
+from labkit.serving.sharing import beside
 
 
 def program(name: str = "p", *, blocks: tuple[int, ...] = (60, 60), s: float = 0.01) -> Program:
@@ -191,7 +192,8 @@ def test_workloads_are_those_of_the_artifact() -> None:
     root = Path(__file__).resolve().parents[2] / "data" / "papers" / "reef"
     table = pd.read_csv(root / "workloads.csv")
     source = datasets.source("reef-osdi22", ["evaluation/fig10/A.json"])
-    for name, rows in table.groupby("workload"):
+    for workload, rows in table.groupby("workload"):
+        name = str(workload)
         folder = "fig10" if name.startswith("DISB") else "fig1"
         if source.is_standin:
             pytest.skip("the published workloads are not here")
@@ -212,6 +214,21 @@ def test_real_time_clients_of_a_workload_start_one_after_another() -> None:
     ]  # fmt: skip
     rare = clients_of(rows, {"p": program()}, until_s=1.0, share=0.5, seed=1)
     assert [len(c.arrival_s or ()) for c in rare] == [5, 5, 10]
+
+
+def test_wrong_clients_are_refused_with_what_would_be_valid() -> None:
+    rows = pd.DataFrame({"model": ["p"], "real_time": [1], "rate_per_s": [10]})
+    with pytest.raises(UsageError, match="model of the clients"):
+        clients_of(rows, {"q": program()}, until_s=1.0)
+    for broken in (rows.assign(rate_per_s=0), rows.drop(columns="real_time")):
+        with pytest.raises(BadValue, match="a rate_per_s above 0"):
+            clients_of(broken, {"p": program()}, until_s=1.0)
+    with pytest.raises(BadValue, match="at least one"):
+        simulate([], mode="alone", until_s=1.0)
+    with pytest.raises(BadValue, match="mode"):
+        simulate([Client(program=program())], mode="fair", until_s=1.0)  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match="idle_share"):
+        beside(program(), [], mode="alone", idle_share=1.0, until_s=1.0)
 
 
 # ---------------------------------------------------------------- programs
