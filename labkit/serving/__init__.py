@@ -16,7 +16,6 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "batching": ("BatchServer", "Served", "Slot", "highest", "serve"),
     "comparisons": ("copies", "planned", "run_plan", "sustained"),
     "groups": ("Group", "Placement", "ServedModel", "place", "serve_groups"),
-    "lines": ("figure_lines",),
     "packing": (
         "Packing", "Session", "Split", "Stage", "fill", "fractional_bound", "oblivious", "pack",
         "share_prefix", "split_latency", "stream", "traffic",
@@ -24,6 +23,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "profiles": ("BatchProfile", "line", "published_profiles", "read_profile"),
     "generation": ("Batcher", "Bound", "Run", "bound", "capacity", "gain", "simulate", "sweep"),
     "partitions": ("Partition", "Pass", "frontier", "layouts"),
+    "rate_figures": ("figure_lines",),
     "requests": ("Requests", "from_csv", "generate", "load", "together"),
     "tokens": ("TokenProfile",),
 }  # fmt: skip
