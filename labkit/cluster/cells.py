@@ -117,17 +117,14 @@ class Buddies:
     def release(self, level: int, start: int) -> None:
         """Give a cell back; as long as all its buddies are free they become one cell again."""
         while (level, start) not in self.roots:
-            parent = self.root_of(level + 1, start)
-            buddies = set(range(parent, parent + self.gpus[level + 1], self.gpus[level])) - {start}
-            if not buddies <= self.free[level]:
+            free, size = self.free[level], self.gpus[level + 1]
+            parent = start - start % size
+            buddies = [at for at in range(parent, parent + size, self.gpus[level]) if at != start]
+            if not all(at in free for at in buddies):
                 break
-            self.free[level] -= buddies
+            free.difference_update(buddies)
             level, start = level + 1, parent
         self.free[level].add(start)
-
-    def root_of(self, level: int, start: int) -> int:
-        """Where the cell of a level begins that holds a GPU."""
-        return start - start % self.gpus[level]
 
     def allocate_all(self, levels: list[int]) -> Held | None:
         """A cell of each level, or None and nothing taken."""
@@ -153,15 +150,10 @@ class Reserved:
         self, hierarchy: Hierarchy, cells: Mapping[str, int], physical: Buddies | None
     ) -> None:
         self.virtual, self.physical = Buddies(hierarchy, cells), physical
+        gpus = self.virtual.gpus
+        self.root = [(k, at) for k, at in self.virtual.roots for _ in range(gpus[k])]  # by GPU
         self.bound: dict[tuple[int, int], int] = {}
         self.used: dict[tuple[int, int], int] = {}
-
-    def _root(self, cell: tuple[int, int]) -> tuple[int, int]:
-        level, start = cell
-        while (level, start) not in self.virtual.roots:
-            level += 1
-            start = self.virtual.root_of(level, start)
-        return level, start
 
     def could_hold(self, levels: list[int]) -> bool:
         """Whether a private cluster of the tenant's cells would start such a job now."""
@@ -174,7 +166,7 @@ class Reserved:
         """Cells of the tenant's own for a job; None: it has none free, or no hardware is."""
         held = self.virtual.allocate_all(levels)
         for place, cell in enumerate(held or ()):
-            root = self._root(cell)
+            root = self.root[cell[1]]
             if root not in self.bound and self.physical is not None:
                 start = self.physical.allocate(root[0])
                 if start is None:  # never, where the reservations fit
@@ -188,7 +180,7 @@ class Reserved:
 
     def release(self, held: Held) -> None:
         for cell in held:
-            root = self._root(cell)
+            root = self.root[cell[1]]
             self.virtual.release(*cell)
             self.used[root] -= 1
             if not self.used[root] and root in self.bound:
@@ -196,7 +188,7 @@ class Reserved:
 
     def hardware(self, held: Held) -> Held:
         """The physical cells behind a job's own."""
-        roots = [self._root(cell) for cell in held]
+        roots = [self.root[start] for _, start in held]
         at = zip(held, roots, strict=True)
         return [(level, self.bound[root] + start - root[1]) for (level, start), root in at]
 

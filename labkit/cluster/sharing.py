@@ -200,6 +200,7 @@ class _State:
         self.low: set[str] = set()
         self.shapes = {gpus: hierarchy.shape(gpus) for gpus in set(self.gpus)}
         self.sizes = hierarchy.gpus
+        self.need = {n: sum(self.sizes[k] for k in levels) for n, levels in self.shapes.items()}
 
     def run(self) -> Shared:
         order, arrived = self.arrival, 0
@@ -251,9 +252,11 @@ class _State:
         name, gpus, duration = self.names[job], self.gpus[job], self.left[job]
         levels, own = self.shapes[gpus], self.own[name]
         if self.by_quota:
-            size = sum(self.sizes[level] for level in levels)
-            held = self.physical.allocate_all(levels) if size <= self.quota[name] else None
-            if held is None and self.slowdown and size <= self.quota[name]:
+            size = self.need[gpus]
+            if size > self.quota[name]:
+                return False
+            held = self.physical.allocate_all(levels)
+            if held is None and self.slowdown:
                 held = self.physical.allocate_all([0] * gpus)
                 if held is not None:
                     self.spread[job], duration, size = True, duration * self.slowdown, gpus
