@@ -190,13 +190,13 @@ def run_on_links(
             held[job] = place(racks, free, int(gpus[job]), how, rng=draw, anchor=int(node[job]))
             free, start[job] = free - held[job], now
             waiting.remove(job)
-        jobs = np.array(list(held), dtype=int)
-        step = racks.step_s(list(held.values()), alone[jobs], size[jobs])
-        done = left[jobs] * step / alone[jobs]
+        running = np.array(list(held), dtype=int)
+        step = racks.step_s(list(held.values()), alone[running], size[running])
+        done = left[running] * step / alone[running]
         arriving = min((arrival[j] for j in waiting if arrival[j] > now), default=np.inf)
         until = min(arriving, now + done.min(initial=np.inf))
-        left[jobs] -= (until - now) * alone[jobs] / step
-        for job in jobs[now + done <= until].tolist():
+        left[running] -= (until - now) * alone[running] / step
+        for job in running[now + done <= until].tolist():
             free, end[job] = free + held.pop(job), until
         now = until
     return Placed(end - arrival, end - start)

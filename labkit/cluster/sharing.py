@@ -74,7 +74,7 @@ def together(traces: Mapping[str, Trace], first_day: Mapping[str, float], days: 
     Raises:
         BadValue: a tenant has no first day, or no job in its days.
     """
-    parts: dict[str, list[Any]] = {"arrival_s": [], "duration_s": [], "gpus": [], "tenant": []}
+    parts: dict[str, Any] = {"arrival_s": [], "duration_s": [], "gpus": [], "tenant": []}
     for name, trace in traces.items():
         start_s = DAY_S * first_day.get(name, np.nan)
         arrival = trace.column("arrival_s")
@@ -113,7 +113,7 @@ def tenants(first_day: NonNegative, days: Positive, *, low_day: float | None = N
     if low_day is None:
         return jobs
     low = together(parts, {name: start + low_day for name, start in starts.items()}, days)
-    both = {n: np.concatenate([jobs.column(n), low.column(n)]) for n in COLUMNS}
+    both: dict[str, Any] = {n: np.concatenate([jobs.column(n), low.column(n)]) for n in COLUMNS}
     return Trace(**both, tenant=jobs.tenant + ("low",) * len(low), name=jobs.name)
 
 
@@ -162,7 +162,7 @@ def share(
         own = state.own.get(name)
         if name not in state.low and not (own and own.could_hold(state.shapes[state.gpus[job]])):
             raise BadValue(
-                f"share: job {trace.id_of(job)} of tenant {name!r} needs {trace.gpus[job]} GPUs; "  # type: ignore[index]
+                f"share: job {trace.id_of(job)} of tenant {name!r} needs {state.gpus[job]} GPUs; "
                 f"valid: what fits its cells, {dict(tenants.get(name, {}))}"
             )
     return state.run()

@@ -230,9 +230,9 @@ def compare(
 
 
 @njit(cache=True)
-def _run(
+def _run(  # type: ignore[no-untyped-def]
     arrival, rounds, width, true_s, seen, sync_s, order, gang, group, switch_s, blocks
-):  # fmt: skip  # type: ignore[no-untyped-def]
+):  # fmt: skip
     num_jobs, num_gpus = true_s.shape
     ready, todo, done = arrival.copy(), width.copy(), np.zeros(num_jobs, np.int64)
     over = np.zeros(num_jobs)
