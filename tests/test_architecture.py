@@ -32,9 +32,15 @@ FLOORS = {  # of rooms made of packages, from the ground up: each imports only t
         "traces", "configurations", "policies", "simulation", "goodput", "choice",
         "recording", "live", "figures",
     ),
+    "cluster": ("jobs", "policies", "running", "elastic", "placement", "runtime"),
+    "serving": ("generation", "batching", "device"),
 }  # fmt: skip
 # Modules of a room that stand beside its packages.
-LOBBIES = {"workbook": {"notebooks", "normalise", "engine", "lab"}}
+LOBBIES = {
+    "workbook": {"notebooks", "normalise", "engine", "lab"},
+    "cluster": {"figures"},
+    "serving": {"figures", "requests"},
+}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -252,7 +252,7 @@ def indicators_of(values: pd.Series, levels: tuple[str, ...]) -> np.ndarray:
 
 def batches_of(source: Any, path: str) -> Table:
     """A model's latency by batch size; of the deviations only their typical share."""
-    from labkit.serving.profiles import read_profile
+    from labkit.serving.batching.profiles import read_profile
 
     profile = read_profile(source.path(path))
     latency, std = np.array(profile.latency_s) * 1e6, np.array(profile.std_s) * 1e6

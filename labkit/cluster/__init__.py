@@ -13,36 +13,36 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
-    "accounting": ("from_slurm",),
-    "adaptive": ("divide", "fair", "goodputs", "optimus", "pollux", "tiresias", "train"),
-    "bounds": ("Bound", "bound"),
-    "cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
-    "clusters": ("Cluster", "Pool"),
-    "dispatch": ("Dispatch", "dispatch_tasks", "mean_latency_s"),
-    "history": ("estimates",),
-    "deadlines": (
+    "jobs.accounting": ("from_slurm",),
+    "elastic.adaptive": ("divide", "fair", "goodputs", "optimus", "pollux", "tiresias", "train"),
+    "running.bounds": ("Bound", "bound"),
+    "placement.cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
+    "jobs.clusters": ("Cluster", "Pool"),
+    "runtime.dispatch": ("Dispatch", "dispatch_tasks", "mean_latency_s"),
+    "jobs.history": ("estimates",),
+    "elastic.deadlines": (
         "Deadlines", "edf", "elasticflow", "most_deadlines", "options", "time_slicing",
     ),
-    "jobs": ("Trace", "from_csv"),
-    "lineage": ("Ref", "Runtime", "recover"),
-    "links": (
+    "jobs.jobs": ("Trace", "from_csv"),
+    "runtime.lineage": ("Ref", "Runtime", "recover"),
+    "placement.links": (
         "Racks", "Workers", "draw_workers", "evolve", "place", "place_all", "run_on_links",
     ),
-    "policies": (
+    "policies.orders": (
         "POLICIES", "Policy", "by", "fifo", "gittins", "gittins_index", "las", "las2d", "named",
         "sjf", "slices", "srsf", "srtf",
     ),
-    "programs": ("MaxMin",),
-    "rounds": ("Allocator", "InOrder", "Rates", "State"),
-    "searches": ("search_hours",),
-    "runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
-    "shares": ("SHARE_POLICIES", "SharePolicy", "share_policy"),
-    "sharing": ("nodes_for", "share", "tenants", "together"),
-    "tasks": ("GANGS", "Rounds", "compare", "draw_rounds", "schedule"),
-    "throughputs": ("Throughputs", "continuous", "load_throughputs"),
-    "traces": ("generate", "load", "load_elastic", "recurring"),
-    "training": ("Training", "Workload", "trainings", "workload"),
-    "turns": ("simulate_shares", "sweep_shares"),
+    "policies.programs": ("MaxMin",),
+    "running.rounds": ("Allocator", "InOrder", "Rates", "State"),
+    "running.searches": ("search_hours",),
+    "running.runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
+    "policies.shares": ("SHARE_POLICIES", "SharePolicy", "share_policy"),
+    "placement.sharing": ("nodes_for", "share", "tenants", "together"),
+    "placement.tasks": ("GANGS", "Rounds", "compare", "draw_rounds", "schedule"),
+    "jobs.throughputs": ("Throughputs", "continuous", "load_throughputs"),
+    "running.traces": ("generate", "load", "load_elastic", "recurring"),
+    "elastic.training": ("Training", "Workload", "trainings", "workload"),
+    "running.turns": ("simulate_shares", "sweep_shares"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _FIGURES = (

@@ -9,10 +9,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from labkit.cluster.bounds import Bound
-from labkit.cluster.rounds import Rates
-from labkit.cluster.runs import Run
-from labkit.cluster.throughputs import Throughputs
+from labkit.cluster.jobs.throughputs import Throughputs
+from labkit.cluster.running.bounds import Bound
+from labkit.cluster.running.rounds import Rates
+from labkit.cluster.running.runs import Run
 from labkit.errors import BadValue
 from labkit.kit.describe import checked
 from labkit.kit.draw import CYCLE, PALETTE, finish

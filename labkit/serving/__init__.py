@@ -13,19 +13,21 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
-    "batching": ("BatchServer", "Served", "Slot", "highest", "serve"),
-    "comparisons": ("copies", "planned", "run_plan", "sustained"),
-    "groups": ("Group", "Placement", "ServedModel", "place", "serve_groups"),
-    "packing": (
+    "batching.batches": ("BatchServer", "Served", "Slot", "highest", "serve"),
+    "batching.comparisons": ("copies", "planned", "run_plan", "sustained"),
+    "batching.groups": ("Group", "Placement", "ServedModel", "place", "serve_groups"),
+    "batching.packing": (
         "Packing", "Session", "Split", "Stage", "fill", "fractional_bound", "oblivious", "pack",
         "share_prefix", "split_latency", "stream", "traffic",
     ),
-    "profiles": ("BatchProfile", "line", "published_profiles", "read_profile"),
-    "generation": ("Batcher", "Bound", "Run", "bound", "capacity", "gain", "simulate", "sweep"),
-    "partitions": ("Partition", "Pass", "frontier", "layouts"),
-    "rate_figures": ("figure_lines",),
+    "batching.profiles": ("BatchProfile", "line", "published_profiles", "read_profile"),
+    "generation.batcher": (
+        "Batcher", "Bound", "Run", "bound", "capacity", "gain", "simulate", "sweep",
+    ),
+    "generation.partitions": ("Partition", "Pass", "frontier", "layouts"),
+    "batching.rate_figures": ("figure_lines",),
     "requests": ("Requests", "from_csv", "generate", "load", "together"),
-    "tokens": ("TokenProfile",),
+    "generation.tokens": ("TokenProfile",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _FIGURES: tuple[str, ...] = ("figure_latency", "figure_requests")

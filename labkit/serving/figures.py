@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, checked
 from labkit.kit.draw import CYCLE, PALETTE, finish
-from labkit.serving.generation import Run
+from labkit.serving.generation.batcher import Run
 
 PARTS = {  # what a request's time goes to, in order, and its colour
     "waits for its first iteration": PALETTE["idle"],

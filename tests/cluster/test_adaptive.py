@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import cluster, datasets
-from labkit.cluster.adaptive import on_freest, pack
-from labkit.cluster.training import packed
+from labkit.cluster.elastic.adaptive import on_freest, pack
+from labkit.cluster.elastic.training import packed
 from labkit.errors import BadValue
 
 GPUS = cluster.Cluster.nodes(16, gpus=4)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import cluster, datasets
-from labkit.cluster.deadlines import speeds_by_size
+from labkit.cluster.elastic.deadlines import speeds_by_size
 from labkit.errors import BadValue, UsageError
 from tests.cluster.reference import overlaps
 

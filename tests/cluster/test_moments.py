@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labkit import cluster
-from labkit.cluster.rounds import Steady
+from labkit.cluster.running.rounds import Steady
 
 
 def test_work_too_short_for_the_clock_to_move_is_done() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from labkit import cluster
-from labkit.cluster import shares as policies
+from labkit.cluster.policies import shares as policies
 from labkit.errors import LabkitError
 
 GPU_TYPES = ("fast", "slow")

@@ -17,7 +17,7 @@ from labkit import cluster, datasets, planner, serving
 from labkit.datasets.registry import Dataset, PublishedFile, load_registry
 from labkit.errors import BadFile
 from labkit.files import project_root
-from labkit.serving.kernels import Program
+from labkit.serving.device.kernels import Program
 from labkit.workbook import notebooks
 
 from .conftest import Book

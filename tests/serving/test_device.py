@@ -11,9 +11,9 @@ import pytest
 
 from labkit import datasets
 from labkit.errors import BadFile, BadValue, UsageError
-from labkit.serving.device import Client, Gpu, Mode, clients_of, simulate
-from labkit.serving.kernels import MODELS, Program, paths, programs
-from labkit.serving.sharing import beside
+from labkit.serving.device.guests import beside
+from labkit.serving.device.kernels import MODELS, Program, paths, programs
+from labkit.serving.device.timeline import Client, Gpu, Mode, clients_of, simulate
 
 
 def program(name: str = "p", *, blocks: tuple[int, ...] = (60, 60), s: float = 0.01) -> Program:

@@ -10,7 +10,7 @@ import pytest
 
 from labkit import datasets, serving
 from labkit.errors import BadFile, BadValue
-from labkit.serving import packing, profiles
+from labkit.serving.batching import packing, profiles
 
 
 def table(name: str, latency_ms: dict[int, float]) -> serving.BatchProfile:

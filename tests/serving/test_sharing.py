@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labkit.serving.device import Mode
-from labkit.serving.kernels import Program
-from labkit.serving.sharing import beside, pairs
+from labkit.serving.device.guests import beside, pairs
+from labkit.serving.device.kernels import Program
+from labkit.serving.device.timeline import Mode
 
 
 def full(name: str, s: float) -> Program:

@@ -9,7 +9,7 @@ import pytest
 
 from labkit.errors import BadValue
 from labkit.planner.published import open_chain
-from labkit.serving.transfers import Layers, Link, best_groups, bound_s, stream, ways_s
+from labkit.serving.device.transfers import Layers, Link, best_groups, bound_s, stream, ways_s
 
 
 def made_up(seed: int, count: int) -> Layers:

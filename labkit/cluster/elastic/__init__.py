@@ -1,0 +1,1 @@
+"""Jobs whose GPUs may change while they run: trainings by goodput, jobs with deadlines."""

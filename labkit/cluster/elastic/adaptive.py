@@ -1,0 +1,338 @@
+"""Allocators of training jobs: attained-service queues, marginal gains, and the most goodput."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from typing import Any, Literal
+
+import numpy as np
+
+from labkit.cluster.elastic.training import FIXED_BATCH, Goodput, Workload, packed, progress_of
+from labkit.cluster.jobs.clusters import Cluster
+from labkit.cluster.running.rounds import Allocator, Floats, Ints, State
+from labkit.cluster.running.runs import Run, simulate_rounds
+from labkit.errors import BadValue
+from labkit.kit.describe import NonNegative, Positive, checked, description
+
+
+def on_freest(held: Ints, wanted: Ints, capacity: Ints, order: Ints) -> Ints:
+    """Jobs whose number stays keep their GPUs; others, in order, take the freest node first.
+
+    ``held``: job × node, until now; ``wanted``: GPUs of each job, at most all there are.
+    """
+    given = np.where((held.sum(1) == wanted)[:, None], held, 0)
+    free = capacity - given.sum(0)
+    for row in order:
+        short = int(wanted[row] - given[row].sum())
+        while short > 0:
+            node = int(free.argmax())
+            taken = min(short, int(free[node]))
+            given[row, node] += taken
+            free[node] -= taken
+            short -= taken
+    return np.asarray(given)
+
+
+@description
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Queues(Allocator):
+    """Two queues by attained service; within a queue, in order of arrival or of demotion.
+
+    Source: Tiresias (NSDI'19) §3.2, as Pollux's simulator has it.
+    """
+
+    name: str = "tiresias"
+    by: Any = "nodes"
+    threshold_gpu_s: Positive = 57_600.0
+
+    def decide(self, state: State) -> Ints:
+        jobs, asked = state.jobs, state.trace.column("gpus")[state.jobs]
+        fell = state.memory.setdefault("fell", {})
+        for job in jobs[state.attained_gpu_s[jobs] >= self.threshold_gpu_s].tolist():
+            fell.setdefault(job, len(fell))
+        order = np.argsort([fell.get(job, -1) for job in jobs.tolist()], kind="stable")
+        room, wanted = int(state.capacity.sum()), np.zeros(jobs.size, dtype=np.int64)
+        for row in order:
+            if asked[row] <= room:
+                wanted[row] = asked[row]
+                room -= asked[row]
+        return on_freest(state.held[jobs], wanted, state.capacity, order)
+
+
+@description
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MarginalGains(Allocator):
+    """One GPU for every job, then each next GPU where it shortens a job's remaining time most.
+
+    ``step_s``: seconds of a step by job of the trace and number of GPUs, NaN beyond the most it
+    may have; ``steps_left``: of (progress, job). ``jumps``: several GPUs may be offered at once, at
+    their mean gain, so that a job gets past a number at which one more GPU does not help.
+
+    Source: Optimus (EuroSys'18) §4.1.
+    """
+
+    name: str = "optimus"
+    by: Any = "nodes"
+    step_s: Any
+    steps_left: Any
+    jumps: bool = False
+
+    def decide(self, state: State) -> Ints:
+        jobs, room = state.jobs, int(state.capacity.sum())
+        wanted = np.zeros(jobs.size, dtype=np.int64)
+        wanted[:room] = 1
+        rest = np.array([self.steps_left(state.progress, job) for job in jobs.tolist()])
+        table = self.step_s[jobs] * rest[:, None]
+        free = room - int(wanted.sum())
+        queue = [(*self._next(table[row], 1, free), row) for row in range(min(room, jobs.size))]
+        heapify(queue)
+        while free > 0 and queue[0][0] < 0:
+            _, more, row = queue[0]
+            if more <= free:
+                wanted[row], free = wanted[row] + more, free - more
+            heapreplace(queue, (*self._next(table[row], int(wanted[row]), free), row))
+        order = np.argsort(wanted, kind="stable")
+        return on_freest(state.held[jobs], wanted, state.capacity, order)
+
+    def _next(self, times: Floats, gpus: int, free: int) -> tuple[float, int]:
+        """The next offer to a job: minus the seconds saved by each further GPU, and how many."""
+        after = times[gpus : gpus + (free if self.jumps else 1)]
+        if not after.size:
+            return 0.0, 1
+        saved = np.nan_to_num((times[gpus - 1] - after) / np.arange(1, after.size + 1), nan=0.0)
+        best = int(saved.argmax())
+        return -float(saved[best]), best + 1
+
+
+def pack(held: Ints, wanted: Ints, capacity: Ints) -> Ints:
+    """Place jobs on as few nodes as hold each; jobs whose number stays keep their GPUs if they can.
+
+    ``wanted`` numbers fill whole nodes, then a power of two at most half of one, so that they fit
+    in falling order. Where keeping leaves no room, jobs on nodes that are not full move.
+    """
+    keeps = (held.sum(1) == wanted) & (wanted > 0)
+    for kept in (
+        keeps,
+        keeps & ((held == 0) | (held[keeps].sum(0) == capacity)).all(1),
+        keeps & False,
+    ):
+        given = np.where(kept[:, None], held, 0)
+        free = capacity - given.sum(0)
+        for row in np.argsort(-wanted, kind="stable"):
+            short = int(wanted[row] - given[row].sum())
+            while short > 0:
+                roomy = np.where(
+                    free >= min(short, int(capacity.max())), free, np.iinfo(np.int64).max
+                )
+                node = int(roomy.argmin())
+                if roomy[node] > capacity.max():
+                    break
+                taken = min(short, int(free[node]))
+                given[row, node] += taken
+                free[node] -= taken
+                short -= taken
+            if short:
+                break
+        else:
+            return np.asarray(given)
+    raise BadValue(f"pack: {wanted.tolist()} GPUs do not fit on nodes of {capacity.tolist()}")
+
+
+def divide(values: Floats, room: int, sizes: Ints) -> Ints:
+    """How many GPUs each job gets so that the summed value is least, exactly.
+
+    ``values``: job × size. Dynamic programming over jobs: least[r] is the least sum with r GPUs
+    handed out at most. O(jobs × GPUs × sizes).
+    """
+    least = np.zeros(room + 1)
+    choice = np.zeros((len(values), room + 1), dtype=np.int64)
+    before = np.arange(room + 1)[:, None] - sizes[None, :]
+    can = before >= 0
+    at = np.maximum(before, 0)
+    for row, value in enumerate(values):
+        total = np.where(can, least[at] + value, np.inf)
+        choice[row] = total.argmin(1)
+        least = total[np.arange(room + 1), choice[row]]
+    wanted, rest = np.zeros(len(values), dtype=np.int64), room
+    for row in range(len(values) - 1, -1, -1):
+        wanted[row] = sizes[choice[row, rest]]
+        rest -= int(wanted[row])
+    return wanted
+
+
+@description
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MostGoodput(Allocator):
+    """The GPUs of every job that make the mean of speed-ups most, by a power mean of exponent -1.
+
+    A job's speed-up is its goodput over that on its fair share of the cluster. A job whose GPUs
+    would change counts (age - restarts·delay) / (age + delay) of it, since it would restart. It may
+    have twice the GPUs it has had, at most. One sum over jobs of 1 / (speed-up + 0.001) is least:
+    found exactly by :func:`divide`, where the paper runs a genetic algorithm.
+
+    Source: Pollux (OSDI'21) §4.2, Eqs. 9 to 11; the rule of twice is in §4.1.
+    """
+
+    name: str = "pollux"
+    by: Any = "nodes"
+    goodput: Any
+    """By kind of job: a :class:`~labkit.cluster.elastic.training.Goodput`."""
+    delay_s: NonNegative = 30.0
+    explores: bool = True
+
+    def decide(self, state: State) -> Ints:
+        jobs, room = state.jobs, int(state.capacity.sum())
+        held = state.held[jobs]
+        now, most = held.sum(1), state.memory.setdefault("most", {})
+        size = int(state.capacity.max())
+        powers = [0, *(2**k for k in range(size.bit_length()) if 2**k < size)]
+        sizes = np.array([*powers, *range(size, room + 1, size)])
+        speedups = np.stack([self._speedups(state, job) for job in jobs.tolist()])[:, sizes]
+        age = state.now_s - state.trace.column("arrival_s")[jobs]
+        after = np.maximum(age + self.delay_s, 1e-9)  # with no delay, restarts cost nothing
+        factor = np.maximum(after - self.delay_s * (1 + state.stops[jobs]), 0.0) / after
+        changes = sizes[None, :] != now[:, None]
+        speedups = (
+            speedups * np.where(changes, factor[:, None], 1.0) * size / room * state.capacity.size
+        )
+        for row, job in enumerate(jobs.tolist()):
+            most[job] = max(most.get(job, 0), int(now[row]))
+        limit = np.array([max(2 * most[j], 1) if self.explores else room for j in jobs.tolist()])
+        fixed = np.array([state.trace.kind[job] in FIXED_BATCH for job in jobs])
+        limit = np.where(fixed, 1, limit)
+        values = np.where(sizes[None, :] <= limit[:, None], 1 / (speedups + 1e-3), np.inf)
+        wanted = divide(values, room, sizes)
+        return pack(held, wanted, state.capacity)
+
+    def _speedups(self, state: State, job: int) -> Floats:
+        """Goodput by number of GPUs over that of the fair share."""
+        table = self.goodput[state.trace.kind[job]]
+        values = table.at(state.progress.noise_scale(job))[0][: table.most + 1]
+        fair = min(-(-table.most // state.jobs.size), table.most)
+        return np.asarray(values / max(values[fair], 1e-12))
+
+
+@checked
+def tiresias(work: Workload, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0) -> Queues:
+    """Tiresias with the GPUs and batch sizes users tuned."""
+    return Queues(rates=progress_of(work), start_s=restart_s, restart_s=restart_s, round_s=round_s)
+
+
+@description
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FairShares(Allocator):
+    """As many GPUs for one as for another: max-min, which dominant shares are with one resource."""
+
+    name: str = "fair"
+    by: Any = "nodes"
+    most: Any
+    """By job of the trace: the most GPUs its batch can be split over."""
+
+    def decide(self, state: State) -> Ints:
+        room, most = int(state.capacity.sum()), self.most[state.jobs]
+        wanted = np.zeros(state.jobs.size, dtype=np.int64)
+        while room > 0 and (short := np.flatnonzero(wanted < most)[:room]).size:
+            wanted[short] += 1
+            room -= short.size
+        return on_freest(state.held[state.jobs], wanted, state.capacity, np.arange(wanted.size))
+
+
+def _step_s(work: Workload, cluster: Cluster) -> Floats:
+    """Seconds of a step at the users' batch size, by job and GPUs from one on; NaN: too many."""
+    room, size = cluster.num_gpus, cluster.pools[0].gpus_per_node
+    rows = dict[tuple[str, int], Floats]()
+    for job, batch in enumerate(work.batch_sizes):
+        kind = work.training(job)
+        if (kind.name, batch) in rows:
+            continue
+        most = 1 if kind.name in FIXED_BATCH else min(batch // kind.least_on_a_gpu, room)
+        row = rows[kind.name, batch] = np.full(room + 1, np.nan)
+        for gpus in range(1, most + 1):
+            atomic, accum = kind.split(batch, gpus)
+            step, grad = kind.step_s(packed(gpus, size), atomic)
+            row[gpus - 1] = step + accum * grad
+    return np.array([rows[work.training(job).name, b] for job, b in enumerate(work.batch_sizes)])
+
+
+@checked
+def optimus(
+    work: Workload, cluster: Cluster, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0,
+    jumps: bool = False,
+) -> MarginalGains:  # fmt: skip
+    """Optimus with the batch sizes users tuned, measured step times and an oracle of steps left.
+
+    ``jumps``: offer several GPUs at once.
+    """
+
+    def steps_left(progress: Any, job: int) -> float:
+        return work.training(job).steps_left(work.batch_sizes[job], int(progress.epoch[job]))
+
+    return MarginalGains(
+        step_s=_step_s(work, cluster), steps_left=steps_left, jumps=jumps,
+        rates=progress_of(work), start_s=restart_s, restart_s=restart_s, round_s=round_s,
+    )  # fmt: skip
+
+
+@checked
+def fair(
+    work: Workload, cluster: Cluster, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0
+) -> FairShares:
+    """Equal numbers of GPUs, with the batch sizes users tuned."""
+    most = np.isfinite(_step_s(work, cluster)).sum(1)
+    return FairShares(most=most, rates=progress_of(work), start_s=restart_s, restart_s=restart_s,
+                      round_s=round_s)  # fmt: skip
+
+
+@checked
+def goodputs(
+    kinds: dict[str, Any], cluster: Cluster, *, law: Literal["linear", "doubling"] = "linear",
+    noise_bias: Positive = 1.0,
+) -> dict[str, Goodput]:  # fmt: skip
+    """What agents know of each kind of job, fitted to its measured step times.
+
+    Args:
+        law: Pollux's form, or ours, whose network times grow with the logarithm of GPUs and whose
+            gradient times are those measured.
+        noise_bias: the factor by which agents misjudge the noise scale; a very large one makes
+            every batch size look as good as the initial one, so that throughput alone counts.
+    """
+    from labkit.tuning.goodput.step_fit import fit
+
+    compute: Literal["linear", "measured"] = "linear" if law == "linear" else "measured"
+    size, room = cluster.pools[0].gpus_per_node, cluster.num_gpus
+    fits = {name: fit(kind.tables.steps, compute=compute, sync=law) for name, kind in kinds.items()}
+    return {name: Goodput(kinds[name], fits[name], size, room, noise_bias) for name in kinds}
+
+
+@checked
+def pollux(
+    work: Workload, goodput: dict[str, Any], *, round_s: Positive = 60.0,
+    restart_s: NonNegative = 30.0, explores: bool = True,
+) -> MostGoodput:  # fmt: skip
+    """Pollux, with what its agents know: :func:`goodputs`."""
+    return MostGoodput(
+        goodput=goodput, rates=progress_of(work, goodput), start_s=restart_s, restart_s=restart_s,
+        delay_s=restart_s, round_s=round_s, explores=explores,
+    )  # fmt: skip
+
+
+@checked
+def train(
+    work: Workload, cluster: Cluster, policy: Literal["pollux", "tiresias", "optimus", "fair"], *,
+    goodput: dict[str, Any], explores: bool = True, jumps: bool = False, **options: Any,
+) -> Run:  # fmt: skip
+    """Run a workload under one of the four; ``options``: round_s, restart_s.
+
+    Args:
+        goodput, explores: what Pollux's agents know, and whether they must try GPUs first.
+        jumps: whether Optimus may offer several GPUs at once.
+    """
+    make: dict[str, Callable[[], Allocator]] = {
+        "pollux": lambda: pollux(work, goodput, explores=explores, **options),
+        "tiresias": lambda: tiresias(work, **options),
+        "optimus": lambda: optimus(work, cluster, jumps=jumps, **options),
+        "fair": lambda: fair(work, cluster, **options),
+    }
+    return simulate_rounds(work.trace, cluster, make[policy]())

@@ -1,0 +1,234 @@
+"""Policies that know deadlines and how fast a job runs on each number of GPUs, and their bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.cluster.jobs.clusters import Cluster
+from labkit.cluster.jobs.jobs import Trace
+from labkit.cluster.policies import planning
+from labkit.cluster.running.rounds import ORDER, PREEMPTED, Allocator, Log, Rates, State
+from labkit.errors import BadValue
+from labkit.kit.describe import NonNegative, Positive, checked, description
+
+SHARES = ("least", "most", "turns")
+JUDGED = ("nobody", "each", "together")
+
+
+@description
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Deadlines(Allocator):
+    """Jobs in order of deadline, decided when one arrives or ends, a round apart or more.
+
+    Attributes:
+        share: ``least``, as few GPUs as meet the deadline (the minimum satisfactory share);
+            ``most``, a job's size, or the largest that is free; ``turns``, its size in turn,
+            whatever the deadline.
+        sizes: what a job may have at most: its ``best``, the size at which it runs fastest; its
+            ``largest``, of all that its rates list; or what it ``asked`` for.
+        judged: whose deadlines decide about a job that arrives: ``nobody``'s, all are taken in;
+            ``each`` is taken in where it and all jobs before it can be in time; jobs of one round
+            are taken in or refused ``together``.
+        spare: whether idle GPUs go to the jobs whose GPU time they cut most.
+        doubling_s: what ``start_s`` and ``restart_s`` grow by when a job's GPUs double.
+        stay_s: seconds without progress at each decision for a job that keeps its GPUs; a turn
+            costs ``restart_s`` in any case.
+    """
+
+    share: Literal["least", "most", "turns"] = "least"
+    sizes: Literal["best", "largest", "asked"] = "best"
+    judged: Literal["nobody", "each", "together"] = "nobody"
+    spare: bool = True
+    doubling_s: NonNegative = 0.0
+    stay_s: NonNegative = 0.0
+
+    def decide(self, state: State) -> Any:
+        raise BadValue(f"{self.name} runs in a loop of its own; valid: judged=… in place of admit=")
+
+    def replay(self, trace: Trace, cluster: Cluster) -> Log:
+        """A whole run by the compiled loop, 10 µs a decision rather than a round's 100.
+
+        Raises:
+            BadValue: there are several pools, or the policy has no table of rates.
+        """
+        if len(cluster.pools) > 1:
+            raise BadValue(f"{self.name}: the cluster has {len(cluster.pools)} pools; valid: 1")
+        gpus, speed, tops = speeds_by_size(trace, cluster, self.rates)
+        jobs = np.zeros(len(trace), planning.JOB)
+        jobs["arrival"], jobs["due"] = trace.arrival_s, trace.deadline_s
+        jobs["left"], jobs["top"] = trace.duration_s, tops[self.sizes]
+        jobs["start"] = jobs["end"] = np.nan
+        doublings = np.log2(np.maximum(gpus, 1))
+        costs = [self.start_s + self.doubling_s * doublings,
+                 self.restart_s + self.doubling_s * doublings,
+                 np.full(gpus.size, self.stay_s)]  # fmt: skip
+        if self.share == "turns":
+            costs[planning.STAY] = costs[planning.RESTART]
+        rule = planning.Rule(
+            gpus=gpus, lost_s=np.array(costs), slot_s=float(self.round_s), total=cluster.num_gpus,
+            share=SHARES.index(self.share), judged=JUDGED.index(self.judged), spare=self.spare,
+        )  # fmt: skip
+        able = np.flatnonzero(jobs["top"] > 0)
+        mine = jobs[able]
+        rows, decisions = planning.replay(rule, mine, speed[able])
+        jobs[able] = mine
+        return _log(jobs, [(int(able[j]), *rest) for j, *rest in rows], decisions)
+
+
+def _log(jobs: NDArray[np.void], rows: list[tuple[int, float, float, int]], rounds: int) -> Log:
+    rows = [row for row in rows if row[2] > row[1]]
+    held_s = np.bincount([row[0] for row in rows], [row[2] - row[1] for row in rows], jobs.size)
+    waits, first = np.zeros((jobs.size, 5)), jobs["start"] - jobs["arrival"]
+    ran = ~np.isnan(jobs["end"])
+    waits[ran, ORDER] = first[ran]
+    rest = jobs["end"] - jobs["start"] - held_s
+    waits[ran, PREEMPTED] = np.maximum(rest, 0)[ran]
+    return Log(
+        start=jobs["start"].copy(), end=jobs["end"].copy(), stops=jobs["stops"].copy(),
+        waits=waits, restart=jobs["lost"].copy(), refused=jobs["refused"] > 0,
+        segments=[row[:3] for row in rows], held=[np.array([row[3]]) for row in rows],
+        rounds=rounds,
+    )  # fmt: skip
+
+
+def speeds_by_size(
+    trace: Trace, cluster: Cluster, rates: Rates | None
+) -> tuple[NDArray[np.int64], NDArray[np.float64], dict[str, NDArray[np.int64]]]:
+    """Sizes (0 first), each job's speed at each, and the level of its best, largest and own size.
+
+    Without rates: a job has the GPUs it asked for, or none.
+
+    Raises:
+        BadValue: rates are no :class:`Rates`, or a job's kind is not among theirs.
+    """
+    asked, room = trace.column("gpus"), cluster.num_gpus
+    if rates is None:
+        sizes = np.unique(asked)
+        speed = np.where(sizes == asked[:, None], cluster.pools[0].speed, 0.0)
+    elif isinstance(rates, Rates):
+        sizes = np.array(rates.gpus)
+        held = np.tile(sizes, len(trace))[:, None]
+        of = rates.of(trace)(np.repeat(np.arange(len(trace)), sizes.size), held)
+        speed = of.reshape(len(trace), sizes.size)
+    else:
+        raise BadValue(f"rates must be a table of Rates or None; got {type(rates).__name__}")
+    speed = np.where(sizes <= room, speed, 0.0)
+    runs = speed > 0
+    largest = np.where(runs.any(1), sizes.size - runs[:, ::-1].argmax(1), 0)
+    own = np.where(runs & (sizes == asked[:, None]), np.arange(sizes.size) + 1, 0).max(1)
+    best = np.where(runs.any(1), speed.argmax(1) + 1, 0)
+    padded = np.hstack([np.zeros((len(trace), 1)), speed])
+    levels = {"best": best, "largest": largest, "asked": own}
+    return np.append(0, sizes), padded, levels
+
+
+@checked
+def options(trace: Trace, cluster: Cluster, rates: Rates | None = None) -> list[dict[int, float]]:
+    """Each job's speed by number of GPUs, from none to its best."""
+    sizes, speed, levels = speeds_by_size(trace, cluster, rates)
+    tops = (levels["best"] + 1).tolist()
+    return [
+        dict(zip(sizes[:top].tolist(), row[:top].tolist(), strict=True))
+        for top, row in zip(tops, speed, strict=True)
+    ]
+
+
+@checked
+def elasticflow(
+    rates: Rates | None = None, *, judged: Literal["nobody", "each", "together"] = "each",
+    spare: bool = True, round_s: Positive = 60.0, restart_s: NonNegative = 0.0,
+    doubling_s: NonNegative = 0.0, stay_s: NonNegative = 0.0,
+) -> Deadlines:  # fmt: skip
+    """Minimum satisfactory shares in order of deadline; who cannot be in time is refused.
+
+    Source: ElasticFlow (ASPLOS'23), algorithms of admission control and resource allocation.
+    """
+    return Deadlines(
+        name="elasticflow", rates=rates, judged=judged, spare=spare, round_s=round_s,
+        start_s=restart_s, restart_s=restart_s, doubling_s=doubling_s, stay_s=stay_s,
+    )  # fmt: skip
+
+
+@checked
+def edf(
+    rates: Rates | None = None, *, sizes: Literal["best", "largest", "asked"] = "best",
+    judged: Literal["nobody", "each", "together"] = "nobody", round_s: Positive = 60.0,
+    restart_s: NonNegative = 0.0, doubling_s: NonNegative = 0.0,
+) -> Deadlines:  # fmt: skip
+    """Earliest deadline first: each job in turn takes its size, or the largest that is free."""
+    return Deadlines(
+        name=f"edf-{sizes}", rates=rates, share="most", sizes=sizes, judged=judged, spare=False,
+        round_s=round_s, start_s=restart_s, restart_s=restart_s, doubling_s=doubling_s,
+    )  # fmt: skip
+
+
+@checked
+def time_slicing(
+    rates: Rates | None = None, *, round_s: Positive = 60.0, restart_s: NonNegative = 0.0,
+    doubling_s: NonNegative = 0.0,
+) -> Deadlines:  # fmt: skip
+    """Jobs take turns of a round on the GPUs they asked for; ``restart_s`` at each new turn.
+
+    Source: the suspend-resume of Gandiva (OSDI'18), without packing and migration.
+    """
+    return Deadlines(
+        name="time-slicing", rates=rates, share="turns", sizes="asked", spare=False,
+        round_s=round_s, start_s=restart_s, restart_s=restart_s, doubling_s=doubling_s,
+    )  # fmt: skip
+
+
+@checked
+def most_deadlines(trace: Trace, cluster: Cluster, rates: Rates | None = None) -> float:
+    """The share of deadlines that no policy can beat: a fractional flow, as a linear program.
+
+    Time is cut at arrivals and deadlines. A job's work in a stretch is at most its fastest rate
+    times the stretch, and costs the GPU-seconds of its most frugal size. With y the part of a job
+    that is done in time and w its work in a stretch::
+
+        max Σ y   Σ_stretch w = y · work,  w ≤ y · rate · stretch,  Σ_job w / frugality ≤ GPUs ·
+        stretch,  y ≤ 1
+
+    A schedule's jobs in time are a solution with y = 1; the number is therefore rounded down.
+
+    Raises:
+        BadValue: no job has a deadline.
+    """
+    from scipy import sparse
+    from scipy.optimize import linprog
+
+    gpus, speed, _ = speeds_by_size(trace, cluster, rates)
+    due, arrival, work = (trace.column(f"{n}_s") for n in ("deadline", "arrival", "duration"))
+    jobs = np.flatnonzero(np.isfinite(due) & (speed.max(1) * (due - arrival) >= work * (1 - 1e-9)))
+    num_due = int(np.isfinite(due).sum())
+    if not num_due:
+        raise BadValue(f"most_deadlines: no job of {trace.name} has a deadline")
+    if not jobs.size:
+        return 0.0
+    cuts = np.unique(np.concatenate([arrival[jobs], due[jobs]]))
+    stretch, fastest = np.diff(cuts), speed[jobs].max(1)
+    frugal = (speed[jobs, 1:] / gpus[1:]).max(1)
+    first, last = (np.searchsorted(cuts, moment[jobs]) for moment in (arrival, due))
+    of = np.repeat(np.arange(jobs.size), last - first)
+    at = np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)])
+    num, ones = of.size, np.arange(of.size)
+    # Columns: w of every (job, stretch), then y of every job; work in units of its job's whole.
+    used = sparse.coo_array((work[jobs][of] / frugal[of], (at, ones)), (stretch.size, num))
+    limit = sparse.hstack([sparse.eye_array(num), sparse.coo_array(
+        (-fastest[of] * stretch[at] / work[jobs][of], (ones, of)), (num, jobs.size))])  # fmt: skip
+    whole = sparse.hstack([
+        sparse.coo_array((np.ones(num), (of, ones)), (jobs.size, num)),
+        -sparse.eye_array(jobs.size),
+    ])  # fmt: skip
+    empty = sparse.coo_array((stretch.size, jobs.size))
+    answer = linprog(
+        np.append(np.zeros(num), -np.ones(jobs.size)), method="highs",
+        A_ub=sparse.vstack([sparse.hstack([used, empty]), limit]).tocsr(),
+        b_ub=np.append(cluster.num_gpus * stretch, np.zeros(num)),
+        A_eq=whole.tocsr(), b_eq=np.zeros(jobs.size),
+        bounds=[(0, None)] * num + [(0, 1)] * jobs.size,
+    )  # fmt: skip
+    return float(np.floor(-answer.fun + 1e-6)) / num_due

@@ -1,0 +1,393 @@
+"""Training jobs whose speed is step time times statistical efficiency, from measured tables.
+
+A job trains for a number of epochs. An epoch is a number of steps at the initial batch size M0; a
+step at batch M does the work of gain = (var + sqr) / (var·M0/M + sqr) such steps, by the gradient's
+variance and square at that epoch, and takes as long as was measured on those GPUs of those nodes.
+What lies between measured points is interpolated linearly.
+
+Source: Pollux (OSDI'21), §3 and §5.3, whose simulator has these rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+from annotated_types import Ge, Le
+
+from labkit.cluster.jobs.clusters import Cluster
+from labkit.cluster.jobs.jobs import Trace
+from labkit.cluster.running.bounds import fluid
+from labkit.cluster.running.rounds import Floats, Ints
+from labkit.errors import BadValue
+from labkit.kit.describe import Positive, checked
+from labkit.tuning.goodput import StepTimes, Tables
+
+EPOCHS = {
+    "bert": 2, "cifar10": 100, "deepspeech2": 80, "imagenet": 90, "ncf": 10, "yolov3": 50,
+}  # fmt: skip
+"""Epochs after which a job of the published workloads is done: it has then reached its target."""
+MOST_ON_A_GPU = {"yolov3": 8}
+"""Examples that fit on one GPU where fewer than were measured."""
+FIXED_BATCH = {"ncf": 32768}
+"""Batch sizes that no policy changes; such a job runs on one GPU."""
+_SIZES = 50  # batch sizes that are tried for an allocation, on a geometric grid
+
+
+class Training:
+    """One kind of job: how its steps take and what they are worth. Immutable; remembers lookups."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables, self.name, steps = tables, tables.workload, tables.steps
+        self.init_batch, self.max_batch = tables.init_batch_size, tables.max_batch_size
+        low, high = tables.atomic_bsz_range
+        self.least_on_a_gpu, self.most = low, MOST_ON_A_GPU.get(self.name, high)
+        runs = [run for _, run in tables.runs.groupby("batch_size", sort=True)]
+        self.sizes = np.array([run["batch_size"].iloc[0] for run in runs], dtype=float)
+        self.epochs = min(EPOCHS[self.name], *map(len, runs))
+        self.columns = {
+            name: np.array([run[name].to_numpy()[: self.epochs] for run in runs])
+            for name in ("progress", "iteration", "grad_sqr", "grad_var")
+        }
+        self.progress = np.append(0.0, self.columns["progress"].min(0))
+        named = steps[~steps["allocation"].astype(str).str.contains("on")]
+        columns = ["atomic_bsz", "step_time_s", "compute_time_s"]
+        self.measured = {str(name): rows[columns].to_numpy(float).T
+                         for name, rows in named.groupby("allocation", sort=False)}  # fmt: skip
+        self._known: dict[tuple[tuple[int, ...], int], tuple[float, float]] = {}
+        self._between_sizes: dict[tuple[str, float, int], float] = {}
+        self._speeds: dict[tuple[tuple[int, ...], tuple[int, int], int], float] = {}
+
+    @cached_property
+    def _between(self) -> Any:
+        """Step and compute time between all measured (nodes, GPUs, batch size of one GPU)."""
+        from scipy.interpolate import LinearNDInterpolator
+
+        place = ["num_nodes", "num_gpus", "atomic_bsz"]
+        rows = self.tables.steps.groupby(place, as_index=False)[["step_time_s", "compute_time_s"]]
+        mean = rows.mean()
+        return LinearNDInterpolator(
+            mean[place].to_numpy(float), mean[["step_time_s", "compute_time_s"]].to_numpy()
+        )
+
+    def step_s(self, by_node: tuple[int, ...], atomic: int) -> tuple[float, float]:
+        """Seconds of a step on so many GPUs of each node, and of its gradient alone.
+
+        Raises:
+            BadValue: no measured point lies beyond this one.
+        """
+        key = (by_node, atomic)
+        if key not in self._known:
+            turned = min(by_node[i:] + by_node[:i] for i in range(len(by_node)))
+            rows = self.measured.get("".join(map(str, turned)))
+            if rows is not None and rows[0, 0] <= atomic <= rows[0, -1]:
+                pair = [float(np.interp(atomic, rows[0], rows[i])) for i in (1, 2)]
+            else:
+                pair = self._between([min(len(by_node), 16), sum(by_node), atomic])[0].tolist()
+            if not pair[0] > 0:
+                raise BadValue(
+                    f"{self.name}: no step was measured near {atomic} examples on each of "
+                    f"{sum(by_node)} GPUs of {len(by_node)} nodes"
+                )
+            self._known[key] = (pair[0], pair[1])
+        return self._known[key]
+
+    def _at(self, name: str, batch: float, epoch: int) -> float:
+        key = (name, batch, min(epoch, self.epochs - 1))
+        if key not in self._between_sizes:
+            column = self.columns[name][:, key[2]]
+            self._between_sizes[key] = float(np.interp(batch, self.sizes, column))
+        return self._between_sizes[key]
+
+    def gradient(self, batch: float, epoch: int) -> tuple[float, float]:
+        """Square and variance of the gradient in an epoch trained at a batch size."""
+        return self._at("grad_sqr", batch, epoch), self._at("grad_var", batch, epoch)
+
+    def steps_left(self, batch: float, epoch: int) -> float:
+        """Steps at a batch size from the start of an epoch to the last one's end; 1 at least."""
+        last = self.epochs - 1
+        done = self._at("iteration", batch, epoch)
+        return self._at("iteration", batch, last) - done if epoch < last else 1.0
+
+    def split(self, batch: float, gpus: int) -> tuple[int, int]:
+        """Examples of one GPU at a time, and gradients before the last, of a batch size."""
+        local = ceil(batch / gpus - 1e-8)
+        accum = ceil(local / self.most - 1e-8) - 1
+        if gpus == 1 and batch > self.init_batch:  # noise is estimated from two gradients or more
+            accum = max(1, accum)
+        atomic = ceil(local / (accum + 1) - 1e-8)
+        return min(atomic, self.max_batch // (gpus * (accum + 1))), accum
+
+    def speed(self, by_node: tuple[int, ...], split: tuple[int, int], epoch: int) -> float:
+        """Steps at the initial batch size that a second is worth."""
+        key = (by_node, split, epoch)
+        if key not in self._speeds:
+            atomic, accum = split
+            batch = sum(by_node) * atomic * (accum + 1)
+            step, grad = self.step_s(by_node, atomic)
+            square, variance = self.gradient(batch, epoch)
+            gain = (variance + square) / (variance * self.init_batch / batch + square)
+            self._speeds[key] = gain / (step + accum * grad)
+        return self._speeds[key]
+
+    def duration_s(self, by_node: tuple[int, ...], batch: float) -> float:
+        """How long the whole training takes on these GPUs with this batch size."""
+        split = self.split(batch, sum(by_node))
+        work = np.diff(self.progress)
+        return float(sum(w / self.speed(by_node, split, e) for e, w in enumerate(work)))
+
+    def least(self, room: int, per_node: int) -> tuple[float, float]:
+        """Seconds of the fastest training on any allocation, and GPU-seconds of the thriftiest."""
+        counts = [*range(1, per_node), *range(per_node, room + 1, per_node)]
+        if self.name in FIXED_BATCH:
+            counts, totals = [1], np.array([FIXED_BATCH[self.name]])
+        else:
+            totals = np.geomspace(self.init_batch, self.max_batch, _SIZES)
+        step, batch = np.full((2, len(counts), totals.size), np.inf)
+        for row, gpus in enumerate(counts):
+            for column, total in enumerate(totals):
+                atomic, accum = self.split(total, gpus)
+                if self.least_on_a_gpu <= atomic <= self.most:
+                    full, grad = self.step_s(packed(gpus, per_node), atomic)
+                    step[row, column] = full + accum * grad
+                    batch[row, column] = gpus * atomic * (accum + 1)
+        seconds, gpu_s = 0.0, 0.0
+        for epoch, work in enumerate(np.diff(self.progress)):
+            square, variance = (
+                np.interp(batch, self.sizes, self.columns[name][:, epoch])
+                for name in ("grad_sqr", "grad_var")
+            )
+            gain = (variance + square) / (variance * self.init_batch / batch + square)
+            need = work * step / gain
+            seconds += need.min()
+            gpu_s += (need * np.array(counts)[:, None]).min()
+        return seconds, gpu_s
+
+
+class Goodput:
+    """The best goodput and batch of every number of GPUs, for any noise scale: what an agent fits.
+
+    Row g of a table is an allocation of g GPUs on as few nodes as hold them; row g + ``most`` + 1
+    one on a node more. ``bias``: the factor by which the agent misjudges the noise scale.
+    """
+
+    def __init__(
+        self, training: Training, times: StepTimes, per_node: int, most: int, bias: float = 1.0
+    ) -> None:
+        self.training, self.most, self.bias = training, most, bias
+        gpus = np.tile(np.arange(1, most + 1), 2)
+        nodes = -(-gpus // per_node) + (np.arange(gpus.size) >= most)
+        possible = nodes <= gpus
+        init, largest = training.init_batch, training.max_batch
+        least = np.minimum(np.maximum(init, training.least_on_a_gpu * gpus), largest)
+        total = np.geomspace(least, np.full(gpus.size, largest), _SIZES, axis=1)
+        local = total / gpus[:, None]
+        accum = np.ceil(local / training.most - 1e-8) - 1
+        two = (gpus == 1)[:, None] & (total > init + 1e-8)
+        accum = np.where(two, np.maximum(accum, 1), accum).astype(np.int64)
+        atomic = np.ceil(local / (accum + 1) - 1e-8).astype(np.int64)
+        self.batch = gpus[:, None] * atomic * (accum + 1)
+        where = np.minimum(nodes, gpus)[:, None], gpus[:, None], atomic, accum
+        rate = times.throughput(*where)
+        fits = (
+            (atomic >= training.least_on_a_gpu) & (atomic <= training.most) & (self.batch >= init)
+        )
+        self.rate = np.where(fits & possible[:, None], rate, 0.0)
+        self.splits = np.stack([atomic, accum], axis=-1)
+        self._last: dict[float, tuple[Floats, Ints]] = {}
+
+    def at(self, noise_scale: float) -> tuple[Floats, Ints]:
+        """Goodput by allocation (0 for none, then rows), and which batch of its grid is best."""
+        if noise_scale not in self._last:
+            init = self.training.init_batch
+            believed = noise_scale * self.bias
+            worth = (believed + init) / (believed + self.batch)
+            values = self.rate * worth
+            best = values.argmax(1)
+            top = values[np.arange(best.size), best].reshape(2, -1)
+            self._last[noise_scale] = np.pad(top, ((0, 0), (1, 0))).ravel(), best
+        return self._last[noise_scale]
+
+    def split(self, noise_scale: float, gpus: int, is_spread: bool) -> tuple[int, int]:
+        """The best batch of an allocation, as :meth:`Training.split` gives it."""
+        row = gpus - 1 + is_spread * self.most
+        atomic, accum = self.splits[row, self.at(noise_scale)[1][row]]
+        return int(atomic), int(accum)
+
+    def batch_size(self, noise_scale: float, gpus: int) -> int:
+        """The best batch size of GPUs on as few nodes as hold them, in examples."""
+        atomic, accum = self.split(noise_scale, gpus, False)
+        return gpus * atomic * (accum + 1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Workload:
+    """Jobs that train, as users submitted them.
+
+    Attributes:
+        trace: arrivals, kinds, the GPUs users asked for, and how long those would need.
+        batch_sizes: what users asked for, one a job.
+        trainings: the kinds of jobs.
+    """
+
+    trace: Trace
+    batch_sizes: tuple[int, ...]
+    trainings: dict[str, Training]
+
+    def training(self, job: int) -> Training:
+        return self.trainings[self.trace.kind[job]]
+
+    def bound_s(self, cluster: Cluster, *, start_s: float = 30.0) -> float:
+        """Mean completion time that no allocator of this module beats.
+
+        Every job alone on the GPUs where it is fastest; or, on one machine as fast as all GPUs, the
+        least GPU-seconds each job can take, least remaining first. All batch sizes of a fine grid
+        and all numbers of GPUs that fill nodes or part of one are tried, in every epoch anew.
+        """
+        room, per_node = cluster.num_gpus, cluster.pools[0].gpus_per_node
+        least = {name: kind.least(room, per_node) for name, kind in self.trainings.items()}
+        seconds, gpu_s = np.array([least[kind] for kind in self.trace.kind]).T
+        arrival = self.trace.column("arrival_s")
+        end, _ = fluid(arrival, gpu_s, room, by_remaining=True)
+        return max(float(seconds.mean()) + start_s, float((end - arrival).mean()))
+
+
+class Progressing:
+    """Progress of every job of a workload; a job that chooses its batch has a :class:`Goodput`."""
+
+    def __init__(
+        self, workload: Workload, goodput: dict[str, Goodput] | None, cluster: Cluster
+    ) -> None:
+        self.workload, self.goodput = workload, goodput
+        self.per_node = cluster.pools[0].gpus_per_node
+        self.node_speed = np.repeat(
+            [pool.speed for pool in cluster.pools], [pool.nodes for pool in cluster.pools]
+        )
+        kinds = [workload.training(job) for job in range(len(workload.trace))]
+        self.kinds, num_jobs = kinds, len(kinds)
+        self.done, self.epoch = np.zeros(num_jobs), np.zeros(num_jobs, dtype=np.int64)
+        self.left = np.array([kind.progress[-1] for kind in kinds])
+        self.batch = [float(kind.init_batch) for kind in kinds]
+        self.where: list[tuple[bytes, tuple[int, ...]]] = [(b"", ())] * num_jobs
+
+    def noise_scale(self, job: int) -> float:
+        """In examples, as estimated at the batch size the job trains with."""
+        kind = self.kinds[job]
+        square, variance = kind.gradient(self.batch[job], int(self.epoch[job]))
+        return kind.init_batch * variance / max(square, 1e-12)
+
+    def _split(self, job: int, by_node: tuple[int, ...]) -> tuple[int, int]:
+        kind, gpus = self.kinds[job], sum(by_node)
+        if self.goodput is None:
+            return kind.split(self.workload.batch_sizes[job], gpus)
+        if kind.name in FIXED_BATCH:
+            return kind.split(FIXED_BATCH[kind.name], gpus)
+        is_spread = len(by_node) > -(-gpus // self.per_node)
+        return self.goodput[kind.name].split(self.noise_scale(job), gpus, is_spread)
+
+    def advance(self, jobs: Ints, held: Ints, seconds: Floats) -> Floats:
+        """An epoch at a time; ends are whole seconds, as in the published simulator."""
+        needed = np.array(seconds)
+        for place, (job, row) in enumerate(zip(jobs.tolist(), held, strict=True)):
+            key = row.tobytes()
+            if self.where[job][0] != key:
+                self.where[job] = key, tuple(sorted(row[row > 0].tolist(), reverse=True))
+            slowest = float(self.node_speed[row > 0].min())
+            needed[place] = self._train(job, self.where[job][1], float(seconds[place]), slowest)
+        return needed
+
+    def _train(
+        self, job: int, by_node: tuple[int, ...], seconds: float, node_speed: float
+    ) -> float:
+        kind, epoch, rest = self.kinds[job], int(self.epoch[job]), seconds
+        while rest > 0:
+            split = self._split(job, by_node)
+            self.batch[job] = sum(by_node) * split[0] * (split[1] + 1)
+            speed = kind.speed(by_node, split, epoch) * node_speed
+            goal = kind.progress[epoch + 1]
+            if self.done[job] + speed * rest < goal:
+                self.done[job] += speed * rest
+                break
+            rest -= round((goal - self.done[job]) / speed)
+            self.done[job], epoch = goal, epoch + 1
+            self.epoch[job] = epoch
+            if epoch == kind.epochs:
+                self.left[job] = 0.0
+                return seconds - rest
+        self.left[job] = kind.progress[-1] - self.done[job]
+        return seconds
+
+
+@checked
+def trainings(source: Any = "pollux-osdi21") -> dict[str, Training]:
+    """The kinds of jobs of Pollux's workloads: six, or those that a stand-in has.
+
+    ``source``: the data set, or its files.
+    """
+    from labkit import datasets
+    from labkit.tuning import goodput
+
+    files = datasets.source(source) if isinstance(source, str) else source
+    has = [kind for kind in EPOCHS if files.has(f"simulator/traces/{kind}/placements.csv")]
+    return {kind: Training(goodput.load(files, kind)) for kind in has}
+
+
+@checked
+def workload(
+    number: Annotated[int, Ge(1), Le(4)] = 1, *, load: Positive = 1.0,
+    source: Any = "pollux-osdi21", kinds: dict[str, Training] | None = None,
+) -> Workload:  # fmt: skip
+    """Jobs of ``pollux-osdi21`` over eight hours, 160 of them at load 1.
+
+    Users ask for the GPUs and batch sizes that the authors tuned for each job.
+
+    Args:
+        number: which of the published workloads.
+        load: 0.5 takes every other job; 1.5 and 2 add half and all of the jobs of the next
+            workload, at their own times of the day. Other loads are refused.
+        source, kinds: the data set or its files; what :func:`trainings` gives, if it is at hand.
+    """
+    from labkit import datasets
+
+    if load not in (0.5, 1, 1.5, 2):
+        raise BadValue(f"workload: load must be 0.5, 1, 1.5 or 2; got {load:g}")
+    names = [f"simulator/workloads/workload-{n}.csv" for n in (number, number % 4 + 1)]
+    files = datasets.source(source, names) if isinstance(source, str) else source
+    own, other = (files.frame(name) for name in names)
+    own = own.iloc[:: 2 if load < 1 else 1]
+    if load > 1:
+        other = other.iloc[:: 2 if load < 2 else 1]
+        own = pd.concat([own, other.assign(name=other["name"] + "'")])
+    return workload_of(own, kinds or trainings(source), f"workload {number}, load {load:g}")
+
+
+def workload_of(table: pd.DataFrame, kinds: dict[str, Training], name: str) -> Workload:
+    """A workload from a table of name, time, application, num_replicas, batch_size."""
+    table = table.sort_values("time", kind="stable")
+    keys = list(zip(table["application"], table["num_replicas"], table["batch_size"], strict=True))
+    asked = {key: kinds[key[0]].duration_s(packed(key[1], 4), key[2]) for key in set(keys)}
+    trace = Trace(
+        arrival_s=table["time"], gpus=table["num_replicas"], ids=tuple(table["name"]),
+        kind=tuple(table["application"]), duration_s=[asked[key] for key in keys], name=name,
+    )  # fmt: skip
+    return Workload(trace=trace, batch_sizes=tuple(table["batch_size"].tolist()), trainings=kinds)
+
+
+def packed(gpus: int, per_node: int) -> tuple[int, ...]:
+    """GPUs of each node, on as few nodes as hold them."""
+    return (per_node,) * (gpus // per_node) + ((gpus % per_node,) if gpus % per_node else ())
+
+
+def progress_of(work: Workload, goodput: dict[str, Goodput] | None = None) -> Any:
+    """What an allocator's ``rates`` take: a fresh :class:`Progressing` for every run."""
+
+    def make(trace: Trace, cluster: Cluster) -> Progressing:
+        if trace is not work.trace:
+            raise BadValue("the trace of a workload runs with its own allocators only")
+        return Progressing(work, goodput, cluster)
+
+    return make

@@ -1,0 +1,198 @@
+"""Measured speeds of kinds of jobs by GPU type, alone and in pairs, and jobs drawn of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from annotated_types import MinLen
+from numpy.typing import NDArray
+
+from labkit.cluster.jobs.clusters import Cluster, Pool
+from labkit.cluster.jobs.jobs import Trace
+from labkit.errors import BadValue, not_among
+from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
+
+SOURCE = "gavel-osdi20"
+GPU_TYPES = ("v100", "p100", "k80")
+KINDS = (
+    *(f"ResNet-18 (batch size {size})" for size in (16, 32, 64, 128, 256)),
+    *(f"ResNet-50 (batch size {size})" for size in (16, 32, 64, 128)),
+    *(f"Transformer (batch size {size})" for size in (16, 32, 64, 128, 256)),
+    *(f"LM (batch size {size})" for size in (5, 10, 20, 40, 80)),
+    *(f"Recommendation (batch size {size})" for size in (512, 1024, 2048, 4096, 8192)),
+    "A3C",
+    "CycleGAN",
+)
+"""Kinds of jobs in the order in which Gavel's generator draws them."""
+WIDE = KINDS[:19]
+"""Kinds that also run on 2, 4 or 8 GPUs."""
+
+
+@description
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Throughputs:
+    """Steps a second of kinds of jobs on one GPU.
+
+    Attributes:
+        kinds, gpu_types: names of the rows and columns.
+        alone: kind × GPU type.
+        shared: kind × other kind × GPU type: steps a second of the first while it shares the GPU
+            with the other; 0: the two do not fit.
+    """
+
+    kinds: Annotated[tuple[str, ...], MinLen(1)]
+    gpu_types: Annotated[tuple[str, ...], MinLen(1)]
+    alone: NDArray[np.float64]
+    shared: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        rows, columns = len(self.kinds), len(self.gpu_types)
+        for name, shape in (("alone", (rows, columns)), ("shared", (rows, rows, columns))):
+            array = np.asarray(getattr(self, name), dtype=float)
+            if array.shape != shape or not (np.isfinite(array) & (array >= 0)).all():
+                raise BadValue(
+                    f"Throughputs.{name} must be finite numbers from 0, of shape {shape}; "
+                    f"got an array of shape {array.shape}"
+                )
+            object.__setattr__(self, name, array)
+        if not (self.alone[:, 0] > 0).all():
+            raise BadValue("Throughputs.alone must be above 0 on the first GPU type")
+
+    def of(self, kinds: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Speeds of kinds alone and in pairs, over each kind's alone on the first GPU type.
+
+        Raises:
+            BadValue: a kind is not in the table.
+        """
+        if unknown := [kind for kind in kinds if kind not in self.kinds]:
+            raise not_among("kind", unknown[0], self.kinds)
+        rows = [self.kinds.index(kind) for kind in kinds]
+        first = self.alone[rows, :1]
+        return self.alone[rows] / first, self.shared[np.ix_(rows, rows)] / first[:, :, None]
+
+    @property
+    def packed(self) -> NDArray[np.float64]:
+        """Kind × other × GPU type: what two jobs on one GPU get done, over one job's time alone."""
+        part = self.shared / np.where(self.alone > 0, self.alone, np.inf)[:, None, :]
+        both = part + part.transpose(1, 0, 2)
+        return np.where((part > 0) & (part.transpose(1, 0, 2) > 0), both, 0.0)
+
+    @checked
+    def cluster(self, *gpus: Count) -> Cluster:
+        """Pools of so many GPUs of each type, with the speeds of all kinds."""
+        if len(gpus) != len(self.gpu_types):
+            raise BadValue(
+                f"cluster: give {len(self.gpu_types)} numbers of GPUs "
+                f"({', '.join(self.gpu_types)}); got {len(gpus)}"
+            )
+        speed = self.of(self.kinds)[0]
+        return Cluster(
+            pools=tuple(
+                Pool(
+                    nodes=1, gpus_per_node=number, gpu=gpu,
+                    speeds=dict(zip(self.kinds, speed[:, p].tolist(), strict=True)),
+                )
+                for p, (gpu, number) in enumerate(zip(self.gpu_types, gpus, strict=True))
+            )
+        )  # fmt: skip
+
+    @checked
+    def misjudged(self, error: NonNegative, *, rng: Whole = 0) -> Throughputs:
+        """The same with every speed wrong by a lognormal factor of this spread."""
+        draw = np.random.default_rng(rng)
+        factor = np.exp(error * draw.standard_normal(self.alone.shape))
+        return Throughputs(
+            kinds=self.kinds, gpu_types=self.gpu_types,
+            alone=self.alone * factor, shared=self.shared * factor[:, None, :],
+        )  # fmt: skip
+
+
+def _name(kind: str, gpus: int) -> str:
+    return kind if gpus == 1 else f"{kind} on {gpus}"
+
+
+@checked
+def load_throughputs(path: str | Path | None = None, *, wide: bool = False) -> Throughputs:
+    """The 26 kinds of jobs that Gavel's authors measured on V100, P100 and K80.
+
+    Args:
+        path: their file, or its stand-in (CSV); default: the registered file.
+        wide: and 19 of them on 2, 4 and 8 GPUs, as kinds of their own; a stand-in has the speeds
+            of one GPU for them.
+
+    Raises:
+        DatasetUnavailable: the file is not on this machine and cannot be downloaded.
+    """
+    from labkit import datasets
+
+    file = Path(path or datasets.open(f"{SOURCE}/scheduler/simulation_throughputs.json"))
+    rows = [(kind, 1) for kind in KINDS]
+    rows += [(kind, gpus) for gpus in (2, 4, 8) for kind in WIDE] if wide else []
+    read = _read_csv(file) if file.suffix == ".csv" else _read_json(file)
+    alone = np.array([[read(gpu, row, None) for gpu in GPU_TYPES] for row in rows])
+    shared = np.zeros((len(rows), len(rows), len(GPU_TYPES)))
+    for (k, row), (other, name) in product(enumerate(rows), repeat=2):
+        if row[1] == name[1]:
+            shared[k, other] = [read(gpu, row, name) for gpu in GPU_TYPES]
+    kinds = tuple(_name(*row) for row in rows)
+    return Throughputs(kinds=kinds, gpu_types=GPU_TYPES, alone=alone, shared=shared)
+
+
+def _read_json(file: Path) -> Callable[..., float]:
+    table = json.loads(file.read_text())
+
+    def read(gpu: str, row: tuple[str, int], other: tuple[str, int] | None) -> float:
+        speeds = table[gpu][str(row)]
+        return float(speeds["null"] if other is None else speeds[str(other)][0])
+
+    return read
+
+
+def _read_csv(file: Path) -> Callable[..., float]:
+    import pandas as pd
+
+    table = pd.read_csv(file, comment="#", keep_default_na=False)
+    speeds = table.set_index(["gpu", "kind", "other"])["steps_per_s"].to_dict()
+    return lambda gpu, row, other: float(speeds[gpu, row[0], other[0] if other else ""])
+
+
+@checked
+def continuous(
+    num_jobs: Count, *, jobs_per_hour: Positive | None, seed: Whole = 0, wide: bool = False
+) -> Trace:
+    """Jobs as Gavel's simulator draws them, to the last digit.
+
+    Poisson arrivals, or all at once (None); a fifth of the jobs lasts 10³ to 10⁴ minutes on V100s,
+    the others 10^1.5 to 10³, uniform in the logarithm; every kind is as likely. One GPU each, or
+    (``wide``) 1, 2, 4 or 8 with the shares 0.7, 0.1, 0.15, 0.05. Two of Python's generators, since
+    the published runs are of their seeds: ``seed + 2`` for jobs, ``seed + 3`` for arrivals.
+
+    Source: Gavel (OSDI'20) §7.1, and its program ``utils.generate_job``.
+    """
+    jobs, arrivals = random.Random(seed + 2), random.Random(seed + 3)
+    now_s, rows = 0.0, []
+    for _ in range(num_jobs):
+        size = jobs.uniform(0, 1)
+        gpus = 1 if size < 0.7 or not wide else 2 if size <= 0.8 else 4 if size < 0.95 else 8
+        low, high = (3.0, 4.0) if jobs.random() >= 0.8 else (1.5, 3.0)
+        duration_s = 60 * 10 ** jobs.uniform(low, high)
+        kind = jobs.choice(KINDS)
+        while gpus > 1 and kind not in WIDE:
+            kind = jobs.choice(KINDS)
+        rows.append((now_s, duration_s, gpus, _name(kind, gpus)))
+        if jobs_per_hour is not None:
+            now_s += -math.log(1.0 - arrivals.random()) * 3600.0 / jobs_per_hour
+    arrival_s, durations_s, sizes, kinds = zip(*rows, strict=True)
+    rate = "at once" if jobs_per_hour is None else f"{jobs_per_hour:g} jobs/h"
+    return Trace(
+        arrival_s=arrival_s, duration_s=durations_s, gpus=sizes, kind=kinds,
+        name=f"continuous ({rate}, seed {seed})",
+    )  # fmt: skip

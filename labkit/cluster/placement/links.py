@@ -1,0 +1,254 @@
+"""Placement on racks: jobs with parameter servers share the links of nodes and racks; simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labkit.cluster.jobs.jobs import Trace
+from labkit.cluster.running.traces import generate
+from labkit.errors import BadValue
+from labkit.kit.describe import Count, Positive, checked, description
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+How = Literal["random", "spread", "pack", "best-fit", "chosen"]
+
+
+@description
+@dataclass(frozen=True, kw_only=True)
+class Racks:
+    """Equal racks of equal nodes.
+
+    Attributes:
+        racks, nodes, gpus: racks, nodes of a rack, GPUs of a node.
+        node_bytes_per_s: of a node's link, each way.
+        rack_bytes_per_s: of a rack's link to the other racks, each way.
+    """
+
+    racks: Count
+    nodes: Count
+    gpus: Count
+    node_bytes_per_s: Positive
+    rack_bytes_per_s: Positive
+
+    @property
+    def rate(self) -> NDArray[np.float64]:
+        """Bytes a second of every link: of the nodes, then of the racks."""
+        num = self.racks * self.nodes
+        return np.repeat([self.node_bytes_per_s, self.rack_bytes_per_s], [num, self.racks])
+
+    def traffic(self, held: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What a job sends each way over every link, in models a step; its GPUs by node.
+
+        The parameter server stands on the job's fullest node. Every worker elsewhere sends its
+        gradients and fetches the model: over its node's link, over the server's, and over both
+        racks' where they differ.
+        """
+        server = int(np.argmax(held))
+        away = held.copy()
+        away[server] = 0
+        by_rack = away.reshape(self.racks, self.nodes).sum(axis=1).astype(float)
+        rack = server // self.nodes
+        by_rack[rack] = by_rack.sum() - by_rack[rack]
+        nodes = away.astype(float)
+        nodes[server] = away.sum()
+        return np.concatenate([nodes, by_rack])
+
+    def step_s(
+        self, held: list[NDArray[np.int64]], compute_s: ArrayLike, model_bytes: ArrayLike
+    ) -> NDArray[np.float64]:
+        """Seconds of a step of jobs that run at once; a link is shared evenly by who uses it."""
+        loads = np.array([self.traffic(gpus) for gpus in held]).reshape(len(held), self.rate.size)
+        seconds = loads * (loads > 0).sum(axis=0) / self.rate
+        return np.asarray(compute_s + np.asarray(model_bytes) * seconds.max(axis=1, initial=0.0))
+
+
+class Placed(NamedTuple):
+    """Completion and execution seconds of every job; simulated."""
+
+    jct_s: NDArray[np.float64]
+    execution_s: NDArray[np.float64]
+
+
+NETWORKS = {
+    "ResNet-50": (25.6e6, 0.25), "VGG-16": (138.4e6, 0.35), "AlexNet": (61.1e6, 0.10),
+    "Inception-v3": (23.8e6, 0.30), "BERT-base": (110e6, 0.40), "LSTM": (66e6, 0.30),
+}  # fmt: skip
+"""Parameters, and seconds of a step without the network (ours: round numbers of one GPU)."""
+
+
+@description
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """Jobs of workers and a parameter server.
+
+    Attributes:
+        trace: when each comes and on how many GPUs; its duration is the seconds it computes.
+        model_bytes, compute_s: a number a job: its model, and a step without the network.
+    """
+
+    trace: Trace
+    model_bytes: ArrayLike
+    compute_s: ArrayLike
+
+    def __post_init__(self) -> None:
+        for name in ("model_bytes", "compute_s"):
+            array = np.array(getattr(self, name), dtype=float)
+            if array.shape != (len(self.trace),) or not (np.isfinite(array) & (array > 0)).all():
+                raise BadValue(f"Workers.{name} must be one number above 0 a job")
+            object.__setattr__(self, name, array)
+
+
+@checked
+def draw_workers(racks: Racks, *, num_jobs: Count, load: Positive, rng: int = 0) -> Workers:
+    """Jobs of :data:`NETWORKS`, each as likely, on 1, 2, 4 or 8 GPUs; Poisson arrivals."""
+    trace = generate(
+        num_jobs, num_gpus=racks.racks * racks.nodes * racks.gpus, load=load, sigma=1.0,
+        mean_duration_s=1800.0, gpus={1: 0.4, 2: 0.3, 4: 0.2, 8: 0.1}, rng=rng,
+    )  # fmt: skip
+    kind = np.random.default_rng([rng, 1]).integers(len(NETWORKS), size=num_jobs)
+    parameters, compute_s = np.array(list(NETWORKS.values()))[kind].T
+    return Workers(trace=trace, model_bytes=4 * parameters, compute_s=compute_s)
+
+
+def place(
+    racks: Racks, free: NDArray[np.int64], gpus: int, how: How = "best-fit", *,
+    rng: np.random.Generator | int = 0, anchor: int = 0,
+) -> NDArray[np.int64]:  # fmt: skip
+    """GPUs by node for a job that fits into the free ones.
+
+    ``random``; ``spread``: one by one from the emptiest node; ``pack``: from the fullest nodes on;
+    ``best-fit``: the least bytes over the busiest link, then the node that is left fullest;
+    ``chosen``: around the node ``anchor``, its rack first.
+    """
+    held = np.zeros_like(free)
+    if how == "random":
+        picked = np.random.default_rng(rng).choice(
+            np.repeat(np.arange(free.size), free), gpus, replace=False
+        )
+        return np.bincount(picked, minlength=free.size)
+    if how == "spread":
+        for _ in range(gpus):
+            held[np.argmax(free - held)] += 1
+        return held
+    if how == "pack":
+        return _fill(free, gpus, np.lexsort((np.arange(free.size), free)))
+    rack = np.arange(free.size) // racks.nodes
+    anchors = np.flatnonzero(free) if how == "best-fit" else [anchor]
+    options = []
+    for node in anchors:
+        order = np.lexsort((-free, rack != rack[node], np.arange(free.size) != node))
+        held = _fill(free, gpus, order)
+        cost = float((racks.traffic(held) / racks.rate).max())
+        options.append((cost, int(((free - held) * (held > 0)).sum()), int(node), held))
+    return min(options, key=lambda option: option[:3])[3]
+
+
+def _fill(free: NDArray[np.int64], gpus: int, order: NDArray[np.int64]) -> NDArray[np.int64]:
+    held, before = np.zeros_like(free), np.cumsum(free[order])
+    held[order] = np.clip(gpus - (before - free[order]), 0, free[order])
+    return held
+
+
+@checked
+def run_on_links(
+    jobs: Workers, racks: Racks, how: How, *, rng: int = 0, order: ArrayLike = (),
+    anchors: ArrayLike = (),
+) -> Placed:  # fmt: skip
+    """Run the jobs first come, first served; their speeds change whenever one starts or ends.
+
+    Args:
+        order, anchors: a number a job: who comes first of those that wait, and for ``chosen`` the
+            node that each is placed around; default: by arrival, the first node.
+
+    Raises:
+        BadValue: a job asks for more GPUs than there are, or an array has another length.
+    """
+    trace, size, alone = jobs.trace, np.asarray(jobs.model_bytes), np.asarray(jobs.compute_s)
+    gpus, left, arrival = (trace.column(n) for n in ("gpus", "duration_s", "arrival_s"))
+    left, total = left.copy(), racks.racks * racks.nodes * racks.gpus
+    first = np.argsort(order if np.size(order) else arrival, kind="stable")
+    node = np.asarray(anchors if np.size(anchors) else np.zeros(gpus.size), dtype=int)
+    if gpus.max() > total or first.shape != gpus.shape or node.shape != gpus.shape:
+        raise BadValue(
+            f"run_on_links: valid: jobs of up to {total} GPUs, {gpus.size} orders, anchors"
+        )
+    draw, free = np.random.default_rng(rng), np.full(racks.racks * racks.nodes, racks.gpus)
+    held: dict[int, NDArray[np.int64]] = {}
+    start, end, now = np.full(gpus.size, np.nan), np.zeros(gpus.size), 0.0
+    waiting = first.tolist()
+    while waiting or held:
+        for job in [j for j in waiting if arrival[j] <= now]:
+            if gpus[job] > free.sum():
+                break
+            held[job] = place(racks, free, int(gpus[job]), how, rng=draw, anchor=int(node[job]))
+            free, start[job] = free - held[job], now
+            waiting.remove(job)
+        running = np.array(list(held), dtype=int)
+        step = racks.step_s(list(held.values()), alone[running], size[running])
+        done = left[running] * step / alone[running]
+        arriving = min((arrival[j] for j in waiting if arrival[j] > now), default=np.inf)
+        until = min(arriving, now + done.min(initial=np.inf))
+        left[running] -= (until - now) * alone[running] / step
+        for job in running[now + done <= until].tolist():
+            free, end[job] = free + held.pop(job), until
+        now = until
+    return Placed(end - arrival, end - start)
+
+
+@checked
+def place_all(racks: Racks, batches: Sequence[Workers], hows: Sequence[How]) -> pd.DataFrame:
+    """Mean seconds of every batch by way of placing: rows (measure, batch), a column a way.
+
+    Measures are ``execution`` and ``completion``; the column ``computing`` is without a network.
+    """
+    import pandas as pd
+
+    rows = {}
+    for number, jobs in enumerate(batches):
+        placed = {how: run_on_links(jobs, racks, how) for how in hows}
+        least = {"computing": float(jobs.trace.column("duration_s").mean())}
+        for measure, name in (("execution", "execution_s"), ("completion", "jct_s")):
+            means = {how: float(getattr(run, name).mean()) for how, run in placed.items()}
+            rows[measure, number] = means | least
+    return pd.DataFrame(rows).T
+
+
+@checked
+def evolve(
+    jobs: Workers, racks: Racks, *, population: Count = 24, generations: Count = 20, rng: int = 0
+) -> Placed:
+    """Who comes first and around which node, for a batch, by a genetic search.
+
+    Each job has two genes. The better half of a generation lives on; children take each gene from
+    either parent, a tenth of them anew. The least mean completion time wins.
+    """
+    trace = jobs.trace
+    draw, num, nodes = np.random.default_rng(rng), len(trace), racks.racks * racks.nodes
+
+    def run(genes: NDArray[np.float64]) -> Placed:
+        anchors = (genes[1] * nodes).astype(int)
+        return run_on_links(jobs, racks, "chosen", order=genes[0], anchors=anchors)
+
+    def seconds(genes: NDArray[np.float64]) -> float:
+        return float(run(genes).jct_s.mean())
+
+    genes = draw.random((population, 2, num))
+    genes[0, 0] = trace.column("arrival_s") + np.arange(num) / num
+    scores = np.array([seconds(g) for g in genes])
+    for _ in range(generations):
+        best = np.argsort(scores, kind="stable")[: population // 2]
+        genes, scores = genes[best], scores[best]
+        pairs = draw.integers(best.size, size=(2, population - best.size))
+        take = draw.random((pairs.shape[1], 2, num))
+        children = np.where(take < 0.5, genes[pairs[0]], genes[pairs[1]])
+        children = np.where(draw.random(take.shape) < 0.1, draw.random(take.shape), children)
+        genes = np.concatenate([genes, children])
+        scores = np.concatenate([scores, [seconds(g) for g in children]])
+    return run(genes[int(np.argmin(scores))])

@@ -1,0 +1,318 @@
+"""Tenants who share a cluster: alone, by quotas of GPUs, or by reserved cells; all simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from heapq import heappop, heappush
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit import datasets
+from labkit.cluster.jobs.jobs import Trace
+from labkit.cluster.placement.cells import Buddies, Held, Hierarchy, Reserved
+from labkit.cluster.policies.orders import Policy
+from labkit.cluster.running.traces import ITP, PARTS, load
+from labkit.errors import BadValue
+from labkit.kit.describe import Count, NonNegative, Positive, checked
+
+Sharing = Literal["private", "quota", "packed-quota", "cells"]
+DAY_S = 86400.0
+RAW = "data/raw-traces.tar.gz"
+COLUMNS = ("arrival_s", "duration_s", "gpus")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shared:
+    """What became of every job, in order of arrival; simulated.
+
+    Attributes:
+        start_s, end_s: first start and end.
+        evictions: how often a job of low priority gave its GPUs back.
+        spread: which jobs ran on scattered GPUs, slower.
+        busy_gpu_s: GPU-seconds held within the span of the arrivals, over all jobs.
+    """
+
+    trace: Trace
+    num_gpus: int
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    evictions: NDArray[np.int64]
+    spread: NDArray[np.bool_]
+    busy_gpu_s: float
+
+    @property
+    def wait_s(self) -> NDArray[np.float64]:
+        """Queueing delay until the first start."""
+        return self.start_s - self.trace.column("arrival_s")
+
+    @property
+    def jct_s(self) -> NDArray[np.float64]:
+        return self.end_s - self.trace.column("arrival_s")
+
+    @property
+    def offered_load(self) -> float:
+        return self.trace.offered_load(self.num_gpus)
+
+    @property
+    def utilisation_fraction(self) -> float:
+        """GPUs held by jobs over all GPUs, while jobs arrive."""
+        arrival = self.trace.column("arrival_s")
+        return self.busy_gpu_s / (self.num_gpus * float(arrival[-1] - arrival[0]))
+
+
+@checked
+def together(traces: Mapping[str, Trace], first_day: Mapping[str, float], days: Positive) -> Trace:
+    """One trace of several tenants: so many days of each one's jobs, laid over each other.
+
+    Args:
+        first_day: of each tenant, on the clock of its trace.
+
+    Raises:
+        BadValue: a tenant has no first day, or no job in its days.
+    """
+    parts: dict[str, Any] = {"arrival_s": [], "duration_s": [], "gpus": [], "tenant": []}
+    for name, trace in traces.items():
+        start_s = DAY_S * first_day.get(name, np.nan)
+        arrival = trace.column("arrival_s")
+        inside = (arrival >= start_s) & (arrival < start_s + DAY_S * days)
+        if not inside.any():
+            raise BadValue(f"together: {name!r} has no job in {days:g} days from its first_day")
+        parts["arrival_s"] += (arrival[inside] - start_s).tolist()
+        parts["duration_s"] += trace.column("duration_s")[inside].tolist()
+        parts["gpus"] += trace.column("gpus")[inside].tolist()
+        parts["tenant"] += [name] * int(inside.sum())
+    tenant = tuple(parts.pop("tenant"))
+    return Trace(**parts, tenant=tenant, name=f"{len(traces)} tenants, {days:g} days")
+
+
+@cache
+def _part(part: str) -> Trace:
+    return load(ITP, part=part)
+
+
+@cache
+@checked
+def tenants(first_day: NonNegative, days: Positive, *, low_day: float | None = None) -> Trace:
+    """The ten clusters of ``itp-elasticflow`` as tenants, in some days that all of them have.
+
+    Where the traces cannot be had, seven tenants: weeks of the stand-in of one cluster.
+    ``low_day`` adds the jobs of all of them in as many days from there, as the tenant ``low``.
+    """
+    if datasets.source(ITP, [RAW]).is_standin:
+        starts = {f"week {k}": 7.0 * k for k in range(7)}
+        parts = dict.fromkeys(starts, _part("06"))
+        first_day, low_day = first_day % 7, None if low_day is None else low_day % 7
+    else:
+        parts = {part: _part(part) for part in PARTS[ITP][:10]}
+        starts = dict.fromkeys(parts, 0.0)
+    jobs = together(parts, {name: start + first_day for name, start in starts.items()}, days)
+    if low_day is None:
+        return jobs
+    low = together(parts, {name: start + low_day for name, start in starts.items()}, days)
+    both: dict[str, Any] = {n: np.concatenate([jobs.column(n), low.column(n)]) for n in COLUMNS}
+    return Trace(**both, tenant=jobs.tenant + ("low",) * len(low), name=jobs.name)
+
+
+@checked
+def nodes_for(trace: Trace, most_load: Positive, *, gpus: Count = 8) -> dict[str, dict[str, int]]:
+    """Nodes for each tenant: its jobs offer at most ``most_load``, and the largest fits."""
+    tenant, size = np.array(trace.tenant), trace.column("gpus")
+    span_s = float(np.ptp(trace.column("arrival_s")))
+    busy = {name: trace.work_gpu_s[tenant == name].sum() / span_s for name in set(trace.tenant)}
+    return {
+        name: {"node": int(-(-max(busy[name] / most_load, size[tenant == name].max()) // gpus))}
+        for name in sorted(busy)
+    }
+
+
+@checked
+def share(
+    trace: Trace, tenants: Mapping[str, Mapping[str, int]], policy: Policy, sharing: Sharing, *,
+    hierarchy: Hierarchy | None = None, low_priority: tuple[str, ...] = (),
+    spread_slowdown: Positive | None = None,
+) -> Shared:  # fmt: skip
+    """Run every tenant's jobs in its own queue on a cluster as large as all reservations.
+
+    A job takes the cells of :meth:`Hierarchy.shape`; the queue's order is the policy's.
+
+    Args:
+        tenants: the cells each has reserved, by level.
+        sharing: ``private``, each tenant on its own cells; ``quota``, each on any free cells of
+            the cluster up to the GPUs it has reserved, cut from the largest free cell, as
+            schedulers that spread load do; ``packed-quota``, from the smallest; ``cells``, each on
+            its own cells, bound to hardware only while they are used.
+        low_priority: tenants without cells whose jobs, smallest first, take GPUs that are free and
+            give them back when a reserved cell needs them; what is left of a job is kept.
+        spread_slowdown: under ``quota``, a job without its cells runs at once on scattered GPUs,
+            so many times slower; None: it waits.
+
+    Raises:
+        BadValue: the policy preempts or a tenant's job is larger than its cells.
+    """
+    if policy.order != "key":
+        raise BadValue(f"share: policy {policy.name!r} preempts; valid: fifo, best-effort, sjf")
+    names = trace.tenant or ("",) * len(trace)
+    state = _State(trace, names, tenants, policy, sharing, hierarchy or Hierarchy())
+    state.slowdown, state.low = spread_slowdown, set(low_priority)
+    for job, name in enumerate(names):
+        own = state.own.get(name)
+        if name not in state.low and not (own and own.could_hold(state.shapes[state.gpus[job]])):
+            raise BadValue(
+                f"share: job {trace.id_of(job)} of tenant {name!r} needs {state.gpus[job]} GPUs; "
+                f"valid: what fits its cells, {dict(tenants.get(name, {}))}"
+            )
+    return state.run()
+
+
+class _State:
+    """Queues, cells and running jobs, at one moment."""
+
+    def __init__(
+        self, trace: Trace, names: tuple[str, ...], tenants: Mapping[str, Mapping[str, int]],
+        policy: Policy, sharing: Sharing, hierarchy: Hierarchy,
+    ) -> None:  # fmt: skip
+        self.trace, self.names, self.hierarchy = trace, names, hierarchy
+        self.arrival, self.gpus = trace.column("arrival_s"), trace.column("gpus").tolist()
+        self.blocks, self.key = policy.blocks, np.asarray(policy.key(trace)).tolist()
+        total: dict[str, int] = {}
+        for cells in tenants.values():
+            total |= {level: total.get(level, 0) + num for level, num in cells.items()}
+        self.physical = Buddies(hierarchy, total, largest_first=sharing == "quota")
+        self.by_quota = sharing.endswith("quota")
+        binds = self.physical if sharing == "cells" else None
+        self.own = {name: Reserved(hierarchy, cells, binds) for name, cells in tenants.items()}
+        self.quota = {name: own.virtual.num_gpus for name, own in self.own.items()}
+        self.left = trace.column("duration_s").tolist()
+        self.queues: dict[str, dict[int, list[tuple[float, int]]]] = {}
+        self.ends: list[tuple[float, int, int]] = []
+        self.held: dict[int, Held] = {}
+        self.owner = np.full(self.physical.num_gpus, -1)  # the low-priority job on each GPU
+        self.taken = np.zeros(self.physical.num_gpus, dtype=bool)  # by jobs of reserved cells
+        num_jobs = len(trace)
+        self.start, self.end = np.full(num_jobs, np.nan), np.full(num_jobs, np.nan)
+        self.since, self.evictions = np.zeros(num_jobs), np.zeros(num_jobs, dtype=np.int64)
+        self.spread, self.busy = np.zeros(num_jobs, dtype=bool), 0.0
+        self.slowdown: float | None = None
+        self.low: set[str] = set()
+        self.shapes = {gpus: hierarchy.shape(gpus) for gpus in set(self.gpus)}
+        self.sizes = hierarchy.gpus
+        self.need = {n: sum(self.sizes[k] for k in levels) for n, levels in self.shapes.items()}
+
+    def run(self) -> Shared:
+        order, arrived = self.arrival, 0
+        while arrived < len(order) or self.ends:
+            now = min(self.ends[0][0] if self.ends else np.inf,
+                      order[arrived] if arrived < len(order) else np.inf)  # fmt: skip
+            dirty: set[str] = set()
+            while self.ends and self.ends[0][0] == now:
+                _, job, stops = heappop(self.ends)
+                if stops == self.evictions[job]:
+                    self.stop(job, now)
+                    dirty.add(self.names[job])
+            if dirty and self.by_quota:
+                dirty = {name for name, queue in self.queues.items() if queue}
+            while arrived < len(order) and order[arrived] == now:
+                self.put(arrived)
+                dirty.add(self.names[arrived])
+                arrived += 1
+            self.serve(dirty - self.low, now)
+            self.scavenge(now)
+        return Shared(trace=self.trace, num_gpus=self.physical.num_gpus, start_s=self.start,
+                      end_s=self.end, evictions=self.evictions, spread=self.spread,
+                      busy_gpu_s=self.busy)  # fmt: skip
+
+    def put(self, job: int) -> None:
+        """Into its tenant's queue; without blocking, one queue a size, since sizes fit alike."""
+        size = 0 if self.blocks and self.names[job] not in self.low else self.gpus[job]
+        queue = self.queues.setdefault(self.names[job], {}).setdefault(size, [])
+        heappush(queue, (self.key[job], job))
+
+    def serve(self, dirty: set[str], now: float) -> None:
+        """Start what can be started: the tenant whose first job comes first, first."""
+        heads = [(queue[0], name, size) for name in dirty
+                 for size, queue in self.queues.get(name, {}).items()]  # fmt: skip
+        heads.sort()
+        while heads:
+            (_, job), name, size = heads.pop(0)
+            if self.begin(job, now):
+                queue = self.queues[name][size]
+                heappop(queue)
+                if queue:
+                    heads.append((queue[0], name, size))
+                    heads.sort()
+                else:
+                    del self.queues[name][size]
+
+    def begin(self, job: int, now: float) -> bool:
+        """Give a job its cells and start it, if they are to be had."""
+        name, gpus, duration = self.names[job], self.gpus[job], self.left[job]
+        levels, own = self.shapes[gpus], self.own[name]
+        if self.by_quota:
+            size = self.need[gpus]
+            if size > self.quota[name]:
+                return False
+            held = self.physical.allocate_all(levels)
+            if held is None and self.slowdown:
+                held = self.physical.allocate_all([0] * gpus)
+                if held is not None:
+                    self.spread[job], duration, size = True, duration * self.slowdown, gpus
+            if held is not None:
+                self.quota[name] -= size
+        else:
+            held = own.allocate(levels)
+        if held is None:
+            return False
+        self.held[job], self.start[job], self.since[job] = held, now, now
+        if self.low:
+            self.evict(own.hardware(held), now)
+        heappush(self.ends, (now + duration, job, 0))
+        return True
+
+    def stop(self, job: int, now: float) -> None:
+        """A job ends or is evicted: its cells are free."""
+        held, name = self.held.pop(job), self.names[job]
+        until = min(now, self.arrival[-1])
+        self.busy += max(until - self.since[job], 0.0) * self.gpus[job]
+        if name in self.low:
+            for _, gpu in held:
+                self.owner[gpu] = -1
+        elif self.by_quota:
+            self.quota[name] += sum(self.sizes[level] for level, _ in held)
+            for cell in held:
+                self.physical.release(*cell)
+        else:
+            if self.low:
+                for level, gpu in self.own[name].hardware(held):
+                    self.taken[gpu : gpu + self.sizes[level]] = False
+            self.own[name].release(held)
+        self.end[job] = now
+
+    def evict(self, cells: Held, now: float) -> None:
+        """Jobs of low priority leave the GPUs that a reserved cell needs."""
+        for level, gpu in cells:
+            gpus = slice(gpu, gpu + self.sizes[level])
+            self.taken[gpus] = True
+            for job in set(self.owner[gpus].tolist()) - {-1}:
+                self.stop(job, now)
+                self.left[job] -= now - self.since[job]
+                self.evictions[job] += 1
+                self.put(job)
+
+    def scavenge(self, now: float) -> None:
+        """Jobs of low priority start on free GPUs, those that buddies would give last."""
+        for name in self.low:
+            for size in sorted(self.queues.get(name, {})):
+                queue = self.queues[name][size]
+                free = np.flatnonzero(~self.taken & (self.owner < 0))[::-1]
+                while queue and free.size >= size:
+                    (_, job), gpus, free = heappop(queue), free[:size], free[size:]
+                    self.owner[gpus], self.held[job] = job, [(0, int(gpu)) for gpu in gpus]
+                    self.since[job] = now
+                    self.start[job] = now if np.isnan(self.start[job]) else self.start[job]
+                    heappush(self.ends, (now + self.left[job], job, int(self.evictions[job])))
+                if not queue:
+                    del self.queues[name][size]

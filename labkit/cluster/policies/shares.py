@@ -1,0 +1,262 @@
+"""Policies that give every job a share of its time on each GPU type.
+
+    table = cluster.load_throughputs()
+    trace = cluster.continuous(6000, jobs_per_hour=5.6)
+    policy = cluster.share_policy("max-min")
+    run = cluster.simulate_shares(trace, table.cluster(36, 36, 36), policy, table)
+
+A policy sees the jobs that are there and answers with shares; ``turns`` realises them in rounds.
+Jobs of one kind and number of GPUs are alike, so a program has a row a group and not a row a job.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.cluster.policies.programs import MaxMin
+from labkit.errors import not_among
+from labkit.kit.describe import Whole, checked, description
+
+if TYPE_CHECKING:
+    from labkit.cluster.jobs.throughputs import Throughputs
+
+
+class Active(NamedTuple):
+    """What a policy sees: the jobs in the system, in order of arrival; pools in the last axis."""
+
+    jobs: NDArray[np.int64]  # places in the trace
+    group: NDArray[np.int64]  # of alike jobs: rows of ``speed`` and ``gpus``
+    left_s: NDArray[np.float64]  # of work at speed 1
+    speed: NDArray[np.float64]  # group × pool
+    gpus: NDArray[np.int64]  # GPUs that a job of each group holds
+    shared: NDArray[np.float64]  # group × other × pool: speed beside the other on the same GPUs
+    room: NDArray[np.int64]  # GPUs of each pool
+    memory: dict[str, Any]  # the policy's own, of one run
+
+
+class Shares(NamedTuple):
+    """Share of its time that each job runs alone on each pool, and each pair of jobs together."""
+
+    alone: NDArray[np.float64]  # job × pool
+    pairs: NDArray[np.int64] = np.zeros((0, 2), np.int64)  # pair × 2: places among the active jobs
+    together: NDArray[np.float64] | None = None  # pair × pool
+
+
+@description
+@dataclass(frozen=True, kw_only=True)
+class SharePolicy:
+    """Shares of time, computed anew where jobs came or went.
+
+    Attributes:
+        name: one of :data:`SHARE_POLICIES`.
+        seed: of what it draws.
+        believes: the speeds it computes with; default: the true ones.
+    """
+
+    name: str
+    seed: Whole = 0
+    believes: Throughputs | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in SHARE_POLICIES:
+            raise not_among("share policy", self.name, SHARE_POLICIES)
+
+    @property
+    def strict(self) -> bool:
+        """Whether jobs that are due nothing leave free GPUs idle."""
+        return self.name.startswith("fifo")
+
+    @property
+    def aware(self) -> bool:
+        """Whether it knows speeds; one that does not fills the pools in a random order."""
+        return self.name not in ("las", "fifo")
+
+    def decide(self, active: Active) -> Shares:
+        """The shares of the jobs that are there."""
+        return SHARE_POLICIES[self.name](active, self.seed)
+
+
+def _max_min(active: Active, seed: int, sharing: bool = False) -> Shares:
+    """Least attained service that knows speeds (Gavel §4.1), without or with space sharing.
+
+    The least normalised speed of any job is maximised: over its speed under an equal split of all
+    GPUs, times its GPUs.
+    """
+    memory = active.memory
+    if "program" not in memory:
+        weight = active.gpus * active.room.sum() / (active.speed * active.room).sum(axis=1)
+        shared = active.shared * weight[:, None, None] if sharing else None
+        gain = active.speed * weight[:, None]
+        memory["program"] = MaxMin(gain, active.gpus, active.room, shared)
+    jobs = np.bincount(active.group, minlength=len(active.gpus))
+    _, times, of_pairs = memory["program"].solve(jobs)
+    alone = (times / np.maximum(jobs, 1)[:, None])[active.group]
+    return Shares(alone, *_spread(memory["program"].pairs, of_pairs, active))
+
+
+def _spread(program_pairs: Any, times: Any, active: Active) -> tuple[Any, Any]:
+    """Time of each pair of groups, evenly over its pairs of jobs."""
+    group, size, pools = active.group, active.group.size, active.room.size
+    keys, shares = [np.zeros(0, np.int64)], [np.zeros((0, pools))]
+    for column in np.flatnonzero(times > 1e-9):
+        a, b, p = program_pairs[column]
+        places = np.flatnonzero(group == a), np.flatnonzero(group == b)
+        first, second = np.meshgrid(*places, indexing="ij")
+        keep = first < second if a == b else np.ones(first.shape, bool)
+        low, high = np.minimum(first, second)[keep], np.maximum(first, second)[keep]
+        keys.append(low * size + high)
+        shares.append(np.eye(pools)[p] * np.full((low.size, 1), times[column] / max(low.size, 1)))
+    pairs, at = np.unique(np.concatenate(keys), return_inverse=True)
+    together = np.zeros((pairs.size, pools))
+    np.add.at(together, at, np.concatenate(shares))
+    return np.column_stack(np.divmod(pairs, size)), together
+
+
+def _las(active: Active, seed: int) -> Shares:
+    """Least attained service that knows no speeds: the same GPU time to every job.
+
+    A job of g GPUs gets the share min(1, t / g), at the level t at which all GPUs are busy, spread
+    over the pools by their GPUs. It is the program's fairest answer where all speeds are equal.
+    """
+    gpus, total = np.sort(active.gpus[active.group]), int(active.room.sum())
+    below = np.concatenate([[0], np.cumsum(gpus)[:-1]])  # GPU time of jobs that never wait
+    level = (total - below) / np.arange(gpus.size, 0, -1)
+    high = np.flatnonzero(level <= gpus)
+    most = level[high[0]] if high.size else gpus[-1]
+    return Shares(np.outer(np.minimum(1, most / active.gpus[active.group]), active.room / total))
+
+
+def _makespan(active: Active, seed: int) -> Shares:
+    """All jobs done as early as can be (Gavel §4.2): least speed over work left is maximised."""
+    memory, known = active.memory, active.memory.get("jobs", np.zeros(0, np.int64))
+    if not np.isin(active.jobs, known).all():
+        gain, gpus = active.speed[active.group] * 1e4, active.gpus[active.group]
+        memory["program"], memory["jobs"] = MaxMin(gain, gpus, active.room), active.jobs.copy()
+    places = np.searchsorted(memory["jobs"], active.jobs)
+    there, left = np.zeros((2, memory["jobs"].size))
+    there[places], left[places] = 1.0, active.left_s
+    return Shares(memory["program"].solve(there, left)[1][places])
+
+
+def _whole(active: Active, stays: dict[int, int]) -> Shares:
+    """All of its time for each job that has a pool."""
+    active.memory["stays"] = stays
+    pool = np.array([stays.get(int(job), -1) for job in active.jobs])
+    return Shares((pool[:, None] == np.arange(active.room.size)).astype(float))
+
+
+def _fifo(active: Active, seed: int, aware: bool = False) -> Shares:
+    """First come, first served, a whole pool's GPUs each: the fastest free one, or a random one."""
+    draw = active.memory.setdefault("draw", random.Random(seed))
+    there = dict(zip(active.jobs.tolist(), active.group.tolist(), strict=True))
+    stays: dict[int, int] = {}
+    kept = {} if aware else active.memory.get("stays", {})
+    queue = [job for job in there if job not in kept]
+    for job, pool in sorted(kept.items()):
+        if job in there:
+            stays[job] = pool
+        elif queue and active.speed[there[queue[0]], pool] > 0:  # the next takes the freed GPU
+            stays[queue.pop(0)] = pool
+    left = active.room.copy()
+    for job, pool in stays.items():
+        left[pool] -= active.gpus[there[job]]
+    for job, group in there.items():
+        free = np.flatnonzero((left >= active.gpus[group]) & (active.speed[group] > 0)).tolist()
+        if job not in stays:
+            if not free:
+                break
+            stays[job] = (
+                max(free, key=active.speed[group].__getitem__) if aware else draw.choice(free[::-1])
+            )
+            left[stays[job]] -= active.gpus[group]
+    return _whole(active, stays)
+
+
+def _allox(active: Active, seed: int) -> Shares:
+    """AlloX: match waiting jobs with places of free GPUs' queues, counted from the last.
+
+    A job that runs k-th from the end of a GPU's queue delays k jobs, itself among them, by its time
+    there; the cheapest matching has the least mean completion time. The first of each queue starts
+    and stays. Jobs of one GPU.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    there = set(active.jobs.tolist())
+    stays = {job: p for job, p in active.memory.get("stays", {}).items() if job in there}
+    held = np.bincount(list(stays.values()), minlength=active.room.size)
+    types = np.repeat(np.arange(active.room.size), active.room - held)
+    waiting = np.flatnonzero([job not in stays for job in active.jobs.tolist()])
+    if types.size and waiting.size:
+        speed = np.maximum(active.speed[active.group[waiting]], 1e-10)[:, types]
+        cost = active.left_s[waiting, None] / speed
+        matched = linear_sum_assignment(np.hstack([k * cost for k in range(1, waiting.size + 1)]))
+        first: dict[int, tuple[int, int]] = {}
+        for row, column in zip(*(side.tolist() for side in matched), strict=True):
+            k, gpu = divmod(column, types.size)
+            first[gpu] = max(first.get(gpu, (-1, -1)), (k, int(active.jobs[waiting[row]])))
+        stays |= {job: int(types[gpu]) for gpu, (_, job) in first.items()}
+    return _whole(active, stays)
+
+
+def _packed(active: Active, seed: int, by_sum: bool = False) -> Shares:
+    """Gandiva's packing: random pairs, given up where both get less done than one after the other.
+
+    ``by_sum``: a pair is judged by the sum over GPU types, as Gavel's program has it, under which
+    three types keep pairs at a third of that; else by the mean.
+    """
+    memory, places = active.memory, {int(job): i for i, job in enumerate(active.jobs)}
+    draw, partner = memory.setdefault("draw", random.Random(seed)), memory.setdefault("pairs", {})
+    part = active.shared / np.where(active.speed > 0, active.speed, np.inf)[:, None, :]
+    both = (part + part.transpose(1, 0, 2)).sum(axis=2) / (1 if by_sum else part.shape[2])
+    both[(part <= 0).any(axis=2) | (part <= 0).any(axis=2).T] = 0.0
+    for job, other in list(partner.items()):
+        rows = [active.group[places[j]] for j in (job, other) if j in places]
+        if len(rows) < 2 or both[rows[0], rows[1]] < 1.0:
+            partner.pop(job)
+    wanted, pairs = active.gpus[active.group], []
+    if wanted.sum() > active.room.sum():
+        free = [job for job in places if job not in partner]
+        for _ in range(len(free)):
+            a, b = draw.sample(free, 2) if len(free) > 1 else (0, 0)
+            if a != b and wanted[places[a]] == wanted[places[b]]:
+                free = [job for job in free if job not in (a, b)]
+                partner |= {a: b, b: a}
+        pairs = [(places[a], places[b]) for a, b in partner.items() if a < b]
+    chosen = np.array(pairs, np.int64).reshape(-1, 2)
+    split = active.room / (len(places) - len(pairs)) / wanted[:, None]
+    split = split / np.maximum(split.sum(axis=1), 1.0)[:, None]
+    alone = split.copy()
+    alone[chosen.ravel()] = 0.0
+    return Shares(alone, chosen, split[chosen[:, 0]])
+
+
+SHARE_POLICIES: dict[str, Any] = {
+    "max-min": _max_min,
+    "max-min-shared": partial(_max_min, sharing=True),
+    "las": _las,
+    "makespan": _makespan,
+    "fifo": _fifo,
+    "fifo-aware": partial(_fifo, aware=True),
+    "allox": _allox,
+    "packed": _packed,
+    "packed-by-sum": partial(_packed, by_sum=True),
+}
+"""Policies by name: Gavel's least attained service without and with two jobs on a GPU, and without
+speeds; its makespan policy; first come, first served without and with speeds; AlloX; Gandiva's
+packing, and as Gavel's program has it."""
+
+
+@checked
+def share_policy(name: str, *, seed: Whole = 0, believes: Throughputs | None = None) -> SharePolicy:
+    """One of :data:`SHARE_POLICIES`.
+
+    >>> share_policy("las").aware
+    False
+    """
+    return SharePolicy(name=name, seed=seed, believes=believes)

@@ -1,0 +1,1 @@
+"""What then happens: events, rounds, turns; bounds that no policy beats; published traces."""

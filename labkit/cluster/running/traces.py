@@ -1,0 +1,267 @@
+"""Traces by name, from published data sets, and synthetic ones."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import ArrayLike
+
+from labkit.cluster.jobs.jobs import Trace, trace_of
+from labkit.cluster.running.rounds import Rates
+from labkit.errors import BadFile, BadValue, UsageError, not_among
+from labkit.kit.describe import Count, NonNegative, Positive, checked
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ITP, TIRESIAS = "itp-elasticflow", "tiresias-nsdi19"
+PARTS = {
+    ITP: (*(f"{number:02}" for number in range(1, 11)), "195job"),
+    TIRESIAS: ("60_job",),
+}
+"""Published traces and their parts: ten Microsoft clusters over two months of 2021, the 195 jobs of
+ElasticFlow's testbed; Tiresias's sample."""
+STANDIN_PART = "06"
+"""The cluster that is replaced, where it cannot be had, by a model of its jobs."""
+RAW = "data/raw-traces.tar.gz"
+ELASTIC = "elasticflow-asplos23"
+TESTBED = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
+THROUGHPUTS = "ElasticFlow/scheduler/throughputs"
+MODELS = {
+    "T4": ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3"),
+    "A100": ("bert", "deepspeech2", "gpt2", "inception3", "resnet50", "vgg16"),
+}
+"""Models with a table of iterations a second by batch size and GPUs, by GPU type."""
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+GPUS = {1: 0.7, 2: 0.1, 4: 0.1, 8: 0.1}
+"""GPUs of synthetic jobs and their shares."""
+
+
+@checked
+def load(name: str, *, part: str | None = None, deadlines: bool = False) -> Trace:
+    """A published trace.
+
+    Args:
+        name: ``itp-elasticflow`` or ``tiresias-nsdi19``.
+        part: which of its traces, such as ``06``; default: the first.
+        deadlines: with the models and deadlines that ElasticFlow's authors drew (they were not
+            recorded); ``itp-elasticflow`` only. The part ``195job`` always has them.
+
+    Where part 06 of ``itp-elasticflow`` cannot be had, its stand-in, and the trace's name says so.
+
+    Raises:
+        UsageError: there is no such trace or part, or it has no deadlines.
+        DatasetUnavailable: it is not on this machine and cannot be downloaded.
+    """
+    from labkit import datasets
+
+    if name not in PARTS:
+        raise not_among("trace", name, PARTS)
+    part = part or PARTS[name][0]
+    if part not in PARTS[name]:
+        raise not_among(f"part of {name}", part, PARTS[name])
+    if name == TIRESIAS:
+        if deadlines:
+            raise UsageError(f"{name} has no deadlines; {ITP} has")
+        path = datasets.open(f"{name}/simulator/{part}.csv")
+        return trace_of(_table(path.read_bytes()), path, {}, f"{name}/{part}")
+    drawn = deadlines or part == "195job"
+    if part == STANDIN_PART and not drawn:
+        source = datasets.source(name, [RAW])
+        if source.is_standin:
+            table = source.frame(RAW).astype(str)
+            return trace_of(table, source.path(RAW), {}, f"{name}/{part}, stand-in")
+    path, content = _member(part, drawn=drawn)
+    return trace_of(_table(content.getvalue()), path, {}, f"{name}/{part}")
+
+
+@checked
+def load_elastic(
+    part: str = "T4", *, limits: dict[str, Count] | None = None
+) -> tuple[Trace, Rates]:
+    """Jobs as ElasticFlow's authors drew them, and how fast each runs on 1, 2, 4, … 64 GPUs.
+
+    A job's kind is its model, batch size and the GPUs asked for: speed 1 is that on those GPUs.
+
+    Args:
+        part: ``T4``, the 195 jobs of its Fig. 8a with rates of T4 GPUs; or a part of
+            ``itp-elasticflow`` with rates of A100 GPUs.
+        limits: the most GPUs that a model may have; default: all that were profiled.
+
+    Raises:
+        UsageError: there is no such part.
+        DatasetUnavailable: a file is not on this machine and cannot be downloaded.
+    """
+    from labkit import datasets
+
+    if part not in ("T4", *PARTS[ITP]):
+        raise not_among(f"part of {ELASTIC}", part, ("T4", *PARTS[ITP]))
+    gpu = "T4" if part == "T4" else "A100"
+    paths = [f"{THROUGHPUTS}_{gpu}/{model}.csv" for model in MODELS[gpu]]
+    source = datasets.source(ELASTIC, [TESTBED, *paths] if gpu == "T4" else paths)
+    tables = {
+        (model, int(row[0])): np.array(row[1:], dtype=float)
+        for model, path in zip(MODELS[gpu], paths, strict=True)
+        for row in source.frame(path).itertuples(index=False)
+    }
+    jobs = source.frame(TESTBED) if gpu == "T4" else _drawn(part)
+    jobs = jobs.rename(columns={"submission_time": "submit_time", "num_iteration": "iteration",
+                                "deadline": "ddl"})  # fmt: skip
+    keys = list(zip(jobs["model_name"], jobs["batch_size"], jobs["num_gpu"], strict=True))
+    rows, own = {}, {}
+    for model, batch, asked in dict.fromkeys(keys):
+        most = (limits or {}).get(model, max(SIZES))
+        rate = np.nan_to_num(tables[model, batch])
+        at = np.flatnonzero((rate > 0) & (np.array(SIZES) <= asked))[-1]  # profiled, at most asked
+        own[model, batch, asked] = rate[at]
+        rows[f"{model}/{batch}/{asked}"] = np.where(np.array(SIZES) <= most, rate, 0) / rate[at]
+    trace = Trace(
+        arrival_s=jobs["submit_time"], deadline_s=jobs["ddl"], gpus=jobs["num_gpu"],
+        duration_s=jobs["iteration"] / [own[key] for key in keys],
+        ids=tuple(map(str, jobs["job_id"])), kind=tuple("/".join(map(str, key)) for key in keys),
+        name=f"{ELASTIC}/{part}",
+    )  # fmt: skip
+    table = np.array(list(rows.values()))[:, :, None]
+    return trace, Rates(kinds=tuple(rows), gpus=SIZES, work_per_s=table)
+
+
+def _drawn(part: str) -> pd.DataFrame:
+    """Jobs of ``itp-elasticflow`` with models and deadlines; of cluster 06 perhaps a stand-in's."""
+    import pandas as pd
+
+    from labkit import datasets
+
+    archive = "data/elasticflow-traces.tar.gz"
+    source = datasets.source(ITP, [archive])
+    if source.is_standin and part == STANDIN_PART:
+        return source.frame(archive)
+    return pd.read_csv(_member(part, drawn=True)[1])
+
+
+def _member(part: str, *, drawn: bool) -> tuple[Path, io.BytesIO]:
+    """A part of ``itp-elasticflow``: its archive, and its text."""
+    from labkit import datasets
+
+    path = datasets.open(f"{ITP}/data/{'elasticflow' if drawn else 'raw'}-traces.tar.gz")
+    name = f"{part}.csv" if part == "195job" else f"cluster{part}.csv"
+    with tarfile.open(path) as files:
+        stream = files.extractfile(name)
+        if stream is None:
+            raise BadFile(path, "the archive lacks a file", field=name)
+        return path / name, io.BytesIO(stream.read())
+
+
+def _table(content: bytes) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
+
+
+@checked
+def generate(
+    num_jobs: Count,
+    *,
+    num_gpus: Count = 64,
+    load: Positive = 0.8,
+    mean_duration_s: Positive = 3600.0,
+    durations: Literal["exponential", "constant", "lognormal"] = "lognormal",
+    sigma: NonNegative = 1.5,
+    gpus: dict[int, Positive] | None = None,
+    slack: Positive | None = None,
+    rng: np.random.Generator | int = 0,
+) -> Trace:
+    """A synthetic trace: Poisson arrivals that offer ``load`` of what ``num_gpus`` can do.
+
+    Args:
+        load: mean work a second over GPUs; above 1 the queue grows without end.
+        durations: their distribution, of mean ``mean_duration_s``; ``sigma`` is the lognormal's
+            spread of logarithms.
+        gpus: GPUs of a job and their weights; default: :data:`GPUS`.
+        slack: the deadline comes after 1 to 1 + 2 × slack durations, evenly; None: no deadlines.
+        rng: a generator or a seed.
+
+    Raises:
+        BadValue: a job may ask for less than one GPU.
+    """
+    draw = np.random.default_rng(rng) if isinstance(rng, int) and rng >= 0 else rng
+    if isinstance(draw, int):
+        raise BadValue(f"generate: rng must be a generator or a seed, at least 0; got {rng}")
+    weights = GPUS if gpus is None else gpus
+    if not weights or min(weights) < 1:
+        raise BadValue(f"generate: gpus must map numbers from 1 to weights; got {weights}")
+    shares = np.array(list(weights.values())) / sum(weights.values())
+    sizes = np.array(list(weights))
+    gap_s = float(shares @ sizes) * mean_duration_s / (load * num_gpus)
+    arrival_s = np.cumsum(draw.exponential(gap_s, num_jobs))
+    unit = {
+        "constant": lambda: np.ones(num_jobs),
+        "exponential": lambda: draw.exponential(1.0, num_jobs),
+        "lognormal": lambda: draw.lognormal(-(sigma**2) / 2, sigma, num_jobs),
+    }[durations]()
+    duration_s = np.maximum(mean_duration_s * unit, np.finfo(float).tiny)
+    due = arrival_s + duration_s * (1 + 2 * (slack or 0) * draw.random(num_jobs))
+    return Trace(
+        arrival_s=arrival_s,
+        duration_s=duration_s,
+        gpus=draw.choice(sizes, num_jobs, p=shares),
+        deadline_s=() if slack is None else due,
+        name=f"generated ({durations}, load {load:g})",
+    )
+
+
+@checked
+def recurring(
+    arrival_s: ArrayLike,
+    *,
+    gpus: dict[int, Positive],
+    mean_duration_s: Positive = 3600.0,
+    tasks: Count = 1000,
+    users: Count = 100,
+    alike: NonNegative = 0.2,
+    rng: Annotated[int, Ge(0)] = 0,
+) -> Trace:
+    """A synthetic trace of tasks that users run again and again: ``tenant`` and ``kind`` say which.
+
+    Task r is run in proportion to 1 / r^0.8. Logarithms of durations add up from the user (spread
+    0.8), the task (1.2) and the run (``alike``); wider runs are shorter, by GPUs^0.2.
+
+    Args:
+        gpus: GPUs of a run and their weights.
+
+    >>> trace = recurring(range(1000), gpus={1: 1}, rng=1)
+    >>> round(float(trace.column("duration_s").mean())), len(set(trace.kind)) < 700
+    (3600, True)
+    """
+    draw, moments = np.random.default_rng(rng), np.asarray(arrival_s, float)
+    weights, ranks = np.array([*gpus.values()]), np.arange(1, tasks + 1)
+    task = draw.choice(tasks, moments.size, p=ranks**-0.8 / (ranks**-0.8).sum())
+    owner = draw.integers(users, size=tasks)
+    usual = draw.normal(0, 0.8, users)[owner] + draw.normal(0, 1.2, tasks)
+    wide = draw.choice(np.array([*gpus]), moments.size, p=weights / weights.sum())
+    unit = np.exp(usual[task]) * wide**-0.2 * draw.lognormal(0, alike, moments.size)
+    return Trace(
+        arrival_s=moments,
+        duration_s=mean_duration_s * unit / unit.mean(),
+        gpus=wide,
+        tenant=tuple(f"user {number}" for number in owner[task]),
+        kind=tuple(f"task {number}" for number in task),
+        name=f"recurring tasks (alike {alike:g})",
+    )
+
+
+def from_path_or_name(text: str, *, deadlines: bool = False) -> Trace:
+    """What commands take: a CSV file, an export of ``sacct -P``, or a published ``name[/part]``."""
+    from labkit.cluster.jobs.accounting import from_slurm, is_slurm
+    from labkit.cluster.jobs.jobs import from_csv
+
+    name, slash, part = text.partition("/")
+    if name in PARTS:
+        return load(name, part=part or None, deadlines=deadlines)
+    if Path(text).suffix or slash:
+        return from_slurm(text) if is_slurm(Path(text)) else from_csv(text)
+    raise UsageError(f"{not_among('trace', text, PARTS)}; or give a CSV file")

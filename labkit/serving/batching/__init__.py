@@ -1,0 +1,1 @@
+"""Networks that run once a request: batches, packing, groups of GPUs."""

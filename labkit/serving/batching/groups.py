@@ -1,0 +1,227 @@
+"""Groups of GPUs that serve several models: each model split over a group, or whole on each GPU.
+
+A group runs its requests first come, first served through its stages. A request goes to the group
+that holds its model and is free first; it is dropped on arrival if it would miss its objective,
+which is known then, since latencies are fixed. One order: requests by arrival, ties as given;
+groups that are free at the same time by number. O(groups + stages) a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from labkit.errors import BadValue
+from labkit.kit.describe import Count, NonNegative, Positive, checked, description
+from labkit.serving.batching.batches import Served, models_asked
+from labkit.serving.requests import Requests
+
+SHAPES = ((1, 1), (2, 1), (4, 1), (8, 1))
+"""Shapes of groups that a placement tries: stages, and GPUs a stage."""
+
+
+@description
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """A model: its latency and weights on one GPU, and what splitting it costs.
+
+    Attributes:
+        latency_s: of one request on one GPU. A group of g GPUs takes latency / g a stage where it
+            splits layers (``stages``), and latency / g in all where it splits matrices
+            (``tensor``), each times one plus its overhead.
+    """
+
+    name: str
+    latency_s: Positive
+    memory_bytes: NonNegative = 0.0
+    stage_overhead: NonNegative = 0.0
+    tensor_overhead: NonNegative = 0.0
+
+
+@description
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """GPUs that hold every one of its models together: stages of layers, each of them split over
+    ``tensor`` GPUs."""
+
+    models: tuple[str, ...] = ()
+    stages: Count = 1
+    tensor: Count = 1
+
+    def __post_init__(self) -> None:
+        if len(set(self.models)) < len(self.models):
+            raise BadValue(f"Group.models must differ from each other; got {self.models}")
+
+    @property
+    def num_gpus(self) -> int:
+        return self.stages * self.tensor
+
+    @checked
+    def stage_s(self, model: ServedModel) -> float:
+        """Seconds of one stage of a model on this group."""
+        more = 1 + model.stage_overhead * (self.stages > 1)
+        return model.latency_s * more * (1 + model.tensor_overhead * (self.tensor > 1)) / (
+            self.num_gpus
+        )  # fmt: skip
+
+
+@njit(cache=True)
+def _queue(arrival: Any, model: Any, slo: Any, hosts: Any, stage_s: Any, stages: Any,
+           fixed_s: float, end: Any, chosen: Any) -> None:  # fmt: skip
+    """Fill end (NaN: dropped) and chosen. ``hosts``: model by rank, groups in order, then -1."""
+    clock = np.zeros((stages.size, stages.max()))
+    finish = np.zeros(stages.max())
+    for i in range(arrival.size):
+        m = model[i]
+        group, free = -1, np.inf
+        for g in hosts[m]:
+            if g < 0:
+                break
+            if clock[g, stages[g] - 1] < free:
+                group, free = g, clock[g, stages[g] - 1]
+        chosen[i] = group
+        if group < 0:
+            continue
+        t = arrival[i]
+        for k in range(stages[group]):
+            t = max(t, clock[group, k]) + stage_s[m, group]
+            finish[k] = t
+        if t + fixed_s - arrival[i] <= slo[i]:
+            end[i] = t + fixed_s
+            clock[group, : stages[group]] = finish[: stages[group]]
+
+
+@checked
+def serve_groups(
+    requests: Requests, groups: Sequence[Group], models: Sequence[ServedModel], *,
+    fixed_s: NonNegative = 0.0,
+) -> Served:  # fmt: skip
+    """Run requests on groups.
+
+    Args:
+        models: what the requests ask for, and the groups hold.
+        fixed_s: added to every answer (network, dispatch); occupies no GPU.
+
+    Raises:
+        BadValue: there is no group, or a request or a group names a model that ``models`` lacks.
+    """
+    if not groups:
+        raise BadValue("serve_groups: groups must hold one group or more")
+    known = {model.name: model for model in models}
+    names, index = models_asked(requests)
+    for name in (*names, *(name for group in groups for name in group.models)):
+        if name not in known:
+            raise BadValue(f"serve_groups: models lacks {name!r}; it has: {', '.join(known)}")
+    rows = [known[name] for name in names]
+    stage_s = np.array([[group.stage_s(model) for group in groups] for model in rows])
+    hosts = np.full((len(rows), len(groups) + 1), -1)
+    for row, model in enumerate(rows):
+        mine = [place for place, group in enumerate(groups) if model.name in group.models]
+        hosts[row, : len(mine)] = mine
+    end, chosen = np.full(len(requests), np.nan), np.zeros(len(requests), np.int64)
+    _queue(requests.column("arrival_s"), index, requests.column("slo_s"), hosts, stage_s,
+           np.array([group.stages for group in groups]), fixed_s, end, chosen)  # fmt: skip
+    answered = ~np.isnan(end)
+    spent = stage_s[index, np.maximum(chosen, 0)] * answered
+    busy = np.bincount(np.maximum(chosen, 0), spent, len(groups)).astype(np.float64)
+    return Served(requests=requests, end_s=end, server=chosen, batch=answered.astype(np.int64),
+                  busy_s=busy)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Groups, and the share of requests they answered in time where they were chosen."""
+
+    groups: tuple[Group, ...]
+    attainment: float
+
+
+@checked
+def place(
+    requests: Requests, models: Sequence[ServedModel], *, num_gpus: Count,
+    memory_bytes: Positive, shapes: tuple[tuple[Count, Count], ...] = SHAPES,
+    fixed_s: NonNegative = 0.0,
+) -> Placement:  # fmt: skip
+    """Where models go: greedily for every shape of group, judged by simulation; the best shape.
+
+    1. For each shape (stages, tensor) that divides the GPUs, begin with empty groups.
+    2. Simulate. Add a copy of the model with the most unanswered requests to the group with the
+       fewest requests that has room for it.
+    3. Until nothing fits.
+
+    Replication is ``shapes=((1, 1),)``.
+
+    Raises:
+        BadValue: no shape divides the GPUs, or no model fits into any group.
+
+    Source: AlpaServe (OSDI'23) §4.2, Algorithms 1 and 2 for models of one latency.
+    """
+    best: tuple[float, float, tuple[Group, ...]] | None = None
+    for stages, tensor in shapes:
+        number, rest = divmod(num_gpus, stages * tensor)
+        if rest:
+            continue
+        groups = _filled(requests, models, tuple(Group(stages=stages, tensor=tensor)
+                         for _ in range(number)), memory_bytes, fixed_s)  # fmt: skip
+        if any(group.models for group in groups):
+            score = _score(requests, groups, models, fixed_s)
+            if best is None or score > best[:2]:
+                best = (*score, groups)
+    if best is None:
+        raise BadValue(
+            f"place: no model fits into {memory_bytes:.3g} bytes on each of {num_gpus} GPUs in "
+            f"groups of shapes {shapes}"
+        )
+    return Placement(groups=best[2], attainment=best[0])
+
+
+def _score(requests: Requests, groups: tuple[Group, ...], models: Sequence[ServedModel],
+           fixed_s: float) -> tuple[float, float]:  # fmt: skip
+    """Share of requests in time, then minus the mean latency of those that were answered."""
+    run = serve_groups(requests, groups, models, fixed_s=fixed_s)
+    answered = ~np.isnan(run.end_s)
+    return float(run.met.mean()), -float(run.latency_s[answered].mean()) if answered.any() else 0.0
+
+
+def _filled(
+    requests: Requests, models: Sequence[ServedModel], groups: tuple[Group, ...],
+    memory_bytes: float, fixed_s: float,
+) -> tuple[Group, ...]:  # fmt: skip
+    """Empty groups with copies added one by one until nothing fits."""
+    names = [model.name for model in models]
+    weights = np.array([model.memory_bytes for model in models])
+    held = np.zeros((len(groups), len(models)), dtype=bool)
+    sizes = np.array([group.num_gpus for group in groups])
+    while True:
+        room = memory_bytes * sizes * (1 + 1e-9) - held @ weights
+        able = ~held & (weights <= room[:, None])
+        if not able.any():
+            return groups
+        g, m = _neediest(requests, models, groups, able, fixed_s)
+        groups = _with(groups, int(g), names[m])
+        held[g, m] = True
+
+
+def _neediest(
+    requests: Requests, models: Sequence[ServedModel], groups: tuple[Group, ...],
+    able: NDArray[np.bool_], fixed_s: float,
+) -> tuple[int, int]:  # fmt: skip
+    """The least asked group with room, and for it the model with the most unanswered requests."""
+    run = serve_groups(requests, groups, models, fixed_s=fixed_s)
+    asked = np.bincount(run.server[run.server >= 0], minlength=len(groups))
+    names, index = models_asked(requests)
+    place = np.array([[m.name for m in models].index(name) for name in names])
+    missed = np.bincount(place[index], ~run.met, len(models))
+    g = min(np.flatnonzero(able.any(axis=1)), key=lambda row: (asked[row], row))
+    return int(g), int(max(np.flatnonzero(able[g]), key=lambda column: (missed[column], -column)))
+
+
+def _with(groups: tuple[Group, ...], place: int, name: str) -> tuple[Group, ...]:
+    old = groups[place]
+    new = Group(models=(*old.models, name), stages=old.stages, tensor=old.tensor)
+    return (*groups[:place], new, *groups[place + 1 :])

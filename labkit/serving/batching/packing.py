@@ -1,0 +1,397 @@
+"""Squishy bin packing: which models share a GPU, in batches of which size; and what none can beat.
+
+A GPU runs its models in turn, one batch of each a *duty cycle*. A request may just miss its batch
+and wait for the next, so its worst latency is the duty cycle plus its own batch. What a request
+costs depends on its batch, its batch on the duty cycle, and that on who shares the GPU: items
+change size in the bin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil, floor
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.errors import BadValue
+from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
+from labkit.serving.batching.batches import BatchServer, Slot, highest
+from labkit.serving.batching.profiles import BatchProfile
+from labkit.serving.requests import Requests, generate, together
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SLACK = 1 + 1e-9
+"""Relative slack of comparisons between sums of times: far below any latency's precision."""
+
+
+@description
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """A model with the rate and the latency objective of its requests.
+
+    Raises:
+        BadValue: not even batches of one can meet the objective: a request may wait for one batch
+            and then run in the next.
+    """
+
+    model: str
+    profile: BatchProfile
+    rate_per_s: Positive
+    slo_s: Positive
+
+    def __post_init__(self) -> None:
+        if not self.best[0]:
+            raise BadValue(
+                f"Session.slo_s of {self.model!r} must be at least twice the latency of a batch, "
+                f"{2 * min(self.profile.latency_s):.4g}; got {self.slo_s}"
+            )
+
+    @property
+    def best(self) -> tuple[int, float]:
+        """The batch with the most requests a second that may wait for another of its kind, and
+        that rate."""
+        return self.profile.best(self.slo_s / 2)
+
+    @property
+    def load_gpus(self) -> float:
+        """GPUs it would fill alone at its best batch."""
+        return self.rate_per_s / self.best[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packing:
+    """GPUs and what each runs.
+
+    Attributes:
+        servers: the GPUs.
+        duty_s: how often each runs a batch of each of its models.
+    """
+
+    sessions: tuple[Session, ...]
+    servers: tuple[BatchServer, ...]
+    duty_s: tuple[float, ...]
+
+    @property
+    def num_gpus(self) -> int:
+        return len(self.servers)
+
+    def frame(self) -> pd.DataFrame:
+        """One row a model on a GPU."""
+        import pandas as pd
+
+        return pd.DataFrame([
+            {"gpu": gpu, "model": slot.model, "batch": slot.batch, "rate_per_s": slot.rate_per_s,
+             "latency_s": slot.latency_s, "duty_s": duty_s, "worst_s": duty_s + slot.latency_s}
+            for gpu, (server, duty_s) in enumerate(zip(self.servers, self.duty_s, strict=True))
+            for slot in server.slots
+        ])  # fmt: skip
+
+
+_Bin = tuple[float, tuple[Slot, ...]]
+"""A duty cycle and the models in it."""
+
+
+def _merged(bins: Sequence[_Bin], slo_s: dict[str, float]) -> _Bin | None:
+    """Two bins as one, at the shorter duty cycle, where batches shrink; None: it does not fit.
+
+    1. The duty cycle is the shorter of the two.
+    2. Each model's batch is what arrives in one duty cycle, rounded up.
+    3. It fits if the batches take no longer than the duty cycle together and each model's worst
+       latency, the duty cycle plus its batch, meets its objective.
+    """
+    duty_s = min(bin_[0] for bin_ in bins)
+    slots, names = [], [slot.model for _, part in bins for slot in part]
+    if len(set(names)) < len(names):
+        return None
+    for slot in (slot for _, part in bins for slot in part):
+        batch = max(ceil(duty_s * slot.rate_per_s / SLACK), 1)
+        if batch > slot.profile.max_batch:
+            return None
+        shrunk = Slot(model=slot.model, profile=slot.profile, batch=batch,
+                      rate_per_s=slot.rate_per_s)  # fmt: skip
+        if duty_s + shrunk.latency_s > slo_s[slot.model] * SLACK:
+            return None
+        slots.append(shrunk)
+    fits = sum(slot.latency_s for slot in slots) <= duty_s * SLACK
+    return (duty_s, tuple(slots)) if fits else None
+
+
+def _occupancy(part: _Bin) -> float:
+    return sum(slot.latency_s for slot in part[1]) / part[0]
+
+
+def _alone(session: Session, rate_per_s: float) -> _Bin:
+    """A residual load by itself: the largest batch b with latency(b) + b / rate <= objective."""
+    batch = session.profile.largest(session.slo_s, per_request_s=1 / rate_per_s)
+    duty_s = batch / rate_per_s if batch else session.slo_s - session.profile.latency_s[0]
+    slot = Slot(model=session.model, profile=session.profile, batch=max(batch, 1),
+                rate_per_s=rate_per_s)  # fmt: skip
+    return duty_s, (slot,)
+
+
+def _saturated(session: Session) -> tuple[list[_Bin], float]:
+    """GPUs that a session fills alone at its best batch, and the rate that is left over."""
+    batch, rate = session.best
+    whole = floor(session.rate_per_s / rate * SLACK)
+    slot = Slot(model=session.model, profile=session.profile, batch=batch, rate_per_s=rate)
+    left = session.rate_per_s - whole * rate
+    return [(slot.latency_s, (slot,))] * whole, left if left > 1e-9 * rate else 0.0
+
+
+@checked
+def pack(sessions: Sequence[Session], *, merge: bool = True) -> Packing:
+    """Squishy bin packing.
+
+    1. Give each session as many whole GPUs as it fills at its best batch.
+    2. What is left over, each with the largest batch it can gather in time, is a bin of its own
+       with a duty cycle and an occupancy (its batch's seconds over the duty cycle).
+    3. From the fullest: merge each into the bin that becomes fullest, at the shorter duty cycle,
+       or open a new one.
+
+    Args:
+        merge: without, no two models share a GPU.
+
+    Raises:
+        BadValue: there is no session, or two are of one name.
+
+    Source: Nexus (SOSP'19) §6.1, Algorithm 1.
+    """
+    slo_s = {session.model: session.slo_s for session in sessions}
+    if not sessions or len(slo_s) < len(sessions):
+        raise BadValue("pack: sessions must be of different models, one or more")
+    full: list[_Bin] = []
+    residues: list[_Bin] = []
+    for session in sessions:
+        whole, left = _saturated(session)
+        full += whole
+        residues += [_alone(session, left)] if left else []
+    bins: list[_Bin] = []
+    for residue in sorted(residues, key=_occupancy, reverse=True):
+        merged = [_merged((bin_, residue), slo_s) if merge else None for bin_ in bins]
+        fullness = [_occupancy(part) if part else -1.0 for part in merged]
+        best = int(np.argmax(fullness)) if fullness else -1
+        if best >= 0 and (joined := merged[best]) is not None:
+            bins[best] = joined
+        else:
+            bins.append(residue)
+    return _packing(sessions, [*full, *bins])
+
+
+def _packing(sessions: Sequence[Session], bins: Sequence[_Bin]) -> Packing:
+    return Packing(
+        sessions=tuple(sessions), duty_s=tuple(duty for duty, _ in bins),
+        servers=tuple(BatchServer(slots=slots) for _, slots in bins),
+    )  # fmt: skip
+
+
+@checked
+def fill(sessions: Sequence[Session], num_gpus: Count) -> Packing:
+    """The packing of the largest multiple of the sessions' rates that fits into the GPUs.
+
+    Raises:
+        BadValue: not even a thousandth of what the GPUs could serve fits.
+    """
+
+    def times(load: float) -> Packing:
+        return pack([replace(s, rate_per_s=s.rate_per_s * load) for s in sessions])
+
+    most = num_gpus / fractional_bound(pack(sessions).sessions)
+    load = highest(lambda x: float(times(x).num_gpus <= num_gpus), most / 1000, most, target=1.0,
+                   steps=14)  # fmt: skip
+    if times(load).num_gpus > num_gpus:
+        raise BadValue(f"fill: num_gpus must hold every session at a low rate; got {num_gpus}")
+    return times(load)
+
+
+@checked
+def share_prefix(sessions: Sequence[Session], *, suffix_s: NonNegative = 0.0) -> list[Session]:
+    """Sessions whose models differ in their last layers only, as one session a common profile.
+
+    Args:
+        suffix_s: what the layers of its own take for each different model in a batch.
+
+    Raises:
+        BadValue: sessions of one profile have different objectives.
+
+    Source: Nexus (SOSP'19) §6.3, prefix batching.
+    """
+    merged = []
+    for profile in dict.fromkeys(session.profile for session in sessions):
+        parts = [session for session in sessions if session.profile == profile]
+        if len({part.slo_s for part in parts}) > 1:
+            raise BadValue(f"share_prefix: sessions of {profile.name!r} must have one slo_s")
+        models = np.minimum(np.arange(1, profile.max_batch + 1), len(parts))
+        latency_s = np.array(profile.latency_s) + suffix_s * models
+        merged.append(Session(
+            model=profile.name, profile=replace(profile, latency_s=tuple(latency_s.tolist())),
+            rate_per_s=sum(part.rate_per_s for part in parts), slo_s=parts[0].slo_s,
+        ))  # fmt: skip
+    return merged
+
+
+@checked
+def stream(
+    sessions: Sequence[Session], seconds: Positive, *, cv: NonNegative = 1.0, rng: Whole = 0
+) -> Requests:
+    """Requests of every session at its rate for so long, as :func:`traffic` draws them."""
+    rates = {session.model: session.rate_per_s for session in sessions}
+    slo_s = {session.model: session.slo_s for session in sessions}
+    return traffic(rates, seconds, slo_s=slo_s, cv=cv, rng=rng)
+
+
+@checked
+def traffic(
+    rates_per_s: dict[str, Positive], seconds: Positive, *,
+    slo_s: dict[str, Positive] | None = None, cv: NonNegative = 1.0, rng: Whole = 0,
+) -> Requests:  # fmt: skip
+    """Requests of several models for so long, each with gaps of this variation; one each at least.
+
+    Raises:
+        BadValue: there is no model.
+    """
+    parts = []
+    for place, (model, rate) in enumerate(rates_per_s.items()):
+        count = ceil(rate * seconds + 6 * (1 + cv) * (rate * seconds) ** 0.5 + 6)
+        part = generate(rate, count, cv=cv, slo_s=(slo_s or {}).get(model, np.inf), model=model,
+                        rng=1000 * rng + place)  # fmt: skip
+        inside = int(np.searchsorted(part.column("arrival_s"), seconds))
+        parts.append(part.head(max(inside, 1)))
+    return together(parts)
+
+
+@checked
+def oblivious(sessions: Sequence[Session], num_gpus: Count) -> Packing:
+    """A scheduler that does not look at batches: sessions get GPUs in proportion to their load.
+
+    A session's load is its rate over the most requests a second it reaches alone. Loads are laid
+    end to end over the GPUs, a session cut where a GPU is full; each forms its best batch as if it
+    were alone. That is the batch-oblivious baseline of the paper's evaluation.
+
+    Raises:
+        BadValue: there is no session, or two are of one name.
+    """
+    if not sessions or len({session.model for session in sessions}) < len(sessions):
+        raise BadValue("oblivious: sessions must be of different models, one or more")
+    total = sum(session.load_gpus for session in sessions)
+    edges = np.concatenate([[0], np.cumsum([s.load_gpus for s in sessions])]) / total * num_gpus
+    bins: list[_Bin] = []
+    for gpu in range(num_gpus):
+        slots = tuple(
+            Slot(model=session.model, profile=session.profile, batch=session.best[0],
+                 rate_per_s=session.rate_per_s * (high - low) / (end - start))
+            for session, start, end in zip(sessions, edges[:-1], edges[1:], strict=True)
+            if (high := min(end, gpu + 1)) - (low := max(start, gpu)) > 1e-9
+        )  # fmt: skip
+        bins.append((sum(slot.latency_s for slot in slots), slots))
+    return _packing(sessions, bins)
+
+
+@checked
+def fractional_bound(sessions: Sequence[Session], *, waits: bool = True) -> float:
+    """GPUs that no schedule can do without, were a GPU divisible.
+
+    Args:
+        waits: of all schedules under which a request may wait for another batch of its model
+            (latency 2 · latency(b) within the objective); otherwise of any schedule: a request's
+            own batch must end within the objective.
+    """
+    return sum(
+        session.rate_per_s / session.profile.best(session.slo_s / (2 if waits else 1))[1]
+        for session in sessions
+    )
+
+
+@description
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A model of a query.
+
+    Attributes:
+        fan_out: requests to it for each request to its parent.
+        parent: place of its parent in the query; stages come after their parents; -1: the root.
+    """
+
+    model: str
+    profile: BatchProfile
+    fan_out: NonNegative = 1.0
+    parent: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """The latency budget of each stage of a query, and the GPUs it takes at its rate."""
+
+    budget_s: tuple[float, ...]
+    gpus: float
+
+
+@checked
+def split_latency(
+    stages: Sequence[Stage], *, slo_s: Positive, rate_per_s: Positive = 1.0,
+    step_s: Positive, waits: bool = True,
+) -> Split:  # fmt: skip
+    """The budgets that take the fewest GPUs while every path from the root stays within ``slo_s``.
+
+    Dynamic programming over the tree, leaves first: cost[u](t) is the least, over own budgets
+    k <= t, of rate_u / throughput_u(k) + Σ cost[child](t - k). O(stages · (slo/step)²).
+
+    Args:
+        step_s: budgets are whole multiples of it.
+        waits: a budget pays for two batches, as in :func:`fractional_bound`; otherwise for one.
+
+    Raises:
+        BadValue: the stages are no tree in order, or no split meets the objective.
+
+    Source: Nexus (SOSP'19) §6.2.
+    """
+    for place, stage in enumerate(stages):
+        if not -1 <= stage.parent < place or (stage.parent == -1) != (place == 0):
+            raise BadValue(
+                f"split_latency: stage {place} must come after its parent, and only the first has "
+                f"none (-1); got parent {stage.parent}"
+            )
+    if not stages or slo_s / step_s > 1e4:
+        raise BadValue("split_latency: needs a stage or more, and slo_s of at most 10,000 steps")
+    steps, rates = int(slo_s / step_s * SLACK), [rate_per_s]
+    for stage in stages[1:]:
+        rates.append(rates[stage.parent] * stage.fan_out)
+    own = [_gpus_by_budget(stage, rate, steps, step_s / (2 if waits else 1))
+           for stage, rate in zip(stages, rates, strict=True)]  # fmt: skip
+    costs, choices = _costs(stages, own, steps)
+    if not np.isfinite(costs[0][steps]):
+        raise BadValue(f"split_latency: no split of slo_s {slo_s} in steps of {step_s} is enough")
+    left = [steps] * len(stages)
+    budget: list[int] = []
+    for place, stage in enumerate(stages):
+        if place:
+            left[place] = left[stage.parent] - budget[stage.parent]
+        budget.append(int(choices[place][left[place]]))
+    return Split(budget_s=tuple(k * step_s for k in budget), gpus=float(costs[0][steps]))
+
+
+def _gpus_by_budget(stage: Stage, rate: float, steps: int, step_s: float) -> NDArray[np.float64]:
+    """GPUs of a stage alone for each budget in steps; infinite where no batch fits."""
+    speed = np.array([stage.profile.best(k * step_s * SLACK)[1] for k in range(steps + 1)])
+    return np.divide(rate, speed, out=np.full(steps + 1, np.inf if rate else 0.0), where=speed > 0)
+
+
+def _costs(
+    stages: Sequence[Stage], own: Sequence[NDArray[np.float64]], steps: int
+) -> tuple[list[NDArray[np.float64]], list[NDArray[np.int64]]]:
+    """Of each stage, by steps left for it and its descendants: least GPUs, and its own budget."""
+    below = [np.zeros(steps + 1) for _ in stages]
+    costs, choices = [np.zeros(0)] * len(stages), [np.zeros(0, np.int64)] * len(stages)
+    for place in reversed(range(len(stages))):
+        table = np.full((steps + 1, steps + 1), np.inf)
+        for left in range(steps + 1):
+            table[left, : left + 1] = own[place][: left + 1] + below[place][left::-1]
+        choices[place] = table.argmin(axis=1)
+        costs[place] = table.min(axis=1)
+        if place:
+            below[stages[place].parent] += costs[place]
+    return costs, choices

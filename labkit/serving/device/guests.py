@@ -1,0 +1,77 @@
+"""A GPU with an owner and guests: how much slower the owner becomes, how much more is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import numpy as np
+from annotated_types import Ge, Lt
+
+from labkit.kit.describe import Positive, checked
+from labkit.serving.device.kernels import Program
+from labkit.serving.device.timeline import Client, Gpu, Mode, Run, simulate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BelowOne = Annotated[float, Ge(0), Lt(1)]
+
+
+class Shared(NamedTuple):
+    """What sharing did: the owner's mini-batch and wait longer by, units in use of all, the
+    guests' ended programs as seconds alone a second."""
+
+    slowdown_fraction: float
+    units_fraction: float
+    guests_fraction: float
+    run: Run
+
+
+@checked
+def beside(
+    owner: Program,
+    guests: Sequence[Program],
+    *,
+    mode: Mode,
+    idle_share: BelowOne,
+    until_s: Positive,
+    gpu: Gpu | None = None,
+) -> Shared:
+    """An owner that repeats a mini-batch and a wait, beside guests that never wait.
+
+    Args:
+        idle_share: of the owner's time alone, what it waits; 0 to below 1.
+    """
+    gap_s = owner.alone_s * idle_share / (1 - idle_share)
+    clients = [Client(program=owner, gap_s=gap_s, real_time=True)]
+    clients += [Client(program=guest) for guest in guests]
+    run = simulate(clients, mode=mode, gpu=gpu, until_s=until_s)
+    cycle_s = run.latency_s().mean() + gap_s
+    ended = np.bincount(run.log["client"], minlength=len(clients))[1:]
+    guests_s = sum(n * guest.alone_s for n, guest in zip(ended.tolist(), guests, strict=True))
+    slowdown = round(float(cycle_s / (owner.alone_s + gap_s)) - 1, 9)
+    return Shared(slowdown, run.busy_fraction, guests_s / until_s, run)
+
+
+@checked
+def pairs(
+    programs: Mapping[str, Program],
+    ways: Mapping[Mode, str],
+    *,
+    idle_share: BelowOne,
+    until_s: Positive,
+) -> pd.DataFrame:
+    """Every program as the owner beside every other, by each way of sharing and its name."""
+    import pandas as pd
+
+    rows = []
+    for owner in programs:
+        for guest in programs:
+            for mode, way in ways.items() if guest != owner else ():
+                shared = beside(
+                    programs[owner], [programs[guest]],
+                    mode=mode, idle_share=idle_share, until_s=until_s,
+                )  # fmt: skip
+                rows.append((owner, guest, way, *shared[:3]))
+    return pd.DataFrame(rows, columns=["owner", "guest", "way", *Shared._fields[:3]])

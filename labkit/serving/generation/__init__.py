@@ -1,0 +1,1 @@
+"""Language models: batches by iteration, and how a model is spread over chips."""
