@@ -153,8 +153,8 @@ class Report:
         """Write the report as one HTML file with figures, which fetches nothing."""
         write_atomically(path, self.page())
 
-    def page(self) -> str:
-        """The report as one HTML page."""
+    def page(self, *, plotly: str = "") -> str:
+        """The report as one HTML page; ``plotly``: where its script lies, if not in the page."""
         from labkit.kit import page
 
         sections = [
@@ -174,7 +174,8 @@ class Report:
         numbers = [(v, " · ".join(filter(None, (n, remark)))) for n, v, remark in self._facts()]
         return page.render(
             "report.html.j2",
-            policy=page.policy(drawn),
+            policy=page.policy(drawn, own_files=bool(plotly)),
+            plotly=plotly,
             title=self.title,
             lead=self.lead,
             banner=self.banner,

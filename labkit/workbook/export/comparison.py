@@ -52,12 +52,12 @@ def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
     executed = {key: origin.find(root, key, library=library).read() for key in keys if key in known}
     judged = [record for book in executed.values() for record in claims.from_notebook(book)]
     results = [record for book in executed.values() for record in shared.from_notebook(book)]
-    claims_sheet = _claims(judged)
+    claims_sheet, inputs = _claims(judged), _shared(results)
     return Report(
         title=title or " · ".join(keys),
         lead="; ".join(f"{key}: {entry.title} ({entry.cite()})" for key, entry in entries.items()),
         banner=tally.standin_warning(judged),
-        tables=[_glances(lines), claims_sheet, *_shared(results)],
+        tables=[_glances(lines), claims_sheet, *inputs],
         csv=claims_sheet.table,
         data={
             "papers": {key: entry.title for key, entry in entries.items()},
@@ -66,6 +66,7 @@ def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
             "shared": results,
         },
         notes=[f"{key}: {line.marks}" for key, line in lines.items() if line.marks],
+        figures=lambda: [_bars(sheet) for sheet in inputs],
     )
 
 
@@ -121,6 +122,27 @@ def _shared(records: Sequence[Mapping[str, Any]]) -> list[Sheet]:
         sheet = _merged(_without_gaps(table))
         sheets.append(Sheet(table=sheet, heading=f"On one input: {name}", note="; ".join(notes)))
     return sheets
+
+
+def _bars(sheet: Sheet) -> tuple[str, str, Any]:
+    """What most notebooks measured on an input: a bar a method, a line for what none can beat."""
+    import plotly.graph_objects as go
+
+    from labkit.kit.draw import PALETTE, finish
+    from labkit.quantities import split_unit
+
+    table, measure = sheet.table, sheet.table.iloc[:, 2:].count().idxmax()
+    limit = table["method"].eq("bound")
+    bars = table[~limit].dropna(subset=[measure]).sort_values(measure, ascending=False)
+    figure = go.Figure(
+        go.Bar(x=bars[measure], y=bars["method"], orientation="h", marker_color=PALETTE["ours"])
+    )
+    for least in table.loc[limit, measure]:
+        figure.add_vline(least, line_dash="dash", annotation_text="bound")
+    name, unit = split_unit(measure)
+    axis = f"{name} ({unit})" if unit else name
+    height = 160 + 34 * len(bars)
+    return sheet.heading, sheet.note, finish(figure, title="", x=axis, y="", height=height)
 
 
 def _merged(table: pd.DataFrame) -> pd.DataFrame:

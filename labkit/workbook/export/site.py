@@ -99,7 +99,7 @@ def _write_families(root: Path, site: _Site) -> list[str]:
         except LabkitError as error:
             site.report.problems.append(f"families/{family}.html: {error}")
             continue
-        site.put(f"families/{family}.html", page.page())
+        site.put(f"families/{family}.html", page.page(plotly="../assets/plotly.min.js"))
         written.append(family)
     return written
 
