@@ -131,7 +131,7 @@ def _bars(sheet: Sheet) -> tuple[str, str, Any]:
     from labkit.kit.draw import PALETTE, finish
     from labkit.quantities import split_unit
 
-    table, measure = sheet.table, sheet.table.iloc[:, 2:].count().idxmax()
+    table, measure = sheet.table, str(sheet.table.iloc[:, 2:].count().idxmax())
     limit = table["method"].eq("bound")
     bars = table[~limit].dropna(subset=[measure]).sort_values(measure, ascending=False)
     figure = go.Figure(
