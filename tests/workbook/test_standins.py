@@ -30,8 +30,9 @@ def test_claims_on_a_standin_name_the_error_of_its_fit(key: str) -> None:
     assert judged
     for record in judged:
         assert (record["fitted"] is None) == (record["verdict"] == "not judged"), record["id"]
-        # A fraction; the largest is Pollux's validation runs, which step where the rate drops.
-        assert 0 < (record["fitted"] or 1) < 3
+        # A fraction; the largest are REEF's shortest kernels and a pair of Gavel's jobs that hardly
+        # fits on one GPU: a model by size misses them by up to five times.
+        assert 0 < (record["fitted"] or 1) < 6
     assert tally.standin_warning(records.values())
     counted = [row for row in judged if row["kind"] in ("headline", "mechanism")]
     assert tally.tally(counted).reproductions.keys() <= {"not judged"}, "counted apart"
