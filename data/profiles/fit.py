@@ -496,8 +496,7 @@ def drawn_jobs(source: Any, path: str) -> Table:
     """The testbed's jobs, or those of cluster 06 from the archive."""
     if path == ELASTIC_JOBS:
         return source.frame(path)
-    with tarfile.open(source.path(path)) as files:
-        return pd.read_csv(files.extractfile("cluster06.csv")).rename(columns=JOB_COLUMNS)
+    return jobs_of(source, path).rename(columns=JOB_COLUMNS)
 
 
 def ranks_of(jobs: Table) -> Table:

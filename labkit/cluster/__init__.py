@@ -13,6 +13,10 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
+    "figures": (
+        "figure_jct", "figure_pairs", "figure_scaling", "figure_speeds", "figure_sweep",
+        "figure_timeline",
+    ),
     "jobs.accounting": ("from_slurm",),
     "elastic.adaptive": ("divide", "fair", "goodputs", "optimus", "pollux", "tiresias", "train"),
     "running.bounds": ("Bound", "bound"),
@@ -33,9 +37,9 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "sjf", "slices", "srsf", "srtf",
     ),
     "policies.programs": ("MaxMin",),
-    "running.rounds": ("Allocator", "InOrder", "Rates", "State"),
+    "running.rounds": ("CAUSES", "Allocator", "InOrder", "Rates", "State"),
     "running.searches": ("search_hours",),
-    "running.runs": ("CAUSES", "Run", "simulate", "simulate_rounds", "sweep"),
+    "running.runs": ("Run", "simulate", "simulate_rounds", "sweep"),
     "policies.shares": ("SHARE_POLICIES", "SharePolicy", "share_policy"),
     "placement.sharing": ("nodes_for", "share", "tenants", "together"),
     "placement.tasks": ("GANGS", "Rounds", "compare", "draw_rounds", "schedule"),
@@ -45,17 +49,11 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "running.turns": ("simulate_shares", "sweep_shares"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_FIGURES = (
-    "figure_jct", "figure_pairs", "figure_scaling", "figure_speeds", "figure_sweep",
-    "figure_timeline",
-)  # fmt: skip
 
-__all__ = [*_HOME, *_FIGURES]
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FIGURES:
-        return getattr(import_module(f"{__name__}.figures"), name)
     if name not in _HOME:
         raise AttributeError(f"module 'labkit.cluster' has no attribute {name!r}")
     return globals().setdefault(name, getattr(import_module(f"{__name__}.{_HOME[name]}"), name))

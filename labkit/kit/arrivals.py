@@ -56,12 +56,7 @@ def seconds(name: str, *, above: float = -1.0) -> Callable[[Arrays], NDArray[np.
 
 def counts(name: str, least: int) -> Callable[[Arrays], NDArray[np.bool_]]:
     """Rows with a whole number from ``least``."""
-
-    def allowed(arrays: Arrays) -> NDArray[np.bool_]:
-        values = arrays[name]
-        return (values >= least) & (values < 2**31) & (values == np.floor(values))
-
-    return allowed
+    return lambda a: (a[name] >= least) & (a[name] < 2**31) & (a[name] == np.floor(a[name]))
 
 
 class _Fault(NamedTuple):
@@ -81,12 +76,12 @@ class Arrivals:
     name: str
 
     def __post_init__(self) -> None:
-        arrays = {name: self._numbers(name) for name in self._names(texts=False)}
+        arrays = {name: self._numbers(name) for name in self.names_of(texts=False)}
         count = arrays["arrival_s"].size
         for name, array in arrays.items():
             if not array.size and self.COLUMNS[name].default is not None:
                 arrays[name] = np.full(count, self.COLUMNS[name].default)
-        texts = {name: getattr(self, name) for name in self._names(texts=True)}
+        texts = {name: getattr(self, name) for name in self.names_of(texts=True)}
         for name, column in (arrays | {n: t for n, t in texts.items() if t}).items():
             if len(column) != count or not count:
                 raise BadValue(
@@ -114,7 +109,8 @@ class Arrivals:
                 object.__setattr__(self, name, tuple(column[row] for row in order))
 
     @classmethod
-    def _names(cls, *, texts: bool) -> list[str]:
+    def names_of(cls, *, texts: bool) -> list[str]:
+        """The columns of texts, or those of numbers."""
         return [name for name, column in cls.COLUMNS.items() if (column.allows is None) == texts]
 
     def _numbers(self, name: str) -> NDArray[np.float64]:
@@ -167,8 +163,8 @@ class Arrivals:
         """One row each, in order of arrival; columns of texts that are not there are left out."""
         import pandas as pd
 
-        columns: dict[str, Any] = {name: self.column(name) for name in self._names(texts=False)}
-        for name in self._names(texts=True):
+        columns: dict[str, Any] = {name: self.column(name) for name in self.names_of(texts=False)}
+        for name in self.names_of(texts=True):
             columns |= {name: list(getattr(self, name))} if getattr(self, name) else {}
         return pd.DataFrame(columns)
 
@@ -179,23 +175,27 @@ Kind = TypeVar("Kind", bound=Arrivals)
 def read_csv(
     kind: type[Kind], path: str | Path, columns: Mapping[str, str], name: str | None
 ) -> Kind:
-    """The record that a CSV file holds; ``columns``: the file's own spellings.
+    """The record that a CSV file holds; ``columns`` are the file's own spellings.
 
-    Raises:
-        BadFile: a column is missing or a value cannot be; names the row, the column, the value.
-        BadValue: ``columns`` names a column that the record does not have.
+    A missing column or a value that cannot be is a ``BadFile`` of its row, column and value.
     """
+    path = Path(path)
+    return from_table(kind, texts_of(path), path, columns, name or path.stem)
+
+
+def texts_of(
+    path: Path, *, sep: str = ",", valid: str = "a CSV file with headings"
+) -> pd.DataFrame:
+    """A file's table as texts; a missing file or no table is a ``BadFile`` that says ``valid``."""
     import pandas as pd
 
-    path = Path(path)
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        return pd.read_csv(path, sep=sep, dtype=str, keep_default_na=False)
     except FileNotFoundError:
         raise BadFile(path, "the file is missing") from None
     except (OSError, UnicodeDecodeError, ValueError) as error:
         problem = " ".join(str(error).split())
-        raise BadFile(path, f"is no table: {problem}", valid="a CSV file with headings") from None
-    return from_table(kind, table, path, columns, name or path.stem)
+        raise BadFile(path, f"is no table: {problem}", valid=valid) from None
 
 
 def from_table(
@@ -207,14 +207,14 @@ def from_table(
         valid = f"one row a {kind.ROW} below the headings"
         raise BadFile(path, f"holds no {kind.ROW}s", valid=valid)
     numbers, texts = (
-        [column for column in kind._names(texts=is_text) if column in spelt]
+        [column for column in kind.names_of(texts=is_text) if column in spelt]
         for is_text in (False, True)
     )
     arrays = {column: _parsed(kind, table[spelt[column]], path, column) for column in numbers}
     strings = {column: tuple(table[spelt[column]].str.strip()) for column in texts}
     defaults = {
         column: np.full(len(table), kind.COLUMNS[column].default)
-        for column in kind._names(texts=False)
+        for column in kind.names_of(texts=False)
         if column not in arrays
     }
     if fault := kind._fault(arrays | defaults, strings):

@@ -21,6 +21,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "share_prefix", "split_latency", "stream", "traffic",
     ),
     "batching.profiles": ("BatchProfile", "line", "published_profiles", "read_profile"),
+    "figures": ("figure_latency", "figure_requests"),
     "generation.batcher": (
         "Batcher", "Bound", "Run", "bound", "capacity", "gain", "simulate", "sweep",
     ),
@@ -30,14 +31,11 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "generation.tokens": ("TokenProfile",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_FIGURES: tuple[str, ...] = ("figure_latency", "figure_requests")
 
-__all__ = [*_HOME, *_FIGURES]
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FIGURES:
-        return getattr(import_module(f"{__name__}.figures"), name)
     if name not in _HOME:
         raise AttributeError(f"module 'labkit.serving' has no attribute {name!r}")
     return globals().setdefault(name, getattr(import_module(f"{__name__}.{_HOME[name]}"), name))

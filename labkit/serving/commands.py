@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -99,7 +100,7 @@ class ServerOptions:
     chunk: Annotated[int, option("Most prompt tokens of an iteration; 0: whole.", min=0)] = 0
     paged: Annotated[bool, option("Keys and values in pages, not reserved.")] = False
 
-    @property
+    @cached_property
     def profile(self) -> serving.TokenProfile:
         return serving.TokenProfile.roofline(
             self.model, self.gpu, tensor=self.tensor, stages=self.stages

@@ -129,7 +129,7 @@ def together(parts: Sequence[Requests], *, name: str = "requests") -> Requests:
         raise BadValue("together: only some parts name their model; valid: all or none")
     columns: dict[str, Any] = {
         column: np.concatenate([part.column(column) for part in parts])
-        for column in Requests._names(texts=False)
+        for column in Requests.names_of(texts=False)
     }
     return Requests(**columns, model=sum((part.model for part in parts), ()), name=name)
 

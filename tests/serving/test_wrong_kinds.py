@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from labkit import serving
@@ -52,6 +53,48 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     RUN.why: {"request": 0},
     REQUESTS.at_rate: {"rate_per_s": 1},
     REQUESTS.head: {"count": 2},
+}
+
+# Batch servers, packing, groups.
+BATCHES = serving.BatchProfile(name="p", latency_s=(0.1, 0.15), std_s=(0.0, 0.01))
+SLOT = serving.Slot(model="", profile=BATCHES, batch=2, rate_per_s=1.0)
+BATCH_SERVER = serving.BatchServer(slots=(SLOT,))
+SERVED = serving.serve(REQUESTS, (BATCH_SERVER,))
+SESSION = serving.Session(model="m", profile=BATCHES, rate_per_s=1.0, slo_s=1.0)
+STAGE = serving.Stage(model="m", profile=BATCHES)
+MODEL = serving.ServedModel(name="", latency_s=0.1, memory_bytes=1.0)
+GROUP = serving.Group(models=("",), stages=2)
+DESCRIPTIONS += [BATCHES, SLOT, BATCH_SERVER, SESSION, STAGE, MODEL, GROUP]
+FUNCTIONS |= {
+    serving.copies: {"profiles": [BATCHES], "count": 3, "slo_s": 1.0},
+    serving.planned: {"way": "prefixes", "sessions": [SESSION], "num_gpus": 2},
+    serving.run_plan: {"plan": serving.pack([SESSION]), "rate_per_s": 3.0, "count": 9},
+    serving.sustained: {"plan": serving.pack([SESSION]), "count": 99},
+    serving.fill: {"sessions": [SESSION], "num_gpus": 2},
+    serving.share_prefix: {"sessions": [SESSION]},
+    serving.stream: {"sessions": [SESSION], "seconds": 2.0},
+    serving.traffic: {"rates_per_s": {"m": 2.0}, "seconds": 3.0},
+    serving.fractional_bound: {"sessions": [SESSION]},
+    serving.highest: {"attainment": lambda load: float(load < 2), "low": 1.0, "high": 3.0},
+    serving.figure_lines: {"table": pd.DataFrame({"a": [1.0]}), "title": "t", "x": "x", "y": "y"},
+    serving.line: {"alpha_ms": 1.0, "beta_ms": 2.0, "max_batch": 3},
+    serving.oblivious: {"sessions": [SESSION], "num_gpus": 2},
+    serving.pack: {"sessions": [SESSION]},
+    serving.place: {
+        "requests": REQUESTS,
+        "models": [MODEL],
+        "num_gpus": 2,
+        "memory_bytes": 1.0,
+    },
+    serving.published_profiles: {},
+    serving.read_profile: {"path": "profile.txt"},
+    serving.serve: {"requests": REQUESTS, "servers": (BATCH_SERVER,)},
+    serving.serve_groups: {"requests": REQUESTS, "groups": [GROUP], "models": [MODEL]},
+    serving.split_latency: {"stages": [STAGE], "slo_s": 1.0, "step_s": 0.1},
+    GROUP.stage_s: {"model": MODEL},
+    BATCHES.best: {"limit_s": 0.2},
+    BATCHES.largest: {"limit_s": 0.2},
+    SERVED.summary: {},
 }
 
 

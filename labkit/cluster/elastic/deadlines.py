@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.policies import planning
-from labkit.cluster.running.rounds import ORDER, PREEMPTED, Allocator, Log, Rates, State
+from labkit.cluster.running.core import ORDER, PREEMPTED
+from labkit.cluster.running.rounds import CAUSES, Allocator, Log, Rates, State
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, Positive, checked, description
 
@@ -82,7 +83,7 @@ class Deadlines(Allocator):
 def _log(jobs: NDArray[np.void], rows: list[tuple[int, float, float, int]], rounds: int) -> Log:
     rows = [row for row in rows if row[2] > row[1]]
     held_s = np.bincount([row[0] for row in rows], [row[2] - row[1] for row in rows], jobs.size)
-    waits, first = np.zeros((jobs.size, 5)), jobs["start"] - jobs["arrival"]
+    waits, first = np.zeros((jobs.size, len(CAUSES))), jobs["start"] - jobs["arrival"]
     ran = ~np.isnan(jobs["end"])
     waits[ran, ORDER] = first[ran]
     rest = jobs["end"] - jobs["start"] - held_s

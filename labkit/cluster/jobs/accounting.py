@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from labkit.cluster.jobs.jobs import Trace, trace_of
 from labkit.errors import BadFile
+from labkit.kit.arrivals import texts_of
 from labkit.kit.describe import checked
 
 if TYPE_CHECKING:
@@ -28,20 +29,13 @@ def from_slurm(path: str | Path) -> Trace:
     Raises:
         BadFile: it is no such export, no job of it held a GPU, or a value cannot be.
     """
-    import pandas as pd
-
-    path = Path(path)
-    try:
-        table = pd.read_csv(path, sep="|", dtype=str, keep_default_na=False)
-    except FileNotFoundError:
-        raise BadFile(path, "the file is missing") from None
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise BadFile(path, f"is no table: {error}", valid=f"what `{COMMAND}` prints") from None
+    path, valid = Path(path), f"what `{COMMAND}` prints"
+    table = texts_of(path, sep="|", valid=valid)
     for column in ("JobID", "Submit", "ElapsedRaw", "AllocTRES"):
         if column not in table:
             raise BadFile(
                 path, "a column is missing", line=1, field=column,
-                value=", ".join(map(str, table.columns)), valid=f"what `{COMMAND}` prints",
+                value=", ".join(map(str, table.columns)), valid=valid,
             )  # fmt: skip
     jobs, left_out = _gpu_jobs(table)
     if jobs.empty:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 from annotated_types import MinLen
@@ -19,10 +19,6 @@ from annotated_types import MinLen
 from labkit.errors import BadValue, not_among
 from labkit.kit.describe import Count, checked, description
 
-if TYPE_CHECKING:
-    pass
-
-Sharing = Literal["private", "quota", "cells"]
 Held = list[tuple[int, int]]
 """Cells: level and first GPU of each."""
 

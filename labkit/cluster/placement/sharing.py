@@ -12,17 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit import datasets
-from labkit.cluster.jobs.jobs import Trace
+from labkit.cluster.jobs.jobs import NEEDED, Trace
 from labkit.cluster.placement.cells import Buddies, Held, Hierarchy, Reserved
 from labkit.cluster.policies.orders import Policy
-from labkit.cluster.running.traces import ITP, PARTS, load
+from labkit.cluster.running.traces import ITP, PARTS, RAW, STANDIN_PART, load
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked
 
 Sharing = Literal["private", "quota", "packed-quota", "cells"]
 DAY_S = 86400.0
-RAW = "data/raw-traces.tar.gz"
-COLUMNS = ("arrival_s", "duration_s", "gpus")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,7 +102,7 @@ def tenants(first_day: NonNegative, days: Positive, *, low_day: float | None = N
     """
     if datasets.source(ITP, [RAW]).is_standin:
         starts = {f"week {k}": 7.0 * k for k in range(7)}
-        parts = dict.fromkeys(starts, _part("06"))
+        parts = dict.fromkeys(starts, _part(STANDIN_PART))
         first_day, low_day = first_day % 7, None if low_day is None else low_day % 7
     else:
         parts = {part: _part(part) for part in PARTS[ITP][:10]}
@@ -113,7 +111,7 @@ def tenants(first_day: NonNegative, days: Positive, *, low_day: float | None = N
     if low_day is None:
         return jobs
     low = together(parts, {name: start + low_day for name, start in starts.items()}, days)
-    both: dict[str, Any] = {n: np.concatenate([jobs.column(n), low.column(n)]) for n in COLUMNS}
+    both: dict[str, Any] = {n: np.concatenate([jobs.column(n), low.column(n)]) for n in NEEDED}
     return Trace(**both, tenant=jobs.tenant + ("low",) * len(low), name=jobs.name)
 
 

@@ -20,10 +20,15 @@ from numpy.typing import ArrayLike, NDArray
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.policies.orders import Policy
+from labkit.cluster.running.core import CAPACITY, ORDER, PREEMPTED
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, description
 
-CAPACITY, ORDER, PREEMPTED, ROUND = 0, 1, 3, 4  # places in runs.CAUSES
+CAUSES = ("capacity", "order", "fragmentation", "preemption", "round")
+"""What a job waits for: too few GPUs free; jobs ahead of it in a queue that blocks, or a policy
+that leaves GPUs free; enough free GPUs, on too many nodes; GPUs again, after it was stopped; the
+next round of a policy that decides in rounds. The event loop counts the first four, in order."""
+ROUND = CAUSES.index("round")
 TOLERANCE = 1e-9  # of a job's work: less than this is none
 TOLERANCE_S = 1e-6  # nor is work of less time: late clocks cannot tell such moments apart
 _MOST_IDLE = 10_000  # rounds after which an allocator that starts nothing is stopped
@@ -274,7 +279,7 @@ class _Play:
         self.progress = self._progress(trace, cluster)
         self.log = Log(
             start=np.full(num_jobs, np.nan), end=np.full(num_jobs, np.nan),
-            stops=np.zeros(num_jobs, dtype=np.int64), waits=np.zeros((num_jobs, 5)),
+            stops=np.zeros(num_jobs, dtype=np.int64), waits=np.zeros((num_jobs, len(CAUSES))),
             restart=np.zeros(num_jobs), refused=np.zeros(num_jobs, dtype=bool), segments=[],
             held=[],
         )  # fmt: skip

@@ -14,7 +14,7 @@ from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.policies.orders import ORDERS, Policy
 from labkit.cluster.policies.shares import SharePolicy
 from labkit.cluster.running import core, records
-from labkit.cluster.running.rounds import Allocator, play, speeds
+from labkit.cluster.running.rounds import CAUSES, Allocator, play, speeds
 from labkit.errors import BadValue, did_you_mean
 from labkit.kit.describe import NonNegative, Positive, Share, checked
 
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Placement = Literal["any", "consolidated"]
-CAUSES = ("capacity", "order", "fragmentation", "preemption", "round")
-"""What a job waits for: too few GPUs free; jobs ahead of it in a queue that blocks, or a policy
-that leaves GPUs free; enough free GPUs, on too many nodes; GPUs again, after it was stopped; the
-next round of a policy that decides in rounds."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,8 +15,9 @@ from labkit.cluster.jobs.throughputs import Throughputs
 from labkit.cluster.policies.shares import Active, SharePolicy
 from labkit.cluster.running import rotation
 from labkit.cluster.running.bounds import best_speed
+from labkit.cluster.running.rounds import CAUSES
 from labkit.cluster.running.rounds import speeds as speeds_of
-from labkit.cluster.running.runs import CAUSES, Run, check_gpus
+from labkit.cluster.running.runs import Run, check_gpus
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, Positive, Whole, checked
 

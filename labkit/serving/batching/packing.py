@@ -203,9 +203,10 @@ def fill(sessions: Sequence[Session], num_gpus: Count) -> Packing:
     most = num_gpus / fractional_bound(pack(sessions).sessions)
     load = highest(lambda x: float(times(x).num_gpus <= num_gpus), most / 1000, most, target=1.0,
                    steps=14)  # fmt: skip
-    if times(load).num_gpus > num_gpus:
+    packing = times(load)
+    if packing.num_gpus > num_gpus:
         raise BadValue(f"fill: num_gpus must hold every session at a low rate; got {num_gpus}")
-    return times(load)
+    return packing
 
 
 @checked

@@ -129,7 +129,7 @@ def _bars(sheet: Sheet) -> tuple[str, str, Any]:
     import plotly.graph_objects as go
 
     from labkit.kit.draw import PALETTE, finish
-    from labkit.quantities import split_unit
+    from labkit.quantities import heading
 
     table, measure = sheet.table, str(sheet.table.iloc[:, 2:].count().idxmax())
     limit = table["method"].eq("bound")
@@ -139,10 +139,8 @@ def _bars(sheet: Sheet) -> tuple[str, str, Any]:
     )
     for least in table.loc[limit, measure]:
         figure.add_vline(least, line_dash="dash", annotation_text="bound")
-    name, unit = split_unit(measure)
-    axis = f"{name} ({unit})" if unit else name
-    height = 160 + 34 * len(bars)
-    return sheet.heading, sheet.note, finish(figure, title="", x=axis, y="", height=height)
+    drawn = finish(figure, x=heading(measure), height=160 + 34 * len(bars))
+    return sheet.heading, sheet.note, drawn
 
 
 def _merged(table: pd.DataFrame) -> pd.DataFrame:

@@ -43,16 +43,16 @@ def write_slides(
     source = origin.find(root, key, parameters)
     name = f"{source.key}--{source.slug}" if source.slug else source.key
     path = out or root / "results" / "slides" / f"{name}.html"
-    warning = tally.standin_mark(from_notebook(source.read()))
-    html, problems, count = deck(source)
+    html, problems, count, warning = deck(source)
     files.write_atomically(path, html)
     return Written(
         path=path, shows=source.words, problems=problems, num_slides=count, warning=warning
     )
 
 
-def deck(source: origin.Origin) -> tuple[str, list[str], int]:
-    """The deck's HTML, what was wrong with its cells, and how many slides it has."""
+def deck(source: origin.Origin) -> tuple[str, list[str], int, str]:
+    """The deck's HTML, what was wrong with its cells, how many slides it has, and the warning of
+    :class:`Written`."""
     notebook = source.read()
     warning = tally.standin_mark(from_notebook(notebook))
     markup = Markup(source.committed.parent, lambda _: None, brief=True)
@@ -73,4 +73,4 @@ def deck(source: origin.Origin) -> tuple[str, list[str], int]:
         has_notes=has_notes,
         has_plots='<figure class="plot"' in shown,
     )
-    return html, markup.problems, len(slides)
+    return html, markup.problems, len(slides), warning

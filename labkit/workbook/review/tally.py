@@ -22,6 +22,8 @@ FITTED_WARNING = (
     "rest on small models fitted to them (stand-in data), with a worst error of {worst}\u00a0%. "
     "Claims judged on them are counted apart."
 )
+STANDIN_MARK = "stand-in data, not the published"
+FITTED_MARK = "fitted models, not the published data (worst error {worst}\u00a0%)"
 
 SYMBOLS: dict[Verdict, str] = {
     "reproduced": "✔",
@@ -156,21 +158,20 @@ def _signed(counts: Mapping[Verdict, int]) -> str:
 
 def standin_warning(claims: Iterable[Mapping[str, Any]]) -> str:
     """What to say over results that rest on stand-in data; "" where none do."""
-    records = list(claims)
-    if any(claim["verdict"] == "not judged" for claim in records):
-        return STANDIN_WARNING
-    worst = max((claim.get("fitted") or 0.0 for claim in records), default=0.0)
-    return FITTED_WARNING.format(worst=number(worst * 100, 2)) if worst else ""
+    return _standin(claims, STANDIN_WARNING, FITTED_WARNING)
 
 
 def standin_mark(claims: Iterable[Mapping[str, Any]]) -> str:
     """The same in a few words, for every slide of a deck."""
+    return _standin(claims, STANDIN_MARK, FITTED_MARK)
+
+
+def _standin(claims: Iterable[Mapping[str, Any]], unjudged: str, fitted: str) -> str:
     records = list(claims)
     if any(claim["verdict"] == "not judged" for claim in records):
-        return "stand-in data, not the published"
+        return unjudged
     worst = max((claim.get("fitted") or 0.0 for claim in records), default=0.0)
-    error = number(worst * 100, 2)
-    return f"fitted models, not the published data (worst error {error}\u00a0%)" if worst else ""
+    return fitted.format(worst=number(worst * 100, 2)) if worst else ""
 
 
 def row(claim: Mapping[str, Any]) -> dict[str, str]:
