@@ -44,7 +44,7 @@ def answer(root: Path, key: str, number: int, text: str = "") -> Question:
     """Mark question ``number`` (from 1, as listed) as answered, with the answer where given.
 
     Raises:
-        UsageError: there is no such question, or it is a remark and no answer is given.
+        UsageError: there is no such question.
         BadFile: the file is malformed.
     """
     with locked(root):
