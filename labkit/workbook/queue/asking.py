@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from pathlib import Path
 
 from labkit import files
@@ -12,73 +13,60 @@ from labkit.workbook.queue.edits import locked, write
 from labkit.workbook.queue.questions import LISTING, Question
 
 _HEAD = """\
-# Questions and remarks of the reading group. `labkit ask` adds to them; edit them by hand too:
-# comments and layout stay. Fields: date, by, kind (question, remark), text, state (open, answered),
-# answer.
+# Questions and remarks of the reading group: `labkit ask` adds to them, and you may edit them by
+# hand. Fields: date, by, kind (question, remark), text, state (open, answered), answer.
 
 questions: []
 """
-_ORDER = tuple(Question.model_fields)
 
 
-def ask(root: Path, key: str, text: str, *, by: str = "", remark: bool = False) -> Question:
-    """Add a question (or a remark) on a paper of the queue, dated today.
-
-    Raises:
-        UsageError: the paper is not in the queue, or the text is empty.
-        BadFile: the file is malformed.
-    """
+def ask(root: Path, key: str, text: str, *, by: str = "", remark: bool = False) -> None:
+    """Add a question (or a remark) of today; raises UsageError where the queue has no such paper,
+    or the text is empty."""
     reading_queue.load(root)[key]  # raises where there is none
-    _refuse_empty(text)
+    if not text.strip():
+        raise UsageError(f"the question is empty; say it in quotes: labkit ask {key} 'Why …?'")
     kind = "remark" if remark else "question"
-    question = Question(date=dt.date.today(), by=by, kind=kind, text=text)
-    with locked(root):
-        before = _text(root, key)
-        expected = [*questions.checked(questions.path_of(root, key), before), question]
-        record = question.model_dump(exclude_defaults=True)
-        _put(root, key, before, yaml_edit.append_record(before, LISTING, record), expected)
-    return question
+    new = Question(date=dt.date.today(), by=by, kind=kind, text=text)
+
+    def change(old: str, known: list[Question]) -> tuple[str, list[Question]]:
+        record = new.model_dump(exclude_defaults=True)
+        return yaml_edit.append_record(old, LISTING, record), [*known, new]
+
+    _edit(root, key, change)
 
 
-def answer(root: Path, key: str, number: int, text: str = "") -> Question:
+def answer(root: Path, key: str, number: int, text: str = "") -> None:
     """Mark question ``number`` (from 1, as listed) as answered, with the answer where given.
 
-    Raises:
-        UsageError: there is no such question.
-        BadFile: the file is malformed.
+    Raises UsageError where there is no such question.
     """
-    with locked(root):
-        before = _text(root, key)
-        known = questions.checked(questions.path_of(root, key), before)
+    changes = {"state": "answered"} | ({"answer": text} if text else {})
+
+    def change(old: str, known: list[Question]) -> tuple[str, list[Question]]:
         if not 1 <= number <= len(known):
             valid = f"1 to {len(known)}" if known else f'none yet; labkit ask {key} "…" adds one'
             raise UsageError(f"no question {number} on {key!r}; there are: {valid}")
-        changed = {"state": "answered"} | ({"answer": text} if text else {})
-        question = Question.model_validate(known[number - 1].model_dump() | changed)
-        expected = [*known[: number - 1], question, *known[number:]]
-        after = yaml_edit.set_fields(before, LISTING, number - 1, changed, _ORDER)
-        _put(root, key, before, after, expected)
-    return question
+        known[number - 1] = Question.model_validate(known[number - 1].model_dump() | changes)
+        order = tuple(Question.model_fields)
+        return yaml_edit.set_fields(old, LISTING, number - 1, changes, order), known
+
+    _edit(root, key, change)
 
 
-def _refuse_empty(text: str) -> None:
-    if not text.strip():
-        raise UsageError("the question is empty; say it in quotes: labkit ask zeus 'Why …?'")
-
-
-def _text(root: Path, key: str) -> str:
+def _edit(
+    root: Path, key: str, change: Callable[[str, list[Question]], tuple[str, list[Question]]]
+) -> None:
+    """Write the text that ``change`` makes, where it reads back as the questions meant."""
     path = questions.path_of(root, key)
-    return files.read_text(path) if path.exists() else _HEAD
-
-
-def _put(root: Path, key: str, before: str, after: str, expected: list[Question]) -> None:
-    """Write ``after`` where it reads back as ``expected``."""
-    path = questions.path_of(root, key)
-    refusal = "please make this change by hand. Nothing was changed"
-    try:
-        same = questions.checked(path, after) == expected
-    except BadFile as error:
-        raise LabkitError(f"{path} would become invalid ({error.problem}); {refusal}") from None
-    if not same:
-        raise LabkitError(f"{path}: its layout (aliases?) cannot be edited safely; {refusal}")
-    write(path, before, after)
+    with locked(root):
+        before = files.read_text(path) if path.exists() else _HEAD
+        after, expected = change(before, questions.checked(path, before))
+        try:
+            same = questions.checked(path, after) == expected
+        except BadFile:
+            same = False
+        if not same:
+            layout = "its layout (aliases?) cannot be edited safely"
+            raise LabkitError(f"{path}: {layout}; please do it by hand. Nothing was changed")
+        write(path, before, after)

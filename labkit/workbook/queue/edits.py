@@ -249,7 +249,7 @@ def _verify(
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """One edit at a time of the queue and what hangs on it; raises LabkitError when it waits long."""
+    """One edit at a time, of the queue and of questions; raises LabkitError when it waits long."""
     from filelock import FileLock, Timeout
 
     try:

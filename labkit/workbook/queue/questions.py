@@ -12,26 +12,12 @@ from html import escape
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from labkit import files
+from labkit.workbook.queue.reading_queue import Line, calendar_day
 
-NAME = "questions.yaml"
 LISTING = "questions"
-HEADING = "### Asked and remarked by the group"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _calendar_day(value: object) -> object:
-    if isinstance(value, int | float):
-        raise ValueError("a number is no date")
-    return value
-
-
-Line = Annotated[str, AfterValidator(_one_line)]
 
 
 class Question(BaseModel):
@@ -39,7 +25,7 @@ class Question(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    date: Annotated[dt.date, BeforeValidator(_calendar_day)] = Field(
+    date: Annotated[dt.date, BeforeValidator(calendar_day)] = Field(
         description="a date such as 2026-03-14"
     )
     by: Line = Field(default="", description="a name")
@@ -55,6 +41,7 @@ class Question(BaseModel):
 
     @property
     def origin(self) -> str:
+        """Who said it, and when."""
         return ", ".join(filter(None, (self.by, str(self.date))))
 
 
@@ -65,48 +52,36 @@ class _File(BaseModel):
 
 
 def path_of(root: Path, key: str) -> Path:
-    return root / "data" / "papers" / key / NAME
+    return root / "data" / "papers" / key / "questions.yaml"
 
 
 def load(root: Path, key: str) -> list[Question]:
-    """The questions on paper ``key``, oldest first as they stand; none where nobody asked.
-
-    Raises:
-        BadFile: the file is malformed; names line, field and value.
-    """
+    """The questions on paper ``key`` as they stand, none where nobody asked; raises BadFile."""
     path = path_of(root, key)
     return checked(path, files.read_text(path)) if path.exists() else []
 
 
 def checked(path: Path, text: str) -> list[Question]:
-    """The questions in the ``text`` of a file; raises BadFile as :func:`load` does."""
+    """The questions in the ``text`` of a file; raises BadFile with line, field and value."""
     tree = files.parse_yaml(path, text)
     questions = files.validate(path, tree, _File).questions
     for place, question in enumerate(questions):
         if question.answer and question.state == "open":
-            where = (LISTING, place, "state")
-            problem = "an answer, but the question is open"
-            raise files.bad_field(
-                path, tree, where, problem, value="open", valid="state: answered, or no answer"
-            )
+            where, problem = (LISTING, place, "state"), "an answer, but the question is open"
+            raise files.bad_field(path, tree, where, problem, value="open", valid="answered")
     return questions
 
 
 def markdown(questions: Sequence[Question]) -> str:
     """The questions as a section of a notebook, answers folded; "" where there is none."""
-    if not questions:
-        return ""
-    parts = [HEADING]
+    parts = ["### Asked and remarked by the group"] if questions else []
     for number, question in enumerate(questions, 1):
-        mark = "" if question.is_open or question.kind == "remark" else " · answered"
-        who = f"*{question.kind}, {_quoted(question.origin)}{mark}*"
-        parts.append(f"**{number}.** {_quoted(question.text)} ({who})")
+        mark = " · answered" if question.state == "answered" else ""
+        parts.append(
+            f"**{number}.** {escape(question.text, quote=False)} "
+            f"(*{question.kind}, {escape(question.origin, quote=False)}{mark}*)"
+        )
         if question.answer:
-            fold = "<details><summary>Answer</summary>"
-            parts.append(f"{fold}\n\n{_quoted(question.answer)}\n\n</details>")
+            answer = escape(question.answer, quote=False)
+            parts.append(f"<details><summary>Answer</summary>\n\n{answer}\n\n</details>")
     return "\n\n".join(parts)
-
-
-def _quoted(text: str) -> str:
-    """``text`` in Markdown, with nothing in it taken for HTML."""
-    return escape(text, quote=False)

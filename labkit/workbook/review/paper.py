@@ -112,7 +112,7 @@ class Paper:
         """
         from IPython.display import Markdown
 
-        how = f"`labkit ask {self.key} \"…\"` keeps a question or a remark with this paper."
+        how = f'`labkit ask {self.key} "…"` keeps a question or a remark with this paper.'
         if os.environ.get("LABKIT_LIVE") != "1":
             return Markdown(how)
         return Markdown(asked.markdown(asked.load(self.root, self.key)) or how)
