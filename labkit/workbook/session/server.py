@@ -1,7 +1,7 @@
 """How the session's Jupyter server is started: on which address, who may enter, what it leaves out.
 
 Nothing is written outside the project: settings, workspaces and Voilà's template stand in
-``results/lab/.jupyter``, written anew at each start.
+``results/lab/.jupyter``, one folder for Lab and one for decks, written anew at each start.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def lab_arguments(root: Path, *, collaborative: bool = False) -> list[str]:
     never = "jupyterlab.handlers.announcements.NeverCheckForUpdate"
     return [
         f"--LabApp.default_url=/lab/tree/{start.FILE.as_posix()}",
-        f"--LabApp.app_settings_dir={root / HOME / 'settings'}",
-        f"--LabApp.workspaces_dir={root / HOME / 'workspaces'}",
+        f"--LabApp.app_settings_dir={root / HOME / 'lab' / 'settings'}",
+        f"--LabApp.workspaces_dir={root / HOME / 'lab' / 'workspaces'}",
         "--LabApp.news_url=None",
         f"--LabApp.check_for_updates_class={never}",
         "--LabApp.extension_manager=readonly",
@@ -115,9 +115,9 @@ def serve(root: Path, app: str, place: Address, arguments: list[str]) -> None:
     for part in (module.split(".")[0], "voila"):
         if util.find_spec(part) is None:
             raise UsageError(f"{part} is missing: pip install -e '.[lab]' -c constraints.txt")
-    write_home(root, lab=app == "lab")
+    _write_home(home := root / HOME / app, lab=app == "lab")
     for variable in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"):
-        paths = [str(root / HOME), os.environ.get(variable, "")]
+        paths = [str(home), os.environ.get(variable, "")]
         os.environ[variable] = os.pathsep.join(filter(None, paths))
     os.environ |= {"LABKIT_LIVE": "1", "LABKIT_ROOT": str(root)}
     where = [f"--ServerApp.{name}={value}" for name, value in (
@@ -127,12 +127,12 @@ def serve(root: Path, app: str, place: Address, arguments: list[str]) -> None:
     getattr(import_module(module), name).launch_instance([*where, token, *arguments])
 
 
-def write_home(root: Path, *, lab: bool) -> None:
+def _write_home(home: Path, *, lab: bool) -> None:
     """Write the folder of settings; without ``lab`` only what a deck needs is served."""
     extensions = {"labkit.workbook.session.extension": True, "voila.server_extension": False}
     extensions |= {} if lab else dict.fromkeys(_LAB, False)
     served = {"ServerApp": {"jpserver_extensions": extensions}}
     for name, content in (_SETTINGS | {"jupyter_server_config.d/labkit.json": served}).items():
-        files.write_atomically(root / HOME / name, json.dumps(content, indent=1) + "\n")
+        files.write_atomically(home / name, json.dumps(content, indent=1) + "\n")
     template = files.read_text(Path(__file__).parent / "templates" / "live.html.j2")
-    files.write_atomically(root / HOME / "voila/templates/live/index.html.j2", template)
+    files.write_atomically(home / "voila/templates/live/index.html.j2", template)
