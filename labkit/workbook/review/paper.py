@@ -113,7 +113,8 @@ class Paper:
         from IPython.display import Markdown
 
         how = f'`labkit ask {self.key} "…"` keeps a question or a remark with this paper.'
-        if os.environ.get("LABKIT_LIVE") != "1":
+        in_session = "1" if "JPY_SESSION_NAME" in os.environ else "0"  # a front end's kernel
+        if os.environ.get("LABKIT_LIVE", in_session) == "0":
             return Markdown(how)
         return Markdown(asked.markdown(asked.load(self.root, self.key)) or how)
 

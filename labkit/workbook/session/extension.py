@@ -22,7 +22,7 @@ from labkit import files
 from labkit.errors import LabkitError
 from labkit.kit.page import json_for_script
 from labkit.workbook.export import decks, origin
-from labkit.workbook.review.anatomy import Cell, Subject
+from labkit.workbook.review.anatomy import Subject
 from labkit.workbook.run.runner import WakingOutputWidget
 
 _SCRIPT = Path(__file__).parent / "templates" / "live.js"
@@ -75,21 +75,16 @@ def live_deck(root: Path, key: str, base_url: str) -> str:
     source = origin.find(root, key)
     html, *_ = decks.deck(source)
     path = quote(source.committed.relative_to(root).as_posix())
-    cells = [cell.id for cell in _explorable(Subject(root, key, source.path, source.read()))]
-    live = {"url": url_path_join(base_url, "voila/render", path), "cells": cells}
-    script = f"<script>const LIVE = {json_for_script(live)};\n{files.read_text(_SCRIPT)}</script>"
+    live = json_for_script(url_path_join(base_url, "voila/render", path))
+    script = f"<script>const LIVE = {live};\n{files.read_text(_SCRIPT)}</script>"
     before, _, after = html.rpartition("</body>")
     return f"{before}{script}</body>{after}"
 
 
-def _explorable(subject: Subject) -> list[Cell]:
-    section = subject.section("explorable")
-    return section.code if section else []
-
-
 def live_cells(handler: Any, notebook: Any, cwd: str) -> Any:
     """Voilà's ``prelaunch_hook``: of a paper's notebook, the code up to its explorable, tagged."""
-    shown = _explorable(Subject(Path(), "", Path(), notebook))
+    section = Subject(Path(), "", Path(), notebook).section("explorable")
+    shown = section.code if section else []
     for cell in shown:
         cell.node.metadata["tags"] = [*cell.tags, _LIVE]
     if shown:

@@ -119,7 +119,7 @@ def serve(root: Path, app: str, place: Address, arguments: list[str]) -> None:
     for variable in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"):
         paths = [str(home), os.environ.get(variable, "")]
         os.environ[variable] = os.pathsep.join(filter(None, paths))
-    os.environ |= {"LABKIT_LIVE": "1", "LABKIT_ROOT": str(root)}
+    os.environ["LABKIT_ROOT"] = str(root)
     where = [f"--ServerApp.{name}={value}" for name, value in (
         ("root_dir", root), ("ip", place.ip), ("port", place.port), ("port_retries", 0),
     )]  # fmt: skip

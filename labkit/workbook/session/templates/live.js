@@ -3,10 +3,8 @@
    The frame stays outside the slides: they are scaled, and a frame that moves in the page loads
    again. PageUp, PageDown (a presenter's remote) and Escape work from within it too. */
 (() => {
-  const blocks = LIVE.cells.map((id) => document.querySelector(`[data-cell="${CSS.escape(id)}"]`));
-  const block = blocks.find(Boolean);
-  if (!block) return;
-  const place = block.querySelector(".plot") || block;
+  const place = document.querySelector('[data-tag="explorable"] .plot');
+  if (!place) return;
 
   const say = document.createElement("p");
   say.setAttribute("role", "status");
@@ -67,7 +65,7 @@
   const moves = ["slidechanged", "overviewshown", "overviewhidden", "paused", "resumed", "resize"];
   for (const name of moves) Reveal.on(name, () => requestAnimationFrame(lay));
   window.addEventListener("load", () => { /* the deck first */
-    frame.src = LIVE.url;
+    frame.src = LIVE;
     look();
   });
 })();
