@@ -8,7 +8,7 @@
 
   const say = document.createElement("p");
   say.setAttribute("role", "status");
-  say.style.cssText = "position:fixed;z-index:40;margin:0;font:13px sans-serif;color:#555";
+  say.style.cssText = "position:fixed;z-index:40;margin:0;padding:0 .3em;font:13px sans-serif;color:#555;background:#fff";
   const frame = document.createElement("iframe");
   frame.title = "The live figure";
   frame.style.cssText = "position:fixed;z-index:30;border:0;background:#fff;transform-origin:0 0;" +
@@ -25,18 +25,24 @@
     const shows = Boolean(isOn());
     say.textContent = shows ? state : "";
     frame.style.visibility = shows && live ? "visible" : "hidden";
+    place.style.visibility = live ? "hidden" : "";
     if (!shows) return;
-    const { left, top, width, height } = place.getBoundingClientRect();
-    const put = (part, rules) => Object.assign(part.style, rules);
-    put(say, { left: `${left}px`, top: `${top + height + 2}px` });
-    put(frame, { left: `${left}px`, top: `${top}px` });
+    const { left, top, right, bottom, width } = place.getBoundingClientRect();
+    const arrows = document.querySelector(".reveal .controls")?.getBoundingClientRect().top;
+    const height = Math.min(bottom, (arrows || bottom) - 20) - top;
+    Object.assign(say.style, { right: `${innerWidth - right}px`, top: `${top}px` });
     /* As large as the slide's lettering, and no larger than what all of it has room for. */
-    let scale = Reveal.getScale();
-    for (let pass = 0; pass < 2; pass += 1) {
-      put(frame, { width: `${width / scale}px`, height: `${height / scale}px`, transform: `scale(${scale})` });
-      const content = frame.contentDocument?.getElementById("rendered_cells")?.scrollHeight || 0;
-      if (content * scale > height) scale = Math.max(0.4, height / content);
-    }
+    const slides = Reveal.getScale();
+    frame.style.width = `${width / slides}px`;
+    const cells = frame.contentDocument?.querySelector("#rendered_cells > div");
+    const content = cells ? cells.getBoundingClientRect().bottom + frame.contentWindow.scrollY : 0;
+    const scale = Math.max(0.4, Math.min(slides, height / (content || 1)));
+    Object.assign(frame.style, {
+      left: `${left + (width - (width / slides) * scale) / 2}px`,
+      top: `${top}px`,
+      height: `${height / scale}px`,
+      transform: `scale(${scale})`,
+    });
   }
 
   function keys(event) {
@@ -50,13 +56,13 @@
   /* Voilà draws outputs after its page has loaded, so look again until there is one. */
   function look() {
     const page = frame.contentDocument;
-    const error = page?.querySelector('[data-mime-type="application/vnd.jupyter.error"], [data-mime-type$="stderr"]');
-    if (error) state = `stored states, since the kernel failed: ${error.textContent.trim().split("\n").at(-1).slice(0, 120)}`;
+    const failed = page?.querySelector("[data-failed]");
+    if (failed) state = `stored states, since the kernel failed: ${failed.textContent.slice(0, 150)}`;
     else if (!page?.querySelector(".js-plotly-plot .main-svg, .jupyter-widgets")) setTimeout(look, 400);
     else if (!live) {
       [live, state] = [true, "live"];
       page.addEventListener("keydown", keys);
-      new ResizeObserver(lay).observe(page.getElementById("rendered_cells"));
+      setInterval(lay, 500); /* its height changes with what it shows */
     }
     lay();
   }
