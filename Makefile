@@ -27,9 +27,8 @@ quick: $(VENV)/.ready  ## Style, types and the tests of what changed, in under a
 	$(BIN)/mypy labkit
 	$(BIN)/python -m tests.quick
 
-lab: $(VENV)/.ready  ## Open JupyterLab on the workbook
-	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks \
-	  --ContentsManager.pre_save_hook=labkit.workbook.lab.keep_outputs
+lab: $(VENV)/.ready  ## Open JupyterLab on the reading group's start page
+	$(BIN)/labkit lab
 
 refresh: $(VENV)/.ready  ## Re-execute the notebooks and write their outputs back to notebooks/
 	$(BIN)/labkit refresh

@@ -23,7 +23,7 @@ ROOMS = {  # what each room rests on; engines may also import the engines before
     **{name: GROUND | {"kit", *NAMES[: i + 1]} for i, name in enumerate(NAMES)},
 }
 FLOORS = {  # of rooms made of packages, from the ground up: each imports only those before it
-    "workbook": ("queue", "review", "run", "export"),
+    "workbook": ("queue", "review", "run", "export", "session"),
     "memory": ("tape", "jobs", "movement", "figures", "plans", "tools", "oracles"),
     "pipeline": (
         "scheduling", "simulation", "profiles", "planning", "choice", "figures",

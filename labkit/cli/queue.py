@@ -50,11 +50,11 @@ def _load() -> Queue:
     return load(project_root())
 
 
-_complete_keys = completing(lambda: [paper.key for paper in _load()])
+complete_keys = completing(lambda: [paper.key for paper in _load()])
 _complete_tags = completing(lambda: sorted({tag for paper in _load() for tag in paper.tags}))
 _complete_statuses = completing(lambda: queue_view.COLOURS)
 
-KEY = typer.Argument(..., metavar="KEY", help="A paper's key.", autocompletion=_complete_keys)
+KEY = typer.Argument(..., metavar="KEY", help="A paper's key.", autocompletion=complete_keys)
 STATUS = typer.Option(
     None,
     "--status",
@@ -168,7 +168,7 @@ def add(
         "--companion",
         "-c",
         help="A paper to read beside it; again for more.",
-        autocompletion=_complete_keys,
+        autocompletion=complete_keys,
     ),
     priority: int = typer.Option(2, "--priority", "-p", help="1 next, 2 soon, 3 some day."),
 ) -> None:
@@ -252,10 +252,10 @@ def move(
     key: str = KEY,
     priority: int = typer.Option(None, "--priority", "-p", help="1 next, 2 soon, 3 some day."),
     before: str = typer.Option(
-        None, "--before", help="Right before this paper.", autocompletion=_complete_keys
+        None, "--before", help="Right before this paper.", autocompletion=complete_keys
     ),
     after: str = typer.Option(
-        None, "--after", help="Right after this paper.", autocompletion=_complete_keys
+        None, "--after", help="Right after this paper.", autocompletion=complete_keys
     ),
 ) -> None:
     """Change when a paper's turn comes: by priority, or beside another paper.
@@ -275,7 +275,7 @@ def move(
 @commands.command()
 def export(
     keys: list[str] = typer.Argument(
-        None, metavar="[KEY]...", help="Papers. Default: all.", autocompletion=_complete_keys
+        None, metavar="[KEY]...", help="Papers. Default: all.", autocompletion=complete_keys
     ),
     status: list[str] = STATUS,
     tag: list[str] = TAG,

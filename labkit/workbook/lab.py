@@ -32,6 +32,7 @@ def keep_outputs(model: dict[str, Any], path: str, contents_manager: Any, **_: A
             same = before.get("source") == cell.source
             cell.outputs = before["outputs"] if same else []
             cell.execution_count = before["execution_count"] if same else None
+    notebook.metadata.pop("language_info", None)  # the running kernel's
     if "language_info" in stored.metadata:
         notebook.metadata.language_info = stored.metadata.language_info
     model["content"] = normalise.normalise(notebook)

@@ -68,7 +68,7 @@ def deck(source: origin.Origin) -> tuple[str, list[str], int, str]:
         footer=" · ".join(part for part in parts if part),
         columns=columns,
         standin=warning,
-        policy=pages.policy(shown, frames_itself=has_notes),
+        policy=pages.policy(shown, frames_itself=True),
         code_style=pages.code_style(dark=False),
         has_notes=has_notes,
         has_plots='<figure class="plot"' in shown,

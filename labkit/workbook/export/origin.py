@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from labkit.errors import UsageError
 from labkit.workbook import notebooks
-from labkit.workbook.queue import bibliography
+from labkit.workbook.queue import bibliography, questions
+from labkit.workbook.review.anatomy import Subject
 from labkit.workbook.run import parameters, results
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 class Origin:
     """A notebook to show: ``path`` is ``committed`` itself, or of the run ``record``."""
 
+    root: Path
     key: str
     path: Path
     committed: Path
@@ -29,7 +31,15 @@ class Origin:
     record: results.RunRecord | None
 
     def read(self) -> NotebookNode:
-        return notebooks.read(self.path)
+        """The notebook, and what the group asked and remarked at the end of its discussion."""
+        notebook = notebooks.read(self.path)
+        if asked := questions.markdown(questions.load(self.root, self.key)):
+            from nbformat.v4 import new_markdown_cell
+
+            section = Subject(self.root, self.key, self.path, notebook).section("discussion")
+            place = section.cells[-1].number if section else len(notebook.cells)
+            notebook.cells.insert(place, new_markdown_cell(asked, id="asked"))
+        return notebook
 
     @property
     def title(self) -> str:
@@ -81,6 +91,7 @@ def find(
     )
     library = bibliography.load(root) if library is None else library
     return Origin(
+        root=root,
         key=key,
         path=record.notebook if record else committed,
         committed=committed,

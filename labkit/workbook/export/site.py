@@ -20,7 +20,7 @@ from labkit import files
 from labkit.errors import LabkitError
 from labkit.workbook import notebooks
 from labkit.workbook.export import catalogue, comparison, decks, origin, pages, reading
-from labkit.workbook.queue import bibliography, reading_queue
+from labkit.workbook.queue import bibliography, questions, reading_queue
 
 STATE = ".made-from.json"
 
@@ -191,7 +191,8 @@ def _fingerprint_of_paper(source: origin.Origin, known: list[str]) -> str:
     beside = source.committed.parent
     images = sorted(p for p in beside.rglob("*") if p.is_file() and p.suffix != ".ipynb")
     texts = [pages.fingerprint(), source.words, repr(source.entry), ",".join(known)]
-    return _digest(texts, [source.path, *images])
+    asked = questions.path_of(source.root, source.key)
+    return _digest(texts, [source.path, *images, *[asked][: asked.is_file()]])
 
 
 def _digest(texts: Iterable[str], paths: Iterable[Path] = ()) -> str:

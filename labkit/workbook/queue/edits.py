@@ -120,7 +120,7 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
     Raises:
         UsageError: a key or the paper itself (same DOI, arXiv id or title) is there already.
     """
-    with _locked(root):
+    with locked(root):
         queue, bib = load(root), root / bibliography.FILE
         queue_text, bib_text = files.read_text(root / FILE), files.read_text(bib)
         new = bibliography.parse("\n\n".join(entries), Path("the new BibTeX"))
@@ -133,11 +133,11 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
         library = bibliography.parse(bib_after, bib)
         queue_after = _edited(queue_text, queue.entries, [*queue.entries, *papers])
         _verify(root, queue_after, library, [*queue.entries, *papers])
-        _write(bib, bib_text, bib_after)
+        write(bib, bib_text, bib_after)
         try:
-            _write(root / FILE, queue_text, queue_after)
+            write(root / FILE, queue_text, queue_after)
         except BaseException:
-            _write(bib, bib_after, bib_text)
+            write(bib, bib_after, bib_text)
             raise
     return list(papers)
 
@@ -202,12 +202,12 @@ def _update(
 
 
 def _edit(root: Path, change: Callable[[Queue], Sequence[Paper]]) -> Queue:
-    with _locked(root):
+    with locked(root):
         queue = load(root)
         before, papers = files.read_text(root / FILE), change(queue)
         after = _edited(before, queue.entries, papers)
         result = _verify(root, after, queue.library, papers)
-        _write(root / FILE, before, after)
+        write(root / FILE, before, after)
         return result
 
 
@@ -248,7 +248,8 @@ def _verify(
 
 
 @contextmanager
-def _locked(root: Path) -> Iterator[None]:
+def locked(root: Path) -> Iterator[None]:
+    """One edit at a time, of the queue and of questions; raises LabkitError when it waits long."""
     from filelock import FileLock, Timeout
 
     try:
@@ -261,8 +262,8 @@ def _locked(root: Path) -> Iterator[None]:
         ) from None
 
 
-def _write(path: Path, before: str, after: str) -> None:
+def write(path: Path, before: str, after: str) -> None:
     """Write ``after``, where it differs, with the line endings that the file has."""
     if after != before:
-        newline = "\r\n" if b"\r\n" in path.read_bytes() else "\n"
+        newline = "\r\n" if path.exists() and b"\r\n" in path.read_bytes() else "\n"
         files.write_atomically(path, after.replace("\n", newline))

@@ -34,7 +34,7 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _calendar_day(value: object) -> object:
+def calendar_day(value: object) -> object:
     if isinstance(value, int | float):
         raise ValueError("a number is no date")
     return value
@@ -53,7 +53,7 @@ class Paper(BaseModel):
     status: Status
     priority: Literal[1, 2, 3] = Field(description="1 (next), 2 (soon) or 3 (some day)")
     presenter: Line = Field(default="", description="a name")
-    date: Annotated[dt.date | None, BeforeValidator(_calendar_day)] = Field(
+    date: Annotated[dt.date | None, BeforeValidator(calendar_day)] = Field(
         default=None, description="a date such as 2026-03-14"
     )
     reason: Line = Field(default="", description="why it was dropped, in words")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from labkit.errors import BadFile, LabkitError
 from labkit.workbook import notebooks
+from labkit.workbook.queue import questions
 from labkit.workbook.review import anatomy, claims, glance, rules
 
 
@@ -72,7 +73,7 @@ def check_facts(root: Path) -> list[Finding]:
     findings = []
     for folder in sorted((root / "data" / "papers").glob("*/")):
         key = folder.name
-        for facts in (claims, glance):
+        for facts in (claims, glance, questions):
             if (path := facts.path_of(root, key)).is_file():
                 try:
                     facts.load(root, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from labkit import files
 from labkit.errors import UsageError, did_you_mean
 from labkit.workbook.queue import bibliography
+from labkit.workbook.queue import questions as asked
 from labkit.workbook.review import claims as _claims
 from labkit.workbook.review import glance, tables
 from labkit.workbook.review.shared import SharedTable
 
 if TYPE_CHECKING:
     import pandas as pd
+    from IPython.display import Markdown
 
     from labkit.datasets import Source
     from labkit.workbook.queue.bibliography import Entry
@@ -100,6 +103,20 @@ class Paper:
             UsageError: the table is empty, has no index name, a method twice, or holds no numbers.
         """
         return SharedTable(self.key, input, results, data)
+
+    def questions(self) -> Markdown:
+        """What the group asked and remarked (``labkit ask``), in a live session.
+
+        A stored output compares exactly, and anybody may ask at any time: so it only says how to
+        ask, and pages and decks take the questions from their file.
+        """
+        from IPython.display import Markdown
+
+        how = f'`labkit ask {self.key} "…"` keeps a question or a remark with this paper.'
+        in_session = "1" if "JPY_SESSION_NAME" in os.environ else "0"  # a front end's kernel
+        if os.environ.get("LABKIT_LIVE", in_session) == "0":
+            return Markdown(how)
+        return Markdown(asked.markdown(asked.load(self.root, self.key)) or how)
 
     def sources(self, *data: Source, cites: Sequence[str] = ()) -> tables.Table:
         """What the notebook rests on: this paper, the papers it cites, data and licences.

@@ -102,7 +102,7 @@ def claims_text(size: str) -> str:
     """A ``claims.yaml`` to be written, with as many claims as a notebook of ``size`` needs."""
     least = BUDGETS["judged claims"][size][0]
     headlines = BUDGETS["claims of kind 'headline'"][size][0]
-    return _filled("claims.j2", kinds={"headline": headlines, "mechanism": least - headlines})
+    return filled("claims.j2", kinds={"headline": headlines, "mechanism": least - headlines})
 
 
 def build(
@@ -114,7 +114,7 @@ def build(
     lines = {name: f"{TODO}: the {name}, in one line" for name in glance.ASPECTS}
     if glance.path_of(root, entry.key).is_file():
         lines = glance.load(root, entry.key).rows
-    text = _filled(
+    text = filled(
         "notebook.j2",
         title=title_markdown(entry),
         key=entry.key,
@@ -143,10 +143,11 @@ def _cell(part: str) -> NotebookNode:
     return create_cell(source=source.rstrip(), id=name, metadata=metadata)
 
 
-def _filled(template: str, **values: Any) -> str:
+def filled(template: str, package: str = "labkit.workbook.review", **values: Any) -> str:
+    """A text that is no page: ``template`` of ``package`` with ``values``."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    loader = PackageLoader("labkit.workbook.review")
+    loader = PackageLoader(package)
     environment = Environment(
         loader=loader, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )

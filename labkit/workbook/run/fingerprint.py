@@ -9,8 +9,9 @@ The parts of a fingerprint, by name:
 - ``labkit.…``: one part for each module of ours that the notebook reaches (see ``imports``),
   and for modules that lie beside the notebook
 - ``data NAME``: the published files it declares, or the stand-in used in their place
-- ``file PATH``: files under ``data/papers/<key>/``, and files of the project named by a string
-  in the notebook or in a module it reaches (``"hardware.yaml"``, ``"data/profiles/x.csv"``)
+- ``file PATH``: files under ``data/papers/<key>/``, but not the group's questions, and files of
+  the project named by a string in the notebook or in a module it reaches (``"hardware.yaml"``,
+  ``"data/profiles/x.csv"``)
 - ``bibliography``: the BibTeX entries of the papers the notebook names by their key
 - ``glance KEY``: the at-a-glance lines of a companion it puts itself beside
 
@@ -51,6 +52,7 @@ OUTPUTS = "outputs"
 """The key of a notebook's ``labkit`` metadata that holds its stored outputs' fingerprint."""
 _ENTRY = re.compile(r"^[ \t]*@\w+\s*[{(]\s*([^\s,{}]+)\s*,", re.MULTILINE)
 _FILE_NAME = re.compile(r"[\w./+ -]{1,160}\.\w{1,8}")
+_ASKED = "questions.yaml"  # of the reading group: shown by exports alone, so no result rests on it
 _ELSEWHERE = ("data/papers.bib", "data/datasets.yaml", "reading_queue.yaml")
 """Files of which a notebook sees only a part, which has a part of its own in the fingerprint."""
 
@@ -172,7 +174,7 @@ def _files(root: Path, path: Path, named: Iterable[str]) -> dict[str, str]:
     return {
         f"file {name}": _hash(file.read_bytes())
         for name, file in sorted(names.items())
-        if name not in skipped and not name.startswith("results/")
+        if name not in skipped and not name.startswith("results/") and file.name != _ASKED
     }
 
 

@@ -49,7 +49,7 @@ def _functions(subject: Subject) -> int:
 
 
 _COUNTS: dict[str, Callable[[Subject], int]] = {
-    "code cells": lambda subject: len(subject.code),
+    "code cells": lambda subject: sum(not any(cell.calls("questions")) for cell in subject.code),
     "words outside folds": lambda subject: subject.words_outside_folds,
     "slides": _slides,
     "sections tagged 'figure'": lambda s: sum(section.tag == "figure" for section in s.sections),

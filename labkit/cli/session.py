@@ -1,0 +1,126 @@
+"""``labkit lab``, ``present`` and ``ask``: what a reading group does in a session."""
+
+from __future__ import annotations
+
+import typer
+from rich.console import Console
+
+from labkit.cli.queue import complete_keys
+from labkit.cli.run import complete_notebooks
+from labkit.errors import UsageError
+from labkit.files import project_root
+
+commands = typer.Typer(rich_markup_mode="rich")
+PORT = typer.Option(0, min=0, max=65535, help="Default: the first free one from 8888 on.")
+BROWSER = typer.Option(True, help="Whether to open the browser.")
+AS_ROOT = typer.Option(False, "--allow-root", help="Run as root, as in a container.")
+KEY = typer.Argument("", metavar="KEY", autocompletion=complete_keys, show_default=False)
+TEXT = typer.Argument("", metavar="TEXT", help="In quotes.", show_default=False)
+
+
+@commands.command()
+def lab(
+    collaborative: bool = typer.Option(
+        False, "--collaborative", help="Edit together (pip install -e '.[lab,collab]')."
+    ),
+    ip: str = typer.Option(
+        "127.0.0.1", help="With --collaborative: this machine's address on the group's network."
+    ),
+    port: int = PORT,
+    browser: bool = BROWSER,
+    allow_root: bool = AS_ROOT,
+) -> None:
+    """Open JupyterLab on the start page: next paper, open questions, last session, all papers.
+
+    It listens on this machine only and asks for a token (part of the address it prints); running
+    and saving leave committed notebooks as they were. For a group on one network, set
+    JUPYTER_TOKEN and say on which address to listen.
+
+    [bold]Examples[/bold]: [cyan]labkit lab[/cyan],
+    [cyan]labkit lab --collaborative --ip 192.168.1.20[/cyan]
+    """
+    from labkit.workbook.session import server, start
+
+    if ip != server.LOOPBACK and not collaborative:
+        raise UsageError(f"--ip {ip} lets others in: say --collaborative too")
+    root, place = project_root(), server.address(ip, port)
+    arguments = server.lab_arguments(root, collaborative=collaborative)
+    start.write(root)
+    _print(f"JupyterLab: {place.url('/')}")
+    server.serve(root, "lab", place, [*arguments, *_flags(browser, allow_root)])
+
+
+@commands.command()
+def present(
+    key: str = typer.Argument(metavar="KEY", autocompletion=complete_notebooks),
+    port: int = PORT,
+    browser: bool = BROWSER,
+    allow_root: bool = AS_ROOT,
+) -> None:
+    """Serve a paper's deck with its explorable live, on this machine only, behind a token.
+
+    The slides are those of [cyan]labkit slides KEY[/cyan]; until the kernel is ready the explorable
+    shows its stored states. Escape leaves the live figure, PageUp and PageDown turn the page from
+    within it. Ctrl-C stops the server.
+
+    [bold]Example[/bold]: [cyan]labkit present envpipe[/cyan]
+    """
+    from labkit.workbook import notebooks
+    from labkit.workbook.session import server
+
+    root, place = project_root(), server.address(port=port)
+    notebooks.path_of(root, key)  # raises where there is none
+    _print(f"The deck of {key}: {place.url(f'/labkit/deck/{key}')} (Ctrl-C stops it)")
+    server.serve(root, "deck", place, [*server.deck_arguments(key), *_flags(browser, allow_root)])
+    _print(f"Has the group heard it? labkit queue done {key} --presented")
+
+
+@commands.command()
+def ask(
+    key: str = KEY,
+    text: str = TEXT,
+    by: str = typer.Option("", "--by", help="Who asks.", show_default=False),
+    remark: bool = typer.Option(False, "--remark", help="A remark, not a question."),
+    answer: int = typer.Option(None, metavar="N", help="TEXT answers question N."),
+    done: int = typer.Option(None, metavar="N", help="Question N was answered in the room."),
+) -> None:
+    """Keep a question or a remark with a paper, in data/papers/KEY/questions.yaml.
+
+    Pages and decks show them after their discussion, the start page lists the open ones. Without
+    TEXT it lists those of the paper; without KEY, of every paper.
+
+    [bold]Examples[/bold]
+
+      [cyan]labkit ask zeus "Does the saving survive a shared GPU?" --by Ann[/cyan]
+      [cyan]labkit ask zeus "Fig. 9 starts at 1.0" --remark[/cyan]
+      [cyan]labkit ask zeus --answer 1 "See the third weakness"[/cyan]
+      [cyan]labkit ask zeus --done 1[/cyan]
+    """
+    from labkit.workbook.queue import asking, questions, reading_queue
+
+    root, number = project_root(), done if answer is None else answer
+    if (answer is not None and not text) or (done is not None and (text or answer is not None)):
+        raise UsageError('say --answer N "…", or --done N without a text')
+    if (by or remark) and (not text or number is not None):
+        raise UsageError("--by and --remark are of a new question: give its TEXT")
+    if number is not None:
+        asking.answer(root, key, number, text)
+    elif text:
+        asking.ask(root, key, text, by=by, remark=remark)
+    queue = reading_queue.load(root)
+    asked = {p.key: questions.load(root, p.key) for p in ([queue[key]] if key else queue)}
+    for name, listed in asked.items():
+        for place, question in enumerate(listed, 1):
+            state = question.state if question.kind == "question" else "remark"
+            _print(f"{name} {place} ({state}; {question.origin}): {question.text}")
+            _print(f"    {question.answer}") if question.answer else None
+    if not any(asked.values()):
+        _print(f'Nobody asked anything yet: labkit ask {key or "KEY"} "…"')
+
+
+def _flags(browser: bool, allow_root: bool) -> list[str]:
+    return [f"--ServerApp.open_browser={browser}", f"--ServerApp.allow_root={allow_root}"]
+
+
+def _print(line: str) -> None:
+    Console(highlight=False, markup=False, soft_wrap=True).print(line)

@@ -1,0 +1,138 @@
+"""How the session's Jupyter server is started: on which address, who may enter, what it leaves out.
+
+Nothing is written outside the project: settings, workspaces and Voilà's template stand in
+``results/lab/.jupyter``, one folder for Lab and one for decks, written anew at each start.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import secrets
+import socket
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module, util
+from pathlib import Path
+
+from labkit import files
+from labkit.errors import UsageError
+from labkit.workbook.session import start
+
+HOME = start.FILE.parent / ".jupyter"
+LOOPBACK = "127.0.0.1"
+PORTS = range(8888, 8938)
+SHORTEST_TOKEN = 16
+# What a deck alone does without.
+_LAB = ("jupyter_lsp", "jupyter_server_terminals", "jupyterlab", "notebook_shim")
+_SETTINGS = {
+    "settings/overrides.json": {
+        "@jupyterlab/docmanager-extension:plugin": {
+            "defaultViewers": {"markdown": "Markdown Preview"}
+        }
+    },
+    # Lab's question about news, and its notice of a new version.
+    "settings/page_config.json": {
+        "disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}
+    },
+    "voila/templates/live/conf.json": {"base_template": "lab"},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where the server listens, and the token that whoever opens it must have."""
+
+    ip: str
+    port: int
+    token: str = field(repr=False)
+
+    def url(self, path: str) -> str:
+        """The address of a page, token included."""
+        return f"http://{self.ip}:{self.port}{path}?token={self.token}"
+
+
+def address(ip: str = LOOPBACK, port: int = 0) -> Address:
+    """An address with its token: ``$JUPYTER_TOKEN``, else a random one.
+
+    ``port`` 0 is the first free one from 8888 on.
+
+    Raises:
+        UsageError: ``ip`` is no address of this machine; others could reach it and no good token
+            is set; the port is taken.
+    """
+    try:
+        local = ipaddress.IPv4Address(ip).is_loopback
+    except ValueError:
+        raise UsageError(f"--ip {ip}: not an IPv4 address such as 192.168.1.20") from None
+    token = os.environ.get("JUPYTER_TOKEN", "")
+    if not local and len(token) < SHORTEST_TOKEN:
+        raise UsageError(
+            f"--ip {ip} lets others in, who can then run any code: set JUPYTER_TOKEN to a token of "
+            f"{SHORTEST_TOKEN} characters or more that only the group knows, such as "
+            f"{secrets.token_hex(16)}"
+        )
+    for number in [port] if port else PORTS:
+        with suppress(OSError), socket.create_server((ip, number)):
+            return Address(ip=ip, port=number, token=token or secrets.token_hex(24))
+    raise UsageError(f"cannot listen on {ip}:{port or PORTS}: taken, or not this machine's address")
+
+
+def lab_arguments(root: Path, *, collaborative: bool = False) -> list[str]:
+    """What JupyterLab is started with, to open on the start page.
+
+    Raises UsageError where it is to be ``collaborative`` without jupyter-collaboration.
+    """
+    if collaborative and util.find_spec("jupyter_collaboration") is None:
+        raise UsageError("--collaborative needs more: pip install -e '.[lab,collab]'")
+    never = "jupyterlab.handlers.announcements.NeverCheckForUpdate"
+    return [
+        f"--LabApp.default_url=/lab/tree/{start.FILE.as_posix()}",
+        f"--LabApp.app_settings_dir={root / HOME / 'lab' / 'settings'}",
+        f"--LabApp.workspaces_dir={root / HOME / 'lab' / 'workspaces'}",
+        "--LabApp.news_url=None",
+        f"--LabApp.check_for_updates_class={never}",
+        "--LabApp.extension_manager=readonly",
+        "--ContentsManager.pre_save_hook=labkit.workbook.lab.keep_outputs",
+        f"--YDocExtension.disable_rtc={not collaborative}",
+    ]
+
+
+def deck_arguments(key: str) -> list[str]:
+    """What the server of one live deck is started with."""
+    quiet = ["--ServerApp.log_level=WARN", "--ServerApp.answer_yes=True"]
+    return [f"--ServerApp.default_url=/labkit/deck/{key}", *quiet]
+
+
+def serve(root: Path, app: str, place: Address, arguments: list[str]) -> None:
+    """Run ``app`` ("lab" or "deck") in this process until it is stopped.
+
+    The token is an argument of a call, not of a process: no list of processes shows it.
+    """
+    lab = ("jupyterlab.labapp", "LabApp")
+    module, name = lab if app == "lab" else ("jupyter_server.serverapp", "ServerApp")
+    for part in (module.split(".")[0], "voila"):
+        if util.find_spec(part) is None:
+            raise UsageError(f"{part} is missing: pip install -e '.[lab]' -c constraints.txt")
+    _write_home(home := root / HOME / app, lab=app == "lab")
+    for variable in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"):
+        paths = [str(home), os.environ.get(variable, "")]
+        os.environ[variable] = os.pathsep.join(filter(None, paths))
+    os.environ["LABKIT_ROOT"] = str(root)
+    where = [f"--ServerApp.{name}={value}" for name, value in (
+        ("root_dir", root), ("ip", place.ip), ("port", place.port), ("port_retries", 0),
+    )]  # fmt: skip
+    token = f"--IdentityProvider.token={place.token}"
+    getattr(import_module(module), name).launch_instance([*where, token, *arguments])
+
+
+def _write_home(home: Path, *, lab: bool) -> None:
+    """Write the folder of settings; without ``lab`` only what a deck needs is served."""
+    extensions = {"labkit.workbook.session.extension": True, "voila.server_extension": False}
+    extensions |= {} if lab else dict.fromkeys(_LAB, False)
+    served = {"ServerApp": {"jpserver_extensions": extensions}}
+    for name, content in (_SETTINGS | {"jupyter_server_config.d/labkit.json": served}).items():
+        files.write_atomically(home / name, json.dumps(content, indent=1) + "\n")
+    template = files.read_text(Path(__file__).parent / "templates" / "live.html.j2")
+    files.write_atomically(home / "voila/templates/live/index.html.j2", template)

@@ -1,0 +1,183 @@
+"""A session's server: who may enter, what is switched off; the start page's choice of papers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import socket
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from labkit.cli import main
+from labkit.errors import UsageError
+from labkit.workbook.queue import asking, edits, reading_queue
+from labkit.workbook.session import server, start
+from tests.export import synthetic
+
+GOOD = "sixteen-letters-or-more"
+DAY = dt.date(2026, 3, 14)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = synthetic.make(tmp_path / "workbook")
+    monkeypatch.setenv("LABKIT_ROOT", str(root))
+    monkeypatch.delenv("JUPYTER_TOKEN", raising=False)
+    return root
+
+
+def test_on_this_machine_a_token_is_drawn_each_time(root: Path) -> None:
+    first, second = server.address(), server.address()
+    assert first.ip == "127.0.0.1"
+    assert len(first.token) >= 32
+    assert first.token != second.token
+    assert first.token not in repr(first)  # nor in a log
+
+
+@pytest.mark.parametrize("ip", ["0.0.0.0", "192.168.1.20", "10.0.0.1"])
+@pytest.mark.parametrize("token", ["", "short", GOOD[: server.SHORTEST_TOKEN - 1]])
+def test_nobody_opens_the_server_to_others_without_a_token(
+    root: Path, monkeypatch: pytest.MonkeyPatch, ip: str, token: str
+) -> None:
+    monkeypatch.setenv("JUPYTER_TOKEN", token)
+    with pytest.raises(UsageError, match="set JUPYTER_TOKEN"):
+        server.address(ip)
+
+
+def test_a_good_token_opens_it_to_others(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_TOKEN", GOOD)
+    assert server.address("0.0.0.0").token == GOOD
+    with pytest.raises(UsageError, match="not this machine's"):
+        server.address("192.0.2.1")  # of a range that is nobody's
+
+
+@pytest.mark.parametrize("ip", ["localhost", "1.2.3", "", "::1"])
+def test_an_address_is_four_numbers(root: Path, ip: str) -> None:
+    with pytest.raises(UsageError, match="IPv4"):
+        server.address(ip)
+
+
+def test_a_port_that_is_taken_is_left_alone(root: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=str(port)):
+            server.address(port=port)
+    assert server.address(port=port).port == port
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["lab", "--ip", "0.0.0.0"], "--collaborative"),
+        (["lab", "--ip", "0.0.0.0", "--collaborative"], "JUPYTER_TOKEN"),
+        (["present", "gamma"], "no notebook for 'gamma'"),
+    ],
+)
+def test_wrong_use_starts_nothing(
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    says: str,
+) -> None:
+    monkeypatch.setattr(server, "serve", lambda *_: pytest.fail("a server was started"))
+    assert main(arguments) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_working_together_needs_the_extension(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = {"jupyter_collaboration": None}
+    monkeypatch.setattr(server.util, "find_spec", lambda name: absent.get(name))
+    with pytest.raises(UsageError, match="collab"):
+        server.lab_arguments(root, collaborative=True)
+    monkeypatch.setattr(server.util, "find_spec", lambda name: object())
+    together = server.lab_arguments(root, collaborative=True)
+    assert "--YDocExtension.disable_rtc=False" in together
+    assert "--YDocExtension.disable_rtc=True" in server.lab_arguments(root)
+
+
+def test_the_commands_start_what_they_say(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starts = []
+    monkeypatch.setattr(server, "serve", lambda *call: starts.append(call))
+    assert main(["lab", "--no-browser", "--port", "8899"]) == 0
+    assert main(["present", "alpha"]) == 0
+    (_, lab, place, arguments), (_, deck, _, options) = starts
+    assert (lab, deck, place.port) == ("lab", "deck", 8899)
+    assert place.url("/") in capsys.readouterr().out
+    assert "--ServerApp.open_browser=False" in arguments
+    assert "--LabApp.default_url=/lab/tree/results/lab/start.md" in arguments
+    assert "--ContentsManager.pre_save_hook=labkit.workbook.lab.keep_outputs" in arguments
+    assert "--ServerApp.default_url=/labkit/deck/alpha" in options
+    assert not any("token" in option for option in [*arguments, *options])
+    assert (root / start.FILE).is_file()
+
+
+def test_voila_runs_output_widgets_without_the_hang() -> None:
+    pytest.importorskip("voila", reason="Voilà is not installed (extra: lab)")
+    from labkit.workbook.run.runner import WakingOutputWidget
+    from labkit.workbook.session import extension
+
+    executor = extension.WakingExecutor(nbformat.v4.new_notebook())
+    model = executor.widget_registry["@jupyter-widgets/output"]["OutputModel"]
+    assert model is WakingOutputWidget
+
+
+def test_a_live_page_runs_the_code_up_to_the_explorable_alone(root: Path) -> None:
+    pytest.importorskip("voila", reason="Voilà is not installed (extra: lab)")
+    from labkit.workbook.session import extension
+
+    whole = synthetic.notebook(root)
+    kept = extension.live_cells(None, whole, "").cells
+    assert {cell.cell_type for cell in kept} == {"code"}
+    assert kept[-1].source.startswith("workbook.explore")
+    assert ["live" in cell.metadata.tags for cell in kept] == [False] * (len(kept) - 1) + [True]
+    plain = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A panel")])
+    assert len(extension.live_cells(None, plain, "").cells) == 1
+
+
+# --- the start page ---
+
+
+def test_next_is_the_nearest_date_then_what_is_read_then_the_queue(root: Path) -> None:
+    def coming(day: dt.date) -> list[str]:
+        return [paper.key for paper in start.coming(reading_queue.load(root), day)]
+
+    assert coming(DAY) == ["alpha"]  # dated that day
+    assert coming(DAY + dt.timedelta(1)) == ["beta"]  # being read
+    edits.done(root, "beta")
+    assert coming(DAY + dt.timedelta(1)) == ["gamma"]  # queued
+    edits.done(root, "alpha", presented=True)
+    assert coming(DAY) == ["gamma"]  # what was heard is past, even on its day
+
+
+def test_the_last_session_is_the_latest_day_on_which_the_group_heard_any(root: Path) -> None:
+    def heard(day: dt.date) -> list[str]:
+        return [paper.key for paper in start.heard(reading_queue.load(root), day)]
+
+    assert heard(DAY) == []
+    edits.done(root, "alpha", presented=True)
+    edits.done(root, "beta", presented=True, date=DAY + dt.timedelta(7))
+    assert heard(DAY - dt.timedelta(1)) == []
+    assert heard(DAY) == ["alpha"]
+    assert heard(DAY + dt.timedelta(9)) == ["beta"]
+
+
+def test_the_start_page_links_what_there_is_and_lists_what_is_open(root: Path) -> None:
+    asking.ask(root, "alpha", "Is <it> so?", by="Ann")
+    asking.ask(root, "alpha", "Settled already?")
+    asking.answer(root, "alpha", 2)
+    asking.ask(root, "beta", "Just saying.", remark=True)
+    start.write(root, DAY)
+    text = (root / start.FILE).read_text()
+    assert "presented by **Ada** on 2026-03-14" in text
+    assert "- 1: Is &lt;it&gt; so? (Ann" in text
+    assert "Settled" not in text
+    assert "Just saying" not in text
+    notebook = (root / start.FILE).parent / "../../notebooks/energy/alpha.ipynb"
+    assert f"({notebook.relative_to(root / 'results/lab')})" in text
+    assert notebook.resolve().is_file()
+    assert "/labkit/deck/alpha" in text
+    assert "/labkit/deck/beta" not in text  # it has no notebook
