@@ -1,4 +1,4 @@
-"""What one rank holds and sends, counted inside the rank: storages, collectives, sockets.
+"""What one rank sends and receives, counted inside the rank: collectives, sockets.
 
 Loads torch: only what runs inside a rank imports it.
 """
@@ -9,13 +9,10 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -37,20 +34,6 @@ _OPERATIONS = {
 _TCP_INFO, _RECEIVED_OFFSET = 11, 128
 
 
-def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes allocated behind ``tensors`` on this rank, each storage once, padding included."""
-    storages = {}
-    for tensor in tensors:
-        storage = local(tensor).untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes() if storage.data_ptr() else 0
-    return sum(storages.values())
-
-
 class CollectiveMeter(TorchDispatchMode):
     """Sees every collective that is issued, from Python or from C++, with its message's size."""
 
@@ -58,6 +41,11 @@ class CollectiveMeter(TorchDispatchMode):
         super().__init__()
         self.phase = ""
         self._seen: dict[tuple[str, str, int], list[int]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled; to be kept from compiling loads torch's compiler first."""
+        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None

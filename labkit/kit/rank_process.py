@@ -1,11 +1,12 @@
 """The ranks' side of :func:`labkit.kit.ranks.on_ranks`: torch is loaded once, then ranks fork.
 
-Started as ``python -m labkit.kit.rank_process FOLDER NUM_RANKS TIMEOUT_S``, with the call in the
+Started as ``python -m labkit.kit.rank_process CONNECTION``, a file descriptor. Each call comes in a
 folder; every rank writes its report there. Nothing else imports this module.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -19,25 +20,31 @@ import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import torch
-import torch._dynamo  # the meter loads it at a rank's first operation: once here, not once a rank
 import torch.distributed as dist
 from torch.multiprocessing import start_processes
 
 from labkit.kit.meters import CollectiveMeter, received_by_connection
 
+_START = "fork" if sys.platform == "linux" else "spawn"
+_CONTEXT: Any = multiprocessing.get_context(_START)
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>: the signal to get when the thread that forked us ends
 
 
-def run_rank(
-    rank: int, folder: Path, num_ranks: int, timeout_s: float, function: Callable, arguments: tuple
-) -> None:
+def _load(folder: Path) -> tuple[Callable, tuple]:
+    function, arguments = cloudpickle.loads((folder / "call").read_bytes())
+    return pkgutil.resolve_name(function) if isinstance(function, str) else function, arguments
+
+
+def run_rank(rank: int, folder: Path, num_ranks: int, timeout_s: float) -> None:
     """One rank's life: join, call, write what came of it, leave."""
     _die_with_parent()
+    function, arguments = _load(folder)  # a function of a notebook's only travels as bytes
     warnings.simplefilter("ignore", FutureWarning)
     torch.set_num_threads(1)
     _use_loopback()
@@ -93,30 +100,42 @@ def _die_with_parent() -> None:
         threading.Thread(target=watch, daemon=True).start()
 
 
-def main(folder: Path, num_ranks: int, timeout_s: float) -> None:
-    """Load the function before the ranks fork, so that its modules are loaded once; the first rank
-    that fails ends the others and raises here."""
-    function, arguments = cloudpickle.loads((folder / "call").read_bytes())
-    if isinstance(function, str):
-        function = pkgutil.resolve_name(function)
-    call: tuple[Any, ...] = (folder, num_ranks, timeout_s, function, arguments)
-    method = "fork" if sys.platform == "linux" else "spawn"
-    ranks = start_processes(run_rank, call, num_ranks, join=False, daemon=True, start_method=method)
-    threading.Thread(target=_leave_with_caller, args=(folder,), daemon=True).start()
+def serve(calls: Connection) -> None:
+    """Run one call after another, until the caller is gone, however it went."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the caller, who ends us if need be
+    while True:
+        try:
+            name, folder, *call = calls.recv()
+        except EOFError:
+            return
+        with contextlib.suppress(Exception):  # raised again, and reported, by the leader
+            pkgutil.resolve_name(name)  # a module that has a name stays loaded for later calls
+        leader = _CONTEXT.Process(target=lead, args=(folder, *call))
+        leader.start()
+        if calls in wait([calls, leader.sentinel]):  # nothing is sent meanwhile: the caller left
+            leader.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        leader.join()
+        calls.send(leader.exitcode == 0)
+
+
+def lead(
+    folder: Path, num_ranks: int, timeout_s: float, working: str, environment: dict[str, str]
+) -> None:
+    """One call: load the function, so that its modules are loaded once, and fork the ranks; the
+    first rank that fails ends the others and raises here."""
+    _die_with_parent()
+    os.dup2(os.open(folder / "log", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
+    os.chdir(working)
+    os.environ.clear()
+    os.environ.update(environment)
+    _load(folder)
+    call = folder, num_ranks, timeout_s
+    ranks = start_processes(run_rank, call, num_ranks, join=False, daemon=True, start_method=_START)
     while not ranks.join():
         pass
 
 
-def _leave_with_caller(folder: Path) -> None:
-    """The caller holds the other end of stdin: when it ends, however it ends, so do we.
-
-    A caller that was killed could not remove its folder either.
-    """
-    while os.read(0, 1):  # not sys.stdin: its lock, held here, would block our own shutdown
-        pass
-    shutil.rmtree(folder, ignore_errors=True)
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+    serve(Connection(int(sys.argv[1])))

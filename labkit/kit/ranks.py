@@ -6,11 +6,14 @@ check a parallel program's numbers and count its bytes. The caller itself never 
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +74,10 @@ def on_ranks(
 
     ``torch.distributed`` is ready when the function starts; each rank computes on one thread. The
     function may be defined in a notebook (it travels by value, with what it closes over), or be
-    the ``"module:name"`` of one whose module the caller need not load. Starting takes about two
-    seconds, most of them torch's import. The ranks end with this process, however it ends, and
-    after ``timeout_s`` at the latest.
+    the ``"module:name"`` of one whose module the caller need not load. The first call starts a
+    server, which loads torch; every call's ranks are new processes forked from there, so nothing
+    of one call reaches the next. All end with this process, however it ends, and the ranks after
+    ``timeout_s`` at the latest.
 
     Raises:
         LabkitError: torch is missing, a rank failed (its traceback is in the message), time ran
@@ -87,7 +91,7 @@ def on_ranks(
             (folder / "call").write_bytes(cloudpickle.dumps((function, arguments)))
         except Exception as error:
             raise LabkitError(f"the function cannot be sent to the ranks: {error}") from error
-        _run(folder, num_ranks, timeout_s)
+        _run(folder, function if isinstance(function, str) else "", num_ranks, timeout_s)
         reports = [
             cloudpickle.loads((folder / f"rank{rank}").read_bytes()) for rank in range(num_ranks)
         ]
@@ -115,29 +119,87 @@ def _matrix(connections: list[dict[tuple, int] | None]) -> np.ndarray | None:
     return received
 
 
-def _run(folder: Path, num_ranks: int, timeout_s: float) -> None:
-    """Run the ranks to their end; their stdin closes when this process ends, and they leave."""
+class _Server:
+    """The process that ranks are forked from: it has loaded torch and waits for calls."""
+
+    def __init__(self) -> None:
+        self.calls, theirs = multiprocessing.Pipe()
+        command = [sys.executable, "-m", "labkit.kit.rank_process", str(theirs.fileno())]
+        with theirs:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=_environment(),
+                pass_fds=[theirs.fileno()],
+            )
+
+    def run(self, folder: Path, name: str, num_ranks: int, timeout_s: float) -> bool:
+        """Whether the folder's call, to a function of that name if it has one, ended well."""
+        call = name, folder, num_ranks, timeout_s, os.getcwd(), _environment()
+        try:
+            self.calls.send(call)
+            if not self.calls.poll(timeout_s):
+                raise LabkitError(f"the ranks did not finish within {timeout_s:g} s")
+            return bool(self.calls.recv())
+        except (EOFError, OSError):
+            errors = self.process.communicate()[1].decode(errors="replace")
+            ended = f"their server ended with {self.process.returncode}"
+            raise LabkitError(_failure(errors or ended)) from None
+
+    def end(self) -> None:
+        """The ranks end with the server."""
+        self.calls.close()
+        self.process.kill()
+        with self.process:
+            pass
+
+
+_server: _Server | None = None
+_turn = threading.Lock()  # one call at a time
+
+
+def _run(folder: Path, name: str, num_ranks: int, timeout_s: float) -> None:
+    """Run the ranks to their end, from the server of the last call if it is still there."""
+    global _server
+    with _turn:
+        if _server is None or _server.process.poll() is not None:
+            _end()
+            _server = _Server()
+        try:
+            well = _server.run(folder, name, num_ranks, timeout_s)
+        except BaseException:
+            _end()
+            raise
+    if not well:
+        raise LabkitError(_failure((folder / "log").read_text(errors="replace")))
+
+
+@atexit.register
+def _end() -> None:
+    global _server
+    if _server:
+        _server.end()
+    _server = None
+
+
+def _forget() -> None:
+    """In a fork of this process: the server answers its maker, who alone may wait for it."""
+    global _server, _turn
+    if _server:
+        _server.calls.close()
+        _server.process.returncode = 0
+    _server, _turn = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _environment() -> dict[str, str]:
     package = str(Path(__file__).resolve().parents[2])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    log = folder / "log"
-    command = [sys.executable, "-m", "labkit.kit.rank_process", str(folder), str(num_ranks)]
-    with log.open("w") as stream:
-        child = subprocess.Popen(
-            [*command, str(timeout_s)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=stream,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
-        )
-        try:
-            child.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise LabkitError(f"the ranks did not finish within {timeout_s:g} s") from None
-        finally:
-            child.kill()
-            child.communicate()
-    if child.returncode:
-        raise LabkitError(_failure(log.read_text(errors="replace")))
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
 
 
 def _failure(errors: str) -> str:
@@ -146,6 +208,8 @@ def _failure(errors: str) -> str:
         r"-- Process (\d+) terminated with the following error:(.*)", errors, re.S
     ):
         return f"rank {rank[1]} failed:\n{rank[2].strip()}"
+    if rank := re.search(r"process (\d+) terminated with (.*)", errors):
+        return f"rank {rank[1]} ended with {rank[2]}"
     if "No module named 'torch'" in errors:
         return "measuring needs torch: pip install 'labkit[torch]'"
     return f"the ranks failed to start: {' '.join(errors.split())[-500:] or 'no message'}"

@@ -48,6 +48,20 @@ def test_undivided_adam_sees_the_mean_of_all_gradients() -> None:
     torch.testing.assert_close(first, -1e-3 * mean[0, 0, 0].sign(), rtol=1e-4, atol=0)
 
 
+def test_adam_is_torchs_own_to_the_bit() -> None:
+    from labkit.memory.oracles.collective import Adam
+
+    gradients = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    whole = torch.nn.Parameter(gradients[0].clone())
+    optimizer = torch.optim.Adam([whole], lr=3e-3)
+    adam = Adam(gradients[0].clone(), lr=3e-3)
+    for gradient in gradients:
+        whole.grad = gradient.clone()
+        optimizer.step()
+        adam.step(gradient)
+    assert torch.equal(adam.weights, whole)
+
+
 def test_a_micro_batch_of_zero3_sends_the_weights_twice_and_the_gradients_once() -> None:
     from labkit.memory.oracles.collective import zero3
 

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from labkit.errors import BadValue
+from labkit.errors import BadValue, UsageError
 from labkit.hardware import Link
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.plans.rivals import rivals
@@ -147,3 +148,9 @@ def test_rivals_pay_for_the_slow_link_in_the_order_of_what_crosses_it() -> None:
     # int8 forward and int4 backward: 0.75 of the model where ZeRO-3 sends 3 (ZeRO++, abstract)
     assert seconds["ZeRO-3"] == pytest.approx(4 * seconds["ZeRO++"], rel=0.01)
     assert seconds["MiCS"] < seconds["ZeRO++, hpZ"]  # a sixteenth of the gradients, twice
+    some = rivals(
+        GPT.resized(positions=2048), cluster(**links), ["MiCS"], gpus=64, partition_group=16
+    )
+    pd.testing.assert_frame_equal(some, table.loc[["ZeRO-3", "MiCS"]])
+    with pytest.raises(UsageError, match="FSDP"):
+        rivals(GPT, cluster(**links), ["FSDP"], gpus=64, partition_group=16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from labkit.errors import LabkitError
+from labkit.kit.ranks import on_ranks
 from labkit.tuning import figures, goodput, noise
 from labkit.tuning.recording import adaptive, stacked, training
 
@@ -57,6 +59,27 @@ def test_a_policy_hears_the_norms_of_the_workers_and_of_their_mean() -> None:
     terms = noise.from_replicas(rows, 4)
     assert table["grad_sqr"][0] == pytest.approx(terms.grad_sqr, rel=1e-3)
     assert table["covariance_trace"][0] == pytest.approx(terms.covariance_trace, rel=1e-3)
+
+
+def test_real_ranks_train_and_hear_what_a_stack_of_workers_does() -> None:
+    run, data = run_of(num_workers=3, num_examples=720, small_batch=24), DATA
+
+    def doubling() -> Policy:
+        for batch in itertools.chain((24, 24, 48), itertools.repeat(96)):
+            yield batch
+
+    def worker(rank: int) -> tuple[pd.DataFrame, float, float]:
+        workers = adaptive.Ranks(rank)
+        return adaptive.train(run, doubling(), data, workers), *workers.seconds
+
+    ranks = on_ranks(worker, 3)
+    stack = adaptive.train(run, doubling(), data)
+    for table, *seconds in ranks.results:
+        pd.testing.assert_frame_equal(table, stack, rtol=1e-9)
+        assert min(seconds) > 0
+    numbers = 64 * 32 + 32 + 32 * 10 + 10
+    sent = ranks.collectives().query("rank == 0")["message_bytes"].sum()
+    assert sent == len(stack) * 8 * (numbers + 3)  # the gradient, and a norm a rank
 
 
 def test_the_batch_and_with_it_the_rate_follow_the_policy() -> None:

@@ -50,6 +50,27 @@ def test_a_run_does_not_feel_its_neighbours_in_the_stack() -> None:
             assert torch.allclose(whole[run], part[0], atol=1e-6)
 
 
+@pytest.mark.parametrize("worker_batch", [None, 8, 10, 22, 40])
+def test_the_written_chain_rule_is_autograds(worker_batch: int | None) -> None:
+    """Six runs on two stacks of images: runs 0, 2 and 4 have the first."""
+    weights, images = stacked.initial(range(6)), DATA[0][:44].view(2, 22, 64)
+    labels = DATA[1][:44].view(2, 22)
+    losses, slopes = stacked.gradients(weights, images, labels, worker_batch)
+    for run in range(6):
+        leaves = [weight[run].clone().requires_grad_() for weight in weights]
+        hidden = images[run % 2].double() @ leaves[0].T + leaves[1]
+        if worker_batch:
+            groups = hidden.split(worker_batch)
+            hidden = torch.cat([torch.nn.functional.batch_norm(g, None, None, training=True)
+                                if len(g) > 1 else g * 0 for g in groups])  # fmt: skip
+        loss = torch.nn.functional.cross_entropy(
+            hidden.relu() @ leaves[2].T + leaves[3], labels[run % 2]
+        )
+        assert float(losses[run]) == pytest.approx(float(loss.detach()), rel=1e-12)
+        for ours, torchs in zip(slopes, torch.autograd.grad(loss, leaves), strict=True):
+            torch.testing.assert_close(ours[run], torchs, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("examples", [16, 22])
 def test_a_worker_normalises_over_its_own_examples_alone(examples: int) -> None:
     weights, images = stacked.initial([5]), DATA[0][None, :examples]

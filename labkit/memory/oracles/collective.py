@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim.adam import adam
 
 
 def gather(part: Tensor, group: Any = None) -> Tensor:
@@ -47,14 +48,26 @@ def zero3(weights: Tensor, gradient: Tensor) -> Tensor:
     return ring_reduce_scatter(gradient)
 
 
+class Adam:
+    """torch's Adam on one tensor, in place. Its class would load torch's compiler at the first
+    step, in each process, which takes longer than to load torch."""
+
+    def __init__(self, weights: Tensor, lr: float = 1e-3) -> None:
+        self.weights, self.lr, self._step = weights, lr, torch.zeros(())
+        self._moments = [torch.zeros_like(weights)], [torch.zeros_like(weights)]
+
+    def step(self, gradient: Tensor) -> None:
+        usual: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0, "eps": 1e-8}
+        state = [self.weights], [gradient], *self._moments, [], [self._step]
+        adam(*state, amsgrad=False, lr=self.lr, maximize=False, **usual)
+
+
 def undivided_adam(start: Tensor, steps: Tensor) -> Tensor:
     """The weights after plain Adam on mean gradients: what every way of sharding must give.
 
     ``steps`` has a gradient a step, micro-batch and rank.
     """
-    weights = torch.nn.Parameter(start.clone())
-    adam = torch.optim.Adam([weights])
+    adam = Adam(start.clone())
     for gradients in steps:
-        weights.grad = gradients.flatten(0, -2).mean(0)
-        adam.step()
-    return weights.detach()
+        adam.step(gradients.flatten(0, -2).mean(0))
+    return adam.weights

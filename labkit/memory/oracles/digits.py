@@ -37,37 +37,40 @@ def train_digits(
     """
     import torch
     from sklearn.datasets import load_digits
-    from torch.nn.functional import cross_entropy
-    from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+    from labkit.memory.oracles.collective import Adam
 
     images, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     images, labels = images[order] / 16, labels[order]
     torch.manual_seed(seed)
     layers = [torch.nn.Linear(*pair) for pair in itertools.pairwise(_SHAPE)]
-    network = torch.nn.Sequential(layers[0], torch.nn.GELU(), layers[1], torch.nn.GELU(), layers[2])
-    network.double()  # rounding of 32 bits differs between processors, and a quantiser magnifies it
-    own = list(network.parameters())
-    master = parameters_to_vector(own).detach().clone().requires_grad_()
-    optimizer = torch.optim.Adam([master], lr=lr)
-    pad = -len(master) % 16
-
-    def gather() -> None:
-        exact = master.detach()
-        vector_to_parameters(exact if weights is None else weights(exact).double(), own)
-
+    flat = torch.nn.utils.parameters_to_vector([p for layer in layers for p in layer.parameters()])
+    # Rounding of 32 bits differs between processors, and a quantiser magnifies it.
+    adam = Adam(flat.detach().double(), lr)
+    pad = -len(flat) % 16
     for step in range(steps):
-        gather()
-        rows = []
-        for mine in torch.arange(step * batch, (step + 1) * batch).remainder(TRAINED).chunk(ranks):
-            loss = cross_entropy(network(images[mine]), labels[mine])
-            flat = parameters_to_vector(torch.autograd.grad(loss, own))
-            rows.append(torch.nn.functional.pad(flat, (0, pad)))
-        stack = torch.stack(rows)
+        mine = torch.arange(step * batch, (step + 1) * batch).remainder(TRAINED).view(ranks, -1)
+        seen = adam.weights if weights is None else weights(adam.weights).double()
+        own = seen.repeat(ranks, 1).requires_grad_()
+        slopes = torch.autograd.grad(_losses(own, images[mine], labels[mine]).sum(), own)[0]
+        stack = torch.nn.functional.pad(slopes, (0, pad))
         total = stack.sum(0) if gradients is None else gradients(stack).double()
-        master.grad = total[: len(master)] / ranks
-        optimizer.step()
-    gather()
-    with torch.no_grad():
-        loss = cross_entropy(network(images[TRAINED:]), labels[TRAINED:])
-    return float(loss), master.detach()
+        adam.step(total[: len(flat)] / ranks)
+    seen = adam.weights if weights is None else weights(adam.weights).double()
+    loss = _losses(seen[None], images[None, TRAINED:], labels[None, TRAINED:])
+    return float(loss), adam.weights
+
+
+def _losses(rows: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    """Every rank's mean loss, given its weights as a row and its images, ranks × batch × pixels."""
+    from torch.nn import functional
+
+    sizes = [n for wide, out in itertools.pairwise(_SHAPE) for n in (wide * out, out)]
+    parts = rows.split(sizes, 1)
+    for weight, bias in zip(parts[::2], parts[1::2], strict=True):
+        hidden = images if weight is parts[0] else functional.gelu(images)
+        matrix = weight.view(len(rows), bias.shape[1], -1).transpose(1, 2)
+        images = bias[:, None].baddbmm(hidden, matrix)
+    each = functional.cross_entropy(images.transpose(1, 2), labels, reduction="none")
+    return each.mean(1)

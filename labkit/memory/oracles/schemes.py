@@ -23,8 +23,14 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit.kit.meters import storage_bytes
 from labkit.memory.oracles.oracle import GROUPED
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes allocated behind ``tensors`` on this rank, each storage once, padding included."""
+    local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+    sizes = {part.data_ptr(): part.nbytes() for part in (t.untyped_storage() for t in local)}
+    return sum(size for address, size in sizes.items() if address)
 
 
 class Adam(NamedTuple):

@@ -14,9 +14,9 @@ import torch._dynamo  # every optimizer loads it at first use: once here, not on
 import torch.distributed as dist
 from torch import Tensor
 
-from labkit.kit.meters import CollectiveMeter, received_bytes, storage_bytes
+from labkit.kit.meters import CollectiveMeter, received_bytes
 from labkit.memory.oracles import networks, schemes
-from labkit.memory.oracles.schemes import Adam, Run
+from labkit.memory.oracles.schemes import Adam, Run, storage_bytes
 from labkit.memory.tape.mode import Mode
 from labkit.models import Model
 

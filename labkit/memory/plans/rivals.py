@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from labkit.errors import not_among
 from labkit.kit.describe import Count, checked
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 def rivals(
     model: Model,
     cluster: Cluster,
+    methods: Sequence[str] | None = None,
     *,
     gpus: Count,
     partition_group: Count,
@@ -36,9 +39,10 @@ def rivals(
     ``micro_batch`` samples a GPU, layers recomputed. Tensor parallelism and ZeRO++'s second copy
     span a node; its hpZ alone quantises nothing, the whole sends int8 weights, int4 gradients.
     With a ``host`` that updates, ZeRO-Offload comes last, with tensor parallelism: without it, the
-    parameters stay whole on each GPU.
+    parameters stay whole on each GPU. ``methods`` names those wanted beside ZeRO-3; None: all.
 
     Raises:
+        UsageError: no such method.
         BadValue: the nodes of the cluster or the groups do not divide the GPUs.
     """
     import pandas as pd
@@ -57,7 +61,10 @@ def rivals(
     if host:
         ways["Megatron-LM, ZeRO-Offload"] = (Parallel(tp=node, dp=gpus // node, zero=2), away)
     rows = []
-    for name, (parallel, recipe) in ways.items():
+    for name in ways if methods is None else dict.fromkeys(["ZeRO-3", *methods]):
+        if name not in ways:
+            raise not_among("method", name, ways)
+        parallel, recipe = ways[name]
         batch = Batch(seq=seq, micro_batch=micro_batch * parallel.tp, recompute="full")
         plan = Plan(model=model, parallel=parallel, recipe=recipe, batch=batch)
         step = _timed(plan, cluster, host if recipe is away else None)

@@ -1,13 +1,14 @@
 """One small training whose batch size changes on the way, as a policy sees the gradients' norms.
 
-Workers are a stack: the same weights, a share of the batch each, so every step yields each worker's
-gradient and their mean, as synchronous data parallelism does.
+Workers share a batch, so every step yields each worker's gradient and their mean, as synchronous
+data parallelism does: a stack of the same weights in one process, or real ranks (:class:`Ranks`).
 
 Source: Mai et al., "KungFu" (OSDI'20): adaptation policies fed by monitored metrics.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +24,6 @@ from labkit.tuning.recording import stacked
 from labkit.tuning.recording.training import load_digits
 
 if TYPE_CHECKING:
-    import torch
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
@@ -48,13 +48,56 @@ class AdaptiveRun:
     """Steps between two looks at the validation images."""
 
 
-def train(what: AdaptiveRun, policy: Policy, data: Data | None = None) -> pd.DataFrame:
+class Workers:
+    """All workers in this process, stacked."""
+
+    def shares(self, batch: Tensor) -> Tensor:
+        """Those of the batch's examples, workers × share, that this process computes on."""
+        return batch
+
+    def exchange(self, own: Tensor) -> tuple[Tensor, Norms]:
+        """Mean of all workers' gradients, and the norms a policy hears; own: workers × weights."""
+        mean = own.mean(0, keepdim=True)
+        return mean, (own.square().sum(1).tolist(), float(mean.square().sum()))
+
+
+class Ranks(Workers):
+    """One worker, on a rank of ``torch.distributed``: gradients and norms are all-reduced.
+
+    ``seconds`` adds up this rank's time for the one and for the other.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.seconds = rank, [0.0, 0.0]
+
+    def shares(self, batch: Tensor) -> Tensor:
+        return batch[self.rank : self.rank + 1]
+
+    def exchange(self, own: Tensor) -> tuple[Tensor, Norms]:
+        import torch.distributed as dist
+
+        start_s, size = time.perf_counter(), dist.get_world_size()
+        dist.all_reduce(mean := own / size)
+        done_s = time.perf_counter()
+        small = own.new_zeros(size)
+        small[self.rank] = own.square().sum()
+        dist.all_reduce(small)
+        norms = small.tolist(), float(mean.square().sum())
+        self.seconds[0] += done_s - start_s
+        self.seconds[1] += time.perf_counter() - done_s
+        return mean, norms
+
+
+def train(
+    what: AdaptiveRun, policy: Policy, data: Data | None = None, workers: Workers | None = None
+) -> pd.DataFrame:
     """Train by momentum SGD, asking ``policy`` for the next batch size after every step.
 
     ``policy`` yields a batch size, a multiple of the workers, and is sent the step's squared
     gradient norms: those of the workers' own gradients, and that of their mean. Columns, one row
     a look: step, examples, batch_size, grad_sqr and covariance_trace (means over the
-    steps since the last look; either may be negative), error.
+    steps since the last look; either may be negative), error. On real ranks each calls this with
+    its own ``workers``, and all get the same.
 
     Raises:
         BadValue: the policy yields a batch that its workers cannot share, or more than all images.
@@ -62,12 +105,16 @@ def train(what: AdaptiveRun, policy: Policy, data: Data | None = None) -> pd.Dat
     import torch
 
     images, labels, held_out, classes = data or load_digits()
+    images, held_out, workers = images.double(), held_out.double(), workers or Workers()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     rows: list[tuple[float, ...]] = []
     since: list[GradientNoise] = []  # estimates of the steps since the last look
-    weights = stacked.initial([what.seed])
-    velocities = [torch.zeros_like(weight) for weight in weights]
+    start = stacked.initial([what.seed])
+    flat = torch.cat([weight.flatten(1) for weight in start], 1)
+    parts = flat.split([weight.numel() for weight in start], 1)
+    weights = [part.view_as(weight) for part, weight in zip(parts, start, strict=True)]
+    velocity = torch.zeros_like(flat)
     order = torch.Generator().manual_seed(what.seed)
     picked, batch, step, seen = torch.empty(0, dtype=torch.int64), next(policy), 0, 0
     try:
@@ -76,9 +123,12 @@ def train(what: AdaptiveRun, policy: Policy, data: Data | None = None) -> pd.Dat
             if len(picked) < batch:
                 picked = torch.randperm(len(images), generator=order)
             now, picked = picked[:batch].view(what.num_workers, -1), picked[batch:]
-            own = _workers_gradients(weights, images[now], labels[now])
+            now = workers.shares(now)
+            copies = [weight.expand(len(now), *weight.shape[1:]) for weight in weights]
+            slopes = stacked.gradients(copies, images[now], labels[now])[1]
+            mean, norms = workers.exchange(torch.cat([slope.flatten(1) for slope in slopes], 1))
             rate = torch.tensor(what.small_rate * batch / what.small_batch)
-            norms = _step(weights, own, velocities, rate)
+            stacked.momentum(flat, mean, velocity, rate)
             step, seen = step + 1, seen + batch
             since.append(_noise(norms, batch))
             if step % what.check_every == 0:
@@ -96,7 +146,7 @@ def train(what: AdaptiveRun, policy: Policy, data: Data | None = None) -> pd.Dat
 def _noise(norms: Norms, batch: int) -> GradientNoise:
     small, large = norms
     return from_two_batches(
-        small_sqr=float(np.mean(small)),
+        small_sqr=sum(small) / len(small),
         small_batch=batch / len(small),
         large_sqr=large,
         large_batch=batch,
@@ -109,28 +159,6 @@ def _check(batch: int, num_workers: int, most: int) -> None:
             f"a batch size must be a multiple of {num_workers} workers and at most {most} images, "
             f"the policy chose {batch}"
         )
-
-
-def _workers_gradients(
-    weights: tuple[Tensor, ...], images: Tensor, labels: Tensor
-) -> tuple[Tensor, ...]:
-    """Each worker's gradient of the mean loss over its own share, workers × weight."""
-    copies = [weight.expand(len(images), *weight.shape[1:]) for weight in weights]
-    return stacked.gradients(copies, images, labels)[1]
-
-
-def _step(
-    weights: tuple[Tensor, ...],
-    own: tuple[Tensor, ...],
-    velocities: list[torch.Tensor],
-    rate: Tensor,
-) -> Norms:
-    """Move the weights along the workers' mean gradient; its squared norm, and the workers'."""
-    means = [gradient.mean(0, keepdim=True) for gradient in own]
-    for weight, mean, velocity in zip(weights, means, velocities, strict=True):
-        stacked.momentum(weight, mean, velocity, rate)
-    small = sum(gradient.flatten(1).square().sum(1) for gradient in own)
-    return small.tolist(), float(sum(mean.square().sum() for mean in means))  # type: ignore[union-attr]
 
 
 def sweep(

@@ -8,7 +8,9 @@ same weights, several batches, one gradient each.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _SMALLEST_VARIANCE = 1e-5  # of a normalised value, as in torch
 _SMALLEST_LENGTH = 1e-9  # of a gradient that LARS divides by
+_DRAWING = threading.Lock()  # torch's generator is every thread's
 _TRUST = 0.1  # LARS's step over weights at rate 1; the small batch then learns as SGD lets it
 
 
@@ -67,43 +70,60 @@ def initial(seeds: Sequence[int]) -> tuple[Tensor, ...]:
 
     layers = []
     for seed in seeds:
-        with torch.random.fork_rng(devices=[]):
+        with _DRAWING, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             layers.append([p.detach().double() for p in network_of("mlp").parameters()])
     return tuple(torch.stack(parts) for parts in zip(*layers, strict=True))
 
 
 def outputs(weights: Sequence[Tensor], images: Tensor, worker_batch: int | None = None) -> Tensor:
-    """Logits, runs × examples × classes, of images runs × examples × pixels.
+    """Logits, runs × examples × classes, of images stacks × examples × pixels.
 
-    With ``worker_batch`` the hidden layer is normalised over each group of so many examples; a
-    last smaller group is its own.
+    Run r has the stack r mod stacks, so that runs of one seed share a product. With
+    ``worker_batch`` the hidden layer is normalised over each group of so many examples; a last
+    smaller group is its own.
     """
-    import torch
-
-    first, first_bias, last, last_bias = weights
-    images = images.to(first.dtype)
-    hidden = torch.baddbmm(first_bias[:, None], images, first.transpose(1, 2))
-    if worker_batch:
-        hidden = _by_worker(hidden, worker_batch)
-    return torch.baddbmm(last_bias[:, None], hidden.relu(), last.transpose(1, 2))
+    hidden, _ = _hidden(weights, images.to(weights[0].dtype), worker_batch)
+    return _logits(weights, hidden.relu_())
 
 
-def _by_worker(hidden: Tensor, worker_batch: int) -> Tensor:
-    """Every group of ``worker_batch`` examples normalised by itself."""
-    import torch
-
-    runs, examples, width = hidden.shape
-    whole = examples - examples % worker_batch
-    parts = [hidden[:, whole:]] if whole < examples else []
-    if whole:
-        parts.insert(0, hidden[:, :whole].reshape(runs, -1, worker_batch, width))
-    return torch.cat([_normalised(part).reshape(runs, -1, width) for part in parts], dim=1)
+def _logits(weights: Sequence[Tensor], active: Tensor) -> Tensor:
+    return weights[3][:, None].baddbmm(active, weights[2].transpose(1, 2))
 
 
-def _normalised(hidden: Tensor) -> Tensor:
-    variance, mean = hidden.var(-2, keepdim=True, correction=0), hidden.mean(-2, keepdim=True)
-    return (hidden - mean) / (variance + _SMALLEST_VARIANCE).sqrt()
+def _hidden(
+    weights: Sequence[Tensor], images: Tensor, worker_batch: int | None
+) -> tuple[Tensor, list[Tensor]]:
+    """The hidden layer before its ReLU, and by what each group's normalisation multiplied it."""
+    first, bias, stacks, scales = weights[0].transpose(1, 2), weights[1], len(images), []
+    sums = _beside(bias[:, None], stacks).baddbmm(images, _beside(first, stacks))
+    hidden = _apart(sums, bias.shape[1])
+    for part in _groups(hidden, worker_batch):
+        part -= part.mean(-2, keepdim=True)
+        scales.append((part.square().mean(-2, keepdim=True) + _SMALLEST_VARIANCE).rsqrt())
+        part *= scales[-1]
+    return hidden, scales
+
+
+def _beside(runs: Tensor, stacks: int) -> Tensor:
+    """Runs × rows × columns as stacks × rows × (columns of all runs that have the stack)."""
+    return runs.unflatten(0, (-1, stacks)).permute(1, 2, 0, 3).flatten(2)
+
+
+def _apart(stacks: Tensor, columns: int) -> Tensor:
+    """The way back."""
+    return stacks.unflatten(2, (-1, columns)).permute(2, 0, 1, 3).flatten(0, 1)
+
+
+def _groups(rows: Tensor, size: int | None) -> list[Tensor]:
+    """Views, runs × groups × ``size`` × width, and of a last smaller group; None without a size."""
+    if size is None:
+        return []
+    rest = rows.shape[1] % size
+    last = [rows[:, rows.shape[1] - rest :].unsqueeze(1)] if rest else []
+    return [rows[:, : rows.shape[1] - rest].unflatten(1, (-1, size)), *last][
+        rest == rows.shape[1] :
+    ]
 
 
 def gradients(
@@ -111,15 +131,25 @@ def gradients(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Each run's mean loss over its examples, and that loss's gradient, stacked as the weights.
 
-    ``images`` are runs × examples × pixels, ``labels`` runs × examples.
+    ``images`` are stacks × examples × pixels, as in :func:`outputs`, ``labels`` stacks × examples.
+    The chain rule is written out: on so small a network autograd would take most of the time.
     """
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    leaves = [weight.detach().requires_grad_() for weight in weights]
-    logits = outputs(leaves, images, worker_batch)
-    losses = cross_entropy(logits.transpose(1, 2), labels, reduction="none").mean(1)
-    return losses.detach(), torch.autograd.grad(losses.sum(), leaves)
+    images = images.to(weights[0].dtype)
+    hidden, scales = _hidden(weights, images, worker_batch)
+    active = hidden.relu()
+    chances = _logits(weights, active).log_softmax(2)
+    named = labels.repeat(len(hidden) // len(labels), 1)[..., None]
+    losses = -chances.gather(2, named).mean((1, 2))
+    slope = chances.exp_().scatter_add_(2, named, chances.new_full(named.shape, -1.0))
+    slope /= labels.shape[1]
+    back = slope.bmm(weights[2]).mul_(active > 0)
+    parts = (_groups(whole, worker_batch) for whole in (hidden, back))
+    for part, flow, scale in zip(*parts, scales, strict=True):
+        flow -= flow.mean(-2, keepdim=True) + part * (flow * part).mean(-2, keepdim=True)
+        flow *= scale
+    first = images.transpose(1, 2).bmm(_beside(back, len(images)))
+    ahead = slope.transpose(1, 2).bmm(active), slope.sum(1)
+    return losses, (_apart(first, back.shape[2]).transpose(1, 2), back.sum(1), *ahead)
 
 
 def momentum(weight: Tensor, gradient: Tensor, velocity: Tensor, rate: Tensor) -> None:
@@ -178,10 +208,14 @@ def _train(what: Stack, rate: Tensor, data: Data, update: Update) -> StackedRuns
     import torch
 
     images, labels, held_out, classes = data
-    weights = initial(what.seeds)
     images, held_out = images.double(), held_out.double()
+    own = tuple(dict.fromkeys(what.seeds))  # one order a seed where seeds repeat in turn
+    own = own if own * (len(what.seeds) // len(own)) == what.seeds else what.seeds
+    weights = tuple(
+        part.repeat(len(what.seeds) // len(own), *[1] * (part.ndim - 1)) for part in initial(own)
+    )
     state = [torch.zeros_like(weight) for weight in weights]
-    orders = [torch.Generator().manual_seed(seed) for seed in what.seeds]
+    orders = [torch.Generator().manual_seed(seed) for seed in own]
     losses, shares, step = [], [], 0
     for _ in range(what.num_epochs):
         picked = torch.stack([torch.randperm(len(images), generator=order) for order in orders])
@@ -209,14 +243,15 @@ def sweep(
     """Every seed at k times the small batch, for each k of ``factors``, under each of the rates.
 
     ``rates(k, *case)`` gives the learning rate of every step; ``options`` are further fields of
-    :class:`Stack` and arguments of :func:`train`. Columns: k, rates (the case's name), seed, epoch
-    (from 1), and loss and error as :class:`StackedRuns` has them.
+    :class:`Stack` and arguments of :func:`train`. Two values of k run at a time, each on a thread.
+    Columns: k, rates (the case's name), seed, epoch (from 1), and loss and error as
+    :class:`StackedRuns` has them.
     """
     import pandas as pd
 
     of_stack = {name: options.pop(name) for name in ("num_epochs", "worker_batch") & options.keys()}
-    tables: list[pd.DataFrame] = []
-    for k in factors:
+
+    def runs_at(k: int) -> pd.DataFrame:
         distinct, place = np.unique(
             [rates(k, *case) for case in cases.values()], axis=0, return_inverse=True
         )  # cases that agree at this k are run once
@@ -226,8 +261,10 @@ def sweep(
         axes: list[list[Any]] = [[k], list(cases), list(seeds), [*range(1, what.num_epochs + 1)]]
         index = pd.MultiIndex.from_product(axes, names=["k", "rates", "seed", "epoch"])
         columns = {"loss": runs.losses.T[of_case].ravel(), "error": runs.errors.T[of_case].ravel()}
-        tables.append(pd.DataFrame(columns, index=index).reset_index())
-    return pd.concat(tables, ignore_index=True)
+        return pd.DataFrame(columns, index=index).reset_index()
+
+    with ThreadPoolExecutor(2) as pool:
+        return pd.concat(pool.map(runs_at, factors), ignore_index=True)
 
 
 def errors(runs: pd.DataFrame) -> pd.DataFrame:
@@ -245,8 +282,7 @@ def wrong(
     import torch
 
     with torch.no_grad():
-        every = images.expand(len(weights[0]), *images.shape)
-        named = outputs(weights, every, len(images) if worker_batch else None).argmax(2)
+        named = outputs(weights, images[None], len(images) if worker_batch else None).argmax(2)
     return (named != labels).double().mean(1).numpy()
 
 
