@@ -308,7 +308,8 @@ class Progressing:
             if self.where[job][0] != key:
                 by_node = tuple(sorted(row[row > 0].tolist(), reverse=True))
                 self.where[job] = key, by_node, float(self.node_speed[row > 0].min())
-            needed[place] = self._train(job, *self.where[job][1:], float(seconds[place]))
+            _, by_node, slowest = self.where[job]
+            needed[place] = self._train(job, by_node, slowest, float(seconds[place]))
         return needed
 
     def _train(

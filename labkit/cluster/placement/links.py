@@ -65,7 +65,7 @@ class Racks:
     ) -> NDArray[np.float64]:
         """Seconds of a step of jobs that run at once; a link is shared evenly by who uses it."""
         loads = np.array([self.traffic(gpus) for gpus in held]).reshape(len(held), self.rate.size)
-        return np.asarray(compute_s + np.asarray(model_bytes) * _seconds(loads, self.rate))
+        return np.asarray(compute_s) + np.asarray(model_bytes) * _seconds(loads, self.rate)
 
 
 def _seconds(loads: NDArray[np.float64], rate: NDArray[np.float64]) -> NDArray[np.float64]:

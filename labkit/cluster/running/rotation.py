@@ -131,7 +131,9 @@ def _fill(jobs: Any, pairs: Any, table: Any, room: Any, order: Any, num: int, st
 
 @njit(cache=True, nogil=True)
 def _close(jobs: Any, segments: Any, count: Any, j: int, end: float) -> Any:
-    """Write down the run of a job that stops, moves or ends."""
+    """Write down the run of a job that stops, moves or ends, unless there is no place for any."""
+    if segments.size == 0:
+        return segments
     job = jobs[j]
     if count[SEGMENTS] == segments.size:
         larger = np.zeros(2 * segments.size, segments.dtype)
