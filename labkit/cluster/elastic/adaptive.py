@@ -29,13 +29,14 @@ def on_freest(held: Ints, wanted: Ints, capacity: Ints, order: Ints) -> Ints:
 
     ``held``: job × node, until now; ``wanted``: GPUs of each job, at most all there are.
     """
-    given = np.where((held.sum(1) == wanted)[:, None], held, 0)
-    free = capacity - given.sum(0)
-    for row in order:
-        short = int(wanted[row] - given[row].sum())
+    stays = held.sum(1) == wanted
+    given = np.where(stays[:, None], held, 0)
+    free = (capacity - given.sum(0)).tolist()
+    for row in order[~stays[order]]:
+        short = int(wanted[row])
         while short > 0:
-            node = int(free.argmax())
-            taken = min(short, int(free[node]))
+            most = max(free)
+            node, taken = free.index(most), min(short, most)
             given[row, node] += taken
             free[node] -= taken
             short -= taken
@@ -108,7 +109,11 @@ class MarginalGains(Allocator):
         after = times[gpus : gpus + (free if self.jumps else 1)]
         if not after.size:
             return 0.0, 1
-        saved = np.nan_to_num((times[gpus - 1] - after) / np.arange(1, after.size + 1), nan=0.0)
+        if not self.jumps:
+            least = float(times[gpus - 1] - after[0])
+            return (-least if least == least else 0.0), 1  # beyond the most it may have: NaN
+        saved = (times[gpus - 1] - after) / np.arange(1, after.size + 1)
+        saved = np.where(saved == saved, saved, 0.0)
         best = int(saved.argmax())
         return -float(saved[best]), best + 1
 
@@ -119,24 +124,21 @@ def pack(held: Ints, wanted: Ints, capacity: Ints) -> Ints:
     ``wanted`` numbers fill whole nodes, then a power of two at most half of one, so that they fit
     in falling order. Where keeping leaves no room, jobs on nodes that are not full move.
     """
-    keeps = (held.sum(1) == wanted) & (wanted > 0)
+    keeps, most = (held.sum(1) == wanted) & (wanted > 0), int(capacity.max())
     for kept in (
         keeps,
         keeps & ((held == 0) | (held[keeps].sum(0) == capacity)).all(1),
         keeps & False,
     ):
         given = np.where(kept[:, None], held, 0)
-        free = capacity - given.sum(0)
-        for row in np.argsort(-wanted, kind="stable"):
-            short = int(wanted[row] - given[row].sum())
+        free, order = (capacity - given.sum(0)).tolist(), np.argsort(-wanted, kind="stable")
+        for row in order[~kept[order]]:
+            short = int(wanted[row])
             while short > 0:
-                roomy = np.where(
-                    free >= min(short, int(capacity.max())), free, np.iinfo(np.int64).max
-                )
-                node = int(roomy.argmin())
-                if roomy[node] > capacity.max():
+                least = min((f for f in free if f >= min(short, most)), default=0)
+                if not least:
                     break
-                taken = min(short, int(free[node]))
+                node, taken = free.index(least), min(short, least)
                 given[row, node] += taken
                 free[node] -= taken
                 short -= taken
@@ -153,15 +155,15 @@ def divide(values: Floats, room: int, sizes: Ints) -> Ints:
     ``values``: job × size. Dynamic programming over jobs: least[r] is the least sum with r GPUs
     handed out at most. O(jobs × GPUs × sizes).
     """
-    least = np.zeros(room + 1)
+    least = np.append(np.zeros(room + 1), np.inf)  # the last stands for more than there are
     choice = np.zeros((len(values), room + 1), dtype=np.int64)
     before = np.arange(room + 1)[:, None] - sizes[None, :]
-    can = before >= 0
-    at = np.maximum(before, 0)
-    for row, value in enumerate(values):
-        total = np.where(can, least[at] + value, np.inf)
+    at = np.where(before >= 0, before, -1)
+    lasts = np.where(values < np.inf, np.arange(1, sizes.size + 1), 1).max(1)
+    for row, (value, last) in enumerate(zip(values, lasts, strict=True)):
+        total = least[at[:, :last]] + value[:last]  # no larger size is possible
         choice[row] = total.argmin(1)
-        least = total[np.arange(room + 1), choice[row]]
+        least[:-1] = total.min(1)
     wanted, rest = np.zeros(len(values), dtype=np.int64), room
     for row in range(len(values) - 1, -1, -1):
         wanted[row] = sizes[choice[row, rest]]
@@ -196,7 +198,7 @@ class MostGoodput(Allocator):
         size = int(state.capacity.max())
         powers = [0, *(2**k for k in range(size.bit_length()) if 2**k < size)]
         sizes = np.array([*powers, *range(size, room + 1, size)])
-        speedups = np.stack([self._speedups(state, job) for job in jobs.tolist()])[:, sizes]
+        speedups = np.array([self._speedups(state, job, sizes) for job in jobs.tolist()])
         age = state.now_s - state.trace.column("arrival_s")[jobs]
         after = np.maximum(age + self.delay_s, 1e-9)  # with no delay, restarts cost nothing
         factor = np.maximum(after - self.delay_s * (1 + state.stops[jobs]), 0.0) / after
@@ -213,12 +215,12 @@ class MostGoodput(Allocator):
         wanted = divide(values, room, sizes)
         return pack(held, wanted, state.capacity)
 
-    def _speedups(self, state: State, job: int) -> Floats:
+    def _speedups(self, state: State, job: int, sizes: Ints) -> Floats:
         """Goodput by number of GPUs over that of the fair share."""
         table = self.goodput[state.trace.kind[job]]
-        values = table.at(state.progress.noise_scale(job))[0][: table.most + 1]
-        fair = min(-(-table.most // state.jobs.size), table.most)
-        return np.asarray(values / max(values[fair], 1e-12))
+        values = table.at(state.progress.noise_scale(job))[0]
+        fair = values[-(-table.most // state.jobs.size)]
+        return np.asarray(values[sizes] / max(fair, 1e-12))
 
 
 @checked

@@ -63,6 +63,7 @@ class Training:
                          for name, rows in named.groupby("allocation", sort=False)}  # fmt: skip
         self._known: dict[tuple[tuple[int, ...], int], tuple[float, float]] = {}
         self._between_sizes: dict[tuple[str, float, int], float] = {}
+        self._gradients: dict[tuple[float, int], tuple[float, float]] = {}
         self._speeds: dict[tuple[tuple[int, ...], tuple[int, int], int], float] = {}
 
     @cached_property
@@ -108,7 +109,11 @@ class Training:
 
     def gradient(self, batch: float, epoch: int) -> tuple[float, float]:
         """Square and variance of the gradient in an epoch trained at a batch size."""
-        return self._at("grad_sqr", batch, epoch), self._at("grad_var", batch, epoch)
+        key = batch, epoch
+        if key not in self._gradients:
+            both = self._at("grad_sqr", batch, epoch), self._at("grad_var", batch, epoch)
+            self._gradients[key] = both
+        return self._gradients[key]
 
     def steps_left(self, batch: float, epoch: int) -> float:
         """Steps at a batch size from the start of an epoch to the last one's end; 1 at least."""
@@ -202,6 +207,7 @@ class Goodput:
         self.rate = np.where(fits & possible[:, None], rate, 0.0)
         self.splits = np.stack([atomic, accum], axis=-1)
         self._last: dict[float, tuple[Floats, Ints]] = {}
+        self._splits: dict[tuple[float, int, bool], tuple[int, int]] = {}
 
     def at(self, noise_scale: float) -> tuple[Floats, Ints]:
         """Goodput by allocation (0 for none, then rows), and which batch of its grid is best."""
@@ -217,9 +223,12 @@ class Goodput:
 
     def split(self, noise_scale: float, gpus: int, is_spread: bool) -> tuple[int, int]:
         """The best batch of an allocation, as :meth:`Training.split` gives it."""
-        row = gpus - 1 + is_spread * self.most
-        atomic, accum = self.splits[row, self.at(noise_scale)[1][row]]
-        return int(atomic), int(accum)
+        key = noise_scale, gpus, is_spread
+        if key not in self._splits:
+            row = gpus - 1 + is_spread * self.most
+            atomic, accum = self.splits[row, self.at(noise_scale)[1][row]].tolist()
+            self._splits[key] = atomic, accum
+        return self._splits[key]
 
     def batch_size(self, noise_scale: float, gpus: int) -> int:
         """The best batch size of GPUs on as few nodes as hold them, in examples."""
@@ -275,22 +284,24 @@ class Progressing:
         self.done, self.epoch = np.zeros(num_jobs), np.zeros(num_jobs, dtype=np.int64)
         self.left = np.array([kind.progress[-1] for kind in kinds])
         self.batch = [float(kind.init_batch) for kind in kinds]
-        self.where: list[tuple[bytes, tuple[int, ...]]] = [(b"", ())] * num_jobs
+        self.goals = [kind.progress.tolist() for kind in kinds]
+        self.where: list[tuple[bytes, tuple[int, ...], float]] = [(b"", (), 0.0)] * num_jobs
 
-    def noise_scale(self, job: int) -> float:
+    def noise_scale(self, job: int, epoch: int | None = None) -> float:
         """In examples, as estimated at the batch size the job trains with."""
         kind = self.kinds[job]
-        square, variance = kind.gradient(self.batch[job], int(self.epoch[job]))
+        at = int(self.epoch[job]) if epoch is None else epoch
+        square, variance = kind.gradient(self.batch[job], at)
         return kind.init_batch * variance / max(square, 1e-12)
 
-    def _split(self, job: int, by_node: tuple[int, ...]) -> tuple[int, int]:
-        kind, gpus = self.kinds[job], sum(by_node)
+    def _split(self, job: int, by_node: tuple[int, ...], gpus: int, epoch: int) -> tuple[int, int]:
+        kind = self.kinds[job]
         if self.goodput is None:
             return kind.split(self.workload.batch_sizes[job], gpus)
         if kind.name in FIXED_BATCH:
             return kind.split(FIXED_BATCH[kind.name], gpus)
         is_spread = len(by_node) > -(-gpus // self.per_node)
-        return self.goodput[kind.name].split(self.noise_scale(job), gpus, is_spread)
+        return self.goodput[kind.name].split(self.noise_scale(job, epoch), gpus, is_spread)
 
     def advance(self, jobs: Ints, held: Ints, seconds: Floats) -> Floats:
         """An epoch at a time; ends are whole seconds, as in the published simulator."""
@@ -298,31 +309,30 @@ class Progressing:
         for place, (job, row) in enumerate(zip(jobs.tolist(), held, strict=True)):
             key = row.tobytes()
             if self.where[job][0] != key:
-                self.where[job] = key, tuple(sorted(row[row > 0].tolist(), reverse=True))
-            slowest = float(self.node_speed[row > 0].min())
-            needed[place] = self._train(job, self.where[job][1], float(seconds[place]), slowest)
+                by_node = tuple(sorted(row[row > 0].tolist(), reverse=True))
+                self.where[job] = key, by_node, float(self.node_speed[row > 0].min())
+            _, by_node, slowest = self.where[job]
+            needed[place] = self._train(job, by_node, slowest, float(seconds[place]))
         return needed
 
     def _train(
-        self, job: int, by_node: tuple[int, ...], seconds: float, node_speed: float
+        self, job: int, by_node: tuple[int, ...], node_speed: float, seconds: float
     ) -> float:
-        kind, epoch, rest = self.kinds[job], int(self.epoch[job]), seconds
+        kind, goals, gpus, rest = self.kinds[job], self.goals[job], sum(by_node), seconds
+        epoch, done = int(self.epoch[job]), float(self.done[job])
         while rest > 0:
-            split = self._split(job, by_node)
-            self.batch[job] = sum(by_node) * split[0] * (split[1] + 1)
+            split = self._split(job, by_node, gpus, epoch)
+            self.batch[job] = gpus * split[0] * (split[1] + 1)
             speed = kind.speed(by_node, split, epoch) * node_speed
-            goal = kind.progress[epoch + 1]
-            if self.done[job] + speed * rest < goal:
-                self.done[job] += speed * rest
+            if done + speed * rest < goals[epoch + 1]:
+                done += speed * rest
                 break
-            rest -= round((goal - self.done[job]) / speed)
-            self.done[job], epoch = goal, epoch + 1
-            self.epoch[job] = epoch
+            rest -= round((goals[epoch + 1] - done) / speed)
+            done, epoch = goals[epoch + 1], epoch + 1
             if epoch == kind.epochs:
-                self.left[job] = 0.0
-                return seconds - rest
-        self.left[job] = kind.progress[-1] - self.done[job]
-        return seconds
+                break
+        self.done[job], self.epoch[job], self.left[job] = done, epoch, goals[-1] - done
+        return seconds - rest if epoch == kind.epochs else seconds
 
 
 @checked

@@ -100,10 +100,10 @@ class Buddies:
 
     def allocate(self, level: int) -> int | None:
         """The first GPU of a cell of this level; None: there is none."""
-        fit = [at for at in range(level, len(self.free)) if self.free[at]]
-        if not fit:
+        order = range(level, len(self.free))
+        at = next((k for k in (order[::-1] if self.largest_first else order) if self.free[k]), None)
+        if at is None:
             return None
-        at = fit[-1] if self.largest_first else fit[0]
         start = min(self.free[at])
         self.free[at].remove(start)
         for below in range(at - 1, level - 1, -1):
@@ -116,10 +116,10 @@ class Buddies:
         while (level, start) not in self.roots:
             free, size = self.free[level], self.gpus[level + 1]
             parent = start - start % size
-            buddies = [at for at in range(parent, parent + size, self.gpus[level]) if at != start]
-            if not all(at in free for at in buddies):
+            buddies = {*range(parent, parent + size, self.gpus[level])} - {start}
+            if not buddies <= free:
                 break
-            free.difference_update(buddies)
+            free -= buddies
             level, start = level + 1, parent
         self.free[level].add(start)
 

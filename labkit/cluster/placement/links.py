@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -65,8 +65,12 @@ class Racks:
     ) -> NDArray[np.float64]:
         """Seconds of a step of jobs that run at once; a link is shared evenly by who uses it."""
         loads = np.array([self.traffic(gpus) for gpus in held]).reshape(len(held), self.rate.size)
-        seconds = loads * (loads > 0).sum(axis=0) / self.rate
-        return np.asarray(compute_s + np.asarray(model_bytes) * seconds.max(axis=1, initial=0.0))
+        return np.asarray(compute_s) + np.asarray(model_bytes) * _seconds(loads, self.rate)
+
+
+def _seconds(loads: NDArray[np.float64], rate: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of each job on its slowest link, for a byte of model; ``loads``: job × link."""
+    return np.asarray((loads * (loads > 0).sum(axis=0) / rate).max(axis=1, initial=0.0))
 
 
 class Placed(NamedTuple):
@@ -149,14 +153,20 @@ def place(
     if how == "pack":
         return _fill(free, gpus, np.lexsort((np.arange(free.size), free)))
     rack = np.arange(free.size) // racks.nodes
-    anchors = np.flatnonzero(free) if how == "best-fit" else [anchor]
-    options = []
-    for node in anchors:
-        order = np.lexsort((-free, rack != rack[node], np.arange(free.size) != node))
-        held = _fill(free, gpus, order)
-        cost = float((racks.traffic(held) / racks.rate).max())
-        options.append((cost, int(((free - held) * (held > 0)).sum()), int(node), held))
+    if how == "chosen":
+        return _around(rack, free, gpus, anchor)
+    options, rate = [], racks.rate
+    for node in np.flatnonzero(free).tolist():
+        held = _around(rack, free, gpus, node)
+        cost = float((racks.traffic(held) / rate).max())
+        options.append((cost, int((free - held)[held > 0].sum()), node, held))
     return min(options, key=lambda option: option[:3])[3]
+
+
+def _around(rack: Any, free: NDArray[np.int64], gpus: int, node: int) -> NDArray[np.int64]:
+    """A node first, then those of its rack, then the others, the emptiest first."""
+    order = np.lexsort((-free, rack != rack[node]))
+    return _fill(free, gpus, np.concatenate([[node], order[order != node]]))
 
 
 def _fill(free: NDArray[np.int64], gpus: int, order: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -181,7 +191,7 @@ def run_on_links(
     """
     trace, size, alone = jobs.trace, np.asarray(jobs.model_bytes), np.asarray(jobs.compute_s)
     gpus, left, arrival = (trace.column(n) for n in ("gpus", "duration_s", "arrival_s"))
-    left, total = left.copy(), racks.racks * racks.nodes * racks.gpus
+    come, left, total = arrival.tolist(), left.copy(), racks.racks * racks.nodes * racks.gpus
     first = np.argsort(order if np.size(order) else arrival, kind="stable")
     node = np.asarray(anchors if np.size(anchors) else np.zeros(gpus.size, int))
     if (
@@ -194,19 +204,21 @@ def run_on_links(
         )
     draw, free = np.random.default_rng(rng), np.full(racks.racks * racks.nodes, racks.gpus)
     held: dict[int, NDArray[np.int64]] = {}
+    loads, rate = np.zeros((gpus.size, racks.rate.size)), racks.rate
     start, end, now = np.full(gpus.size, np.nan), np.zeros(gpus.size), 0.0
     waiting = first.tolist()
     while waiting or held:
-        for job in [j for j in waiting if arrival[j] <= now]:
+        for job in [j for j in waiting if come[j] <= now]:
             if gpus[job] > free.sum():
                 break
             held[job] = place(racks, free, int(gpus[job]), how, rng=draw, anchor=int(node[job]))
+            loads[job] = racks.traffic(held[job])
             free, start[job] = free - held[job], now
             waiting.remove(job)
         running = np.array(list(held), dtype=int)
-        step = racks.step_s(list(held.values()), alone[running], size[running])
+        step = alone[running] + size[running] * _seconds(loads[running], rate)
         done = left[running] * step / alone[running]
-        arriving = min((arrival[j] for j in waiting if arrival[j] > now), default=np.inf)
+        arriving = min((come[j] for j in waiting if come[j] > now), default=np.inf)
         until = min(arriving, now + done.min(initial=np.inf))
         left[running] -= (until - now) * alone[running] / step
         for job in running[now + done <= until].tolist():

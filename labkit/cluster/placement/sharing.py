@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Literal
 
 import numpy as np
@@ -177,7 +177,7 @@ class _State:
         policy: Policy, sharing: Sharing, hierarchy: Hierarchy,
     ) -> None:  # fmt: skip
         self.trace, self.names, self.hierarchy = trace, names, hierarchy
-        self.arrival, self.gpus = trace.column("arrival_s"), trace.column("gpus").tolist()
+        self.arrival, self.gpus = (trace.column(name).tolist() for name in ("arrival_s", "gpus"))
         self.blocks, self.key = policy.blocks, np.asarray(policy.key(trace)).tolist()
         total: dict[str, int] = {}
         for cells in tenants.values():
@@ -236,15 +236,14 @@ class _State:
         """Start what can be started: the tenant whose first job comes first, first."""
         heads = [(queue[0], name, size) for name in dirty
                  for size, queue in self.queues.get(name, {}).items()]  # fmt: skip
-        heads.sort()
+        heapify(heads)
         while heads:
-            (_, job), name, size = heads.pop(0)
+            (_, job), name, size = heappop(heads)
             if self.begin(job, now):
                 queue = self.queues[name][size]
                 heappop(queue)
                 if queue:
-                    heads.append((queue[0], name, size))
-                    heads.sort()
+                    heappush(heads, (queue[0], name, size))
                 else:
                     del self.queues[name][size]
 

@@ -25,7 +25,8 @@ class MaxMin:
         groups, pools = gain.shape
         self.shape, self.infinite = (groups, pools), highspy.kHighsInf
         self.pairs = np.zeros((0, 3), np.int64) if shared is None else useful(gain, shared, gpus)
-        self.solver, self.jobs, self.weight = highspy.Highs(), np.zeros(groups), np.zeros(groups)
+        self.solver, self.weight = highspy.Highs(), np.zeros(groups)
+        self.jobs = np.full(groups, np.inf)
         self.solver.silent()
         tops = [0.0] * groups + room.astype(float).tolist()
         for low, high in [(0.0, self.infinite)] * groups + [(-self.infinite, top) for top in tops]:
@@ -51,8 +52,10 @@ class MaxMin:
             self.solver.changeCoeff(int(k), last, -float(weight[k]))
         for k in np.flatnonzero(jobs != self.jobs):
             self.solver.changeRowBounds(int(groups + k), -self.infinite, float(jobs[k]))
-        for column in np.flatnonzero(self.pairs[:, 0] == self.pairs[:, 1]):  # one job is no pair
-            top = self.infinite if jobs[self.pairs[column, 0]] > 1 else 0.0
+        both = self.pairs[:, 0]  # one job is no pair
+        changed = (jobs[both] > 1) != (self.jobs[both] > 1)
+        for column in np.flatnonzero(changed & (both == self.pairs[:, 1])):
+            top = self.infinite if jobs[both[column]] > 1 else 0.0
             self.solver.changeColBounds(groups * pools + int(column), 0.0, top)
         self.jobs, self.weight = jobs.copy(), weight.copy()
         self.solver.run()

@@ -102,20 +102,24 @@ def _max_min(active: Active, seed: int, sharing: bool = False) -> Shares:
 
 def _spread(program_pairs: Any, times: Any, active: Active) -> tuple[Any, Any]:
     """Time of each pair of groups, evenly over its pairs of jobs."""
-    group, size, pools = active.group, active.group.size, active.room.size
-    keys, shares = [np.zeros(0, np.int64)], [np.zeros((0, pools))]
-    for column in np.flatnonzero(times > 1e-9):
-        a, b, p = program_pairs[column]
-        places = np.flatnonzero(group == a), np.flatnonzero(group == b)
-        first, second = np.meshgrid(*places, indexing="ij")
-        keep = first < second if a == b else np.ones(first.shape, bool)
-        low, high = np.minimum(first, second)[keep], np.maximum(first, second)[keep]
-        keys.append(low * size + high)
-        shares.append(np.eye(pools)[p] * np.full((low.size, 1), times[column] / max(low.size, 1)))
-    pairs, at = np.unique(np.concatenate(keys), return_inverse=True)
-    together = np.zeros((pairs.size, pools))
-    np.add.at(together, at, np.concatenate(shares))
-    return np.column_stack(np.divmod(pairs, size)), together
+    size, kept = active.group.size, program_pairs[times > 1e-9]
+    if not len(kept):
+        return np.zeros((0, 2), np.int64), np.zeros((0, active.room.size))
+    both, row = np.unique(kept[:, :2], axis=0, return_inverse=True)
+    order = np.argsort(active.group, kind="stable")
+    jobs = np.bincount(active.group, minlength=len(active.gpus))
+    first, (a, b) = np.cumsum(jobs) - jobs, both.T
+    block = np.repeat(np.arange(len(both)), jobs[a] * jobs[b])  # of a pair of jobs, in any order
+    place = np.arange(block.size) - (np.cumsum(jobs[a] * jobs[b]) - jobs[a] * jobs[b])[block]
+    i, j = np.divmod(place, jobs[b][block])
+    one_way = (a != b)[block] | (i < j)
+    i, j, block = i[one_way], j[one_way], block[one_way]
+    ends = np.sort([order[first[a][block] + i], order[first[b][block] + j]], axis=0)
+    share = np.zeros((len(both), active.room.size))
+    share[row, kept[:, 2]] = times[times > 1e-9]
+    by_place = np.argsort(ends[0] * size + ends[1])
+    together = share[block] / np.bincount(block, minlength=len(both))[block, None]
+    return ends.T[by_place], together[by_place]
 
 
 def _las(active: Active, seed: int) -> Shares:
@@ -147,7 +151,7 @@ def _makespan(active: Active, seed: int) -> Shares:
 def _whole(active: Active, stays: dict[int, int]) -> Shares:
     """All of its time for each job that has a pool."""
     active.memory["stays"] = stays
-    pool = np.array([stays.get(int(job), -1) for job in active.jobs])
+    pool = np.array([stays.get(job, -1) for job in active.jobs.tolist()])
     return Shares((pool[:, None] == np.arange(active.room.size)).astype(float))
 
 
@@ -163,18 +167,19 @@ def _fifo(active: Active, seed: int, aware: bool = False) -> Shares:
             stays[job] = pool
         elif queue and active.speed[there[queue[0]], pool] > 0:  # the next takes the freed GPU
             stays[queue.pop(0)] = pool
-    left = active.room.copy()
+    left, gpus = active.room.tolist(), active.gpus.tolist()
     for job, pool in stays.items():
-        left[pool] -= active.gpus[there[job]]
+        left[pool] -= gpus[there[job]]
+    speed = active.speed.tolist()
     for job, group in there.items():
-        free = np.flatnonzero((left >= active.gpus[group]) & (active.speed[group] > 0)).tolist()
         if job not in stays:
+            free = [p for p, v in enumerate(speed[group]) if v > 0 and left[p] >= gpus[group]]
             if not free:
                 break
             stays[job] = (
-                max(free, key=active.speed[group].__getitem__) if aware else draw.choice(free[::-1])
+                max(free, key=speed[group].__getitem__) if aware else draw.choice(free[::-1])
             )
-            left[stays[job]] -= active.gpus[group]
+            left[stays[job]] -= gpus[group]
     return _whole(active, stays)
 
 
@@ -210,22 +215,27 @@ def _packed(active: Active, seed: int, by_sum: bool = False) -> Shares:
     ``by_sum``: a pair is judged by the sum over GPU types, as Gavel's program has it, under which
     three types keep pairs at a third of that; else by the mean.
     """
-    memory, places = active.memory, {int(job): i for i, job in enumerate(active.jobs)}
+    memory, places = active.memory, {job: i for i, job in enumerate(active.jobs.tolist())}
     draw, partner = memory.setdefault("draw", random.Random(seed)), memory.setdefault("pairs", {})
-    part = active.shared / np.where(active.speed > 0, active.speed, np.inf)[:, None, :]
-    both = (part + part.transpose(1, 0, 2)).sum(axis=2) / (1 if by_sum else part.shape[2])
-    both[(part <= 0).any(axis=2) | (part <= 0).any(axis=2).T] = 0.0
+    if "both" not in memory:
+        part = active.shared / np.where(active.speed > 0, active.speed, np.inf)[:, None, :]
+        both = (part + part.transpose(1, 0, 2)).sum(axis=2) / (1 if by_sum else part.shape[2])
+        both[(part <= 0).any(axis=2) | (part <= 0).any(axis=2).T] = 0.0
+        memory["both"] = both.tolist()
+    both = memory["both"]
+    group, wanted = active.group.tolist(), active.gpus[active.group]
     for job, other in list(partner.items()):
-        rows = [active.group[places[j]] for j in (job, other) if j in places]
-        if len(rows) < 2 or both[rows[0], rows[1]] < 1.0:
+        rows = [group[places[j]] for j in (job, other) if j in places]
+        if len(rows) < 2 or both[rows[0]][rows[1]] < 1.0:
             partner.pop(job)
-    wanted, pairs = active.gpus[active.group], []
+    pairs, sizes = [], wanted.tolist()
     if wanted.sum() > active.room.sum():
         free = [job for job in places if job not in partner]
         for _ in range(len(free)):
             a, b = draw.sample(free, 2) if len(free) > 1 else (0, 0)
-            if a != b and wanted[places[a]] == wanted[places[b]]:
-                free = [job for job in free if job not in (a, b)]
+            if a != b and sizes[places[a]] == sizes[places[b]]:
+                free.remove(a)
+                free.remove(b)
                 partner |= {a: b, b: a}
         pairs = [(places[a], places[b]) for a, b in partner.items() if a < b]
     chosen = np.array(pairs, np.int64).reshape(-1, 2)

@@ -106,7 +106,7 @@ class Run:
         first_s = self.trace.column("arrival_s")[self.ran][0]
         makespan_s = float(np.nanmax(self.end_s) - first_s)
         spans = self.segments["end_s"] - self.segments["start_s"]
-        busy = float((spans * self.segments["gpus"]).sum())
+        busy = float((spans * self.segments["gpus"]).sum()) if spans.size else np.nan
         due = self.trace.column("deadline_s")
         has_deadline = np.isfinite(due) & (np.arange(len(self.trace)) >= first)
         waits = self.waits_s[counted].mean(axis=0)

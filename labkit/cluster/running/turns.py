@@ -32,7 +32,7 @@ SLACK = 1024
 def simulate_shares(
     trace: Trace, cluster: Cluster, policy: SharePolicy, table: Throughputs | None = None, *,
     round_s: Positive = 360.0, reset_s: NonNegative = 1920.0, restart_s: NonNegative = 0.0,
-    window: tuple[int, int] | None = None, seed: Whole = 0,
+    window: tuple[int, int] | None = None, seed: Whole = 0, keeps_segments: bool = True,
 ) -> Run:  # fmt: skip
     """Run a trace in rounds; a job alone has the speed of its pool.
 
@@ -48,6 +48,8 @@ def simulate_shares(
         window: stop when the jobs from the first to before the second place are done; others may
             have no end then. Default: all jobs.
         seed: of the order of pools for policies that know no speeds.
+        keeps_segments: write down every stretch of a job on its GPUs: where jobs take turns there
+            are hundreds a job. Without them a run's utilisation is NaN.
 
     Raises:
         BadValue: a job fits in no pool, or needs a GPU type or more GPUs than the cluster has; or
@@ -66,6 +68,7 @@ def simulate_shares(
             "valid: jobs that some pool can hold"
         )
     loop = _Loop(trace, cluster, policy, table, row, speeds)
+    loop.keeps_segments = keeps_segments
     orders = np.arange(room.size)[None]
     if not policy.aware:  # a random order of pools each round, in a cycle
         orders = np.random.default_rng(seed).permuted(np.repeat(orders, 4096, axis=0), axis=1)
@@ -99,7 +102,14 @@ def sweep_shares(
     def rows(case: tuple[Any, SharePolicy]) -> list[dict[str, Any]]:
         trace, policy = traces[case[0]], case[1]
         run = simulate_shares(
-            trace, cluster, policy, table, round_s=round_s, restart_s=restart_s, window=(0, last)
+            trace,
+            cluster,
+            policy,
+            table,
+            round_s=round_s,
+            restart_s=restart_s,
+            window=(0, last),
+            keeps_segments=False,
         )
         if last < len(trace) and np.nanmax(run.end_s[:last]) > trace.column("arrival_s")[-1]:
             raise BadValue(f"{trace.name}: jobs end later than the last arrives; draw more jobs")
@@ -128,7 +138,7 @@ class _Loop:
         self, trace: Trace, cluster: Cluster, policy: SharePolicy, table: Throughputs | None,
         row: NDArray[np.int64], speeds: NDArray[np.float64],
     ) -> None:  # fmt: skip
-        self.trace, self.cluster, self.policy = trace, cluster, policy
+        self.trace, self.cluster, self.policy, self.keeps_segments = trace, cluster, policy, True
         both = np.column_stack([row, trace.column("gpus")])
         alike, self.group = np.unique(both, axis=0, return_inverse=True)
         self.speed, self.gpus, true = speeds[row], alike[:, 1], speeds[alike[:, 0]]
@@ -145,8 +155,8 @@ class _Loop:
         self.jobs["pool"] = self.jobs["was"] = self.jobs["start"] = -1
 
     def run(self, clock: Any, count: Any, room: Any, orders: Any) -> Run:
-        pairs, table = np.zeros((SLACK, 2), np.int64), np.ones((5, SLACK, room.size))
-        log, is_done = np.zeros(4 * len(self.trace), rotation.SEGMENT), False
+        (pairs, table), is_done = _entries(SLACK, room.size), False
+        log = np.zeros(4 * len(self.trace) if self.keeps_segments else 0, rotation.SEGMENT)
         while True:
             log, is_done = rotation.run(
                 self.jobs, self.speed, pairs, table, room, orders, clock, count, log,
@@ -164,7 +174,7 @@ class _Loop:
         had = values[rotation.TIME] - clock[3] / 2
         owed = values[rotation.DEFICIT] + values[rotation.SHARE] * elapsed - had
         is_single = old[:, 1] < 0
-        jobs = old[is_single, 0]
+        jobs, paired_before = old[is_single, 0], old[~is_single]
         active = Active(
             jobs=jobs, group=self.group[jobs], left_s=self.jobs["left"][jobs], gpus=self.gpus,
             room=room, **self.seen,
@@ -173,7 +183,8 @@ class _Loop:
         both, mine = jobs[shares.pairs], slice(0, jobs.size)
         size = jobs.size + len(both)
         paired = slice(jobs.size, size)
-        pairs, table = np.zeros((size + SLACK, 2), np.int64), np.ones((5, size + SLACK, room.size))
+        if len(pairs) < size + SLACK:
+            pairs, table = _entries(2 * size + SLACK, room.size)
         pairs[mine, 0], pairs[mine, 1], pairs[paired] = jobs, -1, both
         table[rotation.TIME, :size] = clock[3] / 2
         table[rotation.SHARE, mine], table[rotation.DEFICIT, mine] = shares.alone, owed[is_single]
@@ -181,7 +192,7 @@ class _Loop:
         if len(both):
             a, b = self.group[both.T]
             table[rotation.SHARE, paired] = shares.together
-            table[rotation.DEFICIT, paired] = _carried(old[~is_single], owed[~is_single], both)
+            table[rotation.DEFICIT, paired] = _carried(paired_before, owed[~is_single], both)
             table[rotation.FIRST, paired] = self.shared[a, b]
             table[rotation.SECOND, paired] = self.shared[b, a]
         count[rotation.ENTRIES] = size
@@ -204,6 +215,11 @@ class _Loop:
             held={"segment": np.arange(log.size), "node": log["pool"], "gpus": log["gpus"]},
             num_events=rounds,
         )  # fmt: skip
+
+
+def _entries(most: int, pools: int) -> tuple[Any, Any]:
+    """Room for so many entries: their jobs, and the table of the compiled loop."""
+    return np.zeros((most, 2), np.int64), np.ones((5, most, pools))
 
 
 def _carried(old: Any, owed: Any, new: Any) -> Any:

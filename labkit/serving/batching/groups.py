@@ -64,10 +64,14 @@ class Group:
     @checked
     def stage_s(self, model: ServedModel) -> float:
         """Seconds of one stage of a model on this group."""
-        more = 1 + model.stage_overhead * (self.stages > 1)
-        return model.latency_s * more * (1 + model.tensor_overhead * (self.tensor > 1)) / (
-            self.num_gpus
-        )  # fmt: skip
+        return _stage_s(self, model)
+
+
+def _stage_s(group: Group, model: ServedModel) -> float:
+    """As :meth:`Group.stage_s`; searches ask often, so nothing is checked again."""
+    more = 1 + model.stage_overhead * (group.stages > 1)
+    tensor = 1 + model.tensor_overhead * (group.tensor > 1)
+    return model.latency_s * more * tensor / group.num_gpus
 
 
 @njit(cache=True)
@@ -118,14 +122,14 @@ def serve_groups(
         if name not in known:
             raise BadValue(f"serve_groups: models lacks {name!r}; it has: {', '.join(known)}")
     rows = [known[name] for name in names]
-    stage_s = np.array([[group.stage_s(model) for group in groups] for model in rows])
+    stage_s = np.array([[_stage_s(group, model) for group in groups] for model in rows])
     hosts = np.full((len(rows), len(groups) + 1), -1)
     for row, model in enumerate(rows):
         mine = [place for place, group in enumerate(groups) if model.name in group.models]
         hosts[row, : len(mine)] = mine
     end, chosen = np.full(len(requests), np.nan), np.zeros(len(requests), np.int64)
     _queue(requests.column("arrival_s"), index, requests.column("slo_s"), hosts, stage_s,
-           np.array([group.stages for group in groups]), fixed_s, end, chosen)  # fmt: skip
+           np.array([group.stages for group in groups]), float(fixed_s), end, chosen)  # fmt: skip
     answered = ~np.isnan(end)
     spent = stage_s[index, np.maximum(chosen, 0)] * answered
     busy = np.bincount(np.maximum(chosen, 0), spent, len(groups)).astype(np.float64)

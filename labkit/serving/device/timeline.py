@@ -192,10 +192,10 @@ def simulate(
             lasts = int((number + 1) * device.killable) > int(number * device.killable)
             kernels.append((total, blocks, len(waves), len(row), lasts))
             waves.extend(row)
-    options = device.reset_s, device.queue, device.contention
+    options = float(device.reset_s), device.queue, float(device.contention)
     jobs = np.array(kernels, KERNEL), np.array(waves), records, np.array(arrivals, np.float64)
     world = _World(*jobs, float(device.units), get_args(Mode).index(mode), *options)
-    log, busy_s = _loop(world, until_s)
+    log, busy_s = _loop(world, float(until_s))
     lost_s, busy = tuple(records["lost"].tolist()), busy_s / until_s
     return Run(clients=tuple(clients), until_s=until_s, log=log, busy_fraction=busy, lost_s=lost_s)
 
