@@ -13,9 +13,10 @@ import numpy as np
 from numba import njit
 
 PROPORTIONAL, GREEDY, TUNE = range(3)
+FIRST, BEST, SPREAD = range(3)  # with room: the first node, of fewest free GPUs, of most free CPUs
 FIXED, LEFT, ATTAINED = range(3)  # what the queue's key follows
 GPUS, CPUS, GB = range(3)  # columns of what is free
-SPREAD = 3  # column of a grant: on how many nodes
+NODES = 3  # column of a grant: on how many nodes
 TOLERANCE = 1e-9  # of CPUs and GB
 TOLERANCE_S = 1e-6  # work of less time is none
 JOB = np.dtype([
@@ -34,7 +35,7 @@ class Rule(NamedTuple):
     share: Any  # of a node that belongs to a GPU: 1, CPUs, GB
     give: int
     key: int
-    best: bool  # largest jobs first on the fullest nodes, whole where possible; else first fit
+    fit: int  # FIRST, in order and GPU by GPU; else largest first, whole where possible
     round_s: float
     restart_s: float
     within: bool  # a job ends within a round
@@ -50,15 +51,16 @@ class Floor(NamedTuple):
 
 
 @njit(cache=True)
-def _node(free: Any, gpus: int, cpus: float, memory: float, best: bool) -> int:
-    """The first node with room, or the one of fewest free GPUs; -1: none has room."""
+def _node(free: Any, gpus: int, cpus: float, memory: float, fit: int) -> int:
+    """The node with room that the fit asks for; -1: none has room."""
     at = -1
     for n in range(free.shape[0]):
-        if (free[n, GPUS] >= gpus and free[n, CPUS] >= gpus * cpus - TOLERANCE
-                and free[n, GB] >= gpus * memory - TOLERANCE):  # fmt: skip
-            if not best:
+        has = free[n, CPUS] >= gpus * cpus - TOLERANCE and free[n, GB] >= gpus * memory - TOLERANCE
+        if has and free[n, GPUS] >= gpus:
+            if fit == FIRST:
                 return n
-            if at < 0 or free[n, GPUS] < free[at, GPUS]:
+            fewer, more = free[n, GPUS] < free[at, GPUS], free[n, CPUS] > free[at, CPUS]
+            if at < 0 or (fewer if fit == BEST else more):
                 at = n
     return at
 
@@ -72,14 +74,14 @@ def _take(floor: Floor, row: int, node: int, gpus: int, cpus: float, memory: flo
 
 
 @njit(cache=True)
-def _put(floor: Floor, row: int, gpus: int, cpus: float, memory: float, best: bool) -> bool:
+def _put(floor: Floor, row: int, gpus: int, cpus: float, memory: float, fit: int) -> bool:
     """On one node, or GPU by GPU; whether there was room."""
     floor.held[row] = 0
-    node = _node(floor.free, gpus, cpus, memory, best) if best and gpus > 1 else -1
+    node = _node(floor.free, gpus, cpus, memory, fit) if fit != FIRST and gpus > 1 else -1
     if node >= 0:
         _take(floor, row, node, gpus, cpus, memory)
     for _ in range(gpus if node < 0 else 0):
-        node = _node(floor.free, 1, cpus, memory, best)
+        node = _node(floor.free, 1, cpus, memory, fit)
         if node < 0:
             for n in range(floor.free.shape[0]):
                 if floor.held[row, n] > 0:
@@ -87,15 +89,15 @@ def _put(floor: Floor, row: int, gpus: int, cpus: float, memory: float, best: bo
             return False
         _take(floor, row, node, 1, cpus, memory)
     floor.grant[row, GPUS], floor.grant[row, CPUS], floor.grant[row, GB] = gpus, cpus, memory
-    floor.grant[row, SPREAD] = (floor.held[row] > 0).sum()
+    floor.grant[row, NODES] = (floor.held[row] > 0).sum()
     return True
 
 
 @njit(cache=True)
 def _before(grant: Any, a: int, b: int) -> bool:
     """Who gives back first: jobs on fewer nodes, of more CPUs, of more memory a GPU."""
-    if grant[a, SPREAD] != grant[b, SPREAD]:
-        return bool(grant[a, SPREAD] < grant[b, SPREAD])
+    if grant[a, NODES] != grant[b, NODES]:
+        return bool(grant[a, NODES] < grant[b, NODES])
     if grant[a, CPUS] != grant[b, CPUS]:
         return bool(grant[a, CPUS] > grant[b, CPUS])
     return bool(grant[a, GB] > grant[b, GB])
@@ -134,7 +136,7 @@ def _make_room(
             _shrink(rule, jobs, floor, rows, n, gpus * cpus, gpus * gb)
             return
     while gpus > 0:
-        node = _node(free[:, :], 1, -1e18, -1e18, True)
+        node = _node(free, 1, -1e18, -1e18, BEST)
         part = min(gpus, int(free[node, GPUS]))
         _shrink(rule, jobs, floor, rows, node, part * cpus, part * gb)
         gpus, free[node, GPUS] = gpus - part, 0
@@ -147,7 +149,7 @@ def _grant(rule: Rule, jobs: Any, floor: Floor, rows: int, j: int) -> bool:
     gpus, cpus, gb = int(job.gpus), job.cpus, job.memory
     is_more = cpus > share[CPUS] + TOLERANCE or gb > share[GB] + TOLERANCE
     floor.job[rows] = j
-    if rule.give != PROPORTIONAL and _put(floor, rows, gpus, cpus, gb, rule.best):
+    if rule.give != PROPORTIONAL and _put(floor, rows, gpus, cpus, gb, rule.fit):
         job.speed = job.full
         return True
     if rule.give == GREEDY:
@@ -155,10 +157,10 @@ def _grant(rule: Rule, jobs: Any, floor: Floor, rows: int, j: int) -> bool:
     if is_more or rule.give == PROPORTIONAL:
         cpus, gb = share[CPUS], share[GB]
     job.speed = 1.0 if is_more or rule.give == PROPORTIONAL else job.full
-    if _put(floor, rows, gpus, cpus, gb, rule.best):
+    if _put(floor, rows, gpus, cpus, gb, rule.fit):
         return True
     _make_room(rule, jobs, floor, rows, gpus, cpus, gb)
-    return _put(floor, rows, gpus, cpus, gb, rule.best)
+    return _put(floor, rows, gpus, cpus, gb, rule.fit)
 
 
 @njit(cache=True)
@@ -188,7 +190,7 @@ def place(rule: Rule, jobs: Any, queue: Any, floor: Floor) -> int:
             break
     if rule.give == GREEDY:
         return rows
-    for i in range(1, rows if rule.best else 0):  # largest first; stable
+    for i in range(1, rows if rule.fit != FIRST else 0):  # largest first; stable
         k, j = i, chosen[i]
         while k > 0 and _larger(jobs, j, chosen[k - 1]):
             chosen[k] = chosen[k - 1]
@@ -197,6 +199,11 @@ def place(rule: Rule, jobs: Any, queue: Any, floor: Floor) -> int:
     for row in range(rows):
         _grant(rule, jobs, floor, row, chosen[row])
     return rows
+
+
+@njit(cache=True)
+def _later(jobs: Any, a: int, b: int) -> bool:
+    return bool(jobs[a].key > jobs[b].key or (jobs[a].key == jobs[b].key and a > b))
 
 
 @njit(cache=True)
@@ -210,8 +217,7 @@ def _sort(rule: Rule, jobs: Any, queue: Any) -> None:
             job.key = job.weight if rule.key == FIXED else job.attained
     for i in range(1, queue.size):
         k, j = i, queue[i]
-        while k > 0 and (jobs[queue[k - 1]].key > jobs[j].key
-                         or (jobs[queue[k - 1]].key == jobs[j].key and queue[k - 1] > j)):  # fmt: skip
+        while k > 0 and _later(jobs, queue[k - 1], j):
             queue[k] = queue[k - 1]
             k -= 1
         queue[k] = j

@@ -4,7 +4,8 @@
     trace = cluster.draw_mix(5000, jobs_per_hour=9.0)
     run = cluster.simulate(trace, cluster.Cluster.nodes(16), cluster.synergy(needs, give="tune"))
 
-GPUs stay what each job asked for. A GPU's share of its node's CPUs and memory runs a job at speed 1.
+GPUs are what each job asked for. With a GPU's share of its node's CPUs and memory a job runs at
+speed 1.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ TASKS = {
     "speech": ("m5", "deepspeech"),
 }
 """Models by task, in the order in which the authors' program deals them out."""
+FITS = ("first", "best", "spread")
+Fit = Literal["first", "best", "spread"]
 Give = Literal["proportional", "greedy", "tune"]
 Order = Literal["fifo", "srtf", "las", "drf", "tetris"]
 
@@ -59,7 +62,8 @@ class Sensitivity:
 
 @checked
 def load_needs(
-    path: str | Path, *, cpus_per_gpu: Literal[3, 4, 5, 6] = 3, speeds: Literal["used", "read"] = "used"
+    path: str | Path, *, cpus_per_gpu: Literal[3, 4, 5, 6] = 3,
+    speeds: Literal["used", "read"] = "used",
 ) -> dict[str, Sensitivity]:  # fmt: skip
     """What models can use at a ratio of CPUs to GPUs; ``data/papers/synergy/needs.csv``.
 
@@ -134,9 +138,10 @@ class Resources(Allocator):
         order: ``fifo``; ``srtf``, least time left at the speed it has or hopes for; ``las``, least
             GPU time had; ``drf``, least dominant share of the cluster; ``tetris``, least time left
             times shares.
-        fit: ``best``, the largest of the jobs whose turn it is first, each on the node of fewest
-            free GPUs that holds it whole, else GPU by GPU so; ``first``, in order, GPU by GPU on
-            the first node with room, as the authors' program does.
+        fit: ``first``, in order, GPU by GPU, on the first node with room, as the authors' program
+            does; ``best``, the largest of the jobs whose turn it is first, each on the node of
+            fewest free GPUs that holds it whole, else GPU by GPU so; ``spread``, the same on the
+            node of most free CPUs.
     """
 
     needs: dict[str, Sensitivity]
@@ -144,7 +149,7 @@ class Resources(Allocator):
     memory_gb_per_node: Positive = 500.0
     give: Give = "tune"
     order: Order = "fifo"
-    fit: Literal["best", "first"] = "best"
+    fit: Fit = "first"
 
     def decide(self, state: State) -> Any:
         raise BadValue(
@@ -200,18 +205,17 @@ class Resources(Allocator):
         jobs, nodes, rule = self._records(trace, cluster)
         if jobs["gpus"].sum() > cluster.num_gpus:
             raise BadValue(
-                f"most_speed: the jobs of {trace.name} ask for {jobs['gpus'].sum()} GPUs; valid: at "
-                f"most {cluster.num_gpus}"
+                f"most_speed: {trace.name} asks for {jobs['gpus'].sum()} GPUs; valid: at most "
+                f"{cluster.num_gpus}"
             )
-        groups, counts = np.unique(
-            np.array([*zip(trace.kind, jobs["gpus"].tolist(), strict=True)], dtype=object).astype(str),
-            axis=0, return_counts=True,
-        )  # fmt: skip
+        pairs = [*zip(trace.kind, jobs["gpus"].tolist(), strict=True)]
+        groups = sorted(set(pairs))
+        counts = [pairs.count(group) for group in groups]
         of, rows = [], []
         for group, (kind, number) in enumerate(groups):
-            for cpus, memory, speed in self._options(kind, int(number), rule.share):
+            for option in self._options(kind, number, rule.share):
                 of.append(group)
-                rows.append([cpus * int(number), memory * int(number), speed * int(number)])
+                rows.append([number * amount for amount in option])
         cpus, memory, speed = np.array(rows).T
         answer = linprog(
             -speed, A_ub=[cpus, memory], b_ub=nodes[:, 1:].sum(0), method="highs",
@@ -270,7 +274,7 @@ class Resources(Allocator):
         keys = {"fifo": packing.FIXED, "drf": packing.FIXED, "las": packing.ATTAINED}
         rule = packing.Rule(
             share=share, give=GIVES.index(self.give), key=keys.get(self.order, packing.LEFT),
-            best=self.fit == "best", round_s=float(self.round_s), restart_s=float(self.restart_s),
+            fit=FITS.index(self.fit), round_s=float(self.round_s), restart_s=float(self.restart_s),
             within=self.ends == "within",
         )  # fmt: skip
         return jobs, np.tile(node, (pool.nodes, 1)), rule
@@ -280,7 +284,7 @@ class Resources(Allocator):
 def synergy(
     needs: dict[str, Sensitivity], *, give: Give = "tune", order: Order = "fifo",
     cpus_per_node: Positive = 24.0, memory_gb_per_node: Positive = 500.0,
-    fit: Literal["best", "first"] = "best", round_s: Positive = 300.0, restart_s: NonNegative = 0.0,
+    fit: Fit = "first", round_s: Positive = 300.0, restart_s: NonNegative = 0.0,
     ends: Literal["within", "boundary"] = "within",
 ) -> Resources:  # fmt: skip
     """CPUs and memory by sensitivity, divided anew in each round.
