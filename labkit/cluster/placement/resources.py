@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +25,7 @@ from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.placement import packing
 from labkit.cluster.running.rounds import Allocator, Log, State
+from labkit.cluster.running.runs import simulate
 from labkit.errors import BadValue, not_among
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
 
@@ -52,12 +54,14 @@ class Sensitivity:
         cpus, memory_gb: beyond which it gets no faster.
         speed: with both, over its speed with the share of a GPU.
         steps: the speed with fewer CPUs and a share's memory, by number of CPUs.
+        iteration_s: how long an iteration takes with a share; None: not known.
     """
 
     cpus: Positive
     memory_gb: Positive
     speed: Positive = 1.0
     steps: dict[float, float] = field(default_factory=dict)
+    iteration_s: Positive | None = None
 
 
 @checked
@@ -83,20 +87,22 @@ def load_needs(
         needs[str(name)] = Sensitivity(
             cpus=float(row.cpus if speeds == "used" else row.table_cpus),
             memory_gb=float(row.memory_gb), speed=float(speed), steps=steps,
+            iteration_s=float(row.iteration_s),
         )  # fmt: skip
     return needs
 
 
 @checked
 def draw_mix(
-    num_jobs: Count, *, jobs_per_hour: Positive, split: tuple[Whole, Whole, Whole] = (20, 70, 10),
-    seed: Whole = 42, wide: bool = False,
+    num_jobs: Count, *, jobs_per_hour: Positive | None,
+    split: tuple[Whole, Whole, Whole] = (20, 70, 10), seed: Whole = 42, wide: bool = False,
 ) -> Trace:  # fmt: skip
     """Jobs as Synergy's simulator draws them, to the second.
 
-    Poisson arrivals in whole seconds; a fifth of the jobs lasts 10³ to 10⁴ minutes at its share,
-    the others 10^1.5 to 10³, uniform in the logarithm. The next task is the one that lies furthest
-    behind its part of the split (per cent of image, language and speech); its models take turns.
+    Poisson arrivals in whole seconds (None: all at once, shuffled). A fifth of the jobs lasts 10³
+    to 10⁴ minutes at its share, the others 10^1.5 to 10³, uniform in the logarithm. The next task
+    is the one that lies furthest behind its part of the split (per cent of image, language and
+    speech); its models take turns.
     One GPU each, or (``wide``) 1, 2, 4 or 8 with the shares 0.7, 0.1, 0.15, 0.05. Python's
     generator, since the published runs are of its seeds: one for arrivals, another of the same seed
     for durations, which the authors had stored; ``wide`` draws all from one.
@@ -107,7 +113,8 @@ def draw_mix(
     dealt, now_s, rows = dict.fromkeys(TASKS, 0), 0, []
     parts, num_models = dict(zip(TASKS, split, strict=True)), sum(map(len, TASKS.values()))
     for job in range(num_jobs):
-        now_s += math.ceil(-math.log(1.0 - draw.random()) / jobs_per_hour * 60 * 60)
+        if jobs_per_hour:
+            now_s += math.ceil(-math.log(1.0 - draw.random()) / jobs_per_hour * 60 * 60)
         source = draw if wide else stored
         low, high = (3.0, 4.0) if source.random() >= 0.8 else (1.5, 3.0)
         duration_s = 60 * 10 ** source.uniform(low, high)
@@ -117,10 +124,12 @@ def draw_mix(
         task = max(TASKS, key=lambda t: parts[t] / 100 - dealt[t] / job if job else 0.0)
         rows.append((now_s, duration_s, gpus, TASKS[task][dealt[task] % len(TASKS[task])]))
         dealt[task] += 1
+    if not jobs_per_hour:
+        draw.shuffle(rows)
     arrival_s, durations_s, sizes, kinds = zip(*rows, strict=True)
     return Trace(
         arrival_s=arrival_s, duration_s=durations_s, gpus=sizes, kind=kinds,
-        name=f"{jobs_per_hour:g} jobs/h, split {'/'.join(map(str, split))}, seed {seed}",
+        name=f"{jobs_per_hour or 0:g} jobs/h, split {'/'.join(map(str, split))}, seed {seed}",
     )  # fmt: skip
 
 
@@ -142,6 +151,7 @@ class Resources(Allocator):
             does; ``best``, the largest of the jobs whose turn it is first, each on the node of
             fewest free GPUs that holds it whole, else GPU by GPU so; ``spread``, the same on the
             node of most free CPUs.
+        whole: whether a round holds whole iterations only, as the authors' program counts.
     """
 
     needs: dict[str, Sensitivity]
@@ -150,6 +160,7 @@ class Resources(Allocator):
     give: Give = "tune"
     order: Order = "fifo"
     fit: Fit = "first"
+    whole: bool = False
 
     def decide(self, state: State) -> Any:
         raise BadValue(
@@ -266,6 +277,13 @@ class Resources(Allocator):
         if self.give == "proportional":
             jobs["full"] = 1.0
         jobs["arrival"], jobs["left"], jobs["gpus"] = trace.arrival_s, trace.duration_s, asked
+        if self.whole:
+            lasts_s = np.array([self.needs[kind].iteration_s or np.nan for kind in trace.kind])
+            if np.isnan(lasts_s).any():
+                raise BadValue(f"{self.name}: whole iterations need every Sensitivity.iteration_s")
+            each = np.floor(self.round_s / lasts_s)
+            jobs["left"] = (jobs["left"] // lasts_s) * self.round_s / each
+            jobs["full"] = np.floor(self.round_s / (lasts_s / jobs["full"])) / each
         jobs["start"] = jobs["end"] = np.nan
         parts = asked[:, None] * np.stack([np.ones(len(trace)), jobs["cpus"], jobs["memory"]], 1)
         parts = parts / (node * pool.nodes)
@@ -285,7 +303,7 @@ def synergy(
     needs: dict[str, Sensitivity], *, give: Give = "tune", order: Order = "fifo",
     cpus_per_node: Positive = 24.0, memory_gb_per_node: Positive = 500.0,
     fit: Fit = "first", round_s: Positive = 300.0, restart_s: NonNegative = 0.0,
-    ends: Literal["within", "boundary"] = "within",
+    ends: Literal["within", "boundary"] = "within", whole: bool = False,
 ) -> Resources:  # fmt: skip
     """CPUs and memory by sensitivity, divided anew in each round.
 
@@ -294,5 +312,39 @@ def synergy(
     return Resources(
         name=f"{order}-{give}", needs=needs, give=give, order=order, cpus_per_node=cpus_per_node,
         memory_gb_per_node=memory_gb_per_node, fit=fit, round_s=round_s, restart_s=restart_s,
-        ends=ends,
+        ends=ends, whole=whole,
     )  # fmt: skip
+
+
+@checked
+def sweep_mix(path: str | Path, axes: dict[str, Any], *, nodes: Count = 16) -> pd.DataFrame:
+    """Completion times of a thousand jobs of :func:`draw_mix`, for all combinations of settings.
+
+    Args:
+        path: of :func:`load_needs`.
+        axes: values by setting: those of :func:`load_needs`, :func:`draw_mix` and :func:`synergy`
+            by their names, and ``first``, the first job that is counted; 700 come after the last.
+
+    Raises:
+        BadValue: a setting is not known.
+    """
+    import pandas as pd
+
+    usual: dict[str, Any] = {"cpus_per_gpu": 3, "speeds": "used", "jobs_per_hour": 9.0, "seed": 42,
+                             "split": (20, 70, 10), "first": 1500, "give": "tune", "order": "fifo",
+                             "fit": "first", "ends": "within", "whole": False}  # fmt: skip
+    if unknown := set(axes) - set(usual):
+        raise not_among("setting", min(unknown), usual)
+    cluster, rows = Cluster.nodes(nodes), []
+    for values in product(*axes.values()):
+        case = usual | dict(zip(axes, values, strict=True))
+        own, drawn, rule = ({name: case[name] for name in names} for names in (
+            ("cpus_per_gpu", "speeds"), ("jobs_per_hour", "seed", "split"),
+            ("give", "order", "fit", "ends", "whole")))  # fmt: skip
+        trace = draw_mix(case["first"] + 1700, **drawn)
+        policy = synergy(load_needs(path, **own), cpus_per_node=8.0 * own["cpus_per_gpu"], **rule)
+        hours = simulate(trace, cluster, policy).jct_s[case["first"] :][:1000] / 3600
+        named = dict(zip(axes, values, strict=True)) | {"split": "/".join(map(str, case["split"]))}
+        rows.append({**named, "offered_load": trace.offered_load(cluster.num_gpus),
+                     "mean_h": hours.mean(), "p99_h": np.percentile(hours, 99)})  # fmt: skip
+    return pd.DataFrame(rows)
