@@ -41,6 +41,9 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "running.searches": ("search_hours",),
     "running.runs": ("Run", "simulate", "simulate_rounds", "sweep"),
     "policies.shares": ("SHARE_POLICIES", "SharePolicy", "share_policy"),
+    "placement.resources": (
+        "Resources", "Sensitivity", "draw_mix", "load_needs", "sweep_mix", "synergy",
+    ),
     "placement.sharing": ("nodes_for", "share", "tenants", "together"),
     "placement.tasks": ("GANGS", "Rounds", "compare", "draw_rounds", "schedule"),
     "jobs.throughputs": ("Throughputs", "continuous", "load_throughputs"),

@@ -77,10 +77,10 @@ class Deadlines(Allocator):
         mine = jobs[able]
         rows, decisions = planning.replay(rule, mine, speed[able])
         jobs[able] = mine
-        return _log(jobs, [(int(able[j]), *rest) for j, *rest in rows], decisions)
+        return log_of(jobs, [(int(able[j]), *rest) for j, *rest in rows], decisions)
 
 
-def _log(jobs: NDArray[np.void], rows: list[tuple[int, float, float, int]], rounds: int) -> Log:
+def log_of(jobs: NDArray[np.void], rows: list[tuple[int, float, float, int]], rounds: int) -> Log:
     rows = [row for row in rows if row[2] > row[1]]
     held_s = np.bincount([row[0] for row in rows], [row[2] - row[1] for row in rows], jobs.size)
     waits, first = np.zeros((jobs.size, len(CAUSES))), jobs["start"] - jobs["arrival"]

@@ -1,0 +1,275 @@
+"""Compiled: jobs in rounds, each on nodes that hold its GPUs, CPUs and memory.
+
+In each round, in this order: jobs that arrived join the queue; the queue is put in order; jobs get
+nodes, CPUs and memory, all anew; work advances; jobs whose work is done give their GPUs back at the
+next round. Amounts of CPUs and GB are a GPU's, except what is free, which is a node's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+PROPORTIONAL, GREEDY, TUNE = range(3)
+FIRST, BEST, SPREAD = range(3)  # with room: the first node, of fewest free GPUs, of most free CPUs
+FIXED, LEFT, ATTAINED = range(3)  # what the queue's key follows
+GPUS, CPUS, GB = range(3)  # columns of what is free
+NODES = 3  # column of a grant: on how many nodes
+TOLERANCE = 1e-9  # of CPUs and GB
+TOLERANCE_S = 1e-6  # work of less time is none
+JOB = np.dtype([
+    ("arrival", "f8"), ("left", "f8"), ("gpus", "i8"), ("cpus", "f8"), ("memory", "f8"),
+    ("full", "f8"), ("speed", "f8"), ("weight", "f8"), ("attained", "f8"), ("key", "f8"),
+    ("runs", "i8"), ("since", "f8"), ("warm", "f8"), ("start", "f8"), ("end", "f8"),
+    ("lost", "f8"), ("stops", "i8"), ("refused", "i8"),
+])  # fmt: skip
+"""``cpus``, ``memory``: all that it can use; ``full``: its speed with them; ``weight``: of its key;
+``speed``: what it runs at, 0 while it waits."""
+
+
+class Rule(NamedTuple):
+    """A policy, for the loop."""
+
+    share: Any  # of a node that belongs to a GPU: 1, CPUs, GB
+    give: int
+    key: int
+    fit: int  # FIRST, in order and GPU by GPU; else largest first, whole where possible
+    round_s: float
+    restart_s: float
+    within: bool  # a job ends within a round
+
+
+class Floor(NamedTuple):
+    """The nodes in a round, and what the jobs that run hold: rows in order of placement."""
+
+    free: Any  # node × (GPUs, CPUs, GB)
+    held: Any  # row × node: GPUs
+    grant: Any  # row × (GPUs, CPUs a GPU, GB a GPU, nodes)
+    job: Any  # of each row
+
+
+@njit(cache=True)
+def _node(free: Any, gpus: int, cpus: float, memory: float, fit: int) -> int:
+    """The node with room that the fit asks for; -1: none has room."""
+    at = -1
+    for n in range(free.shape[0]):
+        has = free[n, CPUS] >= gpus * cpus - TOLERANCE and free[n, GB] >= gpus * memory - TOLERANCE
+        if has and free[n, GPUS] >= gpus:
+            if fit == FIRST:
+                return n
+            fewer, more = free[n, GPUS] < free[at, GPUS], free[n, CPUS] > free[at, CPUS]
+            if at < 0 or (fewer if fit == BEST else more):
+                at = n
+    return at
+
+
+@njit(cache=True)
+def _take(floor: Floor, row: int, node: int, gpus: int, cpus: float, memory: float) -> None:
+    floor.free[node, GPUS] -= gpus
+    floor.free[node, CPUS] -= gpus * cpus
+    floor.free[node, GB] -= gpus * memory
+    floor.held[row, node] += gpus
+
+
+@njit(cache=True)
+def _put(floor: Floor, row: int, gpus: int, cpus: float, memory: float, fit: int) -> bool:
+    """On one node, or GPU by GPU; whether there was room."""
+    floor.held[row] = 0
+    node = _node(floor.free, gpus, cpus, memory, fit) if fit != FIRST and gpus > 1 else -1
+    if node >= 0:
+        _take(floor, row, node, gpus, cpus, memory)
+    for _ in range(gpus if node < 0 else 0):
+        node = _node(floor.free, 1, cpus, memory, fit)
+        if node < 0:
+            for n in range(floor.free.shape[0]):
+                if floor.held[row, n] > 0:
+                    _take(floor, row, n, -floor.held[row, n], cpus, memory)
+            return False
+        _take(floor, row, node, 1, cpus, memory)
+    floor.grant[row, GPUS], floor.grant[row, CPUS], floor.grant[row, GB] = gpus, cpus, memory
+    floor.grant[row, NODES] = (floor.held[row] > 0).sum()
+    return True
+
+
+@njit(cache=True)
+def _before(grant: Any, a: int, b: int) -> bool:
+    """Who gives back first: jobs on fewer nodes, of more CPUs, of more memory a GPU."""
+    if grant[a, NODES] != grant[b, NODES]:
+        return bool(grant[a, NODES] < grant[b, NODES])
+    if grant[a, CPUS] != grant[b, CPUS]:
+        return bool(grant[a, CPUS] > grant[b, CPUS])
+    return bool(grant[a, GB] > grant[b, GB])
+
+
+@njit(cache=True)
+def _shrink(
+    rule: Rule, jobs: Any, floor: Floor, rows: int, node: int, cpus: float, gb: float
+) -> None:
+    """Jobs of a node back to their shares, one by one, until so much is free there."""
+    free, grant, share = floor.free, floor.grant, rule.share
+    while free[node, CPUS] < cpus - TOLERANCE or free[node, GB] < gb - TOLERANCE:
+        at = -1
+        for row in range(rows):
+            over = (grant[row, CPUS] > share[CPUS] + TOLERANCE
+                    or grant[row, GB] > share[GB] + TOLERANCE)  # fmt: skip
+            if over and floor.held[row, node] > 0 and (at < 0 or _before(grant, row, at)):
+                at = row
+        if at < 0:
+            return
+        for n in range(free.shape[0]):
+            free[n, CPUS] += floor.held[at, n] * (grant[at, CPUS] - share[CPUS])
+            free[n, GB] += floor.held[at, n] * (grant[at, GB] - share[GB])
+        grant[at, CPUS], grant[at, GB] = share[CPUS], share[GB]
+        jobs[floor.job[at]].speed = 1.0
+
+
+@njit(cache=True)
+def _make_room(
+    rule: Rule, jobs: Any, floor: Floor, rows: int, gpus: int, cpus: float, gb: float
+) -> None:
+    """On the first node with all the GPUs, or else on those of fewest free GPUs."""
+    free = floor.free.copy()
+    for n in range(free.shape[0]):
+        if gpus > 1 and free[n, GPUS] >= gpus:
+            _shrink(rule, jobs, floor, rows, n, gpus * cpus, gpus * gb)
+            return
+    while gpus > 0:
+        node = _node(free, 1, -1e18, -1e18, BEST)
+        part = min(gpus, int(free[node, GPUS]))
+        _shrink(rule, jobs, floor, rows, node, part * cpus, part * gb)
+        gpus, free[node, GPUS] = gpus - part, 0
+
+
+@njit(cache=True)
+def _grant(rule: Rule, jobs: Any, floor: Floor, rows: int, j: int) -> bool:
+    """Nodes, CPUs and memory for a job whose GPUs are free, and its speed; False: it waits."""
+    job, share = jobs[j], rule.share
+    gpus, cpus, gb = int(job.gpus), job.cpus, job.memory
+    is_more = cpus > share[CPUS] + TOLERANCE or gb > share[GB] + TOLERANCE
+    floor.job[rows] = j
+    if rule.give != PROPORTIONAL and _put(floor, rows, gpus, cpus, gb, rule.fit):
+        job.speed = job.full
+        return True
+    if rule.give == GREEDY:
+        return False
+    if is_more or rule.give == PROPORTIONAL:
+        cpus, gb = share[CPUS], share[GB]
+    job.speed = 1.0 if is_more or rule.give == PROPORTIONAL else job.full
+    if _put(floor, rows, gpus, cpus, gb, rule.fit):
+        return True
+    _make_room(rule, jobs, floor, rows, gpus, cpus, gb)
+    return _put(floor, rows, gpus, cpus, gb, rule.fit)
+
+
+@njit(cache=True)
+def _larger(jobs: Any, a: int, b: int) -> bool:
+    one, other = jobs[a], jobs[b]
+    if one.gpus != other.gpus:
+        return bool(one.gpus > other.gpus)
+    if one.cpus != other.cpus:
+        return bool(one.cpus > other.cpus)
+    return bool(one.memory > other.memory)
+
+
+@njit(cache=True)
+def place(rule: Rule, jobs: Any, queue: Any, floor: Floor) -> int:
+    """Jobs in order, while their GPUs are free, get what the rule gives; how many run."""
+    idle, rows, chosen = int(floor.free[:, GPUS].sum()), 0, np.zeros(queue.size, np.int64)
+    for i in range(queue.size):
+        jobs[queue[i]].speed = 0.0
+    for i in range(queue.size):
+        gpus = int(jobs[queue[i]].gpus)
+        if idle >= gpus:
+            if rule.give == GREEDY and not _grant(rule, jobs, floor, rows, queue[i]):
+                continue
+            chosen[rows] = queue[i]
+            idle, rows = idle - gpus, rows + 1
+        if idle < 1:
+            break
+    if rule.give == GREEDY:
+        return rows
+    for i in range(1, rows if rule.fit != FIRST else 0):  # largest first; stable
+        k, j = i, chosen[i]
+        while k > 0 and _larger(jobs, j, chosen[k - 1]):
+            chosen[k] = chosen[k - 1]
+            k -= 1
+        chosen[k] = j
+    for row in range(rows):
+        _grant(rule, jobs, floor, row, chosen[row])
+    return rows
+
+
+@njit(cache=True)
+def _later(jobs: Any, a: int, b: int) -> bool:
+    return bool(jobs[a].key > jobs[b].key or (jobs[a].key == jobs[b].key and a > b))
+
+
+@njit(cache=True)
+def _sort(rule: Rule, jobs: Any, queue: Any) -> None:
+    """By key, then by arrival; quick where little has changed."""
+    for i in range(queue.size):
+        job = jobs[queue[i]]
+        if rule.key == LEFT:  # seconds at the speed it has, or hopes for
+            job.key = job.left * job.weight / (job.speed if job.speed > 0 else job.full)
+        else:
+            job.key = job.weight if rule.key == FIXED else job.attained
+    for i in range(1, queue.size):
+        k, j = i, queue[i]
+        while k > 0 and _later(jobs, queue[k - 1], j):
+            queue[k] = queue[k - 1]
+            k -= 1
+        queue[k] = j
+
+
+@njit(cache=True)
+def _advance(rule: Rule, job: Any, j: int, now: float, log: Any) -> bool:
+    """One job's round; whether it is done."""
+    runs, after = job.speed > 0, now + rule.round_s
+    if job.runs and not runs:
+        log.append((j, job.since, now, job.gpus))
+        job.stops += 1
+    elif runs and not job.runs:
+        job.since = job.warm = now
+        if np.isnan(job.start):
+            job.start = now
+        else:
+            job.warm = now + rule.restart_s
+    job.runs = runs
+    if not runs:
+        return False
+    begin = min(max(now, job.warm), after)
+    job.lost += begin - now
+    job.attained += job.gpus * rule.round_s
+    job.left -= job.speed * (after - begin)
+    if job.left > job.speed * TOLERANCE_S:
+        return False
+    job.end = after + min(job.left / job.speed, 0.0) if rule.within else after
+    log.append((j, job.since, job.end, job.gpus))
+    return True
+
+
+@njit(cache=True)
+def replay(rule: Rule, jobs: Any, nodes: Any) -> tuple[Any, int]:
+    """Run all jobs, in order of arrival: (job, start, end, GPUs) of their runs; rounds."""
+    log = [(0, 0.0, 0.0, 0) for _ in range(0)]
+    most = int(nodes[:, GPUS].sum())
+    held, grant = np.zeros((most, nodes.shape[0]), np.int64), np.zeros((most, 4))
+    holder = np.zeros(most, np.int64)
+    queue, size, coming, now, rounds = np.zeros(jobs.size, np.int64), 0, 0, 0.0, 0
+    while coming < jobs.size or size > 0:
+        if size == 0:
+            now = max(now, np.ceil(jobs[coming].arrival / rule.round_s) * rule.round_s)
+        while coming < jobs.size and jobs[coming].arrival <= now:
+            queue[size] = coming
+            size, coming = size + 1, coming + 1
+        _sort(rule, jobs, queue[:size])
+        place(rule, jobs, queue[:size], Floor(nodes.copy(), held, grant, holder))
+        stay = 0
+        for i in range(size):
+            if not _advance(rule, jobs[queue[i]], queue[i], now, log):
+                queue[stay] = queue[i]
+                stay += 1
+        size, now, rounds = stay, now + rule.round_s, rounds + 1
+    return log, rounds
