@@ -53,7 +53,7 @@ def slides(
 
       [cyan]labkit slides envpipe[/cyan]
       [cyan]labkit slides envpipe -o ~/talk.html[/cyan]
-      [cyan]labkit slides zeus -p eta=0.8[/cyan]         a run with another parameter
+      [cyan]labkit slides zeus -p eta_knob=0.8[/cyan]    a run with another parameter
     """
     from labkit.workbook import export
     from labkit.workbook.run import parameters
