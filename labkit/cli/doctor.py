@@ -35,7 +35,8 @@ def doctor(
     """
     from labkit.cli.checks import examine
 
-    with Console(stderr=True, force_terminal=sys.stderr.isatty()).status("") as status:  # says what is being looked at
+    terminal = Console(stderr=True, force_terminal=sys.stderr.isatty())
+    with terminal.status("") as status:  # says what is being looked at
         findings = list(examine(about=lambda title: status.update(f"checking {title}")))
     failed = any(finding.status == "fail" for finding in findings)
     if as_json:

@@ -37,7 +37,7 @@ def test_slides_says_where_the_file_is_what_it_shows_and_how_large(root: Path) -
     path = root / "results" / "slides" / "alpha.html"
     assert path.is_file()
     assert str(path) in done.output.replace("\n", "")
-    assert "10 slides of alpha (outputs as committed)" in done.output
+    assert "9 slides of alpha (outputs as committed)" in done.output
 
 
 def test_slides_go_where_they_are_told(root: Path, tmp_path: Path) -> None:

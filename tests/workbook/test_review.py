@@ -429,11 +429,6 @@ def old_format(notebook: NotebookNode) -> None:
         del node["id"]
 
 
-def all_slides(notebook: NotebookNode) -> None:
-    for node in notebook.cells:
-        node.metadata["slideshow"] = {"slide_type": "subslide" if node.id != "title" else "slide"}
-
-
 def long_cells(notebook: NotebookNode) -> None:
     for node in notebook.cells:
         if node.cell_type == "code" and not node.metadata.get("tags"):
@@ -499,9 +494,6 @@ BROKEN: list[tuple[str, Edit, str]] = [
     ("python", add("!pip list", before="table1"), "not Python: !pip list"),
     ("python", add("%timeit 1", before="table1"), "not Python: %timeit 1"),
     ("python", add("for", before="table1"), "does not parse"),
-    ("budget", all_slides, "slides"),
-    ("slides", metadata("title", slideshow={"slide_type": "skip"}), "the title starts no slide"),
-    ("slides", metadata("insight", slideshow={"slide_type": "page"}), "slide type 'page'"),
     ("metadata", metadata("", papermill={}), "notebook metadata 'papermill'"),
     ("metadata", metadata("", widgets={}), "notebook metadata 'widgets'"),
     ("metadata", metadata("", language_info={"name": "python", "version": "3.11.7"}), "version"),

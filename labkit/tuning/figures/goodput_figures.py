@@ -35,9 +35,9 @@ def figure_goodput(table: pd.DataFrame, *, title: str = "") -> go.Figure:
 
 
 def figure_fit(table: pd.DataFrame, *, title: str = "", of: str = "measured") -> go.Figure:
-    """Predicted against the step times ``of`` the table (``cross_validate``), coloured by nodes.
+    """Predicted against given step times (``cross_validate``), coloured by number of nodes.
 
-    The line is exact agreement, the band 10 % to both sides; ``of`` says whether they were measured.
+    The line is exact agreement, the band 10 % to both sides; ``of`` says if they were measured.
     """
     measured, predicted = table["step_time_s"], table["predicted_s"]
     low = min(measured.min(), predicted.min()) / 1.1
@@ -55,7 +55,8 @@ def figure_fit(table: pd.DataFrame, *, title: str = "", of: str = "measured") ->
             marker={"size": 5, "color": CYCLE[index % len(CYCLE)], "opacity": 0.65},
             name=f"nodes: {name}",
             text=[f"{a}, {m}" for a, m in zip(rows["allocation"], rows["atomic_bsz"], strict=True)],
-            hovertemplate="%{text} a GPU: %{x:.3g} s {of}, %{y:.3g} s predicted<extra></extra>".replace("{of}", of),
+            hovertemplate="%{text} a GPU: %{x:.3g} s "
+            f"{of}, %{{y:.3g}} s predicted<extra></extra>",
         )
     edges = [math.log10(low), math.log10(high)]
     ticks = _decades(low, high)

@@ -175,15 +175,19 @@ class _Talk:
         if section is None or not records:
             return None
         judged = sorted(records, key=lambda r: (r["kind"] != "headline", r["our_value"] is None))
-        rows = [tally.row(record) for record in judged[:MAX_CLAIMS]]
+        rows = [tally.row(record) for record in judged]
+        others = [
+            f"- {row['statement']}: paper {row['paper']}, ours {row['ours']}, {row['verdict']}"
+            for row in rows[MAX_CLAIMS:]
+        ]
         differs = self.subject.section("differences")
         texts = [text for s in (section, differs) if s for p in _parts(s) for text in p.texts()]
         return Page(
             kind="claims",
             tag="claims",
             heading=self._heading(section),
-            body=_headlines(rows, records),
-            notes=self._said(texts, set()),
+            body=_headlines(rows[:MAX_CLAIMS], records),
+            notes=self._said([*texts, *others], set()),
         )
 
     def questions(self) -> Page | None:
@@ -254,7 +258,7 @@ class _Talk:
         return rows
 
     def _said(self, texts: Iterable[str], shown: set[str]) -> str:
-        """Notes: what of ``texts`` is not shown; last, what speaks of the notebook's other parts."""
+        """Notes: what of ``texts`` is not shown; last, what is about its other parts."""
         notes: list[str] = []
         outside: list[str] = []
         for text in texts:

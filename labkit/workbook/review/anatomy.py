@@ -225,7 +225,7 @@ class Subject:
             )
             if tag and not goes_on:
                 starts.append((tag, index))
-        ends = [index for _, index in starts[1:]] + [len(self.cells)]
+        ends = [index for _, index in starts[1:]] + [len(self.cells)] * bool(starts)
         return tuple(
             Section(tag, self.cells[start:end])
             for (tag, start), end in zip(starts, ends, strict=True)

@@ -40,7 +40,7 @@ class Paper:
         """The data set ``name``, or its stand-in where it cannot be had (``.is_standin`` says so).
 
         ``paths`` are the files the notebook opens (default: all). As a cell's last expression it
-        shows where the data come from; a stand-in's banner shows at once, whatever the cell ends in.
+        shows where the data come from; a stand-in's banner shows at once, whatever comes last.
         """
         from labkit import datasets
 

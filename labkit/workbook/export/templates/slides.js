@@ -31,6 +31,7 @@
     const texts = [...figure.querySelectorAll("svg text:not(.bartext)")].filter((t) => t.textContent.trim());
     const least = Math.min(...texts.map((text) => parseFloat(getComputedStyle(text).fontSize)));
     if (least * zoom < LEAST_DIGIT) await drawn(figure, Math.min(LEAST_DIGIT / least + 0.01, 1.6));
+    figure.dataset.large = "1";
   }
 
   function show(section) {
