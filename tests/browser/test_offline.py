@@ -147,7 +147,7 @@ def shot(page: Any, selector: str) -> bytes:
 # ---------------------------------------------------------------- slides
 
 
-def test_no_page_is_blank_and_the_figures_can_be_read_from_the_back(
+def test_no_page_is_blank(
     browser: Any, visit: Any
 ) -> None:
     page = visit("slides/alpha.html")
