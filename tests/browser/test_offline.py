@@ -147,9 +147,7 @@ def shot(page: Any, selector: str) -> bytes:
 # ---------------------------------------------------------------- slides
 
 
-def test_no_page_is_blank(
-    browser: Any, visit: Any
-) -> None:
+def test_no_page_is_blank(browser: Any, visit: Any) -> None:
     page = visit("slides/alpha.html")
     page.wait_for_function("window.Reveal && Reveal.isReady()")
     for number in range(1, page.evaluate("Reveal.getTotalSlides()") + 1):

@@ -74,4 +74,4 @@ def deck(source: origin.Origin) -> tuple[str, list[str], int, str]:
         code_style=pages.code_style(dark=False),
         has_plots='<figure class="plot"' in shown,
     )
-    return html, markup.problems, len(made), warning
+    return html, list(dict.fromkeys(markup.problems)), len(made), warning

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from labkit.workbook.export import pages as export_pages
 from labkit.workbook.export.markup import Markup, highlighted
@@ -19,8 +19,6 @@ from labkit.workbook.review import glance, tally
 from labkit.workbook.review.anatomy import MAX_PAGES, SIZES, Cell, Section, Subject
 from labkit.workbook.review.rules.prose import whole_sentences
 from labkit.workbook.review.rules.references import elsewhere
-
-Kind = Literal["title", "text", "code", "figure", "table", "claims", "questions"]
 
 WORDS_BY_A_FIGURE, WORDS_BY_A_TABLE, WORDS_OF_A_MESSAGE = 350, 560, 260
 """Characters that stand on a page beside its figure or table, and of them in its last sentences."""
@@ -38,9 +36,13 @@ _QUESTION = re.compile(r"^(?:\*\*)?(?:Q?\d+[.)])\s*(.+?)(?:\*\*)?$", re.M)
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """One page as HTML: ``lead`` and ``message`` stand above its ``body``, ``notes`` are said."""
+    """One page as HTML: ``lead`` and ``message`` stand above its ``body``, ``notes`` are said.
 
-    kind: Kind
+    ``tag`` is its section's; ``kind``, how it is laid out: title, text, code, figure, table,
+    claims or questions.
+    """
+
+    kind: str
     tag: str
     heading: str
     lead: str = ""
@@ -58,6 +60,15 @@ class Part:
 
     def texts(self, start: int = 0, stop: int | None = None) -> list[str]:
         return [item for item in self.items[start:stop] if isinstance(item, str)]
+
+    def cells(self, tag: str = "") -> list[tuple[int, Cell]]:
+        """The code cells (that carry ``tag``) and their places."""
+        cells = [(n, item) for n, item in enumerate(self.items) if isinstance(item, Cell)]
+        return [(n, cell) for n, cell in cells if not tag or tag in cell.tags]
+
+
+_Shown = tuple[int, str, str]
+"""An output: its place in a part, its HTML, what it shows in words."""
 
 
 def pages(subject: Subject, records: Sequence[Mapping[str, Any]], markup: Markup) -> list[Page]:
@@ -96,10 +107,9 @@ class _Talk:
         authors, *rest = [part for part in re.split(r"\n\s*\n", body.strip()) if part] or [""]
         later = self.subject.section("parameters")
         cells = [*section.cells[1:], *(later.cells if later else ())]
-        printed = [text for cell in cells if "verdict" in cell.tags for text in _markdown_of(cell)]
-        outputs = [
-            html for cell in cells if cell.is_code for html in self.markup.outputs(cell.node)
-        ]
+        verdicts = [cell for cell in cells if "verdict" in cell.tags]
+        printed = [str(text) for c in verdicts for text in c.output_data("text/markdown")]
+        outputs = [html for c in cells if c.is_code for html in self.markup.outputs(c.node)]
         banners = [html for html in outputs if "<div" in html and "<t" not in html]
         said = [*self._of_glance("results", "advantages"), *(c.prose for c in cells if c.prose)]
         return Page(
@@ -113,7 +123,9 @@ class _Talk:
 
     def insight(self) -> Page | None:
         section = self.subject.section("insight")
-        return section and Page(
+        if section is None:
+            return None
+        return Page(
             kind="text",
             tag="insight",
             heading=self._heading(section),
@@ -123,51 +135,45 @@ class _Talk:
 
     def mechanisms(self, most: int) -> Iterator[Page]:
         """A page for each heading with a cell tagged ``mechanism``: its words and its code."""
-        for part in _parts(self._section("mechanism")):
-            places = [n for n, cell in _cells(part) if "mechanism" in cell.tags]
-            if not places or (most := most - 1) < 0:
-                continue
-            cell = part.items[places[0]]
-            assert isinstance(cell, Cell)
+        parts = [(part, part.cells("mechanism")) for part in self._parts("mechanism")]
+        for part, cells in [(part, cells) for part, cells in parts if cells][:most]:
+            place, cell = cells[0]
             shown = [html for html in self.markup.outputs(cell.node) if len(html) < 700]
-            lead = [b for t in part.texts(stop=places[0]) for b in re.split(r"\n\s*\n", t)]
+            lead = [b for t in part.texts(stop=place) for b in re.split(r"\n\s*\n", t)]
             while sum(map(len, lead)) > WORDS_BY_CODE:
                 lead.pop()
-            chosen = set(_sentences(lead))
             yield Page(
                 kind="code",
                 tag="mechanism",
                 heading=self.markup.line(part.heading),
                 lead=self.markup.text("\n\n".join(lead)),
                 body=highlighted(cell.source.strip()) + "".join(shown),
-                notes=self._said([*self._of_glance("method"), *part.texts()], chosen),
+                notes=self._said(
+                    [*self._of_glance("method"), *part.texts()], set(_sentences(lead))
+                ),
             )
 
     def figures(self, most: int, *, one_each: bool) -> list[Page]:
         """Pages of the figure sections that draw something: plots, else tables."""
-        sections = [section for section in self.subject.sections if section.tag == "figure"]
-        made = []
+        made: list[Page] = []
         for kind in ("figure", "table"):
-            for section in sections if not made else ():
-                for part in _parts(section):
-                    shown = self._shown(part, kind)[: 1 if one_each else None]
-                    made += [
-                        self._page("figure", part, item, n=n, of=len(shown))
-                        for n, item in enumerate(shown)
-                    ]
+            for part in self._parts("figure") if not made else ():
+                shown = self._shown(part, kind)[: 1 if one_each else None]
+                for n, item in enumerate(shown):
+                    made.append(self._page("figure", part, item, n=n, of=len(shown)))
         return made[: max(most, 0)]
 
     def result(self, tag: str, aspect: str = "") -> Page | None:
         """The section's first figure, else its first table; its other headings are named."""
-        parts = _parts(self._section(tag))
-        for wanted in ("figure", "table"):
-            for part in parts:
-                if shown := self._shown(part, wanted):
-                    others = [p.heading for p in parts if p is not part and p.items]
-                    said = self._of_glance(aspect)
-                    said += [f"**In the notebook besides:** {'; '.join(others)}."] if others else []
-                    return self._page(tag, part, shown[0], said)
-        return None
+        parts = self._parts(tag)
+        pairs = [(part, self._shown(part, kind)) for kind in ("figure", "table") for part in parts]
+        if not (drawing := [(part, shown) for part, shown in pairs if shown]):
+            return None
+        part, shown = drawing[0]
+        others = "; ".join(p.heading for p in parts if p is not part and p.items)
+        said = self._of_glance(aspect)
+        said += [f"**In the notebook besides:** {others}."] if others else []
+        return self._page(tag, part, shown[0], said)
 
     def claims(self, records: Sequence[Mapping[str, Any]]) -> Page | None:
         """The first headline claims that were judged, in large type; the rest is counted."""
@@ -180,8 +186,8 @@ class _Talk:
             f"- {row['statement']}: paper {row['paper']}, ours {row['ours']}, {row['verdict']}"
             for row in rows[MAX_CLAIMS:]
         ]
-        differs = self.subject.section("differences")
-        texts = [text for s in (section, differs) if s for p in _parts(s) for text in p.texts()]
+        parts = [*self._parts("claims"), *self._parts("differences")]
+        texts = [text for part in parts for text in part.texts()]
         return Page(
             kind="claims",
             tag="claims",
@@ -196,9 +202,8 @@ class _Talk:
             return None
         asked = _QUESTION.findall(_FOLD.sub("", section.body))
         items = "".join(f"<li>{self.markup.line(question)}</li>" for question in asked)
-        answers = [
-            f"**{n}.** {a.strip()}" for n, (_, a) in enumerate(_FOLD.findall(section.prose), 1)
-        ]
+        folds = enumerate(_FOLD.findall(section.prose), 1)
+        answers = [f"**{n}.** {answer.strip()}" for n, (_, answer) in folds]
         return Page(
             kind="questions",
             tag="discussion",
@@ -213,8 +218,9 @@ class _Talk:
         self,
         tag: str,
         part: Part,
-        shown: tuple[int, str, str],
+        shown: _Shown,
         said: Sequence[str] = (),
+        *,
         n: int = 0,
         of: int = 1,
     ) -> Page:
@@ -245,17 +251,15 @@ class _Talk:
             notes=self._said(told, {*lead, *message}),
         )
 
-    def _shown(self, part: Part, kind: str) -> list[tuple[int, str, str]]:
+    def _shown(self, part: Part, kind: str) -> list[_Shown]:
         mark = '<figure class="plot"' if kind == "figure" else "<table"
         rows = []
-        for place, cell in _cells(part):
-            figures = iter(cell.output_data(PLOTLY_MIME))
-            for html in self.markup.outputs(cell.node):
-                is_figure = '<figure class="plot"' in html
-                described = _described(next(figures)) if is_figure else _tabled(html)
-                if mark in html and 'class="claims"' not in html:
-                    rows.append((place, html, described))
-        return rows
+        for place, cell in part.cells():
+            pages = [html for html in self.markup.outputs(cell.node) if mark in html]
+            figures = [_described(figure) for figure in cell.output_data(PLOTLY_MIME)]
+            words = figures if kind == "figure" else [_tabled(html) for html in pages]
+            rows += [(place, *pair) for pair in zip(pages, words, strict=True)]
+        return [row for row in rows if 'class="claims"' not in row[1]]
 
     def _said(self, texts: Iterable[str], shown: set[str]) -> str:
         """Notes: what of ``texts`` is not shown; last, what is about its other parts."""
@@ -277,8 +281,9 @@ class _Talk:
         rows = [(name, self.glance.get(name, "")) for name in aspects]
         return [f"**{name.capitalize()}.** {line}" for name, line in rows if line]
 
-    def _section(self, tag: str) -> Section:
-        return self.subject.section(tag) or Section(tag, ())
+    def _parts(self, tag: str) -> list[Part]:
+        sections = [section for section in self.subject.sections if section.tag == tag]
+        return [part for section in sections for part in _parts(section)]
 
     def _heading(self, section: Section) -> str:
         match = _HEADING.search(section.first.prose)
@@ -290,26 +295,12 @@ def _headlines(rows: Sequence[Mapping[str, str]], records: Sequence[Mapping[str,
     return export_pages.render("headlines.html.j2", claims=rows, tally=counts, count=len(records))
 
 
-def _markdown_of(cell: Cell) -> list[str]:
-    return [str(text) for text in cell.output_data("text/markdown")]
-
-
-def _cells(part: Part) -> list[tuple[int, Cell]]:
-    return [(n, item) for n, item in enumerate(part.items) if isinstance(item, Cell)]
-
-
 def _parts(section: Section) -> list[Part]:
     """The section cut at its headings; a cell may hold several."""
-    parts: list[Part] = []
+    parts = [Part(section.tag.capitalize())]
     for cell in section.cells:
-        if cell.is_code:
-            parts = parts or [Part(section.tag.capitalize())]
-            parts[-1].items.append(cell)
-            continue
         first, *pairs = _HEADING.split(cell.prose)
-        if first.strip():
-            parts = parts or [Part(section.tag.capitalize())]
-            parts[-1].items.append(first.strip())
+        parts[-1].items.extend([cell] if cell.is_code else filter(None, [first.strip()]))
         for heading, text in zip(pairs[::2], pairs[1::2], strict=True):
             parts.append(Part(heading.strip(), [text.strip()] if text.strip() else []))
     return parts
@@ -321,10 +312,8 @@ def _units(text: str) -> list[str]:
     >>> _units("One.\\n\\n- a\\n- b\\n\\nTwo.")
     ['One.', '- a', '- b', 'Two.']
     """
-    paragraphs = re.split(r"\n\s*\n", text)
-    return [
-        unit.strip() for paragraph in paragraphs for unit in _ITEM.split(paragraph) if unit.strip()
-    ]
+    units = (unit for paragraph in re.split(r"\n\s*\n", text) for unit in _ITEM.split(paragraph))
+    return [unit.strip() for unit in units if unit.strip()]
 
 
 def _sentences(texts: Iterable[str]) -> list[str]:
@@ -340,14 +329,9 @@ def _telling(
     sentences: Sequence[str], *, has_table: bool = False, before: bool = False
 ) -> list[str]:
     """The whole sentences that speak of the page alone, and of limits only if all others stand."""
-    fits = [
-        sentence
-        for sentence in sentences
-        if _WHOLE.match(sentence) and not elsewhere(sentence, has_table=has_table, before=before)
-    ]
-    if len(fits) == len(sentences):
-        return fits
-    return [sentence for sentence in fits if not _LIMITS.search(sentence)]
+    whole = filter(_WHOLE.match, sentences)
+    fits = [s for s in whole if not elsewhere(s, has_table=has_table, before=before)]
+    return [s for s in fits if len(fits) == len(sentences) or not _LIMITS.search(s)]
 
 
 def _fitting(sentences: Sequence[str], room: int) -> list[str]:
@@ -365,14 +349,12 @@ def _fitting(sentences: Sequence[str], room: int) -> list[str]:
 def _described(figure: Mapping[str, Any]) -> str:
     """What a figure draws, in words: its title, its axes, its series."""
     layout = figure.get("layout", {})
-    texts = {name: (layout.get(name, {}).get("title") or {}) for name in ("xaxis", "yaxis")}
-    words = {name: str(text.get("text", "")) for name, text in texts.items() if text.get("text")}
-    names = list(dict.fromkeys(str(t.get("name") or "") for t in figure.get("data", [])))
-    parts = [str((layout.get("title") or {}).get("text", "")).replace("<br>", " ")]
-    parts += [f"{'across' if name == 'xaxis' else 'up'}: {text}" for name, text in words.items()]
-    series = [name for name in names if name][:12]
-    parts += [f"series: {', '.join(series)}"] if series else []
-    return f"**The figure.** {'; '.join(part for part in parts if part)}."
+    places = {"": layout, "across: ": layout.get("xaxis", {}), "up: ": layout.get("yaxis", {})}
+    texts = {words: (at.get("title") or {}).get("text") for words, at in places.items()}
+    names = dict.fromkeys(trace.get("name") for trace in figure.get("data", []))
+    texts["series: "] = ", ".join([name for name in names if name][:12])
+    parts = [words + text.replace("<br>", " ") for words, text in texts.items() if text]
+    return f"**The figure.** {'; '.join(parts)}."
 
 
 def _tabled(html: str) -> str:

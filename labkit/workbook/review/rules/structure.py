@@ -135,7 +135,7 @@ def plain_python(subject: Subject) -> Iterator[Remark]:
 
 @rule(
     "metadata",
-    "metadata hold the kernel, {paper, size, datasets, outputs}, tags and slide types, no more",
+    "metadata hold the kernel, {paper, size, datasets, outputs}, tags, no more",
 )
 def lean_metadata(subject: Subject) -> Iterator[Remark]:
     metadata = subject.notebook.metadata
