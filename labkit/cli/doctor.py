@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -34,7 +35,8 @@ def doctor(
     """
     from labkit.cli.checks import examine
 
-    with Console(stderr=True).status("") as status:  # says what is being looked at
+    terminal = Console(stderr=True, force_terminal=sys.stderr.isatty())
+    with terminal.status("") as status:  # says what is being looked at
         findings = list(examine(about=lambda title: status.update(f"checking {title}")))
     failed = any(finding.status == "fail" for finding in findings)
     if as_json:

@@ -42,7 +42,8 @@ def slides(
 ) -> None:
     """Write a paper's slides as one HTML file that works with no network.
 
-    Figures move, formulas and tables render, answers unfold; mail the file or carry it on a stick.
+    A talk of the notebook's sections: verdict, mechanism, figures, two or three claims, a weakness,
+    the slider, the questions. Figures move; what does not fit, and the answers, are in the notes.
     The slides show the notebook as [cyan]labkit run[/cyan] left it in results/, else as committed.
 
     In the browser: arrows move, [bold]Esc[/bold] shows all slides, [bold]S[/bold] opens the
@@ -53,7 +54,7 @@ def slides(
 
       [cyan]labkit slides envpipe[/cyan]
       [cyan]labkit slides envpipe -o ~/talk.html[/cyan]
-      [cyan]labkit slides zeus -p eta=0.8[/cyan]         a run with another parameter
+      [cyan]labkit slides zeus -p eta_knob=0.8[/cyan]    a run with another parameter
     """
     from labkit.workbook import export
     from labkit.workbook.run import parameters

@@ -114,7 +114,7 @@ class Watcher:
             transient=True,
             get_time=time.monotonic,
             refresh_per_second=4,
-            disable=not console.is_terminal,
+            disable=not (console.is_interactive and console.file.isatty()),  # FORCE_COLOR is no tty
         )
         self._bar_of: dict[str, TaskID] = {}
         self._total = self._done = 0

@@ -48,7 +48,7 @@ class Source:
 
     ``files`` maps the published path of each file that is here to where it is; for a stand-in
     ``reason`` says why the published files could not be had, and a file that has no stand-in
-    is in ``asked`` but not in ``files``.
+    is in ``asked`` but not in ``files``. ``announced``: its banner was shown where it was opened.
     """
 
     dataset: Dataset
@@ -56,6 +56,7 @@ class Source:
     files: Mapping[str, Path]
     is_standin: bool
     reason: str = ""
+    announced: bool = False
 
     @property
     def name(self) -> str:
@@ -106,6 +107,8 @@ class Source:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """The banner: one quiet line for published data, a loud box for a stand-in."""
+        if self.announced:
+            return {"text/plain": f"Stand-in data for {self.name}, as said where they were opened"}
         if self.is_standin:
             return _standin_banner(self)
         return _published_banner(self.dataset)

@@ -166,7 +166,8 @@ def _fetch(dataset: Dataset, file: PublishedFile) -> Path:
     lock = cache_folder() / "locks" / f"{file.sha256[:16]}.lock"
     try:
         if offline():
-            raise DownloadError("the network is not tried (LABKIT_OFFLINE is set)")
+            why = os.environ.get("LABKIT_OFFLINE_REASON") or "LABKIT_OFFLINE is set"
+            raise DownloadError(f"the network is not tried ({why})")
         lock.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(lock, timeout=LOCK_WAIT_S):
             return _fetch_alone(dataset, file, target)

@@ -230,6 +230,9 @@ def _rich_table(sheet: Sheet, width: int) -> Table:
     from rich.text import Text
 
     names = [n for n in sheet.headings if width >= WIDE_COLUMNS or n not in sheet.wide]
+    shown = Sheet(table=sheet.table.head(MOST_ROWS)[names], columns=names, formats=sheet.formats)
+    lines = [[sheet.headings[name] for name in names], *shown.rows()]
+    fits = sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) - 2 <= width
     more = len(sheet.table) - MOST_ROWS
     rest = f"and {more:,} more rows: --csv, --json or --html has them" if more > 0 else ""
     table = Table(
@@ -251,12 +254,11 @@ def _rich_table(sheet: Sheet, width: int) -> Table:
         table.add_column(
             Text(sheet.headings[name]),
             justify="right" if sheet.is_number(name) else "left",
-            no_wrap=name not in sheet.ratio,
+            no_wrap=fits and name not in sheet.ratio,  # else letters at its edge are lost
             overflow="fold",
             ratio=sheet.ratio.get(name),
         )
-    shown = Sheet(table=sheet.table.head(MOST_ROWS)[names], columns=names, formats=sheet.formats)
-    for row in shown.rows():
+    for row in lines[1:]:
         table.add_row(*map(Text, row))
     return table
 

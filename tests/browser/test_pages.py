@@ -23,19 +23,59 @@ SIZED = {
 __all__ = ["browser", "pytestmark"]
 
 
+LAYOUT = """() => {
+  const slide = Reveal.getCurrentSlide(), sheet = slide.querySelector(".sheet");
+  const plot = slide.querySelector(".plot"), unit = Reveal.getScale();
+  const box = plot?.getBoundingClientRect();
+  const sizes = [...(plot?.querySelectorAll("svg text") || [])]
+    .filter((t) => t.textContent.trim() && t.getBoundingClientRect().width && t.checkVisibility())
+    .filter((t) => t.style.opacity !== "0" && !t.closest(".hoverlayer"))
+    .map((t) => parseFloat(getComputedStyle(t).fontSize)
+      * Math.hypot(t.getScreenCTM().a, t.getScreenCTM().b) / unit);
+  const texts = [...sheet.querySelectorAll("h1, h2, .lead, .message, .body, li")];
+  return {
+    name: slide.dataset.tag, notes: slide.querySelector("aside.notes").textContent.trim().length,
+    over: Math.max(...[sheet, ...sheet.querySelectorAll(".body, .table, pre")].map((p) =>
+      Math.max(p.scrollHeight - p.clientHeight, p.scrollWidth - p.clientWidth))),
+    wide: Math.max(...texts.map((t) => t.getBoundingClientRect().right)) - innerWidth,
+    share: box ? (box.width * box.height) / (innerWidth * innerHeight) : 1,
+    digits: Math.min(99, ...sizes), lettering: parseFloat(getComputedStyle(sheet).fontSize) / 25,
+  };
+}"""
+LEAST = {"share": 0.7, "digits": 15.9, "lettering": 0.7, "notes": 40}
+"""Of the page the figure's share, its smallest digits in pixels, the text's size over the usual
+one, characters of the speaker's notes."""
+DRAWN = """[...Reveal.getCurrentSlide().querySelectorAll(".plot")].every((p) => p.dataset.large)"""
+
+
 @pytest.mark.parametrize("key", SIZED)
-def test_the_exported_deck_keeps_its_budget(browser: Any, tmp_path: Path, key: str) -> None:
-    """What does not fit a slide goes on to the next one, so that types alone count too few."""
+def test_a_talk_pages_through_offline_and_can_be_read(
+    browser: Any, tmp_path: Path, key: str
+) -> None:
+    """Every page at two sizes: nothing asked of a network, nothing cut off, large figures."""
     written = write_slides(ROOT, key, out=tmp_path / "deck.html")
+    assert written.problems == []
     page = browser.new_page(viewport={"width": 1280, "height": 720})
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: asked.append(f"script error: {error}"))
     page.goto(written.path.as_uri())
     page.wait_for_function("window.Reveal && Reveal.isReady()")
     pages = page.evaluate("Reveal.getTotalSlides()")
+    assert pages == written.num_slides <= anatomy.MAX_PAGES[SIZED[key]]
+    for number in range(pages):
+        page.wait_for_function(DRAWN)
+        seen = page.evaluate(LAYOUT)
+        if number % 3 == 0:
+            page.set_viewport_size({"width": 1920, "height": 1080})
+            larger = page.evaluate(LAYOUT)
+            page.set_viewport_size({"width": 1280, "height": 720})
+            assert max(larger["over"], larger["wide"]) <= 1, (key, larger)
+        assert max(seen["over"], seen["wide"]) <= 1, (key, seen)
+        assert all(seen[name] >= least for name, least in LEAST.items()), (key, seen)
+        page.keyboard.press("ArrowRight")
     page.close()
-    assert pages >= written.num_slides
-    most = anatomy.BUDGETS["slides"][SIZED[key]][1]
-    assert most is not None
-    assert pages <= most, f"{key}: {pages} pages of slides, at most {most} for a {SIZED[key]}"
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
 def test_the_scoreboard_sorts_by_the_heading_that_is_pressed(browser: Any, tmp_path: Path) -> None:

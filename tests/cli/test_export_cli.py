@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from labkit.cli import export
 from labkit.errors import LabkitError, UsageError
+from labkit.workbook import notebooks
 from labkit.workbook.review import glance
 from tests.export import synthetic
 
@@ -37,7 +39,7 @@ def test_slides_says_where_the_file_is_what_it_shows_and_how_large(root: Path) -
     path = root / "results" / "slides" / "alpha.html"
     assert path.is_file()
     assert str(path) in done.output.replace("\n", "")
-    assert "10 slides of alpha (outputs as committed)" in done.output
+    assert "9 slides of alpha (outputs as committed)" in done.output
 
 
 def test_slides_go_where_they_are_told(root: Path, tmp_path: Path) -> None:
@@ -95,6 +97,14 @@ def test_a_malformed_queue_is_one_clear_error(root: Path) -> None:
     done = labkit("site")
     assert isinstance(done.exception, LabkitError)
     assert "reading_queue.yaml" in str(done.exception)
+
+
+def test_every_parameter_of_the_examples_is_a_notebooks() -> None:
+    here = Path(__file__).resolve().parents[2]
+    examples = re.findall(r"labkit slides (\S+) -p (\w+)=", labkit("slides", "--help").output)
+    assert examples
+    for key, name in examples:
+        assert name in notebooks.parameters(notebooks.read(notebooks.path_of(here, key)))
 
 
 def test_help_shows_examples_and_keys() -> None:

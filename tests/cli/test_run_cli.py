@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from labkit.cli import main, progress
 from labkit.workbook.run import batch, results
@@ -150,6 +153,17 @@ def test_the_estimate_is_the_schedule_worked_out_by_hand(monkeypatch: pytest.Mon
     estimate.end("b")  # sooner than expected
     assert estimate.remaining_s() == 8.0  # a: 8 | c d: 3 + 4
     assert progress.Estimate([task("a", None)], 1).remaining_s() is None
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_log_gets_no_bars(forced: bool) -> None:
+    """FORCE_COLOR, which CI sets, asks for colours and makes no terminal that bars can redraw."""
+    log = io.StringIO()
+    watcher = progress.Watcher(Console(file=log, force_terminal=forced, width=120))
+    with watcher.bars:
+        watcher.begin([task("a", 10.0)], 1)
+    text = re.sub("\x1b\\[[\\d;]*m", "", log.getvalue())
+    assert text.strip() == "1 notebook to run, about 10 s left"
 
 
 @pytest.mark.parametrize(

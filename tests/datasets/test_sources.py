@@ -75,6 +75,14 @@ def test_the_standin_banner_is_loud_and_says_why(offline: Book) -> None:
     assert "<times>" not in bundle["text/html"], "the title is escaped"
 
 
+def test_the_banner_gives_the_reason_of_the_run_that_looked(offline: Book) -> None:
+    """Who set LABKIT_OFFLINE for its kernels says why; the reader must not look for a setting."""
+    offline.monkeypatch.setenv("LABKIT_OFFLINE_REASON", "the host did not answer")
+    text = banner(datasets.source("bench", BOTH))["text/plain"]
+    assert "the host did not answer" in text
+    assert "LABKIT_OFFLINE is set" not in text
+
+
 def luminance(colour: str) -> float:
     """Relative luminance of #rrggbb as WCAG 2.1 defines it."""
     digits = colour.lstrip("#")

@@ -164,7 +164,9 @@ def notebook(root: Path) -> NotebookNode:
         ),
         text("insight", "slide", MATHS),
         text("symbols", "slide", SYMBOLS),
-        text("notes", "notes", "Say **aloud** that energy is measured at the board."),
+        text("mechanism", "-", MECHANISM),
+        code("mechanism", "-", "slack = latest - earliest\nassert (slack >= 0).all()"),
+        text("aloud", "notes", "Say **aloud** that energy is measured at the board."),
         text(
             "figure",
             "slide",
@@ -175,10 +177,15 @@ def notebook(root: Path) -> NotebookNode:
         text("notice", "-", "Notice the knee at 1.2 s: below it a joule buys little time."),
         text("figure", "subslide", "### Figure 4: bytes a stage"),
         code("bytes", "-", "figure_bytes(plan)", plot(bars())),
-        text("claims-text", "slide", "## Claims vs measured"),
+        text("reproduction", "skip", HEADLINE),
+        code("saving", "skip", "figure_saving(plan)", plot(frontier())),
+        text("claims", "slide", "## Claims vs measured"),
         code(
-            "claims", "-", "paper.claims(ours)", shown(claims.judge(root, "alpha", OURS, (), FLIPS))
+            "judged", "-", "paper.claims(ours)", shown(claims.judge(root, "alpha", OURS, (), FLIPS))
         ),
+        text("weaknesses", "-", WEAKNESSES),
+        code("weakness", "-", "drift(profile)", shown_as({"text/html": DRIFT})),
+        text("untested", "-", "### It would be stronger with memory\n\nUntested."),
         text("explorable", "slide", "## Explore: how many stages?"),
         code("explore", "-", "workbook.explore(figure, num_stages=[2, 4, 8])", plot(moving())),
         text("discussion", "slide", DISCUSSION),
@@ -191,22 +198,6 @@ def notebook(root: Path) -> NotebookNode:
         "labkit": {"paper": "alpha", "datasets": []},
     }
     return new_notebook(cells=cells, metadata=metadata)
-
-
-def crowded() -> NotebookNode:
-    """A notebook whose one slide holds far more than a screen does."""
-    rows = "\n".join(f"| row {n} | {n * n} |" for n in range(40))
-    cells = [
-        text("title", "slide", "# Beta\n\nShort."),
-        text("figure", "slide", "## Crowded\n\nFirst comes a figure."),
-        code("one", "-", "figure_frontier(profile)", plot(frontier())),
-        text("notice", "-", "Notice one. " * 20),
-        text("second", "-", "### Then another\n\nWith its own heading."),
-        code("two", "-", "figure_bytes(plan)", plot(bars())),
-        text("table", "-", f"| number | square |\n|---|---|\n{rows}"),
-        text("last", "-", "The last word."),
-    ]
-    return new_notebook(cells=cells, metadata={"labkit": {"paper": "beta", "datasets": []}})
 
 
 MATHS = r"""## Insight
@@ -229,6 +220,24 @@ $$
 
 Code such as `cost = "$5"` stays as it is.
 """
+
+MECHANISM = "## The mechanism\n\nSlow what can wait by its slack $f_i - s_i$."
+
+HEADLINE = (
+    "## The headline: energy over time\n\nOurs: both stages, simulated. Our table has the rest. "
+    "It does not show memory."
+)
+
+WEAKNESSES = """## Weaknesses, each an experiment
+
+### It would be stronger with clocks that drift
+
+The table has the saving after an hour."""
+
+DRIFT = (
+    "<table><caption>After an hour</caption><thead><tr><th>stage</th><th>saving (%)</th></tr>"
+    "</thead><tbody><tr><td>0</td><td>24</td></tr></tbody></table>"
+)
 
 SYMBOLS = r"""## Symbols
 

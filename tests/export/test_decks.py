@@ -1,4 +1,4 @@
-"""Slides: one file, nothing fetched, every cell where its slide type puts it."""
+"""Slides: one file, nothing fetched, a talk of the notebook's sections."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import nbformat
 import pytest
 
 from labkit.errors import BadFile, UsageError
-from labkit.workbook.export import pages, write_slides
-from labkit.workbook.export.blocks import from_notebook, slides
-from labkit.workbook.export.markup import Markup
+from labkit.workbook.export import pages, talk, write_slides
+from labkit.workbook.review import anatomy
 from labkit.workbook.review.claims import CLAIMS_MIME
 from tests.export import offline, synthetic
 
@@ -36,41 +35,100 @@ def test_the_page_has_its_height_or_every_slide_is_blank(deck: str) -> None:
     assert re.search(r"html, body, main \{ height: 100%", deck)
 
 
-def test_every_slide_and_no_skipped_cell(deck: str) -> None:
+def test_the_pages_are_the_anatomys_whatever_the_slide_types_say(deck: str) -> None:
     soup = offline.parse(deck)
-    headings = [h.get_text() for h in soup.select(".sheet h1, .sheet h2, .sheet h3")]
-    assert headings == [
-        "Alpha: Idle Time as Free Energy in Pipeline Training",
-        "At a glance",
-        "Insight",
-        "Symbols",
-        "Figure 3: a stage's time against its energy",
-        "Figure 4: bytes a stage",
-        "Claims vs measured",
-        "Explore: how many stages?",
-        "Discussion",
-        "Detailed comments",
+    pages = [(s["data-tag"], s.find(["h1", "h2"]).get_text()) for s in soup.select("section")]
+    assert pages == [
+        ("title", "Alpha: Idle Time as Free Energy in Pipeline Training"),
+        ("insight", "Insight"),
+        ("mechanism", "The mechanism"),
+        ("figure", "Figure 3: a stage's time against its energy"),
+        ("reproduction", "The headline: energy over time"),
+        ("claims", "Claims vs measured"),
+        ("weaknesses", "It would be stronger with clocks that drift"),
+        ("explorable", "Explore: how many stages?"),
+        ("discussion", "Discussion"),
     ]
     assert "open_paper" not in soup.select_one(".slides").get_text()
+    code = soup.select_one('[data-tag="mechanism"] .highlight').get_text()
+    assert code.strip() == "slack = latest - earliest\nassert (slack >= 0).all()"
 
 
-def test_a_subslide_stands_under_its_slide(deck: str) -> None:
-    soup = offline.parse(deck)
-    (outer,) = [s for s in soup.select(".slides > section") if s.find("section")]
-    assert len(outer.find_all("section")) == 2
+def sheet(deck: str, tag: str) -> str:
+    return offline.parse(deck).select_one(f'[data-tag="{tag}"] .sheet').get_text(" ", strip=True)
 
 
-def test_notes_are_the_speakers_alone(deck: str) -> None:
-    soup = offline.parse(deck)
-    (notes,) = soup.select("aside.notes")
-    assert "energy is measured at the board" in notes.get_text()
-    assert all("at the board" not in sheet.get_text() for sheet in soup.select(".sheet"))
-    assert "RevealNotes" in deck
+def notes(deck: str, tag: str) -> str:
+    return offline.parse(deck).select_one(f'[data-tag="{tag}"] .notes').get_text(" ", strip=True)
+
+
+def test_every_page_has_notes_and_none_repeats_its_page(deck: str) -> None:
+    for section in offline.parse(deck).select("section"):
+        said = section.select_one("aside.notes").get_text(" ", strip=True)
+        assert len(said) > 40, section["data-tag"]
+        words = [part.get_text(strip=True) for part in section.select(".lead p, .message p")]
+        assert all(word not in said for word in words if word), section["data-tag"]
+    assert "at the board" in notes(deck, "mechanism")
+    assert "at the board" not in sheet(deck, "mechanism")
+    assert "It holds the loss head" in notes(deck, "discussion")
+    assert "across: time (s); up: energy (J); series: stage 0" in notes(deck, "reproduction")
+
+
+def test_a_page_does_not_speak_of_what_it_lacks(deck: str) -> None:
+    assert "both stages, simulated" in sheet(deck, "reproduction")
+    assert "Our table" not in sheet(deck, "reproduction")
+    assert "In the notebook: Our table has the rest." in notes(deck, "reproduction")
+    assert "The table has the saving after an hour." in sheet(deck, "weaknesses")
+    assert "In the notebook besides: It would be stronger with memory" in notes(deck, "weaknesses")
+
+
+def test_a_long_text_leaves_the_page_from_its_limits_on(root: Path) -> None:
+    """What the drawing does not show goes first, then the last sentences; none is cut in two."""
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    lead = next(c for c in notebook.cells if c.source.startswith("## The headline"))
+    first, last = "Dotted lines are bounds. " * 8, "The last sentence of many. " * 8
+    lead.source = f"## The headline\n\n{first}It does not show memory. {last}"
+    nbformat.write(notebook, path)
+    shown = sheet(write_slides(root, "alpha").path.read_text(), "reproduction")
+    assert shown.count("Dotted lines are bounds.") == 8
+    assert "does not show" not in shown
+    kept = shown.count("The last sentence of many.")
+    assert 0 < kept < 8
+    assert len(f"{first}{last}") > talk.WORDS_BY_A_FIGURE >= 24 * 8 + 26 * kept
+
+
+@pytest.mark.parametrize("size", ["standard", "flagship"])
+def test_a_talk_keeps_the_pages_of_its_size(root: Path, size: str) -> None:
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.metadata["labkit"]["size"] = size
+    start = next(n for n, c in enumerate(notebook.cells) if "figure" in c.metadata.tags)
+    for cell in [cell for _ in range(10) for cell in notebook.cells[start : start + 2]]:
+        notebook.cells.insert(start, cell.copy())
+        notebook.cells[start].id = f"more-{len(notebook.cells)}"
+    nbformat.write(notebook, path)
+    assert write_slides(root, "alpha").num_slides == anatomy.MAX_PAGES[size]
+
+
+def test_a_section_that_is_missing_has_no_page_and_no_sections_is_told(root: Path) -> None:
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells = [c for c in notebook.cells if "discussion" not in c.metadata.tags]
+    nbformat.write(notebook, path)
+    deck = write_slides(root, "alpha").path.read_text()
+    assert offline.parse(deck).select('[data-tag="weaknesses"]')
+    assert not offline.parse(deck).select('[data-tag="discussion"]')
+    for cell in notebook.cells:
+        cell.metadata.pop("tags", None)
+    nbformat.write(notebook, path)
+    (problem,) = write_slides(root, "alpha").problems
+    assert "labkit check alpha" in problem
 
 
 def test_formulas_are_mathml_and_no_dollar_is_left(deck: str) -> None:
     soup = offline.parse(deck)
-    assert len(soup.select(".sheet math")) >= 12
+    assert len(soup.select("section math")) >= 8
     assert len(soup.select('.sheet math[display="block"]')) == 2
     assert "$" not in offline.visible_text(str(soup.select_one(".slides")))
 
@@ -78,7 +136,7 @@ def test_formulas_are_mathml_and_no_dollar_is_left(deck: str) -> None:
 def test_figures_come_back_as_they_were(deck: str) -> None:
     scripts = offline.parse(deck).select('.plot script[type="application/json"]')
     stored = [json.loads(script.string) for script in scripts]
-    drawn = [synthetic.frontier(), synthetic.bars(), synthetic.moving()]
+    drawn = [synthetic.frontier(), synthetic.frontier(), synthetic.moving()]
     assert [s["data"] for s in stored] == [f.to_plotly_json()["data"] for f in drawn]
 
 
@@ -90,28 +148,16 @@ def test_scripts_end_where_they_should(deck: str) -> None:
     assert deck.count("</script>") == len(parsed) == 7  # four of the deck's, three figures' data
 
 
-def test_claims_fit_a_slide_in_five_columns(deck: str) -> None:
-    table = offline.parse(deck).select_one("table.claims")
-    assert [th.get_text() for th in table.find_all("th")] == [
-        "claim",
-        "paper",
-        "ours",
-        "ours/paper",
-        "verdict",
-    ]
-    verdicts = [
-        row.find(class_="verdict").get_text(" ", strip=True) for row in table.select("tbody tr")
-    ]
-    assert verdicts == ["✔ reproduced", "✘ differs", "✔ reproduced", "○ not attempted"]
-    assert "31.4\xa0GB" in table.get_text()
-    assert "1\xa0% (unverified)" in table.get_text()
-    assert "24.9\xa0% flipped 0\xa0% ✘" in table.get_text()
-
-
-def test_code_is_there_but_folded(deck: str) -> None:
-    codes = offline.parse(deck).select(".sheet details.code")
-    assert [c.has_attr("open") for c in codes] == [False] * len(codes)
-    assert "figure_frontier" in codes[0].get_text()
+def test_headline_claims_stand_in_large_type_and_the_rest_is_counted(deck: str) -> None:
+    section = offline.parse(deck).select_one('[data-tag="claims"]')
+    rows = section.select(".headlines li")
+    values = [[v.get_text(" ", strip=True) for v in row.select(".value")] for row in rows]
+    assert values[0] == ["paper 25.2 %", "ours 24.9 %"]
+    verdicts = [row.find(class_="verdict").get_text(" ", strip=True) for row in rows]
+    assert verdicts == ["✔ reproduced", "○ not attempted", "✘ differs"], "headlines come first"
+    assert "flip: the highest clock everywhere, 0\xa0% ✘" in rows[0].get_text()
+    assert "1 of 3 reproduced, each with its flip" in section.get_text()
+    assert "All 4 claims" in section.get_text()
 
 
 def test_every_slide_says_that_data_are_stand_ins(root: Path, deck: str) -> None:
@@ -172,26 +218,6 @@ def test_a_key_without_a_notebook_and_a_broken_notebook(root: Path) -> None:
     with pytest.raises(BadFile, match=r"alpha\.ipynb"):
         write_slides(root, "alpha")
     assert not (root / "results").exists()
-
-
-def test_slide_types_arrange_cells_as_jupyter_does(root: Path) -> None:
-    cells = [
-        synthetic.text("a", "-", "first"),
-        synthetic.text("b", "fragment", "fragment"),
-        synthetic.text("c", "subslide", "below"),
-        synthetic.text("d", "slide", "next"),
-        synthetic.code("e", "-", "quiet = 1"),
-        synthetic.code("parameters", "-", "n: int = 1"),
-        synthetic.text("f", "skip", "skipped"),
-        synthetic.text("g", "notes", "said"),
-        synthetic.text("h", "slide", ""),
-        synthetic.code("i", "slide", "empty_slide = 1"),
-    ]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    columns = slides(from_notebook(notebook, Markup(root, lambda _: None)))
-    names = [[[block.tags[0] for block in slide.blocks] for slide in col] for col in columns]
-    assert names == [[["a", "b"], ["c"]], [["d", "parameters"]]]
-    assert [block.tags[0] for block in columns[1][0].notes] == ["g"]
 
 
 def test_only_webgl_figures_may_compile_code() -> None:

@@ -148,17 +148,6 @@ def test_a_figure_comes_back_from_its_script_as_it_was(markup: Markup) -> None:
     assert json.loads(script.string) == figure
 
 
-@pytest.mark.parametrize(
-    ("height", "share"), [(420, "1"), (630, "1.5"), (2000, "1.6"), (100, "0.7"), (None, "1.07")]
-)
-def test_a_tall_figure_asks_for_more_of_a_slide(
-    markup: Markup, height: int | None, share: str
-) -> None:
-    figure = {"data": [], "layout": {"height": height}}
-    (html,) = markup.outputs(display({"application/vnd.plotly.v1+json": figure}))
-    assert f'--share:{share}"' in html
-
-
 def test_numbers_json_does_not_know_become_gaps() -> None:
     given = {"y": [float("nan"), float("inf"), 1.5], "n": 3, "t": (True, None)}
     assert json.loads(json_for_script(given)) == {"y": [None, None, 1.5], "n": 3, "t": [True, None]}

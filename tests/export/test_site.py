@@ -226,11 +226,12 @@ def test_the_page_holds_the_whole_notebook(built: Path) -> None:
     soup = offline.parse(html(built, "papers/alpha.html"))
     contents = [a.get_text() for a in soup.select("nav ol a")]
     assert contents == [h.get_text() for h in soup.select("article h2")]
-    assert len(soup.select("article .plot")) == 3
+    assert len(soup.select("article .plot")) == 4
     assert "open_paper" in soup.select_one("article").get_text()
     folded = [d for d in soup.select("details.code") if not d.has_attr("open")]
-    (opened,) = [d for d in soup.select("details.code") if d.has_attr("open")]
-    assert "num_stages" in opened.get_text()
+    opened = [d for d in soup.select("details.code") if d.has_attr("open")]
+    starts = [d.select_one(".highlight").get_text().split()[0] for d in opened]
+    assert starts == ["num_stages:", "slack"], "the parameters and the mechanism"
     assert len(folded) >= 5
 
 

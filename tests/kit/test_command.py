@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +12,7 @@ from typing import Annotated
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from labkit.errors import UsageError
@@ -113,3 +116,15 @@ def test_assignments_have_plain_values() -> None:
     assert values == {"a": 1, "b": [1, 2], "c": 0.5, "d": True, "e_f": "word"}
     with pytest.raises(UsageError, match="is not NAME=VALUE"):
         command.assignments("--set", ["a"])
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_a_narrow_terminal_loses_no_letter_of_a_table(width: int) -> None:
+    rows = {"component": ["gathered layer"], "zero_bytes": [1.68e9], "deepspeed_bytes": [5.24e8]}
+    rows |= {"megatron_bytes": [2.7e10], "torch_bytes": [4.05e8]}
+    log = io.StringIO()
+    Report(tables=[Sheet(table=pd.DataFrame(rows))]).print(Console(file=log, width=width))
+    lines = [line for line in log.getvalue().splitlines() if line.strip()]
+    assert max(map(len, lines)) <= width
+    table = "component zero deepspeed megatron torch gathered layer 1.68 GB 524 MB 27 GB 405 MB"
+    assert Counter("".join(log.getvalue().split())) == Counter("".join(table.split()))

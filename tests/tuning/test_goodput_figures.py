@@ -36,6 +36,12 @@ def test_the_fit_shows_every_left_out_step() -> None:
     assert {t.name for t in points} == {f"nodes: {n}" for n in table["num_nodes"].unique()}
 
 
+def test_a_fit_to_made_up_steps_is_not_called_measured() -> None:
+    table = goodput.cross_validate(steps_of(JUMPY, spread=0.05))
+    assert "measured step (s)" in figures.figure_fit(table).to_json()
+    assert "measured" not in figures.figure_fit(table, of="made-up").to_json()
+
+
 @pytest.fixture(scope="module")
 def choice() -> JointChoice:
     found = chosen()

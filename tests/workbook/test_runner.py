@@ -330,7 +330,8 @@ def test_a_kernel_does_not_wait_again_for_a_dataset_that_is_not_to_be_had(
     from labkit import datasets
 
     root = workbook(tmp_path / "wb", a=())
-    write(root, "a", "import os\nprint(os.environ.get('LABKIT_OFFLINE'))", datasets=["traces"])
+    code = "import os\nprint(*(os.environ.get('LABKIT_OFFLINE' + end) for end in ('', '_REASON')))"
+    write(root, "a", code, datasets=["traces"])
     asked: list[str] = []
 
     def fetch(name: str, files: Any, root: Path) -> list[LabkitError]:
@@ -346,7 +347,9 @@ def test_a_kernel_does_not_wait_again_for_a_dataset_that_is_not_to_be_had(
     record = results.read(results.folder_of(root, "a", "default"))
     assert record is not None
     assert record.meta["datasets"] == {"traces": {"fingerprint": "stand-in:1", "standin": True}}
-    assert notebooks.glimpse(record.notebook).cells[0].outputs[0].text == "1\n"
+    assert notebooks.glimpse(record.notebook).cells[0].outputs[0].text == (
+        "1 host did not answer for 5 s when this run looked for traces\n"
+    )
     assert asked == ["traces"]
     assert any("stand-in" in note and "did not answer" in note for note in watcher.notes)
 

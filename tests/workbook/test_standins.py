@@ -23,6 +23,10 @@ def test_claims_on_a_standin_name_the_error_of_its_fit(key: str) -> None:
     executed = execute(notebooks.path_of(ROOT, key))
     shown = " ".join(str(cell.get("outputs", "")) for cell in executed.cells).lower()
     assert "stand-in" in shown
+    cells = list(enumerate(executed.cells))
+    boxes = [n for n, cell in cells if "STAND-IN DATA" in str(cell.get("outputs"))]
+    opens = [n for n, cell in cells if "paper.data(" in cell.source]
+    assert boxes == opens, "the box stands where data are opened, once, whatever the cell ends in"
     on_data = {claim.id for claim in claims.load(ROOT, key) if claim.dataset}
     assert on_data, "a notebook that declares a dataset judges some claim on it"
     records = {row["id"]: row for row in claims.from_notebook(executed)}

@@ -6,8 +6,9 @@ const Plots = {
     return JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
   },
 
-  /* Draw `figure` in its canvas. `zoom` enlarges lettering and lines together with the plot. */
-  draw(figure, { width, height, zoom = 1, modebar = false }) {
+  /* Draw `figure` in its canvas. `zoom` enlarges lettering and lines together with the plot;
+     `style` has properties of the layout that the place asks for. */
+  draw(figure, { width, height, zoom = 1, modebar = false, style = {} }) {
     const canvas = figure.querySelector(".canvas");
     const { data, layout, frames } = Plots.read(figure);
     const size = { width: Math.round(width / zoom), height: Math.round(height / zoom) };
@@ -19,7 +20,7 @@ const Plots = {
     Plotly.setPlotConfig({ logging: 0 }); /* else some figures warn thousands of times */
     return Plotly.newPlot(canvas, {
       data,
-      layout: { ...layout, ...size, autosize: false },
+      layout: { ...layout, ...style, ...size, autosize: false },
       frames: frames || [],
       config: { ...Plots.config, displayModeBar: modebar },
     });

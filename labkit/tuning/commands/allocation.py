@@ -84,7 +84,7 @@ def goodput(
     shown = table.assign(num_gradients=table["accum_steps"] + 1)
     left_out = tuning.goodput.cross_validate(tables.steps)
     error = float(left_out["relative_error"].abs().median())
-    where, of = ("in the stand-in", "the stand-in's") if tables.standin else ("measured",) * 2
+    where, of = ("in the stand-in", "made-up") if tables.standin else ("measured",) * 2
     draw, at_noise = tuning.goodput_figures, f"the gradient noise scale is {noise:,.0f} examples"
     return report(
         "goodput",
@@ -113,7 +113,7 @@ def goodput(
             ("Goodput", f"Predicted, where {at_noise}.",
              draw.figure_goodput(tuning.goodput.surface(model, places, **limits))),
             (f"Predicted against {of} step times", "Of rows left out of the fit.",
-             draw.figure_fit(left_out)),
+             draw.figure_fit(left_out, of=of)),
         ],
     )  # fmt: skip
 

@@ -34,10 +34,10 @@ def figure_goodput(table: pd.DataFrame, *, title: str = "") -> go.Figure:
     )
 
 
-def figure_fit(table: pd.DataFrame, *, title: str = "") -> go.Figure:
-    """Predicted against measured step times (``cross_validate``), coloured by number of nodes.
+def figure_fit(table: pd.DataFrame, *, title: str = "", of: str = "measured") -> go.Figure:
+    """Predicted against given step times (``cross_validate``), coloured by number of nodes.
 
-    The line is exact agreement, the band 10 % to both sides.
+    The line is exact agreement, the band 10 % to both sides; ``of`` says if they were measured.
     """
     measured, predicted = table["step_time_s"], table["predicted_s"]
     low = min(measured.min(), predicted.min()) / 1.1
@@ -55,14 +55,15 @@ def figure_fit(table: pd.DataFrame, *, title: str = "") -> go.Figure:
             marker={"size": 5, "color": CYCLE[index % len(CYCLE)], "opacity": 0.65},
             name=f"nodes: {name}",
             text=[f"{a}, {m}" for a, m in zip(rows["allocation"], rows["atomic_bsz"], strict=True)],
-            hovertemplate="%{text} a GPU: %{x:.3g} s measured, %{y:.3g} s predicted<extra></extra>",
+            hovertemplate="%{text} a GPU: %{x:.3g} s "
+            f"{of}, %{{y:.3g}} s predicted<extra></extra>",
         )
     edges = [math.log10(low), math.log10(high)]
     ticks = _decades(low, high)
     axis = {"type": "log", "range": edges, "tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
     fig.update_xaxes(**axis)
     fig.update_yaxes(**axis)
-    return finish(fig, title=title, x="measured step (s)", y="predicted step (s)", height=560)
+    return finish(fig, title=title, x=f"{of} step (s)", y="predicted step (s)", height=560)
 
 
 def figure_choice(choice: JointChoice, *, title: str = "") -> go.Figure:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import files
-from labkit.workbook.export import blocks, origin, pages
+from labkit.workbook.export import origin, pages, talk
 from labkit.workbook.export.markup import Markup
 from labkit.workbook.review import tally
+from labkit.workbook.review.anatomy import Subject
 from labkit.workbook.review.claims import from_notebook
 
 
@@ -51,26 +52,26 @@ def write_slides(
 
 
 def deck(source: origin.Origin) -> tuple[str, list[str], int, str]:
-    """The deck's HTML, what was wrong with its cells, how many slides it has, and the warning of
+    """The deck's HTML, what was wrong with its cells, how many pages it has, and the warning of
     :class:`Written`."""
     notebook = source.read()
-    warning = tally.standin_mark(from_notebook(notebook))
-    markup = Markup(source.committed.parent, lambda _: None, brief=True)
-    notebook.cells = [cell for cell in notebook.cells if blocks.slide_type(cell) != "skip"]
-    columns = blocks.slides(blocks.from_notebook(notebook, markup))
-    slides = [slide for column in columns for slide in column]
+    records = from_notebook(notebook)
+    warning = tally.standin_mark(records)
+    markup = Markup(source.committed.parent, lambda _: None)
+    root = source.committed.parents[2]
+    made = talk.pages(Subject(root, source.key, source.path, notebook), records, markup)
+    if not made:
+        markup.problems.append(f"no cell is tagged as a section: `labkit check {source.key}`")
     parts = [source.title, source.entry.cite() if source.entry else "", source.parameters]
-    shown = "".join(block.html for slide in slides for block in slide.blocks)
-    has_notes = any(slide.notes for slide in slides)
+    shown = "".join(page.body for page in made)
     html = pages.render(
         "slides.html.j2",
         title=f"{source.title} · slides",
         footer=" · ".join(part for part in parts if part),
-        columns=columns,
+        pages=made,
         standin=warning,
         policy=pages.policy(shown, frames_itself=True),
         code_style=pages.code_style(dark=False),
-        has_notes=has_notes,
         has_plots='<figure class="plot"' in shown,
     )
-    return html, markup.problems, len(slides), warning
+    return html, list(dict.fromkeys(markup.problems)), len(made), warning

@@ -38,21 +38,22 @@ _OUTSIDE_STYLE = re.compile(r"@import|url\(\s*['\"]?(?!data:|#)", re.IGNORECASE)
 class Markup:
     """Turns parts of one notebook into HTML; what could not be kept is told in ``problems``."""
 
-    def __init__(
-        self, folder: Path, page_of: Callable[[str], str | None], *, brief: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, page_of: Callable[[str], str | None]) -> None:
         """``folder`` is where the notebook's images are relative to: its own, in ``notebooks/``.
 
         ``page_of`` gives the page of another paper's notebook by key, or None for none.
-        ``brief`` leaves out what a slide has no room for: the rules that claims are judged by.
         """
-        self.folder, self.page_of, self.brief = folder, page_of, brief
+        self.folder, self.page_of = folder, page_of
         self.problems: list[str] = []
         self._cell = ""
 
     def markdown(self, cell: NotebookNode) -> str:
         self._cell = str(cell.get("id", ""))
         return self._rendered(cell.source, cell.get("attachments", {}))
+
+    def text(self, source: str) -> str:
+        """Markdown that stands in no cell."""
+        return self._rendered(source)
 
     def line(self, source: str) -> str:
         """One line of Markdown, without a paragraph around it."""
@@ -105,8 +106,8 @@ class Markup:
         return f'<pre class="stream stdout">{_ansi(text)}</pre>' if text else ""
 
     def _claims(self, data: Mapping[str, Any]) -> str:
-        """Claims in five columns; on a page the notebook's own table, with the rules, unfolds."""
-        whole = "" if self.brief else self._clean(joined(data.get("text/html", "")))
+        """Claims in five columns; the notebook's own table, with the rules, unfolds."""
+        whole = self._clean(joined(data.get("text/html", "")))
         rows = [tally.row(claim) for claim in data[CLAIMS_MIME]]
         return pages.render("claims.html.j2", claims=rows, whole=whole)
 
@@ -114,11 +115,8 @@ class Markup:
         layout = figure.get("layout", {})
         if "$" in json.dumps([layout.get("title"), layout.get("annotations")]):
             self._report("a figure's title or annotation has $…$, which needs a script to typeset")
-        height, controls = layout.get("height") or 450, bool(layout.get("sliders"))
-        share = min(max((height - 96 * controls) / 420, 0.7), 1.6)
         return (
-            f'<figure class="plot" style="--height:{height:g}px;--share:{share:.3g}" '
-            f'data-controls="{controls:d}">'
+            f'<figure class="plot" style="--height:{layout.get("height") or 450:g}px">'
             f'<script type="application/json">{json_for_script(figure)}</script>'
             '<div class="canvas"></div></figure>'
         )

@@ -54,7 +54,6 @@ Span = tuple[int, int | None]
 BUDGETS: dict[str, dict[str, Span]] = {
     "code cells": {"flagship": (1, 20), "standard": (1, 12)},
     "words outside folds": {"flagship": (0, 2200), "standard": (0, 1000)},
-    "slides": {"flagship": (1, 14), "standard": (1, 9)},
     "sections tagged 'figure'": {"flagship": (2, None), "standard": (2, None)},
     "judged claims": {"flagship": (5, 10), "standard": (3, 6)},
     "claims of kind 'headline'": {"flagship": (3, None), "standard": (2, None)},
@@ -64,6 +63,8 @@ BUDGETS: dict[str, dict[str, Span]] = {
 """What a notebook of either size holds: the least and the most of each."""
 
 SIZES = ("flagship", "standard")
+MAX_PAGES = {"flagship": 14, "standard": 9}
+"""Pages of a talk, which the exporter keeps."""
 MAX_SECONDS = {"flagship": 30, "standard": 12}
 MAX_MEDIAN_LINES = 3
 MAX_LINES = 15
@@ -74,8 +75,6 @@ MAX_GLANCE_WORDS = 30
 MAX_VERDICT_WORDS = 45
 QUESTIONS = range(3, 7)
 MAX_FILE_BYTES = 1_500_000
-
-SLIDE_TYPES = ("slide", "subslide", "fragment", "skip", "notes", "-")
 
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.DOTALL | re.MULTILINE)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +43,16 @@ class Paper:
         """The data set ``name``, or its stand-in where it cannot be had (``.is_standin`` says so).
 
         ``paths`` are the files the notebook opens (default: all). As a cell's last expression it
-        shows where the data come from.
+        shows where the data come from; a stand-in's banner shows at once, whatever comes last.
         """
         from labkit import datasets
 
-        return datasets.source(name, files=list(paths) or None, root=self.root)
+        source = datasets.source(name, files=list(paths) or None, root=self.root)
+        shell = sys.modules.get("IPython")
+        if source.is_standin and shell and shell.get_ipython():
+            shell.display.display(source)
+            return replace(source, announced=True)
+        return source
 
     def claims(
         self, values: Mapping[str, Any], *data: Source, flips: Mapping[str, Any] | None = None

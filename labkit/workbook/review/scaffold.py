@@ -131,14 +131,12 @@ def build(
 
 
 def _cell(part: str) -> NotebookNode:
-    """A cell of the template: ``id kind [tag or -] [slide type]`` on a line, then its source."""
+    """A cell of the template: ``id kind [tag]`` on a line, then its source."""
     import nbformat.v4 as v4
 
     header, _, source = part.partition("\n")
-    name, kind, tag, slide, *_ = [*header.split(), "-", "-"]
-    metadata: dict[str, Any] = {} if slide == "-" else {"slideshow": {"slide_type": slide}}
-    if tag != "-":
-        metadata["tags"] = [tag]
+    name, kind, *tags = header.split()
+    metadata: dict[str, Any] = {"tags": tags} if tags else {}
     create_cell = v4.new_markdown_cell if kind == "markdown" else v4.new_code_cell
     return create_cell(source=source.rstrip(), id=name, metadata=metadata)
 

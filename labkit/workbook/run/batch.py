@@ -345,8 +345,10 @@ def _fetch(
         looked = True
         watcher.note(f"fetching {name}")
         problems = datasets.fetch(name, files, root)
-        if any(isinstance(problem, datasets.DatasetUnavailable) for problem in problems):
-            environment["LABKIT_OFFLINE"] = "1"
+        failed = [p for p in problems if isinstance(p, datasets.DatasetUnavailable)]
+        if failed:
+            reason = f"{failed[0].reason} when this run looked for {name}"
+            environment |= {"LABKIT_OFFLINE": "1", "LABKIT_OFFLINE_REASON": reason}
             watcher.note(f"{name}: stand-in data are used. {problems[0]}")
         elif problems:
             watcher.note(f"{name}: {problems[0]}")

@@ -7,10 +7,13 @@ from labkit.workbook.review.rules import (
     literals,
     outputs,
     prose,
+    references,
     structure,
 )
 from labkit.workbook.review.rules.rule import RULES, Remark, Rule
 
 __all__ = ["RULES", "Remark", "Rule"]
 
-assert all((structure, budgets, content, prose, facts, literals, outputs))  # fill the table
+assert all(
+    (structure, budgets, content, prose, facts, literals, outputs, references)
+)  # fill the table

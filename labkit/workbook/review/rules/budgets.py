@@ -1,4 +1,4 @@
-"""How much a notebook may hold: cells, lines, words, slides, claims, bytes."""
+"""How much a notebook may hold: cells, lines, words, claims, bytes."""
 
 from __future__ import annotations
 
@@ -32,11 +32,6 @@ def judged_claims(subject: Subject) -> list[Claim]:
     return [c for c in subject.claims if stored.get(c.id, {}).get("verdict") != "not attempted"]
 
 
-def _slides(subject: Subject) -> int:
-    types = [cell.node.metadata.get("slideshow", {}).get("slide_type") for cell in subject.cells]
-    return sum(kind in ("slide", "subslide") for kind in types)
-
-
 def _weaknesses(subject: Subject) -> int:
     section = subject.section("weaknesses")
     blocks = weakness_blocks(section) if section else []
@@ -51,7 +46,6 @@ def _functions(subject: Subject) -> int:
 _COUNTS: dict[str, Callable[[Subject], int]] = {
     "code cells": lambda subject: sum(not any(cell.calls("questions")) for cell in subject.code),
     "words outside folds": lambda subject: subject.words_outside_folds,
-    "slides": _slides,
     "sections tagged 'figure'": lambda s: sum(section.tag == "figure" for section in s.sections),
     "judged claims": lambda subject: len(judged_claims(subject)),
     "claims of kind 'headline'": lambda s: sum(c.kind == "headline" for c in judged_claims(s)),

@@ -47,8 +47,23 @@ def sentences(text: str) -> list[str]:
     >>> sentences("We save energy (Fig. 3). It costs `5 %`.\\n- 2 J more")
     ['We save energy (Fig. 3).', 'It costs .', '- 2 J more']
     """
+    return _split(_NOT_PROSE.sub("", text))
+
+
+def whole_sentences(text: str) -> list[str]:
+    """The same with code, maths and tags left where they stand.
+
+    >>> whole_sentences("It sends $x. Y$ (Fig. 3). `a. B` it costs.")
+    ['It sends $x. Y$ (Fig. 3).', '`a. B` it costs.']
+    """
+    spans = iter(_NOT_PROSE.findall(text))
+    masked = _split(_NOT_PROSE.sub("\1", text))
+    return [re.sub("\1", lambda _: next(spans), part) for part in masked]
+
+
+def _split(text: str) -> list[str]:
     sentences_in: list[str] = []
-    for block in _BLOCK.split(_NOT_PROSE.sub("", text)):
+    for block in _BLOCK.split(text):
         flat = _ABBREVIATION.sub(lambda match: match[0][:-1] + "\0", " ".join(block.split()))
         parts = _SENTENCE_END.split(flat)
         sentences_in += [part.replace("\0", ".") for part in parts if part]

@@ -13,7 +13,6 @@ from labkit.workbook.review.anatomy import (
     OPTIONAL,
     SECTIONS,
     SIZES,
-    SLIDE_TYPES,
     TODO,
     Cell,
     Subject,
@@ -134,19 +133,9 @@ def plain_python(subject: Subject) -> Iterator[Remark]:
                 yield Remark(cell, f"defines class {node.name}", "classes belong into labkit")
 
 
-@rule("slides", "the title starts the first slide, and slide types are Jupyter's")
-def slide_types_are_known(subject: Subject) -> Iterator[Remark]:
-    for cell in subject.cells:
-        kind = cell.node.metadata.get("slideshow", {}).get("slide_type", "-")
-        if kind not in SLIDE_TYPES:
-            yield Remark(cell, f"slide type {kind!r}", f"one of {', '.join(SLIDE_TYPES)}")
-        if cell.number == 1 and kind != "slide":
-            yield Remark(cell, "the title starts no slide", "slide_type: slide")
-
-
 @rule(
     "metadata",
-    "metadata hold the kernel, {paper, size, datasets, outputs}, tags and slide types, no more",
+    "metadata hold the kernel, {paper, size, datasets, outputs}, tags, no more",
 )
 def lean_metadata(subject: Subject) -> Iterator[Remark]:
     metadata = subject.notebook.metadata

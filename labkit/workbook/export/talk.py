@@ -1,0 +1,368 @@
+"""A notebook as a talk: which sections become a page, what the page shows, what is only said.
+
+The pages follow the anatomy, not the cells' slide types: verdict, insight, mechanism, figures, the
+headline, two or three headline claims, one weakness, the slider, the questions. A page shows its
+figure with the few sentences that explain it; all other words of its section are the speaker's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.workbook.export import pages as export_pages
+from labkit.workbook.export.markup import Markup, highlighted
+from labkit.workbook.notebooks import PLOTLY_MIME
+from labkit.workbook.review import glance, tally
+from labkit.workbook.review.anatomy import MAX_PAGES, SIZES, Cell, Section, Subject
+from labkit.workbook.review.rules.prose import whole_sentences
+from labkit.workbook.review.rules.references import elsewhere
+
+WORDS_BY_A_FIGURE, WORDS_BY_A_TABLE, WORDS_OF_A_MESSAGE = 350, 560, 260
+"""Characters that stand on a page beside its figure or table, and of them in its last sentences."""
+WORDS_BY_CODE = 760
+MAX_CLAIMS = 3
+
+_HEADING = re.compile(r"^#{2,4}\s+(.+)$", re.M)
+_FOLD = re.compile(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", re.S)
+_ITEM = re.compile(r"^(?=\s*(?:[-*+]|\d+\.)\s)", re.M)
+_MARKER = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
+_WHOLE = re.compile(r"^[^a-z\s|<].*[.!?][)*_\"”]*$", re.S)
+_LIMITS = re.compile(r"\b(do|does) not show\b")
+_QUESTION = re.compile(r"^(?:\*\*)?(?:Q?\d+[.)])\s*(.+?)(?:\*\*)?$", re.M)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """One page as HTML: ``lead`` and ``message`` stand above its ``body``, ``notes`` are said.
+
+    ``tag`` is its section's; ``kind``, how it is laid out: title, text, code, figure, table,
+    claims or questions.
+    """
+
+    kind: str
+    tag: str
+    heading: str
+    lead: str = ""
+    message: str = ""
+    body: str = ""
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What stands under one heading of a section: texts and code cells, in order."""
+
+    heading: str
+    items: list[str | Cell] = field(default_factory=list)
+
+    def texts(self, start: int = 0, stop: int | None = None) -> list[str]:
+        return [item for item in self.items[start:stop] if isinstance(item, str)]
+
+    def cells(self, tag: str = "") -> list[tuple[int, Cell]]:
+        """The code cells (that carry ``tag``) and their places."""
+        cells = [(n, item) for n, item in enumerate(self.items) if isinstance(item, Cell)]
+        return [(n, cell) for n, cell in cells if not tag or tag in cell.tags]
+
+
+_Shown = tuple[int, str, str]
+"""An output: its place in a part, its HTML, what it shows in words."""
+
+
+def pages(subject: Subject, records: Sequence[Mapping[str, Any]], markup: Markup) -> list[Page]:
+    """The talk's pages, at most :data:`MAX_PAGES` of the notebook's size.
+
+    A section that is missing, or shows nothing yet, has no page. ``records`` are stored claims.
+    """
+    talk = _Talk(subject, markup)
+    size = subject.size or SIZES[-1]
+    beginning = [talk.title(), talk.insight(), *talk.mechanisms(1 if size == "standard" else 2)]
+    end = [
+        talk.result("reproduction", "results"),
+        talk.claims(records),
+        talk.result("weaknesses", "weaknesses"),
+        talk.result("explorable"),
+        talk.questions(),
+    ]
+    fixed = [page for page in (*beginning, *end) if page]
+    figures = talk.figures(MAX_PAGES[size] - len(fixed), one_each=size == "standard")
+    return [page for page in (*beginning, *figures, *end) if page]
+
+
+class _Talk:
+    def __init__(self, subject: Subject, markup: Markup) -> None:
+        self.subject, self.markup = subject, markup
+        table = subject.section("at-a-glance")
+        self.glance = dict(glance.parse(table.first.source)) if table else {}
+
+    # ------------------------------------------------------------ pages
+
+    def title(self) -> Page | None:
+        section = self.subject.section("title")
+        if section is None:
+            return None
+        heading, _, body = section.first.prose.lstrip("# ").partition("\n")
+        authors, *rest = [part for part in re.split(r"\n\s*\n", body.strip()) if part] or [""]
+        later = self.subject.section("parameters")
+        cells = [*section.cells[1:], *(later.cells if later else ())]
+        verdicts = [cell for cell in cells if "verdict" in cell.tags]
+        printed = [str(text) for c in verdicts for text in c.output_data("text/markdown")]
+        outputs = [html for c in cells if c.is_code for html in self.markup.outputs(c.node)]
+        banners = [html for html in outputs if "<div" in html and "<t" not in html]
+        said = [*self._of_glance("results", "advantages"), *(c.prose for c in cells if c.prose)]
+        return Page(
+            kind="title",
+            tag="title",
+            heading=self.markup.line(heading),
+            lead=self.markup.text("\n\n".join([authors, *(rest if printed else rest[:-1])])),
+            message=self.markup.text("\n\n".join(printed or rest[-1:])),
+            notes=self._said(said, set()) + "".join(banners),
+        )
+
+    def insight(self) -> Page | None:
+        section = self.subject.section("insight")
+        if section is None:
+            return None
+        return Page(
+            kind="text",
+            tag="insight",
+            heading=self._heading(section),
+            body=self.markup.text(re.sub(r"\s+(?=\*\*\w+\.\*\*)", "\n\n", section.body.strip())),
+            notes=self._said(self._of_glance("insight"), set()),
+        )
+
+    def mechanisms(self, most: int) -> Iterator[Page]:
+        """A page for each heading with a cell tagged ``mechanism``: its words and its code."""
+        parts = [(part, part.cells("mechanism")) for part in self._parts("mechanism")]
+        for part, cells in [(part, cells) for part, cells in parts if cells][:most]:
+            place, cell = cells[0]
+            shown = [html for html in self.markup.outputs(cell.node) if len(html) < 700]
+            lead = [b for t in part.texts(stop=place) for b in re.split(r"\n\s*\n", t)]
+            while sum(map(len, lead)) > WORDS_BY_CODE:
+                lead.pop()
+            yield Page(
+                kind="code",
+                tag="mechanism",
+                heading=self.markup.line(part.heading),
+                lead=self.markup.text("\n\n".join(lead)),
+                body=highlighted(cell.source.strip()) + "".join(shown),
+                notes=self._said(
+                    [*self._of_glance("method"), *part.texts()], set(_sentences(lead))
+                ),
+            )
+
+    def figures(self, most: int, *, one_each: bool) -> list[Page]:
+        """Pages of the figure sections that draw something: plots, else tables."""
+        made: list[Page] = []
+        for kind in ("figure", "table"):
+            for part in self._parts("figure") if not made else ():
+                shown = self._shown(part, kind)[: 1 if one_each else None]
+                for n, item in enumerate(shown):
+                    made.append(self._page("figure", part, item, n=n, of=len(shown)))
+        return made[: max(most, 0)]
+
+    def result(self, tag: str, aspect: str = "") -> Page | None:
+        """The section's first figure, else its first table; its other headings are named."""
+        parts = self._parts(tag)
+        pairs = [(part, self._shown(part, kind)) for kind in ("figure", "table") for part in parts]
+        if not (drawing := [(part, shown) for part, shown in pairs if shown]):
+            return None
+        part, shown = drawing[0]
+        others = "; ".join(p.heading for p in parts if p is not part and p.items)
+        said = self._of_glance(aspect)
+        said += [f"**In the notebook besides:** {others}."] if others else []
+        return self._page(tag, part, shown[0], said)
+
+    def claims(self, records: Sequence[Mapping[str, Any]]) -> Page | None:
+        """The first headline claims that were judged, in large type; the rest is counted."""
+        section = self.subject.section("claims")
+        if section is None or not records:
+            return None
+        judged = sorted(records, key=lambda r: (r["kind"] != "headline", r["our_value"] is None))
+        rows = [tally.row(record) for record in judged]
+        others = [
+            f"- {row['statement']}: paper {row['paper']}, ours {row['ours']}, {row['verdict']}"
+            for row in rows[MAX_CLAIMS:]
+        ]
+        parts = [*self._parts("claims"), *self._parts("differences")]
+        texts = [text for part in parts for text in part.texts()]
+        return Page(
+            kind="claims",
+            tag="claims",
+            heading=self._heading(section),
+            body=_headlines(rows[:MAX_CLAIMS], records),
+            notes=self._said([*texts, *others], set()),
+        )
+
+    def questions(self) -> Page | None:
+        section = self.subject.section("discussion")
+        if section is None:
+            return None
+        asked = _QUESTION.findall(_FOLD.sub("", section.body))
+        items = "".join(f"<li>{self.markup.line(question)}</li>" for question in asked)
+        folds = enumerate(_FOLD.findall(section.prose), 1)
+        answers = [f"**{n}.** {answer.strip()}" for n, (_, answer) in folds]
+        return Page(
+            kind="questions",
+            tag="discussion",
+            heading=self._heading(section),
+            body=f"<ol>{items}</ol>",
+            notes=self.markup.text("\n\n".join(["**Answers, from the notebook**", *answers])),
+        )
+
+    # ------------------------------------------------------------ pieces
+
+    def _page(
+        self,
+        tag: str,
+        part: Part,
+        shown: _Shown,
+        said: Sequence[str] = (),
+        *,
+        n: int = 0,
+        of: int = 1,
+    ) -> Page:
+        """A page of ``shown`` (its place in the part, HTML, description), the part's n-th ``of``.
+
+        Of several pages the first has the words that come before, the last those that follow.
+        """
+        place, html, described = shown
+        is_figure = "<figure" in html
+        room = WORDS_BY_A_FIGURE if is_figure else WORDS_BY_A_TABLE
+        before, after = part.texts(stop=place), part.texts(start=place)
+        follows = _sentences(after)
+        start = next((i for i, s in enumerate(follows) if "Notice" in s), 0)
+        follows = _telling(follows[start:], has_table=not is_figure)
+        first = _fitting(follows[:1], WORDS_OF_A_MESSAGE)
+        leads = _telling(_sentences(before), has_table=not is_figure, before=True)
+        lead = _fitting(leads, room - sum(map(len, first)))
+        message = _fitting(follows, min(room - sum(map(len, lead)), WORDS_OF_A_MESSAGE))
+        lead, message = (lead if n == 0 else []), (message if n == of - 1 else [])
+        told = [*([described] if described else []), *before, *after, *said]
+        return Page(
+            kind="figure" if is_figure else "table",
+            tag=tag,
+            heading=self.markup.line(part.heading),
+            lead=self.markup.line(" ".join(lead)),
+            message=self.markup.line(" ".join(message)),
+            body=html,
+            notes=self._said(told, {*lead, *message}),
+        )
+
+    def _shown(self, part: Part, kind: str) -> list[_Shown]:
+        mark = '<figure class="plot"' if kind == "figure" else "<table"
+        rows = []
+        for place, cell in part.cells():
+            pages = [html for html in self.markup.outputs(cell.node) if mark in html]
+            figures = [_described(figure) for figure in cell.output_data(PLOTLY_MIME)]
+            words = figures if kind == "figure" else [_tabled(html) for html in pages]
+            rows += [(place, *pair) for pair in zip(pages, words, strict=True)]
+        return [row for row in rows if 'class="claims"' not in row[1]]
+
+    def _said(self, texts: Iterable[str], shown: set[str]) -> str:
+        """Notes: what of ``texts`` is not shown; last, what is about its other parts."""
+        notes: list[str] = []
+        outside: list[str] = []
+        for text in texts:
+            for unit in _units(_FOLD.sub(r"**\1.** \2", text)):
+                marker = match[0] if (match := _MARKER.match(unit)) else ""
+                rest = [s for s in whole_sentences(unit.removeprefix(marker)) if s not in shown]
+                if rest:
+                    is_plain = not re.search(r"^\||\$\$", unit, re.M)
+                    words = marker + " ".join(rest) if is_plain else unit
+                    (outside if elsewhere(words) else notes).append(words)
+        if outside:
+            notes += ["**In the notebook:**", *outside]
+        return self.markup.text("\n\n".join(notes))
+
+    def _of_glance(self, *aspects: str) -> list[str]:
+        rows = [(name, self.glance.get(name, "")) for name in aspects]
+        return [f"**{name.capitalize()}.** {line}" for name, line in rows if line]
+
+    def _parts(self, tag: str) -> list[Part]:
+        sections = [section for section in self.subject.sections if section.tag == tag]
+        return [part for section in sections for part in _parts(section)]
+
+    def _heading(self, section: Section) -> str:
+        match = _HEADING.search(section.first.prose)
+        return self.markup.line(match[1] if match else section.tag.capitalize())
+
+
+def _headlines(rows: Sequence[Mapping[str, str]], records: Sequence[Mapping[str, Any]]) -> str:
+    counts = tally.tally(records)
+    return export_pages.render("headlines.html.j2", claims=rows, tally=counts, count=len(records))
+
+
+def _parts(section: Section) -> list[Part]:
+    """The section cut at its headings; a cell may hold several."""
+    parts = [Part(section.tag.capitalize())]
+    for cell in section.cells:
+        first, *pairs = _HEADING.split(cell.prose)
+        parts[-1].items.extend([cell] if cell.is_code else filter(None, [first.strip()]))
+        for heading, text in zip(pairs[::2], pairs[1::2], strict=True):
+            parts.append(Part(heading.strip(), [text.strip()] if text.strip() else []))
+    return parts
+
+
+def _units(text: str) -> list[str]:
+    """Paragraphs and list items; a fold's inside is left out, a formula or table stays whole.
+
+    >>> _units("One.\\n\\n- a\\n- b\\n\\nTwo.")
+    ['One.', '- a', '- b', 'Two.']
+    """
+    units = (unit for paragraph in re.split(r"\n\s*\n", text) for unit in _ITEM.split(paragraph))
+    return [unit.strip() for unit in units if unit.strip()]
+
+
+def _sentences(texts: Iterable[str]) -> list[str]:
+    return [
+        sentence
+        for text in texts
+        for unit in _units(_FOLD.sub("", text))
+        for sentence in whole_sentences(_MARKER.sub("", unit))
+    ]
+
+
+def _telling(
+    sentences: Sequence[str], *, has_table: bool = False, before: bool = False
+) -> list[str]:
+    """The whole sentences that speak of the page alone, and of limits only if all others stand."""
+    whole = filter(_WHOLE.match, sentences)
+    fits = [s for s in whole if not elsewhere(s, has_table=has_table, before=before)]
+    return [s for s in fits if len(fits) == len(sentences) or not _LIMITS.search(s)]
+
+
+def _fitting(sentences: Sequence[str], room: int) -> list[str]:
+    """Those that fit ``room`` characters, in order. What our drawing does not show is left out
+    first, then what the paper's shows, where ours is described apart, then the last sentences."""
+    fits = list(sentences)
+    ours = next((s for s in fits if re.match(r"Ours?\b", s)), None)
+    while fits and sum(map(len, fits)) > room:
+        limits = [s for s in fits if _LIMITS.search(s)]
+        papers = fits[: fits.index(ours)] if ours in fits and ":" in ours else []
+        fits.remove((limits or papers[-1:] or fits)[-1])
+    return fits
+
+
+def _described(figure: Mapping[str, Any]) -> str:
+    """What a figure draws, in words: its title, its axes, its series."""
+    layout = figure.get("layout", {})
+    places = {"": layout, "across: ": layout.get("xaxis", {}), "up: ": layout.get("yaxis", {})}
+    texts = {words: (at.get("title") or {}).get("text") for words, at in places.items()}
+    names = dict.fromkeys(trace.get("name") for trace in figure.get("data", []))
+    texts["series: "] = ", ".join([name for name in names if name][:12])
+    parts = [words + text.replace("<br>", " ") for words, text in texts.items() if text]
+    return f"**The figure.** {'; '.join(parts)}."
+
+
+def _tabled(html: str) -> str:
+    """What a table lists, in words: its caption, its columns."""
+    from bs4 import BeautifulSoup
+
+    soup = BeautifulSoup(html, "html.parser")
+    caption = soup.caption.get_text(" ", strip=True) if soup.caption else ""
+    columns = [th.get_text(" ", strip=True) for th in soup.select("thead tr:last-child th")]
+    parts = [caption, f"columns: {', '.join(filter(None, columns))}"]
+    return f"**The table.** {'; '.join(filter(None, parts))}."
