@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,11 @@ class Item:
         return self.source is not None and self.source.record is not None
 
     @property
+    def family(self) -> str:
+        """The folder of its notebook; "" without one."""
+        return self.source.committed.parent.name if self.source else ""
+
+    @property
     def why(self) -> str:
         return self.paper.reason if self.paper.status == "dropped" else self.paper.why
 
@@ -63,8 +69,9 @@ class Item:
     def search(self) -> str:
         """What the index's search box looks through."""
         paper, entry = self.paper, self.entry
-        parts = (paper.key, entry.title, entry.cite(), *paper.tags, self.why, paper.presenter)
-        return " ".join(parts).lower()
+        lines = (re.sub(r"<[^>]+>", "", line) for line in (self.insight, self.results))
+        parts = (paper.key, entry.title, entry.cite(), *entry.authors, *paper.tags, self.why)
+        return " ".join((*parts, paper.presenter, *lines))
 
 
 @dataclass(frozen=True)
@@ -74,12 +81,23 @@ class Catalogue:
     items: list[Item]
     problems: list[str]
 
-    def by_status(self) -> list[tuple[str, list[Item]]]:
-        groups = [
-            (words, [item for item in self.items if item.paper.status == name])
+    def groups(self) -> list[tuple[str, list[Item], Tally]]:
+        """Papers with a notebook by family, then all others by status; each group's claims."""
+        families = sorted({item.family for item in self.items if item.family})
+        groups = [(name, [i for i in self.items if i.family == name]) for name in families]
+        groups += [
+            (words, [i for i in self.items if not i.family and i.paper.status == name])
             for name, words in STATUS_WORDS.items()
         ]
-        return [(words, items) for words, items in groups if items]
+        none = tally([])
+        return [
+            (n, items, sum((i.tally for i in items), start=none)) for n, items in groups if items
+        ]
+
+    @property
+    def statuses(self) -> list[str]:
+        present = {item.paper.status for item in self.items}
+        return [words for name, words in STATUS_WORDS.items() if name in present]
 
     @property
     def tags(self) -> list[str]:

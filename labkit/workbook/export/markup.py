@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from labkit.kit.page import json_for_script
+from labkit.kit.page import plot
 from labkit.workbook.export import pages
 from labkit.workbook.export.maths import FormulaError, to_mathml
 from labkit.workbook.notebooks import PLOTLY_MIME, WIDGET_VIEW, joined
@@ -116,12 +116,7 @@ class Markup:
             self._report("a figure's title or annotation has $…$, which needs a script to typeset")
         height, controls = layout.get("height") or 450, bool(layout.get("sliders"))
         share = min(max((height - 96 * controls) / 420, 0.7), 1.6)
-        return (
-            f'<figure class="plot" style="--height:{height:g}px;--share:{share:.3g}" '
-            f'data-controls="{controls:d}">'
-            f'<script type="application/json">{json_for_script(figure)}</script>'
-            '<div class="canvas"></div></figure>'
-        )
+        return plot(figure, f";--share:{share:.3g}")
 
     def _image(self, mime: str, content: str, label: str) -> str:
         if mime == "image/svg+xml":

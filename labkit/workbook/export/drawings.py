@@ -1,0 +1,142 @@
+"""Small drawings as SVG, which need no script: a figure's outline, and papers beside companions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from labkit.workbook import notebooks
+from labkit.workbook.export.catalogue import Item
+from labkit.workbook.notebooks import PLOTLY_MIME
+
+_WIDTH, _HEIGHT, _EDGE = 160, 100, 6
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#882255", "#7A7A7A")
+_MOST_POINTS = 120
+
+
+def headline(item: Item) -> str:
+    """The outline of a paper's headline figure; "" where it has none that lines and bars show."""
+    if item.source is None:
+        return ""
+    drawn: dict[bool, str] = {}
+    within = False
+    for cell in notebooks.glimpse(item.source.path).cells:
+        if cell.cell_type == "markdown" and cell.source.lstrip().startswith("## "):
+            within = "reproduction" in notebooks.tags(cell)
+        for output in cell.get("outputs", []):
+            if (figure := output.get("data", {}).get(PLOTLY_MIME)) and within not in drawn:
+                drawn |= {within: outline} if (outline := thumbnail(figure)) else {}
+    return drawn.get(True) or drawn.get(False, "")
+
+
+def thumbnail(figure: Mapping[str, Any]) -> str:
+    """Lines, points and bars of ``figure`` on its first axes; "" for other kinds."""
+    traces = [
+        trace
+        for trace in figure["data"]
+        if trace.get("type", "scatter") in ("scatter", "bar")
+        and trace.get("visible") is not False
+        and trace.get("xaxis", "x") == "x"
+        and trace.get("yaxis", "y") == "y"
+    ]
+    layout = figure.get("layout", {})
+    places: dict[str, float] = {}  # of categories, in order of appearance
+    marks = [(t, [_at(t, layout, places, axis) for axis in "xy"]) for t in traces]
+    points = [(x, y) for _, (xs, ys) in marks for x, y in zip(xs, ys, strict=False)
+              if x is not None and y is not None]  # fmt: skip
+    if len(points) < 2 or not any(trace.get("mode") != "text" for trace in traces):
+        return ""
+    lows, highs = ([f(values) for values in zip(*points, strict=True)] for f in (min, max))
+    for trace in traces:
+        if trace.get("type") == "bar":  # bars stand on zero
+            way = 0 if trace.get("orientation") == "h" else 1
+            lows[way], highs[way] = min(lows[way], 0), max(highs[way], 0)
+    spans = [high - low or 1 for low, high in zip(lows, highs, strict=True)]
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        right = _EDGE + (x - lows[0]) / spans[0] * (_WIDTH - 2 * _EDGE)
+        return round(right, 1), round(
+            _HEIGHT - _EDGE - (y - lows[1]) / spans[1] * (_HEIGHT - 2 * _EDGE), 1
+        )
+
+    body = "".join(
+        _mark(trace, [place(x, y) for x, y in zip(xs, ys, strict=False) if None not in (x, y)],
+              place(max(lows[0], 0), max(lows[1], 0)), _COLOURS[k % len(_COLOURS)])
+        for k, (trace, (xs, ys)) in enumerate(marks)
+    )  # fmt: skip
+    return f'<svg class="thumb" viewBox="0 0 {_WIDTH} {_HEIGHT}" aria-hidden="true">{body}</svg>'
+
+
+def _at(
+    trace: Mapping[str, Any], layout: Mapping[str, Any], places: dict[str, float], axis: str
+) -> list[float | None]:
+    """A trace's values on an axis as numbers: logarithms on a logarithmic one, else ranks."""
+    values = trace.get(axis)
+    if not isinstance(values, list):
+        other = trace.get("y" if axis == "x" else "x")
+        values = list(range(len(other))) if isinstance(other, list) else []
+    log = layout.get(f"{axis}axis", {}).get("type") == "log"
+    numbers: list[float | None] = []
+    for value in values:
+        if isinstance(value, (int, float)):
+            numbers.append(value if not log else math.log10(value) if value > 0 else None)
+        else:
+            numbers.append(
+                None if value is None else places.setdefault(f"{axis}{value}", len(places))
+            )
+    return numbers
+
+
+def _mark(
+    trace: Mapping[str, Any],
+    points: Sequence[tuple[float, float]],
+    zero: tuple[float, float],
+    colour: str,
+) -> str:
+    """One trace: bars from ``zero``, a line, or dots."""
+    given = (trace.get("line") or {}).get("color") or (trace.get("marker") or {}).get("color")
+    colour = escape(given) if isinstance(given, str) else colour
+    points = points[:: max(1, len(points) // _MOST_POINTS)]
+    if trace.get("type") == "bar":
+        wide = max(2, round(60 / max(1, len(points))))
+        if trace.get("orientation") == "h":
+            lines = [f"M{zero[0]} {y}H{x}" for x, y in points]
+        else:
+            lines = [f"M{x} {zero[1]}V{y}" for x, y in points]
+        return f'<path d="{"".join(lines)}" stroke="{colour}" stroke-width="{wide}"/>'
+    if "lines" in (trace.get("mode") or "lines"):
+        path = " ".join(f"{x},{y}" for x, y in points)
+        return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
+    return "".join(f'<circle cx="{x}" cy="{y}" r="2" fill="{colour}"/>' for x, y in points)
+
+
+def companions(items: Sequence[Item]) -> str:
+    """Papers as dots and names, a line between companions; those with a notebook are filled."""
+    import networkx
+
+    known = {item.paper.key: item for item in items}
+    graph = networkx.Graph()
+    graph.add_nodes_from(known)
+    graph.add_edges_from((key, to) for key, item in known.items() for to in item.paper.companions)
+    if not graph:
+        return ""
+    spots = networkx.spring_layout(graph, k=2.2 / math.sqrt(len(graph)), iterations=300, seed=4)
+    families = sorted({item.family for item in items if item.family})
+    at = {key: (round(560 + 500 * x), round(400 + 360 * y)) for key, (x, y) in spots.items()}
+    lines = "".join(f"M{at[a][0]} {at[a][1]}L{at[b][0]} {at[b][1]}" for a, b in graph.edges)
+    dots = []
+    for key, item in known.items():
+        colour = _COLOURS[families.index(item.family) % len(_COLOURS)] if item.family else "none"
+        where = f"papers/{key}.html" if item.has_page else f"index.html#text={key}"
+        x, y = at[key]
+        dots.append(
+            f'<a href="{where}"><title>{escape(item.entry.title)}</title>'
+            f'<circle cx="{x}" cy="{y}" r="{5 + graph.degree[key] // 3}" fill="{colour}"/>'
+            f'<text x="{x + 9 + graph.degree[key] // 3}" y="{y + 4}">{key}</text></a>'
+        )
+    return (
+        f'<svg viewBox="0 0 1180 800" role="group" aria-label="{len(known)} papers, '
+        f'{graph.number_of_edges()} pairs of companions"><path d="{lines}"/>{"".join(dots)}</svg>'
+    )
