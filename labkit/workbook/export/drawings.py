@@ -18,11 +18,9 @@ _MOST_POINTS = 120
 
 def headline(item: Item) -> str:
     """The outline of a paper's headline figure; "" where it has none that lines and bars show."""
-    if item.source is None:
-        return ""
     drawn: dict[bool, str] = {}
     within = False
-    for cell in notebooks.glimpse(item.source.path).cells:
+    for cell in item.cells:
         if cell.cell_type == "markdown" and cell.source.lstrip().startswith("## "):
             within = "reproduction" in notebooks.tags(cell)
         for output in cell.get("outputs", []):
@@ -49,23 +47,27 @@ def thumbnail(figure: Mapping[str, Any]) -> str:
     if len(points) < 2 or not any(trace.get("mode") != "text" for trace in traces):
         return ""
     lows, highs = ([f(values) for values in zip(*points, strict=True)] for f in (min, max))
-    for trace in traces:
-        if trace.get("type") == "bar":  # bars stand on zero
-            way = 0 if trace.get("orientation") == "h" else 1
-            lows[way], highs[way] = min(lows[way], 0), max(highs[way], 0)
+    bars = [trace for trace in traces if trace.get("type") == "bar"]
+    for trace in bars:  # they stand on zero, half a place from the edge
+        way = 0 if trace.get("orientation") == "h" else 1
+        lows[way], highs[way] = min(lows[way], 0), max(highs[way], 0)
+        half = (highs[1 - way] - lows[1 - way]) / max(1, len(points) // len(bars) - 1) / 2
+        lows[1 - way], highs[1 - way] = min(lows[1 - way], -half), highs[1 - way] + half
     spans = [high - low or 1 for low, high in zip(lows, highs, strict=True)]
 
     def place(x: float, y: float) -> tuple[float, float]:
         right = _EDGE + (x - lows[0]) / spans[0] * (_WIDTH - 2 * _EDGE)
-        return round(right, 1), round(
-            _HEIGHT - _EDGE - (y - lows[1]) / spans[1] * (_HEIGHT - 2 * _EDGE), 1
-        )
+        up = _EDGE + (y - lows[1]) / spans[1] * (_HEIGHT - 2 * _EDGE)
+        return round(right, 1), round(_HEIGHT - up, 1)
 
-    body = "".join(
-        _mark(trace, [place(x, y) for x, y in zip(xs, ys, strict=False) if None not in (x, y)],
-              place(max(lows[0], 0), max(lows[1], 0)), _COLOURS[k % len(_COLOURS)])
-        for k, (trace, (xs, ys)) in enumerate(marks)
-    )  # fmt: skip
+    zero = place(max(lows[0], 0), max(lows[1], 0))
+    body = ""
+    for k, (trace, (xs, ys)) in enumerate(marks):
+        spots = [
+            place(x, y) for x, y in zip(xs, ys, strict=False) if x is not None and y is not None
+        ]
+        side = (bars.index(trace), len(bars)) if trace in bars else (0, 1)
+        body += _mark(trace, spots, zero, side, _COLOURS[k % len(_COLOURS)])
     return f'<svg class="thumb" viewBox="0 0 {_WIDTH} {_HEIGHT}" aria-hidden="true">{body}</svg>'
 
 
@@ -93,19 +95,21 @@ def _mark(
     trace: Mapping[str, Any],
     points: Sequence[tuple[float, float]],
     zero: tuple[float, float],
+    side: tuple[int, int],
     colour: str,
 ) -> str:
-    """One trace: bars from ``zero``, a line, or dots."""
+    """One trace: bars from ``zero`` (``side``: which of how many side by side), a line, or dots."""
     given = (trace.get("line") or {}).get("color") or (trace.get("marker") or {}).get("color")
     colour = escape(given) if isinstance(given, str) else colour
     points = points[:: max(1, len(points) // _MOST_POINTS)]
     if trace.get("type") == "bar":
-        wide = max(2, round(60 / max(1, len(points))))
+        wide = round(max(1.5, 80 / max(1, len(points)) / side[1]), 1)
+        off = round((side[0] - (side[1] - 1) / 2) * wide, 1)
         if trace.get("orientation") == "h":
-            lines = [f"M{zero[0]} {y}H{x}" for x, y in points]
+            lines = "".join(f"M{zero[0]} {y + off:.1f}H{x}" for x, y in points)
         else:
-            lines = [f"M{x} {zero[1]}V{y}" for x, y in points]
-        return f'<path d="{"".join(lines)}" stroke="{colour}" stroke-width="{wide}"/>'
+            lines = "".join(f"M{x + off:.1f} {zero[1]}V{y}" for x, y in points)
+        return f'<path d="{lines}" stroke="{colour}" stroke-width="{wide}"/>'
     if "lines" in (trace.get("mode") or "lines"):
         path = " ".join(f"{x},{y}" for x, y in points)
         return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from labkit.kit.page import json_for_script
-from labkit.workbook import notebooks
 from labkit.workbook.export.catalogue import Item
 from labkit.workbook.export.markup import anchor
 
@@ -33,12 +32,10 @@ def _records(item: Item) -> Iterator[dict[str, Any]]:
         text = " ".join(claim[name] for name in ("statement", "source", "flip", "paper", "ours"))
         url = f"scoreboard.html#{key}:{claim['id']}"
         yield {"key": key, "url": url, "where": f"Claim, {claim['verdict']}", "text": text}
-    if item.source is not None:
-        prose = [c.source for c in notebooks.glimpse(item.source.path).cells
-                 if c.cell_type == "markdown"]  # fmt: skip
-        for heading, text in sections("\n\n".join(prose)):
-            url = f"papers/{key}.html" + (f"#{anchor(heading)}" if heading else "")
-            yield {"key": key, "url": url, "where": heading or "Verdict", "text": text}
+    prose = [cell.source for cell in item.cells if cell.cell_type == "markdown"]
+    for heading, text in sections("\n\n".join(prose)) if prose else ():
+        url = f"papers/{key}.html" + (f"#{anchor(heading)}" if heading else "")
+        yield {"key": key, "url": url, "where": heading or "Verdict", "text": text}
 
 
 def sections(markdown: str) -> list[tuple[str, str]]:

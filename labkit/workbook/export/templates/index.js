@@ -22,6 +22,7 @@
       built.setRef("id");
       ["where", "text"].forEach((field) => built.addField(field));
       SEARCH.forEach((record, id) => built.addDoc({ id, where: record.where, text: record.text }));
+      elasticlunr.tokenizer = (word) => [word]; /* what is searched for is cut into words already */
       resolve(built);
     };
     script.src = "assets/search.js";
@@ -34,7 +35,7 @@
     const fields = { where: { boost: 3 }, text: { boost: 1 } };
     const totals = words.map((word) => {
       const scores = new Map();
-      for (const { ref, score } of built.search(word, { fields, expand: true, bool: "AND" })) scores.set(+ref, score);
+      for (const { ref, score } of built.search(word, { fields, expand: true })) scores.set(+ref, score);
       return scores;
     });
     const places = new Map();
