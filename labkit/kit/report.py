@@ -159,7 +159,7 @@ class Report:
         """
         from labkit.kit import page
 
-        sections = [
+        sections: list[dict[str, Any]] = [
             {
                 "heading": heading,
                 "note": note,

@@ -274,7 +274,8 @@ def test_what_scrolls_sideways_can_be_reached_by_keyboard(visit: Any) -> None:
         unreached = page.evaluate(
             """[...document.querySelectorAll('main *')].filter(e =>
                  ['auto', 'scroll'].includes(getComputedStyle(e).overflowX)
-                 && e.scrollWidth > e.clientWidth + 1 && e.checkVisibility() && e.tabIndex < 0).map(e => e.className)"""
+                 && e.scrollWidth > e.clientWidth + 1 && e.checkVisibility()
+                 && e.tabIndex < 0).map(e => e.className)"""
         )
         assert unreached == []
 

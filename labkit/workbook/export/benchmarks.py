@@ -57,7 +57,11 @@ def report(root: Path) -> Report:
 def _rows(benchmark: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A row for each pair ``ours_<measure>``, ``<peer>_<measure>`` of a benchmark's own numbers."""
     numbers = benchmark["extra_info"]
-    stem = re.sub(r"^.*test_(\w+)_speed.py::test_", r"\1: ", benchmark["fullname"])
+    stem = (
+        re.sub(r"^.*test_(\w+)_speed.py::test_", r"\1: ", benchmark["fullname"])
+        .replace("[", ", ")
+        .rstrip("]")
+    )
     for name in numbers:
         measure = name.removeprefix("ours_")
         if measure == name or not (_TIME.match(measure) or _RATE.match(measure)):
@@ -88,5 +92,5 @@ def _figure(table: Any) -> tuple[str, str, Any]:
         go.Bar(x=rows["ratio"], y=names, orientation="h", marker_color=PALETTE["ours"])
     )
     figure.update_xaxes(type="log")
-    figure.add_vline(1, line_dash="dash", annotation_text="as fast as the peer")
+    figure.add_vline(1, line_dash="dash")
     return "", "", finish(figure, x="times as fast as the peer", height=140 + 28 * len(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -126,21 +127,56 @@ def companions(items: Sequence[Item]) -> str:
     graph.add_edges_from((key, to) for key, item in known.items() for to in item.paper.companions)
     if not graph:
         return ""
-    spots = networkx.spring_layout(graph, k=2.2 / math.sqrt(len(graph)), iterations=300, seed=4)
     families = sorted({item.family for item in items if item.family})
-    at = {key: (round(560 + 500 * x), round(400 + 360 * y)) for key, (x, y) in spots.items()}
+    colours = dict(zip(families, itertools.cycle(_COLOURS), strict=False))
+    at = _spots(graph)
     lines = "".join(f"M{at[a][0]} {at[a][1]}L{at[b][0]} {at[b][1]}" for a, b in graph.edges)
-    dots = []
+    dots = [
+        f'<g><circle cx="{20 + 150 * k}" cy="16" r="7" fill="{colour}"/>'
+        f'<text x="{34 + 150 * k}" y="20">{escape(name)}</text></g>'
+        for k, (name, colour) in enumerate(colours.items())
+    ]
     for key, item in known.items():
-        colour = _COLOURS[families.index(item.family) % len(_COLOURS)] if item.family else "none"
         where = f"papers/{key}.html" if item.has_page else f"index.html#text={key}"
-        x, y = at[key]
+        (x, y), radius = at[key], 5 + graph.degree[key] // 3
         dots.append(
             f'<a href="{where}"><title>{escape(item.entry.title)}</title>'
-            f'<circle cx="{x}" cy="{y}" r="{5 + graph.degree[key] // 3}" fill="{colour}"/>'
-            f'<text x="{x + 9 + graph.degree[key] // 3}" y="{y + 4}">{key}</text></a>'
+            f'<circle cx="{x}" cy="{y}" r="{radius}" fill="{colours.get(item.family, "none")}"/>'
+            f'<text x="{x + radius + 4}" y="{y + 4}">{key}</text></a>'
         )
     return (
-        f'<svg viewBox="0 0 1180 800" role="group" aria-label="{len(known)} papers, '
+        f'<svg viewBox="0 0 1180 900" role="group" aria-label="{len(known)} papers, '
         f'{graph.number_of_edges()} pairs of companions"><path d="{lines}"/>{"".join(dots)}</svg>'
     )
+
+
+def _spots(graph: Any) -> dict[str, tuple[int, int]]:
+    """Where each paper stands: the largest group that hangs together above, all others below it."""
+    import networkx
+
+    parts = sorted(networkx.connected_components(graph), key=lambda part: (-len(part), min(part)))
+    rest = max(1, sum(map(len, parts[1:])))
+    spots, left = {}, 20.0
+    for k, part in enumerate(parts):
+        wide, top, high = (1040, 50, 690) if not k else (1040 * len(part) / rest, 790, 90)
+        for key, (right, down) in _spread(graph.subgraph(sorted(part))).items():
+            spots[key] = (round(left + wide * right * (0.7 if k else 1)), round(top + high * down))
+        left += wide if k else 0
+    return spots
+
+
+def _spread(graph: Any) -> dict[str, tuple[float, float]]:
+    """Places between 0 and 1: as springs of the paths' lengths hold them, turned so that the long
+    way lies across, and drawn towards even steps where they crowd."""
+    import networkx
+    import numpy as np
+
+    if len(graph) == 1:
+        return dict.fromkeys(graph, (0.5, 0.5))
+    places = networkx.kamada_kawai_layout(graph)
+    points = np.array([places[key] for key in graph]) - np.mean([*places.values()], axis=0)
+    turned = points @ np.linalg.svd(points, full_matrices=False)[2].T
+    ranks = turned.argsort(axis=0).argsort(axis=0) / (len(graph) - 1)
+    spans = np.maximum(np.ptp(turned, axis=0), 1e-9)
+    mixed = 0.3 * (turned - turned.min(axis=0)) / spans + 0.7 * ranks
+    return dict(zip(graph, map(tuple, mixed.tolist()), strict=True))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import labkit
 from labkit.kit import page
@@ -30,13 +31,14 @@ def write(site: Path) -> bool:
     import pdoc
     from jinja2 import ChoiceLoader, DictLoader
 
-    names = ["labkit", *dict.fromkeys(module.__name__ for module in _modules()), *_BESIDES]
+    names = _names()
     pdoc.render.configure(docformat="google", show_source=False)
     environment = pdoc.render.env
     template = {"module.html.jinja2": _TEMPLATE.read_text(encoding="utf-8")}
-    environment.loader = ChoiceLoader([DictLoader(template), environment.loader])
-    theme = page.environment("labkit.kit").globals["asset"]("theme.js")
-    environment.globals |= {"policy": page.policy(own_files=True), "theme": theme}
+    standard: Any = environment.loader
+    environment.loader = ChoiceLoader([DictLoader(template), standard])
+    asset: Any = page.environment("labkit.kit").globals["asset"]
+    environment.globals |= {"policy": page.policy(own_files=True), "theme": asset("theme.js")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # annotations that name types pandas has for checkers only
         pdoc.pdoc(*names, output_directory=folder)
@@ -52,13 +54,14 @@ def _fingerprint() -> str:
     return digest.hexdigest()
 
 
-def _modules() -> Iterator[ModuleType]:
-    """Every public module of the library, its public names loaded into it."""
-    for name in labkit._LAZY.values():
-        yield from _loaded(import_module(name))
+def _names() -> list[str]:
+    """Every public module of the library, after its public names were loaded into it."""
+    engines = (module for name in labkit._LAZY.values() for module in _loaded(import_module(name)))
+    return ["labkit", *dict.fromkeys(module.__name__ for module in engines), *_BESIDES]
 
 
 def _loaded(module: ModuleType) -> Iterator[ModuleType]:
+    """``module`` and the public modules below it, each holding its public names."""
     yield module
     for name in getattr(module, "__all__", ()):
         value = getattr(module, name)
