@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,8 @@ from labkit.quantities import number
 
 FILE = Path("results/benchmarks.json")
 _TIME = re.compile(r"(cpu_)?(s|ms|us)(_\w+)?$")
-_RATE = re.compile(r"per_\w+$")
+_COLUMNS = {"benchmark": "benchmark", "peer": "peer", "ours": "ours", "theirs": "the peer's",
+            "unit": "unit", "ratio": "times as fast"}  # fmt: skip
 
 
 def report(root: Path) -> Report:
@@ -25,60 +27,40 @@ def report(root: Path) -> Report:
     """
     import pandas as pd
 
-    title = "Engines beside their peers"
-    path = root / FILE
+    title, path = "Engines beside their peers", root / FILE
     if not path.is_file():
         return Report(title=title, lead="No timings are here yet: make bench takes them.")
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         rows = [row for benchmark in stored["benchmarks"] for row in _rows(benchmark)]
-        machine, taken = stored["machine_info"], stored["datetime"][:10]
-        cpu, commit = (
-            machine["cpu"].get("brand_raw", machine["machine"]),
-            stored["commit_info"]["id"],
-        )
+        machine, commit = stored["machine_info"], stored["commit_info"]["id"]
+        place = f"{machine['cpu'].get('brand_raw', machine['machine'])}"
+        lead = f"Taken {stored['datetime'][:10]} on {place}, commit {commit[:12]}."
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadFile(
-            path, f"no timings of pytest-benchmark: {error!r}", valid="what make bench writes"
-        ) from None
-    columns = {"benchmark": "benchmark", "peer": "peer", "ours": "ours", "theirs": "the peer's",
-               "unit": "unit", "ratio": "times as fast"}  # fmt: skip
-    table = pd.DataFrame(rows, columns=list(columns))
-    note = (
-        "Where the last column is below 1, the peer is faster. CPU seconds or rates, one run each."
-    )
-    sheet = Sheet(
-        table=table, columns=columns, note=note, formats={"ratio": lambda r: number(r, 3)}
-    )
-    lead = f"Taken {taken} on {cpu}, Python {machine['python_version']}, commit {commit[:12]}."
+        raise BadFile(path, f"not what make bench writes: {error!r}") from None
+    table = pd.DataFrame(rows, columns=list(_COLUMNS))
+    note = "Where the last column is below 1, the peer is faster. CPU seconds or rates, run once."
+    formats = {"ratio": lambda ratio: number(ratio, 3)}
+    sheet = Sheet(table=table, columns=_COLUMNS, note=note, formats=formats)
     return Report(title=title, lead=lead, tables=[sheet], figures=lambda: [_figure(table)])
 
 
 def _rows(benchmark: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A row for each pair ``ours_<measure>``, ``<peer>_<measure>`` of a benchmark's own numbers."""
     numbers = benchmark["extra_info"]
-    stem = (
-        re.sub(r"^.*test_(\w+)_speed.py::test_", r"\1: ", benchmark["fullname"])
-        .replace("[", ", ")
-        .rstrip("]")
-    )
-    for name in numbers:
-        measure = name.removeprefix("ours_")
-        if measure == name or not (_TIME.match(measure) or _RATE.match(measure)):
+    stem = re.sub(r"^.*test_(\w+)_speed.py::test_", r"\1: ", benchmark["fullname"])
+    name = stem.replace("_", " ").replace("[", ", ").rstrip("]")
+    for own, other in itertools.permutations(numbers, 2):
+        measure = own.removeprefix("ours_")
+        is_rate = measure.startswith("per_")
+        peer = other.removesuffix(f"_{measure}")
+        if measure == own or peer == other or not (is_rate or _TIME.match(measure)):
             continue
-        for other in numbers:
-            peer = other.removesuffix(f"_{measure}")
-            if peer not in (other, "ours"):
-                ours, theirs = numbers[name], numbers[other]
-                ratio = ours / theirs if _RATE.match(measure) else theirs / ours
-                yield {
-                    "benchmark": stem.replace("_", " "),
-                    "peer": peer,
-                    "unit": measure.replace("_", " "),
-                    "ours": ours,
-                    "theirs": theirs,
-                    "ratio": ratio,
-                }
+        ours, theirs = numbers[own], numbers[other]
+        ratio = ours / theirs if is_rate else theirs / ours
+        yield dict(
+            zip(_COLUMNS, (name, peer, ours, theirs, measure.replace("_", " "), ratio), strict=True)
+        )
 
 
 def _figure(table: Any) -> tuple[str, str, Any]:

@@ -18,15 +18,15 @@ _MOST_POINTS = 120
 
 
 def headline(item: Item) -> str:
-    """The outline of a paper's headline figure; "" where it has none that lines and bars show."""
+    """The outline of a paper's headline figure, else of its first; "" where neither has one."""
     drawn: dict[bool, str] = {}
     within = False
     for cell in item.cells:
         if cell.cell_type == "markdown" and cell.source.lstrip().startswith("## "):
             within = "reproduction" in notebooks.tags(cell)
         for output in cell.get("outputs", []):
-            if (figure := output.get("data", {}).get(PLOTLY_MIME)) and within not in drawn:
-                drawn |= {within: outline} if (outline := thumbnail(figure)) else {}
+            if (figure := output.get("data", {}).get(PLOTLY_MIME)) and not drawn.get(within):
+                drawn[within] = thumbnail(figure)
     return drawn.get(True) or drawn.get(False, "")
 
 
@@ -36,85 +36,78 @@ def thumbnail(figure: Mapping[str, Any]) -> str:
         trace
         for trace in figure["data"]
         if trace.get("type", "scatter") in ("scatter", "bar")
+        and trace.get("mode") != "text"
         and trace.get("visible") is not False
-        and trace.get("xaxis", "x") == "x"
-        and trace.get("yaxis", "y") == "y"
+        and trace.get("xaxis", "x") + trace.get("yaxis", "y") == "xy"
     ]
-    layout = figure.get("layout", {})
     places: dict[str, float] = {}  # of categories, in order of appearance
-    marks = [(t, [_at(t, layout, places, axis) for axis in "xy"]) for t in traces]
-    points = [(x, y) for _, (xs, ys) in marks for x, y in zip(xs, ys, strict=False)
-              if x is not None and y is not None]  # fmt: skip
-    if len(points) < 2 or not any(trace.get("mode") != "text" for trace in traces):
+    marks = [_points(trace, figure.get("layout", {}), places) for trace in traces]
+    corners = [point for points in marks for point in points]
+    if len(corners) < 2:
         return ""
-    lows, highs = ([f(values) for values in zip(*points, strict=True)] for f in (min, max))
     bars = [trace for trace in traces if trace.get("type") == "bar"]
-    for trace in bars:  # they stand on zero, half a place from the edge
-        way = 0 if trace.get("orientation") == "h" else 1
-        lows[way], highs[way] = min(lows[way], 0), max(highs[way], 0)
-        half = (highs[1 - way] - lows[1 - way]) / max(1, len(points) // len(bars) - 1) / 2
-        lows[1 - way], highs[1 - way] = min(lows[1 - way], -half), highs[1 - way] + half
-    spans = [high - low or 1 for low, high in zip(lows, highs, strict=True)]
+    for trace in bars:  # they stand on zero, half a step from the edge
+        steps = [point[trace.get("orientation") == "h"] for points in marks for point in points]
+        half = (max(steps) - min(steps)) / max(1, len(set(steps)) - 1) / 2
+        ends = ((0, min(steps) - half), (0, max(steps) + half))
+        corners += [end if trace.get("orientation") == "h" else end[::-1] for end in ends]
+    (left, right), (low, high) = ((min(v), max(v)) for v in zip(*corners, strict=True))
 
     def place(x: float, y: float) -> tuple[float, float]:
-        right = _EDGE + (x - lows[0]) / spans[0] * (_WIDTH - 2 * _EDGE)
-        up = _EDGE + (y - lows[1]) / spans[1] * (_HEIGHT - 2 * _EDGE)
-        return round(right, 1), round(_HEIGHT - up, 1)
+        across, up = (x - left) / (right - left or 1), (y - low) / (high - low or 1)
+        wide, tall = _WIDTH - 2 * _EDGE, _HEIGHT - 2 * _EDGE
+        return round(_EDGE + across * wide, 1), round(_HEIGHT - _EDGE - up * tall, 1)
 
-    zero = place(max(lows[0], 0), max(lows[1], 0))
-    body = ""
-    for k, (trace, (xs, ys)) in enumerate(marks):
-        spots = [
-            place(x, y) for x, y in zip(xs, ys, strict=False) if x is not None and y is not None
-        ]
-        side = (bars.index(trace), len(bars)) if trace in bars else (0, 1)
-        body += _mark(trace, spots, zero, side, _COLOURS[k % len(_COLOURS)])
+    zero, body = place(max(left, 0), max(low, 0)), ""
+    for k, (trace, points) in enumerate(zip(traces, marks, strict=True)):
+        given = (trace.get("line") or {}).get("color") or (trace.get("marker") or {}).get("color")
+        colour = escape(given) if isinstance(given, str) else _COLOURS[k % len(_COLOURS)]
+        side = (bars.index(trace), len(bars)) if trace in bars else None
+        spots = [place(*point) for point in points[:: max(1, len(points) // _MOST_POINTS)]]
+        body += _mark(trace, spots, zero, side, colour)
     return f'<svg class="thumb" viewBox="0 0 {_WIDTH} {_HEIGHT}" aria-hidden="true">{body}</svg>'
 
 
-def _at(
-    trace: Mapping[str, Any], layout: Mapping[str, Any], places: dict[str, float], axis: str
-) -> list[float | None]:
-    """A trace's values on an axis as numbers: logarithms on a logarithmic one, else ranks."""
-    values = trace.get(axis)
-    if not isinstance(values, list):
-        other = trace.get("y" if axis == "x" else "x")
-        values = list(range(len(other))) if isinstance(other, list) else []
-    log = layout.get(f"{axis}axis", {}).get("type") == "log"
-    numbers: list[float | None] = []
-    for value in values:
-        if isinstance(value, (int, float)):
-            numbers.append(value if not log else math.log10(value) if value > 0 else None)
-        else:
-            numbers.append(
-                None if value is None else places.setdefault(f"{axis}{value}", len(places))
-            )
-    return numbers
+def _points(
+    trace: Mapping[str, Any], layout: Mapping[str, Any], places: dict[str, float]
+) -> list[tuple[float, float]]:
+    """A trace's points as numbers: logarithms on a logarithmic axis, categories by their place."""
+
+    def at(axis: str, value: Any) -> float | None:
+        if not isinstance(value, (int, float)):
+            return None if value is None else places.setdefault(f"{axis}{value}", len(places))
+        if layout.get(f"{axis}axis", {}).get("type") != "log":
+            return value
+        return math.log10(value) if value > 0 else None
+
+    ys = trace.get("y") or []
+    pairs = [
+        (at("x", x), at("y", y)) for x, y in zip(trace.get("x") or range(len(ys)), ys, strict=False)
+    ]
+    return [(x, y) for x, y in pairs if x is not None and y is not None]
 
 
 def _mark(
     trace: Mapping[str, Any],
-    points: Sequence[tuple[float, float]],
+    spots: Sequence[tuple[float, float]],
     zero: tuple[float, float],
-    side: tuple[int, int],
+    side: tuple[int, int] | None,
     colour: str,
 ) -> str:
     """One trace: bars from ``zero`` (``side``: which of how many side by side), a line, or dots."""
-    given = (trace.get("line") or {}).get("color") or (trace.get("marker") or {}).get("color")
-    colour = escape(given) if isinstance(given, str) else colour
-    points = points[:: max(1, len(points) // _MOST_POINTS)]
-    if trace.get("type") == "bar":
-        wide = round(max(1.5, 80 / max(1, len(points)) / side[1]), 1)
-        off = round((side[0] - (side[1] - 1) / 2) * wide, 1)
-        if trace.get("orientation") == "h":
-            lines = "".join(f"M{zero[0]} {y + off:.1f}H{x}" for x, y in points)
-        else:
-            lines = "".join(f"M{x + off:.1f} {zero[1]}V{y}" for x, y in points)
-        return f'<path d="{lines}" stroke="{colour}" stroke-width="{wide}"/>'
+    if side is not None:
+        wide = max(1.5, 80 / max(1, len(spots)) / side[1])
+        off = (side[0] - (side[1] - 1) / 2) * wide
+        flat = trace.get("orientation") == "h"
+        lines = (
+            f"M{zero[0]} {y + off:.1f}H{x}" if flat else f"M{x + off:.1f} {zero[1]}V{y}"
+            for x, y in spots
+        )
+        return f'<path d="{"".join(lines)}" stroke="{colour}" stroke-width="{wide:.1f}"/>'
     if "lines" in (trace.get("mode") or "lines"):
-        path = " ".join(f"{x},{y}" for x, y in points)
+        path = " ".join(f"{x},{y}" for x, y in spots)
         return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
-    return "".join(f'<circle cx="{x}" cy="{y}" r="2" fill="{colour}"/>' for x, y in points)
+    return "".join(f'<circle cx="{x}" cy="{y}" r="2" fill="{colour}"/>' for x, y in spots)
 
 
 def companions(items: Sequence[Item]) -> str:
