@@ -36,8 +36,9 @@ refresh: $(VENV)/.ready  ## Re-execute the notebooks and write their outputs bac
 check: $(VENV)/.ready  ## Check every notebook's anatomy
 	$(BIN)/labkit check
 
-bench: $(VENV)/.ready  ## Time the engines beside their peers (ratios, not tests)
-	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only
+bench: $(VENV)/.ready  ## Time the engines beside their peers (the site shows the ratios)
+	mkdir -p results
+	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only --benchmark-json=results/benchmarks.json
 
 peers: $(VENV)/.ready  ## Install the peers that bench skips without (adaptdl, deepspeed, llm-analysis)
 	DS_BUILD_OPS=0 $(BIN)/pip install --no-deps --no-build-isolation -c constraints.txt $(PEERS)

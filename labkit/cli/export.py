@@ -74,7 +74,12 @@ def slides(
 
 
 @commands.command()
-def site() -> None:
+def site(
+    *,
+    reference: Annotated[
+        bool, typer.Option(help="Also the library's reference, where the library changed.")
+    ] = True,
+) -> None:
     """Build results/site: the index, a page and slides for each notebook, the scoreboard.
 
     Every paper of the reading queue is listed with its status, its two lines and its verdicts.
@@ -88,7 +93,10 @@ def site() -> None:
     """
     from labkit.workbook import export
 
-    report = export.write_site(files.project_root())
+    root = files.project_root()
+    if reference:
+        export.write_reference(root)
+    report = export.write_site(root)
     console = Console(soft_wrap=True)
     if report.written or report.removed:
         parts = [f"{len(report.written)} written", f"{report.unchanged} unchanged"]

@@ -6,13 +6,16 @@ import functools
 import hashlib
 import importlib.util
 import json
+import re
+from collections.abc import Mapping
+from html import escape
 from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import __version__
 from labkit.errors import LabkitError
-from labkit.quantities import plain
+from labkit.quantities import number, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 _WEBGL = ('"scattergl"', '"scatter3d"', '"surface"', '"mesh3d"', '"splom"', '"parcoords"', '"cone"')
 # A file opened from disk has no origin of its own, so 'self' alone would not match it.
 _SELF = ["'self'", "file:"]
+_MOST_SERIES = 12  # that a figure's text names
 _REVEAL = "_static/revealjs"
 # plotly.js and reveal.js with its speaker's view (key S), as the templates call them.
 # Sources: https://plotly.com, https://revealjs.com; both under the MIT licence.
@@ -49,6 +53,62 @@ def json_for_script(value: Any) -> str:
     """
     text = json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
+
+
+def plot(figure: Mapping[str, Any], style: str = "") -> str:
+    """The HTML of a figure that :file:`plots.js` draws, with its content in words beside it.
+
+    Args:
+        figure: as Plotly's JSON holds it.
+        style: further declarations for the element.
+    """
+    layout = figure.get("layout", {})
+    controls = bool(layout.get("sliders") or layout.get("updatemenus"))
+    role, label = "group" if controls else "img", escape(figure_text(figure))
+    return (
+        f'<figure class="plot" style="--height:{layout.get("height") or 450:g}px{style}" '
+        f'data-controls="{controls:d}">'
+        f'<script type="application/json">{json_for_script(figure)}</script>'
+        f'<div class="canvas" role="{role}" aria-label="{label}"></div></figure>'
+    )
+
+
+def figure_text(figure: Mapping[str, Any]) -> str:
+    """A figure in words, for readers who do not see it: title, axes, each series with its range.
+
+    >>> figure_text({"layout": {"title": {"text": "It falls"}, "yaxis": {"title": {"text": "J"}}},
+    ...              "data": [{"name": "ours", "x": [1, 2], "y": [7.25, 3]}]})
+    'Figure: It falls. Vertical axis: J. ours: 2 points, 3 to 7.25.'
+    """
+    layout = figure.get("layout", {})
+    title = _words(layout) or "without a title"
+    axes = (("Horizontal", "xaxis"), ("Vertical", "yaxis"))
+    named = [f"{way} axis: {text}" for way, axis in axes if (text := _words(layout.get(axis, {})))]
+    series = [
+        _series(trace) for trace in figure.get("data", []) if trace.get("visible") is not False
+    ]
+    shown = list(dict.fromkeys(filter(None, series)))
+    rest = [f"and {len(shown) - _MOST_SERIES} more series"] if len(shown) > _MOST_SERIES else []
+    return ". ".join([f"Figure: {title}", *named, *shown[:_MOST_SERIES], *rest]) + "."
+
+
+def _words(titled: Mapping[str, Any]) -> str:
+    title = titled.get("title") or ""
+    text = title.get("text") or "" if isinstance(title, dict) else title
+    return " ".join(re.sub(r"<[^>]+>", " ", text).split())
+
+
+def _series(trace: Mapping[str, Any]) -> str:
+    """A trace's name, how many points it has, and the range of what it measures."""
+    values = trace.get("x" if trace.get("orientation") == "h" else "y")
+    values = values if isinstance(values, (list, tuple)) else ()
+    numbers = [value for value in values if isinstance(value, (int, float))]
+    if not numbers:
+        return str(trace.get("name") or "")
+    low, high = number(min(numbers), 3), number(max(numbers), 3)
+    span = low if low == high else f"{low} to {high}"
+    points = f"{len(values)} point{'s' if len(values) > 1 else ''}"
+    return f"{trace.get('name') or 'one series'}: {points}, {span}"
 
 
 def policy(body: str = "", *, own_files: bool = False, frames_itself: bool = False) -> str:
@@ -105,8 +165,8 @@ def code_style(*, dark: bool = True) -> str:
     light = HtmlFormatter(style="xcode").get_style_defs(".highlight")
     if not dark:
         return str(light)
-    night = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
-    return f"{light}\n@media screen and (prefers-color-scheme: dark) {{\n{night}\n}}"
+    night = HtmlFormatter(style="github-dark").get_style_defs('[data-theme="dark"] .highlight')
+    return f"{light}\n@media screen {{\n{night}\n}}"
 
 
 @functools.cache
@@ -118,7 +178,7 @@ def fingerprint(*packages: str) -> str:
     digest = hashlib.sha256(__version__.encode())
     for package in ("labkit.kit", *packages):
         folder = Path(str(resources.files(package)))
-        for path in sorted((*folder.glob("*.py"), *folder.glob("templates/*"))):
+        for path in sorted((*folder.glob("*.py"), *folder.glob("templates/*.*"))):
             digest.update(path.name.encode() + path.read_bytes())
     for name in _LIBRARIES:
         digest.update(f"{name}={metadata.version(name)}".encode())

@@ -153,16 +153,17 @@ class Report:
         """Write the report as one HTML file with figures, which fetches nothing."""
         write_atomically(path, self.page())
 
-    def page(self, *, plotly: str = "") -> str:
-        """The report as one HTML page; ``plotly``: where its script lies, if not in the page."""
+    def page(self, *, plotly: str = "", links: Mapping[str, str] | None = None) -> str:
+        """The report as one HTML page; ``plotly``: where its script lies, if not in the page;
+        ``links``: words and address of what its bar leads to.
+        """
         from labkit.kit import page
 
-        sections = [
+        sections: list[dict[str, Any]] = [
             {
                 "heading": heading,
                 "note": note,
-                "figure": page.json_for_script(figure.to_plotly_json()),
-                "height": float(figure.layout.height or 450),
+                "figure": page.plot(figure.to_plotly_json()),
             }
             for heading, note, figure in self.figures()
         ]
@@ -176,6 +177,8 @@ class Report:
             "report.html.j2",
             policy=page.policy(drawn, own_files=bool(plotly)),
             plotly=plotly,
+            drawn=bool(drawn),
+            links=links or {},
             title=self.title,
             lead=self.lead,
             banner=self.banner,

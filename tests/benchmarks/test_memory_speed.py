@@ -128,7 +128,7 @@ def test_one_estimate(benchmark: Any, name: str) -> None:
     assert benchmark(once).peak_bytes == PLAN.peak_bytes
     benchmark.extra_info |= {
         "ours_cpu_ms": ours_s * 1e3,
-        "peer_cpu_ms": peer_s * 1e3,
+        f"{name.replace(' ', '-')}_cpu_ms": peer_s * 1e3,
         "left_out": left_out(convention),
     }
     print(

@@ -30,7 +30,7 @@ def test_iterations_a_second(benchmark: Any, rate: float, max_batch: int) -> Non
     reference.by_iteration(few, GPT3, batcher)
     peer = serving.simulate(few, GPT3, batcher).iterations / (time.process_time() - start)
     benchmark(serving.simulate, requests, GPT3, batcher)
-    benchmark.extra_info |= {"iterations_per_s": round(ours), "simpy_per_s": round(peer)}
+    benchmark.extra_info |= {"ours_per_s": round(ours), "simpy_per_s": round(peer)}
     print(f"\nrate {rate:g}, batches of {max_batch}: {ours:,.0f} iterations/s; SimPy {peer:,.0f}")
 
 

@@ -73,7 +73,7 @@ def test_interleaved_beside_torch(benchmark: Any, stages: int, microbatches: int
     benchmark.pedantic(run, args=("interleaved-1f1b", stages, microbatches), rounds=3)
     benchmark.extra_info |= {
         "ours_cpu_s": round(ours_s, 4),
-        "peer_cpu_s": round(peer_s, 4),
+        "torch_cpu_s": round(peer_s, 4),
         "times_faster": round(peer_s / ours_s, 1),
     }
     print(

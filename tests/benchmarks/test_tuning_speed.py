@@ -33,7 +33,7 @@ def test_recurrences_per_second(benchmark: Any, name: str, num_seeds: int, polic
     assert runs.per_recurrence("energy_j").shape == (num_seeds, job.num_recurrences)
     benchmark.extra_info |= {
         "ours_us_per_recurrence": round(ours_s * 1e6, 2),
-        "peer_us_per_recurrence": round(peer_s * 1e6, 2),
+        "zeus-ml_us_per_recurrence": round(peer_s * 1e6, 2),
         "times_faster": round(peer_s / ours_s),
     }
     print(

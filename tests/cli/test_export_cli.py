@@ -78,15 +78,15 @@ def test_site_writes_then_is_up_to_date(root: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     notebook.cells = [cell for cell in notebook.cells if not cell.id.startswith("hostile")]
     nbformat.write(notebook, path)
-    first, second = labkit("site"), labkit("site")
+    first, second = labkit("site", "--no-reference"), labkit("site", "--no-reference")
     assert (first.exit_code, second.exit_code) == (0, 0)
-    assert "5 written" in first.output
+    assert "9 written" in first.output
     assert "up to date" in second.output
     assert (root / "results" / "site" / "index.html").is_file()
 
 
 def test_what_cannot_be_shown_is_listed_and_fails(root: Path) -> None:
-    done = labkit("site")
+    done = labkit("site", "--no-reference")
     assert done.exit_code == 1
     assert "cell 'hostile" in done.output
     assert (root / "results" / "site" / "papers" / "alpha.html").is_file()
@@ -94,7 +94,7 @@ def test_what_cannot_be_shown_is_listed_and_fails(root: Path) -> None:
 
 def test_a_malformed_queue_is_one_clear_error(root: Path) -> None:
     (root / "reading_queue.yaml").write_text("papers: {}\n")
-    done = labkit("site")
+    done = labkit("site", "--no-reference")
     assert isinstance(done.exception, LabkitError)
     assert "reading_queue.yaml" in str(done.exception)
 

@@ -11,7 +11,8 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
-from labkit.workbook.export.markup import Markup, json_for_script
+from labkit.kit.page import json_for_script
+from labkit.workbook.export.markup import Markup
 from tests.export import offline
 
 PIXEL = base64.b64decode(

@@ -1,25 +1,40 @@
-/* A notebook's page: figures drawn when they come near, redrawn when the window changes. */
+/* A notebook's page: figures drawn when they come near, anew for another width, theme or paper. */
 (() => {
   const figures = [...document.querySelectorAll(".plot")];
+  const paper = matchMedia("print");
+  let printing = false;
   const room = (figure) => ({
-    width: figure.querySelector(".canvas").clientWidth,
+    width: printing ? 640 : figure.querySelector(".canvas").clientWidth,
     height: parseFloat(getComputedStyle(figure).getPropertyValue("--height")),
+    fit: true,
+    modebar: printing ? false : "hover",
+    dark: !printing && document.documentElement.dataset.theme === "dark",
   });
-  const draw = (figure) => {
-    if (!figure.dataset.drawn && figure.clientWidth) Plots.draw(figure, { ...room(figure), modebar: "hover" });
-  };
+  const draw = (figure) => { if (figure.clientWidth) Plots.draw(figure, room(figure)); };
+  const redraw = () => figures.filter((figure) => figure.dataset.drawn).forEach(draw);
 
   const near = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
+    for (const { isIntersecting, target } of entries) if (isIntersecting && !target.dataset.drawn) draw(target);
   }, { rootMargin: "600px" });
   figures.forEach((figure) => near.observe(figure));
 
-  let pending;
+  let pending, width = innerWidth;
   addEventListener("resize", () => {
     clearTimeout(pending);
-    pending = setTimeout(() => figures.filter((f) => f.dataset.drawn).forEach((f) => Plots.resize(f, room(f))), 150);
+    pending = setTimeout(() => { if (width !== innerWidth && !printing) { width = innerWidth; redraw(); } }, 150);
   });
-  addEventListener("beforeprint", () => figures.forEach(draw));
+  document.addEventListener("theme", redraw);
+  const print = (on) => {
+    if (printing === on) return;
+    printing = on;
+    if (on) figures.forEach(draw); else redraw();
+  };
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
+  paper.addEventListener("change", () => print(paper.matches));
+
+  const contents = document.querySelector(".notebook > nav details");
+  if (contents && matchMedia("(max-width: 60rem)").matches) contents.open = false;
 
   const button = document.querySelector("[data-all-code]");
   button?.addEventListener("click", () => {

@@ -1,17 +1,21 @@
 /* Draws the figures of a page from the data beside them. Each is drawn once, when it is first seen. */
 const Plots = {
   config: { displaylogo: false, responsive: false, showTips: false },
+  narrow: 700, /* pixels, below which titles wrap and legends go below the plot */
 
   read(figure) {
     return JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
   },
 
-  /* Draw `figure` in its canvas. `zoom` enlarges lettering and lines together with the plot;
-     `style` has properties of the layout that the place asks for. */
-  draw(figure, { width, height, zoom = 1, modebar = false, style = {} }) {
+  /* Draw `figure` in its canvas. `zoom` enlarges lettering and lines together with the plot; `fit`
+     lays it out anew where it is narrow; `dark` gives it the dark theme's colours; `style` has
+     properties of the layout that the place asks for. */
+  draw(figure, { width, height, zoom = 1, modebar = false, fit = false, dark = false, style = {} }) {
     const canvas = figure.querySelector(".canvas");
-    const { data, layout, frames } = Plots.read(figure);
+    const content = dark ? Plots.darkened(Plots.read(figure)) : Plots.read(figure);
     const size = { width: Math.round(width / zoom), height: Math.round(height / zoom) };
+    const { data, frames } = content;
+    const layout = fit && size.width < Plots.narrow ? Plots.narrowed(content, size) : content.layout;
     if (zoom !== 1) {
       canvas.style.cssText = `width:${size.width}px;height:${size.height}px;` +
         `transform:scale(${zoom});transform-origin:0 0;`;
@@ -31,5 +35,63 @@ const Plots = {
     const size = { width: Math.round(width / zoom), height: Math.round(height / zoom) };
     if (zoom !== 1) Object.assign(canvas.style, { width: `${size.width}px`, height: `${size.height}px` });
     return Plotly.relayout(canvas, size);
+  },
+
+  /* The layout for a narrow canvas: smaller type, the title in short lines over the plot, and the
+     legend below it; `size.height` grows by what they need. */
+  narrowed({ data, layout }, size) {
+    const plain = (layout.title?.text || "").replace(/<br>/g, " ");
+    const lines = plain.split(" ").reduce((all, word) => {
+      const last = all.at(-1);
+      return last && (last + word).length < size.width / 8.5 ? [...all.slice(0, -1), `${last} ${word}`] : [...all, word];
+    }, []);
+    const named = data.filter((t) => t.name && t.visible !== false && t.showlegend !== false);
+    const shown = layout.showlegend ?? named.length > 1;
+    const widest = Math.max(0, ...named.map((t) => t.name.length)) * 6.6 + 56;
+    const rows = shown ? Math.ceil(named.length / Math.max(1, Math.floor(size.width / widest))) : 0;
+    const subtitles = (layout.annotations || []).some((a) => a.yref === "paper" && a.y >= 1);
+    size.height += Math.max(0, 22 * lines.length + 20 * rows - 60);
+    return {
+      ...layout,
+      font: { ...layout.font, size: 12 },
+      title: { ...layout.title, text: lines.join("<br>"), font: { ...layout.title?.font, size: 15 }, x: 0.02, xref: "container", y: 1 - 14 / size.height, yref: "container", yanchor: "top", automargin: false },
+      legend: { ...layout.legend, orientation: "h", x: 0, xref: "container", xanchor: "left", y: 0, yref: "container", yanchor: "bottom", font: { size: 12 } },
+      margin: { ...layout.margin, l: 30, r: 12, t: 20 * lines.length + 22 + 22 * subtitles },
+    };
+  },
+
+  /* `content` on a dark card: the card's own colours, and each colour that would vanish lifted. */
+  darkened(content) {
+    const card = [16, 21, 28], ink = "#e7ebf2";
+    const level = (rgb) => rgb.map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+      .reduce((sum, c, k) => sum + c * [0.2126, 0.7152, 0.0722][k], 0);
+    const contrast = (rgb) => (level(rgb) + 0.05) / (level(card) + 0.05);
+    const parse = (text) => {
+      const hex = /^#([0-9a-f]{6})$/i.exec(text)?.[1];
+      if (hex) return [0, 2, 4].map((k) => parseInt(hex.slice(k, k + 2), 16));
+      const rgb = /^rgba?\(\s*([\d.]+)\s*,\s*([\d.]+)\s*,\s*([\d.]+)/.exec(text);
+      return rgb ? rgb.slice(1, 4).map(Number) : { black: [0, 0, 0], white: [255, 255, 255] }[text];
+    };
+    const colour = (text, key, font) => {
+      let rgb = parse(text);
+      if (!rgb) return text;
+      if (Math.max(...rgb) < 60 && !/bgcolor$/.test(key)) return ink; /* black lines and letters */
+      if (/bgcolor$/.test(key)) return contrast(rgb) > 12 ? `rgba(${card}, ${/^rgba/.test(text) ? 0.8 : 1})` : text;
+      if (key === "gridcolor") return "#2c3440";
+      const alpha = /^rgba\(.*,\s*([\d.]+)\s*\)$/.exec(text)?.[1];
+      if (alpha && alpha < 0.5) return text;
+      while (contrast(rgb) < (font ? 4.5 : 3)) rgb = rgb.map((c) => Math.min(255, c + 0.12 * (260 - c)));
+      return `rgba(${rgb.map(Math.round)}, ${alpha ?? 1})`;
+    };
+    const walk = (value, key, font) => {
+      if (typeof value === "string") return /color(s|way)?$/i.test(key) ? colour(value, key, font) : value;
+      if (Array.isArray(value)) return value.map((part) => walk(part, key, font));
+      if (!value || typeof value !== "object") return value;
+      const inner = font || /font$/.test(key);
+      return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, name === "colorscale" ? part : walk(part, name, inner)]));
+    };
+    const dark = walk(content, "", false);
+    const text = { color: ink, ...dark.layout.font };
+    return { ...dark, layout: { ...dark.layout, font: text, hoverlabel: { bgcolor: "#2b333f", font: { color: ink }, ...dark.layout.hoverlabel } } };
   },
 };

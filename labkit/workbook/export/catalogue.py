@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -42,6 +43,8 @@ class Item:
     claims: list[dict[str, str]]
     tally: Tally
     standin: str
+    cells: list[Any] = field(repr=False)
+    """Of the notebook that the paper's page shows."""
 
     @property
     def has_page(self) -> bool:
@@ -50,6 +53,11 @@ class Item:
     @property
     def executed(self) -> bool:
         return self.source is not None and self.source.record is not None
+
+    @property
+    def family(self) -> str:
+        """The folder of its notebook; "" without one."""
+        return self.source.committed.parent.name if self.source else ""
 
     @property
     def why(self) -> str:
@@ -63,8 +71,9 @@ class Item:
     def search(self) -> str:
         """What the index's search box looks through."""
         paper, entry = self.paper, self.entry
-        parts = (paper.key, entry.title, entry.cite(), *paper.tags, self.why, paper.presenter)
-        return " ".join(parts).lower()
+        lines = (re.sub(r"<[^>]+>", "", line) for line in (self.insight, self.results))
+        parts = (paper.key, entry.title, entry.cite(), *entry.authors, *paper.tags, self.why)
+        return " ".join((*parts, paper.presenter, *lines))
 
 
 @dataclass(frozen=True)
@@ -74,12 +83,23 @@ class Catalogue:
     items: list[Item]
     problems: list[str]
 
-    def by_status(self) -> list[tuple[str, list[Item]]]:
-        groups = [
-            (words, [item for item in self.items if item.paper.status == name])
+    def groups(self) -> list[tuple[str, list[Item], Tally]]:
+        """Papers with a notebook by family, then all others by status; each group's claims."""
+        families = sorted({item.family for item in self.items if item.family})
+        groups = [(name, [i for i in self.items if i.family == name]) for name in families]
+        groups += [
+            (words, [i for i in self.items if not i.family and i.paper.status == name])
             for name, words in STATUS_WORDS.items()
         ]
-        return [(words, items) for words, items in groups if items]
+        none = tally([])
+        return [
+            (n, items, sum((i.tally for i in items), start=none)) for n, items in groups if items
+        ]
+
+    @property
+    def statuses(self) -> list[str]:
+        present = {item.paper.status for item in self.items}
+        return [words for name, words in STATUS_WORDS.items() if name in present]
 
     @property
     def tags(self) -> list[str]:
@@ -140,7 +160,8 @@ def _item(
     source = origin.find(root, key, library={}) if has_notebook else None
     has_claims = claims_file.path_of(root, key).is_file()
     content = _tried(problems, claims_file.load_file, root, key) if has_claims else None
-    claims = _tried(problems, _claims, key, content, source) or []
+    notebook = _tried(problems, notebooks.glimpse, source.path) if source else None
+    claims = _claims(key, content, notebook)
     has_lines = has_notebook or glance.path_of(root, key).is_file()
     lines = _tried(problems, glance.of, root, key) if has_lines else None
     markup = Markup(root, lambda _: None)
@@ -155,6 +176,7 @@ def _item(
         claims=[row(claim) for claim in claims],
         tally=tally(claims),
         standin=standin_warning(claims),
+        cells=notebook.cells if notebook else [],
     )
     problems += [f"{key}, at a glance: {problem}" for problem in markup.problems]
     return item
@@ -172,15 +194,25 @@ def _tried(
 
 
 def _claims(
-    key: str, content: claims_file.ClaimsFile | None, source: origin.Origin | None
+    key: str, content: claims_file.ClaimsFile | None, notebook: Any
 ) -> list[dict[str, Any]]:
     """The claims of a paper with their verdicts; one that no run showed is not attempted.
 
     Headline and mechanism claims come first, as they are counted first.
     """
-    shown = claims_file.from_notebook(source.read()) if source and content else []
+    shown = claims_file.from_notebook(notebook) if notebook and content else []
     by_id = {record["id"]: record for record in shown if record["paper"] == key}
     known = sorted(content.claims, key=lambda c: not c.is_reproduction) if content else []
     records = [by_id.get(claim.id) or claims_file.record_of(key, claim) for claim in known]
-    rules = [claims_file.tolerance_in_words(claim) for claim in known]
+    rules = [_rule(claim) for claim in known]
     return [record | {"rule": rule} for record, rule in zip(records, rules, strict=True)]
+
+
+def _rule(claim: claims_file.Claim) -> str:
+    """How a claim is judged; bounds of a fraction in per cent or points, as its values print."""
+    if claim.unit != "fraction" or claim.judge in ("ratio", "ordering", "equal"):
+        return claims_file.tolerance_in_words(claim)
+    between = claim.judge == "between"
+    scaled = tuple(100 * end for end in claim.interval) if between else 100 * claim.slack
+    changed = {"tolerance": scaled, "unit": "%" if between else "points"}
+    return claims_file.tolerance_in_words(claim.model_copy(update=changed))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from labkit.kit.page import json_for_script
+from labkit.kit.page import plot
 from labkit.workbook.export import pages
 from labkit.workbook.export.maths import FormulaError, to_mathml
 from labkit.workbook.notebooks import PLOTLY_MIME, WIDGET_VIEW, joined
@@ -115,11 +115,7 @@ class Markup:
         layout = figure.get("layout", {})
         if "$" in json.dumps([layout.get("title"), layout.get("annotations")]):
             self._report("a figure's title or annotation has $…$, which needs a script to typeset")
-        return (
-            f'<figure class="plot" style="--height:{layout.get("height") or 450:g}px">'
-            f'<script type="application/json">{json_for_script(figure)}</script>'
-            '<div class="canvas"></div></figure>'
-        )
+        return plot(figure)
 
     def _image(self, mime: str, content: str, label: str) -> str:
         if mime == "image/svg+xml":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit.errors import UsageError
+from labkit.quantities import format_bytes, number
 from labkit.workbook import notebooks
 from labkit.workbook.queue import bibliography, questions
 from labkit.workbook.review.anatomy import Subject
@@ -68,6 +69,30 @@ class Origin:
             return "outputs as committed"
         values = f" with {self.parameters}" if self.parameters else ""
         return f"executed by labkit run{values}"
+
+    @property
+    def provenance(self) -> str:
+        """When, from which commit and on which machine it was run; "" as committed."""
+        if self.record is None:
+            return ""
+        meta = self.record.meta
+        machine = meta.get("machine") or {}
+        commit, _, dirty = (meta.get("git_commit") or "").partition("-")
+        parts = (
+            f"run on {meta['ended'][:10]}" if meta.get("ended") else "",
+            f"in {number(meta['duration_s'], 2)} s" if meta.get("duration_s") else "",
+            f"commit {commit[:12]}{' with changes' if dirty else ''}" if commit else "",
+            str(machine.get("cpu", "")),
+            f"{machine['cores']} cores" if "cores" in machine else "",
+            format_bytes(machine["memory_bytes"]) if "memory_bytes" in machine else "",
+        )
+        return ", ".join(filter(None, parts))
+
+    @property
+    def rerun(self) -> str:
+        """The command that makes this result anew."""
+        values = (self.record.meta.get("overrides") or {}) if self.record else {}
+        return " ".join([f"labkit run {self.key}", *(f"-p {k}={v}" for k, v in values.items())])
 
 
 def find(

@@ -11,7 +11,17 @@ from labkit.workbook.review.tally import SYMBOLS
 
 _PACKAGE = "labkit.workbook.export"
 
-__all__ = ["code_style", "fingerprint", "package_file", "policy", "render"]
+_LINKS = {"Papers": "index.html", "Scoreboard": "scoreboard.html", "Companions": "graph.html",
+          "Benchmarks": "benchmarks.html"}  # fmt: skip
+_REFERENCE = {"Library": "api/labkit.html"}
+
+__all__ = ["code_style", "fingerprint", "links", "package_file", "policy", "render"]
+
+
+def links(site: str = "", *, reference: bool = False) -> dict[str, str]:
+    """What the bar of the site's pages leads to; ``site`` is the way to the site's folder."""
+    known = _LINKS | (_REFERENCE if reference else {})
+    return {words: site + name for words, name in known.items()}
 
 
 def render(template: str, **values: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from labkit.workbook.export import blocks, origin, pages
 from labkit.workbook.export.markup import Markup
@@ -13,11 +13,14 @@ from labkit.workbook.review.claims import from_notebook
 _HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.DOTALL)
 
 
-def page(source: origin.Origin, known: Collection[str]) -> tuple[str, list[str]]:
+def page(source: origin.Origin, families: Mapping[str, list[str]]) -> tuple[str, list[str]]:
     """The page's HTML (for ``site/papers/``), and what was wrong with the notebook's cells.
 
-    ``known`` are the papers that have a page: links between notebooks lead there.
+    ``families`` holds the papers that have a page, by family: links between notebooks lead there,
+    and in this order a page leads to the one before and the one after it.
     """
+    known = [key for keys in families.values() for key in keys]
+    place, family = known.index(source.key), source.committed.parent.name
     notebook = source.read()
     markup = Markup(source.committed.parent, lambda key: f"{key}.html" if key in known else None)
     content = blocks.from_notebook(notebook, markup)
@@ -29,6 +32,9 @@ def page(source: origin.Origin, known: Collection[str]) -> tuple[str, list[str]]
         title=source.title,
         policy=pages.policy(body, own_files=True),
         contents=_contents(body),
+        family=family if len(families[family]) > 1 else "",
+        before=known[place - 1] if place else "",
+        after=known[place + 1] if place + 1 < len(known) else "",
         tally=tally.tally(claims),
         standin=tally.standin_warning(claims),
         blocks=content,

@@ -1,4 +1,4 @@
-"""The site under ``results/site``: the index, a page and a deck for each notebook, the scoreboard.
+"""The site under ``results/site``: the index, a page and a deck for each notebook, and the lists.
 
 Nothing is rewritten that would come out the same: each page remembers a fingerprint of what it was
 made from (the notebook that was run, the bibliography, the exporter itself), and one fingerprint
@@ -18,8 +18,18 @@ from typing import Any
 
 from labkit import files
 from labkit.errors import LabkitError
-from labkit.workbook import notebooks
-from labkit.workbook.export import catalogue, comparison, decks, origin, pages, reading
+from labkit.workbook.export import (
+    benchmarks,
+    catalogue,
+    comparison,
+    decks,
+    drawings,
+    origin,
+    pages,
+    reading,
+    reference,
+    search,
+)
 from labkit.workbook.queue import bibliography, questions, reading_queue
 
 STATE = ".made-from.json"
@@ -45,34 +55,70 @@ def write_site(root: Path) -> Report:
         BadFile: the queue or the bibliography is malformed.
     """
     site = _Site(root / "results" / "site")
-    if site.is_whole(inputs := _fingerprint_of_all(root)):
+    if site.is_whole(inputs := _fingerprint_of_all(root, *site.links())):
         return site.report
-    library, known = bibliography.load(root), list(notebooks.paths(root))
-    for key in known:
+    library, families = bibliography.load(root), comparison.families(root)
+    for key in (key for keys in families.values() for key in keys):
         try:
             source = origin.find(root, key, library=library)
-            made_from = _fingerprint_of_paper(source, known)
-            site.make(f"papers/{key}.html", made_from, partial(reading.page, source, known))
+            made_from = _fingerprint_of_paper(source, families)
+            site.make(f"papers/{key}.html", made_from, partial(reading.page, source, families))
             site.make(f"slides/{key}.html", made_from, partial(decks.deck, source))
+            site.put(f"papers/{key}.ipynb", source.path.read_text(encoding="utf-8"))
         except LabkitError as error:
             site.report.problems.append(str(error))
-    families = _write_families(root, site)
+    compared = _write_families(root, site, families)
     everything = catalogue.load(root)
     site.report.problems += everything.problems
-    site.put("assets/plotly.min.js", pages.package_file("plotly", "package_data/plotly.min.js"))
-    title = "Systems-for-ML papers, reviewed and rerun"
-    index = pages.render(
-        "index.html.j2",
-        title=title,
-        policy=pages.policy(),
-        catalogue=everything,
-        families=families,
-    )
-    site.put("index.html", index)
-    site.put("scoreboard.html", _scoreboard(everything, papers="papers/", index="index.html"))
+    _write_assets(site, everything)
+    _write_lists(root, site, everything, compared)
     site.finish(inputs)
     _put_scoreboard(root, everything)
     return site.report
+
+
+def _write_assets(site: _Site, everything: catalogue.Catalogue) -> None:
+    """Scripts that pages share: each is stored once."""
+    site.put("assets/plotly.min.js", pages.package_file("plotly", "package_data/plotly.min.js"))
+    index = pages.package_file("pdoc", "templates/resources/elasticlunr.min.js")
+    site.put("assets/search.js", index + "\n" + search.script(everything.items))
+
+
+def _write_lists(
+    root: Path, site: _Site, everything: catalogue.Catalogue, compared: list[str]
+) -> None:
+    """The index, the scoreboard, the graph of companions, the timings."""
+    index = pages.render(
+        "index.html.j2",
+        title="Systems-for-ML papers, reviewed and rerun",
+        policy=pages.policy(own_files=True),
+        catalogue=everything,
+        links=site.links(),
+        compared=compared,
+        status_words=catalogue.STATUS_WORDS,
+        thumbnail=drawings.headline,
+    )
+    site.put("index.html", index)
+    site.put("scoreboard.html", _scoreboard(everything, site.links(), "papers/"))
+    graph = pages.render(
+        "graph.html.j2",
+        title="Papers and their companions",
+        policy=pages.policy(),
+        links=site.links(),
+        graph=drawings.companions(everything.items),
+    )
+    site.put("graph.html", graph)
+    try:
+        timings = benchmarks.report(root)
+        site.put("benchmarks.html", timings.page(plotly="assets/plotly.min.js", links=site.links()))
+    except LabkitError as error:
+        site.report.problems.append(str(error))
+
+
+def write_reference(root: Path) -> bool:
+    """Write the library's API reference into the site where the library changed; before the site,
+    so that its pages lead there. Returns whether it was written."""
+    return reference.write(root / "results" / "site")
 
 
 def write_scoreboard(root: Path) -> Path:
@@ -82,16 +128,16 @@ def write_scoreboard(root: Path) -> Path:
 
 def _put_scoreboard(root: Path, everything: catalogue.Catalogue) -> Path:
     path = root / "results" / "scoreboard.html"
-    html = _scoreboard(everything, papers="site/papers/", index="site/index.html")
+    html = _scoreboard(everything, _Site(root / "results" / "site").links("site/"), "site/papers/")
     if not path.is_file() or path.read_text(encoding="utf-8") != html:
         files.write_atomically(path, html)
     return path
 
 
-def _write_families(root: Path, site: _Site) -> list[str]:
+def _write_families(root: Path, site: _Site, families: dict[str, list[str]]) -> list[str]:
     """A page for each family of two papers or more: its papers side by side."""
     written = []
-    for family, keys in comparison.families(root).items():
+    for family, keys in families.items():
         if len(keys) < 2:
             continue
         try:
@@ -99,19 +145,20 @@ def _write_families(root: Path, site: _Site) -> list[str]:
         except LabkitError as error:
             site.report.problems.append(f"families/{family}.html: {error}")
             continue
-        site.put(f"families/{family}.html", page.page(plotly="../assets/plotly.min.js"))
+        html = page.page(plotly="../assets/plotly.min.js", links=site.links("../"))
+        site.put(f"families/{family}.html", html)
         written.append(family)
     return written
 
 
-def _scoreboard(everything: catalogue.Catalogue, *, papers: str, index: str) -> str:
+def _scoreboard(everything: catalogue.Catalogue, links: dict[str, str], papers: str) -> str:
     return pages.render(
         "scoreboard.html.j2",
         title="Scoreboard: the papers' claims beside ours",
         policy=pages.policy(),
         catalogue=everything,
+        links=links,
         papers=papers,
-        index=index,
     )
 
 
@@ -128,6 +175,10 @@ class _Site:
         with suppress(OSError, ValueError, TypeError):  # lost or cut short: all is written anew
             self._old |= json.loads((folder / STATE).read_text(encoding="utf-8"))
         self._new: dict[str, dict[str, Any]] = {}
+
+    def links(self, way: str = "") -> dict[str, str]:
+        """The bar of a page from where ``way`` leads to this folder."""
+        return pages.links(way, reference=(self.folder / reference.FOLDER).is_dir())
 
     def is_whole(self, inputs: str) -> bool:
         """Whether the site was made from ``inputs`` and every file is still there as written."""
@@ -161,17 +212,18 @@ class _Site:
 
     def finish(self, inputs: str) -> None:
         """Remove pages of papers that are gone, and remember what everything was made from."""
-        for path in sorted(self.folder.rglob("*.html")):
+        for path in sorted(self.folder.rglob("*.*")):
             name = path.relative_to(self.folder).as_posix()
-            if name not in self._new:
+            own = path.is_file() and name != STATE and not name.startswith(f"{reference.FOLDER}/")
+            if own and name not in self._new:
                 path.unlink()
                 self.report.removed.append(name)
         state = {"inputs": inputs, "files": self._new, "problems": self.report.problems}
         files.write_atomically(self.folder / STATE, json.dumps(state, indent=1) + "\n")
 
 
-def _fingerprint_of_all(root: Path) -> str:
-    """Of every file that a page of the site could depend on."""
+def _fingerprint_of_all(root: Path, *links: str) -> str:
+    """Of every file that a page of the site could depend on, and of what its bar leads to."""
     patterns = (
         str(reading_queue.FILE),
         str(bibliography.FILE),
@@ -179,18 +231,20 @@ def _fingerprint_of_all(root: Path) -> str:
         "notebooks/**/*",
         "results/*/default/*.ipynb",
         "results/*/default/*.json",
+        str(benchmarks.FILE),
     )
     matches = (path for pattern in patterns for path in root.glob(pattern) if path.is_file())
     inputs = sorted(path for path in matches if ".ipynb_checkpoints" not in path.parts)
     names = [path.relative_to(root).as_posix() for path in inputs]
-    return _digest([pages.fingerprint(), *names], inputs)
+    return _digest([pages.fingerprint(), *links, *names], inputs)
 
 
-def _fingerprint_of_paper(source: origin.Origin, known: list[str]) -> str:
-    """What a paper's page and deck are made from: notebook, images, entry, who has a page."""
+def _fingerprint_of_paper(source: origin.Origin, families: dict[str, list[str]]) -> str:
+    """What a paper's page and deck are made from: notebook, run, images, entry, who has a page."""
     beside = source.committed.parent
     images = sorted(p for p in beside.rglob("*") if p.is_file() and p.suffix != ".ipynb")
-    texts = [pages.fingerprint(), source.words, repr(source.entry), ",".join(known)]
+    about = (source.words, source.provenance, repr(source.entry), repr(families))
+    texts = [pages.fingerprint(), *about]
     asked = questions.path_of(source.root, source.key)
     return _digest(texts, [source.path, *images, *[asked][: asked.is_file()]])
 

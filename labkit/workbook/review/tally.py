@@ -12,6 +12,7 @@ from labkit.workbook.review.tables import cell_text
 from labkit.workbook.review.verdicts import DIGITS, REPRODUCTIONS, Verdict
 
 _LONGEST_LIST = 6
+_UNITLESS = "dimensionless"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 STANDIN_WARNING = (
     "Stand-in data: published data were not at hand where this was run, so figures and numbers "
@@ -194,6 +195,7 @@ def row(claim: Mapping[str, Any]) -> dict[str, str]:
         "paper_whole": cell_text(claim["paper_value"]),
         "ours_whole": cell_text(claim["our_value"]),
         "ratio": cell_text(claim["ratio"]),
+        "unit": claim["unit"] or _UNITLESS * _is_number(claim["paper_value"], claim["our_value"]),
         "kind": claim.get("kind", ""),
         "flip": claim.get("flip", ""),
         "flipped": flip if flip == NOTHING else f"{flip} {SYMBOLS[claim['flip_verdict']]}",
@@ -201,3 +203,9 @@ def row(claim: Mapping[str, Any]) -> dict[str, str]:
         "verdict": claim["verdict"],
         "where": outcome(claim).removeprefix(claim["verdict"]).strip(),
     }
+
+
+def _is_number(*values: Any) -> bool:
+    """Whether the first of ``values`` that is there holds numbers."""
+    first = next((value for value in values if value is not None), "")
+    return isinstance(first[0] if isinstance(first, list) and first else first, (int, float))

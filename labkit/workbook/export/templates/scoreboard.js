@@ -2,22 +2,19 @@
 (() => {
   const form = document.querySelector(".filters");
   if (!form) return;
-  const claims = [...document.querySelectorAll("tr.claim")];
-  const found = document.querySelector(".found");
-  form.hidden = false;
-  form.addEventListener("input", () => {
-    const { text, verdict, kind } = Object.fromEntries(new FormData(form));
-    const words = text.toLowerCase().split(/\s+/);
-    for (const claim of claims) {
-      claim.hidden = !(words.every((word) => claim.dataset.text.includes(word)) && (!verdict || claim.dataset.verdict === verdict) && (!kind || claim.dataset.kind === kind));
+  const claims = [...document.querySelectorAll("tr.claim")].map((row) => ({ row, words: wordsOf(row.dataset.text) }));
+  const count = document.querySelector(".found");
+  bindToAddress(form, ({ text, verdict, kind }) => {
+    const wanted = wordsOf(text);
+    for (const { row, words } of claims) {
+      row.hidden = !(wanted.every((word) => words.some((w) => w.startsWith(word))) && (!verdict || row.dataset.verdict === verdict) && (!kind || row.dataset.kind === kind));
     }
     for (const paper of document.querySelectorAll(".board tbody")) {
       paper.hidden = !paper.querySelector("tr.claim:not([hidden])");
     }
-    const shown = claims.filter((claim) => !claim.hidden).length;
-    found.textContent = shown === claims.length ? "" : `${shown} of ${claims.length} claims`;
+    const shown = claims.filter(({ row }) => !row.hidden).length;
+    count.textContent = shown === claims.length ? "" : `${shown} of ${claims.length} claims`;
   });
-  form.addEventListener("submit", (event) => event.preventDefault());
 })();
 
 /* Sorts a table by the column whose heading is pressed; claims stay with their paper. */

@@ -1,0 +1,311 @@
+"""The site as readers use it: search, Back, a phone, paper, both themes, the keyboard."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.workbook.export import write_site
+from tests.browser.test_offline import browser, pytestmark, site, visit
+from tests.export import synthetic
+
+__all__ = ["browser", "pytestmark", "site", "visit"]
+
+A4_PX = 210 / 25.4 * 96
+
+
+def keys(page: Any) -> list[str]:
+    return [
+        li.get_attribute("data-key") for li in page.locator("#papers li[data-key]:visible").all()
+    ]
+
+
+def ask(page: Any, text: str) -> list[str]:
+    """The papers that the index shows for ``text``, once the search has ended."""
+    before = page.evaluate("document.documentElement.dataset.shown")
+    page.get_by_label("Search papers").fill(text)
+    page.wait_for_function(
+        "before => document.documentElement.dataset.shown !== before", arg=before, timeout=10_000
+    )
+    return keys(page)
+
+
+@pytest.fixture(scope="module")
+def wider(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site with a family of two papers, of which the queue says in Chinese why one is read."""
+    root = synthetic.make(tmp_path_factory.mktemp("wider") / "workbook")
+    queue = root / "reading_queue.yaml"
+    text = queue.read_text(encoding="utf-8")
+    why = "流水线节能调度"
+    queue.write_text(text.replace("the optimum to hold alpha against", why), encoding="utf-8")
+    for name in ("data/papers/alpha/claims.yaml", "notebooks/energy/alpha.ipynb"):
+        path = root / name.replace("alpha", "beta")
+        path.parent.mkdir(exist_ok=True)
+        content = (root / name).read_text(encoding="utf-8").replace('"alpha"', '"beta"')
+        path.write_text(content, encoding="utf-8")
+    write_site(root)
+    return root / "results" / "site"
+
+
+# ---------------------------------------------------------------- search
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("frontier", ["beta"]),
+        ("front", ["beta"]),  # the beginning of a word
+        ("rontier", []),  # not its middle
+        ("lovelace idle", ["alpha"]),
+        ("largest stage", ["alpha"]),  # a claim's words
+        ("joule", ["alpha"]),  # a notebook's words
+        ("#memory", ["gamma", "delta"]),
+        ("#energy frontier", ["beta"]),
+        ("#ener", ["alpha", "beta"]),
+    ],
+)
+def test_the_search_finds_words_claims_notebooks_and_tags(
+    visit: Any, query: str, shown: list[str]
+) -> None:
+    assert sorted(ask(visit("index.html"), query)) == sorted(shown)
+
+
+@pytest.mark.parametrize(("query", "shown"), [("节能", ["beta"]), ("调", ["beta"]), ("能节", [])])
+def test_chinese_is_found_by_its_characters(
+    browser: Any, wider: Path, query: str, shown: list[str]
+) -> None:
+    page = browser.new_page()
+    page.goto((wider / "index.html").as_uri())
+    assert ask(page, query) == shown
+    page.close()
+
+
+def test_a_hit_leads_to_its_place(visit: Any) -> None:
+    page = visit("index.html")
+    ask(page, "joule")
+    page.locator(".hit a").first.click()
+    page.wait_for_url("**/papers/alpha.html#*")
+    assert page.evaluate(
+        "document.getElementById(decodeURIComponent(location.hash.slice(1))) !== null"
+    )
+
+
+def test_back_restores_what_was_searched_for(visit: Any) -> None:
+    page = visit("index.html")
+    assert ask(page, "idle") == ["alpha"]
+    page.locator("h3 a").first.click()
+    page.wait_for_url("**/papers/alpha.html")
+    page.go_back()
+    page.wait_for_function("() => document.querySelector('.found').textContent.startsWith('1 of')")
+    assert page.get_by_label("Search papers").input_value() == "idle"
+    assert keys(page) == ["alpha"]
+
+
+def test_an_address_holds_the_filters_and_a_tag_is_a_link(visit: Any) -> None:
+    page = visit("index.html#tag=memory&group=status")
+    assert page.locator("select[name=tag]").input_value() == "memory"
+    assert keys(page) == ["gamma", "delta"]
+    page.locator("a.tag", has_text="memory").first.click()
+    page.locator("select[name=tag]").select_option("energy")
+    assert sorted(keys(page)) == ["alpha", "beta"]
+    page.go_back()
+    assert keys(page) == ["gamma", "delta"]
+
+
+def test_ninety_papers_open_within_a_second(browser: Any, tmp_path: Path) -> None:
+    root = synthetic.make(tmp_path / "workbook")
+    entries = [
+        f"@inproceedings{{p{n}, title = {{Paper {n}}}, author = {{Doe, Jane}}, "
+        "booktitle = {ES}, year = 2020}"
+        for n in range(90)
+    ]
+    listing = [
+        f"  - {{key: p{n}, status: queued, priority: 2, why: w{n}, tags: [many]}}"
+        for n in range(90)
+    ]
+    for name, lines in (("data/papers.bib", entries), ("reading_queue.yaml", listing)):
+        path = root / name
+        path.write_text(
+            path.read_text(encoding="utf-8") + "\n".join(lines) + "\n", encoding="utf-8"
+        )
+    write_site(root)
+    page = browser.new_page()
+    page.goto((root / "results/site/index.html").as_uri())
+    timing = "performance.getEntriesByType('navigation')[0]"
+    page.wait_for_function(f"() => {timing}.loadEventEnd > 0")
+    assert len(keys(page)) == 94
+    # scripts and layout of the page itself; a crowded machine may delay the opening of the file
+    assert page.evaluate(f"{timing}.loadEventEnd - {timing}.responseEnd") < 1000
+    assert ask(page, "w77") == ["p77"]
+    page.close()
+
+
+# ---------------------------------------------------------------- a phone
+
+
+def test_a_phone_shows_the_title_before_the_contents(visit: Any) -> None:
+    page = visit("papers/alpha.html", width=390, height=844)
+    title, contents, facts = (
+        page.locator(selector).first.bounding_box()["y"]
+        for selector in ("h1", "nav ol, nav summary", ".facts")
+    )
+    assert title < facts < contents
+    assert title < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [("scoreboard.html", ".board tr.claim"), ("papers/alpha.html", ".claims tbody tr")],
+)
+def test_a_phone_shows_values_and_verdicts_without_scrolling(
+    visit: Any, name: str, row: str
+) -> None:
+    page = visit(name, width=390, height=844)
+    cells = page.locator(f"{row} :is(.judged, .number)")
+    boxes = cells.evaluate_all(
+        "all => all.map(c => c.getBoundingClientRect()).map(r => [r.left, r.right, r.width])"
+    )
+    assert len(boxes) >= 12
+    assert all(left >= 0 and right <= 390 and width > 0 for left, right, width in boxes)
+    labels = (
+        page.locator(row)
+        .first.locator("[data-is]")
+        .evaluate_all("all => all.map(c => getComputedStyle(c, '::before').content)")
+    )
+    assert labels[:2] == ['"paper"', '"ours"']
+
+
+def overlap(page: Any) -> list[float]:
+    """By how many pixels each drawn figure's legend reaches into its title, or beyond its card."""
+    return page.locator(".plot").evaluate_all(
+        """all => all.flatMap(plot => {
+          const box = (name) => plot.querySelector(name)?.getBoundingClientRect();
+          const [title, legend] = [box(".gtitle"), box(".legend")];
+          const card = plot.getBoundingClientRect();
+          const beyond = (r) => Math.max(r.right - card.right, card.left - r.left);
+          const apart = (a, b) => Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+          return [
+            title && legend ? apart(title, legend) : 0,
+            ...[title, legend].filter(Boolean).map(beyond),
+          ];
+        })"""
+    )
+
+
+def drawn(page: Any) -> Any:
+    """The page once every figure is drawn."""
+    for figure in page.locator("article .plot").all():
+        figure.scroll_into_view_if_needed()
+        figure.locator("svg.main-svg").first.wait_for(timeout=30_000)
+    return page
+
+
+def test_on_a_phone_no_legend_covers_a_title(visit: Any) -> None:
+    page = drawn(visit("papers/alpha.html", width=390, height=844))
+    assert max(overlap(page)) <= 1
+
+
+def test_a_figure_takes_a_new_width(visit: Any) -> None:
+    page = drawn(visit("papers/alpha.html"))
+    page.set_viewport_size({"width": 500, "height": 800})
+    page.wait_for_function(
+        """() => [...document.querySelectorAll('.plot')].every(plot =>
+             plot.querySelector('.main-svg').getBoundingClientRect().right
+             <= plot.getBoundingClientRect().right + 1)"""
+    )
+    assert max(overlap(page)) <= 1
+
+
+# ---------------------------------------------------------------- paper
+
+
+@pytest.mark.parametrize("name", ["papers/alpha.html", "scoreboard.html"])
+def test_nothing_is_cropped_on_paper(visit: Any, name: str) -> None:
+    wide = A4_PX if name.startswith("papers") else 297 / 25.4 * 96
+    room = round(wide - 2 * 12 / 25.4 * 96)
+    page = visit(name)
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": room, "height": 1000})
+    page.wait_for_timeout(600)
+    rights = page.locator("table td, svg.main-svg, .formula math").evaluate_all(
+        "all => all.filter(e => e.checkVisibility()).map(e => e.getBoundingClientRect().right)"
+    )
+    assert len(rights) > 20
+    assert max(rights) <= room + 1
+    pdf = page.pdf(prefer_css_page_size=True)
+    sides = {tuple(map(float, box.split())) for box in re.findall(rb"/MediaBox \[([^\]]+)\]", pdf)}
+    assert {round(side[2]) for side in sides} == {595 if name.startswith("papers") else 842}
+
+
+# ---------------------------------------------------------------- themes and access
+
+
+def test_the_theme_button_turns_pages_and_figures_and_is_remembered(visit: Any) -> None:
+    page = drawn(visit("papers/alpha.html"))
+    card = "getComputedStyle(document.querySelector('.plot')).backgroundColor"
+    paper = "document.querySelector('.plot .main-svg').style.background"
+    light = page.evaluate(card), page.evaluate(paper)
+    page.get_by_role("button", name="Dark theme").click()
+    page.wait_for_function(f"() => {paper} !== {light[1]!r}")
+    assert page.evaluate(card) == "rgb(16, 21, 28)"
+    lettering = page.locator(".plot .gtitle").first.evaluate("t => getComputedStyle(t).fill")
+    assert min(map(int, re.findall(r"\d+", lettering)[:3])) > 180, (
+        "letters are light on a dark card"
+    )
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_figure_says_in_words_what_it_shows(visit: Any) -> None:
+    page = visit("papers/alpha.html")
+    labels = page.locator(".plot .canvas").evaluate_all("all => all.map(c => c.ariaLabel)")
+    assert labels[0].startswith("Figure: Energy falls as a stage slows, and then rises. ")
+    assert "Vertical axis: energy (J)" in labels[0]
+    assert "bound: 40 points, 344 to 440" in labels[0]
+    assert all(labels)
+
+
+def test_what_scrolls_sideways_can_be_reached_by_keyboard(visit: Any) -> None:
+    for name in ("papers/alpha.html", "scoreboard.html"):
+        page = visit(name, width=390, height=844)
+        unreached = page.evaluate(
+            """[...document.querySelectorAll('main *')].filter(e =>
+                 ['auto', 'scroll'].includes(getComputedStyle(e).overflowX)
+                 && e.scrollWidth > e.clientWidth + 1 && e.checkVisibility()
+                 && e.tabIndex < 0).map(e => e.className)"""
+        )
+        assert unreached == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "index.html",
+        "papers/alpha.html",
+        "scoreboard.html",
+        "graph.html",
+        "benchmarks.html",
+        "families/energy.html",
+    ],
+)
+def test_axe_finds_nothing_serious(browser: Any, wider: Path, name: str, scheme: str) -> None:
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe is not installed"
+    )
+    context = browser.new_context(color_scheme=scheme, bypass_csp=True)
+    page = context.new_page()
+    page.goto((wider / name).as_uri())
+    page.wait_for_timeout(300)
+    answer = axe.Axe().run(page).response
+    assert len(answer["passes"]) > 10
+    serious = [
+        (v["id"], [node["html"][:120] for node in v["nodes"]][:3])
+        for v in answer["violations"]
+        if v["impact"] in ("serious", "critical")
+    ]
+    context.close()
+    assert serious == []
