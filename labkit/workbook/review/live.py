@@ -1,0 +1,197 @@
+"""Figures that ask their function again: widgets beside a Plotly FigureWidget, updated in place.
+
+No ``Output`` widget takes part (they can hang a client that is not a browser): a control's
+``observe`` arms a timer, the timer draws the latest values, and only what changed is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import ipywidgets
+import plotly.graph_objects as go
+import traitlets
+
+from labkit.errors import UsageError
+from labkit.kit import draw as figures
+from labkit.workbook.review import scales, stored
+from labkit.workbook.review.axes import Axis
+
+DELAY_S = 0.03
+"""How long a moved control waits for the next move before the figures are drawn."""
+
+MakeFigure = Callable[..., go.Figure]
+State = dict[str, Any]
+
+_last_values: dict[str, dict[str, Any]] = {}
+"""Where each explorable's controls stood, so that running its cell again keeps them."""
+
+_COPY = "navigator.clipboard.writeText(this.nextElementSibling.textContent)"
+
+
+class Live(ipywidgets.VBox):
+    """Controls above one or more figures, of which each draws all of the controls' values.
+
+    ``num_drawn`` counts the drawings since the first.
+    """
+
+    def __init__(
+        self,
+        makers: Sequence[MakeFigure],
+        axes: Sequence[Axis],
+        *,
+        link: Any = None,
+        call: str = "",
+    ) -> None:
+        self._makers, self._axes = list(makers), {axis.name: axis for axis in axes}
+        name = getattr(makers[0], "__qualname__", type(makers[0]).__name__)
+        self._call = call or (name if name.isidentifier() else "")
+        self._key = f"{name}({', '.join(self._axes)})"
+        self._timer: asyncio.TimerHandle | None = None
+        self.num_drawn = 0
+        kept = _last_values.get(self._key, {})
+        starts = {a.name: kept.get(a.name, a.start) for a in axes}
+        self.controls = {
+            a.name: _control(a, starts[a.name] if a.holds(starts[a.name]) else a.start)
+            for a in axes
+        }
+        self._extremes = [_extremes(maker, axes) for maker in makers]
+        self._states = [self._drawn(place) for place in range(len(makers))]
+        self.figures = [
+            go.FigureWidget(
+                data=copy.deepcopy(state["data"]),
+                layout={**copy.deepcopy(state["layout"]), "template": figures.TEMPLATE},
+            )
+            for state in self._states
+        ]
+        self._message, self._pasted = ipywidgets.HTML(), ipywidgets.HTML(self._words())
+        knobs = ipywidgets.Box(
+            [*self.controls.values()], layout={"flex_flow": "row wrap", "width": "100%"}
+        )
+        super().__init__([knobs, self._message, *self.figures, self._pasted])
+        for control in self.controls.values():
+            control.observe(self._moved, names="value")
+        if link is not None:
+            self.link(link)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the controls say now, by axis."""
+        values = {name: control.value for name, control in self.controls.items()}
+        return {n: float(f"{v:.6g}") if isinstance(v, float) else v for n, v in values.items()}
+
+    @property
+    def error(self) -> str:
+        """What went wrong with the last values; "" if they were drawn."""
+        return str(self._message.value)
+
+    def link(self, other: Any) -> None:
+        """Let the controls that ``other`` has by the same name move with these, both ways."""
+        common = self.controls.keys() & getattr(other, "controls", {}).keys()
+        if not common:
+            raise UsageError(
+                f"link: the other explorable has none of the axes {', '.join(self.controls)}"
+            )
+        for name in common:
+            traitlets.link((other.controls[name], "value"), (self.controls[name], "value"))
+
+    def refresh(self) -> None:
+        """Draw the controls' values now; where the function refuses them, say why and keep the
+        last figures."""
+        self._timer = None
+        try:
+            states = [self._drawn(place) for place in range(len(self._makers))]
+        except Exception as error:  # whatever the function refuses is the reader's to see
+            kind = "" if isinstance(error, UsageError | ValueError) else f"{type(error).__name__}: "
+            text = escape(f"{kind}{error}")
+            self._message.value = f'<p role="alert" style="color:#b00020">{text}</p>'
+            return
+        self.num_drawn += 1
+        for figure, before, state in zip(self.figures, self._states, states, strict=True):
+            _update(figure, before, state)
+        self._states = states
+        self._message.value = ""
+        self._pasted.value = self._words()
+
+    def _moved(self, _: Any) -> None:
+        """Remember the values and draw them soon; what moves until then is drawn with them."""
+        _last_values[self._key] = self.values
+        if self._timer is not None:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # a plain script: nothing would ever wake a timer
+            self.refresh()
+            return
+        self._timer = loop.call_later(DELAY_S, self.refresh)
+
+    def _drawn(self, place: int) -> State:
+        """Figure ``place`` for the controls' values, on the scale that holds its extremes."""
+        state = stored.draw(self._makers[place], self.values)
+        apart = [_apart(other) for other in (state, *self._extremes[place])]
+        scales.share(apart)
+        return {"data": apart[0]["data"], "layout": figures.plain(apart[0]["layout"])}
+
+    def _words(self) -> str:
+        """A button that copies the call with the current values, and the call."""
+        given = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
+        text = f"{self._call}({given})" if self._call else f"start=dict({given})"
+        button = f'<button type="button" onclick="{escape(_COPY)}">Copy</button>'
+        return f"{button} <code>{escape(text)}</code>"
+
+
+def _control(axis: Axis, value: Any) -> ipywidgets.Widget:
+    """A slider for a range or for numbers, a menu for anything else; all obey the keyboard."""
+    look = {
+        "description": axis.label,
+        "style": {"description_width": "initial"},
+        "layout": {"width": "26rem", "margin": "0 1rem 0 0"},
+    }
+    if axis.is_range:
+        low, high = axis.values[0], axis.values[-1]
+        if isinstance(axis.step, int):
+            return ipywidgets.IntSlider(value=value, min=low, max=high, step=1, **look)
+        return ipywidgets.FloatSlider(
+            value=value, min=low, max=high, step=axis.step, readout_format=".4g", **look
+        )
+    options = [(axis.text(option), option) for option in axis.values]
+    numeric = all(isinstance(option, int | float) for option in axis.values)
+    kind = ipywidgets.SelectionSlider if numeric else ipywidgets.Dropdown
+    return kind(options=options, value=value, **look)
+
+
+def _extremes(make_figure: MakeFigure, axes: Sequence[Axis]) -> list[State]:
+    """The figure at both ends of each axis, the others at their start: what the scale must hold."""
+    start = {axis.name: axis.start for axis in axes}
+    ends = [start | {axis.name: axis.values[end]} for axis in axes for end in (0, -1)]
+    return [stored.draw(make_figure, values) for values in ends]
+
+
+def _apart(state: State) -> State:
+    """A copy whose layout and traces' own entries can be written to."""
+    layout = copy.deepcopy(state["layout"])
+    return {"data": [dict(trace) for trace in state["data"]], "layout": layout}
+
+
+def _update(figure: go.FigureWidget, before: State, state: State) -> None:
+    """Change ``figure``, which shows ``before``, into ``state`` in one message where the kinds of
+    traces agree; a view that a reader zoomed stays."""
+    kinds = [[trace["type"] for trace in content["data"]] for content in (before, state)]
+    if kinds[0] != kinds[1]:
+        figure.data = []
+        figure.add_traces(state["data"])
+    with figure.batch_update():
+        pairs = zip(figure.data, before["data"], state["data"], strict=False)
+        for trace, old, new in pairs if kinds[0] == kinds[1] else ():
+            _assign(trace, old, new)
+        _assign(figure.layout, before["layout"], state["layout"])
+
+
+def _assign(target: Any, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    for name in old.keys() | new.keys():
+        if old.get(name) != new.get(name) and name != "type":
+            target[name] = copy.deepcopy(new.get(name))
