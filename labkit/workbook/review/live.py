@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from typing import Any
 
@@ -165,10 +166,16 @@ def _control(axis: Axis, value: Any) -> ipywidgets.Widget:
 
 
 def _extremes(make_figure: MakeFigure, axes: Sequence[Axis]) -> list[State]:
-    """The figure at both ends of each axis, the others at their start: what the scale must hold."""
+    """The figure at both ends of each axis, the others at their start: what the scale must hold.
+
+    An end that the function refuses is nothing to hold.
+    """
     start = {axis.name: axis.start for axis in axes}
-    ends = [start | {axis.name: axis.values[end]} for axis in axes for end in (0, -1)]
-    return [stored.draw(make_figure, values) for values in ends]
+    states = []
+    for values in [start | {axis.name: axis.values[end]} for axis in axes for end in (0, -1)]:
+        with suppress(Exception):
+            states.append(stored.draw(make_figure, values))
+    return states
 
 
 def _apart(state: State) -> State:
