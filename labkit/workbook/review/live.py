@@ -10,6 +10,7 @@ import asyncio
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -46,11 +47,11 @@ class Live(ipywidgets.VBox):
         axes: Sequence[Axis],
         *,
         link: Any = None,
-        call: str = "",
+        call: Callable[..., str] | None = None,
     ) -> None:
         self._makers, self._axes = list(makers), {axis.name: axis for axis in axes}
         name = getattr(makers[0], "__qualname__", type(makers[0]).__name__)
-        self._call = call or (name if name.isidentifier() else "")
+        self._call = call or partial(_call, name if name.isidentifier() else "")
         self._key = f"{name}({', '.join(self._axes)})"
         self._timer: asyncio.TimerHandle | None = None
         self.num_drawn = 0
@@ -139,10 +140,15 @@ class Live(ipywidgets.VBox):
 
     def _words(self) -> str:
         """A button that copies the call with the current values, and the call."""
-        given = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
-        text = f"{self._call}({given})" if self._call else f"start=dict({given})"
+        text = self._call(**self.values)
         button = f'<button type="button" onclick="{escape(_COPY)}">Copy</button>'
         return f"{button} <code>{escape(text)}</code>"
+
+
+def _call(name: str, /, **values: Any) -> str:
+    """Python that draws ``values``: a named function's call, or where a nameless one starts."""
+    given = ", ".join(f"{axis}={value!r}" for axis, value in values.items())
+    return f"{name}({given})" if name else f"start=dict({given})"
 
 
 def _control(axis: Axis, value: Any) -> ipywidgets.Widget:
