@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
     from labkit.workbook.review.live import Live
 
 commands = typer.Typer()
+
+TOKEN = "LABKIT_PANEL_TOKEN"
+"""Environment variable: the token of the address, where you want to know it beforehand."""
+ONLY_THIS_MACHINE = (
+    "default-src 'self' data: blob:; connect-src 'self' ws:; "
+    "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'"
+)
+"""Content security policy: Voilà's template asks a server elsewhere for icons, which none of our
+controls has."""
 
 
 @commands.command()
@@ -49,27 +59,37 @@ def panel(
     """
     if find_spec("voila") is None or find_spec("anywidget") is None:
         raise UsageError("labkit panel needs Voilà and anywidget: pip install 'labkit[lab]'")
-    profile, model = (str(Path(text).resolve()) if Path(text).exists() else text
-                      for text in (profile, model))  # fmt: skip
-    built(name, profile=profile, model=model)  # what is wrong is said here, not in the browser
-    port, token = (
-        port or _free_port(),
-        os.environ.get("LABKIT_PANEL_TOKEN") or secrets.token_hex(16),
+    profile, model = (
+        str(Path(text).resolve()) if text and Path(text).exists() else text
+        for text in (profile, model)
     )
+    built(name, profile=profile, model=model)  # what is wrong is said here, not in the browser
+    port, token = port or _free_port(), os.environ.get(TOKEN) or secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="labkit-panel-") as folder:
         path = Path(folder) / f"{name}.ipynb"
         path.write_text(notebook(name, profile, model), encoding="utf-8")
+        settings = {"headers": {"Content-Security-Policy": ONLY_THIS_MACHINE}}
         command = [sys.executable, "-m", "voila", str(path), "--ip=127.0.0.1", f"--port={port}"]
-        command += [f"--token={token}", *([] if browser else ["--no-browser"])]
+        command += [f"--token={token}", f"--Voila.tornado_settings={settings!r}"]
+        command += [] if browser else ["--no-browser"]
         Console(soft_wrap=True).print(f"http://127.0.0.1:{port}/?token={token}  (Ctrl-C ends it)")
-        server = subprocess.Popen(command, cwd=folder)
-        try:
-            code = server.wait()
-        except KeyboardInterrupt:
-            server.terminate()
-            code = min(server.wait(), 0)
+        code = _run(command, folder)
     if code > 0:
         raise typer.Exit(1)
+
+
+def _run(command: list[str], folder: str) -> int:
+    """Run the server until it ends or this process is asked to; its exit code, or 0 if asked."""
+    server = subprocess.Popen(command, cwd=folder)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return server.wait()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        server.terminate()
+        server.wait()
 
 
 def notebook(name: str, profile: str, model: str) -> str:

@@ -110,7 +110,7 @@ def memory(profile: str = "", model: str = "") -> Panel:
         plan = planned(**knobs)
         usable = plan.usable_bytes(device)
         verdict = "fits" if plan.peak_bytes <= usable else "does not fit"
-        title = f"{shape.name}: {format_bytes(plan.peak_bytes)} at the peak {verdict}"
+        title = f"{shape.name} {verdict}: {format_bytes(plan.peak_bytes)} at the peak"
         look: dict[str, Any] = {"capacity_gb": usable / 1e9, "capacity_name": device}
         return memory.figures.figure_moments(plan.moments(), title=title, **look)
 

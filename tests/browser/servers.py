@@ -23,7 +23,9 @@ def serving(*command: str, folder: Path, ready: str = "/api/status") -> Iterator
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     root = str(Path(__file__).resolve().parents[2])
-    environment = {k: v for k, v in os.environ.items() if k not in ("JPY_SESSION_NAME", "LABKIT_LIVE")}
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("JPY_SESSION_NAME", "LABKIT_LIVE")
+    }
     environment |= {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
     log = folder / "server.log"
     with log.open("w") as out:

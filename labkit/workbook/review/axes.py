@@ -95,7 +95,8 @@ def _range(name: str, given: tuple[Any, ...], label: str, start: Any) -> Axis:
     count = min(INTERVALS, key=lambda intervals: len(f"{span / intervals:.6g}"))
     steps = [low + span * place / count for place in range(count + 1)]
     inner = [round(value) if whole else float(f"{value:.6g}") for value in steps]
-    values = tuple(sorted({low, *inner[1:-1], high} | ({first} if _is_number(first) else set())))
+    within = {first} if _is_number(first) and low <= first <= high else set()
+    values = tuple(sorted({low, *inner[1:-1], high} | within))
     step = 1 if whole else span / count / STEPS_PER_INTERVAL
     return Axis(name=name, label=label, values=values, start=first, step=step)
 
