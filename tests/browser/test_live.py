@@ -15,6 +15,7 @@ import nbformat
 import pytest
 
 from labkit.files import project_root
+from labkit.workbook import normalise
 from tests.browser.servers import LAB, TOKEN, serving
 from tests.browser.test_offline import CHROMIUM
 
@@ -70,7 +71,7 @@ def browser() -> Iterator[Any]:
 
 def opened(browser: Any, address: str, complaints: list[str]) -> Any:
     page = browser.new_page(viewport={"width": 1300, "height": 1000})
-    page.set_default_timeout(180_000)
+    page.set_default_timeout(60_000)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("requestfinished", lambda r: _outside(r.url, complaints))
     page.goto(address)
@@ -109,10 +110,11 @@ def test_lab_moves_updates_refuses_and_saves_nothing(browser: Any, tmp_path: Pat
         metadata={
             "labkit": {"paper": "tiny"},
             "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+            "language_info": {"name": "python"},
         },
     )
     path, complaints = tmp_path / "tiny.ipynb", []
-    nbformat.write(notebook, path)
+    path.write_text(normalise.dumps(normalise.normalise(notebook)), encoding="utf-8")
     before = path.read_bytes()
     with serving(*LAB, folder=tmp_path) as address:
         page = in_lab(browser, address, "tiny.ipynb", complaints)

@@ -1,22 +1,25 @@
-"""Figures that ask their function again: widgets beside a Plotly FigureWidget, updated in place.
+"""Figures that ask their function again: widgets above plots that are updated in place.
 
 No ``Output`` widget takes part (they can hang a client that is not a browser): a control's
-``observe`` arms a timer, the timer draws the latest values, and only what changed is sent.
+``observe`` arms a timer, and the timer draws the latest values.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from html import escape
+from pathlib import Path
 from typing import Any
 
+import anywidget
 import ipywidgets
 import plotly.graph_objects as go
 import traitlets
+from plotly.offline import get_plotlyjs
 
 from labkit.errors import UsageError
 from labkit.kit import draw as figures
@@ -29,10 +32,31 @@ DELAY_S = 0.03
 MakeFigure = Callable[..., go.Figure]
 State = dict[str, Any]
 
+_TEMPLATE = figures.plain(figures.TEMPLATE.to_plotly_json())
+
 _last_values: dict[str, dict[str, Any]] = {}
 """Where each explorable's controls stood, so that running its cell again keeps them."""
 
 _COPY = "navigator.clipboard.writeText(this.nextElementSibling.textContent)"
+
+
+class Plot(anywidget.AnyWidget):
+    """A figure on a page: shows ``state``, a figure's data and layout as plain values.
+
+    Plotly's own FigureWidget carries all of plotly.js in each figure, and a browser that is busy
+    for two seconds with loading it gives the figure up; this one sends it once to each page.
+    """
+
+    _esm = Path(__file__).with_name("live.js")
+    state = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state=state)
+        self.on_msg(self._answer)
+
+    def _answer(self, _: Any, message: Any, __: Any) -> None:
+        if message == {"kind": "plotly.js"}:
+            self.send(message, buffers=[get_plotlyjs().encode()])
 
 
 class Live(ipywidgets.VBox):
@@ -62,14 +86,7 @@ class Live(ipywidgets.VBox):
             for a in axes
         }
         self._extremes = [_extremes(maker, axes) for maker in makers]
-        self._states = [self._drawn(place) for place in range(len(makers))]
-        self.figures = [
-            go.FigureWidget(
-                data=copy.deepcopy(state["data"]),
-                layout={**copy.deepcopy(state["layout"]), "template": figures.TEMPLATE},
-            )
-            for state in self._states
-        ]
+        self.figures = [Plot(self._drawn(place)) for place in range(len(makers))]
         self._message, self._pasted = ipywidgets.HTML(), ipywidgets.HTML(self._words())
         knobs = ipywidgets.Box(
             [*self.controls.values()], layout={"flex_flow": "row wrap", "width": "100%"}
@@ -113,9 +130,8 @@ class Live(ipywidgets.VBox):
             self._message.value = f'<p role="alert" style="color:#b00020">{text}</p>'
             return
         self.num_drawn += 1
-        for figure, before, state in zip(self.figures, self._states, states, strict=True):
-            _update(figure, before, state)
-        self._states = states
+        for figure, state in zip(self.figures, states, strict=True):
+            figure.state = state
         self._message.value = ""
         self._pasted.value = self._words()
 
@@ -136,7 +152,8 @@ class Live(ipywidgets.VBox):
         state = stored.draw(self._makers[place], self.values)
         apart = [_apart(other) for other in (state, *self._extremes[place])]
         scales.share(apart)
-        return {"data": apart[0]["data"], "layout": figures.plain(apart[0]["layout"])}
+        layout = {**figures.plain(apart[0]["layout"]), "template": _TEMPLATE}
+        return {"data": apart[0]["data"], "layout": layout}
 
     def _words(self) -> str:
         """A button that copies the call with the current values, and the call."""
@@ -188,23 +205,3 @@ def _apart(state: State) -> State:
     """A copy whose layout and traces' own entries can be written to."""
     layout = copy.deepcopy(state["layout"])
     return {"data": [dict(trace) for trace in state["data"]], "layout": layout}
-
-
-def _update(figure: go.FigureWidget, before: State, state: State) -> None:
-    """Change ``figure``, which shows ``before``, into ``state`` in one message where the kinds of
-    traces agree; a view that a reader zoomed stays."""
-    kinds = [[trace["type"] for trace in content["data"]] for content in (before, state)]
-    if kinds[0] != kinds[1]:
-        figure.data = []
-        figure.add_traces(state["data"])
-    with figure.batch_update():
-        pairs = zip(figure.data, before["data"], state["data"], strict=False)
-        for trace, old, new in pairs if kinds[0] == kinds[1] else ():
-            _assign(trace, old, new)
-        _assign(figure.layout, before["layout"], state["layout"])
-
-
-def _assign(target: Any, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    for name in old.keys() | new.keys():
-        if old.get(name) != new.get(name) and name != "type":
-            target[name] = copy.deepcopy(new.get(name))
