@@ -190,19 +190,43 @@ def test_dragging_the_slider_moves_the_figure(
     browser: Any, visit: Any, width: int, height: int
 ) -> None:
     page = slide(visit, "Explore", width=width, height=height)
-    before = shot(page, f"{SLIDE} .plot")
-    grip = page.locator(f"{SLIDE} .slider-grip-rect").bounding_box()
-    rail = page.locator(f"{SLIDE} .slider-rail-touch-rect").bounding_box()
-    page.mouse.move(grip["x"] + grip["width"] / 2, grip["y"] + grip["height"] / 2)
+    before = shot(page, f"{SLIDE} .plot .canvas")
+    slider = page.locator(SLIDE).get_by_role("slider", name="pipeline stages")
+    box = slider.bounding_box()
+    page.mouse.move(box["x"] + 6, box["y"] + box["height"] / 2)
     page.mouse.down()
-    page.mouse.move(rail["x"] + rail["width"] * 0.99, grip["y"] + 2, steps=8)
+    page.mouse.move(box["x"] + box["width"] * 0.97, box["y"] + box["height"] / 2, steps=8)
     page.mouse.up()
     page.wait_for_timeout(500)
-    after = shot(page, f"{SLIDE} .plot")
-    assert "16 stages" in page.locator(f"{SLIDE} .plot").first.inner_text()
+    after = shot(page, f"{SLIDE} .plot .canvas")
+    assert slider.get_attribute("aria-valuetext") == "16"
     taller = near(browser, after, GREY_BAR) / near(browser, before, GREY_BAR)
     shares = [sum((s - 1) / (m + s - 1) for m in (4, 8, 16, 32)) for s in (2, 16)]
     assert taller > 0.7 * shares[1] / shares[0]
+
+
+@pytest.mark.parametrize("name", ["slides/alpha.html", "papers/alpha.html"])
+def test_controls_obey_the_keyboard_and_keep_each_other(visit: Any, name: str) -> None:
+    in_deck = name.startswith("slides")
+    page = slide(visit, "Explore") if in_deck else visit(name)
+    area = page.locator(SLIDE if in_deck else "article")
+    slider = area.get_by_role("slider", name="pipeline stages")
+    slider.scroll_into_view_if_needed()
+    area.locator(".plot:has(.knobs) svg.main-svg").first.wait_for()
+    slider.focus()
+    for key in ("End", "ArrowLeft"):
+        page.keyboard.press(key)
+    assert slider.get_attribute("aria-valuetext") == "8"
+    places = [option.get_attribute("value") for option in page.locator("datalist option").all()]
+    assert places == ["0", "333", "667", "1000"], "2, 4, 8, 16 lie evenly by their logarithms"
+    area.get_by_role("combobox", name="chunks").select_option("2")
+    assert slider.get_attribute("aria-valuetext") == "8", "the menu keeps the slider"
+    shown = area.locator(".plot:has(.knobs) .canvas").evaluate(
+        "c => c._fullData.filter((t) => t.visible === true).map((t) => t.y[0])"
+    )
+    assert shown == [pytest.approx((8 - 1) / (2 * 4 + 8 - 1), rel=1e-4)]
+    if in_deck:
+        assert page.locator(SLIDE).inner_text().startswith("Explore"), "the page was not turned"
 
 
 def test_formulas_are_typeset(browser: Any, visit: Any) -> None:

@@ -315,8 +315,8 @@ def bars() -> go.Figure:
 
 
 def moving() -> go.Figure:
-    def draw(num_stages: int) -> go.Figure:
-        share = [(num_stages - 1) / (m + num_stages - 1) for m in (4, 8, 16, 32)]
+    def draw(num_stages: int, chunks: int) -> go.Figure:
+        share = [(num_stages - 1) / (chunks * m + num_stages - 1) for m in (4, 8, 16, 32)]
         bar = go.Bar(x=[4, 8, 16, 32], y=share, marker_color=figures.PALETTE["bubble"])
         fig = go.Figure(bar)
         fig.update_xaxes(type="category")
@@ -324,7 +324,8 @@ def moving() -> go.Figure:
             fig, title=f"Idle share, {num_stages} stages", x="microbatches", y="idle share"
         )
 
-    return explore(draw, num_stages=[2, 4, 8, 16], label="pipeline stages")
+    label = {"num_stages": "pipeline stages"}
+    return explore(draw, num_stages=[2, 4, 8, 16], chunks=[1, 2], label=label)
 
 
 def text(name: str, slide: str, source: str) -> NotebookNode:

@@ -166,8 +166,7 @@ def test_a_colour_left_to_plotly_is_the_same_in_every_state() -> None:
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        ({}, "one axis"),
-        ({"a": [1, 2], "b": [1, 2], "c": [1, 2]}, "got 3"),
+        ({}, "needs an axis"),
         ({"slope": [1.0]}, "two values or more"),
         ({"slope": [1.0, 2.0], "start": 9.0}, "start=9.0"),
     ],

@@ -92,6 +92,8 @@ class LabkitClient(PapermillNotebookClient):
     def setup_kernel(self, **kwargs: Any) -> Iterator[None]:
         """As papermill's, and afterwards no process of the kernel's is left, nor its sockets."""
         group, below = None, []
+        # A run that a reader starts from a live notebook has no reader of its own.
+        kwargs["env"] = {"LABKIT_LIVE": "0", **os.environ, **kwargs.get("env", {})}
         try:
             with super().setup_kernel(**kwargs):
                 group = getattr(self.km.provisioner, "pgid", None)

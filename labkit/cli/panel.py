@@ -1,0 +1,132 @@
+"""``labkit panel``: an engine with a control for each of its parameters, in the browser."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from labkit.cli import panels
+from labkit.errors import UsageError, not_among
+
+if TYPE_CHECKING:
+    from labkit.workbook.review.live import Live
+
+commands = typer.Typer()
+
+TOKEN = "LABKIT_PANEL_TOKEN"
+"""Environment variable: the token of the address, where you want to know it beforehand."""
+ONLY_THIS_MACHINE = (
+    "default-src 'self' data: blob:; connect-src 'self' ws:; "
+    "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'"
+)
+"""Content security policy: Voilà's template asks a server elsewhere for icons, which none of our
+controls has."""
+
+
+@commands.command()
+def panel(
+    name: str = typer.Argument(
+        help=f"{', '.join(panels.PANELS)}.", autocompletion=lambda: [*panels.PANELS]
+    ),
+    profile: str = typer.Option(
+        "", help="Your own: a CSV file of the engine's profile, trace or requests, or a name."
+    ),
+    model: str = typer.Option("", help="Your own: a config.json, or a preset."),
+    port: int = typer.Option(0, help="To listen at; 0: any that is free.", min=0, max=65535),
+    browser: bool = typer.Option(True, help="Open the panel in a browser."),
+) -> None:
+    """Move an engine's parameters and watch its figures; Voilà serves it to this machine alone.
+
+    Every value is computed when you ask for it; a line under the figures is the command that
+    prints the same. The address carries a token; Ctrl-C ends the panel.
+
+    [bold]Examples[/bold]
+
+      [cyan]labkit panel pipeline[/cyan]                      clocks, frontier, memory of a plan
+      [cyan]labkit panel memory --model llama-3-70b[/cyan]    does it fit, and what would make it
+      [cyan]labkit panel cluster --profile jobs.csv[/cyan]    a trace of your own
+    """
+    if find_spec("voila") is None or find_spec("anywidget") is None:
+        raise UsageError("labkit panel needs Voilà and anywidget: pip install 'labkit[lab]'")
+    profile, model = (
+        str(Path(text).resolve()) if text and Path(text).exists() else text
+        for text in (profile, model)
+    )
+    built(name, profile=profile, model=model)  # what is wrong is said here, not in the browser
+    port, token = port or _free_port(), os.environ.get(TOKEN) or secrets.token_hex(16)
+    with tempfile.TemporaryDirectory(prefix="labkit-panel-") as folder:
+        path = Path(folder) / f"{name}.ipynb"
+        path.write_text(notebook(name, profile, model), encoding="utf-8")
+        settings = {"headers": {"Content-Security-Policy": ONLY_THIS_MACHINE}}
+        command = [sys.executable, "-m", "voila", str(path), "--ip=127.0.0.1", f"--port={port}"]
+        command += [f"--token={token}", f"--Voila.tornado_settings={settings!r}"]
+        command += [] if browser else ["--no-browser"]
+        Console(soft_wrap=True).print(f"http://127.0.0.1:{port}/?token={token}  (Ctrl-C ends it)")
+        code = _run(command, folder)
+    if code > 0:
+        raise typer.Exit(1)
+
+
+def _run(command: list[str], folder: str) -> int:
+    """Run the server until it ends or this process is asked to; its exit code, or 0 if asked."""
+    server = subprocess.Popen(command, cwd=folder)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return server.wait()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        server.terminate()
+        server.wait()
+
+
+def notebook(name: str, profile: str, model: str) -> str:
+    """The notebook that Voilà shows: one cell, which shows the panel."""
+    import nbformat
+
+    source = f"from labkit.cli import panel\npanel.show({name!r}, {profile!r}, {model!r})"
+    cells = [nbformat.v4.new_code_cell(source)]
+    spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return nbformat.writes(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}))
+
+
+def built(name: str, *, profile: str = "", model: str = "") -> panels.Panel:
+    """The panel ``name`` on what the user brought.
+
+    Raises:
+        UsageError: there is no such panel, or it cannot use what was brought.
+    """
+    if name not in panels.PANELS:
+        raise not_among("panel", name, panels.PANELS)
+    return panels.PANELS[name](profile=profile, model=model)
+
+
+def show(name: str, profile: str = "", model: str = "") -> Live:
+    """The panel ``name`` as widgets, under a heading."""
+    from IPython.display import HTML, display
+
+    from labkit.workbook.review import axes
+    from labkit.workbook.review.live import Live
+
+    panel = built(name, profile=profile, model=model)
+    display(HTML(f"<h1>{panel.title}</h1>"))
+    knobs = axes.read(panel.axes, panel.label, dict(panel.start))
+    return Live(panel.figures, knobs, call=panel.call)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,207 @@
+"""Figures that ask their function again: widgets above plots that are updated in place.
+
+No ``Output`` widget takes part (they can hang a client that is not a browser): a control's
+``observe`` arms a timer, and the timer draws the latest values.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import ipywidgets
+import plotly.graph_objects as go
+import traitlets
+from plotly.offline import get_plotlyjs
+
+from labkit.errors import UsageError
+from labkit.kit import draw as figures
+from labkit.workbook.review import scales, stored
+from labkit.workbook.review.axes import Axis
+
+DELAY_S = 0.03
+"""How long a moved control waits for the next move before the figures are drawn."""
+
+MakeFigure = Callable[..., go.Figure]
+State = dict[str, Any]
+
+_TEMPLATE = figures.plain(figures.TEMPLATE.to_plotly_json())
+
+_last_values: dict[str, dict[str, Any]] = {}
+"""Where each explorable's controls stood, so that running its cell again keeps them."""
+
+_COPY = "navigator.clipboard.writeText(this.nextElementSibling.textContent)"
+
+
+class Plot(anywidget.AnyWidget):
+    """A figure on a page: shows ``state``, a figure's data and layout as plain values.
+
+    Plotly's own FigureWidget carries all of plotly.js in each figure, and a browser that is busy
+    for two seconds with loading it gives the figure up; this one sends it once to each page.
+    """
+
+    _esm = Path(__file__).with_name("live.js")
+    state = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state=state)
+        self.on_msg(self._answer)
+
+    def _answer(self, _: Any, message: Any, __: Any) -> None:
+        if message == {"kind": "plotly.js"}:
+            self.send(message, buffers=[get_plotlyjs().encode()])
+
+
+class Live(ipywidgets.VBox):
+    """Controls above one or more figures, of which each draws all of the controls' values.
+
+    ``num_drawn`` counts the drawings since the first.
+    """
+
+    def __init__(
+        self,
+        makers: Sequence[MakeFigure],
+        axes: Sequence[Axis],
+        *,
+        link: Any = None,
+        call: Callable[..., str] | None = None,
+    ) -> None:
+        self._makers, self._axes = list(makers), {axis.name: axis for axis in axes}
+        name = getattr(makers[0], "__qualname__", type(makers[0]).__name__)
+        self._call = call or partial(_call, name if name.isidentifier() else "")
+        self._key = f"{name}({', '.join(self._axes)})"
+        self._timer: asyncio.TimerHandle | None = None
+        self.num_drawn = 0
+        kept = _last_values.get(self._key, {})
+        starts = {a.name: kept.get(a.name, a.start) for a in axes}
+        self.controls = {
+            a.name: _control(a, starts[a.name] if a.holds(starts[a.name]) else a.start)
+            for a in axes
+        }
+        self._extremes = [_extremes(maker, axes) for maker in makers]
+        self.figures = [Plot(self._drawn(place)) for place in range(len(makers))]
+        self._message, self._pasted = ipywidgets.HTML(), ipywidgets.HTML(self._words())
+        knobs = ipywidgets.Box(
+            [*self.controls.values()], layout={"flex_flow": "row wrap", "width": "100%"}
+        )
+        super().__init__([knobs, self._message, *self.figures, self._pasted])
+        for control in self.controls.values():
+            control.observe(self._moved, names="value")
+        if link is not None:
+            self.link(link)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the controls say now, by axis."""
+        values = {name: control.value for name, control in self.controls.items()}
+        return {n: float(f"{v:.6g}") if isinstance(v, float) else v for n, v in values.items()}
+
+    @property
+    def error(self) -> str:
+        """What went wrong with the last values; "" if they were drawn."""
+        return str(self._message.value)
+
+    def link(self, other: Any) -> None:
+        """Let the controls that ``other`` has by the same name move with these, both ways."""
+        common = self.controls.keys() & getattr(other, "controls", {}).keys()
+        if not common:
+            raise UsageError(
+                f"link: the other explorable has none of the axes {', '.join(self.controls)}"
+            )
+        for name in common:
+            traitlets.link((other.controls[name], "value"), (self.controls[name], "value"))
+
+    def refresh(self) -> None:
+        """Draw the controls' values now; where the function refuses them, say why and keep the
+        last figures."""
+        self._timer = None
+        try:
+            states = [self._drawn(place) for place in range(len(self._makers))]
+        except Exception as error:  # whatever the function refuses is the reader's to see
+            kind = "" if isinstance(error, UsageError | ValueError) else f"{type(error).__name__}: "
+            text = escape(f"{kind}{error}")
+            self._message.value = f'<p role="alert" style="color:#b00020">{text}</p>'
+            return
+        self.num_drawn += 1
+        for figure, state in zip(self.figures, states, strict=True):
+            figure.state = state
+        self._message.value = ""
+        self._pasted.value = self._words()
+
+    def _moved(self, _: Any) -> None:
+        """Remember the values and draw them soon; what moves until then is drawn with them."""
+        _last_values[self._key] = self.values
+        if self._timer is not None:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # a plain script: nothing would ever wake a timer
+            self.refresh()
+            return
+        self._timer = loop.call_later(DELAY_S, self.refresh)
+
+    def _drawn(self, place: int) -> State:
+        """Figure ``place`` for the controls' values, on the scale that holds its extremes."""
+        state = stored.draw(self._makers[place], self.values)
+        apart = [_apart(other) for other in (state, *self._extremes[place])]
+        scales.share(apart)
+        layout = {**figures.plain(apart[0]["layout"]), "template": _TEMPLATE}
+        return {"data": apart[0]["data"], "layout": layout}
+
+    def _words(self) -> str:
+        """A button that copies the call with the current values, and the call."""
+        text = self._call(**self.values)
+        button = f'<button type="button" onclick="{escape(_COPY)}">Copy</button>'
+        return f"{button} <code>{escape(text)}</code>"
+
+
+def _call(name: str, /, **values: Any) -> str:
+    """Python that draws ``values``: a named function's call, or where a nameless one starts."""
+    given = ", ".join(f"{axis}={value!r}" for axis, value in values.items())
+    return f"{name}({given})" if name else f"start=dict({given})"
+
+
+def _control(axis: Axis, value: Any) -> ipywidgets.Widget:
+    """A slider for a range or for numbers, a menu for anything else; all obey the keyboard."""
+    look = {
+        "description": axis.label,
+        "style": {"description_width": "initial"},
+        "layout": {"width": "26rem", "margin": "0 1rem 0 0"},
+    }
+    if axis.is_range:
+        low, high = axis.values[0], axis.values[-1]
+        if isinstance(axis.step, int):
+            return ipywidgets.IntSlider(value=value, min=low, max=high, step=1, **look)
+        return ipywidgets.FloatSlider(
+            value=value, min=low, max=high, step=axis.step, readout_format=".4g", **look
+        )
+    options = [(axis.text(option), option) for option in axis.values]
+    numeric = all(isinstance(option, int | float) for option in axis.values)
+    kind = ipywidgets.SelectionSlider if numeric else ipywidgets.Dropdown
+    return kind(options=options, value=value, **look)
+
+
+def _extremes(make_figure: MakeFigure, axes: Sequence[Axis]) -> list[State]:
+    """The figure at both ends of each axis, the others at their start: what the scale must hold.
+
+    An end that the function refuses is nothing to hold.
+    """
+    start = {axis.name: axis.start for axis in axes}
+    states = []
+    for values in [start | {axis.name: axis.values[end]} for axis in axes for end in (0, -1)]:
+        with suppress(Exception):
+            states.append(stored.draw(make_figure, values))
+    return states
+
+
+def _apart(state: State) -> State:
+    """A copy whose layout and traces' own entries can be written to."""
+    layout = copy.deepcopy(state["layout"])
+    return {"data": [dict(trace) for trace in state["data"]], "layout": layout}

@@ -1,0 +1,191 @@
+"""An explorable with every state inside it.
+
+Nothing is computed when the reader moves the slider: each value's figure is drawn beforehand and
+stored, so the same figure moves on an exported slide, on the site and on GitHub's copy, offline.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import plotly.graph_objects as go
+
+from labkit.errors import UsageError
+from labkit.kit import draw as figures
+from labkit.workbook.review import scales
+from labkit.workbook.review.axes import Axis
+
+LARGEST_BYTES = 1_000_000
+CONTROL_HEIGHT_PX = 96
+NOTE_HEIGHT_PX = 26
+
+
+def figure(make_figure: Callable[..., go.Figure], axes: Sequence[Axis]) -> go.Figure:
+    """The stored form of :func:`labkit.workbook.explore`: the first axis is a slider, the second
+    a menu, and the title says where the others stand."""
+    slider, menu = axes[0], axes[1] if len(axes) > 1 else None
+    fixed = {axis.name: axis.start for axis in axes[2:]}
+    choices = menu.values if menu else (None,)
+    states = [
+        draw(make_figure, {slider.name: value} | ({menu.name: choice} if menu else {}) | fixed)
+        for choice in choices
+        for value in slider.values
+    ]
+    for state in states if fixed else ():
+        _note(state["layout"], ", ".join(f"{a.label} {a.text(a.start)}" for a in axes[2:]))
+    scales.share(states)
+    layouts = [figures.plain(state["layout"]) for state in states]
+    traces, shown = _pool([state["data"] for state in states])
+    steps = _steps(layouts, len(traces), shown, [slider.text(value) for value in slider.values])
+    at, choice = slider.values.index(slider.start), menu.values.index(menu.start) if menu else 0
+    first = choice * len(slider.values) + at
+    visible = [{**trace, "visible": index in shown[first]} for index, trace in enumerate(traces)]
+    moving = go.Figure(data=visible, layout={**layouts[first], "template": figures.TEMPLATE})
+    _add_slider(moving, steps[choice], at, slider.label)
+    if menu:
+        names = [f"{menu.label}: {menu.text(value)}" for value in menu.values]
+        _add_menu(moving, names, steps, at, choice)
+    return _within_budget(moving)
+
+
+def _note(layout: dict[str, Any], text: str) -> None:
+    """A last line of the title, with room for it: where the axes stand that are not stored."""
+    title, margin = dict(layout.get("title") or {}), dict(layout.get("margin") or {})
+    pad = dict(title.get("pad") or {})
+    line = f'<span style="font-size:14px">with {text}; JupyterLab moves these too</span>'
+    title["text"] = "<br>".join(part for part in (title.get("text"), line) if part)
+    title["pad"] = {**pad, "b": pad.get("b", 0) + NOTE_HEIGHT_PX}
+    layout["title"], layout["margin"] = title, {**margin, "t": margin.get("t", 60) + NOTE_HEIGHT_PX}
+
+
+def draw(make_figure: Callable[..., go.Figure], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``make_figure`` draws for ``arguments``, as plain data and layout without template."""
+    figure = make_figure(**arguments)
+    if not isinstance(figure, go.Figure):
+        raise UsageError(
+            f"explore: make_figure({arguments}) returned {type(figure).__name__}, not a figure"
+        )
+    content: dict[str, Any] = figure.to_dict()
+    layout = figures.plain({k: v for k, v in content["layout"].items() if k != "template"})
+    data = figures.plain(content["data"])
+    for position, trace in enumerate(data):
+        _fix_colour(trace, figures.CYCLE[position % len(figures.CYCLE)])
+    return {"data": data, "layout": layout}
+
+
+def _fix_colour(trace: dict[str, Any], colour: str) -> None:
+    """Name the colour Plotly would give by position: positions shift when states are pooled."""
+    if trace["type"] not in ("scatter", "scattergl", "bar", "box", "violin", "histogram"):
+        return
+    line, marker = trace.get("line", {}).get("color"), trace.get("marker", {}).get("color")
+    if line is None and marker is None:
+        trace["marker"] = {**trace.get("marker", {}), "color": colour}
+        if trace["type"] in ("scatter", "scattergl"):
+            trace["line"] = {**trace.get("line", {}), "color": colour}
+
+
+# ---------------------------------------------------------------- states in one figure
+
+
+def _pool(states: Sequence[Sequence[Any]]) -> tuple[list[dict[str, Any]], list[list[int]]]:
+    """Every distinct trace once, and which of them each state shows.
+
+    Traces stay ordered by their position in their state, because drawing and stacking follow it.
+    """
+    keys = [
+        [(place, json.dumps(trace, sort_keys=True)) for place, trace in enumerate(traces)]
+        for traces in states
+    ]
+    distinct = sorted(dict.fromkeys(chain(*keys)), key=lambda key: key[0])
+    number = {key: index for index, key in enumerate(distinct)}
+    return [json.loads(text) for _, text in distinct], [[number[k] for k in own] for own in keys]
+
+
+def _varying(layouts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What each state must set of the layout: the properties that are not the same in all."""
+    names = sorted({name for layout in layouts for name in layout})
+    moving = [n for n in names if any(x.get(n) != layouts[0].get(n) for x in layouts)]
+    return [{name: layout.get(name) for name in moving} for layout in layouts]
+
+
+def _steps(
+    layouts: Sequence[Mapping[str, Any]],
+    num_traces: int,
+    shown: Sequence[Sequence[int]],
+    positions: Sequence[str],
+) -> list[list[dict[str, Any]]]:
+    """For each choice of the menu, the slider's steps: which traces show, what the layout says."""
+    steps = [
+        {
+            "label": positions[number % len(positions)],
+            "method": "update",
+            "args": [{"visible": [index in shown[number] for index in range(num_traces)]}, layout],
+        }
+        for number, layout in enumerate(_varying(layouts))
+    ]
+    return [steps[row : row + len(positions)] for row in range(0, len(steps), len(positions))]
+
+
+def _add_slider(figure: go.Figure, steps: Sequence[Any], first: int, label: str) -> None:
+    figure.update_layout(
+        height=(figure.layout.height or 420) + CONTROL_HEIGHT_PX,
+        margin_b=(figure.layout.margin.b or 60) + CONTROL_HEIGHT_PX,
+        sliders=[
+            {
+                "active": first,
+                "steps": steps,
+                "currentvalue": {"prefix": f"{label}: ", "font": {"size": 18}},
+                "pad": {"t": 66, "b": 6},
+                "font": {"size": 14},
+                "bgcolor": figures.PALETTE["bubble"],
+                "activebgcolor": figures.PALETTE["ours"],
+                "bordercolor": figures.PALETTE["muted"],
+                "ticklen": 5,
+            }
+        ],
+    )
+
+
+def _add_menu(
+    figure: go.Figure,
+    names: Sequence[str],
+    steps: Sequence[Sequence[Mapping[str, Any]]],
+    at: int,
+    choice: int,
+) -> None:
+    """A menu above the plot; each choice hands the slider its own steps.
+
+    Plotly alone cannot know where the slider stands when the menu is used, so there it goes back
+    to its start; pages and slides put real controls in its place (``explore.js``), which keep it.
+    """
+    buttons = []
+    for name, own in zip(names, steps, strict=True):
+        visible, layout = own[at]["args"]
+        moved = {**layout, "sliders[0].steps": own, "sliders[0].active": at}
+        buttons.append({"label": name, "method": "update", "args": [visible, moved]})
+    menu: dict[str, Any] = {
+        "buttons": buttons,
+        "x": 1,
+        "xanchor": "right",
+        "y": 1.01,
+        "yanchor": "bottom",
+        "direction": "down",
+        "font": {"size": 15},
+        "showactive": True,
+    }
+    if choice:
+        menu["active"] = choice
+    figure.update_layout(margin_t=(figure.layout.margin.t or 60) + 8, updatemenus=[menu])
+
+
+def _within_budget(figure: go.Figure) -> go.Figure:
+    size_bytes = len(json.dumps(figure.to_plotly_json(), separators=(",", ":")))
+    if size_bytes > LARGEST_BYTES:
+        raise UsageError(
+            f"explore: all states together hold {size_bytes / 1e6:.1f} MB, more than "
+            f"{LARGEST_BYTES / 1e6:.0f} MB: take fewer values, or fewer points in each figure"
+        )
+    return figure

@@ -1,0 +1,173 @@
+"""Live explorables where readers meet them: JupyterLab and the panels, in a real browser.
+
+Lab on one notebook of each family takes minutes: ``LABKIT_BROWSER=all pytest tests/browser``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from labkit.files import project_root
+from labkit.workbook import normalise
+from tests.browser.servers import LAB, TOKEN, serving
+from tests.browser.test_offline import CHROMIUM
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("anywidget", reason="live figures need anywidget: the extra 'lab'")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found: live controls unseen"),
+]
+
+FAMILIES = {
+    "cluster": "ray", "energy": "zeus", "memory": "reduce-act-recomp", "parallelism": "dapple",
+    "serving": "orca",
+}  # fmt: skip
+PANELS = ("pipeline", "memory", "tuning", "cluster", "serving")
+ALL = os.environ.get("LABKIT_BROWSER") == "all"
+only_if_all = pytest.mark.skipif(not ALL, reason="takes minutes: set LABKIT_BROWSER=all")
+
+SOURCE = """
+from labkit import workbook
+from labkit.kit import draw
+def bar(stages, rate):
+    if rate > 1.9:
+        raise ValueError("rate must be <= 1.9")
+    figure = draw.go.Figure(draw.go.Bar(x=["bubble"], y=[rate * (stages - 1)]))
+    return draw.finish(figure, title=f"{stages} stages at {rate:g}")
+workbook.explore(bar, stages=(2, 302), rate=(1.0, 2.0))
+"""
+
+IDLE = """() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel
+    ?.status === 'idle'"""
+RUN = """() => jupyterapp.commands.execute('notebook:run-all-cells')"""
+SHOW = """() => {
+    const { content } = jupyterapp.shell.currentWidget;
+    const at = content.widgets.findIndex((c) => c.model.sharedModel.source.includes('.explore('));
+    content.activeCellIndex = at;
+    return content.scrollToItem(at, 'start');
+}"""
+DRAWN = """() => [...document.querySelectorAll('.widget-vbox .js-plotly-plot')].map((plot) =>
+    JSON.stringify([plot.data.map((t) => [t.x, t.y, t.z, t.base]), plot.layout.title.text]))"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield started
+        started.close()
+
+
+def opened(browser: Any, address: str, complaints: list[str]) -> Any:
+    page = browser.new_page(viewport={"width": 1300, "height": 1000})
+    page.set_default_timeout(60_000)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("requestfinished", lambda r: _outside(r.url, complaints))
+    page.goto(address)
+    return page
+
+
+def _outside(address: str, complaints: list[str]) -> None:
+    if address.startswith("http") and "//127.0.0.1:" not in address:
+        complaints.append(f"asked for {address}")
+
+
+def moved(page: Any, key: str) -> tuple[list[str], list[str]]:
+    """What the live figures hold before and after ``key`` on the first slider."""
+    handle = page.locator(".widget-vbox .noUi-handle").first
+    handle.wait_for()
+    page.wait_for_function(f"({DRAWN})().length > 0")
+    before = page.evaluate(DRAWN)
+    handle.focus()
+    page.keyboard.press(key)
+    page.wait_for_function(f"before => ({DRAWN})().join() !== before", arg=",".join(before))
+    return before, page.evaluate(DRAWN)
+
+
+def in_lab(browser: Any, address: str, path: str, complaints: list[str]) -> Any:
+    page = opened(browser, f"{address}/lab/tree/{path}?token={TOKEN}&reset", complaints)
+    page.wait_for_function(IDLE)
+    page.evaluate(RUN)
+    page.wait_for_function(IDLE)
+    page.evaluate(SHOW)
+    return page
+
+
+def test_lab_moves_updates_refuses_and_saves_nothing(browser: Any, tmp_path: Path) -> None:
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(SOURCE, id="explorable")],
+        metadata={
+            "labkit": {"paper": "tiny"},
+            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+            "language_info": {"name": "python"},
+        },
+    )
+    path, complaints = tmp_path / "tiny.ipynb", []
+    path.write_text(normalise.dumps(normalise.normalise(notebook)), encoding="utf-8")
+    before = path.read_bytes()
+    with serving(*LAB, folder=tmp_path) as address:
+        page = in_lab(browser, address, "tiny.ipynb", complaints)
+        _, after = moved(page, "ArrowRight")
+        assert "3 stages at 1" in after[0]
+        page.locator(".widget-vbox .noUi-handle").first.focus()
+        for _ in range(300):
+            page.keyboard.press("ArrowRight")
+        page.wait_for_function(f"({DRAWN})()[0].includes('302 stages')")
+        page.locator(".noUi-handle").nth(1).focus()
+        page.keyboard.press("End")
+        page.get_by_text("rate must be <= 1.9", exact=True).wait_for()
+        assert "302 stages at 1" in page.evaluate(DRAWN)[0]
+        page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+        page.close()
+    assert complaints == []
+    assert nbformat.read(path, 4).cells[0].outputs == []
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n == "memory" else only_if_all) for n in PANELS]
+)
+def test_a_panel_answers_to_the_keyboard(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    complaints: list[str] = []
+    monkeypatch.setenv("LABKIT_PANEL_TOKEN", TOKEN)
+    command = ("labkit", "panel", name, "--no-browser", "--port", "{port}")
+    with serving(*command, folder=tmp_path, ready="/voila/static/voila.js") as address:
+        page = opened(browser, f"{address}/?token={TOKEN}", complaints)
+        call = page.locator("code").last.inner_text()
+        assert call.startswith(f"labkit {name} ")
+        moved(page, "ArrowRight")
+        assert page.locator("code").last.inner_text() != call
+        assert page.get_by_role("alert").count() == 0
+        page.close()
+    assert complaints == []
+
+
+@only_if_all
+@pytest.mark.parametrize("family", FAMILIES)
+def test_lab_moves_a_notebook_of_each_family(browser: Any, tmp_path: Path, family: str) -> None:
+    root, complaints = project_root(), []
+    status = ["git", "status", "--short"]
+    before = subprocess.run(status, cwd=root, capture_output=True, text=True).stdout
+    with serving(*LAB, f"--ServerApp.root_dir={root}", folder=tmp_path) as address:
+        path = f"notebooks/{family}/{FAMILIES[family]}.ipynb"
+        page = in_lab(browser, address, path, complaints)
+        moved(page, "ArrowRight")
+        assert page.locator(".widget-vbox").get_by_role("alert").count() == 0
+        page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+        page.close()
+    assert complaints == []
+    after = subprocess.run(status, cwd=root, capture_output=True, text=True).stdout
+    assert after == before
