@@ -17,6 +17,7 @@ from labkit.errors import BadValue
 from labkit.swap.chain import BACKWARD, FORWARD, KEEP, Chain, Plan
 
 Block = Callable[[Tensor], Tensor]
+_CAPTURED: dict[tuple, tuple[Tensor, dict[str, int]]] = {}  # by what prints, modules, input's shape
 
 
 def conv_bn(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
@@ -81,17 +82,19 @@ def capture(make: Callable[[], Sequence[nn.Module]], shape: Sequence[int]) -> tu
     Kept bytes are the storages that autograd saves for a block's backward pass, but for its input,
     its output and its parameters; extra bytes are what torch's tracker sees beside those, gradients
     of the block's own parameters included. Costs are operations of matrix products and
-    convolutions. Blocks that print alike run once for each shape of their input.
+    convolutions. Blocks of the same modules and parameters that print alike run once for each
+    shape of their input, whatever network they stand in.
     """
-    known: dict[tuple[str, torch.Size], tuple[Tensor, dict[str, int]]] = {}
     with torch.device("meta"):
         blocks, x = make(), torch.empty(*shape)
         first, rows = x.nbytes, []
         for block in blocks:
-            kind = (repr(block), x.shape)
-            if kind not in known:
-                known[kind] = _captured(block, x)
-            x, row = known[kind]
+            modules = ((type(module), module.training) for module in block.modules())
+            values = ((p.shape, p.dtype, p.requires_grad) for p in block.parameters())
+            kind = (repr(block), x.shape, x.dtype, *modules, *values)
+            if kind not in _CAPTURED:
+                _CAPTURED[kind] = _captured(block, x)
+            x, row = _CAPTURED[kind]
             rows.append(row)
         num_params = sum(p.numel() for block in blocks for p in block.parameters())
     by_block: dict[str, Any] = {name: tuple(row[name] for row in rows) for name in rows[0]}

@@ -86,3 +86,21 @@ def test_a_plan_that_lacks_something_does_not_run_on() -> None:
     plan = Plan(chain=chain, operations=(("forward", 0), ("keep", 0)))
     with pytest.raises(KeyError):
         swap.execute(blocks(2), torch.zeros(SHAPE), torch.zeros_like, plan)
+
+
+def test_blocks_captured_before_are_told_apart_from_others_that_print_alike() -> None:
+    class Twice(torch.nn.Linear):  # prints as Linear's own name would, but keeps a product more
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).sin().sin()
+
+    def kept(block: torch.nn.Module) -> float:
+        return swap.capture(lambda: [block], (4, 8))[0].kept_bytes[0]
+
+    with torch.device("meta"):
+        once = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.ReLU())
+        plain, twice = torch.nn.Linear(8, 8), Twice(8, 8)
+    twice._get_name = lambda: "Linear"  # type: ignore[method-assign]
+    assert repr(plain) == repr(twice)
+    assert kept(plain) < kept(twice)
+    assert kept(once) > kept(once.eval())
+    assert kept(once.train()) > kept(once.eval())
