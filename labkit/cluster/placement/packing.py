@@ -165,12 +165,12 @@ def _grant(rule: Rule, jobs: Any, floor: Floor, rows: int, j: int) -> bool:
 
 @njit(cache=True)
 def _larger(jobs: Any, a: int, b: int) -> bool:
-    one, other = jobs[a], jobs[b]
-    if one.gpus != other.gpus:
-        return bool(one.gpus > other.gpus)
-    if one.cpus != other.cpus:
-        return bool(one.cpus > other.cpus)
-    return bool(one.memory > other.memory)
+    first, second = jobs[a], jobs[b]
+    if first.gpus != second.gpus:
+        return bool(first.gpus > second.gpus)
+    if first.cpus != second.cpus:
+        return bool(first.cpus > second.cpus)
+    return bool(first.memory > second.memory)
 
 
 @njit(cache=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -239,7 +240,7 @@ class Resources(Allocator):
         cpus, memory, speed = self._most(kind, gpus, share)
         if cpus <= share[1] and memory <= share[2]:
             return [(cpus, memory, speed)]
-        steps = [(c, float(share[2]), s) for c, s in self.needs[kind].steps.items() if c < cpus]
+        steps = [(c, float(share[2]), s) for c, s in self.needs[kind].steps.items() if c <= cpus]
         return [(float(share[1]), float(share[2]), 1.0), *steps, (cpus, memory, speed)]
 
     def _most(self, kind: str, gpus: int, share: NDArray[np.float64]) -> tuple[float, float, float]:
@@ -336,13 +337,14 @@ def sweep_mix(path: str | Path, axes: dict[str, Any], *, nodes: Count = 16) -> p
     if unknown := set(axes) - set(usual):
         raise not_among("setting", min(unknown), usual)
     cluster, rows = Cluster.nodes(nodes), []
+    read, draw = cache(partial(load_needs, path)), cache(draw_mix)
     for values in product(*axes.values()):
         case = usual | dict(zip(axes, values, strict=True))
         own, drawn, rule = ({name: case[name] for name in names} for names in (
             ("cpus_per_gpu", "speeds"), ("jobs_per_hour", "seed", "split"),
             ("give", "order", "fit", "ends", "whole")))  # fmt: skip
-        trace = draw_mix(case["first"] + 1700, **drawn)
-        policy = synergy(load_needs(path, **own), cpus_per_node=8.0 * own["cpus_per_gpu"], **rule)
+        trace = draw(case["first"] + 1700, **drawn)
+        policy = synergy(read(**own), cpus_per_node=8.0 * own["cpus_per_gpu"], **rule)
         hours = simulate(trace, cluster, policy).jct_s[case["first"] :][:1000] / 3600
         named = dict(zip(axes, values, strict=True)) | {"split": "/".join(map(str, case["split"]))}
         rows.append({**named, "offered_load": trace.offered_load(cluster.num_gpus),
