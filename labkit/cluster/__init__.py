@@ -46,7 +46,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "placement.tasks": ("GANGS", "Rounds", "compare", "draw_rounds", "schedule"),
     "jobs.throughputs": ("Throughputs", "continuous", "load_throughputs"),
     "running.traces": ("generate", "load", "load_elastic", "recurring"),
-    "elastic.servers": ("ServerSpeed", "by_gains", "by_shares", "fit_speed"),
+    "elastic.servers": ("ServerSpeed", "by_gains", "by_shares", "least_mean_s", "task_policies"),
     "elastic.training": ("Training", "Workload", "trainings", "workload"),
     "running.turns": ("simulate_shares", "sweep_shares"),
 }  # fmt: skip

@@ -16,7 +16,6 @@ from labkit.errors import BadValue
 
 NODES = cluster.Cluster.nodes(5, gpus=4)
 ROOM = NODES.num_gpus
-POSITIVE = st.floats(0.1, 20)
 
 
 def laws(seed: int, jobs: int) -> list[ServerSpeed]:
@@ -48,28 +47,11 @@ def first_tasks(hours: list[float], policy: Callable) -> list[int]:
     return tasks.astype(int).tolist()
 
 
-@pytest.mark.parametrize("synchronous", [True, False])
-@given(coefficients=st.tuples(POSITIVE, POSITIVE, POSITIVE, POSITIVE, POSITIVE))
-@settings(max_examples=25, deadline=None)
-def test_a_fit_recovers_what_made_the_times(synchronous: bool, coefficients: tuple) -> None:
-    compute, fixed, exchange, worker, server = coefficients
-    law = ServerSpeed(
-        compute_s=compute, fixed_s=fixed if synchronous else 0.0, exchange_s=exchange,
-        worker_s=worker, server_s=server, synchronous=synchronous,
-    )  # fmt: skip
-    w, p = np.array(list(product((1, 2, 3, 7), (1, 2, 5)))).T
-    again = cluster.fit_speed(w, p, law.step_s(w, p), synchronous=synchronous)
-    assert again.step_s(9, 4) == pytest.approx(law.step_s(9, 4), rel=1e-6)
-    assert again.exchange_s == pytest.approx(exchange, rel=1e-5)
-
-
-def test_a_fit_is_never_negative_and_says_what_is_wrong() -> None:
-    rising = cluster.fit_speed([1, 2, 3, 4], [1, 1, 1, 1], [4.0, 3.0, 2.0, 1.0])
-    assert min(rising.compute_s, rising.exchange_s, rising.worker_s, rising.server_s) >= 0
-    with pytest.raises(BadValue, match="4 numbers above 0"):
-        cluster.fit_speed([1, 2, 3, 4], 1, [1.0, 2.0, 0.0, 3.0])
+def test_a_step_is_the_formula() -> None:
+    law = ServerSpeed(compute_s=12, fixed_s=1, exchange_s=3, worker_s=0.5, server_s=0.25)
+    assert float(law.step_s(4, 2)) == 12 / 4 + 1 + 3 * 4 / 2 + 0.5 * 4 + 0.25 * 2
     with pytest.raises(BadValue, match="at least 1 each"):
-        rising.step_s(1, 0)
+        law.step_s(1, 0)
 
 
 def test_one_to_one_is_fastest_at_the_root_of_compute_over_overhead() -> None:
@@ -85,14 +67,15 @@ def test_one_to_one_is_fastest_at_the_root_of_compute_over_overhead() -> None:
 @settings(max_examples=25, deadline=None)
 def test_divisions_of_tasks(seed: int) -> None:
     law = laws(seed, 1)[0]
-    best, gains = law.workers(14, "best"), law.workers(14, "gains")
+    best, gains = law.by_tasks(14, "best"), law.by_tasks(14, "gains")
+    w, p = 1, 1
     for n in range(2, 15):
-        every = [float(law.step_s(w, n - w)) for w in range(1, n)]
-        assert float(law.step_s(best[n - 1], n - best[n - 1])) == min(every)
-    assert best[:2].tolist() == gains[:2].tolist() == [0, 1]
-    assert set(np.diff(gains[1:]).tolist()) <= {0, 1}  # each task is a worker or a server more
-    times = law.by_tasks(14, "gains")
-    assert (times[1:] >= law.by_tasks(14, "best")[1:]).all()
+        assert best[n - 1] == min(float(law.step_s(k, n - k)) for k in range(1, n))
+        assert gains[n - 1] == float(law.step_s(w, p))
+        worker, server = float(law.step_s(w + 1, p)), float(law.step_s(w, p + 1))
+        w, p = (w + 1, p) if worker < server else (w, p + 1)
+    assert np.isnan(best[0])
+    assert np.isnan(gains[0])
 
 
 def plain_gains(speeds: list[ServerSpeed], hours: list[float]) -> list[list[int]]:
@@ -156,7 +139,8 @@ def test_shares_are_equal_bundles_up_to_the_fastest_number(stops: bool) -> None:
     quick = ServerSpeed(compute_s=1, worker_s=0.25, server_s=0.25)  # fastest at 1 or 2 of each
     slow = ServerSpeed(compute_s=1000, worker_s=0.01, server_s=0.01)
     speeds = [quick, slow]
-    policy = cluster.by_shares(table(speeds, "even"), bundle=2, stops=stops, round_s=60.0)
+    pairs, stopping, *_ = cluster.task_policies(dict(zip("01", speeds, strict=True)), ROOM)
+    policy = stopping if stops else pairs
     small, large = first_tasks([5.0, 5.0], policy)
     fastest = int(np.nanargmin(quick.by_tasks(ROOM, "even"))) + 1
     assert (small, large) == ((fastest, ROOM - fastest) if stops else (ROOM // 2, ROOM // 2))
@@ -165,18 +149,30 @@ def test_shares_are_equal_bundles_up_to_the_fastest_number(stops: bool) -> None:
 def test_a_job_alone_takes_the_time_of_its_tasks() -> None:
     law = ServerSpeed(compute_s=8, exchange_s=2, worker_s=0.1, server_s=0.1)
     steps = law.by_tasks(ROOM, "gains")
-    policy = cluster.by_gains({"0": steps}, round_s=60.0, start_s=7.0)
+    policy = cluster.by_gains({"0": steps}, round_s=60.0, restart_s=7.0)
     run = cluster.simulate(trace := together([4.0]), NODES, policy(trace))
     assert run.end_s[0] == pytest.approx(7 + 4 * 3600 * np.nanmin(steps) / steps[1])
 
 
 def test_a_law_has_the_peaks_it_is_made_from() -> None:
     law = ServerSpeed.from_peaks(8, 12, 10)
-    assert law.workers(20, "best")[-1] == 8
+    assert law.step_s(np.arange(1, 20), 20 - np.arange(1, 20)).argmin() + 1 == 8
     assert np.nanargmin(law.by_tasks(60, "even")) + 1 == 2 * 10
     larger = law.scaled(3.0, 2.0)
     whole = 3 * law.compute_s + 2 + law.worker_s + law.server_s
     assert float(larger.step_s(1, 1)) == pytest.approx(whole)
+
+
+def test_the_better_informed_way_is_faster_for_a_job_alone() -> None:
+    """Pairs that take all, pairs that stop, the best division; gains never beat the last."""
+    law = ServerSpeed(compute_s=4, exchange_s=2, worker_s=0.1, server_s=0.1)
+    trace = together([4.0])
+    policies = cluster.task_policies({"0": law}, ROOM, round_s=60.0)
+    ends = [cluster.simulate(trace, NODES, policy(trace)).end_s[0] for policy in policies]
+    assert ends[0] > ends[1] > ends[2]
+    assert ends[3] == pytest.approx(
+        30 + 4 * 3600 * np.nanmin(law.by_tasks(ROOM)) / law.step_s(1, 1)
+    )
 
 
 def test_a_sweep_makes_policies_for_each_trace() -> None:
@@ -186,8 +182,21 @@ def test_a_sweep_makes_policies_for_each_trace() -> None:
     assert all(set(trace.kind) <= set(times) for trace in traces)
     policy = cluster.by_gains(times, name="gains")
     rows = cluster.sweep(traces, [NODES], [policy])
+    for trace in traces:
+        bound = cluster.least_mean_s(times, trace, ROOM)
+        assert all(bound <= cluster.simulate(trace, NODES, p(trace)).jct_s.mean()
+                   for p in (policy, cluster.by_shares(times)))  # fmt: skip
     alone = [cluster.simulate(trace, NODES, policy(trace)).jct_s.mean() for trace in traces]
     assert rows["mean_jct_s"].tolist() == pytest.approx(alone)
+
+
+def test_times_between_listed_rates() -> None:
+    table = [[[1], [4], [4]], [[2], [1], [0]]]
+    rates = cluster.Rates(kinds=("a", "b"), gpus=(1, 4, 8), work_per_s=table)
+    times = rates.times(8)
+    assert times["a"].tolist() == pytest.approx([1, 1 / 2, 1 / 3, *[1 / 4] * 5])
+    assert times["b"][:4].tolist() == pytest.approx([1 / 2, 2**-0.5, times["b"][2], 1])
+    assert np.isnan(times["b"][4:]).all()
 
 
 def test_tables_that_do_not_fit_are_refused() -> None:
@@ -198,4 +207,4 @@ def test_tables_that_do_not_fit_are_refused() -> None:
     with pytest.raises(BadValue, match="each above 0 at 1"):
         cluster.by_gains({"0": steps}, first=1)(trace)
     with pytest.raises(BadValue, match="kind '0' of trace; valid: other"):
-        cluster.by_shares({"other": steps})(trace)
+        cluster.by_gains({"other": steps})(trace)

@@ -103,6 +103,9 @@ class MarginalGains(Allocator):
         after = times[gpus : gpus + (free if self.jumps else 1)]
         if not after.size:
             return 0.0, 1
+        if not self.jumps:
+            saved_s = float(times[gpus - 1] - after[0])
+            return (-saved_s if saved_s > 0 else 0.0), 1
         saved = np.nan_to_num((times[gpus - 1] - after) / np.arange(1, after.size + 1), nan=0.0)
         best = int(saved.argmax())
         return -float(saved[best]), best + 1

@@ -2,8 +2,7 @@
 
 A step of synchronous training takes C/w + F + E·w/p + δ·w + δ'·p seconds: the batch divided over
 workers, what no worker divides, a server's part of the weights exchanged with every worker, and
-what each further task costs. An asynchronous worker goes ahead alone, with C for its own batch, so
-that steps come w at a time. Both are linear in their coefficients.
+what each further task costs.
 
 Source: Optimus (EuroSys'18) §3.2 and §4.1.
 """
@@ -20,7 +19,8 @@ from numpy.typing import ArrayLike
 from labkit.cluster.elastic.adaptive import FairShares, MarginalGains
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
-from labkit.cluster.running.rounds import Floats, Ints
+from labkit.cluster.running.bounds import fluid
+from labkit.cluster.running.rounds import Allocator, Floats
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
@@ -33,11 +33,10 @@ class ServerSpeed:
     """Seconds of a training step on workers and parameter servers.
 
     Attributes:
-        compute_s: gradients of the whole batch on one worker (asynchronous: of a worker's own).
+        compute_s: gradients of the whole batch on one worker.
         fixed_s: what more workers do not shorten.
         exchange_s: weights and gradients between one worker and one server that holds them all.
         worker_s, server_s: what each further worker and server adds to a step.
-        synchronous: workers wait for each other after every step.
     """
 
     compute_s: NonNegative
@@ -45,7 +44,6 @@ class ServerSpeed:
     exchange_s: NonNegative = 0.0
     worker_s: NonNegative = 0.0
     server_s: NonNegative = 0.0
-    synchronous: bool = True
 
     @classmethod
     @checked
@@ -74,68 +72,28 @@ class ServerSpeed:
         >>> float(ServerSpeed(compute_s=8, exchange_s=1, worker_s=0.5).step_s(4, 2))
         6.0
         """
-        coefficients = [self.compute_s, self.fixed_s, self.exchange_s, self.worker_s, self.server_s]
-        return np.asarray(_columns(workers, servers, self.synchronous) @ np.array(coefficients))
-
-    @checked
-    def workers(self, most: Count, split: Split = "gains") -> Ints:
-        """How many of n tasks are workers, for n from 1 to ``most``; 0 where n is no valid number.
-
-        ``even``: half of an even number. ``best``: the fastest division of n. ``gains``: from one
-        worker and one server on, each further task is the kind that shortens a step more, a server
-        at a tie; it never turns back.
-        """
-        tasks, rows = np.arange(1, most + 1), np.zeros(most, dtype=np.int64)
-        if split == "even":
-            return np.where(tasks % 2 == 0, tasks // 2, 0)
-        for n in tasks[1:]:
-            valid = np.arange(1, n)
-            if split == "gains" and n > 2:
-                valid = rows[n - 2] + np.array([0, 1])
-            rows[n - 1] = valid[self.step_s(valid, n - valid).argmin()]
-        return rows
+        w, p = np.asarray(workers, dtype=float), np.asarray(servers, dtype=float)
+        if not ((w >= 1).all() and (p >= 1).all()):
+            raise BadValue("ServerSpeed.step_s: workers and servers must be at least 1 each")
+        tasks_s = self.worker_s * w + self.server_s * p
+        return np.asarray(self.compute_s / w + self.fixed_s + self.exchange_s * w / p + tasks_s)
 
     @checked
     def by_tasks(self, most: Count, split: Split = "gains") -> Floats:
-        """Seconds of a step on n tasks, for n from 1 to ``most``; NaN where n is not valid."""
-        workers, times = self.workers(most, split), np.full(most, np.nan)
-        valid = workers > 0
-        times[valid] = self.step_s(workers[valid], (np.arange(1, most + 1) - workers)[valid])
+        """Seconds of a step on n tasks, for n from 1 to ``most``; NaN where n cannot be divided.
+
+        ``even``: as many workers as servers. ``best``: the fastest division of n. ``gains``: from
+        one worker and one server on, each further task is the kind that shortens a step more, a
+        server at a tie; it never turns back.
+        """
+        times, workers = np.full(most, np.nan), 1
+        for n in range(2, most + 1):
+            choice = {"best": range(1, n), "even": [n // 2], "gains": [workers, workers + 1]}[split]
+            tried = np.array([w for w in choice if w < n and (split != "even" or 2 * w == n)])
+            if tried.size:
+                steps = self.step_s(tried, n - tried)
+                times[n - 1], workers = steps.min(), int(tried[steps.argmin()])
         return times
-
-
-def _columns(workers: ArrayLike, servers: ArrayLike, synchronous: bool) -> Floats:
-    """What multiplies each coefficient in a step's seconds, as the last axis."""
-    w, p = np.broadcast_arrays(np.asarray(workers, dtype=float), np.asarray(servers, dtype=float))
-    if not ((w >= 1) & (p >= 1)).all():
-        raise BadValue("ServerSpeed: workers and servers must be at least 1 each")
-    shared = 1 / w if synchronous else np.ones_like(w)
-    columns = np.stack([shared, np.ones_like(w), w / p, w, p], axis=-1)
-    return columns if synchronous else columns / w[..., None]
-
-
-@checked
-def fit_speed(
-    workers: ArrayLike, servers: ArrayLike, step_s: ArrayLike, *, synchronous: bool = True
-) -> ServerSpeed:
-    """The coefficients, none negative, of least squared error relative to each step time.
-
-    Asynchronous training cannot tell ``fixed_s`` from ``compute_s``: the former stays 0.
-    """
-    from scipy.optimize import nnls
-
-    times = np.asarray(step_s, dtype=float)
-    columns = _columns(workers, servers, synchronous)
-    if times.shape != columns.shape[:1] or not (times > 0).all():
-        raise BadValue(
-            f"fit_speed: step_s must be {len(columns)} numbers above 0, one a pair of workers and "
-            f"servers; got shape {times.shape}"
-        )
-    if not synchronous:
-        columns[:, 1] = 0.0
-    values = nnls(columns / times[:, None], np.ones(times.size))[0].tolist()
-    names = ("compute_s", "fixed_s", "exchange_s", "worker_s", "server_s")
-    return ServerSpeed(**dict(zip(names, values, strict=True)), synchronous=synchronous)
 
 
 def _of_jobs(times: Mapping[str, ArrayLike], trace: Trace, first: int) -> tuple[Floats, Any]:
@@ -163,7 +121,8 @@ def _of_jobs(times: Mapping[str, ArrayLike], trace: Trace, first: int) -> tuple[
 @checked
 def by_gains(
     times: Mapping[str, ArrayLike], *, first: Count = 2, misjudged: ArrayLike = 1.0,
-    length_power: float = 1.0, **options: Any,
+    length_power: float = 1.0, name: str = "gains", round_s: Positive = 600.0,
+    restart_s: NonNegative = 30.0,
 ) -> Callable[[Trace], MarginalGains]:  # fmt: skip
     """Marginal gains for the jobs of a trace, whose kinds have these step times by tasks from 1 on.
 
@@ -172,7 +131,7 @@ def by_gains(
         misjudged: the factor by which each job's remaining work is believed too long.
         length_power: of the remaining work in a gain. 1 counts seconds saved, as the paper does; at
             0 only the share of a step counts, below 0 short jobs come first.
-        options: fields of the allocator, such as ``name``, ``round_s`` and ``restart_s``.
+        round_s: between decisions, as in the authors' program.
     """
 
     def make(trace: Trace) -> MarginalGains:
@@ -183,20 +142,21 @@ def by_gains(
             return float((progress.left[job] * factor[job]) ** length_power)
 
         return MarginalGains(
-            step_s=table, steps_left=steps_left, first=first, rates=rates, **options
-        )
+            name=name, step_s=table, steps_left=steps_left, first=first, rates=rates,
+            start_s=restart_s, restart_s=restart_s, round_s=round_s,
+        )  # fmt: skip
 
     return make
 
 
 @checked
 def by_shares(
-    times: Mapping[str, ArrayLike], *, bundle: Count = 2, stops: bool = True, **options: Any
-) -> Callable[[Trace], FairShares]:
+    times: Mapping[str, ArrayLike], *, bundle: Count = 2, stops: bool = True, name: str = "",
+    round_s: Positive = 600.0, restart_s: NonNegative = 30.0,
+) -> Callable[[Trace], FairShares]:  # fmt: skip
     """Equal shares of the same, handed out in bundles: one worker and one server are two tasks.
 
     ``stops``: a job takes no more than its fastest number of tasks; else it takes all there are.
-    ``options``: as for :func:`by_gains`.
     """
 
     def make(trace: Trace) -> FairShares:
@@ -205,6 +165,44 @@ def by_shares(
         most = np.nanargmin(valid, axis=1) + 1
         if not stops:
             most = np.isfinite(valid).sum(1) * bundle
-        return FairShares(most=most, bundle=bundle, rates=rates, **options)
+        return FairShares(
+            name=name or ("stops" if stops else "takes all"), most=most, bundle=bundle, rates=rates, start_s=restart_s,
+            restart_s=restart_s, round_s=round_s,
+        )  # fmt: skip
 
     return make
+
+
+@checked
+def least_mean_s(times: Mapping[str, ArrayLike], trace: Trace, most: Count) -> float:
+    """Mean completion time that no division of ``most`` tasks beats; durations are of two tasks.
+
+    Every job alone on its fastest number; or, on one machine as fast as all tasks, the least
+    seconds times tasks that each job can take, least remaining first.
+    """
+    table, _ = _of_jobs(times, trace, 2)
+    work, arrival = trace.column("duration_s") / table[:, 1], trace.column("arrival_s")
+    area = work * np.nanmin(table * np.arange(1, table.shape[1] + 1), axis=1)
+    end_s, _ = fluid(arrival, area, most, by_remaining=True)
+    return float(max((work * np.nanmin(table, axis=1)).mean(), (end_s - arrival).mean()))
+
+
+@checked
+def task_policies(
+    laws: Mapping[str, ServerSpeed], most: Count, **pace: Any
+) -> list[Callable[[Trace], Allocator]]:
+    """Four ways to hand out up to ``most`` tasks to jobs of these kinds, to be compared.
+
+    Equal shares of pairs, which take all there are, or stop where a job is fastest; the same, with
+    each job's best division into workers and servers; marginal gains. ``pace``: round_s, restart_s.
+    """
+    even, best, gains = (
+        {kind: law.by_tasks(most, split) for kind, law in laws.items()}
+        for split in ("even", "best", "gains")
+    )
+    return [
+        by_shares(even, stops=False, name="pairs", **pace),
+        by_shares(even, name="pairs that stop", **pace),
+        by_shares(best, name="best division", **pace),
+        by_gains(gains, **pace),
+    ]
