@@ -176,14 +176,14 @@ def test_the_better_informed_way_is_faster_for_a_job_alone() -> None:
 
 
 def test_a_sweep_makes_policies_for_each_trace() -> None:
-    times = table(laws(2, 3), "gains")
+    times = table(speeds := laws(2, 3), "gains")
     traces = [cluster.generate(6, num_gpus=ROOM, gpus={2: 1}, kinds=tuple(times), rng=seed)
               for seed in (0, 1)]  # fmt: skip
     assert all(set(trace.kind) <= set(times) for trace in traces)
     policy = cluster.by_gains(times, name="gains")
     rows = cluster.sweep(traces, [NODES], [policy])
     for trace in traces:
-        bound = cluster.least_mean_s(times, trace, ROOM)
+        bound = cluster.least_mean_s(dict(zip(times, speeds, strict=True)), trace, ROOM)
         assert all(bound <= cluster.simulate(trace, NODES, p(trace)).jct_s.mean()
                    for p in (policy, cluster.by_shares(times)))  # fmt: skip
     alone = [cluster.simulate(trace, NODES, policy(trace)).jct_s.mean() for trace in traces]

@@ -166,23 +166,23 @@ def by_shares(
         if not stops:
             most = np.isfinite(valid).sum(1) * bundle
         return FairShares(
-            name=name or ("stops" if stops else "takes all"), most=most, bundle=bundle, rates=rates, start_s=restart_s,
-            restart_s=restart_s, round_s=round_s,
+            name=name or ("stops" if stops else "takes all"), most=most, bundle=bundle,
+            rates=rates, start_s=restart_s, restart_s=restart_s, round_s=round_s,
         )  # fmt: skip
 
     return make
 
 
 @checked
-def least_mean_s(times: Mapping[str, ArrayLike], trace: Trace, most: Count) -> float:
+def least_mean_s(laws: Mapping[str, ServerSpeed], trace: Trace, most: Count) -> float:
     """Mean completion time that no division of ``most`` tasks beats; durations are of two tasks.
 
     Every job alone on its fastest number; or, on one machine as fast as all tasks, the least
     seconds times tasks that each job can take, least remaining first.
     """
-    table, _ = _of_jobs(times, trace, 2)
+    table, _ = _of_jobs({kind: law.by_tasks(most, "best") for kind, law in laws.items()}, trace, 2)
     work, arrival = trace.column("duration_s") / table[:, 1], trace.column("arrival_s")
-    area = work * np.nanmin(table * np.arange(1, table.shape[1] + 1), axis=1)
+    area = work * np.nanmin(table * np.arange(1, most + 1), axis=1)
     end_s, _ = fluid(arrival, area, most, by_remaining=True)
     return float(max((work * np.nanmin(table, axis=1)).mean(), (end_s - arrival).mean()))
 
