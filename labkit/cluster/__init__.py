@@ -20,6 +20,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "jobs.accounting": ("from_slurm",),
     "elastic.adaptive": ("divide", "fair", "goodputs", "optimus", "pollux", "tiresias", "train"),
     "running.bounds": ("Bound", "bound"),
+    "placement.blocks": ("balance",),
     "placement.cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
     "jobs.clusters": ("Cluster", "Pool"),
     "runtime.dispatch": ("Dispatch", "dispatch_tasks", "mean_latency_s"),
@@ -48,6 +49,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "placement.tasks": ("GANGS", "Rounds", "compare", "draw_rounds", "schedule"),
     "jobs.throughputs": ("Throughputs", "continuous", "load_throughputs"),
     "running.traces": ("generate", "load", "load_elastic", "recurring"),
+    "elastic.servers": ("ServerSpeed", "by_gains", "by_shares", "least_mean_s", "task_policies"),
     "elastic.training": ("Training", "Workload", "trainings", "workload"),
     "running.turns": ("simulate_shares", "sweep_shares"),
 }  # fmt: skip

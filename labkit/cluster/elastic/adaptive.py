@@ -21,7 +21,7 @@ from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.running.rounds import Allocator, Floats, Ints, State
 from labkit.cluster.running.runs import Run, simulate_rounds
 from labkit.errors import BadValue
-from labkit.kit.describe import NonNegative, Positive, checked, description
+from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
 
 def on_freest(held: Ints, wanted: Ints, capacity: Ints, order: Ints) -> Ints:
@@ -72,7 +72,7 @@ class Queues(Allocator):
 @description
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MarginalGains(Allocator):
-    """One GPU for every job, then each next GPU where it shortens a job's remaining time most.
+    """``first`` GPUs for every job, then each next one where it shortens a remaining time most.
 
     ``step_s``: seconds of a step by job of the trace and number of GPUs, NaN beyond the most it
     may have; ``steps_left``: of (progress, job). ``jumps``: several GPUs may be offered at once, at
@@ -86,17 +86,19 @@ class MarginalGains(Allocator):
     step_s: Any
     steps_left: Any
     jumps: bool = False
+    first: Count = 1
 
     def decide(self, state: State) -> Ints:
         jobs, room = state.jobs, int(state.capacity.sum())
         wanted = np.zeros(jobs.size, dtype=np.int64)
-        wanted[:room] = 1
+        wanted[: room // self.first] = self.first
         rest = np.array([self.steps_left(state.progress, job) for job in jobs.tolist()])
         table = self.step_s[jobs] * rest[:, None]
         free = room - int(wanted.sum())
-        queue = [(*self._next(table[row], 1, free), row) for row in range(min(room, jobs.size))]
+        begun = np.flatnonzero(wanted).tolist()
+        queue = [(*self._next(table[row], self.first, free), row) for row in begun]
         heapify(queue)
-        while free > 0 and queue[0][0] < 0:
+        while free > 0 and queue and queue[0][0] < 0:
             _, more, row = queue[0]
             if more <= free:
                 wanted[row], free = wanted[row] + more, free - more
@@ -110,8 +112,8 @@ class MarginalGains(Allocator):
         if not after.size:
             return 0.0, 1
         if not self.jumps:
-            least = float(times[gpus - 1] - after[0])
-            return (-least if least == least else 0.0), 1  # beyond the most it may have: NaN
+            saved_s = float(times[gpus - 1] - after[0])
+            return (-saved_s if saved_s > 0 else 0.0), 1  # NaN beyond the most it may have
         saved = (times[gpus - 1] - after) / np.arange(1, after.size + 1)
         saved = np.where(saved == saved, saved, 0.0)
         best = int(saved.argmax())
@@ -238,12 +240,14 @@ class FairShares(Allocator):
     by: Any = "nodes"
     most: Any
     """By job of the trace: the most GPUs its batch can be split over."""
+    bundle: Count = 1
+    """GPUs that are handed out together."""
 
     def decide(self, state: State) -> Ints:
-        room, most = int(state.capacity.sum()), self.most[state.jobs]
+        room, most = int(state.capacity.sum()) // self.bundle, self.most[state.jobs]
         wanted = np.zeros(state.jobs.size, dtype=np.int64)
         while room > 0 and (short := np.flatnonzero(wanted < most)[:room]).size:
-            wanted[short] += 1
+            wanted[short] += self.bundle
             room -= short.size
         return on_freest(state.held[state.jobs], wanted, state.capacity, np.arange(wanted.size))
 

@@ -103,6 +103,16 @@ class Rates:
                 f"from 0; got shape {table.shape}"
             )
 
+    def times(self, most: int) -> dict[str, Floats]:
+        """Seconds of one unit of work on 1 to ``most`` GPUs of the first pool, by kind.
+
+        Between listed numbers the logarithms are interpolated; NaN beyond those that can run.
+        """
+        listed, gpus = np.log(self.gpus), np.log(np.arange(1, most + 1))
+        rows = np.asarray(self.work_per_s, dtype=float)[:, :, 0]
+        lines = [np.interp(gpus, listed[r > 0], np.log(r[r > 0]), np.nan, np.nan) for r in rows]
+        return {kind: np.exp(-line) for kind, line in zip(self.kinds, lines, strict=True)}
+
     def of(self, trace: Trace) -> Callable[[Ints, Ints], Floats]:
         """Rates of ``(jobs, held)``, where ``held`` is job × pool; 0 where nothing is held."""
         table = np.asarray(self.work_per_s, dtype=float)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -391,11 +391,13 @@ def simulate_rounds(
 
 @checked
 def sweep(
-    traces: Sequence[Trace], clusters: Sequence[Cluster], policies: Sequence[Policy | Allocator], *,
+    traces: Sequence[Trace], clusters: Sequence[Cluster],
+    policies: Sequence[Policy | Allocator | Callable[[Trace], Allocator]], *,
     placement: Placement = "any", warmup: Share = 0.0,
 ) -> pd.DataFrame:  # fmt: skip
     """Every trace on every cluster under every policy: one row each, beside the bound.
 
+    A policy may be a function that makes one for a trace.
     ``times_bound_ratio`` is the mean completion time over :func:`bound`'s, of all jobs.
     """
     import pandas as pd
@@ -407,7 +409,8 @@ def sweep(
         for cluster in clusters:
             least = bound(trace, cluster)
             for policy in policies:
-                run = simulate(trace, cluster, policy, placement=placement)
+                chosen = policy(trace) if callable(policy) else policy
+                run = simulate(trace, cluster, chosen, placement=placement)
                 mean_s = float(run.jct_s[run.ran].mean())
                 rows.append({
                     "trace": trace.name,

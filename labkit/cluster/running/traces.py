@@ -173,6 +173,7 @@ def generate(
     sigma: NonNegative = 1.5,
     gpus: dict[int, Positive] | None = None,
     slack: Positive | None = None,
+    kinds: tuple[str, ...] = (),
     rng: np.random.Generator | int = 0,
 ) -> Trace:
     """A synthetic trace: Poisson arrivals that offer ``load`` of what ``num_gpus`` can do.
@@ -183,6 +184,7 @@ def generate(
             spread of logarithms.
         gpus: GPUs of a job and their weights; default: :data:`GPUS`.
         slack: the deadline comes after 1 to 1 + 2 × slack durations, evenly; None: no deadlines.
+        kinds: of jobs, each as likely as another; default: nothing is known.
         rng: a generator or a seed.
 
     Raises:
@@ -210,6 +212,7 @@ def generate(
         duration_s=duration_s,
         gpus=draw.choice(sizes, num_jobs, p=shares),
         deadline_s=() if slack is None else due,
+        kind=tuple(draw.choice(kinds, num_jobs).tolist()) if kinds else (),
         name=f"generated ({durations}, load {load:g})",
     )
 

@@ -1,0 +1,210 @@
+"""Parameter servers: fits that recover, divisions of tasks, gains and shares by a plain loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit import cluster
+from labkit.cluster import ServerSpeed
+from labkit.errors import BadValue
+
+NODES = cluster.Cluster.nodes(5, gpus=4)
+ROOM = NODES.num_gpus
+
+
+def laws(seed: int, jobs: int) -> list[ServerSpeed]:
+    draws = np.random.default_rng(seed).uniform(0.01, 1, (jobs, 4)) * [10, 3, 0.3, 0.3]
+    names = ("compute_s", "exchange_s", "worker_s", "server_s")
+    return [ServerSpeed(**dict(zip(names, row.tolist(), strict=True))) for row in draws]
+
+
+def table(speeds: list[ServerSpeed], split: str) -> dict[str, np.ndarray]:
+    """Each law's step times, the kind named by its place: as :func:`together` names jobs."""
+    return {str(place): law.by_tasks(ROOM, split) for place, law in enumerate(speeds)}
+
+
+def together(hours: list[float]) -> cluster.Trace:
+    """Jobs that arrive at once, of kinds 0, 1, …; hours on one worker and one server."""
+    count = len(hours)
+    return cluster.Trace(
+        arrival_s=np.zeros(count), gpus=np.full(count, 2), kind=tuple(map(str, range(count))),
+        duration_s=[3600.0 * hour for hour in hours],
+    )  # fmt: skip
+
+
+def first_tasks(hours: list[float], policy: Callable) -> list[int]:
+    trace = together(hours)
+    run = cluster.simulate(trace, NODES, policy(trace))
+    segments = run.segments
+    at_once = segments["start_s"] == 0
+    tasks = np.bincount(segments["job"][at_once], segments["gpus"][at_once], len(trace))
+    return tasks.astype(int).tolist()
+
+
+def test_a_step_is_the_formula() -> None:
+    law = ServerSpeed(compute_s=12, fixed_s=1, exchange_s=3, worker_s=0.5, server_s=0.25)
+    assert float(law.step_s(4, 2)) == 12 / 4 + 1 + 3 * 4 / 2 + 0.5 * 4 + 0.25 * 2
+    with pytest.raises(BadValue, match="at least 1 each"):
+        law.step_s(1, 0)
+
+
+def test_one_to_one_is_fastest_at_the_root_of_compute_over_overhead() -> None:
+    """C/w + E + (δ + δ')·w has its least at √(C / (δ + δ'))."""
+    law = ServerSpeed(compute_s=18, exchange_s=5, worker_s=0.25, server_s=0.25)
+    even = law.by_tasks(40, "even")
+    assert np.nanargmin(even) + 1 == 2 * 6
+    assert np.isnan(even[::2]).all()
+    assert np.isfinite(even[1::2]).all()
+
+
+@given(seed=st.integers(0, 500))
+@settings(max_examples=25, deadline=None)
+def test_divisions_of_tasks(seed: int) -> None:
+    law = laws(seed, 1)[0]
+    best, gains = law.by_tasks(14, "best"), law.by_tasks(14, "gains")
+    w, p = 1, 1
+    for n in range(2, 15):
+        assert best[n - 1] == min(float(law.step_s(k, n - k)) for k in range(1, n))
+        assert gains[n - 1] == float(law.step_s(w, p))
+        worker, server = float(law.step_s(w + 1, p)), float(law.step_s(w, p + 1))
+        w, p = (w + 1, p) if worker < server else (w, p + 1)
+    assert np.isnan(best[0])
+    assert np.isnan(gains[0])
+
+
+def plain_gains(speeds: list[ServerSpeed], hours: list[float]) -> list[list[int]]:
+    """Optimus's loop as it is written: both kinds of tasks, all jobs looked at again each time."""
+    held = [[1, 1] for _ in speeds]
+    while sum(map(sum, held)) < ROOM:
+        offers = []
+        for job, (law, (w, p)) in enumerate(zip(speeds, held, strict=True)):
+            steps = hours[job] / float(law.step_s(1, 1))
+            for kind, after in enumerate(((w + 1, p), (w, p + 1))):
+                offers.append((steps * float(law.step_s(w, p) - law.step_s(*after)), job, kind))
+        saved, job, kind = max(offers)
+        if saved <= 0:
+            break
+        held[job][kind] += 1
+    return held
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gains_are_those_of_the_plain_loop(seed: int) -> None:
+    speeds = laws(seed, 4)
+    hours = np.random.default_rng(seed).uniform(1, 20, 4).tolist()
+    policy = cluster.by_gains(table(speeds, "gains"), round_s=60.0)
+    assert first_tasks(hours, policy) == [*map(sum, plain_gains(speeds, hours))]
+
+
+def test_gains_are_optimal_where_each_task_helps_less() -> None:
+    """On convex step times the greedy division has the least sum of remaining times."""
+    speeds, hours = laws(3, 3), [3.0, 8.0, 1.0]
+    at, share = [0, 1, 4, ROOM - 1], np.array([9e9, 1, 0.6, 0.5])
+    first = [float(law.step_s(1, 1)) for law in speeds]
+    convex = np.array([np.interp(np.arange(ROOM), at, share * step) for step in first])
+    convex[:, 0] = np.nan
+    times = dict(zip("012", convex, strict=True))
+    tasks = first_tasks(hours, cluster.by_gains(times, round_s=60.0))
+    value = [[hour * t / row[1] for t in row] for hour, row in zip(hours, convex, strict=True)]
+    ways = [w for w in product(range(2, ROOM), repeat=3) if sum(w) <= ROOM]
+    least = min(sum(v[n - 1] for v, n in zip(value, way, strict=True)) for way in ways)
+    ours = sum(v[n - 1] for v, n in zip(value, tasks, strict=True))
+    assert ours == pytest.approx(least)
+
+
+def test_lengths_count_as_much_as_their_power() -> None:
+    same = table([ServerSpeed(compute_s=8, exchange_s=1)] * 2, "gains")
+    hours = [1.0, 16.0]
+
+    def tasks(power: float, misjudged: object = 1.0) -> list[int]:
+        policy = cluster.by_gains(same, length_power=power, misjudged=misjudged,
+                                  round_s=60.0)  # fmt: skip
+        return first_tasks(hours, policy)
+
+    long_first, alike, short_first = tasks(1.0), tasks(0.0), tasks(-1.0)
+    assert long_first[1] > long_first[0]
+    assert short_first == long_first[::-1]
+    assert abs(alike[0] - alike[1]) <= 1
+    assert tasks(1.0, [16.0, 1.0]) == alike  # a misjudged length is a length
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_shares_are_equal_bundles_up_to_the_fastest_number(stops: bool) -> None:
+    quick = ServerSpeed(compute_s=1, worker_s=0.25, server_s=0.25)  # fastest at 1 or 2 of each
+    slow = ServerSpeed(compute_s=1000, worker_s=0.01, server_s=0.01)
+    speeds = [quick, slow]
+    pairs, stopping, *_ = cluster.task_policies(dict(zip("01", speeds, strict=True)), ROOM)
+    policy = stopping if stops else pairs
+    small, large = first_tasks([5.0, 5.0], policy)
+    fastest = int(np.nanargmin(quick.by_tasks(ROOM, "even"))) + 1
+    assert (small, large) == ((fastest, ROOM - fastest) if stops else (ROOM // 2, ROOM // 2))
+
+
+def test_a_job_alone_takes_the_time_of_its_tasks() -> None:
+    law = ServerSpeed(compute_s=8, exchange_s=2, worker_s=0.1, server_s=0.1)
+    steps = law.by_tasks(ROOM, "gains")
+    policy = cluster.by_gains({"0": steps}, round_s=60.0, restart_s=7.0)
+    run = cluster.simulate(trace := together([4.0]), NODES, policy(trace))
+    assert run.end_s[0] == pytest.approx(7 + 4 * 3600 * np.nanmin(steps) / steps[1])
+
+
+def test_a_law_has_the_peaks_it_is_made_from() -> None:
+    law = ServerSpeed.from_peaks(8, 12, 10)
+    assert law.step_s(np.arange(1, 20), 20 - np.arange(1, 20)).argmin() + 1 == 8
+    assert np.nanargmin(law.by_tasks(60, "even")) + 1 == 2 * 10
+    larger = law.scaled(3.0, 2.0)
+    whole = 3 * law.compute_s + 2 + law.worker_s + law.server_s
+    assert float(larger.step_s(1, 1)) == pytest.approx(whole)
+
+
+def test_the_better_informed_way_is_faster_for_a_job_alone() -> None:
+    """Pairs that take all, pairs that stop, the best division; gains never beat the last."""
+    law = ServerSpeed(compute_s=4, exchange_s=2, worker_s=0.1, server_s=0.1)
+    trace = together([4.0])
+    policies = cluster.task_policies({"0": law}, ROOM, round_s=60.0)
+    ends = [cluster.simulate(trace, NODES, policy(trace)).end_s[0] for policy in policies]
+    assert ends[0] > ends[1] > ends[2]
+    assert ends[3] == pytest.approx(
+        30 + 4 * 3600 * np.nanmin(law.by_tasks(ROOM)) / law.step_s(1, 1)
+    )
+
+
+def test_a_sweep_makes_policies_for_each_trace() -> None:
+    times = table(speeds := laws(2, 3), "gains")
+    traces = [cluster.generate(6, num_gpus=ROOM, gpus={2: 1}, kinds=tuple(times), rng=seed)
+              for seed in (0, 1)]  # fmt: skip
+    assert all(set(trace.kind) <= set(times) for trace in traces)
+    policy = cluster.by_gains(times, name="gains")
+    rows = cluster.sweep(traces, [NODES], [policy])
+    for trace in traces:
+        bound = cluster.least_mean_s(dict(zip(times, speeds, strict=True)), trace, ROOM)
+        assert all(bound <= cluster.simulate(trace, NODES, p(trace)).jct_s.mean()
+                   for p in (policy, cluster.by_shares(times)))  # fmt: skip
+    alone = [cluster.simulate(trace, NODES, policy(trace)).jct_s.mean() for trace in traces]
+    assert rows["mean_jct_s"].tolist() == pytest.approx(alone)
+
+
+def test_times_between_listed_rates() -> None:
+    table = [[[1], [4], [4]], [[2], [1], [0]]]
+    rates = cluster.Rates(kinds=("a", "b"), gpus=(1, 4, 8), work_per_s=table)
+    times = rates.times(8)
+    assert times["a"].tolist() == pytest.approx([1, 1 / 2, 1 / 3, *[1 / 4] * 5])
+    assert times["b"][:4].tolist() == pytest.approx([1 / 2, 2**-0.5, times["b"][2], 1])
+    assert np.isnan(times["b"][4:]).all()
+
+
+def test_tables_that_do_not_fit_are_refused() -> None:
+    steps = laws(0, 1)[0].by_tasks(ROOM - 1, "gains")
+    trace = together([1.0])
+    with pytest.raises(BadValue, match=f"reach {ROOM - 1} tasks"):
+        cluster.simulate(trace, NODES, cluster.by_gains({"0": steps})(trace))
+    with pytest.raises(BadValue, match="each above 0 at 1"):
+        cluster.by_gains({"0": steps}, first=1)(trace)
+    with pytest.raises(BadValue, match="kind '0' of trace; valid: other"):
+        cluster.by_gains({"other": steps})(trace)
