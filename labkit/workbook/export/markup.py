@@ -116,7 +116,8 @@ class Markup:
         if "$" in json.dumps([layout.get("title"), layout.get("annotations")]):
             self._report("a figure's title or annotation has $…$, which needs a script to typeset")
         return (
-            f'<figure class="plot" style="--height:{layout.get("height") or 450:g}px">'
+            f'<figure class="plot" style="--height:{layout.get("height") or 450:g}px" '
+            f'data-controls="{bool(layout.get("sliders")):d}">'
             f'<script type="application/json">{json_for_script(figure)}</script>'
             '<div class="canvas"></div></figure>'
         )
