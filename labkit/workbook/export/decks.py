@@ -59,19 +59,19 @@ def deck(source: origin.Origin) -> tuple[str, list[str], int, str]:
     warning = tally.standin_mark(records)
     markup = Markup(source.committed.parent, lambda _: None)
     root = source.committed.parents[2]
-    made = talk.pages(Subject(root, source.key, source.path, notebook), records, markup)
-    if not made:
+    shown_pages = talk.pages(Subject(root, source.key, source.path, notebook), records, markup)
+    if not shown_pages:
         markup.problems.append(f"no cell is tagged as a section: `labkit check {source.key}`")
     parts = [source.title, source.entry.cite() if source.entry else "", source.parameters]
-    shown = "".join(page.body for page in made)
+    shown = "".join(page.body for page in shown_pages)
     html = pages.render(
         "slides.html.j2",
         title=f"{source.title} · slides",
         footer=" · ".join(part for part in parts if part),
-        pages=made,
+        pages=shown_pages,
         standin=warning,
         policy=pages.policy(shown, frames_itself=True),
         code_style=pages.code_style(dark=False),
         has_plots='<figure class="plot"' in shown,
     )
-    return html, list(dict.fromkeys(markup.problems)), len(made), warning
+    return html, list(dict.fromkeys(markup.problems)), len(shown_pages), warning

@@ -155,13 +155,13 @@ class _Talk:
 
     def figures(self, most: int, *, one_each: bool) -> list[Page]:
         """Pages of the figure sections that draw something: plots, else tables."""
-        made: list[Page] = []
+        drawn: list[Page] = []
         for kind in ("figure", "table"):
-            for part in self._parts("figure") if not made else ():
+            for part in self._parts("figure") if not drawn else ():
                 shown = self._shown(part, kind)[: 1 if one_each else None]
                 for n, item in enumerate(shown):
-                    made.append(self._page("figure", part, item, n=n, of=len(shown)))
-        return made[: max(most, 0)]
+                    drawn.append(self._page("figure", part, item, n=n, of=len(shown)))
+        return drawn[: max(most, 0)]
 
     def result(self, tag: str, aspect: str = "") -> Page | None:
         """The section's first figure, else its first table; its other headings are named."""
@@ -240,7 +240,7 @@ class _Talk:
         lead = _fitting(leads, room - sum(map(len, first)))
         message = _fitting(follows, min(room - sum(map(len, lead)), WORDS_OF_A_MESSAGE))
         lead, message = (lead if n == 0 else []), (message if n == of - 1 else [])
-        told = [*([described] if described else []), *before, *after, *said]
+        words = [*([described] if described else []), *before, *after, *said]
         return Page(
             kind="figure" if is_figure else "table",
             tag=tag,
@@ -248,7 +248,7 @@ class _Talk:
             lead=self.markup.line(" ".join(lead)),
             message=self.markup.line(" ".join(message)),
             body=html,
-            notes=self._said(told, {*lead, *message}),
+            notes=self._said(words, {*lead, *message}),
         )
 
     def _shown(self, part: Part, kind: str) -> list[_Shown]:
