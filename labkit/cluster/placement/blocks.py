@@ -46,9 +46,9 @@ def balance(
     if rule == "hash":
         for number, size in zip(numbers or range(sizes.size), sizes, strict=True):
             is_split = size >= _SPLIT_FROM
-            to = slice(None) if is_split else number * _HASH % servers
-            held[to] += size / servers if is_split else size
-            requests[to] += 1
+            own = slice(None) if is_split else number * _HASH % servers
+            held[own] += size / servers if is_split else size
+            requests[own] += 1
         sizes = sizes[:0]
     for left in np.sort(sizes)[::-1]:
         is_small = left < _SMALL * part
