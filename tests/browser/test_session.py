@@ -174,11 +174,12 @@ def test_lab_opens_on_the_start_page_without_pop_ups_and_saves_what_was_committe
     assert "Beta: The Time–Energy Frontier" in shown.inner_text()  # next: it is being read
     page.wait_for_timeout(2_000)
     assert page.locator(".Toastify__toast, .jp-Dialog").count() == 0
-    shown.get_by_role("link", name="notebook").first.click()
+    shown.locator("a[href*='alpha.ipynb']").first.click()
     page.get_by_text("(ipykernel) | Idle").wait_for(timeout=60_000)  # the kernel is up
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-    page.get_by_text("live: True square: 4").wait_for(timeout=60_000)
+    last = page.locator(".jp-Notebook .jp-CodeCell .jp-OutputArea-output").last  # in view then
+    last.get_by_text("not shown").wait_for(timeout=60_000)
     page.keyboard.press("Control+s")
     page.wait_for_timeout(1_500)
     done = subprocess.run(["git", "diff"], cwd=root, capture_output=True, text=True)

@@ -26,8 +26,7 @@ def ask(root: Path, key: str, text: str, *, by: str = "", remark: bool = False) 
     reading_queue.load(root)[key]  # raises where there is none
     if not text.strip():
         raise UsageError(f"the question is empty; say it in quotes: labkit ask {key} 'Why …?'")
-    kind = "remark" if remark else "question"
-    new = Question(date=dt.date.today(), by=by, kind=kind, text=text)
+    new = Question(date=dt.date.today(), by=by, kind="remark" if remark else "question", text=text)
 
     def change(old: str, known: list[Question]) -> tuple[str, list[Question]]:
         record = new.model_dump(exclude_defaults=True)

@@ -29,7 +29,7 @@ _SCRIPT = Path(__file__).parent / "templates" / "live.js"
 _LIVE = "live"  # Voilà's template of ours, and the tag of the cells that it shows
 
 
-class WakingExecutor(VoilaExecutor):  # type: ignore[misc]
+class WakingExecutor(VoilaExecutor):
     """Voilà's way to run cells, without the hang on ``Output`` widgets."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -53,7 +53,7 @@ def _load_jupyter_server_extension(app: Any) -> None:
     app.web_app.add_handlers(".*$", [(route, Deck, {"root": Path(app.root_dir)})])
 
 
-class Deck(JupyterHandler):  # type: ignore[misc]
+class Deck(JupyterHandler):
     """``/labkit/deck/KEY``."""
 
     def initialize(self, root: Path) -> None:
