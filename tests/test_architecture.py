@@ -135,7 +135,12 @@ def test_only_figures_draw_and_only_the_runner_executes(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     tops = {name.split(".")[0] for node in ast.walk(tree) for name in targets(node, path)}
     if not path.stem.endswith("figures") and path.parent.name != "export":
-        assert "plotly" not in tops or path.name in {"explore.py", "draw.py"}
+        assert "plotly" not in tops or path.name in {
+            "explore.py",
+            "stored.py",
+            "live.py",
+            "draw.py",
+        }
     if path.name not in {"runner.py", "engine.py"}:
         assert "papermill" not in tops
 

@@ -10,15 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit.quantities import format_bytes
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 SOURCE = "zeus-nsdi23"
-DRAWN = Callable[..., "go.Figure"]
+DRAWN = Callable[..., Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +48,12 @@ def pipeline(profile: str = "", model: str = "") -> Panel:
     def front(schedule: str, num_microbatches: int) -> Any:
         return pipeline.frontier(*planned(schedule, num_microbatches, 0.0, "max-clock")[:2], 8)
 
-    def gantt(**knobs: Any) -> go.Figure:
+    def gantt(**knobs: Any) -> Any:
         plan = planned(**knobs)[2]
         title = f"{plan.schedule.name}: {plan.energy_j:,.0f} J in {plan.makespan_s:.3f} s"
         return pipeline.figure_timeline(plan.frame(), colour="clock", title=title)
 
-    def energies(**knobs: Any) -> go.Figure:
+    def energies(**knobs: Any) -> Any:
         import pandas as pd
 
         plan = planned(**knobs)[2]
@@ -64,7 +61,7 @@ def pipeline(profile: str = "", model: str = "") -> Panel:
         table = front(knobs["schedule"], knobs["num_microbatches"])
         return pipeline.figure_frontier(table, plans=pd.DataFrame([row]), title="Frontier")
 
-    def held(**knobs: Any) -> go.Figure:
+    def held(**knobs: Any) -> Any:
         return pipeline.figure_memory(planned(**knobs)[2].timeline.memory_frame())
 
     return Panel(
@@ -106,7 +103,7 @@ def memory(profile: str = "", model: str = "") -> Panel:
     def planned(**knobs: Any) -> memory.Plan:
         return Spread(**knobs).of(shape)
 
-    def moments(device: str, **knobs: Any) -> go.Figure:
+    def moments(device: str, **knobs: Any) -> Any:
         plan = planned(**knobs)
         usable = plan.usable_bytes(device)
         verdict = "fits" if plan.peak_bytes <= usable else "does not fit"
@@ -114,7 +111,7 @@ def memory(profile: str = "", model: str = "") -> Panel:
         look: dict[str, Any] = {"capacity_gb": usable / 1e9, "capacity_name": device}
         return memory.figures.figure_moments(plan.moments(), title=title, **look)
 
-    def remedies(device: str, **knobs: Any) -> go.Figure:
+    def remedies(device: str, **knobs: Any) -> Any:
         plans = {name: planned(**knobs | change(knobs)) for name, change in changes.items()}
         usable = plans["as it is"].usable_bytes(device)
         rows = pd.concat({name: plan.frame() for name, plan in plans.items()}, names=["plan"])
@@ -153,17 +150,17 @@ def tuning(profile: str = "", model: str = "") -> Panel:
     trace = tuning.load(profile or SOURCE)
     jobs = {name: trace.job(name) for name in trace.workloads}
 
-    def surface(workload: str, eta: float, policy: str, seed: int) -> go.Figure:
+    def surface(workload: str, eta: float, policy: str, seed: int) -> Any:
         table = tuning.outcomes(jobs[workload], eta=eta)
         return tuning.figures.figure_map(table, value="cost_j", title="Cost of each configuration")
 
-    def path(workload: str, eta: float, policy: str, seed: int) -> go.Figure:
+    def path(workload: str, eta: float, policy: str, seed: int) -> Any:
         runs = tuning.simulate(jobs[workload], policy=policy, eta=eta, seeds=[seed])
         best = tuning.optimum(jobs[workload], eta=eta)
         title = f"Where {policy} goes (simulated, seed {seed})"
         return tuning.figures.figure_search_path(runs.path(seed), best, title=title)
 
-    def front(workload: str, eta: float, policy: str, seed: int) -> go.Figure:
+    def front(workload: str, eta: float, policy: str, seed: int) -> Any:
         table, best = (
             tuning.outcomes(jobs[workload], eta=eta),
             tuning.optimum(jobs[workload], eta=eta),
@@ -208,12 +205,12 @@ def cluster(profile: str = "", model: str = "") -> Panel:
             for name in chosen
         ]
 
-    def times(nodes: int, **knobs: Any) -> go.Figure:
+    def times(nodes: int, **knobs: Any) -> Any:
         both = runs(nodes, **knobs)
         least = cluster.bound(both[0].trace, cluster.Cluster.nodes(nodes, gpus=8))
         return cluster.figure_jct(both, bound=least, title="Completion times (simulated)")
 
-    def use(**knobs: Any) -> go.Figure:
+    def use(**knobs: Any) -> Any:
         return cluster.figure_timeline(runs(**knobs)[0], title="The cluster over time (simulated)")
 
     return Panel(
@@ -248,7 +245,7 @@ def serving(profile: str = "", model: str = "") -> Panel:
     def server(tensor: int) -> Any:
         return serving.TokenProfile.roofline(name, "A100-40GB", tensor=tensor)
 
-    def curves(rate: float, cv: float, max_batch: int, tensor: int) -> go.Figure:
+    def curves(rate: float, cv: float, max_batch: int, tensor: int) -> Any:
         batchers = {
             "by iteration": serving.Batcher(max_batch=max_batch),
             "by request": serving.Batcher(level="request", max_batch=max_batch),
@@ -258,7 +255,7 @@ def serving(profile: str = "", model: str = "") -> Panel:
         title = "Latency over throughput (simulated)"
         return serving.figure_latency(table, bound_per_s=least.rate_per_s, title=title)
 
-    def requests(rate: float, cv: float, max_batch: int, tensor: int) -> go.Figure:
+    def requests(rate: float, cv: float, max_batch: int, tensor: int) -> Any:
         batcher = serving.Batcher(max_batch=max_batch)
         run = serving.simulate(stream(rate, cv), server(tensor), batcher)
         return serving.figure_requests({"": run}, title="The first requests (simulated)")

@@ -129,6 +129,7 @@ class Live(ipywidgets.VBox):
             text = escape(f"{kind}{error}")
             self._message.value = f'<p role="alert" style="color:#b00020">{text}</p>'
             return
+        _last_values[self._key] = self.values  # only those that can be drawn, for the next run
         self.num_drawn += 1
         for figure, state in zip(self.figures, states, strict=True):
             figure.state = state
@@ -136,8 +137,7 @@ class Live(ipywidgets.VBox):
         self._pasted.value = self._words()
 
     def _moved(self, _: Any) -> None:
-        """Remember the values and draw them soon; what moves until then is drawn with them."""
-        _last_values[self._key] = self.values
+        """Draw the values soon; what moves until then is drawn with them."""
         if self._timer is not None:
             return
         try:

@@ -1,0 +1,76 @@
+"""``labkit panel``: every panel draws between its stored values, and its command runs."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+
+from labkit.cli import main, panels
+from labkit.cli.panel import built, notebook
+from labkit.errors import UsageError
+from labkit.workbook.review import axes
+
+GROUP = "panel"
+
+
+def between(axis: axes.Axis) -> Any:
+    """A value of the axis that no slide or page stores."""
+    if not axis.is_range:
+        return axis.values[-1]
+    middle = (axis.values[0] + axis.values[1]) / 2
+    return int(middle) if isinstance(axis.step, int) else round(middle, 3)
+
+
+@pytest.mark.parametrize("name", panels.PANELS)
+def test_a_panel_draws_and_its_command_answers(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    panel = built(name)
+    knobs = axes.read(panel.axes, panel.label, dict(panel.start))
+    starts = {axis.name: axis.start for axis in knobs}
+    inner = {axis.name: between(axis) for axis in knobs}
+    for figure in panel.figures:
+        first, second = (figure(**values).to_plotly_json() for values in (starts, inner))
+        assert first["data"] != second["data"], figure.__name__
+    words = shlex.split(panel.call(**inner))
+    assert words[:2] == ["labkit", name]
+    assert main([*words[1:], "--json", "-"]) == 0, capsys.readouterr().err
+
+
+def test_does_it_fit_says_what_the_command_says(capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    panel = built("memory", model="llama-3-8b")
+    knobs = {axis.name: axis.start for axis in axes.read(panel.axes, "", dict(panel.start))}
+    moments, remedies = panel.figures
+    assert "does not fit" in moments(**knobs | {"dp": 1, "zero": 0}).layout.title.text
+    assert "none of these" in remedies(**knobs | {"dp": 1, "zero": 0}).layout.title.text
+    assert "llama-3-8b fits" in moments(**knobs | {"dp": 64, "zero": 3}).layout.title.text
+    assert main([*shlex.split(panel.call(**knobs | {"dp": 1, "zero": 0}))[1:], "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["fits"] is False
+
+
+def test_what_a_user_brings_is_used(tmp_path: Any) -> None:
+    trace = tmp_path / "jobs.csv"
+    rows = ["arrival_s,gpus,duration_s", *(f"{60 * n},{1 + n % 4},600" for n in range(40))]
+    trace.write_text("\n".join(rows), encoding="utf-8")
+    panel = built("cluster", profile=str(trace))
+    knobs = {axis.name: axis.start for axis in axes.read(panel.axes, "", dict(panel.start))}
+    assert "las2d" in panel.figures[0](**knobs).data[0].name
+    assert str(trace) in panel.call(**knobs)
+    assert "jobs.csv" in notebook("cluster", str(trace), "")
+
+
+@pytest.mark.parametrize(
+    ("name", "brought", "message"),
+    [
+        ("clutser", {}, "cluster"),
+        ("memory", {"model": "no-such-model"}, "no-such-model"),
+        ("pipeline", {"profile": "no-such-profile"}, "no-such-profile"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(name: str, brought: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        built(name, **brought)
