@@ -148,7 +148,7 @@ def _argument_problem(error: TypeError, signature: inspect.Signature) -> str:
 
 def _title(function: Callable[..., Any]) -> str:
     engine = function.__module__.split(".")[1:2]
-    return ".".join([*engine, function.__qualname__])
+    return ".".join([*engine, function.__qualname__.removesuffix(".__init__")])
 
 
 # ---------------------------------------------------------------- annotations

@@ -113,8 +113,13 @@ def test_a_task_that_fails_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [{"workers": 0}, {"copy_every": 0}, {"workers": 1, "copy_every": 2}]
+    ("setting", "said"),
+    [
+        ({"workers": 0}, "workers must be a whole number, at least 1"),
+        ({"copy_every": 0}, "copy_every must be a whole number, at least 1"),
+        ({"workers": 1, "copy_every": 2}, "copies need 2 workers"),
+    ],
 )
-def test_settings_that_cannot_be(setting: dict[str, int]) -> None:
-    with pytest.raises(BadValue, match="two workers for copies"):
+def test_settings_that_cannot_be(setting: dict[str, int], said: str) -> None:
+    with pytest.raises(BadValue, match=said):
         cluster.Runtime(**setting)

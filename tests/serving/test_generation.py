@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from heapq import heapreplace
 
 import ciw
 import numpy as np
@@ -31,6 +32,26 @@ def test_one_by_one_is_the_m_d_1_queue() -> None:
         for run in [serving.simulate(serving.generate(0.8, 250_000, rng=seed), SECOND, SINGLE)]
     ]
     assert np.mean(waits) == pytest.approx(0.8 / (2 * (1 - 0.8)), rel=0.005)
+
+
+@pytest.mark.parametrize("max_batch", [2, 8])
+def test_a_batch_is_the_queue_of_its_slots(max_batch: int) -> None:
+    """Where an iteration costs the same however full, c slots serve like c servers.
+
+    A request that arrives during an iteration waits for its end, so each ends within one iteration
+    after the recursion of Kiefer and Wolfowitz says; with these lengths it is the M/M/c queue.
+    """
+    rng, count = np.random.default_rng(max_batch), 20_000
+    output = rng.geometric(1 / 400, count)
+    arrival = np.cumsum(rng.exponential(400 / (0.8 * max_batch), count))
+    free, ends = [0.0] * max_batch, np.zeros(count)
+    for request, (at, work) in enumerate(zip(arrival, output, strict=True)):
+        ends[request] = max(at, free[0]) + work
+        heapreplace(free, ends[request])
+    requests = serving.Requests(arrival_s=arrival, output_tokens=output)
+    late = serving.simulate(requests, SECOND, serving.Batcher(max_batch=max_batch)).end_s - ends
+    assert late.min() > -1e-6
+    assert late.max() < 1 + 1e-6
 
 
 def test_one_by_one_ends_when_ciw_says() -> None:

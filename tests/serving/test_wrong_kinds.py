@@ -15,6 +15,7 @@ import pytest
 from labkit import serving
 from labkit.errors import LabkitError
 from labkit.models import Model
+from labkit.serving.device import guests, kernels, timeline, transfers
 from tests.cluster.test_wrong_kinds import WRONG
 from tests.wrong_kinds import problem, problems
 
@@ -96,6 +97,38 @@ FUNCTIONS |= {
     BATCHES.largest: {"limit_s": 0.2},
     SERVED.summary: {},
 }
+
+# One GPU and its clients.
+PROGRAM = kernels.Program(name="p", blocks=(1, 2), total_s=(1.0, 2.0), wave_s=((1.0,), (1.0,)))
+CLIENT = timeline.Client(program=PROGRAM)
+LAYERS = transfers.Layers(compute_s=(1.0, 2.0), parameter_bytes=(1.0, 2.0))
+LINK = transfers.Link(bandwidth_bytes_per_s=1.0)
+SENT: dict[str, Any] = {"layers": LAYERS, "link": LINK}
+DESCRIPTIONS += [PROGRAM, CLIENT, timeline.Gpu(), LAYERS, LINK]
+FUNCTIONS |= {
+    guests.beside: {
+        "owner": PROGRAM, "guests": [PROGRAM], "mode": "streams", "idle_share": 0.2, "until_s": 9.0,
+    },
+    guests.pairs: {
+        "programs": {"a": PROGRAM, "b": PROGRAM}, "ways": {"streams": "x"}, "idle_share": 0.2,
+        "until_s": 9.0,
+    },
+    kernels.Program.read: {"profile": "kernels.csv"},
+    kernels.programs: {"source": None},
+    timeline.clients_of: {
+        "rows": pd.DataFrame({"model": ["a"], "real_time": [True], "rate_per_s": [1.0]}),
+        "programs": {"a": PROGRAM}, "until_s": 9.0,
+    },
+    timeline.simulate: {"clients": [CLIENT], "mode": "streams", "until_s": 9.0},
+    transfers.best_groups: SENT,
+    transfers.bound_s: SENT,
+    transfers.Link.fit: {
+        "layers": LAYERS, "whole_s": 6.0, "layer_by_layer_s": 6.5, "streamed_s": 6.0,
+    },
+    transfers.stream: {**SENT, "groups": [1, 1]},
+    transfers.ways_s: SENT,
+    LINK.shared: {"gpus": 2},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("valid", DESCRIPTIONS, ids=lambda value: type(value).__name__)

@@ -9,7 +9,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from labkit.cluster.elastic.training import FIXED_BATCH, Goodput, Workload, packed, progress_of
+from labkit.cluster.elastic.training import (
+    FIXED_BATCH,
+    Goodput,
+    Training,
+    Workload,
+    packed,
+    progress_of,
+)
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.running.rounds import Allocator, Floats, Ints, State
 from labkit.cluster.running.runs import Run, simulate_rounds
@@ -287,7 +294,7 @@ def fair(
 
 @checked
 def goodputs(
-    kinds: dict[str, Any], cluster: Cluster, *, law: Literal["linear", "doubling"] = "linear",
+    kinds: dict[str, Training], cluster: Cluster, *, law: Literal["linear", "doubling"] = "linear",
     noise_bias: Positive = 1.0,
 ) -> dict[str, Goodput]:  # fmt: skip
     """What agents know of each kind of job, fitted to its measured step times.
@@ -308,7 +315,7 @@ def goodputs(
 
 @checked
 def pollux(
-    work: Workload, goodput: dict[str, Any], *, round_s: Positive = 60.0,
+    work: Workload, goodput: dict[str, Goodput], *, round_s: Positive = 60.0,
     restart_s: NonNegative = 30.0, explores: bool = True,
 ) -> MostGoodput:  # fmt: skip
     """Pollux, with what its agents know: :func:`goodputs`."""
@@ -321,7 +328,7 @@ def pollux(
 @checked
 def train(
     work: Workload, cluster: Cluster, policy: Literal["pollux", "tiresias", "optimus", "fair"], *,
-    goodput: dict[str, Any], explores: bool = True, jumps: bool = False, **options: Any,
+    goodput: dict[str, Goodput], explores: bool = True, jumps: bool = False, **options: Any,
 ) -> Run:  # fmt: skip
     """Run a workload under one of the four; ``options``: round_s, restart_s.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,9 @@ from labkit.cluster.running.rounds import Floats, Ints
 from labkit.errors import BadValue
 from labkit.kit.describe import Positive, checked
 from labkit.tuning.goodput import StepTimes, Tables
+
+if TYPE_CHECKING:
+    from labkit.datasets import Source
 
 EPOCHS = {
     "bert": 2, "cifar10": 100, "deepspeech2": 80, "imagenet": 90, "ncf": 10, "yolov3": 50,
@@ -323,7 +326,7 @@ class Progressing:
 
 
 @checked
-def trainings(source: Any = "pollux-osdi21") -> dict[str, Training]:
+def trainings(source: str | Source = "pollux-osdi21") -> dict[str, Training]:
     """The kinds of jobs of Pollux's workloads: six, or those that a stand-in has.
 
     ``source``: the data set, or its files.
@@ -339,7 +342,7 @@ def trainings(source: Any = "pollux-osdi21") -> dict[str, Training]:
 @checked
 def workload(
     number: Annotated[int, Ge(1), Le(4)] = 1, *, load: Positive = 1.0,
-    source: Any = "pollux-osdi21", kinds: dict[str, Training] | None = None,
+    source: str | Source = "pollux-osdi21", kinds: dict[str, Training] | None = None,
 ) -> Workload:  # fmt: skip
     """Jobs of ``pollux-osdi21`` over eight hours, 160 of them at load 1.
 

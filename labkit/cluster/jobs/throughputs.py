@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import random
@@ -15,9 +16,10 @@ import numpy as np
 from annotated_types import MinLen
 from numpy.typing import NDArray
 
+from labkit import files
 from labkit.cluster.jobs.clusters import Cluster, Pool
 from labkit.cluster.jobs.jobs import Trace
-from labkit.errors import BadValue, not_among
+from labkit.errors import BadFile, BadValue, not_among
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
 
 SOURCE = "gavel-osdi20"
@@ -130,6 +132,7 @@ def load_throughputs(path: str | Path | None = None, *, wide: bool = False) -> T
 
     Raises:
         DatasetUnavailable: the file is not on this machine and cannot be downloaded.
+        BadFile: it is no such table, or lacks a kind or a GPU.
     """
     from labkit import datasets
 
@@ -137,17 +140,23 @@ def load_throughputs(path: str | Path | None = None, *, wide: bool = False) -> T
     rows = [(kind, 1) for kind in KINDS]
     rows += [(kind, gpus) for gpus in (2, 4, 8) for kind in WIDE] if wide else []
     read = _read_csv(file) if file.suffix == ".csv" else _read_json(file)
-    alone = np.array([[read(gpu, row, None) for gpu in GPU_TYPES] for row in rows])
     shared = np.zeros((len(rows), len(rows), len(GPU_TYPES)))
-    for (k, row), (other, name) in product(enumerate(rows), repeat=2):
-        if row[1] == name[1]:
-            shared[k, other] = [read(gpu, row, name) for gpu in GPU_TYPES]
+    try:
+        alone = np.array([[read(gpu, row, None) for gpu in GPU_TYPES] for row in rows])
+        for (k, row), (other, name) in product(enumerate(rows), repeat=2):
+            if row[1] == name[1]:
+                shared[k, other] = [read(gpu, row, name) for gpu in GPU_TYPES]
+    except (KeyError, TypeError) as error:
+        raise BadFile(file, f"has no speed {error} of {', '.join(GPU_TYPES)}") from None
     kinds = tuple(_name(*row) for row in rows)
     return Throughputs(kinds=kinds, gpu_types=GPU_TYPES, alone=alone, shared=shared)
 
 
 def _read_json(file: Path) -> Callable[..., float]:
-    table = json.loads(file.read_text())
+    try:
+        table = json.loads(files.read_text(file))
+    except ValueError as error:
+        raise BadFile(file, f"must be JSON, as Gavel's authors publish it: {error}") from None
 
     def read(gpu: str, row: tuple[str, int], other: tuple[str, int] | None) -> float:
         speeds = table[gpu][str(row)]
@@ -159,7 +168,9 @@ def _read_json(file: Path) -> Callable[..., float]:
 def _read_csv(file: Path) -> Callable[..., float]:
     import pandas as pd
 
-    table = pd.read_csv(file, comment="#", keep_default_na=False)
+    table = pd.read_csv(io.StringIO(files.read_text(file)), comment="#", keep_default_na=False)
+    if not {"gpu", "kind", "other", "steps_per_s"} <= set(table):
+        raise BadFile(file, "needs the columns gpu, kind, other, steps_per_s")
     speeds = table.set_index(["gpu", "kind", "other"])["steps_per_s"].to_dict()
     return lambda gpu, row, other: float(speeds[gpu, row[0], other[0] if other else ""])
 

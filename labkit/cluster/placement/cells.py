@@ -17,7 +17,7 @@ import numpy as np
 from annotated_types import MinLen
 
 from labkit.errors import BadValue, not_among
-from labkit.kit.describe import Count, checked, description
+from labkit.kit.describe import Count, Whole, checked, description
 
 Held = list[tuple[int, int]]
 """Cells: level and first GPU of each."""
@@ -83,8 +83,9 @@ class Buddies:
     stay within a reservation that fits are always met (HiveD's theorem).
     """
 
+    @checked
     def __init__(
-        self, hierarchy: Hierarchy, roots: Mapping[str, int], *, largest_first: bool = False
+        self, hierarchy: Hierarchy, roots: Mapping[str, Whole], *, largest_first: bool = False
     ) -> None:
         self.gpus, self.largest_first = hierarchy.gpus, largest_first
         self.free: list[set[int]] = [set() for _ in self.gpus]
@@ -142,8 +143,9 @@ class Reserved:
     last. Without ``physical`` it is a private cluster.
     """
 
+    @checked
     def __init__(
-        self, hierarchy: Hierarchy, cells: Mapping[str, int], physical: Buddies | None
+        self, hierarchy: Hierarchy, cells: Mapping[str, Whole], physical: Buddies | None
     ) -> None:
         self.virtual, self.physical = Buddies(hierarchy, cells), physical
         gpus = self.virtual.gpus
@@ -191,8 +193,9 @@ class Reserved:
 
 @checked
 def refusals(
-    hierarchy: Hierarchy, roots: dict[str, Count], tenants: Mapping[str, Mapping[str, int]], *,
-    requests: Count = 4000, largest_first: bool = False, rng: int = 0,
+    hierarchy: Hierarchy, roots: dict[str, Count],
+    tenants: Annotated[Mapping[str, dict[str, Whole]], MinLen(1)], *,
+    requests: Count = 4000, largest_first: bool = False, rng: Whole = 0,
 ) -> int:  # fmt: skip
     """Random requests that private clusters would meet and the shared hardware does not.
 

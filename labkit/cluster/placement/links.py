@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.running.traces import generate
 from labkit.errors import BadValue
-from labkit.kit.describe import Count, Positive, checked, description
+from labkit.kit.describe import Count, Positive, Whole, checked, description
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +106,7 @@ class Workers:
 
 
 @checked
-def draw_workers(racks: Racks, *, num_jobs: Count, load: Positive, rng: int = 0) -> Workers:
+def draw_workers(racks: Racks, *, num_jobs: Count, load: Positive, rng: Whole = 0) -> Workers:
     """Jobs of :data:`NETWORKS`, each as likely, on 1, 2, 4 or 8 GPUs; Poisson arrivals."""
     trace = generate(
         num_jobs, num_gpus=racks.racks * racks.nodes * racks.gpus, load=load, sigma=1.0,
@@ -117,16 +117,25 @@ def draw_workers(racks: Racks, *, num_jobs: Count, load: Positive, rng: int = 0)
     return Workers(trace=trace, model_bytes=4 * parameters, compute_s=compute_s)
 
 
+@checked
 def place(
-    racks: Racks, free: NDArray[np.int64], gpus: int, how: How = "best-fit", *,
-    rng: np.random.Generator | int = 0, anchor: int = 0,
+    racks: Racks, free: ArrayLike, gpus: Count, how: How = "best-fit", *,
+    rng: np.random.Generator | Whole = 0, anchor: Whole = 0,
 ) -> NDArray[np.int64]:  # fmt: skip
     """GPUs by node for a job that fits into the free ones.
 
     ``random``; ``spread``: one by one from the emptiest node; ``pack``: from the fullest nodes on;
     ``best-fit``: the least bytes over the busiest link, then the node that is left fullest;
     ``chosen``: around the node ``anchor``, its rack first.
+
+    Raises:
+        BadValue: ``free`` is not a whole number a node, the job does not fit, no such ``anchor``.
     """
+    free, nodes = np.asarray(free), racks.racks * racks.nodes
+    if free.shape != (nodes,) or free.dtype.kind != "i" or not gpus <= free.sum() or free.min() < 0:
+        raise BadValue(f"place: {gpus} GPUs; valid: up to those free on {nodes} nodes; got {free}")
+    if anchor >= nodes:
+        raise BadValue(f"place: anchor {anchor}; valid: 0 to {nodes - 1}")
     held = np.zeros_like(free)
     if how == "random":
         picked = np.random.default_rng(rng).choice(
@@ -158,7 +167,7 @@ def _fill(free: NDArray[np.int64], gpus: int, order: NDArray[np.int64]) -> NDArr
 
 @checked
 def run_on_links(
-    jobs: Workers, racks: Racks, how: How, *, rng: int = 0, order: ArrayLike = (),
+    jobs: Workers, racks: Racks, how: How, *, rng: Whole = 0, order: ArrayLike = (),
     anchors: ArrayLike = (),
 ) -> Placed:  # fmt: skip
     """Run the jobs first come, first served; their speeds change whenever one starts or ends.
@@ -174,8 +183,12 @@ def run_on_links(
     gpus, left, arrival = (trace.column(n) for n in ("gpus", "duration_s", "arrival_s"))
     left, total = left.copy(), racks.racks * racks.nodes * racks.gpus
     first = np.argsort(order if np.size(order) else arrival, kind="stable")
-    node = np.asarray(anchors if np.size(anchors) else np.zeros(gpus.size), dtype=int)
-    if gpus.max() > total or first.shape != gpus.shape or node.shape != gpus.shape:
+    node = np.asarray(anchors if np.size(anchors) else np.zeros(gpus.size, int))
+    if (
+        gpus.max() > total
+        or first.shape != gpus.shape
+        or (node.shape != gpus.shape or node.dtype.kind != "i")
+    ):
         raise BadValue(
             f"run_on_links: valid: jobs of up to {total} GPUs, {gpus.size} orders, anchors"
         )
@@ -222,7 +235,7 @@ def place_all(racks: Racks, batches: Sequence[Workers], hows: Sequence[How]) -> 
 
 @checked
 def evolve(
-    jobs: Workers, racks: Racks, *, population: Count = 24, generations: Count = 20, rng: int = 0
+    jobs: Workers, racks: Racks, *, population: Count = 24, generations: Count = 20, rng: Whole = 0
 ) -> Placed:
     """Who comes first and around which node, for a batch, by a genetic search.
 

@@ -149,10 +149,13 @@ def share(
             so many times slower; None: it waits.
 
     Raises:
-        BadValue: the policy preempts or a tenant's job is larger than its cells.
+        BadValue: the policy preempts, a tenant's job is larger than its cells, or low_priority
+            without cells.
     """
     if policy.order != "key":
         raise BadValue(f"share: policy {policy.name!r} preempts; valid: fifo, best-effort, sjf")
+    if low_priority and sharing != "cells":
+        raise BadValue(f"share: low_priority needs sharing 'cells'; got {sharing!r}")
     names = trace.tenant or ("",) * len(trace)
     state = _State(trace, names, tenants, policy, sharing, hierarchy or Hierarchy())
     state.slowdown, state.low = spread_slowdown, set(low_priority)

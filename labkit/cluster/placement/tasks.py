@@ -9,15 +9,16 @@ Source: Hare (HPDC'22), relaxed fixed-scale synchronisation; the code and the or
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from annotated_types import MinLen
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from labkit.cluster.running.bounds import fluid
 from labkit.errors import BadValue
-from labkit.kit.describe import Count, NonNegative, Positive, checked, description
+from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
 
 
 @description
@@ -114,8 +115,8 @@ class Rounds:
 @checked
 def draw_rounds(
     steps_per_s: ArrayLike, counts: tuple[Count, ...], *, num_jobs: Count, load: Positive,
-    tasks: tuple[Count, ...] = (1, 2, 4), task_s: Positive = 60.0, mean_rounds: Positive = 30.0,
-    sync_s: NonNegative = 6.0, rng: int = 0,
+    tasks: Annotated[tuple[Count, ...], MinLen(1)] = (1, 2, 4), task_s: Positive = 60.0,
+    mean_rounds: Positive = 30.0, sync_s: NonNegative = 6.0, rng: Whole = 0,
 ) -> Rounds:  # fmt: skip
     """Jobs of kinds whose steps a second on each type of GPU are known.
 

@@ -158,6 +158,7 @@ def slices(quantum_s: Positive, *, longest_s: Positive, restart_s: NonNegative =
     )  # fmt: skip
 
 
+@checked
 def gittins_index(service: ArrayLike, attained: ArrayLike) -> NDArray[np.float64]:
     """How likely a job ends soon: the Gittins index at each attained service.
 
@@ -170,7 +171,10 @@ def gittins_index(service: ArrayLike, attained: ArrayLike) -> NDArray[np.float64
 
     Source: Gittins (1979); Tiresias (NSDI'19) §3.2.
     """
-    known, levels = np.sort(np.asarray(service, float)), np.asarray(attained, float)
+    known, levels = np.sort(np.ravel(service)).astype(float), np.ravel(attained).astype(float)
+    if not known.size or not np.isfinite([known.sum(), levels.sum()]).all():
+        raise BadValue("gittins_index: service and attained must be finite numbers, service not "
+                       f"empty; got {known} and {levels}")  # fmt: skip
     done = np.searchsorted(known, levels, side="right")  # of the sample, by each level
     spent = np.append(0.0, np.cumsum(known))
     until = np.append(levels, np.inf)  # what a job has got when it is looked at again

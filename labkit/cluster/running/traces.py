@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 from numpy.typing import ArrayLike
 
 from labkit.cluster.jobs.jobs import Trace, trace_of
@@ -218,7 +218,7 @@ def generate(
 def recurring(
     arrival_s: ArrayLike,
     *,
-    gpus: dict[int, Positive],
+    gpus: Annotated[dict[int, Positive], MinLen(1)],
     mean_duration_s: Positive = 3600.0,
     tasks: Count = 1000,
     users: Count = 100,
@@ -238,6 +238,8 @@ def recurring(
     (3600, True)
     """
     draw, moments = np.random.default_rng(rng), np.asarray(arrival_s, float)
+    if not moments.size:
+        raise BadValue("recurring: arrival_s holds no moment; give one for each run")
     weights, ranks = np.array([*gpus.values()]), np.arange(1, tasks + 1)
     task = draw.choice(tasks, moments.size, p=ranks**-0.8 / (ranks**-0.8).sum())
     owner = draw.integers(users, size=tasks)

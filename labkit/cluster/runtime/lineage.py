@@ -15,6 +15,7 @@ from subprocess import PIPE, Popen
 from typing import Any, NamedTuple, Self
 
 from labkit.errors import BadValue, UsageError
+from labkit.kit.describe import Count, checked
 
 _DEAD = (EOFError, BrokenPipeError)
 _WORKER = [sys.executable, "-c", "from labkit.cluster.runtime import lineage; lineage.serve()"]
@@ -39,15 +40,13 @@ class Runtime:
         executed: numbers of the values that were made, in order, again where they were lost.
     """
 
+    @checked
     def __init__(
-        self, *, workers: int = 2, remember: bool = True, copy_every: int | None = None
+        self, *, workers: Count = 2, remember: bool = True, copy_every: Count | None = None
     ) -> None:
         """``copy_every``: each so-many-th value is put on a second worker as well."""
-        if workers < 1 or (copy_every is not None and (copy_every < 1 or workers < 2)):
-            raise BadValue(
-                f"Runtime: workers {workers} and copy_every {copy_every}; valid: 1 or more, and "
-                "two workers for copies"
-            )
+        if copy_every is not None and workers < 2:
+            raise BadValue(f"Runtime: copies need 2 workers or more; got {workers}")
         self.remember, self.copy_every = remember, copy_every
         self.processes = [Popen(_WORKER, stdin=PIPE, stdout=PIPE) for _ in range(workers)]
         self.alive = set(range(workers))  # as far as anybody has noticed

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import BadFile, BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
+
+if TYPE_CHECKING:
+    from labkit.datasets import Source
 
 NEXUS = "nexus-sosp19"
 HEADING = "batch,latency(us),std(us),memory(B)"
@@ -119,22 +122,13 @@ def _row(path: Path, number: int, line: str, batch: int) -> tuple[float, float]:
 
 
 @checked
-def published_profiles(source: Any = None) -> dict[str, BatchProfile]:
+def published_profiles(source: Source | None = None) -> dict[str, BatchProfile]:
     """The profiles of ``nexus-sosp19`` by model, on a TITAN X; ``source``: published or stand-in,
     as ``labkit.datasets.source`` opens it.
-
-    Raises:
-        BadValue: ``source`` is no source of data.
     """
     from labkit import datasets
 
-    source = datasets.source(NEXUS) if source is None else source
-    if not isinstance(source, datasets.Source):
-        raise BadValue(
-            "published_profiles: source must come from datasets.source; got a "
-            f"{type(source).__name__}"
-        )
+    data = source or datasets.source(NEXUS)
     return {
-        name: replace(read_profile(source.path(f"caffe:{name}:1.txt")), name=name)
-        for name in MODELS
+        name: replace(read_profile(data.path(f"caffe:{name}:1.txt")), name=name) for name in MODELS
     }

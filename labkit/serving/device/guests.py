@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 from annotated_types import Ge, Lt
 
+from labkit.errors import BadValue
 from labkit.kit.describe import Positive, checked
 from labkit.serving.device.kernels import Program
 from labkit.serving.device.timeline import Client, Gpu, Mode, Run, simulate
@@ -42,11 +43,16 @@ def beside(
 
     Args:
         idle_share: of the owner's time alone, what it waits; 0 to below 1.
+
+    Raises:
+        BadValue: ``until_s`` is over before the owner's first mini-batch is.
     """
     gap_s = owner.alone_s * idle_share / (1 - idle_share)
     clients = [Client(program=owner, gap_s=gap_s, real_time=True)]
     clients += [Client(program=guest) for guest in guests]
     run = simulate(clients, mode=mode, gpu=gpu, until_s=until_s)
+    if not run.latency_s().size:
+        raise BadValue(f"beside: until_s {until_s:g}; valid: over {owner.alone_s:.3g}, the owner's")
     cycle_s = run.latency_s().mean() + gap_s
     ended = np.bincount(run.log["client"], minlength=len(clients))[1:]
     guests_s = sum(n * guest.alone_s for n, guest in zip(ended.tolist(), guests, strict=True))

@@ -6,17 +6,21 @@ unit holds n of its blocks, for as many as fit; ``total_s[k]`` is the kernel alo
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit import files
 from labkit.errors import BadFile, BadValue
 from labkit.kit.describe import Count, Positive, checked, description
+
+if TYPE_CHECKING:
+    from labkit.datasets import Source
 
 DATASET = "reef-osdi22"
 MODELS = ("bert", "densenet", "inception", "resnet", "resnet152", "vgg")
@@ -110,7 +114,7 @@ def _json(path: Path, key: str) -> Any:
 def _from_table(path: Path) -> Program:
     import pandas as pd
 
-    table = pd.read_csv(path, comment="#")
+    table = pd.read_csv(io.StringIO(files.read_text(path)), comment="#")
     if not set(COLUMNS) <= set(table.columns):
         raise BadFile(path, f"needs the columns {', '.join(COLUMNS)}")
     waves = [[float(us) / 1e6 for us in str(text).split()] for text in table["waves_us"]]
@@ -127,7 +131,8 @@ def paths(models: Sequence[str] = MODELS) -> list[str]:
     return [f"resource/{m}/{m}{end}" for m in models for end in (".profile.json", ".json")]
 
 
-def programs(source: Any, models: Sequence[str] = MODELS) -> dict[str, Program]:
+@checked
+def programs(source: Source, models: Sequence[str] = MODELS) -> dict[str, Program]:
     """The programs of a source of the dataset, published or stood in for."""
     pairs = {name: paths([name]) for name in models}
     return {

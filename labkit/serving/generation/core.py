@@ -13,10 +13,10 @@ from numba import njit
 WAITING, IDLE, RUNNING, DONE = 0, 1, 2, 3
 NOTHING, BATCH, MEMORY = 0, 1, 2  # what a request waited for when it was last passed over
 REQUEST = np.dtype([
-    ("arrival", "f8"), ("prompt", "i8"), ("output", "i8"), ("reserve", "i8"),
-    ("status", "i8"), ("need", "i8"), ("cached", "i8"), ("made", "i8"), ("taken", "i8"),
-    ("blocks", "i8"), ("start", "f8"), ("first", "f8"), ("last", "f8"), ("end", "f8"),
-    ("stall", "f8"), ("cause", "i8"), ("preempted", "i8"), ("wasted", "i8"),
+    ("status", "i8"), ("need", "i8"), ("cached", "i8"), ("taken", "i8"), ("blocks", "i8"),
+    ("made", "i8"), ("output", "i8"), ("last", "f8"), ("stall", "f8"),  # of every iteration
+    ("arrival", "f8"), ("prompt", "i8"), ("reserve", "i8"), ("start", "f8"), ("first", "f8"),
+    ("end", "f8"), ("cause", "i8"), ("preempted", "i8"), ("wasted", "i8"),
 ])  # fmt: skip
 """need: tokens to process before the next output; made: outputs so far; taken: tokens of the
 iteration that runs; blocks: held in the cache; stall: the longest gap between two outputs."""
@@ -47,7 +47,10 @@ class Costs(NamedTuple):
 
 
 class World(NamedTuple):
-    """The requests, those that have begun and not ended in order of arrival, and the counts."""
+    """The requests, those that have begun and not ended in order of arrival, and the counts.
+
+    ``state`` is an array of one: a record alone would not keep its memory alive.
+    """
 
     requests: Any
     active: Any
@@ -86,12 +89,12 @@ def _held(rule: Rule, r: Any) -> int:
 @njit(cache=True)
 def _make_room(w: World, rule: Rule, slots: int, place: int, extra: int) -> bool:
     """Evict the latest idle requests after ``place`` until ``extra`` slots are free."""
-    s = w.state
+    s = w.state[0]
     last = s.active - 1
     while s.used + extra > slots and last > place:
         j = w.active[last]
         r = w.requests[j]
-        if r.status == IDLE and r.taken == 0:
+        if r.status == IDLE:
             s.used -= _held(rule, r)
             r.status, r.blocks, r.cached = WAITING, 0, 0
             r.need = r.prompt + r.made
@@ -106,9 +109,9 @@ def _make_room(w: World, rule: Rule, slots: int, place: int, extra: int) -> bool
 @njit(cache=True)
 def _join(w: World, rule: Rule, batch: Any, j: int, take: int, extra: int) -> None:
     """Put a request into the batch that is being selected."""
-    s, r = w.state, w.requests[j]
+    s, r = w.state[0], w.requests[j]
     r.blocks += extra // rule.block if rule.block else (1 if extra else 0)
-    r.taken = take
+    r.taken, r.status = take, RUNNING
     s.used += extra
     s.tokens += take
     s.cached += r.cached
@@ -120,22 +123,22 @@ def _join(w: World, rule: Rule, batch: Any, j: int, take: int, extra: int) -> No
 @njit(cache=True)
 def _go_on(w: World, rule: Rule, slots: int, batch: Any) -> None:
     """Select among the requests that have begun, first come first."""
-    s, place = w.state, 0
+    s, place, requests, active = w.state[0], 0, w.requests, w.active
     while place < s.active and s.count < rule.max_batch:
-        r = w.requests[w.active[place]]
-        left = r.need - r.cached
-        take = min(left, s.prefill) if left > 1 else 1
-        if r.status == IDLE and take > 0:
+        r = requests[active[place]]
+        if r.status == IDLE:
+            left = r.need - r.cached
+            take = min(left, s.prefill) if left > 1 else 1
             extra = _room(rule, r, take)
-            if _make_room(w, rule, slots, place, extra):
-                _join(w, rule, batch, w.active[place], take, extra)
+            if take > 0 and (s.used + extra <= slots or _make_room(w, rule, slots, place, extra)):
+                _join(w, rule, batch, active[place], take, extra)
         place += 1
 
 
 @njit(cache=True)
 def _begin(w: World, rule: Rule, slots: int, batch: Any, now: float) -> bool:
     """Add waiting requests, first come first; whether the first of them lacks memory."""
-    s = w.state
+    s = w.state[0]
     while s.head < w.requests.size:
         r = w.requests[s.head]
         if r.status != WAITING:
@@ -153,7 +156,6 @@ def _begin(w: World, rule: Rule, slots: int, batch: Any, now: float) -> bool:
         _join(w, rule, batch, s.head, min(r.need, s.prefill), extra)
         if np.isnan(r.start):
             r.start = now
-        r.status = IDLE
         place = s.active
         while place > 0 and w.active[place - 1] > s.head:
             w.active[place] = w.active[place - 1]
@@ -167,13 +169,11 @@ def _begin(w: World, rule: Rule, slots: int, batch: Any, now: float) -> bool:
 @njit(cache=True)
 def _run(w: World, c: Costs, batch: Any, free: Any, log: Any, now: float) -> float:
     """Send the batch through the stages; when it returns."""
-    s = w.state
+    s = w.state[0]
     step, at = _seconds(c, s.tokens, s.count, s.cached), now
     for stage in range(c.stages):
         at = max(at, free[stage]) + step
         free[stage] = at
-    for m in range(s.count):
-        w.requests[batch[m]].status = RUNNING
     if s.iterations < log.size:
         row = log[s.iterations]
         row.start, row.end, row.sequences = now, at, s.count
@@ -188,9 +188,9 @@ def _run(w: World, c: Costs, batch: Any, free: Any, log: Any, now: float) -> flo
 @njit(cache=True)
 def _return(w: World, rule: Rule, batch: Any, count: int, now: float) -> None:
     """A batch's iteration is over: outputs appear, the finished leave and give memory back."""
-    s, ended = w.state, False
+    s, ended, requests, active = w.state[0], False, w.requests, w.active
     for m in range(count):
-        r = w.requests[batch[m]]
+        r = requests[batch[m]]
         r.cached += r.taken
         r.taken, r.status = 0, IDLE
         if r.cached < r.need:
@@ -210,8 +210,8 @@ def _return(w: World, rule: Rule, batch: Any, count: int, now: float) -> None:
     if ended:
         kept = 0
         for place in range(s.active):
-            if w.requests[w.active[place]].status != DONE:
-                w.active[kept] = w.active[place]
+            if requests[active[place]].status != DONE:
+                active[kept] = active[place]
                 kept += 1
         s.active = kept
 
@@ -222,8 +222,8 @@ def by_iteration(requests: Any, c: Costs, rule: Rule, log: Any) -> tuple[int, fl
 
     Gives the number of iterations, the seconds of all stages, and the sequences of all iterations.
     """
-    w = World(requests, np.empty(requests.size, np.int64), np.zeros(1, STATE)[0])
-    s, oldest, now = w.state, 0, requests[0].arrival
+    w = World(requests, np.empty(requests.size, np.int64), np.zeros(1, STATE))
+    s, oldest, now = w.state[0], 0, requests[0].arrival
     batches, sizes = np.empty((c.stages, rule.max_batch), np.int64), np.zeros(c.stages, np.int64)
     returns, free = np.zeros(c.stages), np.zeros(c.stages)
     while s.finished < requests.size:
