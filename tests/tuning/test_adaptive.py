@@ -65,8 +65,9 @@ def test_real_ranks_train_and_hear_what_a_stack_of_workers_does() -> None:
     run, data = run_of(num_workers=3, num_examples=720, small_batch=24), DATA
 
     def doubling() -> Policy:
-        for batch in itertools.chain((24, 24, 48), itertools.repeat(96)):
-            yield batch
+        batches = itertools.chain((24, 24, 48), itertools.repeat(96))
+        while True:
+            yield next(batches)
 
     def worker(rank: int) -> tuple[pd.DataFrame, float, float]:
         workers = adaptive.Ranks(rank)

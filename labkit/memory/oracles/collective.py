@@ -58,7 +58,7 @@ class Adam:
 
     def step(self, gradient: Tensor) -> None:
         usual: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0, "eps": 1e-8}
-        state = [self.weights], [gradient], *self._moments, [], [self._step]
+        state: Any = [self.weights], [gradient], *self._moments, [], [self._step]
         adam(*state, amsgrad=False, lr=self.lr, maximize=False, **usual)
 
 
