@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -118,9 +117,10 @@ class Paper:
         """
         from IPython.display import Markdown
 
+        from labkit.workbook.review.explore import is_live
+
         how = f'`labkit ask {self.key} "…"` keeps a question or a remark with this paper.'
-        in_session = "1" if "JPY_SESSION_NAME" in os.environ else "0"  # a front end's kernel
-        if os.environ.get("LABKIT_LIVE", in_session) == "0":
+        if not is_live():
             return Markdown(how)
         return Markdown(asked.markdown(asked.load(self.root, self.key)) or how)
 

@@ -19,8 +19,8 @@ def write(root: Path, today: dt.date | None = None) -> None:
     """Write the start page; raises BadFile where the queue or a file of questions is malformed."""
     queue, day = reading_queue.load(root), today or dt.date.today()
     asked = {paper: questions.load(root, paper.key) for paper in queue.reading_order()}
-    here = (root / FILE).parent
-    known = {key: os.path.relpath(path, here) for key, path in notebooks.paths(root).items()}
+    folder = (root / FILE).parent
+    known = {key: os.path.relpath(path, folder) for key, path in notebooks.paths(root).items()}
     text = filled(
         "start.md.j2",
         "labkit.workbook.session",
