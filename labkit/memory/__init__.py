@@ -1,9 +1,14 @@
 """Training memory: what a rank holds and sends, what fits, and the same measured.
 
-Describe (:class:`Model`, :class:`Parallel`, :class:`Recipe`, :class:`Batch` in a :class:`Plan`),
-then ask: ``plan.frame()``, ``plan.traffic()``, :func:`fit`, :func:`sweep`. :func:`measure` runs the
-same on real processes, :func:`check` sets a plan beside a run. Importing this loads neither torch
-nor Plotly.
+    plan = memory.Plan(
+        model=memory.Model.preset("llama-2-7b"), parallel=memory.Parallel(dp=64, zero=3),
+        recipe=memory.Recipe.bf16_mixed(), batch=memory.Batch(seq=4096, micro_batch=1))
+    plan.peak_bytes, plan.peak_moment, plan.frame(), plan.traffic()
+    memory.fit(plan, vary="micro_batch", device="H100-80GB")
+    memory.sweep(plan, dp=[8, 64, 1024], zero=[0, 1, 2, 3])
+
+:func:`measure` runs a plan on real processes, :func:`check` sets it beside a run. Importing this
+loads neither torch nor Plotly.
 """
 
 from importlib import import_module

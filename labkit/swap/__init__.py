@@ -1,8 +1,11 @@
 """Memory against time: what a chain of blocks keeps for its backward pass, and what it recomputes.
 
-Describe a :class:`Chain` (or :func:`capture` a network's), choose a :class:`Plan` by a method and
-:func:`replay` it; :func:`optimum` is the exact least cost at every memory, :func:`execute` carries
-a plan out in torch. Importing this loads no torch.
+    chain = swap.Chain.even(32)          # or swap.capture(make_blocks, shape)[0]
+    plan = swap.segments(chain, 6)       # or recursive, searched, all_kept
+    swap.replay(chain, plan.operations)  # what it holds at most, what it recomputes
+    swap.optimum(chain).frontier()       # the exact least cost at every memory
+
+:func:`execute` carries a plan out in torch. Importing this loads no torch.
 """
 
 from __future__ import annotations

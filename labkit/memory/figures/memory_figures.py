@@ -239,7 +239,10 @@ def figure_sweep(
     """A column of a sweep against the number of ranks (or ``x``), both logarithmic, a line a plan.
 
     ``levels`` are horizontal marks, in the unit of the axis: GB for bytes, seconds for times.
+    ``total_bytes`` of a plan whose moments are counted is its peak.
     """
+    if y == "total_bytes" and {y, "peak_bytes"} <= set(table):
+        table = table.fillna({y: table["peak_bytes"]})
     y_title, divide = _SWEPT[y]
     figure = go.Figure()
     for index, name in enumerate(dict.fromkeys(table[line])):
