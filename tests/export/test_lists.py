@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("key", ["zeus", "zeropp", "orca"])
 def test_a_section_found_is_where_the_page_has_it(key: str) -> None:
     path = notebooks.paths(ROOT)[key]
-    source = origin.Origin(key=key, path=path, committed=path, entry=None, record=None)
+    source = origin.Origin(root=ROOT, key=key, path=path, committed=path, entry=None, record=None)
     html, _ = reading.page(source, {path.parent.name: [key]})
     ids = {tag["id"] for tag in offline.parse(html).find_all("h2")}
     prose = [c.source for c in notebooks.glimpse(path).cells if c.cell_type == "markdown"]

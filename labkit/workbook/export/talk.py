@@ -15,6 +15,7 @@ from typing import Any
 from labkit.workbook.export import pages as export_pages
 from labkit.workbook.export.markup import Markup, highlighted
 from labkit.workbook.notebooks import PLOTLY_MIME
+from labkit.workbook.queue import questions
 from labkit.workbook.review import glance, tally
 from labkit.workbook.review.anatomy import MAX_PAGES, SIZES, Cell, Section, Subject
 from labkit.workbook.review.rules.prose import whole_sentences
@@ -31,6 +32,7 @@ _ITEM = re.compile(r"^(?=\s*(?:[-*+]|\d+\.)\s)", re.M)
 _MARKER = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
 _WHOLE = re.compile(r"^[^a-z\s|<].*[.!?][)*_\"”]*$", re.S)
 _LIMITS = re.compile(r"\b(do|does) not show\b")
+_REMARK = re.compile(r"^\*\*\d+\.\*\* (.+)$", re.M)
 _QUESTION = re.compile(r"^(?:\*\*)?(?:Q?\d+[.)])\s*(.+?)(?:\*\*)?$", re.M)
 
 
@@ -200,15 +202,20 @@ class _Talk:
         section = self.subject.section("discussion")
         if section is None:
             return None
-        asked = _QUESTION.findall(_FOLD.sub("", section.body))
-        items = "".join(f"<li>{self.markup.line(question)}</li>" for question in asked)
-        folds = enumerate(_FOLD.findall(section.prose), 1)
+        parts = {part.heading: "\n\n".join(part.texts()) for part in self._parts("discussion")}
+        group = parts.pop(questions.HEADING, "")
+        own = "\n\n".join(parts.values())
+        body = f"<ol>{self._items(_QUESTION.findall(_FOLD.sub('', own)))}</ol>"
+        if group:
+            remarks = self._items(_REMARK.findall(_FOLD.sub("", group)))
+            body += f"<h3>{questions.HEADING}</h3><ul>{remarks}</ul>"
+        folds = enumerate(_FOLD.findall(own) + _FOLD.findall(group), 1)
         answers = [f"**{n}.** {answer.strip()}" for n, (_, answer) in folds]
         return Page(
             kind="questions",
             tag="discussion",
             heading=self._heading(section),
-            body=f"<ol>{items}</ol>",
+            body=body,
             notes=self.markup.text("\n\n".join(["**Answers, from the notebook**", *answers])),
         )
 
@@ -276,6 +283,9 @@ class _Talk:
         if outside:
             notes += ["**In the notebook:**", *outside]
         return self.markup.text("\n\n".join(notes))
+
+    def _items(self, lines: Iterable[str]) -> str:
+        return "".join(f"<li>{self.markup.line(line)}</li>" for line in lines)
 
     def _of_glance(self, *aspects: str) -> list[str]:
         rows = [(name, self.glance.get(name, "")) for name in aspects]

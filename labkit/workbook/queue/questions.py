@@ -18,6 +18,7 @@ from labkit import files
 from labkit.workbook.queue.reading_queue import Line, calendar_day
 
 LISTING = "questions"
+HEADING = "Asked and remarked by the group"
 
 
 class Question(BaseModel):
@@ -74,7 +75,7 @@ def checked(path: Path, text: str) -> list[Question]:
 
 def markdown(questions: Sequence[Question]) -> str:
     """The questions as a section of a notebook, answers folded; "" where there is none."""
-    parts = ["### Asked and remarked by the group"] if questions else []
+    parts = [f"### {HEADING}"] if questions else []
     for number, question in enumerate(questions, 1):
         mark = " · answered" if question.state == "answered" else ""
         parts.append(

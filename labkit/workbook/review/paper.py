@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from labkit import files
 from labkit.errors import UsageError, did_you_mean
 from labkit.workbook.queue import bibliography
-from labkit.workbook.queue import questions as asked
 from labkit.workbook.review import claims as _claims
 from labkit.workbook.review import glance, tables
 from labkit.workbook.review.shared import SharedTable
@@ -117,12 +116,13 @@ class Paper:
         """
         from IPython.display import Markdown
 
+        from labkit.workbook.queue import questions
         from labkit.workbook.review.explore import is_live
 
         how = f'`labkit ask {self.key} "…"` keeps a question or a remark with this paper.'
         if not is_live():
             return Markdown(how)
-        return Markdown(asked.markdown(asked.load(self.root, self.key)) or how)
+        return Markdown(questions.markdown(questions.load(self.root, self.key)) or how)
 
     def sources(self, *data: Source, cites: Sequence[str] = ()) -> tables.Table:
         """What the notebook rests on: this paper, the papers it cites, data and licences.
