@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import secrets
+import json
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-TOKEN = "LABKIT_PANEL_TOKEN"
-"""Environment variable: the token of the address, where you want to know it beforehand."""
 ONLY_THIS_MACHINE = (
     "default-src 'self' data: blob:; connect-src 'self' ws:; "
     "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'"
@@ -57,6 +53,8 @@ def panel(
       [cyan]labkit panel memory --model llama-3-70b[/cyan]    does it fit, and what would make it
       [cyan]labkit panel cluster --profile jobs.csv[/cyan]    a trace of your own
     """
+    from labkit.workbook.session import server
+
     if find_spec("voila") is None or find_spec("anywidget") is None:
         raise UsageError("labkit panel needs Voilà and anywidget: pip install 'labkit[lab]'")
     profile, model = (
@@ -64,15 +62,17 @@ def panel(
         for text in (profile, model)
     )
     built(name, profile=profile, model=model)  # what is wrong is said here, not in the browser
-    port, token = port or _free_port(), os.environ.get(TOKEN) or secrets.token_hex(16)
+    place = server.address(port=port)
     with tempfile.TemporaryDirectory(prefix="labkit-panel-") as folder:
         path = Path(folder) / f"{name}.ipynb"
         path.write_text(notebook(name, profile, model), encoding="utf-8")
-        settings = {"headers": {"Content-Security-Policy": ONLY_THIS_MACHINE}}
-        command = [sys.executable, "-m", "voila", str(path), "--ip=127.0.0.1", f"--port={port}"]
-        command += [f"--token={token}", f"--Voila.tornado_settings={settings!r}"]
-        command += [] if browser else ["--no-browser"]
-        Console(soft_wrap=True).print(f"http://127.0.0.1:{port}/?token={token}  (Ctrl-C ends it)")
+        headers = {"headers": {"Content-Security-Policy": ONLY_THIS_MACHINE}}
+        settings = {"ip": place.ip, "port": place.port, "token": place.token,
+                    "tornado_settings": headers, "open_browser": browser}  # fmt: skip
+        # In a file of the folder it starts in: no list of processes shows the token.
+        (Path(folder) / "voila.json").write_text(json.dumps({"Voila": settings}), encoding="utf-8")
+        command = [sys.executable, "-m", "voila", str(path)]
+        Console(soft_wrap=True).print(f"{place.url('/')}  (Ctrl-C ends it)")
         code = _run(command, folder)
     if code > 0:
         raise typer.Exit(1)
@@ -124,9 +124,3 @@ def show(name: str, profile: str = "", model: str = "") -> Live:
     display(HTML(f"<h1>{panel.title}</h1>"))
     knobs = axes.read(panel.axes, panel.label, dict(panel.start))
     return Live(panel.figures, knobs, call=panel.call)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

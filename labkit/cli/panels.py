@@ -150,21 +150,22 @@ def tuning(profile: str = "", model: str = "") -> Panel:
     trace = tuning.load(profile or SOURCE)
     jobs = {name: trace.job(name) for name in trace.workloads}
 
+    @lru_cache(maxsize=8)  # two figures each ask for the same
+    def known(workload: str, eta: float) -> tuple[Any, Any]:
+        return tuning.outcomes(jobs[workload], eta=eta), tuning.optimum(jobs[workload], eta=eta)
+
     def surface(workload: str, eta: float, policy: str, seed: int) -> Any:
-        table = tuning.outcomes(jobs[workload], eta=eta)
+        table, _ = known(workload, eta)
         return tuning.figures.figure_map(table, value="cost_j", title="Cost of each configuration")
 
     def path(workload: str, eta: float, policy: str, seed: int) -> Any:
         runs = tuning.simulate(jobs[workload], policy=policy, eta=eta, seeds=[seed])
-        best = tuning.optimum(jobs[workload], eta=eta)
+        _, best = known(workload, eta)
         title = f"Where {policy} goes (simulated, seed {seed})"
         return tuning.figures.figure_search_path(runs.path(seed), best, title=title)
 
     def front(workload: str, eta: float, policy: str, seed: int) -> Any:
-        table, best = (
-            tuning.outcomes(jobs[workload], eta=eta),
-            tuning.optimum(jobs[workload], eta=eta),
-        )
+        table, best = known(workload, eta)
         return tuning.figures.figure_pareto(table, chosen=asdict(best), title="Time and energy")
 
     return Panel(
@@ -197,6 +198,7 @@ def cluster(profile: str = "", model: str = "") -> Panel:
             return cluster.from_csv(profile)
         return cluster.generate(400, num_gpus=gpus, load=load, rng=0)
 
+    @lru_cache(maxsize=8)  # both figures ask for the same
     def runs(nodes: int, load: float, policy: str, restart_s: float) -> list[Any]:
         machines, trace = cluster.Cluster.nodes(nodes, gpus=8), trace_of(load, 8 * nodes)
         chosen = dict.fromkeys((policy, "fifo"))
@@ -206,7 +208,7 @@ def cluster(profile: str = "", model: str = "") -> Panel:
         ]
 
     def times(nodes: int, **knobs: Any) -> Any:
-        both = runs(nodes, **knobs)
+        both = runs(nodes=nodes, **knobs)
         least = cluster.bound(both[0].trace, cluster.Cluster.nodes(nodes, gpus=8))
         return cluster.figure_jct(both, bound=least, title="Completion times (simulated)")
 

@@ -55,18 +55,13 @@ def json_for_script(value: Any) -> str:
     return text.replace("<", "\\u003c")
 
 
-def plot(figure: Mapping[str, Any], style: str = "") -> str:
-    """The HTML of a figure that :file:`plots.js` draws, with its content in words beside it.
-
-    Args:
-        figure: as Plotly's JSON holds it.
-        style: further declarations for the element.
-    """
+def plot(figure: Mapping[str, Any]) -> str:
+    """The HTML of a figure (Plotly's JSON) that :file:`plots.js` draws, with its content in words."""
     layout = figure.get("layout", {})
     controls = bool(layout.get("sliders") or layout.get("updatemenus"))
     role, label = "group" if controls else "img", escape(figure_text(figure))
     return (
-        f'<figure class="plot" style="--height:{layout.get("height") or 450:g}px{style}" '
+        f'<figure class="plot" style="--height:{layout.get("height") or 450:g}px" '
         f'data-controls="{controls:d}">'
         f'<script type="application/json">{json_for_script(figure)}</script>'
         f'<div class="canvas" role="{role}" aria-label="{label}"></div></figure>'

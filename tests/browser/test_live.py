@@ -142,7 +142,7 @@ def test_a_panel_answers_to_the_keyboard(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     complaints: list[str] = []
-    monkeypatch.setenv("LABKIT_PANEL_TOKEN", TOKEN)
+    monkeypatch.setenv("JUPYTER_TOKEN", TOKEN)
     command = ("labkit", "panel", name, "--no-browser", "--port", "{port}")
     with serving(*command, folder=tmp_path, ready="/voila/static/voila.js") as address:
         page = opened(browser, f"{address}/?token={TOKEN}", complaints)

@@ -59,10 +59,10 @@ def _without_range(value: Any) -> Any:
     ("told", "expected"),
     [
         ({}, False),  # papermill, nbclient, nbval
-        ({"JPY_SESSION_NAME": "/work/paper.ipynb"}, True),
+        ({"JPY_SESSION_NAME": "paper.ipynb"}, True),
         ({"VOILA_BASE_URL": "/"}, True),
         ({"LABKIT_LIVE": "1"}, True),
-        ({"LABKIT_LIVE": "0", "JPY_SESSION_NAME": "/work/paper.ipynb"}, False),
+        ({"LABKIT_LIVE": "0", "JPY_SESSION_NAME": "paper.ipynb"}, False),
     ],
 )
 def test_a_kernel_is_live_where_a_front_end_started_it(
