@@ -56,7 +56,7 @@ def json_for_script(value: Any) -> str:
 
 
 def plot(figure: Mapping[str, Any]) -> str:
-    """The HTML of a figure (Plotly's JSON) that :file:`plots.js` draws, with its content in words."""
+    """The HTML of a figure (Plotly's JSON) that :file:`plots.js` draws, and its text in words."""
     layout = figure.get("layout", {})
     controls = bool(layout.get("sliders") or layout.get("updatemenus"))
     role, label = "group" if controls else "img", escape(figure_text(figure))
