@@ -7,7 +7,7 @@ JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 .DEFAULT_GOAL := all
 # Tools to be timed beside; what they ask for would undo our own versions, so alone.
 PEERS  := adaptdl==0.2.11 autograd==1.9.1 deepspeed==0.19.8 llm-analysis==0.2.2 \
-          einops fire hjson msgpack ninja termcolor
+          einops fire hjson ninja termcolor
 
 .PHONY: all test quick lab refresh check bench peers constraints clean help
 
