@@ -38,7 +38,10 @@ def write(site: Path) -> bool:
     standard: Any = environment.loader
     environment.loader = ChoiceLoader([DictLoader(template), standard])
     asset: Any = page.environment("labkit.kit").globals["asset"]
-    environment.globals |= {"policy": page.policy(own_files=True), "theme": asset("theme.js")}
+    environment.globals |= {
+        "policy": page.policy(own_files=True, scripts="'unsafe-inline'"),
+        "theme": asset("theme.js"),
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # annotations that name types pandas has for checkers only
         pdoc.pdoc(*names, output_directory=folder)

@@ -73,8 +73,8 @@ class Entry:
 
     @property
     def link(self) -> str:
-        """The best address there is: url, else DOI, else arXiv."""
-        if self.url:
+        """The best address there is: url where it is a web page's, else DOI, else arXiv."""
+        if re.match(r"https?://", self.url, re.IGNORECASE):
             return self.url
         if self.doi:
             return f"https://doi.org/{self.doi}"
