@@ -76,7 +76,9 @@ _PROPERTY = re.compile(
 )
 _VALUE = re.compile(r"([\w\s.,%#+!]|-(?![\d.])|\b(rgba?|hsla?)\([\d\s.,%]*\))*")
 _LINK = re.compile(r"(https?://|#|[\w.-]+\.html(#|$))", re.IGNORECASE)
-_PICTURE = re.compile(r"data:image/[\w.+-]+[;,]", re.IGNORECASE)
+_PICTURE = re.compile(
+    r"data:image/([\w.+-]+;base64,[\w+/\s]*={0,2}|svg\+xml(;[\w=-]+)?,[^\"<>]*)", re.IGNORECASE
+)
 
 
 def clean(html: str) -> str:
@@ -113,7 +115,8 @@ def _kept(tag: str, name: str, value: str) -> str | None:
     if name == "style":
         return styles(value) or None
     if name in ("href", "src"):
-        return value if (_LINK if name == "href" else _PICTURE).match(value) else None
+        is_kept = _LINK.match(value) if name == "href" else _PICTURE.fullmatch(value)
+        return value if is_kept else None
     return None if re.search(r"url\s*\((?!#)|\\", value, re.IGNORECASE) else value
 
 
@@ -145,7 +148,7 @@ _HTTP = re.compile(r"""href\s*=\s*["']?(https?://[^"'\s<>]+)""", re.IGNORECASE)
 
 
 def figure(value: Any) -> Any:
-    """A figure (Plotly's JSON) whose texts hold links to web pages only.
+    """A figure (Plotly's JSON) that holds pictures as data and links to web pages only.
 
     Plotly draws texts itself, never as HTML, and knows a few tags, of which only links lead away.
 
@@ -155,8 +158,13 @@ def figure(value: Any) -> Any:
     if isinstance(value, str):
         return _with_web_links(value) if "<" in value else value
     if isinstance(value, dict):
-        return {name: figure(part) for name, part in value.items()}
+        return {name: figure(part) for name, part in value.items() if not _fetches(name, part)}
     return [figure(part) for part in value] if isinstance(value, list) else value
+
+
+def _fetches(name: str, part: Any) -> bool:
+    """Whether a property of a figure is a picture that does not stand in it."""
+    return name == "source" and isinstance(part, str) and not _PICTURE.fullmatch(part)
 
 
 def _with_web_links(text: str) -> str:

@@ -25,7 +25,8 @@ def headline(item: Item) -> str:
         if cell.cell_type == "markdown" and cell.source.lstrip().startswith("## "):
             within = "reproduction" in notebooks.tags(cell)
         for output in cell.get("outputs", []):
-            if (figure := output.get("data", {}).get(PLOTLY_MIME)) and not drawn.get(within):
+            figure = output.get("data", {}).get(PLOTLY_MIME)
+            if notebooks.is_figure(figure) and not drawn.get(within):
                 drawn[within] = thumbnail(figure)
     return drawn.get(True) or drawn.get(False, "")
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from labkit.kit.page import plot
+from labkit.workbook import notebooks
 from labkit.workbook.export import clean, pages
 from labkit.workbook.export.maths import FormulaError, to_mathml
 from labkit.workbook.notebooks import PLOTLY_MIME, WIDGET_VIEW, joined
@@ -119,18 +120,22 @@ class Markup:
         return pages.render("claims.html.j2", claims=rows, whole=whole)
 
     def _plot(self, figure: Mapping[str, Any]) -> str:
-        layout = figure.get("layout", {})
+        if not notebooks.is_figure(figure):
+            raise ValueError("not Plotly's form of a figure")
+        layout = figure["layout"]
         if "$" in json.dumps([layout.get("title"), layout.get("annotations")]):
             self._report("a figure's title or annotation has $…$, which needs a script to typeset")
         return plot(clean.figure(figure))
 
     def _image(self, mime: str, content: str, label: str) -> str:
         """A picture; a drawing too, since a browser runs and fetches nothing for an ``<img>``."""
-        payload = "".join(content.split())
         if mime == "image/svg+xml":
             named = content if _SVG in content else content.replace("<svg", f"<svg {_SVG}", 1)
-            payload = base64.b64encode(named.encode()).decode()
-        return f'<img alt="{escape(label)}" src="data:{mime};base64,{escape(payload)}">'
+            picture = named.encode()
+        else:
+            picture = base64.b64decode("".join(content.split()), validate=True)
+        source = f"data:{mime};base64,{base64.b64encode(picture).decode()}"
+        return f'<img alt="{escape(label)}" src="{source}">'
 
     def _rendered(self, source: str, attachments: Mapping[str, Any] | None = None) -> str:
         markdown, renderer = _markdown()
@@ -155,9 +160,8 @@ class Markup:
         """Say what cleaning takes away; a style sheet that pandas puts by its table is no loss."""
         for tag in soup.find_all(lambda tag: tag.name not in _TAGS):
             if tag.name != "style" or not tag.has_attr("scoped"):
-                self._report(
-                    f"<{tag.name}> was left out: a page shows a notebook, and runs nothing"
-                )
+                why = _WHY_NOT.get(tag.name, "a page shows a notebook and runs nothing of it")
+                self._report(f"<{tag.name}> was left out: {why}")
         for tag in soup.find_all(clean.DROPPED):
             tag.decompose()
         for tag in soup.find_all(True):

@@ -1,0 +1,159 @@
+"""Somebody else's workbook is listed, checked and exported, and nothing of it runs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nbformat.v4 import new_code_cell, new_output
+
+from labkit.cli import main
+from labkit.workbook import notebooks
+from labkit.workbook.export import clean
+from labkit.workbook.export.markup import Markup
+from tests.export import hostile, offline
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("foreign")
+    return hostile.make(folder / "workbook", folder / "ran")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["queue", "queue show alpha", "queue search payload", "queue export", "check", "check alpha",
+     "slides alpha", "site --no-reference", "compare alpha beta --html out.html",
+     "compare alpha beta --markdown out.md", "ask alpha --list", "data", "run --help"],
+)  # fmt: skip
+def test_no_command_but_run_runs_anything(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    monkeypatch.setenv("LABKIT_ROOT", str(foreign))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", _refuse)
+    assert main(command.split()) in (0, 1, 2)  # most find fault with it
+    assert not (foreign.parent / "ran").exists()
+
+
+def _refuse(*arguments: Any, **_: Any) -> None:
+    pytest.fail(f"a process was started: {arguments}")
+
+
+@pytest.mark.parametrize(
+    ("html", "kept"),
+    [
+        ('<b onclick="f()" class="plot k" style="color:red;position:fixed">t</b>',
+         '<b class="k" style="color:red">t</b>'),
+        ('<b style="background:url(data:image/png;base64,x)">t</b>', "<b>t</b>"),
+        ('<b style="background:\\75rl(https://example.org)">t</b>', "<b>t</b>"),
+        ('<b style="margin:-999px;padding:2px">t</b>', '<b style="padding:2px">t</b>'),
+        ('<a href="javascript:f()">t</a>', "<a>t</a>"),
+        ('<a href="data:text/html,x">t</a>', "<a>t</a>"),
+        ('<a href="//example.org/x">t</a>', "<a>t</a>"),
+        ('<a href="https://example.org/x">t</a>', '<a href="https://example.org/x">t</a>'),
+        ('<img src="data:text/html;base64,eA==">', "<img>"),
+        ('<img src="https://example.org/x.png">', "<img>"),
+        ("<section><aside>t</aside></section>", "t"),
+        ("<svg><a href='https://e.org'><path d='M0'></path></a><animate></svg>",
+         '<svg><a href="https://e.org"><path d="M0"></path></a></svg>'),
+        ("<svg><style>a{}</style><script>f()</script><use href='#a'></use></svg>", "<svg></svg>"),
+        ('<rect fill="url(#g)"></rect>', ""),
+        ('<svg><rect fill="url(#g)" stroke="url(x.svg#g)"></rect></svg>',
+         '<svg><rect fill="url(#g)"></rect></svg>'),
+        ("<input type=text onfocus=f()>", '<input disabled="" type="checkbox">'),
+    ],
+)  # fmt: skip
+def test_cleaning_keeps_what_is_listed(html: str, kept: str) -> None:
+    assert clean.clean(html) == kept
+    assert clean.clean(kept) == kept  # a second time changes nothing
+
+
+def test_what_goes_is_told_and_what_is_malformed_stops_nothing(tmp_path: Path) -> None:
+    markup = Markup(tmp_path, lambda _: None)
+    outputs = [new_output("display_data", data=data) for data in hostile.OUTPUTS]
+    html = "".join(markup.outputs(new_code_cell("x", id="c", outputs=outputs)))
+    assert "payload" in html
+    problems = "\n".join(markup.problems)
+    for part in ("<script>", "<iframe>", "<style>", "onclick", "fetches", "malformed"):
+        assert part in problems
+    soup = offline.parse(html)
+    assert [tag for tag in soup.find_all("script") if tag.get("type") != "application/json"] == []
+    assert offline.resources(html) == []
+
+
+def test_a_drawing_is_a_picture(tmp_path: Path) -> None:
+    """No browser runs or fetches anything for an ``<img>``; without a namespace it shows none."""
+    markup = Markup(tmp_path, lambda _: None)
+    data = {"image/svg+xml": "<svg viewBox='0 0 9 9'><rect/></svg>"}
+    output = new_output("display_data", data=data)
+    (html,) = markup.outputs(new_code_cell("x", id="c", outputs=[output]))
+    assert re.fullmatch(r'<img alt="" src="data:image/svg\+xml;base64,[\w+/=]+">', html)
+
+
+# Where code may load what runs when it is loaded, and why.
+LOADERS = {
+    "labkit/kit/describe.py": {"eval"},  # annotations, which stand in our own modules
+    "labkit/kit/rank_process.py": {"cloudpickle"},  # between our own processes
+    "labkit/kit/ranks.py": {"cloudpickle"},
+    "labkit/cluster/runtime/lineage.py": {"pickle"},  # between our own processes, by pipes
+}
+RUNNING = {"eval", "exec", "compile", "os.system", "unpack_archive", "extractall"}
+MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", "yaml"}
+WORDS = re.compile("|".join((*RUNNING, *MODULES, "torch.load", "shell", "YAML")))
+
+
+def _loaders(source: str) -> set[str]:
+    """What in a module's ``source`` could run the file that it reads."""
+    uses = set()
+    for node in ast.walk(ast.parse(source)) if WORDS.search(source) else ():
+        if isinstance(node, ast.Import):
+            uses |= MODULES & {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            uses |= MODULES & {(node.module or "").split(".")[0]}
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            options = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            is_method = name.endswith((".eval", ".compile"))  # of a network, of re
+            uses |= RUNNING & ({name, name.rpartition(".")[2]} if not is_method else {name})
+            uses |= {"allow_pickle", "shell"} & options.keys()
+            uses |= (
+                {"torch.load"} if name == "torch.load" and "weights_only" not in options else set()
+            )
+            uses |= {"YAML"} if options.get("typ", "'rt'") not in ("'rt'", "'safe'") else set()
+    return uses
+
+
+def test_nothing_loads_what_runs_when_it_is_loaded() -> None:
+    paths = [*(ROOT / "labkit").rglob("*.py"), *(ROOT / "data").rglob("*.py")]
+    uses = {path.relative_to(ROOT).as_posix(): _loaders(path.read_text()) for path in paths}
+    assert {name: names for name, names in uses.items() if names} == LOADERS
+    bad = "torch.load(p); exec(x); np.load(p, allow_pickle=True); import yaml; YAML(typ='unsafe')"
+    assert _loaders(bad) == {"torch.load", "exec", "allow_pickle", "yaml", "YAML"}
+
+
+def test_yaml_that_names_python_objects_is_text(tmp_path: Path) -> None:
+    from labkit import files
+
+    mark = tmp_path / "ran"
+    text = f"a: !!python/object/apply:os.system ['touch {mark}']\nb: !!python/name:os.system ''\n"
+    tree = files.parse_yaml(tmp_path / "x.yaml", text)
+    assert list(tree["a"]) == [f"touch {mark}"]
+    assert not callable(tree["b"])
+    assert not mark.exists()
+
+
+def test_parameters_are_read_and_not_run(tmp_path: Path) -> None:
+    cell = new_code_cell(f"a: int = __import__('os').system('touch {tmp_path}/ran')")
+    cell.metadata.tags = ["parameters"]
+    from nbformat.v4 import new_notebook
+
+    with pytest.raises(ValueError, match="malformed"):
+        notebooks.parameters(new_notebook(cells=[cell]))
+    assert not (tmp_path / "ran").exists()
