@@ -130,6 +130,22 @@ def test_a_wrong_download_does_not_replace_what_is_kept(book: Book) -> None:
     assert book.kept() == [kept]
 
 
+def test_a_download_writes_through_no_link(book: Book, tmp_path: Path) -> None:
+    """Neither the file's own place nor that of its unfinished copy leads out of the cache."""
+    outside = [tmp_path / "kept.txt", tmp_path / "partial.txt"]
+    content = FILES["notes.txt"]
+    links = [book.cached("notes.txt"), book.cache / "partial" / sha256(content)]
+    for link, target in zip(links, outside, strict=True):
+        target.write_bytes(b"somebody's own")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+    book.publish()
+    path = datasets.open("bench/notes.txt")
+    assert path.read_bytes() == content
+    assert not path.is_symlink()
+    assert [target.read_bytes() for target in outside] == [b"somebody's own"] * 2
+
+
 def test_a_damaged_cached_file_is_fetched_again(
     book: Book, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -97,6 +97,8 @@ def test_a_drawing_is_a_picture(tmp_path: Path) -> None:
     assert re.fullmatch(r'<img alt="" src="data:image/svg\+xml;base64,[\w+/=]+">', html)
 
 
+# Where archives are opened: one member is read in memory, of a file that was checked by its hash.
+ARCHIVES = {"labkit/cluster/running/traces.py", "data/profiles/fit.py"}
 # Where code may load what runs when it is loaded, and why.
 LOADERS = {
     "labkit/kit/describe.py": {"eval"},  # annotations, which stand in our own modules
@@ -134,6 +136,9 @@ def test_nothing_loads_what_runs_when_it_is_loaded() -> None:
     paths = [*(ROOT / "labkit").rglob("*.py"), *(ROOT / "data").rglob("*.py")]
     uses = {path.relative_to(ROOT).as_posix(): _loaders(path.read_text()) for path in paths}
     assert {name: names for name, names in uses.items() if names} == LOADERS
+    opening = re.compile(r"import (tarfile|zipfile|shutil.*unpack)|\b(tarfile|zipfile)\b.*import")
+    archives = {name for name in uses if opening.search((ROOT / name).read_text())}
+    assert archives == ARCHIVES
     bad = "torch.load(p); exec(x); np.load(p, allow_pickle=True); import yaml; YAML(typ='unsafe')"
     assert _loaders(bad) == {"torch.load", "exec", "allow_pickle", "yaml", "YAML"}
 
