@@ -55,11 +55,15 @@ class Watched:
         self.signs: list[str] = []
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
-        self.page.on("dialog", lambda d: (self.signs.append(f"dialog {d.message}"), d.dismiss()))
+        self.page.on("dialog", self._answer)
         self.page.on("pageerror", lambda error: self.signs.append(f"script error {error}"))
         self.page.on("console", self._hear)
         self.page.on("request", self._ask)
         self.context.on("page", lambda page: self.signs.append(f"opened {page.url}"))
+
+    def _answer(self, dialog: Any) -> None:
+        self.signs.append(f"dialog {dialog.message}")
+        dialog.dismiss()
 
     def _hear(self, message: Any) -> None:
         if message.type == "error" and "Content Security Policy" not in message.text:

@@ -41,12 +41,12 @@ class Host(BaseHTTPRequestHandler):
             ranged = "Range" in self.headers and path == "only-get"
             self.say(405) if is_head else self.say(206 if ranged else 200, ranged=ranged)
         elif path == "empty":
-            self.say(405) if is_head else self.say(416, **{"Content-Range": "bytes */0"})
+            self.say(405) if is_head else self.say(416, {"Content-Range": "bytes */0"})
         elif path.startswith("to-"):  # to-301-PLACE
             _, status, place = path.split("-", 2)
-            self.say(int(status), Location=place.replace("_", ":").replace("!", "/"))
+            self.say(int(status), {"Location": place.replace("_", ":").replace("!", "/")})
         elif path == "circle":
-            self.say(302, Location="/circle")
+            self.say(302, {"Location": "/circle"})
         elif path == "reset":
             self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.request.close()
@@ -57,9 +57,10 @@ class Host(BaseHTTPRequestHandler):
             time.sleep(0.15)
             self.say(200)
         else:
-            self.say(200, **{"gzip": {"Content-Encoding": "gzip"}, "mute": {}}.get(path, {}))
+            self.say(200, {"Content-Encoding": "gzip"} if path == "gzip" else {})
 
-    def say(self, status: int, *, ranged: bool = False, **headers: str) -> None:
+    def say(self, status: int, more: dict[str, str] | None = None, *, ranged: bool = False) -> None:
+        headers = dict(more or {})
         self.send_response(status)
         if ranged:
             headers["Content-Range"] = f"bytes 0-0/{SIZE}"

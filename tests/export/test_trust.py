@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -13,8 +14,9 @@ from nbformat.v4 import new_code_cell, new_output
 
 from labkit.cli import main
 from labkit.workbook import notebooks
-from labkit.workbook.export import clean
+from labkit.workbook.export import clean, write_site
 from labkit.workbook.export.markup import Markup
+from labkit.workbook.review.claims import CLAIMS_MIME
 from tests.export import hostile, offline
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,6 +88,22 @@ def test_what_goes_is_told_and_what_is_malformed_stops_nothing(tmp_path: Path) -
     soup = offline.parse(html)
     assert [tag for tag in soup.find_all("script") if tag.get("type") != "application/json"] == []
     assert offline.resources(html) == []
+
+
+@pytest.mark.parametrize("record", ["text", {"id": "x"}, {"verdict": hostile.BREAKOUT}])
+def test_a_malformed_claim_stops_its_own_page_alone(root: Path, record: Any) -> None:
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    bundles = [
+        o["data"] for cell in stored["cells"] for o in cell.get("outputs", []) if "data" in o
+    ]
+    (bundle,) = [bundle for bundle in bundles if CLAIMS_MIME in bundle]
+    bundle[CLAIMS_MIME][0] = bundle[CLAIMS_MIME][0] | record if "verdict" in record else record
+    path.write_text(json.dumps(stored), encoding="utf-8")
+    report = write_site(root)
+    assert any("malformed" in problem for problem in report.problems)
+    assert "index.html" in report.written
+    assert "papers/alpha.html" not in report.written
 
 
 def test_a_drawing_is_a_picture(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from labkit.workbook.export import clean, pages
 from labkit.workbook.export.maths import FormulaError, to_mathml
 from labkit.workbook.notebooks import PLOTLY_MIME, WIDGET_VIEW, joined
 from labkit.workbook.review import tally
-from labkit.workbook.review.claims import CLAIMS_MIME
+from labkit.workbook.review.claims import CLAIMS_MIME, check_form
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup, Tag
@@ -116,6 +116,8 @@ class Markup:
     def _claims(self, data: Mapping[str, Any]) -> str:
         """Claims in five columns; the notebook's own table, with the rules, unfolds."""
         whole = self._clean(joined(data.get("text/html", "")))
+        for claim in data[CLAIMS_MIME]:
+            check_form(claim)
         rows = [tally.row(claim) for claim in data[CLAIMS_MIME]]
         return pages.render("claims.html.j2", claims=rows, whole=whole)
 
