@@ -184,23 +184,26 @@ def _ask_hosts(names: list[str] | None, *, as_json: bool) -> None:
     for answer in remote.ask(_addresses(names)):
         answers.append(answer)
         if not as_json and answer.state != "unreachable":
-            line = f"{answer.state:<12}{answer.address.url}  {answer.words}"
-            typer.echo(line.rstrip())
+            typer.echo(f"{answer.state:<12}{answer.address.url}  {answer.words}".rstrip())
     counts = Counter(answer.state for answer in answers)
-    lost = {answer.address.url: answer.words for answer in answers if answer.state == "unreachable"}
-    is_lost = len(lost) == len(answers)
+    lost = [answer for answer in answers if answer.state == "unreachable"]
     if as_json:
-        typer.echo(json.dumps([answer.record() for answer in answers], indent=1))
-    elif is_lost:
-        why = next(iter(lost.values()))
-        typer.echo(f"no network: none of {len(lost)} addresses answered ({why})", err=True)
+        records = [
+            {"url": a.address.url, "state": a.state, "words": a.words, "size_bytes": a.size_bytes,
+             "registered_bytes": a.address.size_bytes, "moved_to": a.moved_to or None}
+            for a in answers
+        ]  # fmt: skip
+        typer.echo(json.dumps(records, indent=1))
+    elif len(lost) == len(answers):
+        why = f"none of {len(lost)} addresses answered ({lost[0].words})"
+        typer.echo(f"no network: {why}", err=True)
     else:
-        for url, words in lost.items():
-            typer.echo(f"{'unreachable':<12}{url}  {words}")
+        for answer in lost:
+            typer.echo(f"{answer.state:<12}{answer.address.url}  {answer.words}")
         typer.echo(
             ", ".join(f"{counts[state]} {state}" for state in remote.STATES if counts[state])
         )
-    if is_lost or counts["changed"] or counts["gone"]:
+    if len(lost) == len(answers) or counts["changed"] or counts["gone"]:
         raise typer.Exit(1)
 
 

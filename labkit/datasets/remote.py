@@ -46,17 +46,6 @@ class Answer:
     size_bytes: int | None = None
     moved_to: str = ""
 
-    def record(self) -> dict[str, str | int | None]:
-        """As JSON."""
-        return {
-            "url": self.address.url,
-            "state": self.state,
-            "words": self.words,
-            "size_bytes": self.size_bytes,
-            "registered_bytes": self.address.size_bytes,
-            "moved_to": self.moved_to or None,
-        }
-
 
 def ask(addresses: Iterable[Address]) -> Iterator[Answer]:
     """An answer for each of ``addresses``, in order, a few asked at once.
@@ -86,16 +75,11 @@ def ask(addresses: Iterable[Address]) -> Iterator[Answer]:
 def _within(limit_s: float, address: Address) -> Answer:
     """The answer, in a thread that is left behind when the host falls silent: neither resolving a
     name nor headers that come byte by byte can be bounded from inside."""
-    answers: list[Answer] = []
-    silent = Answer(address=address, state="unreachable", words=f"no answer in {limit_s:g} s")
-
-    def run() -> None:
-        answers.append(_asked(address))
-
-    thread = threading.Thread(target=run, daemon=True, name="ask")
-    thread.start()
-    thread.join(limit_s)
-    return answers[0] if answers else silent
+    answers = [Answer(address=address, state="unreachable", words=f"no answer in {limit_s:g} s")]
+    asking = threading.Thread(target=lambda: answers.append(_asked(address)), daemon=True)
+    asking.start()
+    asking.join(limit_s)
+    return answers[-1]
 
 
 class _End(NamedTuple):

