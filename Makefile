@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+# Tests wait for kernels, browsers and ranks, and leave cores idle: one more than there are.
+WORKERS ?= $(shell expr $(JOBS) + 1)
 
 .DEFAULT_GOAL := all
 # Tools to be timed beside; what they ask for would undo our own versions, so alone.
-# Tests wait for kernels, browsers and ranks, and leave cores idle: one more than there are.
-WORKERS ?= $(shell expr $(JOBS) + 1)
 PEERS  := adaptdl==0.2.11 autograd==1.9.1 deepspeed==0.19.8 llm-analysis==0.2.2 \
           einops fire hjson ninja termcolor
 
