@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 # Tests wait for kernels, browsers and ranks, and leave cores idle: one more than there are.
 WORKERS ?= $(shell expr $(JOBS) + 1)
+# As `labkit run` sets it: small matrices on several threads mostly wait for each other.
+test quick: export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := all
 # Tools to be timed beside; what they ask for would undo our own versions, so alone.
