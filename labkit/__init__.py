@@ -5,8 +5,7 @@ answers at once and an engineer who wants one engine never pays for the others.
 """
 
 from importlib import import_module
-from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __version__ = "0.1.0"
 
@@ -35,12 +34,14 @@ _LAZY = {engine.name: f"labkit.{engine.name}" for engine in ENGINES} | {
     "workbook": "labkit.workbook",
 }
 
-__all__ = ["ENGINES", "__version__", *_LAZY]
+__all__ = ["ENGINES", "__version__", "sweep", *_LAZY]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return import_module(_LAZY[name])
+    if name == "sweep":
+        return import_module("labkit.kit.sweep").sweep
     raise AttributeError(f"module 'labkit' has no attribute {name!r}")
 
 
