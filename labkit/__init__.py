@@ -28,20 +28,21 @@ ENGINES = (
 )
 """Every engine, in the one order in which they may import each other: later ones the earlier."""
 
-_LAZY = {engine.name: f"labkit.{engine.name}" for engine in ENGINES} | {
+LATE = {engine.name: f"labkit.{engine.name}" for engine in ENGINES} | {
     "datasets": "labkit.datasets",
     "figures": "labkit.kit.draw",
+    "sweep": "labkit.kit.sweep",
     "workbook": "labkit.workbook",
 }
+"""Where the names of the library stand; ``sweep`` is the function of its module."""
 
-__all__ = ["ENGINES", "__version__", "sweep", *_LAZY]
+__all__ = ["ENGINES", "__version__", *LATE]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return import_module(_LAZY[name])
-    if name == "sweep":
-        return import_module("labkit.kit.sweep").sweep
+    if name in LATE:
+        module = import_module(LATE[name])
+        return module.sweep if name == "sweep" else module
     raise AttributeError(f"module 'labkit' has no attribute {name!r}")
 
 

@@ -16,23 +16,27 @@ from labkit.quantities import heading, number
 from labkit.workbook.queue import bibliography
 from labkit.workbook.review import claims
 from labkit.workbook.review.tally import SYMBOLS
-from labkit.workbook.review.verdicts import Claim, tolerance_in_words
+from labkit.workbook.review.verdicts import Claim, Verdict, tolerance_in_words
 from labkit.workbook.run import results, runs
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _KINDS = ("headline", "mechanism", "consistency", "group")
-_MARKS = {"reproduced": ("weight", "circle"), "same direction": ("recompute", "diamond"),
-          "differs": ("highlight", "x"), "cannot fail": ("paper", "square-open"),
-          "not judged": ("muted", "diamond-open")}  # fmt: skip
+_MARKS: dict[Verdict, tuple[str, str]] = {
+    "reproduced": ("weight", "circle"),
+    "same direction": ("recompute", "diamond"),
+    "differs": ("highlight", "x"),
+    "cannot fail": ("paper", "square-open"),
+    "not judged": ("muted", "diamond-open"),
+}
 """A verdict's colour and shape; the legend has the word."""
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _MOST_FIGURES = 12
 
 
 def path_of(root: Path, key: str) -> Path:
-    return results.results_folder(root) / key / "sweep.html"
+    return results.results_folder(root) / key / runs.PAGE
 
 
 def write(root: Path, key: str) -> Path | None:
@@ -47,11 +51,12 @@ def write(root: Path, key: str) -> Path | None:
 
 def report(root: Path, key: str) -> Report | None:
     """The runs of the version that ran last, over their parameters; None where all are alike."""
-    every = runs.frame(runs.of_paper(root, key))
-    latest = None if every.empty else every.loc[every["run.started"].argmax(), "run.version"]
+    every = runs.frame(map(runs.row, runs.of_paper(root, key)))
+    if every.empty:
+        return None
+    latest = every["run.version"].iloc[every["run.started"].argmax()]
     table = every[every["run.version"] == latest].reset_index(drop=True)
-    axes = runs.swept(table)
-    if not axes:
+    if not (axes := runs.swept(table)):
         return None
     stated = claims.load(root, key) if claims.path_of(root, key).is_file() else []
     known = {claim.id: claim for claim in sorted(stated, key=lambda c: _KINDS.index(c.kind))}
@@ -59,7 +64,9 @@ def report(root: Path, key: str) -> Report | None:
     drawn = [name for name in measured if table[name].nunique() > 1]
     flat = [_name(column) for column in measured if column not in drawn]
     entry, num_old = bibliography.load(root).get(key), len(every) - len(table)
+    repeated = any(name.startswith("seed") for name in axes)
     notes = [
+        "lines go through means over seeds, bars are their 95 % intervals" if repeated else "",
         f"the same in every run: {', '.join(flat)}" if flat else "",
         f"not drawn: {', '.join(map(_name, rest))}" if (rest := drawn[_MOST_FIGURES:]) else "",
         f"left out: {num_old} runs of another version of notebook, code or data" if num_old else "",
@@ -119,7 +126,8 @@ def _section(
         return heading(_name(column)), "Recorded by the notebook.", figure
     judged = table[f"verdict.{claim.id}"].value_counts()
     share = f"{judged.get('reproduced', 0)} of {len(table)} runs reproduce it"
-    note = f"{claim.statement}. {claim.kind.capitalize()}, {tolerance_in_words(claim)}: {share}."
+    statement = claim.statement[:1].upper() + claim.statement[1:]
+    note = f"{statement}. {claim.kind.capitalize()}, {tolerance_in_words(claim)}: {share}."
     return claim.id, note, figure
 
 
@@ -141,12 +149,17 @@ def draw_column(
     for place, (chosen, group) in enumerate(groups):
         label = ", ".join(f"{n}={_values(group[n])}" for n in lines) if chosen else ""
         _add_line(figure, group.groupby(x)[column], label, place, named=bool(label))
-    verdicts = known[f"verdict.{claim.id}"] if claim else known[column].map(lambda _: "")
-    for verdict in dict.fromkeys(v for v in (*_MARKS, "") if v in set(verdicts)):
-        _add_runs(figure, known[verdicts == verdict], x, column, verdict)
+    if claim is None:
+        _add_runs(figure, known, x, column, None)
+    for verdict in _MARKS if claim else ():
+        own = known[known[f"verdict.{_name(column)}"] == verdict]
+        if len(own):
+            _add_runs(figure, own, x, column, verdict)
     if claim is not None:
-        _add_band(figure, claim, known[column])
+        _add_band(figure, claim, sorted(known[x].unique().tolist()))
     _set_axis(figure, known[x])
+    if known[column].abs().max() >= 1e5:
+        figure.update_yaxes(exponentformat="SI")
     unit = f" ({claim.unit})" if claim and claim.unit else ""
     y = f"{claim.id}{unit}" if claim else heading(_name(column))
     return draw.finish(figure, x=heading(x), y=y, height=430)
@@ -166,8 +179,10 @@ def _add_line(figure: go.Figure, by_x: Any, label: str, place: int, *, named: bo
     )
 
 
-def _add_runs(figure: go.Figure, own: pd.DataFrame, x: str, column: str, verdict: str) -> None:
-    colour, shape = _MARKS.get(verdict, ("ours", "circle"))
+def _add_runs(
+    figure: go.Figure, own: pd.DataFrame, x: str, column: str, verdict: Verdict | None
+) -> None:
+    colour, shape = _MARKS[verdict] if verdict else ("ours", "circle")
     figure.add_scatter(
         x=own[x].tolist(),
         y=own[column].tolist(),
@@ -180,24 +195,30 @@ def _add_runs(figure: go.Figure, own: pd.DataFrame, x: str, column: str, verdict
     )
 
 
-def _add_band(figure: go.Figure, claim: Claim, values: pd.Series[float]) -> None:
+def _add_band(figure: go.Figure, claim: Claim, at: Sequence[Any]) -> None:
     """The paper's value, and from where to where a value counts as reproduced."""
     ends = claim.accepted
     if ends is None:
         return
-    paper = [float(claim.paper)] if type(claim.paper) in (int, float) else []
-    finite = [*values, *paper, *filter(math.isfinite, ends)]
+    colour, paper = draw.PALETTE["paper"], claim.paper
+    if isinstance(paper, int | float):
+        line = {"color": colour, "dash": "dash", "width": 2}
+        name = f"paper: {number(paper)}"
+        figure.add_scatter(x=list(at), y=[paper] * len(at), mode="lines", name=name, line=line)
+    seen = [value for trace in figure.data for value in (*trace.y, *_intervals(trace))]
+    finite = [value for value in (*seen, *ends) if math.isfinite(value)]
     pad = 0.08 * (max(finite) - min(finite) or abs(finite[0]) or 1.0)
     low, high = min(finite) - pad, max(finite) + pad
     band = max(ends[0], low), min(ends[1], high)
-    colour = draw.PALETTE["paper"]
     figure.add_hrect(*band, fillcolor=colour, opacity=0.16, line_width=0, layer="below")
-    if paper:
-        figure.add_hline(paper[0], line={"color": colour, "dash": "dash", "width": 2})
-        text = f"paper: {number(paper[0])}"
-        figure.add_annotation(x=1, xref="paper", y=paper[0], text=text, showarrow=False,
-                              xanchor="right", yanchor="bottom")  # fmt: skip
     figure.update_yaxes(range=[low, high])
+
+
+def _intervals(trace: Any) -> list[float]:
+    widths = trace.error_y.array
+    if widths is None:
+        return []
+    return [y + side * width for y, width in zip(trace.y, widths, strict=True) for side in (-1, 1)]
 
 
 def _set_axis(figure: go.Figure, at: pd.Series[Any]) -> None:

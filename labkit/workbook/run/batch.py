@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from labkit.workbook.run.fingerprint import Fingerprint
 
 CELL_TIMEOUT_S = 600.0
-MAX_REASONS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +158,7 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
     try:
         defaults = fingerprint.of_notebook(root, path, notebook, {})
     except LabkitError as error:
-        defaults, problem = None, str(error)
+        defaults, refusal = None, str(error)
     every = results.folder_of(root, key, "")
     usual_s = functools.cache(lambda: _expected_s(every.glob("*/")))
     for overrides in parameters.combinations(key, declared, request.sweep):
@@ -175,7 +174,7 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
             expected_s=_expected_s([folder]) or usual_s(),
         )
         if defaults is None:
-            yield replace(task, problem=problem, reason="—")
+            yield replace(task, problem=refusal, reason="—")
             continue
         current = defaults.with_parameters(overrides)
         reason = "forced" if request.force else _reason(folder, current)
@@ -196,12 +195,7 @@ def _reason(folder: Path, current: Fingerprint) -> str:
     meta = results.read_meta(folder)
     if meta is None:
         return "result damaged" if folder.exists() else "no result yet"
-    if meta.get("fingerprint") == current.digest:
-        return ""
-    changed = current.changes_since(meta.get("fingerprint_parts", {}))
-    more = len(changed) - MAX_REASONS
-    shown = changed[:MAX_REASONS] + ([f"{more} more"] if more > 0 else [])
-    return "changed: " + ", ".join(shown)
+    return current.since(meta)
 
 
 def _expected_s(folders: Iterable[Path]) -> float | None:

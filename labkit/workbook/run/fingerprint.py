@@ -49,6 +49,7 @@ DISTRIBUTIONS = (
     "scipy",
     "torch",
 )
+MAX_REASONS = 4
 OUTPUTS = "outputs"
 """The key of a notebook's ``labkit`` metadata that holds its stored outputs' fingerprint."""
 _ENTRY = re.compile(r"^[ \t]*@\w+\s*[{(]\s*([^\s,{}]+)\s*,", re.MULTILINE)
@@ -71,12 +72,20 @@ class Fingerprint:
     def with_parameters(self, parameters: Mapping[str, Any]) -> Fingerprint:
         """That of the same notebook run with other ``parameters``; all else is shared."""
         own = {"parameters": _hash(json.dumps(dict(parameters), sort_keys=True))}
-        return Fingerprint(parts=ChainMap(own, self.parts))
+        return Fingerprint(parts=ChainMap(own, self.parts))  # type: ignore[arg-type]
 
     def changes_since(self, before: Mapping[str, str]) -> list[str]:
         """The names of the parts that differ from ``before``, gained or lost ones included."""
         names = sorted({*self.parts, *before})
         return [name for name in names if self.parts.get(name) != before.get(name)]
+
+    def since(self, meta: Mapping[str, Any]) -> str:
+        """What changed since the result that ``meta`` describes, in words; nothing if current."""
+        if meta.get("fingerprint") == self.digest:
+            return ""
+        changed = self.changes_since(meta.get("fingerprint_parts", {}))
+        more = len(changed) - MAX_REASONS
+        return "changed: " + ", ".join(changed[:MAX_REASONS] + [f"{more} more"] * (more > 0))
 
     def datasets(self) -> dict[str, str]:
         """The fingerprints of the data sets, by name."""

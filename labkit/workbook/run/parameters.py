@@ -53,7 +53,7 @@ Choice = Sequence[tuple[Setting, ...]]
 class Sweep:
     """Choices of which every combination runs, with ``seeds``: how many, or which."""
 
-    choices: tuple[Choice, ...] = ()
+    choices: Sequence[Choice] = ()
     seeds: int | Sequence[int] | None = None
     seeds_place: Place = ("--seeds",)
     refuse: Callable[..., UsageError] | None = None

@@ -26,11 +26,12 @@ from labkit.workbook.run import results
 if TYPE_CHECKING:
     import pandas as pd
 
+TABLE, PAGE = "runs.parquet", "sweep.html"
 _STAMP = b"labkit.results"
 
 
 def path_of(root: Path, key: str) -> Path:
-    return results.results_folder(root) / key / "runs.parquet"
+    return results.results_folder(root) / key / TABLE
 
 
 def keys(root: Path) -> list[str]:
@@ -59,7 +60,7 @@ def write(root: Path, key: str) -> bool:
     stamp = hashlib.sha256(json.dumps(listed).encode()).hexdigest().encode()
     if path.is_file() and (parquet.read_schema(path).metadata or {}).get(_STAMP) == stamp:
         return False
-    table = pyarrow.Table.from_pandas(frame(of_paper(root, key)), preserve_index=False)
+    table = pyarrow.Table.from_pandas(frame(map(row, of_paper(root, key))), preserve_index=False)
     buffer = io.BytesIO()
     metadata = {**(table.schema.metadata or {}), _STAMP: stamp}
     parquet.write_table(table.replace_schema_metadata(metadata), buffer)
@@ -67,11 +68,11 @@ def write(root: Path, key: str) -> bool:
     return True
 
 
-def frame(records: Iterable[results.RunRecord]) -> pd.DataFrame:
-    """The table of ``records``, in order of the parameters."""
+def frame(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """The table of ``rows``, by paper and in order of the parameters."""
     import pandas as pd
 
-    rows = [row(record) for record in records]
+    rows = list(rows)
     names = [*dict.fromkeys(name for each in rows for name in each)]
     own = [name for name in names if "." not in name]
     rest = [
@@ -80,14 +81,15 @@ def frame(records: Iterable[results.RunRecord]) -> pd.DataFrame:
     order = [p for n in rest for p in (n, n.replace("claim.", "verdict.")) if p in names]
     columns = {n: _column([each.get(n) for each in rows]) for n in dict.fromkeys([*own, *order])}
     table = pd.DataFrame(columns)
-    return table.sort_values([*own, "run.slug"], ignore_index=True) if rows else table
+    keys = [name for name in ("run.paper", *own, "run.slug") if name in columns]
+    return table.sort_values(keys, ignore_index=True) if keys else table
 
 
 def row(record: results.RunRecord) -> dict[str, Any]:
     """A run by the table's columns."""
     parts = {n: v for n, v in record.meta.get("fingerprint_parts", {}).items() if n != "parameters"}
     version = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
-    claims = {}
+    claims: dict[str, Any] = {}
     for claim in record.claims:
         claims |= {
             f"claim.{claim['id']}": claim["our_value"],

@@ -28,7 +28,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 from pydantic_core import PydanticCustomError
 
 from labkit import files
-from labkit.workbook.run.parameters import Setting, Sweep
+from labkit.workbook.run.parameters import Choice, Setting, Sweep
 
 
 def load(path: Path) -> Sweep:
@@ -41,7 +41,7 @@ def load(path: Path) -> Sweep:
     content = files.validate(path, {} if tree is None else tree, _File)
     columns, points = content.zip, content.list
     rows = range(len(next(iter(columns.values()), ())))
-    choices = [
+    choices: list[Choice] = [
         *([(Setting(name, value, ("fixed", name)),)] for name, value in content.fixed.items()),
         *(
             [(Setting(name, value, ("grid", name, i)),) for i, value in enumerate(values)]
@@ -57,7 +57,7 @@ def load(path: Path) -> Sweep:
         ],
     ]
     return Sweep(
-        choices=tuple(choice for choice in choices if choice),
+        choices=[choice for choice in choices if choice],
         seeds=content.seeds,
         seeds_place=("seeds",),
         refuse=partial(files.bad_field, path, tree),
