@@ -105,9 +105,6 @@ def _points(grid: Any) -> tuple[Iterator[Pair], int]:
         total = prod(map(len, axes)) if axes else 0
     else:
         points = list(grid)
-        for place, point in enumerate(points):
-            if not isinstance(point, Mapping):
-                raise BadValue(f"grid[{place}] must map parameters to values, got {point!r}")
         pairs, total = ((dict(point), dict(point)) for point in points), len(points)
     if not total:
         raise BadValue("grid holds no point; valid: {'a': [1, 2]}, or [{'a': 1}, {'a': 2}]")
