@@ -79,10 +79,10 @@ def _of_paper(
         state: State
         if folder.parent.parent.name == ".failed":
             state, reason = "failed", f"see {folder.relative_to(root).as_posix()}"
-        elif record is None:
-            state, reason = "damaged", "a file is missing or altered"
         elif declared is None:
             state, reason = "orphan", problem
+        elif record is None:
+            state, reason = "damaged", "a file is missing or altered"
         elif unknown := sorted(record.meta.get("overrides", {}).keys() - declared):
             state, reason = "orphan", f"the notebook has no parameter {unknown[0]!r}"
         elif now is None:
