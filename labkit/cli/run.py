@@ -43,6 +43,15 @@ TIMEOUT = typer.Option(
     help="Seconds a notebook may take in all; past them it is killed and reported as hung "
     "(default: no limit on the whole, 600 s a cell).",
 )
+SWEEP = typer.Option(
+    None, metavar="NAME=A,B,C", help="Run once for each value; several give every combination."
+)
+SWEEP_FILE = typer.Option(
+    None, metavar="FILE", help="YAML with grid, zip, list, fixed, seeds: every combination runs."
+)
+SEEDS = typer.Option(
+    "", metavar="N", help="Repeat with N seeds, from the notebook's own on; or list them: 3,5,8."
+)
 
 
 commands = typer.Typer()
@@ -54,23 +63,9 @@ def run(
     param: list[str] | None = typer.Option(
         None, "-p", "--param", metavar="NAME=VALUE", help="Set a parameter. Repeatable."
     ),
-    sweep: list[str] | None = typer.Option(
-        None,
-        "--sweep",
-        metavar="NAME=A,B,C",
-        help="Run once for each value; several sweeps give every combination.",
-    ),
-    sweep_file: Path | None = typer.Option(
-        None,
-        metavar="FILE",
-        help="A YAML file with grid, zip, list, fixed and seeds: a run for each combination.",
-    ),
-    seeds: str = typer.Option(
-        "",
-        metavar="N",
-        help="Repeat with N seeds, from the notebook's own on; or with those listed: 3,5,8.",
-        show_default=False,
-    ),
+    sweep: list[str] | None = SWEEP,
+    sweep_file: Path | None = SWEEP_FILE,
+    seeds: str = SEEDS,
     jobs: int | None = JOBS,
     force: bool = FORCE,
     timeout: float | None = TIMEOUT,

@@ -82,25 +82,23 @@ def sweep(
 
     pairs, total = _points(grid)
     own = _processes(executor) if isinstance(executor, int) else nullcontext(executor)
-    with own as pool:
+    with own as pool, tqdm(total=total, unit="point", disable=not progress) as bar:
         workers = 1 if pool is None else getattr(pool, "_max_workers", None) or os.cpu_count() or 1
         size = chunk or max(1, min(LARGEST_CHUNK, total // (workers * _CHUNKS_A_WORKER)))
         batches = iter(lambda: list(itertools.islice(pairs, size)), [])
-        table, bar = _Columns(), tqdm(total=total, unit="point", disable=not progress)
+        tables = []
         for batch, results in _evaluated(_submitter(function, pool), batches, workers * _AHEAD):
-            for (shown, _), rows in zip(batch, results, strict=True):
-                table.add(shown, rows)
+            shown = zip((point for point, _ in batch), results, strict=True)
+            tables.append(pd.DataFrame([_joined(p, row) for p, rows in shown for row in rows]))
             bar.update(len(batch))
-        bar.close()
-    return pd.DataFrame(table.columns)
+    return pd.concat(tables, ignore_index=True)
 
 
 def _points(grid: Any) -> tuple[Iterator[Pair], int]:
     """Every point, and how many there are."""
-    pairs: Iterator[Pair]
     if isinstance(grid, Mapping):
         axes = [_axis(name, values) for name, values in grid.items()]
-        chosen = itertools.product(*axes)
+        chosen = itertools.product(*axes) if axes else iter(())
         pairs = (({n: shown for n, shown, _ in p}, {n: value for n, _, value in p}) for p in chosen)
         total = prod(map(len, axes)) if axes else 0
     else:
@@ -251,26 +249,14 @@ def _rows(result: Any) -> Rows:
     raise TypeError(f"the function returned {type(result).__name__}; valid: {valid}")
 
 
-class _Columns:
-    """A table that grows by points; what a point lacks is None."""
-
-    def __init__(self) -> None:
-        self.columns: dict[str, list[Any]] = {}
-        self._length = 0
-
-    def add(self, point: Point, rows: Rows) -> None:
-        for row in rows:
-            for name in point.keys() & row.keys():
-                if row[name] is not point[name] and row[name] != point[name]:
-                    raise BadValue(
-                        f"sweep: at {_words(point)}: the function returned {name}={row[name]!r}; "
-                        "valid: the point's own value, or a column of another name"
-                    )
-            for name, value in (point | row).items():
-                self.columns.setdefault(name, [None] * self._length).append(value)
-            self._length += 1
-            for column in self.columns.values():
-                column.extend([None] * (self._length - len(column)))
+def _joined(point: Point, row: Point) -> Point:
+    for name in point.keys() & row.keys():
+        if row[name] is not point[name] and row[name] != point[name]:
+            raise BadValue(
+                f"sweep: at {_words(point)}: the function returned {name}={row[name]!r}; "
+                "valid: the point's own value, or a column of another name"
+            )
+    return point | row
 
 
 def _words(point: Point) -> str:

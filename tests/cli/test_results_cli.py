@@ -203,7 +203,7 @@ def test_wrong_use_says_what_there_is(root: Path, said: Any) -> None:
 def test_a_difference_of_two_runs(root: Path, said: Any) -> None:
     said("run", "zeus", "--sweep", "num_stages=2,8", "--sweep", "gpu=V100,A40")
     folder = "results/zeus/num_stages=8"
-    for other in ("zeus[gpu=A40, num_stages=02]", "zeus [gpu=A40,num_stages=2]"):
+    for other in ("zeus[gpu=A40,num_stages=2]", "zeus [gpu=A40,num_stages=2]"):
         answer = json.loads(said("diff", folder, other, "--json", "-"))
         assert {row["name"] for row in answer["parameters"]} == {"gpu", "num_stages"}
         [row] = [row for row in answer["claims"] if row["name"] == "saving"]
@@ -248,6 +248,16 @@ def test_clean_takes_stale_sweeps_and_parameters_that_are_gone(root: Path, said:
     said("clean", "zeus", "--yes")
     assert [each.folder.name for each in inventory.inventory(root)] == ["default"]
     assert len(pd.read_parquet(runs.path_of(root, "zeus"))) == 1
+
+
+def test_clean_keeps_the_runs_of_a_notebook_that_is_being_edited(root: Path, said: Any) -> None:
+    said("run", "zeus", "--sweep", "num_stages=2,4")
+    for cells in ((("num_stages: int = (", "parameters"),), None):
+        path = workbook(root, zeus=cells or PAPER) / "notebooks/tests/zeus.ipynb"
+        if cells is None:
+            path.write_text("{")
+        assert {each.state for each in inventory.inventory(root)} == {"unknown"}
+        assert "nothing to clear" in said("clean", "--yes", "--sweeps", "--defaults")
 
 
 def test_clean_waits_for_a_run_and_spares_what_it_renewed(

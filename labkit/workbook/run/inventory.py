@@ -20,9 +20,10 @@ from labkit.workbook.run import fingerprint, parameters, results, runs
 if TYPE_CHECKING:
     import pandas as pd
 
-State = Literal["current", "stale", "orphan", "damaged", "failed"]
+State = Literal["current", "stale", "orphan", "damaged", "failed", "unknown"]
 """``stale``: the notebook, its code or its data changed since; ``orphan``: the notebook is gone, or
-no longer has a parameter that was set; ``failed``: what the last run left, which raised."""
+no longer has a parameter that was set; ``failed``: what the last run left, which raised;
+``unknown``: the notebook cannot be read as it stands."""
 _SIGNS = {"=": operator.eq, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
           "<=": operator.le, ">": operator.gt, ">=": operator.ge}  # fmt: skip
 _PREFIXES = ("", "run.", "claim.", "metric.", "verdict.")
@@ -83,10 +84,10 @@ def _of_paper(
             state, reason = "orphan", problem
         elif record is None:
             state, reason = "damaged", "a file is missing or altered"
-        elif unknown := sorted(record.meta.get("overrides", {}).keys() - declared):
-            state, reason = "orphan", f"the notebook has no parameter {unknown[0]!r}"
         elif now is None:
-            state, reason = "stale", problem
+            state, reason = "unknown", problem
+        elif gone := sorted(record.meta.get("overrides", {}).keys() - declared):
+            state, reason = "orphan", f"the notebook has no parameter {gone[0]!r}"
         else:
             own = now.with_parameters(record.meta.get("overrides", {}))
             reason = own.since(record.meta)
@@ -103,7 +104,7 @@ def _as_it_is(root: Path, path: Path | None) -> tuple[set[str] | None, Any, str]
         declared = set(notebooks.parameters(notebook))
         return declared, fingerprint.of_notebook(root, path, notebook, {}), ""
     except (LabkitError, SyntaxError, ValueError) as error:
-        return set(), None, f"the notebook cannot run: {error}"
+        return set(), None, f"the notebook cannot be read: {error}"
 
 
 # ---------------------------------------------------------------- chosen runs
@@ -167,21 +168,10 @@ def resolve(root: Path, text: str) -> results.RunRecord:
         raise not_among("paper with results", parts[1] if parts else text, known)
     records = {record.slug: record for record in runs.of_paper(root, parts[1])}
     slug = parts[2] or results.DEFAULT
-    if slug not in records and "=" in slug:
-        slug = _spelled(slug, next(iter(records.values())).parameters)
     if slug not in records:
         shown = [*difflib.get_close_matches(slug, records, 3), *records][:_MOST_NAMED]
         raise not_among(f"run of {parts[1]}", slug, dict.fromkeys(shown))
     return records[slug]
-
-
-def _spelled(slug: str, like: dict[str, Any]) -> str:
-    """``eta=1,gpu=A40`` as the folder's name spells it, by the types of the parameters."""
-    values = parameters.assignments(slug.split(","), "a run's parameter")
-    with suppress(ValueError):
-        kinds = {name: type(like[name]).__name__ for name in values if name in like}
-        return results.slug_of({n: parameters.coerce(values[n], kind) for n, kind in kinds.items()})
-    return slug
 
 
 # ---------------------------------------------------------------- clearing away
@@ -195,6 +185,8 @@ def is_clearable(stored: Stored, *, sweeps: bool = False, defaults: bool = False
     """
     if stored.state in ("failed", "orphan"):
         return True
+    if stored.state == "unknown":
+        return False
     if stored.is_default:
         return defaults and stored.state != "current"
     return sweeps or stored.state != "current"
