@@ -21,6 +21,7 @@ DECLARED = {
     p.name: p
     for p in (
         Parameter(name="seed", default=7, annotation="int"),
+        Parameter(name="seeds", default=3, annotation="int"),  # how many: not itself a seed
         Parameter(name="eta", default=0.5, annotation="float"),
         Parameter(name="gpu", default="V100", annotation="str"),
         Parameter(name="fast", default=False),

@@ -18,6 +18,7 @@ from labkit.workbook.review import claims
 from labkit.workbook.review.tally import SYMBOLS
 from labkit.workbook.review.verdicts import Claim, Verdict, tolerance_in_words
 from labkit.workbook.run import results, runs
+from labkit.workbook.run.parameters import is_seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +65,7 @@ def report(root: Path, key: str) -> Report | None:
     drawn = [name for name in measured if table[name].nunique() > 1]
     flat = [_name(column) for column in measured if column not in drawn]
     entry, num_old = bibliography.load(root).get(key), len(every) - len(table)
-    repeated = any(name.startswith("seed") for name in axes)
+    repeated = any(map(is_seed, axes))
     notes = [
         "lines go through means over seeds, bars are their 95 % intervals" if repeated else "",
         f"the same in every run: {', '.join(flat)}" if flat else "",
@@ -139,7 +140,7 @@ def draw_column(
     Seeds are repetitions: a line goes through their mean, with its 95 % interval. Markers are
     runs, in the colour and shape of their verdict; the band is what counts as reproduced.
     """
-    fields = [name for name in axes if not name.startswith("seed")] or list(axes[:1])
+    fields = [name for name in axes if not is_seed(name)] or list(axes[:1])
     x = max(fields, key=lambda name: table[name].dtype.kind in "iuf")
     lines = [name for name in fields if name != x]
     known = table.dropna(subset=[column])

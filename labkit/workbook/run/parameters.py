@@ -123,14 +123,23 @@ def combinations(
             yield over
 
 
+def is_seed(name: str) -> bool:
+    """Whether a parameter starts a generator; ``seeds`` and ``num_seeds`` count.
+
+    >>> is_seed("seed"), is_seed("seed_of_jobs"), is_seed("seeds")
+    (True, True, False)
+    """
+    return name == "seed" or name.startswith("seed_")
+
+
 def _seeds(key: str, declared: Mapping[str, Parameter], sweep: Sweep) -> Iterator[Choice]:
     """Every seed of the notebook moves along: its own and those after it, or those listed."""
     if sweep.seeds is None:
         return
-    own = {n: p for n, p in declared.items() if n.startswith("seed") and _kind(p) == "int"}
+    own = {name: p for name, p in declared.items() if is_seed(name) and _kind(p) == "int"}
     if not own:
         problem = f"notebook {key!r} has no seed to repeat runs with"
-        valid = f"an int parameter named seed…; its parameters: {described(declared)}"
+        valid = f"an int parameter seed or seed_…; its parameters: {described(declared)}"
         raise sweep.refusal(sweep.seeds_place, problem, valid)
     seeds = sweep.seeds
     if isinstance(seeds, int):
