@@ -83,7 +83,7 @@ def sweep(
     pairs, total = _points(grid)
     own = _processes(executor) if isinstance(executor, int) else nullcontext(executor)
     with own as pool, tqdm(total=total, unit="point", disable=not progress) as bar:
-        workers = 1 if pool is None else getattr(pool, "_max_workers", None) or os.cpu_count() or 1
+        workers = 1 if pool is None else _num_workers(pool)
         size = chunk or max(1, min(LARGEST_CHUNK, total // (workers * _CHUNKS_A_WORKER)))
         batches = iter(lambda: list(itertools.islice(pairs, size)), [])
         tables = []
@@ -162,6 +162,12 @@ def _submitter(function: Callable[..., Any], pool: Executor | None) -> Submit:
             return pool.submit(_evaluate_sent, sent, cloudpickle.dumps(points))
 
     return submit_sent
+
+
+def _num_workers(pool: Any) -> int:
+    if hasattr(pool, "_client"):  # Dask's
+        return max(1, sum(pool._client.ncores().values()))
+    return getattr(pool, "_max_workers", None) or os.cpu_count() or 1
 
 
 def _now(function: Callable[..., Any], *arguments: Any) -> Future[Any]:

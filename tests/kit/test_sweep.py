@@ -62,6 +62,19 @@ def test_processes_give_what_this_one_gives(pool: Executor) -> None:
     assert scaled["value"].tolist() == [0, 3, 6, 9, 12]
 
 
+def test_workers_of_dask_give_what_this_process_gives() -> None:
+    distributed = pytest.importorskip("distributed")
+    grid = {"a": range(20), "b": [0, 1, 2]}
+    with distributed.Client(
+        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+    ) as client:
+        executor = client.get_executor()
+        table = labkit.sweep(power, grid, executor=executor)
+        with pytest.raises(LabkitError, match=r"at a=2: ValueError: odd luck$"):
+            labkit.sweep(unlucky, {"a": range(5)}, executor=executor)
+    pd.testing.assert_frame_equal(table, labkit.sweep(power, grid))
+
+
 def test_a_script_needs_no_guard_around_its_own_program(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
