@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,15 @@ TIMEOUT = typer.Option(
     help="Seconds a notebook may take in all; past them it is killed and reported as hung "
     "(default: no limit on the whole, 600 s a cell).",
 )
+SWEEP = typer.Option(
+    None, metavar="NAME=A,B,C", help="Run once for each value; several give every combination."
+)
+SWEEP_FILE = typer.Option(
+    None, metavar="FILE", help="YAML with grid, zip, list, fixed, seeds: every combination runs."
+)
+SEEDS = typer.Option(
+    "", metavar="N", help="Repeat with N seeds, from the notebook's own on; or list them: 3,5,8."
+)
 
 
 commands = typer.Typer()
@@ -53,12 +63,9 @@ def run(
     param: list[str] | None = typer.Option(
         None, "-p", "--param", metavar="NAME=VALUE", help="Set a parameter. Repeatable."
     ),
-    sweep: list[str] | None = typer.Option(
-        None,
-        "--sweep",
-        metavar="NAME=A,B,C",
-        help="Run once for each value; several sweeps give every combination.",
-    ),
+    sweep: list[str] | None = SWEEP,
+    sweep_file: Path | None = SWEEP_FILE,
+    seeds: str = SEEDS,
     jobs: int | None = JOBS,
     force: bool = FORCE,
     timeout: float | None = TIMEOUT,
@@ -75,7 +82,8 @@ def run(
     parameter you set, where others do.
 
     Each result is a folder results/KEY/PARAMETERS/; all claims are in
-    results/claims.parquet and results/scoreboard.html.
+    results/claims.parquet and results/scoreboard.html. Runs of one paper join
+    into results/KEY/runs.parquet; sweep.html beside it draws them.
 
     [bold]Examples[/bold]
 
@@ -84,14 +92,16 @@ def run(
       [cyan]labkit run zero -p dp_degree=128[/cyan]                        with one parameter set
       [cyan]labkit run zeus --sweep eta_knob=0,0.5,1[/cyan]                three runs, a folder each
       [cyan]labkit run zeus --sweep eta_knob=0,1 --sweep seed=1,2[/cyan]   four runs
+      [cyan]labkit run zeus --sweep-file eta.yaml --seeds 5[/cyan]         each of them, five seeds
       [cyan]labkit run --force -j 4 --timeout 300[/cyan]                   all, at most 5 min each
     """
-    from labkit.workbook.run import batch, parameters
+    from labkit.workbook.run import batch, parameters, sweepfile
 
     request = batch.Request(
         keys=tuple(keys or ()),
         fixed=parameters.assignments(param or []),
         sweeps=parameters.assignments(sweep or [], "--sweep"),
+        more=parameters.with_seeds(sweepfile.load(sweep_file) if sweep_file else None, seeds),
         force=force,
         num_jobs=jobs,
         timeout_s=timeout,
@@ -143,15 +153,30 @@ def _console() -> Console:
 
 def _run(request: Request) -> Report:
     """Run, report, and bring the ledger and the scoreboard up to date."""
-    from labkit.workbook.run import batch, ledger
+    from labkit.workbook.run import batch
 
     root, console, begun = project_root(), _console(), time.monotonic()
     watcher = progress.Watcher(console)
     with watcher.bars:
         report = batch.run(root, request, watcher)
     _show_report(console, root, report, time.monotonic() - begun)
-    ledger.refresh(root, ledger.write, _scoreboard)
+    joined(root)
     return report
+
+
+def joined(root: Path) -> None:
+    """Bring what is made of all results together up to date, and remove what nothing is left of."""
+    from labkit.workbook import export
+    from labkit.workbook.run import ledger, runs
+
+    def of_paper(key: str, root: Path) -> Path:
+        if runs.write(root, key):
+            export.write_sweep(root, key)
+        return runs.path_of(root, key)
+
+    ledger.refresh(
+        root, ledger.write, _scoreboard, *(partial(of_paper, k) for k in runs.keys(root))
+    )
 
 
 def _scoreboard(root: Path) -> Path:

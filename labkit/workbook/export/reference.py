@@ -59,7 +59,7 @@ def _fingerprint() -> str:
 
 def _names() -> list[str]:
     """Every public module of the library, after its public names were loaded into it."""
-    engines = (module for name in labkit._LAZY.values() for module in _loaded(import_module(name)))
+    engines = (module for name in labkit.LATE.values() for module in _loaded(import_module(name)))
     return ["labkit", *dict.fromkeys(module.__name__ for module in engines), *_BESIDES]
 
 

@@ -8,10 +8,11 @@ between is safe to kill: see :mod:`labkit.workbook.run.results` for the folders 
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,25 +29,34 @@ from labkit.workbook.run import (
     results,
 )
 from labkit.workbook.run.jobs import Event, Job, Outcome
+from labkit.workbook.run.parameters import Sweep, option_choices
 
 if TYPE_CHECKING:
     from labkit.workbook.notebooks import Parameter
     from labkit.workbook.run.fingerprint import Fingerprint
 
 CELL_TIMEOUT_S = 600.0
-MAX_REASONS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to run: notebooks (none: all), fixed values, values to sweep, all as text."""
+    """What to run: notebooks (none: all); ``fixed`` values and those to sweep, as texts; and what
+    a sweep file and ``--seeds`` say (``more``)."""
 
     keys: tuple[str, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict)
     sweeps: Mapping[str, str] = field(default_factory=dict)
+    more: Sweep = field(default_factory=Sweep)
     force: bool = False
     num_jobs: int | None = None
     timeout_s: float | None = None
+
+    @property
+    def sweep(self) -> Sweep:
+        """All values that it gives."""
+        given = option_choices("-p", self.fixed, several=False)
+        given += option_choices("--sweep", self.sweeps, several=True)
+        return replace(self.more, choices=(*given, *self.more.choices))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +155,13 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
     except BadFile as problem:
         yield _broken(path, problem)
         return
-    for overrides in parameters.combinations(key, declared, request.fixed, request.sweeps):
+    try:
+        defaults = fingerprint.of_notebook(root, path, notebook, {})
+    except LabkitError as error:
+        defaults, refusal = None, str(error)
+    every = results.folder_of(root, key, "")
+    usual_s = functools.cache(lambda: _expected_s(every.glob("*/")))
+    for overrides in parameters.combinations(key, declared, request.sweep):
         folder = results.folder_of(root, key, results.slug_of(overrides))
         task = Task(
             key=key,
@@ -155,13 +171,12 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
             overrides=overrides,
             parameters=parameters.resolved(declared, overrides),
             datasets=tuple(notebooks.dataset_names(notebook)),
-            expected_s=_expected_s(folder),
+            expected_s=_expected_s([folder]) or usual_s(),
         )
-        try:
-            current = fingerprint.of_notebook(root, path, notebook, overrides)
-        except LabkitError as problem:
-            yield replace(task, problem=str(problem), reason="—")
+        if defaults is None:
+            yield replace(task, problem=refusal, reason="—")
             continue
+        current = defaults.with_parameters(overrides)
         reason = "forced" if request.force else _reason(folder, current)
         yield replace(task, fingerprint=current, reason=reason)
 
@@ -171,7 +186,7 @@ def _declared(key: str, notebook: Any, request: Request) -> dict[str, Parameter]
     try:
         return notebooks.parameters(notebook)
     except (SyntaxError, ValueError) as error:
-        if request.fixed or request.sweeps:
+        if request.sweep.choices or request.sweep.seeds is not None:
             raise UsageError(f"notebook {key!r}: its parameters cell: {error}") from None
         return {}
 
@@ -180,22 +195,14 @@ def _reason(folder: Path, current: Fingerprint) -> str:
     meta = results.read_meta(folder)
     if meta is None:
         return "result damaged" if folder.exists() else "no result yet"
-    if meta.get("fingerprint") == current.digest:
-        return ""
-    changed = current.changes_since(meta.get("fingerprint_parts", {}))
-    more = len(changed) - MAX_REASONS
-    shown = changed[:MAX_REASONS] + ([f"{more} more"] if more > 0 else [])
-    return "changed: " + ", ".join(shown)
+    return current.since(meta)
 
 
-def _expected_s(folder: Path) -> float | None:
-    """How long this took last; else how long the same notebook took with other parameters."""
-    beside = [path.parent for path in folder.parent.glob(f"*/{results.RUN_FILE}")]
-    for folders in ([folder], beside):
-        metas = filter(None, map(results.read_meta, folders))
-        if known := [float(meta["duration_s"]) for meta in metas]:
-            return statistics.median(known)
-    return None
+def _expected_s(folders: Iterable[Path]) -> float | None:
+    """How long a notebook took last: the median of what the results in ``folders`` say."""
+    metas = filter(None, map(results.read_meta, folders))
+    known = [float(meta["duration_s"]) for meta in metas]
+    return statistics.median(known) if known else None
 
 
 # ---------------------------------------------------------------- running
@@ -299,6 +306,8 @@ def result_files(text: str, key: str) -> dict[str, str]:
 
 def _meta(root: Path, task: Task, outcome: Outcome) -> dict[str, Any]:
     """What ``run.json`` says."""
+    from labkit.workbook.review import metrics
+
     assert task.fingerprint is not None
     datasets = {
         name: {"fingerprint": value, "standin": value.startswith("stand-in:")}
@@ -310,6 +319,7 @@ def _meta(root: Path, task: Task, outcome: Outcome) -> dict[str, Any]:
         "parameters": task.parameters,
         "overrides": task.overrides,
         "seeds": {n: value for n, value in task.parameters.items() if n.startswith("seed")},
+        "metrics": metrics.from_notebook(notebooks.parse(outcome.notebook)),
         "datasets": datasets,
         "started": outcome.started,
         "ended": outcome.ended,

@@ -19,8 +19,11 @@ from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 
+from labkit import LATE
+
 _MAGIC = re.compile(r"^\s*[%!?]|^\s*[\w, ]+=\s*[%!]|\?\s*$")
 _LATE = ("import_module", "__import__")
+_STANDS_AT = {f"labkit.{name}": module for name, module in LATE.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ def reached(code: Iterable[str], search: Sequence[Path]) -> dict[str, Module]:
     for cell in code:
         pending |= references(parse_cell(cell), tops=tops)
     while pending:
-        name = pending.pop()
+        name = _STANDS_AT.get(name := pending.pop(), name)
         if name in modules or name.split(".")[0] not in tops:
             continue
         path = _file_of(name, search)
