@@ -149,7 +149,9 @@ def test_a_panel_answers_to_the_keyboard(
         call = page.locator("code").last.inner_text()
         assert call.startswith(f"labkit {name} ")
         moved(page)
-        assert page.locator("code").last.inner_text() != call
+        page.wait_for_function(
+            "call => [...document.querySelectorAll('code')].at(-1).innerText !== call", arg=call
+        )
         assert page.get_by_role("alert").count() == 0
         page.close()
     assert complaints == []

@@ -36,7 +36,6 @@ _SETTINGS = {
     "settings/page_config.json": {
         "disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}
     },
-    "voila/templates/live/conf.json": {"base_template": "lab"},
 }
 
 
@@ -134,5 +133,11 @@ def _write_home(home: Path, *, lab: bool) -> None:
     served = {"ServerApp": {"jpserver_extensions": extensions}}
     for name, content in (_SETTINGS | {"jupyter_server_config.d/labkit.json": served}).items():
         files.write_atomically(home / name, json.dumps(content, indent=1) + "\n")
+    write_template(home)
+
+
+def write_template(home: Path) -> None:
+    """Write ``live``, our template for Voilà, into ``home``, a folder of ``$JUPYTER_PATH``."""
     template = files.read_text(Path(__file__).parent / "templates" / "live.html.j2")
     files.write_atomically(home / "voila/templates/live/index.html.j2", template)
+    files.write_atomically(home / "voila/templates/live/conf.json", '{"base_template": "lab"}\n')
