@@ -43,10 +43,11 @@ def bar(stages, rate):
 workbook.explore(bar, stages=(2, 302), rate=(1.0, 2.0))
 """
 
-IDLE = """() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel
-    ?.status === 'idle'"""
-RUN = """async () => {
-    const { content } = jupyterapp.shell.currentWidget;
+RUN = """async (path) => {
+    await jupyterapp.commands.execute('application:close-all');
+    const { content, context } = await jupyterapp.commands.execute('docmanager:open', { path });
+    await context.ready;
+    await context.sessionContext.ready;
     const at = content.widgets.findIndex((c) => c.model.sharedModel.source.includes('.explore('));
     content.activeCellIndex = at;
     await jupyterapp.commands.execute('notebook:run-all-above');
@@ -71,7 +72,7 @@ def browser() -> Iterator[Any]:
 
 def opened(browser: Any, address: str, complaints: list[str]) -> Any:
     page = browser.new_page(viewport={"width": 1300, "height": 1000})
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(300_000 if ALL else 60_000)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
     page.on("requestfinished", lambda r: _outside(r.url, complaints))
@@ -97,10 +98,10 @@ def moved(page: Any) -> tuple[list[str], list[str]]:
     return before, page.evaluate(DRAWN)
 
 
-def in_lab(browser: Any, address: str, path: str, complaints: list[str]) -> Any:
-    page = opened(browser, f"{address}/lab/tree/{path}?token={TOKEN}&reset", complaints)
-    page.wait_for_function(IDLE)
-    assert page.evaluate(RUN) == []
+def in_lab(browser: Any, address: str, complaints: list[str]) -> Any:
+    page = opened(browser, f"{address}/lab?token={TOKEN}&reset", complaints)
+    page.wait_for_function("() => window.jupyterapp?.shell")
+    page.evaluate("() => jupyterapp.restored")
     return page
 
 
@@ -117,7 +118,8 @@ def test_lab_moves_updates_refuses_and_saves_nothing(browser: Any, tmp_path: Pat
     path.write_text(normalise.dumps(normalise.normalise(notebook)), encoding="utf-8")
     before = path.read_bytes()
     with serving(*LAB, folder=tmp_path) as address:
-        page = in_lab(browser, address, "tiny.ipynb", complaints)
+        page = in_lab(browser, address, complaints)
+        assert page.evaluate(RUN, "tiny.ipynb") == []
         _, after = moved(page)
         assert "3 stages at 1" in after[0]
         page.locator(".widget-vbox .noUi-handle").first.focus()
@@ -158,29 +160,32 @@ def test_a_panel_answers_to_the_keyboard(
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """JupyterLab on the committed notebooks, which are as they were when it ends."""
-    with serving(
-        *LAB, f"--ServerApp.root_dir={project_root()}", folder=tmp_path_factory.mktemp("lab")
-    ) as address:
-        yield address
+def lab(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, list[str]]]:
+    """A page with JupyterLab on the committed notebooks, and what its browser complained of."""
+    complaints: list[str] = []
+    root = f"--ServerApp.root_dir={project_root()}"
+    with serving(*LAB, root, folder=tmp_path_factory.mktemp("lab")) as address:
+        page = in_lab(browser, address, complaints)
+        yield page, complaints
+        page.close()
 
 
 @only_if_all
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("key", NOTEBOOKS)
-def test_lab_moves_every_notebook_and_changes_none(browser: Any, lab: str, key: str) -> None:
-    complaints: list[str] = []
+def test_lab_moves_every_notebook_and_changes_none(lab: Any, key: str) -> None:
+    page, complaints = lab
+    complaints.clear()
     status = ["git", "status", "--short"]
     before = subprocess.run(status, cwd=project_root(), capture_output=True, text=True).stdout
-    path = NOTEBOOKS[key].relative_to(project_root()).as_posix()
-    page = in_lab(browser, lab, path, complaints)
-    page.set_default_timeout(300_000)
-    moved(page)
-    assert page.locator(".widget-vbox").get_by_role("alert").count() == 0
-    page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
-    page.evaluate("() => jupyterapp.serviceManager.sessions.shutdownAll()")
-    page.close()
+    try:
+        path = NOTEBOOKS[key].relative_to(project_root()).as_posix()
+        assert page.evaluate(RUN, path) == []
+        moved(page)
+        assert page.locator(".widget-vbox").get_by_role("alert").count() == 0
+        page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+    finally:
+        page.evaluate("() => jupyterapp.serviceManager.sessions.shutdownAll()")
     assert complaints == []
     after = subprocess.run(status, cwd=project_root(), capture_output=True, text=True).stdout
     assert after == before
