@@ -95,7 +95,7 @@ def _run(command: list[str], folder: str) -> int:
         server.wait()
 
 
-def notebook(name: str, profile: str, model: str) -> str:
+def notebook(name: str, profile: str = "", model: str = "") -> str:
     """The notebook that Voilà shows: one cell, which shows the panel."""
     import nbformat
 

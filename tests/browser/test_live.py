@@ -28,7 +28,10 @@ pytestmark = [
 ]
 
 NOTEBOOKS = notebooks.paths(project_root())
-WHOLE = ("dapple", "zeus")  # a range of a few whole numbers, of which each is stored
+ALL_STORED = {  # lists of settings, and ranges of a few whole numbers: nothing lies in between
+    "dapple", "elasticflow", "envpipe", "gavel", "hare", "kungfu", "pollux", "reef", "synergy",
+    "tiresias", "zeus",
+}  # fmt: skip
 PANELS = ("pipeline", "memory", "tuning", "cluster", "serving")
 ALL = os.environ.get("LABKIT_BROWSER") == "all"
 only_if_all = pytest.mark.skipif(not ALL, reason="takes minutes: set LABKIT_BROWSER=all")
@@ -191,8 +194,8 @@ def test_lab_moves_every_notebook_and_changes_none(lab: Any, key: str) -> None:
         path = NOTEBOOKS[key].relative_to(project_root()).as_posix()
         assert page.evaluate(RUN, path) == []
         moved(page)
-        readout = page.locator(".widget-vbox .widget-readout").first
-        if readout.get_attribute("contenteditable") == "true" and key not in WHOLE:
+        if key not in ALL_STORED:
+            readout = page.locator(".widget-vbox .widget-readout").first
             assert float(readout.inner_text()) not in stored_values(NOTEBOOKS[key])
         assert page.locator(".widget-vbox").get_by_role("alert").count() == 0
         page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
