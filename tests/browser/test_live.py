@@ -198,8 +198,8 @@ def test_lab_moves_every_notebook_and_changes_none(lab: Any, key: str) -> None:
             readout = page.locator(".widget-vbox .widget-readout").first
             assert float(readout.inner_text()) not in stored_values(NOTEBOOKS[key])
         assert page.locator(".widget-vbox").get_by_role("alert").count() == 0
-        page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
     finally:
+        page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
         page.evaluate("() => jupyterapp.serviceManager.sessions.shutdownAll()")
     assert complaints == []
     after = subprocess.run(status, cwd=project_root(), capture_output=True, text=True).stdout
