@@ -88,15 +88,18 @@ def lab_arguments(root: Path, *, collaborative: bool = False) -> list[str]:
     if collaborative and util.find_spec("jupyter_collaboration") is None:
         raise UsageError("--collaborative needs more: pip install -e '.[lab,collab]'")
     never = "jupyterlab.handlers.announcements.NeverCheckForUpdate"
+    home = root / HOME / "lab"
     return [
         f"--LabApp.default_url=/lab/tree/{start.FILE.as_posix()}",
-        f"--LabApp.app_settings_dir={root / HOME / 'lab' / 'settings'}",
-        f"--LabApp.workspaces_dir={root / HOME / 'lab' / 'workspaces'}",
+        f"--LabApp.app_settings_dir={home / 'settings'}",
+        f"--LabApp.workspaces_dir={home / 'workspaces'}",
         "--LabApp.news_url=None",
         f"--LabApp.check_for_updates_class={never}",
         "--LabApp.extension_manager=readonly",
         "--ContentsManager.pre_save_hook=labkit.workbook.lab.keep_outputs",
         f"--YDocExtension.disable_rtc={not collaborative}",
+        f"--YDocExtension.session_store_path={home / 'sessions.json'}",
+        f"--SQLiteYStore.db_path={home / 'edits.db'}",
     ]
 
 
