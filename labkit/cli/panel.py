@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -26,8 +27,7 @@ ONLY_THIS_MACHINE = (
     "default-src 'self' data: blob:; connect-src 'self' ws:; "
     "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'"
 )
-"""Content security policy: Voilà's template asks a server elsewhere for icons, which none of our
-controls has."""
+"""Content security policy: whatever a library would load, the browser asks no other machine."""
 
 
 @commands.command()
@@ -69,8 +69,10 @@ def panel(
         headers = {"headers": {"Content-Security-Policy": ONLY_THIS_MACHINE}}
         settings = {"ip": place.ip, "port": place.port, "token": place.token,
                     "tornado_settings": headers, "open_browser": browser}  # fmt: skip
+        config = {"Voila": settings, "VoilaConfiguration": {"template": "live"}}
+        server.write_template(Path(folder))
         # In a file of the folder it starts in: no list of processes shows the token.
-        (Path(folder) / "voila.json").write_text(json.dumps({"Voila": settings}), encoding="utf-8")
+        (Path(folder) / "voila.json").write_text(json.dumps(config), encoding="utf-8")
         command = [sys.executable, "-m", "voila", str(path)]
         Console(soft_wrap=True).print(f"{place.url('/')}  (Ctrl-C ends it)")
         code = _run(command, folder)
@@ -80,7 +82,8 @@ def panel(
 
 def _run(command: list[str], folder: str) -> int:
     """Run the server until it ends or this process is asked to; its exit code, or 0 if asked."""
-    server = subprocess.Popen(command, cwd=folder)
+    paths = os.pathsep.join(filter(None, [folder, os.environ.get("JUPYTER_PATH", "")]))
+    server = subprocess.Popen(command, cwd=folder, env=os.environ | {"JUPYTER_PATH": paths})
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return server.wait()
@@ -92,7 +95,7 @@ def _run(command: list[str], folder: str) -> int:
         server.wait()
 
 
-def notebook(name: str, profile: str, model: str) -> str:
+def notebook(name: str, profile: str = "", model: str = "") -> str:
     """The notebook that Voilà shows: one cell, which shows the panel."""
     import nbformat
 

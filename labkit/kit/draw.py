@@ -23,6 +23,8 @@ import plotly.io as pio
 
 SIGNIFICANT_DIGITS = 6
 TITLE_WIDTH_CHARACTERS = 82
+_TEXTS = ("text", "hovertext")
+"""Properties in which Plotly makes texts of a list of numbers."""
 
 _BLUE, _ORANGE, _GREEN, _VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 _PURPLE, _SKY, _WINE = "#CC79A7", "#56B4E9", "#882255"
@@ -145,7 +147,9 @@ def finish(
     >>> fig.to_plotly_json()["data"][0]["y"]
     [0.333333, None]
     """
-    fig.update_layout(template=TEMPLATE, height=height)
+    fig.layout.height = height
+    if fig.layout.template != TEMPLATE:  # setting it checks and copies it
+        fig.layout.template = TEMPLATE
     if title:
         fig.update_layout(title_text="<br>".join(textwrap.wrap(title, TITLE_WIDTH_CHARACTERS)))
     if x:
@@ -211,9 +215,16 @@ def _store_plainly(fig: go.Figure) -> go.Figure:
 
 
 def _replace(target: Any, properties: Mapping[str, Any]) -> None:
-    for key, value in properties.items():
-        target[key] = None  # Plotly keeps an array when the list assigned over it is equal
-        target[key] = plain(value)
+    """Set ``properties``, which were ``target``'s own: Plotly need not check all of them again,
+    which costs as much as drawing, on every move of a live figure's control."""
+    try:
+        for key, value in properties.items():
+            target._validate = key in _TEXTS
+            if target._validate:
+                target[key] = None  # Plotly keeps an array when the list assigned over it is equal
+            target[key] = plain(value)
+    finally:
+        target._validate = True
 
 
 def _title_axes(fig: go.Figure, letter: Literal["x", "y"], text: str) -> None:

@@ -1,6 +1,6 @@
 """Live explorables where readers meet them: JupyterLab and the panels, in a real browser.
 
-Lab on one notebook of each family takes minutes: ``LABKIT_BROWSER=all pytest tests/browser``.
+Lab on every notebook and all panels take minutes: ``LABKIT_BROWSER=all pytest tests/browser``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import nbformat
 import pytest
 
 from labkit.files import project_root
-from labkit.workbook import normalise
+from labkit.workbook import normalise, notebooks
 from tests.browser.servers import LAB, TOKEN, serving
 from tests.browser.test_offline import CHROMIUM
 
@@ -28,9 +28,10 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found: live controls unseen"),
 ]
 
-FAMILIES = {
-    "cluster": "ray", "energy": "zeus", "memory": "reduce-act-recomp", "parallelism": "dapple",
-    "serving": "orca",
+NOTEBOOKS = notebooks.paths(project_root())
+ALL_STORED = {  # lists of settings, and ranges of a few whole numbers: nothing lies in between
+    "dapple", "elasticflow", "envpipe", "gavel", "hare", "kungfu", "pollux", "reef", "synergy",
+    "tiresias", "zeus",
 }  # fmt: skip
 PANELS = ("pipeline", "memory", "tuning", "cluster", "serving")
 ALL = os.environ.get("LABKIT_BROWSER") == "all"
@@ -47,14 +48,18 @@ def bar(stages, rate):
 workbook.explore(bar, stages=(2, 302), rate=(1.0, 2.0))
 """
 
-IDLE = """() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel
-    ?.status === 'idle'"""
-RUN = """() => jupyterapp.commands.execute('notebook:run-all-cells')"""
-SHOW = """() => {
-    const { content } = jupyterapp.shell.currentWidget;
+RUN = """async (path) => {
+    await jupyterapp.commands.execute('application:close-all');
+    const { content, context } = await jupyterapp.commands.execute('docmanager:open', { path });
+    await context.ready;
+    await context.sessionContext.ready;
     const at = content.widgets.findIndex((c) => c.model.sharedModel.source.includes('.explore('));
     content.activeCellIndex = at;
-    return content.scrollToItem(at, 'start');
+    await jupyterapp.commands.execute('notebook:run-all-above');
+    await jupyterapp.commands.execute('notebook:run-cell');
+    await content.scrollToItem(at, 'start');
+    const outputs = content.widgets.flatMap((cell) => cell.model.outputs?.toJSON() ?? []);
+    return outputs.filter((output) => output.output_type === 'error').map((error) => error.evalue);
 }"""
 DRAWN = """() => [...document.querySelectorAll('.widget-vbox .js-plotly-plot')].map((plot) =>
     JSON.stringify([plot.data.map((t) => [t.x, t.y, t.z, t.base]), plot.layout.title.text]))"""
@@ -72,8 +77,9 @@ def browser() -> Iterator[Any]:
 
 def opened(browser: Any, address: str, complaints: list[str]) -> Any:
     page = browser.new_page(viewport={"width": 1300, "height": 1000})
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(300_000 if ALL else 60_000)
     page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
     page.on("requestfinished", lambda r: _outside(r.url, complaints))
     page.goto(address)
     return page
@@ -84,24 +90,23 @@ def _outside(address: str, complaints: list[str]) -> None:
         complaints.append(f"asked for {address}")
 
 
-def moved(page: Any, key: str) -> tuple[list[str], list[str]]:
-    """What the live figures hold before and after ``key`` on the first slider."""
+def moved(page: Any) -> tuple[list[str], list[str]]:
+    """What the live figures hold before and after the first slider moves by a step."""
     handle = page.locator(".widget-vbox .noUi-handle").first
     handle.wait_for()
     page.wait_for_function(f"({DRAWN})().length > 0")
     before = page.evaluate(DRAWN)
     handle.focus()
-    page.keyboard.press(key)
+    now, most = (handle.get_attribute(f"aria-value{name}") for name in ("now", "max"))
+    page.keyboard.press("ArrowLeft" if now == most else "ArrowRight")
     page.wait_for_function(f"before => ({DRAWN})().join() !== before", arg=",".join(before))
     return before, page.evaluate(DRAWN)
 
 
-def in_lab(browser: Any, address: str, path: str, complaints: list[str]) -> Any:
-    page = opened(browser, f"{address}/lab/tree/{path}?token={TOKEN}&reset", complaints)
-    page.wait_for_function(IDLE)
-    page.evaluate(RUN)
-    page.wait_for_function(IDLE)
-    page.evaluate(SHOW)
+def in_lab(browser: Any, address: str, complaints: list[str]) -> Any:
+    page = opened(browser, f"{address}/lab?token={TOKEN}&reset", complaints)
+    page.wait_for_function("() => window.jupyterapp?.shell")
+    page.evaluate("() => jupyterapp.restored")
     return page
 
 
@@ -118,8 +123,9 @@ def test_lab_moves_updates_refuses_and_saves_nothing(browser: Any, tmp_path: Pat
     path.write_text(normalise.dumps(normalise.normalise(notebook)), encoding="utf-8")
     before = path.read_bytes()
     with serving(*LAB, folder=tmp_path) as address:
-        page = in_lab(browser, address, "tiny.ipynb", complaints)
-        _, after = moved(page, "ArrowRight")
+        page = in_lab(browser, address, complaints)
+        assert page.evaluate(RUN, "tiny.ipynb") == []
+        _, after = moved(page)
         assert "3 stages at 1" in after[0]
         page.locator(".widget-vbox .noUi-handle").first.focus()
         for _ in range(300):
@@ -151,26 +157,53 @@ def test_a_panel_answers_to_the_keyboard(
         page = opened(browser, f"{address}/?token={TOKEN}", complaints)
         call = page.locator("code").last.inner_text()
         assert call.startswith(f"labkit {name} ")
-        moved(page, "ArrowRight")
-        assert page.locator("code").last.inner_text() != call
+        moved(page)
+        page.wait_for_function(
+            "call => [...document.querySelectorAll('code')].at(-1).innerText !== call", arg=call
+        )
         assert page.get_by_role("alert").count() == 0
         page.close()
     assert complaints == []
 
 
-@only_if_all
-@pytest.mark.parametrize("family", FAMILIES)
-def test_lab_moves_a_notebook_of_each_family(browser: Any, tmp_path: Path, family: str) -> None:
-    root, complaints = project_root(), []
-    status = ["git", "status", "--short"]
-    before = subprocess.run(status, cwd=root, capture_output=True, text=True).stdout
-    with serving(*LAB, f"--ServerApp.root_dir={root}", folder=tmp_path) as address:
-        path = f"notebooks/{family}/{FAMILIES[family]}.ipynb"
-        page = in_lab(browser, address, path, complaints)
-        moved(page, "ArrowRight")
-        assert page.locator(".widget-vbox").get_by_role("alert").count() == 0
-        page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+@pytest.fixture(scope="module")
+def lab(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, list[str]]]:
+    """A page with JupyterLab on the committed notebooks, and what its browser complained of."""
+    complaints: list[str] = []
+    root = f"--ServerApp.root_dir={project_root()}"
+    with serving(*LAB, root, folder=tmp_path_factory.mktemp("lab")) as address:
+        page = in_lab(browser, address, complaints)
+        yield page, complaints
         page.close()
+
+
+def stored_values(path: Path) -> list[float]:
+    """Where the slider of a notebook's stored explorable can stand."""
+    outputs = [out for cell in notebooks.read(path).cells for out in cell.get("outputs", [])]
+    figures = [out.get("data", {}).get(notebooks.PLOTLY_MIME) for out in outputs]
+    (slider,) = [f["layout"]["sliders"][0] for f in figures if f and "sliders" in f["layout"]]
+    return [float(step["label"]) for step in slider["steps"]]
+
+
+@only_if_all
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("key", NOTEBOOKS)
+def test_lab_moves_every_notebook_and_changes_none(lab: Any, key: str) -> None:
+    page, complaints = lab
+    complaints.clear()
+    status = ["git", "status", "--short"]
+    before = subprocess.run(status, cwd=project_root(), capture_output=True, text=True).stdout
+    try:
+        path = NOTEBOOKS[key].relative_to(project_root()).as_posix()
+        assert page.evaluate(RUN, path) == []
+        moved(page)
+        if key not in ALL_STORED:
+            readout = page.locator(".widget-vbox .widget-readout").first
+            assert float(readout.inner_text()) not in stored_values(NOTEBOOKS[key])
+        assert page.locator(".widget-vbox").get_by_role("alert").count() == 0
+    finally:
+        page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+        page.evaluate("() => jupyterapp.serviceManager.sessions.shutdownAll()")
     assert complaints == []
-    after = subprocess.run(status, cwd=root, capture_output=True, text=True).stdout
+    after = subprocess.run(status, cwd=project_root(), capture_output=True, text=True).stdout
     assert after == before

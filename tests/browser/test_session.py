@@ -186,6 +186,21 @@ def test_lab_opens_on_the_start_page_without_pop_ups_and_saves_what_was_committe
     assert done.stdout == ""
 
 
+@sees
+def test_labs_launcher_opens_a_panel(address: Any, page: Any) -> None:
+    pytest.importorskip("jupyter_server_proxy", reason="it shows the launcher's items (extra: lab)")
+    page.enter(address("lab"))
+    page.locator(".jp-MarkdownViewer").wait_for(timeout=60_000)
+    page.keyboard.press("Control+Shift+L")
+    page.locator(".jp-LauncherCard", has_text="Panel: cluster").click()
+    panel = page.frame_locator(".jp-ServerProxy iframe")
+    panel.get_by_role("slider").first.wait_for(timeout=90_000)
+    assert "--gpus 64 " in panel.locator("code").last.inner_text()
+    panel.get_by_role("slider").first.press("ArrowRight")
+    panel.get_by_text("--gpus 72 ").wait_for()
+    panel.locator(".js-plotly-plot").nth(1).wait_for()
+
+
 def present(page: Any, address: str) -> Any:
     """Enter a deck at its explorable; what the status beside the figure says."""
     page.enter(address)

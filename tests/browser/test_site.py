@@ -59,6 +59,8 @@ def wider(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("frontier", ["beta"]),
         ("front", ["beta"]),  # the beginning of a word
         ("rontier", []),  # not its middle
+        ("idling", ["alpha"]),  # it says "idle"
+        ("gas", []),  # its stem is the beginning of "gamma"
         ("lovelace idle", ["alpha"]),
         ("largest stage", ["alpha"]),  # a claim's words
         ("joule", ["alpha"]),  # a notebook's words

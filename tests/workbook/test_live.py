@@ -227,6 +227,9 @@ def test_a_range_is_stored_at_round_values_with_its_start() -> None:
     assert axis.values == (0, 1, 2, 2.5, 3, 4, 5, 6)
     (axis,) = read({"stages": (2, 16)})
     assert axis.values == tuple(range(2, 17, 2))
+    (axis,) = read({"rate": (0.5, 1.0, 4.0)}, start=1.0)
+    assert axis.values == (0.5, 1.0, 4.0)
+    assert axis.holds(3.3)
 
 
 def test_a_third_axis_stays_at_its_start_and_the_title_says_so(
@@ -248,7 +251,7 @@ def test_a_third_axis_stays_at_its_start_and_the_title_says_so(
     [
         ({}, {}, "needs an axis"),
         ({"slope": [1.0]}, {}, "two values or more"),
-        ({"slope": (1.0, 2.0, 3.0)}, {}, "write a list"),
+        ({"slope": (1.0, 3.0, 2.0)}, {}, "write a list"),
         ({"slope": (2.0, 1.0)}, {}, "write a list"),
         ({"slope": (1.0, 2.0)}, {"start": 9.0}, "from 1.0 to 2.0"),
         ({"slope": [1.0, 2.0]}, {"start": {"stages": 2}}, "'stages' is no axis"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from labkit.cli import main
+from labkit.cli import main, panels
 from labkit.errors import UsageError
 from labkit.workbook.queue import asking, edits, reading_queue
 from labkit.workbook.session import server, start
@@ -104,7 +104,8 @@ def test_the_commands_start_what_they_say(
     monkeypatch.setattr(server, "serve", lambda *call: starts.append(call))
     assert main(["lab", "--no-browser", "--port", "8899"]) == 0
     assert main(["present", "alpha"]) == 0
-    (_, lab, place, arguments), (_, deck, _, options) = starts
+    (_, lab, place, arguments, shown), (_, deck, _, options) = starts
+    assert set(shown) == set(panels.PANELS)
     assert (lab, deck, place.port) == ("lab", "deck", 8899)
     assert place.url("/") in capsys.readouterr().out
     assert "--ServerApp.open_browser=False" in arguments

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import plotly.graph_objects as go
@@ -234,14 +235,19 @@ def _shades_of(kind: str, count: int) -> list[str]:
 
 def _scale_fills(share: np.ndarray) -> np.ndarray:
     """Colours of shares 0 to 1 on the sequential scale, in 256 steps; grey where NaN."""
+    level = np.round(255 * np.clip(np.nan_to_num(share), 0, 1)).astype(int)
+    return np.where(np.isnan(share), PALETTE["muted"], _scale()[level])
+
+
+@cache
+def _scale() -> np.ndarray:
     stops = [stop for stop, _ in SEQUENTIAL]
     table = []
     for level in np.linspace(0, 1, 256).tolist():
         k = min(int(np.searchsorted(stops, level, side="right")) - 1, len(stops) - 2)
         part = (level - stops[k]) / (stops[k + 1] - stops[k])
         table.append(_mixed(SEQUENTIAL[k][1], SEQUENTIAL[k + 1][1], part))
-    level = np.round(255 * np.clip(np.nan_to_num(share), 0, 1)).astype(int)
-    return np.where(np.isnan(share), PALETTE["muted"], np.array(table)[level])
+    return np.array(table)
 
 
 def _mixed(colour: str, other: str, amount: float) -> str:
@@ -257,16 +263,23 @@ def figure_memory(table: pd.DataFrame) -> go.Figure:
     Args:
         table: ``Timeline.memory_frame()``.
     """
-    import plotly.express as px
-
     held, devices = table.columns[2], table["device"].nunique()
-    peaks = table.groupby("device")[held].transform("max")
-    rows = [f"device {d}: {amount(most)}" for d, most in zip(table["device"], peaks, strict=True)]
-    style = {"line_shape": "hv", "color_discrete_sequence": [PALETTE["activation"]]}
-    fig = px.area(table, "time_s", held, facet_row=rows, facet_row_spacing=0.1 / devices, **style)
-    fig.for_each_annotation(lambda note: note.update(text=note.text.split("=")[1], textangle=0))
-    fig.update_yaxes(showticklabels=False, ticks="", title_text="")
-    fig.update_layout(margin_r=150, showlegend=False)
+    row, gap = 0.9 / devices, 0.1 / devices
+    data: list[Any] = []
+    layout: dict[str, Any] = {"annotations": [], "margin": {"r": 150}, "showlegend": False}
+    for place, (device, part) in enumerate(table.groupby("device")):
+        number = place + 1 if place else ""
+        top = 1 - place * (row + gap)
+        axis = {"domain": [top - row, top], "showticklabels": False, "ticks": ""}
+        layout[f"yaxis{number}"] = axis | ({"matches": "y"} if place else {})
+        note = {"text": f"device {device}: {amount(part[held].max())}", "x": 1, "xanchor": "left"}
+        note |= {"y": top - row / 2, "xref": "paper", "yref": "paper", "showarrow": False}
+        layout["annotations"].append(note)
+        line = {"shape": "hv", "color": PALETTE["activation"]}
+        style = {"type": "scatter", "mode": "lines", "line": line, "fill": "tozeroy", "name": ""}
+        data.append(style | {"x": part["time_s"], "y": part[held], "yaxis": f"y{number}"})
+    layout["xaxis"] = {"anchor": data[-1]["yaxis"]}
+    fig = go.Figure(data=data, layout=layout)
     heading = "Activations held; at the right the most at once"
     return finish(fig, title=heading, x="time (s)", height=150 + 34 * devices)
 

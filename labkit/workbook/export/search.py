@@ -1,8 +1,8 @@
 """What the site's search box looks through: papers, their claims, the sections of notebooks.
 
 The texts stand in a script beside the pages, since a page opened from disk may not fetch; the
-browser indexes them on the first word (elasticlunr, which pdoc ships; words as ``filters.js`` cuts
-them).
+browser indexes them on the first word (elasticlunr, which pdoc ships, with its stemmer; words as
+``filters.js`` cuts them).
 """
 
 from __future__ import annotations

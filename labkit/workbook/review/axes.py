@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from labkit.errors import UsageError
@@ -45,6 +46,8 @@ def read(
 ) -> list[Axis]:
     """The axes of a call: ``(low, high)`` is a range, any other iterable a list of values.
 
+    A longer tuple, of ascending numbers, is a range that is stored at just these.
+
     >>> [axis.values for axis in read({"stages": (2, 14), "rate": (1.0, 2.0), "way": ["a", "b"]})]
     [(2, 4, 6, 8, 10, 12, 14), (1.0, 1.2, 1.4, 1.6, 1.8, 2.0), ('a', 'b')]
     """
@@ -77,18 +80,19 @@ def _axis(name: str, given: Iterable[Any], label: str, start: Any) -> Axis:
         first = values[0] if start is None else start
         axis = Axis(name=name, label=label, values=values, start=first)
     if not axis.holds(axis.start):
-        valid = f"from {given[0]} to {given[1]}" if isinstance(given, tuple) else [*axis.values]
+        valid = f"from {given[0]} to {given[-1]}" if isinstance(given, tuple) else [*axis.values]
         raise UsageError(f"start={start!r} is not among the values of {name!r}: {valid}")
     return axis
 
 
 def _range(name: str, given: tuple[Any, ...], label: str, start: Any) -> Axis:
-    if len(given) != 2 or not all(map(_is_number, given)) or not given[0] < given[1]:
+    rises = all(map(_is_number, given)) and all(a < b for a, b in pairwise(given))
+    if len(given) < 2 or not rises:
         raise UsageError(
-            f"explore: {name}={given!r}: a tuple is a range (low, high) of two numbers; "
-            "write a list for single values"
+            f"explore: {name}={given!r}: a tuple is a range (low, high), or the numbers of one at "
+            "which it is stored, the smallest first; write a list for single values"
         )
-    low, high = given
+    low, high = given[0], given[-1]
     first = low if start is None else start
     span = high - low
     whole = all(isinstance(end, int) for end in given)
@@ -96,7 +100,8 @@ def _range(name: str, given: tuple[Any, ...], label: str, start: Any) -> Axis:
     steps = [low + span * place / count for place in range(count + 1)]
     inner = [round(value) if whole else float(f"{value:.6g}") for value in steps]
     within = {first} if _is_number(first) and low <= first <= high else set()
-    values = tuple(sorted({low, *inner[1:-1], high} | within))
+    between = given[1:-1] if len(given) > 2 else inner[1:-1]
+    values = tuple(sorted({low, *between, high} | within))
     step = 1 if whole else span / count / STEPS_PER_INTERVAL
     return Axis(name=name, label=label, values=values, start=first, step=step)
 

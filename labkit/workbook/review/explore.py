@@ -44,8 +44,8 @@ def explore(
         label: what the first control says; with several axes, a mapping from axis name.
         start: where the first control stands (default: its first value); or a mapping.
         link: a live explorable whose controls of the same name move with these.
-        axes: ``(low, high)`` is a range, of whole numbers if both ends are; a list holds all values
-            there are.
+        axes: ``(low, high)`` is a range, of whole numbers if both ends are, and so is a longer
+            tuple, which says at which values it is stored; a list holds all values there are.
 
     Raises:
         UsageError: no axis, one without values, ``start`` not among them, a ``link`` without a

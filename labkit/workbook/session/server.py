@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module, util
@@ -21,6 +22,7 @@ from labkit.errors import UsageError
 from labkit.workbook.session import start
 
 HOME = start.FILE.parent / ".jupyter"
+PANELS = start.FILE.parent / "panels"
 LOOPBACK = "127.0.0.1"
 PORTS = range(8888, 8938)
 SHORTEST_TOKEN = 16
@@ -36,7 +38,6 @@ _SETTINGS = {
     "settings/page_config.json": {
         "disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}
     },
-    "voila/templates/live/conf.json": {"base_template": "lab"},
 }
 
 
@@ -87,15 +88,18 @@ def lab_arguments(root: Path, *, collaborative: bool = False) -> list[str]:
     if collaborative and util.find_spec("jupyter_collaboration") is None:
         raise UsageError("--collaborative needs more: pip install -e '.[lab,collab]'")
     never = "jupyterlab.handlers.announcements.NeverCheckForUpdate"
+    home = root / HOME / "lab"
     return [
         f"--LabApp.default_url=/lab/tree/{start.FILE.as_posix()}",
-        f"--LabApp.app_settings_dir={root / HOME / 'lab' / 'settings'}",
-        f"--LabApp.workspaces_dir={root / HOME / 'lab' / 'workspaces'}",
+        f"--LabApp.app_settings_dir={home / 'settings'}",
+        f"--LabApp.workspaces_dir={home / 'workspaces'}",
         "--LabApp.news_url=None",
         f"--LabApp.check_for_updates_class={never}",
         "--LabApp.extension_manager=readonly",
         "--ContentsManager.pre_save_hook=labkit.workbook.lab.keep_outputs",
         f"--YDocExtension.disable_rtc={not collaborative}",
+        f"--YDocExtension.session_store_path={home / 'sessions.json'}",
+        f"--SQLiteYStore.db_path={home / 'edits.db'}",
     ]
 
 
@@ -105,10 +109,19 @@ def deck_arguments(key: str) -> list[str]:
     return [f"--ServerApp.default_url=/labkit/deck/{key}", *quiet]
 
 
-def serve(root: Path, app: str, place: Address, arguments: list[str]) -> None:
+def serve(
+    root: Path,
+    app: str,
+    place: Address,
+    arguments: list[str],
+    panels: Mapping[str, str] | None = None,
+) -> None:
     """Run ``app`` ("lab" or "deck") in this process until it is stopped.
 
     The token is an argument of a call, not of a process: no list of processes shows it.
+
+    Args:
+        panels: notebooks by name; Lab's launcher has an item for each, which opens it in Voilà.
     """
     lab = ("jupyterlab.labapp", "LabApp")
     module, name = lab if app == "lab" else ("jupyter_server.serverapp", "ServerApp")
@@ -116,6 +129,7 @@ def serve(root: Path, app: str, place: Address, arguments: list[str]) -> None:
         if util.find_spec(part) is None:
             raise UsageError(f"{part} is missing: pip install -e '.[lab]' -c constraints.txt")
     _write_home(home := root / HOME / app, lab=app == "lab")
+    write_panels(root, home, place.port, panels or {})
     for variable in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"):
         paths = [str(home), os.environ.get(variable, "")]
         os.environ[variable] = os.pathsep.join(filter(None, paths))
@@ -134,5 +148,27 @@ def _write_home(home: Path, *, lab: bool) -> None:
     served = {"ServerApp": {"jpserver_extensions": extensions}}
     for name, content in (_SETTINGS | {"jupyter_server_config.d/labkit.json": served}).items():
         files.write_atomically(home / name, json.dumps(content, indent=1) + "\n")
+    write_template(home)
+
+
+def write_panels(root: Path, home: Path, port: int, panels: Mapping[str, str]) -> None:
+    """Write the notebooks ``panels``, and an item of Lab's launcher for each.
+
+    jupyter-server-proxy shows the items. Each opens a page of this same server, so that nothing
+    else listens and Lab's token guards it; ``port`` is there since an item must have a server.
+    """
+    items = {}
+    for name, text in panels.items():
+        files.write_atomically(root / PANELS / f"{name}.ipynb", text)
+        page = f"voila/render/{PANELS.as_posix()}/{name}.ipynb"
+        entry = {"title": f"Panel: {name}", "path_info": page, "category": "Other"}
+        items[f"panel-{name}"] = {"launcher_entry": entry, "new_browser_tab": False, "port": port}
+    config = json.dumps({"ServerProxy": {"servers": items}}, indent=1) + "\n"
+    files.write_atomically(home / "jupyter_server_config.json", config)
+
+
+def write_template(home: Path) -> None:
+    """Write ``live``, our template for Voilà, into ``home``, a folder of ``$JUPYTER_PATH``."""
     template = files.read_text(Path(__file__).parent / "templates" / "live.html.j2")
     files.write_atomically(home / "voila/templates/live/index.html.j2", template)
+    files.write_atomically(home / "voila/templates/live/conf.json", '{"base_template": "lab"}\n')

@@ -16,7 +16,7 @@
     const script = document.createElement("script");
     script.onerror = reject;
     script.onload = () => {
-      elasticlunr.tokenizer = wordsOf;
+      elasticlunr.tokenizer = (text) => wordsOf(text).flatMap(formsOf);
       const built = new elasticlunr.Index();
       built.saveDocument(false);
       built.setRef("id");
@@ -29,13 +29,19 @@
     document.head.append(script);
   });
 
+  /* A word and its English stem: "schedule" and "scheduling" share one. */
+  const formsOf = (word) => [...new Set([word, elasticlunr.stemmer(word)])];
+
   /* Papers that hold every word, the best first, each with the places where the words stand. */
   async function search(words) {
     const built = await ready();
     const fields = { where: { boost: 3 }, text: { boost: 1 } };
     const totals = words.map((word) => {
       const scores = new Map();
-      for (const { ref, score } of built.search(word, { fields, expand: true })) scores.set(+ref, score);
+      /* a word by its beginning, its stem as a whole: that of "gas" would find "gamma" */
+      for (const form of formsOf(word).reverse()) {
+        for (const { ref, score } of built.search(form, { fields, expand: form === word })) scores.set(+ref, score);
+      }
       return scores;
     });
     const places = new Map();
@@ -56,7 +62,7 @@
     const { url, where, text } = SEARCH[id];
     const element = document.createElement("p");
     const link = Object.assign(document.createElement("a"), { href: url, textContent: where });
-    const starts = words.map((word) => text.toLowerCase().search(new RegExp(`(?<![\\p{L}\\p{N}])${word}|(?<=[${CJK}])${word}`, "u"))).filter((at) => at >= 0);
+    const starts = words.flatMap(formsOf).map((word) => text.toLowerCase().search(new RegExp(`(?<![\\p{L}\\p{N}])${word}|(?<=[${CJK}])${word}`, "u"))).filter((at) => at >= 0);
     const from = Math.max(0, (starts.length ? Math.min(...starts) : 0) - 50);
     element.className = "line hit";
     element.append(link, ` ${from ? "…" : ""}${text.slice(from, from + 170)}${text.length > from + 170 ? "…" : ""}`);
