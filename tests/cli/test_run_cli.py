@@ -171,7 +171,10 @@ def test_a_log_gets_no_bars(forced: bool) -> None:
     [
         (Outcome(status="failed", error="KeyError", message="'x'"), "KeyError: 'x'"),
         (Outcome(status="hung", error="CellTimeoutError", message="no end"), "hung: no end"),
-        (Outcome(status="died", error="DeadKernelError", attempts=2), "kernel died (twice)"),
+        (
+            Outcome(status="died", message="by signal 9", attempts=2),
+            "kernel died (2 times): by signal 9",
+        ),
         (Outcome(status="broken", message="not a notebook"), "not a notebook"),
     ],
 )

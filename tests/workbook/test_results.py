@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -48,7 +49,10 @@ def test_storing_again_leaves_no_trace_of_the_old_result_or_of_the_building(tmp_
     assert inside == {f"zero/default/{name}" for name in (*FILES, "run.json")}
 
 
-@pytest.mark.parametrize("harm", ["missing", "cut short", "no run.json", "broken run.json"])
+HARMS = ["missing", "cut short", "no run.json", "broken run.json"]
+
+
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_damaged_folder_is_no_result(tmp_path: Path, harm: str) -> None:
     folder = put(tmp_path)
     if harm == "missing":
@@ -60,6 +64,20 @@ def test_a_damaged_folder_is_no_result(tmp_path: Path, harm: str) -> None:
     else:
         (folder / "run.json").write_text((folder / "run.json").read_text()[:40])
     assert results.records(tmp_path) == []
+
+
+def test_any_altered_byte_is_noticed_though_size_and_time_stay(tmp_path: Path) -> None:
+    folder = put(tmp_path)
+    times = {name: (folder / name).stat() for name in (*FILES, "run.json")}
+    for name, before in times.items():
+        path, whole = folder / name, (folder / name).read_bytes()
+        for place in range(len(whole)):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+            assert results.inspect(folder) == (None, f"result damaged: {name}")
+        path.write_bytes(whole)
+    [record] = results.records(tmp_path)
+    assert record.meta["fingerprint"] == "one"
 
 
 @pytest.mark.parametrize("crash_at", [0, 1, 2])
@@ -119,7 +137,9 @@ def test_different_parameters_have_different_slugs(
     assert (results.slug_of(one) == results.slug_of(other)) == (one == other)
 
 
-def test_run_json_lists_every_file_with_its_size(tmp_path: Path) -> None:
+def test_run_json_lists_every_file_with_its_hash(tmp_path: Path) -> None:
     folder = put(tmp_path)
     listed = json.loads((folder / "run.json").read_text())["files"]
-    assert listed == {name: (folder / name).stat().st_size for name in FILES}
+    assert listed == {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES
+    }

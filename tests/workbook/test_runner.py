@@ -264,7 +264,7 @@ def test_only_what_changed_runs_again(tmp_path: Path) -> None:
 
     (root / "results/a/default/claims.json").unlink()
     planned = {task.key: task.reason for task in batch.plan(root, batch.Request())}
-    assert planned == {"a": "result damaged", "b": ""}
+    assert planned == {"a": "result damaged: claims.json", "b": ""}
     assert [end.task.key for end in go(root).ended] == ["a"]
     assert go(root, "a", fixed={"n": "1"}).ended == []  # the default, spelled out
     assert (tmp_path / "count").read_text() == "xxx"

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 RUN_MARK = "LABKIT_RUN_ID"
 """Environment variable every kernel of a run carries, so that a killed run's can be told."""
+KERNEL_MARK = "LABKIT_KERNEL_ID"
+"""Environment variable of one kernel and all it starts, daemons included: they leave its tree."""
+MAX_SWEEPS = 10
+"""How often what carries a mark is looked for: a process may start another while it is ended."""
 
 
 def descendants(pid: int) -> list[psutil.Process]:
@@ -48,16 +52,19 @@ def end_tree(pid: int) -> None:
         end([*below, psutil.Process(pid)])
 
 
-def end_marked(run_id: str) -> None:
-    """Kill what is left of the run ``run_id``, found by its mark."""
+def end_marked(value: str, mark: str = RUN_MARK) -> None:
+    """Kill every process but this one whose environment has ``value`` for ``mark``."""
     import psutil
 
-    left = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(RUN_MARK) == run_id and process.pid != os.getpid():
-                left.append(process)
-    end(left)
+    for _ in range(MAX_SWEEPS):
+        left = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(mark) == value and process.pid != os.getpid():
+                    left.append(process)
+        if not left:
+            return
+        end(left)
 
 
 def socket_prefix(run_id: str | None = None) -> str:
