@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,42 @@ def test_a_crash_at_any_step_leaves_the_old_result_the_new_or_none(
     assert not (results.results_folder(tmp_path) / ".tmp").exists() or not names_under(
         results.results_folder(tmp_path) / ".tmp"
     )
+
+
+@pytest.mark.parametrize("step", ["mkdtemp", "mkdir", "write", "aside", "in place"])
+def test_a_disk_that_refuses_at_any_step_leaves_the_old_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    put(tmp_path, fingerprint="old")
+
+    def refusing(real: Any, due: Any = lambda *args: True) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if due(*args):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        if step == "mkdtemp":
+            patch.setattr(tempfile, "mkdtemp", refusing(tempfile.mkdtemp))
+        elif step == "mkdir":
+            patch.setattr(Path, "mkdir", refusing(Path.mkdir, lambda path: path.name == "figures"))
+        elif step == "write":
+            due = lambda path, content: path.name == "run.json"  # noqa: E731
+            patch.setattr(Path, "write_bytes", refusing(Path.write_bytes, due))
+        else:
+            put_aside = lambda old, new: str(new).endswith("-old")  # noqa: E731
+            in_place = lambda old, new: Path(new).name == "default" and "-old" not in str(old)  # noqa: E731
+            patch.setattr(
+                os, "rename", refusing(os.rename, put_aside if step == "aside" else in_place)
+            )
+        with pytest.raises(OSError, match="No space left"):
+            put(tmp_path, fingerprint="new")
+    assert [record.meta["fingerprint"] for record in results.records(tmp_path)] == ["old"]
+    results.sweep_scratch(tmp_path)
+    put(tmp_path, fingerprint="new")
+    assert [record.meta["fingerprint"] for record in results.records(tmp_path)] == ["new"]
 
 
 def test_a_later_success_removes_the_failure(tmp_path: Path) -> None:

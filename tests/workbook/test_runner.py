@@ -19,7 +19,7 @@ import pytest
 
 from labkit.errors import LabkitError, UsageError
 from labkit.workbook import notebooks
-from labkit.workbook.run import batch, executors, guard, processes, refresh, results
+from labkit.workbook.run import batch, executors, guard, jobs, processes, refresh, results
 from tests.workbook.factory import Recorder, go, workbook, write
 
 CLAIM = {"id": "a", "paper": "good", "verdict": "reproduced"}
@@ -93,7 +93,11 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, batch.Report,
         hangs=HANGS,
         kernel_dies=(dies_once(folder / "kernel", "os.getpid()"), "print('second try')"),
         worker_dies=(dies_once(folder / "worker", "os.getppid()"), "print('second try')"),
-        always_dies=("import os; os._exit(9)",),
+        always_dies=("1", ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "figure")),
+        no_memory=(
+            "import resource\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))\nbytearray(2**34)",
+        ),
         expected_error=(("1/0", "raises-exception"), "print('went on')"),
         other_error=(("1/0", "raises-exception"), "{}['x']"),
         exits=("import sys; sys.exit()", "print('never reached')"),
@@ -128,6 +132,7 @@ def test_each_notebook_ends_as_it_should_and_stops_no_other(mixed: Mixed) -> Non
         "kernel_dies": "ok",
         "worker_dies": "ok",
         "always_dies": "died",
+        "no_memory": "failed",
         "expected_error": "ok",
         "other_error": "failed",
         "exits": "failed",
@@ -151,10 +156,28 @@ def test_a_hang_names_its_cell(mixed: Mixed) -> None:
     assert "6 s" in outcome.message
 
 
+def test_a_kernel_killed_each_time_is_named_with_its_cell(mixed: Mixed) -> None:
+    outcome = end_of(mixed, "always_dies").outcome
+    assert outcome.cell is not None
+    assert (outcome.cell.number, outcome.cell.tag) == (2, "figure")
+    assert "killed (signal 9)" in outcome.message
+    assert "out of memory" in outcome.message
+    assert end_of(mixed, "no_memory").outcome.error == "MemoryError"
+
+
 @pytest.mark.parametrize(
-    ("key", "attempts"), [("kernel_dies", 2), ("worker_dies", 2), ("always_dies", 2), ("fails", 1)]
+    ("key", "attempts"),
+    [
+        ("kernel_dies", jobs.MAX_ATTEMPTS),
+        ("worker_dies", jobs.MAX_ATTEMPTS),
+        ("always_dies", jobs.MAX_ATTEMPTS),
+        ("no_memory", 1),
+        ("fails", 1),
+    ],
 )
-def test_only_infrastructure_is_tried_again_and_once(mixed: Mixed, key: str, attempts: int) -> None:
+def test_only_infrastructure_is_tried_again_and_a_bounded_number_of_times(
+    mixed: Mixed, key: str, attempts: int
+) -> None:
     assert end_of(mixed, key).outcome.attempts == attempts
     retries = [e for e in mixed[2].events if e.kind == "retry" and e.job.key == key]
     assert len(retries) == attempts - 1
@@ -162,7 +185,7 @@ def test_only_infrastructure_is_tried_again_and_once(mixed: Mixed, key: str, att
 
 def test_partial_notebooks_are_kept_apart_from_results(mixed: Mixed) -> None:
     root = mixed[0]
-    failed = {"fails", "hangs", "always_dies", "other_error", "exits"}
+    failed = {"fails", "hangs", "always_dies", "no_memory", "other_error", "exits"}
     for key in failed:
         folder = end_of(mixed, key).folder
         assert folder == root / "results/.failed" / key / "default"
@@ -215,6 +238,14 @@ def test_a_result_holds_notebook_claims_figures_and_where_it_comes_from(mixed: M
     assert meta["machine"]["memory_bytes"] > 2**28
     assert meta["versions"]["python"].startswith(f"{sys.version_info.major}.")
     assert "papermill" not in record.notebook.read_text()
+
+
+def test_cells_and_notebooks_have_limits_of_their_own(tmp_path: Path) -> None:
+    root = workbook(tmp_path / "wb", slow=("import time; time.sleep(1000)",))
+    [end] = go(root, cell_timeout_s=1.0).ended
+    assert end.outcome.status == "hung"
+    assert "the cell had not ended after 1 s" in end.outcome.message
+    assert end.outcome.attempts == 1
 
 
 def test_progress_is_told_cell_by_cell(mixed: Mixed) -> None:
@@ -376,10 +407,7 @@ def start(root: Path) -> subprocess.Popen[bytes]:
     )
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_run_leaves_no_process_and_the_next_one_ends_right(
-    tmp_path: Path, signum: int
-) -> None:
+def test_an_interrupted_run_leaves_no_process_and_the_next_one_ends_right(tmp_path: Path) -> None:
     root = workbook(
         tmp_path / "wb",
         quick=("1",),
@@ -395,7 +423,7 @@ def test_a_killed_run_leaves_no_process_and_the_next_one_ends_right(
         assert kernels_of(root)
         run_id = (root / "results/.running").read_text()
         assert sockets(run_id)
-        run.send_signal(signum)
+        run.send_signal(signal.SIGINT)
         run.wait(20)
     finally:
         run.kill()
