@@ -93,7 +93,8 @@ def test_past_the_limit_the_kernel_and_its_children_are_killed(tmp_path: Path, l
     pids = tmp_path / "pids"
     stubborn = (
         "import os, signal, subprocess, time\n"
-        "for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(s, signal.SIG_IGN)\n"
+        "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):\n"
+        "    signal.signal(number, signal.SIG_IGN)\n"
         f"pids = {str(pids)!r}\n"
         "open(pids, 'w').write(f'{os.getpid()} ')\n"
         "note = f'echo $$ >> {pids}; exec sleep 1000'\n"

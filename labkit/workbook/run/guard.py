@@ -17,6 +17,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
 from labkit.files import naming
@@ -47,8 +48,6 @@ def journal(root: Path) -> Iterator[str]:
 
     Call it with the lock held.
     """
-    from multiprocessing.util import get_temp_dir
-
     file = _journal_file(root)
     _clear_away(root)
     run_id = uuid.uuid4().hex
@@ -85,7 +84,7 @@ def _clear_away(root: Path) -> None:
         if servers:  # else it was killed before it had noted all, and started nothing
             processes.end_marked(run_id)
             _remove_sockets(run_id)
-            if Path(servers).name.startswith("pymp-"):
+            if Path(servers).name.startswith("pymp-") and servers != get_temp_dir():
                 shutil.rmtree(servers, ignore_errors=True)
     results.sweep_scratch(root)
     file.unlink(missing_ok=True)
