@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -184,6 +185,21 @@ def test_the_lock_holds_and_goes_with_its_holder_where_the_file_system_has_none(
         for process in filter(None, (holder, waiting)):
             process.kill()
             process.communicate()
+
+
+def test_a_file_system_whose_locks_fail_is_one_error(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def flock(handle: int, flags: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    before = client.whole(finished)
+    monkeypatch.setenv("LABKIT_ROOT", str(finished))
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert main(["run", "--force"]) == 1
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{finished}/results/.lock: No locks available; use a file system that has locks" in told
+    assert client.whole(finished) == before
 
 
 # ---------------------------------------------------------------- disks

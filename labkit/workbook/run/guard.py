@@ -48,7 +48,7 @@ def journal(root: Path) -> Iterator[str]:
 
     Call it with the lock held.
     """
-    file = _journal_file(root)
+    file = journal_file(root)
     _clear_away(root)
     run_id = uuid.uuid4().hex
     with naming(file):
@@ -64,7 +64,7 @@ def journal(root: Path) -> Iterator[str]:
 
 def tidy(root: Path) -> None:
     """Clear away what a killed run left, if there is anything and no other run is at work."""
-    if not _journal_file(root).exists():
+    if not journal_file(root).exists():
         return
     from filelock import FileLock, Timeout
 
@@ -72,13 +72,13 @@ def tidy(root: Path) -> None:
         _clear_away(root)
 
 
-def _journal_file(root: Path) -> Path:
+def journal_file(root: Path) -> Path:
     return results.results_folder(root) / ".running"
 
 
 def _clear_away(root: Path) -> None:
     """What a killed run can leave: kernels that outlived it, their sockets, half-built folders."""
-    file = _journal_file(root)
+    file = journal_file(root)
     if file.exists():
         run_id, _, servers = file.read_text(encoding="utf-8").partition("\n")
         if servers:  # else it was killed before it had noted all, and started nothing
