@@ -146,7 +146,8 @@ def try_moment(
     assert outputs(root) == expected
     again = whole(root)
     assert {key: again[key] for key in killed.whole} == killed.whole  # not executed twice
-    assert list(left_over(root)) == []
+    left = list(left_over(root))
+    assert left == [], f"killed after {killed.after_s:.2f} s; left: {left}"
     return killed
 
 
