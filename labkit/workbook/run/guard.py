@@ -1,9 +1,9 @@
 """One run at a time in a workbook, and a clean start after one that was killed.
 
 A run holds a lock that the operating system drops with the process, and notes its id in
-``results/.running``, and the folder of multiprocessing's sockets. A note nobody holds the lock for
-is a killed run's: its kernels, if any outlived it, carry that id in their environment and are
-ended; its half-built folders and sockets are removed.
+``results/.running``. A note nobody holds the lock for is a killed run's: its kernels, if any
+outlived it, carry that id in their environment and are ended; its half-built folders and
+sockets are removed.
 
 The lock is ``flock``'s. Over NFS it holds between machines where the mount passes locks on (the
 default of version 4); a file system that has none gets a lock file with the holder's process id.
@@ -17,7 +17,6 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
 from labkit.files import naming
@@ -49,10 +48,12 @@ def journal(root: Path) -> Iterator[str]:
     Call it with the lock held.
     """
     file = journal_file(root)
+    processes.sweep_servers()
+    processes.claim_servers()
     _clear_away(root)
     run_id = uuid.uuid4().hex
     with naming(file):
-        file.write_text(f"{run_id}\n{get_temp_dir()}", encoding="utf-8")
+        file.write_text(run_id, encoding="utf-8")
     try:
         yield run_id
     finally:
@@ -64,6 +65,7 @@ def journal(root: Path) -> Iterator[str]:
 
 def tidy(root: Path) -> None:
     """Clear away what a killed run left, if there is anything and no other run is at work."""
+    processes.sweep_servers()
     if not journal_file(root).exists():
         return
     from filelock import FileLock, Timeout
@@ -80,12 +82,10 @@ def _clear_away(root: Path) -> None:
     """What a killed run can leave: kernels that outlived it, their sockets, half-built folders."""
     file = journal_file(root)
     if file.exists():
-        run_id, _, servers = file.read_text(encoding="utf-8").partition("\n")
-        if servers:  # else it was killed before it had noted all, and started nothing
+        run_id = file.read_text(encoding="utf-8").strip()
+        if run_id:
             processes.end_marked(run_id)
             _remove_sockets(run_id)
-            if Path(servers).name.startswith("pymp-") and servers != get_temp_dir():
-                shutil.rmtree(servers, ignore_errors=True)
     results.sweep_scratch(root)
     file.unlink(missing_ok=True)
 

@@ -36,9 +36,6 @@ from labkit.workbook import normalise
 from labkit.workbook.run import processes
 from labkit.workbook.run.jobs import CellPlace, Job, Outcome, Status, now
 
-_LONGEST_SOCKET_FOLDER = 60
-"""A Unix socket's path holds about 100 bytes, whatever the file system allows."""
-
 CellListener = Callable[[str, int, NotebookNode], None]
 """Called with "start" or "error", the cell's index in the executed notebook, and the cell."""
 
@@ -138,9 +135,8 @@ def _death(process: Any) -> str:
 
 def private_folder() -> Path:
     """A new folder only this user can enter, with a path short enough for Unix sockets."""
-    base = tempfile.gettempdir()
-    short = base if len(base.encode()) <= _LONGEST_SOCKET_FOLDER else "/tmp"
-    return Path(tempfile.mkdtemp(prefix=processes.socket_prefix(), dir=short))
+    prefix = processes.socket_prefix()
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=processes.short_folder()))
 
 
 class ListeningManager(NotebookExecutionManager):
