@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from labkit.cli import main
-from labkit.workbook.run import batch, guard, ledger, results
+from labkit.workbook.run import batch, guard, imports, ledger, results
 from labkit.workbook.run.jobs import Outcome
 from tests.faults import client, machine
 from tests.workbook.factory import go, workbook
@@ -324,6 +324,15 @@ def test_clocks_decide_nothing(finished: Path) -> None:
     os.utime(claims, ns=(times.st_atime_ns, times.st_mtime_ns))
     [task] = batch.plan(finished, batch.Request())
     assert task.reason == "result damaged: claims.json"
+
+
+def test_an_edit_that_keeps_size_and_time_is_seen_by_a_session_that_stays(tmp_path: Path) -> None:
+    module = tmp_path / "beside.py"
+    module.write_text("x = 1\n")
+    before, times = imports.load("beside", module, frozenset()), module.stat()
+    module.write_text("x = 2\n")
+    os.utime(module, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert imports.load("beside", module, frozenset()).sha256 != before.sha256
 
 
 def test_a_clock_set_back_during_a_run_makes_no_negative_time() -> None:

@@ -193,7 +193,7 @@ def _expected_s(folder: Path) -> float | None:
     """How long this took last; else how long the same notebook took with other parameters."""
     beside = [path.parent for path in folder.parent.glob(f"*/{results.RUN_FILE}")]
     for folders in ([folder], beside):
-        metas = filter(None, map(results.run_file, folders))
+        metas = filter(None, map(results.read_meta, folders))
         if known := [float(meta["duration_s"]) for meta in metas]:
             return statistics.median(known)
     return None

@@ -93,7 +93,7 @@ def records(root: Path) -> list[RunRecord]:
     return sorted(complete, key=lambda record: (record.key, record.slug != DEFAULT, record.slug))
 
 
-def run_file(folder: Path) -> dict[str, Any] | None:
+def read_meta(folder: Path) -> dict[str, Any] | None:
     """What ``folder``'s ``run.json`` says, or None where it is missing, cut short or altered."""
     try:
         text = (folder / RUN_FILE).read_text(encoding="utf-8")
@@ -106,7 +106,7 @@ def run_file(folder: Path) -> dict[str, Any] | None:
 
 def inspect(folder: Path) -> tuple[dict[str, Any] | None, str]:
     """``run.json`` of a result that is as it was written, else None; and what is wrong with it."""
-    meta = run_file(folder)
+    meta = read_meta(folder)
     if meta is None:
         return None, f"result damaged: {RUN_FILE}" if folder.exists() else "no result yet"
     for name, digest in meta["files"].items():
