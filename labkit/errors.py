@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -49,6 +50,34 @@ class BadFile(UsageError):
         if valid:
             parts.append(f"valid: {valid}")
         super().__init__("; ".join(parts))
+
+
+_REMEDIES = {
+    errno.ENOSPC: "make room on that disk",
+    errno.EDQUOT: "make room within your quota",
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.EACCES: "give yourself the right to read and write there",
+    errno.EPERM: "give yourself the right to read and write there",
+    errno.EROFS: "mount that file system writable",
+    errno.ENOTDIR: "remove the file that stands where a folder should",
+    errno.ENOLCK: "use a file system that has locks, or one whose lock server answers",
+    errno.EIO: "look at that disk: it failed",
+}
+
+
+def refused(error: OSError) -> LabkitError | None:
+    """The error that a disk refused to do its work, with the remedy; None for any other.
+
+    >>> print(refused(OSError(errno.ENOSPC, "No space left on device", "results/a")))
+    results/a: No space left on device; make room on that disk, then repeat what you did
+    """
+    if error.errno not in _REMEDIES:
+        return None
+    path = f"{error.filename}: " if error.filename else ""
+    return LabkitError(
+        f"{path}{error.strerror}; {_REMEDIES[error.errno]}, then repeat what you did"
+    )
 
 
 def did_you_mean(value: object, valid: Iterable[str], *, most: int = 3) -> str:

@@ -244,6 +244,20 @@ def check_folders(checkout: Checkout) -> Iterator[Finding]:
         yield finding(status, f"{name} writable", problem or str(folder), advice)
 
 
+def check_results(checkout: Checkout) -> Iterator[Finding]:
+    """What a run left that the next one makes again: damaged results, failures, its journal."""
+    from labkit.workbook.run import guard, results
+
+    folder = results.results_folder(checkout.root)
+    stored = {path.parent for path in folder.glob(f"[!.]*/*/{results.RUN_FILE}")}
+    states = {f"{path.parent.name}/{path.name}": results.inspect(path)[1] for path in stored}
+    left = [f"{name}: {problem}" for name, problem in sorted(states.items()) if problem]
+    left += [f"{path.parent.name}/{path.name} failed" for path in folder.glob(".failed/*/*")]
+    left += ["a run is at work or was killed"] * guard.journal_file(checkout.root).exists()
+    observed = "; ".join(left) or f"{len(stored)}, each as it was written"
+    yield finding("warn" if left else "ok", "results", observed, "labkit run makes this good")
+
+
 def check_papers(checkout: Checkout) -> Iterator[Finding]:
     """The bibliography and the reading queue can be read."""
     from labkit.workbook.queue import bibliography, reading_queue

@@ -45,9 +45,7 @@ def how_it_failed(outcome: Outcome) -> str:
     if outcome.status == "hung":
         name = "hung"
     elif outcome.status == "died":
-        name = "kernel died" + (" (twice)" if outcome.attempts > 1 else "")
-        if outcome.error == "DeadKernelError":
-            return name
+        name = "kernel died" + (f" ({outcome.attempts} times)" if outcome.attempts > 1 else "")
     return ": ".join(part for part in (name, outcome.message) if part)
 
 

@@ -41,7 +41,14 @@ TIMEOUT = typer.Option(
     min=1.0,
     metavar="S",
     help="Seconds a notebook may take in all; past them it is killed and reported as hung "
-    "(default: no limit on the whole, 600 s a cell).",
+    "(default: no limit on the whole).",
+)
+CELL_TIMEOUT = typer.Option(
+    None,
+    "--cell-timeout",
+    min=1.0,
+    metavar="S",
+    help="Seconds a cell may take (default: what --timeout says, else 600).",
 )
 SWEEP = typer.Option(
     None, metavar="NAME=A,B,C", help="Run once for each value; several give every combination."
@@ -69,6 +76,7 @@ def run(
     jobs: int | None = JOBS,
     force: bool = FORCE,
     timeout: float | None = TIMEOUT,
+    cell_timeout: float | None = CELL_TIMEOUT,
     dry_run: bool = typer.Option(
         False, "--dry-run", "-n", help="Say what would run, and why; run nothing."
     ),
@@ -105,6 +113,7 @@ def run(
         force=force,
         num_jobs=jobs,
         timeout_s=timeout,
+        cell_timeout_s=cell_timeout,
     )
     if dry_run:
         _show_plan(project_root(), request)

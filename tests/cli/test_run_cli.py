@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from labkit.cli import main, progress
-from labkit.workbook.run import batch, results
+from labkit.workbook.run import batch, ledger, results
 from labkit.workbook.run.jobs import CellPlace, Outcome
 from tests.workbook.factory import workbook
 
@@ -43,6 +43,7 @@ def slugs(root: Path) -> list[str]:
         (["zues"], "no notebook for 'zues'; there are: zeus"),
         (["--jobs", "0"], "--jobs"),
         (["--timeout", "soon"], "--timeout"),
+        (["--cell-timeout", "0"], "--cell-timeout"),
     ],
 )
 def test_wrong_use_exits_2_and_runs_nothing(
@@ -118,18 +119,24 @@ def test_when_nothing_changed_nothing_heavy_is_loaded(root: Path) -> None:
 
 
 def test_two_runs_at_once_do_the_work_once(root: Path) -> None:
-    count = root / "count"
-    workbook(root, zeus=(f"import time; time.sleep(1); open({str(count)!r}, 'a').write('x')",))
-    command = [sys.executable, "-m", "labkit", "run"]
+    """Both want zeus, the second also another."""
+    count = f"import time; time.sleep(1); open({str(root / 'count')!r}, 'a')"
+    workbook(root, zeus=(f"{count}.write('z')",), hare=(f"{count}.write('h')",))
     runs = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
-        for _ in range(2)
+        subprocess.Popen(
+            [sys.executable, "-m", "labkit", "run", *keys],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=dict(os.environ),
+        )
+        for keys in (["zeus"], [])
     ]
-    told = sorted(run.communicate(timeout=120)[0] for run in runs)
+    told = [run.communicate(timeout=120)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
-    assert count.read_text() == "x"
-    assert any("1 ran" in text for text in told)
-    assert any("1 up to date" in text for text in told)
+    assert sorted((root / "count").read_text()) == ["h", "z"]
+    assert any("up to date" in text for text in told)
+    assert [record.key for record in results.records(root)] == ["hare", "zeus"]
+    assert ledger.refresh(root, ledger.write) == []  # the later of the two saw both results
 
 
 # ---------------------------------------------------------------- what is shown
@@ -171,7 +178,10 @@ def test_a_log_gets_no_bars(forced: bool) -> None:
     [
         (Outcome(status="failed", error="KeyError", message="'x'"), "KeyError: 'x'"),
         (Outcome(status="hung", error="CellTimeoutError", message="no end"), "hung: no end"),
-        (Outcome(status="died", error="DeadKernelError", attempts=2), "kernel died (twice)"),
+        (
+            Outcome(status="died", message="by signal 9", attempts=2),
+            "kernel died (2 times): by signal 9",
+        ),
         (Outcome(status="broken", message="not a notebook"), "not a notebook"),
     ],
 )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from labkit.errors import BadFile, LabkitError, UsageError
+from labkit.errors import BadFile, LabkitError, UsageError, refused
 from labkit.workbook import notebooks
 from labkit.workbook.run import (
     executors,
@@ -50,6 +50,7 @@ class Request:
     force: bool = False
     num_jobs: int | None = None
     timeout_s: float | None = None
+    cell_timeout_s: float | None = None
 
     @property
     def sweep(self) -> Sweep:
@@ -192,9 +193,9 @@ def _declared(key: str, notebook: Any, request: Request) -> dict[str, Parameter]
 
 
 def _reason(folder: Path, current: Fingerprint) -> str:
-    meta = results.read_meta(folder)
+    meta, problem = results.inspect(folder)
     if meta is None:
-        return "result damaged" if folder.exists() else "no result yet"
+        return problem
     return current.since(meta)
 
 
@@ -215,12 +216,20 @@ def run(root: Path, request: Request, watcher: Watcher) -> Report:
         guard.tidy(root)
         return Report(tasks=tasks, ended=[])
     with guard.lock(root, watcher.note) as waited, guard.journal(root) as run_id:
-        if waited:
-            tasks = plan(root, request)
+        # Another run may have ended since the plan was made, waited for or not.
+        tasks = plan(root, request) if waited else [_again(root, task) for task in tasks]
         environment = {"LABKIT_ROOT": str(root), processes.RUN_MARK: run_id}
         if _fetch(root, tasks, environment, watcher):
             tasks = plan(root, request)
         return Report(tasks=tasks, ended=_execute(root, tasks, request, environment, watcher))
+
+
+def _again(root: Path, task: Task) -> Task:
+    """The task as it stands now: the run before this one may have made its result."""
+    if task.fingerprint is None or task.reason in ("", "forced"):
+        return task
+    folder = results.folder_of(root, task.key, task.slug)
+    return replace(task, reason=_reason(folder, task.fingerprint))
 
 
 def _stale(tasks: Sequence[Task]) -> list[Task]:
@@ -261,6 +270,7 @@ def _execute(
 
 def _job(task: Task, request: Request, environment: Mapping[str, str]) -> Job:
     whole = request.timeout_s
+    cell_s = request.cell_timeout_s or whole or CELL_TIMEOUT_S
     return Job(
         key=task.key,
         slug=task.slug,
@@ -268,7 +278,7 @@ def _job(task: Task, request: Request, environment: Mapping[str, str]) -> Job:
         parameters=task.overrides,
         cwd=str(task.path.parent),
         environment=dict(environment),
-        cell_timeout_s=CELL_TIMEOUT_S if whole is None else whole,
+        cell_timeout_s=cell_s,
         notebook_timeout_s=whole,
     )
 
@@ -281,13 +291,21 @@ def _put(root: Path, task: Task, outcome: Outcome, environment: Mapping[str, str
             kept = results.store(root, task.key, task.slug, files, _meta(root, task, outcome))
             return Ended(task=task, outcome=outcome, folder=kept)
         except Exception as error:  # the notebook's output is at fault, or the disk is full
-            message = f"it ran, but its result could not be kept: {error}"
+            message = f"it ran, but its result could not be kept: {_said(error)}"
             outcome = replace(outcome, status="broken", error=type(error).__name__, message=message)
     files = {"log.txt": outcome.log} if outcome.log else {}
     if outcome.notebook:
         files[f"{task.key}.ipynb"] = outcome.notebook
-    folder = results.store_failure(root, task.key, task.slug, files) if files else None
+    try:
+        folder = results.store_failure(root, task.key, task.slug, files) if files else None
+    except OSError as error:
+        message = f"{outcome.message}; nor was the partial notebook kept: {_said(error)}"
+        return Ended(task=task, outcome=replace(outcome, message=message), folder=None)
     return Ended(task=task, outcome=outcome, folder=folder)
+
+
+def _said(error: Exception) -> str:
+    return str((refused(error) if isinstance(error, OSError) else None) or error)
 
 
 def result_files(text: str, key: str) -> dict[str, str]:

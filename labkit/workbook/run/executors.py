@@ -23,7 +23,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from labkit.workbook.run import processes
-from labkit.workbook.run.jobs import CellPlace, Event, Job, Listener, Outcome, Status, now
+from labkit.workbook.run.jobs import (
+    MAX_ATTEMPTS,
+    CellPlace,
+    Event,
+    Job,
+    Listener,
+    Outcome,
+    Status,
+    now,
+)
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -48,17 +57,18 @@ def _work(job: Job, folder: str, pipe: Connection, environment: dict[str, str]) 
         os.dup2(log, stream)
     os.environ.clear()
     os.environ.update({**environment, **job.environment})
-    threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(pipe, folder), daemon=True).start()
     from labkit.workbook.run import runner
 
     pipe.send(runner.execute(job, Path(folder), pipe.send))
 
 
-def _end_with_parent(pipe: Connection) -> None:
+def _end_with_parent(pipe: Connection, folder: str) -> None:
     """Blocks until the pool's end of ``pipe`` closes; if the pool was killed, end everything."""
     with contextlib.suppress(EOFError, OSError):
         pipe.recv()
     processes.end(processes.descendants(os.getpid()), wait_s=0)
+    processes.end_marked(folder, processes.KERNEL_MARK)
     os._exit(1)
 
 
@@ -89,8 +99,9 @@ class LocalPool:
     """Runs jobs in ``num_workers`` processes at a time, each in a process group of its own.
 
     A fork server imports papermill once for all of them (where the platform has none, each
-    worker imports it). A worker that dies without a word, or whose kernel does, is tried once
-    more; a cell's own error never is. ``scratch`` gives each job a folder to work in.
+    worker imports it). A worker that dies without a word, or whose kernel does, is tried again,
+    ``MAX_ATTEMPTS`` times in all; a cell's own error never is. ``scratch`` gives each job a folder
+    to work in.
     """
 
     def __init__(self, num_workers: int, scratch: Callable[[str], Path]) -> None:
@@ -107,9 +118,9 @@ class LocalPool:
                 while waiting and len(self._running) < self.num_workers:
                     self._start(*waiting.popleft(), listen)
                 for run, outcome in self._step(listen):
-                    if outcome.status == "died" and run.attempt == 1:
+                    if outcome.status == "died" and run.attempt < MAX_ATTEMPTS:
                         listen(Event(kind="retry", job=run.job, outcome=outcome))
-                        waiting.appendleft((run.job, 2))
+                        waiting.appendleft((run.job, run.attempt + 1))
                         continue
                     listen(Event(kind="end", job=run.job, outcome=outcome))
                     yield run.job, outcome
@@ -168,6 +179,7 @@ class LocalPool:
 def _unfinished(run: _Running, status: Status, error: str, message: str) -> Outcome:
     """The outcome of a worker that can no longer report: what it had saved, and where it was."""
     processes.end_tree(run.process.pid)
+    processes.end_marked(str(run.folder), processes.KERNEL_MARK)
     partial = run.folder / f"{run.job.key}.ipynb"
     return Outcome(
         status=status,
@@ -176,7 +188,6 @@ def _unfinished(run: _Running, status: Status, error: str, message: str) -> Outc
         error=error,
         message=message,
         started=run.started,
-        ended=now(),
         duration_s=round(time.monotonic() - run.begun, 3),
     )
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 Status = Literal["ok", "failed", "hung", "died", "broken"]
 """``failed``: a cell raised; ``hung``: a limit passed; ``died``: the kernel or its process went
-away, though no cell said so (worth one retry); ``broken``: the notebook could not be started."""
+away, though no cell said so (worth another try); ``broken``: it could not be started or kept."""
+
+MAX_ATTEMPTS = 2
+"""How often a notebook is tried whose kernel, or the process or machine around it, goes away."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +53,15 @@ class Outcome:
     error: str = ""
     message: str = ""
     started: str = ""
-    ended: str = ""
     duration_s: float = 0.0
     attempts: int = 1
     log: str = field(default="", repr=False)
+
+    @property
+    def ended(self) -> str:
+        """When it started, and the seconds it took: the machine's clock may have been set since."""
+        begun = datetime.fromisoformat(self.started)
+        return (begun + timedelta(seconds=self.duration_s)).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
