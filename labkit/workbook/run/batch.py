@@ -12,6 +12,7 @@ import math
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,11 +28,12 @@ from labkit.workbook.run import (
     provenance,
     results,
 )
-from labkit.workbook.run.jobs import Event, Job, Outcome
+from labkit.workbook.run.jobs import Event, Executor, Job, Outcome
 
 if TYPE_CHECKING:
     from labkit.workbook.notebooks import Parameter
     from labkit.workbook.run.fingerprint import Fingerprint
+    from labkit.workbook.run.places import Cluster
 
 CELL_TIMEOUT_S = 600.0
 MAX_REASONS = 4
@@ -39,13 +41,17 @@ MAX_REASONS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to run: notebooks (none: all), fixed values, values to sweep, all as text."""
+    """What to run: notebooks (none: all), fixed values, values to sweep, all as text.
+
+    ``cluster`` says where (None: in processes of this machine).
+    """
 
     keys: tuple[str, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict)
     sweeps: Mapping[str, str] = field(default_factory=dict)
     force: bool = False
     num_jobs: int | None = None
+    cluster: Cluster | None = None
     timeout_s: float | None = None
 
 
@@ -145,6 +151,7 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
     except BadFile as problem:
         yield _broken(path, problem)
         return
+    alike: Fingerprint | None = None
     for overrides in parameters.combinations(key, declared, request.fixed, request.sweeps):
         folder = results.folder_of(root, key, results.slug_of(overrides))
         task = Task(
@@ -158,10 +165,11 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
             expected_s=_expected_s(folder),
         )
         try:
-            current = fingerprint.of_notebook(root, path, notebook, overrides)
+            alike = alike or fingerprint.of_notebook(root, path, notebook, {})
         except LabkitError as problem:
             yield replace(task, problem=str(problem), reason="—")
             continue
+        current = alike.with_parameters(overrides)
         reason = "forced" if request.force else _reason(folder, current)
         yield replace(task, fingerprint=current, reason=reason)
 
@@ -238,18 +246,40 @@ def _execute(
     ready = sorted((t for t in stale if not t.problem), key=lambda task: -expected[task.name])
     if not ready:
         return ended
-    num_workers = min(request.num_jobs or provenance.usable_cores(), len(ready))
-    if num_workers > 1:
-        environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
     by_name = {task.name: task for task in ready}
-    jobs = [_job(task, request, environment) for task in ready]
-    pool = executors.LocalPool(num_workers, lambda prefix: results.scratch_folder(root, prefix))
-    watcher.begin(ready, num_workers)
-    for job, outcome in pool.run(jobs, watcher.event):
-        ended.append(_put(root, by_name[job.name], outcome, environment))
-        if ended[-1].outcome is not outcome:  # it ran, but its result could not be kept
-            watcher.event(Event(kind="end", job=job, outcome=ended[-1].outcome))
+    with _executor(root, request, ready, environment, watcher) as executor:
+        if executor.num_workers > 1:
+            environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
+        jobs = (_job(task, request, environment) for task in ready)
+        watcher.begin(ready, executor.num_workers)
+        for job, outcome in executor.run(jobs, watcher.event):
+            end = _put(root, by_name[job.name], outcome, environment)
+            if end.outcome.status != outcome.status:  # it ran, but its result could not be kept
+                watcher.event(Event(kind="end", job=job, outcome=end.outcome))
+            ended.append(end)
     return ended
+
+
+@contextmanager
+def _executor(
+    root: Path,
+    request: Request,
+    ready: Sequence[Task],
+    environment: Mapping[str, str],
+    watcher: Watcher,
+) -> Iterator[Executor]:
+    """Where the notebooks run: processes of this machine, or the workers of a cluster."""
+    num_jobs = min(request.num_jobs or provenance.usable_cores(), len(ready))
+    if request.cluster is None:
+        yield executors.LocalPool(num_jobs, lambda prefix: results.scratch_folder(root, prefix))
+        return
+    from labkit.workbook.run import cluster, places, remote  # Dask's import takes a second
+
+    first = {task.key: task for task in ready}.values()
+    footings = {t.key: remote.footing(root, t.path, t.text, t.datasets) for t in first}
+    run_id = environment[processes.RUN_MARK]
+    with places.opened(request.cluster, root) as connect:
+        yield cluster.DaskExecutor(connect, footings, run_id, watcher.note, request.num_jobs)
 
 
 def _job(task: Task, request: Request, environment: Mapping[str, str]) -> Job:
@@ -267,20 +297,21 @@ def _job(task: Task, request: Request, environment: Mapping[str, str]) -> Job:
 
 
 def _put(root: Path, task: Task, outcome: Outcome, environment: Mapping[str, str]) -> Ended:
-    """Keep what a task made: its result, or what there is of a failure."""
+    """Keep what a task made on disk, its result or what there is of a failure, and not here."""
+    light = replace(outcome, notebook="", log="")
     if outcome.status == "ok":
         try:
             files = result_files(outcome.notebook, task.key)
             kept = results.store(root, task.key, task.slug, files, _meta(root, task, outcome))
-            return Ended(task=task, outcome=outcome, folder=kept)
+            return Ended(task=task, outcome=light, folder=kept)
         except Exception as error:  # the notebook's output is at fault, or the disk is full
             message = f"it ran, but its result could not be kept: {error}"
-            outcome = replace(outcome, status="broken", error=type(error).__name__, message=message)
+            light = replace(light, status="broken", error=type(error).__name__, message=message)
     files = {"log.txt": outcome.log} if outcome.log else {}
     if outcome.notebook:
         files[f"{task.key}.ipynb"] = outcome.notebook
     folder = results.store_failure(root, task.key, task.slug, files) if files else None
-    return Ended(task=task, outcome=outcome, folder=folder)
+    return Ended(task=task, outcome=light, folder=folder)
 
 
 def result_files(text: str, key: str) -> dict[str, str]:
@@ -315,8 +346,10 @@ def _meta(root: Path, task: Task, outcome: Outcome) -> dict[str, Any]:
         "ended": outcome.ended,
         "duration_s": outcome.duration_s,
         "attempts": outcome.attempts,
+        "worker": outcome.worker,
         "versions": provenance.full_versions(),
         "machine": provenance.machine(),
+        **outcome.provenance,
         "git_commit": provenance.git_commit(root),
         "fingerprint": task.fingerprint.digest,
         "fingerprint_parts": dict(task.fingerprint.parts),

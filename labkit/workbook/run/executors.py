@@ -1,8 +1,7 @@
 """Where notebooks execute: a pool of local processes, one for each notebook.
 
-An executor takes :class:`Job` s and yields :class:`Outcome` s as they end; it tells a listener of
-progress on the way. A job carries the notebook's text and an outcome gives the executed text
-back, so an executor whose workers share no file system fits the same shape.
+A worker of a cluster runs each of its jobs in such a pool too (:mod:`labkit.workbook.run.remote`),
+so the process tree, the time limits and the logs of a notebook are the same everywhere.
 """
 
 from __future__ import annotations
@@ -31,6 +30,12 @@ if TYPE_CHECKING:
 
 GRACE_S = 30.0
 """A worker ends its own hung cell; the pool ends a worker that has not, this much later."""
+_STARTING = threading.Lock()
+"""Held while a process starts: threads of one process may each have a pool."""
+
+
+class Stopped(Exception):
+    """Nobody wants what the pool runs any more; its notebooks were ended."""
 
 
 # ---------------------------------------------------------------- the worker's side
@@ -48,17 +53,19 @@ def _work(job: Job, folder: str, pipe: Connection, environment: dict[str, str]) 
         os.dup2(log, stream)
     os.environ.clear()
     os.environ.update({**environment, **job.environment})
-    threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(pipe, folder), daemon=True).start()
     from labkit.workbook.run import runner
 
     pipe.send(runner.execute(job, Path(folder), pipe.send))
 
 
-def _end_with_parent(pipe: Connection) -> None:
+def _end_with_parent(pipe: Connection, folder: str) -> None:
     """Blocks until the pool's end of ``pipe`` closes; if the pool was killed, end everything."""
     with contextlib.suppress(EOFError, OSError):
         pipe.recv()
     processes.end(processes.descendants(os.getpid()), wait_s=0)
+    processes.remove_sockets(processes.socket_prefix(pid=os.getpid()))
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
@@ -90,32 +97,49 @@ class LocalPool:
 
     A fork server imports papermill once for all of them (where the platform has none, each
     worker imports it). A worker that dies without a word, or whose kernel does, is tried once
-    more; a cell's own error never is. ``scratch`` gives each job a folder to work in.
+    more; a cell's own error never is. ``scratch`` gives each job a folder to work in; once
+    ``wanted`` says no (it is asked twice a second) all notebooks are ended.
     """
 
-    def __init__(self, num_workers: int, scratch: Callable[[str], Path]) -> None:
+    def __init__(
+        self,
+        num_workers: int,
+        scratch: Callable[[str], Path],
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.num_workers = num_workers
         self._scratch = scratch
+        self._wanted = wanted
         self._context = _context()
         self._running: list[_Running] = []
 
     def run(self, jobs: Iterable[Job], listen: Listener) -> Iterator[tuple[Job, Outcome]]:
-        """Yields each job with its outcome, in the order they end."""
-        waiting = deque((job, 1) for job in jobs)
+        """See :class:`labkit.workbook.run.jobs.Executor`.
+
+        Raises:
+            Stopped: ``wanted`` says no.
+        """
+        again: deque[tuple[Job, int]] = deque()
+        waiting = ((job, 1) for job in jobs)
         try:
-            while waiting or self._running:
-                while waiting and len(self._running) < self.num_workers:
-                    self._start(*waiting.popleft(), listen)
+            while True:
+                while len(self._running) < self.num_workers:
+                    if (next_up := again.popleft() if again else next(waiting, None)) is None:
+                        break
+                    self._start(*next_up, listen)
+                if not self._running:
+                    return
                 for run, outcome in self._step(listen):
                     if outcome.status == "died" and run.attempt == 1:
                         listen(Event(kind="retry", job=run.job, outcome=outcome))
-                        waiting.appendleft((run.job, 2))
+                        again.append((run.job, 2))
                         continue
                     listen(Event(kind="end", job=run.job, outcome=outcome))
                     yield run.job, outcome
         finally:
             for run in self._running:
                 processes.end_tree(run.process.pid)
+                self._dismiss(run)
             self._running.clear()
 
     def _start(self, job: Job, attempt: int, listen: Listener) -> None:
@@ -124,7 +148,7 @@ class LocalPool:
         process = self._context.Process(  # type: ignore[attr-defined]
             target=_work, args=(job, str(folder), theirs, dict(os.environ)), name=job.name
         )
-        with _main_module_hidden():
+        with _STARTING, _main_module_hidden():
             process.start()
         theirs.close()
         self._running.append(_Running(job, folder, process, ours, attempt))
@@ -132,6 +156,8 @@ class LocalPool:
 
     def _step(self, listen: Listener) -> list[tuple[_Running, Outcome]]:
         """Wait for signs of life; the runs that ended, taken off the list."""
+        if not self._wanted():
+            raise Stopped
         ready = connection.wait([run.pipe for run in self._running], timeout=0.5)
         ended = []
         for run in list(self._running):
@@ -158,10 +184,12 @@ class LocalPool:
         return sign
 
     def _dismiss(self, run: _Running) -> None:
-        """Let the worker go, it has nothing left to do; its folder goes too."""
+        """Let the worker go, it has nothing left to do; its folder goes too, and its sockets."""
         run.process.kill()
         run.process.join(5)
         run.pipe.close()
+        run_id = run.job.environment.get(processes.RUN_MARK, "")
+        processes.remove_sockets(processes.socket_prefix(run_id, run.process.pid))
         shutil.rmtree(run.folder, ignore_errors=True)
 
 

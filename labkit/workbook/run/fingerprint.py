@@ -25,6 +25,7 @@ import hashlib
 import json
 import re
 import sys
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -66,6 +67,11 @@ class Fingerprint:
     @property
     def digest(self) -> str:
         return _hash(json.dumps(dict(self.parts), sort_keys=True))
+
+    def with_parameters(self, parameters: Mapping[str, Any]) -> Fingerprint:
+        """That of the same notebook run with other ``parameters``; all else is shared."""
+        own = {"parameters": _hash(json.dumps(dict(parameters), sort_keys=True))}
+        return Fingerprint(parts=ChainMap(own, self.parts))
 
     def changes_since(self, before: Mapping[str, str]) -> list[str]:
         """The names of the parts that differ from ``before``, gained or lost ones included."""

@@ -8,8 +8,6 @@ sockets are removed.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -48,7 +46,9 @@ def journal(root: Path) -> Iterator[str]:
     try:
         yield run_id
     finally:
-        _remove_sockets(run_id)  # of workers that were killed; the others removed their own
+        processes.remove_sockets(
+            processes.socket_prefix(run_id)
+        )  # of workers that were killed; the others removed their own
         results.sweep_scratch(root)
         file.unlink(missing_ok=True)
 
@@ -74,12 +74,6 @@ def _clear_away(root: Path) -> None:
         run_id = file.read_text(encoding="utf-8").strip()
         if run_id:
             processes.end_marked(run_id)
-            _remove_sockets(run_id)
+            processes.remove_sockets(processes.socket_prefix(run_id))
     results.sweep_scratch(root)
     file.unlink(missing_ok=True)
-
-
-def _remove_sockets(run_id: str) -> None:
-    for base in {tempfile.gettempdir(), "/tmp"}:
-        for folder in Path(base).glob(f"{processes.socket_prefix(run_id)}*"):
-            shutil.rmtree(folder, ignore_errors=True)

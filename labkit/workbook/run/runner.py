@@ -118,7 +118,7 @@ def private_folder() -> Path:
     """A new folder only this user can enter, with a path short enough for Unix sockets."""
     base = tempfile.gettempdir()
     short = base if len(base.encode()) <= _LONGEST_SOCKET_FOLDER else "/tmp"
-    return Path(tempfile.mkdtemp(prefix=processes.socket_prefix(), dir=short))
+    return Path(tempfile.mkdtemp(prefix=processes.socket_prefix(pid=os.getpid()), dir=short))
 
 
 class ListeningManager(NotebookExecutionManager):
