@@ -101,9 +101,10 @@ class DaskExecutor:
         ours = [remote.standing(), *(footing.rests_on for footing in self._footings.values())]
         names = ["", *(f" of {key}" for key in self._footings)]
         for address, theirs in answers.items():
+            worker = f"{self._names.get(address, '')} ({address})".strip()
             if isinstance(theirs, BaseException):
                 raise LabkitError(
-                    f"worker {address} cannot say what it stands on: "
+                    f"worker {worker} cannot say what it stands on: "
                     f"{type(theirs).__name__}: {theirs}. It needs this checkout and its packages, "
                     "and must start in the workbook's folder or with LABKIT_ROOT set"
                 ) from theirs
@@ -113,17 +114,19 @@ class DaskExecutor:
                 for difference in remote.differences(*part)
             ]
             if unlike:
-                raise remote.refusal(address, unlike)
+                raise remote.refusal(worker, unlike)
 
     def _look(self) -> bool:
         """Ask the scheduler for its workers; whether it is the one that was asked before."""
         self._asked = time.monotonic()
+        self._address = self._client.scheduler.address
         known = self._client.scheduler_info(n_workers=-1)
+        self._names = {address: str(w["name"]) for address, w in known["workers"].items()}
         self._threads = sum(worker["nthreads"] for worker in known["workers"].values())
         if self._threads:
             self._staffed = self._asked
         elif self._asked - self._staffed > _NOBODY_S:
-            self._note(f"{self._client.scheduler.address} has no workers; waiting for some to come")
+            self._note(f"{self._address} has no workers; waiting for some to come")
             self._staffed = float("inf")
         before, self._scheduler = self._scheduler or known["id"], known["id"]
         return bool(before == self._scheduler)
@@ -239,7 +242,7 @@ class DaskExecutor:
 
     def _find_scheduler(self) -> None:
         """Wait for a lost scheduler, for a bounded time; it comes back without our jobs."""
-        address = self._client.scheduler.address
+        address = self._address
         self._note(f"lost the scheduler {address}; waiting up to {RETURN_S:g} s for it to return")
         deadline = time.monotonic() + RETURN_S
         self._close()

@@ -15,6 +15,7 @@ Options are checked against the constructor before anything is started.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -164,8 +165,8 @@ def _options(cluster: Cluster) -> dict[str, Any]:
     """The options with our defaults: no dashboards, and servers on loopback where that will do."""
     options = dict(cluster.options)
     if cluster.kind == "local":
-        local = {"host": "127.0.0.1", "threads_per_worker": 1, "dashboard_address": None}
-        return local | {"worker_dashboard_address": "127.0.0.1:0"} | options
+        ours = {"host": "127.0.0.1", "threads_per_worker": 1, "scheduler_kwargs": _NO_DASHBOARD}
+        return ours | {"worker_dashboard_address": "127.0.0.1:0"} | options
     if cluster.kind == "slurm":
         options["scheduler_options"] = _NO_DASHBOARD | options.get("scheduler_options", {})
     return options
@@ -179,6 +180,7 @@ def opened(cluster: Cluster, root: Path) -> Iterator[Callable[[], Client]]:
         LabkitError: it cannot be started, or its scheduler does not answer.
     """
     client = _part("local", "Client")
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # the run says it better
     if cluster.address:
         yield lambda: client(cluster.address, timeout=CONNECT_S, set_as_default=False)
         return
