@@ -172,8 +172,16 @@ def _run(request: Request) -> Report:
 
     root, console, begun = project_root(), _console(), time.monotonic()
     watcher = progress.Watcher(console)
-    with watcher.bars:
-        report = batch.run(root, request, watcher)
+    try:
+        with watcher.bars:
+            report = batch.run(root, request, watcher)
+    except KeyboardInterrupt:
+        console.print(
+            f"stopped; {watcher.summary()}. What ended is kept: the same command runs the rest",
+            style="bold",
+            markup=False,
+        )
+        raise typer.Exit(130) from None
     _show_report(console, root, report, time.monotonic() - begun)
     ledger.refresh(root, ledger.write, _scoreboard)
     return report

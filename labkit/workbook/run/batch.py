@@ -23,6 +23,7 @@ from labkit.workbook.run import (
     executors,
     fingerprint,
     guard,
+    log,
     parameters,
     processes,
     provenance,
@@ -218,6 +219,7 @@ def run(root: Path, request: Request, watcher: Watcher) -> Report:
     with guard.lock(root, watcher.note) as waited, guard.journal(root) as run_id:
         if waited:
             tasks = plan(root, request)
+        watcher = log.Logged(watcher, root, run_id)
         environment = {"LABKIT_ROOT": str(root), processes.RUN_MARK: run_id}
         if _fetch(root, tasks, environment, watcher):
             tasks = plan(root, request)

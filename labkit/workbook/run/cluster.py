@@ -57,7 +57,10 @@ class DaskExecutor:
         note: Callable[[str], None],
         most: int | None = None,
     ) -> None:
-        self._connect, self._client = connect, connect()
+        try:
+            self._connect, self._client = connect, connect()
+        except OSError as error:
+            raise LabkitError(f"the scheduler does not answer: {error}") from error
         self._footings, self._note, self._most = footings, note, most
         self._topic = f"labkit-{run_id}"
         self._inbox: queue.SimpleQueue[Future | dict[str, Any]] = queue.SimpleQueue()
@@ -165,7 +168,7 @@ class DaskExecutor:
         flight = self._flights.get(sign["job"])
         if flight is None:
             return
-        job, worker = flight.job, sign["worker"]
+        job, worker = flight.job, sign["at"]
         if sign["kind"] == "start":
             if flight.starts:
                 lost = Outcome(status="died", error="WorkerLost", message="its worker was lost")
@@ -257,7 +260,7 @@ class DaskExecutor:
                         "is kept, and the same command goes on from there"
                     ) from error
                 time.sleep(0.5)
-        self._scheduler = ""
+        self._scheduler, self._staffed = "", time.monotonic()
         self._look()
         self._client.subscribe_topic(self._topic, self._hear)
         for flight in self._flights.values():

@@ -125,7 +125,8 @@ def _check_options(path: Path, tree: Any, cluster: Cluster) -> None:
             problem = "the number is `workers`" if name == "n_workers" else "no such option"
             raise bad_field(path, tree, ("options", name), problem, value=value, valid=hint)
         try:
-            TypeAdapter(known[name]).validate_python(value)
+            if not isinstance(value, dict):  # what dask-kubernetes says of those is too narrow
+                TypeAdapter(known[name]).validate_python(value)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]["msg"]
             raise bad_field(path, tree, ("options", name), problem, value=value) from None

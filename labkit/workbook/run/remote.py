@@ -177,7 +177,7 @@ def execute(call: Call) -> Outcome:
 
     def tell(kind: str, cell: CellPlace | None = None, outcome: Outcome | None = None) -> None:
         place = asdict(cell) if cell else None
-        told = {"kind": kind, "job": call.job.name, "worker": name, "cell": place}
+        told = {"kind": kind, "job": call.job.name, "at": name, "cell": place}
         ending = {"error": outcome.error, "message": outcome.message} if outcome else None
         worker.log_event(call.topic, told | {"outcome": ending})
 
