@@ -95,7 +95,7 @@ def run(
       [cyan]labkit run zeus --sweep eta_knob=0,1 --sweep seed=1,2[/cyan]   four runs
       [cyan]labkit run --force -j 4 --timeout 300[/cyan]                   all, at most 5 min each
       [cyan]labkit run --cluster tcp://10.0.0.1:8786[/cyan]                on Dask workers
-      [cyan]labkit run --cluster slurm.yaml -n[/cyan]                      the job script, and the plan
+      [cyan]labkit run --cluster slurm.yaml -n[/cyan]                      its job script
     """
     from labkit.workbook.run import batch, parameters
 
