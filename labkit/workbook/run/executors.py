@@ -224,7 +224,7 @@ def _log(folder: Path) -> str:
 def _context() -> BaseContext:
     if "forkserver" in multiprocessing.get_all_start_methods():
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["labkit.workbook.run.runner"])
+        context.set_forkserver_preload(["labkit.workbook.run.warm"])
         return context
     return multiprocessing.get_context("spawn")
 
