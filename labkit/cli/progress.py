@@ -119,7 +119,8 @@ class Watcher:
         )
         self._bar_of: dict[str, TaskID] = {}
         self._total = self._done = self._failed = 0
-        self._said_at, self._said = -math.inf, ""
+        self._looked = -math.inf
+        self._left_s: float | None = None
 
     def note(self, text: str) -> None:
         self._say(Text(text, style="yellow"))
@@ -130,9 +131,7 @@ class Watcher:
         self._estimate, self._begun = Estimate(tasks, num_workers), time.monotonic()
         plural = "s" if len(tasks) != 1 else ""
         at_once = f", {num_workers} at a time" if num_workers > 1 else ""
-        remaining = self._estimate.remaining_s()
-        left = f", about {seconds(remaining)} left" if remaining else ""
-        self._say(Text(f"{len(tasks)} notebook{plural} to run{at_once}{left}"))
+        self._say(Text(f"{len(tasks)} notebook{plural} to run{at_once}{self._state()}"))
         self._overall = self.bars.add_task("all", total=len(tasks), at="", says="")
 
     def event(self, event: Event) -> None:
@@ -184,18 +183,21 @@ class Watcher:
         return f"{self._done} of {self._total} notebooks had ended, {self._failed} of them failed"
 
     def _state(self) -> str:
-        """Failed, rate, time left; looked at once a second, since a run may have 10,000 tasks."""
+        """Failed, rate, time left."""
+        took_s, left_s = time.monotonic() - self._begun, self._remaining_s()
+        parts = [f"{self._failed} failed"] if self._failed else []
+        parts += [f"{60 * self._done / took_s:.3g} a minute"] if self._done > 1 and took_s else []
+        parts += [f"about {seconds(left_s)} left"] if left_s else []
+        return "".join(f", {part}" for part in parts)
+
+    def _remaining_s(self) -> float | None:
+        """Looked at once a second, since a run may have 10,000 tasks."""
         moment = time.monotonic()
-        if moment - self._said_at > 1.0 or self._done == self._total:
-            per_s = self._done / max(moment - self._begun, 1e-9)
-            remaining = self._estimate.remaining_s()
-            if remaining is None and self._done:  # never timed: as fast as so far
-                remaining = (self._total - self._done) / per_s
-            parts = [f"{self._failed} failed"] if self._failed else []
-            parts += [f"{60 * per_s:.3g} a minute"] if self._done > 1 else []
-            parts += [f"about {seconds(remaining)} left"] if remaining else []
-            self._said_at, self._said = moment, "".join(f", {part}" for part in parts)
-        return self._said
+        if moment - self._looked > 1.0 or self._done == self._total:
+            self._looked, self._left_s = moment, self._estimate.remaining_s()
+            if self._left_s is None and self._done:  # never timed: as fast as so far
+                self._left_s = (self._total - self._done) * (moment - self._begun) / self._done
+        return self._left_s
 
     def _say(self, line: Text) -> None:
         self.console.print(line, soft_wrap=True)

@@ -48,4 +48,4 @@ class Logged:
 
     def _write(self, kind: str, text: str) -> None:
         with self.path.open("a", encoding="utf-8") as log:
-            log.write(f"{now()}  {kind:5}  {text}\n")
+            log.write(f"{now()}\t{kind}\t{text}\n")
