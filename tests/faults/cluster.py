@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -69,7 +70,7 @@ class Saboteur(Recorder):
         name = event.job.name
         if event.kind == "cell":
             due = [share for share in self.faults if share <= self.num_ended]
-            if due and event.worker in self.processes.running:
+            if due and set(WORKERS) <= set(self.processes.running):
                 self._kill(self.faults.pop(min(due)), event.worker)
             return
         super().event(event)
@@ -89,17 +90,17 @@ class Saboteur(Recorder):
         self.suspects |= set(self.running)
         if what == "scheduler":
             self.processes.kill("scheduler")
-            for name in WORKERS:  # they end with their scheduler
-                self.processes.running.pop(name).wait(120)
             self.processes.scheduler()
         elif what in ("worker", "nanny"):
             self.processes.kill(worker)
             assert soon(lambda: not any(map(alive, below)), 60), f"{what} left processes behind"
         else:
-            [victim] = [process for process in below if is_a(what, process)][:1]
-            victim.send_signal(signal.SIGKILL)
+            victims = [process for process in below if is_a(what, process)]
+            if not victims:  # it is just being started; the next cell will do
+                self.faults[self.num_ended] = what
+                return
+            victims[0].send_signal(signal.SIGKILL)
         self.note(f"killed: {what} ({worker}), with {len(self.running)} runs under way")
-        start(self.processes, self.root)
 
 
 def alive(process: psutil.Process) -> bool:
@@ -116,10 +117,12 @@ def is_a(what: str, process: psutil.Process) -> bool:
     return "spawn_main" in line and "forkserver" not in line
 
 
-def start(processes: Processes, root: Path) -> None:
-    for name, nanny in WORKERS.items():
-        if name not in processes.running:
-            processes.worker(name, root, nanny=nanny)
+def supervise(processes: Processes, root: Path, over: threading.Event) -> None:
+    """Start the workers, and again those that ended: also with their scheduler they do."""
+    while not over.wait(0.5):
+        for name, nanny in WORKERS.items():
+            if name not in processes.running or processes.running[name].poll() is not None:
+                processes.worker(name, root, nanny=nanny)
 
 
 def counted(root: Path, kind: str) -> Counter[int]:
@@ -135,10 +138,16 @@ def main(number: int) -> None:
     sweep = {"n": ",".join(map(str, range(number)))}
     with Processes(folder) as processes:
         processes.scheduler()
-        start(processes, there)
+        over = threading.Event()
+        supervisor = threading.Thread(target=supervise, args=(processes, there, over))
+        supervisor.start()
         watcher = Saboteur(processes, there, number)
         where = places.read(processes.address, 1)
-        report = go(root, watcher=watcher, sweeps=sweep, cluster=where)
+        try:
+            report = go(root, watcher=watcher, sweeps=sweep, cluster=where)
+        finally:
+            over.set()
+            supervisor.join()
         watcher.note(f"{len(report.ended)} ended")
     assert soon(lambda: not kernels_of(there), 60), "a kernel outlived the run"
     assert not watcher.faults, f"not tried: {watcher.faults}"

@@ -122,8 +122,8 @@ class DaskExecutor:
     def _look(self) -> bool:
         """Ask the scheduler for its workers; whether it is the one that was asked before."""
         self._asked = time.monotonic()
-        self._address = self._client.scheduler.address
         known = self._client.scheduler_info(n_workers=-1)
+        self._address = known["address"]
         self._names = {address: str(w["name"]) for address, w in known["workers"].items()}
         self._threads = sum(worker["nthreads"] for worker in known["workers"].values())
         if self._threads:
