@@ -153,6 +153,8 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
         yield _broken(path, problem)
         return
     alike: Fingerprint | None = None
+    took_s = _durations(root, key)
+    usual_s = statistics.median(took_s.values()) if took_s else None
     for overrides in parameters.combinations(key, declared, request.fixed, request.sweeps):
         folder = results.folder_of(root, key, results.slug_of(overrides))
         task = Task(
@@ -163,7 +165,7 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
             overrides=overrides,
             parameters=parameters.resolved(declared, overrides),
             datasets=tuple(notebooks.dataset_names(notebook)),
-            expected_s=_expected_s(folder),
+            expected_s=took_s.get(folder.name, usual_s),
         )
         try:
             alike = alike or fingerprint.of_notebook(root, path, notebook, {})
@@ -197,14 +199,11 @@ def _reason(folder: Path, current: Fingerprint) -> str:
     return "changed: " + ", ".join(shown)
 
 
-def _expected_s(folder: Path) -> float | None:
-    """How long this took last; else how long the same notebook took with other parameters."""
-    beside = [path.parent for path in folder.parent.glob(f"*/{results.RUN_FILE}")]
-    for folders in ([folder], beside):
-        metas = filter(None, map(results.read_meta, folders))
-        if known := [float(meta["duration_s"]) for meta in metas]:
-            return statistics.median(known)
-    return None
+def _durations(root: Path, key: str) -> dict[str, float]:
+    """How long the notebook took with each set of parameters, by slug."""
+    paths = results.folder_of(root, key, "").glob(f"*/{results.RUN_FILE}")
+    metas = {path.parent.name: results.read_meta(path.parent) for path in paths}
+    return {slug: float(meta["duration_s"]) for slug, meta in metas.items() if meta}
 
 
 # ---------------------------------------------------------------- running
