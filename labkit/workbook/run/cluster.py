@@ -81,20 +81,23 @@ class DaskExecutor:
             WrongWorker: a worker's checkout, packages or data are not the client's.
             LabkitError: the scheduler is lost and stays away.
         """
-        waiting = iter(jobs)
+        waiting, more = iter(jobs), True
         try:
             self._check_workers()
             self._client.subscribe_topic(self._topic, self._hear)
-            while True:
-                while len(self._flights) < 2 * self.num_workers:
-                    if (job := next(waiting, None)) is None:
-                        break
-                    self._flights[job.name] = _Flight(job, self._submit(job))
-                if not self._flights:
-                    return
-                yield from self._step(listen)
+            while more or self._flights:
+                while more and self._has_room():
+                    if more := (job := next(waiting, None)) is not None:
+                        self._flights[job.name] = _Flight(job, self._submit(job))
+                if more or self._flights:
+                    yield from self._step(listen)
         finally:
             self._cancel()
+
+    def _has_room(self) -> bool:
+        """A thread runs one job while another waits there; a lost scheduler gets none."""
+        room = min(2 * self.num_workers, self._most or 2 * self.num_workers)
+        return len(self._flights) < room and self._client.status == "running"
 
     # ------------------------------------------------------------ workers
 
@@ -105,6 +108,8 @@ class DaskExecutor:
         names = ["", *(f" of {key}" for key in self._footings)]
         for address, theirs in answers.items():
             worker = f"{self._names.get(address, '')} ({address})".strip()
+            if isinstance(theirs, OSError):
+                continue  # it was lost while it was asked
             if isinstance(theirs, BaseException):
                 raise LabkitError(
                     f"worker {worker} cannot say what it stands on: "
@@ -131,8 +136,8 @@ class DaskExecutor:
         elif self._asked - self._staffed > _NOBODY_S:
             self._note(f"{self._address} has no workers; waiting for some to come")
             self._staffed = float("inf")
-        before, self._scheduler = self._scheduler or known["id"], known["id"]
-        return bool(before == self._scheduler)
+        self._scheduler = self._scheduler or known["id"]
+        return bool(known["id"] == self._scheduler)
 
     # ------------------------------------------------------------ jobs
 
@@ -200,37 +205,38 @@ class DaskExecutor:
         """How the flight ended; None where its job goes on, or was submitted again."""
         from distributed import KilledWorker
 
+        future, again = flight.future, max(flight.starts - 1, 0)
         try:
-            outcome: Outcome = flight.future.result(timeout=10 * PULSE_S)
-        except LabkitError:
-            raise
-        except TimeoutError:  # its worker was lost with the outcome, and another is at it
-            flight.future.add_done_callback(self._inbox.put)
-            return None
-        except KilledWorker as error:
-            if flight.starts < MAX_STARTS and self._again(flight):
-                return None  # it only waited on workers that others' jobs lost
-            worker = str(error.last_worker.name)
-            lost = f"{flight.starts} workers were lost while they ran it, the last was {worker}"
-            outcome = Outcome(status="died", error="KilledWorker", message=lost, worker=worker)
-        except Exception as error:
-            if not flight.future.cancelled():
-                kind = type(error).__name__
-                raise LabkitError(
-                    f"{flight.job.name}: no worker can run it: {kind}: {error}"
-                ) from error
-            if not self._alive():
-                return None  # all that flies starts anew once the scheduler is back
-            if self._again(flight):
-                return None
-            raise LabkitError(f"{flight.job.name}: cancelled on the cluster by somebody") from None
-        return replace(outcome, attempts=outcome.attempts + max(flight.starts - 1, 0))
+            outcome: Outcome = future.result(timeout=10 * PULSE_S)
+            return replace(outcome, attempts=outcome.attempts + again)
+        except Exception as problem:
+            error = problem
+        if future.status in ("pending", "finished"):  # lost with its worker; another is at it
+            future.add_done_callback(self._inbox.put)
+        elif future.cancelled() and not self._alive():
+            pass  # with its scheduler; all that flies starts anew once that is back
+        elif isinstance(error, KilledWorker) and flight.starts >= MAX_STARTS:
+            return self._died(flight, f"{flight.starts} workers were lost while they ran it")
+        elif future.cancelled() or isinstance(error, KilledWorker | OSError | MemoryError):
+            # Somebody cancelled it, it waited on workers that other jobs lost, or one is full.
+            if not self._again(flight):
+                return self._died(flight, f"{type(error).__name__}: {error}")
+        elif isinstance(error, LabkitError):
+            raise error
+        else:
+            what = f"{flight.job.name}: no worker can run it: {type(error).__name__}"
+            raise LabkitError(f"{what}: {error}") from error
+        return None
+
+    def _died(self, flight: _Flight, message: str) -> Outcome:
+        tries = max(flight.starts, flight.submissions)
+        return Outcome(status="died", error="WorkerLost", message=message, attempts=tries)
 
     def _again(self, flight: _Flight) -> bool:
         """Submit a flight's job once more, where it has not been too often."""
-        flight.submissions += 1
-        if flight.submissions > MAX_STARTS:
+        if flight.submissions == MAX_STARTS:
             return False
+        flight.submissions += 1
         flight.future = self._submit(flight.job)
         return True
 
