@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from labkit.workbook.run.batch import Ended, Report, Request
+    from labkit.workbook.run.places import Cluster
 
 complete_notebooks = completing(lambda: notebooks.paths(project_root()))
 KEYS = typer.Argument(
@@ -59,6 +60,13 @@ SWEEP_FILE = typer.Option(
 SEEDS = typer.Option(
     "", metavar="N", help="Repeat with N seeds, from the notebook's own on; or list them: 3,5,8."
 )
+CLUSTER = typer.Option(
+    None,
+    "--cluster",
+    metavar="WHERE",
+    help="Run on Dask workers: tcp://HOST:PORT of a scheduler, `local`, or a YAML file that says "
+    "what to start with Slurm or Kubernetes.",
+)
 
 
 commands = typer.Typer()
@@ -77,6 +85,7 @@ def run(
     force: bool = FORCE,
     timeout: float | None = TIMEOUT,
     cell_timeout: float | None = CELL_TIMEOUT,
+    cluster: str | None = CLUSTER,
     dry_run: bool = typer.Option(
         False, "--dry-run", "-n", help="Say what would run, and why; run nothing."
     ),
@@ -102,6 +111,8 @@ def run(
       [cyan]labkit run zeus --sweep eta_knob=0,1 --sweep seed=1,2[/cyan]   four runs
       [cyan]labkit run zeus --sweep-file eta.yaml --seeds 5[/cyan]         each of them, five seeds
       [cyan]labkit run --force -j 4 --timeout 300[/cyan]                   all, at most 5 min each
+      [cyan]labkit run --cluster tcp://10.0.0.1:8786[/cyan]                on Dask workers
+      [cyan]labkit run --cluster slurm.yaml -n[/cyan]                      its job script
     """
     from labkit.workbook.run import batch, parameters, sweepfile
 
@@ -114,6 +125,7 @@ def run(
         num_jobs=jobs,
         timeout_s=timeout,
         cell_timeout_s=cell_timeout,
+        cluster=_place(cluster, jobs),
     )
     if dry_run:
         _show_plan(project_root(), request)
@@ -128,6 +140,7 @@ def refresh(
     jobs: int | None = JOBS,
     force: bool = FORCE,
     timeout: float | None = TIMEOUT,
+    cluster: str | None = CLUSTER,
     allow_standin: bool = typer.Option(
         False, "--allow-standin", help="Write back outputs made on stand-in data too."
     ),
@@ -146,11 +159,23 @@ def refresh(
     """
     from labkit.workbook.run.batch import Request
 
-    keys = keys or []
-    report = _run(Request(keys=tuple(keys), force=force, num_jobs=jobs, timeout_s=timeout))
+    where = _place(cluster, jobs)
+    request = Request(
+        keys=tuple(keys or ()), force=force, num_jobs=jobs, timeout_s=timeout, cluster=where
+    )
+    report = _run(request)
     refused = _write_back(project_root(), report, allow_standin=allow_standin)
     if report.failures or refused:
         raise typer.Exit(1)
+
+
+def _place(where: str | None, num_jobs: int | None) -> Cluster | None:
+    """What ``--cluster`` asks for, checked before anything runs."""
+    if where is None:
+        return None
+    from labkit.workbook.run import places, provenance
+
+    return places.read(where, num_jobs or provenance.usable_cores())
 
 
 def _console() -> Console:
@@ -166,8 +191,16 @@ def _run(request: Request) -> Report:
 
     root, console, begun = project_root(), _console(), time.monotonic()
     watcher = progress.Watcher(console)
-    with watcher.bars:
-        report = batch.run(root, request, watcher)
+    try:
+        with watcher.bars:
+            report = batch.run(root, request, watcher)
+    except KeyboardInterrupt:
+        console.print(
+            f"stopped; {watcher.summary()}. What ended is kept: the same command runs the rest",
+            style="bold",
+            markup=False,
+        )
+        raise typer.Exit(130) from None
     _show_report(console, root, report, time.monotonic() - begun)
     joined(root)
     return report
@@ -218,6 +251,10 @@ def _write_back(root: Path, report: Report, *, allow_standin: bool) -> int:
 def _show_plan(root: Path, request: Request) -> None:
     from labkit.workbook.run import batch
 
+    if request.cluster is not None:
+        from labkit.workbook.run import places
+
+        _console().print(places.described(request.cluster), markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("notebook", "runs because", "took"):
         table.add_column(title, overflow="fold")

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from labkit.cli import main, progress
 from labkit.workbook.run import batch, ledger, results
-from labkit.workbook.run.jobs import CellPlace, Outcome
+from labkit.workbook.run.jobs import CellPlace, Event, Job, Outcome
 from tests.workbook.factory import workbook
 
 PAPER = (("seed: int = 0\neta: float = 0.5\ngpu: str = 'V100'", "parameters"), "print(seed, eta)")
@@ -44,6 +44,11 @@ def slugs(root: Path) -> list[str]:
         (["--jobs", "0"], "--jobs"),
         (["--timeout", "soon"], "--timeout"),
         (["--cell-timeout", "0"], "--cell-timeout"),
+        (
+            ["--cluster", "here"],
+            "'here' is no cluster; valid: a scheduler's address such as tcp://",
+        ),
+        (["--cluster", "no.yaml"], "no.yaml: "),
     ],
 )
 def test_wrong_use_exits_2_and_runs_nothing(
@@ -116,6 +121,24 @@ def test_when_nothing_changed_nothing_heavy_is_loaded(root: Path) -> None:
     said, heavy = done.stdout.splitlines()
     assert "1 up to date" in said
     assert heavy == ""
+
+
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(root: Path, request: batch.Request, watcher: progress.Watcher) -> None:
+        watcher.begin([task("a", None), task("b", None)], 1)
+        job = Job(key="a", slug="default", notebook="", parameters={}, cwd="")
+        watcher.event(Event(kind="start", job=job, worker="w1"))
+        watcher.event(Event(kind="end", job=job, outcome=Outcome(status="failed")))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(batch, "run", interrupted)
+    assert main(["run"]) == 130
+    said = capsys.readouterr().out
+    assert "on w1" in said
+    assert "(1/2, 1 failed" in said
+    assert "stopped; 1 of 2 notebooks had ended, 1 of them failed. What ended is kept" in said
 
 
 def test_two_runs_at_once_do_the_work_once(root: Path) -> None:

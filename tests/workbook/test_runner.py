@@ -191,7 +191,7 @@ def test_partial_notebooks_are_kept_apart_from_results(mixed: Mixed) -> None:
         assert not (root / "results" / key).exists()
     kept = {name.split("/")[0] for name in tree(root)}
     assert kept == {
-        *(".failed", ".lock"),
+        *(".failed", ".lock", ".logs"),
         *("good", "kernel_dies", "worker_dies", "expected_error", "leaves"),
     }
     text = (root / "results/.failed/fails/default/fails.ipynb").read_text()
@@ -238,6 +238,17 @@ def test_a_result_holds_notebook_claims_figures_and_where_it_comes_from(mixed: M
     assert "papermill" not in record.notebook.read_text()
 
 
+def test_every_run_has_a_log(mixed: Mixed) -> None:
+    [log] = (mixed[0] / "results/.logs").iterdir()
+    lines = [line.split("\t")[1:] for line in log.read_text().splitlines()]
+    assert lines[0] == ["begin", "10 notebooks, 3 at a time"]
+    kinds = [kind for kind, _ in lines]
+    assert (kinds.count("start"), kinds.count("retry"), kinds.count("end")) == (13, 3, 10)
+    [fails] = [text for kind, text in lines if kind == "end" and text.startswith("fails")]
+    assert fails.startswith("fails  failed  ")
+    assert fails.endswith("cell 3  ZeroDivisionError  division by zero")
+
+
 def test_progress_is_told_cell_by_cell(mixed: Mixed) -> None:
     events = [event for event in mixed[2].events if event.job.key == "good"]
     assert [event.kind for event in events] == ["start", *["cell"] * 4, "end"]
@@ -256,7 +267,8 @@ def test_a_worker_that_is_stuck_itself_is_ended_by_the_pool(
     assert end.outcome.status == "hung"
     assert end.outcome.cell is not None
     assert end.outcome.cell.number == 2
-    assert "before" in end.outcome.notebook
+    assert end.folder is not None
+    assert "before" in (end.folder / "stuck.ipynb").read_text()
     assert soon(lambda: not kernels_of(root), 5)
 
 
@@ -423,7 +435,7 @@ def test_an_interrupted_run_leaves_no_process_and_the_next_one_ends_right(tmp_pa
     report = go(root)
     assert [(end.task.key, end.ok) for end in report.ended] == [("slow", True)]
     folders = {path.name for path in (root / "results").iterdir()}
-    assert folders == {".lock", "quick", "slow"}
+    assert folders == {".lock", ".logs", "quick", "slow"}
     assert not sockets(run_id)
 
 

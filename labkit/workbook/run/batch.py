@@ -8,11 +8,11 @@ between is safe to kill: see :mod:`labkit.workbook.run.results` for the folders 
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,17 +23,19 @@ from labkit.workbook.run import (
     executors,
     fingerprint,
     guard,
+    log,
     parameters,
     processes,
     provenance,
     results,
 )
-from labkit.workbook.run.jobs import Event, Job, Outcome
+from labkit.workbook.run.jobs import Event, Executor, Job, Outcome
 from labkit.workbook.run.parameters import Sweep, option_choices
 
 if TYPE_CHECKING:
     from labkit.workbook.notebooks import Parameter
     from labkit.workbook.run.fingerprint import Fingerprint
+    from labkit.workbook.run.places import Cluster
 
 CELL_TIMEOUT_S = 600.0
 
@@ -41,7 +43,10 @@ CELL_TIMEOUT_S = 600.0
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What to run: notebooks (none: all); ``fixed`` values and those to sweep, as texts; and what
-    a sweep file and ``--seeds`` say (``more``)."""
+    a sweep file and ``--seeds`` say (``more``).
+
+    ``cluster`` says where (None: in processes of this machine).
+    """
 
     keys: tuple[str, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict)
@@ -49,6 +54,7 @@ class Request:
     more: Sweep = field(default_factory=Sweep)
     force: bool = False
     num_jobs: int | None = None
+    cluster: Cluster | None = None
     timeout_s: float | None = None
     cell_timeout_s: float | None = None
 
@@ -160,8 +166,8 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
         defaults = fingerprint.of_notebook(root, path, notebook, {})
     except LabkitError as error:
         defaults, refusal = None, str(error)
-    every = results.folder_of(root, key, "")
-    usual_s = functools.cache(lambda: _expected_s(every.glob("*/")))
+    took_s = _durations(root, key)
+    usual_s = statistics.median(took_s.values()) if took_s else None
     for overrides in parameters.combinations(key, declared, request.sweep):
         folder = results.folder_of(root, key, results.slug_of(overrides))
         task = Task(
@@ -172,7 +178,7 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
             overrides=overrides,
             parameters=parameters.resolved(declared, overrides),
             datasets=tuple(notebooks.dataset_names(notebook)),
-            expected_s=_expected_s([folder]) or usual_s(),
+            expected_s=took_s.get(folder.name, usual_s),
         )
         if defaults is None:
             yield replace(task, problem=refusal, reason="—")
@@ -199,11 +205,11 @@ def _reason(folder: Path, current: Fingerprint) -> str:
     return current.since(meta)
 
 
-def _expected_s(folders: Iterable[Path]) -> float | None:
-    """How long a notebook took last: the median of what the results in ``folders`` say."""
-    metas = filter(None, map(results.read_meta, folders))
-    known = [float(meta["duration_s"]) for meta in metas]
-    return statistics.median(known) if known else None
+def _durations(root: Path, key: str) -> dict[str, float]:
+    """How long the notebook took with each set of parameters, by slug."""
+    paths = results.folder_of(root, key, "").glob(f"*/{results.RUN_FILE}")
+    metas = {path.parent.name: results.read_meta(path.parent) for path in paths}
+    return {slug: float(meta["duration_s"]) for slug, meta in metas.items() if meta}
 
 
 # ---------------------------------------------------------------- running
@@ -218,6 +224,7 @@ def run(root: Path, request: Request, watcher: Watcher) -> Report:
     with guard.lock(root, watcher.note) as waited, guard.journal(root) as run_id:
         # Another run may have ended since the plan was made, waited for or not.
         tasks = plan(root, request) if waited else [_again(root, task) for task in tasks]
+        watcher = log.Logged(watcher, root, run_id)
         environment = {"LABKIT_ROOT": str(root), processes.RUN_MARK: run_id}
         if _fetch(root, tasks, environment, watcher):
             tasks = plan(root, request)
@@ -254,18 +261,40 @@ def _execute(
     ready = sorted((t for t in stale if not t.problem), key=lambda task: -expected[task.name])
     if not ready:
         return ended
-    num_workers = min(request.num_jobs or provenance.usable_cores(), len(ready))
-    if num_workers > 1:
-        environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
     by_name = {task.name: task for task in ready}
-    jobs = [_job(task, request, environment) for task in ready]
-    pool = executors.LocalPool(num_workers, lambda prefix: results.scratch_folder(root, prefix))
-    watcher.begin(ready, num_workers)
-    for job, outcome in pool.run(jobs, watcher.event):
-        ended.append(_put(root, by_name[job.name], outcome, environment))
-        if ended[-1].outcome is not outcome:  # it ran, but its result could not be kept
-            watcher.event(Event(kind="end", job=job, outcome=ended[-1].outcome))
+    with _executor(root, request, ready, environment, watcher) as executor:
+        if executor.num_workers > 1:
+            environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
+        jobs = (_job(task, request, environment) for task in ready)
+        watcher.begin(ready, executor.num_workers)
+        for job, outcome in executor.run(jobs, watcher.event):
+            end = _put(root, by_name[job.name], outcome, environment)
+            if end.outcome.status != outcome.status:  # it ran, but its result could not be kept
+                watcher.event(Event(kind="end", job=job, outcome=end.outcome))
+            ended.append(end)
     return ended
+
+
+@contextmanager
+def _executor(
+    root: Path,
+    request: Request,
+    ready: Sequence[Task],
+    environment: Mapping[str, str],
+    watcher: Watcher,
+) -> Iterator[Executor]:
+    """Where the notebooks run: processes of this machine, or the workers of a cluster."""
+    num_jobs = min(request.num_jobs or provenance.usable_cores(), len(ready))
+    if request.cluster is None:
+        yield executors.LocalPool(num_jobs, lambda prefix: results.scratch_folder(root, prefix))
+        return
+    from labkit.workbook.run import cluster, places, remote  # Dask's import takes a second
+
+    first = {task.key: task for task in ready}.values()
+    footings = {t.key: remote.footing(root, t.path, t.text, t.datasets) for t in first}
+    run_id = environment[processes.RUN_MARK]
+    with places.opened(request.cluster, root) as connect:
+        yield cluster.DaskExecutor(connect, footings, run_id, watcher.note, request.num_jobs)
 
 
 def _job(task: Task, request: Request, environment: Mapping[str, str]) -> Job:
@@ -284,24 +313,25 @@ def _job(task: Task, request: Request, environment: Mapping[str, str]) -> Job:
 
 
 def _put(root: Path, task: Task, outcome: Outcome, environment: Mapping[str, str]) -> Ended:
-    """Keep what a task made: its result, or what there is of a failure."""
+    """Keep what a task made on disk, its result or what there is of a failure, and not here."""
+    light = replace(outcome, notebook="", log="")
     if outcome.status == "ok":
         try:
             files = result_files(outcome.notebook, task.key)
             kept = results.store(root, task.key, task.slug, files, _meta(root, task, outcome))
-            return Ended(task=task, outcome=outcome, folder=kept)
+            return Ended(task=task, outcome=light, folder=kept)
         except Exception as error:  # the notebook's output is at fault, or the disk is full
             message = f"it ran, but its result could not be kept: {_said(error)}"
-            outcome = replace(outcome, status="broken", error=type(error).__name__, message=message)
+            light = replace(light, status="broken", error=type(error).__name__, message=message)
     files = {"log.txt": outcome.log} if outcome.log else {}
     if outcome.notebook:
         files[f"{task.key}.ipynb"] = outcome.notebook
     try:
         folder = results.store_failure(root, task.key, task.slug, files) if files else None
     except OSError as error:
-        message = f"{outcome.message}; nor was the partial notebook kept: {_said(error)}"
-        return Ended(task=task, outcome=replace(outcome, message=message), folder=None)
-    return Ended(task=task, outcome=outcome, folder=folder)
+        message = f"{light.message}; nor was the partial notebook kept: {_said(error)}"
+        return Ended(task=task, outcome=replace(light, message=message), folder=None)
+    return Ended(task=task, outcome=light, folder=folder)
 
 
 def _said(error: Exception) -> str:
@@ -343,8 +373,10 @@ def _meta(root: Path, task: Task, outcome: Outcome) -> dict[str, Any]:
         "ended": outcome.ended,
         "duration_s": outcome.duration_s,
         "attempts": outcome.attempts,
+        "worker": outcome.worker,
         "versions": provenance.full_versions(),
         "machine": provenance.machine(),
+        **outcome.provenance,
         "git_commit": provenance.git_commit(root),
         "fingerprint": task.fingerprint.digest,
         "fingerprint_parts": dict(task.fingerprint.parts),

@@ -1,8 +1,7 @@
 """Where notebooks execute: a pool of local processes, one for each notebook.
 
-An executor takes :class:`Job` s and yields :class:`Outcome` s as they end; it tells a listener of
-progress on the way. A job carries the notebook's text and an outcome gives the executed text
-back, so an executor whose workers share no file system fits the same shape.
+A worker of a cluster runs each of its jobs in such a pool too (:mod:`labkit.workbook.run.remote`),
+so the process tree, the time limits and the logs of a notebook are the same everywhere.
 """
 
 from __future__ import annotations
@@ -40,6 +39,12 @@ if TYPE_CHECKING:
 
 GRACE_S = 30.0
 """A worker ends its own hung cell; the pool ends a worker that has not, this much later."""
+_STARTING = threading.Lock()
+"""Held while a process starts: threads of one process may each have a pool."""
+
+
+class Stopped(Exception):
+    """Nobody wants what the pool runs any more; its notebooks were ended."""
 
 
 # ---------------------------------------------------------------- the worker's side
@@ -69,6 +74,8 @@ def _end_with_parent(pipe: Connection, folder: str) -> None:
         pipe.recv()
     processes.end(processes.descendants(os.getpid()), wait_s=0)
     processes.end_marked(folder, processes.KERNEL_MARK)
+    processes.remove_sockets(processes.socket_prefix(pid=os.getpid()))
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
@@ -101,32 +108,48 @@ class LocalPool:
     A fork server imports papermill once for all of them (where the platform has none, each
     worker imports it). A worker that dies without a word, or whose kernel does, is tried again,
     ``MAX_ATTEMPTS`` times in all; a cell's own error never is. ``scratch`` gives each job a folder
-    to work in.
+    to work in; once ``wanted`` says no (it is asked twice a second) all notebooks are ended.
     """
 
-    def __init__(self, num_workers: int, scratch: Callable[[str], Path]) -> None:
+    def __init__(
+        self,
+        num_workers: int,
+        scratch: Callable[[str], Path],
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.num_workers = num_workers
         self._scratch = scratch
+        self._wanted = wanted
         self._context = _context()
         self._running: list[_Running] = []
 
     def run(self, jobs: Iterable[Job], listen: Listener) -> Iterator[tuple[Job, Outcome]]:
-        """Yields each job with its outcome, in the order they end."""
-        waiting = deque((job, 1) for job in jobs)
+        """See :class:`labkit.workbook.run.jobs.Executor`.
+
+        Raises:
+            Stopped: ``wanted`` says no.
+        """
+        again: deque[tuple[Job, int]] = deque()
+        waiting = ((job, 1) for job in jobs)
         try:
-            while waiting or self._running:
-                while waiting and len(self._running) < self.num_workers:
-                    self._start(*waiting.popleft(), listen)
+            while True:
+                while len(self._running) < self.num_workers:
+                    if (next_up := again.popleft() if again else next(waiting, None)) is None:
+                        break
+                    self._start(*next_up, listen)
+                if not self._running:
+                    return
                 for run, outcome in self._step(listen):
                     if outcome.status == "died" and run.attempt < MAX_ATTEMPTS:
                         listen(Event(kind="retry", job=run.job, outcome=outcome))
-                        waiting.appendleft((run.job, run.attempt + 1))
+                        again.append((run.job, run.attempt + 1))
                         continue
                     listen(Event(kind="end", job=run.job, outcome=outcome))
                     yield run.job, outcome
         finally:
             for run in self._running:
                 processes.end_tree(run.process.pid)
+                self._dismiss(run)
             self._running.clear()
 
     def _start(self, job: Job, attempt: int, listen: Listener) -> None:
@@ -135,7 +158,7 @@ class LocalPool:
         process = self._context.Process(  # type: ignore[attr-defined]
             target=_work, args=(job, str(folder), theirs, dict(os.environ)), name=job.name
         )
-        with _main_module_hidden():
+        with _STARTING, _main_module_hidden():
             process.start()
         theirs.close()
         self._running.append(_Running(job, folder, process, ours, attempt))
@@ -143,6 +166,8 @@ class LocalPool:
 
     def _step(self, listen: Listener) -> list[tuple[_Running, Outcome]]:
         """Wait for signs of life; the runs that ended, taken off the list."""
+        if not self._wanted():
+            raise Stopped
         ready = connection.wait([run.pipe for run in self._running], timeout=0.5)
         ended = []
         for run in list(self._running):
@@ -169,10 +194,12 @@ class LocalPool:
         return sign
 
     def _dismiss(self, run: _Running) -> None:
-        """Let the worker go, it has nothing left to do; its folder goes too."""
+        """Let the worker go, it has nothing left to do; its folder goes too, and its sockets."""
         run.process.kill()
         run.process.join(5)
         run.pipe.close()
+        run_id = run.job.environment.get(processes.RUN_MARK, "")
+        processes.remove_sockets(processes.socket_prefix(run_id, run.process.pid))
         shutil.rmtree(run.folder, ignore_errors=True)
 
 
@@ -207,7 +234,7 @@ def _log(folder: Path) -> str:
 def _context() -> BaseContext:
     if "forkserver" in multiprocessing.get_all_start_methods():
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["labkit.workbook.run.runner"])
+        context.set_forkserver_preload(["labkit.workbook.run.warm"])
         return context
     return multiprocessing.get_context("spawn")
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from labkit.workbook import notebooks
 from labkit.workbook.normalise import cell_metadata, made_by_papermill
@@ -72,7 +72,7 @@ class Fingerprint:
     def with_parameters(self, parameters: Mapping[str, Any]) -> Fingerprint:
         """That of the same notebook run with other ``parameters``; all else is shared."""
         own = {"parameters": _hash(json.dumps(dict(parameters), sort_keys=True))}
-        return Fingerprint(parts=ChainMap(own, self.parts))  # type: ignore[arg-type]
+        return Fingerprint(parts=ChainMap(own, cast(dict[str, str], self.parts)))
 
     def changes_since(self, before: Mapping[str, str]) -> list[str]:
         """The names of the parts that differ from ``before``, gained or lost ones included."""

@@ -12,8 +12,6 @@ Processes are looked for on this machine alone.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -58,7 +56,8 @@ def journal(root: Path) -> Iterator[str]:
         yield run_id
     finally:
         processes.end_marked(run_id)
-        _remove_sockets(run_id)  # of workers that were killed; the others removed their own
+        # Of workers that were killed; the others removed their own.
+        processes.remove_sockets(processes.socket_prefix(run_id))
         results.sweep_scratch(root)
         file.unlink(missing_ok=True)
 
@@ -85,12 +84,6 @@ def _clear_away(root: Path) -> None:
         run_id = file.read_text(encoding="utf-8").strip()
         if run_id:
             processes.end_marked(run_id)
-            _remove_sockets(run_id)
+            processes.remove_sockets(processes.socket_prefix(run_id))
     results.sweep_scratch(root)
     file.unlink(missing_ok=True)
-
-
-def _remove_sockets(run_id: str) -> None:
-    for base in {tempfile.gettempdir(), "/tmp"}:
-        for folder in Path(base).glob(f"{processes.socket_prefix(run_id)}*"):
-            shutil.rmtree(folder, ignore_errors=True)

@@ -117,7 +117,17 @@ def short_folder() -> str:
     return base if len(base.encode()) <= _LONGEST_SOCKET_FOLDER else "/tmp"
 
 
-def socket_prefix(run_id: str | None = None) -> str:
-    """How the socket folders of a run's kernels are named (default: the run this process is in)."""
+def socket_prefix(run_id: str | None = None, pid: int | None = None) -> str:
+    """How the socket folders of a run's kernels are named (default: the run this process is in).
+
+    With ``pid``, those that this process of the run has set up.
+    """
     mark = os.environ.get(RUN_MARK, "kernel") if run_id is None else run_id
-    return f"labkit-{mark[:8]}-"
+    return f"labkit-{mark[:8]}-" + (f"{pid}-" if pid else "")
+
+
+def remove_sockets(prefix: str) -> None:
+    """Remove the socket folders named so, of kernels that are gone."""
+    for base in {tempfile.gettempdir(), "/tmp"}:
+        for folder in Path(base).glob(f"{prefix}*"):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -4,6 +4,7 @@
 
     results/<key>/<slug>/   <key>.ipynb  claims.json  figures/NN.json  run.json
     results/.failed/<key>/<slug>/   the partial notebook of the last run, where that failed
+    results/.logs/                  a log of each of the last runs
     results/.tmp/                   folders being built; whatever a killed run left is swept
 
 A folder is built under ``.tmp`` and renamed into place, so a reader, or a crash, sees the old

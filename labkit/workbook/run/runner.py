@@ -135,7 +135,7 @@ def _death(process: Any) -> str:
 
 def private_folder() -> Path:
     """A new folder only this user can enter, with a path short enough for Unix sockets."""
-    prefix = processes.socket_prefix()
+    prefix = processes.socket_prefix(pid=os.getpid())
     return Path(tempfile.mkdtemp(prefix=prefix, dir=processes.short_folder()))
 
 
@@ -293,6 +293,9 @@ def _executed(path: Path, *, keep_banner: bool) -> str:
         notebook = normalise.without_traces(nbformat.read(path, as_version=4))
     except (OSError, ValueError):
         return ""
+    for cell in notebook.cells:
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            cell.id = "injected-parameters"  # papermill draws a new one for every run
     if not keep_banner:
         notebook.cells = [cell for cell in notebook.cells if not normalise.is_banner(cell)]
     return normalise.dumps(notebook)
