@@ -34,6 +34,7 @@ _DIFFS = (
     "labkit diff 'zeus[eta_knob=0.0]' 'zeus[eta_knob=1.0]'",
     "labkit diff zeus results/zeus/seed=1",
 )
+_CLAIM = ("id", "kind", "paper_value", "our_value", "unit", "verdict")
 _MOST_METRICS = 6  # columns that a terminal shows
 
 
@@ -63,11 +64,12 @@ def results(
     table = inventory.matching(inventory.table(stored), where or ())
     states = Counter(table["run.state"]) if len(table) else Counter()
     shown = _claims(table, stored) if claims and len(table) else table
+    runs = f"{len(stored)} run{'s' * (len(stored) != 1)}"
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
     return Report(
-        title=f"{len(table)} of {len(stored)} runs" if where else f"{len(stored)} runs",
-        lead=counts or "no results yet: `labkit run` makes them",
-        tables=[Sheet(table=shown)] if claims else [_overview(table)],
+        title=f"{len(table)} of {runs}" if where else runs,
+        lead=counts or ("" if where else "no results yet: `labkit run` makes them"),
+        tables=[Sheet(table=shown) if claims else _overview(table)][: len(shown)],
         csv=shown,
         data={"command": "results", "runs": records(shown)},
     )
@@ -76,26 +78,26 @@ def results(
 def _overview(table: pd.DataFrame) -> Sheet:
     """A line a run: its name, state, verdicts, and the metrics of a single paper."""
     if table.empty:
-        return Sheet(table=table, columns=[])
-    verdicts = [name for name in table.columns if name.startswith("verdict.")]
+        return Sheet(table=table)
     metrics = [name for name in table.columns if name.startswith("metric.")][:_MOST_METRICS]
-    shown = table.assign(verdicts=[_tally(row) for row in table[verdicts].to_dict("records")])
-    columns = {"run.paper": "paper", "run.slug": "run", "run.state": "state"}
-    columns |= {"verdicts": "verdicts"} if verdicts else {}
-    columns |= (
-        {n: n.partition(".")[2] for n in metrics} if table["run.paper"].nunique() == 1 else {}
-    )
+    one_paper = table["run.paper"].nunique() == 1
+    columns = {
+        "run.paper": "paper",
+        "run.slug": "run",
+        "run.state": "state",
+        "verdicts": "verdicts",
+    }
+    columns |= {name: name.partition(".")[2] for name in metrics if one_paper}
     columns |= {"run.duration_s": "took"} if "run.duration_s" in table.columns else {}
+    shown = table.assign(verdicts=[_tally(row) for row in table.to_dict("records")])
     return Sheet(table=shown, columns={**columns, "run.reason": ""}, wide=["run.reason"])
 
 
 def _tally(row: Mapping[Any, Any]) -> str:
     from labkit.workbook.review.tally import SYMBOLS
 
-    counts = Counter(verdict for verdict in row.values() if isinstance(verdict, str))
-    return "  ".join(
-        f"{counts[verdict]} {SYMBOLS[verdict]}" for verdict in SYMBOLS if counts[verdict]
-    )
+    counts = Counter(row[name] for name in row if name.startswith("verdict."))
+    return "  ".join(f"{counts[v]} {SYMBOLS[v]}" for v in SYMBOLS if counts[v])
 
 
 def _claims(table: pd.DataFrame, stored: Sequence[Stored]) -> pd.DataFrame:
@@ -104,10 +106,7 @@ def _claims(table: pd.DataFrame, stored: Sequence[Stored]) -> pd.DataFrame:
     chosen = set(zip(table["run.paper"], table["run.slug"], strict=True))
     rows = [
         {"paper": each.key, "run": each.folder.name, "state": each.state}
-        | {
-            name: claim[name]
-            for name in ("id", "kind", "paper_value", "our_value", "unit", "verdict")
-        }
+        | {name: claim[name] for name in _CLAIM}
         for each in stored
         if each.record and (each.key, each.folder.name) in chosen
         for claim in each.record.claims

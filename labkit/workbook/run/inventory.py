@@ -79,7 +79,7 @@ def _of_paper(
         record = results.read(folder)
         state: State
         if folder.parent.parent.name == ".failed":
-            state, reason = "failed", f"see {folder.relative_to(root).as_posix()}"
+            state, reason = "failed", "what its last run left"
         elif declared is None:
             state, reason = "orphan", problem
         elif record is None:
