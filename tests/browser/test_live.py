@@ -30,8 +30,8 @@ pytestmark = [
 
 NOTEBOOKS = notebooks.paths(project_root())
 ALL_STORED = {  # lists of settings, and ranges of a few whole numbers: nothing lies in between
-    "dapple", "elasticflow", "envpipe", "gavel", "hare", "kungfu", "pollux", "reef", "synergy",
-    "tiresias", "zeus",
+    "dapple", "elasticflow", "envpipe", "gavel", "hare", "kungfu", "largebatch", "pollux", "reef",
+    "synergy", "tiresias", "zeus",
 }  # fmt: skip
 PANELS = ("pipeline", "memory", "tuning", "cluster", "serving")
 ALL = os.environ.get("LABKIT_BROWSER") == "all"

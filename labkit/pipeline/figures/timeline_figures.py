@@ -264,22 +264,22 @@ def figure_memory(table: pd.DataFrame) -> go.Figure:
         table: ``Timeline.memory_frame()``.
     """
     held, devices = table.columns[2], table["device"].nunique()
-    row, gap = 0.9 / devices, 0.1 / devices
+    row, step = 0.9 / devices, 1 / devices
+    at = {"x": 1, "xref": "paper", "yref": "paper", "xanchor": "left", "showarrow": False}
+    line = {"shape": "hv", "color": PALETTE["activation"]}
+    style = {"type": "scatter", "mode": "lines", "fill": "tozeroy", "line": line, "name": ""}
     data: list[Any] = []
-    layout: dict[str, Any] = {"annotations": [], "margin": {"r": 150}, "showlegend": False}
+    notes: list[Any] = []
+    axes: dict[str, Any] = {}
     for place, (device, part) in enumerate(table.groupby("device")):
-        number = place + 1 if place else ""
-        top = 1 - place * (row + gap)
-        axis = {"domain": [top - row, top], "showticklabels": False, "ticks": ""}
-        layout[f"yaxis{number}"] = axis | ({"matches": "y"} if place else {})
-        note = {"text": f"device {device}: {amount(part[held].max())}", "x": 1, "xanchor": "left"}
-        note |= {"y": top - row / 2, "xref": "paper", "yref": "paper", "showarrow": False}
-        layout["annotations"].append(note)
-        line = {"shape": "hv", "color": PALETTE["activation"]}
-        style = {"type": "scatter", "mode": "lines", "line": line, "fill": "tozeroy", "name": ""}
+        number, top = str(place + 1) if place else "", 1 - place * step
+        axes[f"yaxis{number}"] = {"domain": [top - row, top], "showticklabels": False, "ticks": ""}
+        axes[f"yaxis{number}"] |= {"matches": "y"} if place else {}
         data.append(style | {"x": part["time_s"], "y": part[held], "yaxis": f"y{number}"})
-    layout["xaxis"] = {"anchor": data[-1]["yaxis"]}
-    fig = go.Figure(data=data, layout=layout)
+        text = f"device {device}: {amount(part[held].max())}"
+        notes.append(at | {"text": text, "y": top - row / 2})
+    axes["xaxis"] = {"anchor": data[-1]["yaxis"]}
+    fig = go.Figure(data, axes | {"annotations": notes, "margin": {"r": 150}, "showlegend": False})
     heading = "Activations held; at the right the most at once"
     return finish(fig, title=heading, x="time (s)", height=150 + 34 * devices)
 
