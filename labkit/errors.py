@@ -52,15 +52,14 @@ class BadFile(UsageError):
         super().__init__("; ".join(parts))
 
 
+_RIGHTS = "give yourself the right to read and write there"
 _REMEDIES = {
     errno.ENOSPC: "make room on that disk",
     errno.EDQUOT: "make room within your quota",
     errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
-    errno.EMFILE: "raise the limit on open files (ulimit -n)",
-    errno.EACCES: "give yourself the right to read and write there",
-    errno.EPERM: "give yourself the right to read and write there",
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
     errno.EROFS: "mount that file system writable",
-    errno.ENOTDIR: "remove the file that stands where a folder should",
     errno.ENOLCK: "use a file system that has locks, or one whose lock server answers",
     errno.EIO: "look at that disk: it failed",
 }
@@ -74,10 +73,8 @@ def refused(error: OSError) -> LabkitError | None:
     """
     if error.errno not in _REMEDIES:
         return None
-    path = f"{error.filename}: " if error.filename else ""
-    return LabkitError(
-        f"{path}{error.strerror}; {_REMEDIES[error.errno]}, then repeat what you did"
-    )
+    path, remedy = f"{error.filename}: " * bool(error.filename), _REMEDIES[error.errno]
+    return LabkitError(f"{path}{error.strerror}; {remedy}, then repeat what you did")
 
 
 def did_you_mean(value: object, valid: Iterable[str], *, most: int = 3) -> str:

@@ -72,8 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         app(args=argv, prog_name="labkit")
     except (LabkitError, OSError) as error:
-        problem = error if isinstance(error, LabkitError) else refused(error)
-        if problem is None:
+        if (problem := error if isinstance(error, LabkitError) else refused(error)) is None:
             raise
         message = Text("error: ", style="bold red").append(str(problem), style="not bold default")
         Console(stderr=True, soft_wrap=True).print(message)

@@ -245,17 +245,11 @@ def check_folders(checkout: Checkout) -> Iterator[Finding]:
 
 
 def check_results(checkout: Checkout) -> Iterator[Finding]:
-    """What a run left that the next one makes again: damaged results, failures, its journal."""
-    from labkit.workbook.run import guard, results
+    """What a run left that the next one makes good."""
+    from labkit.workbook.run import guard
 
-    folder = results.results_folder(checkout.root)
-    stored = {path.parent for path in folder.glob(f"[!.]*/*/{results.RUN_FILE}")}
-    states = {f"{path.parent.name}/{path.name}": results.inspect(path)[1] for path in stored}
-    left = [f"{name}: {problem}" for name, problem in sorted(states.items()) if problem]
-    left += [f"{path.parent.name}/{path.name} failed" for path in folder.glob(".failed/*/*")]
-    left += ["a run is at work or was killed"] * guard.journal_file(checkout.root).exists()
-    observed = "; ".join(left) or f"{len(stored)}, each as it was written"
-    yield finding("warn" if left else "ok", "results", observed, "labkit run makes this good")
+    left = guard.left_over(checkout.root)
+    yield finding("warn" if left else "ok", "results", "; ".join(left) or "whole", "labkit run")
 
 
 def check_papers(checkout: Checkout) -> Iterator[Finding]:

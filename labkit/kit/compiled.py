@@ -1,7 +1,6 @@
-"""Compiled loops: ``numba.njit``, with a clear error where what it compiles can be kept nowhere.
+"""``numba.njit``, with a clear error where what it compiles can be kept nowhere on disk.
 
-numba keeps it beside the module, else in the user's cache folder. Where neither may be written (a
-shared installation, no home), compiling anew in each process would take longer than most answers.
+Compiling anew in each process would take longer than most answers.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ def njit(**options: Any) -> Callable[[Any], Any]:
         except RuntimeError as error:
             if "cannot cache function" not in str(error):
                 raise
-            file = function.__code__.co_filename
-            cause = "neither its folder nor your cache folder can be written"
-            remedy = "set NUMBA_CACHE_DIR to a folder that can"
-            raise LabkitError(f"{file}: no place to keep it compiled: {cause}; {remedy}") from None
+            raise LabkitError(
+                f"{function.__code__.co_filename}: no place to keep it compiled, neither beside it "
+                "nor in your cache folder; set NUMBA_CACHE_DIR to a folder that can be written"
+            ) from None
 
     return compiled

@@ -73,6 +73,16 @@ def tidy(root: Path) -> None:
         _clear_away(root)
 
 
+def left_over(root: Path) -> list[str]:
+    """What the next run makes good, in words: damaged results, failures, a killed run's note."""
+    folder = results.results_folder(root)
+    stored = sorted(path.parent for path in folder.glob(f"[!.]*/*/{results.RUN_FILE}"))
+    states = {f"{path.parent.name}/{path.name}": results.inspect(path)[1] for path in stored}
+    left = [f"{name}: {problem}" for name, problem in states.items() if problem]
+    left += [f"{path.parent.name}/{path.name} failed" for path in folder.glob(".failed/*/*")]
+    return left + ["a run is at work or was killed"] * journal_file(root).exists()
+
+
 def journal_file(root: Path) -> Path:
     return results.results_folder(root) / ".running"
 
