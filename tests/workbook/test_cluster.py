@@ -294,6 +294,7 @@ def test_a_kubernetes_file_gives_the_pods(tmp_path: Path) -> None:
         (SLURM + "  n_workers: 4\n", "cluster.yaml:9: the number is `workers`"),
         (KUBERNETES.replace("{limits", "[limits").replace("Gi}}", "Gi}]"), "cluster.yaml:6.*resou"),
         (KUBERNETES + "  jupyter: loud\n", "cluster.yaml:7.*valid boolean.*jupyter.*'loud'"),
+        ("address: tcp://10.0.0.1:8786\n", "cluster.yaml:1: an address is given without a file"),
         ("kind: local\noptions: {loop: 1}\n", "cluster.yaml:2: no such option"),
     ],
 )

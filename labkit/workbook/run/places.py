@@ -22,14 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PydanticSchemaGenerationError,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from labkit.errors import BadFile, LabkitError, UsageError, did_you_mean
 from labkit.files import bad_field, load_yaml, validate
@@ -46,15 +39,10 @@ _KINDS = {
 }
 """The extra that each kind needs, the module, and the classes whose arguments are its options."""
 _NOT_OPTIONS = {"self", "n_workers", "asynchronous", "loop", "job_cls", "scheduler", "config_name"}
-_NOT_OPTIONS |= {
-    "scheduler_cls",
-    "worker_class",
-    "scheduler_ip",
-    "scheduler_file",
-    "quiet",
-    "nanny",
-}
+_NOT_OPTIONS |= {"scheduler_cls", "worker_class", "scheduler_ip", "scheduler_file", "quiet"}
 """Arguments that labkit gives, or that a file cannot."""
+_NO_INTERRUPT = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+"""Ctrl-C reaches every process of the terminal; the client alone acts on it, and ends the rest."""
 _NO_DASHBOARD = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
 
@@ -62,7 +50,7 @@ class Cluster(BaseModel):
     """A scheduler to connect to at ``address``, or the cluster to start for a run."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    address: str = Field(default="", exclude=True)
+    address: str = ""
     kind: Literal["local", "slurm", "kubernetes"] = Field(
         default="local", description="local, slurm or kubernetes"
     )
@@ -90,6 +78,8 @@ def read(where: str, num_workers: int) -> Cluster:
         )
     tree = load_yaml(path)
     cluster = validate(path, tree, Cluster)
+    if cluster.address:
+        raise bad_field(path, tree, ("address",), "an address is given without a file")
     _check_options(path, tree, cluster)
     return cluster
 
@@ -130,8 +120,6 @@ def _check_options(path: Path, tree: Any, cluster: Cluster) -> None:
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]["msg"]
             raise bad_field(path, tree, ("options", name), problem, value=value) from None
-        except PydanticSchemaGenerationError:  # a class of Dask's, which no file can spell
-            raise bad_field(path, tree, ("options", name), "cannot be given in a file") from None
     try:
         described(cluster)
     except LabkitError:
@@ -167,7 +155,8 @@ def _options(cluster: Cluster) -> dict[str, Any]:
     options = dict(cluster.options)
     if cluster.kind == "local":
         ours = {"host": "127.0.0.1", "threads_per_worker": 1, "scheduler_kwargs": _NO_DASHBOARD}
-        return ours | {"worker_dashboard_address": "127.0.0.1:0"} | options
+        ours |= {"worker_dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
+        return ours | {"preload": _NO_INTERRUPT} | options
     if cluster.kind == "slurm":
         options["scheduler_options"] = _NO_DASHBOARD | options.get("scheduler_options", {})
     return options
@@ -188,7 +177,8 @@ def opened(cluster: Cluster, root: Path) -> Iterator[Callable[[], Client]]:
     options = _options(cluster)
     try:
         if cluster.kind == "kubernetes":
-            started = _part("kubernetes", "KubeCluster")(**options, n_workers=cluster.workers)
+            pods = options | {"n_workers": cluster.workers, "quiet": True}
+            started = _part("kubernetes", "KubeCluster")(**pods)
         elif cluster.kind == "slurm":
             started = _part("slurm", "SLURMCluster")(**options)
             started.scale(jobs=cluster.workers)
