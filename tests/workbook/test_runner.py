@@ -22,7 +22,10 @@ from labkit.workbook import notebooks
 from labkit.workbook.run import batch, executors, guard, jobs, processes, refresh, results
 from tests.workbook.factory import Recorder, go, workbook, write
 
-CLAIM = {"id": "a", "paper": "good", "verdict": "reproduced"}
+CLAIM = {
+    "id": "a", "paper": "good", "kind": "headline", "statement": "s", "unit": "s", "source": "§1",
+    "verdict": "reproduced", "paper_value": 1, "our_value": 1, "ratio": 1, "verified": True,
+}  # fmt: skip
 GOOD = (
     ("seed: int = 3\neta: float = 0.5", "parameters"),
     "# Text",

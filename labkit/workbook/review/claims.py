@@ -284,10 +284,12 @@ def from_notebook(notebook: NotebookNode) -> list[dict[str, Any]]:
 def check_form(record: Any) -> None:
     """Refuse a record that somebody else's notebook may hold and no table could show."""
     fields = record if isinstance(record, dict) else {}
-    texts = [fields.get(name) for name in ("paper", "id", "kind", "statement", "unit", "source")]
+    named = ("paper", "id", "kind", "statement", "unit", "source", "verdict")
+    texts = [fields.get(name) for name in named]
     rest = {"paper_value", "our_value", "ratio", "verified"} - fields.keys()
-    verdicts = {fields.get("verdict"), fields.get("flip_verdict") or "differs"}
-    if rest or not all(isinstance(text, str) for text in texts) or not verdicts <= SYMBOLS.keys():
+    verdicts = [texts[-1], fields.get("flip_verdict") or "differs"]
+    known = all(isinstance(verdict, str) and verdict in SYMBOLS for verdict in verdicts)
+    if rest or not known or not all(isinstance(text, str) for text in texts):
         raise LabkitError(
             f"a claim that the notebook of {texts[0]!r} stores is malformed: {texts[1]!r}; "
             "`labkit run` and `labkit refresh` store it anew"
