@@ -166,11 +166,12 @@ def _run(request: Request) -> Report:
 
 def joined(root: Path) -> None:
     """Bring what is made of all results together up to date, and remove what nothing is left of."""
-    from labkit.workbook import export
     from labkit.workbook.run import ledger, runs
 
     def of_paper(key: str, root: Path) -> Path:
         if runs.write(root, key):
+            from labkit.workbook import export
+
             export.write_sweep(root, key)
         return runs.path_of(root, key)
 
