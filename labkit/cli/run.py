@@ -214,6 +214,8 @@ def joined(root: Path) -> None:
         from labkit.workbook import export
 
         if runs.write(root, key):
+            from labkit.workbook import export
+
             export.write_sweep(root, key)
         return runs.path_of(root, key)
 

@@ -30,6 +30,8 @@ from labkit.kit.rules import Count
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = ["sweep"]
+
 LARGEST_CHUNK = 256
 _CHUNKS_A_WORKER = 8  # so that workers end together although points take unequal time
 _AHEAD = 3  # chunks a worker that are under way at once

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,21 @@ def test_runs_of_another_version_are_not_drawn_beside_new_ones(root: Path, said:
     assert page is not None
     assert page.facts[0] == ("runs", 2, "")
     assert any("1 runs of another version" in note for note in page.notes)
+
+
+def test_a_page_on_fitted_models_says_so(
+    root: Path, said: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said("run", "zeus", "--sweep", "num_stages=2,4")
+    assert "Fitted models" not in sweeps.path_of(root, "zeus").read_text()
+    fitted = [
+        replace(record, claims=[{**claim, "fitted": 0.071} for claim in record.claims])
+        for record in runs.of_paper(root, "zeus")
+    ]
+    monkeypatch.setattr(runs, "of_paper", lambda root, key: fitted)
+    page = sweeps.report(root, "zeus")
+    assert page is not None
+    assert "a worst error of 7.1" in page.banner
 
 
 def test_results_say_what_still_holds(root: Path, said: Any) -> None:

@@ -15,7 +15,7 @@ from labkit.kit.stats import mean_interval
 from labkit.quantities import heading, number
 from labkit.workbook.queue import bibliography
 from labkit.workbook.review import claims
-from labkit.workbook.review.tally import SYMBOLS
+from labkit.workbook.review.tally import SYMBOLS, standin_warning
 from labkit.workbook.review.verdicts import Claim, Verdict, tolerance_in_words
 from labkit.workbook.run import results, runs
 from labkit.workbook.run.parameters import is_seed
@@ -52,7 +52,8 @@ def write(root: Path, key: str) -> Path | None:
 
 def report(root: Path, key: str) -> Report | None:
     """The runs of the version that ran last, over their parameters; None where all are alike."""
-    every = runs.frame(map(runs.row, runs.of_paper(root, key)))
+    records = list(runs.of_paper(root, key))
+    every = runs.frame(map(runs.row, records))
     if every.empty:
         return None
     latest = every["run.version"].iloc[every["run.started"].argmax()]
@@ -72,10 +73,12 @@ def report(root: Path, key: str) -> Report | None:
         f"not drawn: {', '.join(map(_name, rest))}" if (rest := drawn[_MOST_FIGURES:]) else "",
         f"left out: {num_old} runs of another version of notebook, code or data" if num_old else "",
     ]
+    kept = set(table["run.slug"])
     shown = {column: heading(_name(column)) for column in [*axes, *drawn]}
     return Report(
         title=f"Sweep of {key}",
         lead=entry.title if entry else "",
+        banner=standin_warning(c for r in records if r.slug in kept for c in r.claims),
         facts=[("runs", len(table), ""), *((name, _values(table[name]), "") for name in axes)],
         figures=lambda: [_section(table, axes, c, known) for c in drawn[:_MOST_FIGURES]],
         tables=[_verdicts(table, known), Sheet(table=table, columns=shown, heading="Every run")],

@@ -61,7 +61,8 @@ class Sweep:
 
     def refusal(self, place: Place, problem: str, valid: str) -> UsageError:
         if self.refuse is None or str(place[0]).startswith("-"):
-            return UsageError(f"{problem}; valid: {valid}")
+            end = " Valid" if problem.endswith("?") else "; valid"
+            return UsageError(f"{problem}{end}: {valid}")
         return self.refuse(place, problem, valid=valid)
 
 

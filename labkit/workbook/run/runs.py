@@ -4,6 +4,7 @@ A row is a run, a column without a dot a parameter; the others are
 
 - ``run.slug``, ``run.started``, ``run.duration_s``, and ``run.version``, which changes with
   everything a result rests on but its parameters: only runs of one version compare;
+  ``run.standin`` whether it rests on stand-in data;
 - ``claim.ID`` and ``verdict.ID``: our value (as JSON where it is no single number) and the verdict;
 - ``metric.NAME``: numbers the notebook recorded (``paper.record``) or shared (``paper.shared``).
 
@@ -101,6 +102,7 @@ def row(record: results.RunRecord) -> dict[str, Any]:
         "run.started": record.meta.get("started", ""),
         "run.duration_s": record.meta.get("duration_s"),
         "run.version": version,
+        "run.standin": any(d["standin"] for d in record.meta.get("datasets", {}).values()),
         **claims,
         **{f"metric.{name}": value for name, value in record.meta.get("metrics", {}).items()},
     }
