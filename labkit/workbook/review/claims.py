@@ -287,7 +287,8 @@ def check_form(record: Any) -> None:
     texts = [fields.get(name) for name in ("paper", "id", "kind", "statement", "unit", "source")]
     rest = {"paper_value", "our_value", "ratio", "verified"} - fields.keys()
     verdicts = {fields.get("verdict"), fields.get("flip_verdict") or "differs"}
-    if rest or not all(isinstance(text, str) for text in texts) or not verdicts <= SYMBOLS.keys():
+    are_texts = all(isinstance(t, str) and not files.CONTROL.search(t) for t in texts)
+    if rest or not are_texts or not verdicts <= SYMBOLS.keys():
         raise LabkitError(
             f"a claim that the notebook of {texts[0]!r} stores is malformed: {texts[1]!r}; "
             "`labkit run` and `labkit refresh` store it anew"
