@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     Item = TypeVar("Item")
 
 MARKER = "reading_queue.yaml"
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
+"""What a terminal obeys instead of showing it; texts that commands print hold none."""
 
 
 def project_root(start: Path | None = None) -> Path:
@@ -124,11 +127,16 @@ def parse_yaml(path: Path, text: str) -> Any:
 
 @cache
 def _constructor() -> type[RoundTripConstructor]:
-    """Leaves dates as texts: the model reads them, and says of which field one is no day."""
-    from ruamel.yaml.constructor import RoundTripConstructor
+    """Leaves dates as texts: the model reads them, and says of which field one is no day; refuses
+    control characters."""
+    from ruamel.yaml.constructor import ConstructorError, RoundTripConstructor
 
     class Constructor(RoundTripConstructor):
-        pass
+        def construct_scalar(self, node: Any) -> Any:
+            value = super().construct_scalar(node)
+            if isinstance(value, str) and CONTROL.search(value):
+                raise ConstructorError(None, None, "a control character", node.start_mark)
+            return value
 
     Constructor.add_constructor("tag:yaml.org,2002:timestamp", Constructor.construct_yaml_str)
     return Constructor

@@ -69,7 +69,7 @@ def _refuse(*arguments: Any, **_: Any) -> None:
         ('<rect fill="url(#g)"></rect>', ""),
         ('<svg><rect fill="url(#g)" stroke="url(x.svg#g)"></rect></svg>',
          '<svg><rect fill="url(#g)"></rect></svg>'),
-        ("<input type=text onfocus=f()>", '<input disabled="" type="checkbox">'),
+        ("<input type=text onfocus=f()>", '<input disabled="">'),
     ],
 )  # fmt: skip
 def test_cleaning_keeps_what_is_listed(html: str, kept: str) -> None:
@@ -170,6 +170,32 @@ def test_yaml_that_names_python_objects_is_text(tmp_path: Path) -> None:
     assert list(tree["a"]) == [f"touch {mark}"]
     assert not callable(tree["b"])
     assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("reading_queue.yaml", "why: superseded", 'why: "\\e]0;owned\\a"'),
+        ("reading_queue.yaml", "presenter: Ada", 'presenter: "A\\x9b31m"'),
+        ("data/papers.bib", "Alpha:", "Alpha\x1b[2J:"),
+        ("data/papers/alpha/claims.yaml", '"Table 1"', '"Table\\x1b[8m 1"'),
+    ],
+)
+def test_texts_give_a_terminal_no_orders(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    name: str, old: str, new: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("LABKIT_ROOT", str(root))
+    text = (root / name).read_text(encoding="utf-8").replace("reason: sup", "why: sup", 1)
+    assert old in text
+    (root / name).write_text(text.replace(old, new, 1), encoding="utf-8")
+    line = text[: text.index(old)].count("\n") + 1
+    assert main(["site", "--no-reference"]) != 0
+    printed = "".join(capfd.readouterr())
+    assert f"{Path(name).name}:{line}" in printed
+    assert "control character" in printed
+    assert "\x1b" not in printed
+    assert "\x9b" not in printed
 
 
 def test_parameters_are_read_and_not_run(tmp_path: Path) -> None:

@@ -66,9 +66,10 @@ _ATTRIBUTES: dict[str, set[str]] = {
 }
 _VALUES = {
     "a": {"target": {"_blank"}, "rel": {"noopener noreferrer"}},
+    "input": {"type": {"checkbox"}},  # of Markdown's lists of tasks
     "div": {"role": {"alert", "note", "status"}},
 }
-_FIXED = {"input": {"type": "checkbox", "disabled": ""}}  # those of Markdown's lists of tasks
+_FIXED = {"input": {"disabled": ""}}
 _PROPERTY = re.compile(
     r"(background(-color)?|border(-\w+)*|padding(-\w+)?|margin(-\w+)?|color|caption-side|display"
     r"|font-(size|style|weight|variant-numeric)|line-height|list-style-type|(min-|max-)?(width|height)"

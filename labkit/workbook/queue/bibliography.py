@@ -100,6 +100,9 @@ def parse(text: str, path: Path) -> dict[str, Entry]:
     >>> entry.title, entry.cite()
     ('Ensō NIC', 'Bell, 2007')
     """
+    if control := files.CONTROL.search(text):
+        line = text.count("\n", 0, control.start()) + 1
+        raise BadFile(path, "holds a control character", line=line, valid="text")
     entries: dict[str, Entry] = {}
     folded: dict[str, int] = {}
     for raw in scan(text, path):

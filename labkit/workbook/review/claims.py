@@ -289,7 +289,8 @@ def check_form(record: Any) -> None:
     rest = {"paper_value", "our_value", "ratio", "verified"} - fields.keys()
     verdicts = [texts[-1], fields.get("flip_verdict") or "differs"]
     known = all(isinstance(verdict, str) and verdict in SYMBOLS for verdict in verdicts)
-    if rest or not known or not all(isinstance(text, str) for text in texts):
+    are_texts = all(isinstance(t, str) and not files.CONTROL.search(t) for t in texts)
+    if rest or not known or not are_texts:
         raise LabkitError(
             f"a claim that the notebook of {texts[0]!r} stores is malformed: {texts[1]!r}; "
             "`labkit run` and `labkit refresh` store it anew"
