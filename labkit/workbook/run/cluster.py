@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 import queue
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -148,9 +149,9 @@ class DaskExecutor:
             standing=remote.standing(),
             topic=self._topic,
         )
-        future = self._client.submit(
-            pickle.loads, remote.packed(call), key=f"{job.name}-{time.time_ns()}", pure=False
-        )
+        # The scheduler keeps statistics of each kind of key for ever: ours are all of one kind.
+        key = f"notebook-{uuid.uuid4().hex}"
+        future = self._client.submit(pickle.loads, remote.packed(call), key=key, pure=False)
         future.add_done_callback(self._inbox.put)
         return future
 
