@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+# Tests wait for kernels, browsers and ranks, and leave cores idle: one more than there are.
+WORKERS ?= $(shell expr $(JOBS) + 1)
+# As `labkit run` sets it: small matrices on several threads mostly wait for each other.
+test quick: export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := all
 # Tools to be timed beside; what they ask for would undo our own versions, so alone.
@@ -17,14 +21,14 @@ all: $(VENV)/.ready  ## Set up, regenerate every result, build the site (results
 test: $(VENV)/.ready  ## Set up and run every test: style, types, units, doctests, anatomy, notebooks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy labkit
+	$(BIN)/mypy -n $(JOBS) labkit
 	$(BIN)/labkit check
-	$(BIN)/pytest --nbval -n $(JOBS) --dist loadscope --no-loadscope-reorder
+	$(BIN)/pytest --nbval -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 quick: $(VENV)/.ready  ## Style, types and the tests of what changed, in under a minute
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy labkit
+	$(BIN)/mypy -n $(JOBS) labkit
 	$(BIN)/python -m tests.quick
 
 lab: $(VENV)/.ready  ## Open JupyterLab on the reading group's start page

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 
-def execute(path: Path) -> Any:
+def execute(path: Path, **parameters: Any) -> Any:
     """Run a notebook with our papermill engine on stand-ins only; the executed notebook.
 
     The cache is an empty folder and the network is not tried, so no published file can be found.
@@ -22,6 +22,7 @@ def execute(path: Path) -> Any:
             return papermill.execute_notebook(
                 str(path),
                 str(Path(folder) / path.name),
+                parameters=parameters or None,
                 engine_name="labkit",
                 cwd=str(path.parent),
                 progress_bar=False,

@@ -16,7 +16,7 @@ from tests.tuning.conftest import trace_files
 
 
 @pytest.mark.parametrize("policy", ["zeus", "cost-curve"])
-@pytest.mark.parametrize("num_seeds", [1, 100])
+@pytest.mark.parametrize("num_seeds", [1, pytest.param(100, marks=pytest.mark.large)])
 @pytest.mark.parametrize("name", ["cifar100", "librispeech"])
 def test_recurrences_per_second(benchmark: Any, name: str, num_seeds: int, policy: str) -> None:
     files = trace_files("stand-in")
