@@ -12,7 +12,7 @@ import math
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -267,11 +267,12 @@ def _execute(
             environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
         jobs = (_job(task, request, environment) for task in ready)
         watcher.begin(ready, executor.num_workers)
-        for job, outcome in executor.run(jobs, watcher.event):
-            end = _put(root, by_name[job.name], outcome, environment)
-            if end.outcome.status != outcome.status:  # it ran, but its result could not be kept
-                watcher.event(Event(kind="end", job=job, outcome=end.outcome))
-            ended.append(end)
+        with closing(executor.run(jobs, watcher.event)) as outcomes:
+            for job, outcome in outcomes:
+                end = _put(root, by_name[job.name], outcome, environment)
+                if end.outcome.status != outcome.status:  # it ran, but could not be kept
+                    watcher.event(Event(kind="end", job=job, outcome=end.outcome))
+                ended.append(end)
     return ended
 
 

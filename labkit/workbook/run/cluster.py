@@ -11,7 +11,8 @@ from __future__ import annotations
 import pickle
 import queue
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ class _Flight:
     job: Job
     future: Future
     starts: int = 0
+    retries: bool = False
     submissions: int = 1
 
 
@@ -74,7 +76,9 @@ class DaskExecutor:
         """Threads of the workers that are there, which may come and go."""
         return max(1, min(self._threads, self._most or self._threads))
 
-    def run(self, jobs: Iterable[Job], listen: Listener) -> Iterator[tuple[Job, Outcome]]:
+    def run(
+        self, jobs: Iterable[Job], listen: Listener
+    ) -> Generator[tuple[Job, Outcome], None, None]:
         """See :class:`labkit.workbook.run.jobs.Executor`.
 
         Raises:
@@ -116,13 +120,8 @@ class DaskExecutor:
                     f"{type(theirs).__name__}: {theirs}. It needs this checkout and its packages, "
                     "and must start in the workbook's folder or with LABKIT_ROOT set"
                 ) from theirs
-            unlike = [
-                difference
-                for part in zip(theirs, ours, names, strict=True)
-                for difference in remote.differences(*part)
-            ]
-            if unlike:
-                raise remote.refusal(worker, unlike)
+            parts = zip(theirs, ours, names, strict=True)
+            remote.refuse(worker, [line for part in parts for line in remote.differences(*part)])
 
     def _look(self) -> bool:
         """Ask the scheduler for its workers; whether it is the one that was asked before."""
@@ -148,9 +147,9 @@ class DaskExecutor:
             standing=remote.standing(),
             topic=self._topic,
         )
-        future = self._client.submit(
-            pickle.loads, remote.packed(call), key=f"{job.name}-{time.time_ns()}", pure=False
-        )
+        # The scheduler keeps statistics of each kind of key for ever: ours are all of one kind.
+        key = f"notebook-{uuid.uuid4().hex}"
+        future = self._client.submit(pickle.loads, remote.packed(call), key=key, pure=False)
         future.add_done_callback(self._inbox.put)
         return future
 
@@ -173,20 +172,21 @@ class DaskExecutor:
         flight = self._flights.get(sign["job"])
         if flight is None:
             return
-        job, worker = flight.job, sign["at"]
-        if sign["kind"] == "start":
-            if flight.starts:
+        kind, job, worker = sign["kind"], flight.job, sign["at"]
+        if kind == "start":
+            if flight.starts and not flight.retries:
                 lost = Outcome(status="died", error="WorkerLost", message="its worker was lost")
                 listen(Event(kind="retry", job=job, outcome=lost))
-            flight.starts += 1
+            flight.starts += not flight.retries
+            flight.retries = False
             listen(Event(kind="start", job=job, worker=worker))
-        elif flight.starts and sign["kind"] == "cell":
+        elif flight.starts and kind == "cell":
             cell = CellPlace(**sign["cell"])
             listen(Event(kind="cell", job=job, cell=cell, worker=worker))
-        elif flight.starts:
+        elif flight.starts:  # its kernel died; the same worker begins it anew
+            flight.retries = True
             outcome = Outcome(status="died", **sign["outcome"])
             listen(Event(kind="retry", job=job, outcome=outcome))
-            listen(Event(kind="start", job=job, worker=worker))
 
     def _land(self, future: Future, listen: Listener) -> Iterator[tuple[Job, Outcome]]:
         """Take the outcome of ``future`` and let it go; submit its job again where it has none."""

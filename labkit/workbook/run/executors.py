@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from pathlib import Path
@@ -123,7 +123,9 @@ class LocalPool:
         self._context = _context()
         self._running: list[_Running] = []
 
-    def run(self, jobs: Iterable[Job], listen: Listener) -> Iterator[tuple[Job, Outcome]]:
+    def run(
+        self, jobs: Iterable[Job], listen: Listener
+    ) -> Generator[tuple[Job, Outcome], None, None]:
         """See :class:`labkit.workbook.run.jobs.Executor`.
 
         Raises:

@@ -7,7 +7,7 @@ need share no file system.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
@@ -95,7 +95,9 @@ class Executor(Protocol):
     @property
     def num_workers(self) -> int: ...
 
-    def run(self, jobs: Iterable[Job], listen: Listener) -> Iterator[tuple[Job, Outcome]]:
+    def run(
+        self, jobs: Iterable[Job], listen: Listener
+    ) -> Generator[tuple[Job, Outcome], None, None]:
         """Yields each job with its outcome, in the order they end; takes jobs as it has room.
 
         Closing the iterator ends what still runs.

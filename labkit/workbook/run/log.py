@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,5 +48,6 @@ class Logged:
         self._watcher.event(event)
 
     def _write(self, kind: str, text: str) -> None:
-        with self.path.open("a", encoding="utf-8") as log:
+        # A full disk is told by what must be kept there, the results.
+        with suppress(OSError), self.path.open("a", encoding="utf-8") as log:
             log.write(f"{now()}\t{kind}\t{text}\n")

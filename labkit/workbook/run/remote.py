@@ -25,7 +25,7 @@ from labkit.files import project_root
 from labkit.workbook import notebooks
 from labkit.workbook.run import fingerprint, imports, provenance
 from labkit.workbook.run.executors import LocalPool, Stopped
-from labkit.workbook.run.jobs import CellPlace, Event, Job, Outcome
+from labkit.workbook.run.jobs import Event, Job, Outcome
 
 MAX_NAMED = 4
 _OF_THE_RUN = ("parameters", "versions")
@@ -65,20 +65,16 @@ class Call:
 def footing(root: Path, path: Path, text: str, datasets: Iterable[str]) -> Footing:
     """What a run of the notebook ``text`` at ``path`` rests on in this checkout."""
     parts = fingerprint.of_notebook(root, path, notebooks.parse(text), {}).parts
+    bare = json.loads(text)
+    for cell in bare["cells"]:
+        if "outputs" in cell:
+            cell["outputs"] = []
     return Footing(
         path=path.relative_to(root).as_posix(),
-        notebook=_without_outputs(text),
+        notebook=json.dumps(bare),
         datasets=tuple(datasets),
         rests_on={name: value for name, value in parts.items() if name not in _OF_THE_RUN},
     )
-
-
-def _without_outputs(text: str) -> str:
-    notebook = json.loads(text)
-    for cell in notebook["cells"]:
-        if "outputs" in cell:
-            cell["outputs"] = []
-    return json.dumps(notebook)
 
 
 @lru_cache(maxsize=1)
@@ -94,7 +90,7 @@ def standing() -> dict[str, str]:
     return own | fingerprint.versions() | fingerprint.installed(("distributed",))
 
 
-def surveyed(ours: Footing) -> dict[str, str]:
+def surveyed(ours: Footing) -> Mapping[str, str]:
     """What the notebook would rest on here; data sets that the client has are fetched first."""
     from labkit import datasets
 
@@ -103,16 +99,16 @@ def surveyed(ours: Footing) -> dict[str, str]:
         standin = ours.rests_on.get(f"data {name}", "").startswith("stand-in:")
         if not standin and not datasets.available(name, files, root):
             datasets.fetch(name, files, root)  # what fails shows as a difference
-    return dict(footing(root, root / ours.path, ours.notebook, ()).rests_on)
+    return footing(root, root / ours.path, ours.notebook, ()).rests_on
 
 
-def survey(footings: Iterable[Footing]) -> list[dict[str, str]]:
+def survey(footings: Iterable[Footing]) -> list[Mapping[str, str]]:
     """What this worker stands on: :func:`standing`, then :func:`surveyed` for each notebook."""
     return [standing(), *map(surveyed, footings)]
 
 
 def differences(theirs: Mapping[str, str], ours: Mapping[str, str], of: str = "") -> list[str]:
-    """The fields that are not the same, as sentences' ends; ``of`` names the notebook.
+    """The fields that are not the same, in words; ``of`` names the notebook.
 
     >>> differences({"numpy": "2.4.6"}, {"numpy": "2.3.0", "torch": "2.13.0"})
     ['numpy is 2.4.6 there and 2.3.0 here', 'torch is missing there and 2.13.0 here']
@@ -127,18 +123,19 @@ def differences(theirs: Mapping[str, str], ours: Mapping[str, str], of: str = ""
 def _short(value: str | None) -> str:
     if value is None:
         return "missing"
-    kind, _, digest = value.rpartition(":")
-    return f"{kind}{':' if kind else ''}{digest[:12]}"
+    kind, colon, digest = value.rpartition(":")
+    return f"{kind}{colon}{digest[:12]}"
 
 
-def refusal(worker: str, unlike: list[str]) -> WrongWorker:
-    """The error that ``worker`` stands on something else."""
-    more = len(unlike) - MAX_NAMED
-    shown = "; ".join(unlike[:MAX_NAMED] + ([f"and {more} more"] if more > 0 else []))
-    return WrongWorker(
-        f"worker {worker} would not give the same results: {shown}. Give it the same checkout, "
-        "packages and data as here (`pip install -c constraints.txt`, `labkit data fetch`)"
-    )
+def refuse(worker: str, unlike: list[str]) -> None:
+    """Raises WrongWorker where something differs."""
+    if unlike:
+        more = len(unlike) - MAX_NAMED
+        shown = "; ".join(unlike[:MAX_NAMED] + ([f"and {more} more"] if more > 0 else []))
+        raise WrongWorker(
+            f"worker {worker} would not give the same results: {shown}. Give it the same checkout, "
+            "packages and data as here (`pip install -c constraints.txt`, `labkit data fetch`)"
+        )
 
 
 # ---------------------------------------------------------------- running a job there
@@ -173,55 +170,43 @@ def execute(call: Call) -> Outcome:
     from distributed import Reschedule, get_worker
 
     worker, root = get_worker(), project_root()
-    name = str(worker.name)
 
-    def tell(kind: str, cell: CellPlace | None = None, outcome: Outcome | None = None) -> None:
-        place = asdict(cell) if cell else None
-        told = {"kind": kind, "job": call.job.name, "at": name, "cell": place}
-        ending = {"error": outcome.error, "message": outcome.message} if outcome else None
-        worker.log_event(call.topic, told | {"outcome": ending})
+    def tell(event: Event) -> None:
+        if event.kind == "end":
+            return
+        ending = event.outcome
+        sign: dict[str, Any] = {"kind": event.kind, "job": call.job.name, "at": str(worker.name)}
+        sign["cell"] = asdict(event.cell) if event.cell else None
+        sign["outcome"] = {"error": ending.error, "message": ending.message} if ending else None
+        worker.log_event(call.topic, sign)
 
-    tell("start")
-    _check(call, name)
-    path = root / call.footing.path
     job = replace(
         call.job,
         notebook=call.footing.notebook,
-        cwd=str(path.parent),
+        cwd=str((root / call.footing.path).parent),
         environment={**call.job.environment, "LABKIT_ROOT": str(root)},
     )
+    _check(call, str(worker.name))
     # The process of a nanny's worker is a daemon, which Python lets start no process.
     multiprocessing.current_process().daemon = False
-    pool = LocalPool(1, lambda prefix: _scratch(worker, prefix), _wanted(worker))
-    outcomes = []
+    # Dask clears its workers' folders away, also those of workers that were killed.
+    scratch = worker.local_directory
+    pool = LocalPool(1, lambda prefix: Path(tempfile.mkdtemp("", prefix, scratch)), _wanted(worker))
     try:
-        for _, outcome in pool.run([job], lambda event: _pass_on(event, tell)):
-            outcomes.append(outcome)
+        [(_, outcome)] = pool.run([job], tell)
     except Stopped:
         raise Reschedule from None
-    found_at = {"versions": provenance.full_versions(), "machine": provenance.machine()}
-    return replace(outcomes[0], worker=name, provenance=found_at)
+    origin = {"versions": provenance.full_versions(), "machine": provenance.machine()}
+    return replace(outcome, worker=str(worker.name), provenance=origin)
 
 
-def _check(call: Call, name: str) -> None:
+def _check(call: Call, worker: str) -> None:
     """Workers that came after the run began are checked here, once a notebook."""
-    if (call.topic, call.footing.path) in _checked:
-        return
-    unlike = differences(standing(), call.standing)
-    unlike += differences(surveyed(call.footing), call.footing.rests_on, f" of {call.job.key}")
-    if unlike:
-        raise refusal(name, unlike)
-    _checked.add((call.topic, call.footing.path))
-
-
-def _pass_on(event: Event, tell: Callable[..., None]) -> None:
-    if event.kind in ("cell", "retry"):
-        tell(event.kind, event.cell, event.outcome)
-
-
-def _scratch(worker: Any, prefix: str) -> Path:
-    """A folder under the worker's own, which Dask clears away after a worker that was killed."""
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=worker.local_directory))
+    if (call.topic, call.footing.path) not in _checked:
+        unlike = differences(standing(), call.standing)
+        of = f" of {call.job.key}"
+        refuse(worker, unlike + differences(surveyed(call.footing), call.footing.rests_on, of))
+        _checked.add((call.topic, call.footing.path))
 
 
 def _wanted(worker: Any) -> Callable[[], bool]:

@@ -4,6 +4,7 @@ Besides papermill that is nbformat's schema, which it compiles for the first not
 jupyter_client looks up in every package's metadata: a fifth of a second a notebook.
 """
 
+import gc
 from contextlib import suppress
 
 import nbformat
@@ -17,3 +18,4 @@ nbformat.validate(nbformat.v4.new_notebook())
 KernelProvisionerFactory.instance()
 with suppress(NoSuchKernel):
     KernelSpecManager().get_kernel_spec("python3")
+gc.freeze()  # else every worker's first collection visits, and so copies, all that is loaded
