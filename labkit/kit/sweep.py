@@ -160,7 +160,7 @@ def _submitter(function: Callable[..., Any], pool: Executor | None) -> Submit:
         raise LabkitError(f"sweep: the function cannot be sent to a process: {error}") from error
 
     def submit_sent(points: list[Point]) -> Future[list[Rows]]:
-        with _main_module_hidden():  # a submission may start a process
+        with main_module_hidden():  # a submission may start a process
             return pool.submit(_evaluate_sent, sent, cloudpickle.dumps(points))
 
     return submit_sent
@@ -197,7 +197,7 @@ def _one_thread() -> None:
 
 
 @contextmanager
-def _main_module_hidden() -> Iterator[None]:
+def main_module_hidden() -> Iterator[None]:
     """A worker is sent its function, and need not import the program that started it."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")

@@ -28,11 +28,6 @@ LIMIT_S = 300.0
 GONE_WITHIN_S = 20.0
 """Processes of a run end a moment after it; on a busy machine it is a long one."""
 DAEMON = "import subprocess\nsubprocess.run('setsid sleep 1000 & exit 0', shell=True)"
-CLAIM = {"id": "a", "paper": "first", "verdict": "reproduced"}
-CLAIMED = (
-    "from IPython.display import display\n"
-    f"display({{'application/vnd.labkit.claims+json': [{CLAIM}]}}, raw=True)"
-)
 NOTEBOOKS = {
     "first": (DAEMON, "sum(range(1000))"),
     "second": ("import time; time.sleep(0.5)", "print('late')"),
@@ -96,14 +91,13 @@ def whole(root: Path) -> dict[str, str]:
 
 
 def outputs(root: Path) -> dict[str, bytes]:
-    """Every file that a run left but for what differs from run to run: times, in run.json."""
+    """Every file that a run left but logs; of those that hold times, only that they are there."""
     folder = results.results_folder(root)
-    files = (path for path in folder.rglob("*") if path.is_file())
-    varying = {results.RUN_FILE, ".stamp"}
+    files = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != ".logs")
+    dated = {results.RUN_FILE, ".stamp", "runs.parquet"}
     return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
+        path.relative_to(folder).as_posix(): b"" if path.name in dated else path.read_bytes()
         for path in files
-        if path.name not in varying
     }
 
 

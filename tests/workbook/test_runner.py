@@ -244,9 +244,9 @@ def test_a_result_holds_notebook_claims_figures_and_where_it_comes_from(mixed: M
 def test_every_run_has_a_log(mixed: Mixed) -> None:
     [log] = (mixed[0] / "results/.logs").iterdir()
     lines = [line.split("\t")[1:] for line in log.read_text().splitlines()]
-    assert lines[0] == ["begin", "10 notebooks, 3 at a time"]
+    assert lines[0] == ["begin", "11 notebooks, 3 at a time"]
     kinds = [kind for kind, _ in lines]
-    assert (kinds.count("start"), kinds.count("retry"), kinds.count("end")) == (13, 3, 10)
+    assert (kinds.count("start"), kinds.count("retry"), kinds.count("end")) == (14, 3, 11)
     [fails] = [text for kind, text in lines if kind == "end" and text.startswith("fails")]
     assert fails.startswith("fails  failed  ")
     assert fails.endswith("cell 3  ZeroDivisionError  division by zero")

@@ -263,8 +263,9 @@ def _execute(
         return ended
     by_name = {task.name: task for task in ready}
     with _executor(root, request, ready, environment, watcher) as executor:
-        if executor.num_workers > 1:
-            environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
+        # However many run at once, so that no number depends on it; and several threads on small
+        # matrices mostly wait for each other.
+        environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
         jobs = (_job(task, request, environment) for task in ready)
         watcher.begin(ready, executor.num_workers)
         with closing(executor.run(jobs, watcher.event)) as outcomes:

@@ -10,17 +10,16 @@ import contextlib
 import multiprocessing
 import os
 import shutil
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from labkit.kit.sweep import main_module_hidden
 from labkit.workbook.run import processes
 from labkit.workbook.run.jobs import (
     MAX_ATTEMPTS,
@@ -160,7 +159,7 @@ class LocalPool:
         process = self._context.Process(  # type: ignore[attr-defined]
             target=_work, args=(job, str(folder), theirs, dict(os.environ)), name=job.name
         )
-        with _STARTING, _main_module_hidden():
+        with _STARTING, main_module_hidden():
             process.start()
         theirs.close()
         self._running.append(_Running(job, folder, process, ours, attempt))
@@ -239,14 +238,3 @@ def _context() -> BaseContext:
         context.set_forkserver_preload(["labkit.workbook.run.warm"])
         return context
     return multiprocessing.get_context("spawn")
-
-
-@contextlib.contextmanager
-def _main_module_hidden() -> Iterator[None]:
-    """Workers need nothing of the program that started them, so they need not import it again."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
