@@ -46,9 +46,8 @@ def journal(root: Path) -> Iterator[str]:
     try:
         yield run_id
     finally:
-        processes.remove_sockets(
-            processes.socket_prefix(run_id)
-        )  # of workers that were killed; the others removed their own
+        # Of workers that were killed; the others removed their own.
+        processes.remove_sockets(processes.socket_prefix(run_id))
         results.sweep_scratch(root)
         file.unlink(missing_ok=True)
 
