@@ -78,7 +78,7 @@ def without_traces(notebook: NotebookNode) -> NotebookNode:
             cell.metadata.pop(name, None)
         if not cell.metadata.get("tags", True):
             del cell.metadata["tags"]
-        if _INJECTED in cell.metadata.get("tags", []):
+        if "id" in cell and _INJECTED in cell.metadata.get("tags", []):
             cell["id"] = _INJECTED  # papermill draws a new one in every run
     return clean
 
