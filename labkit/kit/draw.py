@@ -222,9 +222,18 @@ def _replace(target: Any, properties: Mapping[str, Any]) -> None:
             target._validate = key in _TEXTS
             if target._validate:
                 target[key] = None  # Plotly keeps an array when the list assigned over it is equal
-            target[key] = plain(value)
+            target[key] = _without_empty(plain(value))
     finally:
         target._validate = True
+
+
+def _without_empty(value: Any) -> Any:
+    """``value`` without properties that are empty dictionaries, as Plotly keeps none."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [_without_empty(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: item for key, part in value.items() if (item := _without_empty(part)) != {}}
 
 
 def _title_axes(fig: go.Figure, letter: Literal["x", "y"], text: str) -> None:

@@ -293,9 +293,3 @@ def _executed(path: Path, *, keep_banner: bool) -> str:
         notebook = normalise.without_traces(nbformat.read(path, as_version=4))
     except (OSError, ValueError):
         return ""
-    for cell in notebook.cells:
-        if "injected-parameters" in cell.metadata.get("tags", []):
-            cell.id = "injected-parameters"  # papermill draws a new one for every run
-    if not keep_banner:
-        notebook.cells = [cell for cell in notebook.cells if not normalise.is_banner(cell)]
-    return normalise.dumps(notebook)
