@@ -55,3 +55,45 @@ def journal(root: Path) -> Iterator[str]:
     try:
         yield run_id
     finally:
+        processes.end_marked(run_id)
+        # Of workers that were killed; the others removed their own.
+        processes.remove_sockets(processes.socket_prefix(run_id))
+        results.sweep_scratch(root)
+        file.unlink(missing_ok=True)
+
+
+def tidy(root: Path) -> None:
+    """Clear away what a killed run left, if there is anything and no other run is at work."""
+    processes.sweep_servers()
+    if not journal_file(root).exists():
+        return
+    from filelock import FileLock, Timeout
+
+    with suppress(Timeout), FileLock(results.results_folder(root) / ".lock", timeout=0):
+        _clear_away(root)
+
+
+def left_over(root: Path) -> list[str]:
+    """What the next run makes good, in words: damaged results, failures, a killed run's note."""
+    folder = results.results_folder(root)
+    stored = sorted(path.parent for path in folder.glob(f"[!.]*/*/{results.RUN_FILE}"))
+    states = {f"{path.parent.name}/{path.name}": results.inspect(path)[1] for path in stored}
+    left = [f"{name}: {problem}" for name, problem in states.items() if problem]
+    left += [f"{path.parent.name}/{path.name} failed" for path in folder.glob(".failed/*/*")]
+    return left + ["a run is at work or was killed"] * journal_file(root).exists()
+
+
+def journal_file(root: Path) -> Path:
+    return results.results_folder(root) / ".running"
+
+
+def _clear_away(root: Path) -> None:
+    """What a killed run can leave: kernels that outlived it, their sockets, half-built folders."""
+    file = journal_file(root)
+    if file.exists():
+        run_id = file.read_text(encoding="utf-8").strip()
+        if run_id:
+            processes.end_marked(run_id)
+            processes.remove_sockets(processes.socket_prefix(run_id))
+    results.sweep_scratch(root)
+    file.unlink(missing_ok=True)

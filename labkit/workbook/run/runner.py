@@ -293,3 +293,6 @@ def _executed(path: Path, *, keep_banner: bool) -> str:
         notebook = normalise.without_traces(nbformat.read(path, as_version=4))
     except (OSError, ValueError):
         return ""
+    if not keep_banner:
+        notebook.cells = [cell for cell in notebook.cells if not normalise.is_banner(cell)]
+    return normalise.dumps(notebook)
