@@ -150,6 +150,7 @@ class LocalPool:
         finally:
             for run in self._running:
                 processes.end_tree(run.process.pid)
+                processes.end_marked(str(run.folder), processes.KERNEL_MARK)
                 self._dismiss(run)
             self._running.clear()
 
