@@ -97,10 +97,11 @@ def moved(page: Any, *, far: bool = False) -> tuple[list[str], list[str]]:
     page.wait_for_function(f"({DRAWN})().length > 0")
     before = page.evaluate(DRAWN)
     handle.focus()
-    now, most = (handle.get_attribute(f"aria-value{name}") for name in ("now", "max"))
+    track = page.locator(".widget-vbox .noUi-target").first.bounding_box()
+    high = handle.bounding_box()["x"] > track["x"] + track["width"] / 2
     if far:
-        page.keyboard.press("Home" if now == most else "End")
-    page.keyboard.press("ArrowLeft" if (now == most) != far else "ArrowRight")
+        page.keyboard.press("Home" if high else "End")
+    page.keyboard.press("ArrowLeft" if high != far else "ArrowRight")
     page.wait_for_function(f"before => ({DRAWN})().join() !== before", arg=",".join(before))
     return before, page.evaluate(DRAWN)
 
