@@ -5,8 +5,7 @@ answers at once and an engineer who wants one engine never pays for the others.
 """
 
 from importlib import import_module
-from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __version__ = "0.1.0"
 
@@ -29,18 +28,21 @@ ENGINES = (
 )
 """Every engine, in the one order in which they may import each other: later ones the earlier."""
 
-_LAZY = {engine.name: f"labkit.{engine.name}" for engine in ENGINES} | {
+LATE = {engine.name: f"labkit.{engine.name}" for engine in ENGINES} | {
     "datasets": "labkit.datasets",
     "figures": "labkit.kit.draw",
+    "sweep": "labkit.kit.sweep",
     "workbook": "labkit.workbook",
 }
+"""Where the names of the library stand; ``sweep`` is the function of its module."""
 
-__all__ = ["ENGINES", "__version__", *_LAZY]
+__all__ = ["ENGINES", "__version__", *LATE]
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name in _LAZY:
-        return import_module(_LAZY[name])
+def __getattr__(name: str) -> Any:
+    if name in LATE:
+        module = import_module(LATE[name])
+        return module.sweep if name == "sweep" else module
     raise AttributeError(f"module 'labkit' has no attribute {name!r}")
 
 

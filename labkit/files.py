@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     Item = TypeVar("Item")
 
 MARKER = "reading_queue.yaml"
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
+"""What a terminal obeys instead of showing it; texts that commands print hold none."""
 
 
 def project_root(start: Path | None = None) -> Path:
@@ -58,7 +62,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with naming(path), os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
@@ -67,6 +71,17 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An ``OSError`` of the block that names no file names ``path``: a write's, on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:  # a TimeoutError of a library's may have neither
+            error.filename = error.filename or str(path)
         raise
 
 
@@ -112,11 +127,16 @@ def parse_yaml(path: Path, text: str) -> Any:
 
 @cache
 def _constructor() -> type[RoundTripConstructor]:
-    """Leaves dates as texts: the model reads them, and says of which field one is no day."""
-    from ruamel.yaml.constructor import RoundTripConstructor
+    """Leaves dates as texts: the model reads them, and says of which field one is no day; refuses
+    control characters."""
+    from ruamel.yaml.constructor import ConstructorError, RoundTripConstructor
 
     class Constructor(RoundTripConstructor):
-        pass
+        def construct_scalar(self, node: Any) -> Any:
+            value = super().construct_scalar(node)
+            if isinstance(value, str) and CONTROL.search(value):
+                raise ConstructorError(None, None, "a control character", node.start_mark)
+            return value
 
     Constructor.add_constructor("tag:yaml.org,2002:timestamp", Constructor.construct_yaml_str)
     return Constructor

@@ -14,7 +14,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from labkit import ENGINES, __version__
-from labkit.errors import LabkitError
+from labkit.errors import LabkitError, refused
 
 
 class _Parts(TyperGroup):
@@ -54,7 +54,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 fine, 1 something failed, 2 wrong use.",
 )
 
-for _part in ("queue", "review", "run", "export", "session", "panel", "data", "doctor"):
+for _part in ("queue", "review", "run", "results", "export", "session", "panel", "data", "doctor"):
     app.add_typer(import_module(f"labkit.cli.{_part}").commands)
 
 
@@ -71,10 +71,12 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; every foreseen error is one paragraph on stderr."""
     try:
         app(args=argv, prog_name="labkit")
-    except LabkitError as error:
-        message = Text("error: ", style="bold red").append(str(error), style="not bold default")
+    except (LabkitError, OSError) as error:
+        if (problem := error if isinstance(error, LabkitError) else refused(error)) is None:
+            raise
+        message = Text("error: ", style="bold red").append(str(problem), style="not bold default")
         Console(stderr=True, soft_wrap=True).print(message)
-        return error.exit_code
+        return problem.exit_code
     except SystemExit as done:  # how Typer ends every command, also a successful one
         return done.code if isinstance(done.code, int) else 0
     return 0

@@ -244,6 +244,14 @@ def check_folders(checkout: Checkout) -> Iterator[Finding]:
         yield finding(status, f"{name} writable", problem or str(folder), advice)
 
 
+def check_results(checkout: Checkout) -> Iterator[Finding]:
+    """What a run left that the next one makes good."""
+    from labkit.workbook.run import guard
+
+    left = guard.left_over(checkout.root)
+    yield finding("warn" if left else "ok", "results", "; ".join(left) or "whole", "labkit run")
+
+
 def check_papers(checkout: Checkout) -> Iterator[Finding]:
     """The bibliography and the reading queue can be read."""
     from labkit.workbook.queue import bibliography, reading_queue

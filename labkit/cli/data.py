@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,12 +14,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from labkit.errors import LabkitError
 from labkit.files import project_root
 from labkit.kit.command import completing
 
 if TYPE_CHECKING:
     from labkit.datasets.registry import Dataset, PublishedFile, Registry
-    from labkit.errors import LabkitError
+    from labkit.datasets.remote import Address
 
 commands = typer.Typer(
     name="data",
@@ -38,6 +40,7 @@ commands = typer.Typer(
       [cyan]labkit data show perseus-sosp24[/cyan]          files, units, licence, citation
       [cyan]labkit data path zeus-nsdi23/summary_train.csv[/cyan]
       [cyan]labkit data verify[/cyan]                       hash every copy again
+      [cyan]labkit data verify --remote[/cyan]              is each published address still there
     """,
 )
 
@@ -129,11 +132,29 @@ def path(
 
 
 @commands.command()
-def verify(names: list[str] = NAMES) -> None:
+def verify(
+    names: list[str] = NAMES,
+    *,
+    remote: bool = typer.Option(
+        False, "--remote", help="Ask each published address instead, for its headers alone."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="With --remote: the answers as JSON."),
+) -> None:
     """Hash every copy on this machine again, in the cache and in the mirror.
 
     Exit code 1 where one is not the published file; a missing file is no fault.
+
+    [cyan]--remote[/cyan] asks the network instead, a few addresses at a time and no body: every
+    file's address, every repository, and, for all datasets, the look-up of an arXiv id and a DOI.
+    A line each: fine, moved, changed (another size), gone, refused or unreachable. Exit code 1
+    where one is changed or gone, or where there is no network.
+
+    [bold]Examples[/bold]: [cyan]labkit data verify[/cyan],
+    [cyan]labkit data verify --remote zeus-nsdi23[/cyan]
     """
+    if remote or as_json:
+        _ask_hosts(names, as_json=as_json)
+        return
     from labkit.datasets.store import copies
 
     damaged: list[str] = []
@@ -152,6 +173,54 @@ def verify(names: list[str] = NAMES) -> None:
     if damaged:
         _complain(damaged)
         raise typer.Exit(1)
+
+
+def _ask_hosts(names: list[str] | None, *, as_json: bool) -> None:
+    from labkit.datasets import remote, store
+
+    if store.offline():
+        raise LabkitError("the network is not asked: LABKIT_OFFLINE is set; unset it")
+    answers: list[remote.Answer] = []
+    for answer in remote.ask(_addresses(names)):
+        answers.append(answer)
+        if not as_json and answer.state != "unreachable":
+            typer.echo(f"{answer.state:<12}{answer.address.url}  {answer.words}".rstrip())
+    counts = Counter(answer.state for answer in answers)
+    lost = [answer for answer in answers if answer.state == "unreachable"]
+    if as_json:
+        records = [
+            {"url": a.address.url, "state": a.state, "words": a.words, "size_bytes": a.size_bytes,
+             "registered_bytes": a.address.size_bytes, "moved_to": a.moved_to or None}
+            for a in answers
+        ]  # fmt: skip
+        typer.echo(json.dumps(records, indent=1))
+    elif len(lost) == len(answers):
+        why = f"none of {len(lost)} addresses answered ({lost[0].words})"
+        typer.echo(f"no network: {why}", err=True)
+    else:
+        for answer in lost:
+            typer.echo(f"{answer.state:<12}{answer.address.url}  {answer.words}")
+        typer.echo(
+            ", ".join(f"{counts[state]} {state}" for state in remote.STATES if counts[state])
+        )
+    if len(lost) == len(answers) or counts["changed"] or counts["gone"]:
+        raise typer.Exit(1)
+
+
+def _addresses(names: list[str] | None) -> list[Address]:
+    """What the registry names, and, where all of it is asked for, the hosts of look-ups."""
+    from labkit.datasets.remote import Address
+    from labkit.workbook.queue import bibliography, lookup
+
+    chosen = _chosen(names)
+    files = [Address(url=f.url, size_bytes=f.size_bytes) for _, files in chosen for f in files]
+    origins = [Address(url=url) for url in dict.fromkeys(dataset.origin for dataset, _ in chosen)]
+    entries = [] if names else bibliography.load(project_root()).values()
+    papers = [next((e.eprint for e in entries if e.eprint), ""),
+              next((e.doi for e in entries if e.doi), "")]  # fmt: skip
+    known = [identifier for paper in papers if (identifier := lookup.recognise(paper))]
+    urls = [f"{lookup.RESOLVER}/{identifier.doi}" for identifier in known]
+    return [*files, *origins, *(Address(url=url, headers=lookup.HEADERS) for url in urls)]
 
 
 def _overview_table(registry: Registry, root: Path) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -45,9 +46,7 @@ def how_it_failed(outcome: Outcome) -> str:
     if outcome.status == "hung":
         name = "hung"
     elif outcome.status == "died":
-        name = "kernel died" + (" (twice)" if outcome.attempts > 1 else "")
-        if outcome.error == "DeadKernelError":
-            return name
+        name = "kernel died" + (f" ({outcome.attempts} times)" if outcome.attempts > 1 else "")
     return ": ".join(part for part in (name, outcome.message) if part)
 
 
@@ -117,7 +116,9 @@ class Watcher:
             disable=not (console.is_interactive and console.file.isatty()),  # FORCE_COLOR is no tty
         )
         self._bar_of: dict[str, TaskID] = {}
-        self._total = self._done = 0
+        self._total = self._done = self._failed = 0
+        self._looked = -math.inf
+        self._left_s: float | None = None
 
     def note(self, text: str) -> None:
         self._say(Text(text, style="yellow"))
@@ -125,10 +126,10 @@ class Watcher:
     def begin(self, tasks: Sequence[Task], num_workers: int) -> None:
         self._total = len(tasks)
         self._reasons = {task.name: task.reason for task in tasks}
-        self._estimate = Estimate(tasks, num_workers)
+        self._estimate, self._begun = Estimate(tasks, num_workers), time.monotonic()
         plural = "s" if len(tasks) != 1 else ""
         at_once = f", {num_workers} at a time" if num_workers > 1 else ""
-        self._say(Text(f"{len(tasks)} notebook{plural} to run{at_once}{self._left(', ')}"))
+        self._say(Text(f"{len(tasks)} notebook{plural} to run{at_once}{self._state()}"))
         self._overall = self.bars.add_task("all", total=len(tasks), at="", says="")
 
     def event(self, event: Event) -> None:
@@ -142,18 +143,20 @@ class Watcher:
                 says=cell.tag or cell.first_line[:40],
             )
         elif event.kind == "start":
-            self._started(name)
+            self._started(name, event.worker)
         elif event.outcome is not None:
             if name in self._bar_of:
                 self.bars.remove_task(self._bar_of.pop(name))
             (self._retried if event.kind == "retry" else self._ended)(name, event.outcome)
         at = f"{self._done}/{self._total}"
-        self.bars.update(self._overall, completed=self._done, at=at, says=self._left(""))
+        says = f"{len(self._bar_of)} running{self._state()}"
+        self.bars.update(self._overall, completed=self._done, at=at, says=says)
 
-    def _started(self, name: str) -> None:
+    def _started(self, name: str, worker: str) -> None:
         self._estimate.start(name)
-        self._bar_of[name] = self.bars.add_task(name, total=1, at="", says="starting its kernel")
-        reason = self._reasons.get(name, "")
+        label = f"{name} on {worker}" if worker else name
+        self._bar_of[name] = self.bars.add_task(label, total=1, at="", says="starting its kernel")
+        reason = "  ".join(filter(None, [f"on {worker}" * bool(worker), self._reasons.get(name)]))
         if reason or self.bars.disable:
             self._say(Text(f"▶ {name}").append(f"  {reason}", style="dim"))
 
@@ -164,18 +167,35 @@ class Watcher:
     def _ended(self, name: str, outcome: Outcome) -> None:
         self._estimate.end(name)
         self._done = min(self._done + 1, self._total)
+        self._failed += outcome.status != "ok"
         took = f"{name}  {seconds(outcome.duration_s)}"
         if outcome.status == "ok":
             line = Text("✔ ", style="green").append(took, style="default")
         else:
             failure = f"{took}, {where(outcome.cell)}: {shortened(how_it_failed(outcome))}"
             line = Text("✘ ", style="bold red").append(failure, style="not bold default")
-        line.append(f"  ({self._done}/{self._total}{self._left(', ')})", style="dim")
+        line.append(f"  ({self._done}/{self._total}{self._state()})", style="dim")
         self._say(line)
 
-    def _left(self, before: str) -> str:
-        remaining = self._estimate.remaining_s()
-        return "" if not remaining else f"{before}about {seconds(remaining)} left"
+    def summary(self) -> str:
+        return f"{self._done} of {self._total} notebooks had ended, {self._failed} of them failed"
+
+    def _state(self) -> str:
+        """Failed, rate, time left."""
+        took_s, left_s = time.monotonic() - self._begun, self._remaining_s()
+        parts = [f"{self._failed} failed"] if self._failed else []
+        parts += [f"{60 * self._done / took_s:.3g} a minute"] if self._done > 1 and took_s else []
+        parts += [f"about {seconds(left_s)} left"] if left_s else []
+        return "".join(f", {part}" for part in parts)
+
+    def _remaining_s(self) -> float | None:
+        """Looked at once a second, since a run may have 10,000 tasks."""
+        moment = time.monotonic()
+        if moment - self._looked > 1.0 or self._done == self._total:
+            self._looked, self._left_s = moment, self._estimate.remaining_s()
+            if self._left_s is None and self._done:  # never timed: as fast as so far
+                self._left_s = (self._total - self._done) * (moment - self._begun) / self._done
+        return self._left_s
 
     def _say(self, line: Text) -> None:
         self.console.print(line, soft_wrap=True)

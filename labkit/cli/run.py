@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from labkit.workbook.run.batch import Ended, Report, Request
+    from labkit.workbook.run.places import Cluster
 
 complete_notebooks = completing(lambda: notebooks.paths(project_root()))
 KEYS = typer.Argument(
@@ -40,7 +42,30 @@ TIMEOUT = typer.Option(
     min=1.0,
     metavar="S",
     help="Seconds a notebook may take in all; past them it is killed and reported as hung "
-    "(default: no limit on the whole, 600 s a cell).",
+    "(default: no limit on the whole).",
+)
+CELL_TIMEOUT = typer.Option(
+    None,
+    "--cell-timeout",
+    min=1.0,
+    metavar="S",
+    help="Seconds a cell may take (default: what --timeout says, else 600).",
+)
+SWEEP = typer.Option(
+    None, metavar="NAME=A,B,C", help="Run once for each value; several give every combination."
+)
+SWEEP_FILE = typer.Option(
+    None, metavar="FILE", help="YAML with grid, zip, list, fixed, seeds: every combination runs."
+)
+SEEDS = typer.Option(
+    "", metavar="N", help="Repeat with N seeds, from the notebook's own on; or list them: 3,5,8."
+)
+CLUSTER = typer.Option(
+    None,
+    "--cluster",
+    metavar="WHERE",
+    help="Run on Dask workers: tcp://HOST:PORT of a scheduler, `local`, or a YAML file that says "
+    "what to start with Slurm or Kubernetes.",
 )
 
 
@@ -53,15 +78,14 @@ def run(
     param: list[str] | None = typer.Option(
         None, "-p", "--param", metavar="NAME=VALUE", help="Set a parameter. Repeatable."
     ),
-    sweep: list[str] | None = typer.Option(
-        None,
-        "--sweep",
-        metavar="NAME=A,B,C",
-        help="Run once for each value; several sweeps give every combination.",
-    ),
+    sweep: list[str] | None = SWEEP,
+    sweep_file: Path | None = SWEEP_FILE,
+    seeds: str = SEEDS,
     jobs: int | None = JOBS,
     force: bool = FORCE,
     timeout: float | None = TIMEOUT,
+    cell_timeout: float | None = CELL_TIMEOUT,
+    cluster: str | None = CLUSTER,
     dry_run: bool = typer.Option(
         False, "--dry-run", "-n", help="Say what would run, and why; run nothing."
     ),
@@ -75,7 +99,8 @@ def run(
     parameter you set, where others do.
 
     Each result is a folder results/KEY/PARAMETERS/; all claims are in
-    results/claims.parquet and results/scoreboard.html.
+    results/claims.parquet and results/scoreboard.html. Runs of one paper join
+    into results/KEY/runs.parquet; sweep.html beside it draws them.
 
     [bold]Examples[/bold]
 
@@ -84,17 +109,23 @@ def run(
       [cyan]labkit run zero -p dp_degree=128[/cyan]                        with one parameter set
       [cyan]labkit run zeus --sweep eta_knob=0,0.5,1[/cyan]                three runs, a folder each
       [cyan]labkit run zeus --sweep eta_knob=0,1 --sweep seed=1,2[/cyan]   four runs
+      [cyan]labkit run zeus --sweep-file eta.yaml --seeds 5[/cyan]         each of them, five seeds
       [cyan]labkit run --force -j 4 --timeout 300[/cyan]                   all, at most 5 min each
+      [cyan]labkit run --cluster tcp://10.0.0.1:8786[/cyan]                on Dask workers
+      [cyan]labkit run --cluster slurm.yaml -n[/cyan]                      its job script
     """
-    from labkit.workbook.run import batch, parameters
+    from labkit.workbook.run import batch, parameters, sweepfile
 
     request = batch.Request(
         keys=tuple(keys or ()),
         fixed=parameters.assignments(param or []),
         sweeps=parameters.assignments(sweep or [], "--sweep"),
+        more=parameters.with_seeds(sweepfile.load(sweep_file) if sweep_file else None, seeds),
         force=force,
         num_jobs=jobs,
         timeout_s=timeout,
+        cell_timeout_s=cell_timeout,
+        cluster=_place(cluster, jobs),
     )
     if dry_run:
         _show_plan(project_root(), request)
@@ -109,6 +140,7 @@ def refresh(
     jobs: int | None = JOBS,
     force: bool = FORCE,
     timeout: float | None = TIMEOUT,
+    cluster: str | None = CLUSTER,
     allow_standin: bool = typer.Option(
         False, "--allow-standin", help="Write back outputs made on stand-in data too."
     ),
@@ -127,11 +159,23 @@ def refresh(
     """
     from labkit.workbook.run.batch import Request
 
-    keys = keys or []
-    report = _run(Request(keys=tuple(keys), force=force, num_jobs=jobs, timeout_s=timeout))
+    where = _place(cluster, jobs)
+    request = Request(
+        keys=tuple(keys or ()), force=force, num_jobs=jobs, timeout_s=timeout, cluster=where
+    )
+    report = _run(request)
     refused = _write_back(project_root(), report, allow_standin=allow_standin)
     if report.failures or refused:
         raise typer.Exit(1)
+
+
+def _place(where: str | None, num_jobs: int | None) -> Cluster | None:
+    """What ``--cluster`` asks for, checked before anything runs."""
+    if where is None:
+        return None
+    from labkit.workbook.run import places, provenance
+
+    return places.read(where, num_jobs or provenance.usable_cores())
 
 
 def _console() -> Console:
@@ -143,15 +187,41 @@ def _console() -> Console:
 
 def _run(request: Request) -> Report:
     """Run, report, and bring the ledger and the scoreboard up to date."""
-    from labkit.workbook.run import batch, ledger
+    from labkit.workbook.run import batch
 
     root, console, begun = project_root(), _console(), time.monotonic()
     watcher = progress.Watcher(console)
-    with watcher.bars:
-        report = batch.run(root, request, watcher)
+    try:
+        with watcher.bars:
+            report = batch.run(root, request, watcher)
+    except KeyboardInterrupt:
+        console.print(
+            f"stopped; {watcher.summary()}. What ended is kept: the same command runs the rest",
+            style="bold",
+            markup=False,
+        )
+        raise typer.Exit(130) from None
     _show_report(console, root, report, time.monotonic() - begun)
-    ledger.refresh(root, ledger.write, _scoreboard)
+    joined(root)
     return report
+
+
+def joined(root: Path) -> None:
+    """Bring what is made of all results together up to date, and remove what nothing is left of."""
+    from labkit.workbook.run import ledger, runs
+
+    def of_paper(key: str, root: Path) -> Path:
+        from labkit.workbook import export
+
+        if runs.write(root, key):
+            from labkit.workbook import export
+
+            export.write_sweep(root, key)
+        return runs.path_of(root, key)
+
+    ledger.refresh(
+        root, ledger.write, _scoreboard, *(partial(of_paper, k) for k in runs.keys(root))
+    )
 
 
 def _scoreboard(root: Path) -> Path:
@@ -184,6 +254,10 @@ def _write_back(root: Path, report: Report, *, allow_standin: bool) -> int:
 def _show_plan(root: Path, request: Request) -> None:
     from labkit.workbook.run import batch
 
+    if request.cluster is not None:
+        from labkit.workbook.run import places
+
+        _console().print(places.described(request.cluster), markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("notebook", "runs because", "took"):
         table.add_column(title, overflow="fold")

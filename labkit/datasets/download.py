@@ -172,11 +172,11 @@ def _explained(error: BaseException) -> Exception:
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
         return DownloadError("the connection broke off before the end of the file")
     if isinstance(error, requests.RequestException):
-        return _HostError(_root_cause(error))
+        return _HostError(root_cause(error))
     raise error  # a fault of ours, or a full disk: not for the network to explain
 
 
-def _root_cause(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
     """The operating system's own words under requests' and urllib3's wrapping."""
     deepest: BaseException | None = error
     words = ""

@@ -176,7 +176,8 @@ def _fetch(dataset: Dataset, file: PublishedFile) -> Path:
     except Timeout:
         reason = f"another process has been fetching it for {LOCK_WAIT_S:g} s"
     except OSError as error:
-        reason = f"the cache is not writable ({error.strerror}: {error.filename}); set LABKIT_CACHE"
+        place = error.filename or target  # a full disk names none
+        reason = f"the cache is not writable ({error.strerror}: {place}); set LABKIT_CACHE"
     raise DatasetUnavailable(dataset.name, file.path, damaged + reason)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import importlib.util
@@ -19,11 +20,13 @@ from labkit.quantities import number, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 # Figures drawn by WebGL compile their shaders' wrappers, which the policy must then allow.
 _WEBGL = ('"scattergl"', '"scatter3d"', '"surface"', '"mesh3d"', '"splom"', '"parcoords"', '"cone"')
 # A file opened from disk has no origin of its own, so 'self' alone would not match it.
 _SELF = ["'self'", "file:"]
+_OWN_SCRIPTS = "OWN-SCRIPTS"  # in a policy until its page is rendered: their hashes
 _MOST_SERIES = 12  # that a figure's text names
 _REVEAL = "_static/revealjs"
 # plotly.js and reveal.js with its speaker's view (key S), as the templates call them.
@@ -34,15 +37,42 @@ _CARRIED = {
     "notes_script": ("sphinx_revealjs", f"{_REVEAL}/plugin/notes/notes.js"),
     "reveal_style": ("sphinx_revealjs", f"{_REVEAL}/dist/reset.css", f"{_REVEAL}/dist/reveal.css"),
 }
-_LIBRARIES = ("jinja2", "latex2mathml", "mistune", "nbconvert", "plotly", "sphinx-revealjs")
+_LIBRARIES = ("jinja2", "latex2mathml", "mistune", "nbconvert", "nh3", "plotly", "sphinx-revealjs")
 
 
 def render(template: str, *, package: str = "labkit.kit", **values: Any) -> str:
     """The page ``template`` filled with ``values``; text is escaped, HTML is not (``Markup``).
 
-    Templates are those of ``package`` and, below them, the kit's.
+    Templates are those of ``package`` and, below them, the kit's. The page's policy allows the
+    scripts that its template writes by ``script(…)`` and no other.
     """
-    return environment(package).get_template(template).render(**values)
+    hashes: dict[str, None] = {}
+
+    def script(*texts: str) -> Markup:
+        from markupsafe import Markup
+
+        hashes[_hash(text := "".join(texts))] = None
+        return Markup(f"<script>{text}</script>")
+
+    html = environment(package).get_template(template).render(script=script, **values)
+    return html.replace(_OWN_SCRIPTS, " ".join(hashes), 1)
+
+
+def with_script(html: str, text: str) -> str:
+    """The rendered page ``html`` with one more script at its end, which its policy allows."""
+    before, _, after = html.rpartition("</body>")
+    allowed = before.replace("script-src ", f"script-src {_hash(text)} ", 1)
+    return f"{allowed}<script>{text}</script></body>{after}"
+
+
+@functools.lru_cache(maxsize=32)
+def _hash(text: str) -> str:
+    """How a policy names the inline script ``text``.
+
+    >>> _hash("")
+    "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
+    """
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def json_for_script(value: Any) -> str:
@@ -62,10 +92,23 @@ def plot(figure: Mapping[str, Any]) -> str:
     role, label = "group" if controls else "img", escape(figure_text(figure))
     return (
         f'<figure class="plot" style="--height:{layout.get("height") or 450:g}px" '
-        f'data-controls="{controls:d}">'
+        f'data-controls="{_has_states(layout):d}">'
         f'<script type="application/json">{json_for_script(figure)}</script>'
         f'<div class="canvas" role="{role}" aria-label="{label}"></div></figure>'
     )
+
+
+def _has_states(layout: Mapping[str, Any]) -> bool:
+    """Whether the controls are those of ``workbook.explore``, which :file:`explore.js` replaces."""
+    try:
+        (slider,), menus = layout["sliders"], layout.get("updatemenus") or []
+        buttons = [button for menu in menus for button in menu["buttons"]]
+        rows = [button["args"][1]["sliders[0].steps"] for button in buttons] or [slider["steps"]]
+        states = [(step["label"], len(step["args"])) for row in rows for step in row]
+        prefix = slider["currentvalue"]["prefix"]
+    except (KeyError, IndexError, TypeError, ValueError):
+        return False
+    return len(menus) < 2 and isinstance(prefix, str) and all(num == 2 for _, num in states)
 
 
 def figure_text(figure: Mapping[str, Any]) -> str:
@@ -106,23 +149,33 @@ def _series(trace: Mapping[str, Any]) -> str:
     return f"{trace.get('name') or 'one series'}: {points}, {span}"
 
 
-def policy(body: str = "", *, own_files: bool = False, frames_itself: bool = False) -> str:
-    """The content security policy: inline parts only, or files beside the page too.
+def policy(
+    body: str = "",
+    *,
+    own_files: bool = False,
+    frames_itself: bool = False,
+    scripts: str = _OWN_SCRIPTS,
+) -> str:
+    """The content security policy: the page's own scripts, or files beside the page too.
 
-    ``frames_itself`` lets the speaker's view show the slides in frames.
+    ``frames_itself`` lets the speaker's view show the slides in frames and run its own script.
+    Elsewhere than in :func:`render`, ``scripts`` says which inline scripts may run.
 
-    >>> policy()
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+    >>> policy(scripts="'sha256-xyz'")
+    "default-src 'none'; script-src 'sha256-xyz'; style-src 'unsafe-inline'; \
 img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
     """
-    scripts = ["'unsafe-inline'"]
+    sources = [scripts]
     if own_files:
-        scripts += _SELF
+        sources += _SELF
     if any(kind in body for kind in _WEBGL):
-        scripts.append("'unsafe-eval'")
+        sources.append("'unsafe-eval'")
+    if frames_itself:
+        view = package_file("sphinx_revealjs", f"{_REVEAL}/plugin/notes/speaker-view.html")
+        sources += map(_hash, re.findall(r"<script>(.*?)</script>", view, re.DOTALL))
     frames = f"frame-src {' '.join(_SELF)}; " if frames_itself else ""
     return (
-        f"default-src 'none'; {frames}script-src {' '.join(scripts)}; style-src 'unsafe-inline'; "
+        f"default-src 'none'; {frames}script-src {' '.join(sources)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
     )
 

@@ -7,6 +7,7 @@ Over papermill's own engine it adds
   never race for a port,
 - a limit for every cell (600 s unless ``execution_timeout`` says otherwise) and, on request, for
   the notebook as a whole (``notebook_timeout``); past it the kernel and all it started are killed,
+  and they are at its end too: daemons and sessions of their own are known by ``kernel_mark``,
 - no clock times in cell metadata.
 """
 
@@ -28,8 +29,9 @@ class LabkitEngine:
 
     Understands papermill's options (``progress_bar``, ``log_output``, ``stdout_file``,
     ``stderr_file``, ``start_timeout``, ``execution_timeout``, ``autosave_cell_every``), any trait
-    of nbclient's ``NotebookClient``, and two of its own: ``notebook_timeout`` (seconds for the
-    whole notebook) and ``cell_listener`` (see :data:`labkit.workbook.run.runner.CellListener`).
+    of nbclient's ``NotebookClient``, and three of its own: ``notebook_timeout`` (seconds for the
+    whole notebook), ``cell_listener`` (see :data:`labkit.workbook.run.runner.CellListener`) and
+    ``kernel_mark`` (the kernel's ``LABKIT_KERNEL_ID``; one of its own otherwise).
 
     papermill loads its engines in the middle of its own import, so this class has their methods
     but not their base class, and meets papermill only when it is called.

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 BANNER = "papermill-error-cell-tag"
-MADE_BY_PAPERMILL = frozenset({"injected-parameters", BANNER})
+_INJECTED = "injected-parameters"
+MADE_BY_PAPERMILL = frozenset({_INJECTED, BANNER})
 
 _NOTEBOOK_NOISE = ("papermill", "widgets", "signature", "orig_nbformat")
 _LANGUAGE = ("file_extension", "mimetype", "name", "nbconvert_exporter", "pygments_lexer")
@@ -77,6 +78,8 @@ def without_traces(notebook: NotebookNode) -> NotebookNode:
             cell.metadata.pop(name, None)
         if not cell.metadata.get("tags", True):
             del cell.metadata["tags"]
+        if "id" in cell and _INJECTED in cell.metadata.get("tags", []):
+            cell["id"] = _INJECTED  # papermill draws a new one in every run
     return clean
 
 

@@ -159,5 +159,14 @@ def parse(text: str) -> Any:
     return notebook
 
 
+def is_figure(value: Any) -> bool:
+    """Whether a stored output has the form of a Plotly figure: a list of traces and a layout."""
+    parts = value if isinstance(value, dict) else {}
+    data, layout = parts.get("data"), parts.get("layout")
+    traces = isinstance(data, list) and all(isinstance(trace, dict) for trace in data)
+    height = layout.get("height") if isinstance(layout, dict) else ""
+    return traces and isinstance(height, int | float | None)
+
+
 def joined(text: str | list[str]) -> str:
     return text if isinstance(text, str) else "".join(text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,8 @@ def test_a_panel_answers_to_the_keyboard(
     monkeypatch.setenv("JUPYTER_TOKEN", TOKEN)
     command = ("labkit", "panel", name, "--no-browser", "--port", "{port}")
     with serving(*command, folder=tmp_path, ready="/voila/static/voila.js") as address:
+        with urllib.request.urlopen(f"{address}/voila/render", timeout=30) as answer:
+            assert "/login?" in answer.url, "nobody enters without the token"
         page = opened(browser, f"{address}/?token={TOKEN}", complaints)
         call = page.locator("code").last.inner_text()
         assert call.startswith(f"labkit {name} ")

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from labkit.cli import checks, doctor
 from labkit.cli.checks import Checkout, Finding
+from labkit.workbook.run import guard, results
 
 COMMIT = "ab" * 20
 REGISTRY = f"""\
@@ -231,6 +232,22 @@ def test_a_folder_that_cannot_be_written_is_a_failure(
     assert not (checkout.root / "results").exists(), "looking leaves nothing behind"
     assert found["cache writable"].status == "fail"
     assert "LABKIT_CACHE" in found["cache writable"].advice
+
+
+def test_what_a_killed_or_failed_run_left_is_a_warning(checkout: Checkout) -> None:
+    assert [finding.status for finding in checks.check_results(checkout)] == ["ok"]
+    folder = results.store(checkout.root, "zeus", "default", {"claims.json": "[]"}, {})
+    results.store(checkout.root, "hare", "default", {"claims.json": "[]"}, {})
+    results.store_failure(checkout.root, "reef", "seed=1", {"reef.ipynb": "{}"})
+    (folder / "claims.json").write_text("[ ")
+    guard.journal_file(checkout.root).write_text("")
+    [finding] = checks.check_results(checkout)
+    assert finding.status == "warn"
+    assert finding.observed == (
+        "zeus/default: result damaged: claims.json; reef/seed=1 failed; "
+        "a run is at work or was killed"
+    )
+    assert finding.advice == "labkit run"
 
 
 def test_a_kernel_of_another_python_is_a_warning(

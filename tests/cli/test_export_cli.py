@@ -62,7 +62,7 @@ def test_slides_of_a_run_with_parameters(root: Path) -> None:
         (["slides", "nobody"], "nobody"),
         (["slides", "alpha", "-p", "eta"], "name=value"),
         (["slides", "alpha", "-p", "=3"], "name=value"),
-        (["slides", "alpha", "-p", "etta=1"], "did you mean 'eta'? Its parameters: num_stages"),
+        (["slides", "alpha", "-p", "etta=1"], "did you mean 'eta'? Valid: its parameters"),
         (["slides", "alpha", "-p", "eta=1"], "labkit run alpha -p eta=1"),
     ],
 )

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from labkit.cli import main, panels
+from labkit.cli import main, panel, panels
 from labkit.cli.panel import built, notebook
 from labkit.errors import UsageError
 from labkit.workbook.review import axes
 
 GROUP = "panel"
+
+
+def test_a_panel_is_for_this_machine_and_its_token_is_in_no_list_of_processes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs: list[tuple[list[str], dict[str, Any]]] = []
+
+    def run(command: list[str], folder: str) -> int:
+        runs.append((command, json.loads((Path(folder) / "voila.json").read_text())["Voila"]))
+        return 0
+
+    monkeypatch.setattr(panel, "_run", run)
+    monkeypatch.delenv("JUPYTER_TOKEN", raising=False)
+    for _ in range(2):
+        assert main(["panel", "pipeline", "--no-browser"]) == 0
+    (command, first), (_, second) = runs
+    assert first["ip"] == "127.0.0.1"
+    assert len(first["token"]) >= 32
+    assert first["token"] != second["token"]
+    assert first["token"] not in " ".join(command)
+    assert first["token"] in capsys.readouterr().out  # the address for whoever started it
+    policy = first["tornado_settings"]["headers"]["Content-Security-Policy"]
+    assert "http" not in policy
+    assert "*" not in policy
 
 
 def between(axis: axes.Axis) -> Any:

@@ -148,7 +148,7 @@ def check_page(path: Path, num_figures: int) -> None:
     """One file that fetches nothing, each figure with data."""
     page = path.read_text()
     assert page.count('<figure class="plot"') == num_figures
-    assert "default-src 'none'; script-src 'unsafe-inline'" in unescape(page[:1000])
+    assert "default-src 'none'; script-src 'sha256-" in unescape(page[:1000])
     assert "Plotly.newPlot" in page
     assert "src=" not in page.split("<script>")[0]
     for part in page.split('<script type="application/json">')[1:]:

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from labkit.cli import main, progress
-from labkit.workbook.run import batch, results
-from labkit.workbook.run.jobs import CellPlace, Outcome
+from labkit.workbook.run import batch, ledger, results
+from labkit.workbook.run.jobs import CellPlace, Event, Job, Outcome
 from tests.workbook.factory import workbook
 
 PAPER = (("seed: int = 0\neta: float = 0.5\ngpu: str = 'V100'", "parameters"), "print(seed, eta)")
@@ -43,6 +43,12 @@ def slugs(root: Path) -> list[str]:
         (["zues"], "no notebook for 'zues'; there are: zeus"),
         (["--jobs", "0"], "--jobs"),
         (["--timeout", "soon"], "--timeout"),
+        (["--cell-timeout", "0"], "--cell-timeout"),
+        (
+            ["--cluster", "here"],
+            "'here' is no cluster; valid: a scheduler's address such as tcp://",
+        ),
+        (["--cluster", "no.yaml"], "no.yaml: "),
     ],
 )
 def test_wrong_use_exits_2_and_runs_nothing(
@@ -117,19 +123,43 @@ def test_when_nothing_changed_nothing_heavy_is_loaded(root: Path) -> None:
     assert heavy == ""
 
 
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(root: Path, request: batch.Request, watcher: progress.Watcher) -> None:
+        watcher.begin([task("a", None), task("b", None)], 1)
+        job = Job(key="a", slug="default", notebook="", parameters={}, cwd="")
+        watcher.event(Event(kind="start", job=job, worker="w1"))
+        watcher.event(Event(kind="end", job=job, outcome=Outcome(status="failed")))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(batch, "run", interrupted)
+    assert main(["run"]) == 130
+    said = capsys.readouterr().out
+    assert "on w1" in said
+    assert "(1/2, 1 failed" in said
+    assert "stopped; 1 of 2 notebooks had ended, 1 of them failed. What ended is kept" in said
+
+
 def test_two_runs_at_once_do_the_work_once(root: Path) -> None:
-    count = root / "count"
-    workbook(root, zeus=(f"import time; time.sleep(1); open({str(count)!r}, 'a').write('x')",))
-    command = [sys.executable, "-m", "labkit", "run"]
+    """Both want zeus, the second also another."""
+    count = f"import time; time.sleep(1); open({str(root / 'count')!r}, 'a')"
+    workbook(root, zeus=(f"{count}.write('z')",), hare=(f"{count}.write('h')",))
     runs = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
-        for _ in range(2)
+        subprocess.Popen(
+            [sys.executable, "-m", "labkit", "run", *keys],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=dict(os.environ),
+        )
+        for keys in (["zeus"], [])
     ]
-    told = sorted(run.communicate(timeout=120)[0] for run in runs)
+    told = [run.communicate(timeout=120)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
-    assert count.read_text() == "x"
-    assert any("1 ran" in text for text in told)
-    assert any("1 up to date" in text for text in told)
+    assert sorted((root / "count").read_text()) == ["h", "z"]
+    assert any("up to date" in text for text in told)
+    assert [record.key for record in results.records(root)] == ["hare", "zeus"]
+    assert ledger.refresh(root, ledger.write) == []  # the later of the two saw both results
 
 
 # ---------------------------------------------------------------- what is shown
@@ -171,7 +201,10 @@ def test_a_log_gets_no_bars(forced: bool) -> None:
     [
         (Outcome(status="failed", error="KeyError", message="'x'"), "KeyError: 'x'"),
         (Outcome(status="hung", error="CellTimeoutError", message="no end"), "hung: no end"),
-        (Outcome(status="died", error="DeadKernelError", attempts=2), "kernel died (twice)"),
+        (
+            Outcome(status="died", message="by signal 9", attempts=2),
+            "kernel died (2 times): by signal 9",
+        ),
         (Outcome(status="broken", message="not a notebook"), "not a notebook"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from labkit import datasets
+from labkit.datasets import download
 from labkit.errors import LabkitError, UsageError
 
 from .conftest import FILES, Book, sha256
@@ -130,6 +132,22 @@ def test_a_wrong_download_does_not_replace_what_is_kept(book: Book) -> None:
     assert book.kept() == [kept]
 
 
+def test_a_download_writes_through_no_link(book: Book, tmp_path: Path) -> None:
+    """Neither the file's own place nor that of its unfinished copy leads out of the cache."""
+    outside = [tmp_path / "kept.txt", tmp_path / "partial.txt"]
+    content = FILES["notes.txt"]
+    links = [book.cached("notes.txt"), book.cache / "partial" / sha256(content)]
+    for link, target in zip(links, outside, strict=True):
+        target.write_bytes(b"somebody's own")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+    book.publish()
+    path = datasets.open("bench/notes.txt")
+    assert path.read_bytes() == content
+    assert not path.is_symlink()
+    assert [target.read_bytes() for target in outside] == [b"somebody's own"] * 2
+
+
 def test_a_damaged_cached_file_is_fetched_again(
     book: Book, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -202,6 +220,19 @@ def test_a_cache_that_cannot_be_written_is_told(book: Book, tmp_path: Path) -> N
     book.publish()
     with pytest.raises(datasets.DatasetUnavailable, match=r"not writable.*set LABKIT_CACHE"):
         datasets.open(f"bench/{TIME}")
+
+
+def test_a_disk_that_fills_up_during_a_download_is_told_and_keeps_nothing(book: Book) -> None:
+    def full(self: object, piece: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    book.publish()
+    book.monkeypatch.setattr(download._Transfer, "write", full)
+    told = rf"No space left on device: \S*{TIME}\); set LABKIT_CACHE"
+    with pytest.raises(datasets.DatasetUnavailable, match=told):
+        datasets.open(f"bench/{TIME}")
+    assert not book.cached(TIME).exists()
+    assert list((datasets.cache_folder() / "partial").iterdir()) == []
 
 
 def test_a_file_that_cannot_be_read_is_told(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:

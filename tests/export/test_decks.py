@@ -207,7 +207,7 @@ def test_parameters_nobody_ran_are_refused_with_the_command_that_runs_them(root:
     synthetic.run(root)
     with pytest.raises(UsageError, match=r"labkit run alpha -p num_stages=16.*default"):
         write_slides(root, "alpha", {"num_stages": "16"})
-    with pytest.raises(UsageError, match=r"no parameter 'stages'.*Its parameters: num_stages"):
+    with pytest.raises(UsageError, match=r"no parameter 'stages'.*its parameters: num_stages"):
         write_slides(root, "alpha", {"stages": "16"})
 
 

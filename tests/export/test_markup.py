@@ -103,11 +103,16 @@ def test_handlers_and_fetching_styles_are_dropped(markup: Markup) -> None:
     assert html == '<div class="rich"><b>t</b></div>'
 
 
-def test_styles_of_tables_stay(markup: Markup) -> None:
-    styled = '<style>#T td { color: red }</style><table id="T"><tr><td>1</td></tr></table>'
-    html = "".join(markup.outputs(display({"text/html": styled})))
-    assert "#T td { color: red }" in html
-    assert markup.problems == []
+@pytest.mark.parametrize(("start", "num_problems"), [("<style scoped>", 0), ("<style>", 1)])
+def test_a_table_keeps_its_own_styles_and_no_style_sheet(
+    markup: Markup, start: str, num_problems: int
+) -> None:
+    cell = '<td style="color:red;padding:0 1em;border-bottom:1px solid rgba(1,2,3,0.5)">1</td>'
+    sheet = f"{start}td {{ color: green }}</style>"
+    html = "".join(markup.outputs(display({"text/html": f"{sheet}<table><tr>{cell}</tr></table>"})))
+    assert cell in html
+    assert "green" not in html
+    assert len(markup.problems) == num_problems  # what pandas puts by each table is no loss
 
 
 def test_an_image_beside_the_notebook_is_embedded(markup: Markup, tmp_path: Path) -> None:

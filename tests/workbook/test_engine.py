@@ -89,13 +89,18 @@ def test_a_failed_cell_is_told_and_the_notebook_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", ["cell", "notebook"])
 def test_past_the_limit_the_kernel_and_its_children_are_killed(tmp_path: Path, limit: str) -> None:
-    """Also where the cell ignores interrupts and has started processes in sessions of their own."""
+    """Also where they ignore signals, lead sessions of their own, or are daemons by now."""
     pids = tmp_path / "pids"
     stubborn = (
         "import os, signal, subprocess, time\n"
-        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
-        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):\n"
+        "    signal.signal(number, signal.SIG_IGN)\n"
+        f"pids = {str(pids)!r}\n"
+        "open(pids, 'w').write(f'{os.getpid()} ')\n"
+        "note = f'echo $$ >> {pids}; exec sleep 1000'\n"
+        "family = f'echo $$ >> {pids}; setsid sh -c \"$0\" & wait'\n"
+        "subprocess.Popen(['sh', '-c', family, note], start_new_session=True)\n"
+        "subprocess.run(['sh', '-c', 'setsid sh -c \"$0\" & exit 0', note])\n"
         "time.sleep(1e6)"
     )
     options = {"execution_timeout": 3} if limit == "cell" else {"notebook_timeout": 4}
@@ -103,7 +108,9 @@ def test_past_the_limit_the_kernel_and_its_children_are_killed(tmp_path: Path, l
     with pytest.raises(CellTimeoutError):
         execute(tmp_path, "1", stubborn, **options)
     assert time.monotonic() - begun < 30
-    for pid in pids.read_text().split():
+    started = pids.read_text().split()
+    assert len(started) == 4  # the kernel, a child, its child, a daemon
+    for pid in started:
         assert gone(int(pid))
 
 

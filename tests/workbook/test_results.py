@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +51,10 @@ def test_storing_again_leaves_no_trace_of_the_old_result_or_of_the_building(tmp_
     assert inside == {f"zero/default/{name}" for name in (*FILES, "run.json")}
 
 
-@pytest.mark.parametrize("harm", ["missing", "cut short", "no run.json", "broken run.json"])
+HARMS = ["missing", "cut short", "no run.json", "broken run.json"]
+
+
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_damaged_folder_is_no_result(tmp_path: Path, harm: str) -> None:
     folder = put(tmp_path)
     if harm == "missing":
@@ -60,6 +66,20 @@ def test_a_damaged_folder_is_no_result(tmp_path: Path, harm: str) -> None:
     else:
         (folder / "run.json").write_text((folder / "run.json").read_text()[:40])
     assert results.records(tmp_path) == []
+
+
+def test_any_altered_byte_is_noticed_though_size_and_time_stay(tmp_path: Path) -> None:
+    folder = put(tmp_path)
+    times = {name: (folder / name).stat() for name in (*FILES, "run.json")}
+    for name, before in times.items():
+        path, whole = folder / name, (folder / name).read_bytes()
+        for place in range(len(whole)):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+            assert results.inspect(folder) == (None, f"result damaged: {name}")
+        path.write_bytes(whole)
+    [record] = results.records(tmp_path)
+    assert record.meta["fingerprint"] == "one"
 
 
 @pytest.mark.parametrize("crash_at", [0, 1, 2])
@@ -93,6 +113,42 @@ def test_a_crash_at_any_step_leaves_the_old_result_the_new_or_none(
     )
 
 
+@pytest.mark.parametrize("step", ["mkdtemp", "mkdir", "write", "aside", "in place"])
+def test_a_disk_that_refuses_at_any_step_leaves_the_old_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    put(tmp_path, fingerprint="old")
+
+    def refusing(real: Any, due: Any = lambda *args: True) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if due(*args):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        if step == "mkdtemp":
+            patch.setattr(tempfile, "mkdtemp", refusing(tempfile.mkdtemp))
+        elif step == "mkdir":
+            patch.setattr(Path, "mkdir", refusing(Path.mkdir, lambda path: path.name == "figures"))
+        elif step == "write":
+            due = lambda path, content: path.name == "run.json"  # noqa: E731
+            patch.setattr(Path, "write_bytes", refusing(Path.write_bytes, due))
+        else:
+            put_aside = lambda old, new: str(new).endswith("-old")  # noqa: E731
+            in_place = lambda old, new: Path(new).name == "default" and "-old" not in str(old)  # noqa: E731
+            patch.setattr(
+                os, "rename", refusing(os.rename, put_aside if step == "aside" else in_place)
+            )
+        with pytest.raises(OSError, match="No space left"):
+            put(tmp_path, fingerprint="new")
+    assert [record.meta["fingerprint"] for record in results.records(tmp_path)] == ["old"]
+    results.sweep_scratch(tmp_path)
+    put(tmp_path, fingerprint="new")
+    assert [record.meta["fingerprint"] for record in results.records(tmp_path)] == ["new"]
+
+
 def test_a_later_success_removes_the_failure(tmp_path: Path) -> None:
     folder = results.store_failure(tmp_path, "zero", "default", {"zero.ipynb": "{}"})
     assert folder == tmp_path / "results/.failed/zero/default"
@@ -119,7 +175,9 @@ def test_different_parameters_have_different_slugs(
     assert (results.slug_of(one) == results.slug_of(other)) == (one == other)
 
 
-def test_run_json_lists_every_file_with_its_size(tmp_path: Path) -> None:
+def test_run_json_lists_every_file_with_its_hash(tmp_path: Path) -> None:
     folder = put(tmp_path)
     listed = json.loads((folder / "run.json").read_text())["files"]
-    assert listed == {name: (folder / name).stat().st_size for name in FILES}
+    assert listed == {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES
+    }

@@ -19,10 +19,13 @@ import pytest
 
 from labkit.errors import LabkitError, UsageError
 from labkit.workbook import notebooks
-from labkit.workbook.run import batch, executors, guard, processes, refresh, results
+from labkit.workbook.run import batch, executors, guard, jobs, processes, refresh, results
 from tests.workbook.factory import Recorder, go, workbook, write
 
-CLAIM = {"id": "a", "paper": "good", "verdict": "reproduced"}
+CLAIM = {
+    "id": "a", "paper": "good", "kind": "headline", "statement": "s", "unit": "s", "source": "§1",
+    "verdict": "reproduced", "paper_value": 1, "our_value": 1, "ratio": 1, "verified": True,
+}  # fmt: skip
 GOOD = (
     ("seed: int = 3\neta: float = 0.5", "parameters"),
     "# Text",
@@ -93,7 +96,11 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, batch.Report,
         hangs=HANGS,
         kernel_dies=(dies_once(folder / "kernel", "os.getpid()"), "print('second try')"),
         worker_dies=(dies_once(folder / "worker", "os.getppid()"), "print('second try')"),
-        always_dies=("import os; os._exit(9)",),
+        always_dies=("1", ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "figure")),
+        no_memory=(
+            "import resource\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))\nbytearray(2**34)",
+        ),
         expected_error=(("1/0", "raises-exception"), "print('went on')"),
         other_error=(("1/0", "raises-exception"), "{}['x']"),
         exits=("import sys; sys.exit()", "print('never reached')"),
@@ -105,9 +112,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, batch.Report,
     )
     (root / "notebooks/tests/broken.ipynb").write_text("{")
     watcher = Recorder()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "CELL_TIMEOUT_S", 6.0)
-        report = go(root, watcher=watcher, num_jobs=3)
+    report = go(root, watcher=watcher, num_jobs=3, cell_timeout_s=6.0)
     return root, report, watcher
 
 
@@ -128,6 +133,7 @@ def test_each_notebook_ends_as_it_should_and_stops_no_other(mixed: Mixed) -> Non
         "kernel_dies": "ok",
         "worker_dies": "ok",
         "always_dies": "died",
+        "no_memory": "failed",
         "expected_error": "ok",
         "other_error": "failed",
         "exits": "failed",
@@ -151,10 +157,28 @@ def test_a_hang_names_its_cell(mixed: Mixed) -> None:
     assert "6 s" in outcome.message
 
 
+def test_a_kernel_killed_each_time_is_named_with_its_cell(mixed: Mixed) -> None:
+    outcome = end_of(mixed, "always_dies").outcome
+    assert outcome.cell is not None
+    assert (outcome.cell.number, outcome.cell.tag) == (2, "figure")
+    assert "killed (signal 9)" in outcome.message
+    assert "out of memory" in outcome.message
+    assert end_of(mixed, "no_memory").outcome.error == "MemoryError"
+
+
 @pytest.mark.parametrize(
-    ("key", "attempts"), [("kernel_dies", 2), ("worker_dies", 2), ("always_dies", 2), ("fails", 1)]
+    ("key", "attempts"),
+    [
+        ("kernel_dies", jobs.MAX_ATTEMPTS),
+        ("worker_dies", jobs.MAX_ATTEMPTS),
+        ("always_dies", jobs.MAX_ATTEMPTS),
+        ("no_memory", 1),
+        ("fails", 1),
+    ],
 )
-def test_only_infrastructure_is_tried_again_and_once(mixed: Mixed, key: str, attempts: int) -> None:
+def test_only_infrastructure_is_tried_again_and_not_for_ever(
+    mixed: Mixed, key: str, attempts: int
+) -> None:
     assert end_of(mixed, key).outcome.attempts == attempts
     retries = [e for e in mixed[2].events if e.kind == "retry" and e.job.key == key]
     assert len(retries) == attempts - 1
@@ -162,7 +186,7 @@ def test_only_infrastructure_is_tried_again_and_once(mixed: Mixed, key: str, att
 
 def test_partial_notebooks_are_kept_apart_from_results(mixed: Mixed) -> None:
     root = mixed[0]
-    failed = {"fails", "hangs", "always_dies", "other_error", "exits"}
+    failed = {"fails", "hangs", "always_dies", "no_memory", "other_error", "exits"}
     for key in failed:
         folder = end_of(mixed, key).folder
         assert folder == root / "results/.failed" / key / "default"
@@ -170,7 +194,7 @@ def test_partial_notebooks_are_kept_apart_from_results(mixed: Mixed) -> None:
         assert not (root / "results" / key).exists()
     kept = {name.split("/")[0] for name in tree(root)}
     assert kept == {
-        *(".failed", ".lock"),
+        *(".failed", ".lock", ".logs"),
         *("good", "kernel_dies", "worker_dies", "expected_error", "leaves"),
     }
     text = (root / "results/.failed/fails/default/fails.ipynb").read_text()
@@ -217,6 +241,17 @@ def test_a_result_holds_notebook_claims_figures_and_where_it_comes_from(mixed: M
     assert "papermill" not in record.notebook.read_text()
 
 
+def test_every_run_has_a_log(mixed: Mixed) -> None:
+    [log] = (mixed[0] / "results/.logs").iterdir()
+    lines = [line.split("\t")[1:] for line in log.read_text().splitlines()]
+    assert lines[0] == ["begin", "11 notebooks, 3 at a time"]
+    kinds = [kind for kind, _ in lines]
+    assert (kinds.count("start"), kinds.count("retry"), kinds.count("end")) == (14, 3, 11)
+    [fails] = [text for kind, text in lines if kind == "end" and text.startswith("fails")]
+    assert fails.startswith("fails  failed  ")
+    assert fails.endswith("cell 3  ZeroDivisionError  division by zero")
+
+
 def test_progress_is_told_cell_by_cell(mixed: Mixed) -> None:
     events = [event for event in mixed[2].events if event.job.key == "good"]
     assert [event.kind for event in events] == ["start", *["cell"] * 4, "end"]
@@ -230,12 +265,13 @@ def test_a_worker_that_is_stuck_itself_is_ended_by_the_pool(
     """The notebook stops its own worker, which then enforces no limit."""
     stops = "import os, signal, time\nos.kill(os.getppid(), signal.SIGSTOP)\ntime.sleep(1000)"
     root = workbook(tmp_path / "wb", stuck=("print('before')", stops))
-    monkeypatch.setattr(executors, "GRACE_S", 2.0)
-    [end] = go(root, timeout_s=2.0).ended
+    monkeypatch.setattr(executors, "GRACE_S", 6.0)
+    [end] = go(root, cell_timeout_s=2.0).ended
     assert end.outcome.status == "hung"
     assert end.outcome.cell is not None
     assert end.outcome.cell.number == 2
-    assert "before" in end.outcome.notebook
+    assert end.folder is not None
+    assert "before" in (end.folder / "stuck.ipynb").read_text()
     assert soon(lambda: not kernels_of(root), 5)
 
 
@@ -264,7 +300,7 @@ def test_only_what_changed_runs_again(tmp_path: Path) -> None:
 
     (root / "results/a/default/claims.json").unlink()
     planned = {task.key: task.reason for task in batch.plan(root, batch.Request())}
-    assert planned == {"a": "result damaged", "b": ""}
+    assert planned == {"a": "result damaged: claims.json", "b": ""}
     assert [end.task.key for end in go(root).ended] == ["a"]
     assert go(root, "a", fixed={"n": "1"}).ended == []  # the default, spelled out
     assert (tmp_path / "count").read_text() == "xxx"
@@ -376,10 +412,7 @@ def start(root: Path) -> subprocess.Popen[bytes]:
     )
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_run_leaves_no_process_and_the_next_one_ends_right(
-    tmp_path: Path, signum: int
-) -> None:
+def test_an_interrupted_run_leaves_no_process_and_the_next_one_ends_right(tmp_path: Path) -> None:
     root = workbook(
         tmp_path / "wb",
         quick=("1",),
@@ -395,7 +428,7 @@ def test_a_killed_run_leaves_no_process_and_the_next_one_ends_right(
         assert kernels_of(root)
         run_id = (root / "results/.running").read_text()
         assert sockets(run_id)
-        run.send_signal(signum)
+        run.send_signal(signal.SIGINT)
         run.wait(20)
     finally:
         run.kill()
@@ -405,7 +438,7 @@ def test_a_killed_run_leaves_no_process_and_the_next_one_ends_right(
     report = go(root)
     assert [(end.task.key, end.ok) for end in report.ended] == [("slow", True)]
     folders = {path.name for path in (root / "results").iterdir()}
-    assert folders == {".lock", "quick", "slow"}
+    assert folders == {".lock", ".logs", "quick", "slow"}
     assert not sockets(run_id)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from labkit.kit.compiled import njit
 
 PROPORTIONAL, GREEDY, TUNE = range(3)
 FIRST, BEST, SPREAD = range(3)  # with room: the first node, of fewest free GPUs, of most free CPUs

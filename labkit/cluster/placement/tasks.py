@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import MinLen
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from labkit.cluster.running.bounds import fluid
 from labkit.errors import BadValue
+from labkit.kit.compiled import njit
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
 
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from labkit.kit.compiled import njit
 
 LEAST, MOST, TURNS = range(3)
 NOBODY, EACH, TOGETHER = range(3)  # who is judged on arrival

@@ -20,9 +20,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from labkit.cluster.running.records import Log, Rule, World
+from labkit.kit.compiled import njit
 
 KEY, REMAINING, REMAINING_SERVICE, ATTAINED, ATTAINED_SERVICE = range(5)
 AHEAD, WAITING, RUNNING, EVICTED, DONE, NEVER = range(6)

@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from labkit.kit.compiled import njit
 
 JOB = np.dtype([
     ("arrival", "f8"), ("left", "f8"), ("gpus", "i8"), ("pool", "i8"), ("was", "i8"),

@@ -15,10 +15,10 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue
+from labkit.kit.compiled import njit
 from labkit.kit.describe import Count, NonNegative, Positive, Share, checked, description
 from labkit.serving.batching.profiles import BatchProfile
 from labkit.serving.requests import Requests

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue
+from labkit.kit.compiled import njit
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 from labkit.serving.batching.batches import Served, models_asked
 from labkit.serving.requests import Requests

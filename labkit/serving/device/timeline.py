@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from numba import njit
 
 from labkit.errors import BadValue, not_among
+from labkit.kit.compiled import njit
 from labkit.kit.describe import Count, NonNegative, Positive, Share, Whole, checked, description
 from labkit.serving.device.kernels import Program
 

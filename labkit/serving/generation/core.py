@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from labkit.kit.compiled import njit
 
 WAITING, IDLE, RUNNING, DONE = 0, 1, 2, 3
 NOTHING, BATCH, MEMORY = 0, 1, 2  # what a request waited for when it was last passed over

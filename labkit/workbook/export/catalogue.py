@@ -161,7 +161,7 @@ def _item(
     has_claims = claims_file.path_of(root, key).is_file()
     content = _tried(problems, claims_file.load_file, root, key) if has_claims else None
     notebook = _tried(problems, notebooks.glimpse, source.path) if source else None
-    claims = _claims(key, content, notebook)
+    claims = _tried(problems, _claims, key, content, notebook) or _claims(key, content, None)
     has_lines = has_notebook or glance.path_of(root, key).is_file()
     lines = _tried(problems, glance.of, root, key) if has_lines else None
     markup = Markup(root, lambda _: None)

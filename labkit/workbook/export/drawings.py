@@ -25,7 +25,8 @@ def headline(item: Item) -> str:
         if cell.cell_type == "markdown" and cell.source.lstrip().startswith("## "):
             within = "reproduction" in notebooks.tags(cell)
         for output in cell.get("outputs", []):
-            if (figure := output.get("data", {}).get(PLOTLY_MIME)) and not drawn.get(within):
+            figure = output.get("data", {}).get(PLOTLY_MIME)
+            if notebooks.is_figure(figure) and not drawn.get(within):
                 drawn[within] = thumbnail(figure)
     return drawn.get(True) or drawn.get(False, "")
 
@@ -152,7 +153,10 @@ def _spots(graph: Any) -> dict[str, tuple[int, int]]:
     spots, left = {}, 20.0
     for k, part in enumerate(parts):
         wide, top, high = (1040, 50, 690) if not k else (1040 * len(part) / rest, 790, 90)
-        for key, (right, down) in _spread(graph.subgraph(sorted(part))).items():
+        own = networkx.Graph()  # a subgraph's view would give its papers in another order each run
+        own.add_nodes_from(sorted(part))
+        own.add_edges_from(graph.subgraph(part).edges)
+        for key, (right, down) in _spread(own).items():
             spots[key] = (round(left + wide * right * (0.7 if k else 1)), round(top + high * down))
         left += wide if k else 0
     return spots

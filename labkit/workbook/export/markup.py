@@ -1,8 +1,8 @@
 """What a notebook's cells hold, as HTML that needs nothing but the file it stands in.
 
 Markdown goes through nbconvert's own parser (so maths, tables and attachments mean what they mean
-in JupyterLab), formulas become MathML, figures become data that :file:`plots.js` draws, and
-whatever would fetch from elsewhere is taken out and reported.
+in JupyterLab), formulas become MathML, figures become data that :file:`plots.js` draws. What would
+run or fetch is taken out (:mod:`labkit.workbook.export.clean`, last of all) and reported.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from labkit.kit.page import plot
-from labkit.workbook.export import pages
+from labkit.workbook import notebooks
+from labkit.workbook.export import clean, pages
 from labkit.workbook.export.maths import FormulaError, to_mathml
 from labkit.workbook.notebooks import PLOTLY_MIME, WIDGET_VIEW, joined
 from labkit.workbook.review import tally
-from labkit.workbook.review.claims import CLAIMS_MIME
+from labkit.workbook.review.claims import CLAIMS_MIME, check_form
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup, Tag
     from nbformat import NotebookNode
 
 _IMAGES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif", "image/webp")
-_FETCHING_TAGS = ("script", "link", "iframe", "frame", "object", "embed", "base", "meta", "form")
+_TAGS = frozenset(map(str.lower, clean.TAGS))
+_SVG = 'xmlns="http://www.w3.org/2000/svg"'
 _FETCHING_ATTRIBUTES = ("src", "srcset", "poster", "background", "data", "xlink:href")
-_OUTSIDE_STYLE = re.compile(r"@import|url\(\s*['\"]?(?!data:|#)", re.IGNORECASE)
+_WHY_NOT = {"style": "it would restyle the whole page; use style attributes"}
 
 
 class Markup:
@@ -63,7 +65,12 @@ class Markup:
     def outputs(self, cell: NotebookNode) -> list[str]:
         """The cell's outputs, each in its richest form that works without a kernel."""
         self._cell = str(cell.get("id", ""))
-        parts = [self._output(output) for output in cell.get("outputs", [])]
+        parts = []
+        for output in cell.get("outputs", []):
+            try:
+                parts.append(self._output(output))
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                self._report(f"an output was left out, since it is malformed: {error!r}")
         return [part for part in parts if part]
 
     def formula(self, tex: str, *, display: bool) -> str:
@@ -101,27 +108,36 @@ class Markup:
         if "text/markdown" in data:
             return f'<div class="rich">{self._rendered(joined(data["text/markdown"]))}</div>'
         if "text/latex" in data:
-            return self.formula(joined(data["text/latex"]).strip().strip("$"), display=True)
+            tex = joined(data["text/latex"]).strip().strip("$")
+            return self._clean(self.formula(tex, display=True))
         text = joined(data.get("text/plain", ""))
         return f'<pre class="stream stdout">{_ansi(text)}</pre>' if text else ""
 
     def _claims(self, data: Mapping[str, Any]) -> str:
         """Claims in five columns; the notebook's own table, with the rules, unfolds."""
         whole = self._clean(joined(data.get("text/html", "")))
+        for claim in data[CLAIMS_MIME]:
+            check_form(claim)
         rows = [tally.row(claim) for claim in data[CLAIMS_MIME]]
         return pages.render("claims.html.j2", claims=rows, whole=whole)
 
     def _plot(self, figure: Mapping[str, Any]) -> str:
-        layout = figure.get("layout", {})
+        if not notebooks.is_figure(figure):
+            raise ValueError("not Plotly's form of a figure")
+        layout = figure["layout"]
         if "$" in json.dumps([layout.get("title"), layout.get("annotations")]):
             self._report("a figure's title or annotation has $…$, which needs a script to typeset")
-        return plot(figure)
+        return plot(clean.figure(figure))
 
     def _image(self, mime: str, content: str, label: str) -> str:
+        """A picture; a drawing too, since a browser runs and fetches nothing for an ``<img>``."""
         if mime == "image/svg+xml":
-            return f'<div class="rich">{self._clean(content)}</div>'
-        payload = "".join(content.split())
-        return f'<img alt="{escape(label)}" src="data:{mime};base64,{payload}">'
+            named = content if _SVG in content else content.replace("<svg", f"<svg {_SVG}", 1)
+            picture = named.encode()
+        else:
+            picture = base64.b64decode("".join(content.split()), validate=True)
+        source = f"data:{mime};base64,{base64.b64encode(picture).decode()}"
+        return f'<img alt="{escape(label)}" src="{source}">'
 
     def _rendered(self, source: str, attachments: Mapping[str, Any] | None = None) -> str:
         markdown, renderer = _markdown()
@@ -133,37 +149,41 @@ class Markup:
         from bs4 import BeautifulSoup
 
         soup = BeautifulSoup(html, "html.parser")
-        self._remove_fetching(soup)
+        self._report_lost(soup)
+        for tag in soup.find_all(True):
+            self._embed_pictures(tag)
         for link in soup.find_all("a", href=True):
             self._relink(link)
         for table in soup.find_all("table"):
             table.wrap(soup.new_tag("div", attrs={"class": "table"}))
-        return str(soup)
+        return clean.clean(str(soup))
 
-    def _remove_fetching(self, soup: BeautifulSoup) -> None:
-        for tag in soup.find_all(_FETCHING_TAGS):
-            self._report(f"<{tag.name}> was left out: a page must work alone, without a network")
+    def _report_lost(self, soup: BeautifulSoup) -> None:
+        """Say what cleaning takes away; a style sheet that pandas puts by its table is no loss."""
+        for tag in soup.find_all(lambda tag: tag.name not in _TAGS):
+            if tag.name != "style" or not tag.has_attr("scoped"):
+                why = _WHY_NOT.get(tag.name, "a page shows a notebook and runs nothing of it")
+                self._report(f"<{tag.name}> was left out: {why}")
+        for tag in soup.find_all(clean.DROPPED):
             tag.decompose()
-        for tag in soup.find_all("style"):
-            if _OUTSIDE_STYLE.search(tag.get_text()):
-                self._report("a <style> that fetches was left out")
-                tag.decompose()
         for tag in soup.find_all(True):
-            for name in [n for n in tag.attrs if n.startswith("on")]:
+            for name in [name for name in tag.attrs if name.startswith("on")]:
+                self._report(f"{name} of <{tag.name}> was left out: a page runs nothing")
+            if "url(" in str(tag.get("style", "")).lower():
+                self._report(f"a style of <{tag.name}> that fetches was left out")
+
+    def _embed_pictures(self, tag: Tag) -> None:
+        for name in _FETCHING_ATTRIBUTES:
+            value = str(tag.get(name, ""))
+            if not value or value.startswith(("data:", "#")):
+                continue
+            if tag.name == "img" and name == "src" and (image := self._embedded(value)):
+                tag["src"] = image
+            else:
+                self._report(f"{name}={value!r} was left out: embed it in the notebook")
                 del tag[name]
-            if _OUTSIDE_STYLE.search(str(tag.get("style", ""))):
-                del tag["style"]
-            for name in _FETCHING_ATTRIBUTES:
-                value = str(tag.get(name, ""))
-                if not value or value.startswith(("data:", "#")):
-                    continue
-                if tag.name == "img" and name == "src" and (image := self._embedded(value)):
-                    tag["src"] = image
-                else:
-                    self._report(f"{name}={value!r} was left out: embed it in the notebook")
-                    del tag[name]
-                    if tag.name == "img":
-                        tag.replace_with(str(tag.get("alt", "")))
+                if tag.name == "img":
+                    tag.replace_with(str(tag.get("alt", "")))
 
     def _embedded(self, address: str) -> str:
         """An image file that stands in the notebook's folder, as a data address; "" for others."""
@@ -228,6 +248,12 @@ def _markdown() -> tuple[Any, Any]:
         def __init__(self, markup: Markup, attachments: Mapping[str, Any]) -> None:
             super().__init__(escape=False, exclude_anchor_links=True, attachments=dict(attachments))
             self.markup = markup
+
+        def image(self, text: str, url: str, title: str | None = None) -> str:
+            if url.removeprefix("attachment:") not in (url, *self.attachments):
+                self.markup._report(f"{url} is not attached to the cell")
+                return escape(text)
+            return str(super().image(text, url, title))
 
         def block_math(self, body: str) -> str:
             return self.markup.formula(body, display=True)

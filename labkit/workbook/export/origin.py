@@ -127,7 +127,8 @@ def find(
 
 def _run_with(root: Path, key: str, committed: Path, texts: Mapping[str, str]) -> results.RunRecord:
     declared = notebooks.parameters(notebooks.read(committed))
-    (overrides,) = parameters.combinations(key, declared, texts, {})
+    sweep = parameters.Sweep(choices=parameters.option_choices("-p", texts, several=False))
+    (overrides,) = parameters.combinations(key, declared, sweep)
     record = results.read(results.folder_of(root, key, results.slug_of(overrides)))
     if record is not None:
         return record

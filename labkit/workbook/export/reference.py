@@ -38,7 +38,10 @@ def write(site: Path) -> bool:
     standard: Any = environment.loader
     environment.loader = ChoiceLoader([DictLoader(template), standard])
     asset: Any = page.environment("labkit.kit").globals["asset"]
-    environment.globals |= {"policy": page.policy(own_files=True), "theme": asset("theme.js")}
+    environment.globals |= {
+        "policy": page.policy(own_files=True, scripts="'unsafe-inline'"),
+        "theme": asset("theme.js"),
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # annotations that name types pandas has for checkers only
         pdoc.pdoc(*names, output_directory=folder)
@@ -56,7 +59,7 @@ def _fingerprint() -> str:
 
 def _names() -> list[str]:
     """Every public module of the library, after its public names were loaded into it."""
-    engines = (module for name in labkit._LAZY.values() for module in _loaded(import_module(name)))
+    engines = (module for name in labkit.LATE.values() for module in _loaded(import_module(name)))
     return ["labkit", *dict.fromkeys(module.__name__ for module in engines), *_BESIDES]
 
 

@@ -73,8 +73,8 @@ class Entry:
 
     @property
     def link(self) -> str:
-        """The best address there is: url, else DOI, else arXiv."""
-        if self.url:
+        """The best address there is: url where it is a web page's, else DOI, else arXiv."""
+        if re.match(r"https?://", self.url, re.IGNORECASE):
             return self.url
         if self.doi:
             return f"https://doi.org/{self.doi}"
@@ -100,6 +100,9 @@ def parse(text: str, path: Path) -> dict[str, Entry]:
     >>> entry.title, entry.cite()
     ('Ensō NIC', 'Bell, 2007')
     """
+    if control := files.CONTROL.search(text):
+        line = text.count("\n", 0, control.start()) + 1
+        raise BadFile(path, "holds a control character", line=line, valid="text")
     entries: dict[str, Entry] = {}
     folded: dict[str, int] = {}
     for raw in scan(text, path):

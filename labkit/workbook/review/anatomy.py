@@ -143,9 +143,10 @@ class Cell:
         return list(self.node.get("outputs", []))
 
     def output_data(self, mime: str) -> list[Any]:
-        """The outputs of one MIME type."""
+        """The outputs of one MIME type; what is no figure counts for none."""
         bundles = (output.get("data", {}) for output in self.outputs)
-        return [bundle[mime] for bundle in bundles if mime in bundle]
+        shown = [bundle[mime] for bundle in bundles if mime in bundle]
+        return [x for x in shown if mime != notebooks.PLOTLY_MIME or notebooks.is_figure(x)]
 
     def calls(self, method: str) -> Iterator[ast.Call]:
         """The calls ``something.method(...)`` in this cell."""

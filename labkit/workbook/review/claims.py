@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from labkit import files
-from labkit.errors import UsageError, not_among
+from labkit.errors import LabkitError, UsageError, not_among
 from labkit.workbook.review import tables
 from labkit.workbook.review.tally import SYMBOLS, flipped_words, outcome, shown, tally
 from labkit.workbook.review.verdicts import (
@@ -266,12 +266,32 @@ def from_notebook(notebook: NotebookNode) -> list[dict[str, Any]]:
     """The claims an executed notebook shows, merged over its calls.
 
     A later value of a claim replaces an earlier one; "not attempted" never replaces a value.
+
+    Raises:
+        LabkitError: a stored claim lacks what :func:`record_of` writes.
     """
     merged: dict[tuple[str, str], dict[str, Any]] = {}
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             for record in output.get("data", {}).get(CLAIMS_MIME, []):
+                check_form(record)
                 name = (record["paper"], record["id"])
                 if name not in merged or record["verdict"] != "not attempted":
                     merged[name] = dict(record)
     return list(merged.values())
+
+
+def check_form(record: Any) -> None:
+    """Refuse a record that somebody else's notebook may hold and no table could show."""
+    fields = record if isinstance(record, dict) else {}
+    named = ("paper", "id", "kind", "statement", "unit", "source", "verdict")
+    texts = [fields.get(name) for name in named]
+    rest = {"paper_value", "our_value", "ratio", "verified"} - fields.keys()
+    verdicts = [texts[-1], fields.get("flip_verdict") or "differs"]
+    known = all(isinstance(verdict, str) and verdict in SYMBOLS for verdict in verdicts)
+    are_texts = all(isinstance(t, str) and not files.CONTROL.search(t) for t in texts)
+    if rest or not known or not are_texts:
+        raise LabkitError(
+            f"a claim that the notebook of {texts[0]!r} stores is malformed: {texts[1]!r}; "
+            "`labkit run` and `labkit refresh` store it anew"
+        )

@@ -13,6 +13,7 @@ from labkit.errors import UsageError, did_you_mean
 from labkit.workbook.queue import bibliography
 from labkit.workbook.review import claims as _claims
 from labkit.workbook.review import glance, tables
+from labkit.workbook.review.metrics import Metrics
 from labkit.workbook.review.shared import SharedTable
 
 if TYPE_CHECKING:
@@ -107,6 +108,19 @@ class Paper:
             UsageError: the table is empty, has no index name, a method twice, or holds no numbers.
         """
         return SharedTable(self.key, input, results, data)
+
+    def record(self, **values: float) -> Metrics:
+        """Numbers of this run by name, the unit at its end, for ``labkit results`` and sweeps.
+
+        >>> open_paper("zeus").record(time_s=12.5)
+        recorded  value
+        --------  -----
+        time (s)   12.5
+
+        Raises:
+            UsageError: no number, or one that is not finite.
+        """
+        return Metrics(values)
 
     def questions(self) -> Markdown:
         """What the group asked and remarked (``labkit ask``), in a live session.

@@ -109,6 +109,17 @@ class Claim(BaseModel):
         low, high = ends
         return (-math.inf if low is None else float(low), math.inf if high is None else float(high))
 
+    @property
+    def accepted(self) -> tuple[float, float] | None:
+        """The ends of what counts as reproduced, where the claim is of one number; else None."""
+        if self.judge == "between":
+            return self.interval
+        if not are_numbers(self.paper) or isinstance(self.paper, list):
+            return None
+        slack = self.slack * (abs(self.paper) if self.judge == "ratio" else 1)
+        low = -math.inf if self.judge == "at-most" else self.paper - slack
+        return low, math.inf if self.judge == "at-least" else self.paper + slack
+
 
 # ---------------------------------------------------------------- the verdict
 

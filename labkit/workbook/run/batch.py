@@ -12,41 +12,58 @@ import math
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from labkit.errors import BadFile, LabkitError, UsageError
+from labkit.errors import BadFile, LabkitError, UsageError, refused
 from labkit.workbook import notebooks
 from labkit.workbook.run import (
     executors,
     fingerprint,
     guard,
+    log,
     parameters,
     processes,
     provenance,
     results,
 )
-from labkit.workbook.run.jobs import Event, Job, Outcome
+from labkit.workbook.run.jobs import Event, Executor, Job, Outcome
+from labkit.workbook.run.parameters import Sweep, option_choices
 
 if TYPE_CHECKING:
     from labkit.workbook.notebooks import Parameter
     from labkit.workbook.run.fingerprint import Fingerprint
+    from labkit.workbook.run.places import Cluster
 
 CELL_TIMEOUT_S = 600.0
-MAX_REASONS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to run: notebooks (none: all), fixed values, values to sweep, all as text."""
+    """What to run: notebooks (none: all); ``fixed`` values and those to sweep, as texts; and what
+    a sweep file and ``--seeds`` say (``more``).
+
+    ``cluster`` says where (None: in processes of this machine).
+    """
 
     keys: tuple[str, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict)
     sweeps: Mapping[str, str] = field(default_factory=dict)
+    more: Sweep = field(default_factory=Sweep)
     force: bool = False
     num_jobs: int | None = None
+    cluster: Cluster | None = None
     timeout_s: float | None = None
+    cell_timeout_s: float | None = None
+
+    @property
+    def sweep(self) -> Sweep:
+        """All values that it gives."""
+        given = option_choices("-p", self.fixed, several=False)
+        given += option_choices("--sweep", self.sweeps, several=True)
+        return replace(self.more, choices=(*given, *self.more.choices))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +162,13 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
     except BadFile as problem:
         yield _broken(path, problem)
         return
-    for overrides in parameters.combinations(key, declared, request.fixed, request.sweeps):
+    try:
+        defaults = fingerprint.of_notebook(root, path, notebook, {})
+    except LabkitError as error:
+        defaults, refusal = None, str(error)
+    took_s = _durations(root, key)
+    usual_s = statistics.median(took_s.values()) if took_s else None
+    for overrides in parameters.combinations(key, declared, request.sweep):
         folder = results.folder_of(root, key, results.slug_of(overrides))
         task = Task(
             key=key,
@@ -155,13 +178,12 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
             overrides=overrides,
             parameters=parameters.resolved(declared, overrides),
             datasets=tuple(notebooks.dataset_names(notebook)),
-            expected_s=_expected_s(folder),
+            expected_s=took_s.get(folder.name, usual_s),
         )
-        try:
-            current = fingerprint.of_notebook(root, path, notebook, overrides)
-        except LabkitError as problem:
-            yield replace(task, problem=str(problem), reason="—")
+        if defaults is None:
+            yield replace(task, problem=refusal, reason="—")
             continue
+        current = defaults.with_parameters(overrides)
         reason = "forced" if request.force else _reason(folder, current)
         yield replace(task, fingerprint=current, reason=reason)
 
@@ -171,31 +193,23 @@ def _declared(key: str, notebook: Any, request: Request) -> dict[str, Parameter]
     try:
         return notebooks.parameters(notebook)
     except (SyntaxError, ValueError) as error:
-        if request.fixed or request.sweeps:
+        if request.sweep.choices or request.sweep.seeds is not None:
             raise UsageError(f"notebook {key!r}: its parameters cell: {error}") from None
         return {}
 
 
 def _reason(folder: Path, current: Fingerprint) -> str:
-    meta = results.read_meta(folder)
+    meta, problem = results.inspect(folder)
     if meta is None:
-        return "result damaged" if folder.exists() else "no result yet"
-    if meta.get("fingerprint") == current.digest:
-        return ""
-    changed = current.changes_since(meta.get("fingerprint_parts", {}))
-    more = len(changed) - MAX_REASONS
-    shown = changed[:MAX_REASONS] + ([f"{more} more"] if more > 0 else [])
-    return "changed: " + ", ".join(shown)
+        return problem
+    return current.since(meta)
 
 
-def _expected_s(folder: Path) -> float | None:
-    """How long this took last; else how long the same notebook took with other parameters."""
-    beside = [path.parent for path in folder.parent.glob(f"*/{results.RUN_FILE}")]
-    for folders in ([folder], beside):
-        metas = filter(None, map(results.read_meta, folders))
-        if known := [float(meta["duration_s"]) for meta in metas]:
-            return statistics.median(known)
-    return None
+def _durations(root: Path, key: str) -> dict[str, float]:
+    """How long the notebook took with each set of parameters, by slug."""
+    paths = results.folder_of(root, key, "").glob(f"*/{results.RUN_FILE}")
+    metas = {path.parent.name: results.read_meta(path.parent) for path in paths}
+    return {slug: float(meta["duration_s"]) for slug, meta in metas.items() if meta}
 
 
 # ---------------------------------------------------------------- running
@@ -208,12 +222,21 @@ def run(root: Path, request: Request, watcher: Watcher) -> Report:
         guard.tidy(root)
         return Report(tasks=tasks, ended=[])
     with guard.lock(root, watcher.note) as waited, guard.journal(root) as run_id:
-        if waited:
-            tasks = plan(root, request)
+        # Another run may have ended since the plan was made, waited for or not.
+        tasks = plan(root, request) if waited else [_again(root, task) for task in tasks]
+        watcher = log.Logged(watcher, root, run_id)
         environment = {"LABKIT_ROOT": str(root), processes.RUN_MARK: run_id}
         if _fetch(root, tasks, environment, watcher):
             tasks = plan(root, request)
         return Report(tasks=tasks, ended=_execute(root, tasks, request, environment, watcher))
+
+
+def _again(root: Path, task: Task) -> Task:
+    """The task as it stands now: the run before this one may have made its result."""
+    if task.fingerprint is None or task.reason in ("", "forced"):
+        return task
+    folder = results.folder_of(root, task.key, task.slug)
+    return replace(task, reason=_reason(folder, task.fingerprint))
 
 
 def _stale(tasks: Sequence[Task]) -> list[Task]:
@@ -238,22 +261,47 @@ def _execute(
     ready = sorted((t for t in stale if not t.problem), key=lambda task: -expected[task.name])
     if not ready:
         return ended
-    num_workers = min(request.num_jobs or provenance.usable_cores(), len(ready))
-    if num_workers > 1:
-        environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
     by_name = {task.name: task for task in ready}
-    jobs = [_job(task, request, environment) for task in ready]
-    pool = executors.LocalPool(num_workers, lambda prefix: results.scratch_folder(root, prefix))
-    watcher.begin(ready, num_workers)
-    for job, outcome in pool.run(jobs, watcher.event):
-        ended.append(_put(root, by_name[job.name], outcome, environment))
-        if ended[-1].outcome is not outcome:  # it ran, but its result could not be kept
-            watcher.event(Event(kind="end", job=job, outcome=ended[-1].outcome))
+    with _executor(root, request, ready, environment, watcher) as executor:
+        # However many run at once, so that no number depends on it; and several threads on small
+        # matrices mostly wait for each other.
+        environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
+        jobs = (_job(task, request, environment) for task in ready)
+        watcher.begin(ready, executor.num_workers)
+        with closing(executor.run(jobs, watcher.event)) as outcomes:
+            for job, outcome in outcomes:
+                end = _put(root, by_name[job.name], outcome, environment)
+                if end.outcome.status != outcome.status:  # it ran, but could not be kept
+                    watcher.event(Event(kind="end", job=job, outcome=end.outcome))
+                ended.append(end)
     return ended
+
+
+@contextmanager
+def _executor(
+    root: Path,
+    request: Request,
+    ready: Sequence[Task],
+    environment: Mapping[str, str],
+    watcher: Watcher,
+) -> Iterator[Executor]:
+    """Where the notebooks run: processes of this machine, or the workers of a cluster."""
+    num_jobs = min(request.num_jobs or provenance.usable_cores(), len(ready))
+    if request.cluster is None:
+        yield executors.LocalPool(num_jobs, lambda prefix: results.scratch_folder(root, prefix))
+        return
+    from labkit.workbook.run import cluster, places, remote  # Dask's import takes a second
+
+    first = {task.key: task for task in ready}.values()
+    footings = {t.key: remote.footing(root, t.path, t.text, t.datasets) for t in first}
+    run_id = environment[processes.RUN_MARK]
+    with places.opened(request.cluster, root) as connect:
+        yield cluster.DaskExecutor(connect, footings, run_id, watcher.note, request.num_jobs)
 
 
 def _job(task: Task, request: Request, environment: Mapping[str, str]) -> Job:
     whole = request.timeout_s
+    cell_s = request.cell_timeout_s or whole or CELL_TIMEOUT_S
     return Job(
         key=task.key,
         slug=task.slug,
@@ -261,26 +309,35 @@ def _job(task: Task, request: Request, environment: Mapping[str, str]) -> Job:
         parameters=task.overrides,
         cwd=str(task.path.parent),
         environment=dict(environment),
-        cell_timeout_s=CELL_TIMEOUT_S if whole is None else whole,
+        cell_timeout_s=cell_s,
         notebook_timeout_s=whole,
     )
 
 
 def _put(root: Path, task: Task, outcome: Outcome, environment: Mapping[str, str]) -> Ended:
-    """Keep what a task made: its result, or what there is of a failure."""
+    """Keep what a task made on disk, its result or what there is of a failure, and not here."""
+    light = replace(outcome, notebook="", log="")
     if outcome.status == "ok":
         try:
             files = result_files(outcome.notebook, task.key)
             kept = results.store(root, task.key, task.slug, files, _meta(root, task, outcome))
-            return Ended(task=task, outcome=outcome, folder=kept)
+            return Ended(task=task, outcome=light, folder=kept)
         except Exception as error:  # the notebook's output is at fault, or the disk is full
-            message = f"it ran, but its result could not be kept: {error}"
-            outcome = replace(outcome, status="broken", error=type(error).__name__, message=message)
+            message = f"it ran, but its result could not be kept: {_said(error)}"
+            light = replace(light, status="broken", error=type(error).__name__, message=message)
     files = {"log.txt": outcome.log} if outcome.log else {}
     if outcome.notebook:
         files[f"{task.key}.ipynb"] = outcome.notebook
-    folder = results.store_failure(root, task.key, task.slug, files) if files else None
-    return Ended(task=task, outcome=outcome, folder=folder)
+    try:
+        folder = results.store_failure(root, task.key, task.slug, files) if files else None
+    except OSError as error:
+        message = f"{light.message}; nor was the partial notebook kept: {_said(error)}"
+        return Ended(task=task, outcome=replace(light, message=message), folder=None)
+    return Ended(task=task, outcome=light, folder=folder)
+
+
+def _said(error: Exception) -> str:
+    return str((refused(error) if isinstance(error, OSError) else None) or error)
 
 
 def result_files(text: str, key: str) -> dict[str, str]:
@@ -299,6 +356,8 @@ def result_files(text: str, key: str) -> dict[str, str]:
 
 def _meta(root: Path, task: Task, outcome: Outcome) -> dict[str, Any]:
     """What ``run.json`` says."""
+    from labkit.workbook.review import metrics
+
     assert task.fingerprint is not None
     datasets = {
         name: {"fingerprint": value, "standin": value.startswith("stand-in:")}
@@ -310,13 +369,16 @@ def _meta(root: Path, task: Task, outcome: Outcome) -> dict[str, Any]:
         "parameters": task.parameters,
         "overrides": task.overrides,
         "seeds": {n: value for n, value in task.parameters.items() if n.startswith("seed")},
+        "metrics": metrics.from_notebook(notebooks.parse(outcome.notebook)),
         "datasets": datasets,
         "started": outcome.started,
         "ended": outcome.ended,
         "duration_s": outcome.duration_s,
         "attempts": outcome.attempts,
+        "worker": outcome.worker,
         "versions": provenance.full_versions(),
         "machine": provenance.machine(),
+        **outcome.provenance,
         "git_commit": provenance.git_commit(root),
         "fingerprint": task.fingerprint.digest,
         "fingerprint_parts": dict(task.fingerprint.parts),

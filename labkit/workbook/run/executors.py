@@ -1,8 +1,7 @@
 """Where notebooks execute: a pool of local processes, one for each notebook.
 
-An executor takes :class:`Job` s and yields :class:`Outcome` s as they end; it tells a listener of
-progress on the way. A job carries the notebook's text and an outcome gives the executed text
-back, so an executor whose workers share no file system fits the same shape.
+A worker of a cluster runs each of its jobs in such a pool too (:mod:`labkit.workbook.run.remote`),
+so the process tree, the time limits and the logs of a notebook are the same everywhere.
 """
 
 from __future__ import annotations
@@ -11,19 +10,27 @@ import contextlib
 import multiprocessing
 import os
 import shutil
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from labkit.kit.sweep import main_module_hidden
 from labkit.workbook.run import processes
-from labkit.workbook.run.jobs import CellPlace, Event, Job, Listener, Outcome, Status, now
+from labkit.workbook.run.jobs import (
+    MAX_ATTEMPTS,
+    CellPlace,
+    Event,
+    Job,
+    Listener,
+    Outcome,
+    Status,
+    now,
+)
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -31,6 +38,12 @@ if TYPE_CHECKING:
 
 GRACE_S = 30.0
 """A worker ends its own hung cell; the pool ends a worker that has not, this much later."""
+_STARTING = threading.Lock()
+"""Held while a process starts: threads of one process may each have a pool."""
+
+
+class Stopped(Exception):
+    """Nobody wants what the pool runs any more; its notebooks were ended."""
 
 
 # ---------------------------------------------------------------- the worker's side
@@ -48,17 +61,20 @@ def _work(job: Job, folder: str, pipe: Connection, environment: dict[str, str]) 
         os.dup2(log, stream)
     os.environ.clear()
     os.environ.update({**environment, **job.environment})
-    threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(pipe, folder), daemon=True).start()
     from labkit.workbook.run import runner
 
     pipe.send(runner.execute(job, Path(folder), pipe.send))
 
 
-def _end_with_parent(pipe: Connection) -> None:
+def _end_with_parent(pipe: Connection, folder: str) -> None:
     """Blocks until the pool's end of ``pipe`` closes; if the pool was killed, end everything."""
     with contextlib.suppress(EOFError, OSError):
         pipe.recv()
     processes.end(processes.descendants(os.getpid()), wait_s=0)
+    processes.end_marked(folder, processes.KERNEL_MARK)
+    processes.remove_sockets(processes.socket_prefix(pid=os.getpid()))
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
@@ -89,33 +105,52 @@ class LocalPool:
     """Runs jobs in ``num_workers`` processes at a time, each in a process group of its own.
 
     A fork server imports papermill once for all of them (where the platform has none, each
-    worker imports it). A worker that dies without a word, or whose kernel does, is tried once
-    more; a cell's own error never is. ``scratch`` gives each job a folder to work in.
+    worker imports it). A worker that dies without a word, or whose kernel does, is tried again,
+    ``MAX_ATTEMPTS`` times in all; a cell's own error never is. ``scratch`` gives each job a folder
+    to work in; once ``wanted`` says no (it is asked twice a second) all notebooks are ended.
     """
 
-    def __init__(self, num_workers: int, scratch: Callable[[str], Path]) -> None:
+    def __init__(
+        self,
+        num_workers: int,
+        scratch: Callable[[str], Path],
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.num_workers = num_workers
         self._scratch = scratch
+        self._wanted = wanted
         self._context = _context()
         self._running: list[_Running] = []
 
-    def run(self, jobs: Iterable[Job], listen: Listener) -> Iterator[tuple[Job, Outcome]]:
-        """Yields each job with its outcome, in the order they end."""
-        waiting = deque((job, 1) for job in jobs)
+    def run(
+        self, jobs: Iterable[Job], listen: Listener
+    ) -> Generator[tuple[Job, Outcome], None, None]:
+        """See :class:`labkit.workbook.run.jobs.Executor`.
+
+        Raises:
+            Stopped: ``wanted`` says no.
+        """
+        again: deque[tuple[Job, int]] = deque()
+        waiting = ((job, 1) for job in jobs)
         try:
-            while waiting or self._running:
-                while waiting and len(self._running) < self.num_workers:
-                    self._start(*waiting.popleft(), listen)
+            while True:
+                while len(self._running) < self.num_workers:
+                    if (next_up := again.popleft() if again else next(waiting, None)) is None:
+                        break
+                    self._start(*next_up, listen)
+                if not self._running:
+                    return
                 for run, outcome in self._step(listen):
-                    if outcome.status == "died" and run.attempt == 1:
+                    if outcome.status == "died" and run.attempt < MAX_ATTEMPTS:
                         listen(Event(kind="retry", job=run.job, outcome=outcome))
-                        waiting.appendleft((run.job, 2))
+                        again.append((run.job, run.attempt + 1))
                         continue
                     listen(Event(kind="end", job=run.job, outcome=outcome))
                     yield run.job, outcome
         finally:
             for run in self._running:
                 processes.end_tree(run.process.pid)
+                self._dismiss(run)
             self._running.clear()
 
     def _start(self, job: Job, attempt: int, listen: Listener) -> None:
@@ -124,7 +159,7 @@ class LocalPool:
         process = self._context.Process(  # type: ignore[attr-defined]
             target=_work, args=(job, str(folder), theirs, dict(os.environ)), name=job.name
         )
-        with _main_module_hidden():
+        with _STARTING, main_module_hidden():
             process.start()
         theirs.close()
         self._running.append(_Running(job, folder, process, ours, attempt))
@@ -132,6 +167,8 @@ class LocalPool:
 
     def _step(self, listen: Listener) -> list[tuple[_Running, Outcome]]:
         """Wait for signs of life; the runs that ended, taken off the list."""
+        if not self._wanted():
+            raise Stopped
         ready = connection.wait([run.pipe for run in self._running], timeout=0.5)
         ended = []
         for run in list(self._running):
@@ -158,16 +195,19 @@ class LocalPool:
         return sign
 
     def _dismiss(self, run: _Running) -> None:
-        """Let the worker go, it has nothing left to do; its folder goes too."""
+        """Let the worker go, it has nothing left to do; its folder goes too, and its sockets."""
         run.process.kill()
         run.process.join(5)
         run.pipe.close()
+        run_id = run.job.environment.get(processes.RUN_MARK, "")
+        processes.remove_sockets(processes.socket_prefix(run_id, run.process.pid))
         shutil.rmtree(run.folder, ignore_errors=True)
 
 
 def _unfinished(run: _Running, status: Status, error: str, message: str) -> Outcome:
     """The outcome of a worker that can no longer report: what it had saved, and where it was."""
     processes.end_tree(run.process.pid)
+    processes.end_marked(str(run.folder), processes.KERNEL_MARK)
     partial = run.folder / f"{run.job.key}.ipynb"
     return Outcome(
         status=status,
@@ -176,7 +216,6 @@ def _unfinished(run: _Running, status: Status, error: str, message: str) -> Outc
         error=error,
         message=message,
         started=run.started,
-        ended=now(),
         duration_s=round(time.monotonic() - run.begun, 3),
     )
 
@@ -196,17 +235,6 @@ def _log(folder: Path) -> str:
 def _context() -> BaseContext:
     if "forkserver" in multiprocessing.get_all_start_methods():
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["labkit.workbook.run.runner"])
+        context.set_forkserver_preload(["labkit.workbook.run.warm"])
         return context
     return multiprocessing.get_context("spawn")
-
-
-@contextlib.contextmanager
-def _main_module_hidden() -> Iterator[None]:
-    """Workers need nothing of the program that started them, so they need not import it again."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

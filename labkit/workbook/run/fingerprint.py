@@ -25,13 +25,14 @@ import hashlib
 import json
 import re
 import sys
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from labkit.workbook import notebooks
 from labkit.workbook.normalise import cell_metadata, made_by_papermill
@@ -48,6 +49,7 @@ DISTRIBUTIONS = (
     "scipy",
     "torch",
 )
+MAX_REASONS = 4
 OUTPUTS = "outputs"
 """The key of a notebook's ``labkit`` metadata that holds its stored outputs' fingerprint."""
 _ENTRY = re.compile(r"^[ \t]*@\w+\s*[{(]\s*([^\s,{}]+)\s*,", re.MULTILINE)
@@ -67,10 +69,23 @@ class Fingerprint:
     def digest(self) -> str:
         return _hash(json.dumps(dict(self.parts), sort_keys=True))
 
+    def with_parameters(self, parameters: Mapping[str, Any]) -> Fingerprint:
+        """That of the same notebook run with other ``parameters``; all else is shared."""
+        own = {"parameters": _hash(json.dumps(dict(parameters), sort_keys=True))}
+        return Fingerprint(parts=ChainMap(own, cast(dict[str, str], self.parts)))
+
     def changes_since(self, before: Mapping[str, str]) -> list[str]:
         """The names of the parts that differ from ``before``, gained or lost ones included."""
         names = sorted({*self.parts, *before})
         return [name for name in names if self.parts.get(name) != before.get(name)]
+
+    def since(self, meta: Mapping[str, Any]) -> str:
+        """What changed since the result that ``meta`` describes, in words; nothing if current."""
+        if meta.get("fingerprint") == self.digest:
+            return ""
+        changed = self.changes_since(meta.get("fingerprint_parts", {}))
+        more = len(changed) - MAX_REASONS
+        return "changed: " + ", ".join(changed[:MAX_REASONS] + [f"{more} more"] * (more > 0))
 
     def datasets(self) -> dict[str, str]:
         """The fingerprints of the data sets, by name."""

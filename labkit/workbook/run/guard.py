@@ -4,17 +4,20 @@ A run holds a lock that the operating system drops with the process, and notes i
 ``results/.running``. A note nobody holds the lock for is a killed run's: its kernels, if any
 outlived it, carry that id in their environment and are ended; its half-built folders and
 sockets are removed.
+
+The lock is ``flock``'s. Over NFS it holds between machines where the mount passes locks on (the
+default of version 4); a file system that has none gets a lock file with the holder's process id.
+Processes are looked for on this machine alone.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from labkit.files import naming
 from labkit.workbook.run import processes, results
 
 
@@ -26,11 +29,12 @@ def lock(root: Path, note: Callable[[str], None]) -> Iterator[bool]:
     folder = results.results_folder(root)
     folder.mkdir(parents=True, exist_ok=True)
     held = FileLock(folder / ".lock")
-    try:
-        mine, waited = held.acquire(timeout=0), False
-    except Timeout:
-        note("another labkit run is at work in this workbook; waiting for it to end")
-        mine, waited = held.acquire(), True
+    with naming(folder / ".lock"):
+        try:
+            mine, waited = held.acquire(timeout=0), False
+        except Timeout:
+            note("another labkit run is at work in this workbook; waiting for it to end")
+            mine, waited = held.acquire(), True
     with mine:
         yield waited
 
@@ -41,21 +45,27 @@ def journal(root: Path) -> Iterator[str]:
 
     Call it with the lock held.
     """
-    file = _journal_file(root)
+    file = journal_file(root)
+    processes.sweep_servers()
+    processes.claim_servers()
     _clear_away(root)
     run_id = uuid.uuid4().hex
-    file.write_text(run_id, encoding="utf-8")
+    with naming(file):
+        file.write_text(run_id, encoding="utf-8")
     try:
         yield run_id
     finally:
-        _remove_sockets(run_id)  # of workers that were killed; the others removed their own
+        processes.end_marked(run_id)
+        # Of workers that were killed; the others removed their own.
+        processes.remove_sockets(processes.socket_prefix(run_id))
         results.sweep_scratch(root)
         file.unlink(missing_ok=True)
 
 
 def tidy(root: Path) -> None:
     """Clear away what a killed run left, if there is anything and no other run is at work."""
-    if not _journal_file(root).exists():
+    processes.sweep_servers()
+    if not journal_file(root).exists():
         return
     from filelock import FileLock, Timeout
 
@@ -63,23 +73,27 @@ def tidy(root: Path) -> None:
         _clear_away(root)
 
 
-def _journal_file(root: Path) -> Path:
+def left_over(root: Path) -> list[str]:
+    """What the next run makes good, in words: damaged results, failures, a killed run's note."""
+    folder = results.results_folder(root)
+    stored = sorted(path.parent for path in folder.glob(f"[!.]*/*/{results.RUN_FILE}"))
+    states = {f"{path.parent.name}/{path.name}": results.inspect(path)[1] for path in stored}
+    left = [f"{name}: {problem}" for name, problem in states.items() if problem]
+    left += [f"{path.parent.name}/{path.name} failed" for path in folder.glob(".failed/*/*")]
+    return left + ["a run is at work or was killed"] * journal_file(root).exists()
+
+
+def journal_file(root: Path) -> Path:
     return results.results_folder(root) / ".running"
 
 
 def _clear_away(root: Path) -> None:
     """What a killed run can leave: kernels that outlived it, their sockets, half-built folders."""
-    file = _journal_file(root)
+    file = journal_file(root)
     if file.exists():
         run_id = file.read_text(encoding="utf-8").strip()
         if run_id:
             processes.end_marked(run_id)
-            _remove_sockets(run_id)
+            processes.remove_sockets(processes.socket_prefix(run_id))
     results.sweep_scratch(root)
     file.unlink(missing_ok=True)
-
-
-def _remove_sockets(run_id: str) -> None:
-    for base in {tempfile.gettempdir(), "/tmp"}:
-        for folder in Path(base).glob(f"{processes.socket_prefix(run_id)}*"):
-            shutil.rmtree(folder, ignore_errors=True)

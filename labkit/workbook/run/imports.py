@@ -19,8 +19,11 @@ from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 
+from labkit import LATE
+
 _MAGIC = re.compile(r"^\s*[%!?]|^\s*[\w, ]+=\s*[%!]|\?\s*$")
 _LATE = ("import_module", "__import__")
+_STANDS_AT = {f"labkit.{name}": module for name, module in LATE.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ def reached(code: Iterable[str], search: Sequence[Path]) -> dict[str, Module]:
     for cell in code:
         pending |= references(parse_cell(cell), tops=tops)
     while pending:
-        name = pending.pop()
+        name = _STANDS_AT.get(name := pending.pop(), name)
         if name in modules or name.split(".")[0] not in tops:
             continue
         path = _file_of(name, search)
@@ -60,11 +63,13 @@ def reached(code: Iterable[str], search: Sequence[Path]) -> dict[str, Module]:
 def load(name: str, path: Path, tops: frozenset[str]) -> Module:
     """The module ``name`` at ``path``, parsed once for as long as the file does not change."""
     stat = path.stat()
-    return _load(name, path, stat.st_mtime_ns, stat.st_size, tops)
+    # The time of a change to the file, ctime, cannot be set as mtime can.
+    state = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    return _load(name, path, state, tops)
 
 
 @lru_cache(maxsize=4096)
-def _load(name: str, path: Path, mtime_ns: int, size: int, tops: frozenset[str]) -> Module:
+def _load(name: str, path: Path, state: tuple[int, ...], tops: frozenset[str]) -> Module:
     content = path.read_bytes()
     try:
         tree = ast.parse(content)

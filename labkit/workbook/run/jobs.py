@@ -1,15 +1,23 @@
-"""What executors and those who call them exchange: jobs, outcomes, and events on the way."""
+"""What executors and those who call them exchange: jobs, outcomes, and events on the way.
+
+An :class:`Executor` takes jobs one by one, as it has room, and yields each with its outcome as it
+ends. A job carries the notebook's text and an outcome gives the executed text back, so workers
+need share no file system.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Literal
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, Protocol
 
 Status = Literal["ok", "failed", "hung", "died", "broken"]
 """``failed``: a cell raised; ``hung``: a limit passed; ``died``: the kernel or its process went
-away, though no cell said so (worth one retry); ``broken``: the notebook could not be started."""
+away, though no cell said so (worth another try); ``broken``: it could not be started or kept."""
+
+MAX_ATTEMPTS = 2
+"""How often a notebook is tried whose kernel, or the process or machine around it, goes away."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +50,11 @@ class CellPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a job ended; ``notebook`` is its text as far as it was executed (empty if not begun)."""
+    """How a job ended; ``notebook`` is its text as far as it was executed (empty if not begun).
+
+    ``worker`` is the cluster's worker it ran on, ``provenance`` that worker's machine and versions;
+    both are empty where it ran here.
+    """
 
     status: Status
     notebook: str = field(default="", repr=False)
@@ -50,23 +62,46 @@ class Outcome:
     error: str = ""
     message: str = ""
     started: str = ""
-    ended: str = ""
     duration_s: float = 0.0
     attempts: int = 1
     log: str = field(default="", repr=False)
+    worker: str = ""
+    provenance: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def ended(self) -> str:
+        """When it started, and the seconds it took: the machine's clock may have been set since."""
+        begun = datetime.fromisoformat(self.started)
+        return (begun + timedelta(seconds=self.duration_s)).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Progress of one job: it started, reached a cell, is tried again, or ended."""
+    """Progress of one job: it started (on ``worker``), reached a cell, is tried again, or ended."""
 
     kind: Literal["start", "cell", "retry", "end"]
     job: Job
     cell: CellPlace | None = None
     outcome: Outcome | None = None
+    worker: str = ""
 
 
 Listener = Callable[[Event], None]
+
+
+class Executor(Protocol):
+    """Where jobs run; ``num_workers`` is how many run at a time."""
+
+    @property
+    def num_workers(self) -> int: ...
+
+    def run(
+        self, jobs: Iterable[Job], listen: Listener
+    ) -> Generator[tuple[Job, Outcome], None, None]:
+        """Yields each job with its outcome, in the order they end; takes jobs as it has room.
+
+        Closing the iterator ends what still runs.
+        """
 
 
 def now() -> str:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+NOTE = ".stamp"
+
+
 def path_of(root: Path) -> Path:
     return results.results_folder(root) / "claims.parquet"
 
@@ -37,20 +40,39 @@ def write(root: Path) -> Path:
 def refresh(root: Path, *writers: Callable[[Path], Path]) -> list[Path]:
     """Call each of ``writers`` if the results are not those it was last called for.
 
-    Returns the paths they wrote, nothing when all was current.
+    Returns the paths they wrote, nothing when all was current. One process at a time: of two runs
+    that end together, the later one sees the results of both.
     """
-    records = results.records(root)
-    listed = [[r.key, r.slug, r.meta.get("fingerprint"), r.meta.get("started")] for r in records]
-    stamp = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+    from filelock import FileLock
+
     folder = results.results_folder(root)
-    note = folder / ".stamp"
-    known = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
-    if known.get("stamp") == stamp and all((folder / name).is_file() for name in known["files"]):
+    if _is_current(folder, _stamp(root)):
         return []
-    written = [writer(root) for writer in writers]
-    names = [path.relative_to(folder).as_posix() for path in written]
-    files.write_atomically(note, json.dumps({"stamp": stamp, "files": names}))
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".ledger"):
+        stamp = _stamp(root)  # before the writers read: what ends meanwhile makes it out of date
+        if _is_current(folder, stamp):
+            return []
+        for half in folder.glob(".*.tmp"):  # of a run that was killed while it wrote here
+            half.unlink()
+        written = [writer(root) for writer in writers]
+        names = [path.relative_to(folder).as_posix() for path in written]
+        files.write_atomically(folder / NOTE, json.dumps({"stamp": stamp, "files": names}))
     return written
+
+
+def _stamp(root: Path) -> str:
+    listed = [[record.key, record.slug, record.meta["sha256"]] for record in results.records(root)]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+def _is_current(folder: Path, stamp: str) -> bool:
+    """Whether the note of the last call has this ``stamp`` and what was written is all there."""
+    try:
+        known = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        return known["stamp"] == stamp and all((folder / f).is_file() for f in known["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 # ---------------------------------------------------------------- every claim as a table

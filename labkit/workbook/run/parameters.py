@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from labkit.errors import UsageError, did_you_mean
 from labkit.workbook.notebooks import SCALARS, Parameter
@@ -33,29 +34,123 @@ def assignments(texts: Sequence[str], option: str = "-p") -> dict[str, str]:
     return values
 
 
+Place = tuple[int | str, ...]
+
+
+class Setting(NamedTuple):
+    """A parameter's value, and its place: of a sweep file, or the option whose text it is."""
+
+    name: str
+    value: Any
+    place: Place
+
+
+Choice = Sequence[tuple[Setting, ...]]
+"""What is tried in turn: each alternative sets one parameter, or several together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Choices of which every combination runs, with ``seeds``: how many, or which."""
+
+    choices: Sequence[Choice] = ()
+    seeds: int | Sequence[int] | None = None
+    seeds_place: Place = ("--seeds",)
+    refuse: Callable[..., UsageError] | None = None
+    """The error of a place of the sweep file."""
+
+    def refusal(self, place: Place, problem: str, valid: str) -> UsageError:
+        if self.refuse is None or str(place[0]).startswith("-"):
+            end = " Valid" if problem.endswith("?") else "; valid"
+            return UsageError(f"{problem}{end}: {valid}")
+        return self.refuse(place, problem, valid=valid)
+
+
+def with_seeds(sweep: Sweep | None, text: str) -> Sweep:
+    """``sweep`` (none: an empty one) with the seeds of ``--seeds``: how many, or several listed.
+
+    >>> with_seeds(None, "5").seeds, with_seeds(None, "3,5,8").seeds
+    (5, [3, 5, 8])
+    """
+    sweep = sweep or Sweep()
+    if not text:
+        return sweep
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts) or parts == ["0"]:
+        raise UsageError(f"--seeds {text!r}; valid: how many, 1 or more, or a list such as 3,5,8")
+    if sweep.seeds is not None:
+        raise sweep.refusal(sweep.seeds_place, "--seeds is given as well", "seeds in one of them")
+    listed = [int(part) for part in parts]
+    return replace(sweep, seeds=listed if len(listed) > 1 else listed[0], seeds_place=("--seeds",))
+
+
+def option_choices(option: str, texts: Mapping[str, str], *, several: bool) -> list[Choice]:
+    """The choices that options say: ``name=value``, or ``name=value,value`` where ``several``."""
+    split = {name: text.split(",") if several else [text] for name, text in texts.items()}
+    return [
+        [(Setting(name, part.strip(), (option,)),) for part in parts]
+        for name, parts in split.items()
+    ]
+
+
 def combinations(
-    key: str, declared: Mapping[str, Parameter], fixed: Mapping[str, str], sweeps: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """Every combination of the values swept, with the fixed ones: what differs from the defaults.
+    key: str, declared: Mapping[str, Parameter], sweep: Sweep
+) -> Iterator[dict[str, Any]]:
+    """Every combination of a sweep's choices: what differs from the defaults.
 
     Combinations that come to the same values are one.
 
     Raises:
-        UsageError: a parameter the notebook does not declare, or a value not of its type; names
-            the notebook, the parameter and what would be valid.
+        UsageError: a parameter the notebook does not declare, one that is given twice, or a value
+            not of its type; names the notebook, the parameter and what would be valid.
     """
-    if both := sorted(set(fixed) & set(sweeps)):
-        raise UsageError(f"{both[0]} is given both with -p and with --sweep")
-    choices = [[(name, _value(key, declared, name, text))] for name, text in fixed.items()]
-    for name, text in sweeps.items():
-        values = [_value(key, declared, name, part.strip()) for part in text.split(",")]
-        choices.append([(name, value) for value in values])
-    unlike: list[dict[str, Any]] = []
-    for chosen in itertools.product(*choices):
-        over = {name: value for name, value in chosen if value != declared[name].default}
-        if over not in unlike:
-            unlike.append(over)
-    return unlike
+    choices = [*sweep.choices, *_seeds(key, declared, sweep)]
+    places: dict[str, Place] = {}
+    axes: list[list[dict[str, Any]]] = []
+    for choice in choices:
+        for name, place in {s.name: s.place for point in choice for s in point}.items():
+            if name in places:
+                both = f"both with {places[name][0]} and with {place[0]}"
+                problem = f"{name} is given {both}"
+                raise sweep.refusal(place, problem, "each parameter in one of them")
+            places[name] = place
+        axes.append([{s.name: _value(key, declared, sweep, s) for s in point} for point in choice])
+    unlike: set[tuple[tuple[str, Any], ...]] = set()
+    for chosen in itertools.product(*axes):
+        values = {name: value for point in chosen for name, value in point.items()}
+        over = {name: v for name, v in values.items() if v != declared[name].default}
+        if (same := tuple(sorted(over.items()))) not in unlike:
+            unlike.add(same)
+            yield over
+
+
+def is_seed(name: str) -> bool:
+    """Whether a parameter starts a generator; ``seeds`` and ``num_seeds`` count.
+
+    >>> is_seed("seed"), is_seed("seed_of_jobs"), is_seed("seeds")
+    (True, True, False)
+    """
+    return name == "seed" or name.startswith("seed_")
+
+
+def _seeds(key: str, declared: Mapping[str, Parameter], sweep: Sweep) -> Iterator[Choice]:
+    """Every seed of the notebook moves along: its own and those after it, or those listed."""
+    if sweep.seeds is None:
+        return
+    own = {name: p for name, p in declared.items() if is_seed(name) and _kind(p) == "int"}
+    if not own:
+        problem = f"notebook {key!r} has no seed to repeat runs with"
+        valid = f"an int parameter seed or seed_…; its parameters: {described(declared)}"
+        raise sweep.refusal(sweep.seeds_place, problem, valid)
+    seeds = sweep.seeds
+    if isinstance(seeds, int):
+        rows = [[p.default + i for p in own.values()] for i in range(seeds)]
+    else:
+        rows = [[seed] * len(own) for seed in seeds]
+    yield [
+        tuple(Setting(n, seed, sweep.seeds_place) for n, seed in zip(own, row, strict=True))
+        for row in rows
+    ]
 
 
 def resolved(declared: Mapping[str, Parameter], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,21 +167,24 @@ def described(declared: Mapping[str, Parameter]) -> str:
     return ", ".join(parts) or "none"
 
 
-def _value(key: str, declared: Mapping[str, Parameter], name: str, text: str) -> Any:
+def _value(key: str, declared: Mapping[str, Parameter], sweep: Sweep, setting: Setting) -> Any:
+    name, value, place = setting
     if name not in declared:
         hint = did_you_mean(name, declared, most=1)
-        raise UsageError(
-            f"notebook {key!r} has no parameter {name!r}{'; ' + hint if hint else '.'} "
-            f"Its parameters: {described(declared)}"
-        )
-    parameter = declared[name]
+        problem = f"notebook {key!r} has no parameter {name!r}{hint and '; ' + hint}"
+        valid = f"its parameters: {described(declared)}"
+        raise sweep.refusal(place, problem, valid)
+    read = coerce if isinstance(value, str) and str(place[0]).startswith("-") else of_type
     try:
-        return coerce(text, parameter.annotation or type(parameter.default).__name__)
+        return read(value, _kind(declared[name]))
     except ValueError as problem:
-        raise UsageError(
-            f"notebook {key!r}, parameter {name}: {text!r} is not {problem} "
-            f"(declared as {described({name: parameter})})"
-        ) from None
+        text = f"notebook {key!r}, parameter {name}: {value!r} is not {problem}"
+        valid = f"as declared, {described({name: declared[name]})}"
+        raise sweep.refusal(place, text, valid) from None
+
+
+def _kind(parameter: Parameter) -> str:
+    return parameter.annotation or type(parameter.default).__name__
 
 
 def coerce(text: str, kind: str) -> Any:
@@ -98,9 +196,17 @@ def coerce(text: str, kind: str) -> Any:
     Raises:
         ValueError: it is none; the message says what was expected.
     """
+    return of_type(text if kind == "str" else _yaml(text), kind)
+
+
+def of_type(value: Any, kind: str) -> Any:
+    """``value`` if it is of the scalar type ``kind``; whole numbers stand for floats and ints.
+
+    Raises:
+        ValueError: it is not; the message says what was expected.
+    """
     if kind not in SCALARS:
         raise ValueError(f"settable: only {', '.join(SCALARS)} parameters are")
-    value = text if kind == "str" else _yaml(text)
     if kind == "int" and isinstance(value, float) and value.is_integer():
         value = int(value)
     if kind == "float" and type(value) is int:

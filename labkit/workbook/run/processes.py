@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterable
+from functools import cache
+from multiprocessing import util
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +18,15 @@ if TYPE_CHECKING:
 
 RUN_MARK = "LABKIT_RUN_ID"
 """Environment variable every kernel of a run carries, so that a killed run's can be told."""
+KERNEL_MARK = "LABKIT_KERNEL_ID"
+"""Environment variable of one kernel and all it starts, daemons included: they leave its tree."""
+_SERVERS = "labkit-servers-"
+_AFTER_ITS_OWN = -101
+"""multiprocessing removes its folder at the exit priority -100."""
+_LONGEST_SOCKET_FOLDER = 40
+"""A Unix socket's path holds about 100 bytes, whatever the file system allows; ours add 60."""
+MAX_SWEEPS = 10
+"""How often what carries a mark is looked for: a process may start another while it is ended."""
 
 
 def descendants(pid: int) -> list[psutil.Process]:
@@ -48,19 +62,72 @@ def end_tree(pid: int) -> None:
         end([*below, psutil.Process(pid)])
 
 
-def end_marked(run_id: str) -> None:
-    """Kill what is left of the run ``run_id``, found by its mark."""
+def end_marked(value: str, mark: str = RUN_MARK) -> None:
+    """Kill every process but this one whose environment has ``value`` for ``mark``."""
     import psutil
 
-    left = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(RUN_MARK) == run_id and process.pid != os.getpid():
-                left.append(process)
-    end(left)
+    for _ in range(MAX_SWEEPS):
+        left = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(mark) == value and process.pid != os.getpid():
+                    left.append(process)
+        if not left:
+            return
+        end(left)
 
 
-def socket_prefix(run_id: str | None = None) -> str:
-    """How the socket folders of a run's kernels are named (default: the run this process is in)."""
+@cache
+def claim_servers() -> None:
+    """Let multiprocessing keep its sockets in a folder that this process holds a lock on.
+
+    A process that is killed leaves the folder, but not the lock.
+    """
+    if os.name != "posix":
+        return  # there they are no files
+    import fcntl
+
+    folder = tempfile.mkdtemp(prefix=_SERVERS, dir=short_folder())
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)  # open as long as the process lives
+    util.Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=_AFTER_ITS_OWN)
+    usual, tempfile.tempdir = tempfile.tempdir, folder
+    try:
+        util.get_temp_dir()
+    finally:
+        tempfile.tempdir = usual
+
+
+def sweep_servers() -> None:
+    """Remove the folders of :func:`claim_servers` whose process was killed."""
+    for folder in Path(short_folder()).glob(f"{_SERVERS}*"):
+        import fcntl
+
+        with contextlib.suppress(OSError):  # held, or another user's
+            handle = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(handle)
+
+
+def short_folder() -> str:
+    """Where temporary files go, if a Unix socket's path can be that long; else ``/tmp``."""
+    base = tempfile.gettempdir()
+    return base if len(base.encode()) <= _LONGEST_SOCKET_FOLDER else "/tmp"
+
+
+def socket_prefix(run_id: str | None = None, pid: int | None = None) -> str:
+    """How the socket folders of a run's kernels are named (default: the run this process is in).
+
+    With ``pid``, those that this process of the run has set up.
+    """
     mark = os.environ.get(RUN_MARK, "kernel") if run_id is None else run_id
-    return f"labkit-{mark[:8]}-"
+    return f"labkit-{mark[:8]}-" + (f"{pid}-" if pid else "")
+
+
+def remove_sockets(prefix: str) -> None:
+    """Remove the socket folders named so, of kernels that are gone."""
+    for base in {tempfile.gettempdir(), "/tmp"}:
+        for folder in Path(base).glob(f"{prefix}*"):
+            shutil.rmtree(folder, ignore_errors=True)

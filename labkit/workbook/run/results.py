@@ -4,11 +4,13 @@
 
     results/<key>/<slug>/   <key>.ipynb  claims.json  figures/NN.json  run.json
     results/.failed/<key>/<slug>/   the partial notebook of the last run, where that failed
+    results/.logs/                  a log of each of the last runs
     results/.tmp/                   folders being built; whatever a killed run left is swept
 
 A folder is built under ``.tmp`` and renamed into place, so a reader, or a crash, sees the old
-result, the new one, or (between two renames) none. ``run.json`` lists the folder's files with
-their sizes: a folder that lacks one, or holds it cut short, is no result.
+result, the new one, or (between two renames) none. ``run.json`` holds the SHA-256 of each of the
+folder's files and of itself: a folder that lacks one, or holds one that was cut short or altered,
+is no result. Sizes and times would not do: an altered byte keeps the size, and clocks go back.
 """
 
 from __future__ import annotations
@@ -25,9 +27,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from labkit.files import naming
+
 RUN_FILE = "run.json"
 DEFAULT = "default"
 _MAX_SLUG = 120
+_UNSEALED = "0" * 64
+"""Stands in ``run.json`` for its own hash while that is taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,19 +95,38 @@ def records(root: Path) -> list[RunRecord]:
 
 
 def read_meta(folder: Path) -> dict[str, Any] | None:
-    """What ``folder``'s ``run.json`` says, or None where the folder is no complete result."""
+    """What ``folder``'s ``run.json`` says, or None where it is missing, cut short or altered."""
     try:
-        meta = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-        sizes = dict(meta["files"])
-        whole = all((folder / name).stat().st_size == size for name, size in sizes.items())
+        text = (folder / RUN_FILE).read_text(encoding="utf-8")
+        meta: dict[str, Any] = json.loads(text)
+        seal = meta["sha256"]
+        return meta if _sha256(text.replace(seal, _UNSEALED).encode()) == seal else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return meta if whole else None
+
+
+def inspect(folder: Path) -> tuple[dict[str, Any] | None, str]:
+    """``run.json`` of a result that is as it was written, else None; and what is wrong with it."""
+    meta = read_meta(folder)
+    if meta is None:
+        return None, f"result damaged: {RUN_FILE}" if folder.exists() else "no result yet"
+    for name, digest in meta["files"].items():
+        try:
+            intact = _sha256((folder / name).read_bytes()) == digest
+        except OSError:
+            intact = False
+        if not intact:
+            return None, f"result damaged: {name}"
+    return meta, ""
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def read(folder: Path) -> RunRecord | None:
-    """The result in ``folder``, or None where it is not a complete one."""
-    meta = read_meta(folder)
+    """The result in ``folder``, or None where it is not whole and as it was written."""
+    meta, _ = inspect(folder)
     if meta is None:
         return None
     key = folder.parent.name
@@ -122,13 +147,14 @@ def read(folder: Path) -> RunRecord | None:
 def store(root: Path, key: str, slug: str, files: Mapping[str, str], meta: dict[str, Any]) -> Path:
     """Put a result in place in one step: ``files`` (name -> text) and ``run.json``.
 
-    ``meta`` gains ``files`` (name -> bytes). Removes what an earlier failure of the same run
-    had left under ``.failed``.
+    ``meta`` gains ``files`` (name -> SHA-256) and ``sha256``, its own. Removes what an earlier
+    failure of the same run had left under ``.failed``.
     """
-    sizes = {name: len(text.encode()) for name, text in files.items()}
-    whole = {**files, RUN_FILE: dumps({**meta, "files": sizes})}
+    hashes = {name: _sha256(text.encode()) for name, text in files.items()}
+    run = dumps({**meta, "files": hashes, "sha256": _UNSEALED})
+    sealed = run.replace(_UNSEALED, _sha256(run.encode()))
     target = folder_of(root, key, slug)
-    _put(root, target, whole)
+    _put(root, target, {**files, RUN_FILE: sealed})
     _remove(failed_folder(root, key, slug))
     return target
 
@@ -162,18 +188,24 @@ def _put(root: Path, target: Path, files: Mapping[str, str]) -> None:
     """Write ``files`` to a new folder and rename it to ``target``; an old one steps aside first.
 
     POSIX renames no folder over a filled one. A crash between the two renames leaves no result
-    (the next run makes it again), never a mixture.
+    (the next run makes it again), never a mixture; an error there puts the old one back.
     """
     building = scratch_folder(root, f"{target.parent.name}-")
     for name, text in files.items():
         path = building / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())
+        with naming(path):
+            path.write_bytes(text.encode())
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = building.with_name(building.name + "-old")
     if target.exists():
         os.rename(target, aside)
-    os.rename(building, target)
+    try:
+        os.rename(building, target)
+    except OSError:
+        if aside.exists():
+            os.rename(aside, target)
+        raise
     shutil.rmtree(aside, ignore_errors=True)
 
 

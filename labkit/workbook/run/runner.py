@@ -12,6 +12,7 @@ import shutil
 import signal
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,12 +30,11 @@ from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NotebookExecutionManager
 from papermill.exceptions import PapermillExecutionError
 
+from labkit.errors import refused
+from labkit.files import naming
 from labkit.workbook import normalise
 from labkit.workbook.run import processes
 from labkit.workbook.run.jobs import CellPlace, Job, Outcome, Status, now
-
-_LONGEST_SOCKET_FOLDER = 60
-"""A Unix socket's path holds about 100 bytes, whatever the file system allows."""
 
 CellListener = Callable[[str, int, NotebookNode], None]
 """Called with "start" or "error", the cell's index in the executed notebook, and the cell."""
@@ -63,13 +63,18 @@ class LabkitClient(PapermillNotebookClient):
     """Runs the cells of one notebook in a kernel of its own, and ends that kernel for good."""
 
     def __init__(
-        self, manager: NotebookExecutionManager, *, notebook_timeout: float | None = None, **kw: Any
+        self,
+        manager: NotebookExecutionManager,
+        *,
+        notebook_timeout: float | None = None,
+        kernel_mark: str | None = None,
+        **kw: Any,
     ) -> None:
         super().__init__(manager, **kw)
+        self._mark = kernel_mark or uuid.uuid4().hex
         self.widget_registry = {"@jupyter-widgets/output": {"OutputModel": WakingOutputWidget}}
-        self._deadline = (
-            math.inf if notebook_timeout is None else time.monotonic() + (notebook_timeout)
-        )
+        limit = math.inf if notebook_timeout is None else notebook_timeout
+        self._deadline = time.monotonic() + limit
         self._cell_limit = self.timeout if self.timeout and self.timeout > 0 else math.inf
         self.timeout_func = self._limit_of_next_cell
         self._sockets: Path | None = None
@@ -93,14 +98,17 @@ class LabkitClient(PapermillNotebookClient):
         """As papermill's, and afterwards no process of the kernel's is left, nor its sockets."""
         group, below = None, []
         # A run that a reader starts from a live notebook has no reader of its own.
-        kwargs["env"] = {"LABKIT_LIVE": "0", **os.environ, **kwargs.get("env", {})}
+        given = {**os.environ, **kwargs.get("env", {})}
+        kwargs["env"] = {"LABKIT_LIVE": "0", **given, processes.KERNEL_MARK: self._mark}
         try:
             with super().setup_kernel(**kwargs):
                 group = getattr(self.km.provisioner, "pgid", None)
                 try:
                     yield
-                except BaseException:
+                except BaseException as error:
                     self.shutdown_kernel = "immediate"
+                    if isinstance(error, DeadKernelError):
+                        error.args = (_death(getattr(self.km.provisioner, "process", None)),)
                     raise
                 finally:
                     if group:
@@ -110,15 +118,25 @@ class LabkitClient(PapermillNotebookClient):
             if group and group != os.getpgrp():
                 with suppress(OSError):  # the usual case: nothing is left of the group
                     os.killpg(group, signal.SIGKILL)
+            processes.end_marked(self._mark, processes.KERNEL_MARK)
             if self._sockets is not None:
                 shutil.rmtree(self._sockets, ignore_errors=True)
 
 
+def _death(process: Any) -> str:
+    """How a kernel ended. Linux ends one with signal 9 where the machine has no memory left."""
+    exit_code = process.poll() if process is not None else None
+    if exit_code == -signal.SIGKILL:
+        return "it was killed (signal 9), as by a machine that is out of memory"
+    if exit_code is not None and exit_code < 0:
+        return f"it was ended by signal {-exit_code}"
+    return f"it ended itself (exit code {exit_code})"
+
+
 def private_folder() -> Path:
     """A new folder only this user can enter, with a path short enough for Unix sockets."""
-    base = tempfile.gettempdir()
-    short = base if len(base.encode()) <= _LONGEST_SOCKET_FOLDER else "/tmp"
-    return Path(tempfile.mkdtemp(prefix=processes.socket_prefix(), dir=short))
+    prefix = processes.socket_prefix(pid=os.getpid())
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=processes.short_folder()))
 
 
 class ListeningManager(NotebookExecutionManager):
@@ -164,7 +182,6 @@ def execute(job: Job, folder: Path, send: Callable[[CellPlace], None]) -> Outcom
     """
     watch = _Watch(send=send, total=len(nbformat.reads(job.notebook, as_version=4).cells))
     source, target = folder / "source.ipynb", folder / f"{job.key}.ipynb"
-    source.write_text(job.notebook, encoding="utf-8")
     started, begun = now(), time.monotonic()
     ending = _papermill(job, source, target, watch)
     duration_s = round(time.monotonic() - begun, 3)
@@ -176,7 +193,6 @@ def execute(job: Job, folder: Path, send: Callable[[CellPlace], None]) -> Outcom
         error=name,
         message=" ".join(message.split()),
         started=started,
-        ended=now(),
         duration_s=duration_s,
     )
 
@@ -213,17 +229,20 @@ class _Watch:
 def _papermill(job: Job, source: Path, target: Path, watch: _Watch) -> Exception | None:
     """Run papermill; what it raised, or None."""
     try:
-        papermill.execute_notebook(
-            str(source),
-            str(target),
-            parameters=job.parameters or None,
-            engine_name="labkit",
-            progress_bar=False,
-            cwd=job.cwd,
-            execution_timeout=math.ceil(job.cell_timeout_s),
-            notebook_timeout=job.notebook_timeout_s,
-            cell_listener=watch,
-        )
+        with naming(target):
+            source.write_text(job.notebook, encoding="utf-8")
+            papermill.execute_notebook(
+                str(source),
+                str(target),
+                parameters=job.parameters or None,
+                engine_name="labkit",
+                progress_bar=False,
+                cwd=job.cwd,
+                execution_timeout=math.ceil(job.cell_timeout_s),
+                notebook_timeout=job.notebook_timeout_s,
+                cell_listener=watch,
+                kernel_mark=str(source.parent),
+            )
     except Exception as error:
         return error
     return None
@@ -242,6 +261,8 @@ def _explained(
     if ending is None or isinstance(ending, PapermillExecutionError):
         return "ok", "", ""
     name, message = type(ending).__name__, str(ending)
+    if isinstance(ending, OSError) and (refusal := refused(ending)):
+        return "broken", name, str(refusal)
     if _is_infrastructure(ending):
         return "died", name, message
     if isinstance(ending, CellTimeoutError):
@@ -266,10 +287,12 @@ def _limit_passed(job: Job, duration_s: float) -> str:
 
 
 def _executed(path: Path, *, keep_banner: bool) -> str:
-    """The notebook as executed, without papermill's clock times and paths."""
-    if not path.is_file():
+    """The notebook as executed, without papermill's clock times and paths; empty where it was
+    never written, or on a full disk not to its end."""
+    try:
+        notebook = normalise.without_traces(nbformat.read(path, as_version=4))
+    except (OSError, ValueError):
         return ""
-    notebook = normalise.without_traces(nbformat.read(path, as_version=4))
     if not keep_banner:
         notebook.cells = [cell for cell in notebook.cells if not normalise.is_banner(cell)]
     return normalise.dumps(notebook)

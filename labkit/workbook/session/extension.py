@@ -20,7 +20,7 @@ from voila.execute import VoilaExecutor
 
 from labkit import files
 from labkit.errors import LabkitError
-from labkit.kit.page import json_for_script
+from labkit.kit.page import json_for_script, with_script
 from labkit.workbook.export import decks, origin
 from labkit.workbook.review.anatomy import Subject
 from labkit.workbook.run.runner import WakingOutputWidget
@@ -76,9 +76,7 @@ def live_deck(root: Path, key: str, base_url: str) -> str:
     html, *_ = decks.deck(source)
     path = quote(source.committed.relative_to(root).as_posix())
     live = json_for_script(url_path_join(base_url, "voila/render", path))
-    script = f"<script>const LIVE = {live};\n{files.read_text(_SCRIPT)}</script>"
-    before, _, after = html.rpartition("</body>")
-    return f"{before}{script}</body>{after}"
+    return with_script(html, f"const LIVE = {live};\n{files.read_text(_SCRIPT)}")
 
 
 def live_cells(handler: Any, notebook: Any, cwd: str) -> Any:

@@ -1,0 +1,208 @@
+"""Somebody else's workbook is listed, checked and exported, and nothing of it runs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nbformat.v4 import new_code_cell, new_output
+
+from labkit.cli import main
+from labkit.workbook import notebooks
+from labkit.workbook.export import clean, write_site
+from labkit.workbook.export.markup import Markup
+from labkit.workbook.review.claims import CLAIMS_MIME
+from tests.export import hostile, offline
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("foreign")
+    return hostile.make(folder / "workbook", folder / "ran")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["queue", "queue show alpha", "queue search payload", "queue export", "check",
+     "slides alpha", "site --no-reference", "compare alpha beta --html out.html",
+     "compare alpha beta --markdown out.md", "ask alpha --list", "data", "run --help"],
+)  # fmt: skip
+def test_no_command_but_run_runs_anything(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    monkeypatch.setenv("LABKIT_ROOT", str(foreign))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", _refuse)
+    assert main(command.split()) in (0, 1, 2)  # most find fault with it
+    assert not (foreign.parent / "ran").exists()
+
+
+def _refuse(*arguments: Any, **_: Any) -> None:
+    pytest.fail(f"a process was started: {arguments}")
+
+
+@pytest.mark.parametrize(
+    ("html", "kept"),
+    [
+        ('<b onclick="f()" class="plot k" style="color:red;position:fixed">t</b>',
+         '<b class="k" style="color:red">t</b>'),
+        ('<b style="background:url(data:image/png;base64,x)">t</b>', "<b>t</b>"),
+        ('<b style="background:\\75rl(https://example.org)">t</b>', "<b>t</b>"),
+        ('<b style="margin:-999px;padding:2px">t</b>', '<b style="padding:2px">t</b>'),
+        ('<a href="javascript:f()">t</a>', "<a>t</a>"),
+        ('<a href="data:text/html,x">t</a>', "<a>t</a>"),
+        ('<a href="//example.org/x">t</a>', "<a>t</a>"),
+        ('<a href="https://example.org/x">t</a>', '<a href="https://example.org/x">t</a>'),
+        ('<img src="data:text/html;base64,eA==">', "<img>"),
+        ('<img src="https://example.org/x.png">', "<img>"),
+        ("<section><aside>t</aside></section>", "t"),
+        ("<svg><a href='https://e.org'><path d='M0'></path></a><animate></svg>",
+         '<svg><a href="https://e.org"><path d="M0"></path></a></svg>'),
+        ("<svg><style>a{}</style><script>f()</script><use href='#a'></use></svg>", "<svg></svg>"),
+        ('<rect fill="url(#g)"></rect>', ""),
+        ('<svg><rect fill="url(#g)" stroke="url(x.svg#g)"></rect></svg>',
+         '<svg><rect fill="url(#g)"></rect></svg>'),
+        ("<input type=text onfocus=f()>", '<input disabled="">'),
+    ],
+)  # fmt: skip
+def test_cleaning_keeps_what_is_listed(html: str, kept: str) -> None:
+    assert clean.clean(html) == kept
+    assert clean.clean(kept) == kept  # a second time changes nothing
+
+
+def test_what_goes_is_told_and_what_is_malformed_stops_nothing(tmp_path: Path) -> None:
+    markup = Markup(tmp_path, lambda _: None)
+    outputs = [new_output("display_data", data=data) for data in hostile.OUTPUTS]
+    html = "".join(markup.outputs(new_code_cell("x", id="c", outputs=outputs)))
+    assert "payload" in html
+    problems = "\n".join(markup.problems)
+    for part in ("<script>", "<iframe>", "<style>", "onclick", "fetches", "malformed"):
+        assert part in problems
+    soup = offline.parse(html)
+    assert [tag for tag in soup.find_all("script") if tag.get("type") != "application/json"] == []
+    assert offline.resources(html) == []
+
+
+@pytest.mark.parametrize("record", ["text", {"id": "x"}, {"verdict": hostile.BREAKOUT}])
+def test_a_malformed_claim_stops_its_own_page_alone(root: Path, record: Any) -> None:
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    bundles = [
+        o["data"] for cell in stored["cells"] for o in cell.get("outputs", []) if "data" in o
+    ]
+    (bundle,) = [bundle for bundle in bundles if CLAIMS_MIME in bundle]
+    bundle[CLAIMS_MIME][0] = bundle[CLAIMS_MIME][0] | record if "verdict" in record else record
+    path.write_text(json.dumps(stored), encoding="utf-8")
+    report = write_site(root)
+    assert any("malformed" in problem for problem in report.problems)
+    assert "index.html" in report.written
+    assert "papers/alpha.html" not in report.written
+
+
+def test_a_drawing_is_a_picture(tmp_path: Path) -> None:
+    """No browser runs or fetches anything for an ``<img>``; without a namespace it shows none."""
+    markup = Markup(tmp_path, lambda _: None)
+    data = {"image/svg+xml": "<svg viewBox='0 0 9 9'><rect/></svg>"}
+    output = new_output("display_data", data=data)
+    (html,) = markup.outputs(new_code_cell("x", id="c", outputs=[output]))
+    assert re.fullmatch(r'<img alt="" src="data:image/svg\+xml;base64,[\w+/=]+">', html)
+
+
+# Where archives are opened: one member is read in memory, of a file that was checked by its hash.
+ARCHIVES = {"labkit/cluster/running/traces.py", "data/profiles/fit.py"}
+# Where code may load what runs when it is loaded, and why.
+LOADERS = {
+    "labkit/kit/describe.py": {"eval"},  # annotations, which stand in our own modules
+    "labkit/kit/rank_process.py": {"cloudpickle"},  # between our own processes
+    "labkit/kit/ranks.py": {"cloudpickle"},
+    "labkit/cluster/runtime/lineage.py": {"pickle"},  # between our own processes, by pipes
+}
+RUNNING = {"eval", "exec", "compile", "os.system", "unpack_archive", "extractall"}
+MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", "yaml"}
+WORDS = re.compile("|".join((*RUNNING, *MODULES, "torch.load", "shell", "YAML")))
+
+
+def _loaders(source: str) -> set[str]:
+    """What in a module's ``source`` could run the file that it reads."""
+    uses = set()
+    for node in ast.walk(ast.parse(source)) if WORDS.search(source) else ():
+        if isinstance(node, ast.Import):
+            uses |= MODULES & {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            uses |= MODULES & {(node.module or "").split(".")[0]}
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            options = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            is_method = name.endswith((".eval", ".compile"))  # of a network, of re
+            uses |= RUNNING & ({name, name.rpartition(".")[2]} if not is_method else {name})
+            uses |= {"allow_pickle", "shell"} & options.keys()
+            uses |= (
+                {"torch.load"} if name == "torch.load" and "weights_only" not in options else set()
+            )
+            uses |= {"YAML"} if options.get("typ", "'rt'") not in ("'rt'", "'safe'") else set()
+    return uses
+
+
+def test_nothing_loads_what_runs_when_it_is_loaded() -> None:
+    paths = [*(ROOT / "labkit").rglob("*.py"), *(ROOT / "data").rglob("*.py")]
+    uses = {path.relative_to(ROOT).as_posix(): _loaders(path.read_text()) for path in paths}
+    assert {name: names for name, names in uses.items() if names} == LOADERS
+    opening = re.compile(r"import (tarfile|zipfile|shutil.*unpack)|\b(tarfile|zipfile)\b.*import")
+    archives = {name for name in uses if opening.search((ROOT / name).read_text())}
+    assert archives == ARCHIVES
+    bad = "torch.load(p); exec(x); np.load(p, allow_pickle=True); import yaml; YAML(typ='unsafe')"
+    assert _loaders(bad) == {"torch.load", "exec", "allow_pickle", "yaml", "YAML"}
+
+
+def test_yaml_that_names_python_objects_is_text(tmp_path: Path) -> None:
+    from labkit import files
+
+    mark = tmp_path / "ran"
+    text = f"a: !!python/object/apply:os.system ['touch {mark}']\nb: !!python/name:os.system ''\n"
+    tree = files.parse_yaml(tmp_path / "x.yaml", text)
+    assert list(tree["a"]) == [f"touch {mark}"]
+    assert not callable(tree["b"])
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("reading_queue.yaml", "why: superseded", 'why: "\\e]0;owned\\a"'),
+        ("reading_queue.yaml", "presenter: Ada", 'presenter: "A\\x9b31m"'),
+        ("data/papers.bib", "Alpha:", "Alpha\x1b[2J:"),
+        ("data/papers/alpha/claims.yaml", '"Table 1"', '"Table\\x1b[8m 1"'),
+    ],
+)
+def test_texts_give_a_terminal_no_orders(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    name: str, old: str, new: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("LABKIT_ROOT", str(root))
+    text = (root / name).read_text(encoding="utf-8").replace("reason: sup", "why: sup", 1)
+    assert old in text
+    (root / name).write_text(text.replace(old, new, 1), encoding="utf-8")
+    line = text[: text.index(old)].count("\n") + 1
+    assert main(["site", "--no-reference"]) != 0
+    printed = "".join(capfd.readouterr())
+    assert f"{Path(name).name}:{line}" in printed
+    assert "control character" in printed
+    assert "\x1b" not in printed
+    assert "\x9b" not in printed
+
+
+def test_parameters_are_read_and_not_run(tmp_path: Path) -> None:
+    cell = new_code_cell(f"a: int = __import__('os').system('touch {tmp_path}/ran')")
+    cell.metadata.tags = ["parameters"]
+    from nbformat.v4 import new_notebook
+
+    with pytest.raises(ValueError, match="malformed"):
+        notebooks.parameters(new_notebook(cells=[cell]))
+    assert not (tmp_path / "ran").exists()
