@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.express as px
 import plotly.graph_objects as go
 import plotly.io as pio
 import pytest
@@ -53,6 +54,18 @@ def test_numbers_are_stored_plain_and_rounded() -> None:
             assert number == float(f"{number:.6g}")
     assert content["layout"]["xaxis"]["range"] == [0, 0.333333]
     assert content["layout"]["xaxis"]["tickvals"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("draw", ["line", "bar", "density_heatmap", "area"])
+def test_a_finished_figure_is_what_plotly_makes_of_its_properties(draw: str) -> None:
+    """Plotly did not check them again; numbers as texts and empty properties are what differed."""
+    table = pd.DataFrame({"x": [1, 2] * 2, "y": [0.1, 2, 3, 1 / 3], "part": list("aabb")})
+    more = {"text": "x"} if draw in ("line", "bar") else {}
+    fig = figures.finish(getattr(px, draw)(table, "x", "y", facet_col="part", **more), title="T")
+    content = stored(fig)
+    assert stored(go.Figure(content)) == content
+    with pytest.raises(ValueError, match="height"):  # what comes later is checked
+        fig.layout.height = "tall"
 
 
 def test_two_values_that_differ_by_rounding_error_store_the_same_figure() -> None:
