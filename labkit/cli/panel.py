@@ -69,7 +69,8 @@ def panel(
         headers = {"headers": {"Content-Security-Policy": ONLY_THIS_MACHINE}}
         settings = {"ip": place.ip, "port": place.port, "token": place.token,
                     "tornado_settings": headers, "open_browser": browser}  # fmt: skip
-        config = {"Voila": settings, "VoilaConfiguration": {"template": "live"}}
+        pages = {"template": "live", "extension_denylist": server.NOT_IN_VOILA}
+        config = {"Voila": settings, "VoilaConfiguration": pages}
         server.write_template(Path(folder))
         # In a file of the folder it starts in: no list of processes shows the token.
         (Path(folder) / "voila.json").write_text(json.dumps(config), encoding="utf-8")

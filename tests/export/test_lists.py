@@ -24,6 +24,7 @@ from labkit.workbook.export import (
     write_site,
 )
 from labkit.workbook.export.markup import anchor
+from labkit.workbook.run import results
 from tests.export import offline, synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,7 +155,8 @@ def test_a_page_says_when_where_and_how_it_was_run(root: Path) -> None:
         "machine": {"cpu": "A CPU", "cores": 2, "memory_bytes": 25_276_510_208},
         "overrides": {"eta": 0.5},
     }
-    (folder / "run.json").write_text(json.dumps(meta), encoding="utf-8")
+    texts = {name: (folder / name).read_text(encoding="utf-8") for name in meta["files"]}
+    results.store(root, "alpha", folder.name, texts, meta)
     write_site(root)
     page = offline.parse((root / "results/site/papers/alpha.html").read_text(encoding="utf-8"))
     text = page.select_one(".origin").get_text(" ", strip=True)

@@ -122,6 +122,9 @@ LOADERS = {
     "labkit/kit/describe.py": {"eval"},  # annotations, which stand in our own modules
     "labkit/kit/rank_process.py": {"cloudpickle"},  # between our own processes
     "labkit/kit/ranks.py": {"cloudpickle"},
+    "labkit/kit/sweep.py": {"cloudpickle"},
+    "labkit/workbook/run/cluster.py": {"pickle"},  # between a client and its Dask workers
+    "labkit/workbook/run/remote.py": {"pickle"},
     "labkit/cluster/runtime/lineage.py": {"pickle"},  # between our own processes, by pipes
 }
 RUNNING = {"eval", "exec", "compile", "os.system", "unpack_archive", "extractall"}

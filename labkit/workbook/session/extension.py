@@ -24,6 +24,7 @@ from labkit.kit.page import json_for_script, with_script
 from labkit.workbook.export import decks, origin
 from labkit.workbook.review.anatomy import Subject
 from labkit.workbook.run.runner import WakingOutputWidget
+from labkit.workbook.session import server
 
 _SCRIPT = Path(__file__).parent / "templates" / "live.js"
 _LIVE = "live"  # Voilà's template of ours, and the tag of the cells that it shows
@@ -45,6 +46,7 @@ def _load_jupyter_server_extension(app: Any) -> None:
     """Jupyter's entry: Voilà with a template and an executor of ours, and the decks."""
     settings = app.config.VoilaConfiguration
     settings.template, settings.show_tracebacks = _LIVE, True
+    settings.extension_denylist = server.NOT_IN_VOILA
     settings.prelaunch_hook = live_cells
     settings.page_config_hook = lambda config, **_: config | {"fullMathjaxUrl": ""}  # elsewhere
     notebook_renderer.VoilaExecutor = WakingExecutor

@@ -26,6 +26,8 @@ PANELS = start.FILE.parent / "panels"
 LOOPBACK = "127.0.0.1"
 PORTS = range(8888, 8938)
 SHORTEST_TOKEN = 16
+NOT_IN_VOILA = ["@jupyterhub/jupyter-server-proxy"]
+"""Lab's extensions that Voilà's pages do not load: they need parts of Lab that those lack."""
 # What a deck alone does without.
 _LAB = ("jupyter_lsp", "jupyter_server_terminals", "jupyterlab", "notebook_shim")
 _SETTINGS = {
