@@ -12,7 +12,7 @@ from labkit.quantities import format_bytes, number
 from labkit.workbook import notebooks
 from labkit.workbook.queue import bibliography, questions
 from labkit.workbook.review.anatomy import Subject
-from labkit.workbook.run import parameters, results
+from labkit.workbook.run import parameters, results, runs
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -133,7 +133,7 @@ def _run_with(root: Path, key: str, committed: Path, texts: Mapping[str, str]) -
     if record is not None:
         return record
     options = " ".join(f"-p {name}={text}" for name, text in texts.items())
-    slugs = [record.slug for record in results.records(root) if record.key == key]
+    slugs = [record.slug for record in runs.of_paper(root, key)]
     raise UsageError(
         f"no result of {key} with {options}: run `labkit run {key} {options}` first "
         f"(results there are: {', '.join(slugs) or 'none yet'})"

@@ -166,7 +166,7 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
         defaults = fingerprint.of_notebook(root, path, notebook, {})
     except LabkitError as error:
         defaults, refusal = None, str(error)
-    took_s = _durations(root, key)
+    datasets, took_s = tuple(notebooks.dataset_names(notebook)), _durations(root, key)
     usual_s = statistics.median(took_s.values()) if took_s else None
     for overrides in parameters.combinations(key, declared, request.sweep):
         folder = results.folder_of(root, key, results.slug_of(overrides))
@@ -177,7 +177,7 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
             text=text,
             overrides=overrides,
             parameters=parameters.resolved(declared, overrides),
-            datasets=tuple(notebooks.dataset_names(notebook)),
+            datasets=datasets,
             expected_s=took_s.get(folder.name, usual_s),
         )
         if defaults is None:
@@ -207,8 +207,7 @@ def _reason(folder: Path, current: Fingerprint) -> str:
 
 def _durations(root: Path, key: str) -> dict[str, float]:
     """How long the notebook took with each set of parameters, by slug."""
-    paths = results.folder_of(root, key, "").glob(f"*/{results.RUN_FILE}")
-    metas = {path.parent.name: results.read_meta(path.parent) for path in paths}
+    metas = {folder.name: results.read_meta(folder) for folder in results.folders(root, key)}
     return {slug: float(meta["duration_s"]) for slug, meta in metas.items() if meta}
 
 

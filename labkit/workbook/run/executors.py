@@ -149,8 +149,7 @@ class LocalPool:
                     yield run.job, outcome
         finally:
             for run in self._running:
-                processes.end_tree(run.process.pid)
-                processes.end_marked(str(run.folder), processes.KERNEL_MARK)
+                _end(run)
                 self._dismiss(run)
             self._running.clear()
 
@@ -205,10 +204,15 @@ class LocalPool:
         shutil.rmtree(run.folder, ignore_errors=True)
 
 
-def _unfinished(run: _Running, status: Status, error: str, message: str) -> Outcome:
-    """The outcome of a worker that can no longer report: what it had saved, and where it was."""
+def _end(run: _Running) -> None:
+    """End a worker and all that its kernel started, daemons included."""
     processes.end_tree(run.process.pid)
     processes.end_marked(str(run.folder), processes.KERNEL_MARK)
+
+
+def _unfinished(run: _Running, status: Status, error: str, message: str) -> Outcome:
+    """The outcome of a worker that can no longer report: what it had saved, and where it was."""
+    _end(run)
     partial = run.folder / f"{run.job.key}.ipynb"
     return Outcome(
         status=status,

@@ -76,7 +76,7 @@ def tidy(root: Path) -> None:
 def left_over(root: Path) -> list[str]:
     """What the next run makes good, in words: damaged results, failures, a killed run's note."""
     folder = results.results_folder(root)
-    stored = sorted(path.parent for path in folder.glob(f"[!.]*/*/{results.RUN_FILE}"))
+    stored = sorted(results.folders(root))
     states = {f"{path.parent.name}/{path.name}": results.inspect(path)[1] for path in stored}
     left = [f"{name}: {problem}" for name, problem in states.items() if problem]
     left += [f"{path.parent.name}/{path.name} failed" for path in folder.glob(".failed/*/*")]

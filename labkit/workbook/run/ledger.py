@@ -6,7 +6,6 @@ since, also by hand or by a run that was killed before it came to this.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -46,11 +45,12 @@ def refresh(root: Path, *writers: Callable[[Path], Path]) -> list[Path]:
     from filelock import FileLock
 
     folder = results.results_folder(root)
-    if _is_current(folder, _stamp(root)):
+    if _is_current(folder, results.stamp(results.records(root))):
         return []
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".ledger"):
-        stamp = _stamp(root)  # before the writers read: what ends meanwhile makes it out of date
+        # Before the writers read: what ends meanwhile makes it out of date.
+        stamp = results.stamp(results.records(root))
         if _is_current(folder, stamp):
             return []
         for half in folder.glob(".*.tmp"):  # of a run that was killed while it wrote here
@@ -59,11 +59,6 @@ def refresh(root: Path, *writers: Callable[[Path], Path]) -> list[Path]:
         names = [path.relative_to(folder).as_posix() for path in written]
         files.write_atomically(folder / NOTE, json.dumps({"stamp": stamp, "files": names}))
     return written
-
-
-def _stamp(root: Path) -> str:
-    listed = [[record.key, record.slug, record.meta["sha256"]] for record in results.records(root)]
-    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
 def _is_current(folder: Path, stamp: str) -> bool:

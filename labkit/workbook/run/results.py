@@ -20,7 +20,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,11 +87,22 @@ def _text(value: Any) -> str:
 # ---------------------------------------------------------------- reading
 
 
+def folders(root: Path, key: str = "") -> list[Path]:
+    """The folders of all results, or of paper ``key``'s: by paper, default parameters first."""
+    tops = [results_folder(root) / key] if key else results_folder(root).glob("[!.]*")
+    stored = (path.parent for top in tops for path in top.glob(f"*/{RUN_FILE}"))
+    return sorted(stored, key=lambda path: (path.parent.name, path.name != DEFAULT, path.name))
+
+
 def records(root: Path) -> list[RunRecord]:
-    """Every complete result under ``root``, sorted by key, its default parameters first."""
-    folders = [path.parent for path in results_folder(root).glob(f"[!.]*/*/{RUN_FILE}")]
-    complete = [record for folder in folders if (record := read(folder)) is not None]
-    return sorted(complete, key=lambda record: (record.key, record.slug != DEFAULT, record.slug))
+    """Every complete result under ``root``, in the order of :func:`folders`."""
+    return list(filter(None, map(read, folders(root))))
+
+
+def stamp(records: Iterable[RunRecord]) -> str:
+    """What changes with any of ``records``."""
+    listed = [[record.key, record.slug, record.meta["sha256"]] for record in records]
+    return _sha256(json.dumps(listed).encode())
 
 
 def read_meta(folder: Path) -> dict[str, Any] | None:

@@ -37,16 +37,12 @@ def path_of(root: Path, key: str) -> Path:
 
 def keys(root: Path) -> list[str]:
     """The papers that have results, also those whose notebook is gone."""
-    folders = results.results_folder(root).glob(f"[!.]*/*/{results.RUN_FILE}")
-    return sorted({path.parent.parent.name for path in folders})
+    return list(dict.fromkeys(folder.parent.name for folder in results.folders(root)))
 
 
 def of_paper(root: Path, key: str) -> Iterator[results.RunRecord]:
     """The complete results of a paper, read as they are asked for."""
-    folders = (path.parent for path in (results.results_folder(root) / key).glob("*/run.json"))
-    for folder in sorted(folders, key=lambda folder: (folder.name != results.DEFAULT, folder.name)):
-        if (record := results.read(folder)) is not None:
-            yield record
+    return filter(None, map(results.read, results.folders(root, key)))
 
 
 def write(root: Path, key: str) -> bool:
@@ -55,10 +51,7 @@ def write(root: Path, key: str) -> bool:
     from pyarrow import parquet
 
     path = path_of(root, key)
-    listed = [
-        [r.slug, r.meta.get("fingerprint"), r.meta.get("started")] for r in of_paper(root, key)
-    ]
-    stamp = hashlib.sha256(json.dumps(listed).encode()).hexdigest().encode()
+    stamp = results.stamp(of_paper(root, key)).encode()
     if path.is_file() and (parquet.read_schema(path).metadata or {}).get(_STAMP) == stamp:
         return False
     table = pyarrow.Table.from_pandas(frame(map(row, of_paper(root, key))), preserve_index=False)
