@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from distributed import Client, LocalCluster
 
@@ -122,6 +123,39 @@ def test_a_worker_with_another_checkout_is_refused_by_name_and_field(ran: Ran) -
     assert "worker third (tcp://127.0.0.1:" in ran[4]
     assert "bibliography of a is " in ran[4]
     assert ran[4].count(" there and ") == 1
+
+
+class Assassin(Recorder):
+    """Kills the process of a nanny's worker whenever it reaches a cell of ``deadly``."""
+
+    def __init__(self, processes: Processes) -> None:
+        super().__init__()
+        self.processes = processes
+
+    def event(self, event: Event) -> None:
+        super().event(event)
+        if event.kind == "cell" and event.job.key == "deadly":
+            for child in psutil.Process(self.processes.running["nanny"].pid).children():
+                child.kill()
+
+
+@pytest.mark.slow
+def test_a_notebook_that_loses_every_worker_is_given_up_and_others_end(tmp_path: Path) -> None:
+    root = workbook(tmp_path / "wb", a=SQUARE, deadly=("import time; time.sleep(1000)",))
+    there = Path(shutil.copytree(root, tmp_path / "there"))
+    with Processes(tmp_path) as processes:
+        processes.scheduler()
+        processes.worker("nanny", there, nanny=True)
+        watcher = Assassin(processes)
+        report = go(root, watcher=watcher, cluster=places.read(processes.address, 1))
+        outcomes = {end.task.key: end.outcome for end in report.ended}
+        assert outcomes["a"].status == "ok"
+        deadly = outcomes["deadly"]
+        assert (deadly.status, deadly.error) == ("died", "WorkerLost")
+        starts = [e for e in watcher.events if e.kind == "start" and e.job.key == "deadly"]
+        assert deadly.attempts == len(starts) == cluster.MAX_STARTS
+        assert f"{cluster.MAX_STARTS} workers were lost" in deadly.message
+        assert soon(lambda: not kernels_of(there), 10)
 
 
 # ---------------------------------------------------------------- in this process
