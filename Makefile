@@ -7,6 +7,8 @@ JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 WORKERS ?= $(shell expr $(JOBS) + 1)
 # As `labkit run` sets it: small matrices on several threads mostly wait for each other.
 test quick: export OMP_NUM_THREADS ?= 1
+# Hundreds of processes import the same modules: they may keep them compiled.
+test quick: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := all
 # Tools to be timed beside; what they ask for would undo our own versions, so alone.

@@ -5,7 +5,6 @@ Lab on every notebook and all panels take minutes: ``LABKIT_BROWSER=all pytest t
 
 from __future__ import annotations
 
-import os
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import pytest
 from labkit.files import project_root
 from labkit.workbook import normalise, notebooks
 from tests.browser.servers import LAB, TOKEN, serving
-from tests.browser.test_offline import CHROMIUM
+from tests.browser.test_offline import ALL, CHROMIUM, only_if_all
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("anywidget", reason="live figures need anywidget: the extra 'lab'")
@@ -34,8 +33,6 @@ ALL_STORED = {  # lists of settings, and ranges of a few whole numbers: nothing 
     "synergy", "tiresias", "zeus",
 }  # fmt: skip
 PANELS = ("pipeline", "memory", "tuning", "cluster", "serving")
-ALL = os.environ.get("LABKIT_BROWSER") == "all"
-only_if_all = pytest.mark.skipif(not ALL, reason="takes minutes: set LABKIT_BROWSER=all")
 
 SOURCE = """
 from labkit import workbook

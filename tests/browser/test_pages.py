@@ -1,4 +1,7 @@
-"""Pages as a browser lays them out: talks within their budget, a scoreboard that sorts."""
+"""Pages as a browser lays them out: talks within their budget, a scoreboard that sorts.
+
+Flagships' talks; every talk with ``LABKIT_BROWSER=all pytest tests/browser``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 from labkit.workbook import notebooks
 from labkit.workbook.export import write_site, write_slides
 from labkit.workbook.review import anatomy
-from tests.browser.test_offline import browser, pytestmark
+from tests.browser.test_offline import browser, only_if_all, pytestmark
 from tests.export import synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +51,13 @@ one, characters of the speaker's notes."""
 DRAWN = """[...Reveal.getCurrentSlide().querySelectorAll(".plot")].every((p) => p.dataset.large)"""
 
 
-@pytest.mark.parametrize("key", SIZED)
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(key, marks=() if size == "flagship" else only_if_all)
+        for key, size in SIZED.items()
+    ],
+)
 def test_a_talk_pages_through_offline_and_can_be_read(
     browser: Any, tmp_path: Path, key: str
 ) -> None:

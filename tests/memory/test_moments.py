@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +15,19 @@ from hypothesis import strategies as st
 from labkit.errors import UsageError
 from labkit.memory import Plan
 from labkit.memory.oracles import accuracy, cases
-from labkit.memory.tape import forms, moments, parameters
+from labkit.memory.tape import forms, moments, parameters, saved
 from labkit.memory.tape.saved import Mode
 from labkit.models import Model
 from tests.memory import steps
 from tests.memory.steps import GPT
+from tests.oracles import packing
+
+STEPS = [*steps.grid(), *steps.others()]
+"""Two tests look at one run of each, and so stand in one module: two would run in two processes."""
+REPEATS = ("group", "period")
 
 
-@pytest.mark.parametrize("case", [*steps.grid(), *steps.others()])
+@pytest.mark.parametrize("case", STEPS)
 def test_every_moment_is_torchs(case: steps.Case) -> None:
     model, mode, sizes = case
     seen, given_sizes = steps.tracked(case), dict(sizes)
@@ -31,6 +37,39 @@ def test_every_moment_is_torchs(case: steps.Case) -> None:
     assert set(seen.moments) - set(told) <= {"forward, middle", "backward, middle"}
     peak = steps.peak(model, mode, **given_sizes)
     assert (peak.num_bytes, peak.moment) == (seen.peak_bytes, seen.peak_moment)
+
+
+@pytest.mark.parametrize("case", STEPS)
+def test_layers_save_what_torch_saves(case: steps.Case) -> None:
+    model, mode, sizes = case
+    seen, given = steps.tracked(case), dict(sizes)
+    batch = {name: given[name] for name in ("seq", "micro_batch")}
+    repeat = {name: given[name] for name in REPEATS if name in given}
+    stack = saved.total_bytes(saved.stack_terms(model, mode, **batch, **repeat))
+    if mode.recompute == "operators":  # what its checkpoint keeps of outputs is never packed
+        layer = saved.total_bytes(saved.layer_terms(model, mode, **batch))
+        assert mode.dtype == "autocast" or set(seen.layer_kept_bytes) == {layer}
+        assert stack == layer * model.num_layers > sum(seen.layer_saved_bytes)
+        return
+    assert sum(seen.layer_saved_bytes) == stack
+    ends = saved.total_bytes(saved.end_terms(model, mode, **batch))
+    assert seen.saved_bytes == stack + ends
+    if repeat:
+        return
+    layer = saved.total_bytes(saved.layer_terms(model, mode, **batch))
+    assert seen.layer_saved_bytes == (layer,) * model.num_layers
+    # What lives is what is saved, but for autocast's cached biases, and for the layer's input where
+    # a norm written out saves its fp32 copy instead.
+    if mode.dtype != "autocast" and mode.norm_fused:
+        assert set(seen.layer_kept_bytes) <= {layer}
+
+
+def test_stored_steps_ran_on_these_networks() -> None:
+    """Else all of them run live, which takes a minute: ``python -m tests.oracles.packing``."""
+    stored = json.loads(packing.STORED.read_text(encoding="utf-8"))["versions"]
+    if stored["torch"] != packing.versions()["torch"]:
+        pytest.skip(f"stored with torch {stored['torch']}")
+    assert stored == packing.versions()
 
 
 @pytest.mark.slow

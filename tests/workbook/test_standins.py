@@ -19,11 +19,22 @@ WITH_DATA = [
 ]
 # Less of the same: nothing below depends on how much is simulated or trained.
 SMALLER: dict[str, dict[str, Any]] = {
+    "antman": {"until_s": 0.5},
     "gavel": {"seeds": 1, "round_s": 1440.0},
-    "largebatch": {"num_epochs": 6, "num_seeds": 2},
-    "optimus": {"num_seeds": 2},
+    "hare": {"seeds": 1},
+    "hived": {"num_days": 2.0},
+    "kungfu": {"num_seeds": 1},
+    "largebatch": {"num_epochs": 4, "num_seeds": 2},
+    "liquid": {"seeds": 1},
+    "megatron": {"num_ranks": 2},
+    "mlaas": {"num_jobs": 600},
+    "nexus": {"num_models": 24},
+    "optimus": {"num_seeds": 1},
     "pipedream": {"seeds": 1},
     "pollux": {"round_s": 240.0},
+    "reef": {"until_s": 1.0},
+    "tiresias": {"seeds": 2},
+    "zeus": {"num_seeds": 20},
 }
 
 
