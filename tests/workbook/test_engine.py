@@ -57,6 +57,25 @@ def text_of(cell: Any) -> str:
     return "".join(output.get("text", "") for output in cell.outputs)
 
 
+SLOW_GOODBYE = """
+import time
+kernel = get_ipython().kernel
+publish = kernel._publish_status
+def late(status, channel, *args):
+    if (status, channel) == ("idle", "control"):
+        time.sleep(0.5)
+        open("said", "w").close()
+    publish(status, channel, *args)
+kernel._publish_status = late
+"""
+
+
+def test_a_kernels_control_thread_ends_before_its_output_thread(tmp_path: Path) -> None:
+    """Else the one may wait for the other, until the kernel is killed three seconds later."""
+    execute(tmp_path, SLOW_GOODBYE, cwd=str(tmp_path))
+    assert (tmp_path / "said").exists()
+
+
 def test_executes_with_papermills_options(tmp_path: Path) -> None:
     """Parameters, working directory, output streams to files; no clock times in the cells."""
     seen: list[tuple[str, int]] = []

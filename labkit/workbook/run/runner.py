@@ -25,6 +25,7 @@ import zmq
 from jupyter_client.manager import KernelManager
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbclient.output_widget import OutputWidget
+from nbclient.util import run_sync
 from nbformat import NotebookNode
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NotebookExecutionManager
@@ -35,6 +36,13 @@ from labkit.files import naming
 from labkit.workbook import normalise
 from labkit.workbook.run import processes
 from labkit.workbook.run.jobs import CellPlace, Job, Outcome, Status, now
+
+_ORDERLY_END = """
+import atexit
+from ipykernel.kernelapp import IPKernelApp
+atexit.register(IPKernelApp.instance().control_thread.join, 2)
+"""
+"""Run in a kernel before it is shut down: its control thread ends before its output thread."""
 
 CellListener = Callable[[str, int, NotebookNode], None]
 """Called with "start" or "error", the cell's index in the executed notebook, and the cell."""
@@ -105,6 +113,7 @@ class LabkitClient(PapermillNotebookClient):
                 group = getattr(self.km.provisioner, "pgid", None)
                 try:
                     yield
+                    run_sync(self._let_it_end)()
                 except BaseException as error:
                     self.shutdown_kernel = "immediate"
                     if isinstance(error, DeadKernelError):
@@ -121,6 +130,16 @@ class LabkitClient(PapermillNotebookClient):
             processes.end_marked(self._mark, processes.KERNEL_MARK)
             if self._sockets is not None:
                 shutil.rmtree(self._sockets, ignore_errors=True)
+
+    async def _let_it_end(self) -> None:
+        """Keep the kernel from waiting for a thread of its own that has ended.
+
+        ipykernel (7.4) answers a shutdown in its control thread, and then writes through its output
+        thread, which the main thread may have stopped by then: about one kernel in thirty stays
+        until jupyter_client kills it, three seconds later.
+        """
+        with suppress(RuntimeError, TimeoutError):
+            await self.kc.execute(_ORDERLY_END, silent=True, reply=True, timeout=2)
 
 
 def _death(process: Any) -> str:
