@@ -200,9 +200,7 @@ def _declared(key: str, notebook: Any, request: Request) -> dict[str, Parameter]
 
 def _reason(folder: Path, current: Fingerprint) -> str:
     meta, problem = results.inspect(folder)
-    if meta is None:
-        return problem
-    return current.since(meta)
+    return problem if meta is None else current.since(meta)
 
 
 def _durations(root: Path, key: str) -> dict[str, float]:
@@ -217,7 +215,7 @@ def _durations(root: Path, key: str) -> dict[str, float]:
 def run(root: Path, request: Request, watcher: Watcher) -> Report:
     """Plan (raises as :func:`plan`, before anything has run), then execute what is out of date."""
     tasks = plan(root, request)
-    if not _stale(tasks):
+    if not any(task.reason for task in tasks):
         guard.tidy(root)
         return Report(tasks=tasks, ended=[])
     with guard.lock(root, watcher.note) as waited, guard.journal(root) as run_id:
@@ -238,10 +236,6 @@ def _again(root: Path, task: Task) -> Task:
     return replace(task, reason=_reason(folder, task.fingerprint))
 
 
-def _stale(tasks: Sequence[Task]) -> list[Task]:
-    return [task for task in tasks if task.reason]
-
-
 def _execute(
     root: Path,
     tasks: Sequence[Task],
@@ -249,7 +243,7 @@ def _execute(
     environment: dict[str, str],
     watcher: Watcher,
 ) -> list[Ended]:
-    stale = _stale(tasks)
+    stale = [task for task in tasks if task.reason]
     ended = [
         Ended(task=task, outcome=Outcome(status="broken", message=task.problem), folder=None)
         for task in stale
@@ -394,7 +388,8 @@ def _fetch(
 
     Where one cannot be had, ``environment`` tells the kernels not to try the network again.
     """
-    entries = {entry for task in _stale(tasks) for entry in task.datasets if not task.problem}
+    stale = (task for task in tasks if task.reason and not task.problem)
+    entries = {entry for task in stale for entry in task.datasets}
     if not entries:
         return False
     from labkit import datasets

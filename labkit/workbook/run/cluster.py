@@ -44,6 +44,11 @@ class _Flight:
     submissions: int = 1
 
 
+def _died(flight: _Flight, message: str) -> Outcome:
+    tries = max(flight.starts, flight.submissions)
+    return Outcome(status="died", error="WorkerLost", message=message, attempts=tries)
+
+
 class DaskExecutor:
     """Runs jobs on the workers of the Dask scheduler that ``connect`` gives a client of.
 
@@ -216,21 +221,17 @@ class DaskExecutor:
         elif future.cancelled() and not self._alive():
             pass  # with its scheduler; all that flies starts anew once that is back
         elif isinstance(error, KilledWorker) and flight.starts >= MAX_STARTS:
-            return self._died(flight, f"{flight.starts} workers were lost while they ran it")
+            return _died(flight, f"{flight.starts} workers were lost while they ran it")
         elif future.cancelled() or isinstance(error, KilledWorker | OSError | MemoryError):
             # Somebody cancelled it, it waited on workers that other jobs lost, or one is full.
             if not self._again(flight):
-                return self._died(flight, f"{type(error).__name__}: {error}")
+                return _died(flight, f"{type(error).__name__}: {error}")
         elif isinstance(error, LabkitError):
             raise error
         else:
             what = f"{flight.job.name}: no worker can run it: {type(error).__name__}"
             raise LabkitError(f"{what}: {error}") from error
         return None
-
-    def _died(self, flight: _Flight, message: str) -> Outcome:
-        tries = max(flight.starts, flight.submissions)
-        return Outcome(status="died", error="WorkerLost", message=message, attempts=tries)
 
     def _again(self, flight: _Flight) -> bool:
         """Submit a flight's job once more, where it has not been too often."""

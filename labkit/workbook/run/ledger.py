@@ -20,7 +20,6 @@ from labkit.workbook.run import results
 if TYPE_CHECKING:
     import pandas as pd
 
-
 NOTE = ".stamp"
 
 

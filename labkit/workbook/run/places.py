@@ -64,12 +64,9 @@ def read(where: str, num_workers: int) -> Cluster:
     Raises:
         UsageError: neither an address nor a file; or the file is wrong (its line and field).
     """
-    if "://" in where:
+    if "://" in where or where == "local":
         _part("local", "LocalCluster")
-        return Cluster(address=where)
-    if where == "local":
-        _part("local", "LocalCluster")
-        return Cluster(workers=num_workers)
+        return Cluster(workers=num_workers) if where == "local" else Cluster(address=where)
     path = Path(where)
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(

@@ -37,12 +37,8 @@ from labkit.workbook import normalise
 from labkit.workbook.run import processes
 from labkit.workbook.run.jobs import CellPlace, Job, Outcome, Status, now
 
-_ORDERLY_END = """
-import atexit
-from ipykernel.kernelapp import IPKernelApp
-atexit.register(IPKernelApp.instance().control_thread.join, 2)
-"""
-"""Run in a kernel before it is shut down: its control thread ends before its output thread."""
+_ORDERLY_END = "import atexit, ipykernel.kernelapp as k\n"
+_ORDERLY_END += "atexit.register(k.IPKernelApp.instance().control_thread.join, 2)"
 
 CellListener = Callable[[str, int, NotebookNode], None]
 """Called with "start" or "error", the cell's index in the executed notebook, and the cell."""
@@ -132,11 +128,10 @@ class LabkitClient(PapermillNotebookClient):
                 shutil.rmtree(self._sockets, ignore_errors=True)
 
     async def _let_it_end(self) -> None:
-        """Keep the kernel from waiting for a thread of its own that has ended.
+        """Let the kernel's control thread end before its output thread does.
 
-        ipykernel (7.4) answers a shutdown in its control thread, and then writes through its output
-        thread, which the main thread may have stopped by then: about one kernel in thirty stays
-        until jupyter_client kills it, three seconds later.
+        ipykernel (7.4) stops that at exit; where the control thread still writes through it, as in
+        one kernel of thirty, the kernel stays until jupyter_client kills it, three seconds later.
         """
         with suppress(RuntimeError, TimeoutError):
             await self.kc.execute(_ORDERLY_END, silent=True, reply=True, timeout=2)

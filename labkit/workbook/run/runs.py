@@ -68,10 +68,8 @@ def frame(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
 
     rows = list(rows)
     names = [*dict.fromkeys(name for each in rows for name in each)]
-    own = [name for name in names if "." not in name]
-    rest = [
-        name for kind in ("run.", "claim.", "metric.") for name in names if name.startswith(kind)
-    ]
+    own = [n for n in names if "." not in n]
+    rest = [n for kind in ("run.", "claim.", "metric.") for n in names if n.startswith(kind)]
     order = [p for n in rest for p in (n, n.replace("claim.", "verdict.")) if p in names]
     columns = {n: _column([each.get(n) for each in rows]) for n in dict.fromkeys([*own, *order])}
     table = pd.DataFrame(columns)
@@ -85,10 +83,8 @@ def row(record: results.RunRecord) -> dict[str, Any]:
     version = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
     claims: dict[str, Any] = {}
     for claim in record.claims:
-        claims |= {
-            f"claim.{claim['id']}": claim["our_value"],
-            f"verdict.{claim['id']}": claim["verdict"],
-        }
+        name = claim["id"]
+        claims |= {f"claim.{name}": claim["our_value"], f"verdict.{name}": claim["verdict"]}
     return {
         **record.parameters,
         "run.slug": record.slug,
