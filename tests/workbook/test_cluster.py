@@ -149,7 +149,7 @@ def test_a_notebook_that_loses_every_worker_is_given_up_and_others_end(tmp_path:
         watcher = Assassin(processes)
         report = go(root, watcher=watcher, cluster=places.read(processes.address, 1))
         outcomes = {end.task.key: end.outcome for end in report.ended}
-        assert outcomes["a"].status == "ok"
+        assert outcomes["a"].status == "ok", outcomes["a"].message
         deadly = outcomes["deadly"]
         assert (deadly.status, deadly.error) == ("died", "WorkerLost")
         starts = [e for e in watcher.events if e.kind == "start" and e.job.key == "deadly"]

@@ -389,8 +389,7 @@ def _fetch(
     Where one cannot be had, ``environment`` tells the kernels not to try the network again.
     """
     stale = (task for task in tasks if task.reason and not task.problem)
-    entries = {entry for task in stale for entry in task.datasets}
-    if not entries:
+    if not (entries := {entry for task in stale for entry in task.datasets}):
         return False
     from labkit import datasets
 

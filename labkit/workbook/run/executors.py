@@ -116,6 +116,8 @@ class LocalPool:
         scratch: Callable[[str], Path],
         wanted: Callable[[], bool] = lambda: True,
     ) -> None:
+        with _STARTING:
+            processes.claim_servers()
         self.num_workers = num_workers
         self._scratch = scratch
         self._wanted = wanted

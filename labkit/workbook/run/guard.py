@@ -47,7 +47,6 @@ def journal(root: Path) -> Iterator[str]:
     """
     file = journal_file(root)
     processes.sweep_servers()
-    processes.claim_servers()
     _clear_away(root)
     run_id = uuid.uuid4().hex
     with naming(file):
