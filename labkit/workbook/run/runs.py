@@ -73,8 +73,8 @@ def frame(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
     order = [p for n in rest for p in (n, n.replace("claim.", "verdict.")) if p in names]
     columns = {n: _column([each.get(n) for each in rows]) for n in dict.fromkeys([*own, *order])}
     table = pd.DataFrame(columns)
-    keys = [name for name in ("run.paper", *own, "run.slug") if name in columns]
-    return table.sort_values(keys, ignore_index=True) if keys else table
+    by = [name for name in ("run.paper", *own, "run.slug") if name in columns]
+    return table.sort_values(by, ignore_index=True) if by else table
 
 
 def row(record: results.RunRecord) -> dict[str, Any]:
@@ -100,11 +100,8 @@ def row(record: results.RunRecord) -> dict[str, Any]:
 def _column(values: list[Any]) -> list[Any]:
     """Values of one kind, as a column of a file must be: numbers, truths, or texts."""
     known = [value for value in values if value is not None]
-    if all(isinstance(value, bool) for value in known) or all(
-        are_numbers(value) and not isinstance(value, list) for value in known
-    ):
-        return values
-    if all(isinstance(value, str) for value in known):
+    of_a_kind = any(all(isinstance(v, kind) for v in known) for kind in (bool, str))
+    if of_a_kind or all(are_numbers(v) and not isinstance(v, list) for v in known):
         return values
     return [None if v is None else json.dumps(v, ensure_ascii=False) for v in values]
 
