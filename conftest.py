@@ -8,6 +8,7 @@ executed on its stand-in instead (a smoke run), and the summary says which ones 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Notebooks first, then their runs on stand-ins: long work, for which no core shall wait."""
-    items.sort(key=lambda item: (item.path.suffix != ".ipynb", item.path.stem != "test_standins"))
+    """Notebooks first, then their runs on stand-ins: long work, for which no core shall wait.
+
+    The first notebook of each family, then the second of each: notebooks that begin together use
+    different engines, so what numba compiles for one is stored when the next of its family begins.
+    """
+    turns: dict[Path, int] = {}
+    families: Counter[Path] = Counter()
+    for path in dict.fromkeys(item.path for item in items if item.path.suffix == ".ipynb"):
+        turns[path] = families[path.parent]
+        families[path.parent] += 1
+    items.sort(key=lambda i: (turns.get(i.path, len(turns)), i.path.stem != "test_standins"))
 
 
 @pytest.hookimpl(wrapper=True)
