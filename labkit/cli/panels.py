@@ -46,7 +46,7 @@ def pipeline(profile: str = "", model: str = "") -> Panel:
 
     @lru_cache(maxsize=32)
     def front(schedule: str, num_microbatches: int) -> Any:
-        return pipeline.frontier(*planned(schedule, num_microbatches, 0.0, "max-clock")[:2], 8)
+        return pipeline.frontier(*planned(schedule, num_microbatches, 0.0, "max-clock")[:2], 6)
 
     def gantt(**knobs: Any) -> Any:
         plan = planned(**knobs)[2]

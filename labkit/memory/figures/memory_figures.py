@@ -14,6 +14,7 @@ from labkit.kit.draw import CYCLE, PALETTE, finish
 
 LONGEST = 3.0  # bars are drawn up to this many times the capacity
 PALE = 0.32  # opacity of what does not fit
+_VEIL = "rgba(255,255,255,0.85)"  # behind words, so that they can be read on a bar
 _KEYS = ["model", "plan"]
 _SWEPT = {
     "peak_bytes": ("at the peak on one GPU (GB)", 1e9),
@@ -99,17 +100,13 @@ def figure_states(
     figure.update_xaxes(range=[0, 1.14 * max(totals.max(), capacity_gb or 0)])
     if capacity_gb is not None:
         _capacity(figure, capacity_gb, capacity_name, float(totals.max()))
+    at_ends: dict[str, Any] = {"showarrow": False, "xanchor": "left", "bgcolor": _VEIL}
+    notes = []
     for name, value in totals.items():
         stated = (told_gb or {}).get(str(name), value)
         remark = "" if abs(stated - value) <= 0.01 * value else f", says {stated:.3g}"
-        figure.add_annotation(
-            x=value,
-            y=name,
-            text=f" {value:.3g} GB{remark}",
-            showarrow=False,
-            xanchor="left",
-            bgcolor="rgba(255,255,255,0.85)",
-        )
+        notes.append(at_ends | {"x": value, "y": name, "text": f" {value:.3g} GB{remark}"})
+    figure.layout.annotations += tuple(notes)  # at once: Plotly checks all of them at each change
     return finish(figure, title=title, x="on one GPU (GB)", height=height)
 
 
@@ -125,7 +122,7 @@ def _capacity(figure: go.Figure, capacity_gb: float, name: str, longest_gb: floa
         showarrow=False,
         xanchor="right" if capacity_gb > 0.9 * longest_gb and name else "left",
         yanchor="bottom",
-        bgcolor="rgba(255,255,255,0.85)",
+        bgcolor=_VEIL,
     )
 
 
