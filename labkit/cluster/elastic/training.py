@@ -286,6 +286,7 @@ class Progressing:
         self.batch = [float(kind.init_batch) for kind in kinds]
         self.goals = [kind.progress.tolist() for kind in kinds]
         self.where: list[tuple[bytes, tuple[int, ...], float]] = [(b"", (), 0.0)] * num_jobs
+        self._paces: dict[tuple[str, float, tuple[int, ...], int], tuple[float, float]] = {}
 
     def noise_scale(self, job: int, epoch: int | None = None) -> float:
         """In examples, as estimated at the batch size the job trains with."""
@@ -320,10 +321,15 @@ class Progressing:
     ) -> float:
         kind, goals, gpus, rest = self.kinds[job], self.goals[job], sum(by_node), seconds
         epoch, done = int(self.epoch[job]), float(self.done[job])
+        given = None if self.goodput else self.workload.batch_sizes[job]
         while rest > 0:
-            split = self._split(job, by_node, gpus, epoch)
-            self.batch[job] = gpus * split[0] * (split[1] + 1)
-            speed = kind.speed(by_node, split, epoch) * node_speed
+            key = kind.name, given or self.batch[job], by_node, epoch
+            if key not in self._paces:
+                split = self._split(job, by_node, gpus, epoch)
+                pace = kind.speed(by_node, split, epoch)
+                self._paces[key] = float(gpus * split[0] * (split[1] + 1)), pace
+            self.batch[job], pace = self._paces[key]
+            speed = pace * node_speed
             if done + speed * rest < goals[epoch + 1]:
                 done += speed * rest
                 break
