@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from labkit import files
 from labkit.errors import BadFile, UsageError
+
+ROOT = files.project_root()
 
 
 class Shelf(BaseModel):
@@ -79,6 +82,71 @@ def test_a_malformed_file_is_refused_with_its_line(
     assert caught.value.line == line
     assert says in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+SCALARS = """
+a: 010
+b: 1_000
+c: 1e5
+d: 0x1F
+e: 0o17
+f: [no, on, yes, y]
+g: 2024-01-02
+h: [.inf, -.inf, ~, null, True]
+i:
+j: 12:30
+k: '5'
+l: [-1.5e-3, +.5, 1., 1e+3, -5, 1.2.3]
+m: &anchor {x: 1, y: [2, 3]}
+n: {<<: *anchor, x: 4}
+o: [*anchor, "two\\nlines"]
+p: >-
+  folded
+  text
+"""
+
+
+def same_as_ruamel(ours: Any, theirs: Any) -> None:
+    """Values, kinds and lines of a tree beside those of ruamel's round trip."""
+    if isinstance(theirs, dict | list):
+        assert isinstance(ours, dict if isinstance(theirs, dict) else list)
+        assert len(ours) == len(theirs)
+        for part in theirs if isinstance(theirs, dict) else range(len(theirs)):
+            if part in theirs.lc.data:  # it stands here, and is not merged from elsewhere
+                lines = theirs.lc.key if isinstance(theirs, dict) else theirs.lc.item
+                assert files.line_of(ours, (part,)) == lines(part)[0] + 1
+            same_as_ruamel(ours[part], theirs[part])
+    else:
+        kind = next(k for k in (bool, int, float, str, type(None)) if isinstance(theirs, k))
+        assert type(ours) is kind
+        assert ours == kind(theirs) if kind is not type(None) else theirs is None
+
+
+@pytest.mark.parametrize(
+    "path", ["", *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("**/*.yaml")
+                         if not {".venv", "results"} & {*p.relative_to(ROOT).parts})]
+)  # fmt: skip
+def test_yaml_is_read_as_another_parser_reads_it(path: str) -> None:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.constructor import RoundTripConstructor as Base
+
+    class Constructor(Base):
+        """Dates as texts."""
+
+    Constructor.add_constructor("tag:yaml.org,2002:timestamp", Base.construct_yaml_str)
+    parser = YAML(typ="rt")
+    parser.Constructor = Constructor
+    text = (ROOT / path).read_text(encoding="utf-8") if path else SCALARS
+    same_as_ruamel(files.parse_yaml(Path("x.yaml"), text), parser.load(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: {b: 1}\n---\nc: 2\n", "? [1]\n: 2\n", "a: *none\n", "a: \x00\n", "a: 1\nb: 2\na: 3\n"],
+)
+def test_what_is_no_single_mapping_of_text_is_refused(text: str) -> None:
+    with pytest.raises(BadFile, match=r"x\.yaml.*not valid YAML"):
+        files.parse_yaml(Path("x.yaml"), text)
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ def test_a_drawing_is_a_picture(tmp_path: Path) -> None:
 ARCHIVES = {"labkit/cluster/running/traces.py", "data/profiles/fit.py"}
 # Where code may load what runs when it is loaded, and why.
 LOADERS = {
+    "labkit/files.py": {"yaml"},  # its safe loader, which makes no objects
     "labkit/kit/describe.py": {"eval"},  # annotations, which stand in our own modules
     "labkit/kit/rank_process.py": {"cloudpickle"},  # between our own processes
     "labkit/kit/ranks.py": {"cloudpickle"},
@@ -164,14 +165,15 @@ def test_nothing_loads_what_runs_when_it_is_loaded() -> None:
     assert _loaders(bad) == {"torch.load", "exec", "allow_pickle", "yaml", "YAML"}
 
 
-def test_yaml_that_names_python_objects_is_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "tag", ["object/apply:os.system", "object/new:os.system", "name:os.system"]
+)
+def test_yaml_that_names_python_objects_is_refused(tmp_path: Path, tag: str) -> None:
     from labkit import files
 
     mark = tmp_path / "ran"
-    text = f"a: !!python/object/apply:os.system ['touch {mark}']\nb: !!python/name:os.system ''\n"
-    tree = files.parse_yaml(tmp_path / "x.yaml", text)
-    assert list(tree["a"]) == [f"touch {mark}"]
-    assert not callable(tree["b"])
+    with pytest.raises(files.BadFile, match=f"x.yaml:1: .*{tag}"):
+        files.parse_yaml(tmp_path / "x.yaml", f"a: !!python/{tag} ['touch {mark}']\n")
     assert not mark.exists()
 
 

@@ -279,14 +279,14 @@ class Progressing:
         self.node_speed = np.repeat(
             [pool.speed for pool in cluster.pools], [pool.nodes for pool in cluster.pools]
         )
-        kinds = [workload.training(job) for job in range(len(workload.trace))]
-        self.kinds, num_jobs = kinds, len(kinds)
+        num_jobs = len(workload.trace)
+        self.kinds = kinds = [workload.training(job) for job in range(num_jobs)]
         self.done, self.epoch = np.zeros(num_jobs), np.zeros(num_jobs, dtype=np.int64)
         self.left = np.array([kind.progress[-1] for kind in kinds])
         self.batch = [float(kind.init_batch) for kind in kinds]
         self.goals = [kind.progress.tolist() for kind in kinds]
         self.where: list[tuple[bytes, tuple[int, ...], float]] = [(b"", (), 0.0)] * num_jobs
-        self._paces: dict[tuple[str, float, tuple[int, ...], int], tuple[float, float]] = {}
+        self.paces: dict[Any, tuple[float, float]] = {}  # batch size, and progress a second
 
     def noise_scale(self, job: int, epoch: int | None = None) -> float:
         """In examples, as estimated at the batch size the job trains with."""
@@ -321,22 +321,19 @@ class Progressing:
     ) -> float:
         kind, goals, gpus, rest = self.kinds[job], self.goals[job], sum(by_node), seconds
         epoch, done = int(self.epoch[job]), float(self.done[job])
-        given = None if self.goodput else self.workload.batch_sizes[job]
-        while rest > 0:
-            key = kind.name, given or self.batch[job], by_node, epoch
-            if key not in self._paces:
+        sizes = self.batch if self.goodput else self.workload.batch_sizes
+        while rest > 0 and epoch < kind.epochs:
+            key = kind.name, sizes[job], by_node, node_speed, epoch
+            if key not in self.paces:
                 split = self._split(job, by_node, gpus, epoch)
-                pace = kind.speed(by_node, split, epoch)
-                self._paces[key] = float(gpus * split[0] * (split[1] + 1)), pace
-            self.batch[job], pace = self._paces[key]
-            speed = pace * node_speed
+                batch = float(gpus * split[0] * (split[1] + 1))
+                self.paces[key] = batch, kind.speed(by_node, split, epoch) * node_speed
+            self.batch[job], speed = self.paces[key]
             if done + speed * rest < goals[epoch + 1]:
                 done += speed * rest
                 break
             rest -= round((goals[epoch + 1] - done) / speed)
             done, epoch = goals[epoch + 1], epoch + 1
-            if epoch == kind.epochs:
-                break
         self.done[job], self.epoch[job], self.left[job] = done, epoch, goals[-1] - done
         return seconds - rest if epoch == kind.epochs else seconds
 

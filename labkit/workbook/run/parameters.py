@@ -10,9 +10,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit.errors import UsageError, did_you_mean
+from labkit import files
+from labkit.errors import BadFile, UsageError, did_you_mean
 from labkit.workbook.notebooks import SCALARS, Parameter
 
 
@@ -219,11 +221,7 @@ def of_type(value: Any, kind: str) -> Any:
 
 
 def _yaml(text: str) -> Any:
-    from ruamel.yaml import YAML, YAMLError
-
-    if not text:
-        return ""
     try:
-        return YAML(typ="safe", pure=True).load(text)
-    except YAMLError:
+        return files.parse_yaml(Path("-p"), text) if text else ""
+    except BadFile:
         return text
