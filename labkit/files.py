@@ -166,20 +166,20 @@ def _loader() -> Any:
             text = str(self.construct_scalar(node))
             return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
 
-        def construct_map(self, node: Any) -> Iterator[Any]:
-            yield (tree := _Mapping())  # filled afterwards: an alias within may name it
+        def construct_map(self, node: Any) -> _Mapping:
             own = [key for key, _ in node.value if not key.tag.endswith(":merge")]
-            tree.update(self.construct_mapping(node, deep=True))
+            tree = _Mapping(self.construct_mapping(node, deep=True))
             tree.lines = {}
             for key, place in ((self.construct_object(key), key) for key in own):
                 if key in tree.lines:
                     raise refusal(f"duplicate key {key!r}", place)
                 tree.lines[key] = place.start_mark.line + 1
+            return tree
 
-        def construct_seq(self, node: Any) -> Iterator[Any]:
-            yield (tree := _Sequence())
-            tree.extend(self.construct_sequence(node, deep=True))
+        def construct_seq(self, node: Any) -> _Sequence:
+            tree = _Sequence(self.construct_sequence(node, deep=True))
             tree.lines = [item.start_mark.line + 1 for item in node.value]
+            return tree
 
     for kind, pattern in _SCALARS.items():
         test = re.compile(f"(?:{pattern})$")

@@ -123,8 +123,8 @@ def same_as_ruamel(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["", *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("**/*.yaml")
-                         if not {".venv", "results"} & {*p.relative_to(ROOT).parts})]
+    "path", ["", files.MARKER, *sorted(p.relative_to(ROOT).as_posix() for top in ("data", "labkit")
+                                       for p in (ROOT / top).rglob("*.yaml"))]
 )  # fmt: skip
 def test_yaml_is_read_as_another_parser_reads_it(path: str) -> None:
     from ruamel.yaml import YAML
@@ -142,7 +142,14 @@ def test_yaml_is_read_as_another_parser_reads_it(path: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a: {b: 1}\n---\nc: 2\n", "? [1]\n: 2\n", "a: *none\n", "a: \x00\n", "a: 1\nb: 2\na: 3\n"],
+    [
+        "&a {b: *a}\n",
+        "a: {b: 1}\n---\nc: 2\n",
+        "? [1]\n: 2\n",
+        "a: *none\n",
+        "a: \x00\n",
+        "a: 1\nb: 2\na: 3\n",
+    ],
 )
 def test_what_is_no_single_mapping_of_text_is_refused(text: str) -> None:
     with pytest.raises(BadFile, match=r"x\.yaml.*not valid YAML"):

@@ -70,6 +70,7 @@ PALETTE: dict[str, str] = {
     "muted": _GREY,
 }
 
+VEIL = "rgba(255,255,255,0.85)"  # behind words, so that they can be read on what is drawn
 CYCLE: list[str] = [_BLUE, _ORANGE, _GREEN, _VERMILION, _PURPLE, _SKY, _WINE, _INK]
 
 # Cividis, five stops: monotone in lightness, so it survives a greyscale print.
@@ -290,19 +291,21 @@ def _label_ends(fig: go.Figure) -> None:
     heights = [_on_axis(fig, trace.yaxis or "y", trace.y) for trace in lines]
     ends = [values[-1] for values in heights]
     shifts = _apart(ends, _span(heights), 0.7 * fig.layout.height)
-    for position, (trace, end, shift_px) in enumerate(zip(lines, ends, shifts, strict=True)):
-        fig.add_annotation(
-            x=_on_axis(fig, trace.xaxis or "x", trace.x[-1:])[-1],
-            y=end,
-            xref=trace.xaxis or "x",
-            yref=trace.yaxis or "y",
-            text=trace.name,
-            font={"color": trace.line.color or CYCLE[position % len(CYCLE)]},
-            showarrow=False,
-            xanchor="left",
-            xshift=8,
-            yshift=shift_px,
-        )
+    fig.layout.annotations += tuple(  # at once: Plotly checks all of them at each change
+        {
+            "x": _on_axis(fig, trace.xaxis or "x", trace.x[-1:])[-1],
+            "y": end,
+            "xref": trace.xaxis or "x",
+            "yref": trace.yaxis or "y",
+            "text": trace.name,
+            "font": {"color": trace.line.color or CYCLE[position % len(CYCLE)]},
+            "showarrow": False,
+            "xanchor": "left",
+            "xshift": 8,
+            "yshift": shift_px,
+        }
+        for position, (trace, end, shift_px) in enumerate(zip(lines, ends, shifts, strict=True))
+    )
     longest = max((len(t.name) for t in lines), default=0)
     fig.update_layout(showlegend=False, margin_r=30 + 9 * longest)
 

@@ -10,11 +10,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from labkit.kit.draw import CYCLE, PALETTE, finish
+from labkit.kit.draw import CYCLE, PALETTE, VEIL, finish
 
 LONGEST = 3.0  # bars are drawn up to this many times the capacity
 PALE = 0.32  # opacity of what does not fit
-_VEIL = "rgba(255,255,255,0.85)"  # behind words, so that they can be read on a bar
 _KEYS = ["model", "plan"]
 _SWEPT = {
     "peak_bytes": ("at the peak on one GPU (GB)", 1e9),
@@ -100,7 +99,7 @@ def figure_states(
     figure.update_xaxes(range=[0, 1.14 * max(totals.max(), capacity_gb or 0)])
     if capacity_gb is not None:
         _capacity(figure, capacity_gb, capacity_name, float(totals.max()))
-    at_ends: dict[str, Any] = {"showarrow": False, "xanchor": "left", "bgcolor": _VEIL}
+    at_ends: dict[str, Any] = {"showarrow": False, "xanchor": "left", "bgcolor": VEIL}
     notes = []
     for name, value in totals.items():
         stated = (told_gb or {}).get(str(name), value)
@@ -122,7 +121,7 @@ def _capacity(figure: go.Figure, capacity_gb: float, name: str, longest_gb: floa
         showarrow=False,
         xanchor="right" if capacity_gb > 0.9 * longest_gb and name else "left",
         yanchor="bottom",
-        bgcolor=_VEIL,
+        bgcolor=VEIL,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.kit.draw import CYCLE, PALETTE, finish
+from labkit.kit.draw import CYCLE, PALETTE, VEIL, finish
 from labkit.tuning.choice.choose import JointChoice, place_text
 from labkit.tuning.figures.configuration_figures import MARK, figure_lines, points, stroke
 
@@ -102,7 +102,7 @@ def figure_choice(choice: JointChoice, *, title: str = "") -> go.Figure:
     fig.add_annotation(
         x=math.log10(star.time), y=math.log10(star.energy), align="left", showarrow=False,
         text=place_text(star).replace(", ", "<br>", 1), xanchor="left", yanchor="bottom",
-        xshift=10, yshift=10, bgcolor="rgba(255,255,255,0.85)",
+        xshift=10, yshift=10, bgcolor=VEIL,
     )  # fmt: skip
     if choice.deadline_s is not None:
         line = {"dash": "dash", "color": PALETTE["bound"], "width": 1.5}
