@@ -102,7 +102,6 @@ def _die_with_parent() -> None:
 
 def serve(calls: Connection) -> None:
     """Run one call after another, until the caller is gone, however it went."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the caller, who ends us if need be
     while True:
         try:
             name, folder, *call = calls.recv()

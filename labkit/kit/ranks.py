@@ -133,6 +133,9 @@ class _Server:
                 stderr=subprocess.PIPE,
                 env=_environment(),
                 pass_fds=[theirs.fileno()],
+                # A kernel at its end asks what runs in its group to end, and waits for seconds
+                # for what it then sees as a zombie.
+                process_group=0,
             )
 
     def run(self, folder: Path, name: str, num_ranks: int, timeout_s: float) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,21 @@ def test_a_kernels_control_thread_ends_before_its_output_thread(tmp_path: Path) 
     """Else the one may wait for the other, until the kernel is killed three seconds later."""
     execute(tmp_path, SLOW_GOODBYE, cwd=str(tmp_path))
     assert (tmp_path / "said").exists()
+
+
+def test_what_a_notebook_leaves_for_its_end_is_done_once_and_modules_are_not_torn_down(
+    tmp_path: Path,
+) -> None:
+    leave = """
+    import atexit, builtins
+    class Held:
+        def __del__(self): open("torn down", "w").close()
+    builtins.held = Held()
+    atexit.register(lambda: print("once", file=open("left", "a")))
+    """
+    execute(tmp_path, textwrap.dedent(leave), cwd=str(tmp_path))
+    assert (tmp_path / "left").read_text() == "once\n"
+    assert not (tmp_path / "torn down").exists()
 
 
 def test_executes_with_papermills_options(tmp_path: Path) -> None:

@@ -37,8 +37,16 @@ from labkit.workbook import normalise
 from labkit.workbook.run import processes
 from labkit.workbook.run.jobs import CellPlace, Job, Outcome, Status, now
 
-_ORDERLY_END = "import atexit, ipykernel.kernelapp as k\n"
-_ORDERLY_END += "atexit.register(k.IPKernelApp.instance().control_thread.join, 2)"
+_ORDERLY_END = """
+import atexit, os, ipykernel.kernelapp
+
+@atexit.register
+def _end(thread=ipykernel.kernelapp.IPKernelApp.instance().control_thread, atexit=atexit, os=os):
+    thread.join(2)
+    atexit.unregister(_end)
+    atexit._run_exitfuncs()
+    os._exit(0)
+"""
 
 CellListener = Callable[[str, int, NotebookNode], None]
 """Called with "start" or "error", the cell's index in the executed notebook, and the cell."""
@@ -128,10 +136,12 @@ class LabkitClient(PapermillNotebookClient):
                 shutil.rmtree(self._sockets, ignore_errors=True)
 
     async def _let_it_end(self) -> None:
-        """Let the kernel's control thread end before its output thread does.
+        """Let the kernel's control thread end before its output thread does, and modules stay.
 
         ipykernel (7.4) stops that at exit; where the control thread still writes through it, as in
         one kernel of thirty, the kernel stays until jupyter_client kills it, three seconds later.
+        What a notebook left to be done at its end is done; to free its objects one by one before
+        the system takes the memory back would cost a second where torch or numba was loaded.
         """
         with suppress(RuntimeError, TimeoutError):
             await self.kc.execute(_ORDERLY_END, silent=True, reply=True, timeout=2)
