@@ -6,8 +6,10 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -52,34 +54,59 @@ def name_of(path: Path) -> str:
 KNOWN = {name_of(path): path for path in MODULES}
 
 
-def imported(path: Path, *, typing: bool = False) -> set[str]:
-    """Every module of labkit that ``path`` imports anywhere: in functions, by ``import_module``.
+class Outline(NamedTuple):
+    """What the rules ask of a module, from one reading of it."""
 
-    What only type checkers import counts where ``typing`` says so.
-    """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    names = {name for node in nodes(tree, typing) for name in targets(node, path)}
-    return {module_of(name) for name in names if name.split(".")[0] == "labkit"}
+    imported: set[str]
+    """Dotted names imported anywhere: in functions, by ``import_module``."""
+    for_types: set[str]
+    """Those imported for type checkers only."""
+    assigned: set[str]
+    """Every name given to a value: variables, loop variables, parameters."""
+    lines_of: dict[str, int]
+    """Lines of each function, by name; the longest of those named alike."""
 
 
-def nodes(tree: ast.AST, typing: bool) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test) and not typing:
+@cache
+def outline(path: Path) -> Outline:
+    seen = Outline(set(), set(), set(), {})
+    _read(ast.parse(path.read_text(encoding="utf-8")), seen, seen.imported)
+    return seen
+
+
+def _read(tree: ast.AST, seen: Outline, imported: set[str]) -> None:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Store):
+                seen.assigned.add(node.id)
             continue
-        yield child
-        yield from nodes(child, typing)
+        if isinstance(node, ast.arg):
+            seen.assigned.add(node.arg)
+        elif isinstance(node, ast.FunctionDef):
+            size = (node.end_lineno or 0) - node.lineno + 1
+            seen.lines_of[node.name] = max(size, seen.lines_of.get(node.name, 0))
+        else:
+            imported.update(targets(node))
+        typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        _read(node, seen, seen.for_types if typing else imported)
 
 
-def targets(node: ast.AST, path: Path) -> Iterator[str]:
+def targets(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
         yield node.module
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
-    elif isinstance(node, ast.Call) and "import_module" in ast.dump(node.func) and node.args:
-        text = node.args[0]
-        if isinstance(text, ast.Constant):
+    elif isinstance(node, ast.Call) and node.args:
+        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if "import_module" in called and isinstance(text := node.args[0], ast.Constant):
             yield str(text.value)
+
+
+def imported(path: Path, *, typing: bool = False) -> set[str]:
+    """Every module of labkit that ``path`` imports; for type checkers where ``typing`` says so."""
+    names = outline(path).imported | (outline(path).for_types if typing else set())
+    return {module_of(name) for name in names if name.split(".")[0] == "labkit"}
 
 
 def module_of(name: str) -> str:
@@ -132,8 +159,7 @@ def test_floors_rest_on_those_below(engine: str, floor: str) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_only_figures_draw_and_only_the_runner_executes(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    tops = {name.split(".")[0] for node in ast.walk(tree) for name in targets(node, path)}
+    tops = {name.split(".")[0] for name in outline(path).imported | outline(path).for_types}
     if not path.stem.endswith("figures") and path.parent.name != "export":
         assert "plotly" not in tops or path.name in {
             "explore.py",
@@ -171,9 +197,4 @@ def test_modules_stay_small(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_functions_fit_on_a_screen(path: Path) -> None:
-    long = {
-        f"{node.name} ({(node.end_lineno or 0) - node.lineno + 1} lines)"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 60
-    }
-    assert not long
+    assert not {name: size for name, size in outline(path).lines_of.items() if size > 60}

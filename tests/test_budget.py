@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.test_architecture import GROUND, MODULES, PACKAGE, name_of
+from tests.test_architecture import GROUND, MODULES, PACKAGE, name_of, outline
 
 ROOT = PACKAGE.parent
 EMPTY_NAMES = {"found", "one", "told", "here", "made"}
@@ -46,15 +44,6 @@ def test_every_room_has_a_budget_and_all_fit_the_house() -> None:
     assert sum(map(lines_of, ROOMS)) <= budgets()["labkit"]
 
 
-def assigned(tree: ast.AST) -> Iterator[str]:
-    """Every name that a module gives to a value: variables, loop variables, parameters."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.arg):
-            yield node.arg
-
-
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_names_say_what_a_value_is(path: Path) -> None:
-    assert not EMPTY_NAMES & set(assigned(ast.parse(path.read_text(encoding="utf-8"))))
+    assert not EMPTY_NAMES & outline(path).assigned
