@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from labkit.kit.page import figure_text
 from labkit.workbook.export import pages as export_pages
 from labkit.workbook.export.markup import Markup, highlighted
 from labkit.workbook.notebooks import PLOTLY_MIME
@@ -263,7 +264,8 @@ class _Talk:
         rows = []
         for place, cell in part.cells():
             pages = [html for html in self.markup.outputs(cell.node) if mark in html]
-            figures = [_described(figure) for figure in cell.output_data(PLOTLY_MIME)]
+            shown = map(figure_text, cell.output_data(PLOTLY_MIME))
+            figures = ["**The figure.** " + text.removeprefix("Figure: ") for text in shown]
             words = figures if kind == "figure" else [_tabled(html) for html in pages]
             rows += [(place, *pair) for pair in zip(pages, words, strict=True)]
         return [row for row in rows if 'class="claims"' not in row[1]]
@@ -354,17 +356,6 @@ def _fitting(sentences: Sequence[str], room: int) -> list[str]:
         papers = fits[: fits.index(ours)] if ours in fits and ":" in ours else []
         fits.remove((limits or papers[-1:] or fits)[-1])
     return fits
-
-
-def _described(figure: Mapping[str, Any]) -> str:
-    """What a figure draws, in words: its title, its axes, its series."""
-    layout = figure.get("layout", {})
-    places = {"": layout, "across: ": layout.get("xaxis", {}), "up: ": layout.get("yaxis", {})}
-    texts = {words: (at.get("title") or {}).get("text") for words, at in places.items()}
-    names = dict.fromkeys(trace.get("name") for trace in figure.get("data", []))
-    texts["series: "] = ", ".join([name for name in names if name][:12])
-    parts = [words + text.replace("<br>", " ") for words, text in texts.items() if text]
-    return f"**The figure.** {'; '.join(parts)}."
 
 
 def _tabled(html: str) -> str:
