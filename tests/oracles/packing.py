@@ -26,6 +26,7 @@ from labkit.models import Model
 STORED = Path(__file__).parent / "stored" / "packing.json"
 LIVE_OF = 8  # one step of so many runs live
 SOURCES = ("blocks", "kernels", "networks", "tracker")
+_TRACK = tracker.track  # a test may put :func:`step` in its place
 Case = tuple[Model, Mode, tuple[tuple[str, Any], ...]]
 
 
@@ -59,7 +60,7 @@ def track(model: Model, mode: Mode, **sizes: Any) -> Packing:
         with packed[0].hooks():
             yield
 
-    step = tracker.track(model, mode, observe=observe, **sizes)
+    step = _TRACK(model, mode, observe=observe, **sizes)
     return Packing(
         layer_saved_bytes=tuple(packed[0].by_layer),
         saved_bytes=packed[0].total,
@@ -79,6 +80,10 @@ def step(case: Case) -> Packing:
     live = track(model, mode, **dict(sizes))
     assert key not in known or live == known[key], "stored steps are stale: run this module"
     return live
+
+
+def case_of(model: Model, mode: Mode, **sizes: Any) -> Case:
+    return model, mode, tuple(sizes.items())
 
 
 def key_of(case: Case) -> str:
@@ -110,11 +115,13 @@ def packing_of(values: dict[str, Any]) -> Packing:
 
 def main() -> None:
     """Run every step of the tests and store what was seen."""
+    from labkit.memory.oracles.cases import on_one_rank
     from tests.memory import steps, test_architectures
 
     rows = [*steps.grid(), *steps.others()]
     rows += [*test_architectures.grid(), *test_architectures.others()]
     cases = [row.values[0] for row in rows]
+    cases += [case_of(**tracker.settings_of(plan)) for plan in on_one_rank()]
     seen = {key_of(case): asdict(track(case[0], case[1], **dict(case[2]))) for case in cases}
     file = {"versions": versions(), "steps": seen}
     STORED.write_text(json.dumps(file, sort_keys=True, indent=0) + "\n", encoding="utf-8")
