@@ -71,7 +71,9 @@ def test_every_page_has_notes_and_none_repeats_its_page(deck: str) -> None:
     assert "at the board" in notes(deck, "mechanism")
     assert "at the board" not in sheet(deck, "mechanism")
     assert "It holds the loss head" in notes(deck, "discussion")
-    assert "Horizontal axis: time (s). Vertical axis: energy (J). stage 0" in notes(deck, "reproduction")
+    assert "Horizontal axis: time (s). Vertical axis: energy (J). stage 0" in notes(
+        deck, "reproduction"
+    )
 
 
 def test_a_page_does_not_speak_of_what_it_lacks(deck: str) -> None:
