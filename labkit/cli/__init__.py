@@ -5,6 +5,7 @@ Exit codes: 0 fine, 1 something failed, 2 wrong use.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -15,6 +16,10 @@ from typer.core import TyperCommand, TyperGroup
 
 from labkit import ENGINES, __version__
 from labkit.errors import LabkitError, refused
+
+
+# From every command's signature: 30 ms, which a process that calls again does not pay again.
+_whole, _group = cache(typer.main.get_command), cache(typer.main.get_group)
 
 
 class _Parts(TyperGroup):
@@ -33,8 +38,7 @@ class _Parts(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         if name in {engine.name for engine in ENGINES}:
-            commands = import_module(f"labkit.{name}.commands").commands
-            command = typer.main.get_group(commands.app)
+            command = _group(import_module(f"labkit.{name}.commands").commands.app)
         return name, command, rest
 
 
@@ -70,7 +74,7 @@ def _options(
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; every foreseen error is one paragraph on stderr."""
     try:
-        app(args=argv, prog_name="labkit")
+        _whole(app)(args=argv, prog_name="labkit")
     except (LabkitError, OSError) as error:
         if (problem := error if isinstance(error, LabkitError) else refused(error)) is None:
             raise

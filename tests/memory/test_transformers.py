@@ -32,7 +32,7 @@ EVERY = [
     )
     if recipe == "bf16" or family not in {"mixtral", "qwen3_moe"}
 ]
-CASES = EVERY if os.environ.get("LABKIT_TRANSFORMERS") == "all" else EVERY[::3]
+CASES = EVERY if os.environ.get("LABKIT_TRANSFORMERS") == "all" else EVERY[::5]
 STORED = json.loads(transformers_peaks.STORED.read_text(encoding="utf-8"))["peak_bytes"]
 
 
