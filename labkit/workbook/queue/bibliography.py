@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from labkit import files
@@ -89,9 +90,10 @@ def load(root: Path) -> dict[str, Entry]:
             an author (or editor) or a four-digit year.
     """
     path = root / FILE
-    return parse(files.read_text(path), path)
+    return dict(parse(files.read_text(path), path))
 
 
+@lru_cache(maxsize=2)  # a check asks for the same text three times a notebook
 def parse(text: str, path: Path) -> dict[str, Entry]:
     """The entries of BibTeX ``text`` by key; ``path`` names it in errors (as :func:`load`).
 
