@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,17 +41,17 @@ def figure_regret_bands(bands: pd.DataFrame, *, title: str = "") -> go.Figure:
     """Mean cumulative regret with its 95 % interval over seeds, one band a policy.
 
     ``bands``: :func:`regret_bands` of one workload; regret is in runs of the optimum, so that 5
-    means that learning has cost what five runs at the best configuration cost.
+    means that learning has cost what five runs at the best configuration cost. The scale is
+    logarithmic; less than a tenth of a run is drawn as a tenth.
     """
-    return _regret(
-        {str(name): rows for name, rows in bands.groupby("policy", sort=False)},
-        title,
-        "regret (runs of the optimum)",
-    )
+    bands = bands.assign(**bands.filter(like="regret").clip(lower=0.1))
+    tables = {str(name): rows for name, rows in bands.groupby("policy", sort=False)}
+    ticks = [digit * 10.0**k for k in range(-1, 5) for digit in (1, 3)]
+    return _regret(tables, title, "regret (runs of the optimum)", type="log", tickvals=ticks)
 
 
-def _regret(tables: Mapping[str, pd.DataFrame], title: str, y_title: str) -> go.Figure:
-    fig = go.Figure()
+def _regret(tables: Mapping[str, pd.DataFrame], title: str, y_title: str, **axis: Any) -> go.Figure:
+    fig = go.Figure(layout={"yaxis": axis})
     for index, (name, rows) in enumerate(tables.items()):
         colour = POLICY_COLOUR.get(name, CYCLE[index % len(CYCLE)])
         if "regret_low" in rows:
