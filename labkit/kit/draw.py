@@ -277,12 +277,14 @@ def _fit_margins(fig: go.Figure) -> None:
 
 
 def _legend_rows(fig: go.Figure, width_px: int = 800) -> int:
-    """How many rows a horizontal legend takes in a figure about ``width_px`` wide; 0 for none."""
+    """How many rows a legend about ``width_px`` wide takes, 0 for none; several are a grid."""
     shown = [t for t in fig.data if t.showlegend is not False and t.visible in (None, True)]
     has_one = len(shown) > 1 or any(t.showlegend for t in shown)
     if fig.layout.showlegend is False or not (has_one or fig.layout.showlegend):
         return 0
-    return math.ceil(sum(50 + 9 * len(t.name or "trace 0") for t in shown) / width_px)
+    lengths = [len(t.name or "trace 0") for t in shown]
+    fits = sum(50 + 9 * length for length in lengths) <= width_px
+    return 1 if fits else math.ceil(len(shown) / max(1, width_px // (50 + 7.5 * max(lengths))))
 
 
 def _label_ends(fig: go.Figure) -> None:

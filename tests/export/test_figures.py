@@ -149,6 +149,14 @@ def test_a_long_title_wraps_and_the_margin_grows_with_it() -> None:
     assert long.layout.margin.t - short.layout.margin.t == 2 * 26
 
 
+@pytest.mark.parametrize("shorter", [6, 2])  # Plotly gives every name the longest one's width
+def test_a_legend_in_rows_is_reserved_a_grid(shorter: int) -> None:
+    fig = go.Figure([go.Scatter(y=[1], name="x" * n) for n in (15, 14, 11, *[shorter] * 6)])
+    row = go.Figure([go.Scatter(y=[1], name="x") for _ in range(2)])
+    tops = [figures.finish(f, title="one line").layout.margin.t for f in (fig, row)]
+    assert tops[0] - tops[1] == 2 * 25
+
+
 def test_direct_labels_replace_the_legend_and_keep_apart() -> None:
     fig = go.Figure()
     for name, end in (("a", 1.0), ("b", 1.0), ("c", 1.001), ("d", 5.0)):
