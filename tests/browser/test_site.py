@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.export import synthetic
 __all__ = ["browser", "pytestmark", "site", "visit"]
 
 A4_PX = 210 / 25.4 * 96
+HEADING = 'Claims: "less than 1 %" & more'
 
 
 def keys(page: Any) -> list[str]:
@@ -35,7 +37,10 @@ def ask(page: Any, text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def wider(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A site with a family of two papers, of which the queue says in Chinese why one is read."""
+    """A site with a family of two papers, of which the queue says in Chinese why one is read.
+
+    The second has a heading with signs that mean something in HTML and in addresses.
+    """
     root = synthetic.make(tmp_path_factory.mktemp("wider") / "workbook")
     queue = root / "reading_queue.yaml"
     text = queue.read_text(encoding="utf-8")
@@ -45,6 +50,7 @@ def wider(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = root / name.replace("alpha", "beta")
         path.parent.mkdir(exist_ok=True)
         content = (root / name).read_text(encoding="utf-8").replace('"alpha"', '"beta"')
+        content = content.replace("Claims vs measured", json.dumps(HEADING)[1:-1])
         path.write_text(content, encoding="utf-8")
     write_site(root)
     return root / "results" / "site"
@@ -93,6 +99,19 @@ def test_a_hit_leads_to_its_place(visit: Any) -> None:
     assert page.evaluate(
         "document.getElementById(decodeURIComponent(location.hash.slice(1))) !== null"
     )
+
+
+def test_the_contents_mark_the_section_that_is_read(browser: Any, wider: Path) -> None:
+    page, errors = browser.new_page(), []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto((wider / "papers/beta.html").as_uri())
+    link = page.get_by_role("link", name=HEADING)
+    link.click()
+    page.wait_for_function("() => document.querySelector('nav a.now')?.hash === location.hash")
+    assert page.locator("nav a.now").inner_text() == HEADING
+    assert page.locator("h2", has_text=HEADING).evaluate("h => h.getBoundingClientRect().top") < 120
+    assert not errors
+    page.close()
 
 
 def test_back_restores_what_was_searched_for(visit: Any) -> None:

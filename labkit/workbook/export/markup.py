@@ -13,7 +13,7 @@ import json
 import mimetypes
 import re
 from collections.abc import Callable, Mapping
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -222,12 +222,12 @@ def highlighted(source: str) -> str:
 
 
 def anchor(text: str) -> str:
-    """The id JupyterLab gives a heading, so that its links work here too.
+    """The id JupyterLab gives a heading, so that its links work here too; without %, an escape.
 
-    >>> anchor("Claims vs <em>measured</em>")
-    'Claims-vs-measured'
+    >>> anchor("Claims &amp; what is <em>measured</em>: 1 %")
+    'Claims-&-what-is-measured:-1'
     """
-    return re.sub(r"\s+", "-", re.sub(r"<[^>]+>", "", text).strip()).replace('"', "")
+    return "-".join(re.sub(r'["%]', "", unescape(re.sub(r"<[^>]+>", "", text))).split())
 
 
 def _ansi(text: Any) -> str:
