@@ -118,6 +118,20 @@ def test_companions_are_pulled_from_notebook_and_glance_file(root: Path) -> None
     assert table.grid.html() == workbook.open_paper("alpha").beside("beta").grid.html()
 
 
+@pytest.mark.parametrize(
+    ("title", "shorttitle", "shown"),
+    [("Less Energy", "Beta", "Beta"), ("Beta: Less Energy", "", "Beta"), ("Less", "", "beta")],
+)
+def test_a_companion_is_headed_by_the_name_it_is_known_by(
+    root: Path, title: str, shorttitle: str, shown: str
+) -> None:
+    fields = f"{{{title}}}, shorttitle = {{{shorttitle}}}"
+    bib = BIB.replace("{On the Energy of Everything}", fields)
+    (root / "data" / "papers.bib").write_text(bib)
+    (heading,) = workbook.open_paper("alpha").beside("beta").grid.headers[2:]
+    assert heading.startswith(f"{shown}: Three et al.")
+
+
 def test_a_notebook_replaces_the_glance_file_once_written(root: Path) -> None:
     write_notebook(root, "beta", {**ROWS, "method": "TODO: one line"})
     draft = workbook.open_paper("alpha").beside("beta")

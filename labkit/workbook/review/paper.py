@@ -169,9 +169,9 @@ def title_markdown(entry: Entry) -> str:
 
 
 def _heading(key: str, entry: Entry, marks: str) -> str:
-    """A column's heading: the system's name where the title has one, citation, marks."""
+    """A column's heading: the system's name where the entry has one, citation, marks."""
     name, colon, _ = entry.title.partition(":")
-    short = name if colon and len(name) <= _LONGEST_NAME else key
+    short = entry.shorttitle or (name if colon and len(name) <= _LONGEST_NAME else key)
     return f"{short}: {entry.cite()}" + (f" ({marks})" if marks else "")
 
 
