@@ -128,6 +128,19 @@ def test_a_section_that_is_missing_has_no_page_and_no_sections_is_told(root: Pat
     assert "labkit check alpha" in problem
 
 
+def test_a_verdict_printed_at_the_headline_stands_on_the_title_too(root: Path) -> None:
+    path = root / "notebooks" / "energy" / "alpha.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    cell = next(c for c in notebook.cells if "figure_saving" in c.source)
+    cell.metadata["tags"] = ["verdict"]
+    text = {"text/markdown": "**Saved: 25.2 % in the paper, 24 % here.**"}
+    cell.outputs.insert(0, nbformat.v4.new_output("display_data", text))
+    nbformat.write(notebook, path)
+    soup = offline.parse(write_slides(root, "alpha").path.read_text())
+    (message,) = soup.select('[data-tag="title"] .message')
+    assert message.get_text(strip=True) == "Saved: 25.2 % in the paper, 24 % here."
+
+
 def test_formulas_are_mathml_and_no_dollar_is_left(deck: str) -> None:
     soup = offline.parse(deck)
     assert len(soup.select("section math")) >= 8
