@@ -159,9 +159,9 @@ def figure_speeds(table: Throughputs) -> go.Figure:
     over, base = table.alone / table.alone[:, -1:], table.gpu_types[-1].upper()
     fig = go.Figure()
     for p, gpu in enumerate(table.gpu_types[:-1]):
-        fig.add_bar(x=table.kinds, y=over[:, p], name=gpu.upper(), marker_color=CYCLE[p])
-    fig.add_hline(y=1, line_dash="dot", annotation_text=base).update_xaxes(tickangle=60)
-    return finish(fig, title=f"Speed over a {base}, by kind of job", y="times", height=560)
+        fig.add_bar(y=table.kinds, x=over[:, p], name=gpu.upper(), marker_color=CYCLE[p])
+    fig.update_traces(orientation="h").add_vline(1, line_dash="dot").update_yaxes(dtick=1)
+    return finish(fig, title=f"Speed by kind of job (dotted: {base} = 1)", x="times", height=640)
 
 
 @checked
@@ -179,5 +179,5 @@ def figure_pairs(table: Throughputs, gpu: int = 0) -> go.Figure:
                    colorbar_title="times")
     ).update_xaxes(showticklabels=False)  # fmt: skip
     title = f"Work of two jobs on one {table.gpu_types[gpu].upper()}, over one after the other"
-    fig.update_yaxes(autorange="reversed")
+    fig.update_yaxes(autorange="reversed", dtick=1).update_layout(plot_bgcolor="#999999")
     return finish(fig, title=title, x="the same kinds, in the same order", height=620)

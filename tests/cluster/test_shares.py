@@ -255,7 +255,7 @@ def test_a_sweep_has_the_runs_numbers_and_refuses_traces_that_end_too_soon() -> 
 
 def test_figures_show_the_tables_numbers() -> None:
     bars = cluster.figure_speeds(TABLE)
-    assert list(bars.data[0].y) == [2.0, 1.0]
+    assert list(bars.data[0].x) == [2.0, 1.0]
     heat = cluster.figure_pairs(TABLE, gpu=0).data[0].z
     assert heat[0][0] == pytest.approx(2 * 1.5 / 2)
     with pytest.raises(LabkitError, match="gpu must be from 0 to 1"):
