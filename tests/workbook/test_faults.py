@@ -269,7 +269,7 @@ def test_compiled_functions_that_no_place_keeps_are_one_error(tmp_path: Path) ->
     module.write_text(code)
     module.parent.chmod(0o555)
     asked = "import sys\nfrom labkit.cli import main\nimport labkit.cli as c\n"
-    asked += "c.app = lambda **_: __import__('loops')\nsys.exit(main([]))"
+    asked += "c._whole = lambda app: lambda **_: __import__('loops')\nsys.exit(main([]))"
     sealed = {"HOME": str(module.parent), "XDG_CACHE_HOME": str(module.parent)}
     paths = {"PYTHONPATH": f"{module.parent}:{TOP}", "NUMBA_CACHE_DIR": ""}
     done = machine.run_bound([sys.executable, "-c", asked], sealed | paths)
