@@ -87,6 +87,23 @@ def test_a_talk_pages_through_offline_and_can_be_read(
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
+def test_a_talk_fits_in_the_widest_lettering_a_machine_may_have(
+    browser: Any, tmp_path: Path
+) -> None:
+    """Nobody knows which fonts stand on a presenter's machine."""
+    path = write_slides(ROOT, "zeus", out=tmp_path / "deck.html").path
+    path.write_text(path.read_text().replace("--sans:", "--sans: monospace; --usual:"))
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    page.goto(path.as_uri())
+    page.wait_for_function("window.Reveal && Reveal.isReady()")
+    for _ in range(page.evaluate("Reveal.getTotalSlides()")):
+        page.wait_for_function(DRAWN)
+        seen = page.evaluate(LAYOUT)
+        assert max(seen["over"], seen["wide"]) <= 1, seen
+        page.keyboard.press("ArrowRight")
+    page.close()
+
+
 def test_the_scoreboard_sorts_by_the_heading_that_is_pressed(browser: Any, tmp_path: Path) -> None:
     root = synthetic.make(tmp_path / "workbook")
     write_site(root)

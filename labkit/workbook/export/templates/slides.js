@@ -1,14 +1,23 @@
 /* Fits each page to the screen's 1280 x 720 units, then draws its figures in the room they have. */
 (() => {
   const GROW = [1.45, 1.35, 1.25, 1.15, 1.05], SHRINK = [1, 0.95, 0.9, 0.85, 0.8, 0.74, 0.68, 0.62, 0.56];
-  const LEAST_ZOOM = 1.02, MOST_ZOOM = 1.35, LEAST_DIGIT = 16;
+  const LEAST_ZOOM = 1.02, MOST_ZOOM = 1.35, LEAST_DIGIT = 16, LEAST_LINE = 0.6;
 
   const overflows = (sheet) => [sheet, ...sheet.querySelectorAll(".body, .table, .formula, pre")].some(
     (part) => part.scrollHeight > part.clientHeight + 1 || part.scrollWidth > part.clientWidth + 1);
 
+  /* A heading on one line, as small as the fonts of this machine ask; below that, on two. */
+  function headline(heading) {
+    heading.style.setProperty("--line", 1);
+    const line = (heading.clientWidth - 1) / heading.scrollWidth;
+    heading.style.setProperty("--line", Math.min(1, Math.max(line, LEAST_LINE)));
+    heading.style.whiteSpace = line < LEAST_LINE ? "normal" : "";
+  }
+
   /* The largest lettering with which the page fits; what never does may be scrolled. */
   function fit(section) {
     const sheet = section.querySelector(":scope > .sheet");
+    sheet.querySelectorAll(":scope > h2").forEach(headline);
     const grows = !section.matches(".title, .figure, .code");
     sheet.classList.remove("scrolls");
     for (const scale of grows ? [...GROW, ...SHRINK] : SHRINK) {
