@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from labkit import cluster, datasets
 from labkit.cluster.elastic.adaptive import on_freest, pack
 from labkit.cluster.elastic.training import packed
 from labkit.errors import BadValue
+from labkit.tuning.goodput.step_times import StepTimes
 
 GPUS = cluster.Cluster.nodes(16, gpus=4)
 PUBLISHED = {  # mean seconds of workloads 1 to 4: petuum/adaptdl, results-jobload/*-1.0
@@ -50,6 +52,27 @@ def test_means_are_those_of_the_published_simulator(
     assert run.jct_s.mean() > work.bound_s(GPUS)
     short = run.segments["end_s"] - run.segments["start_s"]
     assert (short > 0).all()
+
+
+@needs_data
+def test_ties_are_not_decided_by_how_a_processor_rounds(
+    kinds: dict, known: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where restarts are free, many divisions are as good as another to the last bits."""
+    work = cluster.workload(1, kinds=kinds)
+    exact, draw = StepTimes.grad_s, np.random.default_rng(0)
+
+    def rounded(times: StepTimes, sizes: NDArray) -> NDArray:
+        values = exact(times, sizes)
+        return values * (1 + draw.choice([-1, 0, 1], size=values.shape) * 2.0**-51)
+
+    monkeypatch.setattr(StepTimes, "grad_s", rounded)
+    other = cluster.goodputs(kinds, GPUS)
+    ends = [
+        cluster.train(work, GPUS, "pollux", goodput=agents, restart_s=0.0).jct_s
+        for agents in (known, other)
+    ]
+    assert (ends[0] == ends[1]).all()
 
 
 @needs_data

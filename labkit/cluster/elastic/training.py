@@ -200,11 +200,11 @@ class Goodput:
         atomic = np.ceil(local / (accum + 1) - 1e-8).astype(np.int64)
         self.batch = gpus[:, None] * atomic * (accum + 1)
         where = np.minimum(nodes, gpus)[:, None], gpus[:, None], atomic, accum
-        rate = times.throughput(*where)
-        fits = (
-            (atomic >= training.least_on_a_gpu) & (atomic <= training.most) & (self.batch >= init)
-        )
-        self.rate = np.where(fits & possible[:, None], rate, 0.0)
+        # 36 bits: powers differ in the last bits between processors, and would decide ties
+        mantissa, exponent = np.frexp(times.throughput(*where))
+        rate = np.ldexp(np.rint(np.ldexp(mantissa, 36)), exponent - 36)
+        fits = (atomic >= training.least_on_a_gpu) & (atomic <= training.most) & possible[:, None]
+        self.rate = np.where(fits & (self.batch >= init), rate, 0.0)
         self.splits = np.stack([atomic, accum], axis=-1)
         self._last: dict[float, tuple[Floats, Ints]] = {}
         self._splits: dict[tuple[float, int, bool], tuple[int, int]] = {}

@@ -192,8 +192,9 @@ class _Problem:
             )
             for overlap in _STARTS
         ]
-        best = min(fits, key=lambda result: result.cost)
-        return self._model(best.x * self.scale)
+        best = min(fits, key=lambda result: result.cost).x * self.scale
+        # to six digits, as far as the search comes to the same on every processor
+        return self._model(np.array([float(f"{value:.6g}") for value in best.tolist()]))
 
     def _start(self, overlap: float) -> NDArray[np.float64]:
         """Gradient times as measured, or else of the fastest steps; the rest is synchronisation."""
@@ -276,8 +277,7 @@ def _check_measured(table: pd.DataFrame) -> None:
         raise UsageError("there is not a single measured step")
     for column in [c for c in table if c != "allocation"]:
         values = table[column].to_numpy(float)
-        wrong = ~(np.isfinite(values) & (values > 0))
-        if wrong.any():
+        if (wrong := ~(np.isfinite(values) & (values > 0))).any():
             row = int(np.flatnonzero(wrong)[0])
             what = "step_time - sync_time" if column == "compute_time_s" else column
             raise UsageError(
