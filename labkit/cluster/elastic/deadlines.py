@@ -77,12 +77,14 @@ class Deadlines(Allocator):
         mine = jobs[able]
         rows, decisions = planning.replay(rule, mine, speed[able])
         jobs[able] = mine
-        return log_of(jobs, [(int(able[j]), *rest) for j, *rest in rows], decisions)
+        rows[:, 0] = able[rows[:, 0].astype(np.int64)]
+        return log_of(jobs, rows, decisions)
 
 
-def log_of(jobs: NDArray[np.void], rows: list[tuple[int, float, float, int]], rounds: int) -> Log:
-    rows = [row for row in rows if row[2] > row[1]]
-    held_s = np.bincount([row[0] for row in rows], [row[2] - row[1] for row in rows], jobs.size)
+def log_of(jobs: NDArray[np.void], rows: NDArray[np.float64], rounds: int) -> Log:
+    """``rows``: job, start, end and GPUs of every run."""
+    rows = rows[rows[:, 2] > rows[:, 1]]
+    held_s = np.bincount(rows[:, 0].astype(np.int64), rows[:, 2] - rows[:, 1], jobs.size)
     waits, first = np.zeros((jobs.size, len(CAUSES))), jobs["start"] - jobs["arrival"]
     ran = ~np.isnan(jobs["end"])
     waits[ran, ORDER] = first[ran]
@@ -91,8 +93,7 @@ def log_of(jobs: NDArray[np.void], rows: list[tuple[int, float, float, int]], ro
     return Log(
         start=jobs["start"].copy(), end=jobs["end"].copy(), stops=jobs["stops"].copy(),
         waits=waits, restart=jobs["lost"].copy(), refused=jobs["refused"] > 0,
-        segments=[row[:3] for row in rows], held=[np.array([row[3]]) for row in rows],
-        rounds=rounds,
+        segments=rows[:, :3], held=rows[:, 3:], rounds=rounds,
     )  # fmt: skip
 
 

@@ -229,7 +229,7 @@ def _advance(rule: Rule, job: Any, j: int, now: float, log: Any) -> bool:
     """One job's round; whether it is done."""
     runs, after = job.speed > 0, now + rule.round_s
     if job.runs and not runs:
-        log.append((j, job.since, now, job.gpus))
+        log.append((float(j), job.since, now, float(job.gpus)))
         job.stops += 1
     elif runs and not job.runs:
         job.since = job.warm = now
@@ -247,14 +247,14 @@ def _advance(rule: Rule, job: Any, j: int, now: float, log: Any) -> bool:
     if job.left > job.speed * TOLERANCE_S:
         return False
     job.end = after + min(job.left / job.speed, 0.0) if rule.within else after
-    log.append((j, job.since, job.end, job.gpus))
+    log.append((float(j), job.since, job.end, float(job.gpus)))
     return True
 
 
 @njit(cache=True)
 def replay(rule: Rule, jobs: Any, nodes: Any) -> tuple[Any, int]:
     """Run all jobs, in order of arrival: (job, start, end, GPUs) of their runs; rounds."""
-    log = [(0, 0.0, 0.0, 0) for _ in range(0)]
+    log = [(0.0, 0.0, 0.0, 0.0) for _ in range(0)]
     most = int(nodes[:, GPUS].sum())
     held, grant = np.zeros((most, nodes.shape[0]), np.int64), np.zeros((most, 4))
     holder = np.zeros(most, np.int64)
@@ -273,4 +273,7 @@ def replay(rule: Rule, jobs: Any, nodes: Any) -> tuple[Any, int]:
                 queue[stay] = queue[i]
                 stay += 1
         size, now, rounds = stay, now + rule.round_s, rounds + 1
-    return log, rounds
+    rows = np.empty((len(log), 4))
+    for k in range(len(log)):
+        rows[k] = log[k]
+    return rows, rounds

@@ -269,8 +269,8 @@ class Log:
     waits: Floats
     restart: Floats
     refused: NDArray[np.bool_]
-    segments: list[tuple[int, float, float]]
-    held: list[Ints]
+    segments: Any  # (job, start, end) of each
+    held: Any  # GPUs of each, by node
     rounds: int = 0
 
 

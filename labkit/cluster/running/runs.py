@@ -360,33 +360,23 @@ def simulate_rounds(
     asked = {"rates": rates, "round_s": round_s, "restart_s": restart_s}
     allocator = replace(allocator, **{k: v for k, v in asked.items() if v is not None})
     log = play(trace, cluster, allocator, admit)
-    order = np.argsort([end for _, _, end in log.segments], kind="stable")
+    segments = np.array(log.segments, dtype=float).reshape(-1, 3)
+    order = np.argsort(segments[:, 2], kind="stable")
     nodes = [1 if allocator.by == "pools" else pool.nodes for pool in cluster.pools]
     held = np.array(log.held, dtype=np.int64).reshape(-1, sum(nodes))[order]
     segment, column = held.nonzero()
     pool_of = np.repeat(np.arange(len(nodes)), nodes)
-    of, start, end = np.array(log.segments, dtype=float).reshape(-1, 3)[order].T
+    of, start, end = segments[order].T
     return Run(
-        trace=trace,
-        cluster=cluster,
-        policy=allocator,
+        trace=trace, cluster=cluster, policy=allocator,
         placement="any" if allocator.by == "pools" else "consolidated",
-        start_s=np.where(np.isnan(log.end), np.nan, log.start),
-        end_s=log.end,
-        preemptions=log.stops,
-        waits_s=log.waits,
-        restart_s=log.restart,
-        segments={
-            "job": of.astype(np.int64),
-            "start_s": start,
-            "end_s": end,
-            "pool": pool_of[held.argmax(1)],
-            "gpus": held.sum(1),
-        },
+        start_s=np.where(np.isnan(log.end), np.nan, log.start), end_s=log.end,
+        preemptions=log.stops, waits_s=log.waits, restart_s=log.restart,
+        segments={"job": of.astype(np.int64), "start_s": start, "end_s": end,
+                  "pool": pool_of[held.argmax(1)], "gpus": held.sum(1)},
         held={"segment": segment, "node": column, "gpus": held[segment, column]},
-        num_events=log.rounds,
-        refused=log.refused,
-    )
+        num_events=log.rounds, refused=log.refused,
+    )  # fmt: skip
 
 
 @checked
