@@ -21,6 +21,7 @@ from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.running.rounds import Allocator, Floats, Ints, State
 from labkit.cluster.running.runs import Run, simulate_rounds
 from labkit.errors import BadValue
+from labkit.kit.compiled import njit
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
 
@@ -151,25 +152,25 @@ def pack(held: Ints, wanted: Ints, capacity: Ints) -> Ints:
     raise BadValue(f"pack: {wanted.tolist()} GPUs do not fit on nodes of {capacity.tolist()}")
 
 
+@njit(cache=True)
 def divide(values: Floats, room: int, sizes: Ints) -> Ints:
     """How many GPUs each job gets so that the summed value is least, exactly.
 
     ``values``: job × size. Dynamic programming over jobs: least[r] is the least sum with r GPUs
     handed out at most. O(jobs × GPUs × sizes).
     """
-    least = np.append(np.zeros(room + 1), np.inf)  # the last stands for more than there are
-    choice = np.zeros((len(values), room + 1), dtype=np.int64)
-    before = np.arange(room + 1)[:, None] - sizes[None, :]
-    at = np.where(before >= 0, before, -1)
-    lasts = np.where(values < np.inf, np.arange(1, sizes.size + 1), 1).max(1)
-    for row, (value, last) in enumerate(zip(values, lasts, strict=True)):
-        total = least[at[:, :last]] + value[:last]  # no larger size is possible
-        choice[row] = total.argmin(1)
-        least[:-1] = total.min(1)
-    wanted, rest = np.zeros(len(values), dtype=np.int64), room
+    least, choice = np.zeros(room + 1), np.zeros((len(values), room + 1), np.int64)
+    for row in range(len(values)):
+        before = least.copy()
+        for gpus in range(room + 1):
+            least[gpus] = np.inf
+            for k in range(sizes.size):
+                if sizes[k] <= gpus and before[gpus - sizes[k]] + values[row, k] < least[gpus]:
+                    least[gpus], choice[row, gpus] = before[gpus - sizes[k]] + values[row, k], k
+    wanted = np.zeros(len(values), np.int64)
     for row in range(len(values) - 1, -1, -1):
-        wanted[row] = sizes[choice[row, rest]]
-        rest -= int(wanted[row])
+        wanted[row] = sizes[choice[row, room]]
+        room -= wanted[row]
     return wanted
 
 
