@@ -62,6 +62,16 @@ def train_digits(
     return float(loss), adam.weights
 
 
+def rounding_error(flat: Tensor, *, block: Count) -> float:
+    """Norm of what 8 bits change of all weights; no block reaches from one tensor into the next."""
+    import torch
+
+    from labkit.memory.movement.quantise import rounded
+
+    parts = flat.split([n for wide, out in itertools.pairwise(_SHAPE) for n in (wide * out, out)])
+    return float(torch.cat([rounded(part, block=block) - part for part in parts]).norm())
+
+
 def _losses(rows: Tensor, images: Tensor, labels: Tensor) -> Tensor:
     """Every rank's mean loss, given its weights as a row and its images, ranks × batch × pixels."""
     from torch.nn import functional
