@@ -5,6 +5,7 @@ Flagships' talks; every talk with ``LABKIT_BROWSER=all pytest tests/browser``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,16 @@ one, characters of the speaker's notes."""
 DRAWN = """[...Reveal.getCurrentSlide().querySelectorAll(".plot")].every((p) => p.dataset.large)"""
 
 
+def pages_of(page: Any, talk: Path) -> Iterator[dict[str, Any]]:
+    """Open a talk and turn its pages: how each is laid out."""
+    page.goto(talk.as_uri())
+    page.wait_for_function("window.Reveal && Reveal.isReady()")
+    for _ in range(page.evaluate("Reveal.getTotalSlides()")):
+        page.wait_for_function(DRAWN)
+        yield page.evaluate(LAYOUT)
+        page.keyboard.press("ArrowRight")
+
+
 @pytest.mark.parametrize(
     "key",
     [
@@ -68,21 +79,17 @@ def test_a_talk_pages_through_offline_and_can_be_read(
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: asked.append(f"script error: {error}"))
-    page.goto(written.path.as_uri())
-    page.wait_for_function("window.Reveal && Reveal.isReady()")
-    pages = page.evaluate("Reveal.getTotalSlides()")
-    assert pages == written.num_slides <= anatomy.MAX_PAGES[SIZED[key]]
-    for number in range(pages):
-        page.wait_for_function(DRAWN)
-        seen = page.evaluate(LAYOUT)
-        if number % 3 == 0:
+    pages = 0
+    for seen in pages_of(page, written.path):
+        pages += 1
+        if pages % 3 == 1:
             page.set_viewport_size({"width": 1920, "height": 1080})
             larger = page.evaluate(LAYOUT)
             page.set_viewport_size({"width": 1280, "height": 720})
             assert max(larger["over"], larger["wide"]) <= 1, (key, larger)
         assert max(seen["over"], seen["wide"]) <= 1, (key, seen)
         assert all(seen[name] >= least for name, least in LEAST.items()), (key, seen)
-        page.keyboard.press("ArrowRight")
+    assert pages == written.num_slides <= anatomy.MAX_PAGES[SIZED[key]]
     page.close()
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
 
@@ -94,13 +101,8 @@ def test_a_talk_fits_in_the_widest_lettering_a_machine_may_have(
     path = write_slides(ROOT, "zeus", out=tmp_path / "deck.html").path
     path.write_text(path.read_text().replace("--sans:", "--sans: monospace; --usual:"))
     page = browser.new_page(viewport={"width": 1280, "height": 720})
-    page.goto(path.as_uri())
-    page.wait_for_function("window.Reveal && Reveal.isReady()")
-    for _ in range(page.evaluate("Reveal.getTotalSlides()")):
-        page.wait_for_function(DRAWN)
-        seen = page.evaluate(LAYOUT)
+    for seen in pages_of(page, path):
         assert max(seen["over"], seen["wide"]) <= 1, seen
-        page.keyboard.press("ArrowRight")
     page.close()
 
 
