@@ -10,12 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from labkit.kit.describe import Count, Positive, Whole, checked
+from labkit.memory.movement.quantise import rounded
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 TRAINED = 1280  # samples to train on; the other 517 validate
 _SHAPE = (64, 256, 256, 10)
+_SIZES = [n for wide, out in itertools.pairwise(_SHAPE) for n in (wide * out, out)]
 
 
 @checked
@@ -62,13 +64,11 @@ def train_digits(
     return float(loss), adam.weights
 
 
-def rounding_error(flat: Tensor, *, block: Count) -> float:
+def rounding_error(flat: Tensor, *, block: int) -> float:
     """Norm of what 8 bits change of all weights; no block reaches from one tensor into the next."""
     import torch
 
-    from labkit.memory.movement.quantise import rounded
-
-    parts = flat.split([n for wide, out in itertools.pairwise(_SHAPE) for n in (wide * out, out)])
+    parts = flat.split(_SIZES)
     return float(torch.cat([rounded(part, block=block) - part for part in parts]).norm())
 
 
@@ -76,8 +76,7 @@ def _losses(rows: Tensor, images: Tensor, labels: Tensor) -> Tensor:
     """Every rank's mean loss, given its weights as a row and its images, ranks × batch × pixels."""
     from torch.nn import functional
 
-    sizes = [n for wide, out in itertools.pairwise(_SHAPE) for n in (wide * out, out)]
-    parts = rows.split(sizes, 1)
+    parts = rows.split(_SIZES, 1)
     for weight, bias in zip(parts[::2], parts[1::2], strict=True):
         hidden = images if weight is parts[0] else functional.gelu(images)
         matrix = weight.view(len(rows), bias.shape[1], -1).transpose(1, 2)
