@@ -1,7 +1,7 @@
 """The engines' panels: which controls each has, and which figures it draws for their values.
 
 A panel is a :class:`Panel` made by a function of what the user brings. Only the engines' public
-names are called; every figure takes all of the panel's controls.
+names are called; a figure is drawn again when a control moves that its function takes.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def tuning(profile: str = "", model: str = "") -> Panel:
     def known(workload: str, eta: float) -> tuple[Any, Any]:
         return tuning.outcomes(jobs[workload], eta=eta), tuning.optimum(jobs[workload], eta=eta)
 
-    def surface(workload: str, eta: float, policy: str, seed: int) -> Any:
+    def surface(workload: str, eta: float) -> Any:
         table, _ = known(workload, eta)
         return tuning.figures.figure_map(table, value="cost_j", title="Cost of each configuration")
 
@@ -164,7 +164,7 @@ def tuning(profile: str = "", model: str = "") -> Panel:
         title = f"Where {policy} goes (simulated, seed {seed})"
         return tuning.figures.figure_search_path(runs.path(seed), best, title=title)
 
-    def front(workload: str, eta: float, policy: str, seed: int) -> Any:
+    def front(workload: str, eta: float) -> Any:
         table, best = known(workload, eta)
         return tuning.figures.figure_pareto(table, chosen=asdict(best), title="Time and energy")
 

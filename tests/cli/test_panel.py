@@ -12,7 +12,7 @@ import pytest
 from labkit.cli import main, panel, panels
 from labkit.cli.panel import built, notebook
 from labkit.errors import UsageError
-from labkit.workbook.review import axes
+from labkit.workbook.review import axes, live
 
 GROUP = "panel"
 
@@ -58,7 +58,11 @@ def test_a_panel_draws_and_its_command_answers(
     starts = {axis.name: axis.start for axis in knobs}
     inner = {axis.name: between(axis) for axis in knobs}
     for figure in panel.figures:
-        first, second = (figure(**values).to_plotly_json() for values in (starts, inner))
+        own = live._own(figure, knobs)
+        first, second = (
+            figure(**{axis.name: values[axis.name] for axis in own}).to_plotly_json()
+            for values in (starts, inner)
+        )
         assert first["data"] != second["data"], figure.__name__
     words = shlex.split(panel.call(**inner))
     assert words[:2] == ["labkit", name]

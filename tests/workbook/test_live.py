@@ -263,3 +263,39 @@ def test_axes_that_cannot_be_moved_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         explore(powers, **axes, **more)
+
+
+def test_a_move_after_a_pause_is_drawn_at_once_and_one_soon_after_a_drawing_waits() -> None:
+    async def moves() -> list[int]:
+        panel, counts = moving(), []
+        for slope, wait_s in ((0.7, 0.0), (0.8, 0.0), (0.9, 4 * live.DELAY_S)):
+            panel.controls["slope"].value = slope
+            await asyncio.sleep(wait_s)
+            await asyncio.sleep(0)
+            counts.append(panel.num_drawn)
+        return counts
+
+    assert asyncio.run(moves()) == [1, 1, 2]
+
+
+def test_a_figure_is_drawn_again_only_when_a_control_of_its_own_moves() -> None:
+    drawn: list[str] = []
+
+    def square(slope: float) -> go.Figure:
+        drawn.append("square")
+        return powers(slope, 2)
+
+    def any_power(slope: float, power: int) -> go.Figure:
+        drawn.append("any power")
+        return powers(slope, power)
+
+    panel = live.Live(
+        [square, any_power], read({"slope": (0.5, 2.0), "power": [1, 2, 3]}, "", None)
+    )
+    drawn.clear()
+    panel.controls["power"].value = 3
+    assert drawn == ["any power"]
+    assert height(panel.figures[1], 2) == 8 * panel.values["slope"]
+    panel.controls["slope"].value = 1.5
+    assert drawn == ["any power", "square", "any power"]
+    assert (height(panel.figures[0], 2), height(panel.figures[1], 2)) == (6, 12)

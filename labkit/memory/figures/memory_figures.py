@@ -12,6 +12,7 @@ from plotly.subplots import make_subplots
 
 from labkit.kit.draw import CYCLE, PALETTE, VEIL, finish
 
+Part = dict[str, Any]
 LONGEST = 3.0  # bars are drawn up to this many times the capacity
 PALE = 0.32  # opacity of what does not fit
 _KEYS = ["model", "plan"]
@@ -83,46 +84,45 @@ def figure_states(
     if "place" in table:
         table = table[table["place"] == "device"]
     order = list(dict.fromkeys(table[category].astype(str)))
-    figure = go.Figure()
+    names, sizes_gb = table[category].astype(str).to_numpy(), table["size_gb"].to_numpy()
+    bars = []
     for component in _in_order(table):
-        rows = table[table["component"] == component]
-        figure.add_bar(
-            name=component,
-            y=rows[category].astype(str),
-            x=rows["size_gb"],
-            orientation="h",
-            marker=_look(component),
-        )
-    totals = table.groupby(table[category].astype(str), sort=False)["size_gb"].sum()
-    figure.update_layout(barmode="stack", bargap=0.35)
-    figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=order, dtick=1)
-    figure.update_xaxes(range=[0, 1.14 * max(totals.max(), capacity_gb or 0)])
-    if capacity_gb is not None:
-        _capacity(figure, capacity_gb, capacity_name, float(totals.max()))
-    at_ends: dict[str, Any] = {"showarrow": False, "xanchor": "left", "bgcolor": VEIL}
+        own = (table["component"] == component).to_numpy()
+        bar = {"type": "bar", "name": component, "y": names[own], "x": sizes_gb[own]}
+        bars.append(bar | {"orientation": "h", "marker": _look(component)})
+    totals = table.groupby(names, sort=False)["size_gb"].sum()
+    layout: dict[str, Any] = {
+        "barmode": "stack",
+        "bargap": 0.35,
+        "yaxis": {"autorange": "reversed", "dtick": 1}
+        | {"categoryorder": "array", "categoryarray": order},
+        "xaxis": {"range": [0, 1.14 * max(totals.max(), capacity_gb or 0)]},
+    }
     notes = []
+    if capacity_gb is not None:
+        line, note = _capacity(capacity_gb, capacity_name, float(totals.max()))
+        layout["shapes"], notes = [line], [note]
+    at_ends: dict[str, Any] = {"showarrow": False, "xanchor": "left", "bgcolor": VEIL}
     for name, value in totals.items():
         stated = (told_gb or {}).get(str(name), value)
         remark = "" if abs(stated - value) <= 0.01 * value else f", says {stated:.3g}"
         notes.append(at_ends | {"x": value, "y": name, "text": f" {value:.3g} GB{remark}"})
-    figure.layout.annotations += tuple(notes)  # at once: Plotly checks all of them at each change
+    # At once: Plotly checks a figure anew with all that is added to it.
+    figure = go.Figure(bars, layout | {"annotations": notes})
     return finish(figure, title=title, x="on one GPU (GB)", height=height)
 
 
-def _capacity(figure: go.Figure, capacity_gb: float, name: str, longest_gb: float) -> None:
+def _capacity(capacity_gb: float, name: str, longest_gb: float) -> tuple[Part, Part]:
     """A line, and its name on the side that has room."""
     line = {"color": PALETTE["capacity"], "dash": "dash", "width": 2}
-    figure.add_vline(x=capacity_gb, line=line)
-    figure.add_annotation(
-        x=capacity_gb,
-        y=0.03,
-        yref="paper",
-        text=f" {name or f'{capacity_gb:g} GB'} ",
-        showarrow=False,
-        xanchor="right" if capacity_gb > 0.9 * longest_gb and name else "left",
-        yanchor="bottom",
-        bgcolor=VEIL,
-    )
+    ends = {"x0": capacity_gb, "x1": capacity_gb, "y0": 0, "y1": 1}
+    right = capacity_gb > 0.9 * longest_gb and name
+    words = {
+        "x": capacity_gb, "y": 0.03, "yref": "paper", "showarrow": False, "bgcolor": VEIL,
+        "text": f" {name or f'{capacity_gb:g} GB'} ",
+        "xanchor": "right" if right else "left", "yanchor": "bottom",
+    }  # fmt: skip
+    return {"type": "line", "xref": "x", "yref": "y domain", "line": line} | ends, words
 
 
 def figure_moments(table: pd.DataFrame, **look: Any) -> go.Figure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -35,30 +35,34 @@ def figure_frontier(
             columns plan, makespan_s, energy_j.
         lines: other frontiers by name: columns makespan_s, energy_j.
     """
-    fig = go.Figure()
     colours = (PALETTE["paper"], PALETTE["baseline"], *CYCLE[4:])
-    for (name, line), colour in zip((lines or {}).items(), colours, strict=False):
-        fig.add_scatter(
-            x=line["makespan_s"], y=line["energy_j"], mode="lines", name=name,
-            line={"color": colour, "width": 2},
-        )  # fmt: skip
-    fig.add_scatter(
-        x=front["makespan_s"], y=front["energy_j"], mode="lines+markers", name="optimal plans",
-        line={"color": PALETTE["ours"], "width": 2}, marker_size=5,
-    )  # fmt: skip
-    fig.add_scatter(
-        x=front["deadline_s"], y=front["bound_j"], mode="lines", name="lower bound",
-        line={"color": PALETTE["bound"], "width": 2, "dash": "dot"},
-    )  # fmt: skip
+    data: list[dict[str, Any]] = [
+        {
+            "x": line["makespan_s"], "y": line["energy_j"], "mode": "lines", "name": name,
+            "line": {"color": colour, "width": 2},
+        }
+        for (name, line), colour in zip((lines or {}).items(), colours, strict=False)
+    ]  # fmt: skip
+    data.append({
+        "x": front["makespan_s"], "y": front["energy_j"], "mode": "lines+markers",
+        "name": "optimal plans", "line": {"color": PALETTE["ours"], "width": 2},
+        "marker": {"size": 5},
+    })  # fmt: skip
+    data.append({
+        "x": front["deadline_s"], "y": front["bound_j"], "mode": "lines", "name": "lower bound",
+        "line": {"color": PALETTE["bound"], "width": 2, "dash": "dot"},
+    })  # fmt: skip
+    axis = {}
     if plans is not None:
-        fig.add_scatter(
-            x=plans["makespan_s"], y=plans["energy_j"], mode="markers+text", text=plans["plan"],
-            textposition="middle left", showlegend=False,
-            marker={"color": PALETTE["highlight"], "size": 11, "symbol": "diamond"},
-            hovertemplate="%{text}<br>%{x:.4g} s, %{y:.5g} J<extra></extra>",
-        )  # fmt: skip
+        data.append({
+            "x": plans["makespan_s"], "y": plans["energy_j"], "mode": "markers+text",
+            "text": plans["plan"], "textposition": "middle left", "showlegend": False,
+            "marker": {"color": PALETTE["highlight"], "size": 11, "symbol": "diamond"},
+            "hovertemplate": "%{text}<br>%{x:.4g} s, %{y:.5g} J<extra></extra>",
+        })  # fmt: skip
         first, last = plans["makespan_s"].min(), front["deadline_s"].max()
-        fig.update_xaxes(range=[first - 0.2 * (last - first), last + 0.05 * (last - first)])
+        axis = {"range": [first - 0.2 * (last - first), last + 0.05 * (last - first)]}
+    fig = go.Figure([{"type": "scatter"} | trace for trace in data], {"xaxis": axis})
     return finish(fig, title=title, x="iteration time (s)", y="energy of an iteration (J)")
 
 

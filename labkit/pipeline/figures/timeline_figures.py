@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Colour = Literal["kind", "clock", "slack"]
+Trace = dict[str, Any]
 _SCALES = {"clock": ("clock_mhz", "MHz"), "slack": ("slack_s", "slack (s)")}
 _ROW_HEIGHT = {  # so that kinds differ also without colour
     "forward": 0.72,
@@ -74,38 +75,38 @@ def figure_timeline(
     fills = _fills(table, colour, colour_range, lane)
     crowd = len(table) / len(devices)  # bars a row
     edge_px = 1 if crowd <= _MOST_LABELS_A_ROW else 0.3 if crowd <= _MOST_EDGES_A_ROW else 0
-    fig = go.Figure(_idle_bars(devices, makespan_s))
+    data, layout = [_idle_bars(devices, makespan_s)], Trace(barmode="overlay")
     for kind in [kind for kind in _ROW_HEIGHT if (table["kind"] == kind).any()]:
         mine = (table["kind"] == kind).to_numpy()
         part = table[mine].assign(fill=fills[mine], lane=lane[mine])
         part = part.sort_values("lane", kind="stable")  # the legend shows the first bar's colour
         height = 0.9 if colour == "kind" and edge_px < 1 else _ROW_HEIGHT[kind]
-        fig.add_trace(_bars(part, kind, height, edge_px, legend=colour == "kind"))
+        data.append(_bars(part, kind, height, edge_px, legend=colour == "kind"))
     if colour == "kind":
-        fig.add_traces(list(_lane_legend(lanes)))
+        data += _lane_legend(lanes)
     else:
-        fig.add_trace(_add_scale(fig, table, colour, colour_range))
+        layout |= _scale_bar(data, table, colour, colour_range)
     if messages is not None:
-        fig.add_trace(_message_lines(messages))
+        data.append(_message_lines(messages))
     word = "stage" if (table["stage"] == table["device"]).all() else "device"
-    fig.update_layout(barmode="overlay", uniformtext={"minsize": 7, "mode": "hide"})
-    names = [f"{word} {number}" for number in devices]
-    rows = {"tickvals": devices, "ticktext": names, "range": [max(devices) + 0.6, -0.6]}
-    fig.update_yaxes(showgrid=False, **rows)
-    fig.update_xaxes(range=[0, (span_s or makespan_s) * 1.005], showgrid=False)
+    rows = {"tickvals": devices, "ticktext": [f"{word} {number}" for number in devices]}
+    layout["yaxis"] = rows | {"showgrid": False, "range": [max(devices) + 0.6, -0.6]}
+    layout["xaxis"] = {"range": [0, (span_s or makespan_s) * 1.005], "showgrid": False}
+    layout["uniformtext"] = {"minsize": 7, "mode": "hide"}
+    fig = go.Figure(data, layout)  # at once: Plotly checks a figure anew with all that is added
     how = "" if colour == "kind" else "; slim bars: forward, tall: backward"
     if colour != "kind" and (table["kind"] == "weight").any():
         how += ", slimmest: weight half"
     return finish(fig, title=title, x=f"time (s){how}", height=150 + 34 * len(devices))
 
 
-def _idle_bars(devices: list[int], end_s: float) -> go.Bar:
+def _idle_bars(devices: list[int], end_s: float) -> Trace:
     """The grey that instructions are drawn on; last in the legend."""
-    return go.Bar(
-        orientation="h", x=[end_s] * len(devices), y=devices, width=0.9, name="idle",
-        marker={"color": PALETTE["bubble"], "line": {"width": 0}}, hoverinfo="skip",
-        legendrank=2000,
-    )  # fmt: skip
+    return {
+        "type": "bar", "orientation": "h", "x": [end_s] * len(devices), "y": devices,
+        "width": 0.9, "name": "idle", "hoverinfo": "skip", "legendrank": 2000,
+        "marker": {"color": PALETTE["bubble"], "line": {"width": 0}},
+    }  # fmt: skip
 
 
 def _fills(
@@ -131,7 +132,7 @@ def _ends(
     return low, high if high > low else low + 1
 
 
-def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legend: bool) -> go.Bar:
+def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legend: bool) -> Trace:
     several = bool((part["stage"] != part["device"]).any())
     shown = {"microbatch": "", "slack_s": "<br>slack %{{customdata[{}]:.3g}} s"}
     if several:
@@ -140,65 +141,60 @@ def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legen
         shown["clock_mhz"] = "<br>%{{customdata[{}]:.0f}} MHz"
     places = {column: text.format(i) for i, (column, text) in enumerate(shown.items())}
     fills = part["fill"].unique()
-    return go.Bar(
-        orientation="h",
-        base=part["start_s"],
-        x=part["end_s"] - part["start_s"],
-        y=part["device"],
-        width=height,
-        name=kind,
-        text=part["microbatch"] if edge_px == 1 else None,
-        textposition="inside",
-        insidetextanchor="middle",
-        textangle=0,
-        textfont_size=11,
-        marker={
+    numbers = {"text": part["microbatch"]} if edge_px == 1 else {}
+    middle = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+    return numbers | middle | {
+        "type": "bar", "orientation": "h", "name": kind, "width": height, "showlegend": legend,
+        "base": part["start_s"], "x": part["end_s"] - part["start_s"], "y": part["device"],
+        "textfont": {"size": 11},
+        "marker": {
             "color": fills[0] if len(fills) == 1 else part["fill"],
             "line": {"color": "white", "width": edge_px},
         },
-        customdata=[list(row) for row in zip(*(part[c].tolist() for c in shown), strict=True)],
-        hovertemplate=(
+        "customdata": [list(row) for row in zip(*(part[c].tolist() for c in shown), strict=True)],
+        "hovertemplate": (
             f"{'device' if several else 'stage'} %{{y}}{places.get('stage', '')}, {kind}"
             + " %{customdata[0]}<br>starts %{base:.4g} s, takes %{x:.4g} s"
             + places["slack_s"]
             + places.get("clock_mhz", "")
             + "<extra></extra>"
         ),
-        showlegend=legend,
-    )
+    }  # fmt: skip
 
 
-def _lane_legend(names: list[str]) -> Iterator[go.Bar]:
+def _lane_legend(names: list[str]) -> Iterator[Trace]:
     """What paler colours mean; nothing where there is one lane."""
     shades = _shades_of("forward", len(names))
+    empty = {"type": "bar", "x": [None], "y": [None], "hoverinfo": "skip"}
     for name, shade in zip(names[1:], shades[1:], strict=True):
-        yield go.Bar(x=[None], y=[None], name=name, marker_color=shade, hoverinfo="skip")
+        yield empty | {"name": name, "marker": {"color": shade}}
 
 
-def _message_lines(messages: pd.DataFrame) -> go.Scatter:
+def _message_lines(messages: pd.DataFrame) -> Trace:
     """From the sender's row, at its edge, to the receiver's."""
     source, device = messages["source"].to_numpy(), messages["device"].to_numpy()
     toward = np.sign(device - source)
     gap = np.full(len(messages), np.nan)
     x = np.stack([messages["sent_s"], messages["arrived_s"], gap], axis=1).ravel()
     y = np.stack([source + 0.45 * toward, device - 0.3 * toward, gap], axis=1).ravel()
-    return go.Scatter(
-        x=x, y=y, mode="lines", name="message", hoverinfo="skip",
-        line={"color": PALETTE["communication"], "width": 1.2},
-    )  # fmt: skip
+    return {
+        "type": "scatter", "x": x, "y": y, "mode": "lines", "name": "message",
+        "hoverinfo": "skip", "line": {"color": PALETTE["communication"], "width": 1.2},
+    }  # fmt: skip
 
 
-def _add_scale(
-    fig: go.Figure, table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None
-) -> go.Scatter:
-    """The colour bar: a layout that describes it, and an empty trace that it belongs to."""
+def _scale_bar(
+    data: list[Trace], table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None
+) -> dict[str, Any]:
+    """The layout of the colour bar; the empty trace that it belongs to goes into ``data``."""
     low, high = _ends(table, colour, span)
     bar = {"title": {"text": _SCALES[colour][1]}, "thickness": 14, "len": 1, "y": 0.5}
     axis = {"colorscale": SEQUENTIAL, "cmin": low, "cmax": high}
     axis["colorbar"] = {**bar, "lenmode": "fraction"}
-    fig.update_layout(coloraxis=axis, showlegend=False)
     marker = {"color": [low], "coloraxis": "coloraxis"}
-    return go.Scatter(x=[None], y=[None], mode="markers", marker=marker, hoverinfo="skip")
+    empty = {"type": "scatter", "x": [None], "y": [None], "mode": "markers", "hoverinfo": "skip"}
+    data.append(empty | {"marker": marker})
+    return {"coloraxis": axis, "showlegend": False}
 
 
 def _find_lanes(table: pd.DataFrame) -> tuple[np.ndarray, list[str]]:

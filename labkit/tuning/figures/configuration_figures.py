@@ -14,20 +14,25 @@ from labkit.kit.draw import CYCLE, PALETTE, SEQUENTIAL, finish
 BRIGHTEST = 2.0
 """Cells of a map at this many times the default and above share one colour."""
 
+Trace = dict[str, Any]
+"""Handed to a figure with all others at once: Plotly checks it anew with each that is added."""
+
 MARK: dict[str, Any] = {
     "default": {"symbol": "x", "size": 15, "color": PALETTE["baseline"]},
     "best": {"symbol": "star", "size": 19, "color": PALETTE["highlight"]},
 }
 
 
-def points(fig: go.Figure, x: Any, y: Any, marker: Mapping[str, Any], name: str) -> None:
-    """Marks without a text of their own."""
-    fig.add_scatter(x=x, y=y, mode="markers", marker=marker, name=name, hoverinfo="skip")
+def points(x: Any, y: Any, marker: Mapping[str, Any], name: str, **more: Any) -> Trace:
+    """Marks, without a text of their own unless ``more`` has one."""
+    look = {"mode": "markers", "marker": marker, "name": name, "hoverinfo": "skip"}
+    return {"type": "scatter", "x": x, "y": y} | look | more
 
 
-def stroke(fig: go.Figure, x: Any, y: Any, line: Mapping[str, Any], **more: Any) -> None:
+def stroke(x: Any, y: Any, line: Mapping[str, Any], **more: Any) -> Trace:
     """A line without a text of its own."""
-    fig.add_scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", **more)
+    look = {"mode": "lines", "line": line, "hoverinfo": "skip"}
+    return {"type": "scatter", "x": x, "y": y} | look | more
 
 
 def figure_map(
@@ -42,18 +47,14 @@ def figure_map(
     grid = table.assign(relative=relative.where(np.isfinite(relative)))
     pivot = grid.pivot(index="power_limit_w", columns="batch_size", values="relative")
     cells = pivot.to_numpy()
-    fig = go.Figure(
-        go.Heatmap(
-            z=cells,
-            zmin=float(np.nanmin(cells)),
-            zmax=min(BRIGHTEST, float(np.nanmax(cells))),
-            texttemplate="%{z:.2f}",
-            textfont={"size": 12},
-            colorbar={"title": {"text": "× default", "side": "right"}, "thickness": 14},
-            customdata=[[_config(b, p) for b in pivot.columns] for p in pivot.index],
-            hovertemplate="%{customdata}: %{z:.3f} × default<extra></extra>",
-        )
-    )
+    heatmap = {
+        "type": "heatmap", "z": cells, "texttemplate": "%{z:.2f}", "textfont": {"size": 12},
+        "zmin": float(np.nanmin(cells)), "zmax": min(BRIGHTEST, float(np.nanmax(cells))),
+        "colorbar": {"title": {"text": "× default", "side": "right"}, "thickness": 14},
+        "customdata": [[_config(b, p) for b in pivot.columns] for p in pivot.index],
+        "hovertemplate": "%{customdata}: %{z:.3f} × default<extra></extra>",
+    }  # fmt: skip
+    data: list[Trace] = [heatmap]
     default, least = table[table["is_default"]].iloc[0], table.iloc[int(table[value].argmin())]
     edge = {"size": 13, "line": {"width": 1.2, "color": PALETTE["bound"]}}
     for name, row, mark in (
@@ -61,14 +62,15 @@ def figure_map(
         ("least", least, {**MARK["best"], **edge}),
     ):
         x = list(pivot.columns).index(row["batch_size"]) + 0.33
-        points(fig, [x], [list(pivot.index).index(row["power_limit_w"]) + 0.28], mark, name)
+        y = list(pivot.index).index(row["power_limit_w"]) + 0.28
+        data.append(points([x], [y], mark, name))
     rated = table.pivot(index="power_limit_w", columns="batch_size", values=value).to_numpy()
     limits, sizes = np.nonzero(np.isnan(rated))
     if len(limits):
         dot = {"symbol": "circle", "size": 6, "color": PALETTE["muted"]}
-        points(fig, sizes, limits, dot, f"not profiled ({len(limits)})")
-    _name_ticks(fig.layout.xaxis, [f"{b:,}" for b in pivot.columns])
-    _name_ticks(fig.layout.yaxis, [f"{p:g}" for p in pivot.index])
+        data.append(points(sizes, limits, dot, f"not profiled ({len(limits)})"))
+    x_axis = _named_ticks([f"{b:,}" for b in pivot.columns])
+    fig = go.Figure(data, {"xaxis": x_axis, "yaxis": _named_ticks([f"{p:g}" for p in pivot.index])})
     return finish(fig, title=title, x="batch size", y="power limit (W)", height=430)
 
 
@@ -90,34 +92,37 @@ def figure_pareto(
     time, energy = _relative(table, base)
     relative = table.assign(time=time, energy=energy)
     near = relative[np.maximum(time, energy) <= limit]
-    fig = go.Figure()
-    for power_w in power_lines_w:
-        slope = power_w * base["time_to_accuracy_s"] / base["energy_to_accuracy_j"]
-        _ray(fig, float(near["time"].max()), slope, f"{power_w:g} W drawn")
-    fig.add_trace(_cloud(near))
+    end = float(near["time"].max())
+    per_watt = base["time_to_accuracy_s"] / base["energy_to_accuracy_j"]
+    rays = {f"{power_w:g} W drawn": power_w * per_watt for power_w in power_lines_w}
+    line = {"dash": "dot", "color": PALETTE["muted"], "width": 1.5}
+    data = [
+        stroke([0.0, end], [0.0, slope * end], line, showlegend=False) for slope in rays.values()
+    ]
+    data.append(_cloud(near))
     front = near[near["is_pareto"]].sort_values("time")
     line = {"color": PALETTE["bound"], "width": 2}
-    stroke(fig, front["time"], front["energy"], line, name="Pareto front")
-    fig.add_scatter(x=[1], y=[1], mode="markers", marker=MARK["default"], name="default")
+    data.append(stroke(front["time"], front["energy"], line, name="Pareto front"))
+    data.append(points([1], [1], MARK["default"], "default", hoverinfo=None))
     if chosen is not None:
         x, y = _relative(pd.DataFrame([dict(chosen)]), base)
         star = {**MARK["best"], "line": {"width": 1.5, "color": "white"}}
         name = f"chosen: {_config(chosen['batch_size'], chosen['power_limit_w'])}"
-        fig.add_scatter(x=x, y=y, mode="markers", marker=star, name=name)
+        data.append(points(x, y, star, name, hoverinfo=None))
+    layout = {"annotations": [_at_end(end, slope * end, text) for text, slope in rays.items()]}
+    fig = go.Figure(data, layout)
     x_title, y_title = "time to accuracy (default = 1)", "energy to accuracy (default = 1)"
     return finish(fig, title=title, x=x_title, y=y_title, height=480)
 
 
-def _cloud(table: pd.DataFrame) -> go.Scatter:
+def _cloud(table: pd.DataFrame) -> Trace:
     """Configurations at (time, energy), coloured by the logarithm of their batch size."""
     pairs = zip(table["batch_size"], table["power_limit_w"], strict=True)
     shown = sorted(set(table["batch_size"]))
     shown = shown[:: max(1, len(shown) // 5)]
-    return go.Scatter(
-        x=table["time"],
-        y=table["energy"],
-        mode="markers",
-        marker={
+    return {
+        "type": "scatter", "x": table["time"], "y": table["energy"], "mode": "markers",
+        "marker": {
             "color": np.log2(table["batch_size"]),
             "colorscale": SEQUENTIAL,
             "size": 9,
@@ -129,22 +134,17 @@ def _cloud(table: pd.DataFrame) -> go.Scatter:
                 "ticktext": [f"{b:,}" for b in shown],
             },
         },
-        text=[_config(*pair) for pair in pairs],
-        hovertemplate="%{text}<br>time %{x:.3f}, energy %{y:.3f}<extra></extra>",
-        name="configurations",
-        showlegend=False,
-    )
+        "text": [_config(*pair) for pair in pairs],
+        "hovertemplate": "%{text}<br>time %{x:.3f}, energy %{y:.3f}<extra></extra>",
+        "name": "configurations", "showlegend": False,
+    }  # fmt: skip
 
 
-def _ray(fig: go.Figure, end: float, slope: float, text: str) -> None:
-    """A dotted line from the origin to ``end``, named there."""
-    line = {"dash": "dot", "color": PALETTE["muted"], "width": 1.5}
-    stroke(fig, [0.0, end], [0.0, slope * end], line, showlegend=False)
+def _at_end(x: float, y: float, text: str) -> dict[str, Any]:
+    """The name of a dotted line at its last point."""
     font = {"color": PALETTE["muted"], "size": 14}
-    fig.add_annotation(
-        x=end, y=slope * end, text=text, font=font, xanchor="right", yanchor="bottom",
-        showarrow=False,
-    )  # fmt: skip
+    place = {"xanchor": "right", "yanchor": "bottom", "showarrow": False}
+    return {"x": x, "y": y, "text": text, "font": font} | place
 
 
 def figure_potential(table: pd.DataFrame, *, title: str = "") -> go.Figure:
@@ -215,9 +215,9 @@ def figure_lines(
     return finish(fig, title=title, x=x_title, y=y_title, height=450)
 
 
-def _name_ticks(axis: Any, names: list[str]) -> None:
+def _named_ticks(names: list[str]) -> dict[str, Any]:
     places, edges = list(range(len(names))), [-0.5, len(names) - 0.5]
-    axis.update(tickvals=places, ticktext=names, showgrid=False, range=edges)
+    return {"tickvals": places, "ticktext": names, "showgrid": False, "range": edges}
 
 
 def figure_batch_curves(curves: pd.DataFrame, *, title: str = "") -> go.Figure:

@@ -45,8 +45,9 @@ def figure_fit(table: pd.DataFrame, *, title: str = "", of: str = "measured") ->
     fig = go.Figure()
     band = [0.9 * low, 0.9 * high, 1.1 * high, 1.1 * low]
     fill = {"fill": "toself", "fillcolor": "rgba(122,122,122,0.18)", "name": "within 10 %"}
-    stroke(fig, [low, high, high, low], band, {"width": 0}, **fill)
-    stroke(fig, [low, high], [low, high], {"color": PALETTE["bound"], "width": 1.5}, name="exact")
+    fig.add_trace(stroke([low, high, high, low], band, {"width": 0}, **fill))
+    line = {"color": PALETTE["bound"], "width": 1.5}
+    fig.add_trace(stroke([low, high], [low, high], line, name="exact"))
     for index, (name, rows) in enumerate(table.groupby("num_nodes")):
         fig.add_scatter(
             x=rows["step_time_s"],
@@ -84,9 +85,9 @@ def figure_choice(choice: JointChoice, *, title: str = "") -> go.Figure:
     others = others.iloc[:: max(1, -(-len(others) // _MOST_POINTS))]
     fig = go.Figure()
     dot = {"size": 3, "color": PALETTE["muted"], "opacity": 0.45}
-    points(fig, others["time"], others["energy"], dot, "other points")
+    fig.add_trace(points(others["time"], others["energy"], dot, "other points"))
     line = {"color": PALETTE["muted"], "width": 1.5}
-    stroke(fig, front["time"], front["energy"], line, showlegend=False)
+    fig.add_trace(stroke(front["time"], front["energy"], line, showlegend=False))
     for index, (gpus, rows) in enumerate(front.groupby("num_gpus")):
         fig.add_scatter(
             x=rows["time"],
@@ -107,7 +108,7 @@ def figure_choice(choice: JointChoice, *, title: str = "") -> go.Figure:
     if choice.deadline_s is not None:
         line = {"dash": "dash", "color": PALETTE["bound"], "width": 1.5}
         edges = [others["energy"].min(), others["energy"].max()]
-        stroke(fig, [choice.deadline_s / hour] * 2, edges, line, name="deadline")
+        fig.add_trace(stroke([choice.deadline_s / hour] * 2, edges, line, name="deadline"))
     for axis, name in ((fig.layout.xaxis, "time"), (fig.layout.yaxis, "energy")):
         ticks = _decades(front[name].min() / 2, 4 * front[name].max())
         axis.update(type="log", tickvals=ticks, ticktext=[f"{t:,g}" for t in ticks])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from labkit.kit.draw import CYCLE, PALETTE, finish
 from labkit.tuning.configurations.outcomes import Choice
-from labkit.tuning.figures.configuration_figures import points, stroke, wrapped
+from labkit.tuning.figures.configuration_figures import Trace, points, stroke, wrapped
 
 POLICY_COLOUR: dict[str, str] = {
     "default": PALETTE["baseline"],
@@ -58,7 +58,7 @@ def _regret(tables: Mapping[str, pd.DataFrame], title: str, y_title: str, **axis
             x = [*rows["recurrence"], *rows["recurrence"][::-1]]
             y = [*rows["regret_high"], *rows["regret_low"][::-1]]
             fill = {"fill": "toself", "fillcolor": colour, "opacity": 0.2}
-            stroke(fig, x, y, {"width": 0}, showlegend=False, **fill)
+            fig.add_trace(stroke(x, y, {"width": 0}, showlegend=False, **fill))
         fig.add_scatter(
             x=rows["recurrence"], y=rows["regret"], mode="lines", name=name, line={"color": colour}
         )
@@ -115,33 +115,31 @@ def figure_search_path(path: pd.DataFrame, best: Choice, *, title: str = "") -> 
     limits = sorted({*path["power_limit_w"], best.power_limit_w})
     lift_w = 0.02 * max(limits[-1] - limits[0], 1.0)
     path = path.assign(height=path["power_limit_w"] + path["visit"].clip(upper=4) * lift_w)
-    fig = go.Figure(_walk(path))
+    data = [_walk(path)]
     rings = {
         "failed or stopped early": (path[~path["reached"]], "circle-open", PALETTE["stopped"]),
         "last run": (path.tail(1), "square-open", PALETTE["bound"]),
     }
     for name, (rows, symbol, colour) in rings.items():
         ring = {"symbol": symbol, "size": 20, "color": colour, "line": {"width": 2.5}}
-        points(fig, rows["batch_size"], rows["height"], ring, name)
+        data.append(points(rows["batch_size"], rows["height"], ring, name))
     edge = {"width": 1.2, "color": "white"}
     star = {"symbol": "star", "size": 16, "color": PALETTE["weight"], "line": edge}
-    points(fig, [best.batch_size], [best.power_limit_w], star, "best in expectation")
+    data.append(points([best.batch_size], [best.power_limit_w], star, "best in expectation"))
     sizes = sorted({*path["batch_size"], best.batch_size})
     shown = sizes[:: max(1, -(-len(sizes) // 10))]
-    fig.update_xaxes(type="log", tickvals=shown, ticktext=[f"{b:,}" for b in shown])
-    fig.update_yaxes(tickvals=limits)
+    x_axis = {"type": "log", "tickvals": shown, "ticktext": [f"{b:,}" for b in shown]}
+    fig = go.Figure(data, {"xaxis": x_axis, "yaxis": {"tickvals": limits}})
     return finish(fig, title=title, x="batch size", y="power limit (W)", height=470)
 
 
-def _walk(path: pd.DataFrame) -> go.Scatter:
+def _walk(path: pd.DataFrame) -> Trace:
     """The moves in order; the colour bar is labelled with the recurrences they happened in."""
     places = sorted({int(p) for p in np.linspace(0, len(path) - 1, 6)})
-    return go.Scatter(
-        x=path["batch_size"],
-        y=path["height"],
-        mode="lines+markers",
-        line={"color": PALETTE["muted"], "width": 1.5},
-        marker={
+    return {
+        "type": "scatter", "x": path["batch_size"], "y": path["height"],
+        "mode": "lines+markers", "line": {"color": PALETTE["muted"], "width": 1.5},
+        "marker": {
             "color": list(range(len(path))),
             "colorscale": "Plasma",
             "cmax": 1.1 * max(len(path) - 1, 1),  # the end of the scale is too pale on white
@@ -154,8 +152,8 @@ def _walk(path: pd.DataFrame) -> go.Scatter:
                 "ticktext": [str(path["recurrence"].iloc[p]) for p in places],
             },
         },
-        text=[f"recurrence {r}" for r in path["recurrence"]],
-        customdata=path["power_limit_w"],
-        hovertemplate="%{text}: batch %{x}, %{customdata} W<extra></extra>",
-        name="moves to",
-    )
+        "text": [f"recurrence {r}" for r in path["recurrence"]],
+        "customdata": path["power_limit_w"],
+        "hovertemplate": "%{text}: batch %{x}, %{customdata} W<extra></extra>",
+        "name": "moves to",
+    }  # fmt: skip

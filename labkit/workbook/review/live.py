@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Sequence
+import inspect
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from html import escape
@@ -27,7 +30,7 @@ from labkit.workbook.review import scales, stored
 from labkit.workbook.review.axes import Axis
 
 DELAY_S = 0.03
-"""How long a moved control waits for the next move before the figures are drawn."""
+"""How long a move soon after a drawing waits for the next one; a single move is drawn at once."""
 
 MakeFigure = Callable[..., go.Figure]
 State = dict[str, Any]
@@ -60,7 +63,7 @@ class Plot(anywidget.AnyWidget):
 
 
 class Live(ipywidgets.VBox):
-    """Controls above one or more figures, of which each draws all of the controls' values.
+    """Controls above one or more figures, each drawn from those its function has parameters for.
 
     ``num_drawn`` counts the drawings since the first.
     """
@@ -74,10 +77,12 @@ class Live(ipywidgets.VBox):
         call: Callable[..., str] | None = None,
     ) -> None:
         self._makers, self._axes = list(makers), {axis.name: axis for axis in axes}
+        self._own = [_own(maker, axes) for maker in makers] if len(makers) > 1 else [list(axes)]
         name = getattr(makers[0], "__qualname__", type(makers[0]).__name__)
         self._call = call or partial(_call, name if name.isidentifier() else "")
         self._key = f"{name}({', '.join(self._axes)})"
         self._timer: asyncio.TimerHandle | None = None
+        self._drawn_at_s = -math.inf
         self.num_drawn = 0
         kept = _last_values.get(self._key, {})
         starts = {a.name: kept.get(a.name, a.start) for a in axes}
@@ -85,8 +90,9 @@ class Live(ipywidgets.VBox):
             a.name: _control(a, starts[a.name] if a.holds(starts[a.name]) else a.start)
             for a in axes
         }
-        self._extremes = [_extremes(maker, axes) for maker in makers]
-        self.figures = [Plot(self._drawn(place)) for place in range(len(makers))]
+        self._extremes = [_extremes(*each) for each in zip(makers, self._own, strict=True)]
+        self._shown = [self._values_of(place) for place in range(len(makers))]
+        self.figures = [Plot(self._drawn(*each)) for each in enumerate(self._shown)]
         self._message, self._pasted = ipywidgets.HTML(), ipywidgets.HTML(self._words())
         knobs = ipywidgets.Box(
             [*self.controls.values()], layout={"flex_flow": "row wrap", "width": "100%"}
@@ -122,8 +128,10 @@ class Live(ipywidgets.VBox):
         """Draw the controls' values now; where the function refuses them, say why and keep the
         last figures."""
         self._timer = None
+        asked = {place: self._values_of(place) for place in range(len(self._makers))}
+        moved = {place: own for place, own in asked.items() if own != self._shown[place]}
         try:
-            states = [self._drawn(place) for place in range(len(self._makers))]
+            states = {place: self._drawn(place, own) for place, own in moved.items()}
         except Exception as error:  # whatever the function refuses is the reader's to see
             kind = "" if isinstance(error, UsageError | ValueError) else f"{type(error).__name__}: "
             text = escape(f"{kind}{error}")
@@ -131,13 +139,14 @@ class Live(ipywidgets.VBox):
             return
         _last_values[self._key] = self.values  # only those that can be drawn, for the next run
         self.num_drawn += 1
-        for figure, state in zip(self.figures, states, strict=True):
-            figure.state = state
+        for place, state in states.items():
+            self.figures[place].state, self._shown[place] = state, moved[place]
         self._message.value = ""
         self._pasted.value = self._words()
+        self._drawn_at_s = time.monotonic()
 
     def _moved(self, _: Any) -> None:
-        """Draw the values soon; what moves until then is drawn with them."""
+        """Draw the values soon; what moves until then, or moved during a drawing, is with them."""
         if self._timer is not None:
             return
         try:
@@ -145,11 +154,16 @@ class Live(ipywidgets.VBox):
         except RuntimeError:  # a plain script: nothing would ever wake a timer
             self.refresh()
             return
-        self._timer = loop.call_later(DELAY_S, self.refresh)
+        soon = time.monotonic() - self._drawn_at_s < DELAY_S
+        self._timer = loop.call_later(DELAY_S if soon else 0, self.refresh)
 
-    def _drawn(self, place: int) -> State:
-        """Figure ``place`` for the controls' values, on the scale that holds its extremes."""
-        state = stored.draw(self._makers[place], self.values)
+    def _values_of(self, place: int) -> dict[str, Any]:
+        """What the controls of figure ``place`` say now."""
+        return {name: self.values[name] for name in (axis.name for axis in self._own[place])}
+
+    def _drawn(self, place: int, values: Mapping[str, Any]) -> State:
+        """Figure ``place`` for ``values``, on the scale that holds its extremes."""
+        state = stored.draw(self._makers[place], values)
         apart = [_apart(other) for other in (state, *self._extremes[place])]
         scales.share(apart)
         layout = {**figures.plain(apart[0]["layout"]), "template": _TEMPLATE}
@@ -160,6 +174,13 @@ class Live(ipywidgets.VBox):
         text = self._call(**self.values)
         button = f'<button type="button" onclick="{escape(_COPY)}">Copy</button>'
         return f"{button} <code>{escape(text)}</code>"
+
+
+def _own(make_figure: MakeFigure, axes: Sequence[Axis]) -> list[Axis]:
+    """The axes that ``make_figure`` has a parameter for; all, where it takes any keyword."""
+    parameters = inspect.signature(make_figure).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return [axis for axis in axes if takes_any or axis.name in parameters]
 
 
 def _call(name: str, /, **values: Any) -> str:

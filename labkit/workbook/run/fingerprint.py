@@ -122,12 +122,6 @@ def of_notebook(
     return Fingerprint(parts=parts)
 
 
-def outputs_are_current(root: Path, path: Path, notebook: Any) -> bool:
-    """Whether the stored outputs are those that a run with the defaults would give now."""
-    stored = notebook.metadata.get("labkit", {}).get(OUTPUTS)
-    return stored is not None and stored == of_notebook(root, path, notebook, {}).digest
-
-
 def _hash(content: str | bytes) -> str:
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
 
