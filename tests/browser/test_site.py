@@ -16,6 +16,18 @@ from tests.export import synthetic
 __all__ = ["browser", "pytestmark", "site", "visit"]
 
 A4_PX = 210 / 25.4 * 96
+BROKEN = """() => [...document.querySelectorAll('.table td, .table th')].flatMap(cell => {
+  const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  const range = new Range(), broken = [];
+  while (walk.nextNode())
+    for (const word of walk.currentNode.data.matchAll(/[a-z]{4,}/gi)) {
+      range.setStart(walk.currentNode, word.index);
+      range.setEnd(walk.currentNode, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map(box => box.top)).size > 1) broken.push(word[0]);
+    }
+  return broken;
+})"""
+"""The words of tables that go on in another line."""
 HEADING = 'Claims: "less than 1 %" & more'
 
 
@@ -256,6 +268,7 @@ def test_nothing_is_cropped_on_paper(visit: Any, name: str) -> None:
     )
     assert len(rights) > 20
     assert max(rights) <= room + 1
+    assert page.evaluate(BROKEN) == []
     pdf = page.pdf(prefer_css_page_size=True)
     sides = {tuple(map(float, box.split())) for box in re.findall(rb"/MediaBox \[([^\]]+)\]", pdf)}
     assert {round(side[2]) for side in sides} == {595 if name.startswith("papers") else 842}
