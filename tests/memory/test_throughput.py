@@ -9,6 +9,7 @@ import pytest
 from labkit.errors import BadValue, UsageError
 from labkit.hardware import Link
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
+from labkit.memory.jobs.traffic import Collective
 from labkit.memory.plans.rivals import rivals
 from labkit.memory.plans.throughput import Cluster, StepTime, fit_cluster, throughput
 
@@ -137,6 +138,23 @@ def test_rivals_on_free_links_differ_in_what_they_hold_only() -> None:
     assert shares["MiCS"] == pytest.approx(32, rel=0.02)
     assert shares["Megatron-LM"] == pytest.approx(16, rel=0.02)
     assert shares["Megatron-LM, ZeRO-1"] > 2 * shares["Megatron-LM"]
+
+
+def test_gathers_in_two_stages_cross_with_what_a_node_does_not_hold() -> None:
+    """(p - k) / p of the message leaves a node of k of the group's p ranks, not (p - 1) / p."""
+    far, near = link(1e9, 1e-3), link(1e11, 1e-4)
+    ring = Collective(
+        phase="forward", kind="all-gather", what="parameters", message_bytes=1e9, num_ranks=16,
+        num_calls=3, nodes=2,
+    )  # fmt: skip
+    rings = cluster(ring=far, node=far, inside=near)
+    staged = replace(rings, staged=True)
+    hops_s = 3 * (1 * far.latency_s + 7 * near.latency_s)
+    assert rings.time_s(ring) > 15 / 16
+    assert staged.time_s(ring) == pytest.approx(8 / 16 + 7 / 8 / 100 + hops_s)
+    for other in (replace(ring, kind="reduce-scatter"), replace(ring, num_ranks=8, nodes=1),
+                  replace(ring, num_ranks=2)):  # fmt: skip
+        assert staged.time_s(other) == rings.time_s(other)
 
 
 def test_rivals_pay_for_the_slow_link_in_the_order_of_what_crosses_it() -> None:

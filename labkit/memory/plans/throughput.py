@@ -33,6 +33,7 @@ class Cluster:
         inside: what a rank gets inside its node.
         ranks_per_node: GPUs of a node.
         overlap: data-parallel collectives of the backward pass hide behind its operations.
+        staged: gathers over nodes first cross them, a ring for each GPU of a node (MiCS §3.3).
     """
 
     flops_per_s: Positive
@@ -41,6 +42,7 @@ class Cluster:
     inside: Link
     ranks_per_node: Count = 8
     overlap: bool = False
+    staged: bool = False
 
     def time_s(self, item: Collective) -> float:
         """Seconds of a collective: the mean latency of its ring's hops, and bytes over bandwidth.
@@ -49,6 +51,11 @@ class Cluster:
         """
         if item.nodes == 1:
             return item.num_hops * self.inside.latency_s + item.sent_bytes / self.inside.bytes_per_s
+        near = item.num_ranks // item.nodes
+        if self.staged and item.kind == "all-gather" and near > 1:
+            part = replace(item, message_bytes=item.message_bytes / near, num_ranks=item.nodes)
+            across = replace(part, rings_per_node=item.rings_per_node * near)
+            return self.time_s(across) + self.time_s(replace(item, num_ranks=near, nodes=1))
         between = min(1.0, item.nodes / item.num_ranks)
         hop_s = between * self.ring.latency_s + (1 - between) * self.inside.latency_s
         shared = min(item.rings_per_node * self.ring.bytes_per_s, self.node.bytes_per_s)
@@ -63,25 +70,20 @@ class Cluster:
         inside: str = "nvlink-v100",
         ranks_per_node: int = 16,
         latency_s: float = 5e-6,
-        overlap: bool = False,
+        **how: bool,
     ) -> Cluster:
-        """Servers whose network cards together carry ``gbit_per_s`` each way, all for one ring.
+        """Servers whose network cards together carry ``gbit_per_s`` each way, all for one ring;
+        ``how``: :attr:`overlap`, :attr:`staged`.
 
         >>> Cluster.of_servers(50e12, gbit_per_s=100).node.bytes_per_s / 1e9
         12.5
         """
-        name = f"{gbit_per_s:g} Gbit/s"
-        between = Link(
-            name=name, bytes_per_s=gbit_per_s / 8 * 1e9, latency_s=latency_s, source="as given"
-        )
+        name, rate = f"{gbit_per_s:g} Gbit/s", gbit_per_s / 8 * 1e9
+        between = Link(name=name, bytes_per_s=rate, latency_s=latency_s, source="as given")
         return cls(
-            flops_per_s=flops_per_s,
-            ring=between,
-            node=between,
-            inside=link(inside),
-            ranks_per_node=ranks_per_node,
-            overlap=overlap,
-        )
+            flops_per_s=flops_per_s, ring=between, node=between, inside=link(inside),
+            ranks_per_node=ranks_per_node, **how,
+        )  # fmt: skip
 
     def scaled(self, rate: str, factor: float) -> Cluster:
         """The cluster with one rate (``flops_per_s``, or a link's bandwidth) times ``factor``."""
