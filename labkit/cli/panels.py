@@ -236,12 +236,13 @@ def cluster(profile: str = "", model: str = "") -> Panel:
 def serving(profile: str = "", model: str = "") -> Panel:
     """Serving: latency over throughput by batcher, and the requests of one run over time."""
     from labkit import serving
+    from labkit.serving.commands import RequestOptions
 
     name, rates_per_s = model or "gpt-13b", [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
 
     @lru_cache(maxsize=64)
     def stream(rate: float, cv: float) -> Any:
-        return serving.from_csv(profile) if profile else serving.generate(rate, 500, cv=cv, rng=0)
+        return RequestOptions(trace=profile, rate=rate, cv=cv, count=500).read()
 
     @lru_cache(maxsize=64)
     def server(tensor: int) -> Any:
@@ -252,8 +253,10 @@ def serving(profile: str = "", model: str = "") -> Panel:
             "by iteration": serving.Batcher(max_batch=max_batch),
             "by request": serving.Batcher(level="request", max_batch=max_batch),
         }
-        least = serving.bound(stream(1.0, cv), server(tensor), batchers["by iteration"])
-        table = serving.sweep(stream(1.0, cv), server(tensor), batchers, [rate, *rates_per_s])
+        least = serving.bound(stream(rate, cv), server(tensor), batchers["by iteration"])
+        now = stream(rate, cv)  # what the command answers for is one of the line's points
+        rates = sorted(now.rate_per_s * each / rate for each in {rate, *rates_per_s})
+        table = serving.sweep(now, server(tensor), batchers, rates)
         title = "Latency over throughput (simulated)"
         return serving.figure_latency(table, bound_per_s=least.rate_per_s, title=title)
 
@@ -265,8 +268,8 @@ def serving(profile: str = "", model: str = "") -> Panel:
     return Panel(
         title=f"Serving: {name} on A100-40GB",
         call=lambda rate, cv, max_batch, tensor: (
-            f"labkit serving simulate {quote(profile)} --rate {rate:g} --cv {cv:g} --count 500 "
-            f"--model {name} --tensor {tensor} --stages 1 --max-batch {max_batch}"
+            f"labkit serving simulate {quote(profile) if profile else f'--count 500 --cv {cv:g}'} "
+            f"--rate {rate:g} --model {name} --tensor {tensor} --stages 1 --max-batch {max_batch}"
         ),
         figures=(curves, requests),
         axes={

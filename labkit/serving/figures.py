@@ -54,7 +54,7 @@ def figure_latency(
         pen = {"color": PALETTE["paper"], "symbol": "diamond", "size": 13}
         fig.add_scatter(x=x, y=y, mode="markers", marker=pen, name="paper")
     for axis in (fig.update_xaxes, fig.update_yaxes):
-        axis(type="log", dtick="D2")
+        axis(type="log", dtick="D2", tickformat=",~g")  # else "2", "5" stand without decade
     y = "median latency per output token (ms)"
     return finish(fig, title=title, x="throughput (requests/s, simulated)", y=y, height=460)
 

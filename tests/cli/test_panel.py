@@ -104,3 +104,44 @@ def test_what_a_user_brings_is_used(tmp_path: Any) -> None:
 def test_what_cannot_be_shown_is_refused(name: str, brought: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         built(name, **brought)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("pipeline", {"num_microbatches": 6, "slower": 0.15}),
+        ("cluster", {"nodes": 6, "load": 1.1, "restart_s": 30.0}),
+        ("serving", {"rate": 3.0, "cv": 2.0, "max_batch": 8, "tensor": 2}),
+        ("tuning", {"eta": 0.3}),
+    ],
+)
+def test_a_panel_shows_the_numbers_of_its_command(
+    name: str, values: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    panel = built(name)
+    knobs = axes.read(panel.axes, panel.label, dict(panel.start))
+    shown = {axis.name: axis.start for axis in knobs} | values
+    figures = [
+        figure(**{axis.name: shown[axis.name] for axis in live._own(figure, knobs)})
+        for figure in panel.figures
+    ]
+    assert main([*shlex.split(panel.call(**shown))[1:], "--json", "-"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    if name == "pipeline":
+        plan = said.get("plan", said)
+        words = f"{plan['energy_j']:,.0f} J in {plan['makespan_s']:.3f} s"
+        assert words in figures[0].layout.title.text
+    elif name == "cluster":
+        assert f"{said['policy']}: mean {said['mean_jct_s']:,.0f} s" in figures[0].data[0].name
+    elif name == "serving":
+        rows = {row["batcher"]: row for row in said["rows"]}
+        for line, batcher in (("by iteration", "iteration"), ("by request", "request, up to 8")):
+            (trace,) = [trace for trace in figures[0].data if trace.name == line]
+            row = rows[batcher]
+            at = (row["throughput_per_s"], 1e3 * row["median_token_s"])
+            assert any(at == pytest.approx(p, rel=1e-4) for p in zip(trace.x, trace.y, strict=True))
+    else:
+        (last,) = [trace for trace in figures[1].data if trace.name == "last run"]
+        (row,) = said["policies"]
+        assert last.x[0] == row["batch_size"]
+        assert row["power_limit_w"] <= last.y[0] < row["power_limit_w"] + 25
