@@ -253,8 +253,8 @@ def serving(profile: str = "", model: str = "") -> Panel:
             "by iteration": serving.Batcher(max_batch=max_batch),
             "by request": serving.Batcher(level="request", max_batch=max_batch),
         }
-        least = serving.bound(stream(rate, cv), server(tensor), batchers["by iteration"])
         now = stream(rate, cv)  # what the command answers for is one of the line's points
+        least = serving.bound(now, server(tensor), batchers["by iteration"])
         rates = sorted(now.rate_per_s * each / rate for each in {rate, *rates_per_s})
         table = serving.sweep(now, server(tensor), batchers, rates)
         title = "Latency over throughput (simulated)"
