@@ -255,7 +255,7 @@ def serving(profile: str = "", model: str = "") -> Panel:
         }
         now = stream(rate, cv)  # what the command answers for is one of the line's points
         least = serving.bound(now, server(tensor), batchers["by iteration"])
-        rates = sorted(now.rate_per_s * each / rate for each in {rate, *rates_per_s})
+        rates = sorted({now.rate_per_s, *rates_per_s})
         table = serving.sweep(now, server(tensor), batchers, rates)
         title = "Latency over throughput (simulated)"
         return serving.figure_latency(table, bound_per_s=least.rate_per_s, title=title)

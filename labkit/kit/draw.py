@@ -21,6 +21,10 @@ import numpy as np
 import plotly.graph_objects as go
 import plotly.io as pio
 
+Part = dict[str, Any]
+"""A trace, shape or axis of a figure. Hand a ``go.Figure`` all of them at once: Plotly checks the
+whole figure anew with each part that is added."""
+
 SIGNIFICANT_DIGITS = 6
 TITLE_WIDTH_CHARACTERS = 82
 _TEXTS = ("text", "hovertext")
@@ -191,6 +195,12 @@ def plain(value: Any) -> Any:
     raise TypeError(f"a figure cannot hold {type(value).__name__}: {value!r}")
 
 
+def contents(fig: go.Figure) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The figure's own traces and layout as :func:`plain` data, without the template."""
+    layout = {key: value for key, value in fig.layout._props.items() if key != "template"}
+    return [plain(trace._props) for trace in fig.data], plain(layout)
+
+
 def _rounded(value: float) -> float | int | None:
     if not math.isfinite(value):
         return None
@@ -206,9 +216,9 @@ def _decoded(spec: Mapping[str, Any]) -> np.ndarray:
 
 def _store_plainly(fig: go.Figure) -> go.Figure:
     """Rewrite every property of ``fig`` in place through :func:`plain`, but for the template."""
-    for trace in fig.data:
-        _replace(trace, {key: value for key, value in trace._props.items() if key != "type"})
-    _replace(fig.layout, {k: v for k, v in fig.layout._props.items() if k != "template"})
+    data, layout = contents(fig)
+    for target, properties in zip([*fig.data, fig.layout], [*data, layout], strict=True):
+        _replace(target, {key: value for key, value in properties.items() if key != "type"})
     if fig.frames:
         fig.frames = plain(fig.to_dict()["frames"])
     return fig
@@ -222,7 +232,7 @@ def _replace(target: Any, properties: Mapping[str, Any]) -> None:
             target._validate = key in _TEXTS
             if target._validate:
                 target[key] = None  # Plotly keeps an array when the list assigned over it is equal
-            target[key] = _without_empty(plain(value))
+            target[key] = _without_empty(value)
     finally:
         target._validate = True
 

@@ -12,7 +12,7 @@ import pytest
 from labkit.cli import main, panel, panels
 from labkit.cli.panel import built, notebook
 from labkit.errors import UsageError
-from labkit.workbook.review import axes, live
+from labkit.workbook.review import axes
 
 GROUP = "panel"
 
@@ -58,10 +58,8 @@ def test_a_panel_draws_and_its_command_answers(
     starts = {axis.name: axis.start for axis in knobs}
     inner = {axis.name: between(axis) for axis in knobs}
     for figure in panel.figures:
-        own = live._own(figure, knobs)
         first, second = (
-            figure(**{axis.name: values[axis.name] for axis in own}).to_plotly_json()
-            for values in (starts, inner)
+            figure(**axes.taken(figure, values)).to_plotly_json() for values in (starts, inner)
         )
         assert first["data"] != second["data"], figure.__name__
     words = shlex.split(panel.call(**inner))
@@ -121,10 +119,7 @@ def test_a_panel_shows_the_numbers_of_its_command(
     panel = built(name)
     knobs = axes.read(panel.axes, panel.label, dict(panel.start))
     shown = {axis.name: axis.start for axis in knobs} | values
-    figures = [
-        figure(**{axis.name: shown[axis.name] for axis in live._own(figure, knobs)})
-        for figure in panel.figures
-    ]
+    figures = [figure(**axes.taken(figure, shown)) for figure in panel.figures]
     assert main([*shlex.split(panel.call(**shown))[1:], "--json", "-"]) == 0
     said = json.loads(capsys.readouterr().out)
     if name == "pipeline":

@@ -256,6 +256,7 @@ def test_a_third_axis_stays_at_its_start_and_the_title_says_so(
         ({"slope": (1.0, 2.0)}, {"start": 9.0}, "from 1.0 to 2.0"),
         ({"slope": [1.0, 2.0]}, {"start": {"stages": 2}}, "'stages' is no axis"),
         ({"slope": [1.0, 2.0]}, {"label": {"stages": "x"}}, "'stages' is no axis"),
+        ({"slope": [1.0, 2.0], "stages": [1, 2]}, {}, "no parameter 'stages'"),
     ],
 )
 def test_axes_that_cannot_be_moved_are_refused(
@@ -265,7 +266,11 @@ def test_axes_that_cannot_be_moved_are_refused(
         explore(powers, **axes, **more)
 
 
-def test_a_move_after_a_pause_is_drawn_at_once_and_one_soon_after_a_drawing_waits() -> None:
+def test_a_move_after_a_pause_is_drawn_at_once_and_one_soon_after_a_drawing_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "DELAY_S", 0.3)  # longer than any stall of the machine
+
     async def moves() -> list[int]:
         panel, counts = moving(), []
         for slope, wait_s in ((0.7, 0.0), (0.8, 0.0), (0.9, 4 * live.DELAY_S)):

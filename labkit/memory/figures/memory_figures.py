@@ -10,9 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from labkit.kit.draw import CYCLE, PALETTE, VEIL, finish
+from labkit.kit.draw import CYCLE, PALETTE, VEIL, Part, finish
 
-Part = dict[str, Any]
 LONGEST = 3.0  # bars are drawn up to this many times the capacity
 PALE = 0.32  # opacity of what does not fit
 _KEYS = ["model", "plan"]
@@ -94,10 +93,11 @@ def figure_states(
     layout: dict[str, Any] = {
         "barmode": "stack",
         "bargap": 0.35,
-        "yaxis": {"autorange": "reversed", "dtick": 1}
-        | {"categoryorder": "array", "categoryarray": order},
+        "yaxis": {
+            "autorange": "reversed", "dtick": 1, "categoryorder": "array", "categoryarray": order,
+        },
         "xaxis": {"range": [0, 1.14 * max(totals.max(), capacity_gb or 0)]},
-    }
+    }  # fmt: skip
     notes = []
     if capacity_gb is not None:
         line, note = _capacity(capacity_gb, capacity_name, float(totals.max()))
@@ -107,7 +107,6 @@ def figure_states(
         stated = (told_gb or {}).get(str(name), value)
         remark = "" if abs(stated - value) <= 0.01 * value else f", says {stated:.3g}"
         notes.append(at_ends | {"x": value, "y": name, "text": f" {value:.3g} GB{remark}"})
-    # At once: Plotly checks a figure anew with all that is added to it.
     figure = go.Figure(bars, layout | {"annotations": notes})
     return finish(figure, title=title, x="on one GPU (GB)", height=height)
 

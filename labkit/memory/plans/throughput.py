@@ -70,10 +70,10 @@ class Cluster:
         inside: str = "nvlink-v100",
         ranks_per_node: int = 16,
         latency_s: float = 5e-6,
-        **how: bool,
+        overlap: bool = False,
+        staged: bool = False,
     ) -> Cluster:
-        """Servers whose network cards together carry ``gbit_per_s`` each way, all for one ring;
-        ``how``: :attr:`overlap`, :attr:`staged`.
+        """Servers whose network cards together carry ``gbit_per_s`` each way, all for one ring.
 
         >>> Cluster.of_servers(50e12, gbit_per_s=100).node.bytes_per_s / 1e9
         12.5
@@ -82,7 +82,7 @@ class Cluster:
         between = Link(name=name, bytes_per_s=rate, latency_s=latency_s, source="as given")
         return cls(
             flops_per_s=flops_per_s, ring=between, node=between, inside=link(inside),
-            ranks_per_node=ranks_per_node, **how,
+            ranks_per_node=ranks_per_node, overlap=overlap, staged=staged,
         )  # fmt: skip
 
     def scaled(self, rate: str, factor: float) -> Cluster:

@@ -11,14 +11,13 @@ import plotly.graph_objects as go
 
 from labkit.errors import UsageError
 from labkit.kit.describe import Positive, checked
-from labkit.kit.draw import CYCLE, PALETTE, SEQUENTIAL, finish
+from labkit.kit.draw import CYCLE, PALETTE, SEQUENTIAL, Part, finish
 from labkit.pipeline.simulation.costs import amount
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Colour = Literal["kind", "clock", "slack"]
-Trace = dict[str, Any]
 _SCALES = {"clock": ("clock_mhz", "MHz"), "slack": ("slack_s", "slack (s)")}
 _ROW_HEIGHT = {  # so that kinds differ also without colour
     "forward": 0.72,
@@ -75,7 +74,7 @@ def figure_timeline(
     fills = _fills(table, colour, colour_range, lane)
     crowd = len(table) / len(devices)  # bars a row
     edge_px = 1 if crowd <= _MOST_LABELS_A_ROW else 0.3 if crowd <= _MOST_EDGES_A_ROW else 0
-    data, layout = [_idle_bars(devices, makespan_s)], Trace(barmode="overlay")
+    data, layout = [_idle_bars(devices, makespan_s)], Part(barmode="overlay")
     for kind in [kind for kind in _ROW_HEIGHT if (table["kind"] == kind).any()]:
         mine = (table["kind"] == kind).to_numpy()
         part = table[mine].assign(fill=fills[mine], lane=lane[mine])
@@ -85,7 +84,8 @@ def figure_timeline(
     if colour == "kind":
         data += _lane_legend(lanes)
     else:
-        layout |= _scale_bar(data, table, colour, colour_range)
+        scale = _scale_bar(table, colour, colour_range)
+        data, layout = [*data, scale[0]], layout | scale[1]
     if messages is not None:
         data.append(_message_lines(messages))
     word = "stage" if (table["stage"] == table["device"]).all() else "device"
@@ -93,14 +93,14 @@ def figure_timeline(
     layout["yaxis"] = rows | {"showgrid": False, "range": [max(devices) + 0.6, -0.6]}
     layout["xaxis"] = {"range": [0, (span_s or makespan_s) * 1.005], "showgrid": False}
     layout["uniformtext"] = {"minsize": 7, "mode": "hide"}
-    fig = go.Figure(data, layout)  # at once: Plotly checks a figure anew with all that is added
+    fig = go.Figure(data, layout)
     how = "" if colour == "kind" else "; slim bars: forward, tall: backward"
     if colour != "kind" and (table["kind"] == "weight").any():
         how += ", slimmest: weight half"
     return finish(fig, title=title, x=f"time (s){how}", height=150 + 34 * len(devices))
 
 
-def _idle_bars(devices: list[int], end_s: float) -> Trace:
+def _idle_bars(devices: list[int], end_s: float) -> Part:
     """The grey that instructions are drawn on; last in the legend."""
     return {
         "type": "bar", "orientation": "h", "x": [end_s] * len(devices), "y": devices,
@@ -132,7 +132,7 @@ def _ends(
     return low, high if high > low else low + 1
 
 
-def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legend: bool) -> Trace:
+def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legend: bool) -> Part:
     several = bool((part["stage"] != part["device"]).any())
     shown = {"microbatch": "", "slack_s": "<br>slack %{{customdata[{}]:.3g}} s"}
     if several:
@@ -162,7 +162,7 @@ def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legen
     }  # fmt: skip
 
 
-def _lane_legend(names: list[str]) -> Iterator[Trace]:
+def _lane_legend(names: list[str]) -> Iterator[Part]:
     """What paler colours mean; nothing where there is one lane."""
     shades = _shades_of("forward", len(names))
     empty = {"type": "bar", "x": [None], "y": [None], "hoverinfo": "skip"}
@@ -170,7 +170,7 @@ def _lane_legend(names: list[str]) -> Iterator[Trace]:
         yield empty | {"name": name, "marker": {"color": shade}}
 
 
-def _message_lines(messages: pd.DataFrame) -> Trace:
+def _message_lines(messages: pd.DataFrame) -> Part:
     """From the sender's row, at its edge, to the receiver's."""
     source, device = messages["source"].to_numpy(), messages["device"].to_numpy()
     toward = np.sign(device - source)
@@ -184,17 +184,16 @@ def _message_lines(messages: pd.DataFrame) -> Trace:
 
 
 def _scale_bar(
-    data: list[Trace], table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None
-) -> dict[str, Any]:
-    """The layout of the colour bar; the empty trace that it belongs to goes into ``data``."""
+    table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None
+) -> tuple[Part, Part]:
+    """The empty trace that a colour bar belongs to, and the bar's layout."""
     low, high = _ends(table, colour, span)
     bar = {"title": {"text": _SCALES[colour][1]}, "thickness": 14, "len": 1, "y": 0.5}
     axis = {"colorscale": SEQUENTIAL, "cmin": low, "cmax": high}
     axis["colorbar"] = {**bar, "lenmode": "fraction"}
     marker = {"color": [low], "coloraxis": "coloraxis"}
     empty = {"type": "scatter", "x": [None], "y": [None], "mode": "markers", "hoverinfo": "skip"}
-    data.append(empty | {"marker": marker})
-    return {"coloraxis": axis, "showlegend": False}
+    return empty | {"marker": marker}, {"coloraxis": axis, "showlegend": False}
 
 
 def _find_lanes(table: pd.DataFrame) -> tuple[np.ndarray, list[str]]:

@@ -9,13 +9,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.kit.draw import CYCLE, PALETTE, SEQUENTIAL, finish
+from labkit.kit.draw import CYCLE, PALETTE, SEQUENTIAL, Part, finish
 
 BRIGHTEST = 2.0
 """Cells of a map at this many times the default and above share one colour."""
-
-Trace = dict[str, Any]
-"""Handed to a figure with all others at once: Plotly checks it anew with each that is added."""
 
 MARK: dict[str, Any] = {
     "default": {"symbol": "x", "size": 15, "color": PALETTE["baseline"]},
@@ -23,13 +20,13 @@ MARK: dict[str, Any] = {
 }
 
 
-def points(x: Any, y: Any, marker: Mapping[str, Any], name: str, **more: Any) -> Trace:
-    """Marks, without a text of their own unless ``more`` has one."""
+def points(x: Any, y: Any, marker: Mapping[str, Any], name: str, **more: Any) -> Part:
+    """Marks, silent under the pointer unless ``more`` says otherwise (``hoverinfo=None``)."""
     look = {"mode": "markers", "marker": marker, "name": name, "hoverinfo": "skip"}
     return {"type": "scatter", "x": x, "y": y} | look | more
 
 
-def stroke(x: Any, y: Any, line: Mapping[str, Any], **more: Any) -> Trace:
+def stroke(x: Any, y: Any, line: Mapping[str, Any], **more: Any) -> Part:
     """A line without a text of its own."""
     look = {"mode": "lines", "line": line, "hoverinfo": "skip"}
     return {"type": "scatter", "x": x, "y": y} | look | more
@@ -54,7 +51,7 @@ def figure_map(
         "customdata": [[_config(b, p) for b in pivot.columns] for p in pivot.index],
         "hovertemplate": "%{customdata}: %{z:.3f} × default<extra></extra>",
     }  # fmt: skip
-    data: list[Trace] = [heatmap]
+    data: list[Part] = [heatmap]
     default, least = table[table["is_default"]].iloc[0], table.iloc[int(table[value].argmin())]
     edge = {"size": 13, "line": {"width": 1.2, "color": PALETTE["bound"]}}
     for name, row, mark in (
@@ -115,7 +112,7 @@ def figure_pareto(
     return finish(fig, title=title, x=x_title, y=y_title, height=480)
 
 
-def _cloud(table: pd.DataFrame) -> Trace:
+def _cloud(table: pd.DataFrame) -> Part:
     """Configurations at (time, energy), coloured by the logarithm of their batch size."""
     pairs = zip(table["batch_size"], table["power_limit_w"], strict=True)
     shown = sorted(set(table["batch_size"]))

@@ -10,9 +10,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from labkit.kit.draw import CYCLE, PALETTE, finish
+from labkit.kit.draw import CYCLE, PALETTE, Part, finish
 from labkit.tuning.configurations.outcomes import Choice
-from labkit.tuning.figures.configuration_figures import Trace, points, stroke, wrapped
+from labkit.tuning.figures.configuration_figures import points, stroke, wrapped
 
 POLICY_COLOUR: dict[str, str] = {
     "default": PALETTE["baseline"],
@@ -133,7 +133,7 @@ def figure_search_path(path: pd.DataFrame, best: Choice, *, title: str = "") -> 
     return finish(fig, title=title, x="batch size", y="power limit (W)", height=470)
 
 
-def _walk(path: pd.DataFrame) -> Trace:
+def _walk(path: pd.DataFrame) -> Part:
     """The moves in order; the colour bar is labelled with the recurrences they happened in."""
     places = sorted({int(p) for p in np.linspace(0, len(path) - 1, 6)})
     return {

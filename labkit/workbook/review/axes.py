@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -63,6 +64,18 @@ def read(
     return [
         _axis(name, values, _label(label, name), starts.get(name)) for name, values in axes.items()
     ]
+
+
+def taken(make_figure: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``values`` by axis that ``make_figure`` has a parameter for; all of them where it
+    takes any keyword.
+
+    >>> taken(lambda rate: rate, {"stages": 2, "rate": 1.5})
+    {'rate': 1.5}
+    """
+    parameters = inspect.signature(make_figure).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return {name: value for name, value in values.items() if takes_any or name in parameters}
 
 
 def _label(label: str | Mapping[str, str], axis: str) -> str:

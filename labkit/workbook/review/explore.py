@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
+from labkit.errors import UsageError
 from labkit.kit import draw as figures  # noqa: F401  (the docstring's example draws with it)
 from labkit.workbook.review import axes as controls
 from labkit.workbook.review import stored
@@ -48,8 +49,9 @@ def explore(
             tuple, which says at which values it is stored; a list holds all values there are.
 
     Raises:
-        UsageError: no axis, one without values, ``start`` not among them, a ``link`` without a
-            common axis, or stored states that hold more than about 1 MB in all.
+        UsageError: no axis, one without values or that ``make_figure`` does not take, ``start``
+            not among them, a ``link`` without a common axis, or stored states that hold more than
+            about 1 MB in all.
 
     >>> def bar(stages):
     ...     return figures.finish(go.Figure(go.Bar(x=["bubble"], y=[stages - 1])))
@@ -60,6 +62,8 @@ def explore(
     (0, 7.35)
     """
     knobs = controls.read(axes, label, start)
+    for stranger in axes.keys() - controls.taken(make_figure, axes).keys():
+        raise UsageError(f"explore: {make_figure} has no parameter {stranger!r}")
     if not is_live():
         return stored.figure(make_figure, knobs)
     from labkit.workbook.review.live import Live

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from plotly.offline import get_plotlyjs
 from labkit.errors import UsageError
 from labkit.kit import draw as figures
 from labkit.workbook.review import scales, stored
-from labkit.workbook.review.axes import Axis
+from labkit.workbook.review.axes import Axis, taken
 
 DELAY_S = 0.03
 """How long a move soon after a drawing waits for the next one; a single move is drawn at once."""
@@ -77,7 +76,6 @@ class Live(ipywidgets.VBox):
         call: Callable[..., str] | None = None,
     ) -> None:
         self._makers, self._axes = list(makers), {axis.name: axis for axis in axes}
-        self._own = [_own(maker, axes) for maker in makers] if len(makers) > 1 else [list(axes)]
         name = getattr(makers[0], "__qualname__", type(makers[0]).__name__)
         self._call = call or partial(_call, name if name.isidentifier() else "")
         self._key = f"{name}({', '.join(self._axes)})"
@@ -90,8 +88,8 @@ class Live(ipywidgets.VBox):
             a.name: _control(a, starts[a.name] if a.holds(starts[a.name]) else a.start)
             for a in axes
         }
-        self._extremes = [_extremes(*each) for each in zip(makers, self._own, strict=True)]
-        self._shown = [self._values_of(place) for place in range(len(makers))]
+        self._extremes = [_extremes(maker, taken(maker, self._axes)) for maker in makers]
+        self._shown = [taken(maker, self.values) for maker in makers]
         self.figures = [Plot(self._drawn(*each)) for each in enumerate(self._shown)]
         self._message, self._pasted = ipywidgets.HTML(), ipywidgets.HTML(self._words())
         knobs = ipywidgets.Box(
@@ -128,8 +126,9 @@ class Live(ipywidgets.VBox):
         """Draw the controls' values now; where the function refuses them, say why and keep the
         last figures."""
         self._timer = None
-        asked = {place: self._values_of(place) for place in range(len(self._makers))}
-        moved = {place: own for place, own in asked.items() if own != self._shown[place]}
+        values = self.values
+        asked = enumerate([taken(maker, values) for maker in self._makers])
+        moved = {place: own for place, own in asked if own != self._shown[place]}
         try:
             states = {place: self._drawn(place, own) for place, own in moved.items()}
         except Exception as error:  # whatever the function refuses is the reader's to see
@@ -137,7 +136,7 @@ class Live(ipywidgets.VBox):
             text = escape(f"{kind}{error}")
             self._message.value = f'<p role="alert" style="color:#b00020">{text}</p>'
             return
-        _last_values[self._key] = self.values  # only those that can be drawn, for the next run
+        _last_values[self._key] = values  # only those that can be drawn, for the next run
         self.num_drawn += 1
         for place, state in states.items():
             self.figures[place].state, self._shown[place] = state, moved[place]
@@ -157,10 +156,6 @@ class Live(ipywidgets.VBox):
         soon = time.monotonic() - self._drawn_at_s < DELAY_S
         self._timer = loop.call_later(DELAY_S if soon else 0, self.refresh)
 
-    def _values_of(self, place: int) -> dict[str, Any]:
-        """What the controls of figure ``place`` say now."""
-        return {name: self.values[name] for name in (axis.name for axis in self._own[place])}
-
     def _drawn(self, place: int, values: Mapping[str, Any]) -> State:
         """Figure ``place`` for ``values``, on the scale that holds its extremes."""
         state = stored.draw(self._makers[place], values)
@@ -174,13 +169,6 @@ class Live(ipywidgets.VBox):
         text = self._call(**self.values)
         button = f'<button type="button" onclick="{escape(_COPY)}">Copy</button>'
         return f"{button} <code>{escape(text)}</code>"
-
-
-def _own(make_figure: MakeFigure, axes: Sequence[Axis]) -> list[Axis]:
-    """The axes that ``make_figure`` has a parameter for; all, where it takes any keyword."""
-    parameters = inspect.signature(make_figure).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return [axis for axis in axes if takes_any or axis.name in parameters]
 
 
 def _call(name: str, /, **values: Any) -> str:
@@ -209,14 +197,14 @@ def _control(axis: Axis, value: Any) -> ipywidgets.Widget:
     return kind(options=options, value=value, **look)
 
 
-def _extremes(make_figure: MakeFigure, axes: Sequence[Axis]) -> list[State]:
+def _extremes(make_figure: MakeFigure, axes: Mapping[str, Axis]) -> list[State]:
     """The figure at both ends of each axis, the others at their start: what the scale must hold.
 
     An end that the function refuses is nothing to hold.
     """
-    start = {axis.name: axis.start for axis in axes}
+    start = {name: axis.start for name, axis in axes.items()}
     states = []
-    for values in [start | {axis.name: axis.values[end]} for axis in axes for end in (0, -1)]:
+    for values in [start | {name: axes[name].values[end]} for name in axes for end in (0, -1)]:
         with suppress(Exception):
             states.append(stored.draw(make_figure, values))
     return states

@@ -68,8 +68,7 @@ def draw(make_figure: Callable[..., go.Figure], arguments: Mapping[str, Any]) ->
         raise UsageError(
             f"explore: make_figure({arguments}) returned {type(figure).__name__}, not a figure"
         )
-    layout = figures.plain({k: v for k, v in figure.layout._props.items() if k != "template"})
-    data = [figures.plain(trace._props) for trace in figure.data]
+    data, layout = figures.contents(figure)
     for position, trace in enumerate(data):
         _fix_colour(trace, figures.CYCLE[position % len(figures.CYCLE)])
     return {"data": data, "layout": layout}
