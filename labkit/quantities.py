@@ -66,6 +66,8 @@ def cut(exact: int | float | Fraction, printed: str) -> Cut:
     return "truncated" if shown == number.quantize(step, ROUND_DOWN) else "differs"
 
 
+LARGEST = 1e7
+"""From here on :func:`number` prints fractional numbers with an exponent."""
 NOTHING = "–"
 """What stands in a cell for a value that is missing."""
 
@@ -184,7 +186,7 @@ def number(value: float, digits: int = 4) -> str:
         return "∞" if value > 0 else "−∞"
     if value == 0:
         return "0"
-    if 1e-4 <= abs(value) < 1e7:
+    if 1e-4 <= abs(value) < LARGEST:
         decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
         text = f"{value:,.{decimals}f}"
         return text.rstrip("0").rstrip(".") if "." in text else text

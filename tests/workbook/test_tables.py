@@ -143,6 +143,17 @@ def test_formats_scale_a_column() -> None:
     assert cells(table) == [["x (ms)"], ["1"], ["–"]]
 
 
+def test_large_fractional_numbers_are_shown_in_a_larger_unit() -> None:
+    columns = {"states_bytes": [1.866e10, 7.689e8], "gpu_flops_per_s": [2.384e13, np.nan]}
+    shown = workbook.table(columns | {"sent_bytes": [411_041_792, 3], "wait_s": [1e9, 2.0]})
+    heads = ["states (GB)", "gpu (TFLOP/s)", "sent (bytes)", "wait (s)"]
+    assert [*shown.grid.headers] == heads
+    assert [*shown.grid.rows[0]] == ["18.66", "23.84", "411,041,792", "1e9"]
+    assert shown.frame()["states_bytes"].iloc[0] == 1.866e10
+    asked = workbook.table(columns, formats={"states_bytes": "GiB"})
+    assert asked.grid.headers[0] == "states (GiB)"
+
+
 @pytest.mark.parametrize("unit", sorted(quantities.SCALES))
 def test_every_scale_starts_from_a_unit_a_column_can_have(unit: str) -> None:
     assert quantities.SCALES[unit][0] in quantities.UNITS.values()

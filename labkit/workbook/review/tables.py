@@ -8,6 +8,7 @@ headers spell out the unit that a column name carries, numbers are rounded to si
 from __future__ import annotations
 
 import html
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.errors import UsageError, not_among
-from labkit.quantities import NOTHING, SCALES, heading, split_unit
+from labkit.quantities import LARGEST, NOTHING, SCALES, heading, split_unit
 from labkit.quantities import number as number
 from labkit.quantities import rounded as rounded
 
@@ -123,7 +124,8 @@ def table(
         caption: printed above the table.
         digits: significant digits of fractional numbers; whole numbers are printed whole.
         formats: column -> a unit to show it in (``"GiB"`` for a ``_bytes`` column, ``"kJ"`` for a
-            ``_j`` one, ``"%"`` for a ``_fraction`` one).
+            ``_j`` one, ``"%"`` for a ``_fraction`` one). Fractional numbers too large to be read
+            in their own unit are shown in a larger one.
 
     Raises:
         UsageError: a column named in ``formats`` is not there, a unit does not fit the column's
@@ -143,7 +145,8 @@ def table(
     shown = frame.reset_index() if any(name is not None for name in frame.index.names) else frame
     levels = [name if isinstance(name, tuple) else (name,) for name in shown.columns]
     shown = shown.set_axis([" ".join(str(n) for n in own if n != "") for own in levels], axis=1)
-    for name, unit in (formats or {}).items():
+    larger = {str(name): unit for name in shown if (unit := _larger_unit(shown[name]))}
+    for name, unit in (larger | dict(formats or {})).items():
         if name not in shown.columns:
             raise not_among("column", name, shown.columns)
         shown = _in_unit(shown, name, unit)
@@ -190,6 +193,15 @@ def _in_unit(shown: pd.DataFrame, column: str, unit: str) -> pd.DataFrame:
         raise UsageError(f"column {column!r} is not of numbers: no unit fits it")
     scaled = shown.assign(**{column: shown[column] / size})
     return scaled.rename(columns={column: f"{words} ({unit})"})
+
+
+def _larger_unit(values: pd.Series) -> str:
+    """The largest unit that is a power of ten of the column's own, where that would print an
+    exponent; else ""."""
+    most = values.abs().max() if values.dtype.kind == "f" else 0
+    own = {u: size for u, (of, size) in SCALES.items() if of == split_unit(str(values.name))[1]}
+    tens = [u for u, size in own.items() if 1 < size <= most and math.log10(size).is_integer()]
+    return max(tens, key=own.__getitem__) if tens and most >= LARGEST else ""
 
 
 def _is_numeric(values: Any) -> bool:
