@@ -9,8 +9,7 @@
 Everything is simulated from requests; figures are in ``serving.figures``, which loads Plotly.
 """
 
-from importlib import import_module
-from typing import Any
+import lazy_loader
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "batching.batches": ("BatchServer", "Served", "Slot", "highest", "serve"),
@@ -30,16 +29,4 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "requests": ("Requests", "from_csv", "generate", "load", "together"),
     "generation.tokens": ("TokenProfile",),
 }  # fmt: skip
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
-
-__all__ = [*_HOME]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'labkit.serving' has no attribute {name!r}")
-    return globals().setdefault(name, getattr(import_module(f"{__name__}.{_HOME[name]}"), name))
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)

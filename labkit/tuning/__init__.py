@@ -16,6 +16,8 @@ rules and the critical batch size. Figures are in ``tuning.figures`` and
 from importlib import import_module
 from typing import Any
 
+import lazy_loader
+
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "choice.choose": ("JointChoice", "choose"),
     "choice.gpu_power": ("GpuPower", "HostPower"),
@@ -42,7 +44,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "traces.trace": ("TrainingTrace",),
     "traces.workloads": ("PUBLISHED",),
 }  # fmt: skip
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_attribute, __dir__, _names = lazy_loader.attach(__name__, submod_attrs=_HOMES)
 _MODULES = {  # public modules
     "figures": "figures",
     "goodput": "goodput",
@@ -52,16 +54,10 @@ _MODULES = {  # public modules
     "noise": "goodput.noise",
 }
 
-__all__ = [*_HOME, *_MODULES]
+__all__ = [*_names, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"{__name__}.{_MODULES[name]}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'labkit.tuning' has no attribute {name!r}")
-    return globals().setdefault(name, getattr(import_module(f"{__name__}.{_HOME[name]}"), name))
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    return _attribute(name)

@@ -22,7 +22,7 @@ from pathlib import Path
 from labkit import LATE
 
 _MAGIC = re.compile(r"^\s*[%!?]|^\s*[\w, ]+=\s*[%!]|\?\s*$")
-_LATE = ("import_module", "__import__")
+_LATE = ("import_module", "__import__", "attach")  # the last is lazy_loader's
 _STANDS_AT = {f"labkit.{name}": module for name, module in LATE.items()}
 
 
