@@ -55,9 +55,9 @@ def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
     claims_sheet, inputs = _claims(judged), _shared(results)
     return Report(
         title=title or " · ".join(keys),
-        lead="; ".join(f"{key}: {entry.title} ({entry.cite()})" for key, entry in entries.items()),
+        lead="Five lines and the claims of each paper, and what ran on one input.",
         banner=tally.standin_warning(judged),
-        tables=[_glances(lines), claims_sheet, *inputs],
+        tables=[_glances(lines, entries), claims_sheet, *inputs],
         csv=claims_sheet.table,
         data={
             "papers": {key: entry.title for key, entry in entries.items()},
@@ -70,10 +70,11 @@ def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
     )
 
 
-def _glances(lines: Mapping[str, glance.Glance]) -> Sheet:
+def _glances(lines: Mapping[str, glance.Glance], entries: Mapping[str, Any]) -> Sheet:
     import pandas as pd
 
-    rows = [
+    titles = {key: f"{entry.title} ({entry.cite()})" for key, entry in entries.items()}
+    rows = [{"aspect": "paper"} | titles] + [
         {"aspect": aspect} | {key: line.rows[aspect] for key, line in lines.items()}
         for aspect in glance.ASPECTS
     ]
