@@ -251,7 +251,7 @@ def _advance(rule: Rule, job: Any, j: int, now: float, log: Any) -> bool:
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def replay(rule: Rule, jobs: Any, nodes: Any) -> tuple[Any, int]:
     """Run all jobs, in order of arrival: (job, start, end, GPUs) of their runs; rounds."""
     log = [(0.0, 0.0, 0.0, 0.0) for _ in range(0)]

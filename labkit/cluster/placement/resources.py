@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import product
@@ -336,9 +337,10 @@ def sweep_mix(path: str | Path, axes: dict[str, Any], *, nodes: Count = 16) -> p
                              "fit": "first", "ends": "within", "whole": False}  # fmt: skip
     if unknown := set(axes) - set(usual):
         raise not_among("setting", min(unknown), usual)
-    cluster, rows = Cluster.nodes(nodes), []
+    cluster = Cluster.nodes(nodes)
     read, draw = cache(partial(load_needs, path)), cache(draw_mix)
-    for values in product(*axes.values()):
+
+    def row(values: tuple[Any, ...]) -> dict[str, Any]:
         case = usual | dict(zip(axes, values, strict=True))
         own, drawn, rule = ({name: case[name] for name in names} for names in (
             ("cpus_per_gpu", "speeds"), ("jobs_per_hour", "seed", "split"),
@@ -347,6 +349,9 @@ def sweep_mix(path: str | Path, axes: dict[str, Any], *, nodes: Count = 16) -> p
         policy = synergy(read(**own), cpus_per_node=8.0 * own["cpus_per_gpu"], **rule)
         hours = simulate(trace, cluster, policy).jct_s[case["first"] :][:1000] / 3600
         named = dict(zip(axes, values, strict=True)) | {"split": "/".join(map(str, case["split"]))}
-        rows.append({**named, "offered_load": trace.offered_load(cluster.num_gpus),
-                     "mean_h": hours.mean(), "p99_h": np.percentile(hours, 99)})  # fmt: skip
-    return pd.DataFrame(rows)
+        load = trace.offered_load(cluster.num_gpus)
+        return {**named, "offered_load": load, "mean_h": hours.mean(),
+                "p99_h": np.percentile(hours, 99)}  # fmt: skip
+
+    with ThreadPoolExecutor(2) as pool:
+        return pd.DataFrame(pool.map(row, product(*axes.values())))
