@@ -161,6 +161,10 @@ def finish(
         _title_axes(fig, "x", x)
     if y:
         _title_axes(fig, "y", y)
+    # What Plotly Express calls the columns of a wide table, and their numbers.
+    for words, name in ((fig.layout.legend.title, "variable"), (fig.layout.yaxis.title, "value")):
+        if words.text == name:
+            words.text = None
     if direct:
         _label_ends(fig)
     if len(fig.data) == 1 and fig.data[0].name is None:

@@ -33,12 +33,8 @@ def pack(values: Tensor, *, bits: Bits = 8, block: int = 256) -> Tensor:
     import torch
 
     _check(bits, block)
-    flat = values.detach().flatten().float()
-    blocks = torch.nn.functional.pad(flat, (0, -len(flat) % block)).view(-1, block)
-    top = 2 ** (bits - 1) - 1
-    scales = (blocks.abs().amax(1, keepdim=True) / top * (1 + 2**-8)).bfloat16()
-    steps = scales.float().where(scales > 0, torch.ones(()))
-    codes = (blocks / steps).round().clamp(-top, top).to(torch.int8).flatten()
+    codes, scales = _coded(values, bits, block)
+    codes = codes.to(torch.int8).flatten()
     if bits == 4:
         codes = (codes[::2] & 15) | (codes[1::2] << 4)
     return torch.cat([scales.flatten().view(torch.uint8), codes.view(torch.uint8)])
@@ -80,9 +76,22 @@ def _check(bits: int, block: int) -> None:
 
 
 def rounded(values: Tensor, *, bits: Bits = 8, block: int = 256) -> Tensor:
-    """``values`` as they arrive: packed and unpacked, in their own shape."""
-    packed = pack(values, bits=bits, block=block)
-    return unpack(packed, values.numel(), bits=bits, block=block).view_as(values)
+    """``values`` as they arrive, packed and unpacked, in their own shape; no bytes are made."""
+    _check(bits, block)
+    codes, scales = _coded(values, bits, min(block, max(values.numel(), 1)))  # fewer zeros to pad
+    return codes.mul_(scales.float()).flatten()[: values.numel()].view_as(values)
+
+
+def _coded(values: Tensor, bits: Bits, block: int) -> tuple[Tensor, Tensor]:
+    """Whole numbers block by block, and the scale of each block."""
+    import torch
+
+    flat = values.detach().flatten().float()
+    blocks = torch.nn.functional.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    top = 2 ** (bits - 1) - 1
+    scales = (blocks.abs().amax(1, keepdim=True) / top * (1 + 2**-8)).bfloat16()
+    steps = scales.float().where(scales > 0, torch.ones(()))
+    return (blocks / steps).round_().clamp_(-top, top), scales
 
 
 def ring_sum(gradients: Tensor, *, bits: Bits = 4, block: int = 256) -> Tensor:

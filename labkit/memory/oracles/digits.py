@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TRAINED = 1280  # samples to train on; the other 517 validate
-_SHAPE = (64, 256, 256, 10)
+_SHAPE = (64, 128, 128, 10)
 _SIZES = [n for wide, out in itertools.pairwise(_SHAPE) for n in (wide * out, out)]
 
 
