@@ -22,6 +22,8 @@ from labkit.workbook.review.verdicts import REPRODUCTIONS
 if TYPE_CHECKING:
     import pandas as pd
 
+SIDE_BY_SIDE = 4
+"""Up to so many papers are columns of the table of their five lines, more are its rows."""
 _CLAIMS = {"paper_key": "paper", "statement": "claim", "kind": "kind", "paper": "the paper's",
            "ours": "ours", "verdict": "verdict"}  # fmt: skip
 
@@ -78,9 +80,11 @@ def _glances(lines: Mapping[str, glance.Glance], entries: Mapping[str, Any]) -> 
         {"aspect": aspect} | {key: line.rows[aspect] for key, line in lines.items()}
         for aspect in glance.ASPECTS
     ]
-    columns = {"aspect": "", **{key: key for key in lines}}
-    ratio = dict.fromkeys(lines, 1)
-    return Sheet(table=pd.DataFrame(rows), columns=columns, heading="At a glance", ratio=ratio)
+    sides = pd.DataFrame(rows).set_index("aspect")
+    table = sides if len(lines) <= SIDE_BY_SIDE else sides.T
+    columns, ratio = {"": ""} | {name: name for name in table}, dict.fromkeys(table, 1)
+    table = table.rename_axis("").reset_index()
+    return Sheet(table=table, columns=columns, heading="At a glance", ratio=ratio)
 
 
 def _claims(judged: Sequence[Mapping[str, Any]]) -> Sheet:
@@ -139,8 +143,9 @@ def _bars(sheet: Sheet) -> tuple[str, str, Any]:
         go.Bar(x=bars[measure], y=bars["method"], orientation="h", marker_color=PALETTE["ours"])
     )
     for least in table.loc[limit, measure]:
-        figure.add_vline(least, line_dash="dash", annotation_text="bound")
-    drawn = finish(figure, x=heading(measure), height=160 + 34 * len(bars))
+        figure.add_vline(least, line_dash="dash")
+    what = f"{heading(measure)}{'; dashed: what none can beat' if limit.any() else ''}"
+    drawn = finish(figure, x=what, height=160 + 34 * len(bars))
     return sheet.heading, sheet.note, drawn
 
 
