@@ -241,6 +241,23 @@ def test_on_a_phone_no_legend_covers_a_title(visit: Any) -> None:
     assert max(overlap(page)) <= 1
 
 
+def test_a_legend_of_more_rows_than_reckoned_leaves_the_title_free(visit: Any) -> None:
+    page = drawn(visit("papers/alpha.html", width=1100, height=900))
+    names = [f"a way with a rather long name, number {n}" for n in range(9)]
+    page.evaluate(
+        """async names => {
+          const canvas = document.querySelector('article .plot .canvas');
+          await Plotly.addTraces(canvas, names.map(name => ({ x: [0, 1], y: [0, 1], name })));
+          await Plotly.relayout(canvas, { 'title.text': 'Nine more', showlegend: true });
+        }""",
+        names,
+    )
+    plot = page.locator("article .plot").first
+    title, legend = (plot.locator(name).bounding_box() for name in (".gtitle", ".legend"))
+    assert legend["height"] > 100
+    assert title["y"] + title["height"] <= legend["y"] + 6
+
+
 def test_a_figure_takes_a_new_width(visit: Any) -> None:
     page = drawn(visit("papers/alpha.html"))
     page.set_viewport_size({"width": 500, "height": 800})

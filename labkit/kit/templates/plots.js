@@ -22,12 +22,29 @@ const Plots = {
     }
     figure.dataset.drawn = "1";
     Plotly.setPlotConfig({ logging: 0 }); /* else some figures warn thousands of times */
-    return Plotly.newPlot(canvas, {
+    const drawn = Plotly.newPlot(canvas, {
       data,
       layout: { ...layout, ...style, ...size, autosize: false },
       frames: frames || [],
       config: { ...Plots.config, displayModeBar: modebar },
     });
+    const first = { pad: layout.title?.pad?.b || 0, top: layout.margin?.t, height: fit && size.height };
+    return drawn.then(() => {
+      canvas.on("plotly_afterplot", () => Plots.lift(canvas, first));
+      return Plots.lift(canvas, first);
+    });
+  },
+
+  /* Move the title off a legend that takes more rows than were reckoned with, from where it was at
+     `first`; a figure that has a height there grows by as much. */
+  lift(canvas, first) {
+    const [title, legend] = [".gtitle", ".legend"].map((name) => canvas.querySelector(name)?.getBoundingClientRect());
+    if (!title || !legend || legend.bottom <= title.top) return;
+    const over = Math.ceil(((title.bottom - legend.top) * canvas.offsetWidth) / canvas.getBoundingClientRect().width);
+    if (over <= 5) return;
+    const by = (canvas.layout.title.pad?.b || 0) - first.pad + over;
+    const taller = first.height ? { height: first.height + by } : {};
+    return Plotly.relayout(canvas, { "title.pad.b": first.pad + by, "margin.t": first.top + by, ...taller });
   },
 
   resize(figure, { width, height, zoom = 1 }) {

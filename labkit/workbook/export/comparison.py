@@ -82,9 +82,9 @@ def _glances(lines: Mapping[str, glance.Glance], entries: Mapping[str, Any]) -> 
     ]
     sides = pd.DataFrame(rows).set_index("aspect")
     table = sides if len(lines) <= SIDE_BY_SIDE else sides.T
-    columns, ratio = {"": ""} | {name: name for name in table}, dict.fromkeys(table, 1)
-    table = table.rename_axis("").reset_index()
-    return Sheet(table=table, columns=columns, heading="At a glance", ratio=ratio)
+    columns = {str(name): str(name) for name in table}
+    look: Any = {"columns": {"": ""} | columns, "ratio": dict.fromkeys(columns, 1)}
+    return Sheet(table=table.rename_axis("").reset_index(), heading="At a glance", **look)
 
 
 def _claims(judged: Sequence[Mapping[str, Any]]) -> Sheet:
