@@ -256,6 +256,13 @@ def test_a_legend_of_more_rows_than_reckoned_leaves_the_title_free(visit: Any) -
     title, legend = (plot.locator(name).bounding_box() for name in (".gtitle", ".legend"))
     assert legend["height"] > 100
     assert title["y"] + title["height"] <= legend["y"] + 6
+    page.evaluate(
+        """text => Plotly.relayout(document.querySelector('article .plot .canvas'),
+                                   { 'title.text': text })""",
+        "a heading of eighty-two characters, which is as long as a line of a title may be..",
+    )
+    title, card = (plot.locator(name).bounding_box() for name in (".gtitle", ".main-svg >> nth=0"))
+    assert title["x"] + title["width"] <= card["x"] + card["width"] + 1
 
 
 def test_a_figure_takes_a_new_width(visit: Any) -> None:

@@ -36,15 +36,20 @@ const Plots = {
   },
 
   /* Move the title off a legend that takes more rows than were reckoned with, from where it was at
-     `first`; a figure that has a height there grows by as much. */
+     `first`; a figure that has a height there grows by as much. What is wider than its card gets
+     smaller letters. */
   lift(canvas, first) {
     const [title, legend] = [".gtitle", ".legend"].map((name) => canvas.querySelector(name)?.getBoundingClientRect());
-    if (!title || !legend || legend.bottom <= title.top) return;
-    const over = Math.ceil(((title.bottom - legend.top) * canvas.offsetWidth) / canvas.getBoundingClientRect().width);
-    if (over <= 5) return;
-    const by = (canvas.layout.title.pad?.b || 0) - first.pad + over;
-    const taller = first.height ? { height: first.height + by } : {};
-    return Plotly.relayout(canvas, { "title.pad.b": first.pad + by, "margin.t": first.top + by, ...taller });
+    const card = canvas.getBoundingClientRect(), changes = {};
+    const smaller = (words, box) => Math.floor((words.font?.size || 16) * (card.right - box.left) / box.width);
+    if (title?.right > card.right + 1) changes["title.font.size"] = smaller(canvas._fullLayout.title, title);
+    if (legend?.right > card.right + 1) changes["legend.font.size"] = smaller(canvas._fullLayout.legend, legend);
+    const over = title && legend?.bottom > title.top ? Math.ceil(((title.bottom - legend.top) * canvas.offsetWidth) / card.width) : 0;
+    if (over > 5) {
+      const by = (canvas.layout.title.pad?.b || 0) - first.pad + over;
+      Object.assign(changes, { "title.pad.b": first.pad + by, "margin.t": first.top + by }, first.height && { height: first.height + by });
+    }
+    return Object.keys(changes).length ? Plotly.relayout(canvas, changes) : undefined;
   },
 
   resize(figure, { width, height, zoom = 1 }) {
