@@ -20,6 +20,17 @@ def test_no_value_is_off_by_more_than_half_a_step(bits: int, size: int) -> None:
     assert (off <= step.unsqueeze(1) / 2 * (1 + 1e-6)).all()
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("size", [1, 255, 256, 1000])
+@pytest.mark.parametrize("block", [2, 64, 4096])
+def test_rounded_values_are_those_that_are_packed_and_unpacked(
+    bits: int, size: int, block: int
+) -> None:
+    values = torch.randn(size, generator=torch.Generator().manual_seed(size))
+    sent = unpack(pack(values, bits=bits, block=block), size, bits=bits, block=block)
+    assert torch.equal(rounded(values, bits=bits, block=block), sent)
+
+
 @pytest.mark.parametrize(("bits", "expected"), [(8, 1024 + 8), (4, 512 + 8)])
 def test_bytes_are_the_codes_and_two_a_block(bits: int, expected: int) -> None:
     packed = pack(torch.randn(1000), bits=bits, block=256)
