@@ -37,11 +37,11 @@ const Plots = {
 
   /* Move the title off a legend that takes more rows than were reckoned with, from where it was at
      `first`; a figure that has a height there grows by as much. What is wider than its card gets
-     smaller letters. */
+     smaller letters. What three attempts do not make fit is left as it is. */
   lift(canvas, first) {
     const [title, legend] = [".gtitle", ".legend"].map((name) => canvas.querySelector(name)?.getBoundingClientRect());
     const card = canvas.getBoundingClientRect(), changes = {};
-    const smaller = (words, box) => Math.floor((words.font?.size || 16) * (card.right - box.left) / box.width);
+    const smaller = (words, box) => Math.max(8, Math.floor((words.font?.size || 16) * (card.right - box.left) / box.width));
     if (title?.right > card.right + 1) changes["title.font.size"] = smaller(canvas._fullLayout.title, title);
     if (legend?.right > card.right + 1) changes["legend.font.size"] = smaller(canvas._fullLayout.legend, legend);
     const over = title && legend?.bottom > title.top ? Math.ceil(((title.bottom - legend.top) * canvas.offsetWidth) / card.width) : 0;
@@ -49,7 +49,8 @@ const Plots = {
       const by = (canvas.layout.title.pad?.b || 0) - first.pad + over;
       Object.assign(changes, { "title.pad.b": first.pad + by, "margin.t": first.top + by }, first.height && { height: first.height + by });
     }
-    return Object.keys(changes).length ? Plotly.relayout(canvas, changes) : undefined;
+    canvas.attempts = Object.keys(changes).length ? (canvas.attempts || 0) + 1 : 0;
+    return canvas.attempts && canvas.attempts <= 3 ? Plotly.relayout(canvas, changes) : undefined;
   },
 
   resize(figure, { width, height, zoom = 1 }) {
