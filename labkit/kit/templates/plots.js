@@ -28,7 +28,7 @@ const Plots = {
       frames: frames || [],
       config: { ...Plots.config, displayModeBar: modebar },
     });
-    const first = { pad: layout.title?.pad?.b || 0, top: layout.margin?.t, height: fit && size.height };
+    const first = { pad: layout.title?.pad?.b || 0, top: layout.margin?.t, height: fit && size.height, attempts: 0 };
     return drawn.then(() => {
       canvas.on("plotly_afterplot", () => Plots.lift(canvas, first));
       return Plots.lift(canvas, first);
@@ -39,18 +39,20 @@ const Plots = {
      `first`; a figure that has a height there grows by as much. What is wider than its card gets
      smaller letters. What three attempts do not make fit is left as it is. */
   lift(canvas, first) {
-    const [title, legend] = [".gtitle", ".legend"].map((name) => canvas.querySelector(name)?.getBoundingClientRect());
     const card = canvas.getBoundingClientRect(), changes = {};
-    const smaller = (words, box) => Math.max(8, Math.floor((words.font?.size || 16) * (card.right - box.left) / box.width));
-    if (title?.right > card.right + 1) changes["title.font.size"] = smaller(canvas._fullLayout.title, title);
-    if (legend?.right > card.right + 1) changes["legend.font.size"] = smaller(canvas._fullLayout.legend, legend);
+    const [title, legend] = [["title", ".gtitle"], ["legend", ".legend"]].map(([part, name]) => {
+      const box = canvas.querySelector(name)?.getBoundingClientRect();
+      const share = (card.right - box?.left) / box?.width;
+      if (box?.right > card.right + 1) changes[`${part}.font.size`] = Math.max(8, Math.floor(canvas._fullLayout[part].font.size * share));
+      return box;
+    });
     const over = title && legend?.bottom > title.top ? Math.ceil(((title.bottom - legend.top) * canvas.offsetWidth) / card.width) : 0;
     if (over > 5) {
       const by = (canvas.layout.title.pad?.b || 0) - first.pad + over;
       Object.assign(changes, { "title.pad.b": first.pad + by, "margin.t": first.top + by }, first.height && { height: first.height + by });
     }
-    canvas.attempts = Object.keys(changes).length ? (canvas.attempts || 0) + 1 : 0;
-    return canvas.attempts && canvas.attempts <= 3 ? Plotly.relayout(canvas, changes) : undefined;
+    if (!Object.keys(changes).length) first.attempts = 0;
+    else if (first.attempts++ < 3) return Plotly.relayout(canvas, changes);
   },
 
   resize(figure, { width, height, zoom = 1 }) {
