@@ -86,6 +86,7 @@ UNITS: dict[str, str] = {
     "tflops_per_s": "TFLOP/s",
 }
 """What a column name's last part says, as printed. ``_ratio`` stays a word: it has no unit."""
+_ACRONYMS = {"gpu": "GPU", "gpus": "GPUs", "cpu": "CPU", "cpus": "CPUs", "jct": "JCT"}
 
 _SCALED: dict[str, dict[str, float]] = {
     "bytes": {name: float(size) for name, size in BYTES.items() if name != "B"},
@@ -207,8 +208,8 @@ def rounded(value: float, digits: int = 4) -> float:
 def heading(column: str) -> str:
     """A column's name in words, its unit in brackets.
 
-    >>> heading("energy_j"), heading("peak_bytes"), heading("bubble_ratio"), heading("plan")
-    ('energy (J)', 'peak (bytes)', 'bubble ratio', 'plan')
+    >>> heading("gpu_energy_j"), heading("peak_bytes"), heading("bubble_ratio"), heading("plan")
+    ('GPU energy (J)', 'peak (bytes)', 'bubble ratio', 'plan')
     """
     words, unit = split_unit(column)
     return f"{words} ({unit})" if unit else words
@@ -216,11 +217,10 @@ def heading(column: str) -> str:
 
 def split_unit(column: str) -> tuple[str, str]:
     """The words of a column name and the unit it ends in ("" where it names none)."""
-    for suffix in sorted(UNITS, key=len, reverse=True):
-        stem = column.removesuffix(f"_{suffix}")
-        if stem and stem != column:
-            return stem.replace("_", " "), UNITS[suffix]
-    return column.replace("_", " "), ""
+    fitting = (suffix for suffix in UNITS if column.endswith(f"_{suffix}") and suffix != column[1:])
+    suffix = max(fitting, key=len, default="")
+    words = column.removesuffix(f"_{suffix}").split("_")
+    return " ".join(_ACRONYMS.get(word, word) for word in words), UNITS.get(suffix, "")
 
 
 def plain(value: Any) -> Any:

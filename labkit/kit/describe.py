@@ -122,7 +122,8 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
         try:
             bound = signature.bind(*args, **given)
         except TypeError as error:
-            raise BadValue(f"{title}: {_argument_problem(error, signature)}") from None
+            takes = ", ".join(n for n in signature.parameters if n not in ("self", "cls"))
+            raise BadValue(f"{title}: {error}; it takes {takes or 'no arguments'}") from None
         rules = argument_rules(function)
         for name in bound.arguments.keys() & rules.keys():
             bound.arguments[name] = _apply_argument(
@@ -139,11 +140,6 @@ def _apply_argument(name: str, rule: Rule, parameter: inspect.Parameter, value: 
     if parameter.kind is parameter.VAR_KEYWORD:
         return {key: rule.apply(f"{name}[{key!r}]", part) for key, part in value.items()}
     return rule.apply(name, value)
-
-
-def _argument_problem(error: TypeError, signature: inspect.Signature) -> str:
-    names = [name for name in signature.parameters if name not in ("self", "cls")]
-    return f"{error}; it takes {', '.join(names) or 'no arguments'}"
 
 
 def _title(function: Callable[..., Any]) -> str:

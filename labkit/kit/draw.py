@@ -21,6 +21,8 @@ import numpy as np
 import plotly.graph_objects as go
 import plotly.io as pio
 
+from labkit.quantities import heading
+
 Part = dict[str, Any]
 """A trace, shape or axis of a figure. Hand a ``go.Figure`` all of them at once: Plotly checks the
 whole figure anew with each part that is added."""
@@ -29,6 +31,8 @@ SIGNIFICANT_DIGITS = 6
 TITLE_WIDTH_CHARACTERS = 82
 _TEXTS = ("text", "hovertext")
 """Properties in which Plotly makes texts of a list of numbers."""
+_OF_EXPRESS = {"variable", "value", "index", "color"}
+"""Titles that Plotly Express puts where a table gives none."""
 
 _BLUE, _ORANGE, _GREEN, _VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 _PURPLE, _SKY, _WINE = "#CC79A7", "#56B4E9", "#882255"
@@ -161,10 +165,9 @@ def finish(
         _title_axes(fig, "x", x)
     if y:
         _title_axes(fig, "y", y)
-    # What Plotly Express calls the columns of a wide table, and their numbers.
-    for words, name in ((fig.layout.legend.title, "variable"), (fig.layout.yaxis.title, "value")):
-        if words.text == name:
-            words.text = None
+    for words in (fig.layout.legend.title, fig.layout.xaxis.title, fig.layout.yaxis.title):
+        if words.text:
+            words.text = None if words.text in _OF_EXPRESS else heading(words.text)
     if direct:
         _label_ends(fig)
     if len(fig.data) == 1 and fig.data[0].name is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -88,14 +89,10 @@ def fifo(*, blocks: bool = True) -> Policy:
     return Policy(name="fifo" if blocks else "best-effort", blocks=blocks)
 
 
-def _duration(trace: Trace) -> Any:
-    return trace.column("duration_s")
-
-
 @checked
 def sjf() -> Policy:
     """Shortest job first, by its known duration; nothing is stopped."""
-    return Policy(name="sjf", key=_duration)
+    return Policy(name="sjf", key=methodcaller("column", "duration_s"))
 
 
 @checked

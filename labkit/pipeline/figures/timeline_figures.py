@@ -84,8 +84,8 @@ def figure_timeline(
     if colour == "kind":
         data += _lane_legend(lanes)
     else:
-        scale = _scale_bar(table, colour, colour_range)
-        data, layout = [*data, scale[0]], layout | scale[1]
+        scale, axes = _scale_bar(table, colour, colour_range)
+        data, layout = [*data, scale], layout | axes
     if messages is not None:
         data.append(_message_lines(messages))
     word = "stage" if (table["stage"] == table["device"]).all() else "device"

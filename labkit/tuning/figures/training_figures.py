@@ -55,8 +55,7 @@ def figure_errors(
     ticks = [2**n for n in range(-1, 9)]
     fig.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{t:g}" for t in ticks])
     fig.update_yaxes(tickformat=".0%", range=[-0.02, highest])
-    y = "validation error above the small batch's"
-    return finish(fig, title=title, x="batch size ÷ small batch", y=y, height=480)
+    return finish(fig, title=title, x="batch size ÷ small batch", y="error added", height=480)
 
 
 def figure_times(table: pd.DataFrame, *, title: str = "") -> go.Figure:

@@ -53,7 +53,8 @@ class Grid:
     wrap: int = 48
 
     def html(self) -> str:
-        caption = f'<caption style="{_CAPTION}">{_escape(self.caption)}</caption>'
+        style = _CAPTION + ("white-space:nowrap;" if len(self.caption) <= 2 * _ONE_LINE else "")
+        caption = f'<caption style="{style}">{_escape(self.caption)}</caption>'
         head = "".join(
             f'<th style="{_CELL}text-align:{side};vertical-align:bottom;border-bottom:{_LINE};">'
             f"{_escape(header)}</th>"
@@ -120,7 +121,7 @@ def table(
 
     Args:
         data: a DataFrame, or what makes one (a list of rows, a mapping of columns). Its index is
-            shown where it has a name.
+            shown where it has a name or holds text.
         caption: printed above the table.
         digits: significant digits of fractional numbers; whole numbers are printed whole.
         formats: column -> a unit to show it in (``"GiB"`` for a ``_bytes`` column, ``"kJ"`` for a
@@ -142,6 +143,8 @@ def table(
     if digits < 1:
         raise UsageError(f"digits must be at least 1, got {digits}")
     frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame(data)
+    if pd.api.types.is_string_dtype(frame.index) and frame.index.name is None:
+        frame = frame.rename_axis("")
     shown = frame.reset_index() if any(name is not None for name in frame.index.names) else frame
     levels = [name if isinstance(name, tuple) else (name,) for name in shown.columns]
     shown = shown.set_axis([" ".join(str(n) for n in own if n != "") for own in levels], axis=1)
