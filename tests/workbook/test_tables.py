@@ -146,7 +146,7 @@ def test_formats_scale_a_column() -> None:
 def test_large_fractional_numbers_are_shown_in_a_larger_unit() -> None:
     columns = {"states_bytes": [1.866e10, 7.689e8], "gpu_flops_per_s": [2.384e13, np.nan]}
     shown = workbook.table(columns | {"sent_bytes": [411_041_792, 3], "wait_s": [1e9, 2.0]})
-    heads = ["states (GB)", "gpu (TFLOP/s)", "sent (bytes)", "wait (s)"]
+    heads = ["states (GB)", "GPU (TFLOP/s)", "sent (bytes)", "wait (s)"]
     assert [*shown.grid.headers] == heads
     assert [*shown.grid.rows[0]] == ["18.66", "23.84", "411,041,792", "1e9"]
     assert shown.frame()["states_bytes"].iloc[0] == 1.866e10
@@ -160,9 +160,10 @@ def test_every_scale_starts_from_a_unit_a_column_can_have(unit: str) -> None:
     assert quantities.SCALES[unit][1] > 0
 
 
-def test_the_index_is_shown_where_it_has_a_name() -> None:
+def test_the_index_is_shown_where_it_has_a_name_or_holds_text() -> None:
     data = pd.DataFrame({"x": [1, 2]}, index=["a", "b"])
-    assert cells(workbook.table(data))[0] == ["x"]
+    assert cells(workbook.table(data))[:2] == [["", "x"], ["a", "1"]]
+    assert cells(workbook.table(data.set_axis([7, 9])))[:2] == [["x"], ["1"]]
     assert cells(workbook.table(data.rename_axis("row")))[1] == ["a", "1"]
     levels = pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["stage", "clock_mhz"])
     assert cells(workbook.table(data.set_axis(levels)))[0] == ["stage", "clock (MHz)", "x"]
