@@ -71,7 +71,7 @@ class Grid:
         cells = []
         for column, (text, side) in enumerate(zip(self.rows[number], self.align, strict=True)):
             bold = column == self.bold
-            whole = len(text) <= _ONE_LINE and (bold or side == "right")
+            whole = len(text) <= _ONE_LINE and (bold or side == "right" or " " not in text)
             style = (
                 f"{_CELL}text-align:{side};vertical-align:top;"
                 f"white-space:{'nowrap' if whole else 'normal'};"
