@@ -212,13 +212,14 @@ def test_a_phone_shows_values_and_verdicts_without_scrolling(
 
 
 def overlap(page: Any) -> list[float]:
-    """By how many pixels each drawn figure's legend reaches into its title, or beyond its card."""
+    """By how many pixels each figure's legend reaches into its title, or either beyond its card."""
     return page.locator(".plot").evaluate_all(
         """all => all.flatMap(plot => {
           const box = (name) => plot.querySelector(name)?.getBoundingClientRect();
           const [title, legend] = [box(".gtitle"), box(".legend")];
           const card = plot.getBoundingClientRect();
-          const beyond = (r) => Math.max(r.right - card.right, card.left - r.left);
+          const top = plot.querySelector("svg.main-svg").getBoundingClientRect().top;
+          const beyond = (r) => Math.max(r.right - card.right, card.left - r.left, top - r.top);
           const apart = (a, b) => Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
           return [
             title && legend ? apart(title, legend) : 0,
@@ -239,6 +240,22 @@ def drawn(page: Any) -> Any:
 def test_on_a_phone_no_legend_covers_a_title(visit: Any) -> None:
     page = drawn(visit("papers/alpha.html", width=390, height=844))
     assert max(overlap(page)) <= 1
+
+
+def test_on_a_phone_a_title_that_changes_with_a_slider_stays_in_its_place(visit: Any) -> None:
+    page = drawn(visit("papers/alpha.html", width=390, height=844))
+    plot = page.locator("article .plot:has(.knobs)")
+    page.get_by_role("slider", name="pipeline stages").focus()
+    titles = []
+    for key in ("Home", "End"):
+        page.keyboard.press(key)
+        page.wait_for_timeout(300)
+        titles.append(plot.locator(".gtitle").bounding_box())
+    assert plot.locator(".gtitle").text_content() == "Idle share, 16 stages"
+    card = plot.locator("svg.main-svg").first.bounding_box()
+    for title in titles:
+        assert 0 <= title["x"] - card["x"] < 20
+        assert 0 <= title["y"] - card["y"] < 30
 
 
 def test_a_legend_of_more_rows_than_reckoned_leaves_the_title_free(visit: Any) -> None:

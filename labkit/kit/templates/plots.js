@@ -15,12 +15,13 @@ const Plots = {
     const content = dark ? Plots.darkened(Plots.read(figure)) : Plots.read(figure);
     const size = { width: Math.round(width / zoom), height: Math.round(height / zoom) };
     const { data, frames } = content;
-    const layout = fit && size.width < Plots.narrow ? Plots.narrowed(content, size) : content.layout;
+    const narrow = fit && size.width < Plots.narrow;
+    const layout = narrow ? Plots.narrowed(content, size) : content.layout;
     if (zoom !== 1) {
       canvas.style.cssText = `width:${size.width}px;height:${size.height}px;` +
         `transform:scale(${zoom});transform-origin:0 0;`;
     }
-    figure.dataset.drawn = "1";
+    Object.assign(figure.dataset, { drawn: "1", narrow: narrow ? "1" : "" });
     Plotly.setPlotConfig({ logging: 0 }); /* else some figures warn thousands of times */
     const drawn = Plotly.newPlot(canvas, {
       data,
@@ -62,14 +63,18 @@ const Plots = {
     return Plotly.relayout(canvas, size);
   },
 
+  /* `text` in lines for a narrow canvas. */
+  lines(text, width) {
+    return text.replace(/<br>/g, " ").split(" ").reduce((all, word) => {
+      const last = all.at(-1);
+      return last && (last + word).length < width / 8.5 ? [...all.slice(0, -1), `${last} ${word}`] : [...all, word];
+    }, []);
+  },
+
   /* The layout for a narrow canvas: smaller type, the title in short lines over the plot, and the
      legend below it; `size.height` grows by what they need. */
   narrowed({ data, layout }, size) {
-    const plain = (layout.title?.text || "").replace(/<br>/g, " ");
-    const lines = plain.split(" ").reduce((all, word) => {
-      const last = all.at(-1);
-      return last && (last + word).length < size.width / 8.5 ? [...all.slice(0, -1), `${last} ${word}`] : [...all, word];
-    }, []);
+    const lines = Plots.lines(layout.title?.text || "", size.width);
     const named = data.filter((t) => t.name && t.visible !== false && t.showlegend !== false);
     const shown = layout.showlegend ?? named.length > 1;
     const widest = Math.max(0, ...named.map((t) => t.name.length)) * 6.6 + 56;

@@ -63,8 +63,11 @@
       range.value = at[now.column];
       output.textContent = labels[now.column];
       range.setAttribute("aria-valuetext", labels[now.column]);
-      const [data, layout] = rows[now.row][now.column].args;
-      if (figure.dataset.drawn) Plotly.update(figure.querySelector(".canvas"), data, { ...layout });
+      const [data, { title, ...layout }] = rows[now.row][now.column].args;
+      const canvas = figure.querySelector(".canvas");
+      /* the title's words alone: its place was fitted to the canvas */
+      if (title) layout["title.text"] = figure.dataset.narrow ? Plots.lines(title.text, canvas.offsetWidth).join("<br>") : title.text;
+      if (figure.dataset.drawn) Plotly.update(canvas, data, layout);
     };
     const move = (column) => {
       now.column = Math.min(Math.max(column, 0), labels.length - 1);
