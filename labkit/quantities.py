@@ -149,8 +149,8 @@ def formatted(name: str, value: Any) -> str:
     ('31.4 GB', '20.00 %', '64')
     >>> formatted("limit_w", 250.0), formatted("time_s", None), formatted("fits", True)
     ('250 W', '', 'yes')
-    >>> formatted("bandwidth_gb_per_s", 1.25)
-    '1.25 GB/s'
+    >>> formatted("bandwidth_gb_per_s", 1.25), formatted("gpu_flops_per_s", 2.384e13)
+    ('1.25 GB/s', '23.84 TFLOP/s')
     """
     if isinstance(value, bool) or type(value).__name__ == "bool_":
         return "yes" if value else "no"
@@ -167,6 +167,8 @@ def formatted(name: str, value: Any) -> str:
         if name.endswith(f"_{suffix}") and not name.endswith("_per_s"):
             return convert(float(value))
     unit = split_unit(name)[1]
+    if unit in {"FLOP", "FLOP/s"} and abs(value) >= LARGEST:
+        value, unit = value / 1e12, f"T{unit}"
     return f"{number(value)} {unit}" if unit else number(value)
 
 

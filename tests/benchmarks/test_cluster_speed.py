@@ -1,4 +1,4 @@
-"""The event loop: microseconds of CPU a job, and Tiresias's own simulator beside it.
+"""The event loop: microseconds of CPU a job, beside Tiresias's and ElasticFlow's simulators.
 
 ``make bench`` runs it; nothing here asserts a time.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labkit import cluster, datasets
+from tests.oracles import elasticflow_simulator as elasticflow
 from tests.oracles.tiresias_simulator import GPUS_PER_NODE, NODES, POLICIES, STORED
 
 
@@ -22,23 +24,39 @@ def cpu_us_a_job(trace: cluster.Trace, gpus: cluster.Cluster, policy: cluster.Po
     return (time.process_time() - start) / len(trace) * 1e6
 
 
+def beside(
+    benchmark: Any, trace: cluster.Trace, gpus: cluster.Cluster, policy: Any, *,
+    peer: str, stored: Path, schedule: str,
+) -> None:  # fmt: skip
+    """Our CPU of a job beside the peer's, stored with its answers."""
+    ours_us = cpu_us_a_job(trace, gpus, policy)
+    benchmark(cluster.simulate, trace, gpus, policy)
+    stored_s = json.loads(stored.read_text())["schedules"][schedule]["cpu_s"]
+    peer_us = stored_s / len(trace) * 1e6
+    benchmark.extra_info |= {
+        "ours_us_a_job": round(ours_us, 2),
+        f"{peer}_us_a_job": round(peer_us),
+    }
+    print(f"\n{schedule}: {ours_us:.2f} µs a job; {peer}'s own, when stored, {peer_us:,.0f}")
+
+
 @pytest.mark.parametrize("schedule", POLICIES)
 def test_recorded_jobs(benchmark: Any, schedule: str) -> None:
     if not datasets.available("itp-elasticflow", ["data/raw-traces.tar.gz"]):
         pytest.skip("itp-elasticflow is not on this machine (see `labkit data`)")
     trace = cluster.load("itp-elasticflow", part="06")
     gpus = cluster.Cluster.nodes(NODES, gpus=GPUS_PER_NODE)
-    ours_us = cpu_us_a_job(trace, gpus, POLICIES[schedule])
-    benchmark(cluster.simulate, trace, gpus, POLICIES[schedule])
-    stored_s = json.loads(STORED.read_text())["schedules"][schedule]["cpu_s"]
-    peer_us = stored_s / len(trace) * 1e6
-    benchmark.extra_info |= {
-        "ours_us_a_job": round(ours_us, 2),
-        "tiresias_us_a_job": round(peer_us),
-    }
-    print(
-        f"\n{schedule}: {ours_us:.2f} µs a job; Tiresias's simulator, when stored, {peer_us:,.0f}"
-    )
+    how = {"peer": "tiresias", "stored": STORED, "schedule": schedule}
+    beside(benchmark, trace, gpus, POLICIES[schedule], **how)
+
+
+@pytest.mark.parametrize("schedule", elasticflow.SCHEDULES)
+def test_jobs_with_deadlines(benchmark: Any, schedule: str) -> None:
+    if not datasets.available("elasticflow-asplos23"):
+        pytest.skip("elasticflow-asplos23 is not on this machine (see `labkit data`)")
+    trace, policies = elasticflow.policies()
+    how = {"peer": "elasticflow", "stored": elasticflow.STORED, "schedule": schedule}
+    beside(benchmark, trace, elasticflow.GPUS, policies[schedule], **how)
 
 
 @pytest.mark.parametrize("num_jobs", [1000, pytest.param(100_000, marks=pytest.mark.large)])
