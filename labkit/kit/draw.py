@@ -166,7 +166,7 @@ def finish(
     if y:
         _title_axes(fig, "y", y)
     for words in (fig.layout.legend.title, fig.layout.xaxis.title, fig.layout.yaxis.title):
-        if words.text:
+        if (words.text or "").isidentifier():  # a column's name; prose and formulas stay
             words.text = None if words.text in _OF_EXPRESS else heading(words.text)
     if direct:
         _label_ends(fig)

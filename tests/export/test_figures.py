@@ -142,6 +142,16 @@ def test_titles_given_before_are_kept() -> None:
     assert (fig.layout.title.text, fig.layout.xaxis.title.text) == ("kept", "also")
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [("cpus_per_gpu", "CPUs per GPU"), ("time_s", "time (s)"), ("value", None),
+     ("$T_{1}$", "$T_{1}$"), ("rate, num_gpus fixed", "rate, num_gpus fixed")],
+)  # fmt: skip
+def test_a_column_that_titles_an_axis_is_put_in_words(given: str, shown: str | None) -> None:
+    fig = go.Figure(layout={"yaxis": {"title": {"text": given}}})
+    assert figures.finish(fig).layout.yaxis.title.text == shown
+
+
 def test_a_long_title_wraps_and_the_margin_grows_with_it() -> None:
     short = figures.finish(go.Figure(), title="word " * 5)
     long = figures.finish(go.Figure(), title="word " * 40)

@@ -163,6 +163,7 @@ def test_every_scale_starts_from_a_unit_a_column_can_have(unit: str) -> None:
 def test_the_index_is_shown_where_it_has_a_name_or_holds_text() -> None:
     data = pd.DataFrame({"x": [1, 2]}, index=["a", "b"])
     assert cells(workbook.table(data))[:2] == [["", "x"], ["a", "1"]]
+    assert workbook.table(data).frame().index.name is None
     assert cells(workbook.table(data.set_axis([7, 9])))[:2] == [["x"], ["1"]]
     assert cells(workbook.table(data.rename_axis("row")))[1] == ["a", "1"]
     levels = pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["stage", "clock_mhz"])

@@ -143,9 +143,9 @@ def table(
     if digits < 1:
         raise UsageError(f"digits must be at least 1, got {digits}")
     frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame(data)
-    if pd.api.types.is_string_dtype(frame.index) and frame.index.name is None:
-        frame = frame.rename_axis("")
-    shown = frame.reset_index() if any(name is not None for name in frame.index.names) else frame
+    is_named = any(name is not None for name in frame.index.names)
+    is_shown = is_named or pd.api.types.is_string_dtype(frame.index)
+    shown = frame.reset_index(names=None if is_named else "") if is_shown else frame
     levels = [name if isinstance(name, tuple) else (name,) for name in shown.columns]
     shown = shown.set_axis([" ".join(str(n) for n in own if n != "") for own in levels], axis=1)
     larger = {str(name): unit for name in shown if (unit := _larger_unit(shown[name]))}
