@@ -10,10 +10,12 @@ import pytest
 
 from labkit import serving
 from labkit.errors import BadValue
+from tests.oracles import alpaserve_two_models as two_models
 from tests.oracles.alpaserve_simulator import FIXED_S, MODELS, STORED, cases, digest
 
 ORACLE = json.loads(STORED.read_text())["cases"]
 CASES = cases()
+TWO_MODELS = json.loads(two_models.STORED.read_text())
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -22,6 +24,25 @@ def test_every_request_ends_when_alpaserve_simulates(case: str) -> None:
     run = serving.serve_groups(requests, groups, MODELS, fixed_s=FIXED_S)
     assert digest(run.end_s) == ORACLE[case]["sha256"]
     assert np.nanmean(run.latency_s) == pytest.approx(ORACLE[case]["mean_latency_s"], rel=1e-9)
+
+
+@pytest.mark.parametrize("mix", two_models.MIXES)
+@pytest.mark.parametrize("name", two_models.SETTINGS)
+def test_the_authors_own_example_ends_request_by_request(name: str, mix: str) -> None:
+    """On their generator's arrivals; the ratio within 2 % where overheads are drawn."""
+    mean_s, stored_s = [], []
+    for stages in (1, 2):
+        stored = TWO_MODELS[name][f"{mix}, {stages}"]
+        run = two_models.ours(two_models.SETTINGS[name], mix, stages)
+        arrival_s = run.requests.column("arrival_s")
+        assert len(arrival_s) == stored["requests"]
+        assert digest(arrival_s) == stored["arrivals"]
+        assert two_models.ends(arrival_s, run.end_s) == stored["ends"]
+        mean_s.append(two_models.mean_latency_s(arrival_s, run.latency_s))
+        stored_s.append(stored["mean_latency_s"])
+    assert mean_s[0] / mean_s[1] == pytest.approx(stored_s[0] / stored_s[1], rel=0.02)
+    if name == "loop":
+        assert mean_s[0] / mean_s[1] == pytest.approx(two_models.RECORDED[mix], rel=0.02)
 
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
