@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
@@ -80,12 +81,12 @@ class Requests(Arrivals):
     COLUMNS: ClassVar[dict[str, Column]] = COLUMNS
     ROW: ClassVar[str] = "request"
 
-    @property
+    @cached_property
     def models(self) -> tuple[str, ...]:
         """The models asked for, in order of their first request; ("",) where none is named."""
         return tuple(dict.fromkeys(self.model)) or ("",)
 
-    @property
+    @cached_property
     def model_index(self) -> NDArray[np.int64]:
         """Each request's place in :attr:`models`."""
         places = {name: place for place, name in enumerate(self.models)}
@@ -111,6 +112,7 @@ class Requests(Arrivals):
             raise BadValue("at_rate: the requests all arrive at once; there is no rate to change")
         arrival_s = self.column("arrival_s") * self.rate_per_s / rate_per_s
         arrival_s.setflags(write=False)
+        self.model_index.setflags(write=False)  # found once: copies keep it
         stretched = copy(self)  # in order and checked already
         object.__setattr__(stretched, "arrival_s", arrival_s)
         return stretched

@@ -1,16 +1,19 @@
-"""The loop of iterations: iterations a CPU second, and the SimPy oracle beside it.
+"""Iterations a CPU second beside the SimPy oracle; microseconds a request through groups of GPUs,
+beside AlpaServe's own simulators.
 
 ``make bench`` runs it; nothing here asserts a time.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 import pytest
 
 from labkit import serving
+from tests.oracles import alpaserve_two_models as two_models
 from tests.serving import reference
 
 GPT3 = serving.TokenProfile.roofline("gpt3-175b", "A100-40GB", tensor=8, stages=2)
@@ -40,3 +43,19 @@ def test_a_panel_of_ten_rates(benchmark: Any) -> None:
     ways = {"ours": serving.Batcher()}
     serving.sweep(requests, GPT3, ways, rates[:1])
     benchmark(serving.sweep, requests, GPT3, ways, rates)
+
+
+@pytest.mark.parametrize("name", two_models.SETTINGS)
+def test_a_request_through_groups(benchmark: Any, name: str) -> None:
+    """AlpaServe's two models on two GPUs: 60,154 requests, or 1,804."""
+    setting = two_models.SETTINGS[name]
+    requests = two_models.requests(setting, "skew")
+    plan = two_models.plan(setting, 2)
+    serving.serve_groups(requests, *plan)  # compiles, or loads what was compiled
+    start = time.process_time()
+    serving.serve_groups(requests, *plan)
+    ours_us = (time.process_time() - start) / len(requests) * 1e6
+    benchmark(serving.serve_groups, requests, *plan)
+    peer_us = json.loads(two_models.STORED.read_text())[name]["skew, 2"]["cpu_us_a_request"]
+    benchmark.extra_info |= {"ours_us": round(ours_us, 3), "alpaserve_us": peer_us}
+    print(f"\n{name}: {ours_us:.3f} µs a request; AlpaServe's own, when stored, {peer_us:,.2f}")

@@ -26,13 +26,13 @@ FIXED_S = 0.011
 MIX = {"even": (1, 1), "skew": (2, 8)}
 
 
-def _single(value: float) -> float:
+def single(value: float) -> float:
     """The nearest number of single precision, which its simulator keeps latencies in."""
     return float(np.float32(value))
 
 
 MODELS = tuple(
-    serving.ServedModel(name=f"m{i}", latency_s=_single(0.4), memory_bytes=13e9) for i in range(8)
+    serving.ServedModel(name=f"m{i}", latency_s=single(0.4), memory_bytes=13e9) for i in range(8)
 )
 
 
@@ -46,7 +46,7 @@ def cases() -> dict[str, tuple[serving.Requests, tuple[serving.Group, ...]]]:
             requests = stream([3 * share / sum(shares) for share in shares], cv, 20_000)
             chosen |= {f"{mix}-{cv}-replication": (requests, alone),
                        f"{mix}-{cv}-pipeline": (requests, split)}  # fmt: skip
-    busy = stream([1.0] * 8, 3, 5_000, slo_s=_single(2.0))
+    busy = stream([1.0] * 8, 3, 5_000, slo_s=single(2.0))
     fours = tuple(
         serving.Group(models=tuple(f"m{i}" for i in range(8) if i % 4 != place), stages=2)
         for place in range(4)
@@ -63,9 +63,9 @@ def stream(
     ])  # fmt: skip
 
 
-def digest(end_s: Any) -> str:
-    """A hash of end times in whole nanoseconds; -1 for a request that was dropped."""
-    whole = np.rint(np.nan_to_num(np.asarray(end_s), nan=-1e-9) * 1e9).astype("<i8")
+def digest(end_s: Any, per_s: float = 1e9) -> str:
+    """A hash of times in whole nanoseconds, or other parts; -1 for a request that was dropped."""
+    whole = np.rint(np.nan_to_num(np.asarray(end_s), nan=-1 / per_s) * per_s).astype("<i8")
     return hashlib.sha256(whole.tobytes()).hexdigest()
 
 

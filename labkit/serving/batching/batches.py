@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -195,18 +194,6 @@ class Served:
         }
 
 
-def models_asked(requests: Requests) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The models, and each request's place among them; searches ask for them many times."""
-    return _models(requests.model) if requests.model else (requests.models, requests.model_index)
-
-
-@lru_cache(maxsize=8)
-def _models(names: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    models = tuple(dict.fromkeys(names))
-    places = {name: place for place, name in enumerate(models)}
-    return models, np.array([places[name] for name in names])
-
-
 def _dispatched(
     names: tuple[str, ...], index: NDArray[np.int64], servers: tuple[BatchServer, ...]
 ) -> NDArray[np.int64]:
@@ -255,7 +242,7 @@ def serve(
     """
     if not servers:
         raise BadValue("serve: servers must hold one server or more")
-    names, index = models_asked(requests)
+    names, index = requests.models, requests.model_index
     target = _dispatched(names, index, servers)
     end = np.full(len(requests), np.nan)
     batch, busy = np.zeros(len(requests), np.int64), np.zeros(len(servers))

@@ -9,16 +9,15 @@ groups that are free at the same time by number. O(groups + stages) a request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labkit.errors import BadValue
 from labkit.kit.compiled import njit
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
-from labkit.serving.batching.batches import Served, models_asked
+from labkit.serving.batching.batches import Served
 from labkit.serving.requests import Requests
 
 SHAPES = ((1, 1), (2, 1), (4, 1), (8, 1))
@@ -117,7 +116,7 @@ def serve_groups(
     if not groups:
         raise BadValue("serve_groups: groups must hold one group or more")
     known = {model.name: model for model in models}
-    names, index = models_asked(requests)
+    names, index = requests.models, requests.model_index
     for name in (*names, *(name for group in groups for name in group.models)):
         if name not in known:
             raise BadValue(f"serve_groups: models lacks {name!r}; it has: {', '.join(known)}")
@@ -170,12 +169,13 @@ def place(
         number, rest = divmod(num_gpus, stages * tensor)
         if rest:
             continue
-        groups = _filled(requests, models, tuple(Group(stages=stages, tensor=tensor)
-                         for _ in range(number)), memory_bytes, fixed_s)  # fmt: skip
+        empty = (Group(stages=stages, tensor=tensor),) * number
+        groups, run = _filled(requests, models, empty, memory_bytes, fixed_s)
         if any(group.models for group in groups):
-            score = _score(requests, groups, models, fixed_s)
-            if best is None or score > best[:2]:
-                best = (*score, groups)
+            answered_s = run.latency_s[run.batch > 0]
+            mean_s = float(answered_s.mean()) if answered_s.size else 0.0
+            if best is None or (float(run.met.mean()), -mean_s) > best[:2]:
+                best = (float(run.met.mean()), -mean_s, groups)
     if best is None:
         raise BadValue(
             f"place: no model fits into {memory_bytes:.3g} bytes on each of {num_gpus} GPUs in "
@@ -184,48 +184,25 @@ def place(
     return Placement(groups=best[2], attainment=best[0])
 
 
-def _score(requests: Requests, groups: tuple[Group, ...], models: Sequence[ServedModel],
-           fixed_s: float) -> tuple[float, float]:  # fmt: skip
-    """Share of requests in time, then minus the mean latency of those that were answered."""
-    run = serve_groups(requests, groups, models, fixed_s=fixed_s)
-    answered = ~np.isnan(run.end_s)
-    return float(run.met.mean()), -float(run.latency_s[answered].mean()) if answered.any() else 0.0
-
-
 def _filled(
     requests: Requests, models: Sequence[ServedModel], groups: tuple[Group, ...],
     memory_bytes: float, fixed_s: float,
-) -> tuple[Group, ...]:  # fmt: skip
-    """Empty groups with copies added one by one until nothing fits."""
+) -> tuple[tuple[Group, ...], Served]:  # fmt: skip
+    """Empty groups with copies added one by one until nothing fits; of equals, the first."""
     names = [model.name for model in models]
     weights = np.array([model.memory_bytes for model in models])
     held = np.zeros((len(groups), len(models)), dtype=bool)
     sizes = np.array([group.num_gpus for group in groups])
     while True:
+        run = serve_groups(requests, groups, models, fixed_s=fixed_s)
         room = memory_bytes * sizes * (1 + 1e-9) - held @ weights
         able = ~held & (weights <= room[:, None])
         if not able.any():
-            return groups
-        g, m = _neediest(requests, models, groups, able, fixed_s)
-        groups = _with(groups, int(g), names[m])
-        held[g, m] = True
-
-
-def _neediest(
-    requests: Requests, models: Sequence[ServedModel], groups: tuple[Group, ...],
-    able: NDArray[np.bool_], fixed_s: float,
-) -> tuple[int, int]:  # fmt: skip
-    """The least asked group with room, and for it the model with the most unanswered requests."""
-    run = serve_groups(requests, groups, models, fixed_s=fixed_s)
-    asked = np.bincount(run.server[run.server >= 0], minlength=len(groups))
-    names, index = models_asked(requests)
-    place = np.array([[m.name for m in models].index(name) for name in names])
-    missed = np.bincount(place[index], ~run.met, len(models))
-    g = min(np.flatnonzero(able.any(axis=1)), key=lambda row: (asked[row], row))
-    return int(g), int(max(np.flatnonzero(able[g]), key=lambda column: (missed[column], -column)))
-
-
-def _with(groups: tuple[Group, ...], place: int, name: str) -> tuple[Group, ...]:
-    old = groups[place]
-    new = Group(models=(*old.models, name), stages=old.stages, tensor=old.tensor)
-    return (*groups[:place], new, *groups[place + 1 :])
+            return groups, run
+        asked = np.bincount(run.server[run.server >= 0], minlength=len(groups))
+        column = np.array([names.index(name) for name in requests.models])[requests.model_index]
+        missed = np.bincount(column, ~run.met, len(models))
+        g = int(np.where(able.any(axis=1), asked, np.inf).argmin())
+        m = int(np.where(able[g], missed, -1).argmax())
+        more = replace(groups[g], models=(*groups[g].models, names[m]))
+        groups, held[g, m] = (*groups[:g], more, *groups[g + 1 :]), True

@@ -248,17 +248,21 @@ def stream(
 @checked
 def traffic(
     rates_per_s: dict[str, Positive], seconds: Positive, *,
-    slo_s: dict[str, Positive] | None = None, cv: NonNegative = 1.0, rng: Whole = 0,
+    slo_s: Positive | dict[str, Positive] | None = None, cv: NonNegative = 1.0, rng: Whole = 0,
 ) -> Requests:  # fmt: skip
     """Requests of several models for so long, each with gaps of this variation; one each at least.
+
+    Args:
+        slo_s: the latency objective of all models, or of each.
 
     Raises:
         BadValue: there is no model.
     """
+    slos = slo_s if isinstance(slo_s, dict) else dict.fromkeys(rates_per_s, slo_s or np.inf)
     parts = []
     for place, (model, rate) in enumerate(rates_per_s.items()):
         count = ceil(rate * seconds + 6 * (1 + cv) * (rate * seconds) ** 0.5 + 6)
-        part = generate(rate, count, cv=cv, slo_s=(slo_s or {}).get(model, np.inf), model=model,
+        part = generate(rate, count, cv=cv, slo_s=slos.get(model, np.inf), model=model,
                         rng=1000 * rng + place)  # fmt: skip
         inside = int(np.searchsorted(part.column("arrival_s"), seconds))
         parts.append(part.head(max(inside, 1)))

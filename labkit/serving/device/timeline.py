@@ -125,13 +125,17 @@ def clients_of(
 ) -> list[Client]:  # fmt: skip
     """Periodic clients from a table with the columns model, real_time and rate_per_s.
 
+    Where a column ``moments_ms`` has a text, such as "64 216", the client's programs come at these
+    milliseconds of every second instead.
+
     Args:
         share: of the real-time clients' rates.
         seed: draws each client's first moment within its period; None: as DISB begins, others at
             0 and real-time clients one after another, the period's rest between them.
 
     Raises:
-        BadValue: a column is missing, a rate is not above 0, or a model has no program.
+        BadValue: a column is missing, a rate is not above 0, or a moment is not within a second.
+        UsageError: a model has no program.
     """
     if not {"model", "real_time", "rate_per_s"} <= set(rows) or not (rows["rate_per_s"] > 0).all():
         raise BadValue("clients_of: rows need model, real_time and a rate_per_s above 0")
@@ -145,12 +149,28 @@ def clients_of(
     rest_s = max(1 / fastest - needed_s, 0.0) / len(real) if real else 0.0
     for row in table:
         program, is_real = programs[row["model"]], bool(row["real_time"])
-        gap_s = 1 / (row["rate_per_s"] * (share if is_real else 1.0))
+        pace = share if is_real else 1.0
+        gap_s = 1 / (row["rate_per_s"] * pace)
         first_s = start_s * is_real if seed is None else draw.uniform(0, gap_s)
         start_s += (program.alone_s + rest_s) * is_real
-        due_s = tuple(np.arange(first_s, until_s, gap_s).tolist())
-        clients.append(Client(program=program, arrival_s=due_s, real_time=is_real))
+        due_s = np.arange(first_s, until_s, gap_s)
+        if isinstance(row.get("moments_ms"), str):
+            moments_s = _moments_s(row["moments_ms"], until_s * pace) / pace
+            due_s = moments_s + (0.0 if seed is None else first_s)
+        arrival_s = tuple(due_s[due_s < until_s].tolist())
+        clients.append(Client(program=program, arrival_s=arrival_s, real_time=is_real))
     return clients
+
+
+def _moments_s(text: str, until_s: float) -> Any:
+    """The same moments of every second until then."""
+    try:
+        moments_s = np.array(text.split(), float) / 1e3
+    except ValueError:
+        moments_s = np.full(1, np.nan)
+    if not ((moments_s >= 0) & (moments_s < 1)).all():
+        raise BadValue(f"clients_of: moments_ms needs numbers from 0 to below 1000; got {text!r}")
+    return np.add.outer(np.arange(np.ceil(until_s)), moments_s).ravel()
 
 
 class _World(NamedTuple):
