@@ -31,6 +31,11 @@ PERSEUS = "sosp24_data/emulation/stage_profile"
 ZEUS = "examples/research_reproducibility/zeus_nsdi23/trace"
 POLLUX = "simulator/traces/cifar10"
 GAVEL = "scheduler/simulation_throughputs.json"
+PHILLY = "scheduler/traces/msr/seed=0/{}.trace"
+VIRTUAL_CLUSTERS = ("0e4a51", "103959", "11cb48", "2869ce", "6214e9", "6c71a0", "7f04ca", "b436b2",
+                    "e13805", "ed69ec", "ee9e8c")  # fmt: skip
+ROW_S = 3600.0
+"""Jobs of a virtual cluster that are submitted at most so long after each other are alike."""
 PIPEDREAM = "profiler/{}/profiles/{}/graph.txt"
 ACESO = "profiler/profiled-time-eurosys"
 REEF = "reef-osdi22"
@@ -480,6 +485,71 @@ def as_jobs(table: Table) -> Table:
     ]
 
 
+def recorded_jobs(source: Any, path: str) -> Table:
+    """A virtual cluster, in seconds."""
+    from labkit import cluster
+
+    return cluster.load(source.name, part=Path(path).stem).frame()
+
+
+def scores(values: np.ndarray) -> np.ndarray:
+    """The normal deviates that have the values' order."""
+    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+    return np.array([NormalDist().inv_cdf((rank + 0.5) / len(ranks)) for rank in ranks])
+
+
+def likeness(durations: pd.Series, row: pd.Series) -> float:
+    """Correlation of two jobs of a row, of their normal deviates, by analysis of variance."""
+    deviates = pd.DataFrame({"z": scores(durations.to_numpy()), "row": row.to_numpy()})
+    sizes = deviates.groupby("row").size()
+    means = deviates.groupby("row")["z"].transform("mean")
+    between = (means**2).sum() / (len(sizes) - 1)
+    within = ((deviates["z"] - means) ** 2).sum() / (len(deviates) - len(sizes))
+    usual = (len(deviates) - (sizes**2).sum() / len(deviates)) / (len(sizes) - 1)
+    return float(np.clip((between - within) / (between + (usual - 1) * within), 0, 1))
+
+
+def rows_of(jobs: Table) -> Table:
+    """Quantiles of the time between jobs, of durations by GPUs, and how alike jobs of a row are."""
+    gap = jobs["arrival_s"].diff().fillna(0)
+    alike = round(likeness(jobs["duration_s"], (gap > ROW_S).cumsum()), 2)
+    usual = jobs["gpus"].value_counts()[lambda count: count >= 20].index.to_numpy()
+    gpus = jobs["gpus"].map(lambda size: usual[np.argmin(np.abs(usual - size))])
+    parts = [("gap", gap + 1), *((str(n), rows) for n, rows in jobs["duration_s"].groupby(gpus))]
+    at = (np.arange(40) + 0.5) / 40
+    return pd.concat(
+        pd.DataFrame(
+            {"what": what, "share": at[:: 2 if len(y) < 40 else 1], "jobs": len(y)}
+        ).assign(seconds=lambda t, y=y: y.quantile(t["share"]).to_numpy(), alike=alike)
+        for what, y in parts
+    )
+
+
+def as_recorded_jobs(table: Table) -> Table:
+    """Jobs at even shares, in the order of deviates that jobs of a row have in part together."""
+    draw, alike = np.random.default_rng(0), table["alike"].iloc[0]
+    values = {}
+    for what, rows in table.groupby("what", sort=False):
+        even = (np.arange(rows["jobs"].iloc[0]) + 0.5) / rows["jobs"].iloc[0]
+        values[what] = np.exp(np.interp(even, rows["share"], np.log(rows["seconds"]))).round()
+    gap = draw.permutation(np.maximum(values.pop("gap") - 1, 0).astype(int))
+    row = (gap > ROW_S).cumsum()
+    order = [
+        np.argsort(np.sqrt(alike) * draw.normal(size=len(gap))[row]
+                   + np.sqrt(1 - alike) * draw.normal(size=len(gap)), kind="stable")
+        for _ in ("gpus", "duration_s")
+    ]  # fmt: skip
+    gpus = np.empty(len(gap), int)
+    gpus[order[0]] = np.repeat([int(n) for n in values], [len(y) for y in values.values()])
+    seconds = np.empty(len(gap), int)
+    for n, own in values.items():
+        seconds[order[1][gpus[order[1]] == int(n)]] = own
+    kind = draw.integers(26, size=len(gap))
+    return pd.DataFrame(
+        {"arrival_s": gap.cumsum(), "duration_s": seconds, "gpus": gpus, "kind": kind}
+    )
+
+
 def by_gpus(rates: Table) -> Table:
     return (
         rates.melt("global_batch_size", var_name="gpus", value_name="rate").dropna().astype(float)
@@ -715,6 +785,19 @@ MODELS = (
         tabulate=by_family,
         publish=as_throughputs,
         read=throughputs_of,
+    ),
+    *(
+        StandIn(
+            name=f"philly_{name}",
+            dataset="gavel-osdi20",
+            path=PHILLY.format(name),
+            keys=("what",),
+            terms={"seconds": share_terms},
+            tabulate=rows_of,
+            publish=as_recorded_jobs,
+            read=recorded_jobs,
+        )
+        for name in VIRTUAL_CLUSTERS
     ),
 )
 

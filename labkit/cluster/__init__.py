@@ -47,7 +47,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "placement.sharing": ("nodes_for", "share", "tenants", "together"),
     "placement.tasks": ("GANGS", "Rounds", "compare", "draw_rounds", "schedule"),
     "jobs.throughputs": ("Throughputs", "continuous", "load_throughputs"),
-    "running.traces": ("generate", "load", "load_elastic", "recurring"),
+    "running.traces": ("generate", "load", "load_elastic"),
     "elastic.servers": ("ServerSpeed", "by_gains", "by_shares", "least_mean_s", "task_policies"),
     "elastic.training": ("Training", "Workload", "trainings", "workload"),
     "running.turns": ("simulate_shares", "sweep_shares"),

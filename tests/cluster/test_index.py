@@ -130,9 +130,16 @@ def test_an_unknown_feature_is_named() -> None:
 
 
 def test_the_more_a_group_says_the_better_the_estimate() -> None:
-    trace = cluster.recurring(
-        np.arange(20_000) * 1e4, gpus={1: 1, 4: 1}, tasks=200, users=20, alike=0.2, rng=2
-    )
+    """Logarithms of durations add up from the user, the task, the GPUs and the run."""
+    draw = np.random.default_rng(2)
+    owner, task = draw.integers(20, size=200), draw.integers(200, size=20_000)
+    gpus = draw.choice([1, 4], 20_000)
+    usual = draw.normal(0, 0.8, 20)[owner] + draw.normal(0, 1.2, 200)
+    trace = cluster.Trace(
+        arrival_s=np.arange(20_000) * 1e4, gpus=gpus,
+        duration_s=600 * np.exp(usual[task]) * gpus**-0.2 * draw.lognormal(0, 0.2, 20_000),
+        tenant=tuple(map(str, owner[task])), kind=tuple(map(str, task)),
+    )  # fmt: skip
     known, logs = slice(10_000, None), np.log(trace.column("duration_s"))
     spread = []
     for by in (["tenant"], ["tenant", "kind"], ["tenant", "kind", "gpus"]):

@@ -101,7 +101,6 @@ FUNCTIONS |= {
     cluster.nodes_for: {"trace": OWNED, "most_load": 0.8},
     cluster.place: {"racks": RACKS, "free": [2, 2], "gpus": 1},
     cluster.place_all: {"racks": RACKS, "batches": [WORKERS], "hows": ["best-fit"]},
-    cluster.recurring: {"arrival_s": [0.0, 1.0], "gpus": {1: 1.0}},
     cluster.refusals: {
         "hierarchy": CELLS, "roots": {"node": 2}, "tenants": {"a": {"node": 2}}, "requests": 50,
     },

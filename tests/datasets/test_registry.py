@@ -11,9 +11,11 @@ import tarfile
 from pathlib import Path
 from urllib.parse import unquote
 
+import pandas as pd
 import pytest
 
 from labkit import cluster, datasets, planner, serving
+from labkit.cluster.running.traces import in_seconds
 from labkit.datasets.registry import Dataset, PublishedFile, load_registry
 from labkit.errors import BadFile
 from labkit.files import project_root
@@ -123,10 +125,16 @@ def test_a_standin_has_the_published_columns(dataset: Dataset, file: PublishedFi
         with tarfile.open(published) as files:
             head = files.extractfile("cluster06.csv").readline().decode()  # type: ignore[union-attr]
         assert columns(standin) == head.strip().split(",")
+    elif published.suffix == ".trace":  # as many jobs, of sizes that the published jobs have
+        theirs = in_seconds(published)
+        ours = pd.read_csv(standin, comment="#")
+        assert set(ours) <= set(theirs)
+        assert len(ours) == len(theirs)
+        assert set(ours["gpus"].astype(str)) <= set(theirs["gpus"])
     elif dataset.name == "gavel-osdi20":  # throughputs of the same kinds, packable with the same
-        ours, theirs = (cluster.load_throughputs(path) for path in (standin, published))
-        assert ours.kinds == theirs.kinds
-        assert ((ours.packed > 0) == (theirs.packed > 0)).all()
+        speeds = [cluster.load_throughputs(path) for path in (standin, published)]
+        assert speeds[0].kinds == speeds[1].kinds
+        assert ((speeds[0].packed > 0) == (speeds[1].packed > 0)).all()
     elif dataset.name == "nexus-sosp19":  # seconds of the same batches
         profiles = [serving.read_profile(path) for path in (standin, published)]
         assert [*map(len, (p.latency_s for p in profiles))] == [len(profiles[1].latency_s)] * 2

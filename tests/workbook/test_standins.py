@@ -27,7 +27,6 @@ SMALLER: dict[str, dict[str, Any]] = {
     "largebatch": {"num_epochs": 4, "num_seeds": 2},
     "liquid": {"seeds": 1},
     "megatron": {"num_ranks": 2},
-    "mlaas": {"num_jobs": 600},
     "nexus": {"num_models": 24},
     "optimus": {"num_seeds": 1},
     "pipedream": {"seeds": 1},

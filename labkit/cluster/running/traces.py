@@ -5,27 +5,31 @@ from __future__ import annotations
 import io
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from annotated_types import Ge, MinLen
-from numpy.typing import ArrayLike
 
 from labkit.cluster.jobs.jobs import Trace, trace_of
 from labkit.cluster.running.rounds import Rates
 from labkit.errors import BadFile, BadValue, UsageError, not_among
+from labkit.files import project_root
 from labkit.kit.describe import Count, NonNegative, Positive, checked
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ITP, TIRESIAS = "itp-elasticflow", "tiresias-nsdi19"
+ITP, TIRESIAS, GAVEL = "itp-elasticflow", "tiresias-nsdi19", "gavel-osdi20"
 PARTS = {
     ITP: (*(f"{number:02}" for number in range(1, 11)), "195job"),
     TIRESIAS: ("60_job",),
-}
+    GAVEL: ("philly", "0e4a51", "103959", "11cb48", "2869ce", "6214e9", "6c71a0", "7f04ca",
+            "b436b2", "e13805", "ed69ec", "ee9e8c"),
+}  # fmt: skip
 """Published traces and their parts: ten Microsoft clusters over two months of 2021, the 195 jobs of
-ElasticFlow's testbed; Tiresias's sample."""
+ElasticFlow's testbed; Tiresias's sample; Philly's virtual clusters, all and one by one."""
+PHILLY = "scheduler/traces/msr/seed=0/{}.trace"
+STEPS_PER_S = "data/papers/gavel/steps_per_s.csv"
+"""Rates with which Gavel's authors made recorded seconds steps of kinds of jobs that they drew."""
 STANDIN_PART = "06"
 """The cluster that is replaced, where it cannot be had, by a model of its jobs."""
 RAW = "data/raw-traces.tar.gz"
@@ -47,12 +51,14 @@ def load(name: str, *, part: str | None = None, deadlines: bool = False) -> Trac
     """A published trace.
 
     Args:
-        name: ``itp-elasticflow`` or ``tiresias-nsdi19``.
+        name: ``itp-elasticflow``, ``tiresias-nsdi19`` or ``gavel-osdi20``.
         part: which of its traces, such as ``06``; default: the first.
         deadlines: with the models and deadlines that ElasticFlow's authors drew (they were not
             recorded); ``itp-elasticflow`` only. The part ``195job`` always has them.
 
-    Where part 06 of ``itp-elasticflow`` cannot be had, its stand-in, and the trace's name says so.
+    Where part 06 of ``itp-elasticflow`` or a part of ``gavel-osdi20`` cannot be had, its stand-in,
+    and the trace's name says so. In ``gavel-osdi20`` the tenant is a job's virtual cluster, whose
+    clock starts with its first job; its kind was drawn.
 
     Raises:
         UsageError: there is no such trace or part, or it has no deadlines.
@@ -65,9 +71,11 @@ def load(name: str, *, part: str | None = None, deadlines: bool = False) -> Trac
     part = part or PARTS[name][0]
     if part not in PARTS[name]:
         raise not_among(f"part of {name}", part, PARTS[name])
+    if name != ITP and deadlines:
+        raise UsageError(f"{name} has no deadlines; {ITP} has")
+    if name == GAVEL:
+        return _virtual_clusters(PARTS[GAVEL][1:] if part == "philly" else (part,), part)
     if name == TIRESIAS:
-        if deadlines:
-            raise UsageError(f"{name} has no deadlines; {ITP} has")
         path = datasets.open(f"{name}/simulator/{part}.csv")
         return trace_of(_table(path.read_bytes()), path, {}, f"{name}/{part}")
     drawn = deadlines or part == "195job"
@@ -156,6 +164,40 @@ def _member(part: str, *, drawn: bool) -> tuple[Path, io.BytesIO]:
         return path / name, io.BytesIO(stream.read())
 
 
+def _virtual_clusters(parts: tuple[str, ...], name: str) -> Trace:
+    """The jobs of some virtual clusters of Philly, or the stand-ins of all of them."""
+    import pandas as pd
+
+    from labkit import datasets
+
+    source = datasets.source(GAVEL, [PHILLY.format(part) for part in parts])
+    tables = []
+    for part in parts:
+        path = source.path(PHILLY.format(part))
+        table = source.frame(f"{part}.trace").astype(str) if source.is_standin else in_seconds(path)
+        tables.append(table.assign(tenant=part))
+    name = f"{GAVEL}/{name}{', stand-in' * source.is_standin}"
+    return trace_of(pd.concat(tables), path, {}, name)
+
+
+def in_seconds(path: Path) -> pd.DataFrame:
+    """A trace of Gavel's, with durations: the least whole seconds that make as many steps."""
+    import pandas as pd
+
+    rates = pd.read_csv(project_root() / STEPS_PER_S, index_col="kind")["steps_per_s"]
+    columns = ["kind", "command", "option", "needs_data", "steps", "arrival_s", "gpus"]
+    table = pd.read_csv(path, sep="\t", names=columns, dtype=str, keep_default_na=False)
+    steps, rate = pd.to_numeric(table["steps"], errors="coerce"), table["kind"].map(rates)
+    if (wrong := rate.isna() | ~(steps >= 1)).any():
+        row, field = int(wrong.argmax()), "steps" if rate.notna()[wrong].iloc[0] else "kind"
+        raise BadFile(
+            path, "the value is not allowed", line=row + 1, field=field, value=table[field][row],
+            valid=f"a kind of {STEPS_PER_S}, and a number of steps from 1",
+        )  # fmt: skip
+    table = table.assign(duration_s=np.ceil(steps / rate).astype(int).astype(str))
+    return table.set_index(table.index - 1)  # errors count lines below headings; there are none
+
+
 def _table(content: bytes) -> pd.DataFrame:
     import pandas as pd
 
@@ -214,48 +256,6 @@ def generate(
         deadline_s=() if slack is None else due,
         kind=tuple(draw.choice(kinds, num_jobs).tolist()) if kinds else (),
         name=f"generated ({durations}, load {load:g})",
-    )
-
-
-@checked
-def recurring(
-    arrival_s: ArrayLike,
-    *,
-    gpus: Annotated[dict[int, Positive], MinLen(1)],
-    mean_duration_s: Positive = 3600.0,
-    tasks: Count = 1000,
-    users: Count = 100,
-    alike: NonNegative = 0.2,
-    rng: Annotated[int, Ge(0)] = 0,
-) -> Trace:
-    """A synthetic trace of tasks that users run again and again: ``tenant`` and ``kind`` say which.
-
-    Task r is run in proportion to 1 / r^0.8. Logarithms of durations add up from the user (spread
-    0.8), the task (1.2) and the run (``alike``); wider runs are shorter, by GPUs^0.2.
-
-    Args:
-        gpus: GPUs of a run and their weights.
-
-    >>> trace = recurring(range(1000), gpus={1: 1}, rng=1)
-    >>> round(float(trace.column("duration_s").mean())), len(set(trace.kind)) < 700
-    (3600, True)
-    """
-    draw, moments = np.random.default_rng(rng), np.asarray(arrival_s, float)
-    if not moments.size:
-        raise BadValue("recurring: arrival_s holds no moment; give one for each run")
-    weights, ranks = np.array([*gpus.values()]), np.arange(1, tasks + 1)
-    task = draw.choice(tasks, moments.size, p=ranks**-0.8 / (ranks**-0.8).sum())
-    owner = draw.integers(users, size=tasks)
-    usual = draw.normal(0, 0.8, users)[owner] + draw.normal(0, 1.2, tasks)
-    wide = draw.choice(np.array([*gpus]), moments.size, p=weights / weights.sum())
-    unit = np.exp(usual[task]) * wide**-0.2 * draw.lognormal(0, alike, moments.size)
-    return Trace(
-        arrival_s=moments,
-        duration_s=mean_duration_s * unit / unit.mean(),
-        gpus=wide,
-        tenant=tuple(f"user {number}" for number in owner[task]),
-        kind=tuple(f"task {number}" for number in task),
-        name=f"recurring tasks (alike {alike:g})",
     )
 
 
