@@ -13,7 +13,8 @@ from nbformat.v4 import new_code_cell, new_output
 from labkit.errors import BadFile, UsageError
 from labkit.files import project_root
 from labkit.workbook import notebooks, open_paper
-from labkit.workbook.export import comparison, write_site
+from labkit.workbook.export import comparison
+from labkit.workbook.export.site import write_site
 from labkit.workbook.review.shared import SharedTable, disagreements, from_notebook
 from tests.export import synthetic
 

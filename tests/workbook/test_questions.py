@@ -11,7 +11,8 @@ import pytest
 from labkit.cli import main
 from labkit.errors import BadFile, LabkitError, UsageError
 from labkit.workbook import notebooks
-from labkit.workbook.export import origin, write_site
+from labkit.workbook.export import origin
+from labkit.workbook.export.site import write_site
 from labkit.workbook.queue import asking, questions
 from labkit.workbook.review import check, paper
 from labkit.workbook.run import fingerprint
@@ -136,7 +137,7 @@ def test_pages_and_decks_show_them_anew_and_results_stay(root: Path) -> None:
     assert "It is." in (site / "papers" / "alpha.html").read_text()
     assert write_site(root).written == []
     assert fingerprint.of_notebook(root, path, notebooks.glimpse(path), {}) == before
-    cells = origin.find(root, "alpha").read().cells
+    cells = origin.find(root, "alpha").subject().cells
     place = next(n for n, cell in enumerate(cells) if cell.id == "asked")
     assert cells[place - 1].source.startswith("## Discussion")  # at its end, before what follows
     assert cells[place + 1].source.startswith("## Detailed comments")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from labkit.errors import LabkitError
 from labkit.workbook import notebooks
@@ -17,7 +17,6 @@ from labkit.workbook.review import claims as claims_file
 from labkit.workbook.review import glance
 from labkit.workbook.review.tally import SYMBOLS, Tally, row, standin_warning, tally
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 STATUS_WORDS = {
@@ -182,12 +181,10 @@ def _item(
     return item
 
 
-def _tried(
-    problems: list[str], load: Callable[P, T], *args: P.args, **options: P.kwargs
-) -> T | None:
+def _tried(problems: list[str], load: Callable[..., T], *args: Any) -> T | None:
     """What ``load`` gives, or None and its error among the ``problems``."""
     try:
-        return load(*args, **options)
+        return load(*args)
     except LabkitError as error:
         problems.append(str(error))
         return None

@@ -51,9 +51,10 @@ def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
     library, known = bibliography.load(root), notebooks.paths(root)
     entries = {key: known_entry(library, key, root) for key in keys}
     lines = {key: glance.of(root, key) for key in keys}
-    executed = {key: origin.find(root, key, library=library).read() for key in keys if key in known}
-    judged = [record for book in executed.values() for record in claims.from_notebook(book)]
-    results = [record for book in executed.values() for record in shared.from_notebook(book)]
+    origins = [origin.find(root, key, library=library) for key in keys if key in known]
+    executed = [notebooks.glimpse(source.path) for source in origins]
+    judged = [record for book in executed for record in claims.from_notebook(book)]
+    results = [record for book in executed for record in shared.from_notebook(book)]
     claims_sheet, inputs = _claims(judged), _shared(results)
     return Report(
         title=title or " · ".join(keys),
@@ -92,7 +93,7 @@ def _claims(judged: Sequence[Mapping[str, Any]]) -> Sheet:
     import pandas as pd
 
     rows = [
-        tally.row(record) | {"paper_key": record["paper"], "verdict": _verdict(record)}
+        tally.row(record) | {"paper_key": record["paper"], "verdict": tally.signed(record)}
         for record in judged
         if record["kind"] in REPRODUCTIONS
     ]
@@ -104,10 +105,6 @@ def _claims(judged: Sequence[Mapping[str, Any]]) -> Sheet:
         wide=["kind"],
         ratio={"paper_key": 2, "statement": 6, "kind": 2, "paper": 3, "ours": 2, "verdict": 3},
     )
-
-
-def _verdict(record: Mapping[str, Any]) -> str:
-    return f"{tally.SYMBOLS[record['verdict']]} {tally.outcome(record)}"
 
 
 def _shared(records: Sequence[Mapping[str, Any]]) -> list[Sheet]:

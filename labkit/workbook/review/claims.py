@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from labkit import files
 from labkit.errors import LabkitError, UsageError, not_among
 from labkit.workbook.review import tables
-from labkit.workbook.review.tally import SYMBOLS, flipped_words, outcome, shown, tally
+from labkit.workbook.review.tally import SYMBOLS, flipped_words, shown, signed, tally
 from labkit.workbook.review.verdicts import (
     DIGITS,
     Claim,
@@ -255,7 +255,7 @@ def _row(record: Mapping[str, Any], claim: Claim) -> dict[str, str]:
         "unit": claim.unit,
         "ratio": tables.cell_text(record["ratio"], DIGITS),
         "judged by": tolerance_in_words(claim),
-        "verdict": f"{SYMBOLS[record['verdict']]} {outcome(record)}",
+        "verdict": signed(record),
     }
 
 

@@ -56,6 +56,11 @@ def outcome(record: Mapping[str, Any]) -> str:
     return f"{record['verdict']} on a fitted model (worst error {worst}\u00a0%)"
 
 
+def signed(record: Mapping[str, Any]) -> str:
+    """The same after the verdict's sign."""
+    return f"{SYMBOLS[record['verdict']]} {outcome(record)}"
+
+
 def shown(value: Any) -> str:
     """A value in a cell; of a long list the beginning (the record and the frame have it whole)."""
     if isinstance(value, list) and len(value) > _LONGEST_LIST:
