@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from labkit.workbook.notebooks import WIDGET_VIEW
-from labkit.workbook.review.anatomy import MAX_FILE_BYTES, Cell, Subject
+from labkit.workbook.review.anatomy import Cell, Subject
 from labkit.workbook.review.rules.rule import Remark, rule
 
+MAX_FILE_BYTES = 1_500_000
 UNCHECKED = {"nbval-ignore-output", "nbval-skip"}
 
 _PATH = re.compile(
