@@ -97,6 +97,13 @@ def calls(tree: ast.AST | None, method: str) -> Iterator[ast.Call]:
             yield node
 
 
+def carried(notebook: NotebookNode, mime: str) -> Iterator[Any]:
+    """What the outputs of the notebook hold of one MIME type, in order."""
+    outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
+    bundles = (output.get("data", {}) for output in outputs)
+    return (bundle[mime] for bundle in bundles if mime in bundle)
+
+
 def dataset_names(notebook: NotebookNode) -> list[str]:
     """The datasets the notebook declares in ``metadata.labkit.datasets``."""
     return list(notebook.metadata.get("labkit", {}).get("datasets", []))

@@ -11,7 +11,7 @@ import pytest
 
 from labkit.cli import main, panels
 from labkit.errors import UsageError
-from labkit.workbook.queue import asking, edits, reading_queue
+from labkit.workbook.queue import edits, reading_queue
 from labkit.workbook.session import server, start
 from tests.export import synthetic
 
@@ -167,10 +167,10 @@ def test_the_last_session_is_the_latest_day_on_which_the_group_heard_any(root: P
 
 
 def test_the_start_page_links_what_there_is_and_lists_what_is_open(root: Path) -> None:
-    asking.ask(root, "alpha", "Is <it> so?", by="Ann")
-    asking.ask(root, "alpha", "Settled already?")
-    asking.answer(root, "alpha", 2)
-    asking.ask(root, "beta", "Just saying.", remark=True)
+    edits.ask(root, "alpha", "Is <it> so?", by="Ann")
+    edits.ask(root, "alpha", "Settled already?")
+    edits.answer(root, "alpha", 2)
+    edits.ask(root, "beta", "Just saying.", remark=True)
     start.write(root, DAY)
     text = (root / start.FILE).read_text()
     assert "presented by **Ada** on 2026-03-14" in text

@@ -15,7 +15,7 @@ from labkit.kit.report import Report, Sheet
 from labkit.workbook import notebooks
 from labkit.workbook.export import origin
 from labkit.workbook.queue import bibliography
-from labkit.workbook.review import claims, glance, shared, tally
+from labkit.workbook.review import claims, glance, recorded, tally
 from labkit.workbook.review.paper import known_entry
 from labkit.workbook.review.verdicts import REPRODUCTIONS
 
@@ -54,7 +54,7 @@ def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
     origins = [origin.find(root, key, library=library) for key in keys if key in known]
     executed = [notebooks.glimpse(source.path) for source in origins]
     judged = [record for book in executed for record in claims.from_notebook(book)]
-    results = [record for book in executed for record in shared.from_notebook(book)]
+    results = [record for book in executed for record in recorded.shared_in(book)]
     claims_sheet, inputs = _claims(judged), _shared(results)
     return Report(
         title=title or " · ".join(keys),
@@ -118,7 +118,7 @@ def _shared(records: Sequence[Mapping[str, Any]]) -> list[Sheet]:
             index=["method", "paper"], columns="measure", values="value", sort=False, aggfunc="last"
         )
         table = table.rename_axis(columns=None).reset_index().rename(columns={"paper": "notebook"})
-        twice = shared.disagreements(record for record in records if record["input"] == name)
+        twice = recorded.disagreements(record for record in records if record["input"] == name)
         notes = ["computed on our stand-in data"] if rows["standin"].any() else []
         notes += [f"notebooks differ on {', '.join(twice)}: not one input"] if twice else []
         sheet = _merged(_without_gaps(table))

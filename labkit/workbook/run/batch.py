@@ -331,17 +331,14 @@ def result_files(text: str, key: str) -> dict[str, str]:
 
     notebook = notebooks.parse(text)
     files = {f"{key}.ipynb": text, "claims.json": results.dumps(claims.from_notebook(notebook))}
-    outputs = (out for cell in notebook.cells for out in cell.get("outputs", []))
-    shown = (output.get("data", {}) for output in outputs)
-    figures = (data[notebooks.PLOTLY_MIME] for data in shown if notebooks.PLOTLY_MIME in data)
-    for number, figure in enumerate(figures, start=1):
+    for number, figure in enumerate(notebooks.carried(notebook, notebooks.PLOTLY_MIME), start=1):
         files[f"figures/{number:02}.json"] = results.dumps(figure)
     return files
 
 
 def _meta(root: Path, task: Task, outcome: Outcome) -> dict[str, Any]:
     """What ``run.json`` says."""
-    from labkit.workbook.review import metrics
+    from labkit.workbook.review import recorded
 
     assert task.fingerprint is not None
     datasets = {
@@ -354,7 +351,7 @@ def _meta(root: Path, task: Task, outcome: Outcome) -> dict[str, Any]:
         "parameters": task.parameters,
         "overrides": task.overrides,
         "seeds": {n: value for n, value in task.parameters.items() if n.startswith("seed")},
-        "metrics": metrics.from_notebook(notebooks.parse(outcome.notebook)),
+        "metrics": recorded.metrics_in(notebooks.parse(outcome.notebook)),
         "datasets": datasets,
         "started": outcome.started,
         "ended": outcome.ended,
