@@ -284,9 +284,5 @@ def serving(profile: str = "", model: str = "") -> Panel:
 
 
 PANELS: dict[str, Callable[..., Panel]] = {
-    "pipeline": pipeline,
-    "memory": memory,
-    "tuning": tuning,
-    "cluster": cluster,
-    "serving": serving,
+    make.__name__: make for make in (pipeline, memory, tuning, cluster, serving)
 }
