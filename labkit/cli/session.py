@@ -39,7 +39,7 @@ def lab(
     [bold]Examples[/bold]: [cyan]labkit lab[/cyan],
     [cyan]labkit lab --collaborative --ip 192.168.1.20[/cyan]
     """
-    from labkit.cli import panel, panels
+    from labkit.cli import panel
     from labkit.workbook.session import server, start
 
     if ip != server.LOOPBACK and not collaborative:
@@ -48,7 +48,7 @@ def lab(
     arguments = server.lab_arguments(root, collaborative=collaborative)
     start.write(root)
     _print(f"JupyterLab: {place.url('/')}")
-    shown = {name: panel.notebook(name) for name in panels.PANELS}
+    shown = {name: panel.notebook(name) for name in panel.PANELS}
     server.serve(root, "lab", place, [*arguments, *_flags(browser, allow_root)], shown)
 
 

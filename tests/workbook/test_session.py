@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from labkit.cli import main, panels
+from labkit.cli import main, panel
 from labkit.errors import UsageError
 from labkit.workbook.queue import edits, reading_queue
 from labkit.workbook.session import server, start
@@ -105,12 +105,12 @@ def test_the_commands_start_what_they_say(
     assert main(["lab", "--no-browser", "--port", "8899"]) == 0
     assert main(["present", "alpha"]) == 0
     (_, lab, place, arguments, shown), (_, deck, _, options) = starts
-    assert set(shown) == set(panels.PANELS)
+    assert set(shown) == set(panel.PANELS)
     assert (lab, deck, place.port) == ("lab", "deck", 8899)
     assert place.url("/") in capsys.readouterr().out
     assert "--ServerApp.open_browser=False" in arguments
     assert "--LabApp.default_url=/lab/tree/results/lab/start.md" in arguments
-    assert "--ContentsManager.pre_save_hook=labkit.workbook.lab.keep_outputs" in arguments
+    assert "--ContentsManager.pre_save_hook=labkit.workbook.normalise.keep_outputs" in arguments
     assert "--ServerApp.default_url=/labkit/deck/alpha" in options
     assert not any("token" in option for option in [*arguments, *options])
     assert (root / start.FILE).is_file()
