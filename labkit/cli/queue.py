@@ -6,11 +6,10 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -342,19 +341,17 @@ def table(catalogue: Queue, papers: Sequence[Paper], width: int) -> Table:
         hidden.add("Tags")
     result = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     shown = [name for name in names if name not in hidden]
-    widths = {name: max(len(name), *(cell_len(row[name]) for row in rows)) for name in shown}
-    widths |= {"Tags": min(widths["Tags"], MAX_TAGS)} if "Tags" in shown else {}
-    others = sum(size for name, size in widths.items() if name != "Title")
-    room = width - others - 2 * (len(shown) - 1)
-    widths["Title"] = max(MIN_TITLE, min(widths["Title"], room))
-    for name in shown:
+    for name in shown:  # the title alone gives way where all do not fit
         style = "" if name in ("Paper", "Status", "Title", "Session") else "dim"
-        result.add_column(name, no_wrap=True, overflow="ellipsis", style=style, width=widths[name])
+        least, most = {"Title": (MIN_TITLE, None), "Tags": (None, MAX_TAGS)}.get(name, (None, None))
+        fixed = name != "Title"
+        result.add_column(name, no_wrap=fixed, style=style, min_width=least, max_width=most)
     for place, (paper, row) in enumerate(zip(papers, rows, strict=True)):
         styles = {"Paper": "bold", "Status": COLOURS[paper.status]}
+        look: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
         last = place + 1 == len(papers)
         result.add_row(
-            *(Text(row[name], style=styles.get(name, "")) for name in shown),
+            *(Text(row[name], styles.get(name, ""), **look) for name in shown),
             end_section=last or papers[place + 1].status != paper.status,
         )
     return result

@@ -15,6 +15,7 @@ from labkit.workbook.export.markup import Markup
 from labkit.workbook.queue import bibliography, reading_queue
 from labkit.workbook.review import claims as claims_file
 from labkit.workbook.review import glance
+from labkit.workbook.review.anatomy import Subject
 from labkit.workbook.review.tally import SYMBOLS, Tally, row, standin_warning, tally
 
 T = TypeVar("T")
@@ -42,8 +43,8 @@ class Item:
     claims: list[dict[str, str]]
     tally: Tally
     standin: str
-    cells: list[Any] = field(repr=False)
-    """Of the notebook that the paper's page shows."""
+    subject: Subject | None = field(repr=False)
+    """The notebook that the paper's page shows."""
 
     @property
     def has_page(self) -> bool:
@@ -175,7 +176,7 @@ def _item(
         claims=[row(claim) for claim in claims],
         tally=tally(claims),
         standin=standin_warning(claims),
-        cells=notebook.cells if notebook else [],
+        subject=Subject(root, key, source.path, notebook) if source and notebook else None,
     )
     problems += [f"{key}, at a glance: {problem}" for problem in markup.problems]
     return item
