@@ -8,6 +8,7 @@ is not run. Tests that the budget leaves no time for are counted, never hidden.
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -47,7 +48,7 @@ def affected(changed: set[Path]) -> list[Path]:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         if path.parent.name in ("benchmarks", "browser"):
             continue
-        reached = imports.reached([path.read_text(encoding="utf-8")], [ROOT])
+        reached = imports.reached([ast.parse(path.read_text(encoding="utf-8"))], [ROOT])
         touched = {name for name, module in reached.items() if module.path in changed}
         if path in changed or touched:
             ranked.append((-max((nearness(name, path) for name in touched), default=2), path))

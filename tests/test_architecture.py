@@ -39,7 +39,7 @@ FLOORS = {  # of rooms made of packages, from the ground up: each imports only t
 }  # fmt: skip
 # Modules of a room that stand beside its packages.
 LOBBIES = {
-    "workbook": {"notebooks", "normalise", "engine", "lab"},
+    "workbook": {"notebooks", "normalise", "engine"},
     "cluster": {"figures"},
     "serving": {"figures", "requests"},
 }

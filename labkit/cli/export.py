@@ -56,11 +56,11 @@ def slides(
       [cyan]labkit slides envpipe -o ~/talk.html[/cyan]
       [cyan]labkit slides zeus -p eta_knob=0.8[/cyan]    a run with another parameter
     """
-    from labkit.workbook import export
+    from labkit.workbook.export import decks
     from labkit.workbook.run import parameters
 
     root = files.project_root()
-    written = export.write_slides(root, key, parameters.assignments(param), out)
+    written = decks.write_slides(root, key, parameters.assignments(param), out)
     console = Console(soft_wrap=True)
     size_mb = written.path.stat().st_size / 1e6
     console.print(
@@ -91,12 +91,13 @@ def site(
       [cyan]labkit site[/cyan]
       [cyan]labkit run zeus && labkit site[/cyan]        after a change
     """
-    from labkit.workbook import export
+    from labkit.workbook.export import reference as library
+    from labkit.workbook.export.site import write_site
 
     root = files.project_root()
     if reference:
-        export.write_reference(root)
-    report = export.write_site(root)
+        library.write(root / "results" / "site")
+    report = write_site(root)
     console = Console(soft_wrap=True)
     if report.written or report.removed:
         parts = [f"{len(report.written)} written", f"{report.unchanged} unchanged"]

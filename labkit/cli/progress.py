@@ -60,36 +60,33 @@ class Estimate:
 
     def __init__(self, tasks: Sequence[Task], num_workers: int) -> None:
         known = [task.expected_s for task in tasks if task.expected_s is not None]
-        usual = statistics.median(known) if known else None
+        self._usual_s = statistics.median(known) if known else None
         self._num_workers = num_workers
-        self._waiting = {task.name: task.expected_s or usual for task in tasks}
-        self._running: dict[str, tuple[float | None, float]] = {}
+        self._expected_s = {task.name: task.expected_s or self._usual_s or 0.0 for task in tasks}
+        self._begun: dict[str, float] = {}
 
     def start(self, name: str) -> None:
-        self._running[name] = (self._waiting.pop(name, None), time.monotonic())
+        self._begun[name] = time.monotonic()
 
     def retry(self, name: str) -> None:
-        self._waiting[name] = self._running.pop(name)[0]
+        del self._begun[name]
 
     def end(self, name: str) -> None:
-        self._running.pop(name, None)
+        for times in (self._begun, self._expected_s):
+            times.pop(name, None)
 
     def remaining_s(self) -> float | None:
         """Seconds until the last ends, if each takes as long as before; None if none is known."""
-        moment = time.monotonic()
-        waiting = [expected for expected in self._waiting.values() if expected is not None]
-        running = [
-            max(expected - (moment - begun), 0.0)
-            for expected, begun in self._running.values()
-            if expected is not None
-        ]
-        if len(waiting) < len(self._waiting) or len(running) < len(self._running):
+        if self._usual_s is None:
             return None
-        free = running + [0.0] * (self._num_workers - len(running))
-        heapq.heapify(free)
-        for expected in waiting:
-            heapq.heapreplace(free, free[0] + expected)
-        return max(free, default=0.0)
+        moment, running = time.monotonic(), self._begun.items()
+        ends = [max(self._expected_s[name] - (moment - begun), 0.0) for name, begun in running]
+        ends += [0.0] * (self._num_workers - len(ends))
+        heapq.heapify(ends)
+        for name, expected_s in self._expected_s.items():
+            if name not in self._begun:
+                heapq.heapreplace(ends, ends[0] + expected_s)
+        return max(ends, default=0.0)
 
 
 class Watcher:

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
-from labkit.cli import queue_view
 from labkit.errors import UsageError
 from labkit.files import project_root, write_atomically
 from labkit.kit.command import completing
 
 if TYPE_CHECKING:
+    from labkit.workbook.queue.bibliography import Entry
     from labkit.workbook.queue.reading_queue import Paper, Queue
+
+COLOURS = {
+    "reading": "bold yellow",
+    "queued": "cyan",
+    "reviewed": "green",
+    "presented": "blue",
+    "dropped": "bright_black",
+}
+MANY_AUTHORS = 8
+WIDE, MAX_TAGS, MIN_TITLE, MAX_CARD = 120, 40, 20, 100  # columns; tags show from WIDE on
 
 commands = typer.Typer(
     name="queue",
@@ -52,7 +66,7 @@ def _load() -> Queue:
 
 complete_keys = completing(lambda: [paper.key for paper in _load()])
 _complete_tags = completing(lambda: sorted({tag for paper in _load() for tag in paper.tags}))
-_complete_statuses = completing(lambda: queue_view.COLOURS)
+_complete_statuses = completing(lambda: COLOURS)
 
 KEY = typer.Argument(..., metavar="KEY", help="A paper's key.", autocompletion=complete_keys)
 STATUS = typer.Option(
@@ -89,8 +103,8 @@ def overview(context: typer.Context, status: list[str] = STATUS, tag: list[str] 
     if not papers:
         console.print("No paper has all of that; `labkit queue` shows every one.")
         return
-    console.print(queue_view.table(catalogue, papers, console.width))
-    queue_view.print_summary(console, catalogue, papers)
+    console.print(table(catalogue, papers, console.width))
+    print_summary(console, catalogue, papers)
 
 
 @commands.command("next")
@@ -108,7 +122,7 @@ def next_paper(
         console.print(f"Being read: {', '.join(paper.key for paper in reading)}", style="yellow")
     waiting = catalogue.select(status=["queued"])[:count]
     for paper in waiting:
-        console.print(queue_view.card(catalogue, paper, console.width))
+        console.print(card(catalogue, paper, console.width))
     if not waiting:
         console.print("Nothing is queued. Add a paper: labkit queue add 1910.02054")
         return
@@ -128,7 +142,7 @@ def show(
         typer.echo(catalogue.entry(key).text)
         return
     console = _console()
-    console.print(queue_view.card(catalogue, catalogue[key], console.width))
+    console.print(card(catalogue, catalogue[key], console.width))
 
 
 @commands.command()
@@ -147,7 +161,7 @@ def search(
     if not papers:
         console.print(f"No paper holds {' and '.join(map(repr, words))}.")
         raise typer.Exit(1)
-    console.print(queue_view.table(catalogue, papers, console.width))
+    console.print(table(catalogue, papers, console.width))
 
 
 @commands.command()
@@ -310,9 +324,121 @@ def _console() -> Console:
 
 def _print_change(paper: Paper, text: str = "") -> None:
     line = Text(paper.key, style="bold").append(" is ", style="not bold")
-    line.append(
-        text or paper.status, style="not bold" if text else queue_view.COLOURS[paper.status]
-    )
+    line.append(text or paper.status, style="not bold" if text else COLOURS[paper.status])
     detail = [paper.presenter, str(paper.date or ""), paper.reason]
     shown = ", ".join(part for part in detail if part)
     _console().print(line.append(f" ({shown})" if shown and not text else "", style="not bold"))
+
+
+# ---------------------------------------------------------------- how it looks
+
+
+def table(catalogue: Queue, papers: Sequence[Paper], width: int) -> Table:
+    rows = [_row(catalogue, paper) for paper in papers]
+    names = ["P", "Paper", "Status", "Title", "Venue", "Session", "Tags"]
+    hidden = {name for name in ("Session", "Tags") if not any(row[name] for row in rows)}
+    if width < WIDE:
+        hidden.add("Tags")
+    result = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    shown = [name for name in names if name not in hidden]
+    for name in shown:  # the title alone gives way where all do not fit
+        style = "" if name in ("Paper", "Status", "Title", "Session") else "dim"
+        least, most = {"Title": (MIN_TITLE, None), "Tags": (None, MAX_TAGS)}.get(name, (None, None))
+        fixed = name != "Title"
+        result.add_column(name, no_wrap=fixed, style=style, min_width=least, max_width=most)
+    for place, (paper, row) in enumerate(zip(papers, rows, strict=True)):
+        styles = {"Paper": "bold", "Status": COLOURS[paper.status]}
+        look: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
+        last = place + 1 == len(papers)
+        result.add_row(
+            *(Text(row[name], styles.get(name, ""), **look) for name in shown),
+            end_section=last or papers[place + 1].status != paper.status,
+        )
+    return result
+
+
+def _row(catalogue: Queue, paper: Paper) -> dict[str, str]:
+    entry = catalogue.library[paper.key]
+    return {
+        "P": str(paper.priority),
+        "Paper": paper.key,
+        "Status": paper.status,
+        "Title": _short_title(entry, paper),
+        "Venue": f"{entry.venue} {entry.year}",
+        "Session": " ".join(filter(None, (str(paper.date or ""), paper.presenter))),
+        "Tags": ", ".join(paper.tags),
+    }
+
+
+def _short_title(entry: Entry, paper: Paper) -> str:
+    """The title without the system's name where that is the key already."""
+    from labkit.workbook.queue.reading_queue import as_key
+
+    name, colon, rest = entry.title.partition(": ")
+    return rest if colon and as_key(name) == paper.key else entry.title
+
+
+def print_summary(console: Console, catalogue: Queue, shown: Sequence[Paper]) -> None:
+    counts = {name: sum(paper.status == name for paper in shown) for name in COLOURS}
+    parts = [Text(f"{n} {name}", style=COLOURS[name]) for name, n in counts.items() if n]
+    total = f"{len(shown)} papers" if len(shown) != 1 else "1 paper"
+    part = f" of {len(catalogue)}" if len(shown) < len(catalogue) else ""
+    console.print(Text(f"\n{total}{part}: ").append_text(Text(", ").join(parts)))
+    waiting = catalogue.select(status=["queued"])
+    if waiting and len(shown) == len(catalogue):
+        console.print(
+            f"Next: [bold]{waiting[0].key}[/bold]; [cyan]labkit queue next[/cyan] says why, "
+            "[cyan]labkit queue show KEY[/cyan] tells more of any paper."
+        )
+
+
+def card(catalogue: Queue, paper: Paper, width: int) -> RenderableType:
+    entry = catalogue.library[paper.key]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(catalogue, paper):
+        facts.add_row(name, value)
+    head = [
+        Text(entry.title, style="bold"),
+        Text(_authors(entry)),
+        Text(entry.where, style="dim"),
+        Text(entry.link, style="blue", overflow="fold"),
+    ]
+    body = Group(*filter(None, head), Text(), facts)
+    status = f"[{COLOURS[paper.status]}]{paper.status}[/], priority {paper.priority}"
+    return Panel(
+        body,
+        title=f"[bold]{paper.key}[/bold] ({status})",
+        title_align="left",
+        padding=(1, 2),
+        width=min(MAX_CARD, width),
+    )
+
+
+def _facts(catalogue: Queue, paper: Paper) -> list[tuple[str, str]]:
+    from labkit.workbook import notebooks
+
+    session = ", ".join(filter(None, (str(paper.date or ""), paper.presenter)))
+    beside = "\n".join(
+        f"{key} ({catalogue[key].status}): {_short_title(catalogue.library[key], catalogue[key])}"
+        for key in paper.companions
+    )
+    path = notebooks.paths(catalogue.root).get(paper.key)
+    notebook = path.relative_to(catalogue.root) if path else f"none: labkit new {paper.key}"
+    facts = [
+        ("Why", paper.why or "not said yet"),
+        ("Dropped", paper.reason),
+        ("Session", session),
+        ("Tags", ", ".join(paper.tags)),
+        ("Beside", beside),
+        ("Notebook", str(notebook)),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _authors(entry: Entry) -> str:
+    rest = len(entry.authors) - MANY_AUTHORS
+    if rest > 1:
+        return ", ".join(entry.authors[:MANY_AUTHORS]) + f" and {rest} more"
+    return ", ".join(entry.authors) + (", et al." if entry.et_al else "")

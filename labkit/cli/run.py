@@ -210,24 +210,20 @@ def joined(root: Path) -> None:
     """Bring what is made of all results together up to date, and remove what nothing is left of."""
     from labkit.workbook.run import ledger, runs
 
+    def scoreboard(root: Path) -> Path:
+        from labkit.workbook.export import site
+
+        return site.write_scoreboard(root)
+
     def of_paper(key: str, root: Path) -> Path:
-        from labkit.workbook import export
-
         if runs.write(root, key):
-            from labkit.workbook import export
+            from labkit.workbook.export import sweeps
 
-            export.write_sweep(root, key)
+            sweeps.write(root, key)
         return runs.path_of(root, key)
 
-    ledger.refresh(
-        root, ledger.write, _scoreboard, *(partial(of_paper, k) for k in runs.keys(root))
-    )
-
-
-def _scoreboard(root: Path) -> Path:
-    from labkit.workbook import export
-
-    return export.write_scoreboard(root)
+    papers = (partial(of_paper, key) for key in runs.keys(root))
+    ledger.refresh(root, ledger.write, scoreboard, *papers)
 
 
 def _write_back(root: Path, report: Report, *, allow_standin: bool) -> int:

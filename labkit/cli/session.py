@@ -39,7 +39,7 @@ def lab(
     [bold]Examples[/bold]: [cyan]labkit lab[/cyan],
     [cyan]labkit lab --collaborative --ip 192.168.1.20[/cyan]
     """
-    from labkit.cli import panel, panels
+    from labkit.cli import panel
     from labkit.workbook.session import server, start
 
     if ip != server.LOOPBACK and not collaborative:
@@ -48,7 +48,7 @@ def lab(
     arguments = server.lab_arguments(root, collaborative=collaborative)
     start.write(root)
     _print(f"JupyterLab: {place.url('/')}")
-    shown = {name: panel.notebook(name) for name in panels.PANELS}
+    shown = {name: panel.notebook(name) for name in panel.PANELS}
     server.serve(root, "lab", place, [*arguments, *_flags(browser, allow_root)], shown)
 
 
@@ -98,7 +98,7 @@ def ask(
       [cyan]labkit ask zeus --answer 1 "See the third weakness"[/cyan]
       [cyan]labkit ask zeus --done 1[/cyan]
     """
-    from labkit.workbook.queue import asking, questions, reading_queue
+    from labkit.workbook.queue import edits, questions, reading_queue
 
     root, number = project_root(), done if answer is None else answer
     if (answer is not None and not text) or (done is not None and (text or answer is not None)):
@@ -106,9 +106,9 @@ def ask(
     if (by or remark) and (not text or number is not None):
         raise UsageError("--by and --remark are of a new question: give its TEXT")
     if number is not None:
-        asking.answer(root, key, number, text)
+        edits.answer(root, key, number, text)
     elif text:
-        asking.ask(root, key, text, by=by, remark=remark)
+        edits.ask(root, key, text, by=by, remark=remark)
     queue = reading_queue.load(root)
     asked = {p.key: questions.load(root, p.key) for p in ([queue[key]] if key else queue)}
     for name, listed in asked.items():

@@ -27,11 +27,9 @@ IOPUB_LIMIT_S = 60
 class LabkitEngine:
     """The engine papermill finds under the name ``labkit``.
 
-    Understands papermill's options (``progress_bar``, ``log_output``, ``stdout_file``,
-    ``stderr_file``, ``start_timeout``, ``execution_timeout``, ``autosave_cell_every``), any trait
-    of nbclient's ``NotebookClient``, and three of its own: ``notebook_timeout`` (seconds for the
-    whole notebook), ``cell_listener`` (see :data:`labkit.workbook.run.runner.CellListener`) and
-    ``kernel_mark`` (the kernel's ``LABKIT_KERNEL_ID``; one of its own otherwise).
+    Understands papermill's options, any trait of nbclient's ``NotebookClient``, and three of its
+    own: ``notebook_timeout`` (seconds), ``cell_listener``
+    (:data:`labkit.workbook.run.runner.CellListener`) and ``kernel_mark`` (``LABKIT_KERNEL_ID``).
 
     papermill loads its engines in the middle of its own import, so this class has their methods
     but not their base class, and meets papermill only when it is called.

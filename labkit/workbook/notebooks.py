@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 SCALARS = {"int": int, "float": float, "str": str, "bool": bool}
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+MAGIC = re.compile(r"^\s*[%!?]|^\s*[\w, ]+=\s*[%!]|\?\s*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +77,31 @@ def tagged(notebook: NotebookNode, tag: str) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if tag in tags(cell)]
 
 
-def calls(tree: ast.AST, method: str) -> Iterator[ast.Call]:
+def tree(source: str) -> ast.Module | None:
+    """A cell's code parsed, lines that only IPython understands left out; None: no Python."""
+    plain = "\n".join("" if MAGIC.search(line) else line for line in source.splitlines())
+    for code in (source, plain):
+        with suppress(SyntaxError):
+            return ast.parse(code)
+    return None
+
+
+def calls(tree: ast.AST | None, method: str) -> Iterator[ast.Call]:
     """The calls ``something.method(...)`` in ``tree``."""
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if tree else ():
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and node.func.attr == method
         ):
             yield node
+
+
+def carried(notebook: NotebookNode, mime: str) -> Iterator[Any]:
+    """What the outputs of the notebook hold of one MIME type, in order."""
+    outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
+    bundles = (output.get("data", {}) for output in outputs)
+    return (bundle[mime] for bundle in bundles if mime in bundle)
 
 
 def dataset_names(notebook: NotebookNode) -> list[str]:

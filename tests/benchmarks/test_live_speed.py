@@ -12,7 +12,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from labkit.cli import panels
+from labkit.cli import panel
 
 MOVES, RUNS, PAUSE_S = 300, 20, 0.1
 MOVED = """
@@ -69,7 +69,7 @@ def executed(folder: Path, source: str) -> Any:
 
 @pytest.mark.large
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", panels.PANELS)
+@pytest.mark.parametrize("name", panel.PANELS)
 def test_a_panel_is_moved_three_hundred_times(benchmark: Any, tmp_path: Path, name: str) -> None:
     source = MOVED.replace("NAME", repr(name)).replace("MOVES", str(MOVES))
     source = source.replace("PAUSE_S", str(PAUSE_S))

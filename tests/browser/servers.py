@@ -57,6 +57,6 @@ def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
 LAB = (
     "jupyterlab", "--no-browser", "--port={port}", "--ip=127.0.0.1",
     f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True",
-    "--ContentsManager.pre_save_hook=labkit.workbook.lab.keep_outputs", "--allow-root",
+    "--ContentsManager.pre_save_hook=labkit.workbook.normalise.keep_outputs", "--allow-root",
     "--LabApp.extension_manager=readonly",
 )  # fmt: skip

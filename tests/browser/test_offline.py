@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from labkit.workbook.export import write_site
+from labkit.workbook.export.site import write_site
 from tests.export import synthetic
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

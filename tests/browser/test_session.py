@@ -17,7 +17,7 @@ import nbformat
 import pytest
 
 from labkit.workbook import normalise
-from labkit.workbook.queue import asking
+from labkit.workbook.queue import edits
 from tests.browser.test_offline import CHROMIUM, playwright
 from tests.export import synthetic
 
@@ -57,7 +57,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for cell in notebook.cells:  # a second paper, whose kernel fails before it comes so far
         cell.source = "1 / 0" if cell.metadata.tags == ["setup"] else cell.source
     nbformat.write(notebook, path.with_name("beta.ipynb"))
-    asking.ask(root, "alpha", "Is the last stage <always> the slowest?", by="Ann")
+    edits.ask(root, "alpha", "Is the last stage <always> the slowest?", by="Ann")
     (root / ".gitignore").write_text("results/\n.ipynb_checkpoints/\n.*.lock\n")
     for command in ("init -q", "add -A", "-c user.name=T -c user.email=t@t commit -qm start"):
         subprocess.run(["git", *command.split()], cwd=root, check=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from labkit.workbook.export import write_site
+from labkit.workbook.export.site import write_site
 from tests.browser.test_offline import browser, pytestmark, site, visit
 from tests.export import synthetic
 

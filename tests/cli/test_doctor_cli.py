@@ -12,8 +12,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from labkit.cli import checks, doctor
-from labkit.cli.checks import Checkout, Finding
+from labkit.cli import doctor
+from labkit.cli.doctor import Checkout, Finding
 from labkit.workbook.run import guard, results
 
 COMMIT = "ab" * 20
@@ -75,12 +75,12 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *chosen: Any) -> None:
-    monkeypatch.setattr(checks, "CHECKS", chosen)
+    monkeypatch.setattr(doctor, "CHECKS", chosen)
 
 
 def test_the_checkout_it_stands_in_is_examined_throughout() -> None:
     """On the real workbook: every check comes to a finding, and none of them breaks."""
-    findings = list(checks.examine())
+    findings = list(doctor.examine())
     broken = [finding for finding in findings if "the check itself failed" in finding.observed]
     assert not broken
     named = {finding.check for finding in findings}
@@ -107,7 +107,7 @@ def test_a_failure_ends_with_1_and_warnings_with_0(
 
 
 def test_json_holds_the_same_findings(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
-    only(monkeypatch, checks.check_notebooks)
+    only(monkeypatch, doctor.check_notebooks)
     code, printed = run("--json")
     report = json.loads(printed)
     assert code == 1
@@ -123,8 +123,8 @@ def test_a_check_that_breaks_is_a_finding(
         raise RuntimeError("a surprise")
         yield
 
-    only(monkeypatch, check_something_odd, checks.check_disk)
-    first, second = checks.examine()
+    only(monkeypatch, check_something_odd, doctor.check_disk)
+    first, second = doctor.examine()
     assert (first.check, first.status) == ("something odd", "fail")
     assert "a surprise" in first.observed
     assert second.check == "disk"
@@ -132,13 +132,13 @@ def test_a_check_that_breaks_is_a_finding(
 
 def test_without_a_workbook_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
-    (finding,) = checks.examine()
+    (finding,) = doctor.examine()
     assert finding.status == "fail"
     assert "reading_queue.yaml" in finding.observed
 
 
 def test_packages_are_imported_and_compared_with_their_pins(checkout: Checkout) -> None:
-    found = {finding.check: finding for finding in checks.check_packages(checkout)}
+    found = {finding.check: finding for finding in doctor.check_packages(checkout)}
     assert found["package pytest"].status == "ok"
     assert found["package ruamel.yaml"].status == "warn"
     assert "pinned 0.0.1" in found["package ruamel.yaml"].observed
@@ -152,21 +152,24 @@ def test_a_missing_or_broken_dependency_is_a_failure(
     broken = checkout.root / "pytest_broken.py"
     broken.write_text("raise OSError('libfoo.so: cannot open shared object file')\n")
     monkeypatch.syspath_prepend(str(checkout.root))
-    monkeypatch.setattr(checks, "_version", lambda name: "1.0" if "broken" in name else None)
-    found = checks._package("pytest-broken", {}, must_import=True)
+    version_of = doctor.metadata.version
+    monkeypatch.setattr(
+        doctor.metadata, "version", lambda name: "1.0" if "broken" in name else version_of(name)
+    )
+    found = doctor._package("pytest-broken", {}, must_import=True)
     assert found.status == "fail"
     assert "libfoo.so" in found.observed
-    assert checks._package("absent", {}, must_import=True).observed == "not installed"
+    assert doctor._package("absent", {}, must_import=True).observed == "not installed"
 
 
 def test_a_local_version_part_is_no_difference() -> None:
-    assert checks._same("2.13.0+cpu", "2.13.0")
-    assert not checks._same("2.13.1", "2.13.0")
+    assert doctor._same("2.13.0+cpu", "2.13.0")
+    assert not doctor._same("2.13.1", "2.13.0")
 
 
 def test_an_old_python_is_a_failure(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
-    (finding,) = checks.check_python(checkout)
+    (finding,) = doctor.check_python(checkout)
     assert finding.status == "fail"
     assert "3.11" in finding.advice
 
@@ -176,17 +179,17 @@ def test_data_here_missing_and_damaged_are_told_apart(
 ) -> None:
     add_notebook(checkout, "zeus", "runs24")
     add_notebook(checkout, "zero")
-    (finding,) = checks.check_data(checkout)
+    (finding,) = doctor.check_data(checkout)
     assert (finding.check, finding.status) == ("data of zeus", "warn")
     assert "labkit data fetch runs24" in finding.advice
     mirrored = checkout.root / "mirror" / "runs24" / "time.csv"
     mirrored.parent.mkdir(parents=True)
     monkeypatch.setenv("LABKIT_DATA_MIRROR", str(checkout.root / "mirror"))
     mirrored.write_bytes(b"x")
-    (finding,) = checks.check_data(checkout)
+    (finding,) = doctor.check_data(checkout)
     assert finding.status == "ok"
     mirrored.write_bytes(b"y")
-    (finding,) = checks.check_data(checkout)
+    (finding,) = doctor.check_data(checkout)
     assert finding.status == "fail"
     assert "labkit data verify" in finding.advice
 
@@ -196,14 +199,14 @@ def test_the_network_matters_only_where_data_is_missing(
 ) -> None:
     monkeypatch.delenv("LABKIT_OFFLINE")
     add_notebook(checkout, "zero")
-    (finding,) = checks.check_network(Checkout(checkout.root))
+    (finding,) = doctor.check_network(Checkout(checkout.root))
     assert finding.status == "ok"
     assert "refused" in finding.observed
     add_notebook(checkout, "zeus", "runs24")
-    (finding,) = checks.check_network(Checkout(checkout.root))
+    (finding,) = doctor.check_network(Checkout(checkout.root))
     assert finding.status == "warn"
     monkeypatch.setenv("LABKIT_OFFLINE", "1")
-    (finding,) = checks.check_network(checkout)
+    (finding,) = doctor.check_network(checkout)
     assert "not tried" in finding.observed
 
 
@@ -211,13 +214,13 @@ def test_an_unreadable_notebook_and_an_unknown_dataset_are_failures(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_notebook(checkout, "zeus", "runs25")
-    only(monkeypatch, checks.check_data)
-    (finding,) = checks.examine(checkout.root)
+    only(monkeypatch, doctor.check_data)
+    (finding,) = doctor.examine(checkout.root)
     assert finding.status == "fail"
     assert "did you mean 'runs24'" in finding.observed
     (checkout.root / "notebooks" / "energy" / "zero.ipynb").write_text("{")
-    only(monkeypatch, checks.check_notebooks)
-    (finding,) = checks.examine(checkout.root)
+    only(monkeypatch, doctor.check_notebooks)
+    (finding,) = doctor.examine(checkout.root)
     assert finding.status == "fail"
     assert "zero.ipynb" in finding.observed
 
@@ -227,7 +230,7 @@ def test_a_folder_that_cannot_be_written_is_a_failure(
 ) -> None:
     (checkout.root / "in-the-way").write_text("")
     monkeypatch.setenv("LABKIT_CACHE", str(checkout.root / "in-the-way" / "cache"))
-    found = {finding.check: finding for finding in checks.check_folders(checkout)}
+    found = {finding.check: finding for finding in doctor.check_folders(checkout)}
     assert found["results/ writable"].status == "ok"
     assert not (checkout.root / "results").exists(), "looking leaves nothing behind"
     assert found["cache writable"].status == "fail"
@@ -235,13 +238,13 @@ def test_a_folder_that_cannot_be_written_is_a_failure(
 
 
 def test_what_a_killed_or_failed_run_left_is_a_warning(checkout: Checkout) -> None:
-    assert [finding.status for finding in checks.check_results(checkout)] == ["ok"]
+    assert [finding.status for finding in doctor.check_results(checkout)] == ["ok"]
     folder = results.store(checkout.root, "zeus", "default", {"claims.json": "[]"}, {})
     results.store(checkout.root, "hare", "default", {"claims.json": "[]"}, {})
     results.store_failure(checkout.root, "reef", "seed=1", {"reef.ipynb": "{}"})
     (folder / "claims.json").write_text("[ ")
     guard.journal_file(checkout.root).write_text("")
-    [finding] = checks.check_results(checkout)
+    [finding] = doctor.check_results(checkout)
     assert finding.status == "warn"
     assert finding.observed == (
         "zeus/default: result damaged: claims.json; reef/seed=1 failed; "
@@ -261,7 +264,7 @@ def test_a_kernel_of_another_python_is_a_warning(
     (kernels / "kernel.json").write_text(json.dumps(spec))
     found = kernelspec.KernelSpec.from_resource_dir(str(kernels))
     monkeypatch.setattr(kernelspec.KernelSpecManager, "get_kernel_spec", lambda self, name: found)
-    (finding,) = checks.check_kernel(checkout)
+    (finding,) = doctor.check_kernel(checkout)
     assert finding.status == "warn"
     assert "/opt/other/bin/python" in finding.observed
 
@@ -269,7 +272,7 @@ def test_a_kernel_of_another_python_is_a_warning(
 def test_well_packages_share_a_line_unless_all_are_asked_for(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    only(monkeypatch, checks.check_packages)
+    only(monkeypatch, doctor.check_packages)
     _, brief = run()
     _, whole = run("--all")
     assert "package pytest" not in brief

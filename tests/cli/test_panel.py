@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from labkit.cli import main, panel, panels
+from labkit.cli import main, panel
 from labkit.cli.panel import built, notebook
 from labkit.errors import UsageError
 from labkit.workbook.review import axes
@@ -49,7 +49,7 @@ def between(axis: axes.Axis) -> Any:
     return int(middle) if isinstance(axis.step, int) else round(middle, 3)
 
 
-@pytest.mark.parametrize("name", panels.PANELS)
+@pytest.mark.parametrize("name", panel.PANELS)
 def test_a_panel_draws_and_its_command_answers(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,8 +13,9 @@ from nbformat.v4 import new_code_cell, new_output
 from labkit.errors import BadFile, UsageError
 from labkit.files import project_root
 from labkit.workbook import notebooks, open_paper
-from labkit.workbook.export import comparison, write_site
-from labkit.workbook.review.shared import SharedTable, disagreements, from_notebook
+from labkit.workbook.export import comparison
+from labkit.workbook.export.site import write_site
+from labkit.workbook.review.recorded import SharedTable, disagreements, shared_in
 from tests.export import synthetic
 
 INPUT = "four stages, twelve microbatches"
@@ -128,7 +129,7 @@ def test_shared_is_shown_and_carried(root: Path) -> None:
     assert [record["value"] for record in table.records] == [None, 3.0]
     json.dumps(table.records, allow_nan=False)
     cell = carried("alpha", results(ours=1.0))
-    assert from_notebook(nbformat.v4.new_notebook(cells=[cell]))[0]["method"] == "ours"
+    assert shared_in(nbformat.v4.new_notebook(cells=[cell]))[0]["method"] == "ours"
 
 
 @pytest.mark.parametrize(("second_j", "rows", "apart"), [(2000.0, 1, False), (2100.0, 2, True)])
@@ -149,6 +150,6 @@ def test_a_method_of_two_notebooks_is_one_row_or_a_warning(
 def test_our_notebooks_agree_where_they_share_an_input() -> None:
     paths = notebooks.paths(project_root()).values()
     books = [nbformat.read(path, as_version=4) for path in paths]
-    records = [record for book in books for record in from_notebook(book)]
+    records = [record for book in books for record in shared_in(book)]
     assert len({record["paper"] for record in records}) > 3
     assert disagreements(records) == []

@@ -10,7 +10,8 @@ import nbformat
 import pytest
 
 from labkit.errors import BadFile, UsageError
-from labkit.workbook.export import pages, talk, write_slides
+from labkit.workbook.export import pages, talk
+from labkit.workbook.export.decks import write_slides
 from labkit.workbook.review import anatomy
 from labkit.workbook.review.claims import CLAIMS_MIME
 from tests.export import offline, synthetic

@@ -21,9 +21,9 @@ from labkit.workbook.export import (
     reading,
     reference,
     search,
-    write_site,
 )
 from labkit.workbook.export.markup import anchor
+from labkit.workbook.export.site import write_site
 from labkit.workbook.run import results
 from tests.export import offline, synthetic
 

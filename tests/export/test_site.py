@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from labkit.errors import BadFile
-from labkit.workbook.export import write_scoreboard, write_site
+from labkit.workbook.export.site import write_scoreboard, write_site
 from labkit.workbook.review.claims import CLAIMS_MIME
 from tests.export import offline, synthetic
 

@@ -14,8 +14,9 @@ from nbformat.v4 import new_code_cell, new_output
 
 from labkit.cli import main
 from labkit.workbook import notebooks
-from labkit.workbook.export import clean, write_site
+from labkit.workbook.export import clean
 from labkit.workbook.export.markup import Markup
+from labkit.workbook.export.site import write_site
 from labkit.workbook.review.claims import CLAIMS_MIME
 from tests.export import hostile, offline
 

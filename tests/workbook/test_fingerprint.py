@@ -64,7 +64,7 @@ def package(tmp_path: Path) -> Path:
     ],
 )
 def test_modules_reached(package: Path, code: str, expected: set[str]) -> None:
-    assert set(imports.reached([code], [package])) == expected
+    assert set(imports.reached([notebooks.tree(code)], [package])) == expected
 
 
 def test_the_closure_agrees_with_what_python_loads(package: Path) -> None:
@@ -77,19 +77,23 @@ def test_the_closure_agrees_with_what_python_loads(package: Path) -> None:
         [sys.executable, "-S", "-c", code], cwd=package, capture_output=True, text=True, check=True
     )
     loaded = {name for name in run.stdout.split() if name.split(".")[0] == "labkit"}
-    assert set(imports.reached(["from labkit import pipe"], [package])) == loaded
+    assert set(imports.reached([notebooks.tree("from labkit import pipe")], [package])) == loaded
 
 
 def test_our_engines_do_not_reach_each_other() -> None:
     for engine in ("pipeline", "memory", "tuning"):
-        found = imports.reached([f"from labkit import {engine}"], [imports.source_root()])
+        found = imports.reached(
+            [notebooks.tree(f"from labkit import {engine}")], [imports.source_root()]
+        )
         rooms = {name.split(".")[1] for name in found if "." in name}
         assert engine in rooms
         assert not rooms & ({"pipeline", "memory", "tuning", "workbook", "cli"} - {engine})
 
 
 def test_a_notebook_does_not_depend_on_how_it_is_run() -> None:
-    found = imports.reached(["from labkit import workbook"], [imports.source_root()])
+    found = imports.reached(
+        [notebooks.tree("from labkit import workbook")], [imports.source_root()]
+    )
     assert "labkit.workbook.review.paper" in found
     assert "labkit.workbook.review.explore" in found
     assert not {

@@ -22,7 +22,7 @@ def lab(tmp_path: Path) -> Any:
     """Lab's own contents manager, as ``make lab`` sets it up, on a copy of a notebook."""
     source = next(iter(notebooks.paths(project_root()).values()))
     shutil.copy(source, tmp_path / "paper.ipynb")
-    hook = "labkit.workbook.lab.keep_outputs"
+    hook = "labkit.workbook.normalise.keep_outputs"
     return manager.LargeFileManager(root_dir=str(tmp_path), pre_save_hook=hook)
 
 

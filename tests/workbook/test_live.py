@@ -157,17 +157,6 @@ def test_the_copied_call_draws_what_is_shown() -> None:
     assert [list(t.y) for t in drawn.data] == [t["y"] for t in panel.figures[0].state["data"]]
 
 
-def test_linked_explorables_move_together() -> None:
-    first = moving()
-    second = explore(lambda slope: powers(slope), slope=(0.5, 3.0), link=first)
-    first.controls["slope"].value = 2.0
-    assert second.values["slope"] == 2.0
-    second.controls["slope"].value = 1.5
-    assert height(first.figures[0]) == height(second.figures[0]) == 1.5
-    with pytest.raises(UsageError, match="none of the axes steps"):
-        explore(lambda steps: powers(steps), steps=(1, 2), link=first)
-
-
 def test_one_set_of_controls_moves_several_figures() -> None:
     knobs = read({"slope": (0.5, 2.0)})
     panel = live.Live([powers, lambda slope: powers(2 * slope)], knobs)

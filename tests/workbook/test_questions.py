@@ -11,8 +11,9 @@ import pytest
 from labkit.cli import main
 from labkit.errors import BadFile, LabkitError, UsageError
 from labkit.workbook import notebooks
-from labkit.workbook.export import origin, write_site
-from labkit.workbook.queue import asking, questions
+from labkit.workbook.export import origin
+from labkit.workbook.export.site import write_site
+from labkit.workbook.queue import edits, questions
 from labkit.workbook.review import check, paper
 from labkit.workbook.run import fingerprint
 from tests.export import synthetic
@@ -32,9 +33,9 @@ def put(root: Path, text: str) -> Path:
 
 
 def test_what_is_asked_is_read_back_with_today_and_its_author(root: Path) -> None:
-    asking.ask(root, "alpha", "Why  is the\nlast stage slow: #1?", by="Ann")
-    asking.ask(root, "alpha", "Fig. 3 starts at 1.0", remark=True)
-    asking.answer(root, "alpha", 1, "It holds the loss head.")
+    edits.ask(root, "alpha", "Why  is the\nlast stage slow: #1?", by="Ann")
+    edits.ask(root, "alpha", "Fig. 3 starts at 1.0", remark=True)
+    edits.answer(root, "alpha", 1, "It holds the loss head.")
     first, second = questions.load(root, "alpha")
     assert first.text == "Why is the last stage slow: #1?"
     assert (first.by, first.date, first.state) == ("Ann", dt.date.today(), "answered")
@@ -46,8 +47,8 @@ def test_edits_by_hand_and_comments_stay(root: Path) -> None:
     mine = "# ours\nquestions:\n- {date: 2026-03-14, text: 'Why?'}  # flow\n\n- date: 2026-03-15\n"
     mine += "  text: >-\n    a long one,\n    folded   # not a comment\n  # last\n"
     path = put(root, mine)
-    asking.ask(root, "alpha", "And then?")
-    asking.answer(root, "alpha", 3)
+    edits.ask(root, "alpha", "And then?")
+    edits.answer(root, "alpha", 3)
     lines = iter(path.read_text().splitlines())
     assert all(line in lines for line in mine.splitlines())  # each as it was, in this order
     assert [q.state for q in questions.load(root, "alpha")] == ["open", "open", "answered"]
@@ -56,7 +57,7 @@ def test_edits_by_hand_and_comments_stay(root: Path) -> None:
 def test_nobodys_question_is_lost_where_several_ask_at_once(root: Path) -> None:
     names = [f"asker {n}" for n in range(8)]
     threads = [
-        threading.Thread(target=asking.ask, args=(root, "alpha", name + "?")) for name in names
+        threading.Thread(target=edits.ask, args=(root, "alpha", name + "?")) for name in names
     ]
     for thread in threads:
         thread.start()
@@ -93,7 +94,7 @@ def test_a_malformed_file_is_refused_by_all_with_its_place(
     assert says in message
     assert line is None or f":{line}" in message
     with pytest.raises(LabkitError):
-        asking.ask(root, "alpha", "Why?")
+        edits.ask(root, "alpha", "Why?")
     assert path.read_text() == text
     assert [f.file for f in check.check_facts(root)] == ["data/papers/alpha/questions.yaml"]
     assert any("questions.yaml" in problem for problem in write_site(root).problems)
@@ -101,20 +102,20 @@ def test_a_malformed_file_is_refused_by_all_with_its_place(
 
 def test_what_cannot_be_asked_or_answered_changes_nothing(root: Path) -> None:
     with pytest.raises(UsageError, match="alpha"):
-        asking.ask(root, "alpah", "Why?")
+        edits.ask(root, "alpah", "Why?")
     with pytest.raises(UsageError, match="empty"):
-        asking.ask(root, "alpha", " \n ")
+        edits.ask(root, "alpha", " \n ")
     with pytest.raises(UsageError, match="none yet"):
-        asking.answer(root, "alpha", 1, "Because.")
+        edits.answer(root, "alpha", 1, "Because.")
     assert not questions.path_of(root, "alpha").exists()
-    asking.ask(root, "alpha", "Why?")
+    edits.ask(root, "alpha", "Why?")
     for number in (0, 2, -1):
         with pytest.raises(UsageError, match="1 to 1"):
-            asking.answer(root, "alpha", number, "Because.")
+            edits.answer(root, "alpha", number, "Because.")
     alias = "questions:\n- &a {date: 2026-01-01, text: a}\n- *a\n"
     path = put(root, alias)
     with pytest.raises(LabkitError, match="by hand"):
-        asking.answer(root, "alpha", 1, "Because.")
+        edits.answer(root, "alpha", 1, "Because.")
     assert path.read_text() == alias
 
 
@@ -124,19 +125,19 @@ def test_pages_and_decks_show_them_anew_and_results_stay(root: Path) -> None:
     site = root / "results" / "site"
     write_site(root)
     assert "remarked by the group" not in (site / "papers" / "alpha.html").read_text()
-    asking.ask(root, "alpha", "Is <b>it</b> so? **yes**", by="Ann & Bob")
+    edits.ask(root, "alpha", "Is <b>it</b> so? **yes**", by="Ann & Bob")
     report = write_site(root)
     assert {"papers/alpha.html", "slides/alpha.html"} <= set(report.written)
     for name in ("papers/alpha.html", "slides/alpha.html"):
         html = (site / name).read_text()
         assert "Is &lt;b&gt;it&lt;/b&gt; so?" in html
         assert "Ann &amp; Bob" in html
-    asking.answer(root, "alpha", 1, "It is.")
+    edits.answer(root, "alpha", 1, "It is.")
     write_site(root)
     assert "It is." in (site / "papers" / "alpha.html").read_text()
     assert write_site(root).written == []
     assert fingerprint.of_notebook(root, path, notebooks.glimpse(path), {}) == before
-    cells = origin.find(root, "alpha").read().cells
+    cells = origin.find(root, "alpha").subject().cells
     place = next(n for n, cell in enumerate(cells) if cell.id == "asked")
     assert cells[place - 1].source.startswith("## Discussion")  # at its end, before what follows
     assert cells[place + 1].source.startswith("## Detailed comments")
@@ -147,7 +148,7 @@ def test_a_cell_shows_them_in_a_live_session_and_stores_none(
 ) -> None:
     alpha = paper.open_paper("alpha")
     stored = alpha.questions().data
-    asking.ask(root, "alpha", "Why is it so?")
+    edits.ask(root, "alpha", "Why is it so?")
     assert alpha.questions().data == stored
     monkeypatch.setenv("LABKIT_LIVE", "1")
     assert "Why is it so?" in alpha.questions().data

@@ -618,23 +618,12 @@ BROKEN: list[tuple[str, Edit, str]] = [
         output("table1-code", v4.new_output("stream", name="stderr", text="Warning: old\n")),
         "Warning: old",
     ),
-    (
-        "widgets",
-        output("table1-code", result({"application/vnd.jupyter.widget-view+json": {}})),
-        "a stored view onto a widget",
-    ),
     ("paths", replace("table1-code", "num", "'/home/ada/x.csv'; num"), "/home/ada/x.csv"),
     ("paths", output("table1-code", result({"text/plain": "at /tmp/run-1/a"})), "/tmp/run-1/a"),
     (
         "paths",
         output("table1-code", result({PLOTLY: {"data": [{"name": "C:\\Users\\a"}]}})),
         "C:\\Users\\a",
-    ),
-    ("changing", output("table1-code", result({"text/plain": f"<x at {UNIT}>"})), "memory address"),
-    (
-        "changing",
-        output("table1-code", result({"text/html": '<table id="T_1a2b3">'})),
-        "Styler id",
     ),
     ("size", big, "1.6 MB"),
     *(("literals", joules_from(source), "'energy' is typed") for source in TYPED),

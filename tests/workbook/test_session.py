@@ -9,9 +9,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from labkit.cli import main, panels
+from labkit.cli import main, panel
 from labkit.errors import UsageError
-from labkit.workbook.queue import asking, edits, reading_queue
+from labkit.workbook.queue import edits, reading_queue
 from labkit.workbook.session import server, start
 from tests.export import synthetic
 
@@ -105,12 +105,12 @@ def test_the_commands_start_what_they_say(
     assert main(["lab", "--no-browser", "--port", "8899"]) == 0
     assert main(["present", "alpha"]) == 0
     (_, lab, place, arguments, shown), (_, deck, _, options) = starts
-    assert set(shown) == set(panels.PANELS)
+    assert set(shown) == set(panel.PANELS)
     assert (lab, deck, place.port) == ("lab", "deck", 8899)
     assert place.url("/") in capsys.readouterr().out
     assert "--ServerApp.open_browser=False" in arguments
     assert "--LabApp.default_url=/lab/tree/results/lab/start.md" in arguments
-    assert "--ContentsManager.pre_save_hook=labkit.workbook.lab.keep_outputs" in arguments
+    assert "--ContentsManager.pre_save_hook=labkit.workbook.normalise.keep_outputs" in arguments
     assert "--ServerApp.default_url=/labkit/deck/alpha" in options
     assert not any("token" in option for option in [*arguments, *options])
     assert (root / start.FILE).is_file()
@@ -167,10 +167,10 @@ def test_the_last_session_is_the_latest_day_on_which_the_group_heard_any(root: P
 
 
 def test_the_start_page_links_what_there_is_and_lists_what_is_open(root: Path) -> None:
-    asking.ask(root, "alpha", "Is <it> so?", by="Ann")
-    asking.ask(root, "alpha", "Settled already?")
-    asking.answer(root, "alpha", 2)
-    asking.ask(root, "beta", "Just saying.", remark=True)
+    edits.ask(root, "alpha", "Is <it> so?", by="Ann")
+    edits.ask(root, "alpha", "Settled already?")
+    edits.answer(root, "alpha", 2)
+    edits.ask(root, "beta", "Just saying.", remark=True)
     start.write(root, DAY)
     text = (root / start.FILE).read_text()
     assert "presented by **Ada** on 2026-03-14" in text

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from labkit.errors import LabkitError
 from labkit.workbook import notebooks
@@ -15,9 +15,9 @@ from labkit.workbook.export.markup import Markup
 from labkit.workbook.queue import bibliography, reading_queue
 from labkit.workbook.review import claims as claims_file
 from labkit.workbook.review import glance
+from labkit.workbook.review.anatomy import Subject
 from labkit.workbook.review.tally import SYMBOLS, Tally, row, standin_warning, tally
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 STATUS_WORDS = {
@@ -43,8 +43,8 @@ class Item:
     claims: list[dict[str, str]]
     tally: Tally
     standin: str
-    cells: list[Any] = field(repr=False)
-    """Of the notebook that the paper's page shows."""
+    subject: Subject | None = field(repr=False)
+    """The notebook that the paper's page shows."""
 
     @property
     def has_page(self) -> bool:
@@ -176,18 +176,16 @@ def _item(
         claims=[row(claim) for claim in claims],
         tally=tally(claims),
         standin=standin_warning(claims),
-        cells=notebook.cells if notebook else [],
+        subject=Subject(root, key, source.path, notebook) if source and notebook else None,
     )
     problems += [f"{key}, at a glance: {problem}" for problem in markup.problems]
     return item
 
 
-def _tried(
-    problems: list[str], load: Callable[P, T], *args: P.args, **options: P.kwargs
-) -> T | None:
+def _tried(problems: list[str], load: Callable[..., T], *args: Any) -> T | None:
     """What ``load`` gives, or None and its error among the ``problems``."""
     try:
-        return load(*args, **options)
+        return load(*args)
     except LabkitError as error:
         problems.append(str(error))
         return None

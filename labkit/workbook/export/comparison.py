@@ -15,7 +15,7 @@ from labkit.kit.report import Report, Sheet
 from labkit.workbook import notebooks
 from labkit.workbook.export import origin
 from labkit.workbook.queue import bibliography
-from labkit.workbook.review import claims, glance, shared, tally
+from labkit.workbook.review import claims, glance, recorded, tally
 from labkit.workbook.review.paper import known_entry
 from labkit.workbook.review.verdicts import REPRODUCTIONS
 
@@ -51,9 +51,10 @@ def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
     library, known = bibliography.load(root), notebooks.paths(root)
     entries = {key: known_entry(library, key, root) for key in keys}
     lines = {key: glance.of(root, key) for key in keys}
-    executed = {key: origin.find(root, key, library=library).read() for key in keys if key in known}
-    judged = [record for book in executed.values() for record in claims.from_notebook(book)]
-    results = [record for book in executed.values() for record in shared.from_notebook(book)]
+    origins = [origin.find(root, key, library=library) for key in keys if key in known]
+    executed = [notebooks.glimpse(source.path) for source in origins]
+    judged = [record for book in executed for record in claims.from_notebook(book)]
+    results = [record for book in executed for record in recorded.shared_in(book)]
     claims_sheet, inputs = _claims(judged), _shared(results)
     return Report(
         title=title or " · ".join(keys),
@@ -92,7 +93,7 @@ def _claims(judged: Sequence[Mapping[str, Any]]) -> Sheet:
     import pandas as pd
 
     rows = [
-        tally.row(record) | {"paper_key": record["paper"], "verdict": _verdict(record)}
+        tally.row(record) | {"paper_key": record["paper"], "verdict": tally.signed(record)}
         for record in judged
         if record["kind"] in REPRODUCTIONS
     ]
@@ -106,10 +107,6 @@ def _claims(judged: Sequence[Mapping[str, Any]]) -> Sheet:
     )
 
 
-def _verdict(record: Mapping[str, Any]) -> str:
-    return f"{tally.SYMBOLS[record['verdict']]} {tally.outcome(record)}"
-
-
 def _shared(records: Sequence[Mapping[str, Any]]) -> list[Sheet]:
     """A table an input: a row a method and the notebooks that ran it, a column a measure."""
     import pandas as pd
@@ -121,7 +118,7 @@ def _shared(records: Sequence[Mapping[str, Any]]) -> list[Sheet]:
             index=["method", "paper"], columns="measure", values="value", sort=False, aggfunc="last"
         )
         table = table.rename_axis(columns=None).reset_index().rename(columns={"paper": "notebook"})
-        twice = shared.disagreements(record for record in records if record["input"] == name)
+        twice = recorded.disagreements(record for record in records if record["input"] == name)
         notes = ["computed on our stand-in data"] if rows["standin"].any() else []
         notes += [f"notebooks differ on {', '.join(twice)}: not one input"] if twice else []
         sheet = _merged(_without_gaps(table))

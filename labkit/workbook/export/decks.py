@@ -10,7 +10,6 @@ from labkit import files
 from labkit.workbook.export import origin, pages, talk
 from labkit.workbook.export.markup import Markup
 from labkit.workbook.review import tally
-from labkit.workbook.review.anatomy import Subject
 from labkit.workbook.review.claims import from_notebook
 
 
@@ -54,12 +53,11 @@ def write_slides(
 def deck(source: origin.Origin) -> tuple[str, list[str], int, str]:
     """The deck's HTML, what was wrong with its cells, how many pages it has, and the warning of
     :class:`Written`."""
-    notebook = source.read()
-    records = from_notebook(notebook)
+    subject = source.subject()
+    records = from_notebook(subject.notebook)
     warning = tally.standin_mark(records)
     markup = Markup(source.committed.parent, lambda _: None)
-    root = source.committed.parents[2]
-    shown_pages = talk.pages(Subject(root, source.key, source.path, notebook), records, markup)
+    shown_pages = talk.pages(subject, records, markup)
     if not shown_pages:
         markup.problems.append(f"no cell is tagged as a section: `labkit check {source.key}`")
     parts = [source.title, source.entry.cite() if source.entry else "", source.parameters]

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from labkit.workbook import notebooks
 from labkit.workbook.export.catalogue import Item
 from labkit.workbook.notebooks import PLOTLY_MIME
 
@@ -19,16 +18,10 @@ _MOST_POINTS = 120
 
 def headline(item: Item) -> str:
     """The outline of a paper's headline figure, else of its first; "" where neither has one."""
-    drawn: dict[bool, str] = {}
-    within = False
-    for cell in item.cells:
-        if cell.cell_type == "markdown" and cell.source.lstrip().startswith("## "):
-            within = "reproduction" in notebooks.tags(cell)
-        for output in cell.get("outputs", []):
-            figure = output.get("data", {}).get(PLOTLY_MIME)
-            if notebooks.is_figure(figure) and not drawn.get(within):
-                drawn[within] = thumbnail(figure)
-    return drawn.get(True) or drawn.get(False, "")
+    headline = item.subject.section("reproduction") if item.subject else None
+    cells = [*(headline.cells if headline else ()), *(item.subject.cells if item.subject else ())]
+    figures = (figure for cell in cells for figure in cell.output_data(PLOTLY_MIME))
+    return next(filter(None, map(thumbnail, figures)), "")
 
 
 def thumbnail(figure: Mapping[str, Any]) -> str:

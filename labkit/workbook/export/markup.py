@@ -51,16 +51,17 @@ class Markup:
 
     def markdown(self, cell: NotebookNode) -> str:
         self._cell = str(cell.get("id", ""))
-        return self._rendered(cell.source, cell.get("attachments", {}))
+        return self.text(cell.source, cell.get("attachments", {}))
 
-    def text(self, source: str) -> str:
-        """Markdown that stands in no cell."""
-        return self._rendered(source)
+    def text(self, source: str, attachments: Mapping[str, Any] | None = None) -> str:
+        """Markdown that may stand in no cell."""
+        markdown, renderer = _markdown()
+        parser = markdown(renderer=renderer(self, attachments or {}))
+        return self._clean(str(parser.render(source)))
 
     def line(self, source: str) -> str:
         """One line of Markdown, without a paragraph around it."""
-        html = self._rendered(source).strip()
-        return html.removeprefix("<p>").removesuffix("</p>")
+        return self.text(source).strip().removeprefix("<p>").removesuffix("</p>")
 
     def outputs(self, cell: NotebookNode) -> list[str]:
         """The cell's outputs, each in its richest form that works without a kernel."""
@@ -106,7 +107,7 @@ class Markup:
             if mime in data:
                 return self._image(mime, joined(data[mime]), joined(data.get("text/plain", "")))
         if "text/markdown" in data:
-            return f'<div class="rich">{self._rendered(joined(data["text/markdown"]))}</div>'
+            return f'<div class="rich">{self.text(joined(data["text/markdown"]))}</div>'
         if "text/latex" in data:
             tex = joined(data["text/latex"]).strip().strip("$")
             return self._clean(self.formula(tex, display=True))
@@ -138,11 +139,6 @@ class Markup:
             picture = base64.b64decode("".join(content.split()), validate=True)
         source = f"data:{mime};base64,{base64.b64encode(picture).decode()}"
         return f'<img alt="{escape(label)}" src="{source}">'
-
-    def _rendered(self, source: str, attachments: Mapping[str, Any] | None = None) -> str:
-        markdown, renderer = _markdown()
-        parser = markdown(renderer=renderer(self, attachments or {}))
-        return self._clean(str(parser.render(source)))
 
     def _clean(self, html: str) -> str:
         """``html`` without what fetches or runs; links to other notebooks lead to their pages."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,6 @@ from labkit.workbook.review.anatomy import Subject
 from labkit.workbook.run import parameters, results, runs
 
 if TYPE_CHECKING:
-    from nbformat import NotebookNode
-
     from labkit.workbook.queue.bibliography import Entry
 
 
@@ -31,16 +29,16 @@ class Origin:
     entry: Entry | None
     record: results.RunRecord | None
 
-    def read(self) -> NotebookNode:
+    def subject(self) -> Subject:
         """The notebook, and what the group asked and remarked at the end of its discussion."""
-        notebook = notebooks.read(self.path)
+        subject = Subject(self.root, self.key, self.path, notebooks.read(self.path))
         if asked := questions.markdown(questions.load(self.root, self.key)):
             from nbformat.v4 import new_markdown_cell
 
-            section = Subject(self.root, self.key, self.path, notebook).section("discussion")
-            place = section.cells[-1].number if section else len(notebook.cells)
-            notebook.cells.insert(place, new_markdown_cell(asked, id="asked"))
-        return notebook
+            section = subject.section("discussion")
+            place = section.cells[-1].number if section else len(subject.cells)
+            subject.notebook.cells.insert(place, new_markdown_cell(asked, id="asked"))
+        return replace(subject)
 
     @property
     def title(self) -> str:

@@ -23,7 +23,10 @@ _STAMP = ".made-from"
 
 
 def write(site: Path) -> bool:
-    """Write the reference unless it stands there, made from the same library; whether it wrote."""
+    """Write the reference unless it stands there, made from the same library; whether it wrote.
+
+    Before the site is written, so that its pages lead there.
+    """
     folder = site / FOLDER
     stamp, state = folder / _STAMP, _fingerprint()
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == state:

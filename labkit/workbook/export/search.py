@@ -32,7 +32,8 @@ def _records(item: Item) -> Iterator[dict[str, Any]]:
         text = " ".join(claim[name] for name in ("statement", "source", "flip", "paper", "ours"))
         url = f"scoreboard.html#{key}:{claim['id']}"
         yield {"key": key, "url": url, "where": f"Claim, {claim['verdict']}", "text": text}
-    prose = [cell.source for cell in item.cells if cell.cell_type == "markdown"]
+    cells = item.subject.notebook.cells if item.subject else []
+    prose = [cell.source for cell in cells if cell.cell_type == "markdown"]
     for heading, text in sections("\n\n".join(prose)) if prose else ():
         url = f"papers/{key}.html" + (f"#{anchor(heading)}" if heading else "")
         yield {"key": key, "url": url, "where": heading or "Verdict", "text": text}

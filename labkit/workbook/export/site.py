@@ -73,7 +73,7 @@ def write_site(root: Path) -> Report:
     _write_assets(site, everything)
     _write_lists(root, site, everything, compared)
     site.finish(inputs)
-    _put_scoreboard(root, everything)
+    write_scoreboard(root, everything)
     return site.report
 
 
@@ -115,22 +115,12 @@ def _write_lists(
         site.report.problems.append(str(error))
 
 
-def write_reference(root: Path) -> bool:
-    """Write the library's API reference into the site where the library changed; before the site,
-    so that its pages lead there. Returns whether it was written."""
-    return reference.write(root / "results" / "site")
-
-
-def write_scoreboard(root: Path) -> Path:
+def write_scoreboard(root: Path, everything: catalogue.Catalogue | None = None) -> Path:
     """Write ``results/scoreboard.html``: every claim of every paper, the paper's value and ours."""
-    return _put_scoreboard(root, catalogue.load(root))
-
-
-def _put_scoreboard(root: Path, everything: catalogue.Catalogue) -> Path:
     path = root / "results" / "scoreboard.html"
-    html = _scoreboard(everything, _Site(root / "results" / "site").links("site/"), "site/papers/")
-    if not path.is_file() or path.read_text(encoding="utf-8") != html:
-        files.write_atomically(path, html)
+    links = _Site(root / "results" / "site").links("site/")
+    html = _scoreboard(everything or catalogue.load(root), links, "site/papers/")
+    files.write_atomically(path, html)
     return path
 
 

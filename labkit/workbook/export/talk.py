@@ -19,8 +19,7 @@ from labkit.workbook.notebooks import PLOTLY_MIME
 from labkit.workbook.queue import questions
 from labkit.workbook.review import glance, tally
 from labkit.workbook.review.anatomy import MAX_PAGES, SIZES, Cell, Section, Subject
-from labkit.workbook.review.rules.prose import whole_sentences
-from labkit.workbook.review.rules.references import elsewhere
+from labkit.workbook.review.rules.prose import elsewhere, whole_sentences
 
 WORDS_BY_A_FIGURE, WORDS_BY_A_TABLE, WORDS_OF_A_MESSAGE = 350, 560, 260
 """Characters that stand on a page beside its figure or table, and of them in its last sentences."""

@@ -8,7 +8,7 @@ so that an export gives back what a person typed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -113,7 +113,7 @@ def parse(text: str, path: Path) -> dict[str, Entry]:
             problem = f"the key stands twice (first on line {first})"
             valid = "each key once; BibTeX keys differ in more than case"
             raise BadFile(path, problem, line=raw.line, field="key", value=raw.key, valid=valid)
-        entries[raw.key] = _entry(raw, path)
+        entries[raw.key] = _entry(raw)
     return entries
 
 
@@ -147,6 +147,11 @@ class Raw:
     fields: dict[str, str]
     line: int
     text: str
+    path: Path
+
+    def refused(self, name: str, problem: str, value: str | None, valid: str) -> BadFile:
+        problem = f"entry {self.key!r} {problem}"
+        return BadFile(self.path, problem, line=self.line, field=name, value=value, valid=valid)
 
 
 def scan(text: str, path: Path) -> Iterator[Raw]:
@@ -167,7 +172,7 @@ def scan(text: str, path: Path) -> Iterator[Raw]:
             key, pairs = body
             fields = _fields(path, line, key, pairs)
             own = render(command, key, fields) if has_strings else text[start : parser.pos]
-            yield Raw(command.lower(), key, fields, line, own)
+            yield Raw(command.lower(), key, fields, line, own, path)
     except PybtexSyntaxError as error:
         begins = text.count("\n", 0, parser.command_start or 0) + 1
         reason = str(error).split(": ", 1)[-1]
@@ -185,27 +190,20 @@ def _fields(path: Path, line: int, key: str, pairs: list[tuple[str, list[str]]])
     fields: dict[str, str] = {}
     for name, parts in pairs:
         if name.lower() in fields:
-            problem, value, valid = (
-                f"entry {key!r} gives a field twice",
-                "".join(parts),
-                "each field once",
-            )
+            problem, value = f"entry {key!r} gives a field twice", "".join(parts)
+            valid = "each field once"
             raise BadFile(path, problem, line=line, field=name, value=value, valid=valid)
         fields[name.lower()] = " ".join("".join(parts).split())
     return fields
 
 
-def _entry(raw: Raw, path: Path) -> Entry:
-    def bad(name: str, problem: str, value: str | None, valid: str) -> BadFile:
-        problem = f"entry {raw.key!r} {problem}"
-        return BadFile(path, problem, line=raw.line, field=name, value=value, valid=valid)
-
+def _entry(raw: Raw) -> Entry:
     if not raw.fields.get("title"):
-        raise bad("title", "has no title", None, "title = {...}")
+        raise raw.refused("title", "has no title", None, "title = {...}")
     year = raw.fields.get("year") or raw.fields.get("date", "")[:4]
     if not re.fullmatch(r"\d{4}", year):
-        raise bad("year", "has no proper year", year or None, "year = {2023}")
-    names, surnames, et_al = _people(raw, bad)
+        raise raw.refused("year", "has no proper year", year or None, "year = {2023}")
+    names, surnames, et_al = _people(raw)
     printed, venue = _places(raw.fields)
     return Entry(
         key=raw.key,
@@ -226,9 +224,7 @@ def _entry(raw: Raw, path: Path) -> Entry:
     )
 
 
-def _people(
-    raw: Raw, bad: Callable[[str, str, str | None, str], BadFile]
-) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+def _people(raw: Raw) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     from pybtex.bibtex.utils import split_name_list
     from pybtex.database import Person
     from pybtex.exceptions import PybtexError
@@ -238,12 +234,13 @@ def _people(
     et_al = bool(listed) and listed[-1].lower() == "others"
     listed = listed[:-1] if et_al else listed
     if not listed:
-        raise bad("author", "names no author", None, "author = {First Last and First Last}")
+        valid = "author = {First Last and First Last}"
+        raise raw.refused("author", "names no author", None, valid)
     try:
         people = [Person(name) for name in listed]
     except PybtexError as error:
-        message = " ".join(str(error).split())
-        raise bad(role, f"has a name BibTeX cannot read ({message})", None, "Last, First") from None
+        problem = f"has a name BibTeX cannot read ({' '.join(str(error).split())})"
+        raise raw.refused(role, problem, None, "Last, First") from None
     names = tuple(
         decode(" ".join((*p.bibtex_first_names, *p.prelast_names, *p.last_names, *p.lineage_names)))
         for p in people

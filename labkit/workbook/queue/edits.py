@@ -1,5 +1,5 @@
-"""Changes to the reading queue: each locks it, changes only the lines it must, reads the result
-back as strictly as a file typed by hand, and writes it whole.
+"""Changes to the reading queue and to a paper's questions: each takes the lock, changes only the
+lines it must, reads the result back as strictly as a file typed by hand, and writes it whole.
 
 Where a paper may go::
 
@@ -10,14 +10,15 @@ Where a paper may go::
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from labkit import files
 from labkit.errors import BadFile, LabkitError, UsageError
-from labkit.workbook.queue import bibliography, yaml_edit
+from labkit.workbook.queue import bibliography, questions, yaml_edit
+from labkit.workbook.queue.questions import Question
 from labkit.workbook.queue.reading_queue import (
     FILE,
     LISTING,
@@ -31,10 +32,10 @@ from labkit.workbook.queue.reading_queue import (
     load,
 )
 
+Records = TypeVar("Records", bound=Iterable[Any])
 LOCK = Path(".reading_queue.yaml.lock")
 LOCK_TIMEOUT_S = 20.0
 
-_ORDER: tuple[str, ...] = tuple(Paper.model_fields)
 _ADVICE: dict[Status, str] = {
     "queued": "`labkit queue start {}` first",
     "reading": "`labkit queue done {}` when the review is written",
@@ -213,18 +214,11 @@ def _edit(root: Path, change: Callable[[Queue], Sequence[Paper]]) -> Queue:
 
 def _edited(text: str, before: Sequence[Paper], after: Sequence[Paper]) -> str:
     """The file's ``text`` with the papers ``after``; lines of those that stay as they are stay."""
-    keys, wanted = [paper.key for paper in before], {paper.key: paper for paper in after}
-    for place, paper in enumerate(before):
-        old = paper.model_dump()
-        new = wanted[paper.key].model_dump()
-        changes = {name: new[name] or None for name in _ORDER if new[name] != old[name]}
-        if changes:
-            text = yaml_edit.set_fields(text, LISTING, place, changes, _ORDER)
+    wanted = {paper.key: paper for paper in after}
+    keys = list(dict.fromkeys([*(paper.key for paper in before), *wanted]))
+    text = yaml_edit.changed(text, LISTING, before, [wanted[key] for key in keys])
     for place, key in enumerate(wanted):
-        if key not in keys:
-            record = wanted[key].model_dump(exclude_defaults=True)
-            text = yaml_edit.append_record(text, LISTING, record)
-        elif keys[place] != key:
+        if keys[place] != key:
             moved = keys[place] if keys[place + 1] == key else key  # down, or up
             source, target = keys.index(moved), list(wanted).index(moved)
             text = yaml_edit.move_record(text, LISTING, source, target + (target > source))
@@ -235,16 +229,72 @@ def _edited(text: str, before: Sequence[Paper], after: Sequence[Paper]) -> str:
 def _verify(
     root: Path, text: str, library: Mapping[str, bibliography.Entry], expected: Sequence[Paper]
 ) -> Queue:
-    """Read ``text`` back before it is written: it must be valid and say just what was meant."""
     path = root / FILE
+    return _read_back(path, lambda: checked(root, files.parse_yaml(path, text), library), expected)
+
+
+def _read_back(path: Path, read: Callable[[], Records], expected: Sequence[Any]) -> Records:
+    """What ``read`` says is in a new text of ``path``, which must be valid and just as meant."""
     refusal = "please make this change by hand. Nothing was changed"
     try:
-        queue = checked(root, files.parse_yaml(path, text), library)
+        records = read()
     except BadFile as error:
         raise LabkitError(f"{path} would become invalid ({error.problem}); {refusal}") from None
-    if list(queue.entries) != list(expected):
+    if list(records) != list(expected):
         raise LabkitError(f"{path}: its layout (aliases?) cannot be edited safely; {refusal}")
-    return queue
+    return records
+
+
+# ---------------------------------------------------------------- a paper's questions
+
+_HEAD = """\
+# Questions and remarks of the reading group: `labkit ask` adds to them, and you may edit them by
+# hand. Fields: date, by, kind (question, remark), text, state (open, answered), answer.
+
+questions: []
+"""
+
+
+def ask(root: Path, key: str, text: str, *, by: str = "", remark: bool = False) -> None:
+    """Add a question (or a remark) of today; raises UsageError where the queue has no such paper,
+    or the text is empty."""
+    load(root)[key]  # raises where there is none
+    if not text.strip():
+        raise UsageError(f"the question is empty; say it in quotes: labkit ask {key} 'Why …?'")
+    new = Question(date=dt.date.today(), by=by, kind="remark" if remark else "question", text=text)
+    _edit_questions(root, key, lambda known: [*known, new])
+
+
+def answer(root: Path, key: str, number: int, text: str = "") -> None:
+    """Mark question ``number`` (from 1, as listed) as answered, with the answer where given.
+
+    Raises UsageError where there is no such question.
+    """
+    changes = {"state": "answered"} | ({"answer": text} if text else {})
+
+    def change(known: list[Question]) -> list[Question]:
+        if not 1 <= number <= len(known):
+            valid = f"1 to {len(known)}" if known else f'none yet; labkit ask {key} "…" adds one'
+            raise UsageError(f"no question {number} on {key!r}; there are: {valid}")
+        answered = Question.model_validate(known[number - 1].model_dump() | changes)
+        return [*known[: number - 1], answered, *known[number:]]
+
+    _edit_questions(root, key, change)
+
+
+def _edit_questions(
+    root: Path, key: str, change: Callable[[list[Question]], list[Question]]
+) -> None:
+    path = questions.path_of(root, key)
+    with locked(root):
+        before = files.read_text(path) if path.exists() else _HEAD
+        known = questions.checked(path, before)
+        after = yaml_edit.changed(before, questions.LISTING, known, wanted := change(known))
+        _read_back(path, lambda: questions.checked(path, after), wanted)
+        write(path, before, after)
+
+
+# ---------------------------------------------------------------- both files
 
 
 @contextmanager

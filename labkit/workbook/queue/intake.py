@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from labkit.errors import BadFile, UsageError
+from labkit import files
+from labkit.errors import UsageError
 from labkit.workbook.queue import bibliography, lookup
 from labkit.workbook.queue.bibliography import Entry
 from labkit.workbook.queue.reading_queue import Paper, as_key, key_for
@@ -92,19 +93,12 @@ def _bibtex(source: str) -> tuple[str, Path, bool]:
         return source, Path("the text given"), False
     path = Path(source).expanduser()
     if path.is_file():
-        return _file_text(path), path, False
+        return files.read_text(path).removeprefix("\ufeff"), path, False
     if identifier := lookup.recognise(source):
         return lookup.bibtex(identifier), Path(identifier.url), True
     if path.suffix.lower() in (".bib", ".bibtex", ".txt"):
         raise UsageError(f"there is no file {source}")
     raise UsageError(f"cannot tell what {source!r} is; valid: {FORMS}")
-
-
-def _file_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (UnicodeDecodeError, OSError) as error:
-        raise BadFile(path, f"cannot be read as UTF-8 text ({error})") from None
 
 
 def _under(entry: Entry, key: str) -> Entry:

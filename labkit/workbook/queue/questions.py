@@ -1,6 +1,6 @@
 """``data/papers/<key>/questions.yaml``: what the reading group asked and remarked about a paper.
 
-``labkit ask`` writes it (:mod:`labkit.workbook.queue.asking`), people edit it by hand, and every
+``labkit ask`` writes it (:mod:`labkit.workbook.queue.edits`), people edit it by hand, and every
 page and deck shows it.
 """
 

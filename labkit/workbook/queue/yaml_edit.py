@@ -16,6 +16,7 @@ from datetime import date
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from pydantic import BaseModel
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedSeq
 from ruamel.yaml.scalarstring import FoldedScalarString, PlainScalarString
@@ -59,6 +60,20 @@ def set_fields(
             record.insert(list(record).index(before[-1]) + 1, name, _laid_out(value, column))
     lines[first:stop] = [_block(record, mark)]
     return "".join(lines)
+
+
+def changed(
+    text: str, listing: str, before: Sequence[BaseModel], after: Sequence[BaseModel]
+) -> str:
+    """``text`` with the records ``after``: first those of ``before``, changed."""
+    for place, (old, new) in enumerate(zip(before, after, strict=False)):
+        kept, wanted = old.model_dump(), new.model_dump()
+        changes = {name: value or None for name, value in wanted.items() if value != kept[name]}
+        if changes:
+            text = set_fields(text, listing, place, changes, tuple(wanted))
+    for record in after[len(before) :]:
+        text = append_record(text, listing, record.model_dump(exclude_defaults=True))
+    return text
 
 
 def append_record(text: str, listing: str, record: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -49,37 +50,16 @@ OPTIONAL = ("comments", "symbols")
 CELL_TAGS = ("setup", "verdict", "weakness")
 """Tags of single cells in a section: imports, the verdict's sentence, a weakness that runs."""
 
-Span = tuple[int, int | None]
-
-BUDGETS: dict[str, dict[str, Span]] = {
-    "code cells": {"flagship": (1, 20), "standard": (1, 12)},
-    "words outside folds": {"flagship": (0, 2200), "standard": (0, 1000)},
-    "sections tagged 'figure'": {"flagship": (2, None), "standard": (2, None)},
-    "judged claims": {"flagship": (5, 10), "standard": (3, 6)},
-    "claims of kind 'headline'": {"flagship": (3, None), "standard": (2, None)},
-    "weaknesses with a code cell tagged 'weakness'": {"flagship": (3, None), "standard": (2, None)},
-    "functions defined": {"flagship": (0, 3), "standard": (0, 3)},
-}
-"""What a notebook of either size holds: the least and the most of each."""
-
 SIZES = ("flagship", "standard")
 MAX_PAGES = {"flagship": 14, "standard": 9}
 """Pages of a talk, which the exporter keeps."""
-MAX_SECONDS = {"flagship": 30, "standard": 12}
-MAX_MEDIAN_LINES = 3
 MAX_LINES = 15
-MIN_MECHANISM_LINES = 4
-MAX_LINE_WIDTH = 100
-MAX_INSIGHT_WORDS = 120
-MAX_GLANCE_WORDS = 30
-MAX_VERDICT_WORDS = 45
+"""Of code in a cell."""
 QUESTIONS = range(3, 7)
-MAX_FILE_BYTES = 1_500_000
 
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.DOTALL | re.MULTILINE)
 _FOLD = re.compile(r"<details>.*?</details>", re.DOTALL)
-_MAGIC = re.compile(r"^\s*[%!?]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,18 +105,16 @@ class Cell:
 
     @property
     def magics(self) -> list[str]:
-        """Lines that only IPython understands (``%``, ``!``, ``?``)."""
-        return [line.strip() for line in self.source.splitlines() if _MAGIC.match(line)]
+        """Lines that only IPython understands (``%``, ``!``, ``?``); none where all is Python."""
+        with suppress(SyntaxError):
+            ast.parse(self.source)
+            return []
+        return [line.strip() for line in self.source.splitlines() if notebooks.MAGIC.search(line)]
 
     @cached_property
     def tree(self) -> ast.Module | None:
         """The cell's code parsed, None where it is not Python."""
-        lines = self.source.splitlines()
-        plain = "\n".join("" if _MAGIC.match(line) else line for line in lines)
-        try:
-            return ast.parse(plain)
-        except SyntaxError:
-            return None
+        return notebooks.tree(self.source)
 
     @property
     def outputs(self) -> list[NotebookNode]:
@@ -150,7 +128,7 @@ class Cell:
 
     def calls(self, method: str) -> Iterator[ast.Call]:
         """The calls ``something.method(...)`` in this cell."""
-        return notebooks.calls(self.tree or ast.Module([], []), method)
+        return notebooks.calls(self.tree, method)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ Only the stored notebook is read: nothing runs, and no engine is imported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,9 +63,20 @@ def check_notebook(root: Path, key: str, path: Path) -> list[Finding]:
         subject = anatomy.Subject(root, key, path, notebooks.read(path))
     except BadFile as error:
         return [_broken(root, path, error)]
-    remarks = [(rule.name, remark) for rule in rules.RULES for remark in rule.check(subject)]
-    findings = [_finding(root, path, name, remark) for name, remark in remarks]
+    findings = [_finding(root, path, name, remark) for name, remark in _remarks(subject)]
     return sorted(findings, key=lambda finding: finding.cell or 0)
+
+
+def _remarks(subject: anatomy.Subject) -> Iterator[tuple[str, rules.Remark]]:
+    """What each rule says; a file beside the notebook that does not read is told once."""
+    told_of = set[str]()
+    for rule in rules.RULES:
+        try:
+            yield from ((rule.name, remark) for remark in rule.check(subject))
+        except LabkitError as error:
+            if str(error) not in told_of:
+                told_of.add(str(error))
+                yield rule.name, _unreadable(error)
 
 
 def check_facts(root: Path) -> list[Finding]:
@@ -83,8 +94,11 @@ def check_facts(root: Path) -> list[Finding]:
 
 
 def _broken(root: Path, path: Path, error: LabkitError) -> Finding:
-    fix = getattr(error, "valid", "") or "a file that reads"
-    return _finding(root, path, "readable", rules.Remark(None, str(error), fix))
+    return _finding(root, path, "readable", _unreadable(error))
+
+
+def _unreadable(error: LabkitError) -> rules.Remark:
+    return rules.Remark(None, str(error), getattr(error, "valid", "") or "a file that reads")
 
 
 def _finding(root: Path, path: Path, rule: str, remark: rules.Remark) -> Finding:

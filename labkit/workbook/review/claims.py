@@ -16,8 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from labkit import files
 from labkit.errors import LabkitError, UsageError, not_among
+from labkit.workbook import notebooks
 from labkit.workbook.review import tables
-from labkit.workbook.review.tally import SYMBOLS, flipped_words, outcome, shown, tally
+from labkit.workbook.review.tally import SYMBOLS, flipped_words, shown, signed, tally
 from labkit.workbook.review.verdicts import (
     DIGITS,
     Claim,
@@ -235,10 +236,7 @@ class ClaimsTable(tables.Table):
             caption=self.summary,
             bold=len(rows[0]) - 1,
         )
-        super().__init__(pd.DataFrame(records), grid)
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {**super()._repr_mimebundle_(), CLAIMS_MIME: self.records}
+        super().__init__(pd.DataFrame(records), grid, {CLAIMS_MIME: records})
 
 
 def _row(record: Mapping[str, Any], claim: Claim) -> dict[str, str]:
@@ -255,7 +253,7 @@ def _row(record: Mapping[str, Any], claim: Claim) -> dict[str, str]:
         "unit": claim.unit,
         "ratio": tables.cell_text(record["ratio"], DIGITS),
         "judged by": tolerance_in_words(claim),
-        "verdict": f"{SYMBOLS[record['verdict']]} {outcome(record)}",
+        "verdict": signed(record),
     }
 
 
@@ -271,13 +269,11 @@ def from_notebook(notebook: NotebookNode) -> list[dict[str, Any]]:
         LabkitError: a stored claim lacks what :func:`record_of` writes.
     """
     merged: dict[tuple[str, str], dict[str, Any]] = {}
-    for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            for record in output.get("data", {}).get(CLAIMS_MIME, []):
-                check_form(record)
-                name = (record["paper"], record["id"])
-                if name not in merged or record["verdict"] != "not attempted":
-                    merged[name] = dict(record)
+    for record in (r for records in notebooks.carried(notebook, CLAIMS_MIME) for r in records):
+        check_form(record)
+        name = (record["paper"], record["id"])
+        if name not in merged or record["verdict"] != "not attempted":
+            merged[name] = dict(record)
     return list(merged.values())
 
 

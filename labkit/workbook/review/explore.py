@@ -29,7 +29,6 @@ def explore(
     *,
     label: str | Mapping[str, str] = "",
     start: Any = None,
-    link: Live | go.Figure | None = None,
     **axes: Iterable[Any],
 ) -> go.Figure | Live:
     """A figure with a control for each of its function's parameters.
@@ -44,14 +43,12 @@ def explore(
             state, so that what moves on the screen is the result and not the scale.
         label: what the first control says; with several axes, a mapping from axis name.
         start: where the first control stands (default: its first value); or a mapping.
-        link: a live explorable whose controls of the same name move with these.
         axes: ``(low, high)`` is a range, of whole numbers if both ends are, and so is a longer
             tuple, which says at which values it is stored; a list holds all values there are.
 
     Raises:
         UsageError: no axis, one without values or that ``make_figure`` does not take, ``start``
-            not among them, a ``link`` without a common axis, or stored states that hold more than
-            about 1 MB in all.
+            not among them, or stored states that hold more than about 1 MB in all.
 
     >>> def bar(stages):
     ...     return figures.finish(go.Figure(go.Bar(x=["bubble"], y=[stages - 1])))
@@ -68,7 +65,7 @@ def explore(
         return stored.figure(make_figure, knobs)
     from labkit.workbook.review.live import Live
 
-    return Live([make_figure], knobs, link=link)
+    return Live([make_figure], knobs)
 
 
 def is_live(environment: Mapping[str, str] | None = None) -> bool:

@@ -71,8 +71,6 @@ class Live(ipywidgets.VBox):
         self,
         makers: Sequence[MakeFigure],
         axes: Sequence[Axis],
-        *,
-        link: Any = None,
         call: Callable[..., str] | None = None,
     ) -> None:
         self._makers, self._axes = list(makers), {axis.name: axis for axis in axes}
@@ -98,8 +96,6 @@ class Live(ipywidgets.VBox):
         super().__init__([knobs, self._message, *self.figures, self._pasted])
         for control in self.controls.values():
             control.observe(self._moved, names="value")
-        if link is not None:
-            self.link(link)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -111,16 +107,6 @@ class Live(ipywidgets.VBox):
     def error(self) -> str:
         """What went wrong with the last values; "" if they were drawn."""
         return str(self._message.value)
-
-    def link(self, other: Any) -> None:
-        """Let the controls that ``other`` has by the same name move with these, both ways."""
-        common = self.controls.keys() & getattr(other, "controls", {}).keys()
-        if not common:
-            raise UsageError(
-                f"link: the other explorable has none of the axes {', '.join(self.controls)}"
-            )
-        for name in common:
-            traitlets.link((other.controls[name], "value"), (self.controls[name], "value"))
 
     def refresh(self) -> None:
         """Draw the controls' values now; where the function refuses them, say why and keep the

@@ -13,8 +13,7 @@ from labkit.errors import UsageError, did_you_mean
 from labkit.workbook.queue import bibliography
 from labkit.workbook.review import claims as _claims
 from labkit.workbook.review import glance, tables
-from labkit.workbook.review.metrics import Metrics
-from labkit.workbook.review.shared import SharedTable
+from labkit.workbook.review.recorded import Metrics, SharedTable
 
 if TYPE_CHECKING:
     import pandas as pd

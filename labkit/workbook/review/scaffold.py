@@ -19,9 +19,10 @@ from labkit.errors import LabkitError, UsageError, not_among
 from labkit.workbook import normalise, notebooks
 from labkit.workbook.queue import bibliography, reading_queue
 from labkit.workbook.review import claims, glance
-from labkit.workbook.review.anatomy import BUDGETS, QUESTIONS, SIZES
+from labkit.workbook.review.anatomy import QUESTIONS, SIZES
 from labkit.workbook.review.glance import TODO
 from labkit.workbook.review.paper import known_entry, title_markdown
+from labkit.workbook.review.rules.budgets import SPANS
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -100,8 +101,8 @@ def _create(path: Path, text: str) -> None:
 
 def claims_text(size: str) -> str:
     """A ``claims.yaml`` to be written, with as many claims as a notebook of ``size`` needs."""
-    least = BUDGETS["judged claims"][size][0]
-    headlines = BUDGETS["claims of kind 'headline'"][size][0]
+    least = SPANS["judged claims"][size][0]
+    headlines = SPANS["claims of kind 'headline'"][size][0]
     return filled("claims.j2", kinds={"headline": headlines, "mechanism": least - headlines})
 
 

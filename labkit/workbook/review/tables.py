@@ -99,10 +99,15 @@ class Grid:
 
 
 class Table:
-    """A DataFrame as a table in a notebook; :meth:`frame` gives the DataFrame back, unrounded."""
+    """A DataFrame as a table in a notebook; :meth:`frame` gives the DataFrame back, unrounded.
 
-    def __init__(self, data: pd.DataFrame, grid: Grid) -> None:
-        self._data, self.grid = data, grid
+    ``carried``: what the executed notebook holds besides, by MIME type.
+    """
+
+    def __init__(
+        self, data: pd.DataFrame, grid: Grid, carried: Mapping[str, Any] | None = None
+    ) -> None:
+        self._data, self.grid, self._carried = data, grid, carried or {}
 
     def frame(self) -> pd.DataFrame:
         return self._data.copy()
@@ -111,7 +116,7 @@ class Table:
         return self.grid.text()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {"text/html": self.grid.html(), "text/plain": self.grid.text()}
+        return {"text/html": self.grid.html(), "text/plain": self.grid.text(), **self._carried}
 
 
 def table(

@@ -56,6 +56,11 @@ def outcome(record: Mapping[str, Any]) -> str:
     return f"{record['verdict']} on a fitted model (worst error {worst}\u00a0%)"
 
 
+def signed(record: Mapping[str, Any]) -> str:
+    """The same after the verdict's sign."""
+    return f"{SYMBOLS[record['verdict']]} {outcome(record)}"
+
+
 def shown(value: Any) -> str:
     """A value in a cell; of a long list the beginning (the record and the frame have it whole)."""
     if isinstance(value, list) and len(value) > _LONGEST_LIST:
@@ -96,9 +101,8 @@ class Tally:
     others: dict[Verdict, int]
 
     def __add__(self, other: Tally) -> Tally:
-        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
-        sums = [Counter(mine) + Counter(theirs) for mine, theirs in pairs]
-        return Tally(reproductions=sums[0], fitted=sums[1], others=sums[2])
+        names = [field.name for field in fields(self)]
+        return Tally(**{n: Counter(getattr(self, n)) + Counter(getattr(other, n)) for n in names})
 
     @property
     def num_reproduced(self) -> int:
@@ -136,18 +140,12 @@ class Tally:
 
 def tally(records: Iterable[Mapping[str, Any]]) -> Tally:
     """Count the verdicts of ``records`` by what kind of claim they are about."""
-    reproductions: Counter[Verdict] = Counter()
-    fitted: Counter[Verdict] = Counter()
-    others: Counter[Verdict] = Counter()
+    counts = {field.name: Counter[Verdict]() for field in fields(Tally)}
     for record in records:
-        if record.get("kind") not in REPRODUCTIONS:
-            others[record["verdict"]] += 1
-        elif record.get("fitted") is not None:
-            fitted[record["verdict"]] += 1
-        else:
-            reproductions[record["verdict"]] += 1
-    counts = [{v: c[v] for v in SYMBOLS if c[v]} for c in (reproductions, fitted, others)]
-    return Tally(reproductions=counts[0], fitted=counts[1], others=counts[2])
+        where = "reproductions" if record.get("fitted") is None else "fitted"
+        name = where if record.get("kind") in REPRODUCTIONS else "others"
+        counts[name][record["verdict"]] += 1
+    return Tally(**{name: {v: c[v] for v in SYMBOLS if c[v]} for name, c in counts.items()})
 
 
 def _signed(counts: Mapping[Verdict, int]) -> str:

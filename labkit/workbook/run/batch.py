@@ -17,13 +17,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from labkit.errors import BadFile, LabkitError, UsageError, refused
+from labkit.errors import LabkitError, UsageError, refused
 from labkit.workbook import notebooks
 from labkit.workbook.run import (
     executors,
     fingerprint,
     guard,
-    log,
     parameters,
     processes,
     provenance,
@@ -156,36 +155,29 @@ def _broken(path: Path, problem: LabkitError) -> Task:
 def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
     key = path.stem
     try:
-        notebook = notebooks.glimpse(path)
-        declared = _declared(key, notebook, request)
-        text = path.read_text(encoding="utf-8")
-    except BadFile as problem:
+        notebook, text = notebooks.glimpse(path), path.read_text(encoding="utf-8")
+        defaults = fingerprint.of_notebook(root, path, notebook, {})
+    except LabkitError as problem:
         yield _broken(path, problem)
         return
-    try:
-        defaults = fingerprint.of_notebook(root, path, notebook, {})
-    except LabkitError as error:
-        defaults, refusal = None, str(error)
+    declared = _declared(key, notebook, request)
     datasets, took_s = tuple(notebooks.dataset_names(notebook)), _durations(root, key)
     usual_s = statistics.median(took_s.values()) if took_s else None
     for overrides in parameters.combinations(key, declared, request.sweep):
         folder = results.folder_of(root, key, results.slug_of(overrides))
-        task = Task(
+        current = defaults.with_parameters(overrides)
+        yield Task(
             key=key,
             slug=folder.name,
             path=path,
             text=text,
             overrides=overrides,
             parameters=parameters.resolved(declared, overrides),
+            fingerprint=current,
             datasets=datasets,
+            reason="forced" if request.force else _reason(folder, current),
             expected_s=took_s.get(folder.name, usual_s),
         )
-        if defaults is None:
-            yield replace(task, problem=refusal, reason="—")
-            continue
-        current = defaults.with_parameters(overrides)
-        reason = "forced" if request.force else _reason(folder, current)
-        yield replace(task, fingerprint=current, reason=reason)
 
 
 def _declared(key: str, notebook: Any, request: Request) -> dict[str, Parameter]:
@@ -221,7 +213,7 @@ def run(root: Path, request: Request, watcher: Watcher) -> Report:
     with guard.lock(root, watcher.note) as waited, guard.journal(root) as run_id:
         # Another run may have ended since the plan was made, waited for or not.
         tasks = plan(root, request) if waited else [_again(root, task) for task in tasks]
-        watcher = log.Logged(watcher, root, run_id)
+        watcher = guard.Logged(watcher, root, run_id)
         environment = {"LABKIT_ROOT": str(root), processes.RUN_MARK: run_id}
         if _fetch(root, tasks, environment, watcher):
             tasks = plan(root, request)
@@ -339,17 +331,14 @@ def result_files(text: str, key: str) -> dict[str, str]:
 
     notebook = notebooks.parse(text)
     files = {f"{key}.ipynb": text, "claims.json": results.dumps(claims.from_notebook(notebook))}
-    outputs = (out for cell in notebook.cells for out in cell.get("outputs", []))
-    shown = (output.get("data", {}) for output in outputs)
-    figures = (data[notebooks.PLOTLY_MIME] for data in shown if notebooks.PLOTLY_MIME in data)
-    for number, figure in enumerate(figures, start=1):
+    for number, figure in enumerate(notebooks.carried(notebook, notebooks.PLOTLY_MIME), start=1):
         files[f"figures/{number:02}.json"] = results.dumps(figure)
     return files
 
 
 def _meta(root: Path, task: Task, outcome: Outcome) -> dict[str, Any]:
     """What ``run.json`` says."""
-    from labkit.workbook.review import metrics
+    from labkit.workbook.review import recorded
 
     assert task.fingerprint is not None
     datasets = {
@@ -362,7 +351,7 @@ def _meta(root: Path, task: Task, outcome: Outcome) -> dict[str, Any]:
         "parameters": task.parameters,
         "overrides": task.overrides,
         "seeds": {n: value for n, value in task.parameters.items() if n.startswith("seed")},
-        "metrics": metrics.from_notebook(notebooks.parse(outcome.notebook)),
+        "metrics": recorded.metrics_in(notebooks.parse(outcome.notebook)),
         "datasets": datasets,
         "started": outcome.started,
         "ended": outcome.ended,

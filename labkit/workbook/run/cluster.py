@@ -111,22 +111,18 @@ class DaskExecutor:
     # ------------------------------------------------------------ workers
 
     def _check_workers(self) -> None:
-        """Ask every worker what it stands on; those that come later are asked with a job."""
-        answers = self._client.run(remote.survey, list(self._footings.values()), on_error="return")
-        ours = [remote.standing(), *(footing.rests_on for footing in self._footings.values())]
-        names = ["", *(f" of {key}" for key in self._footings)]
-        for address, theirs in answers.items():
-            worker = f"{self._names.get(address, '')} ({address})".strip()
-            if isinstance(theirs, OSError):
-                continue  # it was lost while it was asked
-            if isinstance(theirs, BaseException):
+        """Every worker checks what it stands on; those that come later do with their first job."""
+        ours = (self._topic, remote.standing(), self._footings)
+        for address, problem in self._client.run(remote.check, *ours, on_error="return").items():
+            if isinstance(problem, LabkitError):
+                raise problem
+            if isinstance(problem, Exception) and not isinstance(problem, OSError):  # it was lost
+                worker = f"{self._names.get(address, '')} ({address})".strip()
                 raise LabkitError(
-                    f"worker {worker} cannot say what it stands on: "
-                    f"{type(theirs).__name__}: {theirs}. It needs this checkout and its packages, "
-                    "and must start in the workbook's folder or with LABKIT_ROOT set"
-                ) from theirs
-            parts = zip(theirs, ours, names, strict=True)
-            remote.refuse(worker, [line for part in parts for line in remote.differences(*part)])
+                    f"worker {worker} cannot say what it stands on: {type(problem).__name__}: "
+                    f"{problem}. It needs this checkout and its packages, and must start in the "
+                    "workbook's folder or with LABKIT_ROOT set"
+                ) from problem
 
     def _look(self) -> bool:
         """Ask the scheduler for its workers; whether it is the one that was asked before."""

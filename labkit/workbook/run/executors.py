@@ -34,7 +34,6 @@ from labkit.workbook.run.jobs import (
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-    from multiprocessing.context import BaseContext
 
 GRACE_S = 30.0
 """A worker ends its own hung cell; the pool ends a worker that has not, this much later."""
@@ -54,8 +53,7 @@ def _work(job: Job, folder: str, pipe: Connection, environment: dict[str, str]) 
 
     ``environment`` is the pool's as it is now; a fork server would give what it started with.
     """
-    if hasattr(os, "setsid"):
-        os.setsid()
+    os.setsid()
     log = os.open(Path(folder) / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(log, stream)
@@ -104,10 +102,10 @@ class _Running:
 class LocalPool:
     """Runs jobs in ``num_workers`` processes at a time, each in a process group of its own.
 
-    A fork server imports papermill once for all of them (where the platform has none, each
-    worker imports it). A worker that dies without a word, or whose kernel does, is tried again,
-    ``MAX_ATTEMPTS`` times in all; a cell's own error never is. ``scratch`` gives each job a folder
-    to work in; once ``wanted`` says no (it is asked twice a second) all notebooks are ended.
+    A fork server imports papermill once for all of them. A worker that dies without a word, or
+    whose kernel does, is tried again, ``MAX_ATTEMPTS`` times in all; a cell's own error never is.
+    ``scratch`` gives each job a folder to work in; once ``wanted`` says no (it is asked twice a
+    second) all notebooks are ended.
     """
 
     def __init__(
@@ -121,7 +119,8 @@ class LocalPool:
         self.num_workers = num_workers
         self._scratch = scratch
         self._wanted = wanted
-        self._context = _context()
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["labkit.workbook.run.warm"])
         self._running: list[_Running] = []
 
     def run(
@@ -158,7 +157,7 @@ class LocalPool:
     def _start(self, job: Job, attempt: int, listen: Listener) -> None:
         folder = self._scratch(f"{job.key}-")
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(  # type: ignore[attr-defined]
+        process = self._context.Process(
             target=_work, args=(job, str(folder), theirs, dict(os.environ)), name=job.name
         )
         with _STARTING, main_module_hidden():
@@ -237,11 +236,3 @@ def _log(folder: Path) -> str:
     with contextlib.suppress(OSError):
         return (folder / "log").read_text(encoding="utf-8", errors="replace")[-20_000:]
     return ""
-
-
-def _context() -> BaseContext:
-    if "forkserver" in multiprocessing.get_all_start_methods():
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["labkit.workbook.run.warm"])
-        return context
-    return multiprocessing.get_context("spawn")

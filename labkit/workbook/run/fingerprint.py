@@ -105,10 +105,10 @@ def of_notebook(
     Raises UsageError where the notebook declares data that the registry does not have.
     """
     key = path.stem
-    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    trees = [imports.parse_cell(source) for source in code]
+    code = (cell for cell in notebook.cells if cell.cell_type == "code")
+    trees = [tree for cell in code if (tree := notebooks.tree(cell.source))]
     named = set[str]().union(*map(imports.strings, trees))
-    modules = imports.reached(code, [imports.source_root(), path.parent])
+    modules = imports.reached(trees, [imports.source_root(), path.parent])
     parts = {
         "source": _hash(json.dumps(_content(notebook), sort_keys=True)),
         "parameters": _hash(json.dumps(dict(parameters), sort_keys=True)),

@@ -1,4 +1,4 @@
-"""One run at a time in a workbook, and a clean start after one that was killed.
+"""One run at a time in a workbook, its log, and a clean start after one that was killed.
 
 A run holds a lock that the operating system drops with the process, and notes its id in
 ``results/.running``. A note nobody holds the lock for is a killed run's: its kernels, if any
@@ -13,12 +13,20 @@ Processes are looked for on this machine alone.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labkit.files import naming
 from labkit.workbook.run import processes, results
+from labkit.workbook.run.jobs import Event, now
+
+if TYPE_CHECKING:
+    from labkit.workbook.run.batch import Task, Watcher
+
+MAX_LOGS = 20
+"""Logs that are kept, the newest; a killed run's is as far as it came."""
 
 
 @contextmanager
@@ -54,11 +62,7 @@ def journal(root: Path) -> Iterator[str]:
     try:
         yield run_id
     finally:
-        processes.end_marked(run_id)
-        # Of workers that were killed; the others removed their own.
-        processes.remove_sockets(processes.socket_prefix(run_id))
-        results.sweep_scratch(root)
-        file.unlink(missing_ok=True)
+        _clear_away(root)
 
 
 def tidy(root: Path) -> None:
@@ -87,7 +91,7 @@ def journal_file(root: Path) -> Path:
 
 
 def _clear_away(root: Path) -> None:
-    """What a killed run can leave: kernels that outlived it, their sockets, half-built folders."""
+    """What a run can leave: kernels that outlive it, their sockets, half-built folders."""
     file = journal_file(root)
     if file.exists():
         run_id = file.read_text(encoding="utf-8").strip()
@@ -96,3 +100,39 @@ def _clear_away(root: Path) -> None:
             processes.remove_sockets(processes.socket_prefix(run_id))
     results.sweep_scratch(root)
     file.unlink(missing_ok=True)
+
+
+class Logged:
+    """A watcher that also writes starts, retries and ends to ``results/.logs/<when>-<run>.log``."""
+
+    def __init__(self, watcher: Watcher, root: Path, run_id: str) -> None:
+        self._watcher = watcher
+        folder = results.results_folder(root) / ".logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{now()[:19].replace(':', '')}-{run_id[:8]}.log"
+        for old in sorted(folder.glob("*.log"))[: 1 - MAX_LOGS]:
+            old.unlink(missing_ok=True)
+
+    def note(self, text: str) -> None:
+        self._write("note", text)
+        self._watcher.note(text)
+
+    def begin(self, tasks: Sequence[Task], num_workers: int) -> None:
+        self._write("begin", f"{len(tasks)} notebooks, {num_workers} at a time")
+        self._watcher.begin(tasks, num_workers)
+
+    def event(self, event: Event) -> None:
+        if event.kind != "cell":
+            parts = [event.job.name, f"on {event.worker}" if event.worker else ""]
+            if (outcome := event.outcome) is not None:
+                cell = f"cell {outcome.cell.number}" if outcome.cell else ""
+                tries = f"{outcome.attempts} attempts" if outcome.attempts > 1 else ""
+                parts += [outcome.status, f"{outcome.duration_s:.1f} s", tries, cell]
+                parts += [outcome.error, outcome.message]
+            self._write(event.kind, "  ".join(filter(None, parts)))
+        self._watcher.event(event)
+
+    def _write(self, kind: str, text: str) -> None:
+        # A full disk is told by what must be kept there, the results.
+        with suppress(OSError), self.path.open("a", encoding="utf-8") as log:
+            log.write(f"{now()}\t{kind}\t{text}\n")

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from labkit import LATE
 
-_MAGIC = re.compile(r"^\s*[%!?]|^\s*[\w, ]+=\s*[%!]|\?\s*$")
 _LATE = ("import_module", "__import__", "attach")  # the last is lazy_loader's
 _STANDS_AT = {f"labkit.{name}": module for name, module in LATE.items()}
 
@@ -42,13 +41,11 @@ def source_root() -> Path:
     return Path(__file__).resolve().parents[3]
 
 
-def reached(code: Iterable[str], search: Sequence[Path]) -> dict[str, Module]:
-    """The modules under ``search`` that ``code`` (a notebook's cells) reaches, by name."""
+def reached(cells: Iterable[ast.Module], search: Sequence[Path]) -> dict[str, Module]:
+    """The modules under ``search`` that a notebook's ``cells`` reach, by name."""
     tops = _top_names(tuple(search))
     modules: dict[str, Module] = {}
-    pending = set[str]()
-    for cell in code:
-        pending |= references(parse_cell(cell), tops=tops)
+    pending = set[str]().union(*(references(cell, tops=tops) for cell in cells))
     while pending:
         name = _STANDS_AT.get(name := pending.pop(), name)
         if name in modules or name.split(".")[0] not in tops:
@@ -86,20 +83,6 @@ def _load(name: str, path: Path, state: tuple[int, ...], tops: frozenset[str]) -
         ),
         strings=frozenset(strings(tree)),
     )
-
-
-def parse_cell(source: str) -> ast.Module:
-    """A cell's code as a tree, lines that only IPython understands left out.
-
-    A cell that is no Python even so gives an empty tree: it cannot run either.
-    """
-    lines = [line for line in source.splitlines() if not _MAGIC.search(line)]
-    for code in (source, "\n".join(lines)):
-        try:
-            return ast.parse(code)
-        except SyntaxError:
-            continue
-    return ast.Module(body=[], type_ignores=[])
 
 
 def strings(tree: ast.AST) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -46,8 +47,7 @@ def end(processes: Iterable[psutil.Process], *, wait_s: float = 5.0) -> None:
     chosen = list(processes)
     for process in chosen:
         with contextlib.suppress(psutil.Error, OSError):
-            leads = os.name == "posix" and os.getpgid(process.pid) == process.pid
-            if leads and process.is_running():
+            if os.getpgid(process.pid) == process.pid and process.is_running():
                 os.killpg(process.pid, signal.SIGKILL)
             process.kill()
     psutil.wait_procs(chosen, timeout=wait_s)
@@ -83,10 +83,6 @@ def claim_servers() -> None:
 
     A process that is killed leaves the folder, but not the lock.
     """
-    if os.name != "posix":
-        return  # there they are no files
-    import fcntl
-
     folder = tempfile.mkdtemp(prefix=_SERVERS, dir=short_folder())
     fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)  # open as long as the process lives
     util.Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=_AFTER_ITS_OWN)
@@ -100,8 +96,6 @@ def claim_servers() -> None:
 def sweep_servers() -> None:
     """Remove the folders of :func:`claim_servers` whose process was killed."""
     for folder in Path(short_folder()).glob(f"{_SERVERS}*"):
-        import fcntl
-
         with contextlib.suppress(OSError):  # held, or another user's
             handle = os.open(folder, os.O_RDONLY)
             try:

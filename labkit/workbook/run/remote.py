@@ -102,9 +102,28 @@ def surveyed(ours: Footing) -> Mapping[str, str]:
     return footing(root, root / ours.path, ours.notebook, ()).rests_on
 
 
-def survey(footings: Iterable[Footing]) -> list[Mapping[str, str]]:
-    """What this worker stands on: :func:`standing`, then :func:`surveyed` for each notebook."""
-    return [standing(), *map(surveyed, footings)]
+_checked: set[tuple[str, str]] = set()
+"""The notebooks, by topic (one a run) and path, whose footing this worker process has checked."""
+
+
+def check(
+    topic: str, ours: Mapping[str, str], footings: Mapping[str, Footing], dask_worker: Any
+) -> None:
+    """Refuse work where this worker does not stand as the client does, on ``ours`` and on the
+    notebooks' ``footings``, by key; each is looked at once a run. Raises WrongWorker."""
+    new = {key: f for key, f in footings.items() if (topic, f.path) not in _checked}
+    unlike = differences(standing(), ours) if new else []
+    for key, footing in new.items():
+        unlike += differences(surveyed(footing), footing.rests_on, f" of {key}")
+    if unlike:
+        more = len(unlike) - MAX_NAMED
+        shown = "; ".join(unlike[:MAX_NAMED] + ([f"and {more} more"] if more > 0 else []))
+        raise WrongWorker(
+            f"worker {dask_worker.name} ({dask_worker.address}) would not give the same results: "
+            f"{shown}. Give it the same checkout, packages and data as here "
+            "(`pip install -c constraints.txt`, `labkit data fetch`)"
+        )
+    _checked.update((topic, footing.path) for footing in new.values())
 
 
 def differences(theirs: Mapping[str, str], ours: Mapping[str, str], of: str = "") -> list[str]:
@@ -127,17 +146,6 @@ def _short(value: str | None) -> str:
     return f"{kind}{colon}{digest[:12]}"
 
 
-def refuse(worker: str, unlike: list[str]) -> None:
-    """Raises WrongWorker where something differs."""
-    if unlike:
-        more = len(unlike) - MAX_NAMED
-        shown = "; ".join(unlike[:MAX_NAMED] + ([f"and {more} more"] if more > 0 else []))
-        raise WrongWorker(
-            f"worker {worker} would not give the same results: {shown}. Give it the same checkout, "
-            "packages and data as here (`pip install -c constraints.txt`, `labkit data fetch`)"
-        )
-
-
 # ---------------------------------------------------------------- running a job there
 
 
@@ -154,10 +162,6 @@ class _Unpacked:
 def packed(call: Call) -> bytes:
     """``call`` as bytes; ``pickle.loads`` of them, on a worker, gives its outcome."""
     return pickle.dumps(_Unpacked(execute, call))
-
-
-_checked: set[tuple[str, str]] = set()
-"""The notebooks, by topic (one a run) and path, whose footing this worker process has checked."""
 
 
 def execute(call: Call) -> Outcome:
@@ -186,7 +190,7 @@ def execute(call: Call) -> Outcome:
         cwd=str((root / call.footing.path).parent),
         environment={**call.job.environment, "LABKIT_ROOT": str(root)},
     )
-    _check(call, str(worker.name))
+    check(call.topic, call.standing, {call.job.key: call.footing}, worker)
     # The process of a nanny's worker is a daemon, which Python lets start no process.
     multiprocessing.current_process().daemon = False
     # Dask clears its workers' folders away, also those of workers that were killed.
@@ -198,15 +202,6 @@ def execute(call: Call) -> Outcome:
         raise Reschedule from None
     origin = {"versions": provenance.full_versions(), "machine": provenance.machine()}
     return replace(outcome, worker=str(worker.name), provenance=origin)
-
-
-def _check(call: Call, worker: str) -> None:
-    """Workers that came after the run began are checked here, once a notebook."""
-    if (call.topic, call.footing.path) not in _checked:
-        unlike = differences(standing(), call.standing)
-        of = f" of {call.job.key}"
-        refuse(worker, unlike + differences(surveyed(call.footing), call.footing.rests_on, of))
-        _checked.add((call.topic, call.footing.path))
 
 
 def _wanted(worker: Any) -> Callable[[], bool]:

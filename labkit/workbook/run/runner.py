@@ -21,7 +21,6 @@ from typing import Any
 
 import nbformat
 import papermill
-import zmq
 from jupyter_client.manager import KernelManager
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbclient.output_widget import OutputWidget
@@ -98,11 +97,10 @@ class LabkitClient(PapermillNotebookClient):
 
     def create_kernel_manager(self) -> KernelManager:
         manager = super().create_kernel_manager()
-        if zmq.has("ipc"):
-            self._sockets = private_folder()
-            manager.transport = "ipc"
-            manager.connection_file = str(self._sockets / "kernel.json")
-            manager.ip = str(self._sockets / "s")
+        self._sockets = private_folder()
+        manager.transport = "ipc"
+        manager.connection_file = str(self._sockets / "kernel.json")
+        manager.ip = str(self._sockets / "s")
         return manager
 
     @contextmanager

@@ -9,20 +9,14 @@ from contextlib import suppress
 from statistics import median
 from typing import Any
 
-from labkit.workbook.review.anatomy import (
-    BUDGETS,
-    MAX_LINE_WIDTH,
-    MAX_LINES,
-    MAX_MEDIAN_LINES,
-    MAX_SECONDS,
-    SIZES,
-    Span,
-    Subject,
-)
+from labkit.workbook.review.anatomy import MAX_LINES, SIZES, Subject
 from labkit.workbook.review.rules.content import weakness_blocks
 from labkit.workbook.review.rules.rule import Remark, rule
 from labkit.workbook.review.verdicts import Claim
 
+MAX_SECONDS = {"flagship": 30, "standard": 12}
+MAX_MEDIAN_LINES = 3
+MAX_LINE_WIDTH = 100
 _ADVICE = "what a reader need not see goes into labkit, what only some need into <details>"
 
 
@@ -43,15 +37,26 @@ def _functions(subject: Subject) -> int:
     return sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes)
 
 
-_COUNTS: dict[str, Callable[[Subject], int]] = {
-    "code cells": lambda subject: sum(not any(cell.calls("questions")) for cell in subject.code),
-    "words outside folds": lambda subject: subject.words_outside_folds,
-    "sections tagged 'figure'": lambda s: sum(section.tag == "figure" for section in s.sections),
-    "judged claims": lambda subject: len(judged_claims(subject)),
-    "claims of kind 'headline'": lambda s: sum(c.kind == "headline" for c in judged_claims(s)),
-    "weaknesses with a code cell tagged 'weakness'": _weaknesses,
-    "functions defined": _functions,
+Span = tuple[int, int | None]
+SPANS: dict[str, dict[str, Span]] = {
+    "code cells": {"flagship": (1, 20), "standard": (1, 12)},
+    "words outside folds": {"flagship": (0, 2200), "standard": (0, 1000)},
+    "sections tagged 'figure'": {"flagship": (2, None), "standard": (2, None)},
+    "judged claims": {"flagship": (5, 10), "standard": (3, 6)},
+    "claims of kind 'headline'": {"flagship": (3, None), "standard": (2, None)},
+    "weaknesses with a code cell tagged 'weakness'": {"flagship": (3, None), "standard": (2, None)},
+    "functions defined": {"flagship": (0, 3), "standard": (0, 3)},
 }
+"""What a notebook of either size holds: the least and the most of each."""
+_COUNTS: tuple[Callable[[Subject], int], ...] = (
+    lambda subject: sum(not any(cell.calls("questions")) for cell in subject.code),
+    lambda subject: subject.words_outside_folds,
+    lambda subject: sum(section.tag == "figure" for section in subject.sections),
+    lambda subject: len(judged_claims(subject)),
+    lambda subject: sum(claim.kind == "headline" for claim in judged_claims(subject)),
+    _weaknesses,
+    _functions,
+)
 
 
 def span_in_words(span: Span) -> str:
@@ -68,7 +73,7 @@ def span_in_words(span: Span) -> str:
 
 def _in_words() -> str:
     parts = []
-    for what, spans in BUDGETS.items():
+    for what, spans in SPANS.items():
         sizes = list(dict.fromkeys(span_in_words(spans[size]) for size in SIZES))
         parts.append(f"{what} {' / '.join(sizes)}")
     return f"{' / '.join(SIZES)}: {'; '.join(parts)}"
@@ -76,8 +81,8 @@ def _in_words() -> str:
 
 @rule("budget", _in_words())
 def within_budget(subject: Subject) -> Iterator[Remark]:
-    for what, count in _COUNTS.items():
-        least, most = BUDGETS[what][subject.size or SIZES[-1]]
+    for (what, spans), count in zip(SPANS.items(), _COUNTS, strict=True):
+        least, most = spans[subject.size or SIZES[-1]]
         number = count(subject)
         if number < least or (most is not None and number > most):
             fix = f"a {subject.size or SIZES[-1]} notebook: {span_in_words((least, most))}"

@@ -8,21 +8,13 @@ from collections.abc import Callable, Iterator
 
 from labkit.workbook import notebooks
 from labkit.workbook.review import glance
-from labkit.workbook.review.anatomy import (
-    MAX_GLANCE_WORDS,
-    MAX_INSIGHT_WORDS,
-    MAX_LINES,
-    MAX_VERDICT_WORDS,
-    MIN_MECHANISM_LINES,
-    QUESTIONS,
-    TODO,
-    Cell,
-    Section,
-    Subject,
-    words,
-)
+from labkit.workbook.review.anatomy import MAX_LINES, QUESTIONS, TODO, Cell, Section, Subject, words
 from labkit.workbook.review.rules.rule import Remark, needs, rule, section_rule
 
+MIN_MECHANISM_LINES = 4
+MAX_INSIGHT_WORDS = 120
+MAX_GLANCE_WORDS = 30
+MAX_VERDICT_WORDS = 45
 _SAYS_ENOUGH = 15
 _ELEMENT = re.compile(r"\b(fig(ure|\.)|table|tab\.|alg(orithm|\.)|eq(uation|\.)|listing|§)", re.I)
 _QUESTION = re.compile(r"^\*\*Q?(?P<number>\d+)[.)]\s+(?P<text>.+?)\*\*", re.M | re.S)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.errors import LabkitError, not_among
+from labkit.errors import not_among
 from labkit.workbook import notebooks
 from labkit.workbook.queue import bibliography, reading_queue
 from labkit.workbook.review import claims as claims_file
@@ -29,11 +29,7 @@ def _plain(text: str) -> str:
 
 @section_rule("title", "title, authors, venue, year and link are the bibliography's")
 def title_is_the_papers(subject: Subject, section: Section) -> Iterator[Remark]:
-    try:
-        entry = bibliography.load(subject.root).get(subject.key)
-    except LabkitError as error:
-        yield Remark(section.first, str(error), "a readable data/papers.bib")
-        return
+    entry = bibliography.load(subject.root).get(subject.key)
     if entry is None:
         fix = "`labkit queue add`, or rename the notebook to its BibTeX key"
         yield Remark(None, f"{subject.key!r} is not in data/papers.bib", fix)
@@ -52,11 +48,7 @@ def title_is_the_papers(subject: Subject, section: Section) -> Iterator[Remark]:
 
 @rule("queue", "the reading queue has the paper, and not as merely queued or dropped")
 def queue_knows(subject: Subject) -> Iterator[Remark]:
-    try:
-        papers = reading_queue.load(subject.root)
-    except LabkitError as error:
-        yield Remark(None, str(error), "a readable reading_queue.yaml")
-        return
+    papers = reading_queue.load(subject.root)
     if subject.key not in papers:
         fix = "`labkit queue add`"
         yield Remark(None, f"{subject.key!r} is not in reading_queue.yaml", fix)
@@ -67,11 +59,7 @@ def queue_knows(subject: Subject) -> Iterator[Remark]:
 
 @section_rule("claims", "claims.yaml is there, and every id passed is in it")
 def claims_are_known(subject: Subject, section: Section) -> Iterator[Remark]:
-    try:
-        claims = claims_file.load(subject.root, subject.key)
-    except LabkitError as error:
-        yield Remark(section.first, str(error), "data/papers/README.md has the format")
-        return
+    claims = claims_file.load(subject.root, subject.key)
     known = [claim.id for claim in claims]
     declared = {name.partition("/")[0] for name in notebooks.dataset_names(subject.notebook)}
     for claim in claims:
@@ -152,18 +140,11 @@ def _why(record: dict[str, Any]) -> str:
 
 @section_rule("companions", "every companion is in the bibliography", name="companions-known")
 def companions_are_known(subject: Subject, section: Section) -> Iterator[Remark]:
-    try:
-        entries = bibliography.load(subject.root)
-    except LabkitError:  # the `title` rule says so
-        return
+    entries = bibliography.load(subject.root)
     for cell in section.code:
-        for call in cell.calls("beside"):
-            for argument in call.args:
-                key = argument.value if isinstance(argument, ast.Constant) else None
-                if key is not None and key not in entries:
-                    yield Remark(cell, f"{key!r} is not in data/papers.bib", "a BibTeX key")
-                elif isinstance(key, str):
-                    try:
-                        glance.of(subject.root, key)
-                    except LabkitError as error:
-                        yield Remark(cell, str(error), f"data/papers/{key}/glance.yaml")
+        arguments = (argument for call in cell.calls("beside") for argument in call.args)
+        for key in (a.value for a in arguments if isinstance(a, ast.Constant)):
+            if key not in entries:
+                yield Remark(cell, f"{key!r} is not in data/papers.bib", "a BibTeX key")
+            else:
+                glance.of(subject.root, key)  # raises where its lines do not read

@@ -90,14 +90,10 @@ class Names:
                 return node.id not in seen and all(self.is_typed(value, again) for value in values)
             case ast.Call():
                 return self._is_typed_call(node, seen)
-            case ast.Attribute() | ast.Subscript():
+            case ast.Subscript():
                 return self.is_typed(node.value, seen)
             case ast.Dict():
                 return bool(node.values) and all(self.is_typed(part, seen) for part in node.values)
-            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
-                return self.is_typed(node.elt, seen)
-            case ast.List() | ast.Tuple() | ast.Set():
-                return bool(node.elts) and all(self.is_typed(part, seen) for part in node.elts)
         parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
         return bool(parts) and all(self.is_typed(part, seen) for part in parts)
 

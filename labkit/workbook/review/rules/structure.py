@@ -8,15 +8,7 @@ from collections.abc import Iterator
 
 from labkit.errors import LabkitError, did_you_mean
 from labkit.workbook import notebooks
-from labkit.workbook.review.anatomy import (
-    CELL_TAGS,
-    OPTIONAL,
-    SECTIONS,
-    SIZES,
-    TODO,
-    Cell,
-    Subject,
-)
+from labkit.workbook.review.anatomy import CELL_TAGS, OPTIONAL, SECTIONS, SIZES, TODO, Cell, Subject
 from labkit.workbook.review.rules.rule import Remark, rule
 
 OTHER_TAGS = (
