@@ -27,7 +27,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "eta_sweep", "hindsight", "optimum", "outcomes", "pareto_front", "potential",
         "reach_shares",
     ),
-    "configurations.selectors": ("cost_j", "select_limits"),
+    "configurations.power_limits": ("cost_j", "select_limits"),
     "policies.cost_curve": ("CostCurve",),
     "policies.names": ("POLICIES",),
     "policies.player": ("Outcome", "Player", "Policy", "Task"),
@@ -49,7 +49,6 @@ _MODULES = {  # public modules
     "figures": "figures",
     "goodput": "goodput",
     "goodput_figures": "figures.goodput_figures",
-    "jit": "configurations.jit",
     "large_batch": "goodput.large_batch",
     "noise": "goodput.noise",
 }

@@ -185,7 +185,7 @@ def choose(
     tables = tuning.goodput.load(DATASET, pollux.workload)
     init = tables.init_batch_size
     choice = tuning.choose(
-        tuning.goodput.fit(tables.steps),
+        tuning.goodput.fit(tables.steps).step_times,
         tuning.ModelledProgress.from_tables(tables, metric=metric),
         gpu,
         allocations=places,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from labkit.errors import UsageError
 from labkit.kit.describe import AnyNumber, NonNegative, Share, checked
-from labkit.tuning.configurations.selectors import Selector, cost_j, select_limits
+from labkit.tuning.configurations.power_limits import Selector, cost_j, select_limits
 from labkit.tuning.traces.job import Job
 
 
@@ -53,8 +53,8 @@ def best_power_limits(
     """For each batch size, the index of the power limit that ``selector`` chooses for an epoch.
 
     The number of epochs multiplies every power limit's time, energy and cost alike, so this
-    choice needs no training run to end: a profile of one epoch settles it (:mod:`jit` makes it
-    and charges for it). Of equals, the highest limit wins.
+    choice needs no training run to end: a profile of one epoch settles it. Of equals, the highest
+    limit wins.
 
     ``selector`` and ``max_slowdown``: as :func:`select_limits`.
 

@@ -33,7 +33,7 @@ _MOST_SIZES = 512  # batch sizes of one GPU that a search tries; all of them up 
 class Optimum:
     """The batch of most goodput: examples of one GPU at a time, and gradients before the last.
 
-    Arrays where allocations were. All are 0 where no allowed batch reaches the initial size.
+    Arrays where allocations were; 0 where no allowed batch reaches the initial size.
     """
 
     goodput: Any
@@ -114,12 +114,8 @@ class GoodputModel:
                 f"{', '.join(map(str, np.unique(gpus)))} GPUs with {low} to {high} a GPU"
                 f"{'' if accumulation else '; allow accumulation'}"
             )
-        goodput, size, steps = (column.reshape(nodes.shape) for column in best.T)
-        if not nodes.shape:
-            return Optimum(goodput=float(goodput), atomic_bsz=int(size), accum_steps=int(steps))
-        return Optimum(
-            goodput=goodput, atomic_bsz=size.astype(np.intp), accum_steps=steps.astype(np.intp)
-        )
+        goodput, size, steps = (column.reshape(nodes.shape)[()] for column in best.T)
+        return Optimum(goodput=goodput, atomic_bsz=size.astype(int), accum_steps=steps.astype(int))
 
     def _best(
         self, nodes: NDArray, gpus: NDArray, limit: int, low: int, high: int, accumulation: bool

@@ -68,12 +68,6 @@ class StepTimes:
         if sizes != sorted(set(sizes)):
             raise UsageError(f"measured batch sizes must ascend, got {sizes}")
 
-    @property
-    def measured_range(self) -> tuple[float, float]:
-        """Least and most examples of one GPU that were measured; any where the time is a line."""
-        sizes = [size for size, _ in self.measured] or [1.0, np.inf]
-        return sizes[0], sizes[-1]
-
     @checked
     def grad_s(self, atomic_bsz: ArrayLike) -> NDArray[np.float64]:
         """Seconds one GPU computes for the gradient of ``atomic_bsz`` examples (T_grad)."""

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from labkit.errors import LabkitError, UsageError
-from labkit.tuning.configurations.jit import Slice, profile_limits
-from labkit.tuning.configurations.selectors import cost_j
+from labkit.tuning.configurations.power_limits import Slice, cost_j, profile_limits
 from labkit.tuning.live.state import Decision, LiveJob, LiveRun, LiveState, open_state
 from labkit.tuning.recording.meters import CappedMeter, GpuMeter
 
@@ -201,9 +200,8 @@ class _Run:
         Should the command end first, what was measured is dropped: the next run profiles again.
         """
         with contextlib.suppress(_Ended):
-            profile = profile_limits(self.run_slice, self.state.power_limits_w)
-            self.slices = profile.slices
-            self._set_limit(self.state.select(profile))
+            self.slices = profile_limits(self.run_slice, self.state.power_limits_w)
+            self._set_limit(self.state.select(self.slices))
 
     def run_slice(self, power_limit_w: float) -> Slice:
         """The same number of the command's own steps at each limit.

@@ -29,7 +29,7 @@ from annotated_types import MinLen
 from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among
 from labkit.files import read_text, write_atomically
 from labkit.kit.describe import Count, Positive, Whole, description
-from labkit.tuning.configurations.jit import Slice, profile_limits
+from labkit.tuning.configurations.power_limits import Slice, profile_limits
 from labkit.tuning.recording.capping import CapModel
 from labkit.tuning.recording.meters import CappedMeter, GpuMeter, RaplMeter, machine
 from labkit.tuning.recording.training import DATASET, TITLES, Accuracy, Training, load_digits, train
@@ -335,7 +335,7 @@ def swept_rows(
             rows += [
                 (*place, part.power_limit_w, part.time_s, part.energy_j / part.time_s,
                  "measured", "measured")
-                for part in profile_limits(run_slice, meter.power_limits_w).slices
+                for part in profile_limits(run_slice, meter.power_limits_w)
             ]  # fmt: skip
     finally:
         meter.reset()

@@ -26,7 +26,7 @@ from labkit.tuning.configurations.outcomes import (
     epoch_cost_j,
     optimum,
 )
-from labkit.tuning.configurations.selectors import Selector
+from labkit.tuning.configurations.power_limits import Selector
 from labkit.tuning.policies.names import Policy, Task, policy_named
 from labkit.tuning.simulation.replay import Experiment, replay
 from labkit.tuning.traces.job import Job
