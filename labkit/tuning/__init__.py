@@ -39,10 +39,9 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     ),
     "simulation.runs": ("PAPER_RANGE", "Runs", "regret_bands", "savings", "simulate", "sweep"),
     "traces.checks": ("ImplausiblePower", "IncompleteTrace", "TraceWarning"),
-    "traces.job": ("Job",),
+    "traces.job": ("PUBLISHED", "Job"),
     "traces.sources": ("load",),
     "traces.trace": ("TrainingTrace",),
-    "traces.workloads": ("PUBLISHED",),
 }  # fmt: skip
 _attribute, __dir__, _names = lazy_loader.attach(__name__, submod_attrs=_HOMES)
 _MODULES = {  # public modules

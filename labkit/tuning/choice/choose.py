@@ -14,8 +14,8 @@
     choice.assumptions                          # what was put together, and what has to hold
 
 The grid is finite and every point of it is evaluated, in one go with NumPy, so the choice is
-optimal for the model by exhaustion; ``certificate`` counts what was looked at. The time and the
-energy are predictions put together from separate measurements, never measured themselves.
+optimal for the model by exhaustion; ``certificate`` counts what was looked at. Time and energy are
+put together from separate measurements, never measured themselves.
 """
 
 from __future__ import annotations
@@ -67,23 +67,6 @@ def place_text(point: Any) -> str:
     return f"{gpus} on {nodes}, batch {point.batch_size} ({point.rule}), {point.power_limit_w:g} W"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """What the search looked at: all there is, so nothing in time is better."""
-
-    num_points: int
-    num_reaching: int
-    num_in_time: int
-    num_cheaper_in_time: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.num_points:,} points evaluated, {self.num_reaching:,} reach the target, "
-            f"{self.num_in_time:,} of them in time, {self.num_cheaper_in_time} of those with less "
-            f"energy than the choice"
-        )
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JointChoice:
     """The point of least energy in time, with all it was chosen from."""
@@ -107,15 +90,14 @@ class JointChoice:
         return front.assign(is_chosen=chosen)
 
     @property
-    def certificate(self) -> Certificate:
-        """Counts over all points, from their times and energies alone."""
+    def certificate(self) -> str:
+        """What the search looked at: all there is, counted from its times and energies alone."""
         reaching = self.frame()
         energies = reaching.loc[reaching["in_time"], "energy_j"]
-        return Certificate(
-            num_points=len(self.points),
-            num_reaching=len(reaching),
-            num_in_time=len(energies),
-            num_cheaper_in_time=int((energies < self.best.energy_j).sum()),
+        return (
+            f"{len(self.points):,} points evaluated, {len(reaching):,} reach the target, "
+            f"{len(energies):,} of them in time, {(energies < self.best.energy_j).sum()} of those "
+            "with less energy than the choice"
         )
 
     def frame(self) -> pd.DataFrame:

@@ -212,7 +212,7 @@ def choose(
         },
         standins=origins,
         title=f"{tables.title}, {by}: {best}",
-        lead=str(choice.certificate),
+        lead=choice.certificate,
         facts=[
             ("energy_j", best.energy_j, f"{best.average_power_w:,.0f} W on average"),
             ("time_s", best.time_s, f"{best.steps:,.0f} steps"),

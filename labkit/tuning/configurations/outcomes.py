@@ -250,11 +250,10 @@ def hindsight(jobs: Iterable[Job], *, eta: Share = 1.0) -> pd.DataFrame:
             row |= {"batch_size": best.batch_size, "power_limit_w": best.power_limit_w}
             row["relative_default"] = job.default_batch_size / best.batch_size
             if base.reach_probability:
-                for kind, name in (
-                    ("energy", "energy_to_accuracy_j"),
-                    ("time", "time_to_accuracy_s"),
-                ):
-                    row[f"{kind}_saving_fraction"] = 1 - getattr(best, name) / getattr(base, name)
+                energies = best.energy_to_accuracy_j, base.energy_to_accuracy_j
+                times = best.time_to_accuracy_s, base.time_to_accuracy_s
+                row["energy_saving_fraction"] = 1 - energies[0] / energies[1]
+                row["time_saving_fraction"] = 1 - times[0] / times[1]
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -77,18 +77,17 @@ def figure_pareto(
     chosen: Mapping[str, Any] | None = None,
     title: str = "",
     power_lines_w: tuple[float, ...] = (),
-    limit: float = 2.0,
 ) -> go.Figure:
     """Time against energy to the target for every configuration, with the Pareto front.
 
-    Both axes are relative to the default configuration and end at ``limit`` times its values.
+    Both axes are relative to the default configuration and end at twice its values.
     ``chosen`` (a row of :func:`eta_sweep`) is marked with a star and its name; ``power_lines_w``
     draws lines of constant average power.
     """
     base = table[table["is_default"]].iloc[0]
     time, energy = _relative(table, base)
     relative = table.assign(time=time, energy=energy)
-    near = relative[np.maximum(time, energy) <= limit]
+    near = relative[np.maximum(time, energy) <= 2]
     end = float(near["time"].max())
     per_watt = base["time_to_accuracy_s"] / base["energy_to_accuracy_j"]
     rays = {f"{power_w:g} W drawn": power_w * per_watt for power_w in power_lines_w}

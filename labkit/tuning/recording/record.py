@@ -33,8 +33,8 @@ from labkit.tuning.configurations.power_limits import Slice, profile_limits
 from labkit.tuning.recording.capping import CapModel
 from labkit.tuning.recording.meters import CappedMeter, GpuMeter, RaplMeter, machine
 from labkit.tuning.recording.training import DATASET, TITLES, Accuracy, Training, load_digits, train
+from labkit.tuning.traces.job import Workload
 from labkit.tuning.traces.sources import META, POWER, TRAIN
-from labkit.tuning.traces.workloads import Workload
 
 if TYPE_CHECKING:
     from labkit.tuning.recording.training import Data

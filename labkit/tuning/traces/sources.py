@@ -18,8 +18,8 @@ from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among
 from labkit.files import project_root, read_text
 from labkit.kit.describe import checked
 from labkit.tuning.traces.checks import TraceWarning
+from labkit.tuning.traces.job import Workload
 from labkit.tuning.traces.trace import TrainingTrace
-from labkit.tuning.traces.workloads import Workload
 
 if TYPE_CHECKING:
     from labkit.datasets import Source

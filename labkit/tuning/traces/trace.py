@@ -23,8 +23,7 @@ from labkit.tuning.traces.checks import (
     warn_of,
     warn_of_holes,
 )
-from labkit.tuning.traces.job import Job
-from labkit.tuning.traces.workloads import PUBLISHED, Workload
+from labkit.tuning.traces.job import PUBLISHED, Job, Workload
 
 
 @description
