@@ -62,9 +62,12 @@ class Point:
 
 def place_text(point: Any) -> str:
     """A point, or a row with its columns, in a few words."""
-    gpus, nodes = (f"{n} {what}{'s' if n > 1 else ''}"
-                   for n, what in ((point.num_gpus, "GPU"), (point.num_nodes, "node")))  # fmt: skip
+    gpus, nodes = counted(point.num_gpus, "GPU"), counted(point.num_nodes, "node")
     return f"{gpus} on {nodes}, batch {point.batch_size} ({point.rule}), {point.power_limit_w:g} W"
+
+
+def counted(number: Any, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -41,7 +41,6 @@ class Job:
     """Per batch size, one entry per recorded run."""
     time_per_epoch_s: tuple[tuple[Any, ...], ...]
     average_power_w: tuple[tuple[Any, ...], ...]
-    learning_rates: tuple[float, ...] = ()
     host_power_w: NonNegative = 0.0
     """Drawn by the rest of the server for as long as the job runs; 0 counts the GPU alone."""
 

@@ -133,7 +133,6 @@ class TrainingTrace:
         warn_of_holes(f"workload {name!r}{f' on {self.gpu}' if self.gpu else ''}", power)
         train = train.sort_values("run", key=lambda runs: runs.str.rjust(12))  # 2 before 10
         runs = dict(list(train.groupby("batch_size")["target_epoch"]))
-        rates = dict(zip(train["batch_size"], train["learning_rate"], strict=True))
         return Job(
             name=name,
             title=spec.title,
@@ -145,7 +144,6 @@ class TrainingTrace:
             epochs_to_target=tuple(tuple(map(float, runs[b])) for b in batch_sizes),
             time_per_epoch_s=_grid(power, "time_per_epoch"),
             average_power_w=_grid(power, "average_power"),
-            learning_rates=tuple(float(rates[b]) for b in batch_sizes),
             host_power_w=host_power_w,
         )
 
