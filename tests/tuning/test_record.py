@@ -332,9 +332,8 @@ def test_a_device_with_limits_is_swept_over_them(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(record, "SLICE_S", 0.01)
     what = replace(WHAT, network="mlp", batch_size=512)
     meter = Capped()
-    rows = record.swept_rows(
-        [what], {("mlp", 512): 0.005}, meter, load_digits(), "cpu", lambda _: None
-    )
+    bench = record.Bench(data=load_digits(), device="cpu", meter=meter, tell=lambda _: None)
+    rows = bench.swept([what], {("mlp", 512): 0.005})
     assert [row[2] for row in rows] == [100.0, 200.0]
     assert [row[4] for row in rows] == [100.0, 200.0]
     assert [row[3] for row in rows] == [2.0, 1.0]  # two epochs in each slice
