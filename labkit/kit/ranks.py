@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.errors import LabkitError
-from labkit.kit.describe import checked
-from labkit.kit.rules import Count, Positive
+from labkit.kit.describe import Count, Positive, checked
 
 if TYPE_CHECKING:
     import pandas as pd
