@@ -50,7 +50,7 @@ class PolluxOptions:
 
 
 def step_note(tables: Tables) -> str:
-    if tables.is_standin:
+    if tables.standin:
         return "step times and training runs were made by a model of ours, not measured"
     return "step times and training runs were measured by Pollux's authors, on T4 GPUs"
 

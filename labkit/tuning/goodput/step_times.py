@@ -88,16 +88,15 @@ class StepTimes:
             UsageError: no such allocation, or none of its kind was measured (no tier covers it).
         """
         nodes, gpus = allocation_of(num_nodes, num_gpus)
-        if not self.tiers and (gpus > 1).any():
-            raise UsageError("no allocation of several GPUs was measured")
         starts = np.array([tier.from_nodes for tier in self.tiers], dtype=np.intp)
         tier = np.searchsorted(starts, nodes, side="right") - 1
         unknown = (gpus > 1) & (tier < 0)
         if unknown.any():
             where = np.flatnonzero(unknown.ravel())[0]
+            known = f"those on {starts[0]} nodes and more" if self.tiers else "single GPUs alone"
             raise UsageError(
                 f"no allocation of {gpus.ravel()[where]} GPUs on {nodes.ravel()[where]} node(s) "
-                f"can be predicted: measured were those on {starts[0]} nodes and more"
+                f"can be predicted: measured were {known}"
             )
         if not self.tiers:
             return np.zeros(gpus.shape)

@@ -59,10 +59,6 @@ class Tables:
         return WORKLOADS[self.workload][0]
 
     @property
-    def is_standin(self) -> bool:
-        return bool(self.standin)
-
-    @property
     def init_batch_size(self) -> int:
         """The batch size the workload was tuned for: the smallest one trained with."""
         return int(self.runs["batch_size"].min())
@@ -98,7 +94,7 @@ class Tables:
         """
         run = self.runs[self.runs["batch_size"] == self.init_batch_size]
         if metric is not None:
-            rises = WORKLOADS.get(self.workload, ("", True))[1]
+            rises = WORKLOADS[self.workload][1]
             there = run["metric"] >= metric if rises else run["metric"] <= metric
             if not there.any():
                 best = run["metric"].max() if rises else run["metric"].min()
