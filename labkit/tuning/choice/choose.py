@@ -119,10 +119,8 @@ class JointChoice:
         Rows that nothing in time satisfies have missing values.
 
         Columns: knobs, those of :class:`Point`, energy_saving_fraction (against "as given", of
-        energy) and excess_fraction (over all together).
-
-        Raises:
-            UsageError: the point that is given is not in the grid.
+        energy) and excess_fraction (over all together). Raises UsageError where the point that is
+        given is not in the grid.
         """
         points = self.points
         same = {
@@ -178,8 +176,6 @@ def choose(
 
     Args:
         step_times: seconds of a step at the highest power limit of ``power``.
-        progress: optimizer steps to the target.
-        power: slowdown and draw by power limit.
         allocations: (nodes, GPUs) to choose from.
         batch_sizes: total batch sizes to choose from; one that an allocation cannot split into
             equal whole parts is left out there.
@@ -188,11 +184,8 @@ def choose(
         max_accum_steps: most gradients to accumulate before the last one.
         host: what draws power besides; default: nothing, GPUs alone.
 
-    Of equals in energy the fastest is chosen, then the one on the fewest GPUs. A point takes
-    about 100 bytes.
-
-    Raises:
-        UsageError: nothing reaches the target in time; the message names the fastest.
+    Of equals in energy the fastest is chosen, then the one on the fewest GPUs. Raises UsageError,
+    which names the fastest, where nothing reaches the target in time.
     """
     host = host or HostPower()
     places = _places(allocations, batch_sizes, atomic_bsz_range, max_accum_steps)

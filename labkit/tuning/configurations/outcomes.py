@@ -50,13 +50,10 @@ def best_power_limits(
     selector: Selector = "cost",
     max_slowdown: NonNegative | None = None,
 ) -> NDArray[np.intp]:
-    """For each batch size, the index of the power limit that ``selector`` chooses for an epoch.
+    """For each batch size, the index of the power limit that :func:`select_limits` chooses.
 
     The number of epochs multiplies every power limit's time, energy and cost alike, so this
-    choice needs no training run to end: a profile of one epoch settles it. Of equals, the highest
-    limit wins.
-
-    ``selector`` and ``max_slowdown``: as :func:`select_limits`.
+    choice needs no training run to end: a profile of one epoch settles it.
 
     Source: Zeus §4.2, Eq. 7 (the just-in-time profile).
     """
@@ -127,10 +124,8 @@ def pareto_front(table: pd.DataFrame) -> pd.DataFrame:
 def optimum(job: Job, *, eta: Share = 0.5) -> Choice:
     """The configuration of least expected cost: what an oracle would always run.
 
-    Of equals, the largest batch size and highest limit win, as in :func:`best_power_limits`.
-
-    Raises:
-        UsageError: no recorded run of any batch size reaches the target within ``max_epochs``.
+    Of equals, the largest batch size and highest limit win. Raises UsageError where no recorded
+    run of any batch size reaches the target within ``max_epochs``.
     """
     table = outcomes(job, eta=eta)
     if not np.isfinite(table["cost_j"]).any():

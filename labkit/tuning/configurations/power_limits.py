@@ -63,14 +63,11 @@ def select_limits(
         time_s, energy_j: of the same work at each limit, ascending along the last axis; NaN where
             a limit was not measured, which is never chosen.
         max_power_w: the highest limit, which ``cost`` charges time at.
-        selector: see :data:`Selector`.
         eta: weight of energy against time, for ``cost``.
         max_slowdown: for ``max-slowdown``, which needs it: 0.05 allows 5 % more time than at the
             highest limit that was measured.
 
-    Raises:
-        UsageError: no such selector, a knob is missing or out of range, or a row without any
-            measurement.
+    Raises UsageError for a missing knob, or another selector's, and a row without a measurement.
 
     >>> select_limits([4.0, 3.0, 2.9], [300.0, 310.0, 400.0], max_power_w=150, selector="energy")
     array(0)

@@ -28,10 +28,7 @@ def efficiency(
 ) -> NDArray[np.float64]:
     """What an example is worth in batches of ``batch_size``: (φ + M0) / (φ + M), 1 at M0.
 
-    Raises:
-        UsageError: a batch is below ``init_batch_size``, or the noise scale negative.
-
-    Source: Pollux §3.1.
+    Raises UsageError where a batch is below ``init_batch_size``. Source: Pollux §3.1.
 
     >>> efficiency([128, 256, 1024], init_batch_size=128, noise_scale=768).tolist()
     [1.0, 0.875, 0.5]

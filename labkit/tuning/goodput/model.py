@@ -66,9 +66,7 @@ class GoodputModel:
     ) -> NDArray[np.float64]:
         """Useful examples a second: throughput × efficiency. Arrays broadcast.
 
-        Raises:
-            UsageError: a batch is smaller than the initial size, where efficiency is undefined,
-                or no noise scale was given.
+        Raises UsageError where a batch is smaller than the initial size: that has no efficiency.
         """
         batch = np.asarray(num_gpus) * np.asarray(atomic_bsz) * (np.asarray(accum_steps) + 1)
         init, noise_scale = self._moment()
@@ -94,10 +92,8 @@ class GoodputModel:
 
         All sizes are tried where one GPU may hold no more than 512 of them; beyond, a geometric
         grid of as many, with the measured sizes, whose ratio is below 1.02 for batches up to
-        30,000 examples a GPU. The number of steps is the best there is, in closed form.
-
-        Raises:
-            UsageError: no allocation can have a batch of the initial size or above.
+        30,000 examples a GPU. The number of steps is the best there is, in closed form. Raises
+        UsageError where no allocation can have a batch of the initial size or above.
         """
         init, _ = self._moment()
         limit = init if max_batch_size is None else max_batch_size

@@ -82,11 +82,8 @@ class StepTimes:
 
     @checked
     def sync_s(self, num_nodes: ArrayLike, num_gpus: ArrayLike) -> NDArray[np.float64]:
-        """Seconds of synchronisation (T_sync); none for one GPU.
-
-        Raises:
-            UsageError: no such allocation, or none of its kind was measured (no tier covers it).
-        """
+        """Seconds of synchronisation (T_sync), none for one GPU; raises UsageError where no tier
+        covers an allocation, since none of its kind was measured."""
         nodes, gpus = allocation_of(num_nodes, num_gpus)
         starts = np.array([tier.from_nodes for tier in self.tiers], dtype=np.intp)
         tier = np.searchsorted(starts, nodes, side="right") - 1

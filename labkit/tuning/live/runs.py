@@ -47,11 +47,7 @@ def tick() -> None:
 
 
 def find_device(index: int = 0) -> GpuMeter:
-    """The GPU that live runs are measured on.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The GPU that live runs are measured on; raises UsageError where there is none."""
     try:
         return GpuMeter(index)
     except LabkitError as error:
@@ -78,14 +74,11 @@ def recur(
 
     Args:
         path: of the state; made by the first run.
-        job: the same from run to run.
-        meter: the device.
         output: where the command's standard output goes; default: where this process's does.
         tell: hears the decision, before the command starts.
         poll_s: how often the cost so far is looked at.
 
-    Raises:
-        UsageError: the state is of another job or device, or the command cannot be started.
+    Raises UsageError where the state is of another job or device, or the command cannot start.
     """
     from filelock import FileLock
 

@@ -222,11 +222,7 @@ class LiveState:
 
 
 def load(path: Path) -> LiveState:
-    """The state in a file.
-
-    Raises:
-        BadFile: it is not a state, or one of another format.
-    """
+    """The state in a file; raises BadFile where it holds none, or one of another format."""
     try:
         content = TypeAdapter(dict[str, Any]).validate_json(read_text(path))
         if (value := content.pop("format", None)) != FORMAT:
@@ -239,11 +235,8 @@ def load(path: Path) -> LiveState:
 
 
 def open_state(path: Path, job: LiveJob, device: str, limits: tuple[float, ...]) -> LiveState:
-    """The state in a file if it is of this job and device, or a fresh one where there is none.
-
-    Raises:
-        UsageError: the file is of another job, device or set of limits; the message names it.
-    """
+    """The state in a file, or a fresh one where there is none; raises UsageError, which names the
+    difference, where the file is of another job, device or set of limits."""
     if not path.exists():
         return LiveState(job=job, device=device, power_limits_w=limits)
     state = load(path)

@@ -176,11 +176,7 @@ def record(
 
 
 def find_meter(device: str) -> AnyMeter:
-    """The energy counter of this machine for ``cpu`` or ``cuda``; None where it has none.
-
-    Raises:
-        UsageError: ``cuda`` where there is no GPU to read.
-    """
+    """The energy counter of this machine; None where it has none, an error for ``cuda``."""
     if device not in ("cpu", "cuda"):
         raise not_among("device", device, ("cpu", "cuda"))
     try:

@@ -176,15 +176,11 @@ def train(
     """Train every run for all its epochs on one thread; the same call gives the same numbers.
 
     Args:
-        what: the runs.
-        rates: the learning rate of every step, runs × steps; the last batch of an epoch may be
-            smaller, so an epoch has ⌈images / batch_size⌉ steps.
+        rates: the learning rate of every step, runs × steps, else BadValue; the last batch of an
+            epoch may be smaller, so an epoch has ⌈images / batch_size⌉ steps.
         data: from :func:`training.load_digits`, to read them once for many calls.
         update: changes a weight in place, given its gradient, its state (zeros at first) and the
             rates, all of them stacked.
-
-    Raises:
-        BadValue: ``rates`` are not runs × steps.
     """
     import torch
 

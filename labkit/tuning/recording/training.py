@@ -88,11 +88,8 @@ class Trained:
 
 
 def load_digits(device: str = "cpu") -> Data:
-    """Training images and labels, then validation's: 1,438 and 359 rows of 64 values in [0, 1].
-
-    Raises:
-        UsageError: torch or scikit-learn is not installed.
-    """
+    """Training images and labels, then validation's: 1,438 and 359 rows of 64 values in [0, 1];
+    raises UsageError where torch or scikit-learn is not installed."""
     import numpy as np
 
     try:
@@ -115,12 +112,8 @@ def train(what: Training, data: Data | None = None, *, device: str = "cpu") -> T
 
     Plain SGD with momentum, cross-entropy, a new order of the images each epoch. The same
     description gives the same accuracies on the same machine and libraries: weights and order
-    come from ``seed`` alone and one thread computes.
-
-    Args:
-        what: the run.
-        data: from :func:`load_digits`, to read them once for many runs.
-        device: ``cpu`` or ``cuda``.
+    come from ``seed`` alone and one thread computes. ``data``: from :func:`load_digits`, to read
+    them once for many runs; ``device``: ``cpu`` or ``cuda``.
     """
     import torch
 

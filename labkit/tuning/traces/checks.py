@@ -1,8 +1,8 @@
 """Reading the two tables of a trace: what is wrong is refused, what is missing is counted.
 
 A row that cannot be right (too few fields, a value that is no number, two rows that say different
-things of the same run) is an error with its line. A gap that leaves the rest usable (a batch size
-that was trained but never profiled) is a named warning with counts.
+things of the same run) is a ``BadFile`` with its line. A gap that leaves the rest usable (a batch
+size that was trained but never profiled) is a named warning with counts.
 """
 
 from __future__ import annotations
@@ -48,11 +48,7 @@ class ImplausiblePower(TraceWarning):
 
 
 def read_train(path: Path) -> pd.DataFrame:
-    """Epochs to target; an empty ``target_epoch`` (never reached) becomes ``inf``.
-
-    Raises:
-        BadFile: a row is malformed, repeats another, or contradicts one.
-    """
+    """Epochs to target; an empty ``target_epoch`` (never reached) becomes ``inf``."""
     table = _checked(path, _TRAIN_COLUMNS, _TRAIN_KEY, optional="target_epoch")
     table["target_epoch"] = table["target_epoch"].fillna(math.inf)
     _refuse_two_values(path, table, [*WORKLOAD, "batch_size"], "learning_rate")
@@ -61,11 +57,7 @@ def read_train(path: Path) -> pd.DataFrame:
 
 
 def read_power(path: Path) -> pd.DataFrame:
-    """Time and average power of an epoch, with ``energy_source`` where the file says it.
-
-    Raises:
-        BadFile: a row is malformed, repeats another, or contradicts one.
-    """
+    """Time and average power of an epoch, with ``energy_source`` where the file says it."""
     table = _checked(path, _POWER_COLUMNS, _POWER_KEY)
     columns = [*_POWER_COLUMNS, *({_SOURCE} & {*table})]
     if _SOURCE in table:

@@ -54,11 +54,10 @@ def load(source: str | Path | Source = "zeus-nsdi23", *, gpu: str | None = None)
     Args:
         source: a data set's name, one already opened (``paper.data(...)``), or a recorded trace:
             its name (``digits``, which needs no network) or a folder ``labkit tuning record`` made.
-        gpu: as in the name of the power trace, e.g. ``v100`` (the default) or ``a40``; a recorded
-            trace has one machine and takes none.
+        gpu: as in the name of the power trace: ``v100`` (the default), ``a40``; a recorded trace
+            has one machine and takes none.
 
-    Gaps of a data set are known, since its bytes are: :meth:`TrainingTrace.gaps` lists them, and
-    nothing is warned of here.
+    Gaps of a data set are known: :meth:`TrainingTrace.gaps` lists them, and nothing is warned of.
 
     Raises:
         UsageError: there is no such source, it does not hold that GPU's power trace, or ``gpu`` is
@@ -115,11 +114,8 @@ def _opened(name: str, gpu: str) -> Source:
 
 
 def meta(folder: Path) -> dict[str, Any]:
-    """What ``meta.json`` says: command, machine, versions, date, energy source, workloads.
-
-    Raises:
-        BadFile: it is missing, is not JSON, or lacks what a trace needs.
-    """
+    """What ``meta.json`` says: command, machine, versions, date, energy source, workloads; raises
+    BadFile where it is missing, is not JSON, or lacks what a trace needs."""
     path = folder / META
     try:
         content = json.loads(read_text(path))

@@ -55,12 +55,8 @@ class TrainingTrace:
         An empty ``target_epoch`` says that the run never reached the target. The power file may
         say in ``energy_source`` whether its energy was ``measured`` or ``modelled``.
 
-        Warns:
-            IncompleteTrace, ImplausiblePower: what :meth:`gaps` lists, with counts.
-
-        Raises:
-            BadFile: a column or field is missing, a value is not a positive number, or a row
-                repeats or contradicts another.
+        Warns (IncompleteTrace, ImplausiblePower) of what :meth:`gaps` lists, with counts; raises
+        BadFile where a field is missing or not a positive number, or rows contradict each other.
         """
         train, power = read_train(Path(train_csv)), read_power(Path(power_csv))
         warn_of(Path(train_csv), gaps(train, power))
@@ -100,21 +96,18 @@ class TrainingTrace:
 
     @checked
     def job(self, name: str, *, host_power_w: NonNegative = 0.0, **overrides: Any) -> Job:
-        """The recurring job ``name`` with its published defaults.
+        """The recurring job ``name``, one of :attr:`names`, with its published defaults.
 
         Args:
-            name: one of :attr:`names`.
             host_power_w: drawn by the rest of the server.
             overrides: ``network``, ``optimizer``, ``default_batch_size``, ``target_metric``,
                 ``max_epochs`` or ``title``; a workload without defaults of its own
                 (``workloads``) needs the first five.
 
         The published default batch size is clamped to the largest below it that fits the GPU (was
-        profiled), as the authors' artifact does; one given here must be in the trace.
-
-        Warns:
-            IncompleteTrace: some pairs of batch size and power limit were not profiled. They are
-                holes of the job, which nothing runs at or chooses.
+        profiled), as the authors' artifact does; one given here must be in the trace. Warns
+        (IncompleteTrace) of pairs of batch size and power limit that were not profiled: they are
+        holes of the job, which nothing runs at or chooses.
 
         Raises:
             UsageError: there is no such workload, target or setting, or no batch size was both
