@@ -48,11 +48,8 @@ Result = TypeVar("Result")
 
 
 def description(cls: type[Record]) -> type[Record]:
-    """A dataclass whose every field is checked, before ``__post_init__``, when it is made.
-
-    Raises (when an instance is made):
-        BadValue: a field breaks its declaration, is missing, or does not exist.
-    """
+    """A dataclass whose every field is checked, before ``__post_init__``, when it is made: one that
+    breaks its declaration, is missing, or does not exist, is a BadValue."""
     plain_init = cls.__init__
     known: list[Field[Any]] = [field for field in fields(cls) if field.init]  # type: ignore[arg-type]
     needed = {f.name for f in known if f.default is MISSING and f.default_factory is MISSING}
@@ -93,11 +90,8 @@ def _problem(owner: str, rules: Mapping[str, Rule], given: Mapping[str, Any]) ->
 
 
 def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """``function`` with its arguments checked from their annotations at each call.
-
-    Raises (when called):
-        BadValue: an argument breaks its annotation, is missing, or does not exist.
-    """
+    """``function`` with its arguments checked from their annotations at each call: one that breaks
+    its annotation, is missing, or does not exist, is a BadValue."""
     signature, title = inspect.signature(function), _title(function)
 
     @functools.wraps(function)
