@@ -212,7 +212,7 @@ class Bench:
         took = None if self.meter is None else self.meter.end()
         return {
             "epochs_to": {f"{target:g}": done.epochs_to(target) for target in what.targets},
-            "num_epochs": done.num_epochs,
+            "num_epochs": len(done.accuracies),
             "epoch_s": statistics.median(done.epoch_s),
             "cpu_s": statistics.median(done.cpu_s),
             "power_w": None if took is None else took.energy_j / took.time_s,
