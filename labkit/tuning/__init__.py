@@ -40,8 +40,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "simulation.runs": ("PAPER_RANGE", "Runs", "regret_bands", "savings", "simulate", "sweep"),
     "traces.checks": ("ImplausiblePower", "IncompleteTrace", "TraceWarning"),
     "traces.job": ("PUBLISHED", "Job"),
-    "traces.sources": ("load",),
-    "traces.trace": ("TrainingTrace",),
+    "traces.trace": ("TrainingTrace", "load"),
 }  # fmt: skip
 _attribute, __dir__, _names = lazy_loader.attach(__name__, submod_attrs=_HOMES)
 _MODULES = {  # public modules

@@ -34,7 +34,7 @@ from labkit.tuning.recording.capping import CapModel
 from labkit.tuning.recording.meters import GpuMeter, RaplMeter, machine
 from labkit.tuning.recording.training import DATASET, TITLES, Accuracy, Training, load_digits, train
 from labkit.tuning.traces.job import Workload
-from labkit.tuning.traces.sources import META, POWER, TRAIN
+from labkit.tuning.traces.trace import META, POWER, TRAIN
 
 if TYPE_CHECKING:
     from labkit.tuning.recording.training import Data
