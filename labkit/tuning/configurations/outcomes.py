@@ -147,20 +147,16 @@ def default_choice(job: Job, *, eta: Share = 0.5) -> Choice:
 def batch_curves(jobs: Iterable[Job], *, eta: Share = 0.5) -> pd.DataFrame:
     """Each batch size at its best power limit: what is left to choose once the limit is.
 
-    Columns: workload, batch_size, relative_batch_size (b/b0), power_limit_w, reach_probability,
-    cost_j, relative_cost (to the workload's cheapest).
+    Columns: workload, relative_batch_size (b/b0), cost_j, relative_cost (to the cheapest).
     """
     tables = []
     for job in jobs:
-        reach, epochs = convergence(job)
+        _, epochs = convergence(job)
         limits = best_power_limits(job, eta)
         cost = epochs * epoch_cost_j(job, eta)[np.arange(len(limits)), limits]
         columns = {
             "workload": job.title,
-            "batch_size": job.batch_sizes,
             "relative_batch_size": np.array(job.batch_sizes) / job.default_batch_size,
-            "power_limit_w": np.array(job.power_limits_w)[limits],
-            "reach_probability": reach,
             "cost_j": cost,
             "relative_cost": cost / cost.min(),
         }
@@ -222,33 +218,28 @@ def potential(
 
 
 @checked
-def hindsight(jobs: Iterable[Job], *, eta: Share = 1.0) -> pd.DataFrame:
-    """The optimum against the default, one row a job: for sweeps over b0, target or host power.
+def hindsight(jobs: Iterable[Job]) -> pd.DataFrame:
+    """The configuration of least energy against the default, one row a job.
 
-    Columns: workload, target_metric, host_power_w, default_batch_size, default_reach_probability,
-    batch_size, power_limit_w, relative_default (the default over the best batch size),
-    energy_saving_fraction, time_saving_fraction. Savings are missing where the default never
-    reaches the target; the optimum too where nothing does.
+    Columns: workload, default_batch_size, default_reach_probability, batch_size, relative_default
+    (the default over the best batch size), energy_saving_fraction. Savings are missing where the
+    default never reaches the target; the optimum too where nothing does.
     """
     rows = []
     for job in jobs:
-        base = default_choice(job, eta=eta)
+        base = default_choice(job)
         row: dict[str, object] = {
             "workload": job.title,
-            "target_metric": job.target_metric,
-            "host_power_w": job.host_power_w,
             "default_batch_size": job.default_batch_size,
             "default_reach_probability": base.reach_probability,
         }
         if convergence(job)[0].any():
-            best = optimum(job, eta=eta)
-            row |= {"batch_size": best.batch_size, "power_limit_w": best.power_limit_w}
+            best = optimum(job, eta=1.0)
+            row["batch_size"] = best.batch_size
             row["relative_default"] = job.default_batch_size / best.batch_size
             if base.reach_probability:
-                energies = best.energy_to_accuracy_j, base.energy_to_accuracy_j
-                times = best.time_to_accuracy_s, base.time_to_accuracy_s
-                row["energy_saving_fraction"] = 1 - energies[0] / energies[1]
-                row["time_saving_fraction"] = 1 - times[0] / times[1]
+                left = best.energy_to_accuracy_j / base.energy_to_accuracy_j
+                row["energy_saving_fraction"] = 1 - left
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -10,7 +10,7 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from labkit.errors import UsageError
-from labkit.kit.describe import Whole, checked
+from labkit.kit.describe import checked
 from labkit.tuning.goodput.step_times import (
     MAX_OVERLAP,
     SYNC_NAMES,
@@ -98,7 +98,6 @@ def cross_validate(
     *,
     by: Literal["row", "allocation", "atomic_bsz", "num_nodes", "num_gpus"] = "allocation",
     folds: Annotated[int, Ge(2)] = 5,
-    seed: Whole = 0,
     compute: ComputeLaw = "measured",
     sync: SyncLaw = "doubling",
 ) -> pd.DataFrame:
@@ -109,24 +108,23 @@ def cross_validate(
             ``num_nodes``) leaves out all rows of some of its values together.
         folds: how many fits; each leaves out one part.
 
-    Returns :func:`measurements` with predicted_s, predicted_grad_s (of the gradient alone) and
-    relative_error (predicted over measured, minus 1).
+    Returns :func:`measurements` with predicted_s and relative_error (predicted over measured,
+    minus 1).
     """
     table = measurements(frame)
     codes = np.arange(len(table)) if by == "row" else pd.factorize(table[by])[0]
     parts = int(codes.max()) + 1
     if folds > parts:
         raise UsageError(f"{folds} folds need as many of {by} to leave out, and there are {parts}")
-    part = (np.random.default_rng(seed).permutation(parts) % folds)[codes]
-    predicted, grad = np.empty(len(table)), np.empty(len(table))
+    part = (np.random.default_rng(0).permutation(parts) % folds)[codes]
+    predicted = np.empty(len(table))
     for fold in range(folds):
         out = part == fold
         fitted = _Problem(table[~out], compute, sync).solve()
         rows = table[out]
         predicted[out] = fitted.step_time_s(rows["num_nodes"], rows["num_gpus"], rows["atomic_bsz"])
-        grad[out] = fitted.grad_s(rows["atomic_bsz"])
     error = predicted / table["step_time_s"] - 1
-    return table.assign(predicted_s=predicted, predicted_grad_s=grad, relative_error=error)
+    return table.assign(predicted_s=predicted, relative_error=error)
 
 
 # ---------------------------------------------------------------- the least squares

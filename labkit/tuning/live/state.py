@@ -193,7 +193,6 @@ class LiveState:
             batch_sizes=sizes,
             power_limits_w=self.power_limits_w,
             default_index=sizes.index(self.job.default_batch_size),
-            max_epochs=1,
             profiled_limits=np.zeros(len(sizes), dtype=np.intp),
             num_recurrences=len(played) + 1,
             num_seeds=1,
@@ -201,13 +200,11 @@ class LiveState:
         player, rng, who = Zeus().start(task), np.random.default_rng(self.job.seed), np.array([0])
         for run in played:
             player.decide(who, rng.standard_normal((1, len(sizes))))
-            cost = np.array([self.cost_j(run)])
             seen = Outcome(
                 batch=np.array([sizes.index(run.batch_size)]),
                 power=np.array([self.power_limits_w.index(run.power_limit_w)]),
-                cost_j=cost,
+                cost_j=np.array([self.cost_j(run)]),
                 epochs=np.ones(1),  # a command says nothing of epochs: the whole run is one
-                epoch_cost_j=cost,
                 reached=np.array([run.ended == "reached"]),
             )
             player.observe(who, seen)

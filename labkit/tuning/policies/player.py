@@ -29,7 +29,6 @@ class Task:
     batch_sizes: tuple[int, ...]
     power_limits_w: tuple[float, ...]
     default_index: int
-    max_epochs: int
     profiled_limits: Indices
     """The index of the limit that each batch size's profile will choose; handed back, not read."""
     num_recurrences: int
@@ -47,7 +46,6 @@ class Task:
             batch_sizes=job.batch_sizes,
             power_limits_w=job.power_limits_w,
             default_index=job.default_index,
-            max_epochs=job.max_epochs,
             profiled=job.profiled,
             **({"num_recurrences": job.num_recurrences, "num_seeds": 1} | more),
         )
@@ -68,8 +66,6 @@ class Outcome:
     """Of the run; of one that could not even start, far above its bound."""
     epochs: Floats
     """Run before it reached the target or was stopped."""
-    epoch_cost_j: Floats
-    """Of one epoch at this batch size and limit, which the run has measured."""
     reached: Flags
 
 
