@@ -22,7 +22,7 @@ from labkit.tuning.recording.capping import CapModel
 from labkit.tuning.recording.meters import Reading, machine
 from labkit.tuning.recording.record import Grid
 from labkit.tuning.recording.training import Trained, Training, load_digits, train
-from labkit.tuning.traces import sources as recorded
+from labkit.tuning.traces import trace as recorded
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
