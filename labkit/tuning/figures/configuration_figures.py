@@ -105,8 +105,10 @@ def figure_pareto(
         star = {**MARK["best"], "line": {"width": 1.5, "color": "white"}}
         name = f"chosen: {_config(chosen['batch_size'], chosen['power_limit_w'])}"
         data.append(points(x, y, star, name, hoverinfo=None))
-    layout = {"annotations": [_at_end(end, slope * end, text) for text, slope in rays.items()]}
-    fig = go.Figure(data, layout)
+    font = {"color": PALETTE["muted"], "size": 14}
+    at_end = {"x": end, "xanchor": "right", "yanchor": "bottom", "showarrow": False, "font": font}
+    named = [{"y": slope * end, "text": text, **at_end} for text, slope in rays.items()]
+    fig = go.Figure(data, {"annotations": named})
     x_title, y_title = "time to accuracy (default = 1)", "energy to accuracy (default = 1)"
     return finish(fig, title=title, x=x_title, y=y_title, height=480)
 
@@ -134,13 +136,6 @@ def _cloud(table: pd.DataFrame) -> Part:
         "hovertemplate": "%{text}<br>time %{x:.3f}, energy %{y:.3f}<extra></extra>",
         "name": "configurations", "showlegend": False,
     }  # fmt: skip
-
-
-def _at_end(x: float, y: float, text: str) -> dict[str, Any]:
-    """The name of a dotted line at its last point."""
-    font = {"color": PALETTE["muted"], "size": 14}
-    place = {"xanchor": "right", "yanchor": "bottom", "showarrow": False}
-    return {"x": x, "y": y, "text": text, "font": font} | place
 
 
 def figure_potential(table: pd.DataFrame, *, title: str = "") -> go.Figure:

@@ -108,8 +108,8 @@ def cross_validate(
             ``num_nodes``) leaves out all rows of some of its values together.
         folds: how many fits; each leaves out one part.
 
-    Returns :func:`measurements` with predicted_s and relative_error (predicted over measured,
-    minus 1).
+    Returns :func:`measurements` with predicted_s, predicted_grad_s (of the gradient alone) and
+    relative_error (predicted over measured, minus 1).
     """
     table = measurements(frame)
     codes = np.arange(len(table)) if by == "row" else pd.factorize(table[by])[0]
@@ -117,14 +117,15 @@ def cross_validate(
     if folds > parts:
         raise UsageError(f"{folds} folds need as many of {by} to leave out, and there are {parts}")
     part = (np.random.default_rng(0).permutation(parts) % folds)[codes]
-    predicted = np.empty(len(table))
+    predicted, grad = np.empty(len(table)), np.empty(len(table))
     for fold in range(folds):
         out = part == fold
         fitted = _Problem(table[~out], compute, sync).solve()
         rows = table[out]
         predicted[out] = fitted.step_time_s(rows["num_nodes"], rows["num_gpus"], rows["atomic_bsz"])
+        grad[out] = fitted.grad_s(rows["atomic_bsz"])
     error = predicted / table["step_time_s"] - 1
-    return table.assign(predicted_s=predicted, relative_error=error)
+    return table.assign(predicted_s=predicted, predicted_grad_s=grad, relative_error=error)
 
 
 # ---------------------------------------------------------------- the least squares

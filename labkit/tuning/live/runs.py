@@ -17,7 +17,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -114,8 +114,10 @@ class _Run:
             self.steps_file = Path(folder) / "steps"
             self.steps_file.touch()
             self._set_limit(self.decision.power_limit_w)
-            stack.enter_context(self._window())
-            self.process = stack.enter_context(self._command(output))
+            self.meter.begin()
+            stack.callback(self._close_window)
+            self.process = self._started(output)
+            stack.callback(_stop, self.process)
             if self.decision.profiles:
                 self._profile()
             stopped = self._watch()
@@ -158,32 +160,18 @@ class _Run:
                 return True
         return False
 
-    @contextlib.contextmanager
-    def _command(self, output: IO[str] | int | None) -> Iterator[subprocess.Popen]:
+    def _started(self, output: IO[str] | int | None) -> subprocess.Popen:
         words = self.state.job.words(self.decision.batch_size)
         environment = {**os.environ, STEPS_FILE: str(self.steps_file)}
         try:
-            process = subprocess.Popen(
-                words, stdout=output, env=environment, start_new_session=True
-            )
+            return subprocess.Popen(words, stdout=output, env=environment, start_new_session=True)
         except OSError as error:
             raise UsageError(f"the command {words[0]!r} cannot be started: {error}") from None
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                _stop(process)
 
-    @contextlib.contextmanager
-    def _window(self) -> Iterator[None]:
-        self.meter.begin()
-        try:
-            yield
-        except BaseException:  # what went wrong counts, not that the window was not open either
-            with contextlib.suppress(Exception):
-                self.meter.end()
-            raise
-        self.meter.end()
+    def _close_window(self) -> None:
+        """All is accounted for by now, or else what went wrong counts, not that this does too."""
+        with contextlib.suppress(Exception):
+            self.meter.end()
 
     # ------------------------------------------------------------ power limits, just in time
 
@@ -239,7 +227,9 @@ class _Ended(Exception):
 
 
 def _stop(process: subprocess.Popen) -> None:
-    """End the command and all it started: politely, then for good."""
+    """End the command, where it still runs, and all it started: politely, then for good."""
+    if process.poll() is not None:
+        return
     for how, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, how)
