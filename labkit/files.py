@@ -29,10 +29,8 @@ def project_root(start: Path | None = None) -> Path:
     """The workbook's top folder: ``$LABKIT_ROOT``, else the nearest parent holding the queue.
 
     Looks upwards from ``start`` (default: the working directory), then from the installed
-    package, so an editable install works from any folder.
-
-    Raises:
-        UsageError: no workbook is found, or ``$LABKIT_ROOT`` holds none.
+    package, so an editable install works from any folder. Raises UsageError where no workbook is
+    found, or ``$LABKIT_ROOT`` holds none.
     """
     if configured := os.environ.get("LABKIT_ROOT"):
         root = Path(configured).expanduser().resolve()
@@ -50,11 +48,8 @@ def project_root(start: Path | None = None) -> Path:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write ``content`` to ``path`` so that a reader, or a crash, sees the old file or the new.
-
-    Raises:
-        BadFile: the path is a folder.
-    """
+    """Write ``content`` to ``path`` so that a reader, or a crash, sees the old file or the new;
+    raises BadFile where the path is a folder."""
     if path.is_dir():
         raise BadFile(path, "is a folder", valid="the path of a file to write")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,11 +92,8 @@ def read_text(path: Path) -> str:
 
 
 def load_yaml(path: Path) -> Any:
-    """Parse a YAML file; :func:`line_of` says where in the file a part of the tree stands.
-
-    Raises:
-        BadFile: the file is missing, is not YAML, or repeats a key.
-    """
+    """Parse a YAML file, whose tree :func:`line_of` finds places in; raises BadFile where it is
+    missing, is not YAML, or repeats a key."""
     return parse_yaml(path, read_text(path))
 
 
@@ -190,11 +182,8 @@ def _loader() -> Any:
 
 
 def validate(path: Path, tree: Any, model: type[Model]) -> Model:
-    """``tree`` (from :func:`load_yaml`) as a pydantic ``model``.
-
-    Raises:
-        BadFile: names the file, line, field and value of the first thing that is wrong.
-    """
+    """``tree`` (from :func:`load_yaml`) as a pydantic ``model``; the BadFile that is raised names
+    the file, line, field and value of the first thing that is wrong."""
     from pydantic import ValidationError
 
     try:
@@ -204,11 +193,8 @@ def validate(path: Path, tree: Any, model: type[Model]) -> Model:
 
 
 def named(path: Path, tree: Any, kind: Callable[..., Item], *within: str) -> dict[str, Item]:
-    """The entries of a mapping of ``tree``, at the place ``within``, each as ``kind(name=…, …)``.
-
-    Raises:
-        BadFile: an entry has a field that ``kind`` does not take, lacks one, or is refused.
-    """
+    """The entries of a mapping of ``tree``, at the place ``within``, each as ``kind(name=…, …)``;
+    raises BadFile where ``kind`` refuses one, or takes other fields."""
     entries = tree
     for part in within:
         entries = entries[part]

@@ -230,9 +230,6 @@ def plain(value: Any) -> Any:
 
     >>> plain({"a": float("nan"), "b": (1, 2.5)})
     {'a': None, 'b': [1, 2.5]}
-
-    Raises:
-        TypeError: JSON has nothing for such a value.
     """
     if isinstance(value, dict) or hasattr(value, "keys"):
         return {str(key): plain(value[key]) for key in value}

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 CONNECT_S = 3.0  # for one address of the host
@@ -59,11 +59,6 @@ def download(
             raise DownloadError(_unreachable[host]) from None
         finally:
             transfer.abandon()
-
-
-def forget_failures() -> None:
-    """Let every host be tried again."""
-    _unreachable.clear()
 
 
 class _HostError(Exception):
@@ -122,10 +117,15 @@ class _Transfer:
 
 def _watch(transfer: _Transfer, size_bytes: int, label: str, answer_s: float) -> None:
     """Wait for the transfer, drawing progress, and give up when it is silent or too slow."""
+    from tqdm import tqdm
+
     started_s = heard_s = time.monotonic()
     longest_s = answer_s + STALL_S + size_bytes / SLOWEST_BYTES_PER_S
     seen_bytes = 0
-    with _progress_bar(size_bytes, label) as bar:
+    hidden = not (label and sys.stderr.isatty())
+    with tqdm(
+        total=size_bytes, desc=label, unit="B", unit_scale=True, leave=False, disable=hidden
+    ) as bar:
         while not transfer.done.wait(0.1):
             now_s = time.monotonic()
             if transfer.received_bytes > seen_bytes:
@@ -140,20 +140,6 @@ def _watch(transfer: _Transfer, size_bytes: int, label: str, answer_s: float) ->
         bar.update(transfer.received_bytes - seen_bytes)
     if transfer.error is not None:
         raise _explained(transfer.error)
-
-
-def _progress_bar(size_bytes: int, label: str) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(
-        total=size_bytes,
-        desc=label,
-        unit="B",
-        unit_scale=True,
-        leave=False,
-        file=sys.stderr,
-        disable=not (label and sys.stderr.isatty()),
-    )
 
 
 def _explained(error: BaseException) -> Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -85,19 +86,14 @@ class Dataset(_Record):
     @field_validator("files")
     @classmethod
     def _paths_differ(cls, files: tuple[PublishedFile, ...]) -> tuple[PublishedFile, ...]:
-        seen: set[str] = set()
-        for file in files:
-            if file.path in seen:
-                raise ValueError(f"two files with the path {file.path!r}")
-            seen.add(file.path)
+        paths = Counter(file.path for file in files)
+        if twice := [path for path, count in paths.items() if count > 1]:
+            raise ValueError(f"two files with the path {twice[0]!r}")
         return files
 
     def file(self, path: str) -> PublishedFile:
-        """The file called ``path``, or the only one whose path ends so (at a ``/``).
-
-        Raises:
-            UsageError: there is none, or there are several; the message lists the nearest.
-        """
+        """The file called ``path``, or the only one whose path ends so (at a ``/``); the UsageError
+        where there is none, or several, lists the nearest."""
         exact = [file for file in self.files if file.path == path]
         ending = exact or [file for file in self.files if file.path.endswith(f"/{path}")]
         if len(ending) == 1:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 from urllib.parse import urljoin, urlsplit
 
 from labkit.datasets.download import CONNECT_S, root_cause
@@ -21,7 +21,7 @@ MOST_REDIRECTS = 5
 MOST_MISSES = 3
 
 State = Literal["fine", "moved", "changed", "gone", "refused", "unreachable"]
-STATES: tuple[State, ...] = ("fine", "moved", "changed", "gone", "refused", "unreachable")
+STATES: tuple[State, ...] = get_args(State)
 _ASK_AGAIN = (400, 403, 404, 405, 501)  # said to a HEAD by hosts that serve a GET
 _PERMANENT = (301, 308)
 _GONE = (404, 410)

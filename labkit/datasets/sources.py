@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.datasets.store import (
     CorruptDownload,
@@ -34,8 +34,7 @@ LOUD = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FitError:
+class FitError(NamedTuple):
     """How far a fitted model lies from the published values, as relative errors."""
 
     median: float
@@ -78,9 +77,7 @@ class Source:
     def path(self, file: str) -> Path:
         """Where ``file`` (a published path, or its unambiguous end) is on this machine.
 
-        Raises:
-            UsageError: the dataset has no such file.
-            LabkitError: this source does not hold it: not asked for, or no stand-in.
+        Raises LabkitError where this source does not hold it: not asked for, or no stand-in.
         """
         path = self.dataset.file(file).path
         if path in self.files:
@@ -185,9 +182,6 @@ def needed(entries: Iterable[str], root: Path | None = None) -> dict[str, tuple[
     """The files a notebook's ``labkit.datasets`` entries ask for, by dataset.
 
     An entry is a dataset's name (all its files) or ``name/path`` (that file).
-
-    Raises:
-        UsageError: an entry names no dataset or file.
 
     >>> needed(["perseus-sosp24/envpipe_result.csv"])
     {'perseus-sosp24': ('sosp24_data/emulation/envpipe_result.csv',)}

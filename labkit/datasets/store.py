@@ -78,11 +78,8 @@ def cache_folder() -> Path:
 
 
 def mirror_folder(root: Path | None = None) -> Path | None:
-    """``$LABKIT_DATA_MIRROR``, where set; a relative one starts from the workbook's folder.
-
-    Raises:
-        UsageError: it is set but is no folder.
-    """
+    """``$LABKIT_DATA_MIRROR``, where set; a relative one starts from the workbook's folder. Raises
+    UsageError where it is set but is no folder."""
     configured = os.environ.get("LABKIT_DATA_MIRROR")
     if not configured:
         return None

@@ -145,11 +145,7 @@ class Arrivals:
 
     @checked
     def head(self, count: int) -> Self:
-        """The first rows alone.
-
-        Raises:
-            BadValue: there are fewer, or ``count`` is below 1.
-        """
+        """The first rows alone; raises BadValue where there are fewer."""
         if not 1 <= count <= len(self):
             raise BadValue(f"head: count must be from 1 to {len(self)}; got {count}")
         return self.changed(**{name: getattr(self, name)[:count] for name in self.COLUMNS})

@@ -24,35 +24,23 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from importlib import import_module
-from typing import Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+from annotated_types import Ge, Gt, Le
 
 from labkit.errors import BadValue, did_you_mean
-from labkit.kit.rules import (
-    AnyNumber,
-    Count,
-    NonNegative,
-    Positive,
-    Refused,
-    Rule,
-    Share,
-    Whole,
-    rule,
-)
+from labkit.kit.rules import Refused, Rule, Unbounded, rule
 
-__all__ = [
-    "AnyNumber",
-    "Count",
-    "NonNegative",
-    "Positive",
-    "Share",
-    "Whole",
-    "argument_rules",
-    "checked",
-    "description",
-    "field_rules",
-    "resolved",
-]
-
+Count = Annotated[int, Ge(1)]
+"""A whole number of things of which there is at least one."""
+Whole = Annotated[int, Ge(0)]
+"""A whole number, 0 included."""
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Share = Annotated[float, Ge(0), Le(1)]
+"""A fraction from 0 to 1."""
+AnyNumber = Annotated[float, Unbounded()]
+"""A number that may be infinite (never NaN)."""
 
 Record = TypeVar("Record")
 Arguments = ParamSpec("Arguments")
@@ -60,26 +48,18 @@ Result = TypeVar("Result")
 
 
 def description(cls: type[Record]) -> type[Record]:
-    """A dataclass whose every field is checked, before ``__post_init__``, when it is made.
-
-    Raises (when an instance is made):
-        BadValue: a field breaks its declaration, is missing, or does not exist.
-    """
+    """A dataclass whose every field is checked, before ``__post_init__``, when it is made: one that
+    breaks its declaration, is missing, or does not exist, is a BadValue."""
     plain_init = cls.__init__
     known: list[Field[Any]] = [field for field in fields(cls) if field.init]  # type: ignore[arg-type]
-    positional = [field.name for field in known if not field.kw_only]
     needed = {f.name for f in known if f.default is MISSING and f.default_factory is MISSING}
-    rules: dict[
-        str, Rule
-    ] = {}  # filled when the first instance is made: annotations may look ahead
+    rules: dict[str, Rule] = {}  # filled by the first instance: annotations may look ahead
 
     @functools.wraps(plain_init)
     def __init__(self: Record, *args: Any, **given: Any) -> None:  # noqa: N807
         if args:
-            if len(args) > len(positional):
-                names = ", ".join(field.name for field in known)
-                raise BadValue(f"{cls.__name__} takes its fields by name: {names}")
-            given |= dict(zip(positional, args, strict=False))
+            names = ", ".join(field.name for field in known)
+            raise BadValue(f"{cls.__name__} takes its fields by name: {names}")
         if not rules:
             declared: Any = cls
             rules.update({field.name: field_rules(declared)[field.name] for field in known})
@@ -110,11 +90,8 @@ def _problem(owner: str, rules: Mapping[str, Rule], given: Mapping[str, Any]) ->
 
 
 def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """``function`` with its arguments checked from their annotations at each call.
-
-    Raises (when called):
-        BadValue: an argument breaks its annotation, is missing, or does not exist.
-    """
+    """``function`` with its arguments checked from their annotations at each call: one that breaks
+    its annotation, is missing, or does not exist, is a BadValue."""
     signature, title = inspect.signature(function), _title(function)
 
     @functools.wraps(function)

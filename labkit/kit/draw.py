@@ -226,8 +226,6 @@ def _store_plainly(fig: go.Figure) -> go.Figure:
     data, layout = contents(fig)
     for target, properties in zip([*fig.data, fig.layout], [*data, layout], strict=True):
         _replace(target, {key: value for key, value in properties.items() if key != "type"})
-    if fig.frames:
-        fig.frames = plain(fig.to_dict()["frames"])
     return fig
 
 

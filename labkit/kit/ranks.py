@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.errors import LabkitError
-from labkit.kit.describe import checked
-from labkit.kit.rules import Count, Positive
+from labkit.kit.describe import Count, Positive, checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,8 +53,7 @@ class RanksRun:
     def across_bytes(self, ranks_per_node: int) -> int:
         """Bytes that crossed between nodes, were each ``ranks_per_node`` ranks in turn a node.
 
-        Raises:
-            LabkitError: this system does not say what connections received.
+        Raises LabkitError where the system does not say what connections received.
         """
         if self.received_bytes is None:
             raise LabkitError("bytes on the wire are read from Linux; this system does not tell")

@@ -10,32 +10,19 @@ import math
 import operator
 import reprlib
 import types
-import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
-from annotated_types import Ge, Gt, Le
 
 from labkit.errors import BadValue, did_you_mean
 
 
 @dataclass(frozen=True)
-class _Unbounded:
+class Unbounded:
     """Marks a float that may also be infinite."""
 
-
-Count = Annotated[int, Ge(1)]
-"""A whole number of things of which there is at least one."""
-Whole = Annotated[int, Ge(0)]
-"""A whole number, 0 included."""
-Positive = Annotated[float, Gt(0)]
-NonNegative = Annotated[float, Ge(0)]
-Share = Annotated[float, Ge(0), Le(1)]
-"""A fraction from 0 to 1."""
-AnyNumber = Annotated[float, _Unbounded()]
-"""A number that may be infinite (never NaN)."""
 
 _COMPARISONS: dict[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
     annotated_types.Ge: ("ge", "at least", operator.ge),
@@ -72,7 +59,7 @@ class Rule:
 def rule(hint: Any) -> Rule:
     """The rule that an annotation declares.
 
-    >>> rule(Annotated[int, Ge(1)]).words
+    >>> rule(Annotated[int, annotated_types.Ge(1)]).words
     'a whole number, at least 1'
     >>> rule(Literal["none", "full"] | None).words
     "one of 'none', 'full', or None"
@@ -80,16 +67,14 @@ def rule(hint: Any) -> Rule:
     origin, args = get_origin(hint), get_args(hint)
     if hint in _PLAIN:
         return _PLAIN[hint]
-    if isinstance(hint, typing.NewType):
-        return rule(hint.__supertype__)
     if origin is Annotated:
         return _bounded(rule(args[0]), args[1:])
     if origin in (Union, types.UnionType):
-        return _ARRAY if _is_array_like(hint) else _either([rule(part) for part in args])
+        if "_SupportsArray" in str(hint):  # NumPy's ArrayLike: protocols and plain numbers
+            return _ARRAY
+        return _either([rule(part) for part in args])
     if origin is Literal:
         return _choice(args)
-    if isinstance(hint, typing.TypeVar):
-        return rule(hint.__bound__) if hint.__bound__ is not None else _ANYTHING
     return _container(hint, origin, args)
 
 
@@ -109,21 +94,11 @@ def _container(hint: Any, origin: Any, args: tuple[Any, ...]) -> Rule:
     if kind is not str and issubclass(kind, Iterable) and plain:
         return _items(kind, rule(args[0]) if args else _ANYTHING)
     if getattr(kind, "_is_protocol", False):
-        wanted = _members(kind)
+        names = (*vars(kind), *vars(kind).get("__annotations__", {}))
+        wanted = [name for name in names if not name.startswith("_")]
         return Rule(_a(kind.__name__), _if(lambda v: all(hasattr(v, name) for name in wanted)))
     named = f", such as {kind.__name__}.preset(name)" if hasattr(kind, "preset") else ""
     return Rule(_a(kind.__name__) + named, _if(lambda value: isinstance(value, kind)))
-
-
-def _members(kind: Any) -> list[str]:
-    """A protocol's public attributes and methods."""
-    names = (*vars(kind), *vars(kind).get("__annotations__", {}))
-    return [name for name in names if not name.startswith("_")]
-
-
-def _is_array_like(hint: Any) -> bool:
-    """NumPy's ``ArrayLike``, which is a union of protocols and plain numbers."""
-    return "_SupportsArray" in str(hint)
 
 
 def _if(test: Callable[[Any], bool]) -> Callable[[Any], Any]:
@@ -190,7 +165,6 @@ _NUMBER = Rule("a finite number", _as_finite)
 _PLAIN: dict[Any, Rule] = {
     Any: _ANYTHING,
     object: _ANYTHING,
-    None: Rule("None", _if(lambda value: value is None)),
     types.NoneType: Rule("None", _if(lambda value: value is None)),
     bool: Rule("true or false", _as_bool),
     int: Rule("a whole number", _as_whole),
@@ -201,7 +175,7 @@ _PLAIN: dict[Any, Rule] = {
 
 def _bounded(base: Rule, metadata: Collection[Any]) -> Rule:
     """``base`` with its bounds; other metadata (an option's help) says nothing."""
-    if any(isinstance(part, _Unbounded) for part in metadata):
+    if any(isinstance(part, Unbounded) for part in metadata):
         base = Rule("a number", _as_number)
     bounds = [
         (words, test, getattr(part, name))

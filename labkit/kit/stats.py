@@ -8,18 +8,13 @@ import numpy as np
 
 from labkit.errors import BadValue
 
-CONFIDENCE = 0.95
 
-
-def mean_interval(values: Any, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
-    """The mean with its interval by Student's t; the ends are NaN for a single value.
+def mean_interval(values: Any) -> tuple[float, float, float]:
+    """The mean with its 95 % interval by Student's t; the ends are NaN for a single value.
 
     >>> mean, low, high = mean_interval([1.0, 2.0, 3.0])
     >>> mean, round(low, 3), round(high, 3)
     (2.0, -0.484, 4.484)
-
-    Raises:
-        BadValue: there are no values.
     """
     from scipy.special import stdtrit  # scipy.stats takes most of a second to load
 
@@ -29,6 +24,5 @@ def mean_interval(values: Any, confidence: float = CONFIDENCE) -> tuple[float, f
     mean = float(sample.mean())
     if sample.size == 1:
         return mean, float("nan"), float("nan")
-    half = float(stdtrit(sample.size - 1, (1 + confidence) / 2) * sample.std(ddof=1))
-    half /= float(np.sqrt(sample.size))
+    half = float(stdtrit(sample.size - 1, 0.975) * sample.std(ddof=1) / np.sqrt(sample.size))
     return mean, mean - half, mean + half

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from labkit.errors import BadValue, LabkitError
-from labkit.kit.describe import checked
-from labkit.kit.rules import Count
+from labkit.kit.describe import Count, checked
 
 if TYPE_CHECKING:
     import pandas as pd

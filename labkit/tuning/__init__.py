@@ -27,7 +27,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "eta_sweep", "hindsight", "optimum", "outcomes", "pareto_front", "potential",
         "reach_shares",
     ),
-    "configurations.selectors": ("cost_j", "select_limits"),
+    "configurations.power_limits": ("cost_j", "select_limits"),
     "policies.cost_curve": ("CostCurve",),
     "policies.names": ("POLICIES",),
     "policies.player": ("Outcome", "Player", "Policy", "Task"),
@@ -39,17 +39,14 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     ),
     "simulation.runs": ("PAPER_RANGE", "Runs", "regret_bands", "savings", "simulate", "sweep"),
     "traces.checks": ("ImplausiblePower", "IncompleteTrace", "TraceWarning"),
-    "traces.job": ("Job",),
-    "traces.sources": ("load",),
-    "traces.trace": ("TrainingTrace",),
-    "traces.workloads": ("PUBLISHED",),
+    "traces.job": ("PUBLISHED", "Job"),
+    "traces.trace": ("TrainingTrace", "load"),
 }  # fmt: skip
 _attribute, __dir__, _names = lazy_loader.attach(__name__, submod_attrs=_HOMES)
 _MODULES = {  # public modules
     "figures": "figures",
     "goodput": "goodput",
     "goodput_figures": "figures.goodput_figures",
-    "jit": "configurations.jit",
     "large_batch": "goodput.large_batch",
     "noise": "goodput.noise",
 }

@@ -102,9 +102,9 @@ def workbook(
     monkeypatch.setenv("COLUMNS", "200")
     for name in ("LABKIT_DATA_MIRROR", "LABKIT_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
-    download.forget_failures()
+    download._unreachable.clear()
     yield tmp_path
-    download.forget_failures()
+    download._unreachable.clear()
 
 
 def row(outcome: Outcome, name: str) -> list[str]:

@@ -163,6 +163,6 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> Ite
     made = Book(root, tmp_path / "cache", tmp_path / "mirror", server, monkeypatch)
     made.register()
     made.make_standins()
-    download.forget_failures()
+    download._unreachable.clear()
     yield made
-    download.forget_failures()
+    download._unreachable.clear()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from labkit.errors import UsageError
-from labkit.tuning.configurations.jit import LimitProfile, Slice, profile_limits
+from labkit.tuning.configurations.power_limits import Slice, profile_limits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,15 +54,15 @@ class TraceSlices:
         )
 
 
-def profile_job(job: Job) -> list[LimitProfile]:
+def profile_job(job: Job) -> list[tuple[Slice, ...]]:
     """What the first epoch of each batch size tells: one profile a batch size, in their order."""
     slices = [TraceSlices(job=job, batch_size=size) for size in job.batch_sizes]
     return [profile_limits(runner.run_slice, runner.power_limits_w) for runner in slices]
 
 
-def taken(profile: LimitProfile) -> tuple[float, float]:
+def taken(profile: tuple[Slice, ...]) -> tuple[float, float]:
     """Seconds and joules of all slices together."""
-    return sum(p.time_s for p in profile.slices), sum(p.energy_j for p in profile.slices)
+    return sum(p.time_s for p in profile), sum(p.energy_j for p in profile)
 
 
 def overheads(job: Job, limits: NDArray[np.intp]) -> pd.DataFrame:
@@ -74,14 +74,14 @@ def overheads(job: Job, limits: NDArray[np.intp]) -> pd.DataFrame:
     rows = []
     for index, (size, profile) in enumerate(zip(job.batch_sizes, profile_job(job), strict=True)):
         chosen = job.power_limits_w[int(limits[index])]
-        (at_chosen,) = [part for part in profile.slices if part.power_limit_w == chosen]
+        (at_chosen,) = [part for part in profile if part.power_limit_w == chosen]
         profile_s, profile_j = taken(profile)
-        extra_j = profile_j - len(profile.slices) * at_chosen.energy_j
+        extra_j = profile_j - len(profile) * at_chosen.energy_j
         rows.append(
             {
                 "batch_size": size,
                 "power_limit_w": chosen,
-                "overhead_s": profile_s - len(profile.slices) * at_chosen.time_s,
+                "overhead_s": profile_s - len(profile) * at_chosen.time_s,
                 "overhead_j": extra_j,
                 "overhead_fraction": extra_j / job.epoch_energy_j[index, int(limits[index])],
             }

@@ -175,7 +175,7 @@ def test_no_policy_beats_the_oracle_in_expectation(standin: tuning.TrainingTrace
 def test_the_summary_is_means_with_student_intervals(standin: tuning.TrainingTrace) -> None:
     job = standin.job("squad")
     runs = tuning.simulate(job, seeds=range(30))
-    summary = runs.summary(last=5)
+    summary = runs.summary()
     base = tuning.default_choice(job)
     saved = 1 - runs.per_recurrence("time_s")[:, -5:].mean(1) / base.time_to_accuracy_s
     low, high = stats.t.interval(0.95, 29, saved.mean(), stats.sem(saved))

@@ -91,7 +91,7 @@ def test_a_stopped_run_counts_as_at_least_so_many_epochs() -> None:
     player = tuning.CostCurve().start(tuning.Task.of(job))
     first = tuning.Outcome(
         batch=ONE, power=ONE, cost_j=np.array([100.0]), epochs=np.array([20.0]),
-        epoch_cost_j=np.array([5.0]), reached=np.array([True]),
+        reached=np.array([True]),
     )  # fmt: skip
     player.in_flight[0, 0] = 1
     player.observe(ONE, first)

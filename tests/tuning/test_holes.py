@@ -178,7 +178,7 @@ def test_a_profile_shares_its_epoch_among_the_limits_there_are() -> None:
     full = make_job([[5.0]], [[4.0, 3.0, 2.0]], [[50.0, 60.0, 70.0]])
     job = punched(full, np.array([[0, 1, 0]], dtype=bool))
     (profile,) = trace_slices.profile_job(job)
-    assert profile.power_limits_w == (100.0, 120.0)
+    assert [part.power_limit_w for part in profile] == [100.0, 120.0]
     assert trace_slices.taken(profile)[0] == pytest.approx((4.0 + 2.0) / 2)
     with pytest.raises(UsageError, match="110 W was not profiled; there are 100, 120"):
         trace_slices.TraceSlices(job=job, batch_size=2).run_slice(110.0)

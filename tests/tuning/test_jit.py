@@ -16,8 +16,12 @@ from zeus.optimizer.power_limit import (
 
 from labkit import tuning
 from labkit.errors import BadValue, UsageError
-from labkit.tuning import jit
-from labkit.tuning.configurations.selectors import select_limits
+from labkit.tuning.configurations.power_limits import (
+    Slice,
+    profile_limits,
+    select_limits,
+    select_slice,
+)
 from tests.oracles import trace_slices
 from tests.tuning.conftest import make_job, published_trace, random_job
 
@@ -46,11 +50,11 @@ def test_every_selector_chooses_as_the_peers_does(gpu: str, name: str) -> None:
                 PowerLimitMeasurement(
                     power_limit=int(one.power_limit_w), time=one.time_s, energy=one.energy_j
                 )
-                for one in reversed(profile.slices)
+                for one in reversed(profile)
             ]
             theirs = peer.select(measured)
             assert job.power_limits_w[ours[row]] == theirs
-            assert profile.select(name.split()[0], **knobs) == theirs
+            assert select_slice(profile, name.split()[0], **knobs) == theirs
 
 
 @settings(max_examples=40, deadline=None)
@@ -118,14 +122,14 @@ def test_limits_are_visited_from_the_highest_down_each_once() -> None:
     asked: list[float] = []
 
     class Device:
-        def run_slice(self, power_limit_w: float) -> jit.Slice:
+        def run_slice(self, power_limit_w: float) -> Slice:
             asked.append(power_limit_w)
-            return jit.Slice(power_limit_w=power_limit_w, time_s=1.0, energy_j=power_limit_w)
+            return Slice(power_limit_w=power_limit_w, time_s=1.0, energy_j=power_limit_w)
 
-    profile = jit.profile_limits(Device().run_slice, [100, 300, 200, 300])
+    profile = profile_limits(Device().run_slice, [100, 300, 200, 300])
     assert asked == [300, 200, 100]
-    assert profile.power_limits_w == (100, 200, 300)
-    assert profile.select("energy") == 100
+    assert [part.power_limit_w for part in profile] == [100, 200, 300]
+    assert select_slice(profile, "energy") == 100
 
 
 def test_wrong_use_names_the_value_and_what_would_be_valid() -> None:
@@ -134,20 +138,18 @@ def test_wrong_use_names_the_value_and_what_would_be_valid() -> None:
     with pytest.raises(UsageError, match=r"selector must be one of .cost., .*did you mean .energy"):
         tuning.best_power_limits(job, selector="enrgy")
     with pytest.raises(UsageError, match="'max-slowdown' needs max_slowdown"):
-        profile.select("max-slowdown")
+        select_slice(profile, "max-slowdown")
     with pytest.raises(UsageError, match=r"max_slowdown 0\.1 is for selector 'max-slowdown'"):
-        profile.select("energy", max_slowdown=0.1)
+        select_slice(profile, "energy", max_slowdown=0.1)
     with pytest.raises(
         BadValue, match=r"max_slowdown must be a finite number, at least 0, or None; got -0\.1"
     ):
-        profile.select("max-slowdown", max_slowdown=-0.1)
+        select_slice(profile, "max-slowdown", max_slowdown=-0.1)
     with pytest.raises(UsageError, match=r"eta must be .* at most 1; got 2"):
-        profile.select(eta=2)
+        select_slice(profile, eta=2)
     with pytest.raises(UsageError, match="105 W was not profiled; there are 100, 110"):
         trace_slices.TraceSlices(job=job, batch_size=2).run_slice(105)
     with pytest.raises(UsageError, match="batch size 3 is not in the trace; there are 2"):
         trace_slices.TraceSlices(job=job, batch_size=3)
-    with pytest.raises(UsageError, match=r"LimitProfile.slices must be .*, not empty"):
-        jit.profile_limits(trace_slices.TraceSlices(job=job, batch_size=2).run_slice, [])
     with pytest.raises(BadValue, match=r"Slice.time_s must be a finite number, above 0; got nan"):
-        jit.Slice(power_limit_w=100, time_s=np.nan, energy_j=1)
+        Slice(power_limit_w=100, time_s=np.nan, energy_j=1)

@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.errors import UsageError
 from labkit.tuning import large_batch as lb
-
-sizes = st.floats(1, 1e5)
 
 
 @given(st.floats(1, 1e4), st.floats(0, 1e6), st.lists(st.floats(1, 1e4), min_size=2, max_size=8))
@@ -49,41 +46,3 @@ def test_adascale_keeps_the_expected_progress_of_a_quadratic_step() -> None:
     small, large = (known.grad_sqr + known.covariance_trace / size for size in (32, 256))
     gain = lb.adascale_gain(256, init_batch_size=32, noise_scale=known.noise_scale)
     assert gain == pytest.approx(small / large)
-
-
-@given(sizes, sizes, st.floats(0.5, 1e6))
-def test_steps_and_examples_trade_along_the_hyperbola(
-    min_steps: float, min_examples: float, batch: float
-) -> None:
-    critical = lb.CriticalBatch(min_steps=min_steps, min_examples=min_examples)
-    steps, examples = critical.steps(batch), critical.examples(batch)
-    assert examples == pytest.approx(float(steps * batch))
-    product = (steps / min_steps - 1) * (examples / min_examples - 1)
-    assert product == pytest.approx(1, rel=1e-3)
-
-
-@given(sizes, sizes)
-def test_a_fit_recovers_the_trade_off(min_steps: float, min_examples: float) -> None:
-    true = lb.CriticalBatch(min_steps=min_steps, min_examples=min_examples)
-    batches = true.batch_size * np.array([0.1, 0.5, 1, 4, 10])
-    found = lb.CriticalBatch.fit(batches, true.steps(batches))
-    assert found.batch_size == pytest.approx(true.batch_size, rel=1e-6)
-    again = lb.CriticalBatch.from_noise(
-        true.batch_size, init_batch_size=batches[0], init_steps=float(true.steps(batches[0]))
-    )
-    assert again.min_steps == pytest.approx(min_steps, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("steps", "how"), [([100, 100], "do not fall"), ([100, 50], "in proportion")]
-)
-def test_a_trade_off_that_does_not_show_is_not_made_up(steps: list[float], how: str) -> None:
-    with pytest.raises(UsageError, match=how):
-        lb.CriticalBatch.fit([10, 20], steps)
-
-
-def test_the_efficiency_of_pollux_is_the_same_trade_off() -> None:
-    critical = lb.CriticalBatch.from_noise(900, init_batch_size=100, init_steps=5000)
-    batches = np.array([100, 300, 2700])
-    worth = lb.efficiency(batches, init_batch_size=100, noise_scale=900)
-    assert np.allclose(critical.examples(batches), 5000 * 100 / worth)

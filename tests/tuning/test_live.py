@@ -406,7 +406,7 @@ def test_without_a_gpu_the_refusal_says_what_is_missing() -> None:
 
 
 def test_runs_with_slices_come_back_from_the_file_as_they_were(tmp_path: Path) -> None:
-    from labkit.tuning.configurations.jit import Slice
+    from labkit.tuning.configurations.power_limits import Slice
 
     slices = tuple(Slice(power_limit_w=w, time_s=1.0, energy_j=w) for w in LIMITS)
     run = LiveRun(

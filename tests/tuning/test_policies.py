@@ -35,7 +35,6 @@ def outcome(
         power=batch * 0 if power is None else power,
         cost_j=cost,
         epochs=cost,
-        epoch_cost_j=np.ones_like(cost),
         reached=ok,
     )
 

@@ -39,7 +39,7 @@ def test_the_table_prices_time_and_energy_by_the_cost(seed: int, eta: float) -> 
         eta=eta,
         max_power_w=job.max_power_w,
     )
-    assert rows["cost_j"].to_numpy() == pytest.approx(expected.to_numpy())
+    assert rows["cost_j"].to_numpy() == pytest.approx(expected)
     assert np.isinf(table.drop(rows.index)["cost_j"]).all()
 
 

@@ -22,7 +22,7 @@ from labkit.tuning.recording.capping import CapModel
 from labkit.tuning.recording.meters import Reading, machine
 from labkit.tuning.recording.record import Grid
 from labkit.tuning.recording.training import Trained, Training, load_digits, train
-from labkit.tuning.traces import sources as recorded
+from labkit.tuning.traces import trace as recorded
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -86,10 +86,10 @@ def test_a_run_ends_at_the_hardest_target_and_says_when_each_was_reached() -> No
     first, second = done.epochs_to(0.5), done.epochs_to(0.9)
     assert first is not None
     assert second is not None
-    assert first <= second == done.num_epochs
+    assert first <= second == len(done.accuracies)
     assert all(a < 0.9 for a in done.accuracies[:-1])
     assert done.epochs_to(1.01) is None
-    assert len(done.epoch_s) == len(done.cpu_s) == done.num_epochs
+    assert len(done.epoch_s) == len(done.cpu_s) == len(done.accuracies)
     assert min(done.epoch_s) > 0
 
 
@@ -216,7 +216,8 @@ def test_a_recording_is_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert job.default_batch_size == 64
     assert job.target_metric == 0.9
     assert [len(runs) for runs in job.epochs_to_target] == [2, 2]
-    assert job.learning_rates == pytest.approx((0.1, 0.1 * math.sqrt(8)), abs=1e-5)
+    rates = trace.train.groupby("batch_size")["learning_rate"].first().tolist()
+    assert rates == pytest.approx((0.1, 0.1 * math.sqrt(8)), abs=1e-5)
     for size, runs in zip(job.batch_sizes, job.epochs_to_target, strict=True):
         total = sum(SMALL.max_epochs if math.isinf(epochs) else epochs for epochs in runs)
         assert seen.count(size) == total
@@ -331,9 +332,8 @@ def test_a_device_with_limits_is_swept_over_them(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(record, "SLICE_S", 0.01)
     what = replace(WHAT, network="mlp", batch_size=512)
     meter = Capped()
-    rows = record.swept_rows(
-        [what], {("mlp", 512): 0.005}, meter, load_digits(), "cpu", lambda _: None
-    )
+    bench = record.Bench(data=load_digits(), device="cpu", meter=meter, tell=lambda _: None)
+    rows = bench.swept([what], {("mlp", 512): 0.005})
     assert [row[2] for row in rows] == [100.0, 200.0]
     assert [row[4] for row in rows] == [100.0, 200.0]
     assert [row[3] for row in rows] == [2.0, 1.0]  # two epochs in each slice

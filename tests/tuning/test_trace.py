@@ -44,11 +44,12 @@ def read(folder: Path, train: str = TRAIN, power: str = POWER) -> tuning.Trainin
 
 
 def test_a_job_joins_what_was_trained_and_what_was_profiled(tmp_path: Path) -> None:
-    job = read(tmp_path).job("digits", **SETTINGS)
+    trace = read(tmp_path)
+    job = trace.job("digits", **SETTINGS)
     assert job.batch_sizes == (8, 16)  # 32 was trained but never profiled
     assert job.power_limits_w == (100.0, 150.0)
     assert job.epochs_to_target == ((3.0, 5.0), (math.inf,))
-    assert job.learning_rates == (0.1, 0.2)
+    assert trace.train.groupby("batch_size")["learning_rate"].first().tolist()[:2] == [0.1, 0.2]
     assert job.epoch_energy_j.tolist() == [[360.0, 360.0], [190.0, 140.0]]
     assert job.max_power_w == 150.0
     assert job.num_recurrences == 2 * 2 * 2

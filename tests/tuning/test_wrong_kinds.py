@@ -16,7 +16,8 @@ import pytest
 
 from labkit import tuning
 from labkit.errors import LabkitError
-from labkit.tuning import goodput, jit, large_batch, live, noise
+from labkit.tuning import goodput, large_batch, live, noise
+from labkit.tuning.configurations import power_limits
 from labkit.tuning.recording.capping import CapModel
 from labkit.tuning.recording.record import Grid
 from labkit.tuning.recording.training import Training
@@ -32,17 +33,17 @@ WRONG: tuple[Any, ...] = (
 )  # fmt: skip
 JOB = random_job(3, num_sizes=3, num_limits=2, reliable=True)
 TRACE = tuning.TrainingTrace.from_csv(*STANDIN, gpu="v100")
-SLICE = jit.Slice(power_limit_w=100.0, time_s=2.0, energy_j=150.0)
+SLICE = power_limits.Slice(power_limit_w=100.0, time_s=2.0, energy_j=150.0)
 MODEL = goodput.GoodputModel(step_times=JUMPY, init_batch_size=64, noise_scale=900.0)
 POWER = tuning.GpuPower.from_job(JOB)
-PROGRESS = tuning.ModelledProgress.from_noise(100.0, init_batch_size=8, init_steps=50.0)
+PROGRESS = tuning.ModelledProgress(init_batch_size=8, phases=((50.0, 100.0),))
 NOISE = noise.GradientNoise(grad_sqr=2.0, covariance_trace=64.0)
 
 TRAINING = Training(
     network="mlp", batch_size=8, seed=1, learning_rate=0.1, max_epochs=1, targets=(0.9,)
 )
 DESCRIPTIONS: list[Any] = [
-    JOB, TRACE, tuning.PUBLISHED["squad"], SLICE, jit.LimitProfile(slices=(SLICE,)),
+    JOB, TRACE, tuning.PUBLISHED["squad"], SLICE,
     tuning.Fixed(batch=0, power=0), tuning.GridSearch(), tuning.RandomSearch(), tuning.Halving(),
     tuning.EpsilonGreedy(), tuning.LowerConfidenceBound(), tuning.Thompson(), tuning.Zeus(),
     tuning.CostCurve(), tuning.simulate(JOB, seeds=[0], recurrences=2, policy="default").experiment,
@@ -74,11 +75,11 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     tuning.sweep: {"jobs": [JOB], "policies": ["default"], "seeds": [0], "recurrences": 6},
     tuning.choose: {
         "step_times": JUMPY, "progress": PROGRESS, "power": POWER, "allocations": [(1, 1)],
-        "batch_sizes": [8],
+        "batch_sizes": [8], "atomic_bsz_range": (1, 8),
     },
     TRACE.job: {"name": "squad"},
     TRACE.targets: {"name": "squad"},
-    jit.profile_limits: {"run_slice": lambda _: SLICE, "power_limits_w": []},
+    power_limits.profile_limits: {"run_slice": lambda _: SLICE, "power_limits_w": []},
     goodput.fit: {"frame": STEPS},
     goodput.measurements: {"frame": STEPS},
     goodput.cross_validate: {"frame": STEPS.head(12), "folds": 2},

@@ -96,9 +96,9 @@ def test_a_crossref_answer_becomes_the_house_style() -> None:
 
 @pytest.fixture(autouse=True)
 def no_host_failed_before() -> Iterator[None]:
-    download.forget_failures()
+    download._unreachable.clear()
     yield
-    download.forget_failures()
+    download._unreachable.clear()
 
 
 def answer(

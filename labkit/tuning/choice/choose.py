@@ -1,11 +1,12 @@
 """Batch size, learning-rate rule, power limit and number of GPUs, chosen together.
 
     choice = tuning.choose(
-        goodput.fit(tables.steps),              # step times
+        goodput.fit(tables.steps).step_times,
         ModelledProgress.from_tables(tables),   # steps to the target
         GpuPower.from_job(job),                 # slowdown and draw by power limit
         allocations=[(1, 1), (1, 2), (1, 4), (2, 8)],
         batch_sizes=[128, 256, 512, 1024],
+        atomic_bsz_range=tables.atomic_bsz_range,
         deadline_s=3600,
     )
     choice.best                                 # the point of least energy in time
@@ -13,8 +14,8 @@
     choice.assumptions                          # what was put together, and what has to hold
 
 The grid is finite and every point of it is evaluated, in one go with NumPy, so the choice is
-optimal for the model by exhaustion; ``certificate`` counts what was looked at. The time and the
-energy are predictions put together from separate measurements, never measured themselves.
+optimal for the model by exhaustion; ``certificate`` counts what was looked at. Time and energy are
+put together from separate measurements, never measured themselves.
 """
 
 from __future__ import annotations
@@ -32,8 +33,6 @@ from labkit.kit.describe import Count, Positive, Whole, checked
 from labkit.tuning.choice.gpu_power import GpuPower, HostPower
 from labkit.tuning.choice.progress import ModelledProgress
 from labkit.tuning.configurations.outcomes import undominated
-from labkit.tuning.goodput.large_batch import ScalingRule
-from labkit.tuning.goodput.model import GoodputModel
 from labkit.tuning.goodput.step_times import StepTimes, allocation_of
 
 PLACE = ("num_nodes", "num_gpus", "batch_size", "atomic_bsz", "accum_steps")
@@ -63,26 +62,12 @@ class Point:
 
 def place_text(point: Any) -> str:
     """A point, or a row with its columns, in a few words."""
-    gpus, nodes = (f"{n} {what}{'s' if n > 1 else ''}"
-                   for n, what in ((point.num_gpus, "GPU"), (point.num_nodes, "node")))  # fmt: skip
+    gpus, nodes = counted(point.num_gpus, "GPU"), counted(point.num_nodes, "node")
     return f"{gpus} on {nodes}, batch {point.batch_size} ({point.rule}), {point.power_limit_w:g} W"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """What the search looked at: all there is, so nothing in time is better."""
-
-    num_points: int
-    num_reaching: int
-    num_in_time: int
-    num_cheaper_in_time: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.num_points:,} points evaluated, {self.num_reaching:,} reach the target, "
-            f"{self.num_in_time:,} of them in time, {self.num_cheaper_in_time} of those with less "
-            f"energy than the choice"
-        )
+def counted(number: Any, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -108,15 +93,14 @@ class JointChoice:
         return front.assign(is_chosen=chosen)
 
     @property
-    def certificate(self) -> Certificate:
-        """Counts over all points, from their times and energies alone."""
+    def certificate(self) -> str:
+        """What the search looked at: all there is, counted from its times and energies alone."""
         reaching = self.frame()
         energies = reaching.loc[reaching["in_time"], "energy_j"]
-        return Certificate(
-            num_points=len(self.points),
-            num_reaching=len(reaching),
-            num_in_time=len(energies),
-            num_cheaper_in_time=int((energies < self.best.energy_j).sum()),
+        return (
+            f"{len(self.points):,} points evaluated, {len(reaching):,} reach the target, "
+            f"{len(energies):,} of them in time, {(energies < self.best.energy_j).sum()} of those "
+            "with less energy than the choice"
         )
 
     def frame(self) -> pd.DataFrame:
@@ -125,30 +109,25 @@ class JointChoice:
         return table.assign(in_time=table["time_s"] <= _limit(self.deadline_s))
 
     @checked
-    def one_by_one(
-        self, *, num_nodes: Count, num_gpus: Count, batch_size: Count, rule: str = "adascale"
-    ) -> pd.DataFrame:
+    def one_by_one(self, *, num_nodes: Count, num_gpus: Count, batch_size: Count) -> pd.DataFrame:
         """What choosing together is worth: the same search with some things held as given.
 
-        Given are an allocation, a batch size and a rule, at the highest power limit. Each row is
+        Given are an allocation, a batch size and AdaScale, at the highest power limit. Each row is
         the least energy in time with only ``knobs`` free; where the knobs are chosen one after the
         other, what came first stays: ``GPUs and batch size, then power limit`` takes the fastest
         way to the target (Pollux) and then the limit of least energy on it that is in time (Zeus).
         Rows that nothing in time satisfies have missing values.
 
         Columns: knobs, those of :class:`Point`, energy_saving_fraction (against "as given", of
-        energy) and excess_fraction (over all together).
-
-        Raises:
-            UsageError: the point that is given is not in the grid.
+        energy) and excess_fraction (over all together). Raises UsageError where the point that is
+        given is not in the grid.
         """
         points = self.points
-        highest = points["power_limit_w"] == points["power_limit_w"].max()
         same = {
             "GPUs": (points["num_nodes"] == num_nodes) & (points["num_gpus"] == num_gpus),
             "batch": points["batch_size"] == batch_size,
-            "rule": points["rule"] == rule,
-            "power": highest,
+            "rule": points["rule"] == "adascale",
+            "power": points["power_limit_w"] == points["power_limit_w"].max(),
         }
 
         def free(*knobs: str) -> pd.DataFrame:
@@ -158,7 +137,7 @@ class JointChoice:
         given, fastest = free(), free("GPUs", "batch", "rule")
         if given.empty:
             raise UsageError(
-                f"batch size {batch_size} ({rule}) on {num_gpus} GPUs on {num_nodes} node(s) is "
+                f"batch size {batch_size} (adascale) on {num_gpus} GPUs on {num_nodes} node(s) is "
                 "not in the grid"
             )
         kept = [*PLACE, "rule"]
@@ -182,15 +161,14 @@ class JointChoice:
 
 @checked
 def choose(
-    step_times: StepTimes | GoodputModel,
+    step_times: StepTimes,
     progress: ModelledProgress,
     power: GpuPower,
     *,
     allocations: Sequence[tuple[Count, Count]],
     batch_sizes: Sequence[Count],
-    rules: Sequence[ScalingRule] | None = None,
+    atomic_bsz_range: tuple[Count, Count],
     deadline_s: Positive | None = None,
-    atomic_bsz_range: tuple[Count, Count] | None = None,
     max_accum_steps: Whole = 0,
     host: HostPower | None = None,
 ) -> JointChoice:
@@ -198,37 +176,23 @@ def choose(
 
     Args:
         step_times: seconds of a step at the highest power limit of ``power``.
-        progress: optimizer steps to the target.
-        power: slowdown and draw by power limit.
         allocations: (nodes, GPUs) to choose from.
         batch_sizes: total batch sizes to choose from; one that an allocation cannot split into
             equal whole parts is left out there.
-        rules: learning-rate rules to choose from; default: all that ``progress`` knows.
+        atomic_bsz_range: least and most examples a GPU may hold at a time.
         deadline_s: latest expected time to the target; none: least energy however long it takes.
-        atomic_bsz_range: least and most examples a GPU may hold at a time; default: what was
-            measured, or anything where ``step_times`` is a line.
         max_accum_steps: most gradients to accumulate before the last one.
         host: what draws power besides; default: nothing, GPUs alone.
 
-    Of equals in energy the fastest is chosen, then the one on the fewest GPUs. A point takes
-    about 100 bytes.
-
-    Raises:
-        UsageError: nothing reaches the target, or nothing in time: the message names the fastest.
+    Of equals in energy the fastest is chosen, then the one on the fewest GPUs. Raises UsageError,
+    which names the fastest, where nothing reaches the target in time.
     """
-    times = step_times.step_times if isinstance(step_times, GoodputModel) else step_times
-    wanted, host = list(dict.fromkeys(rules or progress.rules)), host or HostPower()
-    held = atomic_bsz_range or times.measured_range
-    places = _places(allocations, batch_sizes, held, max_accum_steps)
-    points = _points(places, wanted, times, progress, power, host)
+    host = host or HostPower()
+    places = _places(allocations, batch_sizes, atomic_bsz_range, max_accum_steps)
+    points = _points(places, step_times, progress, power, host)
     best = _cheapest(points, deadline_s)
     if best is None:
         fastest = points.iloc[int(points["time_s"].argmin())]
-        if np.isinf(fastest["time_s"]):
-            raise UsageError(
-                "nothing reaches the target: no batch size with any of the rules "
-                f"{', '.join(wanted)} is known to get there"
-            )
         raise UsageError(
             f"nothing reaches the target within {deadline_s:g} s; the fastest takes "
             f"{fastest['time_s']:.6g} s: {_point(fastest)}"
@@ -301,7 +265,6 @@ def _places(
 
 def _points(
     places: pd.DataFrame,
-    rules: list[ScalingRule],
     times: StepTimes,
     progress: ModelledProgress,
     power: GpuPower,
@@ -319,6 +282,7 @@ def _points(
     step_s = times.step_time_s(nodes, gpus, size, accum, slowdown=1 / speed)
     others = host.idle_gpus(nodes[:, 0], gpus[:, 0])[:, None]
     watts = gpus * busy_w + others * idle_w + nodes * host.node_power_w
+    rules = progress.rules
     steps = np.stack([progress.steps(places["batch_size"], rule) for rule in rules], -1)
     shape = (*step_s.shape, len(rules))
     where, limit, of_rule = (index.ravel() for index in np.indices(shape))

@@ -118,11 +118,7 @@ class HostPower:
     """With it, nodes are taken whole and their other GPUs idle; without it, they are someone's."""
 
     def idle_gpus(self, num_nodes: NDArray, num_gpus: NDArray) -> NDArray[np.float64]:
-        """GPUs of the job's nodes that it does not use.
-
-        Raises:
-            UsageError: an allocation has more GPUs than its nodes hold.
-        """
+        """GPUs of the job's nodes that it does not use; raises UsageError where it uses more."""
         if self.gpus_per_node is None:
             return np.zeros(np.shape(num_gpus))
         idle = num_nodes * self.gpus_per_node - num_gpus

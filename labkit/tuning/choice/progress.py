@@ -41,14 +41,6 @@ class ModelledProgress:
 
     @classmethod
     @checked
-    def from_noise(
-        cls, noise_scale: Noise, *, init_batch_size: Count, init_steps: Positive
-    ) -> ModelledProgress:
-        """One noise scale for the whole run (McCandlish et al. 2018, §2.3)."""
-        return cls(init_batch_size=init_batch_size, phases=((init_steps, noise_scale),))
-
-    @classmethod
-    @checked
     def from_tables(cls, tables: Tables, *, metric: float | None = None) -> ModelledProgress:
         """Of a published run: every epoch at the initial batch size is a phase.
 
@@ -82,7 +74,7 @@ class ModelledProgress:
     def steps(self, batch_size: ArrayLike, rule: ScalingRule = "adascale") -> NDArray[np.float64]:
         """Steps to the target; infinite where the rate is twice the best one in any phase.
 
-        >>> job = ModelledProgress.from_noise(768, init_batch_size=128, init_steps=700)
+        >>> job = ModelledProgress(init_batch_size=128, phases=((700, 768),))
         >>> job.steps([128, 1024], "adascale").tolist()
         [700.0, 175.0]
         >>> job.steps([128, 512, 1024], "linear").round(1).tolist()

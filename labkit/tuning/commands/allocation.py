@@ -50,7 +50,7 @@ class PolluxOptions:
 
 
 def step_note(tables: Tables) -> str:
-    if tables.is_standin:
+    if tables.standin:
         return "step times and training runs were made by a model of ours, not measured"
     return "step times and training runs were measured by Pollux's authors, on T4 GPUs"
 
@@ -185,7 +185,7 @@ def choose(
     tables = tuning.goodput.load(DATASET, pollux.workload)
     init = tables.init_batch_size
     choice = tuning.choose(
-        tuning.goodput.fit(tables.steps),
+        tuning.goodput.fit(tables.steps).step_times,
         tuning.ModelledProgress.from_tables(tables, metric=metric),
         gpu,
         allocations=places,
@@ -212,7 +212,7 @@ def choose(
         },
         standins=origins,
         title=f"{tables.title}, {by}: {best}",
-        lead=str(choice.certificate),
+        lead=choice.certificate,
         facts=[
             ("energy_j", best.energy_j, f"{best.average_power_w:,.0f} W on average"),
             ("time_s", best.time_s, f"{best.steps:,.0f} steps"),

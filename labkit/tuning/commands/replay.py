@@ -18,8 +18,7 @@ from labkit.tuning.commands import options
 from labkit.tuning.commands.options import commands, energy_notes, report
 from labkit.tuning.simulation.runs import Runs
 from labkit.tuning.traces.job import Job
-from labkit.tuning.traces.sources import folder_of
-from labkit.tuning.traces.trace import TrainingTrace
+from labkit.tuning.traces.trace import TrainingTrace, folder_of
 
 _POLICIES = "Policies; `all` for every one."
 Policies = Annotated[str, options.in_policy(_POLICIES, "--policies", "-p", metavar="A,B")]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from labkit.errors import UsageError
 from labkit.kit.describe import AnyNumber, NonNegative, Share, checked
-from labkit.tuning.configurations.selectors import Selector, cost_j, select_limits
+from labkit.tuning.configurations.power_limits import Selector, cost_j, select_limits
 from labkit.tuning.traces.job import Job
 
 
@@ -50,13 +50,10 @@ def best_power_limits(
     selector: Selector = "cost",
     max_slowdown: NonNegative | None = None,
 ) -> NDArray[np.intp]:
-    """For each batch size, the index of the power limit that ``selector`` chooses for an epoch.
+    """For each batch size, the index of the power limit that :func:`select_limits` chooses.
 
     The number of epochs multiplies every power limit's time, energy and cost alike, so this
-    choice needs no training run to end: a profile of one epoch settles it (:mod:`jit` makes it
-    and charges for it). Of equals, the highest limit wins.
-
-    ``selector`` and ``max_slowdown``: as :func:`select_limits`.
+    choice needs no training run to end: a profile of one epoch settles it.
 
     Source: Zeus §4.2, Eq. 7 (the just-in-time profile).
     """
@@ -127,10 +124,8 @@ def pareto_front(table: pd.DataFrame) -> pd.DataFrame:
 def optimum(job: Job, *, eta: Share = 0.5) -> Choice:
     """The configuration of least expected cost: what an oracle would always run.
 
-    Of equals, the largest batch size and highest limit win, as in :func:`best_power_limits`.
-
-    Raises:
-        UsageError: no recorded run of any batch size reaches the target within ``max_epochs``.
+    Of equals, the largest batch size and highest limit win. Raises UsageError where no recorded
+    run of any batch size reaches the target within ``max_epochs``.
     """
     table = outcomes(job, eta=eta)
     if not np.isfinite(table["cost_j"]).any():
@@ -152,20 +147,16 @@ def default_choice(job: Job, *, eta: Share = 0.5) -> Choice:
 def batch_curves(jobs: Iterable[Job], *, eta: Share = 0.5) -> pd.DataFrame:
     """Each batch size at its best power limit: what is left to choose once the limit is.
 
-    Columns: workload, batch_size, relative_batch_size (b/b0), power_limit_w, reach_probability,
-    cost_j, relative_cost (to the workload's cheapest).
+    Columns: workload, relative_batch_size (b/b0), cost_j, relative_cost (to the cheapest).
     """
     tables = []
     for job in jobs:
-        reach, epochs = convergence(job)
+        _, epochs = convergence(job)
         limits = best_power_limits(job, eta)
         cost = epochs * epoch_cost_j(job, eta)[np.arange(len(limits)), limits]
         columns = {
             "workload": job.title,
-            "batch_size": job.batch_sizes,
             "relative_batch_size": np.array(job.batch_sizes) / job.default_batch_size,
-            "power_limit_w": np.array(job.power_limits_w)[limits],
-            "reach_probability": reach,
             "cost_j": cost,
             "relative_cost": cost / cost.min(),
         }
@@ -227,34 +218,28 @@ def potential(
 
 
 @checked
-def hindsight(jobs: Iterable[Job], *, eta: Share = 1.0) -> pd.DataFrame:
-    """The optimum against the default, one row a job: for sweeps over b0, target or host power.
+def hindsight(jobs: Iterable[Job]) -> pd.DataFrame:
+    """The configuration of least energy against the default, one row a job.
 
-    Columns: workload, target_metric, host_power_w, default_batch_size, default_reach_probability,
-    batch_size, power_limit_w, relative_default (the default over the best batch size),
-    energy_saving_fraction, time_saving_fraction. Savings are missing where the default never
-    reaches the target; the optimum too where nothing does.
+    Columns: workload, default_batch_size, default_reach_probability, batch_size, relative_default
+    (the default over the best batch size), energy_saving_fraction. Savings are missing where the
+    default never reaches the target; the optimum too where nothing does.
     """
     rows = []
     for job in jobs:
-        base = default_choice(job, eta=eta)
+        base = default_choice(job)
         row: dict[str, object] = {
             "workload": job.title,
-            "target_metric": job.target_metric,
-            "host_power_w": job.host_power_w,
             "default_batch_size": job.default_batch_size,
             "default_reach_probability": base.reach_probability,
         }
         if convergence(job)[0].any():
-            best = optimum(job, eta=eta)
-            row |= {"batch_size": best.batch_size, "power_limit_w": best.power_limit_w}
+            best = optimum(job, eta=1.0)
+            row["batch_size"] = best.batch_size
             row["relative_default"] = job.default_batch_size / best.batch_size
             if base.reach_probability:
-                for kind, name in (
-                    ("energy", "energy_to_accuracy_j"),
-                    ("time", "time_to_accuracy_s"),
-                ):
-                    row[f"{kind}_saving_fraction"] = 1 - getattr(best, name) / getattr(base, name)
+                left = best.energy_to_accuracy_j / base.energy_to_accuracy_j
+                row["energy_saving_fraction"] = 1 - left
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -77,18 +77,17 @@ def figure_pareto(
     chosen: Mapping[str, Any] | None = None,
     title: str = "",
     power_lines_w: tuple[float, ...] = (),
-    limit: float = 2.0,
 ) -> go.Figure:
     """Time against energy to the target for every configuration, with the Pareto front.
 
-    Both axes are relative to the default configuration and end at ``limit`` times its values.
+    Both axes are relative to the default configuration and end at twice its values.
     ``chosen`` (a row of :func:`eta_sweep`) is marked with a star and its name; ``power_lines_w``
     draws lines of constant average power.
     """
     base = table[table["is_default"]].iloc[0]
     time, energy = _relative(table, base)
     relative = table.assign(time=time, energy=energy)
-    near = relative[np.maximum(time, energy) <= limit]
+    near = relative[np.maximum(time, energy) <= 2]
     end = float(near["time"].max())
     per_watt = base["time_to_accuracy_s"] / base["energy_to_accuracy_j"]
     rays = {f"{power_w:g} W drawn": power_w * per_watt for power_w in power_lines_w}
@@ -106,8 +105,10 @@ def figure_pareto(
         star = {**MARK["best"], "line": {"width": 1.5, "color": "white"}}
         name = f"chosen: {_config(chosen['batch_size'], chosen['power_limit_w'])}"
         data.append(points(x, y, star, name, hoverinfo=None))
-    layout = {"annotations": [_at_end(end, slope * end, text) for text, slope in rays.items()]}
-    fig = go.Figure(data, layout)
+    font = {"color": PALETTE["muted"], "size": 14}
+    at_end = {"x": end, "xanchor": "right", "yanchor": "bottom", "showarrow": False, "font": font}
+    named = [{"y": slope * end, "text": text, **at_end} for text, slope in rays.items()]
+    fig = go.Figure(data, {"annotations": named})
     x_title, y_title = "time to accuracy (default = 1)", "energy to accuracy (default = 1)"
     return finish(fig, title=title, x=x_title, y=y_title, height=480)
 
@@ -135,13 +136,6 @@ def _cloud(table: pd.DataFrame) -> Part:
         "hovertemplate": "%{text}<br>time %{x:.3f}, energy %{y:.3f}<extra></extra>",
         "name": "configurations", "showlegend": False,
     }  # fmt: skip
-
-
-def _at_end(x: float, y: float, text: str) -> dict[str, Any]:
-    """The name of a dotted line at its last point."""
-    font = {"color": PALETTE["muted"], "size": 14}
-    place = {"xanchor": "right", "yanchor": "bottom", "showarrow": False}
-    return {"x": x, "y": y, "text": text, "font": font} | place
 
 
 def figure_potential(table: pd.DataFrame, *, title: str = "") -> go.Figure:

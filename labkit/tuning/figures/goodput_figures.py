@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.kit.draw import CYCLE, PALETTE, VEIL, finish
-from labkit.tuning.choice.choose import JointChoice, place_text
+from labkit.tuning.choice.choose import JointChoice, counted, place_text
 from labkit.tuning.figures.configuration_figures import MARK, figure_lines, points, stroke
 
 _STAR = {**MARK["best"], "line": {"width": 1.2, "color": "white"}}
@@ -23,7 +22,7 @@ def figure_goodput(table: pd.DataFrame, *, title: str = "") -> go.Figure:
     """
     best = table.groupby(["num_gpus", "batch_size"], as_index=False)["goodput"].max()
     return figure_lines(
-        best.assign(num_gpus=[_count(gpus, "GPU") for gpus in best["num_gpus"]]),
+        best.assign(num_gpus=[counted(gpus, "GPU") for gpus in best["num_gpus"]]),
         x="batch_size",
         y="goodput",
         by="num_gpus",
@@ -49,16 +48,15 @@ def figure_fit(table: pd.DataFrame, *, title: str = "", of: str = "measured") ->
     line = {"color": PALETTE["bound"], "width": 1.5}
     fig.add_trace(stroke([low, high], [low, high], line, name="exact"))
     for index, (name, rows) in enumerate(table.groupby("num_nodes")):
-        fig.add_scatter(
-            x=rows["step_time_s"],
-            y=rows["predicted_s"],
-            mode="markers",
-            marker={"size": 5, "color": CYCLE[index % len(CYCLE)], "opacity": 0.65},
-            name=f"nodes: {name}",
-            text=[f"{a}, {m}" for a, m in zip(rows["allocation"], rows["atomic_bsz"], strict=True)],
-            hovertemplate="%{text} a GPU: %{x:.3g} s "
-            f"{of}, %{{y:.3g}} s predicted<extra></extra>",
-        )
+        dot = {"size": 5, "color": CYCLE[index % len(CYCLE)], "opacity": 0.65}
+        steps = zip(rows["allocation"], rows["atomic_bsz"], strict=True)
+        said = {
+            "text": [f"{allocation}, {size}" for allocation, size in steps],
+            "hovertemplate": f"%{{text}} a GPU: %{{x:.3g}} s {of}, %{{y:.3g}} s predicted"
+            "<extra></extra>",
+        }
+        x, y = rows["step_time_s"], rows["predicted_s"]
+        fig.add_trace(points(x, y, dot, f"nodes: {name}", hoverinfo=None, **said))
     edges = [math.log10(low), math.log10(high)]
     ticks = _decades(low, high)
     axis = {"type": "log", "range": edges, "tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
@@ -89,17 +87,15 @@ def figure_choice(choice: JointChoice, *, title: str = "") -> go.Figure:
     line = {"color": PALETTE["muted"], "width": 1.5}
     fig.add_trace(stroke(front["time"], front["energy"], line, showlegend=False))
     for index, (gpus, rows) in enumerate(front.groupby("num_gpus")):
-        fig.add_scatter(
-            x=rows["time"],
-            y=rows["energy"],
-            mode="markers",
-            marker={"size": 10, "color": CYCLE[index % len(CYCLE)]},
-            name=_count(gpus, "GPU"),
-            text=[place_text(row) for row in rows.itertuples()],
-            hovertemplate="%{text}<br>%{x:.3g} " + f"{unit}, %{{y:.4g}} {energy}<extra></extra>",
-        )
+        dot = {"size": 10, "color": CYCLE[index % len(CYCLE)]}
+        said = {
+            "text": [place_text(row) for row in rows.itertuples()],
+            "hovertemplate": f"%{{text}}<br>%{{x:.3g}} {unit}, %{{y:.4g}} {energy}<extra></extra>",
+        }
+        name = counted(gpus, "GPU")
+        fig.add_trace(points(rows["time"], rows["energy"], dot, name, hoverinfo=None, **said))
     star = front[front["is_chosen"]].iloc[0]
-    fig.add_scatter(x=[star.time], y=[star.energy], mode="markers", marker=_STAR, name="chosen")
+    fig.add_trace(points([star.time], [star.energy], _STAR, "chosen", hoverinfo=None))
     fig.add_annotation(
         x=math.log10(star.time), y=math.log10(star.energy), align="left", showarrow=False,
         text=place_text(star).replace(", ", "<br>", 1), xanchor="left", yanchor="bottom",
@@ -145,10 +141,6 @@ def figure_knobs(table: pd.DataFrame, *, title: str = "") -> go.Figure:
 
 def _energy_unit(energies_j: pd.Series) -> tuple[float, str]:
     return (1e6, "MJ") if energies_j.max() > 3e6 else (1e3, "kJ")
-
-
-def _count(number: Any, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _decades(low: float, high: float) -> list[float]:

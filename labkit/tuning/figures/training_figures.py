@@ -32,9 +32,7 @@ def figure_losses(runs: pd.DataFrame, *, title: str = "") -> go.Figure:
     return finish(fig, title=title, x="epoch", y="training loss (nats)", height=450)
 
 
-def figure_errors(
-    table: pd.DataFrame, printed: pd.DataFrame, *, title: str = "", highest: float = 0.35
-) -> go.Figure:
+def figure_errors(table: pd.DataFrame, printed: pd.DataFrame, *, title: str = "") -> go.Figure:
     """Error above the small batch's by batch size, ours as lines and the paper's in orange.
 
     Both tables have rates and k, then ``above`` and ``std`` (as ``stacked.errors``).
@@ -54,7 +52,7 @@ def figure_errors(
             )
     ticks = [2**n for n in range(-1, 9)]
     fig.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{t:g}" for t in ticks])
-    fig.update_yaxes(tickformat=".0%", range=[-0.02, highest])
+    fig.update_yaxes(tickformat=".0%", range=[-0.02, 0.35])
     return finish(fig, title=title, x="batch size ÷ small batch", y="error added", height=480)
 
 

@@ -1,21 +1,21 @@
-"""Goodput: examples a second, counted by what they are worth to training.
+"""The batch of most goodput on an allocation of GPUs, and what the allocation is worth.
 
 A larger batch keeps more GPUs busy but learns less from each example. With φ the gradient noise
 scale and M0 the batch size the job was tuned for, an example of a batch of M is worth
-(φ + M0) / (φ + M) of one at M0, the statistical efficiency. Goodput is throughput times that;
-maximised over batch size and gradient accumulation it says what an allocation of GPUs is worth.
+(φ + M0) / (φ + M) of one at M0, the statistical efficiency. Goodput is throughput times that.
 
 Source: Pollux (OSDI'21), §3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+from annotated_types import MinLen
 from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import UsageError
@@ -26,14 +26,16 @@ from labkit.tuning.goodput.step_fit import fit as fit_step_times
 from labkit.tuning.goodput.step_times import StepTimes, allocation_of
 from labkit.tuning.goodput.tables import Tables
 
+Allocations = Annotated[Sequence[tuple[Count, Count]], MinLen(1)]
+"""Pairs of nodes and GPUs."""
 _MOST_SIZES = 512  # batch sizes of one GPU that a search tries; all of them up to here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimum:
-    """The batch of most goodput: examples of one GPU at a time, and gradients before the last.
+    """Examples of one GPU at a time, and gradients before the last; arrays where allocations were.
 
-    Arrays where allocations were. All are 0 where no allowed batch reaches the initial size.
+    All are 0 where no allowed batch reaches the initial size.
     """
 
     goodput: Any
@@ -64,9 +66,7 @@ class GoodputModel:
     ) -> NDArray[np.float64]:
         """Useful examples a second: throughput × efficiency. Arrays broadcast.
 
-        Raises:
-            UsageError: a batch is smaller than the initial size, where efficiency is undefined,
-                or no noise scale was given.
+        Raises UsageError where a batch is smaller than the initial size: that has no efficiency.
         """
         batch = np.asarray(num_gpus) * np.asarray(atomic_bsz) * (np.asarray(accum_steps) + 1)
         init, noise_scale = self._moment()
@@ -92,10 +92,8 @@ class GoodputModel:
 
         All sizes are tried where one GPU may hold no more than 512 of them; beyond, a geometric
         grid of as many, with the measured sizes, whose ratio is below 1.02 for batches up to
-        30,000 examples a GPU. The number of steps is the best there is, in closed form.
-
-        Raises:
-            UsageError: no allocation can have a batch of the initial size or above.
+        30,000 examples a GPU. The number of steps is the best there is, in closed form. Raises
+        UsageError where no allocation can have a batch of the initial size or above.
         """
         init, _ = self._moment()
         limit = init if max_batch_size is None else max_batch_size
@@ -114,12 +112,8 @@ class GoodputModel:
                 f"{', '.join(map(str, np.unique(gpus)))} GPUs with {low} to {high} a GPU"
                 f"{'' if accumulation else '; allow accumulation'}"
             )
-        goodput, size, steps = (column.reshape(nodes.shape) for column in best.T)
-        if not nodes.shape:
-            return Optimum(goodput=float(goodput), atomic_bsz=int(size), accum_steps=int(steps))
-        return Optimum(
-            goodput=goodput, atomic_bsz=size.astype(np.intp), accum_steps=steps.astype(np.intp)
-        )
+        goodput, size, steps = (column.reshape(nodes.shape)[()] for column in best.T)
+        return Optimum(goodput=goodput, atomic_bsz=size.astype(int), accum_steps=steps.astype(int))
 
     def _best(
         self, nodes: NDArray, gpus: NDArray, limit: int, low: int, high: int, accumulation: bool
@@ -195,13 +189,13 @@ def fit(
 @checked
 def surface(
     model: GoodputModel,
-    allocations: Iterable[tuple[Count, Count]],
+    allocations: Allocations,
     *,
     max_batch_size: Count,
     atomic_bsz_range: tuple[Count, Count],
     num_sizes: Count = 60,
 ) -> pd.DataFrame:
-    """Goodput by allocation (nodes, GPUs) and total batch size, each on its fewest accumulations.
+    """Goodput by allocation and total batch size, each on its fewest accumulations.
 
     Columns: num_nodes, num_gpus, batch_size (on a geometric grid, at most), atomic_bsz,
     accum_steps, goodput.
@@ -210,7 +204,7 @@ def surface(
     sizes = np.unique(np.geomspace(init, max_batch_size, num_sizes).astype(int))
     low, high = atomic_bsz_range
     tables = []
-    for nodes, gpus in _some(allocations):
+    for nodes, gpus in allocations:
         parts = np.maximum(-(-sizes // (gpus * high)), 1)
         each = sizes // (gpus * parts)
         table = pd.DataFrame({"batch_size": gpus * each * parts, "atomic_bsz": each})
@@ -222,10 +216,8 @@ def surface(
 
 
 @checked
-def speedups(
-    model: GoodputModel, allocations: Iterable[tuple[Count, Count]], **limits: Any
-) -> pd.DataFrame:
-    """What each allocation (nodes, GPUs) is worth in GPUs: its best goodput over one GPU's.
+def speedups(model: GoodputModel, allocations: Allocations, **limits: Any) -> pd.DataFrame:
+    """What each allocation is worth in GPUs: its best goodput over one GPU's.
 
     ``limits``: those of :meth:`GoodputModel.optimize`. Columns: num_nodes, num_gpus, batch_size,
     atomic_bsz, accum_steps, goodput, speedup, speedup_fraction (of the number of GPUs),
@@ -233,7 +225,7 @@ def speedups(
 
     Source: Pollux §4.2 (SPEEDUP).
     """
-    nodes, gpus = np.array(_some(allocations)).T
+    nodes, gpus = np.array(allocations).T
     best = model.optimize(nodes, gpus, **limits)
     single = model.optimize(1, 1, **limits)
     table = pd.DataFrame(
@@ -282,12 +274,6 @@ def replay(
             time_s += worth * init / float(at.goodput(num_nodes, num_gpus, batch / num_gpus))
         rows.append({"choice": name, "time_s": time_s, "last_batch_size": batch})
     return pd.DataFrame(rows)
-
-
-def _some(allocations: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    if not (places := list(allocations)):
-        raise UsageError("allocations must hold one (nodes, GPUs) or more")
-    return places
 
 
 def _integers(low: int, high: int, most: int, extra: Iterable[int]) -> NDArray[np.intp]:

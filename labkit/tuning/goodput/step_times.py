@@ -68,12 +68,6 @@ class StepTimes:
         if sizes != sorted(set(sizes)):
             raise UsageError(f"measured batch sizes must ascend, got {sizes}")
 
-    @property
-    def measured_range(self) -> tuple[float, float]:
-        """Least and most examples of one GPU that were measured; any where the time is a line."""
-        sizes = [size for size, _ in self.measured] or [1.0, np.inf]
-        return sizes[0], sizes[-1]
-
     @checked
     def grad_s(self, atomic_bsz: ArrayLike) -> NDArray[np.float64]:
         """Seconds one GPU computes for the gradient of ``atomic_bsz`` examples (T_grad)."""
@@ -88,22 +82,18 @@ class StepTimes:
 
     @checked
     def sync_s(self, num_nodes: ArrayLike, num_gpus: ArrayLike) -> NDArray[np.float64]:
-        """Seconds of synchronisation (T_sync); none for one GPU.
-
-        Raises:
-            UsageError: no such allocation, or none of its kind was measured (no tier covers it).
-        """
+        """Seconds of synchronisation (T_sync), none for one GPU; raises UsageError where no tier
+        covers an allocation, since none of its kind was measured."""
         nodes, gpus = allocation_of(num_nodes, num_gpus)
-        if not self.tiers and (gpus > 1).any():
-            raise UsageError("no allocation of several GPUs was measured")
         starts = np.array([tier.from_nodes for tier in self.tiers], dtype=np.intp)
         tier = np.searchsorted(starts, nodes, side="right") - 1
         unknown = (gpus > 1) & (tier < 0)
         if unknown.any():
             where = np.flatnonzero(unknown.ravel())[0]
+            known = f"those on {starts[0]} nodes and more" if self.tiers else "single GPUs alone"
             raise UsageError(
                 f"no allocation of {gpus.ravel()[where]} GPUs on {nodes.ravel()[where]} node(s) "
-                f"can be predicted: measured were those on {starts[0]} nodes and more"
+                f"can be predicted: measured were {known}"
             )
         if not self.tiers:
             return np.zeros(gpus.shape)

@@ -44,8 +44,7 @@ class Tables:
     """One row an epoch: batch_size, progress (steps at the initial size it was worth), iteration,
     metric, grad_sqr and grad_var (of a gradient of the initial size), noise_scale (examples)."""
     standin: str = ""
-    """Why the files are ours in place of the published ones, and so nothing was measured; empty
-    where they are as published."""
+    """Why the files are ours in place of the published ones; empty where they are as published."""
 
     def __repr__(self) -> str:
         return (
@@ -57,10 +56,6 @@ class Tables:
     def title(self) -> str:
         """The network and its data."""
         return WORKLOADS[self.workload][0]
-
-    @property
-    def is_standin(self) -> bool:
-        return bool(self.standin)
 
     @property
     def init_batch_size(self) -> int:
@@ -91,14 +86,11 @@ class Tables:
 
     @checked
     def initial_run(self, metric: float | None = None) -> pd.DataFrame:
-        """The run at the initial batch size, up to the epoch that first reaches ``metric``.
-
-        Raises:
-            UsageError: it never does.
-        """
+        """The run at the initial batch size, up to the epoch that first reaches ``metric``; raises
+        UsageError where none does."""
         run = self.runs[self.runs["batch_size"] == self.init_batch_size]
         if metric is not None:
-            rises = WORKLOADS.get(self.workload, ("", True))[1]
+            rises = WORKLOADS[self.workload][1]
             there = run["metric"] >= metric if rises else run["metric"] <= metric
             if not there.any():
                 best = run["metric"].max() if rises else run["metric"].min()
@@ -112,11 +104,7 @@ class Tables:
 
 @checked
 def load(source: str | Source = "pollux-osdi21", workload: str = "cifar10") -> Tables:
-    """One workload of a data set laid out as ``pollux-osdi21``.
-
-    Raises:
-        UsageError: no such workload, or a data set without one.
-    """
+    """One workload of a data set laid out as ``pollux-osdi21``."""
     if workload not in WORKLOADS:
         raise not_among("workload", workload, WORKLOADS)
     folder = _FOLDER.format(workload=workload)

@@ -17,15 +17,14 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
 from labkit.errors import LabkitError, UsageError
-from labkit.tuning.configurations.jit import Slice, profile_limits
-from labkit.tuning.configurations.selectors import cost_j
+from labkit.tuning.configurations.power_limits import Slice, cost_j, profile_limits
 from labkit.tuning.live.state import Decision, LiveJob, LiveRun, LiveState, open_state
 from labkit.tuning.recording.meters import CappedMeter, GpuMeter
 
@@ -48,11 +47,7 @@ def tick() -> None:
 
 
 def find_device(index: int = 0) -> GpuMeter:
-    """The GPU that live runs are measured on.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The GPU that live runs are measured on; raises UsageError where there is none."""
     try:
         return GpuMeter(index)
     except LabkitError as error:
@@ -79,14 +74,11 @@ def recur(
 
     Args:
         path: of the state; made by the first run.
-        job: the same from run to run.
-        meter: the device.
         output: where the command's standard output goes; default: where this process's does.
         tell: hears the decision, before the command starts.
         poll_s: how often the cost so far is looked at.
 
-    Raises:
-        UsageError: the state is of another job or device, or the command cannot be started.
+    Raises UsageError where the state is of another job or device, or the command cannot start.
     """
     from filelock import FileLock
 
@@ -122,8 +114,10 @@ class _Run:
             self.steps_file = Path(folder) / "steps"
             self.steps_file.touch()
             self._set_limit(self.decision.power_limit_w)
-            stack.enter_context(self._window())
-            self.process = stack.enter_context(self._command(output))
+            self.meter.begin()
+            stack.callback(self._close_window)
+            self.process = self._started(output)
+            stack.callback(_stop, self.process)
             if self.decision.profiles:
                 self._profile()
             stopped = self._watch()
@@ -166,32 +160,18 @@ class _Run:
                 return True
         return False
 
-    @contextlib.contextmanager
-    def _command(self, output: IO[str] | int | None) -> Iterator[subprocess.Popen]:
+    def _started(self, output: IO[str] | int | None) -> subprocess.Popen:
         words = self.state.job.words(self.decision.batch_size)
         environment = {**os.environ, STEPS_FILE: str(self.steps_file)}
         try:
-            process = subprocess.Popen(
-                words, stdout=output, env=environment, start_new_session=True
-            )
+            return subprocess.Popen(words, stdout=output, env=environment, start_new_session=True)
         except OSError as error:
             raise UsageError(f"the command {words[0]!r} cannot be started: {error}") from None
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                _stop(process)
 
-    @contextlib.contextmanager
-    def _window(self) -> Iterator[None]:
-        self.meter.begin()
-        try:
-            yield
-        except BaseException:  # what went wrong counts, not that the window was not open either
-            with contextlib.suppress(Exception):
-                self.meter.end()
-            raise
-        self.meter.end()
+    def _close_window(self) -> None:
+        """All is accounted for by now, or else what went wrong counts, not that this does too."""
+        with contextlib.suppress(Exception):
+            self.meter.end()
 
     # ------------------------------------------------------------ power limits, just in time
 
@@ -201,9 +181,8 @@ class _Run:
         Should the command end first, what was measured is dropped: the next run profiles again.
         """
         with contextlib.suppress(_Ended):
-            profile = profile_limits(self.run_slice, self.state.power_limits_w)
-            self.slices = profile.slices
-            self._set_limit(self.state.select(profile))
+            self.slices = profile_limits(self.run_slice, self.state.power_limits_w)
+            self._set_limit(self.state.select(self.slices))
 
     def run_slice(self, power_limit_w: float) -> Slice:
         """The same number of the command's own steps at each limit.
@@ -248,7 +227,9 @@ class _Ended(Exception):
 
 
 def _stop(process: subprocess.Popen) -> None:
-    """End the command and all it started: politely, then for good."""
+    """End the command, where it still runs, and all it started: politely, then for good."""
+    if process.poll() is not None:
+        return
     for how, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, how)

@@ -21,8 +21,13 @@ from pydantic import TypeAdapter, ValidationError
 from labkit.errors import BadFile, BadValue, UsageError
 from labkit.files import read_text, write_atomically
 from labkit.kit.describe import Count, NonNegative, Positive, Share, Whole, description
-from labkit.tuning.configurations.jit import LimitProfile, Slice
-from labkit.tuning.configurations.selectors import Selector, check_selector, cost_j
+from labkit.tuning.configurations.power_limits import (
+    Selector,
+    Slice,
+    check_selector,
+    cost_j,
+    select_slice,
+)
 
 FORMAT = 1
 Ending = Literal["reached", "failed", "stopped"]
@@ -110,9 +115,8 @@ class LiveState:
     runs: tuple[LiveRun, ...] = ()
 
     def cost_j(self, run: LiveRun) -> float:
-        return cost_j(
-            run.energy_j, run.time_s, eta=self.job.eta, max_power_w=self.power_limits_w[-1]
-        )
+        highest, eta = self.power_limits_w[-1], self.job.eta
+        return float(cost_j(run.energy_j, run.time_s, eta=eta, max_power_w=highest))
 
     @property
     def stop_j(self) -> float:
@@ -120,16 +124,16 @@ class LiveState:
         costs = [self.cost_j(run) for run in self.runs if run.ended == "reached"]
         return self.job.beta * min(costs, default=math.inf)
 
-    def limit_profile(self, batch_size: int) -> LimitProfile | None:
-        """What is known of the limits at a batch size.
+    def limit_profile(self, batch_size: int) -> tuple[Slice, ...]:
+        """What is known of the limits at a batch size, if anything is.
 
         From its own slices where the command tells its steps; else from whole runs at the
         default batch size, one a limit, which are taken to rank the limits for every batch size.
         """
         for run in reversed(self.runs):
             if run.slices and run.batch_size == batch_size:
-                return LimitProfile(slices=run.slices)
-        return None if self.job.steps else self._swept()
+                return run.slices
+        return () if self.job.steps else self._swept()
 
     def decide(self) -> Decision:
         """What to run next: limits first where whole runs must show them, then batch sizes."""
@@ -138,17 +142,17 @@ class LiveState:
             b0 = self.job.default_batch_size
             return Decision(batch_size=b0, power_limit_w=limit, why="tries limits", sweeps=True)
         size = self._next_batch_size()
-        if (profile := self.limit_profile(size)) is not None:
+        if profile := self.limit_profile(size):
             limit, why = self.select(profile), f"best {self.job.selector}"
             return Decision(batch_size=size, power_limit_w=limit, why=why)
         why = "profiles limits as it runs" if several else "one limit only"
         highest = self.power_limits_w[-1]
         return Decision(batch_size=size, power_limit_w=highest, why=why, profiles=several)
 
-    def select(self, profile: LimitProfile) -> float:
+    def select(self, profile: tuple[Slice, ...]) -> float:
         """The limit (W) the job's selector takes from a profile."""
         job = self.job
-        return profile.select(job.selector, eta=job.eta, max_slowdown=job.max_slowdown)
+        return select_slice(profile, job.selector, eta=job.eta, max_slowdown=job.max_slowdown)
 
     def frame(self) -> pd.DataFrame:
         """One row a run: batch_size, power_limit_w, time_s, energy_j, cost_j, ended."""
@@ -158,19 +162,12 @@ class LiveState:
 
     # ------------------------------------------------------------ how
 
-    def _swept(self) -> LimitProfile | None:
+    def _swept(self) -> tuple[Slice, ...]:
         """Mean time and energy of whole runs at the default batch size, by limit."""
         done = np.array([r.sweeps and r.ended == "reached" for r in self.runs], dtype=bool)
-        means = (
-            self.frame()[done]
-            .groupby("power_limit_w", as_index=False)[["time_s", "energy_j"]]
-            .mean()
-        )
-        slices = tuple(
-            Slice(power_limit_w=limit_w, time_s=time_s, energy_j=energy_j)
-            for limit_w, time_s, energy_j in means.to_numpy().tolist()
-        )
-        return LimitProfile(slices=slices) if slices else None
+        means = self.frame()[done].groupby("power_limit_w")[["time_s", "energy_j"]].mean()
+        rows = zip(means.index, means["time_s"], means["energy_j"], strict=True)
+        return tuple(Slice(power_limit_w=w, time_s=s, energy_j=j) for w, s, j in rows)
 
     def _next_limit(self) -> float | None:
         """The highest limit not tried yet; None once going lower has stopped to pay.
@@ -178,7 +175,7 @@ class LiveState:
         The highest of all until a run there has succeeded.
         """
         swept = self._swept()
-        if swept is None:
+        if not swept:
             return self.power_limits_w[-1]
         best, tried = self.select(swept), {r.power_limit_w for r in self.runs if r.sweeps}
         left = [limit for limit in self.power_limits_w if limit not in tried]
@@ -196,7 +193,6 @@ class LiveState:
             batch_sizes=sizes,
             power_limits_w=self.power_limits_w,
             default_index=sizes.index(self.job.default_batch_size),
-            max_epochs=1,
             profiled_limits=np.zeros(len(sizes), dtype=np.intp),
             num_recurrences=len(played) + 1,
             num_seeds=1,
@@ -204,13 +200,11 @@ class LiveState:
         player, rng, who = Zeus().start(task), np.random.default_rng(self.job.seed), np.array([0])
         for run in played:
             player.decide(who, rng.standard_normal((1, len(sizes))))
-            cost = np.array([self.cost_j(run)])
             seen = Outcome(
                 batch=np.array([sizes.index(run.batch_size)]),
                 power=np.array([self.power_limits_w.index(run.power_limit_w)]),
-                cost_j=cost,
+                cost_j=np.array([self.cost_j(run)]),
                 epochs=np.ones(1),  # a command says nothing of epochs: the whole run is one
-                epoch_cost_j=cost,
                 reached=np.array([run.ended == "reached"]),
             )
             player.observe(who, seen)
@@ -225,11 +219,7 @@ class LiveState:
 
 
 def load(path: Path) -> LiveState:
-    """The state in a file.
-
-    Raises:
-        BadFile: it is not a state, or one of another format.
-    """
+    """The state in a file; raises BadFile where it holds none, or one of another format."""
     try:
         content = TypeAdapter(dict[str, Any]).validate_json(read_text(path))
         if (value := content.pop("format", None)) != FORMAT:
@@ -242,11 +232,8 @@ def load(path: Path) -> LiveState:
 
 
 def open_state(path: Path, job: LiveJob, device: str, limits: tuple[float, ...]) -> LiveState:
-    """The state in a file if it is of this job and device, or a fresh one where there is none.
-
-    Raises:
-        UsageError: the file is of another job, device or set of limits; the message names it.
-    """
+    """The state in a file, or a fresh one where there is none; raises UsageError, which names the
+    difference, where the file is of another job, device or set of limits."""
     if not path.exists():
         return LiveState(job=job, device=device, power_limits_w=limits)
     state = load(path)

@@ -32,44 +32,6 @@ _MAX_TRIALS = 2  # failed trials of a recurrence before the best known finishes 
 _NODES = 9
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostCurve(Policy):
-    """Run the batch size whose cost, less what running it teaches the recurrences left, is least.
-
-    Log cost over log batch size is a Gaussian process (see the module). A run that ends tells the
-    epochs, one that was stopped that there are more, and either's first epoch tells the cost of an
-    epoch: after it, a batch size that no longer looks worth a run is given up, for one epoch's
-    cost. What a run teaches is its knowledge gradient, the expected fall of the least expected
-    cost, times the recurrences left. Any run ends at β = ``patience_factor`` times the least
-    expected cost. How far equal runs differ is learned from all batch sizes together.
-
-    Nothing is drawn at random: the runs' own spread is the only chance.
-
-    Args:
-        scale_octaves: how unsure theory's scales are: B_noise and b_sat lie within so many
-            doublings of b0, either way, with the odds of one standard deviation.
-        small_octaves: how far below that, in doublings, small batches cost epochs again.
-        roughness: how far the true curve strays from theory's, in nats (0.3: by a third).
-        smoothness_octaves: over how many doublings it strays alike.
-        run_spread, spread_weight: the standard deviation of log epochs between equal runs that is
-            believed at first, and the number of runs this belief counts for.
-        patience_factor: β.
-    """
-
-    scale_octaves: Positive = 3.0
-    small_octaves: Positive = 6.0
-    roughness: Positive = 0.3
-    smoothness_octaves: Positive = 1.0
-    run_spread: Positive = 0.1
-    spread_weight: Positive = 2.0
-    patience_factor: Annotated[float, Gt(1)] = 2.0
-    stops_early: bool = False
-
-    def start(self, task: Task) -> Player:
-        return _CurvePlayer(task, self)
-
-
 def theory_prior(
     octaves: Floats, policy: CostCurve
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
@@ -166,7 +128,7 @@ class Spread(Memory):
 
 class _CurvePlayer(Player):
     def __init__(self, task: Task, policy: CostCurve) -> None:
-        self.policy, self.limits, self.default = policy, task.profiled_limits, task.default_index
+        super().__init__(task, policy)
         octaves = np.log2(np.array(task.batch_sizes) / task.batch_sizes[self.default])
         epochs, each = theory_prior(octaves, policy)
         self.epochs = Belief(task.num_seeds, *epochs)
@@ -260,3 +222,39 @@ class _CurvePlayer(Player):
             gain = knowledge_gradient(mean, cov, seen_cov, spread / looks)
             worth = np.maximum(worth, np.maximum(left - looks, 0)[:, None] / looks * gain)
         return worth
+
+
+@description
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostCurve(Policy):
+    """Run the batch size whose cost, less what running it teaches the recurrences left, is least.
+
+    Log cost over log batch size is a Gaussian process (see the module). A run that ends tells the
+    epochs, one that was stopped that there are more, and either's first epoch tells the cost of an
+    epoch: after it, a batch size that no longer looks worth a run is given up, for one epoch's
+    cost. What a run teaches is its knowledge gradient, the expected fall of the least expected
+    cost, times the recurrences left. Any run ends at β = ``patience_factor`` times the least
+    expected cost. How far equal runs differ is learned from all batch sizes together.
+
+    Nothing is drawn at random: the runs' own spread is the only chance.
+
+    Args:
+        scale_octaves: how unsure theory's scales are: B_noise and b_sat lie within so many
+            doublings of b0, either way, with the odds of one standard deviation.
+        small_octaves: how far below that, in doublings, small batches cost epochs again.
+        roughness: how far the true curve strays from theory's, in nats (0.3: by a third).
+        smoothness_octaves: over how many doublings it strays alike.
+        run_spread, spread_weight: the standard deviation of log epochs between equal runs that is
+            believed at first, and the number of runs this belief counts for.
+        patience_factor: β.
+    """
+
+    player = _CurvePlayer
+    scale_octaves: Positive = 3.0
+    small_octaves: Positive = 6.0
+    roughness: Positive = 0.3
+    smoothness_octaves: Positive = 1.0
+    run_spread: Positive = 0.1
+    spread_weight: Positive = 2.0
+    patience_factor: Annotated[float, Gt(1)] = 2.0
+    stops_early: bool = False

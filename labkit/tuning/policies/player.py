@@ -9,7 +9,7 @@ entry for each.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ class Task:
     batch_sizes: tuple[int, ...]
     power_limits_w: tuple[float, ...]
     default_index: int
-    max_epochs: int
     profiled_limits: Indices
     """The index of the limit that each batch size's profile will choose; handed back, not read."""
     num_recurrences: int
@@ -47,7 +46,6 @@ class Task:
             batch_sizes=job.batch_sizes,
             power_limits_w=job.power_limits_w,
             default_index=job.default_index,
-            max_epochs=job.max_epochs,
             profiled=job.profiled,
             **({"num_recurrences": job.num_recurrences, "num_seeds": 1} | more),
         )
@@ -68,19 +66,22 @@ class Outcome:
     """Of the run; of one that could not even start, far above its bound."""
     epochs: Floats
     """Run before it reached the target or was stopped."""
-    epoch_cost_j: Floats
-    """Of one epoch at this batch size and limit, which the run has measured."""
     reached: Flags
 
 
-class Player(Protocol):
+class Player:
     """A policy at play: its memory of every seed's recurrences."""
+
+    def __init__(self, task: Task, policy: Any) -> None:
+        self.policy, self.limits, self.default = policy, task.profiled_limits, task.default_index
+        self.memory = Memory(task.shape)
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
         """Indices of the batch size and power limit each seed of ``who`` runs next.
 
         ``noise``: standard normal draws, seeds × batch sizes, for policies that randomise.
         """
+        raise NotImplementedError
 
     def patience(self, who: Indices, batch: Indices, epoch_cost_j: Floats) -> Floats:
         """After how many epochs to give up the runs just decided (at least one is run).
@@ -97,6 +98,7 @@ class Player(Protocol):
 class Policy:
     """How to decide; :meth:`start` gives a fresh player with an empty memory."""
 
+    player: ClassVar[type[Player]] = Player
     stops_early: bool = True
     """Whether runs end when they exceed β times the cheapest success so far."""
     profiles_power: bool = True
@@ -105,7 +107,7 @@ class Policy:
     """Whether it assumes that the default batch size reaches the target in every run."""
 
     def start(self, task: Task) -> Player:
-        raise NotImplementedError
+        return self.player(task, self)
 
 
 class Memory:

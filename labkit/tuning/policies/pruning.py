@@ -13,7 +13,6 @@ from labkit.tuning.policies.player import (
     Flags,
     Floats,
     Indices,
-    Memory,
     Outcome,
     Player,
     Policy,
@@ -22,42 +21,12 @@ from labkit.tuning.policies.player import (
 )
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Zeus(Policy):
-    """Prune by exploring from b0 down, then up, twice; then Gaussian Thompson sampling.
-
-    A round walks from its start to ever smaller batch sizes until one fails, then from the next
-    larger one up until one fails; a run fails when it misses the target or is stopped early. Only
-    batch sizes that succeeded stay, and the cheapest of them starts the next round. Afterwards
-    every recurrence draws, for each survivor, a mean cost from N(x̄, s²/n) (the posterior under a
-    flat prior, s² the plain variance of its n observed costs) and runs the one with the lowest.
-
-    Should a later round leave nothing, the cheapest batch size of the round before stays.
-
-    Jobs that drift: ``window`` keeps only the last so many costs of each batch size, so that old
-    ones are forgotten and the spread that a change brings makes it explore again. Concurrent
-    submissions: while the walk waits for its run, others run the best batch size known; the
-    draws of Thompson sampling differ by themselves.
-
-    Source: Zeus §4.3, Alg. 1 and 2, §4.4; order, constants and the meaning of the window as in
-    zeus-ml's simulator.
-    """
-
-    num_pruning_rounds: Whole = 2
-    window: Annotated[int, Ge(2)] | None = None
-    """At least 2, since one cost has no spread; None: all costs count."""
-    trusts_default: bool = True
-
-    def start(self, task: Task) -> Player:
-        return _ZeusPlayer(task, self.num_pruning_rounds, self.window)
-
-
 class _ZeusPlayer(Player):
-    def __init__(self, task: Task, rounds: int, window: int | None) -> None:
+    def __init__(self, task: Task, policy: Zeus) -> None:
+        super().__init__(task, policy)
+        if policy.window is not None:
+            self.memory = WindowMemory(task.shape, policy.window)
         num_seeds = task.num_seeds
-        self.limits, self.rounds = task.profiled_limits, rounds
-        self.memory = Memory(task.shape) if window is None else WindowMemory(task.shape, window)
         self.alive = np.ones(task.shape, dtype=bool)
         self.good = np.zeros(task.shape, dtype=bool)
         self.round = np.zeros(num_seeds, dtype=np.intp)
@@ -74,7 +43,7 @@ class _ZeusPlayer(Player):
         sampled = self.memory.mean[who] + noise * self.memory.standard_error(who)
         thompson = np.where(self.alive[who], sampled, np.inf).argmin(1)
         walk = np.where(self.waiting[who], self.known[who], self.expected[who])
-        walking = self.round[who] < self.rounds
+        walking = self.round[who] < self.policy.num_pruning_rounds
         batch = np.where(walking, walk, thompson)
         self.waiting[who] = walking
         return batch, self.limits[batch]
@@ -85,7 +54,8 @@ class _ZeusPlayer(Player):
         cheaper = ok & (cost < self.known_cost[who])
         self.known[who[cheaper]] = batch[cheaper]
         self.known_cost[who[cheaper]] = cost[cheaper]
-        steps = (self.round[who] < self.rounds) & self.waiting[who] & (batch == self.expected[who])
+        walking = (self.round[who] < self.policy.num_pruning_rounds) & self.waiting[who]
+        steps = walking & (batch == self.expected[who])
         who, batch, cost, ok = who[steps], batch[steps], cost[steps], ok[steps]
         self.waiting[who] = False
         self.good[who, batch] = ok
@@ -115,3 +85,32 @@ class _ZeusPlayer(Player):
         self.origin[who] = self.expected[who] = self.best[who]
         self.round[who] += 1
         self.going_up[who], self.best_cost[who] = False, np.inf
+
+
+@description
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zeus(Policy):
+    """Prune by exploring from b0 down, then up, twice; then Gaussian Thompson sampling.
+
+    A round walks from its start to ever smaller batch sizes until one fails, then from the next
+    larger one up until one fails; a run fails when it misses the target or is stopped early. Only
+    batch sizes that succeeded stay, and the cheapest of them starts the next round. Afterwards
+    every recurrence draws, for each survivor, a mean cost from N(x̄, s²/n) (the posterior under a
+    flat prior, s² the plain variance of its n observed costs) and runs the one with the lowest.
+
+    Should a later round leave nothing, the cheapest batch size of the round before stays.
+
+    Jobs that drift: ``window`` keeps only the last so many costs of each batch size, so that old
+    ones are forgotten and the spread that a change brings makes it explore again. Concurrent
+    submissions: while the walk waits for its run, others run the best batch size known; the
+    draws of Thompson sampling differ by themselves.
+
+    Source: Zeus §4.3, Alg. 1 and 2, §4.4; order, constants and the meaning of the window as in
+    zeus-ml's simulator.
+    """
+
+    player = _ZeusPlayer
+    num_pruning_rounds: Whole = 2
+    window: Annotated[int, Ge(2)] | None = None
+    """At least 2, since one cost has no spread; None: all costs count."""
+    trusts_default: bool = True

@@ -16,43 +16,19 @@ Costs = list[list[float]]
 Script = Callable[[int, Costs, Any], Generator[int, bool, None]]
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scripted(Policy):
-    """A policy from a generator that yields the batch size (its index) each recurrence runs.
-
-    ``script(default, costs, draws)`` is called once a seed and receives the index of b0, the
-    costs that each batch size has shown so far (joules, oldest first) and standard normal draws,
-    one a batch size; both are renewed in place before every decision. ``yield`` returns
-    whether the run reached the target. Power limits come from the just-in-time profile.
-
-    >>> def always_default(default, costs, draws):
-    ...     while True:
-    ...         yield default
-    >>> Scripted(script=always_default).stops_early
-    True
-    """
-
-    script: Script
-    trusts_default: bool = True
-
-    def start(self, task: Task) -> Player:
+class _ScriptPlayer(Player):
+    def __init__(self, task: Task, policy: Scripted) -> None:
+        super().__init__(task, policy)
         if task.concurrency > 1:
             raise UsageError(
                 "a scripted policy learns of each run before it decides the next, so concurrency "
                 f"must be 1, got {task.concurrency}"
             )
-        return _ScriptPlayer(self.script, task)
-
-
-class _ScriptPlayer(Player):
-    def __init__(self, script: Script, task: Task) -> None:
         seeds, sizes = task.shape
-        self.limits = task.profiled_limits
         self.draws = np.zeros(task.shape)
         self.costs: list[Costs] = [[[] for _ in range(sizes)] for _ in range(seeds)]
         self.scripts = [
-            script(task.default_index, costs, draws)
+            policy.script(self.default, costs, draws)
             for costs, draws in zip(self.costs, self.draws, strict=True)
         ]
         self.reached: list[bool | None] = [None] * seeds
@@ -83,3 +59,25 @@ class _ScriptPlayer(Player):
         for seed, batch, cost_j, reached in runs:
             self.costs[seed][batch].append(float(cost_j))
             self.reached[seed] = bool(reached)
+
+
+@description
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scripted(Policy):
+    """A policy from a generator that yields the batch size (its index) each recurrence runs.
+
+    ``script(default, costs, draws)`` is called once a seed and receives the index of b0, the
+    costs that each batch size has shown so far (joules, oldest first) and standard normal draws,
+    one a batch size; both are renewed in place before every decision. ``yield`` returns
+    whether the run reached the target. Power limits come from the just-in-time profile.
+
+    >>> def always_default(default, costs, draws):
+    ...     while True:
+    ...         yield default
+    >>> Scripted(script=always_default).stops_early
+    True
+    """
+
+    player = _ScriptPlayer
+    script: Script
+    trusts_default: bool = True

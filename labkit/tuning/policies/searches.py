@@ -24,54 +24,26 @@ from labkit.tuning.policies.player import (
 )
 
 
+class _FixedPlayer(Player):
+    def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
+        return np.full(len(who), self.policy.batch), np.full(len(who), self.policy.power)
+
+
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed(Policy):
     """Always the same batch size and power limit (indices)."""
 
+    player = _FixedPlayer
     batch: Whole
     power: Whole
     stops_early: bool = False
     profiles_power: bool = False
 
-    def start(self, task: Task) -> Player:
-        return _FixedPlayer(self.batch, self.power)
-
-
-class _FixedPlayer(Player):
-    def __init__(self, batch: int, power: int) -> None:
-        self.batch, self.power = batch, power
-
-    def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
-        return np.full(len(who), self.batch), np.full(len(who), self.power)
-
-    def observe(self, who: Indices, outcome: Outcome) -> None:
-        """Nothing to learn."""
-
-
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridSearch(Policy):
-    """Tries one pair of batch size and power limit per recurrence, then keeps the cheapest.
-
-    Starts at b0 and goes through smaller, then larger batch sizes, each from the highest power
-    limit down. A batch size that missed the target is pruned: its other power limits are skipped.
-    With ``stops_early`` a run may also end for its cost, which prunes only that pair. A recurrence
-    whose trial failed is finished with the cheapest pair known. Of concurrent recurrences, each
-    tries a pair of its own.
-
-    Source: Zeus §6.1 (the baseline; the paper's own order of trial is not stated in what we read).
-    """
-
-    stops_early: bool = False
-    profiles_power: bool = False
-
-    def start(self, task: Task) -> Player:
-        return _GridPlayer(task, prunes_batch=not self.stops_early)
-
 
 class _GridPlayer(Player):
-    def __init__(self, task: Task, *, prunes_batch: bool) -> None:
+    def __init__(self, task: Task, policy: GridSearch) -> None:
+        super().__init__(task, policy)
         num_seeds, num_sizes = task.shape
         num_limits = len(task.power_limits_w)
         order = outward(num_sizes, task.default_index)
@@ -85,7 +57,6 @@ class _GridPlayer(Player):
         self.pruned = np.zeros((num_seeds, num_sizes), dtype=bool)
         self.cost = np.full((num_seeds, len(self.batch)), np.inf)
         self.retries = np.zeros(num_seeds, dtype=bool)
-        self.prunes_batch = prunes_batch
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
         left = ~self.taken[who] & ~self.pruned[who][:, self.batch]
@@ -103,29 +74,32 @@ class _GridPlayer(Player):
         self.cost[who[~ok], place[~ok]] = np.inf
         self.tried[who, place] = True
         self.retries[who] = ~ok
-        if self.prunes_batch:
+        if not self.policy.stops_early:
             self.pruned[who[~ok], outcome.batch[~ok]] = True
 
 
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomSearch(Policy):
-    """b0, then every other batch size once in random order, then the cheapest that reached.
+class GridSearch(Policy):
+    """Tries one pair of batch size and power limit per recurrence, then keeps the cheapest.
 
-    Each at the power limit its profile chose. A failure is tried again with the next. It knows
-    nothing of order or shape: what a search has to beat.
+    Starts at b0 and goes through smaller, then larger batch sizes, each from the highest power
+    limit down. A batch size that missed the target is pruned: its other power limits are skipped.
+    With ``stops_early`` a run may also end for its cost, which prunes only that pair. A recurrence
+    whose trial failed is finished with the cheapest pair known. Of concurrent recurrences, each
+    tries a pair of its own.
 
-    Source: Bergstra, Bengio, "Random search for hyper-parameter optimization", JMLR 13 (2012).
+    Source: Zeus §6.1 (the baseline; the paper's own order of trial is not stated in what we read).
     """
 
-    def start(self, task: Task) -> Player:
-        return _RandomPlayer(task)
+    player = _GridPlayer
+    stops_early: bool = False
+    profiles_power: bool = False
 
 
 class _RandomPlayer(Player):
-    def __init__(self, task: Task) -> None:
-        self.limits, self.default = task.profiled_limits, task.default_index
-        self.memory = Memory(task.shape)
+    def __init__(self, task: Task, policy: RandomSearch) -> None:
+        super().__init__(task, policy)
         self.left = np.ones(task.shape, dtype=bool)
         self.failed = np.zeros(task.shape, dtype=bool)
 
@@ -146,32 +120,30 @@ class _RandomPlayer(Player):
 
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Halving(Policy):
-    """Successive halving over batch sizes: run each survivor once, keep the cheaper half, repeat.
+class RandomSearch(Policy):
+    """b0, then every other batch size once in random order, then the cheapest that reached.
 
-    Uses the just-in-time power profile and early stopping as Zeus does, so what differs is only
-    how the batch size is chosen: no pruning order, no posterior, no randomness.
+    Each at the power limit its profile chose. A failure is tried again with the next. It knows
+    nothing of order or shape: what a search has to beat.
 
-    Source: Karnin, Koren, Somekh, "Almost optimal exploration in multi-armed bandits", ICML'13.
+    Source: Bergstra, Bengio, "Random search for hyper-parameter optimization", JMLR 13 (2012).
     """
 
-    def start(self, task: Task) -> Player:
-        return _HalvingPlayer(task)
+    player = _RandomPlayer
 
 
 class _HalvingPlayer(Player):
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, policy: Halving) -> None:
+        super().__init__(task, policy)
         self.order = outward(task.shape[1], task.default_index)
-        self.limits = task.profiled_limits
         self.alive = np.ones(task.shape, dtype=bool)
         self.taken = np.zeros(task.shape, dtype=bool)
         self.played = np.zeros(task.shape, dtype=bool)
-        self.memory = Memory(task.shape)
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
         left = (self.alive[who] & ~self.taken[who])[:, self.order]
         seen = self.alive[who] & (self.memory.count[who] > 0)
-        known = cheapest(self.memory.mean[who], seen, int(self.order[0]))
+        known = cheapest(self.memory.mean[who], seen, self.default)
         batch = np.where(left.any(1), self.order[left.argmax(1)], known)
         self.taken[who, batch] = True
         return batch, self.limits[batch]
@@ -196,7 +168,46 @@ class _HalvingPlayer(Player):
         self.played[who] = self.taken[who] = False
 
 
+@description
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halving(Policy):
+    """Successive halving over batch sizes: run each survivor once, keep the cheaper half, repeat.
+
+    Uses the just-in-time power profile and early stopping as Zeus does, so what differs is only
+    how the batch size is chosen: no pruning order, no posterior, no randomness.
+
+    Source: Karnin, Koren, Somekh, "Almost optimal exploration in multi-armed bandits", ICML'13.
+    """
+
+    player = _HalvingPlayer
+
+
 # ---------------------------------------------------------------- bandits
+
+
+class _MeansPlayer(Player):
+    def __init__(self, task: Task, policy: _Bandit) -> None:
+        super().__init__(task, policy)
+        self.order = outward(task.shape[1], task.default_index)
+        self.decided = np.zeros(task.shape)
+        self.cheapest = np.full(task.num_seeds, np.inf)
+
+    def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
+        rounds = np.floor(self.decided[who].min(1, keepdims=True))
+        untried = (self.decided[who] == rounds)[:, self.order]
+        early = rounds[:, 0] < self.policy.visits
+        seen = self.memory.count[who] > 0
+        scores = self.policy.score(self.memory, who, noise)
+        batch = cheapest(scores, seen, self.default)
+        batch = np.where(early, self.order[untried.argmax(1)], batch)
+        self.decided[who, batch] += 1
+        return batch, self.limits[batch]
+
+    def observe(self, who: Indices, outcome: Outcome) -> None:
+        ok, cost = outcome.reached, outcome.cost_j
+        self.cheapest[who[ok]] = np.minimum(self.cheapest[who[ok]], cost[ok])
+        again = np.where(ok | np.isinf(self.cheapest[who]), 0.0, self.cheapest[who])
+        self.memory.add(who, outcome.batch, cost + again)
 
 
 class _Bandit(Policy):
@@ -206,11 +217,9 @@ class _Bandit(Policy):
     since its recurrence must run again.
     """
 
+    player = _MeansPlayer
     visits = 1
     """How often every batch size is tried, outward from b0, before the score decides."""
-
-    def start(self, task: Task) -> Player:
-        return _MeansPlayer(task, self)
 
     def score(self, memory: Memory, who: Indices, noise: Floats) -> Floats:
         """The less, the sooner run; seeds × batch sizes."""
@@ -271,29 +280,3 @@ class Thompson(_Bandit):
 
     def score(self, memory: Memory, who: Indices, noise: Floats) -> Floats:
         return memory.mean[who] + noise * memory.standard_error(who)
-
-
-class _MeansPlayer(Player):
-    def __init__(self, task: Task, policy: _Bandit) -> None:
-        self.policy, self.limits = policy, task.profiled_limits
-        self.order = outward(task.shape[1], task.default_index)
-        self.memory = Memory(task.shape)
-        self.decided = np.zeros(task.shape)
-        self.cheapest = np.full(task.num_seeds, np.inf)
-
-    def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
-        rounds = np.floor(self.decided[who].min(1, keepdims=True))
-        untried = (self.decided[who] == rounds)[:, self.order]
-        early = rounds[:, 0] < self.policy.visits
-        seen = self.memory.count[who] > 0
-        scores = self.policy.score(self.memory, who, noise)
-        batch = cheapest(scores, seen, int(self.order[0]))
-        batch = np.where(early, self.order[untried.argmax(1)], batch)
-        self.decided[who, batch] += 1
-        return batch, self.limits[batch]
-
-    def observe(self, who: Indices, outcome: Outcome) -> None:
-        ok, cost = outcome.reached, outcome.cost_j
-        self.cheapest[who[ok]] = np.minimum(self.cheapest[who[ok]], cost[ok])
-        again = np.where(ok | np.isinf(self.cheapest[who]), 0.0, self.cheapest[who])
-        self.memory.add(who, outcome.batch, cost + again)

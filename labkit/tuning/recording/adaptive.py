@@ -21,7 +21,7 @@ from labkit.errors import BadValue
 from labkit.kit.describe import Count, Positive, Whole, description
 from labkit.tuning.goodput.noise import GradientNoise, average, from_two_batches
 from labkit.tuning.recording import stacked
-from labkit.tuning.recording.training import load_digits
+from labkit.tuning.recording.training import load_digits, one_thread
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -88,6 +88,7 @@ class Ranks(Workers):
         return mean, norms
 
 
+@one_thread()
 def train(
     what: AdaptiveRun, policy: Policy, data: Data | None = None, workers: Workers | None = None
 ) -> pd.DataFrame:
@@ -106,8 +107,6 @@ def train(
 
     images, labels, held_out, classes = data or load_digits()
     images, held_out, workers = images.double(), held_out.double(), workers or Workers()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     rows: list[tuple[float, ...]] = []
     since: list[GradientNoise] = []  # estimates of the steps since the last look
     start = stacked.initial([what.seed])
@@ -117,28 +116,25 @@ def train(
     velocity = torch.zeros_like(flat)
     order = torch.Generator().manual_seed(what.seed)
     picked, batch, step, seen = torch.empty(0, dtype=torch.int64), next(policy), 0, 0
-    try:
-        while seen < what.num_examples:
-            _check(batch, what.num_workers, len(images))
-            if len(picked) < batch:
-                picked = torch.randperm(len(images), generator=order)
-            now, picked = picked[:batch].view(what.num_workers, -1), picked[batch:]
-            now = workers.shares(now)
-            copies = [weight.expand(len(now), *weight.shape[1:]) for weight in weights]
-            slopes = stacked.gradients(copies, images[now], labels[now])[1]
-            mean, norms = workers.exchange(torch.cat([slope.flatten(1) for slope in slopes], 1))
-            rate = torch.tensor(what.small_rate * batch / what.small_batch)
-            stacked.momentum(flat, mean, velocity, rate)
-            step, seen = step + 1, seen + batch
-            since.append(_noise(norms, batch))
-            if step % what.check_every == 0:
-                error = float(stacked.wrong(weights, held_out, classes)[0])
-                terms = average(since)
-                rows.append((step, seen, batch, terms.grad_sqr, terms.covariance_trace, error))
-                since.clear()
-            batch = policy.send(norms)
-    finally:
-        torch.set_num_threads(threads)
+    while seen < what.num_examples:
+        _check(batch, what.num_workers, len(images))
+        if len(picked) < batch:
+            picked = torch.randperm(len(images), generator=order)
+        now, picked = picked[:batch].view(what.num_workers, -1), picked[batch:]
+        now = workers.shares(now)
+        copies = [weight.expand(len(now), *weight.shape[1:]) for weight in weights]
+        slopes = stacked.gradients(copies, images[now], labels[now])[1]
+        mean, norms = workers.exchange(torch.cat([slope.flatten(1) for slope in slopes], 1))
+        rate = torch.tensor(what.small_rate * batch / what.small_batch)
+        stacked.momentum(flat, mean, velocity, rate)
+        step, seen = step + 1, seen + batch
+        since.append(_noise(norms, batch))
+        if step % what.check_every == 0:
+            error = float(stacked.wrong(weights, held_out, classes)[0])
+            terms = average(since)
+            rows.append((step, seen, batch, terms.grad_sqr, terms.covariance_trace, error))
+            since.clear()
+        batch = policy.send(norms)
     columns = ["step", "examples", "batch_size", "grad_sqr", "covariance_trace", "error"]
     return pd.DataFrame(rows, columns=columns)
 

@@ -64,8 +64,7 @@ class CappedMeter(Protocol):
 class RaplMeter:
     """Package energy of all sockets, from the kernel's RAPL counters (microjoules).
 
-    Raises:
-        LabkitError: there is no counter, or it may not be read.
+    Raises LabkitError where there is no counter, or it may not be read.
     """
 
     def __init__(self, home: Path = RAPL_HOME) -> None:
@@ -116,13 +115,9 @@ class RaplMeter:
 class GpuMeter:
     """One GPU through zeus-ml: its energy counter, and its power limit where it may be set.
 
-    Args:
-        index: of the GPU, as ``CUDA_VISIBLE_DEVICES`` counts.
-        monitor, gpus: a ``ZeusMonitor`` and what ``zeus.device.get_gpus()`` gives; made here
-            where left out.
-
-    Raises:
-        LabkitError: there is no GPU, or zeus-ml is not installed.
+    ``index`` is as ``CUDA_VISIBLE_DEVICES`` counts; ``monitor`` and ``gpus``, a ``ZeusMonitor`` and
+    what ``zeus.device.get_gpus()`` gives, are made here where left out. Raises LabkitError where
+    there is no GPU, or zeus-ml is not installed.
     """
 
     def __init__(self, index: int = 0, *, monitor: Any = None, gpus: Any = None) -> None:

@@ -29,18 +29,19 @@ from annotated_types import MinLen
 from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among
 from labkit.files import read_text, write_atomically
 from labkit.kit.describe import Count, Positive, Whole, description
-from labkit.tuning.configurations.jit import Slice, profile_limits
+from labkit.tuning.configurations.power_limits import Slice, profile_limits
 from labkit.tuning.recording.capping import CapModel
-from labkit.tuning.recording.meters import CappedMeter, GpuMeter, RaplMeter, machine
+from labkit.tuning.recording.meters import GpuMeter, RaplMeter, machine
 from labkit.tuning.recording.training import DATASET, TITLES, Accuracy, Training, load_digits, train
-from labkit.tuning.traces.sources import META, POWER, TRAIN
-from labkit.tuning.traces.workloads import Workload
+from labkit.tuning.traces.job import Workload
+from labkit.tuning.traces.trace import META, POWER, TRAIN
 
 if TYPE_CHECKING:
     from labkit.tuning.recording.training import Data
 
     AnyMeter = GpuMeter | RaplMeter | None
     Cells = dict[str, dict[str, Any]]
+    Row = tuple[Any, ...]
 
 PARTIAL = "partial.json"
 OPTIMIZER = "sgd"
@@ -145,13 +146,14 @@ def record(
         "versions": _versions(),
     }
     cells = _cells_so_far(folder, identity, resume=resume, overwrite=overwrite)
-    data, trainings = load_digits(device), grid.trainings()
+    bench = Bench(data=load_digits(device), device=device, meter=meter, tell=tell)
+    trainings = grid.trainings()
     for what in trainings:
         if (name := _name(what)) in cells:
             continue
         number = f"{len(cells) + 1}/{len(trainings)}"
         tell(f"{number} {what.network}, batch {what.batch_size}, seed {what.seed}")
-        cells[name] = _cell(what, data, device, meter)
+        cells[name] = bench.cell(what)
         write_atomically(folder / PARTIAL, _json(identity | {"cells": cells}))
     # modelled energy needs only how fast the processor is, so there its own time counts, which
     # other work on the machine does not stretch; counted energy belongs to the wall time
@@ -159,7 +161,7 @@ def record(
     trainings.sort(key=lambda what: (grid.networks.index(what.network), what.batch_size))
     tables = {
         TRAIN: _train_table(trainings, cells),
-        POWER: _power_table(trainings, cells, clock, data, device, meter, tell),
+        POWER: _power_table(trainings, cells, clock, bench),
     }
     meta = identity | {"command": command} | _meta(grid, cells, meter, clock)
     note = (
@@ -174,11 +176,7 @@ def record(
 
 
 def find_meter(device: str) -> AnyMeter:
-    """The energy counter of this machine for ``cpu`` or ``cuda``; None where it has none.
-
-    Raises:
-        UsageError: ``cuda`` where there is no GPU to read.
-    """
+    """The energy counter of this machine; None where it has none, an error for ``cuda``."""
     if device not in ("cpu", "cuda"):
         raise not_among("device", device, ("cpu", "cuda"))
     try:
@@ -196,18 +194,56 @@ def _name(what: Training) -> str:
     return f"{what.network}/{what.batch_size}/{what.seed}"
 
 
-def _cell(what: Training, data: Data, device: str, meter: AnyMeter) -> dict[str, Any]:
-    if meter is not None:
-        meter.begin()
-    done = train(what, data, device=device)
-    took = None if meter is None else meter.end()
-    return {
-        "epochs_to": {f"{target:g}": done.epochs_to(target) for target in what.targets},
-        "num_epochs": done.num_epochs,
-        "epoch_s": statistics.median(done.epoch_s),
-        "cpu_s": statistics.median(done.cpu_s),
-        "power_w": None if took is None else took.energy_j / took.time_s,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where trainings run: their images, the device, its counter, and who hears of each."""
+
+    data: Data
+    device: str
+    meter: Any
+    """A :class:`CappedMeter`, a :class:`RaplMeter`, or None."""
+    tell: Callable[[str], None]
+
+    def cell(self, what: Training) -> dict[str, Any]:
+        """What one run of the grid did."""
+        if self.meter is not None:
+            self.meter.begin()
+        done = train(what, self.data, device=self.device)
+        took = None if self.meter is None else self.meter.end()
+        return {
+            "epochs_to": {f"{target:g}": done.epochs_to(target) for target in what.targets},
+            "num_epochs": len(done.accuracies),
+            "epoch_s": statistics.median(done.epoch_s),
+            "cpu_s": statistics.median(done.cpu_s),
+            "power_w": None if took is None else took.energy_j / took.time_s,
+        }
+
+    def swept(self, trainings: Iterable[Training], epoch_s: dict[Any, float]) -> list[Row]:
+        """Rows for every limit the device lets set, each measured on epochs of its own."""
+        rows = []
+        try:
+            for what in trainings:
+                place = what.network, what.batch_size
+                self.tell(f"{what.network}, batch {what.batch_size}: power limits")
+                run = partial(self._slice, what, max(1, math.ceil(SLICE_S / epoch_s[place])))
+                rows += [
+                    (*place, part.power_limit_w, part.time_s, part.energy_j / part.time_s,
+                     "measured", "measured")
+                    for part in profile_limits(run, self.meter.power_limits_w)
+                ]  # fmt: skip
+        finally:
+            self.meter.reset()
+        return rows
+
+    def _slice(self, what: Training, number: int, power_limit_w: float) -> Slice:
+        """What one of ``number`` epochs takes, after one more for the clock to settle."""
+        self.meter.set_limit(power_limit_w)
+        train(replace(what, max_epochs=1, targets=(1.0,)), self.data, device=self.device)
+        self.meter.begin()
+        train(replace(what, max_epochs=number, targets=(1.0,)), self.data, device=self.device)
+        took = self.meter.end()
+        time_s, energy_j = took.time_s / number, took.energy_j / number
+        return Slice(power_limit_w=power_limit_w, time_s=time_s, energy_j=energy_j)
 
 
 def _cells_so_far(
@@ -284,76 +320,28 @@ def _train_table(trainings: list[Training], cells: Cells) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype({"target_epoch": "Int64"})
 
 
-def _power_table(
-    trainings: list[Training],
-    cells: Cells,
-    clock: str,
-    data: Data,
-    device: str,
-    meter: AnyMeter,
-    tell: Callable[[str], None],
-) -> pd.DataFrame:
+def _power_table(trainings: list[Training], cells: Cells, clock: str, bench: Bench) -> pd.DataFrame:
     """Time and power of an epoch by network, batch size and power limit; which are modelled."""
     places = [(what.network, what.batch_size) for what in trainings]
     table = pd.DataFrame([cells[_name(what)] for what in trainings])
     runs = table.groupby(pd.MultiIndex.from_tuples(places), sort=False)
     epoch_s: dict[Any, float] = runs[clock].min().to_dict()
-    rows: list[tuple[Any, ...]]
-    if meter is None:
+    rows: list[Row]
+    if bench.meter is None:
         rows = CapModel().rows(epoch_s)
-    elif isinstance(meter, GpuMeter):
+    elif isinstance(bench.meter, GpuMeter):
         first = dict(zip(reversed(places), reversed(trainings), strict=True))
-        rows = swept_rows([first[place] for place in epoch_s], epoch_s, meter, data, device, tell)
+        rows = bench.swept([first[place] for place in epoch_s], epoch_s)
     else:
         power_w: dict[Any, float] = runs["power_w"].median().to_dict()
         # where the limit is unknown, the highest average draw, rounded up, stands for it
-        limit_w = meter.limit_w() or float(math.ceil(max(power_w.values())))
+        limit_w = bench.meter.limit_w() or float(math.ceil(max(power_w.values())))
         rows = [
             (*place, limit_w, seconds, power_w[place], "measured", "measured")
             for place, seconds in epoch_s.items()
         ]
     power = pd.DataFrame(rows, columns=["network", "batch_size", *_POWER])
     return power.assign(dataset=DATASET, optimizer=OPTIMIZER)[[*_ROW, *_POWER]]
-
-
-def swept_rows(
-    trainings: Iterable[Training],
-    epoch_s: dict[tuple[str, int], float],
-    meter: CappedMeter,
-    data: Data,
-    device: str,
-    tell: Callable[[str], None],
-) -> list[tuple[Any, ...]]:
-    """Rows for every limit the device lets set, each measured on epochs of its own."""
-    rows = []
-    try:
-        for what in trainings:
-            place = what.network, what.batch_size
-            tell(f"{what.network}, batch {what.batch_size}: power limits")
-            number = max(1, math.ceil(SLICE_S / epoch_s[place]))
-            run_slice = partial(_run_slice, meter, what, number, data, device)
-            rows += [
-                (*place, part.power_limit_w, part.time_s, part.energy_j / part.time_s,
-                 "measured", "measured")
-                for part in profile_limits(run_slice, meter.power_limits_w).slices
-            ]  # fmt: skip
-    finally:
-        meter.reset()
-    return rows
-
-
-def _run_slice(
-    meter: CappedMeter, what: Training, number: int, data: Data, device: str, power_limit_w: float
-) -> Slice:
-    """What one of ``number`` epochs takes at a limit, after one more for the clock to settle."""
-    meter.set_limit(power_limit_w)
-    train(replace(what, max_epochs=1, targets=(1.0,)), data, device=device)
-    meter.begin()
-    train(replace(what, max_epochs=number, targets=(1.0,)), data, device=device)
-    took = meter.end()
-    return Slice(
-        power_limit_w=power_limit_w, time_s=took.time_s / number, energy_j=took.energy_j / number
-    )
 
 
 def _json(content: dict[str, Any]) -> str:

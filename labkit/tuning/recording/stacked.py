@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, Whole, description
-from labkit.tuning.recording.training import MOMENTUM, load_digits, network_of
+from labkit.tuning.recording.training import MOMENTUM, load_digits, network_of, one_thread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -170,21 +170,18 @@ def lars(weight: Tensor, gradient: Tensor, velocity: Tensor, rate: Tensor) -> No
     folded(weight, trust * gradient, velocity, rate)
 
 
+@one_thread()
 def train(
     what: Stack, rates: ArrayLike, data: Data | None = None, update: Update = momentum
 ) -> StackedRuns:
-    """Train every run for all its epochs on one thread; the same call gives the same numbers.
+    """Train every run for all its epochs.
 
     Args:
-        what: the runs.
-        rates: the learning rate of every step, runs × steps; the last batch of an epoch may be
-            smaller, so an epoch has ⌈images / batch_size⌉ steps.
+        rates: the learning rate of every step, runs × steps, else BadValue; the last batch of an
+            epoch may be smaller, so an epoch has ⌈images / batch_size⌉ steps.
         data: from :func:`training.load_digits`, to read them once for many calls.
         update: changes a weight in place, given its gradient, its state (zeros at first) and the
             rates, all of them stacked.
-
-    Raises:
-        BadValue: ``rates`` are not runs × steps.
     """
     import torch
 
@@ -196,17 +193,6 @@ def train(
             f"rates must be runs × steps, {len(what.seeds)} × {steps * what.num_epochs}, got "
             f"{' × '.join(map(str, rate.shape))}"
         )
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _train(what, rate, data, update)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _train(what: Stack, rate: Tensor, data: Data, update: Update) -> StackedRuns:
-    import torch
-
     images, labels, held_out, classes = data
     images, held_out = images.double(), held_out.double()
     own = tuple(dict.fromkeys(what.seeds))  # one order a seed where seeds repeat in turn

@@ -7,7 +7,8 @@ real optimisation problem, with batch sizes that are too small, too large, and u
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,21 +79,14 @@ class Trained:
     cpu_s: tuple[float, ...]
     """Processor time of the thread that trains: the wall time on a machine with nothing else on."""
 
-    @property
-    def num_epochs(self) -> int:
-        return len(self.accuracies)
-
     def epochs_to(self, target: float) -> int | None:
         """The first epoch (from 1) that ended at ``target`` or better; None where none did."""
         return next((n for n, a in enumerate(self.accuracies, 1) if a >= target), None)
 
 
 def load_digits(device: str = "cpu") -> Data:
-    """Training images and labels, then validation's: 1,438 and 359 rows of 64 values in [0, 1].
-
-    Raises:
-        UsageError: torch or scikit-learn is not installed.
-    """
+    """Training images and labels, then validation's: 1,438 and 359 rows of 64 values in [0, 1];
+    raises UsageError where torch or scikit-learn is not installed."""
     import numpy as np
 
     try:
@@ -110,40 +104,43 @@ def load_digits(device: str = "cpu") -> Data:
     return images[:cut], classes[:cut], images[cut:], classes[cut:]
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes on one thread, so that the same call gives the same numbers."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@one_thread()
 def train(what: Training, data: Data | None = None, *, device: str = "cpu") -> Trained:
     """Train until the highest target is reached or the epochs are used up.
 
     Plain SGD with momentum, cross-entropy, a new order of the images each epoch. The same
     description gives the same accuracies on the same machine and libraries: weights and order
-    come from ``seed`` alone and one thread computes.
-
-    Args:
-        what: the run.
-        data: from :func:`load_digits`, to read them once for many runs.
-        device: ``cpu`` or ``cuda``.
+    come from ``seed`` alone and one thread computes. ``data``: from :func:`load_digits`, to read
+    them once for many runs; ``device``: ``cpu`` or ``cuda``.
     """
     import torch
 
     images, labels, *validation = data or load_digits(device)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     accuracies: list[float] = []
     times: list[tuple[float, float]] = []
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(what.seed)
-            network = network_of(what.network).to(device)
-            optimizer = torch.optim.SGD(
-                network.parameters(), lr=what.learning_rate, momentum=MOMENTUM
-            )
-            order = torch.Generator().manual_seed(what.seed)
-            while len(times) < what.max_epochs and max(accuracies, default=0) < max(what.targets):
-                picked = torch.randperm(len(images), generator=order).to(device)
-                batches = picked.split(what.batch_size)
-                times.append(_epoch(network, optimizer, images, labels, batches, device))
-                accuracies.append(accuracy(network, *validation))
-    finally:
-        torch.set_num_threads(threads)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(what.seed)
+        network = network_of(what.network).to(device)
+        optimizer = torch.optim.SGD(network.parameters(), lr=what.learning_rate, momentum=MOMENTUM)
+        order = torch.Generator().manual_seed(what.seed)
+        while len(times) < what.max_epochs and max(accuracies, default=0) < max(what.targets):
+            picked = torch.randperm(len(images), generator=order).to(device)
+            batches = picked.split(what.batch_size)
+            times.append(_epoch(network, optimizer, images, labels, batches, device))
+            accuracies.append(accuracy(network, *validation))
     wall_s, cpu_s = zip(*times, strict=True)
     return Trained(accuracies=tuple(accuracies), epoch_s=wall_s, cpu_s=cpu_s)
 

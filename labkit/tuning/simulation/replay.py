@@ -181,7 +181,6 @@ class _State:
             power=power,
             cost_j=self._told_j(who, cost),
             epochs=epochs,
-            epoch_cost_j=each_j,
             reached=reached,
         )
 

@@ -26,12 +26,11 @@ from labkit.tuning.configurations.outcomes import (
     epoch_cost_j,
     optimum,
 )
-from labkit.tuning.configurations.selectors import Selector
+from labkit.tuning.configurations.power_limits import Selector
 from labkit.tuning.policies.names import Policy, Task, policy_named
 from labkit.tuning.simulation.replay import Experiment, replay
-from labkit.tuning.traces.job import Job
+from labkit.tuning.traces.job import PUBLISHED, Job
 from labkit.tuning.traces.trace import TrainingTrace
-from labkit.tuning.traces.workloads import PUBLISHED
 
 PAPER_RANGE = (0.153, 0.758)
 """Energy saved by Zeus on the V100, least and most of the six workloads. Source: abstract."""
@@ -115,34 +114,25 @@ class Runs:
         excess = self.per_recurrence("cost_j") - best[setup.slice_per_recurrence]
         return np.cumsum(excess, axis=1)
 
-    @checked
-    def summary(self, last: int = 5) -> pd.Series:
+    def summary(self) -> pd.Series:
         """Savings against (b0, highest power) in steady state, with 95 % intervals of the mean.
 
-        energy_reduction and time_reduction compare the mean of the ``last`` recurrences with the
+        energy_reduction and time_reduction compare the mean of the last five recurrences with the
         baseline's expectation; …_low and …_high bound the mean over seeds (Student's t; missing
         for one seed). total_energy_reduction compares all recurrences, exploration included.
         profiling_fraction is the share of all energy that power profiling added. regret_j is the
         mean cumulative regret with its interval; batch_size and power_limit_w are what most seeds
         end with, agreement_fraction how many; excess_cost_fraction is the expected cost of what
         each seed ends with above the oracle's.
-
-        Raises:
-            UsageError: ``last`` is not between 1 and the number of recurrences.
         """
         setup = self.experiment
-        if not 1 <= last <= setup.num_recurrences:
-            raise UsageError(
-                f"last must lie between 1 and the {setup.num_recurrences} recurrences, got {last}"
-            )
         energy, time = self.per_recurrence("energy_j"), self.per_recurrence("time_s")
         bases = [default_choice(job, eta=setup.eta_knob) for job in setup.slices]
         part = setup.slice_per_recurrence
         base_j = np.array([base.energy_to_accuracy_j for base in bases])[part]
         base_s = np.array([base.time_to_accuracy_s for base in bases])[part]
-        kept = slice(-last, None)
-        saved = 1 - energy[:, kept].mean(1) / base_j[kept].mean()
-        faster = 1 - time[:, kept].mean(1) / base_s[kept].mean()
+        saved = 1 - energy[:, -5:].mean(1) / base_j[-5:].mean()
+        faster = 1 - time[:, -5:].mean(1) / base_s[-5:].mean()
         row: dict[str, object] = {"workload": setup.job.title, "policy": setup.policy}
         row |= with_interval("energy_reduction", saved) | with_interval("time_reduction", faster)
         row["total_energy_reduction"] = 1 - energy.mean() / base_j.mean()

@@ -1,8 +1,8 @@
 """Reading the two tables of a trace: what is wrong is refused, what is missing is counted.
 
 A row that cannot be right (too few fields, a value that is no number, two rows that say different
-things of the same run) is an error with its line. A gap that leaves the rest usable (a batch size
-that was trained but never profiled) is a named warning with counts.
+things of the same run) is a ``BadFile`` with its line. A gap that leaves the rest usable (a batch
+size that was trained but never profiled) is a named warning with counts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import warnings
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from labkit.errors import BadFile
@@ -49,164 +48,148 @@ class ImplausiblePower(TraceWarning):
 
 
 def read_train(path: Path) -> pd.DataFrame:
-    """Epochs to target; an empty ``target_epoch`` (never reached) becomes ``inf``.
-
-    Raises:
-        BadFile: a row is malformed, repeats another, or contradicts one.
-    """
-    rows = _Rows(path, _TRAIN_COLUMNS, _TRAIN_KEY, optional="target_epoch")
-    rows.table["target_epoch"] = rows.table["target_epoch"].fillna(math.inf)
-    rows.refuse_two_values([*WORKLOAD, "batch_size"], "learning_rate")
-    rows.refuse_disorder()
-    return rows.table[_TRAIN_COLUMNS]
+    """Epochs to target; an empty ``target_epoch`` (never reached) becomes ``inf``."""
+    table = _checked(path, _TRAIN_COLUMNS, _TRAIN_KEY, optional="target_epoch")
+    table["target_epoch"] = table["target_epoch"].fillna(math.inf)
+    _refuse_two_values(path, table, [*WORKLOAD, "batch_size"], "learning_rate")
+    _refuse_disorder(path, table)
+    return table[_TRAIN_COLUMNS].reset_index(drop=True)
 
 
 def read_power(path: Path) -> pd.DataFrame:
-    """Time and average power of an epoch, with ``energy_source`` where the file says it.
-
-    Raises:
-        BadFile: a row is malformed, repeats another, or contradicts one.
-    """
-    rows = _Rows(path, _POWER_COLUMNS, _POWER_KEY)
-    if _SOURCE not in rows.table:
-        return rows.table[_POWER_COLUMNS]
-    unknown = ~rows.table[_SOURCE].isin(ENERGY_SOURCES)
-    valid = " or ".join(ENERGY_SOURCES)
-    rows.refuse(unknown, _SOURCE, "says neither how its energy was found", valid)
-    rows.refuse_two_values(WORKLOAD, _SOURCE)
-    return rows.table[[*_POWER_COLUMNS, _SOURCE]]
+    """Time and average power of an epoch, with ``energy_source`` where the file says it."""
+    table = _checked(path, _POWER_COLUMNS, _POWER_KEY)
+    columns = [*_POWER_COLUMNS, *({_SOURCE} & {*table})]
+    if _SOURCE in table:
+        unknown, valid = ~table[_SOURCE].isin(ENERGY_SOURCES), " or ".join(ENERGY_SOURCES)
+        _refuse(path, table[_SOURCE], unknown, "says neither how its energy was found", valid)
+        _refuse_two_values(path, table, WORKLOAD, _SOURCE)
+    return table[columns].reset_index(drop=True)
 
 
 # ---------------------------------------------------------------- rows that cannot be right
 
 
-class _Rows:
-    """The rows of one file, each field checked, with the line of each for what is refused."""
+def _checked(path: Path, columns: list[str], key: list[str], optional: str = "") -> pd.DataFrame:
+    """The rows of a file, each field checked; the index is their line."""
+    table = _fields(path, columns)
+    for column in columns:
+        values = table[column]
+        if column in _WORDS:
+            _refuse(path, values, values == "", "blank in {count} rows", "a name")
+            continue
+        number = pd.to_numeric(values, errors="coerce")
+        wrong = ~((number > 0) & (number < math.inf))
+        valid = "a positive number"
+        if column == optional:
+            wrong &= ~values.str.lower().isin(_NEVER)
+            valid += ", or empty for never"
+        _refuse(path, values, wrong, "not a positive number", valid)
+        table[column] = number
+    sizes = table["batch_size"]
+    _refuse(path, sizes, sizes % 1 != 0, "not whole", "a whole number")
+    table["batch_size"] = sizes.astype(int)
+    _refuse_repeats(path, table, key)
+    return table
 
-    def __init__(
-        self, path: Path, columns: list[str], key: list[str], *, optional: str = ""
-    ) -> None:
-        self.path = path
-        self._read_fields(columns)
-        for column in columns:
-            values = self.table[column]
-            if column in _WORDS:
-                self.refuse(values == "", column, "blank in {count} rows", "a name")
-                continue
-            number = pd.to_numeric(values, errors="coerce")
-            wrong = ~((number > 0) & (number < math.inf))
-            valid = "a positive number"
-            if column == optional:
-                wrong &= ~values.str.lower().isin(_NEVER)
-                valid += ", or empty for never"
-            self.refuse(wrong, column, "not a positive number", valid)
-            self.table[column] = number
-        part = self.table["batch_size"] % 1 != 0
-        self.refuse(part, "batch_size", "not whole", "a whole number")
-        self.table["batch_size"] = self.table["batch_size"].astype(int)
-        self._refuse_repeats(key)
 
-    def _read_fields(self, columns: list[str]) -> None:
-        """The file as text, field by field; lines that start with # or are empty do not count."""
-        text = read_text(self.path).splitlines()
-        numbered = [(n, t) for n, t in enumerate(text, 1) if t.strip() and not t.startswith("#")]
-        valid = ",".join(columns)
-        if not numbered:
-            raise BadFile(self.path, "not a table: it has no header line", valid=valid)
-        (first, *self.lines), texts = zip(*numbered, strict=True)
-        header, *rows = [[field.strip() for field in row] for row in csv.reader(texts)]
-        if missing := [c for c in columns if c not in header]:
-            said = f"lacks column {', '.join(missing)}"
-            raise BadFile(self.path, said, line=first, valid=valid)
-        if twice := [c for c in columns if header.count(c) > 1]:
-            raise BadFile(self.path, "names a column twice", line=first, field=twice[0])
-        if not rows:
-            raise BadFile(self.path, "has a header but no rows", line=first)
-        for line, row in zip(self.lines, rows, strict=True):
-            if len(row) != len(header):
-                raise BadFile(
-                    self.path,
-                    f"an incomplete or broken row: {len(row)} fields where the header has "
-                    f"{len(header)}",
-                    line=line,
-                    field=header[min(len(row), len(header) - 1)],
-                    value=",".join(row),
-                    valid=",".join(header),
-                )
-        self.table = pd.DataFrame(rows, columns=header)
-
-    def refuse(self, wrong: pd.Series, column: str, problem: str, valid: str) -> None:
-        """Refuse the file for rows with a wrong value in a column, by the first of them.
-
-        ``{count}`` in ``problem`` stands for their number.
-        """
-        if rows := np.flatnonzero(wrong).tolist():
+def _fields(path: Path, columns: list[str]) -> pd.DataFrame:
+    """The file as text, field by field; lines that start with # or are empty do not count."""
+    text = read_text(path).splitlines()
+    numbered = [(n, t) for n, t in enumerate(text, 1) if t.strip() and not t.startswith("#")]
+    valid = ",".join(columns)
+    if not numbered:
+        raise BadFile(path, "not a table: it has no header line", valid=valid)
+    (first, *lines), texts = zip(*numbered, strict=True)
+    header, *rows = [[field.strip() for field in row] for row in csv.reader(texts)]
+    if missing := [c for c in columns if c not in header]:
+        raise BadFile(path, f"lacks column {', '.join(missing)}", line=first, valid=valid)
+    if twice := [c for c in columns if header.count(c) > 1]:
+        raise BadFile(path, "names a column twice", line=first, field=twice[0])
+    if not rows:
+        raise BadFile(path, "has a header but no rows", line=first)
+    for line, row in zip(lines, rows, strict=True):
+        if len(row) != len(header):
             raise BadFile(
-                self.path,
-                problem.format(count=len(rows)),
-                line=self.lines[rows[0]],
-                field=column,
-                value=str(self.table[column].iloc[rows[0]]),
-                valid=valid,
+                path,
+                f"an incomplete or broken row: {len(row)} fields where the header has "
+                f"{len(header)}",
+                line=line,
+                field=header[min(len(row), len(header) - 1)],
+                value=",".join(row),
+                valid=",".join(header),
             )
+    return pd.DataFrame(rows, columns=header, index=lines)
 
-    def _first_like(self, row: int, key: list[str]) -> int:
-        """The line of the first row with the same ``key``."""
-        same = (self.table[key] == self.table[key].iloc[row]).all(axis=1)
-        return self.lines[int(same.argmax())]
 
-    def _refuse_repeats(self, key: list[str]) -> None:
-        """Rows with a key that an earlier one has, whether they say the same or something else."""
-        repeats, copies = self.table.duplicated(key), self.table.duplicated()
-        if repeats.any():
-            others = repeats & ~copies
-            row = int((others if others.any() else repeats).argmax())
-            raise BadFile(
-                self.path,
-                f"{repeats.sum()} rows repeat an earlier one, {others.sum()} of them with other "
-                f"values; this one repeats line {self._first_like(row, key)}",
-                line=self.lines[row],
-                field=", ".join(key),
-                value=", ".join(str(self.table[c].iloc[row]) for c in key),
-                valid="each combination once",
-            )
+def _refuse(path: Path, values: pd.Series, wrong: pd.Series, problem: str, valid: str) -> None:
+    """Refuse the file for wrong values of a column, by the first; ``{count}`` is their number."""
+    if wrong.any():
+        line = _first_line(wrong)
+        said, value = problem.format(count=wrong.sum()), str(values[line])
+        raise BadFile(path, said, line=line, field=str(values.name), value=value, valid=valid)
 
-    def refuse_two_values(self, key: list[str], column: str) -> None:
-        """Rows of one ``key`` that differ in a ``column`` which belongs to the key."""
-        first = self.table.groupby(key, sort=False)[column].transform("first")
-        wrong = self.table[column] != first
+
+def _first_line(of: pd.Series) -> int:
+    return int(of.index[int(of.argmax())])
+
+
+def _first_like(table: pd.DataFrame, line: int, key: list[str]) -> int:
+    """The line of the first row with the same ``key``."""
+    return _first_line((table[key] == table.loc[line, key]).all(axis=1))
+
+
+def _refuse_repeats(path: Path, table: pd.DataFrame, key: list[str]) -> None:
+    """Rows with a key that an earlier one has, whether they say the same or something else."""
+    repeats, copies = table.duplicated(key), table.duplicated()
+    if repeats.any():
+        others = repeats & ~copies
+        line = _first_line(others if others.any() else repeats)
+        raise BadFile(
+            path,
+            f"{repeats.sum()} rows repeat an earlier one, {others.sum()} of them with other "
+            f"values; this one repeats line {_first_like(table, line, key)}",
+            line=line,
+            field=", ".join(key),
+            value=", ".join(map(str, table.loc[line, key])),
+            valid="each combination once",
+        )
+
+
+def _refuse_two_values(path: Path, table: pd.DataFrame, key: list[str], column: str) -> None:
+    """Rows of one ``key`` that differ in a ``column`` which belongs to the key."""
+    first = table.groupby(key, sort=False)[column].transform("first")
+    wrong = table[column] != first
+    if wrong.any():
+        line = _first_line(wrong)
+        said = f"{{count}} rows contradict an earlier one of the same {', '.join(key)}"
+        valid = f"{first[line]}, as on line {_first_like(table, line, key)}"
+        _refuse(path, table[column], wrong, said, valid)
+
+
+def _refuse_disorder(path: Path, table: pd.DataFrame) -> None:
+    """A run that reaches a harder target before an easier one.
+
+    Whether harder is higher is not in the file: a workload's runs must agree on one direction.
+    """
+    for _, rows in table.groupby(WORKLOAD, sort=False):
+        rows = rows.sort_values([*_RUN, "target_metric"])
+        before = rows.groupby(_RUN, sort=False)["target_epoch"].shift()
+        falls, rises = rows["target_epoch"] < before, rows["target_epoch"] > before
+        wrong = falls if falls.sum() <= rises.sum() else rises
         if wrong.any():
-            row = int(wrong.argmax())
-            said = f"{{count}} rows contradict an earlier one of the same {', '.join(key)}"
-            valid = f"{first.iloc[row]}, as on line {self._first_like(row, key)}"
-            self.refuse(wrong, column, said, valid)
-
-    def refuse_disorder(self) -> None:
-        """A run that reaches a harder target before an easier one.
-
-        Whether harder is higher is not in the file: a workload's runs must agree on one direction.
-        """
-        for _, rows in self.table.groupby(WORKLOAD, sort=False):
-            rows = rows.sort_values([*_RUN, "target_metric"])
-            before = rows.groupby(_RUN, sort=False)["target_epoch"].shift()
-            falls, rises = rows["target_epoch"] < before, rows["target_epoch"] > before
-            wrong = falls if falls.sum() <= rises.sum() else rises
-            if wrong.any():
-                place = int(wrong.argmax())
-                easier, harder = (int(rows.index[place - step]) for step in (1, 0))
-                if wrong is rises:
-                    easier, harder = harder, easier
-                target, epoch = self.table.loc[easier, ["target_metric", "target_epoch"]]
-                raise BadFile(
-                    self.path,
-                    f"{wrong.sum()} rows say that a run reached a harder target before an easier "
-                    "one",
-                    line=self.lines[harder],
-                    field="target_epoch",
-                    value=str(self.table["target_epoch"].iloc[harder]),
-                    valid=f"no earlier than line {self.lines[easier]}, which has target "
-                    f"{target:g} at epoch {epoch:g}",
-                )
+            place = int(wrong.argmax())
+            easier, harder = rows.index[[place - 1, place]][:: -1 if wrong is rises else 1]
+            target, epoch = table.loc[easier, ["target_metric", "target_epoch"]]
+            raise BadFile(
+                path,
+                f"{wrong.sum()} rows say that a run reached a harder target before an easier one",
+                line=harder,
+                field="target_epoch",
+                value=str(table.loc[harder, "target_epoch"]),
+                valid=f"no earlier than line {easier}, which has target {target:g} at epoch "
+                f"{epoch:g}",
+            )
 
 
 # ---------------------------------------------------------------- what is missing

@@ -1,4 +1,4 @@
-"""A recurring job: what may be chosen for it, and what each choice does.
+"""Recurring jobs: what a user submits again and again, and what each choice for it does.
 
 Two tables, measured apart and joined by batch size, are enough to replay a job under any batch
 size and power limit: the power limit slows epochs down but does not change what they compute, so
@@ -41,7 +41,6 @@ class Job:
     """Per batch size, one entry per recorded run."""
     time_per_epoch_s: tuple[tuple[Any, ...], ...]
     average_power_w: tuple[tuple[Any, ...], ...]
-    learning_rates: tuple[float, ...] = ()
     host_power_w: NonNegative = 0.0
     """Drawn by the rest of the server for as long as the job runs; 0 counts the GPU alone."""
 
@@ -132,3 +131,52 @@ def check_tables(record: Any, *names: str) -> None:
             raise BadValue(
                 f"{name} must be positive and finite, or NaN where a pair was not profiled"
             )
+
+
+# ---------------------------------------------------------------- what is submitted
+
+
+@description
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What a user submits: a model, its default batch size and when training counts as done."""
+
+    title: str
+    network: str
+    optimizer: str
+    default_batch_size: Count
+    target_metric: float
+    metric_name: str
+    max_epochs: Count
+    higher_is_better: bool = True
+    dataset: str = ""
+    """As in the trace's ``dataset`` column; empty where it is the workload's own name."""
+
+
+_ACCURACY, _ERRORS = "accuracy", "word error rate (%)"
+_PUBLISHED = (
+    # name, title, network, optimizer, b0, target, metric, most epochs
+    ("cifar100", "ShuffleNet-v2, CIFAR-100", "shufflenetv2", "adadelta", 1024, 0.6, _ACCURACY, 100),
+    ("imagenet", "ResNet-50, ImageNet", "resnet50", "adadelta", 256, 0.65, _ACCURACY, 100),
+    ("squad", "BERT, SQuAD", "bert_base_uncased", "adamw", 32, 84.0, "F1", 6),
+    ("librispeech", "DeepSpeech2, LibriSpeech", "deepspeech2", "adamw", 256, 40.0, _ERRORS, 16),
+    ("movielens-1m", "NeuMF, MovieLens-1M", "ncf", "adam", 1024, 0.41, "NDCG", 100),
+    ("sentiment140", "BERT, Sentiment140", "bert_base_uncased", "adamw", 128, 0.84, _ACCURACY, 10),
+)
+PUBLISHED: dict[str, Workload] = {
+    name: Workload(
+        title=title,
+        network=network,
+        optimizer=optimizer,
+        default_batch_size=default,
+        target_metric=target,
+        metric_name=metric,
+        max_epochs=most,
+        higher_is_better=metric != _ERRORS,
+    )
+    for name, title, network, optimizer, default, target, metric, most in _PUBLISHED
+}
+"""The six workloads as the authors' artifact defines them (b0, target, epoch limit).
+
+Source: ml-energy/zeus, examples/research_reproducibility/zeus_nsdi23/run_alibaba.py.
+"""

@@ -1,30 +1,48 @@
 """Traces of recurring training jobs: epochs to a target, and time and power under a power limit.
 
+A trace is a published data set's, or one recorded with ``labkit tuning record``: a folder with
+``train.csv``, ``power.csv`` (columns as published by Zeus) and ``meta.json`` (who made it, on what,
+with which versions, and whether energy was measured). Those under ``data/measured/`` belong to the
+project and are known by name.
+
 Source: Zeus (NSDI'23), §4.1 and its published traces.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from labkit.errors import UsageError, not_among
+from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among
+from labkit.files import project_root, read_text
 from labkit.kit.describe import NonNegative, checked, description
 from labkit.tuning.traces.checks import (
     WORKLOAD,
+    TraceWarning,
     gaps,
     read_power,
     read_train,
     warn_of,
     warn_of_holes,
 )
-from labkit.tuning.traces.job import Job
-from labkit.tuning.traces.workloads import PUBLISHED, Workload
+from labkit.tuning.traces.job import PUBLISHED, Job, Workload
+
+if TYPE_CHECKING:
+    from labkit.datasets import Source
+
+TRAIN_FILE = "summary_train.csv"
+POWER_FILE = "summary_power_{gpu}.csv"
+DEFAULT_GPU = "v100"
+TRAIN, POWER, META = "train.csv", "power.csv", "meta.json"
+HOME = Path("data") / "measured"
 
 
 @description
@@ -56,12 +74,8 @@ class TrainingTrace:
         An empty ``target_epoch`` says that the run never reached the target. The power file may
         say in ``energy_source`` whether its energy was ``measured`` or ``modelled``.
 
-        Warns:
-            IncompleteTrace, ImplausiblePower: what :meth:`gaps` lists, with counts.
-
-        Raises:
-            BadFile: a column or field is missing, a value is not a positive number, or a row
-                repeats or contradicts another.
+        Warns (IncompleteTrace, ImplausiblePower) of what :meth:`gaps` lists, with counts; raises
+        BadFile where a field is missing or not a positive number, or rows contradict each other.
         """
         train, power = read_train(Path(train_csv)), read_power(Path(power_csv))
         warn_of(Path(train_csv), gaps(train, power))
@@ -101,21 +115,18 @@ class TrainingTrace:
 
     @checked
     def job(self, name: str, *, host_power_w: NonNegative = 0.0, **overrides: Any) -> Job:
-        """The recurring job ``name`` with its published defaults.
+        """The recurring job ``name``, one of :attr:`names`, with its published defaults.
 
         Args:
-            name: one of :attr:`names`.
             host_power_w: drawn by the rest of the server.
             overrides: ``network``, ``optimizer``, ``default_batch_size``, ``target_metric``,
                 ``max_epochs`` or ``title``; a workload without defaults of its own
                 (``workloads``) needs the first five.
 
         The published default batch size is clamped to the largest below it that fits the GPU (was
-        profiled), as the authors' artifact does; one given here must be in the trace.
-
-        Warns:
-            IncompleteTrace: some pairs of batch size and power limit were not profiled. They are
-                holes of the job, which nothing runs at or chooses.
+        profiled), as the authors' artifact does; one given here must be in the trace. Warns
+        (IncompleteTrace) of pairs of batch size and power limit that were not profiled: they are
+        holes of the job, which nothing runs at or chooses.
 
         Raises:
             UsageError: there is no such workload, target or setting, or no batch size was both
@@ -134,7 +145,6 @@ class TrainingTrace:
         warn_of_holes(f"workload {name!r}{f' on {self.gpu}' if self.gpu else ''}", power)
         train = train.sort_values("run", key=lambda runs: runs.str.rjust(12))  # 2 before 10
         runs = dict(list(train.groupby("batch_size")["target_epoch"]))
-        rates = dict(zip(train["batch_size"], train["learning_rate"], strict=True))
         return Job(
             name=name,
             title=spec.title,
@@ -146,7 +156,6 @@ class TrainingTrace:
             epochs_to_target=tuple(tuple(map(float, runs[b])) for b in batch_sizes),
             time_per_epoch_s=_grid(power, "time_per_epoch"),
             average_power_w=_grid(power, "average_power"),
-            learning_rates=tuple(float(rates[b]) for b in batch_sizes),
             host_power_w=host_power_w,
         )
 
@@ -234,3 +243,112 @@ def _grid(power: pd.DataFrame, column: str) -> tuple[tuple[float, ...], ...]:
     """A column as rows of batch sizes and columns of power limits; NaN for a pair without a row."""
     grid = power.pivot(index="batch_size", columns="power_limit", values=column)
     return tuple(tuple(map(float, row)) for row in grid.to_numpy())
+
+
+# ---------------------------------------------------------------- traces by name
+
+
+def names() -> list[str]:
+    """The recorded traces that belong to the project."""
+    try:
+        home = project_root() / HOME
+    except LabkitError:
+        return []
+    return sorted(path.parent.name for path in home.glob(f"*/{META}"))
+
+
+def folder_of(source: str | Path) -> Path | None:
+    """The folder of a recorded trace, or a folder given as one; None where there is none."""
+    if (Path(source) / META).is_file():
+        return Path(source)
+    return project_root() / HOME / str(source) if str(source) in names() else None
+
+
+@checked
+def load(source: str | Path | Source = "zeus-nsdi23", *, gpu: str | None = None) -> TrainingTrace:
+    """A trace by name: of a data set laid out as ``zeus-nsdi23``, or one recorded here.
+
+    Args:
+        source: a data set's name, one already opened (``paper.data(...)``), or a recorded trace:
+            its name (``digits``, which needs no network) or a folder ``labkit tuning record`` made.
+        gpu: as in the name of the power trace: ``v100`` (the default), ``a40``; a recorded trace
+            has one machine and takes none.
+
+    Gaps of a data set are known: :meth:`TrainingTrace.gaps` lists them, and nothing is warned of.
+
+    Raises:
+        UsageError: there is no such source, it does not hold that GPU's power trace, or ``gpu`` is
+            given for a recorded trace.
+        BadFile: a file is missing or malformed.
+    """
+    folder = folder_of(source) if isinstance(source, str | Path) else None
+    if folder is not None:
+        if gpu is not None:
+            raise UsageError(
+                f"{str(source)!r} was recorded on one machine: leave gpu ({gpu!r}) out"
+            )
+        content = meta(folder)
+        machine, specs = content["machine"]["name"], _workloads(folder, content)
+        return TrainingTrace.from_csv(folder / TRAIN, folder / POWER, machine, specs)
+    if isinstance(source, Path):
+        raise not_among("recorded trace", str(source), names())
+    gpu = gpu or DEFAULT_GPU
+    if isinstance(source, str):
+        source = _opened(source, gpu)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TraceWarning)
+        power_csv = source.path(POWER_FILE.format(gpu=gpu))
+        trace = TrainingTrace.from_csv(source.path(TRAIN_FILE), power_csv, gpu)
+    return replace(trace, standin=source.reason if source.is_standin else "")
+
+
+def _opened(name: str, gpu: str) -> Source:
+    """The files of a data set's trace; what it lacks is said in terms of traces."""
+    from labkit import datasets
+    from labkit.datasets.registry import load_registry
+
+    pattern = re.compile(f"(?:.*/)?{POWER_FILE.format(gpu='([^/]+)')}")
+    traced = {
+        dataset.name: [m[1] for file in dataset.files if (m := pattern.fullmatch(file.path))]
+        for dataset in load_registry().datasets.values()
+    }
+    if not traced.get(name):
+        known = [*filter(traced.get, traced), *names()]
+        raise UsageError(
+            f"{not_among('trace', name, known)}; a folder that `labkit tuning record` wrote holds "
+            f"{META} and two tables"
+        )
+    if gpu not in traced[name]:
+        raise not_among(f"power trace of {name} for", gpu, traced[name])
+    power_file = POWER_FILE.format(gpu=gpu)
+    source = datasets.source(name, [TRAIN_FILE, power_file])
+    if not source.has(power_file):
+        raise UsageError(
+            f"the {gpu} power trace of {name} is not on this machine and has no stand-in: "
+            f"{source.reason}; `labkit data fetch {name}` downloads it"
+        )
+    return source
+
+
+def meta(folder: Path) -> dict[str, Any]:
+    """What ``meta.json`` says: command, machine, versions, date, energy source, workloads; raises
+    BadFile where it is missing, is not JSON, or lacks what a trace needs."""
+    path = folder / META
+    try:
+        content = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise BadFile(path, f"not JSON: {error.msg}", line=error.lineno) from None
+    for key in ("machine", "workloads", "energy_source"):
+        if not isinstance(content, dict) or key not in content:
+            raise BadFile(path, "lacks a field", field=key, valid="as labkit tuning record writes")
+    return content
+
+
+def _workloads(folder: Path, content: dict[str, Any]) -> dict[str, Workload]:
+    workloads = {}
+    for name, spec in content["workloads"].items():
+        try:
+            workloads[name] = Workload(**spec)
+        except (TypeError, BadValue) as error:
+            raise BadFile(folder / META, str(error), field=f"workloads.{name}") from None
+    return workloads

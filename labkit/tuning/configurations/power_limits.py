@@ -2,17 +2,25 @@
 
 Four ways to decide: least energy, least time, least cost, or the lowest limit that slows work
 down by no more than a stated share. Ties go to the highest limit.
+
+A just-in-time profile measures each limit on a slice of real work. The slices are part of the run:
+nothing is thrown away, and what profiling costs is only what the slices at the other limits took
+beyond the limit that was chosen.
+
+Source: Zeus (NSDI'23), §4.2 (the profile).
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import BadValue, UsageError
-from labkit.kit.describe import NonNegative, Positive, Share, checked
+from labkit.kit.describe import NonNegative, Positive, Share, checked, description
 
 Selector = Literal["cost", "energy", "time", "max-slowdown"]
 """Least η·energy + (1 − η)·MaxPower·time, least energy, least time, or the lowest limit that is at
@@ -23,7 +31,9 @@ Source: zeus-ml's ``zeus.optimizer.power_limit`` offers the same four.
 
 
 @checked
-def cost_j(energy_j: ArrayLike, time_s: ArrayLike, *, eta: Share, max_power_w: Positive) -> Any:
+def cost_j(
+    energy_j: ArrayLike, time_s: ArrayLike, *, eta: Share, max_power_w: Positive
+) -> NDArray[np.float64]:
     """Zeus's cost: η·energy + (1 − η)·MaxPower·time, in joules.
 
     η = 1 counts energy alone, η = 0 time alone (charged at the GPU's highest power limit so that
@@ -31,14 +41,10 @@ def cost_j(energy_j: ArrayLike, time_s: ArrayLike, *, eta: Share, max_power_w: P
 
     Source: Zeus §2.3, Eq. 2.
 
-    >>> cost_j(1000.0, 10.0, eta=0.5, max_power_w=250.0)
+    >>> cost_j([1000.0], [10.0], eta=0.5, max_power_w=250.0).item()
     1750.0
     """
-    energy, time = (
-        np.asarray(value) if isinstance(value, list | tuple | range) else value
-        for value in cast("tuple[Any, Any]", (energy_j, time_s))
-    )
-    return eta * energy + (1 - eta) * max_power_w * time
+    return eta * np.asarray(energy_j) + (1 - eta) * max_power_w * np.asarray(time_s)
 
 
 @checked
@@ -57,14 +63,11 @@ def select_limits(
         time_s, energy_j: of the same work at each limit, ascending along the last axis; NaN where
             a limit was not measured, which is never chosen.
         max_power_w: the highest limit, which ``cost`` charges time at.
-        selector: see :data:`Selector`.
         eta: weight of energy against time, for ``cost``.
         max_slowdown: for ``max-slowdown``, which needs it: 0.05 allows 5 % more time than at the
             highest limit that was measured.
 
-    Raises:
-        UsageError: no such selector, a knob is missing or out of range, or a row without any
-            measurement.
+    Raises UsageError for a missing knob, or another selector's, and a row without a measurement.
 
     >>> select_limits([4.0, 3.0, 2.9], [300.0, 310.0, 400.0], max_power_w=150, selector="energy")
     array(0)
@@ -98,3 +101,47 @@ def check_selector(selector: Selector, max_slowdown: float | None) -> None:
             if max_slowdown is None
             else f"max_slowdown {max_slowdown:g} is for selector 'max-slowdown', not {selector!r}"
         )
+
+
+# ---------------------------------------------------------------- just in time
+
+
+@description
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """The same amount of work done under one power limit, and what it took."""
+
+    power_limit_w: Positive
+    time_s: Positive
+    energy_j: Positive
+
+
+@checked
+def profile_limits(
+    run_slice: Callable[[float], Slice], power_limits_w: Iterable[float]
+) -> tuple[Slice, ...]:
+    """A slice at each power limit, run from the highest down, and given back ascending.
+
+    ``run_slice`` does a slice of work at a limit (W), always the same amount.
+    """
+    descending = sorted(set(power_limits_w), reverse=True)
+    return tuple(run_slice(limit) for limit in descending)[::-1]
+
+
+def select_slice(
+    profile: Sequence[Slice],
+    selector: Selector = "cost",
+    *,
+    eta: float = 0.5,
+    max_slowdown: float | None = None,
+) -> float:
+    """The limit (W) that a selector takes from a profile; arguments as :func:`select_limits`."""
+    index = select_limits(
+        [part.time_s for part in profile],
+        [part.energy_j for part in profile],
+        max_power_w=profile[-1].power_limit_w,
+        selector=selector,
+        eta=eta,
+        max_slowdown=max_slowdown,
+    )
+    return profile[int(index)].power_limit_w
