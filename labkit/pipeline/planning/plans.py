@@ -21,7 +21,7 @@ from labkit.pipeline.planning.baselines import (
     choose_zeus_local,
 )
 from labkit.pipeline.planning.envpipe import choose_envpipe
-from labkit.pipeline.planning.optimal import OptimalPlanner, choose_optimal, lower_bound_j
+from labkit.pipeline.planning.optimal import OptimalPlanner, choose_optimal
 from labkit.pipeline.planning.perseus import choose_perseus, perseus_frontier
 from labkit.pipeline.profiles.clocks import Choice, Task, check_stages, cost_of
 from labkit.pipeline.profiles.profile import EnergyProfile
@@ -105,7 +105,8 @@ class Plan:
         """
         if self.known_bound_j is not None:
             return self.known_bound_j
-        return lower_bound_j(self.schedule, self.profile, self.horizon_s, network=self.network)
+        planner = OptimalPlanner(self.schedule, self.profile, self.lag_s)
+        return planner.bounds_j([self.horizon_s])[0]
 
     @property
     def horizon_s(self) -> float:
