@@ -162,8 +162,8 @@ class Plan:
         """Write the plan as trace events, clocks and power included, for ui.perfetto.dev."""
         from labkit.pipeline.simulation.trace import save_events, trace_events
 
-        memory, waiting_w = self.timeline.memory_frame(), self.profile.blocking_power_w
-        events = trace_events(self.frame(), memory=memory, waiting_power_w=waiting_w)
+        waiting_w = self.profile.blocking_power_w
+        events = trace_events(self.timeline, self.frame(), waiting_power_w=waiting_w)
         return save_events(path, f"{self.schedule.name}, {self.method}", events)
 
 

@@ -108,24 +108,11 @@ class Network:
             "bandwidth_bytes_per_s", schedule
         )
 
-    def message_s(self, schedule: Schedule) -> np.ndarray:
-        """How long the message that each instruction waits for is under way, shape (n,).
-
-        0 where it waits for none, and for one of its own device.
-        """
-        each = self._boundaries("latency_s", schedule) + self.transfer_s(schedule)
-        boundary = boundaries(schedule)
-        return np.where(boundary >= 0, np.append(each, 0.0)[boundary], 0.0)
-
-    def sending_s(self, schedule: Schedule) -> np.ndarray:
-        """How long each instruction's message keeps its own device busy, shape (n,)."""
-        busy = np.zeros(len(schedule) + 1)
-        if not self.overlap:
-            np.maximum.at(busy, schedule.graph.needs, self.message_s(schedule))
-        return busy[:-1]
-
     def lag_s(self, schedule: Schedule) -> Lag:
         """What instructions wait for besides work: see :func:`.graph.longest_to`.
+
+        After the one before, its sending, where that keeps the device busy; after the one it
+        needs, the message's way, 0 on one device.
 
         >>> from labkit.pipeline import build, simulate, Costs
         >>> schedule, costs = build("1f1b", 2, 1), Costs.uniform(1.0, 2.0)
@@ -133,8 +120,13 @@ class Network:
         >>> before.tolist(), needs.tolist()  # forward 0, backward 0; forward 0, backward 0
         ([0.0, 0.0, 0.0, 0.0], [0.0, 0.25, 0.25, 0.0])
         """
-        sending = np.append(self.sending_s(schedule), 0.0)
-        return sending[schedule.graph.before], self.message_s(schedule)
+        graph, boundary = schedule.graph, boundaries(schedule)
+        each = self._boundaries("latency_s", schedule) + self.transfer_s(schedule)
+        message_s = np.where(boundary >= 0, np.append(each, 0.0)[boundary], 0.0)
+        sending_s = np.zeros(len(schedule) + 1)
+        if not self.overlap:
+            np.maximum.at(sending_s, graph.needs, message_s)
+        return sending_s[graph.before], message_s
 
     def _boundaries(self, name: str, schedule: Schedule) -> np.ndarray:
         return spread(name, getattr(self, name), schedule.num_stages - 1, "stage boundaries")

@@ -265,8 +265,7 @@ class Timeline:
         """Write the timeline as trace events, for https://ui.perfetto.dev or chrome://tracing."""
         from labkit.pipeline.simulation.trace import save_events, trace_events
 
-        events = trace_events(self.frame(), memory=self.memory_frame())
-        return save_events(path, self.schedule.name, events)
+        return save_events(path, self.schedule.name, trace_events(self, self.frame()))
 
 
 @checked
