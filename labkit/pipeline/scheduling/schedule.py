@@ -1,6 +1,5 @@
-"""A pipeline schedule: which instructions each device runs, in which order.
+"""A pipeline schedule: which instructions each device runs in which order, and who waits for whom.
 
-Here is only what a schedule *is*: its instructions, what makes it whole, who waits for whom.
 Where orders come from is :mod:`.policies`.
 """
 
@@ -52,8 +51,6 @@ class Schedule:
     them (bidirectional pipelines).
 
     Attributes:
-        name: what it is called, for tables and figures.
-        num_stages, num_microbatches: the pipeline's size.
         lengths: number of instructions of each device.
         stage, kind, microbatch: of each instruction, shape (n,), device by device in running
             order; ``kind`` is an index into ``KINDS``.
@@ -99,16 +96,15 @@ class Schedule:
             raise UsageError(
                 f"schedule {name!r} holds {unknown[0]}; valid kinds: {', '.join(KINDS)}"
             )
-        kinds = [KINDS.index(instruction.kind) for instruction in flat]
-        stage = np.array([instruction.stage for instruction in flat], dtype=int)
-        microbatch = np.array([instruction.microbatch for instruction in flat], dtype=int)
+        columns = [(one.stage, KINDS.index(one.kind), one.microbatch) for one in flat]
+        stage, kind, microbatch = np.array(columns, dtype=int).reshape(-1, 3).T
         return cls(
             name=name,
             num_stages=1 + stage.max(initial=-1),
             num_microbatches=1 + microbatch.max(initial=-1),
             lengths=tuple(map(len, rows)),
             stage=stage,
-            kind=np.array(kinds, dtype=int),
+            kind=kind,
             microbatch=microbatch,
         )
 
@@ -130,12 +126,8 @@ class Schedule:
     @cached_property
     def order(self) -> tuple[tuple[Instruction, ...], ...]:
         """The instructions of each device, first to last."""
-        kinds = [KINDS[kind] for kind in self.kind.tolist()]
-        flat = list(map(Instruction, self.stage.tolist(), kinds, self.microbatch.tolist()))
-        ends = np.cumsum(self.lengths).tolist()
-        return tuple(
-            tuple(flat[end - length : end]) for end, length in zip(ends, self.lengths, strict=True)
-        )
+        numbers = self.by_device(np.arange(len(self)))
+        return tuple(tuple(map(self.__getitem__, mine.tolist())) for mine in numbers)
 
     @cached_property
     def position(self) -> np.ndarray:
