@@ -210,7 +210,11 @@ class Plan:
 
 
 def microbatches(objective: Objective, num_microbatches: int | None) -> int:
-    """The number of microbatches that an objective needs; refused where nothing is flushed."""
+    """The number of microbatches that an objective needs.
+
+    Raises:
+        BadValue: it is missing, or given where nothing is flushed.
+    """
     if (objective == "throughput") != (num_microbatches is None):
         raise BadValue(
             "num_microbatches belongs to objective 'latency' or 'flush', which need it; got "
@@ -220,7 +224,7 @@ def microbatches(objective: Objective, num_microbatches: int | None) -> int:
 
 
 def one_level(cluster: Cluster, what: str) -> None:
-    """Refuse a cluster of two levels, with what it was given to."""
+    """Refuse a cluster of two levels, with a UsageError."""
     if len(cluster.levels) > 1:
         raise UsageError(f"{what} takes a flat cluster; got {len(cluster.levels)} levels")
 

@@ -23,7 +23,6 @@ from labkit.pipeline.planning.optimal import OptimalPlanner
 from labkit.pipeline.planning.perseus import UNIT_S, perseus_frontier
 from labkit.pipeline.planning.plans import Plan
 from labkit.pipeline.planning.plans import plan as choose_clocks
-from labkit.pipeline.profiles.clocks import switched
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.graph import longest_to
 from labkit.pipeline.scheduling.schedule import Schedule
@@ -194,15 +193,15 @@ def replay(
             its power stays, so its energy varies with its duration.
         switch_s: seconds a GPU stands still, at blocking power, whenever the next instruction
             runs at another clock than the last.
-        rng: needed where jitter > 0.
 
     Raises:
-        UsageError: a negative value, or jitter without ``rng``.
+        UsageError: jitter without ``rng``.
     """
     graph, profile = plan.schedule.graph, plan.profile
     factor = jitter_factors(jitter, len(graph), rng)
-    pause_s = switch_s * switched(plan.schedule, profile, plan.row)
-    duration = profile.time_s[plan.row] * factor + pause_s
+    clock_mhz = np.append(profile.clock_mhz[plan.row], np.nan)
+    switches = (graph.before < len(graph)) & (clock_mhz[:-1] != clock_mhz[graph.before])
+    duration = profile.time_s[plan.row] * factor + switch_s * switches
     makespan_s = float(longest_to(graph, duration, plan.lag_s).max())
     net_j = float((profile.net_energy_j[plan.row] * factor).sum())
     return makespan_s, net_j + plan.waiting_w * makespan_s

@@ -51,10 +51,7 @@ def short_names() -> dict[str, tuple[str, float]]:
 
 
 def open_profile(text: str, blocking_power_w: float | None = None) -> NamedProfile:
-    """The profile that ``text`` names.
-
-    Args:
-        blocking_power_w: what a GPU draws while it waits; None where it is known.
+    """The profile that ``text`` names; ``blocking_power_w``: None where it is known.
 
     Raises:
         UsageError: there is no such profile, or its blocking power is not known.
@@ -72,13 +69,10 @@ def open_profile(text: str, blocking_power_w: float | None = None) -> NamedProfi
 
 
 def open_frontier(name: str, num_microbatches: int) -> pd.DataFrame:
-    """The frontier that Perseus's authors published for a profile, fastest plan first.
+    """The frontier that Perseus's authors published for a profile's short name, fastest plan first.
 
-    Args:
-        name: a published profile's short name; its schedule is 1F1B on 8 stages.
-
-    Returns:
-        makespan_s and energy_j, as planned; no rows where it was not published or is not here.
+    Of 1F1B on 8 stages: makespan_s and energy_j, as planned; no rows where it was not published or
+    is not here.
     """
     import pandas as pd
 

@@ -83,10 +83,8 @@ def _convex_fit(x: np.ndarray, y: np.ndarray, *, rising: bool = False) -> np.nda
 def split_backward(profile: EnergyProfile, weight_fraction: Inner = 0.5) -> EnergyProfile:
     """With input and weight halves, assumed to be a fixed share of the full backward.
 
-    Full backward rows stay; halves that were measured stay as they are.
-
-    Args:
-        weight_fraction: the weight half's share of both time and energy, at every clock.
+    Full backward rows stay; halves that were measured stay as they are. ``weight_fraction``: the
+    weight half's share of both time and energy, at every clock.
     """
     measured, every = set(profile.works()), len(profile.kept)
     row, kind, factor = [np.arange(every)], [profile.kind], [np.ones(every)]

@@ -62,10 +62,7 @@ class Costs:
         return table[schedule.kind, schedule.stage]
 
     def activation_change_bytes(self, schedule: Schedule) -> np.ndarray:
-        """By how much each instruction changes what its device holds, shape (n,).
-
-        A forward adds its activation; a backward, or its weight half, frees it.
-        """
+        """By how much each instruction changes what its device holds, shape (n,)."""
         each = self.per_stage("activation_bytes", schedule)[schedule.stage]
         return each * schedule.activation_change
 
@@ -79,7 +76,8 @@ class Network:
     to the stage before; a weight half sends nothing, and neither do stages of one device to each
     other. A message takes ``latency_s + message_bytes / bandwidth_bytes_per_s``, in both
     directions alike. Messages do not queue behind each other, which is right while one takes
-    less time than the work between two of them (see ``Timeline.busiest_link_ratio``).
+    less time than the work between two of them (see ``Timeline.busiest_link_ratio``). Where a
+    network may be None, messages take no time.
 
     With ``overlap`` the sender goes on at once. Without, the sender's device is busy until the
     message has arrived, and the next instruction there waits. Receiving keeps no device busy.
@@ -133,15 +131,12 @@ class Network:
 
 
 def lags(schedule: Schedule, network: Network | None) -> Lag | None:
-    """What messages make instructions wait; None where they take no time."""
+    """What messages make instructions wait; None for none."""
     return None if network is None else network.lag_s(schedule)
 
 
 def boundaries(schedule: Schedule) -> np.ndarray:
-    """The boundary that each instruction's input crosses between devices; -1 for none, (n,).
-
-    Boundary k lies between stages k and k + 1.
-    """
+    """The boundary that each instruction's input crosses between devices; -1 for none, (n,)."""
     needs = schedule.graph.needs
     stage, device = np.append(schedule.stage, 0), np.append(schedule.device, -1)
     crosses = (needs < len(schedule)) & (device[needs] != schedule.device)
@@ -149,7 +144,7 @@ def boundaries(schedule: Schedule) -> np.ndarray:
 
 
 def jitter_factors(jitter: float, count: int, rng: np.random.Generator | None) -> np.ndarray:
-    """Random factors of mean 1 whose logarithm has standard deviation ``jitter``, shape (count,).
+    """Factors of mean 1 whose logarithm has standard deviation ``jitter``, shape (count,).
 
     Raises:
         UsageError: ``jitter`` is above 0 and there is no ``rng``.

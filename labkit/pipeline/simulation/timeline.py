@@ -33,9 +33,8 @@ class Timeline:
 
     Attributes:
         start_s, end_s: of each instruction, shape (n,).
-        costs: where the sizes of activations and parameters come from; None counts activations.
-        network: what carries messages; None where they take no time.
-        lag_s: the waits for messages; None for none.
+        costs: where the sizes of activations come from; None counts activations.
+        lag_s: the waits for the network's messages; None for none.
     """
 
     schedule: Schedule
@@ -245,8 +244,7 @@ class Timeline:
     def messages_frame(self) -> pd.DataFrame:
         """One row per message: source, device, stage, kind, microbatch, sent_s, arrived_s.
 
-        In order of ``sent_s``.
-        ``source`` is the sending device; device, stage, kind and microbatch are the receiver's.
+        In order of ``sent_s``; ``source`` is the sending device, the rest is the receiver's.
         """
         mine = np.flatnonzero(boundaries(self.schedule) >= 0)
         producer = self.schedule.graph.needs[mine]
@@ -282,9 +280,8 @@ def simulate(
     Args:
         costs: durations by stage and kind, or one duration in seconds for each instruction, in
             the order of ``schedule.frame()``.
-        network: how long messages take; without it they take no time.
-        jitter: standard deviation of the logarithm of each instruction's duration, mean kept.
-        rng: needed where jitter > 0.
+        jitter: standard deviation of the logarithm of each instruction's duration, mean kept;
+            needs ``rng``.
 
     Time: linear in the number of instructions.
 
