@@ -23,11 +23,11 @@ from annotated_types import Ge, Lt
 from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, Positive, checked
 from labkit.pipeline.choice.candidates import Candidate, Grid, quick_bound_j
-from labkit.pipeline.planning.fitted import build_for
 from labkit.pipeline.planning.plans import Plan, plan
 from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.families import FAMILIES
+from labkit.pipeline.scheduling.policies import build
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +134,6 @@ def choose(
     Raises:
         OutOfReach: no candidate fits, or none that fits meets the deadline; the message names
             the least memory, or the earliest deadline, that would do.
-        UsageError: a limit that is not > 0, or as :class:`Search`.
     """
     search = Search(profile, num_microbatches, **described)
     return search.choose(memory_limit_bytes=memory_limit_bytes, deadline_s=deadline_s)
@@ -163,7 +162,7 @@ class Search:
         self.candidates, self.left_out = self.grid.candidates()
         if not self.candidates:
             raise BadValue("no schedule can be chosen: " + "; ".join(self.left_out.values()))
-        plain = build_for(profile, "1f1b", num_microbatches)
+        plain = build("1f1b", profile.num_stages, num_microbatches)
         self.reference = plan(plain, profile, "max-clock", network=self.grid.network)
         self._bound_j = cache(lambda i, t: self.candidates[i].planner.bounds_j([t])[0])
         self._plan = cache(self._planned)

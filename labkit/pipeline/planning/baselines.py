@@ -86,10 +86,6 @@ def zeus_cost_j(
 ) -> np.ndarray | float:
     """Zeus's cost of an iteration: eta * energy + (1 - eta) * devices * highest power * time.
 
-    Args:
-        eta: 1 counts energy alone, 0 time alone.
-        max_power_w: highest power of a GPU, which makes joules of seconds.
-
     Source: Zeus (NSDI 2023), over all GPUs of the pipeline; the Perseus artifact picks its
     ``optimal_power_limit`` so with eta = 0.5.
     """

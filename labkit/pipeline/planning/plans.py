@@ -56,7 +56,6 @@ class Plan:
         row: for each instruction, in the order of ``schedule.frame()``, its row of ``profile``.
         deadline_s: what the planner had to keep; None where it had no deadline.
         known_bound_j: ``bound_j``, where the planner computed it along the way.
-        network: how long messages take; None where they take no time.
     """
 
     schedule: Schedule
@@ -187,7 +186,6 @@ def plan(
             to measured clocks, where ``gap`` certifies how near to the best it is.
         deadline_s: latest end of the iteration. None means the all-max-clock makespan for
             planners that need one, and no constraint for the others.
-        network: how long messages take; None for no time.
 
     Raises:
         UsageError: an unknown method or setting, stages that differ, or a deadline that cannot
