@@ -36,8 +36,9 @@ def naive_end_times(schedule, duration):
     table = schedule.frame()
     number = {tuple(row): i for i, row in enumerate(table[["stage", "kind", "microbatch"]].values)}
     sources = []
-    for i, (_device, position, stage, kind, mb) in enumerate(table.values):
-        inputs = [i - 1] if position else []
+    follows = table["device"].duplicated()
+    for i, (_device, stage, kind, mb) in enumerate(table.values):
+        inputs = [i - 1] if follows[i] else []
         if kind == "forward" and stage:
             inputs.append(number[stage - 1, "forward", mb])
         if kind == "backward":

@@ -249,14 +249,14 @@ class Timeline:
         mine = np.flatnonzero(boundaries(self.schedule) >= 0)
         producer = self.schedule.graph.needs[mine]
         sent_s, under_way = self.end_s[producer], 0.0 if self.lag_s is None else self.lag_s[1][mine]
-        table = self.schedule.frame().iloc[mine].drop(columns="position")
+        table = self.schedule.frame().iloc[mine]
         table.insert(0, "source", self.schedule.device[producer])
         table = table.assign(sent_s=sent_s, arrived_s=sent_s + under_way)
         return table.sort_values("sent_s", kind="stable", ignore_index=True)
 
     def frame(self) -> pd.DataFrame:
         """One row per instruction: device, stage, kind, microbatch, start_s, end_s, slack_s."""
-        table = self.schedule.frame().drop(columns="position")
+        table = self.schedule.frame()
         return table.assign(start_s=self.start_s, end_s=self.end_s, slack_s=self.slack_s)
 
     def save_trace(self, path: Path | str) -> Path:
