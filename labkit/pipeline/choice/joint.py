@@ -55,8 +55,7 @@ class JointChoice:
     """The schedule, cap and clocks of least energy, and what they were chosen from.
 
     Attributes:
-        best: the plan; ``best.schedule`` is the schedule.
-        chosen: the candidate it is a plan of: what it was built from, and its memory.
+        best, chosen: the plan, and the candidate it is a plan of.
         bound_j: no plan, of any candidate that fits, that meets the deadline needs less energy.
         deadline_s, memory_limit_bytes: what had to be kept; None for no limit on memory.
         reference: uncapped 1F1B at the highest clock, which savings are counted from.
@@ -142,10 +141,8 @@ def choose(
 class Search:
     """The candidates for a profile, what is known of each, and the search among them.
 
-    Args:
-        tolerance: stop when no candidate can need less than this share below the best plan; 0
-            leaves none unexamined.
-        **described: the fields of :class:`.candidates.Grid`.
+    ``tolerance``: stop when no candidate can need less than this share below the best plan; 0
+    leaves none unexamined. ``described``: the fields of :class:`.candidates.Grid`.
     """
 
     @checked

@@ -50,9 +50,8 @@ def figure_timeline(
     """A Gantt chart, one row a device; idle time grey.
 
     Full backwards and input halves are tall, forwards slim, weight halves slimmest (all equal
-    where there are too many to tell, and kinds have colours). Where a
-    device holds several stages, later chunks are lighter; so are the microbatches that enter a
-    bidirectional pipeline at its other end.
+    where there are too many to tell, and kinds have colours). Later chunks of a device are
+    lighter; so are the microbatches that enter a bidirectional pipeline at its other end.
 
     Args:
         table: ``Timeline.frame()`` or ``Plan.frame()``.
@@ -253,11 +252,7 @@ def _mixed(colour: str, other: str, amount: float) -> str:
 
 @checked
 def figure_memory(table: pd.DataFrame) -> go.Figure:
-    """What every device holds over time, a row each, all rows on one scale; its peak at the right.
-
-    Args:
-        table: ``Timeline.memory_frame()``.
-    """
+    """What every device holds over time (``Timeline.memory_frame()``); its peak at the right."""
     held, devices = table.columns[2], table["device"].nunique()
     row, step = 0.9 / devices, 1 / devices
     at = {"x": 1, "xref": "paper", "yref": "paper", "xanchor": "left", "showarrow": False}
@@ -281,11 +276,7 @@ def figure_memory(table: pd.DataFrame) -> go.Figure:
 
 @checked
 def figure_idle(table: pd.DataFrame) -> go.Figure:
-    """Where each device's time goes: work, and waiting by its cause, stacked.
-
-    Args:
-        table: ``Timeline.idle_frame()``.
-    """
+    """Where each device's time goes: work and waiting by cause, from ``Timeline.idle_frame()``."""
     whole_s, names = table["makespan_s"], [f"device {name}" for name in table["device"]]
     fig = go.Figure().update_layout(barmode="stack", bargap=0.25)
     for cause, colour in _IDLE_COLOURS.items():

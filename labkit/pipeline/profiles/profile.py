@@ -35,11 +35,11 @@ class EnergyProfile:
         kept: rows a planner may choose; the others are dominated, see ``dominance``.
         blocking_power_w: what a GPU draws while it waits for another stage.
         dominance: which rows are dropped. ``"net"``: those for which another clock of the same
-            work is no slower and costs no more energy *above waiting*, ``E - P_b t``. A GPU that
-            is not computing waits at ``P_b`` until the iteration ends, so exactly these rows can
-            never help, and a bound over the others holds for every clock. ``"raw"``: those
-            dominated in (time, energy) before waiting is subtracted, as Perseus does; it also
-            drops clocks below the energy valley, which pay while a GPU would wait anyway.
+            work is no slower and costs no more energy *above waiting*, ``E - P_b t``: a GPU waits
+            at ``P_b`` until the iteration ends, so exactly these rows can never help, and a bound
+            over the others holds for every clock. ``"raw"``: those dominated in (time, energy),
+            as Perseus does; it also drops clocks below the energy valley, which pay while a GPU
+            would wait anyway.
         assumptions: what was not measured but assumed, a plain sentence each.
     """
 
