@@ -1,9 +1,10 @@
-"""Figures of simulated servers of language models: latency over rate, and requests over time."""
+"""Figures of simulated servers: latency over rate, requests over time, rates as lines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,13 +14,16 @@ from plotly.subplots import make_subplots
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, checked
 from labkit.kit.draw import CYCLE, PALETTE, finish
-from labkit.serving.generation.batcher import Run
+
+if TYPE_CHECKING:
+    from labkit.serving.generation.batcher import Run
 
 PARTS = {  # what a request's time goes to, in order, and its colour
     "waits for its first iteration": PALETTE["idle"],
     "is computed": PALETTE["forward"],
     "is done, and held until the batch ends": PALETTE["highlight"],
 }
+RATES = ("forward", "weight", "communication", "all-reduce")  # not the paper's orange
 
 
 @checked
@@ -96,3 +100,30 @@ def figure_requests(
     return finish(
         fig, title=title, x="time (s, simulated)", y="request", height=220 + 200 * len(runs)
     )
+
+
+@checked
+def figure_lines(
+    table: pd.DataFrame, *, title: str, x: str, y: str = "requests a second, 99 % in time",
+    log_x: bool = False,
+) -> go.Figure:  # fmt: skip
+    """Columns over the index: ``bound`` dashed and black, names that begin with ``paper`` dotted
+    and orange, ``baseline`` grey, others each in a colour of its own."""
+    import plotly.express as px
+
+    few = len(table) <= 20
+    chart, colours = px.line(table, markers=few, log_x=log_x), cycle(RATES)
+    for trace in chart.data:
+        if trace.name.startswith("paper") or trace.name == "bound":
+            colour = PALETTE["bound" if trace.name == "bound" else "paper"]
+            dash = "dash" if trace.name == "bound" else "dot"
+            trace.update(line={"color": colour, "dash": dash}, mode="lines")
+        else:
+            name = "baseline" if trace.name == "baseline" else next(colours)
+            trace.update(line_color=PALETTE[name])
+    if log_x and few:
+        chart.update_xaxes(
+            tickvals=list(table.index), ticktext=[str(value) for value in table.index]
+        )
+    chart.update_layout(legend_title_text="")
+    return finish(chart, title=title, x=x, y=y)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from labkit.errors import BadValue, not_among
 from labkit.kit.arrivals import Arrivals, Column, counts, read_csv, seconds
@@ -79,17 +79,6 @@ class Requests(Arrivals):
 
     COLUMNS: ClassVar[dict[str, Column]] = COLUMNS
     ROW: ClassVar[str] = "request"
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The models asked for, in order of their first request; ("",) where none is named."""
-        return tuple(dict.fromkeys(self.model)) or ("",)
-
-    @property
-    def model_index(self) -> NDArray[np.int64]:
-        """Each request's place in :attr:`models`."""
-        places = {name: place for place, name in enumerate(self.models)}
-        return np.array([places[name] for name in self.model] or [0] * len(self), dtype=np.int64)
 
     @property
     def rate_per_s(self) -> float:

@@ -9,6 +9,7 @@ import pytest
 
 from labkit import datasets, serving
 from labkit.errors import BadFile, BadValue, UsageError
+from labkit.serving.batching.batches import models_asked
 
 GOOD = "arrival_s,prompt_tokens,output_tokens,slo_s,model\n0,10,1,2.5,a\n5,2,4,,b\n"
 
@@ -22,8 +23,9 @@ def read(tmp_path: Path, text: str, **more: object) -> serving.Requests:
 def test_a_good_file(tmp_path: Path) -> None:
     requests = read(tmp_path, GOOD)
     assert requests.column("slo_s").tolist() == [2.5, np.inf]
-    assert requests.models == ("a", "b")
-    assert requests.model_index.tolist() == [0, 1]
+    models, index = models_asked(requests)
+    assert models == ("a", "b")
+    assert index.tolist() == [0, 1]
     again = read(tmp_path, requests.frame().to_csv(index=False))
     assert again.frame().equals(requests.frame())
 

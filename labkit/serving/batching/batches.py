@@ -196,11 +196,11 @@ class Served:
 
 
 def models_asked(requests: Requests) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The models, and each request's place among them; searches ask for them many times."""
-    return _models(requests.model) if requests.model else (requests.models, requests.model_index)
+    """The models in order of their first request, "" where none is named; each request's place."""
+    return _models(requests.model) if requests.model else (("",), np.zeros(len(requests), int))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=8)  # searches ask many times
 def _models(names: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     models = tuple(dict.fromkeys(names))
     places = {name: place for place, name in enumerate(models)}

@@ -186,12 +186,8 @@ def simulate(requests: Requests, profile: TokenProfile, batcher: Batcher) -> Run
     prompt, output = requests.column("prompt_tokens"), requests.column("output_tokens")
     prompt = np.maximum(prompt, 1)
     table = np.zeros(len(requests), core.REQUEST)
-    table["arrival"], table["prompt"], table["output"] = (
-        requests.column("arrival_s"),
-        prompt,
-        output,
-    )
-    table["need"], table["start"], table["end"] = prompt, np.nan, np.nan
+    table["arrival"], table["prompt"] = requests.column("arrival_s"), prompt
+    table["output"], table["need"], table["start"], table["end"] = output, prompt, np.nan, np.nan
     table["reserve"] = batcher.reserve_tokens or prompt + output
     _check(table, profile, batcher)
     costs = core.Costs(
