@@ -86,11 +86,6 @@ class Plan:
         """Of one iteration, over all GPUs, waiting included."""
         return float(self.profile.net_energy_j[self.row].sum() + self.waiting_w * self.makespan_s)
 
-    @cached_property
-    def lag_s(self) -> Lag | None:
-        """What instructions wait for besides work, as :func:`.graph.longest_to`."""
-        return lags(self.schedule, self.network)
-
     @property
     def waiting_w(self) -> float:
         """What all GPUs together draw while they wait."""
@@ -104,7 +99,7 @@ class Plan:
         """
         if self.known_bound_j is not None:
             return self.known_bound_j
-        planner = OptimalPlanner(self.schedule, self.profile, self.lag_s)
+        planner = OptimalPlanner(self.schedule, self.profile, self.timeline.lag_s)
         return planner.bounds_j([self.horizon_s])[0]
 
     @property

@@ -202,7 +202,7 @@ def replay(
     clock_mhz = np.append(profile.clock_mhz[plan.row], np.nan)
     switches = (graph.before < len(graph)) & (clock_mhz[:-1] != clock_mhz[graph.before])
     duration = profile.time_s[plan.row] * factor + switch_s * switches
-    makespan_s = float(longest_to(graph, duration, plan.lag_s).max())
+    makespan_s = float(longest_to(graph, duration, plan.timeline.lag_s).max())
     net_j = float((profile.net_energy_j[plan.row] * factor).sum())
     return makespan_s, net_j + plan.waiting_w * makespan_s
 
