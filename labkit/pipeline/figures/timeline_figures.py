@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -70,21 +69,23 @@ def figure_timeline(
     devices = sorted(table["device"].unique().tolist())
     makespan_s = float(table["end_s"].max())
     lane, lanes = _find_lanes(table)
-    fills = _fills(table, colour, colour_range, lane)
+    layout = Part(barmode="overlay")
+    if colour == "kind":
+        fills, legend = _kind_fills(table["kind"], lane), _lane_legend(lanes)
+    else:
+        column, name = _SCALES[colour]
+        fills, legend, bar = _scale_fills(table[column], name, colour_range)
+        layout |= bar
     crowd = len(table) / len(devices)  # bars a row
     edge_px = 1 if crowd <= _MOST_LABELS_A_ROW else 0.3 if crowd <= _MOST_EDGES_A_ROW else 0
-    data, layout = [_idle_bars(devices, makespan_s)], Part(barmode="overlay")
+    data = [_idle_bars(devices, makespan_s)]
     for kind in [kind for kind in _ROW_HEIGHT if (table["kind"] == kind).any()]:
         mine = (table["kind"] == kind).to_numpy()
         part = table[mine].assign(fill=fills[mine], lane=lane[mine])
         part = part.sort_values("lane", kind="stable")  # the legend shows the first bar's colour
         height = 0.9 if colour == "kind" and edge_px < 1 else _ROW_HEIGHT[kind]
         data.append(_bars(part, kind, height, edge_px, legend=colour == "kind"))
-    if colour == "kind":
-        data += _lane_legend(lanes)
-    else:
-        scale, axes = _scale_bar(table, colour, colour_range)
-        data, layout = [*data, scale], layout | axes
+    data += legend
     if messages is not None:
         data.append(_message_lines(messages))
     word = "stage" if (table["stage"] == table["device"]).all() else "device"
@@ -108,27 +109,29 @@ def _idle_bars(devices: list[int], end_s: float) -> Part:
     }  # fmt: skip
 
 
-def _fills(
-    table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None, lane: np.ndarray
-) -> np.ndarray:
-    """Each row's colour as text.
+def _kind_fills(kinds: pd.Series[str], lane: np.ndarray) -> np.ndarray:
+    shades = {kind: _shades_of(kind, 1 + lane.max(initial=0)) for kind in set(kinds)}
+    return np.array([shades[kind][number] for kind, number in zip(kinds, lane, strict=True)])
+
+
+def _scale_fills(
+    values: pd.Series[float], name: str, span: tuple[float, float] | None
+) -> tuple[np.ndarray, list[Part], Part]:
+    """Each row's colour, grey where NaN; the empty trace of the colour bar, and the bar's layout.
 
     Numbers with a colour scale would do as well, but Plotly's bars take each number for a colour
     when they choose between black and white labels: a warning a bar, and labels that do not show.
     """
-    if colour == "kind":
-        shades = {kind: _shades_of(kind, 1 + lane.max(initial=0)) for kind in set(table["kind"])}
-        return np.array([shades[kind][n] for kind, n in zip(table["kind"], lane, strict=True)])
-    low, high = _ends(table, colour, span)
-    return _scale_fills((table[_SCALES[colour][0]].to_numpy(dtype=float) - low) / (high - low))
-
-
-def _ends(
-    table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None
-) -> tuple[float, float]:
-    column = table[_SCALES[colour][0]]
-    low, high = span or (float(column.min()), float(column.max()))
-    return low, high if high > low else low + 1
+    low, high = span or (float(values.min()), float(values.max()))
+    high = high if high > low else low + 1
+    share = (values.to_numpy(dtype=float) - low) / (high - low)
+    level = np.round(255 * np.clip(np.nan_to_num(share), 0, 1)).astype(int)
+    fills = np.where(np.isnan(share), PALETTE["muted"], _scale()[level])
+    bar = {"title": {"text": name}, "thickness": 14, "len": 1, "y": 0.5, "lenmode": "fraction"}
+    axis = {"colorscale": SEQUENTIAL, "cmin": low, "cmax": high, "colorbar": bar}
+    marker = {"color": [low], "coloraxis": "coloraxis"}
+    empty = {"type": "scatter", "x": [None], "y": [None], "mode": "markers", "hoverinfo": "skip"}
+    return fills, [empty | {"marker": marker}], {"coloraxis": axis, "showlegend": False}
 
 
 def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legend: bool) -> Part:
@@ -161,12 +164,12 @@ def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legen
     }  # fmt: skip
 
 
-def _lane_legend(names: list[str]) -> Iterator[Part]:
+def _lane_legend(names: list[str]) -> list[Part]:
     """What paler colours mean; nothing where there is one lane."""
     shades = _shades_of("forward", len(names))
     empty = {"type": "bar", "x": [None], "y": [None], "hoverinfo": "skip"}
-    for name, shade in zip(names[1:], shades[1:], strict=True):
-        yield empty | {"name": name, "marker": {"color": shade}}
+    paler = zip(names[1:], shades[1:], strict=True)
+    return [empty | {"name": name, "marker": {"color": shade}} for name, shade in paler]
 
 
 def _message_lines(messages: pd.DataFrame) -> Part:
@@ -180,19 +183,6 @@ def _message_lines(messages: pd.DataFrame) -> Part:
         "type": "scatter", "x": x, "y": y, "mode": "lines", "name": "message",
         "hoverinfo": "skip", "line": {"color": PALETTE["communication"], "width": 1.2},
     }  # fmt: skip
-
-
-def _scale_bar(
-    table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None
-) -> tuple[Part, Part]:
-    """The empty trace that a colour bar belongs to, and the bar's layout."""
-    low, high = _ends(table, colour, span)
-    bar = {"title": {"text": _SCALES[colour][1]}, "thickness": 14, "len": 1, "y": 0.5}
-    axis = {"colorscale": SEQUENTIAL, "cmin": low, "cmax": high}
-    axis["colorbar"] = {**bar, "lenmode": "fraction"}
-    marker = {"color": [low], "coloraxis": "coloraxis"}
-    empty = {"type": "scatter", "x": [None], "y": [None], "mode": "markers", "hoverinfo": "skip"}
-    return empty | {"marker": marker}, {"coloraxis": axis, "showlegend": False}
 
 
 def _find_lanes(table: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
@@ -227,14 +217,9 @@ def _shades_of(kind: str, count: int) -> list[str]:
     return [_mixed(PALETTE[kind], "#FFFFFF", part) for part in paler]
 
 
-def _scale_fills(share: np.ndarray) -> np.ndarray:
-    """Colours of shares 0 to 1 on the sequential scale, in 256 steps; grey where NaN."""
-    level = np.round(255 * np.clip(np.nan_to_num(share), 0, 1)).astype(int)
-    return np.where(np.isnan(share), PALETTE["muted"], _scale()[level])
-
-
 @cache
 def _scale() -> np.ndarray:
+    """The colours of the sequential scale in 256 steps."""
     stops = [stop for stop, _ in SEQUENTIAL]
     table = []
     for level in np.linspace(0, 1, 256).tolist():
