@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from annotated_types import MinLen
 from plotly.subplots import make_subplots
 
 from labkit.errors import BadValue
-from labkit.kit.describe import Count, NonNegative, checked
+from labkit.kit.describe import Count, NonNegative, Whole, checked
 from labkit.kit.draw import CYCLE, PALETTE, finish
 
 if TYPE_CHECKING:
@@ -65,24 +66,23 @@ def figure_latency(
 
 @checked
 def figure_requests(
-    runs: Mapping[str, Run], *, first: int = 0, count: Count = 16, title: str = ""
-) -> go.Figure:
+    runs: Annotated[Mapping[str, Run], MinLen(1)], *, first: Whole = 0, count: Count = 16,
+    title: str = "",
+) -> go.Figure:  # fmt: skip
     """What the time of some requests goes to, one bar each, in order of arrival; a row a run.
 
     A request of a batch that stays together is computed on after its last output; its client
     waits for the whole batch.
 
     Raises:
-        BadValue: there are no runs, or no such requests.
+        BadValue: there are no such requests.
     """
-    if not runs:
-        raise BadValue("figure_requests: runs must hold one run or more")
     names = [name for name in runs if name]
     fig = make_subplots(
         rows=len(runs), shared_xaxes=True, subplot_titles=names or None, vertical_spacing=0.14
     )
     for row, run in enumerate(runs.values(), start=1):
-        if not 0 <= first < len(run.requests):
+        if first >= len(run.requests):
             raise BadValue(f"figure_requests: first must be from 0 to {len(run.requests) - 1}")
         chosen = slice(first, first + count)
         arrival = run.requests.column("arrival_s")[chosen]
