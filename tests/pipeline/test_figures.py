@@ -61,7 +61,7 @@ def test_colours_are_text_since_plotly_takes_a_bars_number_for_a_colour(made):
         assert all(re.fullmatch("#[0-9A-F]{6}", fill) for fill in fills)
         pairs = set(zip(part.clock_mhz, fills, strict=True))
         assert len(pairs) == part.clock_mhz.nunique()
-    ends = dict(zip(table.clock_mhz, _scale_fills(table.clock_mhz, "MHz", None)[0], strict=True))
+    ends = dict(zip(table.clock_mhz, _scale_fills(table, "clock", None)[0], strict=True))
     assert (ends[table.clock_mhz.min()], ends[table.clock_mhz.max()]) == ("#00224E", "#FEE838")
 
 

@@ -69,13 +69,10 @@ def figure_timeline(
     devices = sorted(table["device"].unique().tolist())
     makespan_s = float(table["end_s"].max())
     lane, lanes = _find_lanes(table)
-    layout = Part(barmode="overlay")
     if colour == "kind":
-        fills, legend = _kind_fills(table["kind"], lane), _lane_legend(lanes)
+        fills, legend, layout = _kind_fills(table["kind"], lane), _lane_legend(lanes), Part()
     else:
-        column, name = _SCALES[colour]
-        fills, legend, bar = _scale_fills(table[column], name, colour_range)
-        layout |= bar
+        fills, legend, layout = _scale_fills(table, colour, colour_range)
     crowd = len(table) / len(devices)  # bars a row
     edge_px = 1 if crowd <= _MOST_LABELS_A_ROW else 0.3 if crowd <= _MOST_EDGES_A_ROW else 0
     data = [_idle_bars(devices, makespan_s)]
@@ -92,7 +89,7 @@ def figure_timeline(
     rows = {"tickvals": devices, "ticktext": [f"{word} {number}" for number in devices]}
     layout["yaxis"] = rows | {"showgrid": False, "range": [max(devices) + 0.6, -0.6]}
     layout["xaxis"] = {"range": [0, (span_s or makespan_s) * 1.005], "showgrid": False}
-    layout["uniformtext"] = {"minsize": 7, "mode": "hide"}
+    layout |= {"uniformtext": {"minsize": 7, "mode": "hide"}, "barmode": "overlay"}
     fig = go.Figure(data, layout)
     how = "" if colour == "kind" else "; slim bars: forward, tall: backward"
     if colour != "kind" and (table["kind"] == "weight").any():
@@ -115,13 +112,15 @@ def _kind_fills(kinds: pd.Series[str], lane: np.ndarray) -> np.ndarray:
 
 
 def _scale_fills(
-    values: pd.Series[float], name: str, span: tuple[float, float] | None
+    table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None
 ) -> tuple[np.ndarray, list[Part], Part]:
     """Each row's colour, grey where NaN; the empty trace of the colour bar, and the bar's layout.
 
     Numbers with a colour scale would do as well, but Plotly's bars take each number for a colour
     when they choose between black and white labels: a warning a bar, and labels that do not show.
     """
+    column, name = _SCALES[colour]
+    values = table[column]
     low, high = span or (float(values.min()), float(values.max()))
     high = high if high > low else low + 1
     share = (values.to_numpy(dtype=float) - low) / (high - low)

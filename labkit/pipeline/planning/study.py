@@ -254,18 +254,9 @@ def straggler_savings(
         base_j = top.energy_j + top.waiting_w * (end_s - top.makespan_s)
         last_s = np.maximum(makespan_s[[taken, -1]], end_s)
         saved = 1 - (net_j[[taken, -1]] + top.waiting_w * last_s) / base_j
-        rows.append(
-            {
-                "expected": guess,
-                "slowdown": slowdown,
-                "base_j": base_j,
-                "num_plans": len(front),
-                "late_fraction": last_s[0] / end_s - 1,
-                "saving_fraction": saved[0],
-                "unreacted_fraction": saved[1],
-            }
-        )
-    table = pd.DataFrame(rows)
+        rows.append((guess, slowdown, base_j, len(front), last_s[0] / end_s - 1, *saved))
+    names = ["expected", "slowdown", "base_j", "num_plans", "late_fraction"]
+    table = pd.DataFrame(rows, columns=[*names, "saving_fraction", "unreacted_fraction"])
     # Waiting until the straggler ends is paid anyway: only energy above it is to be bounded.
     net = replace(profile, blocking_power_w=0.0, energy_j=profile.net_energy_j)
     ends_s = (table["slowdown"] * top.makespan_s).to_numpy()

@@ -96,8 +96,8 @@ class Schedule:
             raise UsageError(
                 f"schedule {name!r} holds {unknown[0]}; valid kinds: {', '.join(KINDS)}"
             )
-        columns = [(one.stage, KINDS.index(one.kind), one.microbatch) for one in flat]
-        stage, kind, microbatch = np.array(columns, dtype=int).reshape(-1, 3).T
+        numbers = [(stage, KINDS.index(kind), microbatch) for stage, kind, microbatch in flat]
+        stage, kind, microbatch = np.array(numbers, dtype=int).reshape(-1, 3).T
         return cls(
             name=name,
             num_stages=1 + stage.max(initial=-1),
