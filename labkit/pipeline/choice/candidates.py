@@ -149,10 +149,9 @@ class Grid:
             self._of_stages(name)[part] / chunks for name in ("activation_bytes", "parameter_bytes")
         )
         sizes = Costs(forward_s=0.0, backward_s=0.0, activation_bytes=activation.tolist())
-        changes = schedule.by_device(sizes.activation_change_bytes(schedule))
-        held = [float(np.cumsum(change).max(initial=0.0)) for change in changes]
+        held = np.array(sizes.peak_activation_bytes(schedule))
         versions = np.array(schedule.weight_versions or (1,) * schedule.num_devices)
-        return np.array(held), parameter @ places * versions
+        return held, parameter @ places * versions
 
     def ladder(self, plain: Schedule) -> list[tuple[int, ...]]:
         """Caps worth trying on a schedule, tightest first: each device's share of more memory.

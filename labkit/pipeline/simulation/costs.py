@@ -66,6 +66,11 @@ class Costs:
         each = self.per_stage("activation_bytes", schedule)[schedule.stage]
         return each * schedule.activation_change
 
+    def peak_activation_bytes(self, schedule: Schedule) -> tuple[float, ...]:
+        """For each device, the most bytes of activations it holds at once."""
+        changes = schedule.by_device(self.activation_change_bytes(schedule))
+        return tuple(float(np.cumsum(change).max(initial=0.0)) for change in changes)
+
 
 @description
 @dataclass(frozen=True, slots=True, kw_only=True)

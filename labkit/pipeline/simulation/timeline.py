@@ -160,8 +160,7 @@ class Timeline:
     @cached_property
     def peak_activation_bytes(self) -> tuple[float, ...]:
         """For each device, the most bytes of activations it holds at once."""
-        peaks = [part.max(initial=0.0) for part in self.schedule.by_device(self._held_bytes()[0])]
-        return tuple(float(peak) for peak in peaks)
+        return (self.costs or _COUNTED).peak_activation_bytes(self.schedule)
 
     def memory_frame(self) -> pd.DataFrame:
         """Activations held over time: device, time_s, activation_bytes, a row each change.
