@@ -18,12 +18,8 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "figures.timeline_figures": ("figure_idle", "figure_memory", "figure_timeline"),
     "planning.envpipe": ("early_forwards", "outer_envelope"),
     "planning.fitted": ("build_for", "fitted"),
-    "planning.optimal": ("lower_bound_j",),
     "planning.plans": ("Plan", "frontier", "plan"),
-    "planning.study": (
-        "StragglerPlan", "compare", "plan_for_straggler", "replay", "stress", "sweep",
-    ),
-    "planning.stragglers": ("straggler_savings",),
+    "planning.study": ("compare", "replay", "straggler_savings", "stress", "sweep"),
     "profiles.profile": ("EnergyProfile",),
     "scheduling.graph": ("DeadlockError",),
     "scheduling.orders": ("load_order", "save_order"),

@@ -14,6 +14,6 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "cluster": ("Cluster", "Level"),
     "figures": ("figure_layers", "figure_plans"),
     "plans": ("price",),
-    "study": ("compare", "exhaustive", "sensitivity", "stages"),
+    "study": ("compare", "sensitivity", "stages"),
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)

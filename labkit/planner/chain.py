@@ -10,15 +10,16 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from labkit import files
-from labkit.errors import BadFile, BadValue
+from labkit.errors import BadFile, BadValue, not_among
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ COLUMNS = ("layer", *_NUMBERS)
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 _FIELD = re.compile(rf"({'|'.join(_FIELDS)})=(\[[^\]]*\]|[^,\s]+)")
 _UNNEEDED = "__getitem__"
+DATASET = "pipedream-sosp19"
 
 
 @description
@@ -55,7 +57,7 @@ class Chain:
     cut_bytes: tuple[NonNegative, ...]
     parameter_bytes: tuple[NonNegative, ...]
     layers: tuple[str, ...] = ()
-    tensors: tuple[int, ...] = field(default=())
+    tensors: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.forward_s)
@@ -240,7 +242,8 @@ def _parse(path: Path, text: str) -> tuple[dict[str, Node], list[tuple[str, str]
             values = dict(_FIELD.findall(parts[-1]))
             try:
                 ms, ms_back, output, weights = (_total(values[name]) for name in _FIELDS)
-                nodes[parts[0]] = (_kind(parts[1]), ms / 1e3, ms_back / 1e3, output, weights)
+                kind = parts[1].partition("(")[0].strip()
+                nodes[parts[0]] = (kind, ms / 1e3, ms_back / 1e3, output, weights)
             except (KeyError, ValueError, IndexError):
                 raise BadFile(path, "no layer of a profile", line=number, valid=valid) from None
     strangers = {name for edge in edges for name in edge} - nodes.keys()
@@ -253,14 +256,6 @@ def _parse(path: Path, text: str) -> tuple[dict[str, Node], list[tuple[str, str]
 def _total(text: str) -> float:
     """A size, or the sum of several: ``[6291456.0; 131072.0]``."""
     return sum(float(part) for part in text.strip("[]").split(";"))
-
-
-def _kind(text: str) -> str:
-    """
-    >>> _kind("Conv2d(3, 64, kernel_size=(3, 3))")
-    'Conv2d'
-    """
-    return text.partition("(")[0].strip()
 
 
 def _pruned(
@@ -283,32 +278,57 @@ def linear_order(nodes: Iterable[str], edges: Iterable[tuple[str, str]]) -> list
     Raises:
         BadValue: the edges form a cycle.
     """
-    waiting = dict.fromkeys(nodes, 0)
-    after: dict[str, list[str]] = {name: [] for name in waiting}
+    sorter = TopologicalSorter(dict.fromkeys(nodes, ()))
     for source, target in edges:
-        waiting[target] += 1
-        after[source].append(target)
-    ready = [(_number(name), name) for name, count in waiting.items() if not count]
-    heapq.heapify(ready)
+        sorter.add(target, source)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        raise BadValue(f"the layers {', '.join(error.args[1][:5])} form a cycle") from None
+    ready: list[tuple[int, str]] = []
     order: list[str] = []
-    while ready:
-        _, name = heapq.heappop(ready)
-        order.append(name)
-        for target in after[name]:
-            waiting[target] -= 1
-            if not waiting[target]:
-                heapq.heappush(ready, (_number(target), target))
-    if len(order) < len(waiting):
-        raise BadValue(
-            f"the layers {', '.join(sorted(set(waiting) - set(order))[:5])} form a cycle"
-        )
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heapq.heappush(ready, (int(re.sub(r"\D", "", name) or 0), name))
+        order.append(heapq.heappop(ready)[1])
+        sorter.done(order[-1])
     return order
 
 
-def _number(name: str) -> int:
+# ---------------------------------------------------------------- profiles by name
+
+
+class NamedChain(NamedTuple):
+    """A chain, what it is called, and why it is a stand-in (empty where it is not)."""
+
+    chain: Chain
+    origin: str
+    standin_reason: str = ""
+
+
+def short_names() -> dict[str, str]:
+    """Published profiles: short name -> file of the dataset."""
+    from labkit.datasets.registry import load_registry
+
+    paths = (Path(file.path) for file in load_registry().dataset(DATASET).files)
+    return {path.parent.name: str(path) for path in paths if path.name == "graph.txt"}
+
+
+def open_chain(text: str) -> NamedChain:
+    """The chain of a file or of a published profile.
+
+    Raises:
+        UsageError: there is no such file or profile.
+        BadFile: the file is no profile.
     """
-    >>> _number("node12")
-    12
-    """
-    digits = re.sub(r"\D", "", name)
-    return int(digits) if digits else 0
+    from labkit import datasets
+
+    path = Path(text).expanduser()
+    if path.is_file():
+        return NamedChain(Chain.read(path), text)
+    known = short_names()
+    if text not in known:
+        raise not_among("profile (or file)", text, known)
+    source = datasets.source(DATASET, [known[text]])
+    reason = source.reason if source.is_standin else ""
+    return NamedChain(Chain.read(source.path(known[text])), text, reason)

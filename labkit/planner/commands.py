@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from time import process_time
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast, get_args
 
 from labkit import planner
 from labkit.errors import UsageError, not_among
 from labkit.kit.command import Commands, argument, byte_counts, numbers, option
 from labkit.kit.report import Report, Sheet, records, standin_banner
+from labkit.planner.chain import NamedChain, open_chain, short_names
 from labkit.planner.costing import COSTINGS, CostingName
 from labkit.planner.plans import Objective, Plan
-from labkit.planner.published import NamedChain, open_chain, short_names
 
 commands = Commands(
     "planner",
@@ -27,11 +26,9 @@ commands = Commands(
 )
 
 
-def _names() -> Iterable[str]:
-    return short_names()
-
-
-Profile = Annotated[str, argument("A file or a short name.", metavar="PROFILE", complete=_names)]
+Profile = Annotated[
+    str, argument("A file or a short name.", metavar="PROFILE", complete=short_names)
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,23 +78,21 @@ class Aim:
     memory: Annotated[str, option("What a device has, such as 16GB.", metavar="BYTES")] = ""
     coarse: Annotated[bool, option("Cut only where a single tensor crosses.")] = False
 
-    def plan(self, chain: planner.Chain, cluster: planner.Cluster, **options: Any) -> Plan:
+    def plan(self, chain: planner.Chain, cluster: planner.Cluster) -> Plan:
         """The best plan."""
         for name, value, valid in (
-            ("objective", self.objective, ("throughput", "latency", "flush")),
+            ("objective", self.objective, get_args(Objective)),
             ("costing", self.costing, COSTINGS),
         ):
             if value not in valid:
                 raise not_among(name, value, valid)
-        memory = byte_counts("--memory", self.memory)[0] if self.memory else None
         return planner.stages(
             chain,
             cluster,
             objective=cast(Objective, self.objective),
-            costing=cast(CostingName, options.pop("costing", self.costing)),
+            costing=cast(CostingName, self.costing),
             num_microbatches=self.microbatches,
-            memory_bytes=memory,
-            **options,
+            memory_bytes=byte_counts("--memory", self.memory)[0] if self.memory else None,
         )
 
     def opened(self, profile: str) -> NamedChain:

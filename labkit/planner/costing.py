@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
@@ -50,21 +50,20 @@ class Costing:
     combine: Literal["sum", "max"] = "max"
     activations: bool = True
 
-    @classmethod
-    def named(cls, name: CostingName) -> Costing:
-        """``code``: PipeDream's program as it runs by default; ``code+activations``: with the
-        option its README gives; ``server``: the same bytes, overlapped with compute;
-        ``ring``: overlapped ring all-reduce."""
-        return _NAMED[name]
 
-
+COSTINGS: tuple[CostingName, ...] = get_args(CostingName)
 _NAMED = {
+    # PipeDream's program as it runs by default, and with the option that its README gives
     "code": Costing(gradient_passes=4.0, combine="sum", activations=False),
     "code+activations": Costing(gradient_passes=4.0, combine="sum"),
-    "server": Costing(gradient_passes=4.0),
-    "ring": Costing(),
+    "server": Costing(gradient_passes=4.0),  # the same bytes, overlapped with compute
+    "ring": Costing(),  # overlapped ring all-reduce
 }
-COSTINGS: tuple[CostingName, ...] = ("code", "code+activations", "server", "ring")
+
+
+def as_costing(costing: Costing | CostingName) -> Costing:
+    """A costing by its name, or as it is."""
+    return costing if isinstance(costing, Costing) else _NAMED[costing]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,43 +103,32 @@ class StageCosts:
         shape = (-1, *[1] * synced_bytes.ndim)
         return by_byte.reshape(shape) * synced_bytes + waits.reshape(shape)
 
-    def transfers_s(self, crossing_bytes: np.ndarray) -> np.ndarray:
-        """Seconds of a cut's bytes there and back, for each number of replicas: (count, …)."""
-        level = self.level
-        rates = (self.replicas * level.bandwidth_bytes_per_s).reshape(
-            -1, *[1] * crossing_bytes.ndim
-        )
-        waits = np.where(crossing_bytes > 0, 2 * level.latency_s, 0.0)
-        return 2 * crossing_bytes / rates + waits
+    @cached_property
+    def transfers_s(self) -> np.ndarray:
+        """Seconds of each cut's bytes there and back, by replicas: shape (count, n + 1)."""
+        crossing = self.chain.crossing_bytes
+        rates = self.replicas[:, None] * self.level.bandwidth_bytes_per_s
+        return 2 * crossing / rates + np.where(crossing > 0, 2 * self.level.latency_s, 0.0)
 
     def column(self, end: int) -> np.ndarray:
         """Seconds a minibatch of the stages that end before layer ``end``.
 
         Shape (count, end): by replicas, and by first layer.
         """
-        compute, synced = self.compute_s[:end, end], self.synced_bytes[:end, end]
-        seconds = self._combined(compute, self.gradients_s(synced))
+        gradients = self.gradients_s(self.synced_bytes[:end, end])
+        both = np.add if self.costing.combine == "sum" else np.maximum
+        seconds = both(self.compute_s[:end, end], gradients) / self.replicas[:, None]
         if not self.costing.activations:
             return seconds
-        crossing = self._crossing_s
-        return np.maximum(seconds, np.maximum(crossing[:, :end], crossing[:, end : end + 1]))
+        cuts = self.transfers_s
+        return np.maximum(seconds, np.maximum(cuts[:, :end], cuts[:, end : end + 1]))
 
     def steady_s(self, first: int, end: int, replicas: int) -> dict[str, float]:
         """The parts of one stage, each as it limits the pipeline: compute, gradients, transfers."""
         row = replicas - 1
         gradients = self.gradients_s(self.synced_bytes[first, end])[row] / replicas
-        cuts = [self._crossing_s[row, place] for place in (first, end)]
         return {
             "compute_s": float(self.compute_s[first, end]) / replicas,
             "gradients_s": float(gradients),
-            "transfers_s": float(max(cuts)),
+            "transfers_s": float(self.transfers_s[row, [first, end]].max()),
         }
-
-    @cached_property
-    def _crossing_s(self) -> np.ndarray:
-        return self.transfers_s(self.chain.crossing_bytes)
-
-    def _combined(self, compute: np.ndarray, gradients: np.ndarray) -> np.ndarray:
-        both = np.add if self.costing.combine == "sum" else np.maximum
-        shape = (-1, *[1] * compute.ndim)
-        return np.asarray(both(compute, gradients) / self.replicas.reshape(shape))

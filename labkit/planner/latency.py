@@ -21,14 +21,14 @@ Source: DAPPLE §IV, and ``sync_pipeline_speedup_analytical`` of its planner.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from labkit.planner.costing import StageCosts
-from labkit.planner.throughput import Cut
+from labkit.planner.throughput import Stage
 
 _STEP = 1e-9
 """By how much, as a share, the next allowed exchange lies below the last."""
@@ -52,8 +52,7 @@ class Flush:
     def of(cls, costs: StageCosts, num_microbatches: int, *, hidden: bool, straight: bool) -> Flush:
         """From the costs of one level."""
         compute = costs.compute_s / costs.replicas[:, None, None]
-        there_and_back = costs.transfers_s(costs.chain.crossing_bytes)
-        there_and_back = there_and_back * costs.costing.activations
+        there_and_back = costs.transfers_s * costs.costing.activations
         before, after = there_and_back[:, :, None], there_and_back[:, None, :]
         work = compute + before / 2 + after / 2
         size = compute.shape[-1]
@@ -69,19 +68,20 @@ class Flush:
             hidden=hidden,
         )
 
-    def cost_s(self, cuts: list[Cut]) -> float:
+    def cost_s(self, stages: Sequence[Stage]) -> float:
         """Seconds of an iteration."""
-        rows = [(replicas - 1, first, end) for first, end, replicas in cuts]
+        rows = [(stage.replicas - 1, stage.first, stage.end) for stage in stages]
         largest = max(self.block_s[row] for row in rows)
-        ending = self.ending_s(cuts, largest)
+        ending = self.ending_s(stages, largest)
         steady = (self.num_microbatches - 1) * largest
         return float(sum(self.work_s[row] for row in rows) + steady + ending)
 
-    def ending_s(self, cuts: list[Cut], block_s: float) -> float:
+    def ending_s(self, stages: Sequence[Stage], block_s: float) -> float:
         """What the all-reduces add at the end, with blocks that take so long."""
         left = [
-            self.exchange_s[replicas - 1, first, end] - self._hidden_s(stage, block_s)
-            for stage, (first, end, replicas) in enumerate(cuts)
+            self.exchange_s[stage.replicas - 1, stage.first, stage.end]
+            - self._hidden_s(number, block_s)
+            for number, stage in enumerate(stages)
         ]
         return max(0.0, *map(float, left))
 
@@ -99,7 +99,7 @@ class Flush:
 
     def shortest(
         self, block_s: float, ending_s: float, most_s: float = np.inf
-    ) -> tuple[float, list[Cut]]:
+    ) -> tuple[float, list[Stage]]:
         """Least work of the stages, none above so long a block or so much all-reduce at the end.
 
         Infinite, without stages, where there is no such plan, or none below ``most_s`` of work.
@@ -121,11 +121,6 @@ class Flush:
             return np.inf, []
         return float(ends[count]), _path(reached, steps, count)
 
-    @cached_property
-    def blocks_s(self) -> np.ndarray:
-        """Every value that the largest block can have, in order."""
-        return np.unique(self.block_s[np.isfinite(self.block_s)])
-
 
 def _extended(reached: np.ndarray, step: np.ndarray) -> np.ndarray:
     """The least work with one more stage, by devices and by layers."""
@@ -145,35 +140,30 @@ def _extended(reached: np.ndarray, step: np.ndarray) -> np.ndarray:
     return further
 
 
-def _path(reached: list[np.ndarray], steps: list[np.ndarray], count: int) -> list[Cut]:
+def _path(reached: list[np.ndarray], steps: list[np.ndarray], count: int) -> list[Stage]:
     """The stages behind the least value after ``count`` of them."""
     end, devices = reached[0].shape[1] - 1, int(reached[count][:, -1].argmin())
-    cuts: list[Cut] = []
-    for stage in range(count, 0, -1):
-        before = reached[stage - 1][devices - 1 :: -1]
-        total = before + steps[stage - 1][:devices, :, end]
-        row, first = np.argwhere(total == reached[stage][devices, end])[0]
-        cuts.append((int(first), end, int(row) + 1))
-        devices, end = devices - int(row) - 1, int(first)
-    return cuts[::-1]
+    stages: list[Stage] = []
+    for number in range(count, 0, -1):
+        before = reached[number - 1][devices - 1 :: -1]
+        total = before + steps[number - 1][:devices, :, end]
+        row, first = np.argwhere(total == reached[number][devices, end])[0].tolist()
+        stages.append(Stage(first, end, row + 1))
+        devices, end = devices - (row + 1), first
+    return stages[::-1]
 
 
-@dataclass(kw_only=True)
 class Search:
     """Intervals of the largest block, the one with the least bound first."""
 
-    flush: Flush
-    tolerance: float
-    best: list[Cut]
-    evaluations: int = 0
-    cost_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.cost_s = self.flush.cost_s(self.best)
+    def __init__(self, flush: Flush, tolerance: float, best: Sequence[Stage]) -> None:
+        self.flush, self.tolerance, self.evaluations = flush, tolerance, 0
+        self.best, self.cost_s = best, flush.cost_s(best)
 
     def run(self) -> float:
         """Find the best stages; returns a bound that no plan beats."""
-        blocks = self.flush.blocks_s
+        possible = np.isfinite(self.flush.block_s)
+        blocks = np.unique(self.flush.block_s[possible])  # all that the largest can be, in order
         open_: list[tuple[float, int, int]] = []
         settled = np.inf
         waiting = [(0, len(blocks) - 1)]
@@ -192,31 +182,19 @@ class Search:
         return min(self.cost_s, settled, open_[0][0] if open_ else np.inf)
 
     def _bound(self, low_s: float, high_s: float) -> float:
-        """What no plan beats whose largest block lies in the interval; tries the plans it meets."""
+        """What no plan beats whose largest block lies in the interval; tries the plans it meets.
+
+        Less and less all-reduce is allowed at the end, until nothing is gained.
+        """
         steady = (self.flush.num_microbatches - 1) * low_s
-        most_s = self.cost_s * (1 - self.tolerance) - steady
-        least = np.inf
-        for value, ending in self._steps(high_s, most_s):
-            least = min(least, value + ending)
-        return float(steady + min(least, most_s))
-
-    def _steps(self, block_s: float, most_s: float) -> Iterator[tuple[float, float]]:
-        """Least work and its end, with less and less all-reduce at the end, until nothing gains."""
-        allowed, least = np.inf, most_s
-        while True:
-            value, cuts = self.flush.shortest(block_s, allowed, least)
+        least, allowed = self.cost_s * (1 - self.tolerance) - steady, np.inf
+        while allowed > 0:
+            work, stages = self.flush.shortest(high_s, allowed, least)
             self.evaluations += 1
-            if not cuts or value >= least:
-                return
-            self._try(cuts)
-            ending = self.flush.ending_s(cuts, block_s)
-            least = min(least, value + ending)
-            yield value, ending
-            if ending <= 0:
-                return
-            allowed = ending * (1 - _STEP)
-
-    def _try(self, cuts: list[Cut]) -> None:
-        cost = self.flush.cost_s(cuts)
-        if cost < self.cost_s:
-            self.cost_s, self.best = cost, cuts
+            if not stages or work >= least:
+                break
+            if (cost := self.flush.cost_s(stages)) < self.cost_s:
+                self.cost_s, self.best = cost, stages
+            ending = self.flush.ending_s(stages, high_s)
+            least, allowed = min(least, work + ending), ending * (1 - _STEP)
+        return float(steady + least)

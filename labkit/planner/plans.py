@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -13,9 +12,9 @@ from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, checked
 from labkit.planner.chain import Chain
 from labkit.planner.cluster import Cluster
-from labkit.planner.costing import Costing, CostingName, StageCosts
+from labkit.planner.costing import Costing, CostingName, StageCosts, as_costing
 from labkit.planner.latency import Flush
-from labkit.planner.throughput import Cut
+from labkit.planner.throughput import Stage
 from labkit.quantities import format_bytes, seconds
 
 if TYPE_CHECKING:
@@ -24,38 +23,6 @@ if TYPE_CHECKING:
     from labkit.pipeline import Timeline
 
 Objective = Literal["throughput", "latency", "flush"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stage:
-    """Layers ``first`` to ``end`` - 1 on ``replicas`` devices, or machines with stages inside."""
-
-    first: int
-    end: int
-    replicas: int
-    inside: tuple[Stage, ...] = ()
-
-    @property
-    def cut(self) -> Cut:
-        """The stage as three numbers."""
-        return self.first, self.end, self.replicas
-
-    @property
-    def name(self) -> str:
-        """Replicas; of machines, with the stages inside.
-
-        >>> inner = (Stage(first=0, end=3, replicas=3), Stage(first=3, end=4, replicas=1))
-        >>> Stage(first=0, end=4, replicas=2, inside=inner).name
-        '2×(3-1)'
-        """
-        if not self.inside:
-            return str(self.replicas)
-        return f"{self.replicas}×({'-'.join(stage.name for stage in self.inside)})"
-
-    @property
-    def num_devices(self) -> int:
-        """Devices in all."""
-        return self.replicas * (sum(s.num_devices for s in self.inside) or 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,10 +113,10 @@ class Plan:
         """One row a stage: layers, replicas, parts of its seconds, memory."""
         import pandas as pd
 
-        costs = stage_costs(self.chain, self.cluster, self.costing)
+        costs = StageCosts.of(self.chain, self.cluster.levels[0], self.costing)
         rows = []
         for number, stage in enumerate(self.stages):
-            parts = {} if stage.inside else costs.steady_s(*stage.cut)
+            parts = {} if stage.inside else costs.steady_s(stage.first, stage.end, stage.replicas)
             rows.append(
                 {
                     "stage": number,
@@ -203,9 +170,8 @@ class Plan:
 
         if len(self.stages) < 2 or len(self.cluster.levels) > 1:
             raise UsageError(f"no pipeline to draw: the plan is {self.name}")
-        shares = [(s.first, s.end, s.replicas) for s in self.stages]
         forward, backward = (
-            [sum(times[first:end]) / replicas for first, end, replicas in shares]
+            [sum(times[stage.first : stage.end]) / stage.replicas for stage in self.stages]
             for times in (self.chain.forward_s, self.chain.backward_s)
         )
         level = self.cluster.levels[0]
@@ -233,28 +199,14 @@ class Plan:
         whole = table[parts[:2]].sum(axis=1) if sums else table[parts].max(axis=1)
         slowest = table.iloc[int(whole.to_numpy().argmax())]
         part = str(slowest[parts].astype(float).idxmax()).removesuffix("_s")
-        room = format_bytes(max(self.memory_bytes))
+        room, unit = format_bytes(max(self.memory_bytes)), "a minibatch"
+        if self.objective != "throughput":
+            unit = f"an iteration of {self.num_microbatches} microbatches"
         return (
             f"{self.name}: stage {slowest.stage} ({slowest['first']} to {slowest['last']}, "
             f"{slowest.replicas} replicas) limits it, by its {part}; "
-            f"{seconds(self.cost_s)} {self._unit}, at most {room} on a device."
+            f"{seconds(self.cost_s)} {unit}, at most {room} on a device."
         )
-
-    @cached_property
-    def _unit(self) -> str:
-        if self.objective == "throughput":
-            return "a minibatch"
-        return f"an iteration of {self.num_microbatches} microbatches"
-
-
-def as_costing(costing: Costing | CostingName) -> Costing:
-    """A costing by its name, or as it is."""
-    return costing if isinstance(costing, Costing) else Costing.named(costing)
-
-
-def stage_costs(chain: Chain, cluster: Cluster, costing: Costing) -> StageCosts:
-    """The costs of stages on the innermost level."""
-    return StageCosts.of(chain, cluster.levels[0], costing)
 
 
 def microbatches(objective: Objective, num_microbatches: int | None) -> int:
@@ -272,23 +224,9 @@ def microbatches(objective: Objective, num_microbatches: int | None) -> int:
 
 
 def one_level(cluster: Cluster, what: str) -> None:
-    """Refuse a cluster of two levels.
-
-    Raises:
-        UsageError: it has two.
-    """
+    """Refuse a cluster of two levels, with a UsageError."""
     if len(cluster.levels) > 1:
         raise UsageError(f"{what} takes a flat cluster; got {len(cluster.levels)} levels")
-
-
-def cost_s(
-    costs: StageCosts, cuts: Sequence[Cut], objective: Objective, num_microbatches: int
-) -> float:
-    """What stages cost on one level."""
-    if objective == "throughput":
-        return max(costs.column(end)[replicas - 1, first] for first, end, replicas in cuts)
-    flush = Flush.of(costs, num_microbatches, hidden=objective == "latency", straight=False)
-    return flush.cost_s(list(cuts))
 
 
 @checked
@@ -325,14 +263,19 @@ def price(
     if sum(replicas) > cluster.num_devices:
         raise BadValue(f"replicas add up to {sum(replicas)}, devices to {cluster.num_devices}")
     flushes = microbatches(objective, num_microbatches)
-    rule = as_costing(costing)
-    triples = list(zip(ends, ends[1:], replicas, strict=False))
+    stages = tuple(map(Stage, ends, ends[1:], replicas))
+    costs = StageCosts.of(chain, cluster.levels[0], as_costing(costing))
+    if objective == "throughput":
+        cost_s = float(max(costs.column(s.end)[s.replicas - 1, s.first] for s in stages))
+    else:
+        flush = Flush.of(costs, flushes, hidden=objective == "latency", straight=False)
+        cost_s = flush.cost_s(stages)
     return Plan(
         chain=chain,
         cluster=cluster,
         objective=objective,
-        costing=rule,
-        stages=tuple(Stage(first=a, end=b, replicas=r) for a, b, r in triples),
-        cost_s=float(cost_s(stage_costs(chain, cluster, rule), triples, objective, flushes)),
+        costing=costs.costing,
+        stages=stages,
+        cost_s=cost_s,
         num_microbatches=num_microbatches,
     )

@@ -19,31 +19,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from labkit.errors import UsageError
 from labkit.planner.costing import StageCosts
 
-Cut = tuple[int, int, int]
-"""A stage as its first layer, the layer after its last, and its replicas."""
 
+class Stage(NamedTuple):
+    """Layers ``first`` to ``end`` - 1 on ``replicas`` devices, or machines with stages inside."""
 
-@dataclass(frozen=True, kw_only=True)
-class Limit:
-    """Bytes of a device, with as many versions of weights and activations as are in flight."""
+    first: int
+    end: int
+    replicas: int
+    inside: tuple[Stage, ...] = ()
 
-    memory_bytes: float
-    stage_bytes: np.ndarray
-    """Weights and activations of layers k to j - 1 for one minibatch, as ``[k, j]``."""
+    @property
+    def name(self) -> str:
+        """Replicas; of machines, with the stages inside.
 
-    def breaks(self, end: int, replicas: np.ndarray, units_left: np.ndarray) -> np.ndarray:
-        """Whether stages that end before ``end`` do not fit, by replicas and units not yet used.
-
-        Shape (…, end): one row a pair, one column a first layer.
+        >>> inner = (Stage(0, 3, replicas=3), Stage(3, 4, replicas=1))
+        >>> Stage(0, 4, replicas=2, inside=inner).name
+        '2×(3-1)'
         """
-        versions = np.ceil(units_left / replicas)
-        return np.asarray(versions[..., None] * self.stage_bytes[:end, end] > self.memory_bytes)
+        if not self.inside:
+            return str(self.replicas)
+        return f"{self.replicas}×({'-'.join(stage.name for stage in self.inside)})"
+
+    @property
+    def num_devices(self) -> int:
+        """Devices in all."""
+        return self.replicas * (sum(s.num_devices for s in self.inside) or 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +59,15 @@ class Program:
 
     Attributes:
         starts: the first layers; without ``machines`` only one.
+        memory_bytes: of a device, with a version of weights and activations for each minibatch
+            in flight; None for no limit.
         straight: one unit a stage.
         machines: the units are those of a machine: weights are tracked for the level above.
     """
 
     costs: StageCosts
     starts: np.ndarray
-    limit: Limit | None = None
+    memory_bytes: float | None = None
     straight: bool = False
     machines: bool = False
 
@@ -101,9 +110,11 @@ class Program:
         end = seconds.shape[1]
         tried = best[units - replicas, :end]
         np.maximum(tried, seconds[replicas - 1], out=tried)
-        if self.limit is not None:
-            left = self.costs.level.count - (units - replicas)
-            tried[self.limit.breaks(end, replicas, left)] = np.inf
+        if self.memory_bytes is not None:
+            chain, used = self.costs.chain, units - replicas
+            versions = np.ceil((self.costs.level.count - used) / replicas)
+            stage_bytes = chain.weight_bytes[:end, end] + chain.kept_bytes[:end, end]
+            tried[versions[:, None] * stage_bytes > self.memory_bytes] = np.inf
         if self.straight:
             tried[replicas > 1] = np.inf
         return tried
@@ -121,7 +132,7 @@ class Program:
             best[:, replicas:, end] = np.where(better, value, best[:, replicas:, end])
             synced[:, replicas:, end] = np.where(better, weights, synced[:, replicas:, end])
 
-    def stages(self, start: int, units: int, end: int) -> list[Cut]:
+    def stages(self, start: int, units: int, end: int) -> list[Stage]:
         """The stages of the best plan of layers start to end - 1 on so many units.
 
         Raises:
@@ -131,24 +142,19 @@ class Program:
         table = best[int(np.flatnonzero(self.starts == start)[0])]
         if not np.isfinite(table[units, end]):
             raise UsageError(self._refusal())
-        cuts: list[Cut] = []
+        stages: list[Stage] = []
         while end > start:
-            replicas, first = self._last_stage(table, units, end)
-            cuts.append((first, end, replicas))
-            units, end = units - replicas, first
-        return cuts[::-1]
-
-    def _last_stage(self, table: np.ndarray, units: int, end: int) -> tuple[int, int]:
-        """Replicas and first layer of the last stage of the plan that the table's cell holds."""
-        every = np.arange(1, units + 1)
-        tried = self._tried(table, self.costs.column(end), np.full(units, units), every)
-        replicas, first = np.argwhere(tried == table[units, end])[0]
-        return int(replicas) + 1, int(first)
+            every = np.arange(1, units + 1)
+            tried = self._tried(table, self.costs.column(end), np.full(units, units), every)
+            row, first = np.argwhere(tried == table[units, end])[0].tolist()
+            stages.append(Stage(first, end, row + 1))
+            units, end = units - (row + 1), first
+        return stages[::-1]
 
     def _refusal(self) -> str:
-        if self.limit is None:
+        if self.memory_bytes is None:
             return "no plan uses exactly these devices: fewer layers than stages"
         return (
-            f"no plan keeps every device within {self.limit.memory_bytes:.4g} bytes; valid: more "
+            f"no plan keeps every device within {self.memory_bytes:.4g} bytes; valid: more "
             "memory, more devices, or a chain with smaller layers"
         )

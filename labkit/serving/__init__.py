@@ -20,12 +20,11 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "share_prefix", "split_latency", "stream", "traffic",
     ),
     "batching.profiles": ("BatchProfile", "line", "published_profiles", "read_profile"),
-    "figures": ("figure_latency", "figure_requests"),
+    "figures": ("figure_latency", "figure_lines", "figure_requests"),
     "generation.batcher": (
         "Batcher", "Bound", "Run", "bound", "capacity", "gain", "simulate", "sweep",
     ),
     "generation.partitions": ("Partition", "Pass", "frontier", "layouts"),
-    "batching.rate_figures": ("figure_lines",),
     "requests": ("Requests", "from_csv", "generate", "load", "together"),
     "generation.tokens": ("TokenProfile",),
 }  # fmt: skip

@@ -1,25 +1,30 @@
-"""Figures of simulated servers of language models: latency over rate, and requests over time."""
+"""Figures of simulated servers: latency over rate, requests over time, rates as lines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from annotated_types import MinLen
 from plotly.subplots import make_subplots
 
 from labkit.errors import BadValue
-from labkit.kit.describe import Count, NonNegative, checked
+from labkit.kit.describe import Count, NonNegative, Whole, checked
 from labkit.kit.draw import CYCLE, PALETTE, finish
-from labkit.serving.generation.batcher import Run
+
+if TYPE_CHECKING:
+    from labkit.serving.generation.batcher import Run
 
 PARTS = {  # what a request's time goes to, in order, and its colour
     "waits for its first iteration": PALETTE["idle"],
     "is computed": PALETTE["forward"],
     "is done, and held until the batch ends": PALETTE["highlight"],
 }
+RATES = ("forward", "weight", "communication", "all-reduce")  # not the paper's orange
 
 
 @checked
@@ -61,24 +66,23 @@ def figure_latency(
 
 @checked
 def figure_requests(
-    runs: Mapping[str, Run], *, first: int = 0, count: Count = 16, title: str = ""
-) -> go.Figure:
+    runs: Annotated[Mapping[str, Run], MinLen(1)], *, first: Whole = 0, count: Count = 16,
+    title: str = "",
+) -> go.Figure:  # fmt: skip
     """What the time of some requests goes to, one bar each, in order of arrival; a row a run.
 
     A request of a batch that stays together is computed on after its last output; its client
     waits for the whole batch.
 
     Raises:
-        BadValue: there are no runs, or no such requests.
+        BadValue: there are no such requests.
     """
-    if not runs:
-        raise BadValue("figure_requests: runs must hold one run or more")
     names = [name for name in runs if name]
     fig = make_subplots(
         rows=len(runs), shared_xaxes=True, subplot_titles=names or None, vertical_spacing=0.14
     )
     for row, run in enumerate(runs.values(), start=1):
-        if not 0 <= first < len(run.requests):
+        if first >= len(run.requests):
             raise BadValue(f"figure_requests: first must be from 0 to {len(run.requests) - 1}")
         chosen = slice(first, first + count)
         arrival = run.requests.column("arrival_s")[chosen]
@@ -96,3 +100,30 @@ def figure_requests(
     return finish(
         fig, title=title, x="time (s, simulated)", y="request", height=220 + 200 * len(runs)
     )
+
+
+@checked
+def figure_lines(
+    table: pd.DataFrame, *, title: str, x: str, y: str = "requests a second, 99 % in time",
+    log_x: bool = False,
+) -> go.Figure:  # fmt: skip
+    """Columns over the index: ``bound`` dashed and black, names that begin with ``paper`` dotted
+    and orange, ``baseline`` grey, others each in a colour of its own."""
+    import plotly.express as px
+
+    few = len(table) <= 20
+    chart, colours = px.line(table, markers=few, log_x=log_x), cycle(RATES)
+    for trace in chart.data:
+        if trace.name.startswith("paper") or trace.name == "bound":
+            colour = PALETTE["bound" if trace.name == "bound" else "paper"]
+            dash = "dash" if trace.name == "bound" else "dot"
+            trace.update(line={"color": colour, "dash": dash}, mode="lines")
+        else:
+            name = "baseline" if trace.name == "baseline" else next(colours)
+            trace.update(line_color=PALETTE[name])
+    if log_x and few:
+        chart.update_xaxes(
+            tickvals=list(table.index), ticktext=[str(value) for value in table.index]
+        )
+    chart.update_layout(legend_title_text="")
+    return finish(chart, title=title, x=x, y=y)

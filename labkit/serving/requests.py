@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from annotated_types import Gt, MinLen
 from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import BadValue, not_among
 from labkit.kit.arrivals import Arrivals, Column, counts, read_csv, seconds
-from labkit.kit.describe import AnyNumber, Count, NonNegative, Positive, checked, description
+from labkit.kit.describe import AnyNumber, Count, NonNegative, Positive, Whole, checked, description
 
 AZURE = "azure-llm-2023"
 TRACES = {AZURE: "data/AzureLLMInferenceTrace_conv.csv"}
@@ -119,14 +120,14 @@ class Requests(Arrivals):
 
 
 @checked
-def together(parts: Sequence[Requests], *, name: str = "requests") -> Requests:
+def together(
+    parts: Annotated[Sequence[Requests], MinLen(1)], *, name: str = "requests"
+) -> Requests:
     """Several streams of requests as one, in order of arrival.
 
     Raises:
-        BadValue: there are none, or only some of them name their models.
+        BadValue: only some of them name their models.
     """
-    if not parts:
-        raise BadValue("together: parts must hold one stream of requests or more")
     if len({bool(part.model) for part in parts}) > 1:
         raise BadValue("together: only some parts name their model; valid: all or none")
     columns: dict[str, Any] = {
@@ -144,9 +145,9 @@ def generate(
     cv: NonNegative = 1.0,
     prompt_tokens: tuple[int, int] = (0, 0),
     output_tokens: tuple[int, int] = (1, 1),
-    slo_s: AnyNumber = float("inf"),
+    slo_s: Annotated[AnyNumber, Gt(0)] = inf,
     model: str = "",
-    rng: np.random.Generator | int = 0,
+    rng: np.random.Generator | Whole = 0,
 ) -> Requests:
     """A synthetic stream for one model; :func:`together` joins several.
 
@@ -159,19 +160,15 @@ def generate(
         rng: a generator or a seed.
 
     Raises:
-        BadValue: a range is empty or begins too low, or ``slo_s`` is not above 0.
+        BadValue: a range is empty or begins too low.
     """
-    draw = np.random.default_rng(rng) if isinstance(rng, int) and rng >= 0 else rng
-    if isinstance(draw, int):
-        raise BadValue(f"generate: rng must be a generator or a seed, at least 0; got {rng}")
+    draw = np.random.default_rng(rng)
     for name, (low, high) in zip(TOKENS, (prompt_tokens, output_tokens), strict=True):
         if not TOKENS[name] <= low <= high < 2**31:
             raise BadValue(
                 f"generate: {name} must be the least and the most, from {TOKENS[name]}; "
                 f"got ({low}, {high})"
             )
-    if not slo_s > 0:
-        raise BadValue(f"generate: slo_s must be above 0; got {slo_s}")
     shape = 1 / cv**2 if cv > 1e-6 else np.inf
     unit = draw.gamma(shape, 1 / shape, count) if np.isfinite(shape) else np.ones(count)
     return Requests(

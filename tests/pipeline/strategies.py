@@ -4,6 +4,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from labkit.pipeline import Costs, Network, build
+from labkit.pipeline.planning.optimal import OptimalPlanner
+from labkit.pipeline.simulation.costs import lags
 
 SIZES = {  # names with what their sizes must be multiples of: devices, microbatches
     "gpipe": (1, 1),
@@ -16,6 +18,11 @@ SIZES = {  # names with what their sizes must be multiples of: devices, microbat
     "chimera": (2, 4),
     "dualpipe": (2, 4),
 }
+
+
+def lower_bound_j(schedule, profile, deadline_s, *, network=None):
+    """Joules that no plan which ends by the deadline can undercut."""
+    return OptimalPlanner(schedule, profile, lags(schedule, network)).bounds_j([deadline_s])[0]
 
 
 @st.composite

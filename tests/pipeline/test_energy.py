@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from labkit import pipeline
 from labkit.errors import UsageError
 from labkit.pipeline import EnergyProfile, build, plan
+from tests.pipeline.strategies import lower_bound_j
 
 SEED = st.integers(0, 10_000)
 
@@ -111,9 +112,7 @@ def test_bound_falls_and_is_convex_in_the_deadline(make_profile, seed):
     profile = make_profile(np.random.default_rng(seed), num_stages=3, num_clocks=5)
     schedule = build("1f1b", 3, 4)
     fastest = plan(schedule, profile, "max-clock").makespan_s
-    bounds = [
-        pipeline.lower_bound_j(schedule, profile, fastest * x) for x in np.linspace(1, 2.5, 7)
-    ]
+    bounds = [lower_bound_j(schedule, profile, fastest * x) for x in np.linspace(1, 2.5, 7)]
     slack = 1e-7 * max(map(abs, bounds))
     assert all(later <= earlier + slack for earlier, later in itertools.pairwise(bounds))
     assert np.all(np.diff(bounds, 2) >= -slack)
@@ -223,7 +222,7 @@ def test_bound_against_the_published_frontier(published, measured, model, microb
     fastest = pipeline.frontier(schedule, profile, num_points=2).deadline_s.min()
     assert fastest == pytest.approx(table.time.min(), abs=1e-9)
     for point in table.iloc[:: len(table) // 8].itertuples():
-        bound = pipeline.lower_bound_j(schedule, profile, point.time + 1e-9)
+        bound = lower_bound_j(schedule, profile, point.time + 1e-9)
         assert bound <= point.energy <= 1.03 * bound
 
 
@@ -300,13 +299,13 @@ def test_stages_must_match(make_profile):
     with pytest.raises(UsageError, match="the schedule has 3 stages, the profile 2"):
         plan(build("1f1b", 3, 2), profile)
     with pytest.raises(UsageError, match="the schedule has 3 stages, the profile 2"):
-        pipeline.lower_bound_j(build("1f1b", 3, 2), profile, 100.0)
+        lower_bound_j(build("1f1b", 3, 2), profile, 100.0)
 
 
 def test_the_optimal_plan_knows_its_bound(make_profile):
     profile = make_profile(np.random.default_rng(2), num_stages=3, num_clocks=5)
     made = plan(build("1f1b", 3, 4), profile, "optimal", deadline_s=3.0)
-    fresh = pipeline.lower_bound_j(made.schedule, profile, made.horizon_s)
+    fresh = lower_bound_j(made.schedule, profile, made.horizon_s)
     assert made.bound_j == pytest.approx(fresh, rel=1e-12)
     assert made.horizon_s == 3.0
 

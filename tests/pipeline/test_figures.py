@@ -7,7 +7,7 @@ import pytest
 from labkit import pipeline
 from labkit.errors import UsageError
 from labkit.kit.draw import PALETTE
-from labkit.pipeline.figures.timeline_figures import _fills
+from labkit.pipeline.figures.timeline_figures import _scale_fills
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_colours_are_text_since_plotly_takes_a_bars_number_for_a_colour(made):
         assert all(re.fullmatch("#[0-9A-F]{6}", fill) for fill in fills)
         pairs = set(zip(part.clock_mhz, fills, strict=True))
         assert len(pairs) == part.clock_mhz.nunique()
-    ends = dict(zip(table.clock_mhz, _fills(table, "clock", None, np.zeros(1)), strict=True))
+    ends = dict(zip(table.clock_mhz, _scale_fills(table, "clock", None)[0], strict=True))
     assert (ends[table.clock_mhz.min()], ends[table.clock_mhz.max()]) == ("#00224E", "#FEE838")
 
 

@@ -19,6 +19,7 @@ from labkit.pipeline.planning.fitted import fitted
 from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, cost_of
 from labkit.pipeline.scheduling.families import FAMILIES
 from labkit.pipeline.scheduling.schedule import KINDS
+from tests.pipeline.strategies import lower_bound_j
 
 Make = Callable[..., pipeline.EnergyProfile]
 SOME = ("1f1b", "gpipe", "zb-h1", "interleaved-1f1b")
@@ -139,9 +140,7 @@ def test_messages_count_toward_every_candidates_time(profile: pipeline.EnergyPro
     for one in search.candidates:
         line = pipeline.simulate(one.schedule, one.choices.fastest_s(), network=network)
         assert one.fastest_s == pytest.approx(line.makespan_s)
-        sharp_j = pipeline.lower_bound_j(
-            one.schedule, one.profile, 1.1 * one.fastest_s, network=network
-        )
+        sharp_j = lower_bound_j(one.schedule, one.profile, 1.1 * one.fastest_s, network=network)
         assert quick_bound_j(one, 1.1 * one.fastest_s) <= sharp_j * (1 + 1e-9)
 
 
@@ -311,7 +310,7 @@ def test_the_quick_bound_is_below_the_linear_program(
 ) -> None:
     one = candidate(make_profile(np.random.default_rng(seed), 4, 4), name, 8)
     deadline_s = slack * one.fastest_s
-    sharp_j = pipeline.lower_bound_j(one.schedule, one.profile, deadline_s)
+    sharp_j = lower_bound_j(one.schedule, one.profile, deadline_s)
     assert quick_bound_j(one, deadline_s) <= sharp_j * (1 + 1e-9)
 
 
@@ -322,7 +321,7 @@ def test_on_one_device_the_quick_bound_is_the_linear_program(
 ) -> None:
     one = candidate(make_profile(np.random.default_rng(seed), 1, 5), "1f1b", 4)
     deadline_s = slack * one.fastest_s
-    sharp_j = pipeline.lower_bound_j(one.schedule, one.profile, deadline_s)
+    sharp_j = lower_bound_j(one.schedule, one.profile, deadline_s)
     assert quick_bound_j(one, deadline_s) == pytest.approx(sharp_j, rel=1e-6)
 
 

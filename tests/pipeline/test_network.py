@@ -62,7 +62,7 @@ def test_one_microbatch_crosses_every_boundary_twice(name):
 def naive_ends(schedule, duration, network):
     """Messages looked up one by one; starts pushed back until nothing moves."""
     rows = [tuple(row) for row in schedule.frame().values]
-    number = {(stage, kind, mb): i for i, (_, _, stage, kind, mb) in enumerate(rows)}
+    number = {(stage, kind, mb): i for i, (_, stage, kind, mb) in enumerate(rows)}
 
     def gradient(stage, mb):
         whole = number.get((stage, "backward", mb))
@@ -71,11 +71,11 @@ def naive_ends(schedule, duration, network):
     def message_s(sender, receiver):
         if rows[sender][0] == rows[receiver][0]:
             return 0.0
-        k = min(rows[sender][2], rows[receiver][2])
+        k = min(rows[sender][1], rows[receiver][1])
         return network.latency_s[k] + network.message_bytes[k] / network.bandwidth_bytes_per_s
 
     inputs = {}
-    for i, (_, _, stage, kind, mb) in enumerate(rows):
+    for i, (_, stage, kind, mb) in enumerate(rows):
         if kind == "forward":
             inputs[i] = number[stage - 1, "forward", mb] if stage else None
         elif kind == "weight":
@@ -91,8 +91,8 @@ def naive_ends(schedule, duration, network):
     end = np.array(duration, dtype=float)
     while True:
         start = np.zeros(len(rows))
-        for i, (_, position, *_) in enumerate(rows):
-            if position:
+        for i, (device, *_) in enumerate(rows):
+            if i and rows[i - 1][0] == device:
                 start[i] = end[i - 1] + sends[i - 1]
             if inputs[i] is not None:
                 start[i] = max(start[i], end[inputs[i]] + message_s(inputs[i], i))

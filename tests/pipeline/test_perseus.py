@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import curve_fit, linprog
 
 from labkit.errors import UsageError
-from labkit.pipeline import (
-    build,
-    frontier,
-    lower_bound_j,
-    plan,
-)
+from labkit.pipeline import build, frontier, plan
 from labkit.pipeline.planning.cuts import Menus, hurried, span
 from labkit.pipeline.planning.perseus import choose_perseus, perseus_frontier
 from labkit.pipeline.profiles.clocks import Task, cost_of, max_clock_rows
@@ -30,6 +25,7 @@ from tests.oracles.lowtime_frontiers import (
     problem,
     stored,
 )
+from tests.pipeline.strategies import lower_bound_j
 
 SEED = st.integers(0, 10_000)
 PUBLISHED = [

@@ -36,8 +36,9 @@ def naive_end_times(schedule, duration):
     table = schedule.frame()
     number = {tuple(row): i for i, row in enumerate(table[["stage", "kind", "microbatch"]].values)}
     sources = []
-    for i, (_device, position, stage, kind, mb) in enumerate(table.values):
-        inputs = [i - 1] if position else []
+    follows = table["device"].duplicated()
+    for i, (_device, stage, kind, mb) in enumerate(table.values):
+        inputs = [i - 1] if follows[i] else []
         if kind == "forward" and stage:
             inputs.append(number[stage - 1, "forward", mb])
         if kind == "backward":
@@ -195,7 +196,7 @@ def sampled_idle(line):
     """Each second of each device looked at in its middle, and the cause told from the tables."""
     schedule = line.schedule
     seconds = {cause: np.zeros(schedule.num_devices) for cause in (*CAUSES, "busy")}
-    sending, needs = line.network.sending_s(schedule), schedule.graph.needs
+    sending, needs = line.lag_s[0], schedule.graph.needs
     start, end = line.start_s.tolist(), line.end_s.tolist()
     for device in range(schedule.num_devices):
         mine = np.flatnonzero(schedule.device == device)
@@ -209,7 +210,7 @@ def sampled_idle(line):
                 cause = "drain"
             elif later == 0:
                 cause = "warm-up"
-            elif t < end[mine[later] - 1] + sending[mine[later] - 1]:
+            elif t < end[mine[later] - 1] + sending[mine[later]]:
                 cause = "communication"  # it is still sending
             elif t < end[needs[mine[later]]]:
                 cause = "steady" if turns[0] < mine[later] <= forwards[-1] else "dependency"

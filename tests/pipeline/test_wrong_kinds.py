@@ -83,12 +83,10 @@ def right(tmp_path_factory: Any) -> Any:
         "fitted": {"profile": profile, "name": "zb-h1", "num_microbatches": 2},
         "frontier": {**both, "num_points": 2},
         "load_order": {"path": order},
-        "lower_bound_j": {**both, "deadline_s": 10.0},
         "outer_envelope": {"schedule": schedule},
         "plan": {**both, "method": "envpipe", "deadline_s": 10.0, "reconfigure": "greedy"},
         "plan:zeus-local": {**both, "method": "zeus-local", "eta": 0.5},
         "plan:perseus": {**both, "method": "perseus", "unit_s": 0.01},
-        "plan_for_straggler": {**both, "slowdown": 1.2},
         "replay": {"plan": chosen, "switch_s": 0.1},
         "save_order": {"schedule": schedule, "path": order},
         "schedules": {},
@@ -119,7 +117,7 @@ def parameters(name: str, given: Mapping[str, Any]) -> set[str]:
 
 
 # Functions and classes that are not made by users: results, and the error.
-RESULTS = {"DeadlockError", "Instruction", "JointChoice", "StragglerPlan", "Timeline"}
+RESULTS = {"DeadlockError", "Instruction", "JointChoice", "Timeline"}
 
 
 def test_everything_public_is_tried(right: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from labkit import datasets, planner
-from labkit.planner.published import DATASET, short_names
+from labkit.planner.chain import DATASET, short_names
 
 
 @st.composite

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from labkit import datasets, planner
 from labkit.errors import BadFile, BadValue
-from labkit.planner.chain import linear_order
-from labkit.planner.published import DATASET, short_names
+from labkit.planner.chain import DATASET, linear_order, short_names
 from tests.planner.conftest import chains, published
 
 TIMES = "forward_compute_time=1.000, backward_compute_time=2.000"

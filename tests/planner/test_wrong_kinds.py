@@ -43,7 +43,6 @@ RIGHT: dict[str, dict[str, Any]] = {
     "Cluster.scaled": {"self": CLUSTER, "bandwidth": 2.0},
     "Level": {"count": 3, "bandwidth_bytes_per_s": 1e9, "latency_s": 0.0},
     "compare": {"chains": {"a": CHAIN}, "clusters": (CLUSTER,), "costings": ("ring",)},
-    "exhaustive": {**BOTH, "objective": "throughput", "costing": "ring"},
     "figure_layers": {"chain": CHAIN, "plans": {"best": PLAN}, "title": "a"},
     "figure_plans": {"plans": {"best": PLAN}, "title": "a"},
     "price": {**BOTH, "replicas": (2, 1), "cuts": (2,), "objective": "throughput"},
@@ -96,13 +95,6 @@ def test_no_wrong_path_reaches_python(wrong: Any) -> None:
         (lambda: planner.stages(CHAIN, CLUSTER, method="largest-block"), "belongs to objective"),
         (lambda: planner.stages(CHAIN, CLUSTER, memory_bytes=1.0), "no plan keeps every device"),
         (lambda: planner.stages(CHAIN, CLUSTER, costing="rings"), "did you mean 'ring'?"),
-        (
-            lambda: planner.exhaustive(
-                planner.Chain.even(40, forward_s=1.0, backward_s=1.0),
-                planner.Cluster.flat(16, bandwidth_bytes_per_s=1e9),
-            ),
-            "plans are too many to try all",
-        ),
         (lambda: planner.Cluster(levels=(LEVEL,) * 3), "one or two levels, got 3"),
         (
             lambda: planner.price(CHAIN, planner.Cluster(levels=(LEVEL, LEVEL)), (1,)),

@@ -22,8 +22,9 @@ def read(tmp_path: Path, text: str, **more: object) -> serving.Requests:
 def test_a_good_file(tmp_path: Path) -> None:
     requests = read(tmp_path, GOOD)
     assert requests.column("slo_s").tolist() == [2.5, np.inf]
-    assert requests.models == ("a", "b")
-    assert requests.model_index.tolist() == [0, 1]
+    models, index = requests.models, requests.model_index
+    assert models == ("a", "b")
+    assert index.tolist() == [0, 1]
     again = read(tmp_path, requests.frame().to_csv(index=False))
     assert again.frame().equals(requests.frame())
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labkit.errors import BadValue
-from labkit.planner.published import open_chain
+from labkit.planner.chain import open_chain
 from labkit.serving.device.transfers import Layers, Link, best_groups, bound_s, stream, ways_s
 
 

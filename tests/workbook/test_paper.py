@@ -210,6 +210,6 @@ def test_explore_stays_the_function_after_its_module_was_imported() -> None:
 
 
 def test_unknown_names_of_the_package_are_errors() -> None:
-    with pytest.raises(AttributeError, match="labkit.workbook attribute tables_of"):
+    with pytest.raises(AttributeError, match=r"labkit\.workbook attribute tables_of"):
         workbook.tables_of  # noqa: B018
     assert set(workbook.__all__) <= set(dir(workbook))

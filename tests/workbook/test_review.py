@@ -625,6 +625,12 @@ BROKEN: list[tuple[str, Edit, str]] = [
         output("table1-code", result({PLOTLY: {"data": [{"name": "C:\\Users\\a"}]}})),
         "C:\\Users\\a",
     ),
+    ("changing", output("table1-code", result({"text/plain": f"<x at {UNIT}>"})), "memory address"),
+    (
+        "changing",
+        output("table1-code", result({"text/html": '<table id="T_1a2b3">'})),
+        "Styler id",
+    ),
     ("size", big, "1.6 MB"),
     *(("literals", joules_from(source), "'energy' is typed") for source in TYPED),
     ("literals", replace("claims-code", "=flat", "={'saving': 0.0}"), "'saving' is typed"),

@@ -36,7 +36,6 @@ class Candidate:
         name, settings: what it was built from, see :func:`.fitted.fitted`.
         max_in_flight: most activations a device may hold; None where nothing was capped.
         profile: the stages' profile, or that of their chunks.
-        lag_s: waits for messages; None for none.
         activation_bytes, parameter_bytes: at their peak, of each device.
     """
 
@@ -113,7 +112,6 @@ class Grid:
             same for every device, that each fills with as many microbatches as fit.
         weight_fraction: share of a backward pass that its weight half takes, see
             :meth:`EnergyProfile.for_schedule`.
-        network: how long messages take; None for no time.
     """
 
     profile: EnergyProfile
@@ -151,10 +149,9 @@ class Grid:
             self._of_stages(name)[part] / chunks for name in ("activation_bytes", "parameter_bytes")
         )
         sizes = Costs(forward_s=0.0, backward_s=0.0, activation_bytes=activation.tolist())
-        changes = schedule.by_device(sizes.activation_change_bytes(schedule))
-        held = [float(np.cumsum(change).max(initial=0.0)) for change in changes]
+        held = np.array(sizes.peak_activation_bytes(schedule))
         versions = np.array(schedule.weight_versions or (1,) * schedule.num_devices)
-        return np.array(held), parameter @ places * versions
+        return held, parameter @ places * versions
 
     def ladder(self, plain: Schedule) -> list[tuple[int, ...]]:
         """Caps worth trying on a schedule, tightest first: each device's share of more memory.
@@ -223,12 +220,10 @@ class Grid:
         plain = build(*sizes, **whole)
         profile = self.profile.for_schedule(plain, share)
         for cap in (None, *self.ladder(plain)):
-            schedule = plain
-            if cap is not None:
-                try:
-                    schedule = build(*sizes, max_in_flight=cap, **whole)
-                except UsageError:  # less than this schedule can run in
-                    continue
+            try:
+                schedule = plain if cap is None else build(*sizes, max_in_flight=cap, **whole)
+            except UsageError:  # less than this schedule can run in
+                continue
             activation, parameter = self.peak_bytes(schedule)
             yield Candidate(
                 name=name,

@@ -23,11 +23,11 @@ from annotated_types import Ge, Lt
 from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, Positive, checked
 from labkit.pipeline.choice.candidates import Candidate, Grid, quick_bound_j
-from labkit.pipeline.planning.fitted import build_for
 from labkit.pipeline.planning.plans import Plan, plan
 from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.families import FAMILIES
+from labkit.pipeline.scheduling.policies import build
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,8 +55,7 @@ class JointChoice:
     """The schedule, cap and clocks of least energy, and what they were chosen from.
 
     Attributes:
-        best: the plan; ``best.schedule`` is the schedule.
-        chosen: the candidate it is a plan of: what it was built from, and its memory.
+        best, chosen: the plan, and the candidate it is a plan of.
         bound_j: no plan, of any candidate that fits, that meets the deadline needs less energy.
         deadline_s, memory_limit_bytes: what had to be kept; None for no limit on memory.
         reference: uncapped 1F1B at the highest clock, which savings are counted from.
@@ -134,7 +133,6 @@ def choose(
     Raises:
         OutOfReach: no candidate fits, or none that fits meets the deadline; the message names
             the least memory, or the earliest deadline, that would do.
-        UsageError: a limit that is not > 0, or as :class:`Search`.
     """
     search = Search(profile, num_microbatches, **described)
     return search.choose(memory_limit_bytes=memory_limit_bytes, deadline_s=deadline_s)
@@ -143,10 +141,8 @@ def choose(
 class Search:
     """The candidates for a profile, what is known of each, and the search among them.
 
-    Args:
-        tolerance: stop when no candidate can need less than this share below the best plan; 0
-            leaves none unexamined.
-        **described: the fields of :class:`.candidates.Grid`.
+    ``tolerance``: stop when no candidate can need less than this share below the best plan; 0
+    leaves none unexamined. ``described``: the fields of :class:`.candidates.Grid`.
     """
 
     @checked
@@ -163,7 +159,7 @@ class Search:
         self.candidates, self.left_out = self.grid.candidates()
         if not self.candidates:
             raise BadValue("no schedule can be chosen: " + "; ".join(self.left_out.values()))
-        plain = build_for(profile, "1f1b", num_microbatches)
+        plain = build("1f1b", profile.num_stages, num_microbatches)
         self.reference = plan(plain, profile, "max-clock", network=self.grid.network)
         self._bound_j = cache(lambda i, t: self.candidates[i].planner.bounds_j([t])[0])
         self._plan = cache(self._planned)

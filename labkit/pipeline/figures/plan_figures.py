@@ -68,11 +68,7 @@ def figure_frontier(
 
 @checked
 def figure_valley(table: pd.DataFrame, *, title: str = "") -> go.Figure:
-    """A stage's energy by clock: all of it, and what lies above a waiting GPU's.
-
-    Args:
-        table: ``EnergyProfile.stage_table(stage)``.
-    """
+    """A stage's energy by clock, from ``EnergyProfile.stage_table``: all, and above waiting."""
     fig = go.Figure()
     lines = {"energy_j": ("energy", "energy"), "above_waiting_j": ("above waiting", "bound")}
     for column, (name, colour) in lines.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -50,9 +49,8 @@ def figure_timeline(
     """A Gantt chart, one row a device; idle time grey.
 
     Full backwards and input halves are tall, forwards slim, weight halves slimmest (all equal
-    where there are too many to tell, and kinds have colours). Where a
-    device holds several stages, later chunks are lighter; so are the microbatches that enter a
-    bidirectional pipeline at its other end.
+    where there are too many to tell, and kinds have colours). Later chunks of a device are
+    lighter; so are the microbatches that enter a bidirectional pipeline at its other end.
 
     Args:
         table: ``Timeline.frame()`` or ``Plan.frame()``.
@@ -71,28 +69,27 @@ def figure_timeline(
     devices = sorted(table["device"].unique().tolist())
     makespan_s = float(table["end_s"].max())
     lane, lanes = _find_lanes(table)
-    fills = _fills(table, colour, colour_range, lane)
+    if colour == "kind":
+        fills, legend, layout = _kind_fills(table["kind"], lane), _lane_legend(lanes), Part()
+    else:
+        fills, legend, layout = _scale_fills(table, colour, colour_range)
     crowd = len(table) / len(devices)  # bars a row
     edge_px = 1 if crowd <= _MOST_LABELS_A_ROW else 0.3 if crowd <= _MOST_EDGES_A_ROW else 0
-    data, layout = [_idle_bars(devices, makespan_s)], Part(barmode="overlay")
+    data = [_idle_bars(devices, makespan_s)]
     for kind in [kind for kind in _ROW_HEIGHT if (table["kind"] == kind).any()]:
         mine = (table["kind"] == kind).to_numpy()
         part = table[mine].assign(fill=fills[mine], lane=lane[mine])
         part = part.sort_values("lane", kind="stable")  # the legend shows the first bar's colour
         height = 0.9 if colour == "kind" and edge_px < 1 else _ROW_HEIGHT[kind]
         data.append(_bars(part, kind, height, edge_px, legend=colour == "kind"))
-    if colour == "kind":
-        data += _lane_legend(lanes)
-    else:
-        scale, axes = _scale_bar(table, colour, colour_range)
-        data, layout = [*data, scale], layout | axes
+    data += legend
     if messages is not None:
         data.append(_message_lines(messages))
     word = "stage" if (table["stage"] == table["device"]).all() else "device"
     rows = {"tickvals": devices, "ticktext": [f"{word} {number}" for number in devices]}
     layout["yaxis"] = rows | {"showgrid": False, "range": [max(devices) + 0.6, -0.6]}
     layout["xaxis"] = {"range": [0, (span_s or makespan_s) * 1.005], "showgrid": False}
-    layout["uniformtext"] = {"minsize": 7, "mode": "hide"}
+    layout |= {"uniformtext": {"minsize": 7, "mode": "hide"}, "barmode": "overlay"}
     fig = go.Figure(data, layout)
     how = "" if colour == "kind" else "; slim bars: forward, tall: backward"
     if colour != "kind" and (table["kind"] == "weight").any():
@@ -109,27 +106,31 @@ def _idle_bars(devices: list[int], end_s: float) -> Part:
     }  # fmt: skip
 
 
-def _fills(
-    table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None, lane: np.ndarray
-) -> np.ndarray:
-    """Each row's colour as text.
+def _kind_fills(kinds: pd.Series[str], lane: np.ndarray) -> np.ndarray:
+    shades = {kind: _shades_of(kind, 1 + lane.max(initial=0)) for kind in set(kinds)}
+    return np.array([shades[kind][number] for kind, number in zip(kinds, lane, strict=True)])
+
+
+def _scale_fills(
+    table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None
+) -> tuple[np.ndarray, list[Part], Part]:
+    """Each row's colour, grey where NaN; the empty trace of the colour bar, and the bar's layout.
 
     Numbers with a colour scale would do as well, but Plotly's bars take each number for a colour
     when they choose between black and white labels: a warning a bar, and labels that do not show.
     """
-    if colour == "kind":
-        shades = {kind: _shades_of(kind, 1 + lane.max(initial=0)) for kind in set(table["kind"])}
-        return np.array([shades[kind][n] for kind, n in zip(table["kind"], lane, strict=True)])
-    low, high = _ends(table, colour, span)
-    return _scale_fills((table[_SCALES[colour][0]].to_numpy(dtype=float) - low) / (high - low))
-
-
-def _ends(
-    table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None
-) -> tuple[float, float]:
-    column = table[_SCALES[colour][0]]
-    low, high = span or (float(column.min()), float(column.max()))
-    return low, high if high > low else low + 1
+    column, name = _SCALES[colour]
+    values = table[column]
+    low, high = span or (float(values.min()), float(values.max()))
+    high = high if high > low else low + 1
+    share = (values.to_numpy(dtype=float) - low) / (high - low)
+    level = np.round(255 * np.clip(np.nan_to_num(share), 0, 1)).astype(int)
+    fills = np.where(np.isnan(share), PALETTE["muted"], _scale()[level])
+    bar = {"title": {"text": name}, "thickness": 14, "len": 1, "y": 0.5, "lenmode": "fraction"}
+    axis = {"colorscale": SEQUENTIAL, "cmin": low, "cmax": high, "colorbar": bar}
+    marker = {"color": [low], "coloraxis": "coloraxis"}
+    empty = {"type": "scatter", "x": [None], "y": [None], "mode": "markers", "hoverinfo": "skip"}
+    return fills, [empty | {"marker": marker}], {"coloraxis": axis, "showlegend": False}
 
 
 def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legend: bool) -> Part:
@@ -162,12 +163,12 @@ def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legen
     }  # fmt: skip
 
 
-def _lane_legend(names: list[str]) -> Iterator[Part]:
+def _lane_legend(names: list[str]) -> list[Part]:
     """What paler colours mean; nothing where there is one lane."""
     shades = _shades_of("forward", len(names))
     empty = {"type": "bar", "x": [None], "y": [None], "hoverinfo": "skip"}
-    for name, shade in zip(names[1:], shades[1:], strict=True):
-        yield empty | {"name": name, "marker": {"color": shade}}
+    paler = zip(names[1:], shades[1:], strict=True)
+    return [empty | {"name": name, "marker": {"color": shade}} for name, shade in paler]
 
 
 def _message_lines(messages: pd.DataFrame) -> Part:
@@ -181,19 +182,6 @@ def _message_lines(messages: pd.DataFrame) -> Part:
         "type": "scatter", "x": x, "y": y, "mode": "lines", "name": "message",
         "hoverinfo": "skip", "line": {"color": PALETTE["communication"], "width": 1.2},
     }  # fmt: skip
-
-
-def _scale_bar(
-    table: pd.DataFrame, colour: Colour, span: tuple[float, float] | None
-) -> tuple[Part, Part]:
-    """The empty trace that a colour bar belongs to, and the bar's layout."""
-    low, high = _ends(table, colour, span)
-    bar = {"title": {"text": _SCALES[colour][1]}, "thickness": 14, "len": 1, "y": 0.5}
-    axis = {"colorscale": SEQUENTIAL, "cmin": low, "cmax": high}
-    axis["colorbar"] = {**bar, "lenmode": "fraction"}
-    marker = {"color": [low], "coloraxis": "coloraxis"}
-    empty = {"type": "scatter", "x": [None], "y": [None], "mode": "markers", "hoverinfo": "skip"}
-    return empty | {"marker": marker}, {"coloraxis": axis, "showlegend": False}
 
 
 def _find_lanes(table: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
@@ -228,14 +216,9 @@ def _shades_of(kind: str, count: int) -> list[str]:
     return [_mixed(PALETTE[kind], "#FFFFFF", part) for part in paler]
 
 
-def _scale_fills(share: np.ndarray) -> np.ndarray:
-    """Colours of shares 0 to 1 on the sequential scale, in 256 steps; grey where NaN."""
-    level = np.round(255 * np.clip(np.nan_to_num(share), 0, 1)).astype(int)
-    return np.where(np.isnan(share), PALETTE["muted"], _scale()[level])
-
-
 @cache
 def _scale() -> np.ndarray:
+    """The colours of the sequential scale in 256 steps."""
     stops = [stop for stop, _ in SEQUENTIAL]
     table = []
     for level in np.linspace(0, 1, 256).tolist():
@@ -253,11 +236,7 @@ def _mixed(colour: str, other: str, amount: float) -> str:
 
 @checked
 def figure_memory(table: pd.DataFrame) -> go.Figure:
-    """What every device holds over time, a row each, all rows on one scale; its peak at the right.
-
-    Args:
-        table: ``Timeline.memory_frame()``.
-    """
+    """What every device holds over time (``Timeline.memory_frame()``); its peak at the right."""
     held, devices = table.columns[2], table["device"].nunique()
     row, step = 0.9 / devices, 1 / devices
     at = {"x": 1, "xref": "paper", "yref": "paper", "xanchor": "left", "showarrow": False}
@@ -281,11 +260,7 @@ def figure_memory(table: pd.DataFrame) -> go.Figure:
 
 @checked
 def figure_idle(table: pd.DataFrame) -> go.Figure:
-    """Where each device's time goes: work, and waiting by its cause, stacked.
-
-    Args:
-        table: ``Timeline.idle_frame()``.
-    """
+    """Where each device's time goes: work and waiting by cause, from ``Timeline.idle_frame()``."""
     whole_s, names = table["makespan_s"], [f"device {name}" for name in table["device"]]
     fig = go.Figure().update_layout(barmode="stack", bargap=0.25)
     for cause, colour in _IDLE_COLOURS.items():

@@ -65,9 +65,8 @@ def choose_zeus_global(task: Task, *, eta: Share = 0.5) -> Choice:
 def choose_zeus_local(task: Task, *, eta: Share = 0.5) -> Choice:
     """One clock for each device, balanced with the heaviest; which, is chosen as above.
 
-    The candidates are those of :func:`local_settings`. All stages slowed to the heaviest
-    one's pace fill and drain the pipeline more slowly than at the highest clock, so the deadline
-    "as fast as at the highest clock" is one that this planner can rarely meet.
+    The candidates are those of :func:`local_settings`. Stages slowed to the heaviest one's pace
+    fill and drain the pipeline more slowly, so "as fast as at the highest clock" can rarely be met.
 
     Raises:
         UsageError: no candidate meets the deadline.
@@ -85,10 +84,6 @@ def zeus_cost_j(
     eta: float = 0.5,
 ) -> np.ndarray | float:
     """Zeus's cost of an iteration: eta * energy + (1 - eta) * devices * highest power * time.
-
-    Args:
-        eta: 1 counts energy alone, 0 time alone.
-        max_power_w: highest power of a GPU, which makes joules of seconds.
 
     Source: Zeus (NSDI 2023), over all GPUs of the pipeline; the Perseus artifact picks its
     ``optimal_power_limit`` so with eta = 0.5.
@@ -109,14 +104,13 @@ def global_settings(task: Task) -> Iterator[Setting]:
 def local_settings(task: Task) -> Iterator[Setting]:
     """For every clock of the heaviest device, from the highest down, all others balanced with it.
 
-    The heaviest device is the one that takes longest for the forwards of one microbatch (of all
-    the stages it holds) at the highest clock. Every other device gets, among the clocks no higher
-    than the heaviest one's and no higher than its own last one, that with which its forwards take
-    as nearly as long; of equals the lower clock. So the artifact's scheduler ZeusLocalPowerState
-    does it ("Zeus per stage" in the paper), which steps down from limit to limit until the
-    distance grows; where times rise as clocks fall the nearest is what it finds.
+    The heaviest takes longest for the forwards of one microbatch (of all its stages) at the
+    highest clock. Every other device gets, among the clocks no higher than the heaviest one's and
+    its own last one, that with which its forwards take as nearly as long; of equals the lower
+    clock. It ends with the first setting in which some device runs at its lowest clock.
 
-    It ends with the first setting in which some device runs at its lowest clock.
+    Source: the Perseus artifact's ZeusLocalPowerState ("Zeus per stage" in the paper), which steps
+    down from limit to limit until the distance grows: where times rise as clocks fall, the nearest.
     """
     tables, profile = _clock_tables(task), task.profile
     forward_s = np.where(profile.kind == FORWARD, profile.time_s, 0.0)

@@ -95,11 +95,11 @@ def hurried(graph: Graph, menus: Menus, lag: Lag | None = None) -> Iterator[np.n
         lag: whole units; see :func:`.graph.longest_to`.
     """
     network = _Network(graph, menus, lag)
-    cuts = span(graph, menus.most, lag) - span(graph, menus.least, lag)
-    potential = network.start(graph, menus.most, lag)
+    end = longest_to(graph, menus.most.astype(float), lag).astype(np.int64)
+    potential = np.concatenate([end - menus.most, end, [0, end.max()]])  # as early as they can
     flow = np.zeros(len(network.tail), dtype=np.int64)
     yield menus.most.copy()
-    for _ in range(cuts):
+    for _ in range(int(end.max()) - span(graph, menus.least, lag)):
         behind = network.cut(potential, flow)
         potential[behind] -= 1
         yield np.minimum(network.distance(potential)[: len(graph)], menus.most)
@@ -120,11 +120,6 @@ class _Network:
         self.indptr = np.searchsorted(rows[order], ends).astype(np.int32)
         self.hurry, self.slow, self.entry = _prices(menus)
         self.beyond = menus.most + 1  # one unit more than the longest, where both prices are 0
-
-    def start(self, graph: Graph, duration: np.ndarray, lag: Lag | None) -> np.ndarray:
-        """Potentials at which everything runs as early as it can."""
-        end = longest_to(graph, duration.astype(float), lag).astype(np.int64)
-        return np.concatenate([end - duration, end, [0, end.max()]])
 
     def distance(self, potential: np.ndarray) -> np.ndarray:
         return potential[self.head] - potential[self.tail]

@@ -76,13 +76,12 @@ def choose_envpipe(task: Task, *, reconfigure: Reconfigure = "balanced") -> Choi
     inner units that have the lowest clock by one step, ``"greedy"`` the one nearest to its end
     by three; ``"none"`` leaves the first plan as it is.
 
-    As described, reconfiguring ends when the critical path is the envelope. Where the last stage
-    is not the heaviest that never comes about; the public implementation also stops when no unit
-    of the path can go faster, and so do we. Clocks only rise, so it always ends, and then every
-    unit of one longest path runs at the maximum clock: never slower than all at that clock.
-
-    Ours differs in that the critical path is exact, from the simulated timeline, where a running
-    system infers it from measured receive times; and a step is one clock of the profile.
+    As described, reconfiguring ends when the critical path is the envelope, which never comes
+    about where the last stage is not the heaviest; the public implementation also stops when no
+    unit of the path can go faster, and so do we. Clocks only rise, so it ends, with every unit of
+    one longest path at the maximum clock: never slower than all at that clock. Ours differs in
+    that the critical path is exact, where a running system infers it from measured receive times;
+    and a step is one clock of the profile.
 
     Time: a step is linear in the number of instructions, ``"balanced"`` takes about as many
     steps as there are clocks, ``"greedy"`` some for each instruction.

@@ -26,8 +26,7 @@ def build_for(
     Without chunks and backward halves the profile itself can be planned with; where the schedule
     has them, use :func:`fitted`.
     """
-    whole = resolved(profile, name, num_microbatches, settings)
-    return build(name, profile.num_stages, num_microbatches, **whole)
+    return fitted(profile, name, num_microbatches, **settings)[0]
 
 
 @checked

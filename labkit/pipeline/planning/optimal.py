@@ -15,14 +15,12 @@ from functools import cached_property
 
 import numpy as np
 
-from labkit.kit.describe import Positive, checked
 from labkit.pipeline.planning.relaxation import Model, Relaxation, options
 from labkit.pipeline.planning.sweeps import STEP, Sweeper, Swept
 from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, Choice, Task
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.graph import Lag
 from labkit.pipeline.scheduling.schedule import Schedule
-from labkit.pipeline.simulation.costs import Network, lags
 
 # With up to this many deadlines the interior-point method is used from _MEDIUM instructions on (see
 # ``relaxation``): the simplex method's first solution costs as much as all of these together.
@@ -91,22 +89,6 @@ def choose_optimal(task: Task) -> Choice:
     """Near the least energy by the deadline; the bound certifies how near."""
     assert task.deadline_s is not None
     return OptimalPlanner(task.schedule, task.profile, task.lag_s).choose([task.deadline_s])[0]
-
-
-@checked
-def lower_bound_j(
-    schedule: Schedule,
-    profile: EnergyProfile,
-    deadline_s: Positive,
-    *,
-    network: Network | None = None,
-) -> float:
-    """Energy that no plan ending by ``deadline_s`` can undercut (see ``relaxation``).
-
-    Raises:
-        UsageError: not even the fastest clocks meet the deadline, or stages differ.
-    """
-    return OptimalPlanner(schedule, profile, lags(schedule, network)).bounds_j([deadline_s])[0]
 
 
 def _realise(

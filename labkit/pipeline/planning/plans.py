@@ -21,7 +21,7 @@ from labkit.pipeline.planning.baselines import (
     choose_zeus_local,
 )
 from labkit.pipeline.planning.envpipe import choose_envpipe
-from labkit.pipeline.planning.optimal import OptimalPlanner, choose_optimal, lower_bound_j
+from labkit.pipeline.planning.optimal import OptimalPlanner, choose_optimal
 from labkit.pipeline.planning.perseus import choose_perseus, perseus_frontier
 from labkit.pipeline.profiles.clocks import Choice, Task, check_stages, cost_of
 from labkit.pipeline.profiles.profile import EnergyProfile
@@ -56,7 +56,6 @@ class Plan:
         row: for each instruction, in the order of ``schedule.frame()``, its row of ``profile``.
         deadline_s: what the planner had to keep; None where it had no deadline.
         known_bound_j: ``bound_j``, where the planner computed it along the way.
-        network: how long messages take; None where they take no time.
     """
 
     schedule: Schedule
@@ -87,11 +86,6 @@ class Plan:
         """Of one iteration, over all GPUs, waiting included."""
         return float(self.profile.net_energy_j[self.row].sum() + self.waiting_w * self.makespan_s)
 
-    @cached_property
-    def lag_s(self) -> Lag | None:
-        """What instructions wait for besides work, as :func:`.graph.longest_to`."""
-        return lags(self.schedule, self.network)
-
     @property
     def waiting_w(self) -> float:
         """What all GPUs together draw while they wait."""
@@ -105,7 +99,8 @@ class Plan:
         """
         if self.known_bound_j is not None:
             return self.known_bound_j
-        return lower_bound_j(self.schedule, self.profile, self.horizon_s, network=self.network)
+        planner = OptimalPlanner(self.schedule, self.profile, self.timeline.lag_s)
+        return planner.bounds_j([self.horizon_s])[0]
 
     @property
     def horizon_s(self) -> float:
@@ -161,8 +156,8 @@ class Plan:
         """Write the plan as trace events, clocks and power included, for ui.perfetto.dev."""
         from labkit.pipeline.simulation.trace import save_events, trace_events
 
-        memory, waiting_w = self.timeline.memory_frame(), self.profile.blocking_power_w
-        events = trace_events(self.frame(), memory=memory, waiting_power_w=waiting_w)
+        waiting_w = self.profile.blocking_power_w
+        events = trace_events(self.timeline, self.frame(), waiting_power_w=waiting_w)
         return save_events(path, f"{self.schedule.name}, {self.method}", events)
 
 
@@ -186,7 +181,6 @@ def plan(
             to measured clocks, where ``gap`` certifies how near to the best it is.
         deadline_s: latest end of the iteration. None means the all-max-clock makespan for
             planners that need one, and no constraint for the others.
-        network: how long messages take; None for no time.
 
     Raises:
         UsageError: an unknown method or setting, stages that differ, or a deadline that cannot

@@ -54,21 +54,14 @@ class Options:
     of: np.ndarray  # (n,) work of each instruction
 
     @cached_property
-    def hull(self) -> list[np.ndarray]:
-        """For each work, the choices on its lower convex hull, ascending in time."""
-        return [
-            _lower_hull(time[np.isfinite(time)], net)
-            for time, net in zip(self.time_s, self.net_j, strict=True)
-        ]
-
-    @cached_property
     def segments(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each work, length (s) and slope (W, negative) of every segment of its hull."""
-        steps = [
-            (np.diff(time[hull]), np.diff(net[hull]))
-            for time, net, hull in zip(self.time_s, self.net_j, self.hull, strict=True)
-        ]
-        return [(length_s, saved_j / length_s) for length_s, saved_j in steps]
+        """For each work, length (s) and slope (W, negative) of every segment of its lower hull."""
+        segments = []
+        for time, net in zip(self.time_s, self.net_j, strict=True):
+            hull = _lower_hull(time[np.isfinite(time)], net)
+            length_s = np.diff(time[hull])
+            segments.append((length_s, np.diff(net[hull]) / length_s))
+        return segments
 
     def fastest_s(self) -> np.ndarray:
         """Shortest duration of each instruction."""

@@ -2,34 +2,36 @@
 
 Pipelines that train side by side end an iteration together, for their gradients are summed. Where
 one of them is slower, throttled by heat, say, or short of an input, the others would only wait:
-until then they may as well compute more slowly (:func:`plan_for_straggler`).
+until then they may as well compute more slowly (:func:`straggler_savings`).
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, MinLen
 
-from labkit.errors import UsageError, not_among
-from labkit.kit.describe import Count, NonNegative, Whole, checked
+from labkit.errors import UsageError
+from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked
 from labkit.pipeline.planning.fitted import build_for
-from labkit.pipeline.planning.plans import WITH_FRONTIER, Plan, max_clock_s
+from labkit.pipeline.planning.optimal import OptimalPlanner
+from labkit.pipeline.planning.perseus import UNIT_S, perseus_frontier
+from labkit.pipeline.planning.plans import Plan
 from labkit.pipeline.planning.plans import plan as choose_clocks
-from labkit.pipeline.planning.relaxation import options
-from labkit.pipeline.profiles.clocks import switched
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.graph import longest_to
 from labkit.pipeline.scheduling.schedule import Schedule
-from labkit.pipeline.simulation.costs import Network, jitter_factors, lags
+from labkit.pipeline.simulation.costs import jitter_factors
 
 if TYPE_CHECKING:
     import pandas as pd
+
+AtLeastOne = Annotated[float, Ge(1)]
 
 
 @checked
@@ -191,87 +193,73 @@ def replay(
             its power stays, so its energy varies with its duration.
         switch_s: seconds a GPU stands still, at blocking power, whenever the next instruction
             runs at another clock than the last.
-        rng: needed where jitter > 0.
 
     Raises:
-        UsageError: a negative value, or jitter without ``rng``.
+        UsageError: jitter without ``rng``.
     """
     graph, profile = plan.schedule.graph, plan.profile
     factor = jitter_factors(jitter, len(graph), rng)
-    pause_s = switch_s * switched(plan.schedule, profile, plan.row)
-    duration = profile.time_s[plan.row] * factor + pause_s
-    makespan_s = float(longest_to(graph, duration, plan.lag_s).max())
+    clock_mhz = np.append(profile.clock_mhz[plan.row], np.nan)
+    switches = (graph.before < len(graph)) & (clock_mhz[:-1] != clock_mhz[graph.before])
+    duration = profile.time_s[plan.row] * factor + switch_s * switches
+    makespan_s = float(longest_to(graph, duration, plan.timeline.lag_s).max())
     net_j = float((profile.net_energy_j[plan.row] * factor).sum())
     return makespan_s, net_j + plan.waiting_w * makespan_s
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class StragglerPlan:
-    """Clocks for a pipeline that waits for a slower one.
-
-    Attributes:
-        plan: the clocks; ``plan.deadline_s`` is when the straggler ends, or T* if that is earlier
-            (see :func:`slowest_worthwhile_s`).
-        straggler_s: when the straggler ends; until then every GPU computes or waits.
-        bound_j: no plan needs less energy until then.
-    """
-
-    plan: Plan
-    straggler_s: float
-    bound_j: float
-
-    @property
-    def energy_j(self) -> float:
-        """Of one iteration of one pipeline until the straggler ends."""
-        return self.plan.energy_j + self.plan.waiting_w * (self.straggler_s - self.plan.makespan_s)
-
-
-def slowest_worthwhile_s(
-    schedule: Schedule, profile: EnergyProfile, *, network: Network | None = None
-) -> float:
-    """T*, the makespan beyond which a waiting pipeline saves nothing more.
-
-    Every instruction then runs at the slowest clock that is not dominated. Under ``"net"``
-    dominance that is the clock of least energy above waiting; under ``"raw"`` dominance it is the
-    energy valley, which makes T* the last point of Perseus's frontier.
-    """
-    slowest_s = options(schedule, profile).slowest_s()
-    return float(longest_to(schedule.graph, slowest_s, lags(schedule, network)).max())
-
-
 @checked
-def plan_for_straggler(
+def straggler_savings(
     schedule: Schedule,
     profile: EnergyProfile,
-    slowdown: Annotated[float, Ge(1)],
+    slowdowns: Sequence[AtLeastOne],
     *,
-    method: str = "optimal",
-    network: Network | None = None,
-) -> StragglerPlan:
-    """Clocks for the pipelines that wait for a straggler.
+    expected: Sequence[AtLeastOne] | None = None,
+    unit_s: Positive = UNIT_S,
+) -> pd.DataFrame:
+    """Energy that a pipeline saves until a straggler ends, by Perseus's plans; a row a slowdown.
 
-    Waiting for the straggler is paid anyway, so a plan is judged by its energy above waiting
-    alone: it is made with a profile in which waiting costs nothing.
+    Perseus plans once, for every iteration time there is; the pipelines that wait for a straggler
+    look up, of the plans that end with it, the one of least energy above waiting. All is compared
+    with the highest clock throughout, waiting until the straggler ends.
 
     Args:
-        slowdown: the straggler's iteration time over that at the highest clock; at 1 there is no
-            straggler, and the energy is that of pipelines that do not react to one.
-        method: a planner that takes a deadline.
+        slowdowns: the straggler's iteration time over that at the highest clock; 1 for none.
+        expected: the slowdown each plan is made for; None: the one that happens.
+        unit_s: see :func:`perseus_frontier`.
+
+    Returns:
+        expected, slowdown; num_plans of the frontier; late_fraction: how much later than the
+        straggler the iteration ends (a plan made for a slower one, or the planner's rounding);
+        saving_fraction; unreacted_fraction: saved by the fastest plan, as when nobody reacts;
+        best_fraction: no plan that ends with the straggler saves more.
 
     Raises:
-        BadValue: the slowdown is below 1 or not finite.
-        UsageError: the planner takes no deadline, or stages differ.
+        UsageError: as :func:`perseus_frontier`; not as many expected as slowdowns.
 
     Source: Perseus (SOSP 2024), extrinsic energy bloat.
     """
-    if method not in WITH_FRONTIER:
-        raise not_among("planner that takes a deadline", method, WITH_FRONTIER)
-    fastest_s = max_clock_s(schedule, profile, lags(schedule, network))
-    last_s = slowest_worthwhile_s(schedule, profile, network=network)
-    straggler_s = slowdown * fastest_s
-    deadline_s = min(straggler_s, max(fastest_s, last_s))
+    import pandas as pd
+
+    if expected is not None and len(expected) != len(slowdowns):
+        raise UsageError(f"{len(expected)} slowdowns expected for {len(slowdowns)} that happen")
+    front = perseus_frontier(schedule, profile, unit_s=unit_s)
+    top = choose_clocks(schedule, profile, "max-clock")
+    makespan_s, energy_j = front["makespan_s"].to_numpy(), front["energy_j"].to_numpy()
+    net_j = energy_j - top.waiting_w * makespan_s
+    rows = []
+    for guess, slowdown in zip(expected or slowdowns, slowdowns, strict=True):
+        end_s, until_s = slowdown * top.makespan_s, guess * top.makespan_s
+        in_time = makespan_s <= max(until_s, makespan_s[-1])  # the fastest plan is the last
+        taken = int(np.where(in_time, net_j, np.inf).argmin())
+        base_j = top.energy_j + top.waiting_w * (end_s - top.makespan_s)
+        last_s = np.maximum(makespan_s[[taken, -1]], end_s)
+        saved = 1 - (net_j[[taken, -1]] + top.waiting_w * last_s) / base_j
+        rows.append((guess, slowdown, base_j, len(front), last_s[0] / end_s - 1, *saved))
+    names = ["expected", "slowdown", "base_j", "num_plans", "late_fraction"]
+    table = pd.DataFrame(rows, columns=[*names, "saving_fraction", "unreacted_fraction"])
+    # Waiting until the straggler ends is paid anyway: only energy above it is to be bounded.
     net = replace(profile, blocking_power_w=0.0, energy_j=profile.net_energy_j)
-    best = choose_clocks(schedule, net, method, deadline_s, network=network)
-    chosen = replace(best, profile=profile, known_bound_j=None)
-    bound_j = best.bound_j + chosen.waiting_w * straggler_s
-    return StragglerPlan(plan=chosen, straggler_s=straggler_s, bound_j=bound_j)
+    ends_s = (table["slowdown"] * top.makespan_s).to_numpy()
+    bound_j = np.array(OptimalPlanner(schedule, net, None).bounds_j(ends_s.tolist()))
+    bound_j += top.waiting_w * ends_s
+    return table.assign(best_fraction=1 - bound_j / table.pop("base_j"))

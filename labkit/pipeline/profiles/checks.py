@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,74 +52,54 @@ def validated(table: pd.DataFrame, path: Path | None) -> pd.DataFrame:
             raise _fail(path, f"no column {column!r}", valid=", ".join(COLUMNS))
     if table.empty:
         raise _fail(path, "no measurements")
-
-    require = _requirement(table, path)
     kinds = table["instruction"].astype(str).str.strip()
-    require(kinds.isin(KINDS).to_numpy(), "instruction", "unknown instruction", " or ".join(KINDS))
-    numbers = _numbers(table, require)
-    checked = pd.DataFrame(numbers).assign(instruction=kinds.map(KINDS.index).to_numpy())
-    checked["stage"] = checked["stage"].astype(int)
-    repeated = checked.duplicated(["stage", "instruction", "frequency"]).to_numpy()
-    require(~repeated, "frequency", "a clock is measured twice", "one row per clock")
-    _check_stages(checked, path)
-    excess = reversal_excess(checked.rename(columns=COLUMNS))
-    require(
-        excess <= REVERSAL_TOLERANCE,
-        "time",
-        f"a lower clock of the same work is up to {excess.max():.0%} faster than a higher one",
-        f"at most {REVERSAL_TOLERANCE:.0%}",
-    )
-    return checked.rename(columns=COLUMNS)
-
-
-def _requirement(table: pd.DataFrame, path: Path | None) -> Callable[..., None]:
-    """A function that refuses the table unless all its rows are good, naming the first bad one."""
-
-    def require(good: np.ndarray, column: str, problem: str, right: str) -> None:
+    numbers = table[[name for name in COLUMNS if name != "instruction"]]
+    numbers = numbers.apply(pd.to_numeric, errors="coerce").astype(float)
+    for column, good, problem, valid in _rules(numbers, kinds):
         if not good.all():
             bad = int(np.argmin(good))
             line = None if path is None else int(table.index[bad])
             value = table[column].tolist()[bad]
-            raise _fail(path, problem, line=line, field=column, value=value, valid=right)
+            raise _fail(path, problem, line=line, field=column, value=value, valid=valid)
+    checked = _as_ours(numbers, kinds)
+    have = set(zip(checked["stage"], checked["kind"], strict=True))
+    for stage in range(checked["stage"].max() + 1):
+        halves = {(stage, INPUT), (stage, WEIGHT)} <= have
+        for kind in (FORWARD,) if halves else (FORWARD, BACKWARD):
+            if (stage, kind) not in have:
+                raise _fail(
+                    path,
+                    f"stage {stage} has no {KINDS[kind]} measurement",
+                    valid="every stage from 0 on, forward and backward (or input and weight)",
+                )
+    return checked
 
-    return require
+
+def _as_ours(numbers: pd.DataFrame, kinds: pd.Series[str]) -> pd.DataFrame:
+    table = numbers.assign(instruction=kinds.map({kind: i for i, kind in enumerate(KINDS)}))
+    return table.astype({"stage": int}).rename(columns=COLUMNS)
 
 
-def _numbers(table: pd.DataFrame, require: Callable[..., None]) -> dict[str, np.ndarray]:
-    """The numeric columns, each in its range and of a plausible unit."""
-    import pandas as pd
-
-    numbers = {}
-    for column in ("stage", "frequency", "time", "energy"):
-        numbers[column] = x = pd.to_numeric(table[column], errors="coerce").to_numpy(float)
-        whole = column == "stage"
-        good = np.isfinite(x) & ((x >= 0) & (x % 1 == 0) if whole else x > 0)
-        right = "an integer >= 0" if whole else "a finite number > 0"
-        require(good, column, f"{column} out of range", right)
+def _rules(numbers: pd.DataFrame, kinds: pd.Series[str]) -> Iterator[tuple[str, Any, str, str]]:
+    """Column, which of its rows are good, what is wrong with the others, what would be right."""
+    stage, clock_mhz, time_s = (numbers[name] for name in ("stage", "frequency", "time"))
+    yield "instruction", kinds.isin(KINDS), "unknown instruction", " or ".join(KINDS)
+    yield "stage", (stage >= 0) & (stage % 1 == 0), "stage out of range", "an integer >= 0"
+    for name in ("frequency", "time", "energy"):
+        good = np.isfinite(numbers[name]) & (numbers[name] > 0)
+        yield name, good, f"{name} out of range", "a finite number > 0"
     low, high = PLAUSIBLE_CLOCK_MHZ
-    good = (low <= numbers["frequency"]) & (numbers["frequency"] <= high)
-    valid = f"{low:g} to {high:g} MHz"
-    require(good, "frequency", "implausible clock: is it in MHz?", valid)
-    power_w, (low, high) = numbers["energy"] / numbers["time"], PLAUSIBLE_POWER_W
+    good = clock_mhz.between(low, high)
+    yield "frequency", good, "implausible clock: is it in MHz?", f"{low:g} to {high:g} MHz"
+    low, high = PLAUSIBLE_POWER_W
+    good, right = (numbers["energy"] / time_s).between(low, high), f"{low:g} to {high:g} W"
     problem = "implausible power: is time in seconds and energy in joules?"
-    valid = f"energy / time between {low:g} to {high:g} W"
-    require((low <= power_w) & (power_w <= high), "energy", problem, valid)
-    return numbers
-
-
-def _check_stages(table: pd.DataFrame, path: Path | None) -> None:
-    have = set(zip(table["stage"], table["instruction"], strict=True))
-    for stage in range(int(table["stage"].max()) + 1):
-        halves = (stage, INPUT) in have and (stage, WEIGHT) in have
-        missing = [FORWARD] if (stage, FORWARD) not in have else []
-        if not halves and (stage, BACKWARD) not in have:
-            missing.append(BACKWARD)
-        if missing:
-            raise _fail(
-                path,
-                f"stage {stage} has no {KINDS[missing[0]]} measurement",
-                valid="every stage from 0 on, forward and backward (or input and weight)",
-            )
+    yield "energy", good, problem, f"energy / time between {right}"
+    good = ~numbers.assign(kind=kinds).duplicated(["stage", "kind", "frequency"])
+    yield "frequency", good, "a clock is measured twice", "one row per clock"
+    excess = reversal_excess(_as_ours(numbers, kinds))
+    problem = f"a lower clock of the same work is up to {excess.max():.0%} faster than a higher one"
+    yield "time", excess <= REVERSAL_TOLERANCE, problem, f"at most {REVERSAL_TOLERANCE:.0%}"
 
 
 def reversal_excess(table: pd.DataFrame) -> np.ndarray:

@@ -57,8 +57,7 @@ def check_stages(schedule: Schedule, profile: EnergyProfile) -> None:
             "profile.for_schedule(schedule) cuts measured stages into chunks, profile.restage "
             "makes a pipeline of another depth"
         )
-    measured = set(profile.works())
-    if lacking := sorted(schedule.works - measured):
+    if lacking := sorted(schedule.works - set(profile.works())):
         kind, stage = lacking[0]
         raise UsageError(
             f"schedule {schedule.name!r} runs {KINDS[kind]!r} on stage {stage}, which the "
@@ -86,22 +85,10 @@ def table_of(profile: EnergyProfile, rows: np.ndarray) -> np.ndarray:
     return table
 
 
-def switched(schedule: Schedule, profile: EnergyProfile, row: np.ndarray) -> np.ndarray:
-    """Which instructions run at another clock than the one before them on their device, (n,)."""
-    before, n = schedule.graph.before, len(row)
-    clock = np.append(profile.clock_mhz[row], np.nan)
-    return (before < n) & (clock[:-1] != clock[before])
-
-
 def cost_of(
     schedule: Schedule, profile: EnergyProfile, row: np.ndarray, lag_s: Lag | None = None
 ) -> tuple[float, float]:
-    """Makespan (s) and energy (J) of an iteration at the chosen rows.
-
-    Args:
-        lag_s: extra waits, such as for communication, as :func:`.graph.longest_to`
-            takes them; a waiting GPU draws the blocking power.
-    """
+    """Makespan (s) and energy (J) of an iteration at the chosen rows."""
     makespan_s = float(longest_to(schedule.graph, profile.time_s[row], lag_s).max())
     waiting_j = profile.blocking_power_w * schedule.num_devices * makespan_s
     return makespan_s, float(profile.net_energy_j[row].sum()) + waiting_j

@@ -35,11 +35,11 @@ class EnergyProfile:
         kept: rows a planner may choose; the others are dominated, see ``dominance``.
         blocking_power_w: what a GPU draws while it waits for another stage.
         dominance: which rows are dropped. ``"net"``: those for which another clock of the same
-            work is no slower and costs no more energy *above waiting*, ``E - P_b t``. A GPU that
-            is not computing waits at ``P_b`` until the iteration ends, so exactly these rows can
-            never help, and a bound over the others holds for every clock. ``"raw"``: those
-            dominated in (time, energy) before waiting is subtracted, as Perseus does; it also
-            drops clocks below the energy valley, which pay while a GPU would wait anyway.
+            work is no slower and costs no more energy *above waiting*, ``E - P_b t``: a GPU waits
+            at ``P_b`` until the iteration ends, so exactly these rows can never help, and a bound
+            over the others holds for every clock. ``"raw"``: those dominated in (time, energy),
+            as Perseus does; it also drops clocks below the energy valley, which pay while a GPU
+            would wait anyway.
         assumptions: what was not measured but assumed, a plain sentence each.
     """
 
@@ -68,7 +68,6 @@ class EnergyProfile:
 
         Raises:
             BadFile: the file is missing or not such a table; names the line and the column.
-            UsageError: the blocking power is not a finite number >= 0.
         """
         import pandas as pd
 
@@ -106,7 +105,7 @@ class EnergyProfile:
 
     @property
     def num_dropped(self) -> int:
-        """How many rows are dominated, so that no planner needs to consider them."""
+        """How many rows are dominated."""
         return int((~self.kept).sum())
 
     @cached_property
@@ -192,12 +191,9 @@ class EnergyProfile:
 
     @checked
     def scaled(self, *, stage: int = -1, factor: Positive) -> EnergyProfile:
-        """The same pipeline with another amount of work on one stage: its balance, changed.
+        """The same pipeline with ``factor`` times the work on one stage: its balance, changed.
 
-        Args:
-            stage: which one; negative numbers count from the last stage, as in Python.
-            factor: time and energy of that stage's instructions are multiplied by it, at every
-                clock.
+        Negative numbers count from the last stage, as in Python.
 
         Raises:
             UsageError: there is no such stage.
@@ -223,11 +219,9 @@ class EnergyProfile:
         factor: np.ndarray | float = 1.0,
         **columns: np.ndarray,
     ) -> EnergyProfile:
-        """A profile under the same rules of some of these rows, scaled, and of other columns.
+        """Some of these rows, time and energy scaled by ``factor``, and other columns.
 
-        Args:
-            assumed: what was assumed to make it.
-            factor: of each row's time and energy.
+        ``assumed``: what was assumed to make it.
         """
         columns = {name: getattr(self, name)[row] for name in ("stage", "kind", *NUMBERS)} | columns
         columns |= {name: columns[name] * factor for name in ("time_s", "energy_j")}

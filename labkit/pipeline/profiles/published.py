@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 # Profiles of the Perseus artifact by device: how its files call it, and its blocking power (W).
 # Source: the artifact's own planner settings, as the notes in data/datasets.yaml give them.
 PUBLISHED = {"a100": ("a100_sxm", 83.64), "a40": ("a40", 70.38)}
-DATASET, FOLDER = "perseus-sosp24", "sosp24_data/emulation/stage_profile/"
+DATASET = "perseus-sosp24"
+PROFILES, FRONTIERS = (
+    f"sosp24_data/emulation/{folder}/" for folder in ("stage_profile", "iteration_time_energy")
+)
 
 
 class NamedProfile(NamedTuple):
@@ -45,16 +48,13 @@ def short_names() -> dict[str, tuple[str, float]]:
     for file in load_registry().dataset(DATASET).files:
         model, _, device = Path(file.path).stem.removesuffix("_bf16").partition("+")
         for short, (name, power_w) in PUBLISHED.items():
-            if file.path.startswith(FOLDER) and device == name:
+            if file.path.startswith(PROFILES) and device == name:
                 names[f"{short}/{model}"] = (f"{DATASET}/{file.path}", power_w)
     return dict(sorted(names.items()))
 
 
 def open_profile(text: str, blocking_power_w: float | None = None) -> NamedProfile:
-    """The profile that ``text`` names.
-
-    Args:
-        blocking_power_w: what a GPU draws while it waits; None where it is known.
+    """The profile that ``text`` names; ``blocking_power_w``: None where it is known.
 
     Raises:
         UsageError: there is no such profile, or its blocking power is not known.
@@ -72,13 +72,10 @@ def open_profile(text: str, blocking_power_w: float | None = None) -> NamedProfi
 
 
 def open_frontier(name: str, num_microbatches: int) -> pd.DataFrame:
-    """The frontier that Perseus's authors published for a profile, fastest plan first.
+    """The frontier that Perseus's authors published for a profile's short name, fastest plan first.
 
-    Args:
-        name: a published profile's short name; its schedule is 1F1B on 8 stages.
-
-    Returns:
-        makespan_s and energy_j, as planned; no rows where it was not published or is not here.
+    Of 1F1B on 8 stages: makespan_s and energy_j, as planned; no rows where it was not published or
+    is not here.
     """
     import pandas as pd
 
@@ -87,10 +84,9 @@ def open_frontier(name: str, num_microbatches: int) -> pd.DataFrame:
 
     device, _, model = name.partition("/")
     folder = PUBLISHED.get(device, ("", 0))[0]
-    file = f"iteration_time_energy/{folder}/{model}_bf16_mb{num_microbatches}.csv"
-    known = (f.path for f in load_registry().dataset(DATASET).files)
-    path = next((p for p in known if p.endswith(f"/{file}")), None)
-    if path is None or not datasets.available(f"{DATASET}/{path}"):
+    path = f"{FRONTIERS}{folder}/{model}_bf16_mb{num_microbatches}.csv"
+    known = {file.path for file in load_registry().dataset(DATASET).files}
+    if path not in known or not datasets.available(f"{DATASET}/{path}"):
         return pd.DataFrame({"makespan_s": [], "energy_j": []})
     table = pd.read_csv(datasets.open(f"{DATASET}/{path}")).sort_values("time", ignore_index=True)
     return table.set_axis(["makespan_s", "energy_j"], axis=1)

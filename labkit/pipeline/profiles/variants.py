@@ -83,10 +83,8 @@ def _convex_fit(x: np.ndarray, y: np.ndarray, *, rising: bool = False) -> np.nda
 def split_backward(profile: EnergyProfile, weight_fraction: Inner = 0.5) -> EnergyProfile:
     """With input and weight halves, assumed to be a fixed share of the full backward.
 
-    Full backward rows stay; halves that were measured stay as they are.
-
-    Args:
-        weight_fraction: the weight half's share of both time and energy, at every clock.
+    Full backward rows stay; halves that were measured stay as they are. ``weight_fraction``: the
+    weight half's share of both time and energy, at every clock.
     """
     measured, every = set(profile.works()), len(profile.kept)
     row, kind, factor = [np.arange(every)], [profile.kind], [np.ones(every)]
@@ -112,8 +110,6 @@ def join_backward(profile: EnergyProfile) -> EnergyProfile:
     """With a full backward for each stage that has only its halves: their sum, at one clock."""
     measured = set(profile.works())
     stages = [s for s in range(profile.num_stages) if (BACKWARD, s) not in measured]
-    if not stages:
-        return profile
     _, first, second = np.concatenate([profile._whole_stage(s) for s in stages], axis=1)
     both = {name: getattr(profile, name) for name in ("time_s", "energy_j")}
     return profile._with_rows(
@@ -127,8 +123,6 @@ def join_backward(profile: EnergyProfile) -> EnergyProfile:
 def _cut(profile: EnergyProfile, devices: list[int]) -> EnergyProfile:
     """The profile of chunks that lie on these devices, each device's work shared equally."""
     counts = np.bincount(devices, minlength=profile.num_stages)
-    if counts.max() == 1 and devices == list(range(profile.num_stages)):
-        return profile
     cut = profile.restage(devices, scale=(1 / counts[devices]).tolist())
     held = sorted(set(counts.tolist()))
     assumed = (

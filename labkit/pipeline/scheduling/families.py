@@ -15,12 +15,9 @@ from labkit.pipeline.scheduling.forms import Form, Listed, Merge, Sizes, Steps
 class Bubble(NamedTuple):
     """Seconds that each device idles in one iteration, if all stages are alike.
 
-    Both functions take the sizes and F, B, W: the seconds of a forward, an input half and a weight
-    half of one chunk.
-
-    Attributes:
-        words: the formula and when it holds, for readers.
-        holds: whether it does; of list schedulers, for orders made as if F = B = W.
+    In words, with when it holds, and as functions of the sizes and F, B, W: the seconds of a
+    forward, an input half and a weight half of one chunk. Of list schedulers it holds for orders
+    made as if F = B = W.
     """
 
     words: str
@@ -35,9 +32,7 @@ class Family:
     Attributes:
         form: what its orders follow from.
         options: what it takes besides ``max_in_flight``, each with its default.
-        constraint: the sizes it is made for, in words; "" for any.
-        possible: those words' test.
-        bubble: what each device idles in one iteration.
+        constraint, possible: the sizes it is made for, in words ("" for any) and as a test.
         peak: activations of the device that holds most, in words.
         asynchronous, weight_versions: as for :class:`Schedule`.
     """
@@ -280,7 +275,7 @@ FAMILIES: dict[str, Family] = {
     "dualpipe": Family(
         summary="two directions; forwards run beside backwards of the other direction",
         source="DeepSeek-V3 (arXiv 2412.19437), section 3.2.1",
-        form=Steps(table=_DUALPIPE_V, held=lambda z: z.num_devices + 1, bidirectional=True),
+        form=Steps(table=_DUALPIPE_V, least=lambda z: z.num_devices + 1, bidirectional=True),
         constraint="even S and M, M >= 2S",
         possible=lambda z: (
             z.num_devices % 2 == z.num_microbatches % 2 == 0
@@ -292,7 +287,7 @@ FAMILIES: dict[str, Family] = {
     "dualpipe-v": Family(
         summary="dualpipe folded: two chunks a device, there and back, on half of the devices",
         source="DualPipe's authors' repository; torch's DualPipeV",
-        form=Steps(table=_DUALPIPE_V, held=lambda z: 2 * z.num_devices + 1),
+        form=Steps(table=_DUALPIPE_V, least=lambda z: 2 * z.num_devices + 1),
         constraint="M >= 2S",
         possible=lambda z: z.num_microbatches >= 2 * z.num_devices,
         bubble=_DUALPIPE_V_BUBBLE,

@@ -1,9 +1,8 @@
 """The three forms that a schedule's description takes, and the orders that follow from them.
 
-Most schedules are a :class:`Merge`: each device knows its order by itself, from how many forwards
-run before the first backward and how far weight gradients fall behind. Where the devices' orders
-follow from one another a list scheduler makes them (:class:`Listed`). DualPipe is published as a
-table of steps, and kept as one (:class:`Steps`).
+Most schedules are a :class:`Merge`: each device knows its order by itself. Where the devices'
+orders follow from one another a list scheduler makes them (:class:`Listed`). DualPipe is published
+as a table of steps, and kept as one (:class:`Steps`).
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class Merge:
         return (sizes.num_chunks - 1) * sizes.per_round + 1
 
     def orders(self, sizes: Sizes, limit: np.ndarray | None) -> Orders:
-        """The order of each device. Time: linear in the number of instructions."""
+        """Each device's order, ``limit`` its memory. Time: linear in the number of instructions."""
         shape = (sizes.num_devices, 1)
         cap = np.broadcast_to(self.warm_up(sizes), sizes.num_devices)
         if limit is not None:
@@ -103,7 +102,9 @@ class Merge:
             kinds = [FORWARD, INPUT, WEIGHT]
         # The keys of each kind rise, so the stable sort only merges.
         at = np.argsort(np.concatenate(keys, axis=1), axis=1, kind="stable")
-        chunk, microbatch = self._turns(sizes, slot)
+        turn = sizes.num_microbatches if self.breadth_first else sizes.per_round
+        chunk = slot // turn % sizes.num_chunks
+        microbatch = slot // (turn * sizes.num_chunks) * turn + slot % turn
         back = sizes.num_chunks - 1 - chunk
         newest = sizes.num_microbatches - 1 - microbatch if self.breadth_first else microbatch
         halves = len(kinds) - 1
@@ -113,12 +114,6 @@ class Merge:
         kind = np.repeat(kinds, len(slot))[at]
         rows = np.stack([kind.ravel(), stage.ravel(), microbatch.ravel()])
         return (at.shape[1],) * sizes.num_devices, rows
-
-    def _turns(self, sizes: Sizes, slot: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Chunk and microbatch of each of a device's forwards."""
-        turn = sizes.num_microbatches if self.breadth_first else sizes.per_round
-        chunk = slot // turn % sizes.num_chunks
-        return chunk, slot // (turn * sizes.num_chunks) * turn + slot % turn
 
 
 def _falling(cap: np.ndarray, least: int, most: int) -> np.ndarray:
@@ -280,18 +275,15 @@ class Steps:
         table: steps in turn, each a pattern and how often device d runs it. ``F0`` is the next
             forward of chunk 0, ``B`` a backward, ``I`` an input half, ``W`` the oldest weight
             half still to do, of either chunk.
-        held: the activations a device holds at most.
+        least: the activations that a device must have room for, and holds at most.
         bidirectional: unfolded. Half of the devices run the table of half as many devices and
             microbatches; the others run it mirrored. Chunk 0 is then the nearer half of the way
             of one direction's microbatches, chunk 1 the farther half of the other's.
     """
 
     table: tuple[Step, ...]
-    held: Callable[[Sizes], int]
+    least: Callable[[Sizes], int]
     bidirectional: bool = False
-
-    def least(self, sizes: Sizes) -> int:
-        return self.held(sizes)
 
     def orders(self, sizes: Sizes, limit: np.ndarray | None) -> Orders:
         """The order of each device; ``limit`` is no less than ``least`` and changes nothing."""

@@ -59,12 +59,10 @@ class Graph:
 
 
 def longest_to(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None) -> np.ndarray:
-    """Earliest end of each instruction: the longest path to it, itself included.
+    """Earliest end of each instruction, shape (n,): the longest path to it, itself included.
 
-    Args:
-        duration_s: of each instruction, shape (n,).
-        lag_s: extra wait after the instruction ``before`` and after the one it ``needs``
-            (communication), each of shape (n,); None for none.
+    ``lag_s``: extra wait after the instruction ``before`` and after the one it ``needs``
+    (communication), each of shape (n,); None for none.
     """
     end = [0.0] * (len(graph) + 1)
     topological, before, needs = graph.lists
@@ -113,7 +111,6 @@ def build_graph(
 
     Args:
         lengths: number of instructions of each device.
-        needs: for each instruction the one whose output it consumes, n for none.
         describe: what to call instruction i in an error.
 
     Raises:

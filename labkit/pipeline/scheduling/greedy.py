@@ -12,7 +12,6 @@ from heapq import heapify, heappop, heappush
 
 from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 
-_BACKWARD_KINDS = {False: (BACKWARD,), True: (INPUT, WEIGHT)}
 Row = tuple[int, int, int]  # kind, stage, microbatch
 
 
@@ -61,7 +60,7 @@ def list_order(
 
     Time: a heap operation or two for each instruction.
     """
-    run = _Run(lanes, _BACKWARD_KINDS[split_backward])
+    run = _Run(lanes, (INPUT, WEIGHT) if split_backward else (BACKWARD,))
     urgency = _by_urgency(lanes, num_devices, run.kinds, forwards_first, farthest_back)
     free_s = [0.0] * num_devices
     orders: list[list[Row]] = [[] for _ in range(num_devices)]

@@ -84,8 +84,8 @@ def load_order(path: str | Path) -> Schedule:
 def save_order(schedule: Schedule, path: str | Path) -> None:
     """Write the schedule's order in torch's CSV format, compute cells only.
 
-    A row holds what its device runs, with no empty cells: how long a device waits is for
-    durations to say. Names, weight versions and whether iterations overlap are not written.
+    There are no empty cells: how long a device waits is for durations to say. Names, weight
+    versions and whether iterations overlap are not written.
     """
     lines = io.StringIO(newline="")
     csv.writer(lines, lineterminator="\r\n").writerows(

@@ -32,9 +32,9 @@ def build(name: str, num_stages: Count, num_microbatches: Count, **options: Any)
 
     Args:
         name: one of :func:`schedules`, which says what each is and where it comes from.
-        num_stages: S >= 1, the devices in the pipeline. Where a device holds v chunks of the
-            model the result has v S stages.
-        num_microbatches: M >= 1, also fewer than S.
+        num_stages: S, the devices in the pipeline. Where a device holds v chunks of the model the
+            result has v S stages.
+        num_microbatches: M, also fewer than S.
         **options: ``max_in_flight`` for every schedule: how many activations (of a microbatch
             on a stage) a device has memory for, one number or one per device.
             ``num_chunks`` for ``"interleaved-1f1b"``, ``"interleaved-zb"`` and ``"loop-bfs"``:
@@ -48,8 +48,8 @@ def build(name: str, num_stages: Count, num_microbatches: Count, **options: Any)
             into the wait for the first backward where a backward takes two forwards.
 
     Raises:
-        UsageError: an unknown name or option, a size below 1, sizes the schedule is not made
-            for, or memory in which no order of its kind can run.
+        UsageError: an unknown name or option, sizes the schedule is not made for, or memory in
+            which no order of its kind can run.
 
     >>> print(*build("1f1b", num_stages=2, num_microbatches=3).order[0], sep="; ")
     forward 0 on stage 0; forward 1 on stage 0; backward 0 on stage 0; forward 2 on stage 0; \
@@ -90,16 +90,8 @@ def closed_form_bubble_ratio(
     """The idle share of the devices' time in one iteration, by formula.
 
     For stages that are all alike and communication that takes no time: then it is what
-    :func:`simulate` finds.
-
-    Args:
-        schedule: as :func:`build` gave it.
-        forward_s, backward_s, weight_s: seconds of each kind of work on one stage (or chunk); a
-            full backward takes ``backward_s + weight_s``.
-
-    Returns:
-        None where the schedule has no formula, or none that holds for these sizes and durations:
-        :func:`schedules` says which.
+    :func:`simulate` finds. None where the schedule has no formula, or none that holds for these
+    sizes and durations (as :class:`Costs` has them): :func:`schedules` says which.
 
     >>> closed_form_bubble_ratio(build("gpipe", 4, 12), forward_s=1.0, backward_s=2.0)
     0.2

@@ -1,6 +1,5 @@
-"""A pipeline schedule: which instructions each device runs, in which order.
+"""A pipeline schedule: which instructions each device runs in which order, and who waits for whom.
 
-Here is only what a schedule *is*: its instructions, what makes it whole, who waits for whom.
 Where orders come from is :mod:`.policies`.
 """
 
@@ -52,8 +51,6 @@ class Schedule:
     them (bidirectional pipelines).
 
     Attributes:
-        name: what it is called, for tables and figures.
-        num_stages, num_microbatches: the pipeline's size.
         lengths: number of instructions of each device.
         stage, kind, microbatch: of each instruction, shape (n,), device by device in running
             order; ``kind`` is an index into ``KINDS``.
@@ -99,16 +96,15 @@ class Schedule:
             raise UsageError(
                 f"schedule {name!r} holds {unknown[0]}; valid kinds: {', '.join(KINDS)}"
             )
-        kinds = [KINDS.index(instruction.kind) for instruction in flat]
-        stage = np.array([instruction.stage for instruction in flat], dtype=int)
-        microbatch = np.array([instruction.microbatch for instruction in flat], dtype=int)
+        numbers = [(stage, KINDS.index(kind), microbatch) for stage, kind, microbatch in flat]
+        stage, kind, microbatch = np.array(numbers, dtype=int).reshape(-1, 3).T
         return cls(
             name=name,
             num_stages=1 + stage.max(initial=-1),
             num_microbatches=1 + microbatch.max(initial=-1),
             lengths=tuple(map(len, rows)),
             stage=stage,
-            kind=np.array(kinds, dtype=int),
+            kind=kind,
             microbatch=microbatch,
         )
 
@@ -130,12 +126,8 @@ class Schedule:
     @cached_property
     def order(self) -> tuple[tuple[Instruction, ...], ...]:
         """The instructions of each device, first to last."""
-        kinds = [KINDS[kind] for kind in self.kind.tolist()]
-        flat = list(map(Instruction, self.stage.tolist(), kinds, self.microbatch.tolist()))
-        ends = np.cumsum(self.lengths).tolist()
-        return tuple(
-            tuple(flat[end - length : end]) for end, length in zip(ends, self.lengths, strict=True)
-        )
+        numbers = self.by_device(np.arange(len(self)))
+        return tuple(tuple(map(self.__getitem__, mine.tolist())) for mine in numbers)
 
     @cached_property
     def position(self) -> np.ndarray:
@@ -196,14 +188,12 @@ class Schedule:
         return {name: getattr(self, name) for name in names} | {"num_instructions": len(self)}
 
     def frame(self) -> pd.DataFrame:
-        """One row per instruction: device, position, stage, kind, microbatch."""
+        """One row per instruction: device, stage, kind, microbatch; devices in running order."""
         import pandas as pd
 
-        position = [np.arange(length) for length in self.lengths]
         return pd.DataFrame(
             {
                 "device": self.device,
-                "position": np.concatenate(position),
                 "stage": self.stage,
                 "kind": np.array(KINDS)[self.kind],
                 "microbatch": self.microbatch,
@@ -240,27 +230,21 @@ class Schedule:
 
     def _check_whole(self) -> None:
         """Every forward once; every backward once, whole or in two halves."""
-        count = np.zeros((len(KINDS), self.num_stages, self.num_microbatches), dtype=int)
-        np.add.at(count, (self.kind, self.stage, self.microbatch), 1)
-        if (count > 1).any():
-            kind, stage, microbatch = np.argwhere(count > 1)[0].tolist()
-            instruction = Instruction(stage, KINDS[kind], microbatch)
-            raise UsageError(f"schedule {self.name!r} runs {instruction} twice")
-        halves = count[INPUT] + count[WEIGHT]
-        if (mixed := (count[BACKWARD] == 1) & (halves > 0)).any():
-            stage, microbatch = np.argwhere(mixed)[0].tolist()
-            instruction = Instruction(stage, "backward", microbatch)
-            raise UsageError(f"schedule {self.name!r} runs {instruction} whole and as halves")
-        split = halves > 0
-        missing = np.stack([np.ones_like(split), ~split, split, split], axis=-1)
-        missing &= np.moveaxis(count, 0, -1) == 0
-        if missing.any():
-            stage, microbatch, kind = np.argwhere(missing)[0].tolist()
-            raise UsageError(
-                f"schedule {self.name!r} lacks {int(missing.sum())} of the instructions that "
-                f"{self.num_stages} stages and {self.num_microbatches} microbatches need, "
-                f"first {Instruction(stage, KINDS[kind], microbatch)}"
-            )
+        count = np.zeros((self.num_stages, self.num_microbatches, len(KINDS)), dtype=int)
+        np.add.at(count, (self.stage, self.microbatch, self.kind), 1)
+        split = count[..., INPUT] + count[..., WEIGHT] > 0
+        needed = np.stack([np.ones_like(split), ~split, split, split], axis=-1)
+        missing = needed & (count == 0)
+        of = f"{self.num_stages} stages and {self.num_microbatches} microbatches"
+        for wrong, problem in (
+            (count > 1, "runs {} twice"),
+            (count > needed, "runs {} whole and as halves"),
+            (missing, f"lacks {missing.sum()} of the instructions that {of} need, first {{}}"),
+        ):
+            if wrong.any():
+                stage, microbatch, kind = np.argwhere(wrong)[0].tolist()
+                instruction = Instruction(stage, KINDS[kind], microbatch)
+                raise UsageError(f"schedule {self.name!r} {problem.format(instruction)}")
 
     def _check_order(self) -> None:
         """A backward stands after its forward on the same device, a weight half after its input."""

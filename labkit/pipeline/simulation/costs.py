@@ -62,12 +62,14 @@ class Costs:
         return table[schedule.kind, schedule.stage]
 
     def activation_change_bytes(self, schedule: Schedule) -> np.ndarray:
-        """By how much each instruction changes what its device holds, shape (n,).
-
-        A forward adds its activation; a backward, or its weight half, frees it.
-        """
+        """By how much each instruction changes what its device holds, shape (n,)."""
         each = self.per_stage("activation_bytes", schedule)[schedule.stage]
         return each * schedule.activation_change
+
+    def peak_activation_bytes(self, schedule: Schedule) -> tuple[float, ...]:
+        """For each device, the most bytes of activations it holds at once."""
+        changes = schedule.by_device(self.activation_change_bytes(schedule))
+        return tuple(float(np.cumsum(change).max(initial=0.0)) for change in changes)
 
 
 @description
@@ -79,7 +81,8 @@ class Network:
     to the stage before; a weight half sends nothing, and neither do stages of one device to each
     other. A message takes ``latency_s + message_bytes / bandwidth_bytes_per_s``, in both
     directions alike. Messages do not queue behind each other, which is right while one takes
-    less time than the work between two of them (see ``Timeline.busiest_link_ratio``).
+    less time than the work between two of them (see ``Timeline.busiest_link_ratio``). Where a
+    network may be None, messages take no time.
 
     With ``overlap`` the sender goes on at once. Without, the sender's device is busy until the
     message has arrived, and the next instruction there waits. Receiving keeps no device busy.
@@ -108,24 +111,11 @@ class Network:
             "bandwidth_bytes_per_s", schedule
         )
 
-    def message_s(self, schedule: Schedule) -> np.ndarray:
-        """How long the message that each instruction waits for is under way, shape (n,).
-
-        0 where it waits for none, and for one of its own device.
-        """
-        each = self._boundaries("latency_s", schedule) + self.transfer_s(schedule)
-        boundary = boundaries(schedule)
-        return np.where(boundary >= 0, np.append(each, 0.0)[boundary], 0.0)
-
-    def sending_s(self, schedule: Schedule) -> np.ndarray:
-        """How long each instruction's message keeps its own device busy, shape (n,)."""
-        busy = np.zeros(len(schedule) + 1)
-        if not self.overlap:
-            np.maximum.at(busy, schedule.graph.needs, self.message_s(schedule))
-        return busy[:-1]
-
     def lag_s(self, schedule: Schedule) -> Lag:
         """What instructions wait for besides work: see :func:`.graph.longest_to`.
+
+        After the one before, its sending, where that keeps the device busy; after the one it
+        needs, the message's way, 0 on one device.
 
         >>> from labkit.pipeline import build, simulate, Costs
         >>> schedule, costs = build("1f1b", 2, 1), Costs.uniform(1.0, 2.0)
@@ -133,23 +123,25 @@ class Network:
         >>> before.tolist(), needs.tolist()  # forward 0, backward 0; forward 0, backward 0
         ([0.0, 0.0, 0.0, 0.0], [0.0, 0.25, 0.25, 0.0])
         """
-        sending = np.append(self.sending_s(schedule), 0.0)
-        return sending[schedule.graph.before], self.message_s(schedule)
+        graph, boundary = schedule.graph, boundaries(schedule)
+        each = self._boundaries("latency_s", schedule) + self.transfer_s(schedule)
+        message_s = np.where(boundary >= 0, np.append(each, 0.0)[boundary], 0.0)
+        sending_s = np.zeros(len(schedule) + 1)
+        if not self.overlap:
+            np.maximum.at(sending_s, graph.needs, message_s)
+        return sending_s[graph.before], message_s
 
     def _boundaries(self, name: str, schedule: Schedule) -> np.ndarray:
         return spread(name, getattr(self, name), schedule.num_stages - 1, "stage boundaries")
 
 
 def lags(schedule: Schedule, network: Network | None) -> Lag | None:
-    """What messages make instructions wait; None where they take no time."""
+    """What messages make instructions wait; None for none."""
     return None if network is None else network.lag_s(schedule)
 
 
 def boundaries(schedule: Schedule) -> np.ndarray:
-    """The boundary that each instruction's input crosses between devices; -1 for none, (n,).
-
-    Boundary k lies between stages k and k + 1.
-    """
+    """The boundary that each instruction's input crosses between devices; -1 for none, (n,)."""
     needs = schedule.graph.needs
     stage, device = np.append(schedule.stage, 0), np.append(schedule.device, -1)
     crosses = (needs < len(schedule)) & (device[needs] != schedule.device)
@@ -157,7 +149,7 @@ def boundaries(schedule: Schedule) -> np.ndarray:
 
 
 def jitter_factors(jitter: float, count: int, rng: np.random.Generator | None) -> np.ndarray:
-    """Random factors of mean 1 whose logarithm has standard deviation ``jitter``, shape (count,).
+    """Factors of mean 1 whose logarithm has standard deviation ``jitter``, shape (count,).
 
     Raises:
         UsageError: ``jitter`` is above 0 and there is no ``rng``.

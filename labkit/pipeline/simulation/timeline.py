@@ -33,9 +33,8 @@ class Timeline:
 
     Attributes:
         start_s, end_s: of each instruction, shape (n,).
-        costs: where the sizes of activations and parameters come from; None counts activations.
-        network: what carries messages; None where they take no time.
-        lag_s: the waits for messages; None for none.
+        costs: where the sizes of activations come from; None counts activations.
+        lag_s: the waits for the network's messages; None for none.
     """
 
     schedule: Schedule
@@ -161,8 +160,7 @@ class Timeline:
     @cached_property
     def peak_activation_bytes(self) -> tuple[float, ...]:
         """For each device, the most bytes of activations it holds at once."""
-        peaks = [part.max(initial=0.0) for part in self.schedule.by_device(self._held_bytes()[0])]
-        return tuple(float(peak) for peak in peaks)
+        return (self.costs or _COUNTED).peak_activation_bytes(self.schedule)
 
     def memory_frame(self) -> pd.DataFrame:
         """Activations held over time: device, time_s, activation_bytes, a row each change.
@@ -245,28 +243,26 @@ class Timeline:
     def messages_frame(self) -> pd.DataFrame:
         """One row per message: source, device, stage, kind, microbatch, sent_s, arrived_s.
 
-        In order of ``sent_s``.
-        ``source`` is the sending device; device, stage, kind and microbatch are the receiver's.
+        In order of ``sent_s``; ``source`` is the sending device, the rest is the receiver's.
         """
         mine = np.flatnonzero(boundaries(self.schedule) >= 0)
         producer = self.schedule.graph.needs[mine]
         sent_s, under_way = self.end_s[producer], 0.0 if self.lag_s is None else self.lag_s[1][mine]
-        table = self.schedule.frame().iloc[mine].drop(columns="position")
+        table = self.schedule.frame().iloc[mine]
         table.insert(0, "source", self.schedule.device[producer])
         table = table.assign(sent_s=sent_s, arrived_s=sent_s + under_way)
         return table.sort_values("sent_s", kind="stable", ignore_index=True)
 
     def frame(self) -> pd.DataFrame:
         """One row per instruction: device, stage, kind, microbatch, start_s, end_s, slack_s."""
-        table = self.schedule.frame().drop(columns="position")
+        table = self.schedule.frame()
         return table.assign(start_s=self.start_s, end_s=self.end_s, slack_s=self.slack_s)
 
     def save_trace(self, path: Path | str) -> Path:
         """Write the timeline as trace events, for https://ui.perfetto.dev or chrome://tracing."""
         from labkit.pipeline.simulation.trace import save_events, trace_events
 
-        events = trace_events(self.frame(), memory=self.memory_frame())
-        return save_events(path, self.schedule.name, events)
+        return save_events(path, self.schedule.name, trace_events(self, self.frame()))
 
 
 @checked
@@ -283,9 +279,8 @@ def simulate(
     Args:
         costs: durations by stage and kind, or one duration in seconds for each instruction, in
             the order of ``schedule.frame()``.
-        network: how long messages take; without it they take no time.
-        jitter: standard deviation of the logarithm of each instruction's duration, mean kept.
-        rng: needed where jitter > 0.
+        jitter: standard deviation of the logarithm of each instruction's duration, mean kept;
+            needs ``rng``.
 
     Time: linear in the number of instructions.
 

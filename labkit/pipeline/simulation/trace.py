@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.files import write_atomically
+from labkit.pipeline.scheduling.schedule import FORWARD
+from labkit.pipeline.simulation.costs import boundaries
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from labkit.pipeline.simulation.timeline import Timeline
 
 _NS_DIGITS = 3  # of a microsecond: trace viewers count in nanoseconds
 
@@ -20,35 +24,28 @@ Event = dict[str, Any]
 
 
 def save_events(path: Path | str, name: str, events: list[Event]) -> Path:
-    """Write events under a name, for https://ui.perfetto.dev or chrome://tracing."""
     content = {"displayTimeUnit": "ms", "otherData": {"name": name}, "traceEvents": events}
     write_atomically(Path(path), json.dumps(content, separators=(",", ":"), allow_nan=False))
     return Path(path)
 
 
 def trace_events(
-    table: pd.DataFrame,
-    *,
-    memory: pd.DataFrame | None = None,
-    waiting_power_w: float | None = None,
+    line: Timeline, table: pd.DataFrame, *, waiting_power_w: float | None = None
 ) -> list[Event]:
     """A timeline as events: names first, then all others in order of time, in microseconds.
 
-    Every device is a process: one track for its instructions, counters below. Arrows run from an
-    instruction to the one on another device that waits for its message.
+    Every device is a process: one track for its instructions, counters of activation bytes and
+    power below. Arrows run from an instruction to the one on another device that waits for it.
 
     Args:
-        table: ``Timeline.frame()`` or ``Plan.frame()``.
-        memory: ``Timeline.memory_frame()``, for a counter of activation bytes on each device.
-        waiting_power_w: what a device draws while it waits, for a counter of its power; the table
-            then has ``power_w``.
+        table: its ``frame()``, or that of its plan.
+        waiting_power_w: what a device draws while it waits, for the counter of its power; the
+            table then has ``power_w``.
 
     Source: the Trace Event Format (Google), https://docs.google.com/document/d/
     1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: phases M, X, s, f, C.
     """
-    timed = [*_slices(table), *_arrows(table)]
-    if memory is not None:
-        timed += _memory_counters(memory)
+    timed = [*_slices(table), *_arrows(line), *_memory_counters(line)]
     if waiting_power_w is not None:
         timed += _power_counters(table, waiting_power_w)
     timed.sort(key=lambda event: (event["ts"], "XsfC".index(event["ph"])))  # arrows after slices
@@ -88,27 +85,20 @@ def _slices(table: pd.DataFrame) -> Iterator[Event]:
         yield _event("X", device, ts, f"{kind} {microbatch}", dur=took, cat=kind, args=args)
 
 
-def _arrows(table: pd.DataFrame) -> Iterator[Event]:
+def _arrows(line: Timeline) -> Iterator[Event]:
     """A start and a finish for each message between devices; arrows leave a slice at its end."""
-    columns = ("device", "stage", "kind", "microbatch", "start_s", "end_s")
-    rows = list(zip(*(table[column].tolist() for column in columns), strict=True))
-    forward = {(row[1], row[3]): row for row in rows if row[2] == "forward"}
-    gradient = {(row[1], row[3]): row for row in rows if row[2] in ("backward", "input")}
-    number = 0
-    for sources, step, name in ((forward, -1, "activation"), (gradient, 1, "gradient")):
-        for (stage, microbatch), row in sources.items():
-            source = sources.get((stage + step, microbatch))
-            if source is None or source[0] == row[0]:
-                continue
-            start, end = float(_us(source[4])), float(_us(source[5]))
-            leaves = round(max(start, end - 10**-_NS_DIGITS), _NS_DIGITS)
-            both = {"cat": "message", "id": number}
-            yield _event("s", source[0], leaves, name, **both)
-            yield _event("f", row[0], float(_us(row[4])), name, bp="e", **both)
-            number += 1
+    schedule, start, end = line.schedule, _us(line.start_s), _us(line.end_s)
+    leaves = np.round(np.maximum(start, end - 10**-_NS_DIGITS), _NS_DIGITS)
+    for number, receiver in enumerate(np.flatnonzero(boundaries(schedule) >= 0)):
+        sender = schedule.graph.needs[receiver]
+        name = "activation" if schedule.kind[receiver] == FORWARD else "gradient"
+        both = {"cat": "message", "id": number}
+        yield _event("s", schedule.device[sender], float(leaves[sender]), name, **both)
+        yield _event("f", schedule.device[receiver], float(start[receiver]), name, bp="e", **both)
 
 
-def _memory_counters(memory: pd.DataFrame) -> Iterator[Event]:
+def _memory_counters(line: Timeline) -> Iterator[Event]:
+    memory = line.memory_frame()
     rows = zip(memory["device"], _us(memory["time_s"]).tolist(), memory.iloc[:, 2], strict=True)
     for device, ts, value in rows:
         yield _event("C", device, ts, "activation bytes", args={"value": float(value)})

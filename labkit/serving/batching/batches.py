@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
+from annotated_types import MinLen
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue
@@ -23,7 +24,6 @@ from labkit.serving.batching.profiles import BatchProfile
 from labkit.serving.requests import Requests
 
 Drop = Literal["early", "lazy", "never"]
-DROPS: tuple[Drop, ...] = ("early", "lazy", "never")
 EARLY, LAZY = 0, 1
 
 
@@ -63,14 +63,12 @@ class Slot:
 class BatchServer:
     """One GPU and the models it runs in turn."""
 
-    slots: tuple[Slot, ...]
+    slots: Annotated[tuple[Slot, ...], MinLen(1)]
 
     def __post_init__(self) -> None:
         names = [slot.model for slot in self.slots]
-        if not names or len(set(names)) < len(names):
-            raise BadValue(
-                f"BatchServer.slots must hold different models, one or more; got {names}"
-            )
+        if len(set(names)) < len(names):
+            raise BadValue(f"BatchServer.slots must hold different models; got {names}")
 
 
 class _Queues(NamedTuple):
@@ -218,8 +216,8 @@ def _dispatched(
 
 @checked
 def serve(
-    requests: Requests, servers: tuple[BatchServer, ...], *, drop: Drop = "early",
-    overhead: Positive = 1.0, noise: NonNegative = 0.0, rng: Count = 1,
+    requests: Requests, servers: Annotated[tuple[BatchServer, ...], MinLen(1)], *,
+    drop: Drop = "early", overhead: Positive = 1.0, noise: NonNegative = 0.0, rng: Count = 1,
 ) -> Served:  # fmt: skip
     """Run requests on batch servers.
 
@@ -235,13 +233,8 @@ def serve(
             distributed and at least a tenth of the mean; what a server expects stays the mean.
         rng: the seed of the noise.
 
-    Raises:
-        BadValue: there is no server.
-
     Source: Nexus (SOSP'19) §6.3, and ``backend/model_exec.cpp`` of its authors' program.
     """
-    if not servers:
-        raise BadValue("serve: servers must hold one server or more")
     names, index = requests.models, requests.model_index
     target = _dispatched(names, index, servers)
     end = np.full(len(requests), np.nan)
@@ -255,7 +248,7 @@ def serve(
         ends, sizes = np.full(chosen.size, np.nan), np.zeros(chosen.size, np.int64)
         latency, std = _tables(server, overhead)
         caps = np.array([slot.batch for slot in server.slots])
-        rule = DROPS.index(drop)
+        rule = get_args(Drop).index(drop)
         busy[number], _ = _serve(queues, latency, std, caps, rule, draws, ends, sizes)
         end[chosen], batch[chosen] = ends, sizes
     return Served(requests=requests, end_s=end, server=target, batch=batch, busy_s=busy)

@@ -104,16 +104,12 @@ def _merged(bins: Sequence[_Bin], slo_s: dict[str, float]) -> _Bin | None:
     3. It fits if the batches take no longer than the duty cycle together and each model's worst
        latency, the duty cycle plus its batch, meets its objective.
     """
-    duty_s = min(bin_[0] for bin_ in bins)
-    slots, names = [], [slot.model for _, part in bins for slot in part]
-    if len(set(names)) < len(names):
-        return None
+    duty_s, slots = min(bin_[0] for bin_ in bins), []
     for slot in (slot for _, part in bins for slot in part):
         batch = max(ceil(duty_s * slot.rate_per_s / SLACK), 1)
         if batch > slot.profile.max_batch:
             return None
-        shrunk = Slot(model=slot.model, profile=slot.profile, batch=batch,
-                      rate_per_s=slot.rate_per_s)  # fmt: skip
+        shrunk = replace(slot, batch=batch)
         if duty_s + shrunk.latency_s > slo_s[slot.model] * SLACK:
             return None
         slots.append(shrunk)
@@ -125,20 +121,23 @@ def _occupancy(part: _Bin) -> float:
     return sum(slot.latency_s for slot in part[1]) / part[0]
 
 
+def _slot(session: Session, batch: int, rate_per_s: float) -> Slot:
+    model, profile = session.model, session.profile
+    return Slot(model=model, profile=profile, batch=batch, rate_per_s=rate_per_s)
+
+
 def _alone(session: Session, rate_per_s: float) -> _Bin:
     """A residual load by itself: the largest batch b with latency(b) + b / rate <= objective."""
     batch = session.profile.largest(session.slo_s, per_request_s=1 / rate_per_s)
     duty_s = batch / rate_per_s if batch else session.slo_s - session.profile.latency_s[0]
-    slot = Slot(model=session.model, profile=session.profile, batch=max(batch, 1),
-                rate_per_s=rate_per_s)  # fmt: skip
-    return duty_s, (slot,)
+    return duty_s, (_slot(session, max(batch, 1), rate_per_s),)
 
 
 def _saturated(session: Session) -> tuple[list[_Bin], float]:
     """GPUs that a session fills alone at its best batch, and the rate that is left over."""
     batch, rate = session.best
     whole = floor(session.rate_per_s / rate * SLACK)
-    slot = Slot(model=session.model, profile=session.profile, batch=batch, rate_per_s=rate)
+    slot = _slot(session, batch, rate)
     left = session.rate_per_s - whole * rate
     return [(slot.latency_s, (slot,))] * whole, left if left > 1e-9 * rate else 0.0
 
@@ -287,11 +286,10 @@ def oblivious(sessions: Sequence[Session], num_gpus: Count) -> Packing:
     bins: list[_Bin] = []
     for gpu in range(num_gpus):
         slots = tuple(
-            Slot(model=session.model, profile=session.profile, batch=session.best[0],
-                 rate_per_s=session.rate_per_s * (high - low) / (end - start))
+            _slot(session, session.best[0], session.rate_per_s * (high - low) / (end - start))
             for session, start, end in zip(sessions, edges[:-1], edges[1:], strict=True)
             if (high := min(end, gpu + 1)) - (low := max(start, gpu)) > 1e-9
-        )  # fmt: skip
+        )
         bins.append((sum(slot.latency_s for slot in slots), slots))
     return _packing(sessions, bins)
 

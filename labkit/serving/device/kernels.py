@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +61,7 @@ class Program:
     def longer(self, times: Positive) -> Program:
         """The same kernels, each taking so many times as long."""
         waves = tuple(tuple(s * times for s in row) for row in self.wave_s)
-        total_s = tuple(s * times for s in self.total_s)
-        return Program(name=self.name, blocks=self.blocks, total_s=total_s, wave_s=waves)
+        return replace(self, total_s=tuple(s * times for s in self.total_s), wave_s=waves)
 
     def resident(self, kernel: int, units: int = 60) -> float:
         """Blocks of a kernel that a unit holds, at most."""

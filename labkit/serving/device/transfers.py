@@ -13,7 +13,7 @@ that a longer plan needs, and a dynamic program over (k, i) is exact.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -168,8 +168,7 @@ class Link:
     @checked
     def shared(self, gpus: Count) -> Link:
         """The link of one of several GPUs that copy at once behind it."""
-        share = self.bandwidth_bytes_per_s / gpus
-        return Link(bandwidth_bytes_per_s=share, call_s=self.call_s, sync_s=self.sync_s)
+        return replace(self, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s / gpus)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +185,7 @@ class Stream:
 
 @checked
 def stream(layers: Layers, link: Link, groups: Sequence[Count]) -> Stream:
-    """When each group arrives, starts and ends.
+    """When each group arrives and ends.
 
     Raises:
         BadValue: the groups do not hold the layers exactly.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import MinLen
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue
@@ -58,6 +59,9 @@ class Batcher:
         if by_iteration and self.microbatches > 1:
             raise BadValue("Batcher: microbatches need level 'request'; by iteration, whole "
                            "batches fill the stages")  # fmt: skip
+
+
+Some = Annotated[Mapping[str, Batcher], MinLen(1)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,12 +190,8 @@ def simulate(requests: Requests, profile: TokenProfile, batcher: Batcher) -> Run
     prompt, output = requests.column("prompt_tokens"), requests.column("output_tokens")
     prompt = np.maximum(prompt, 1)
     table = np.zeros(len(requests), core.REQUEST)
-    table["arrival"], table["prompt"], table["output"] = (
-        requests.column("arrival_s"),
-        prompt,
-        output,
-    )
-    table["need"], table["start"], table["end"] = prompt, np.nan, np.nan
+    table["arrival"], table["prompt"] = requests.column("arrival_s"), prompt
+    table["output"], table["need"], table["start"], table["end"] = output, prompt, np.nan, np.nan
     table["reserve"] = batcher.reserve_tokens or prompt + output
     _check(table, profile, batcher)
     costs = core.Costs(
@@ -321,22 +321,16 @@ def capacity(
 
 @checked
 def gain(
-    requests: Requests, profile: TokenProfile, new: Mapping[str, Batcher],
-    old: Mapping[str, Batcher], *, old_profile: TokenProfile | None = None,
-    times_alone: Positive = 2.0, limit_s: Positive | None = None, warmup: Share = 0.1,
-    quantile: Share = 0.5,
+    requests: Requests, profile: TokenProfile, new: Some, old: Some, *,
+    old_profile: TokenProfile | None = None, times_alone: Positive = 2.0,
+    limit_s: Positive | None = None, warmup: Share = 0.1, quantile: Share = 0.5,
 ) -> dict[str, float | None]:  # fmt: skip
     """The best of two sets of batchers at one limit of latency, and their ratio, as a row.
 
     Options as of :func:`capacity`; the limit is that of ``profile`` for both, ``old_profile`` is
     the engine of the old; ``load`` is the new rate over the bound. The ratio is None where the old
     never meet the limit.
-
-    Raises:
-        BadValue: one of the two sets is empty.
     """
-    if not new or not old:
-        raise BadValue("gain: new and old must each hold one batcher or more")
     least = bound(requests, profile, max(new.values(), key=lambda batcher: batcher.max_batch))
     limit = limit_s or times_alone * least.token_latency_s
     rates = [

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from annotated_types import MinLen
 
 from labkit import hardware
 from labkit.errors import BadValue
@@ -171,18 +172,12 @@ class Partition:
 
 
 @checked
-def layouts(partition: Partition, tokens: Sequence[Count]) -> pd.DataFrame:
+def layouts(partition: Partition, tokens: Annotated[Sequence[Count], MinLen(1)]) -> pd.DataFrame:
     """Bytes that a chip receives in a layer, by layout and tokens; ``fewest`` marks the least.
 
     ``gathered`` has a row for each number of chips that tokens are split over.
-
-    Raises:
-        BadValue: there are no tokens.
     """
     import pandas as pd
-
-    if not tokens:
-        raise BadValue("layouts: tokens must hold one number or more")
 
     kinds: dict[str, Partition] = {
         "1d": replace(partition, layout="1d", split=None),

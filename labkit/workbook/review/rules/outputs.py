@@ -10,9 +10,16 @@ from labkit.workbook.review.anatomy import Cell, Subject
 from labkit.workbook.review.rules.rule import Remark, rule
 
 MAX_FILE_BYTES = 1_500_000
+UNCHECKED = {"nbval-ignore-output", "nbval-skip"}
 _PATH = re.compile(
     r"(?<![\w/.:\-])(?:file://)?/(?:home|Users|root|tmp|work|mnt|var|private|opt|usr|scratch|data)/"
     r"[\w.\-/]+|\b[A-Z]:\\\\?[\w.\-\\]+"
+)
+
+_CHANGING = (
+    (re.compile(r"\b0x[0-9a-f]{8,}\b"), "a memory address"),
+    (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "a UUID"),
+    (re.compile(r'id="T_[0-9a-f]{5}'), "a random pandas Styler id"),
 )
 
 
@@ -51,6 +58,17 @@ def no_machine_paths(subject: Subject) -> Iterator[Remark]:
                 fix = "a path inside the workbook, or none"
                 yield Remark(cell, f"a path of one machine: {match[0][:60]}", fix)
                 break
+
+
+@rule("changing", "nothing in the outputs differs from run to run")
+def no_changing_outputs(subject: Subject) -> Iterator[Remark]:
+    for cell in subject.code:
+        if UNCHECKED & set(cell.tags):
+            continue
+        for pattern, what in _CHANGING:
+            if any(pattern.search(text) for text in _output_texts(cell)):
+                fix = "an output that does not change; or tag the cell 'nbval-ignore-output'"
+                yield Remark(cell, f"{what} in the output", fix)
 
 
 def _output_texts(cell: Cell) -> Iterator[str]:
