@@ -19,8 +19,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "labkit"
 GROUND = {"errors", "files", "quantities", "hardware", "models", "datasets"}
 NAMES = [engine.name for engine in ENGINES]
 ROOMS = {  # what each room rests on; engines may also import the engines before them
-    **dict.fromkeys(GROUND, GROUND),
-    "kit": GROUND | {"kit"},
+    **dict.fromkeys(GROUND, GROUND - {"models"}),
+    "kit": GROUND - {"models"} | {"kit"},
+    "models": GROUND | {"kit"},  # its records are declared as the engines' are
     "workbook": GROUND | {"kit", "workbook"},
     **{name: GROUND | {"kit", *NAMES[: i + 1]} for i, name in enumerate(NAMES)},
 }

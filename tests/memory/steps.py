@@ -131,6 +131,12 @@ def stored_elements(
     return max(held)
 
 
+def expert_params(model: Model) -> int:
+    """Parameters of all routed experts."""
+    pairs = ((unit, tensor) for unit in model.units() for tensor in unit.tensors)
+    return sum(unit.count * tensor.numel for unit, tensor in pairs if tensor.role == "expert")
+
+
 def peak(model: Any, mode: Mode, **sizes: Any) -> Any:
     """The largest moment of a step: its name, its bytes, and what they are."""
     moment, parts = largest(moments(model, mode, **sizes).items())

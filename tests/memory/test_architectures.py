@@ -15,7 +15,7 @@ from labkit.memory.tape import parameters as counted
 from labkit.memory.tape.saved import Mode
 from labkit.models import Model, presets
 from tests.memory import steps
-from tests.memory.steps import GPT, LLAMA
+from tests.memory.steps import GPT, LLAMA, expert_params
 
 NORMALISED = LLAMA.resized(qk_norm=True, head_dim=24)
 LATENT = LLAMA.resized(
@@ -230,7 +230,7 @@ def test_experts_of_many_ranks() -> None:
     assert term("gate", tp=2) * 2 == term("gate", ep=2) == term("gate")
     whole = counted.num_params(EXPERTS)
     halved = counted.num_params(EXPERTS, sizes.Numbers(seq=1, micro_batch=1, ep=2))
-    assert whole - halved == EXPERTS.num_expert_params // 2
+    assert whole - halved == expert_params(EXPERTS) // 2
 
 
 @pytest.mark.parametrize("name", ["gpt3-175b", "gpt2-355m"])

@@ -12,6 +12,7 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Place
 from labkit.memory.movement.offload import Offload, offload
 from labkit.models import Model
+from tests.memory.steps import expert_params
 from tests.oracles.printed.offload_graph import Placement, placements
 
 PSI = 10**9
@@ -120,7 +121,7 @@ def test_gradients_kept_on_the_device_leave_once_a_step() -> None:
 def test_experts_are_shared_by_fewer_ranks() -> None:
     model = Model.preset("mixtral-8x7b")
     found = offload(model, Parallel(dp=8, ep=8, zero=3), STRATEGY)
-    experts = model.num_expert_params
+    experts = expert_params(model)
     per_rank = (model.num_params - experts) / 8 + experts / 8
     assert found.bytes_at("cpu") == pytest.approx(14 * per_rank)
     wide = offload(model, Parallel(dp=16, ep=8, zero=3), STRATEGY)
