@@ -61,7 +61,7 @@ def rows_of(model: Model, cut: Parallel, device: int) -> tuple[Rows, ...]:
     """The distinct tensors that a rank of a pipeline device holds, before ZeRO.
 
     A router's correction is not among them: no gradient reaches it, and it is kept with the
-    buffers (:func:`labkit.memory.tape.parameters.num_corrections`).
+    buffers (:func:`labkit.memory.tape.moments.held`).
     """
     counts: Counter[tuple[Any, ...]] = Counter()
     for unit in cut.units(model, device):

@@ -10,11 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from labkit.errors import UsageError, not_among
+from labkit.memory.jobs.recipe import COUNTER_BYTES
 from labkit.memory.jobs.states import COMPONENTS
 from labkit.memory.oracles.cases import require_trainable
+from labkit.memory.plans.estimate import arguments
 from labkit.memory.plans.plan import Plan
-from labkit.memory.tape import parameters
+from labkit.memory.tape import moments
 from labkit.memory.tape.forms import STEP
+from labkit.memory.tape.sizes import Numbers
 from labkit.models import Model
 
 if TYPE_CHECKING:
@@ -60,8 +63,12 @@ def _fake(plan: Plan) -> Rows:
     require_trainable(plan, "fake")
     seen = tracker.track(**tracker.settings_of(plan))
     assert isinstance(plan.model, Model)
-    # On a CPU the step counters count too.
-    counters = 0 if plan.recipe.step == "fused" else 4 * int(parameters.num_tensors(plan.model))
+    counters = 0
+    if plan.recipe.step != "fused":  # on a CPU they count too
+        job = plan.estimate.job
+        numbers = Numbers(**arguments(job, plan.estimate.sizes))
+        parts = moments.tensors(job.shape, job.mode, numbers)
+        counters = COUNTER_BYTES * moments.over_layers(job.shape, parts, len)
     if plan.parallel.world_size > 1:
         names = tracker.FSDP_NAMES.get(seen.peak_moment, ())
         moment = plan.peak_moment if plan.peak_moment in names else seen.peak_moment

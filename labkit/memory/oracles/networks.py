@@ -29,7 +29,7 @@ from labkit.memory.oracles.blocks import (
     rotate,
 )
 from labkit.memory.tape.mode import BF16, FP32, Mode
-from labkit.memory.tape.shapes import supported
+from labkit.memory.tape.sizes import shape_of
 from labkit.models import Model
 
 __all__ = ["Decoder", "adamw", "autocast", "build", "rotary_tables", "rotate"]
@@ -170,7 +170,7 @@ def build(model: Model, mode: Mode, *, seq: int, **sizes: int) -> Decoder:
         UsageError: the model has parts that these networks do not have, or no kernel of theirs
             makes such dropout masks.
     """
-    supported(model)
+    shape_of(model)  # refuses what they lack
     known = {0, 1} if mode.dtype == "autocast" else {0, 1, BF16 if mode.dtype == "bf16" else FP32}
     if mode.dropout_mask_bytes not in known:
         raise UsageError(

@@ -18,7 +18,7 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.shards import on_rank
 from labkit.memory.jobs.traffic import ring_passes
-from labkit.memory.tape.shapes import supported
+from labkit.memory.tape.sizes import shape_of
 from labkit.models import Model
 from labkit.quantities import format_bytes
 
@@ -235,7 +235,7 @@ def _validate(model: Model, spec: dict[str, Any]) -> None:
         raise UsageError(f"a batch of {spec['global_batch']} does not divide by {uneven} ranks")
     if spec["group"] < 2:
         raise UsageError(f"group must be >= 2, got {spec['group']}")
-    supported(model)
+    shape_of(model)  # refuses what they lack
     if model.num_experts or model.kv_rank or model.qk_norm:
         raise UsageError(
             "only plain GPT and Llama blocks are trained on ranks, without experts, latent"

@@ -185,7 +185,7 @@ class ByMoments(NamedTuple):
             notes.append(
                 "8-bit states as bitsandbytes lays them out, its step in place: neither was run"
             )
-        return (*notes, *job.plain.notes, LEFT_OUT)
+        return (*notes, *_taken_for_granted(job), LEFT_OUT)
 
     def collectives(self, *, ranks_per_node: int) -> tuple[traffic.Collective, ...]:
         return volumes.collectives(
@@ -206,7 +206,7 @@ def _states(estimate: Estimate) -> Iterator[Term]:
 def _activations(estimate: Estimate) -> Iterator[Term]:
     """What is kept at the end of the forward pass of the last microbatch in flight."""
     job = estimate.job
-    shape = job.plain.shape(num_layers=job.layers, dense_layers=job.dense_layers)
+    shape = estimates.shape_on(job, estimate.sizes)
     arguments = estimates.arguments(job, estimate.sizes)
     kept = saved.stack_terms(shape, job.mode, **arguments)
     flight = f" × {job.in_flight:g} in flight" if job.in_flight > 1 else ""
@@ -270,7 +270,7 @@ def _names(every: tuple[Term, ...]) -> Iterator[str]:
 
 def _given(estimate: Estimate) -> str:
     """The letters' values."""
-    job, shape = estimate.job, estimate.job.plain.shape()
+    job, shape = estimate.job, estimate.job.shape
     tensors = estimates.holding(job, estimate.sizes).tensors
     letters = {
         "b": estimate.sizes.micro_batch,
@@ -285,6 +285,27 @@ def _given(estimate: Estimate) -> str:
         "t": job.parallel.tp,
     }
     return "with " + ", ".join(f"{letter} = {value:,}" for letter, value in letters.items())
+
+
+def _taken_for_granted(job: Job) -> Iterator[str]:
+    """What is not as the model says, and how experts and latents are taken."""
+    model, norm = job.model, job.shape.norm
+    if model.norm != norm:
+        yield f"{model.norm} is taken as {norm}"
+    if model.num_experts:
+        few = model.experts_per_token
+        yield (
+            f"tokens are spread evenly: an expert has ceil(tokens · {few} / experts) places, as one"
+            " batched product over all experts of a rank runs them"
+        )
+        yield "the router's matrix is in the compute format, its scores are in fp32"
+        if job.parallel.tp > 1:
+            yield "tensor parallelism cuts every expert's width; all ranks see all its tokens"
+    if model.kv_rank:
+        yield (
+            "latent attention: values are narrower than keys to the kernel, which takes them as"
+            " they are; projections down and their norms are whole on every tensor-parallel rank"
+        )
 
 
 def _derived(job: Job) -> Iterator[str]:

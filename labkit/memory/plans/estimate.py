@@ -17,7 +17,7 @@ import numpy as np
 
 from labkit.errors import BadValue, UsageError
 from labkit.memory.jobs.batch import Batch
-from labkit.memory.jobs.modes import Plain, mode_of, plain
+from labkit.memory.jobs.modes import mode_of, rank_shape
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
 from labkit.memory.jobs.shards import Holding, rows_of, step_temporaries, unit_elements
@@ -25,7 +25,7 @@ from labkit.memory.plans import fsdp
 from labkit.memory.tape import forms, moments, saved
 from labkit.memory.tape.lines import Term
 from labkit.memory.tape.mode import Mode
-from labkit.memory.tape.sizes import is_array
+from labkit.memory.tape.sizes import Shape, is_array, shape_of
 from labkit.models import Model
 
 INIT, PREFETCH, REDUCE, STEP = "after init", fsdp.PREFETCH, fsdp.REDUCE, moments.STEP
@@ -89,9 +89,9 @@ class Job:
             return replace(mode, recompute="none")  # so seldom that it is never
         return mode
 
-    @cached_property
-    def plain(self) -> Plain:
-        return plain(self.model, self.parallel.tp)
+    @property
+    def shape(self) -> Shape:
+        return rank_shape(self.model, self.parallel.tp)
 
     @cached_property
     def layers(self) -> int:
@@ -182,7 +182,7 @@ def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
     """Bytes of each component at each moment; :data:`PREFETCH` last but one where there is one."""
     held = holding(job, sizes)
     there, gradients = _always(held)
-    shape = _shape(job, sizes)
+    shape = shape_on(job, sizes)
     given = arguments(job, sizes)
     sequences = job.parallel.sp and job.parallel.tp > 1 and job.parallel.sp_gather == "buffer"
     if sequences and (job.layers or job.has_head):
@@ -256,15 +256,15 @@ def _always(held: Holding) -> tuple[Row, Any]:
     return row, gradients
 
 
-def _shape(job: Job, sizes: Sizes) -> Any:
-    """The plain model of the device's own layers; without both ends its vocabulary is next to
-    nothing, so that no head is counted."""
+def shape_on(job: Job, sizes: Sizes) -> Shape:
+    """The shape of the device's own layers; without both ends its vocabulary is next to nothing,
+    so that no head is counted."""
     changes: Row = {"num_layers": sizes.layers}
     if sizes.layers is None:
         changes = {"num_layers": job.layers, "dense_layers": job.dense_layers}
     if not (job.has_embedding or job.has_head):
         changes["vocab"] = job.parallel.tp
-    return job.plain.shape(**changes)
+    return shape_of(job.shape, **changes)
 
 
 def arguments(job: Job, sizes: Sizes) -> dict[str, Any]:

@@ -23,11 +23,10 @@ from labkit.memory.tape.lines import Term
 from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.moments import by_samples
 from labkit.memory.tape.shadow import Program
-from labkit.memory.tape.shapes import Shape, get, supported
-from labkit.memory.tape.sizes import Numbers, is_array, units
+from labkit.memory.tape.sizes import Numbers, Shape, is_array, shape_of, units
 from labkit.memory.tape.tape import UNITS
 
-__all__ = ["Mode", "Shape", "Term", "end_terms", "layer_terms", "stack_terms", "supported"]
+__all__ = ["Mode", "Shape", "Term", "end_terms", "layer_terms", "stack_terms"]
 
 TORCH = "torch 2.13, saved tensors"
 _SOURCES = {
@@ -57,7 +56,7 @@ def layer_terms(
     >>> sum(t.num_bytes for t in terms) == 1024 * (32 * gpt.hidden + 4 * gpt.heads + 8)
     True
     """
-    routed = bool(get(shape, "num_experts")) if experts is None else experts
+    routed = bool(shape.num_experts) if experts is None else experts
     if mode.recompute == "every":
         mode = replace(mode, recompute="none")
     return _terms(shape, mode, sizes, lambda part: part.experts == routed, of_one=True)
@@ -88,8 +87,7 @@ def _terms(
     shape: Shape, mode: Mode, sizes: dict[str, Any], wanted: Wanted, *, of_one: bool = False
 ) -> tuple[Term, ...]:
     """The wanted terms; ``of_one`` layer, or of as many as there are."""
-    supported(shape)
-    numbers = Numbers(**sizes)
+    shape, numbers = shape_of(shape), Numbers(**sizes)
 
     def of(program: Program) -> dict[str, Term]:
         return _by_component(program, shape, numbers, wanted, of_one=of_one)

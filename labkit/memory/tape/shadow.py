@@ -16,7 +16,7 @@ from labkit.memory.tape.expert_operators import ExpertOperators
 from labkit.memory.tape.mode import BF16, FP32, INT64, Mode
 from labkit.memory.tape.operators import ATTENTION, MATRIX_PRODUCT, Linear
 from labkit.memory.tape.shadow_blocks import FIRST, LAST, LAST_FULL, MIDDLE, Block, Place
-from labkit.memory.tape.shapes import DENSE, EXPERTS, MIXED
+from labkit.memory.tape.sizes import DENSE, EXPERTS, MIXED
 from labkit.memory.tape.tape import Tape, Tensor, call, unit
 
 
@@ -82,8 +82,7 @@ class Shadow:
             ([Block(self, place) for place in places], whole) for places, whole in self._segments()
         ]
         self.norm = self.norm_parameters()
-        head = self.token if program.tied else self.parameter(unit("h·v"))
-        self.output = head
+        self.output = self.token if program.tied else self.parameter(unit("h·v"))
 
     def _segments(self) -> list[tuple[list[Place], bool]]:
         """The layers in order, in stretches that keep one input each where the flag is set."""

@@ -243,12 +243,13 @@ class Block(Module):
 
     def __init__(self, net: Shadow, place: Place) -> None:
         super().__init__(net)
-        self.place = place
+        self.place, first = place, len(net.tape.parameters)
         self.norm1 = net.norm_parameters()
         self.attention = LatentAttention(net) if net.program.latent else Attention(net)
         self.norm2 = net.norm_parameters()
         mlp = GatedMlp if net.llama else Mlp
         self.mlp: Mlp | GatedMlp | Experts = (Experts if place.experts else mlp)(net)
+        self.parameters = net.tape.parameters[first:]
 
     @call
     def forward(self, x: Tensor) -> Tensor:
