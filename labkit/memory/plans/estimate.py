@@ -7,7 +7,7 @@ micro-batch, data-parallel ranks and layers may be arrays that broadcast; the ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from types import SimpleNamespace
@@ -23,7 +23,6 @@ from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
 from labkit.memory.jobs.shards import Holding, rows_of, step_temporaries, unit_elements
 from labkit.memory.plans import fsdp
 from labkit.memory.tape import forms, moments, saved
-from labkit.memory.tape.lines import Term
 from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.sizes import Shape, is_array, shape_of
 from labkit.models import Model
@@ -173,11 +172,6 @@ def holding(job: Job, sizes: Sizes) -> Holding:
     )
 
 
-def states(job: Job, sizes: Sizes) -> tuple[Term, ...]:
-    """Model states of the rank, wherever they are kept."""
-    return tuple(holding(job, sizes).states())
-
-
 def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
     """Bytes of each component at each moment; :data:`PREFETCH` last but one where there is one."""
     held = holding(job, sizes)
@@ -188,13 +182,13 @@ def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
     if sequences and (job.layers or job.has_head):
         tokens = sizes.micro_batch * given["seq"]
         there[SEQUENCES] = job.mode.compute_bytes * tokens * job.model.hidden
-    ran = _once(_moments, shape, job.mode, given)
+    ran = _once(moments.moments, shape, job.mode, given | {"step": "fused"})
     persistent = job.recipe.accumulation > 1 or job.parallel.pp > 1
     passing = fsdp.Passing(job=job, held=held, layers=shape.num_layers)
     # What the layers keep for one microbatch that waits for its backward pass.
     gathers = passing.gathers and passing.shared
     waits = gathers or job.in_flight > 1
-    kept = _once(_stack_bytes, shape, job.mode, given) if waits else 0
+    kept = saved.total_bytes(_once(saved.stack_terms, shape, job.mode, given)) if waits else 0
     others = (job.in_flight - 1) * kept if job.in_flight > 1 else 0
     by_moment: dict[str, Row] = {INIT: dict(there)}
     for name in moments.MOMENTS[:-1]:
@@ -281,25 +275,17 @@ def arguments(job: Job, sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def _moments(shape: Any, mode: Mode, arguments: Row) -> dict[str, Row]:
-    return moments.moments(shape, mode, step="fused", **arguments)
-
-
-def _stack_bytes(shape: Any, mode: Mode, arguments: Row) -> Any:
-    return saved.total_bytes(saved.stack_terms(shape, mode, **arguments))
-
-
 def _once(function: Callable[..., Any], shape: Any, mode: Mode, arguments: Row) -> Any:
     """``function``, computed once for the same numbers: a stage or dp changes nothing in it."""
     given = (*vars(shape).values(), *arguments.values())
     if any(map(is_array, given)):
-        return function(shape, mode, arguments)
+        return function(shape, mode, **arguments)
     return _remembered(function, tuple(vars(shape).items()), mode, tuple(arguments.items()))
 
 
 @lru_cache(maxsize=4096)
 def _remembered(function: Callable[..., Any], sizes: Any, mode: Mode, arguments: Any) -> Any:
-    return function(SimpleNamespace(**dict(sizes)), mode, dict(arguments))
+    return function(SimpleNamespace(**dict(sizes)), mode, **dict(arguments))
 
 
 def _happens(job: Job, name: str) -> bool:
@@ -372,55 +358,17 @@ def _chosen(parts: Sequence[Row], which: Any) -> Row:
     return row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """One job's moments on its fullest pipeline device."""
-
-    job: Job
-    sizes: Sizes
-    moments: dict[str, Row]
-    peak_moment: str
-    peak: Row
-
-    @property
-    def peak_bytes(self) -> float:
-        return float(total(self.peak))
-
-
-@lru_cache(maxsize=512)
-def estimate(
-    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch, ideal: bool = False
-) -> Estimate:
-    """The moments of the pipeline device with the largest peak.
-
-    Raises:
-        UsageError: something does not divide, or is not known; the message names the rule.
-    """
-    best: Estimate | None = None
+def jobs(
+    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch, ideal: bool
+) -> Iterator[Job]:
+    """A rank of each pipeline device that can be the fullest; raises as :meth:`Job.check` does."""
     for device in devices(parallel, model):
         job = Job(
-            model=model,
-            parallel=parallel,
-            recipe=recipe,
-            batch=batch,
-            device=device,
-            ideal=ideal,
+            model=model, parallel=parallel, recipe=recipe, batch=batch, device=device, ideal=ideal
         )
         if device == 0:
             job.check()
-        candidate = on_device(job)
-        if best is None or candidate.peak_bytes > best.peak_bytes:
-            best = candidate
-    assert best is not None
-    return best
-
-
-def on_device(job: Job) -> Estimate:
-    """The moments of the job's own pipeline device."""
-    sizes = Sizes(seq=job.batch.seq, micro_batch=job.batch.micro_batch, dp=job.parallel.dp)
-    by_moment = rows(job, sizes)
-    name, peak = largest(by_moment.items())
-    return Estimate(job=job, sizes=sizes, moments=by_moment, peak_moment=name, peak=peak)
+        yield job
 
 
 def devices(parallel: Parallel, model: Model) -> tuple[int, ...]:

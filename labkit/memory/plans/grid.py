@@ -19,7 +19,7 @@ from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.plans import estimate as estimates
-from labkit.memory.plans.estimate import COMPONENTS, Job, Row, Sizes
+from labkit.memory.plans.estimate import COMPONENTS, Row, Sizes
 from labkit.memory.plans.plan import Plan
 from labkit.models import Model
 
@@ -290,19 +290,9 @@ def _over_devices(plan: Plan, sizes: Sizes, problem: Any) -> Found:
     """The fullest moment of any pipeline device, for each configuration its own."""
     assert isinstance(plan.model, Model)
     assert plan.batch is not None
-    named: list[tuple[str, Row]] = []
-    for device in estimates.devices(plan.parallel, plan.model):
-        job = Job(
-            model=plan.model,
-            parallel=plan.parallel,
-            recipe=plan.recipe,
-            batch=replace(plan.batch, seq=int(np.asarray(sizes.seq).flat[0])),
-            device=device,
-            ideal=plan.ideal,
-        )
-        if device == 0:
-            job.check()
-        named += estimates.rows(job, sizes).items()
+    batch = replace(plan.batch, seq=int(np.asarray(sizes.seq).flat[0]))
+    jobs = estimates.jobs(plan.model, plan.parallel, plan.recipe, batch, plan.ideal)
+    named = [moment for job in jobs for moment in estimates.rows(job, sizes).items()]
     moment, row = estimates.largest(named)
     return Found(estimates.total(row), moment, row, problem)
 

@@ -16,7 +16,7 @@ from labkit import files
 from labkit.errors import not_among
 from labkit.kit.describe import Positive, description
 from labkit.kit.report import Report, Sheet, records
-from labkit.memory.plans import estimate
+from labkit.memory.plans.detail import on_device
 from labkit.memory.plans.frameworks import framework
 from labkit.models import Model
 from labkit.quantities import MIB, formatted
@@ -60,7 +60,7 @@ class Published:
         plan = self.plan
         if "device" in self.fields:
             job = replace(plan.estimate.job, device=self.fields["device"])
-            there = estimate.on_device(job)
+            there = on_device(job)
             return there.peak_moment, there.peak_bytes
         reserved = self.kind == "reserved"
         return plan.peak_moment, plan.reserved_bytes if reserved else plan.peak_bytes
