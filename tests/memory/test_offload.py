@@ -141,10 +141,6 @@ def test_stages_that_cannot_are_refused(recipe: Recipe, zero: int) -> None:
         offload(PSI, Parallel(dp=2, zero=zero), recipe)
 
 
-def test_tables_have_a_source_each() -> None:
+def test_every_state_is_held_once() -> None:
     found = offload(PSI, Parallel(zero=3), Recipe(offload_optimizer="nvme"))
-    assert sum(term.num_bytes for term in found.held) == 16 * PSI
-    assert (found.frame()["source"].str.len() > 0).all()
-    slow = found.step_s(pcie_bytes_per_s=1e12, nvme_bytes_per_s=1e9)
-    assert slow == found.bytes_at("NVMe read", "NVMe write") / 1e9
-    assert found.step_s(pcie_bytes_per_s=1e6, nvme_bytes_per_s=1e12) == 2 * PSI / 1e6
+    assert sum(part.num_bytes for part in found.held) == 16 * PSI

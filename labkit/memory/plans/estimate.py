@@ -88,7 +88,7 @@ class Job:
             return replace(mode, recompute="none")  # so seldom that it is never
         return mode
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         return rank_shape(self.model, self.parallel.tp)
 
@@ -188,7 +188,7 @@ def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
     # What the layers keep for one microbatch that waits for its backward pass.
     gathers = passing.gathers and passing.shared
     waits = gathers or job.in_flight > 1
-    kept = saved.total_bytes(_once(saved.stack_terms, shape, job.mode, given)) if waits else 0
+    kept = _once(_stack_bytes, shape, job.mode, given) if waits else 0
     others = (job.in_flight - 1) * kept if job.in_flight > 1 else 0
     by_moment: dict[str, Row] = {INIT: dict(there)}
     for name in moments.MOMENTS[:-1]:
@@ -273,6 +273,10 @@ def arguments(job: Job, sizes: Sizes) -> dict[str, Any]:
         "group": job.batch.recompute_group,
         "chunks": job.batch.loss_chunks,
     }
+
+
+def _stack_bytes(shape: Shape, mode: Mode, **arguments: Any) -> Any:
+    return saved.total_bytes(saved.stack_terms(shape, mode, **arguments))
 
 
 def _once(function: Callable[..., Any], shape: Any, mode: Mode, arguments: Row) -> Any:

@@ -44,13 +44,13 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
             f"logits_held must be none where loss is {mode.loss}, which leaves no logits;"
             f" got {mode.logits_held}"
         )
-    if mode.loss == "chunked" and not _all(np.asarray(numbers.chunks) >= 2):
+    if mode.loss == "chunked" and not _all(numbers.chunks >= 2):
         raise UsageError(f"chunks must be >= 2 for a chunked head, got {numbers.chunks}")
     kinds, fixed = stack(shape), {}
-    if mode.recompute == "full" and not _all(np.asarray(numbers.group) == 1):
+    if mode.recompute == "full" and not _all(numbers.group == 1):
         structure = "nested"
     if mode.recompute == "every":
-        if not _all((np.asarray(numbers.period) >= 2) & (numbers.period <= shape.num_layers)):
+        if not _all((numbers.period >= 2) & (numbers.period <= shape.num_layers)):
             raise UsageError(
                 f"period must be in 2..num_layers, got {numbers.period} of {shape.num_layers}"
                 " (1 is recompute='full')"
@@ -72,10 +72,10 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
         shared=bool(shape.shared_experts),
         sigmoid=shape.router_bias,
         tied=shape.tied,
-        positions=_choice("positions", np.asarray(shape.positions) > 0),
-        grouped=_choice("kv_heads < heads", np.asarray(shape.kv_heads) < shape.heads),
+        positions=_choice("positions", shape.positions > 0),
+        grouped=_choice("kv_heads < heads", shape.kv_heads < shape.heads),
         batched=batched,
-        sequence_parallel=numbers.sequence_parallel and not _all(np.asarray(numbers.tp) == 1),
+        sequence_parallel=numbers.sequence_parallel and not _all(numbers.tp == 1),
         structure=structure,
         **fixed,
     )
@@ -94,13 +94,15 @@ def _fixed(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
 
 
 def _all(condition: Any) -> bool:
-    return bool(np.all(condition))
+    """Of plain numbers without the way through an array."""
+    return condition if isinstance(condition, bool) else bool(np.all(condition))
 
 
-def _choice(name: str, condition: NDArray[np.bool_]) -> bool:
-    if np.all(condition) != np.any(condition):
+def _choice(name: str, condition: Any) -> bool:
+    every = _all(condition)
+    if not every and np.any(condition):
         raise UsageError(f"{name} must hold for all configurations of one call or for none")
-    return bool(np.all(condition))
+    return every
 
 
 def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
@@ -204,9 +206,8 @@ def by_samples(
 ) -> Answer:
     """``of`` the program; of two, and what is ``chosen`` (where there is one sample, its answer,
     the other's), where some configurations have one sample and attention written out tells."""
-    one_sample = np.asarray(numbers.micro_batch) == 1
-    eager = mode.attention == "eager"
-    many = eager and not bool(np.all(one_sample))
+    one_sample = numbers.micro_batch == 1
+    many = mode.attention == "eager" and not _all(one_sample)
     answer = of(_program(shape, mode, numbers, batched=many))
     if many and np.any(one_sample):
         return chosen(one_sample, of(_program(shape, mode, numbers, batched=False)), answer)

@@ -25,6 +25,7 @@ _LETTERS = [
     unit.replace("tp·b·s", "tokens").replace("b·s", "rows" if unit in _CUT else "tokens").split("·")
     for unit in UNITS
 ]
+_NONE = dict.fromkeys((letter for unit in _LETTERS for letter in unit), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +119,7 @@ def is_array(value: Any) -> bool:
 def units(shape: Shape, numbers: Numbers, *, chunked: bool = False) -> list[Any]:
     """The values of :data:`labkit.memory.tape.tape.UNITS` on one rank; 0 of what there is not."""
     value = _letters(shape, numbers, chunked)
-    return [prod([value.get(letter, 0) for letter in letters]) for letters in _LETTERS]
+    return [prod([value[letter] for letter in letters]) for letters in _LETTERS]
 
 
 def _letters(shape: Shape, numbers: Numbers, chunked: bool) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def _letters(shape: Shape, numbers: Numbers, chunked: bool) -> dict[str, Any]:
     s, tp = numbers.seq, numbers.tp
     tokens, heads = numbers.micro_batch * s, over(shape.heads, tp)
     rows = over(tokens, tp) if numbers.sequence_parallel else tokens
-    letters = {
+    letters = _NONE | {
         **{"1": 1, "b": numbers.micro_batch, "s": s, "s²": s * s, "tokens": tokens, "rows": rows},
         **{"h": shape.hidden, "a": heads, "q": over(shape.heads * shape.head_dim, tp)},
         **{"k": over(shape.kv_heads * shape.head_dim, tp), "f": over(shape.ffn, tp)},
