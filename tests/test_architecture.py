@@ -27,7 +27,7 @@ ROOMS = {  # what each room rests on; engines may also import the engines before
 }
 FLOORS = {  # of rooms made of packages, from the ground up: each imports only those before it
     "workbook": ("queue", "review", "run", "export", "session"),
-    "memory": ("tape", "jobs", "movement", "figures", "plans", "tools", "oracles"),
+    "memory": ("tape", "jobs", "movement", "plans", "tools", "oracles"),
     "pipeline": (
         "scheduling", "simulation", "profiles", "planning", "choice", "figures",
     ),
@@ -42,6 +42,7 @@ FLOORS = {  # of rooms made of packages, from the ground up: each imports only t
 LOBBIES = {
     "workbook": {"notebooks", "normalise", "engine", "lab"},
     "cluster": {"figures"},
+    "memory": {"figures", "published"},
     "serving": {"figures", "requests"},
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
