@@ -23,10 +23,8 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "oracles.oracle": ("measure",),
     "plans.frameworks": ("FRAMEWORKS",),
     "plans.plan": ("Model", "Plan"),
-    "plans.rivals": ("rivals",),
     "plans.search": ("compare", "fit", "largest_model", "stages", "sweep"),
-    "plans.throughput": ("Cluster",),
-    "plans.update": ("Update", "updated_step"),
+    "plans.throughput": ("Cluster", "Update", "rivals", "updated_step"),
     "tools.conventions": ("count", "differences"),
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from labkit.kit.describe import Count, checked
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @checked
@@ -19,7 +17,6 @@ def adam_speed(num_params: Count = 9_000_000, *, repeats: Count = 2) -> pd.Serie
     the first. Tensors above 32 MiB, as large models have, get fresh pages at each allocation
     (glibc's largest ``M_MMAP_THRESHOLD``), which is part of what temporaries cost.
     """
-    import pandas as pd
     import torch
 
     seconds: dict[str, list[float]] = {"for-loop": [], "foreach": [], "fused": []}

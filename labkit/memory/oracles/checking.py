@@ -7,7 +7,7 @@ ranks, any size), real processes on a CPU (``"gloo"``: shards, small models), an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
 from labkit.errors import UsageError, not_among
 from labkit.memory.jobs.recipe import COUNTER_BYTES
@@ -19,9 +19,6 @@ from labkit.memory.tape import moments
 from labkit.memory.tape.forms import STEP
 from labkit.memory.tape.sizes import Numbers
 from labkit.models import Model
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PEAK = "peak, "  # before the moment's name, in the row of the total
 REST = "activations, temporaries, inputs"  # what the tracker does not tell apart
@@ -44,8 +41,6 @@ def check(plan: Plan, *, oracle: str = "fake") -> pd.DataFrame:
         raise not_among("oracle", oracle, ORACLES)
     if not plan.detailed:
         raise UsageError("only a plan with a Model and a Batch without a formula can be checked")
-    import pandas as pd
-
     table = pd.DataFrame(
         ORACLES[oracle](plan), columns=["component", "predicted_bytes", "measured_bytes"]
     )

@@ -33,7 +33,7 @@ def zero(root: Path) -> Iterator[Claim]:
         yield number(
             "zero",
             "Table 1",
-            f"{row['size']}, DP {row['dp']}, stage {row['zero']}",
+            f"{row['model'] / 1e9:g}B, DP {row['dp']}, stage {row['zero']}",
             row["printed_gb"],
             row["ours_gb"],
             "GB",
