@@ -36,8 +36,8 @@ def states(path: Path) -> pd.DataFrame:
 def largest(path: Path, *, dp: int, capacity_bytes: int) -> pd.DataFrame:
     """A table of largest models: ``tp, gpus, kind, zero, printed, unit`` (B or T), and ours.
 
-    Adds ``ours`` (the formula, in billions like ``printed_billion``), ``cell``, and ``cut``: how the
-    cell came from its column's first row times ``tp``, which is how such tables are often filled.
+    Adds ``ours`` (the formula, in billions like ``printed_billion``), ``cell``, and ``cut``: how
+    the cell came from its column's first row times ``tp``, as such tables are often filled.
     """
     table = pd.read_csv(path, dtype={"printed": str})
     thousands = table["unit"].map({"B": 1, "T": 1000})

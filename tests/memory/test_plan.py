@@ -64,7 +64,7 @@ def test_the_tables_as_frames_agree_with_their_cells() -> None:
     ran = table2.query("kind == 'measured'")
     assert (ran["printed_billion"] < ran["ours"]).all()
     grid = memory.published.grid(ran, "tp", "gpus")
-    assert (len(grid), list(grid)[0]) == (ran["tp"].nunique(), "Baseline DP")
+    assert (len(grid), next(iter(grid))) == (ran["tp"].nunique(), "Baseline DP")
     assert all(grid["Baseline DP"].str.contains("B (", regex=False))
 
 
