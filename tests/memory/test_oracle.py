@@ -235,7 +235,7 @@ def test_a_failing_rank_is_reported_and_ends_the_others() -> None:
 
 def test_time_runs_out() -> None:
     with pytest.raises(LabkitError, match=r"did not finish within 0\.5 s"):
-        memory.measure(TINY, ranks=[2], timeout_s=0.5)
+        memory.measure(TINY, ranks=[2], steps=10**6, timeout_s=0.5)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks for processes in /proc")
