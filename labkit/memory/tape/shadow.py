@@ -6,6 +6,7 @@ hold the two against each other. Only this module knows both the programs and th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from labkit.memory.tape.mode import BF16, FP32, INT64, Mode
 from labkit.memory.tape.operators import ATTENTION, MATRIX_PRODUCT, Linear
 from labkit.memory.tape.shadow_blocks import FIRST, LAST, LAST_FULL, MIDDLE, Block, Place
 from labkit.memory.tape.sizes import DENSE, EXPERTS, MIXED
-from labkit.memory.tape.tape import Tape, Tensor, call, unit
+from labkit.memory.tape.tape import Tape, Tensor, call, count, unit
 
 
 def every_second_product(kind: str, number: int) -> bool:
@@ -76,13 +77,13 @@ class Shadow:
         self.width = BF16 if self.mode.dtype == "bf16" else FP32
         self.llama = program.mlp == "swiglu"
         self.phase = "forward"
-        self.token = self.parameter(unit("h·v"))
-        self.position = self.parameter(unit("h·p")) if program.positions else None
+        self.token = self.parameter("h·v")
+        self.position = self.parameter("h·p") if program.positions else None
         self.segments = [
             ([Block(self, place) for place in places], whole) for places, whole in self._segments()
         ]
         self.norm = self.norm_parameters()
-        self.output = self.token if program.tied else self.parameter(unit("h·v"))
+        self.output = self.token if program.tied else self.parameter("h·v")
 
     def _segments(self) -> list[tuple[list[Place], bool]]:
         """The layers in order, in stretches that keep one input each where the flag is set."""
@@ -153,17 +154,18 @@ class Shadow:
             *(kept(MIDDLE, tapes.INNER_LAST), kept(LAST, tapes.ONE)),
         ]
 
-    def parameter(self, elements: tapes.Counts) -> Tensor:
-        return self.tape.parameter(elements, self.width)
+    def parameter(self, *names: str) -> Tensor:
+        """Of as many elements as these units together."""
+        return self.tape.parameter(count(**Counter(names)), self.width)
 
     def norm_parameters(self) -> Norm:
-        bias = None if self.llama else self.parameter(unit("h"))
-        return Norm(self.parameter(unit("h")), bias)
+        return Norm(self.parameter("h"), None if self.llama else self.parameter("h"))
 
-    def linear(
-        self, weight: tapes.Counts, shift: tapes.Counts, outputs: tapes.Counts, *, bias: bool
-    ) -> Linear:
-        return Linear(self.parameter(weight), self.parameter(shift) if bias else None, outputs)
+    def linear(self, inner: str, width: str, *, bias: bool) -> Linear:
+        """From one width to another; the stream's has the tokens of all ranks."""
+        weight = f"{inner}·{width}" if f"{inner}·{width}" in tapes.INDEX else f"{width}·{inner}"
+        outputs = self.all_tokens if width == "h" else unit(f"b·s·{width}")
+        return Linear(self.parameter(weight), self.parameter(width) if bias else None, outputs)
 
     def normalise(self, x: Tensor, norm: Norm) -> Tensor:
         rows = unit("b·s")
