@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit.memory.tape.mode import FP32, INT64
 from labkit.memory.tape.operators import Linear
-from labkit.memory.tape.tape import Tensor, call, unit
+from labkit.memory.tape.tape import ONE, Tensor, call, unit
 
 if TYPE_CHECKING:
     from labkit.memory.tape.shadow import Norm, Shadow
@@ -22,12 +22,11 @@ FIRST, MIDDLE, LAST_FULL, LAST = "first", "middle", "last full", "last"
 
 
 class Place(NamedTuple):
-    """Where in the stack of layers: the group's name, how often this layer stands for itself,
-    whether its points are recorded, and whether it has experts."""
+    """Where in the stack of layers: the group's name (of the middle, no points are recorded), how
+    often this layer stands for itself, and whether it has experts."""
 
     group: str
-    multiplicity: int
-    recorded: bool
+    multiplicity: int = ONE
     experts: bool = False
 
 
