@@ -91,21 +91,18 @@ class Decoder(nn.Module):
 
     def through_blocks(self, x: Tensor) -> Tensor:
         tables = (self.cos, self.sin) if self.tables else ()
-        if self.mode.recompute == "full":
-            for first in range(0, len(self.blocks), self.group):
-                x = recomputed(self.unit, first, x, *tables)
-            return x
-        again: Any = recomputed
-        every = self.period if self.mode.recompute == "every" else 0
+        size = self.group if self.mode.recompute == "full" else 1
+        every = {"full": 1, "operators": 1, "every": self.period}.get(self.mode.recompute)
+        again: Any = partial(recomputed, self.unit)
         if self.mode.recompute == "operators":
-            again, every = partial(recomputed, context_fn=products_and_attention), 1
-        for number, block in enumerate(self.blocks, start=1):
-            run = partial(again, block) if every and number % every == 0 else block
-            x = run(x, *tables, mask=self.mask)
+            again = partial(again, context_fn=products_and_attention)
+        for first in range(0, len(self.blocks), size):
+            run = again if every and (first + 1) % every == 0 else self.unit
+            x = run(first, size, x, *tables)
         return x
 
-    def unit(self, first: int, x: Tensor, *tables: Tensor) -> Tensor:
-        for block in self.blocks[first : first + self.group]:
+    def unit(self, first: int, size: int, x: Tensor, *tables: Tensor) -> Tensor:
+        for block in self.blocks[first : first + size]:
             x = block(x, *tables, mask=self.mask)
         return x
 
