@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from labkit.memory.jobs.modes import rank_shape
 from labkit.memory.jobs.states import owners
-from labkit.memory.plans.estimate import largest
+from labkit.memory.plans.estimate import largest, rank_shape
 from labkit.memory.tape import moments
 from labkit.memory.tape.saved import Mode
 from labkit.memory.tape.sizes import Numbers

@@ -14,9 +14,9 @@ from labkit import memory
 from labkit.errors import UsageError
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.jobs import states
-from labkit.memory.jobs.modes import mode_of
 from labkit.memory.jobs.recipe import state_bytes
 from labkit.memory.plans import estimate
+from labkit.memory.plans.estimate import mode_of
 from labkit.memory.tape import forms, moments
 from tests.memory.steps import stored_elements, trained
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.memory.tape.lines import Term
 from labkit.memory.tape.mode import BF16, BOOL, FP32, Mode
+from labkit.memory.tape.saved import Term
 from labkit.memory.tape.sizes import Shape
 
 TORCH = "torch 2.13, saved tensors"

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.memory.tape.lines import Term
 from labkit.memory.tape.mode import BF16, FP32, INT64, Mode
+from labkit.memory.tape.saved import Term
 from labkit.memory.tape.sizes import (
     EXPERTS,
     Numbers,

@@ -25,8 +25,8 @@ from labkit.memory.jobs.recipe import (
     state_bytes,
 )
 from labkit.memory.jobs.states import is_sharded, owners, shard_shapes
-from labkit.memory.tape.lines import Term
 from labkit.memory.tape.mode import BF16
+from labkit.memory.tape.saved import Term
 from labkit.models import Model, TensorShape
 
 IDEAL = "ZeRO §5"

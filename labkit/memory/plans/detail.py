@@ -20,7 +20,7 @@ from labkit.memory.plans import estimate as estimates
 from labkit.memory.plans import fsdp
 from labkit.memory.plans.estimate import COMPONENTS, Job, Row, Sizes, total
 from labkit.memory.tape import saved
-from labkit.memory.tape.lines import Term
+from labkit.memory.tape.saved import Term
 from labkit.models import Model
 from labkit.models.model import OPERATORS
 from labkit.quantities import format_bytes

@@ -16,7 +16,7 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.plans.arithmetic import Arithmetic
 from labkit.memory.plans.detail import Estimate, estimate
-from labkit.memory.tape.lines import Term
+from labkit.memory.tape.saved import Term
 from labkit.models import Model
 from labkit.quantities import GB, format_bytes
 

@@ -13,13 +13,12 @@ key heads, f width of the MLP, v vocabulary; those of latents and experts stand 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from labkit.memory.tape.forms import Kept, kept, multiplicities
-from labkit.memory.tape.lines import Term
 from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.moments import by_samples
 from labkit.memory.tape.shadow import Program
@@ -38,6 +37,28 @@ _SOURCES = {
     "gradient of the weight": f"{TORCH}; Hsu et al. 2024 (Liger Kernel)",
 }
 Wanted = Callable[[Kept], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """What is counted, how many bytes, by which formula, from where; on the device or its host.
+
+    ``component`` may say more than its row of a comparison: ``"activations.mlp"`` belongs to the
+    row ``"activations"``. ``num_bytes`` is a number, an exact fraction, or an array of a sweep.
+
+    >>> Term(component="optimizer.momentum", num_bytes=8, formula="4·Ψ", source="Adam").row
+    'optimizer'
+    """
+
+    component: str
+    num_bytes: Any
+    formula: str
+    source: str
+    place: str = "device"
+
+    @property
+    def row(self) -> str:
+        return self.component.partition(".")[0]
 
 
 def layer_terms(

@@ -21,7 +21,7 @@ from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
 from labkit.memory.plans.arithmetic import activation_bytes
 from labkit.memory.plans.plan import Plan
-from labkit.memory.tape.lines import Term
+from labkit.memory.tape.saved import Term
 from labkit.models import Model
 
 Convention = Literal["zero-paper", "deepspeed", "megatron", "torch"]
