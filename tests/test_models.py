@@ -15,6 +15,7 @@ from labkit import hardware, models
 from labkit.errors import BadFile, UsageError
 from labkit.models import Model
 from labkit.models.model import catalogue
+from tests.memory.steps import expert_params
 
 # Counts of the published checkpoints (Hugging Face safetensors metadata of each).
 PUBLISHED = {
@@ -72,7 +73,7 @@ def test_active_parameters_are_the_published_ones(name: str, size: float) -> Non
 def active(model: Model) -> int:
     """Parameters that one token meets: all but the routed experts it is not sent to."""
     idle = model.num_experts - model.experts_per_token
-    return model.num_params - model.num_expert_params // model.num_experts * idle
+    return model.num_params - expert_params(model) // model.num_experts * idle
 
 
 def test_deepseeks_active_parameters_leave_out_its_embedding() -> None:
@@ -180,8 +181,8 @@ def test_keys_and_values_are_copied_where_ranks_outnumber_them() -> None:
 def test_expert_parallel_ranks_share_the_experts_only(ep: int) -> None:
     model = Model.preset("deepseek-v3")
     held = sum(unit.count * unit.numel for unit in model.units(ep=ep))
-    shared = model.num_params - model.num_expert_params
-    assert held == shared + model.num_expert_params // ep
+    shared = model.num_params - expert_params(model)
+    assert held == shared + expert_params(model) // ep
 
 
 @given(st.integers(1, 31))

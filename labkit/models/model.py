@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import lru_cache
-from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Le
 
 from labkit import files
 from labkit.errors import BadValue, UsageError, not_among
+from labkit.kit.describe import description
 from labkit.models import layout
 from labkit.models.layout import Cut, TensorShape, Unit
 
@@ -19,42 +20,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _choice(*names: str) -> tuple[str, Callable[[Any], bool]]:
-    return " or ".join(names), lambda value: value in names
-
-
-def _list(words: str, accepts: Callable[[Any], bool]) -> tuple[str, Callable[[Any], bool]]:
-    return f"a list of {words}", lambda v: isinstance(v, list | tuple) and all(map(accepts, v))
-
-
 # What a model's code may compute by other operators than the usual kernels.
-OPERATORS = {
+Operator = Literal["norm", "gelu", "repeat-kv", "mask", "softmax-fp32"]
+OPERATORS: dict[Operator, str] = {
     "norm": "RMSNorm is written out in fp32, not one kernel",
     "gelu": "GELU's tanh approximation is written out, not one kernel",
     "repeat-kv": "keys and values are copied for all query heads before attention's kernel",
     "mask": "attention written out adds one mask that all layers share",
     "softmax-fp32": "attention written out has its softmax in fp32",
 }
-# What each kind of field takes, in words and as a test; labkit.kit rests on models, not they on it.
-_KINDS = {
-    "int": ("a whole number", _is_whole),
-    "bool": ("true or false", _is_flag),
-    "bool | None": ("true, false or None", lambda value: value is None or _is_flag(value)),
-    "str": ("a text", lambda value: isinstance(value, str)),
-    "Literal['gelu', 'swiglu']": _choice("gelu", "swiglu"),
-    "Literal['layernorm', 'rmsnorm']": _choice("layernorm", "rmsnorm"),
-    "tuple[str, ...]": _list(", ".join(OPERATORS), lambda name: name in OPERATORS),
-    "tuple[TensorShape, ...]": _list("TensorShape", lambda v: isinstance(v, TensorShape)),
-}
-_MOST = 2**40  # of any size: products of larger ones leave 64 bits
+Size = Annotated[int, Le(2**40)]  # products of larger ones leave 64 bits
 _POSITIVE = ("num_layers", "hidden", "heads", "vocab", "ffn", "kv_heads", "head_dim")
 _COUNTS = (
     *("positions", "num_experts", "experts_per_token", "expert_ffn", "shared_experts"),
@@ -62,6 +37,7 @@ _COUNTS = (
 )
 
 
+@description
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A decoder-only transformer, described by its sizes.
@@ -98,14 +74,14 @@ class Model:
     """
 
     name: str = "custom"
-    num_layers: int = 0
-    hidden: int = 0
-    heads: int = 0
-    vocab: int = 0
-    positions: int = 0
-    ffn: int = 0
-    kv_heads: int = 0
-    head_dim: int = 0
+    num_layers: Size = 0
+    hidden: Size = 0
+    heads: Size = 0
+    vocab: Size = 0
+    positions: Size = 0
+    ffn: Size = 0
+    kv_heads: Size = 0
+    head_dim: Size = 0
     tied: bool = True
     bias: bool = True
     qkv_bias: bool | None = None
@@ -115,24 +91,21 @@ class Model:
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     qk_norm: bool = False
     fused_qkv: bool = True
-    num_experts: int = 0
-    experts_per_token: int = 0
-    expert_ffn: int = 0
-    shared_experts: int = 0
-    dense_layers: int = 0
+    num_experts: Size = 0
+    experts_per_token: Size = 0
+    expert_ffn: Size = 0
+    shared_experts: Size = 0
+    dense_layers: Size = 0
     router_bias: bool = False
-    q_rank: int = 0
-    kv_rank: int = 0
-    rope_head_dim: int = 0
-    value_head_dim: int = 0
-    operators: tuple[str, ...] = ()
+    q_rank: Size = 0
+    kv_rank: Size = 0
+    rope_head_dim: Size = 0
+    value_head_dim: Size = 0
+    operators: tuple[Operator, ...] = ()
     layout: tuple[TensorShape, ...] = ()
     source: str = ""
 
     def __post_init__(self) -> None:
-        self._check_kinds()
-        for name in ("layout", "operators"):  # JSON knows lists only
-            object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.layout and not self.hidden:
             return
         self._derive()
@@ -143,17 +116,6 @@ class Model:
             raise BadValue(f"heads ({self.heads}) must divide by kv_heads ({self.kv_heads})")
         self._check_experts()
         self._check_latent()
-
-    def _check_kinds(self) -> None:
-        """Refuse a value of another kind than its field's; NumPy's integers become Python's."""
-        for field in fields(self):
-            value, (words, accepts) = getattr(self, field.name), _KINDS[str(field.type)]
-            if not accepts(value):
-                raise BadValue(f"Model.{field.name} must be {words}; got {reprlib.repr(value)}")
-            if _is_whole(value) and value > _MOST:
-                raise BadValue(f"Model.{field.name} must be at most {_MOST:,}; got {value:g}")
-            if _is_whole(value):
-                object.__setattr__(self, field.name, int(value))
 
     def _derive(self) -> None:
         if not self.head_dim and self.heads > 0 and self.hidden % self.heads:
@@ -277,16 +239,6 @@ class Model:
     @property
     def num_params(self) -> int:
         return sum(unit.count * unit.numel for unit in self.units())
-
-    @property
-    def num_expert_params(self) -> int:
-        """Parameters of all routed experts."""
-        return sum(
-            unit.count * tensor.numel
-            for unit in self.units()
-            for tensor in unit.tensors
-            if tensor.role == "expert"
-        )
 
     def tensors(self, **part: Any) -> tuple[TensorShape, ...]:
         """Every parameter tensor in the order of the forward pass; linear weights are (out, in).

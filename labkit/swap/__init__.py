@@ -8,44 +8,13 @@
 :func:`execute` carries a plan out in torch. Importing this loads no torch.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from labkit.swap.chain import Chain, Plan, Replay, replay
-from labkit.swap.methods import METHODS, all_kept, optimum, plan, recursive, searched, segments
-
-if TYPE_CHECKING:
-    import labkit.swap.figures as figures
-    from labkit.swap.running import Residual, capture, execute, resnet, tracked_bytes
-
-_LAZY = ("Residual", "capture", "execute", "resnet", "tracked_bytes")
-
-__all__ = [
-    "METHODS",
-    "Chain",
-    "Plan",
-    "Replay",
-    "Residual",
-    "all_kept",
-    "capture",
-    "execute",
-    "figures",
-    "optimum",
-    "plan",
-    "recursive",
-    "replay",
-    "resnet",
-    "searched",
-    "segments",
-    "tracked_bytes",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "figures":
-        return import_module("labkit.swap.figures")
-    if name in _LAZY:
-        return getattr(import_module("labkit.swap.running"), name)
-    raise AttributeError(f"module 'labkit.swap' has no attribute {name!r}")
+_HOMES = {  # where each public name comes from; modules are loaded with the first of their names
+    "chain": ("Chain", "Plan", "Replay", "replay"),
+    "methods": ("METHODS", "all_kept", "optimum", "plan", "recursive", "searched", "segments"),
+    "running": ("Residual", "capture", "execute", "resnet", "tracked_bytes"),
+}
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, submodules=("figures",), submod_attrs=_HOMES
+)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from labkit import swap
 from labkit.kit.command import Commands, option
 from labkit.kit.report import Report, Sheet, records
-from labkit.swap import Chain
+from labkit.swap.chain import Chain
 
 commands = Commands(
     "swap", "Recomputation: what a chain of blocks keeps for its backward pass, and what it costs."

@@ -9,20 +9,20 @@ from labkit.quantities import GB
 from labkit.swap.chain import Chain, Replay
 from labkit.swap.methods import METHODS, optimum, plan, segments
 
+MOST_ADDED = 0.6  # of a step's time, in the figure
 
-def figure_tradeoff(
-    chain: Chain, *, slots: int = 400, title: str = "", most_added: float = 0.6
-) -> go.Figure:
+
+def figure_tradeoff(chain: Chain, *, slots: int = 400, title: str = "") -> go.Figure:
     """Time added against peak memory: every number of equal segments, the methods, the optimum.
 
-    Methods that add more than ``most_added`` of a step, or need no recomputation, are left out.
+    Methods that add more than :data:`MOST_ADDED`, or need no recomputation, are left out.
     """
     memory, cost = optimum(chain, slots=slots).frontier()
     added = cost / chain.step_cost - 1
     figure = go.Figure()
     figure.add_scatter(
-        x=memory[added <= most_added] / GB,
-        y=100 * added[added <= most_added],
+        x=memory[added <= MOST_ADDED] / GB,
+        y=100 * added[added <= MOST_ADDED],
         name="exact optimum",
         mode="lines",
         line_color=PALETTE["bound"],
@@ -31,7 +31,7 @@ def figure_tradeoff(
     groups: dict[str, list[Replay]] = {"equal segments": equal}
     groups |= {name: [plan(chain, name).replay()] for name in METHODS}
     for name, runs in groups.items():
-        shown = [run for run in runs if 0 < run.added_fraction <= most_added]
+        shown = [run for run in runs if 0 < run.added_fraction <= MOST_ADDED]
         if shown:
             figure.add_scatter(
                 x=[run.peak_bytes / GB for run in shown],

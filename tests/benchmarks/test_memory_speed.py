@@ -18,7 +18,7 @@ import pytest
 
 from labkit import memory
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
-from labkit.memory.plans import estimate, grid
+from labkit.memory.plans import detail, grid
 from labkit.memory.tools.conventions import total_bytes
 from tests.oracles.estimators import count
 
@@ -112,9 +112,9 @@ def left_out(convention: str) -> str:
     return f"{', '.join(missing)}; all but one of {len(moments)} moments"
 
 
-def once() -> estimate.Estimate:
+def once() -> detail.Estimate:
     """One estimate, its own cache passed by."""
-    return estimate.estimate.__wrapped__(MODEL, PLAN.parallel, PLAN.recipe, BATCH)
+    return detail.estimate.__wrapped__(MODEL, PLAN.parallel, PLAN.recipe, BATCH)
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -179,7 +179,7 @@ def test_a_panel_changes(benchmark: Any) -> None:
     def run() -> float:
         slowest = 0.0
         for change in changes:
-            estimate.estimate.cache_clear()
+            detail.estimate.cache_clear()
             batch = Batch(seq=4096, recompute=change["recompute"])  # type: ignore[arg-type]
             here = Plan(model=PLAN.model, parallel=change["parallel"], batch=batch)  # type: ignore[arg-type]
             slowest = max(slowest, cpu_s(lambda here=here: (here.frame(), here.moments())))  # type: ignore[misc]

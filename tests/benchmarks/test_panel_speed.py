@@ -12,7 +12,7 @@ import pytest
 
 from labkit import memory
 from labkit.memory import Batch, Model, Plan, Recipe
-from labkit.memory.plans import estimate, grid
+from labkit.memory.plans import detail, grid
 
 CHANGES = [
     {"dp": dp, "tp": tp, "pp": pp} for dp in (8, 1024) for tp in (1, 8) for pp in (1, 2, 4, 8)
@@ -26,7 +26,7 @@ def test_a_change_of_a_degree(benchmark: Any, name: str) -> None:
 
     def run() -> None:
         for change in CHANGES:
-            estimate.estimate.cache_clear()
+            detail.estimate.cache_clear()
             start = time.process_time()
             point = change | {"zero": 3, "recompute": "full"}
             assert len(grid.at(plan, point).frame())

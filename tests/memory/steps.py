@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from labkit.memory.jobs.states import owners
-from labkit.memory.plans.estimate import largest
-from labkit.memory.tape.moments import moments
+from labkit.memory.plans.estimate import largest, rank_shape
+from labkit.memory.tape import moments
 from labkit.memory.tape.saved import Mode
+from labkit.memory.tape.sizes import Numbers
 from labkit.models import Model, TensorShape
 
 if TYPE_CHECKING:
@@ -131,7 +132,21 @@ def stored_elements(
     return max(held)
 
 
+def trained(model: Model, **cut: Any) -> tuple[int, int]:
+    """Parameters that gradients train, and in how many tensors (experts stacked), by the tape."""
+    numbers, mode = Numbers(seq=8, micro_batch=1, **cut), Mode()
+    shape = rank_shape(model, 1)
+    parts = moments.tensors(shape, mode, numbers)
+    return moments.over_layers(shape, parts, sum), moments.over_layers(shape, parts, len)
+
+
+def expert_params(model: Model) -> int:
+    """Parameters of all routed experts."""
+    pairs = ((unit, tensor) for unit in model.units() for tensor in unit.tensors)
+    return sum(unit.count * tensor.numel for unit, tensor in pairs if tensor.role == "expert")
+
+
 def peak(model: Any, mode: Mode, **sizes: Any) -> Any:
     """The largest moment of a step: its name, its bytes, and what they are."""
-    moment, parts = largest(moments(model, mode, **sizes).items())
+    moment, parts = largest(moments.moments(model, mode, **sizes).items())
     return SimpleNamespace(moment=moment, num_bytes=sum(parts.values()), components=parts)

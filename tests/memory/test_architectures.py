@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import cycle, product
 from typing import Any
 
@@ -10,12 +11,11 @@ import pytest
 
 from labkit.errors import UsageError
 from labkit.memory import Batch, Parallel, Plan, Recipe
-from labkit.memory.tape import forms, moments, saved, sizes
-from labkit.memory.tape import parameters as counted
+from labkit.memory.tape import forms, moments, saved
 from labkit.memory.tape.saved import Mode
 from labkit.models import Model, presets
 from tests.memory import steps
-from tests.memory.steps import GPT, LLAMA
+from tests.memory.steps import GPT, LLAMA, expert_params
 
 NORMALISED = LLAMA.resized(qk_norm=True, head_dim=24)
 LATENT = LLAMA.resized(
@@ -103,7 +103,7 @@ def test_all_ways_to_compute_agree_on_real_numbers(model: Model) -> None:
     for choices in ways:
         torch.manual_seed(0)
         network = networks.build(model, Mode(dtype="fp32", **choices), seq=8, chunks=3)
-        assert sum(p.numel() for p in network.parameters()) == counted.num_params(model)
+        assert sum(p.numel() for p in network.parameters()) == steps.trained(model)[0]
         loss = network(tokens, tokens.roll(-1, dims=1))
         loss.backward()
         found.append([loss.detach(), *(p.grad for p in network.parameters())])
@@ -173,16 +173,12 @@ def test_a_dropped_element_has_no_gradient_and_the_rest_keep_the_mean() -> None:
 
 @pytest.mark.parametrize("name", sorted(presets()))
 def test_parameters_of_every_preset(name: str) -> None:
-    """The sizes' own count, tensor by tensor too, is the catalogue's."""
+    """The tape's own count is the catalogue's, but for what corrects a router's choices."""
     model = Model.preset(name)
-    corrections = counted.num_corrections(model)
-    assert counted.num_params(model) + corrections == model.num_params
-    numbers = sizes.Numbers(seq=8, micro_batch=1)
-    two = model.resized(
-        num_layers=2 if not model.dense_layers else 4, dense_layers=min(model.dense_layers, 2)
-    )
-    assert sum(counted.sizes(two, numbers)) == counted.num_params(two)
-    assert len(counted.sizes(two, numbers)) == counted.num_tensors(two)
+    # PaLM has LayerNorms around a gated MLP; the tape's gated blocks have RMSNorms.
+    model = replace(model, norm="rmsnorm" if model.mlp == "swiglu" else "layernorm")
+    routers = (model.num_layers - model.num_dense_layers) * model.router_bias
+    assert steps.trained(model)[0] + routers * model.num_experts == model.num_params
 
 
 @pytest.mark.parametrize("name", sorted(presets()))
@@ -228,9 +224,8 @@ def test_experts_of_many_ranks() -> None:
 
     assert term("rows", ep=2) == term("rows", tp=2) == term("rows") == 2 * 2 * 128 * 64
     assert term("gate", tp=2) * 2 == term("gate", ep=2) == term("gate")
-    whole = counted.num_params(EXPERTS)
-    halved = counted.num_params(EXPERTS, sizes.Numbers(seq=1, micro_batch=1, ep=2))
-    assert whole - halved == EXPERTS.num_expert_params // 2
+    whole, halved = (steps.trained(EXPERTS, ep=ep)[0] for ep in (1, 2))
+    assert whole - halved == expert_params(EXPERTS) // 2
 
 
 @pytest.mark.parametrize("name", ["gpt3-175b", "gpt2-355m"])

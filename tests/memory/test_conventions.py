@@ -19,7 +19,7 @@ from labkit.memory.tape import saved
 from labkit.memory.tools import conventions
 from labkit.memory.tools.conventions import count, differences, total_bytes
 from labkit.models import Model
-from tests.memory.steps import stored_elements
+from tests.memory.steps import expert_params, stored_elements
 
 PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))
 needs_peers = pytest.mark.skipif(not PEERS.exists(), reason="set LABKIT_MEMORY_PEERS to the table")
@@ -99,7 +99,7 @@ def test_megatron_counts_experts_and_latent_attention(name: str) -> None:
     model = Model.preset(name)
     usual, experts = conventions.megatron_parameters(model, Parallel())
     corrections = 256 * 58 if model.router_bias else 0
-    assert experts == model.num_expert_params
+    assert experts == expert_params(model)
     assert usual + experts == model.num_params - corrections
 
 

@@ -14,11 +14,11 @@ from labkit import memory
 from labkit.errors import UsageError
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.jobs import states
-from labkit.memory.jobs.modes import mode_of
 from labkit.memory.jobs.recipe import state_bytes
 from labkit.memory.plans import estimate
-from labkit.memory.tape import forms, moments, parameters
-from tests.memory.steps import stored_elements
+from labkit.memory.plans.estimate import mode_of
+from labkit.memory.tape import forms, moments
+from tests.memory.steps import stored_elements, trained
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
 LLAMA = Model(
@@ -60,7 +60,7 @@ def test_one_rank_is_the_moments_byte_for_byte(
     told = moments.moments(
         model, mode, seq=32, micro_batch=2, step=step, period=here.batch.every or 1
     )
-    counters = 0 if step == "fused" else 4 * int(parameters.num_tensors(model))
+    counters = 0 if step == "fused" else 4 * trained(model)[1]
     table = here.moments()
     # Part of the loss's moment, told apart only where the head is gathered for it.
     assert told.pop(forms.HEAD)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,9 @@ from hypothesis import strategies as st
 from labkit.errors import UsageError
 from labkit.memory import Plan
 from labkit.memory.oracles import accuracy, cases, tracker
-from labkit.memory.tape import forms, moments, parameters, saved
+from labkit.memory.tape import forms, moments, saved
 from labkit.memory.tape.saved import Mode
+from labkit.memory.tape.sizes import Shape, shape_of
 from labkit.models import Model
 from tests.memory import steps
 from tests.memory.steps import GPT
@@ -90,7 +90,7 @@ def test_the_table_has_different_moments() -> None:
 @pytest.mark.parametrize("name", ["gpt2-124m", "gpt2-1.5b", "llama-2-7b", "llama-3-70b"])
 def test_parameters_are_the_models(name: str) -> None:
     model = Model.preset(name)
-    assert parameters.num_params(model) == model.num_params
+    assert steps.trained(model)[0] == model.num_params
 
 
 def test_adamw_remembers_two_numbers_a_parameter_and_a_counter_a_tensor() -> None:
@@ -100,18 +100,19 @@ def test_adamw_remembers_two_numbers_a_parameter_and_a_counter_a_tensor() -> Non
     assert there["optimizer"] == 8 * model.num_params + 4 * len(model.tensors())
 
 
-def spread(size: int, seed: int) -> tuple[SimpleNamespace, dict[str, Any]]:
+def spread(size: int, seed: int) -> tuple[Shape, dict[str, Any]]:
     rng = np.random.default_rng(seed)
     heads = rng.integers(2, 9, size)
-    model = SimpleNamespace(
-        num_layers=rng.integers(2, 40, size), hidden=16 * heads, heads=heads, kv_heads=heads,
-        head_dim=16, ffn=rng.integers(16, 900, size), vocab=rng.integers(9, 5000, size),
-        positions=256, tied=True, bias=True, mlp="gelu", norm="layernorm",
+    small = Model(num_layers=1, hidden=16, heads=1, vocab=9)
+    model = shape_of(
+        small, num_layers=rng.integers(2, 40, size), hidden=16 * heads, heads=heads,
+        kv_heads=heads, head_dim=16, ffn=rng.integers(16, 900, size),
+        vocab=rng.integers(9, 5000, size), positions=256,
     )  # fmt: skip
     return model, {"seq": rng.integers(1, 257, size), "micro_batch": rng.integers(1, 5, size)}
 
 
-def one_of(model: SimpleNamespace, sizes: dict[str, Any], place: int) -> tuple[Model, dict]:
+def one_of(model: Shape, sizes: dict[str, Any], place: int) -> tuple[Model, dict]:
     chosen = {name: _at(value, place) for name, value in vars(model).items()}
     return Model(**chosen), {name: _at(value, place) for name, value in sizes.items()}
 

@@ -18,7 +18,7 @@ import pytest
 from labkit.errors import BadValue, UsageError
 from labkit.memory import Batch, Model, Recipe
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.tape.lines import Term
+from labkit.memory.tape.saved import Term
 from labkit.memory.tools.conventions import total_bytes
 from tests.oracles.estimators import count, framework_faults, peer_faults, told_bytes
 

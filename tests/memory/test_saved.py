@@ -12,6 +12,7 @@ import pytest
 from labkit.errors import UsageError
 from labkit.memory.tape import saved
 from labkit.memory.tape.saved import Mode
+from labkit.memory.tape.sizes import shape_of
 from labkit.models import Model
 from tests.memory.steps import GPT, LLAMA
 from tests.oracles import saved_by_hand as by_hand
@@ -126,6 +127,6 @@ def test_wrong_choices_are_named() -> None:
     with pytest.raises(UsageError, match=r"recompute must be one of 'none', 'selective'.*'some'"):
         Mode(recompute="some")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="mlp must be swiglu where num_experts=2"):
-        saved.supported(GPT.resized(num_experts=2, experts_per_token=1, expert_ffn=8))
+        shape_of(GPT.resized(num_experts=2, experts_per_token=1, expert_ffn=8))
     with pytest.raises(UsageError, match="qk_norm must be False where kv_rank"):
-        saved.supported(Model.preset("deepseek-v3").resized(qk_norm=True))
+        shape_of(Model.preset("deepseek-v3").resized(qk_norm=True))

@@ -10,8 +10,7 @@ from labkit.errors import BadValue, UsageError
 from labkit.hardware import Link
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.jobs.traffic import Collective
-from labkit.memory.plans.rivals import rivals
-from labkit.memory.plans.throughput import Cluster, StepTime, fit_cluster, throughput
+from labkit.memory.plans.throughput import Cluster, StepTime, fit_cluster, rivals, throughput
 
 GPT = Model(num_layers=12, hidden=2048, heads=16, vocab=51200)
 

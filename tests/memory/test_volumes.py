@@ -17,6 +17,7 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.traffic import Collective, frame, placed
 from labkit.memory.movement.volumes import collectives
 from labkit.models import Model
+from tests.memory.steps import expert_params
 
 GPT = Model(num_layers=16, hidden=1024, heads=16, vocab=512, positions=2048)
 LLAMA = Model.preset("llama-3-405b")
@@ -257,7 +258,7 @@ def test_experts_reduce_among_fewer_ranks(zero: int) -> None:
     """A rank holds 1/ep of the experts and shares them with dp/ep ranks; the rest with all dp."""
     parallel = Parallel(dp=64, ep=8, zero=zero)
     found = [c for c in collectives(MIXTRAL, parallel, RECIPE) if c.axis == "dp"]
-    experts = MIXTRAL.num_expert_params
+    experts = expert_params(MIXTRAL)
     for item in found:
         mine = "experts" in item.what
         assert item.num_ranks == (8 if mine else 64)

@@ -19,7 +19,6 @@ from labkit.memory import (
     Parallel,
     Plan,
     Recipe,
-    collectives,
     compare,
     fit,
     largest_model,
@@ -56,10 +55,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "stages": (stages, {"model": GPT, "dp": 4}),
     "largest_model": (largest_model, {"parallel": Parallel(), "capacity_bytes": 10**9}),
     "offload": (offload, {"model": GPT, "parallel": Parallel(), "recipe": Recipe()}),
-    "collectives": (
-        collectives,
-        {"model": GPT, "parallel": Parallel(dp=2), "recipe": Recipe(), "batch": Batch(seq=64)},
-    ),
     "Parallel.of": (Parallel.of, {"world_size": 8, "tp": 2}),
     "Recipe.preset": (Recipe.preset, {"name": "sgd"}),
     "Plan.explain": (PLAN.explain, {"component": "activation"}),

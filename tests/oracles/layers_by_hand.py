@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.memory.tape.lines import Term
 from labkit.memory.tape.mode import BF16, BOOL, FP32, Mode
-from labkit.memory.tape.shapes import Shape, get, is_fused
+from labkit.memory.tape.saved import Term
+from labkit.memory.tape.sizes import Shape
 
 TORCH = "torch 2.13, saved tensors"
 KORTHIKANTI = "Korthikanti et al. 2022, §4"
@@ -76,13 +76,13 @@ def attention(
     shape: Shape, value: Values, mode: Mode, mask_bytes: Any, micro_batch: Any
 ) -> tuple[Term, ...]:
     """Projections, what makes queries and keys of them, the core, and the output's input."""
-    latent = bool(get(shape, "kv_rank"))
-    readers = 2 if latent else 1 if is_fused(shape) else 3
+    latent = bool(shape.kv_rank)
+    readers = 2 if latent else 1 if shape.fused_qkv else 3
     found = [_inputs("attention.projection input", value, mode, readers)]
     width = mode.compute_bytes
     if latent:
         found += _latents(shape, value, mode)
-    elif get(shape, "qk_norm"):
+    elif shape.qk_norm:
         for name, letter, rows in (("query", "q", "a"), ("key", "k", "u")):
             sizes = (f"b·s·{letter}", f"b·s·{rows}")
             found += rms_norm(f"attention.{name}", value, mode, width, *sizes)
@@ -105,16 +105,16 @@ def _latents(shape: Shape, value: Values, mode: Mode) -> list[Term]:
 def _core(shape: Shape, value: Values, mode: Mode, mask_bytes: Any, micro_batch: Any) -> list[Term]:
     width, kept = mode.compute_bytes, mode.recompute != "selective"
     written = mode.attention == "eager" and kept
-    if get(shape, "kv_rank"):
+    if shape.kv_rank:
         found = [_latent_operands(value, width, written, micro_batch)]
     else:
         key = "q" if written else "k"  # repeated for every query head
         size = value["b·s·q"] + 2 * value[f"b·s·{key}"]
         formula = f"{width}·b·s·(q + 2·{key})"
-        if not kept and get(shape, "qk_norm") and mode.dtype == "autocast" and not mode.norm_fused:
+        if not kept and shape.qk_norm and mode.dtype == "autocast" and not mode.norm_fused:
             # The checkpoint keeps what it is given: normalised in fp32, cast by the product inside.
             size, formula = size + value["b·s·q"] + value["b·s·k"], "b·s·(4·q + 6·k)"
-        if shape.mlp == "swiglu" and is_fused(shape):
+        if shape.mlp == "swiglu" and shape.fused_qkv:
             more, why = _whole_of(shape, value, written, micro_batch)
             size, formula = size + more, formula + why.format(width=width)
         found = [term("attention.query, key, value", width * size, formula)]
@@ -182,7 +182,7 @@ def mlp(shape: Shape, value: Values, mode: Mode) -> tuple[Term, ...]:
 
 def experts(shape: Shape, value: Values, mode: Mode) -> tuple[Term, ...]:
     """Router, the tokens on their way, the routed experts and the shared ones."""
-    width, shared = mode.compute_bytes, bool(get(shape, "shared_experts"))
+    width, shared = mode.compute_bytes, bool(shape.shared_experts)
     copies = 2 if mode.dtype == "autocast" else 1
     times = f"{copies}·" if copies > 1 else ""
     inner = ("gate", "activation", "up", "down input")
@@ -209,7 +209,7 @@ def cached(shape: Shape, value: Values, mode: Mode, *, with_experts: bool) -> tu
     if mode.dtype != "autocast":
         return ()
     weights = 2 * (value["h·q"] + value["h·k"])
-    if get(shape, "kv_rank"):
+    if shape.kv_rank:
         query = value["h·i"] + value["i·q"] if shape.q_rank else value["h·q"]
         weights = query + value["h·j"] + value["l·z"] + value["h·w"]
     if with_experts:

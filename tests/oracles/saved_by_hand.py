@@ -15,10 +15,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.memory.tape.lines import Term
 from labkit.memory.tape.mode import BF16, FP32, INT64, Mode
-from labkit.memory.tape.shapes import EXPERTS, Shape, get, num_dense, stack
-from labkit.memory.tape.sizes import Numbers, units
+from labkit.memory.tape.saved import Term
+from labkit.memory.tape.sizes import (
+    EXPERTS,
+    Numbers,
+    Shape,
+    num_dense,
+    shape_of,
+    stack,
+    units,
+)
 from labkit.memory.tape.tape import UNITS
 from tests.oracles import layers_by_hand as parts
 from tests.oracles.layers_by_hand import TORCH, is_zero, term
@@ -31,7 +38,7 @@ def _values(
     numbers = Numbers(
         seq=seq, micro_batch=micro_batch, tp=tp, ep=ep, sequence_parallel=sequence_parallel
     )
-    return dict(zip(UNITS, units(shape, numbers), strict=True))
+    return dict(zip(UNITS, units(shape_of(shape), numbers), strict=True))
 
 
 def layer_terms(
@@ -70,7 +77,7 @@ def layer_terms(
     if mode.recompute == "full":
         return (_input_term(value, mode),)
     masks = mode.dropout_mask_bytes if dropout_mask_bytes is None else dropout_mask_bytes
-    routed = bool(get(shape, "num_experts")) if experts is None else experts
+    routed = bool(shape.num_experts) if experts is None else experts
     return (
         *_attention_half(shape, value, mode, masks, micro_batch),
         *_mlp_half(shape, value, mode, masks, routed=routed),

@@ -11,9 +11,9 @@ from labkit import memory
 from labkit.errors import BadValue
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
-from labkit.memory import Plan
 from labkit.memory.commands.options import Job, Room, Spread, axes_of, model_of
 from labkit.memory.plans.estimate import COMPONENTS
+from labkit.memory.plans.plan import Plan
 from labkit.memory.plans.search import what_fits
 from labkit.models import presets
 from labkit.quantities import GB, format_bytes, formatted

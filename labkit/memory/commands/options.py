@@ -12,10 +12,11 @@ from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.command import argument, assignments, byte_counts, option
 from labkit.kit.describe import field_rules
 from labkit.kit.rules import Refused
-from labkit.memory import Model, Parallel, Plan, Recipe
-from labkit.memory.jobs.recipe import PRESETS
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import PRESETS, Recipe
 from labkit.memory.plans.frameworks import FIELDS, FRAMEWORKS, Framework, framework
-from labkit.models import presets
+from labkit.memory.plans.plan import Plan
+from labkit.models import Model, presets
 from labkit.quantities import format_bytes
 
 # What a plan is where no framework is named: no defaults of anybody's, no allowances.

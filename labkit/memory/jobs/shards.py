@@ -25,8 +25,8 @@ from labkit.memory.jobs.recipe import (
     state_bytes,
 )
 from labkit.memory.jobs.states import is_sharded, owners, shard_shapes
-from labkit.memory.tape.lines import Term
 from labkit.memory.tape.mode import BF16
+from labkit.memory.tape.saved import Term
 from labkit.models import Model, TensorShape
 
 IDEAL = "ZeRO §5"
@@ -61,7 +61,7 @@ def rows_of(model: Model, cut: Parallel, device: int) -> tuple[Rows, ...]:
     """The distinct tensors that a rank of a pipeline device holds, before ZeRO.
 
     A router's correction is not among them: no gradient reaches it, and it is kept with the
-    buffers (:func:`labkit.memory.tape.parameters.num_corrections`).
+    buffers (:func:`labkit.memory.tape.moments.held`).
     """
     counts: Counter[tuple[Any, ...]] = Counter()
     for unit in cut.units(model, device):

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from labkit.kit.describe import Count, Whole, checked
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
@@ -31,15 +30,14 @@ FINALIZE = "Megatron-LM, finalize_model_grads"
 EXPERT = "Lepikhin et al. 2021 (GShard), §3.2: dispatch and combine"
 
 
-@checked
 def collectives(
     model: Model,
     parallel: Parallel,
     recipe: Recipe,
     batch: Batch | None = None,
     *,
-    device: Whole = 0,
-    ranks_per_node: Count = 8,
+    device: int = 0,
+    ranks_per_node: int = 8,
 ) -> tuple[Collective, ...]:
     """Everything one rank of a pipeline device sends in one optimizer step.
 

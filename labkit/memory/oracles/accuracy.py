@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from labkit.errors import not_among
 from labkit.files import project_root
@@ -18,9 +20,6 @@ from labkit.memory.oracles import cases
 from labkit.memory.oracles.checking import PEAK, check
 from labkit.memory.plans.plan import Plan
 from labkit.models import Model
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PARTS = {
     "layers": "activations saved for the backward pass beside torch's hooks",
@@ -44,8 +43,6 @@ def table(part: str, *, every: bool = False) -> pd.DataFrame | None:
         from labkit.memory.oracles import cuda
 
         return cuda.stored(project_root() / "data" / "measured")
-    import pandas as pd
-
     rows = {"layers": _layers, "models": _models, "shards": _shards, "stage3": _stage_3}
     return pd.DataFrame(rows[part](every=every))
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
-from labkit.kit.describe import Count, checked
+import pandas as pd
 
-if TYPE_CHECKING:
-    import pandas as pd
+NUM_PARAMS = 9_000_000
 
 
-@checked
-def adam_speed(num_params: Count = 9_000_000, *, repeats: Count = 2) -> pd.Series[float]:
+def adam_speed() -> pd.Series[float]:
     """Seconds a parameter of one step of torch's fp32 Adam, by how it runs (``Recipe.step``).
 
-    One thread, its processor time rather than the clock's, the fastest of ``repeats`` steps after
-    the first. Tensors above 32 MiB, as large models have, get fresh pages at each allocation
+    One thread, its processor time rather than the clock's, the fastest of two steps after the
+    first. Tensors above 32 MiB, as large models have, get fresh pages at each allocation
     (glibc's largest ``M_MMAP_THRESHOLD``), which is part of what temporaries cost.
     """
-    import pandas as pd
     import torch
 
     seconds: dict[str, list[float]] = {"for-loop": [], "foreach": [], "fused": []}
@@ -27,14 +23,14 @@ def adam_speed(num_params: Count = 9_000_000, *, repeats: Count = 2) -> pd.Serie
     torch.set_num_threads(1)
     try:
         for step, times in seconds.items():
-            weight = torch.nn.Parameter(torch.ones(num_params))
-            weight.grad = torch.ones(num_params)
+            weight = torch.nn.Parameter(torch.ones(NUM_PARAMS))
+            weight.grad = torch.ones(NUM_PARAMS)
             adam = torch.optim.Adam([weight], foreach=step == "foreach", fused=step == "fused")
             adam.step()
-            for _ in range(repeats):
+            for _ in range(2):
                 start_s = time.thread_time()
                 adam.step()
-                times.append((time.thread_time() - start_s) / num_params)
+                times.append((time.thread_time() - start_s) / NUM_PARAMS)
     finally:
         torch.set_num_threads(threads)
     return pd.Series({step: min(times) for step, times in seconds.items()}, name="s_per_param")

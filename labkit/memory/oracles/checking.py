@@ -7,18 +7,18 @@ ranks, any size), real processes on a CPU (``"gloo"``: shards, small models), an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
 from labkit.errors import UsageError, not_among
+from labkit.memory.jobs.recipe import COUNTER_BYTES
 from labkit.memory.jobs.states import COMPONENTS
 from labkit.memory.oracles.cases import require_trainable
+from labkit.memory.plans.estimate import arguments
 from labkit.memory.plans.plan import Plan
-from labkit.memory.tape import parameters
+from labkit.memory.tape import moments
 from labkit.memory.tape.forms import STEP
+from labkit.memory.tape.sizes import Numbers
 from labkit.models import Model
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PEAK = "peak, "  # before the moment's name, in the row of the total
 REST = "activations, temporaries, inputs"  # what the tracker does not tell apart
@@ -41,8 +41,6 @@ def check(plan: Plan, *, oracle: str = "fake") -> pd.DataFrame:
         raise not_among("oracle", oracle, ORACLES)
     if not plan.detailed:
         raise UsageError("only a plan with a Model and a Batch without a formula can be checked")
-    import pandas as pd
-
     table = pd.DataFrame(
         ORACLES[oracle](plan), columns=["component", "predicted_bytes", "measured_bytes"]
     )
@@ -60,8 +58,12 @@ def _fake(plan: Plan) -> Rows:
     require_trainable(plan, "fake")
     seen = tracker.track(**tracker.settings_of(plan))
     assert isinstance(plan.model, Model)
-    # On a CPU the step counters count too.
-    counters = 0 if plan.recipe.step == "fused" else 4 * int(parameters.num_tensors(plan.model))
+    counters = 0
+    if plan.recipe.step != "fused":  # on a CPU they count too
+        job = plan.estimate.job
+        numbers = Numbers(**arguments(job, plan.estimate.sizes))
+        parts = moments.tensors(job.shape, job.mode, numbers)
+        counters = COUNTER_BYTES * moments.over_layers(job.shape, parts, len)
     if plan.parallel.world_size > 1:
         names = tracker.FSDP_NAMES.get(seen.peak_moment, ())
         moment = plan.peak_moment if plan.peak_moment in names else seen.peak_moment

@@ -18,15 +18,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from labkit.errors import UsageError
 from labkit.files import write_atomically
 from labkit.memory.oracles import cases
 from labkit.memory.plans.plan import Plan
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FILE = "memory_cuda.csv"
 COMMAND = "python -m labkit.memory.oracles.cuda"
@@ -96,7 +94,6 @@ def peak_of(plan: Plan, meter: Meter) -> int:
 
 def measure(chosen: Iterable[Plan], meter: Meter) -> pd.DataFrame:
     """A row a plan: what it is, the predicted and the measured peak, the error, and the machine."""
-    import pandas as pd
     import torch
 
     rows = []
@@ -118,8 +115,6 @@ def measure(chosen: Iterable[Plan], meter: Meter) -> pd.DataFrame:
 
 def stored(folder: Path) -> pd.DataFrame | None:
     """What was measured before and kept in ``folder``; None where nothing was."""
-    import pandas as pd
-
     path = folder / FILE
     return pd.read_csv(path) if path.exists() else None
 

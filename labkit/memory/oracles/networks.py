@@ -29,7 +29,7 @@ from labkit.memory.oracles.blocks import (
     rotate,
 )
 from labkit.memory.tape.mode import BF16, FP32, Mode
-from labkit.memory.tape.shapes import supported
+from labkit.memory.tape.sizes import shape_of
 from labkit.models import Model
 
 __all__ = ["Decoder", "adamw", "autocast", "build", "rotary_tables", "rotate"]
@@ -91,21 +91,18 @@ class Decoder(nn.Module):
 
     def through_blocks(self, x: Tensor) -> Tensor:
         tables = (self.cos, self.sin) if self.tables else ()
-        if self.mode.recompute == "full":
-            for first in range(0, len(self.blocks), self.group):
-                x = recomputed(self.unit, first, x, *tables)
-            return x
-        again: Any = recomputed
-        every = self.period if self.mode.recompute == "every" else 0
+        size = self.group if self.mode.recompute == "full" else 1
+        every = {"full": 1, "operators": 1, "every": self.period}.get(self.mode.recompute)
+        again: Any = partial(recomputed, self.unit)
         if self.mode.recompute == "operators":
-            again, every = partial(recomputed, context_fn=products_and_attention), 1
-        for number, block in enumerate(self.blocks, start=1):
-            run = partial(again, block) if every and number % every == 0 else block
-            x = run(x, *tables, mask=self.mask)
+            again = partial(again, context_fn=products_and_attention)
+        for first in range(0, len(self.blocks), size):
+            run = again if every and (first + 1) % every == 0 else self.unit
+            x = run(first, size, x, *tables)
         return x
 
-    def unit(self, first: int, x: Tensor, *tables: Tensor) -> Tensor:
-        for block in self.blocks[first : first + self.group]:
+    def unit(self, first: int, size: int, x: Tensor, *tables: Tensor) -> Tensor:
+        for block in self.blocks[first : first + size]:
             x = block(x, *tables, mask=self.mask)
         return x
 
@@ -170,7 +167,7 @@ def build(model: Model, mode: Mode, *, seq: int, **sizes: int) -> Decoder:
         UsageError: the model has parts that these networks do not have, or no kernel of theirs
             makes such dropout masks.
     """
-    supported(model)
+    shape_of(model)  # refuses what they lack
     known = {0, 1} if mode.dtype == "autocast" else {0, 1, BF16 if mode.dtype == "bf16" else FP32}
     if mode.dropout_mask_bytes not in known:
         raise UsageError(

@@ -18,7 +18,7 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.shards import on_rank
 from labkit.memory.jobs.traffic import ring_passes
-from labkit.memory.tape.shapes import supported
+from labkit.memory.tape.sizes import shape_of
 from labkit.models import Model
 from labkit.quantities import format_bytes
 
@@ -95,10 +95,7 @@ class Measurement:
         return table.assign(model_bytes=size * (table["ranks"] - 1) / table["ranks"])
 
     def states(self) -> pd.DataFrame:
-        """Bytes a rank holds of each component, measured and predicted, one row each.
-
-        ``predicted_bytes`` counts whole elements; ``even_bytes`` is the papers' Ψ/N.
-        """
+        """Bytes a rank holds of each component, measured and predicted, one row each."""
         import pandas as pd
 
         recipe, rows = Recipe.fp32_adam(), []
@@ -106,33 +103,19 @@ class Measurement:
             parallel = parallel_of(report["scheme"], report["ranks"], group=self.group)
             predicted = on_rank(self.model, parallel, recipe, report["rank"])
             for component in states.COMPONENTS:
-                sharded = states.is_sharded(component, parallel.zero)
-                size = recipe.bytes_of(component) * self.model.num_params
                 rows.append(
                     {name: report[name] for name in _WHOSE}
                     | {"component": component}
                     | {"measured_bytes": report["held_bytes"][component]}
                     | {"predicted_bytes": predicted[component]}
-                    | {"even_bytes": size / (parallel.shard_degree if sharded else 1)}
                 )
         return pd.DataFrame(rows)
 
     def fullest(self, ranks: int) -> pd.DataFrame:
-        """What the fullest of ``ranks`` ranks held under each scheme, measured.
-
-        Parameters stand twice: between steps, and between forward and backward pass.
-        ``over_even_fraction`` is how far the states exceed the papers' Ψ/N.
-        """
+        """What the fullest of ``ranks`` ranks held of states under each scheme, measured."""
         table = self.states().query("ranks == @ranks")
-        held = table.groupby(["scheme", "component"], sort=False)["measured_bytes"].max().unstack()
-        held = held.add_suffix("_bytes")
-        after = self.moments().query("ranks == @ranks").groupby("scheme", sort=False)
-        held.insert(1, "after_forward_bytes", after["after_forward_bytes"].max())
-        totals = table.groupby(["scheme", "rank"], sort=False)[["measured_bytes", "even_bytes"]]
-        largest = totals.sum().groupby("scheme", sort=False).max()
-        held["states_bytes"] = largest["measured_bytes"]
-        held["over_even_fraction"] = largest["measured_bytes"] / largest["even_bytes"] - 1
-        return held.rename_axis(columns=None)
+        totals = table.groupby(["scheme", "rank"], sort=False)["measured_bytes"].sum()
+        return totals.groupby("scheme", sort=False).max().to_frame("states_bytes")
 
     def volumes(self, ranks: int) -> pd.DataFrame:
         """What one of ``ranks`` ranks sent in a step, in model sizes, by scheme and collective."""
@@ -141,14 +124,6 @@ class Measurement:
             index="scheme", columns="collective", values="model_sizes", aggfunc="sum", sort=False
         )
         return sent.assign(total=sent.sum(axis=1)).rename_axis(columns=None)
-
-    def moments(self) -> pd.DataFrame:
-        """Parameter bytes a rank holds between forward and backward, and between steps."""
-        held = [report["held_bytes"] for report in self.reports]
-        return self._table()[_WHOSE].assign(
-            after_forward_bytes=[sizes["parameters after forward"] for sizes in held],
-            between_steps_bytes=[sizes["parameters"] for sizes in held],
-        )
 
     def traffic(self) -> pd.DataFrame:
         """Collectives of the last step: message as issued, and what a ring requires a rank to send.
@@ -187,7 +162,6 @@ def measure(
     schemes: Sequence[str] = ("ddp", "zero1", "zero2", "zero3"),
     ranks: Sequence[int] = (2, 3, 4),
     steps: int = 3,
-    global_batch: int | None = None,
     group: int = 2,
     seq: int | None = None,
     seed: int = 0,
@@ -197,13 +171,12 @@ def measure(
 
     All schemes and all numbers of ranks share one set of processes, so torch is loaded once. They
     end with this process, however it ends, and after ``timeout_s`` at the latest. The batch that
-    all of them share is ``global_batch`` samples, by default the fewest that divide evenly, of
-    ``seq`` tokens, by default all of the model's positions. ``group`` ranks share a shard in the
-    schemes of :data:`GROUPED`, which leave out numbers of ranks that are no larger multiple of it.
+    all of them share is the fewest samples that divide evenly, of ``seq`` tokens, by default all of
+    the model's positions. ``group`` ranks share a shard in the schemes of :data:`GROUPED`, which
+    leave out numbers of ranks that are no larger multiple of it.
 
     Raises:
-        UsageError: a scheme is unknown, the batch does not divide, or the model is no plain GPT or
-            Llama.
+        UsageError: a scheme is unknown, or the model is no plain GPT or Llama.
         LabkitError: torch is missing, a rank failed (its traceback is in the message), or time ran
             out.
     """
@@ -212,7 +185,7 @@ def measure(
         "schemes": list(schemes),
         "ranks": sorted(set(ranks)),
         "steps": steps,
-        "global_batch": lcm(*ranks) if global_batch is None else global_batch,
+        "global_batch": lcm(*ranks),
         "group": group,
         "seq": seq or model.positions or ROTARY_SEQ,
         "seed": seed,
@@ -231,11 +204,9 @@ def _validate(model: Model, spec: dict[str, Any]) -> None:
         raise UsageError(f"no scheme {', '.join(unknown)}; there are: {', '.join(SCHEMES)}")
     if not spec["ranks"] or min(spec["ranks"]) < 2 or max(spec["ranks"]) > 16:
         raise UsageError(f"ranks must be between 2 and 16, got {spec['ranks']}")
-    if uneven := [n for n in spec["ranks"] if spec["global_batch"] % n]:
-        raise UsageError(f"a batch of {spec['global_batch']} does not divide by {uneven} ranks")
     if spec["group"] < 2:
         raise UsageError(f"group must be >= 2, got {spec['group']}")
-    supported(model)
+    shape_of(model)  # refuses what they lack
     if model.num_experts or model.kv_rank or model.qk_norm:
         raise UsageError(
             "only plain GPT and Llama blocks are trained on ranks, without experts, latent"

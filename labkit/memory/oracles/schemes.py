@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,14 +33,13 @@ def storage_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(size for address, size in sizes.items() if address)
 
 
-class Adam(NamedTuple):
-    """The two numbers of Adam that matter here."""
+# Adam divides by √v + eps. A larger eps than the default keeps parameters whose gradient is zero
+# but for rounding (a key's bias) from amplifying the order of summation into a visible step.
+ADAM: dict[str, Any] = {"lr": 1e-4, "eps": 1e-6, "fused": True}
 
-    lr: float
-    eps: float
 
-    def over(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=self.lr, eps=self.eps, fused=True)
+def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, **ADAM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,24 +105,23 @@ class Trainer:
         return [tensor.detach() for tensor in whole]
 
 
-def trainer(run: Run, network: Any, adam: Adam) -> Trainer:
+def trainer(run: Run, network: Any) -> Trainer:
     """``network`` spread over the run's ranks by its scheme, with AdamW."""
     if run.scheme in {"zero1", "zero2-flat"}:
-        return FlatSlices(network, run, adam, stage=1 if run.scheme == "zero1" else 2)
+        return FlatSlices(network, run, stage=1 if run.scheme == "zero1" else 2)
     if run.scheme in {"ddp", "zero1-torch"}:
         wrapped = DistributedDataParallel(
             network, process_group=run.group, gradient_as_bucket_view=True
         )
         if run.scheme == "ddp":
-            return Trainer(wrapped, network, adam.over(network.parameters()))
-        options: dict[str, Any] = {"lr": adam.lr, "eps": adam.eps, "fused": True}
+            return Trainer(wrapped, network, adamw(network.parameters()))
         optimizer = ZeroRedundancyOptimizer(
-            network.parameters(), torch.optim.AdamW, run.group, **options
+            network.parameters(), torch.optim.AdamW, run.group, **ADAM
         )
         return Trainer(wrapped, network, optimizer)
     reshard: dict[str, bool | int] = {"zero2": False, "zero3": True, "mics": True, "hpz": run.size}
     shard(network, run.mesh, reshard[run.scheme])
-    return Trainer(network, network, adam.over(network.parameters()))
+    return Trainer(network, network, adamw(network.parameters()))
 
 
 def shard(
@@ -147,33 +145,10 @@ def shard(
         fully_shard(unit, mesh=mesh, reshard_after_forward=False if name == kept else reshard)
 
 
-class Piece(NamedTuple):
-    """Where a rank's slice of the flat buffer meets a parameter: offsets in both, and a length."""
-
-    owner: int
-    in_parameter: int
-    in_slice: int
-    size: int
-
-
-def pieces(offset: int, numel: int, size: int) -> Iterator[Piece]:
-    """How ``numel`` elements from ``offset`` on fall into slices of ``size``.
-
-    >>> [tuple(piece) for piece in pieces(5, 6, 4)]
-    [(1, 0, 1, 3), (2, 3, 0, 3)]
-    """
-    at, end = offset, offset + numel
-    while at < end:
-        owner = at // size
-        stop = min(end, (owner + 1) * size)
-        yield Piece(owner, at - offset, at - owner * size, stop - at)
-        at = stop
-
-
 class FlatSlices(Trainer):
     """Equal slices of one flat buffer, padded at its end (ZeRO §5.1, §5.2, §7.2.1)."""
 
-    def __init__(self, network: nn.Module, run: Run, adam: Adam, *, stage: int) -> None:
+    def __init__(self, network: nn.Module, run: Run, *, stage: int) -> None:
         self.stage, self.group, self.rank = stage, run.group, run.rank
         self.num_ranks, whole = run.num_ranks, list(network.parameters())
         self.size = -(-sum(p.numel() for p in whole) // self.num_ranks)
@@ -192,19 +167,21 @@ class FlatSlices(Trainer):
             offset += p.numel()
         start = self.rank * self.size
         self.mine = nn.Parameter(self.flat[start : start + self.size])
-        super().__init__(network, network, adam.over([self.mine]))
+        super().__init__(network, network, adamw([self.mine]))
 
     def _reduce(self, offset: int) -> Any:
         """Send each piece of a gradient to the rank whose slice it belongs to."""
 
         def hook(p: Tensor) -> None:
             assert p.grad is not None
-            gradient = p.grad.flatten()
-            for piece in pieces(offset, p.numel(), self.size):
-                part = gradient[piece.in_parameter : piece.in_parameter + piece.size].clone()
-                dist.reduce(part, piece.owner, group=self.group)
-                if piece.owner == self.rank:
-                    self.kept[piece.in_slice : piece.in_slice + piece.size] += part
+            gradient, end = p.grad.flatten(), offset + p.numel()
+            for owner in range(offset // self.size, -(-end // self.size)):
+                first = owner * self.size
+                start, stop = max(offset, first), min(end, first + self.size)
+                part = gradient[start - offset : stop - offset].clone()
+                dist.reduce(part, owner, group=self.group)
+                if owner == self.rank:
+                    self.kept[start - first : stop - first] += part
             p.grad = None
 
         return hook

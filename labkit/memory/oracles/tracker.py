@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import UsageError
-from labkit.memory.jobs.modes import mode_of
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.plans import fsdp
+from labkit.memory.plans.estimate import mode_of
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape import forms
 from labkit.memory.tape.forms import STEP

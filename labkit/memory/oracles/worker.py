@@ -16,13 +16,9 @@ from torch import Tensor
 
 from labkit.kit.meters import CollectiveMeter, received_bytes
 from labkit.memory.oracles import networks, schemes
-from labkit.memory.oracles.schemes import Adam, Run, storage_bytes
+from labkit.memory.oracles.schemes import Run, adamw, storage_bytes
 from labkit.memory.tape.mode import Mode
 from labkit.models import Model
-
-# Adam divides by √v + eps. A larger eps than the default keeps parameters whose gradient is zero
-# but for rounding (a key's bias) from amplifying the order of summation into a visible step.
-ADAM = Adam(lr=1e-4, eps=1e-6)
 
 
 def build(model: Model, spec: dict[str, Any]) -> networks.Decoder:
@@ -61,13 +57,13 @@ def train(trainer: schemes.Trainer, chosen: Iterable[Tensor]) -> None:
 def reference_weights(model: Model, spec: dict[str, Any]) -> list[Tensor]:
     """The weights after training on whole batches in one process: what every scheme must give."""
     network = build(model, spec)
-    train(schemes.Trainer(network, network, ADAM.over(network.parameters())), batches(model, spec))
+    train(schemes.Trainer(network, network, adamw(network.parameters())), batches(model, spec))
     return [p.detach().clone() for p in network.parameters()]
 
 
 def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]) -> dict:
     """Train under one scheme and report what this rank held, sent and ended with."""
-    trainer = schemes.trainer(run, build(model, spec), ADAM)
+    trainer = schemes.trainer(run, build(model, spec))
     share = spec["global_batch"] // run.num_ranks
     *warm_up, last = (
         batch[run.rank * share : (run.rank + 1) * share] for batch in batches(model, spec)

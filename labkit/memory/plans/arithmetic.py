@@ -16,7 +16,7 @@ from labkit.memory.jobs.batch import FORMULAS, Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS
-from labkit.memory.tape.lines import Term
+from labkit.memory.tape.saved import Term
 from labkit.models import Model
 from labkit.quantities import format_bytes
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from labkit.errors import not_among
 from labkit.memory.jobs import traffic
@@ -17,9 +18,9 @@ from labkit.memory.jobs.states import SHARDINGS
 from labkit.memory.movement import volumes
 from labkit.memory.plans import estimate as estimates
 from labkit.memory.plans import fsdp
-from labkit.memory.plans.estimate import COMPONENTS, Estimate, Job, total
+from labkit.memory.plans.estimate import COMPONENTS, Job, Row, Sizes, total
 from labkit.memory.tape import saved
-from labkit.memory.tape.lines import Term
+from labkit.memory.tape.saved import Term
 from labkit.models import Model
 from labkit.models.model import OPERATORS
 from labkit.quantities import format_bytes
@@ -46,73 +47,102 @@ _AGAIN = {
 }
 
 
-class ByMoments(NamedTuple):
-    """The account of a detailed plan: what a step holds, moment by moment."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The account of a detailed plan: what a step holds, moment by moment, on its fullest pipeline
+    device."""
 
-    model: Model
-    parallel: Parallel
-    recipe: Recipe
-    batch: Batch
-    ideal: bool
-
-    @property
-    def estimate(self) -> Estimate:
-        return estimates.estimate(*self)
+    job: Job
+    sizes: Sizes
+    moments: dict[str, Row]
+    peak_moment: str
+    peak: Row
 
     @property
     def peak_bytes(self) -> float:
-        return self.estimate.peak_bytes
-
-    @property
-    def peak_moment(self) -> str:
-        return self.estimate.peak_moment
+        return float(total(self.peak))
 
     @property
     def states_bytes(self) -> float:
         """Of the fullest device."""
         return sum(
             state.num_bytes
-            for state in _states(self.estimate)
+            for state in self._states()
             if state.place == "device" and state.row in STATES
         )
 
     def terms(self) -> tuple[Term, ...]:
         """States, what the layers keep for the backward pass, and what is there for a moment."""
-        job = self.estimate
-        return (*_states(job), *_activations(job), *_passing(job))
+        return (*self._states(), *self._activations(), *self._passing())
+
+    def _states(self) -> Iterator[Term]:
+        for term in estimates.holding(self.job, self.sizes).states():
+            yield replace(term, num_bytes=float(term.num_bytes))
+
+    def _activations(self) -> Iterator[Term]:
+        """What is kept at the end of the forward pass of the last microbatch in flight."""
+        job = self.job
+        shape = estimates.shape_on(job, self.sizes)
+        arguments = estimates.arguments(job, self.sizes)
+        flight = f" × {job.in_flight:g} in flight" if job.in_flight > 1 else ""
+        for term in saved.stack_terms(shape, job.mode, **arguments):
+            yield Term(
+                component=term.component.replace("layers.", "activation.", 1),
+                num_bytes=float(term.num_bytes) * job.in_flight,
+                formula=f"{term.formula}{flight}, l = {job.layers}",
+                source=term.source,
+            )
+        for term in saved.end_terms(shape, job.mode, **arguments) if job.has_head else ():
+            name, size = f"activation.{term.component}", float(term.num_bytes)
+            yield replace(term, component=name, num_bytes=size)
+
+    def _passing(self) -> Iterator[Term]:
+        """Components that no closed form stands for: the largest value at any moment."""
+        named = {state.row for state in self._states()} | {"activations", "gradients"}
+        for component in COMPONENTS:
+            sizes = {moment: row.get(component, 0) for moment, row in self.moments.items()}
+            moment = max(sizes, key=lambda name: sizes[name])
+            if component not in named and sizes[moment]:
+                yield Term(
+                    component=component,
+                    num_bytes=float(sizes[moment]),
+                    formula=f"{_HOW.get(component, 'largest')}; largest at {moment}",
+                    source=_SOURCE.get(component, saved.TORCH),
+                )
 
     def held(self) -> list[tuple[str, str, float]]:
         """Component, place and bytes: on the device at the peak, and what the recipe keeps
         elsewhere; counters that torch leaves there are not."""
         sizes: Counter[tuple[str, str]] = Counter()
         for name in COMPONENTS:
-            sizes[name, "device"] = self.estimate.peak.get(name, 0)
-        for term in _states(self.estimate):
-            away = term.row in STATES and getattr(self.recipe, f"offload_{term.row}") != "device"
+            sizes[name, "device"] = self.peak.get(name, 0)
+        for term in self._states():
+            away = (
+                term.row in STATES and getattr(self.job.recipe, f"offload_{term.row}") != "device"
+            )
             if away and term.place != "device":
                 sizes[term.row, term.place] += term.num_bytes
         return [(name, place, float(size)) for (name, place), size in sizes.items() if size]
 
-    def moments(self) -> pd.DataFrame:
+    def table(self) -> pd.DataFrame:
         """Bytes of each component on the device, a row a moment in order, and their total."""
         import pandas as pd
 
-        estimate = self.estimate
-        order = [name for name in estimates.MOMENTS if name in estimate.moments]
+        order = [name for name in estimates.MOMENTS if name in self.moments]
         table = pd.DataFrame(
-            [[float(estimate.moments[m].get(c, 0)) for c in COMPONENTS] for m in order],
+            [[float(self.moments[m].get(c, 0)) for c in COMPONENTS] for m in order],
             index=pd.Index(order, name="moment"),
             columns=list(COMPONENTS),
         )
         table = table.loc[:, (table != 0).any()]
-        return table.assign(total=[float(total(estimate.moments[m])) for m in order])
+        return table.assign(total=[float(total(self.moments[m])) for m in order])
 
     def elsewhere(self) -> pd.DataFrame:
         """Bytes that are kept on the CPU or on NVMe: component, place, bytes, formula, source."""
         import pandas as pd
 
         columns = ["component", "place", "num_bytes", "formula", "source"]
-        kept = [t for t in _states(self.estimate) if t.place != "device" and t.num_bytes]
+        kept = [t for t in self._states() if t.place != "device" and t.num_bytes]
         return pd.DataFrame([[getattr(t, name) for name in columns] for t in kept], columns=columns)
 
     def explain(self, component: str) -> str:
@@ -133,13 +163,13 @@ class ByMoments(NamedTuple):
         ]
         if len(chosen) > 1:
             lines.append(f"{component}: {format_bytes(sum(t.num_bytes for t in chosen))} in all")
-        return "\n".join([*lines, _given(self.estimate)])
+        return "\n".join([*lines, self._given()])
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the estimate takes for granted, what of it is checked, and what is derived."""
-        job = self.estimate.job
-        parallel, recipe, batch = self.parallel, self.recipe, self.batch
+        job = self.job
+        parallel, recipe, batch = job.parallel, job.recipe, job.batch
         notes = [CHECKED]
         notes += [DERIVED + why for why in _derived(job)]
         if job.parallel.zero:
@@ -185,59 +215,50 @@ class ByMoments(NamedTuple):
             notes.append(
                 "8-bit states as bitsandbytes lays them out, its step in place: neither was run"
             )
-        return (*notes, *job.plain.notes, LEFT_OUT)
+        return (*notes, *_taken_for_granted(job), LEFT_OUT)
 
     def collectives(self, *, ranks_per_node: int) -> tuple[traffic.Collective, ...]:
-        return volumes.collectives(
-            self.model,
-            self.parallel,
-            self.recipe,
-            self.batch,
-            device=self.estimate.job.device,
-            ranks_per_node=ranks_per_node,
-        )
+        job, at = self.job, {"device": self.job.device, "ranks_per_node": ranks_per_node}
+        return volumes.collectives(job.model, job.parallel, job.recipe, job.batch, **at)
+
+    def _given(self) -> str:
+        """The letters' values."""
+        job, shape = self.job, self.job.shape
+        tensors = estimates.holding(job, self.sizes).tensors
+        letters = {
+            "b": self.sizes.micro_batch,
+            "s": self.sizes.seq // job.parallel.cp,
+            "h": shape.hidden,
+            "q": shape.heads * shape.head_dim,
+            "k": shape.kv_heads * shape.head_dim,
+            "f": shape.ffn,
+            "a": shape.heads,
+            "v": shape.vocab,
+            "Ψ": sum(rows.rows * rows.rest * rows.number * rows.times for rows in tensors),
+            "t": job.parallel.tp,
+        }
+        return "with " + ", ".join(f"{letter} = {value:,}" for letter, value in letters.items())
 
 
-def _states(estimate: Estimate) -> Iterator[Term]:
-    for term in estimates.states(estimate.job, estimate.sizes):
-        yield replace(term, num_bytes=float(term.num_bytes))
+@lru_cache(maxsize=512)
+def estimate(
+    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch, ideal: bool = False
+) -> Estimate:
+    """The moments of the pipeline device with the largest peak.
+
+    Raises:
+        UsageError: something does not divide, or is not known; the message names the rule.
+    """
+    jobs = estimates.jobs(model, parallel, recipe, batch, ideal)
+    return max(map(on_device, jobs), key=lambda device: device.peak_bytes)
 
 
-def _activations(estimate: Estimate) -> Iterator[Term]:
-    """What is kept at the end of the forward pass of the last microbatch in flight."""
-    job = estimate.job
-    shape = job.plain.shape(num_layers=job.layers, dense_layers=job.dense_layers)
-    arguments = estimates.arguments(job, estimate.sizes)
-    kept = saved.stack_terms(shape, job.mode, **arguments)
-    flight = f" × {job.in_flight:g} in flight" if job.in_flight > 1 else ""
-    for term in kept:
-        yield Term(
-            component=term.component.replace("layers.", "activation.", 1),
-            num_bytes=float(term.num_bytes) * job.in_flight,
-            formula=f"{term.formula}{flight}, l = {job.layers}",
-            source=term.source,
-        )
-    if job.has_head:
-        for term in saved.end_terms(shape, job.mode, **arguments):
-            name, size = f"activation.{term.component}", float(term.num_bytes)
-            yield Term(component=name, num_bytes=size, formula=term.formula, source=term.source)
-
-
-def _passing(estimate: Estimate) -> Iterator[Term]:
-    """Components that no closed form stands for: the largest value at any moment."""
-    named = {state.component.partition(".")[0] for state in _states(estimate)}
-    for component in COMPONENTS:
-        if component in named | {"activations", "gradients"}:
-            continue
-        sizes = {moment: row.get(component, 0) for moment, row in estimate.moments.items()}
-        moment = max(sizes, key=lambda name: sizes[name])
-        if sizes[moment]:
-            yield Term(
-                component=component,
-                num_bytes=float(sizes[moment]),
-                formula=f"{_HOW.get(component, 'largest')}; largest at {moment}",
-                source=_SOURCE.get(component, saved.TORCH),
-            )
+def on_device(job: Job) -> Estimate:
+    """The moments of the job's own pipeline device."""
+    sizes = Sizes(seq=job.batch.seq, micro_batch=job.batch.micro_batch, dp=job.parallel.dp)
+    by_moment = estimates.rows(job, sizes)
+    name, peak = estimates.largest(by_moment.items())
+    return Estimate(job=job, sizes=sizes, moments=by_moment, peak_moment=name, peak=peak)
 
 
 _HOW = {
@@ -268,23 +289,25 @@ def _names(every: tuple[Term, ...]) -> Iterator[str]:
         yield from (".".join(parts[: end + 1]) for end in range(len(parts)))
 
 
-def _given(estimate: Estimate) -> str:
-    """The letters' values."""
-    job, shape = estimate.job, estimate.job.plain.shape()
-    tensors = estimates.holding(job, estimate.sizes).tensors
-    letters = {
-        "b": estimate.sizes.micro_batch,
-        "s": estimate.sizes.seq // job.parallel.cp,
-        "h": shape.hidden,
-        "q": shape.heads * shape.head_dim,
-        "k": shape.kv_heads * shape.head_dim,
-        "f": shape.ffn,
-        "a": shape.heads,
-        "v": shape.vocab,
-        "Ψ": sum(rows.rows * rows.rest * rows.number * rows.times for rows in tensors),
-        "t": job.parallel.tp,
-    }
-    return "with " + ", ".join(f"{letter} = {value:,}" for letter, value in letters.items())
+def _taken_for_granted(job: Job) -> Iterator[str]:
+    """What is not as the model says, and how experts and latents are taken."""
+    model, norm = job.model, job.shape.norm
+    if model.norm != norm:
+        yield f"{model.norm} is taken as {norm}"
+    if model.num_experts:
+        few = model.experts_per_token
+        yield (
+            f"tokens are spread evenly: an expert has ceil(tokens · {few} / experts) places, as one"
+            " batched product over all experts of a rank runs them"
+        )
+        yield "the router's matrix is in the compute format, its scores are in fp32"
+        if job.parallel.tp > 1:
+            yield "tensor parallelism cuts every expert's width; all ranks see all its tokens"
+    if model.kv_rank:
+        yield (
+            "latent attention: values are narrower than keys to the kernel, which takes them as"
+            " they are; projections down and their norms are whole on every tensor-parallel rank"
+        )
 
 
 def _derived(job: Job) -> Iterator[str]:

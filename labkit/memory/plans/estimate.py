@@ -7,7 +7,7 @@ micro-batch, data-parallel ranks and layers may be arrays that broadcast; the ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from types import SimpleNamespace
@@ -17,15 +17,13 @@ import numpy as np
 
 from labkit.errors import BadValue, UsageError
 from labkit.memory.jobs.batch import Batch
-from labkit.memory.jobs.modes import Plain, mode_of, plain
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
 from labkit.memory.jobs.shards import Holding, rows_of, step_temporaries, unit_elements
 from labkit.memory.plans import fsdp
 from labkit.memory.tape import forms, moments, saved
-from labkit.memory.tape.lines import Term
-from labkit.memory.tape.mode import Mode
-from labkit.memory.tape.sizes import is_array
+from labkit.memory.tape.mode import Mode, SequenceGather
+from labkit.memory.tape.sizes import Shape, is_array, shape_of
 from labkit.models import Model
 
 INIT, PREFETCH, REDUCE, STEP = "after init", fsdp.PREFETCH, fsdp.REDUCE, moments.STEP
@@ -38,6 +36,43 @@ COMPONENTS = (
     *("cached weights", "temporaries", SEQUENCES, "buffers and inputs"),
 )
 Row = dict[str, Any]
+
+
+@lru_cache(maxsize=256)
+def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather = "again") -> Mode:
+    """Which operators a job runs."""
+    narrow = "fp32" if recipe.compute_bytes == 4 else "bf16"
+    again = batch.recompute
+    if isinstance(again, int):
+        again = "full" if again == 1 else "every"  # type: ignore[assignment]
+    return Mode(
+        dtype="autocast" if recipe.autocast else narrow,  # type: ignore[arg-type]
+        attention="eager" if batch.attention == "eager" else "sdpa",
+        recompute=again,  # type: ignore[arg-type]
+        norm_fused=batch.norm_fused and "norm" not in model.operators,
+        gelu_fused="gelu" not in model.operators,
+        repeat_kv="repeat-kv" in model.operators,
+        mask_added="mask" in model.operators,
+        softmax_fp32="softmax-fp32" in model.operators,
+        loss=batch.loss,
+        logits_held=batch.logits_held,
+        sequence_gather=gather,
+        gpu=batch.gpu,
+        dropout_mask_bytes=batch.dropout_mask_bytes,
+    )
+
+
+@lru_cache(maxsize=256)
+def rank_shape(model: Model, tp: int) -> Shape:
+    """The sizes of ``model`` on a rank of ``tp``, each norm as its kind of block has it.
+
+    Raises:
+        UsageError: the model's layers are not known, or not by the tape.
+    """
+    norm = "rmsnorm" if model.mlp == "swiglu" else "layernorm"
+    # Fewer key heads than ranks are copied, so that each rank has one.
+    kv_heads = max(model.kv_heads, tp)
+    return shape_of(model.require_shapes(), layout=(), norm=norm, kv_heads=kv_heads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +125,8 @@ class Job:
         return mode
 
     @cached_property
-    def plain(self) -> Plain:
-        return plain(self.model, self.parallel.tp)
+    def shape(self) -> Shape:
+        return rank_shape(self.model, self.parallel.tp)
 
     @cached_property
     def layers(self) -> int:
@@ -173,22 +208,17 @@ def holding(job: Job, sizes: Sizes) -> Holding:
     )
 
 
-def states(job: Job, sizes: Sizes) -> tuple[Term, ...]:
-    """Model states of the rank, wherever they are kept."""
-    return tuple(holding(job, sizes).states())
-
-
 def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
     """Bytes of each component at each moment; :data:`PREFETCH` last but one where there is one."""
     held = holding(job, sizes)
     there, gradients = _always(held)
-    shape = _shape(job, sizes)
+    shape = shape_on(job, sizes)
     given = arguments(job, sizes)
     sequences = job.parallel.sp and job.parallel.tp > 1 and job.parallel.sp_gather == "buffer"
     if sequences and (job.layers or job.has_head):
         tokens = sizes.micro_batch * given["seq"]
         there[SEQUENCES] = job.mode.compute_bytes * tokens * job.model.hidden
-    ran = _once(_moments, shape, job.mode, given)
+    ran = _once(moments.moments, shape, job.mode, given | {"step": "fused"})
     persistent = job.recipe.accumulation > 1 or job.parallel.pp > 1
     passing = fsdp.Passing(job=job, held=held, layers=shape.num_layers)
     # What the layers keep for one microbatch that waits for its backward pass.
@@ -256,15 +286,15 @@ def _always(held: Holding) -> tuple[Row, Any]:
     return row, gradients
 
 
-def _shape(job: Job, sizes: Sizes) -> Any:
-    """The plain model of the device's own layers; without both ends its vocabulary is next to
-    nothing, so that no head is counted."""
+def shape_on(job: Job, sizes: Sizes) -> Shape:
+    """The shape of the device's own layers; without both ends its vocabulary is next to nothing,
+    so that no head is counted."""
     changes: Row = {"num_layers": sizes.layers}
     if sizes.layers is None:
         changes = {"num_layers": job.layers, "dense_layers": job.dense_layers}
     if not (job.has_embedding or job.has_head):
         changes["vocab"] = job.parallel.tp
-    return job.plain.shape(**changes)
+    return shape_of(job.shape, **changes)
 
 
 def arguments(job: Job, sizes: Sizes) -> dict[str, Any]:
@@ -281,11 +311,7 @@ def arguments(job: Job, sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def _moments(shape: Any, mode: Mode, arguments: Row) -> dict[str, Row]:
-    return moments.moments(shape, mode, step="fused", **arguments)
-
-
-def _stack_bytes(shape: Any, mode: Mode, arguments: Row) -> Any:
+def _stack_bytes(shape: Shape, mode: Mode, **arguments: Any) -> Any:
     return saved.total_bytes(saved.stack_terms(shape, mode, **arguments))
 
 
@@ -293,13 +319,13 @@ def _once(function: Callable[..., Any], shape: Any, mode: Mode, arguments: Row) 
     """``function``, computed once for the same numbers: a stage or dp changes nothing in it."""
     given = (*vars(shape).values(), *arguments.values())
     if any(map(is_array, given)):
-        return function(shape, mode, arguments)
+        return function(shape, mode, **arguments)
     return _remembered(function, tuple(vars(shape).items()), mode, tuple(arguments.items()))
 
 
 @lru_cache(maxsize=4096)
 def _remembered(function: Callable[..., Any], sizes: Any, mode: Mode, arguments: Any) -> Any:
-    return function(SimpleNamespace(**dict(sizes)), mode, dict(arguments))
+    return function(SimpleNamespace(**dict(sizes)), mode, **dict(arguments))
 
 
 def _happens(job: Job, name: str) -> bool:
@@ -372,55 +398,17 @@ def _chosen(parts: Sequence[Row], which: Any) -> Row:
     return row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """One job's moments on its fullest pipeline device."""
-
-    job: Job
-    sizes: Sizes
-    moments: dict[str, Row]
-    peak_moment: str
-    peak: Row
-
-    @property
-    def peak_bytes(self) -> float:
-        return float(total(self.peak))
-
-
-@lru_cache(maxsize=512)
-def estimate(
-    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch, ideal: bool = False
-) -> Estimate:
-    """The moments of the pipeline device with the largest peak.
-
-    Raises:
-        UsageError: something does not divide, or is not known; the message names the rule.
-    """
-    best: Estimate | None = None
+def jobs(
+    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch, ideal: bool
+) -> Iterator[Job]:
+    """A rank of each pipeline device that can be the fullest; raises as :meth:`Job.check` does."""
     for device in devices(parallel, model):
         job = Job(
-            model=model,
-            parallel=parallel,
-            recipe=recipe,
-            batch=batch,
-            device=device,
-            ideal=ideal,
+            model=model, parallel=parallel, recipe=recipe, batch=batch, device=device, ideal=ideal
         )
         if device == 0:
             job.check()
-        candidate = on_device(job)
-        if best is None or candidate.peak_bytes > best.peak_bytes:
-            best = candidate
-    assert best is not None
-    return best
-
-
-def on_device(job: Job) -> Estimate:
-    """The moments of the job's own pipeline device."""
-    sizes = Sizes(seq=job.batch.seq, micro_batch=job.batch.micro_batch, dp=job.parallel.dp)
-    by_moment = rows(job, sizes)
-    name, peak = largest(by_moment.items())
-    return Estimate(job=job, sizes=sizes, moments=by_moment, peak_moment=name, peak=peak)
+        yield job
 
 
 def devices(parallel: Parallel, model: Model) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ combination of everything else is one pass over their arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.plans import estimate as estimates
-from labkit.memory.plans.estimate import COMPONENTS, Job, Row, Sizes
+from labkit.memory.plans.estimate import COMPONENTS, Row, Sizes
 from labkit.memory.plans.plan import Plan
 from labkit.models import Model
 
@@ -67,16 +67,6 @@ def axes_of(plan: Plan, axes: Mapping[str, Iterable[Any]]) -> dict[str, list[Any
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What one combination of categories gave over the grid of its numbers."""
-
-    peak_bytes: Any
-    peak_moment: Any
-    row: Row
-    problem: Any
-
-
 def sweep(
     plan: Plan,
     axes: Mapping[str, Iterable[Any]],
@@ -96,24 +86,37 @@ def sweep(
     import pandas as pd
 
     values = axes_of(plan, axes)
-    numbers = {name: _numbers(name, values[name]) for name in values if _numeric(plan, name, axes)}
-    rest = {name: values[name] for name in values if name not in numbers}
-    size = prod(len(axis) for axis in numbers.values())
+    rest, numbers = split(plan, values)
+    numbers = {name: _numbers(name, axis) for name, axis in numbers.items()}
+    size = prod(map(len, numbers.values()))
     mesh = np.meshgrid(*numbers.values(), indexing="ij") if numbers else []
     tables = []
     for chosen in product(*rest.values()):
         point = dict(zip(rest, chosen, strict=True))
-        result = _evaluate(plan, point, numbers)
         columns = {name: _repeated(label(value), size) for name, value in point.items()}
         columns |= {n: grid.ravel() for n, grid in zip(numbers, mesh, strict=True)}
         if "world_size" in point and "dp" not in values:
             columns["dp"] = np.full(size, _filled(plan, point))
-        columns |= _columns(result, tuple(map(len, numbers.values())), components)
+        columns |= _evaluate(plan, point, numbers, components)
         tables.append({name: columns[name] for name in (*values, *columns)})
     table = _stacked(tables)
     if usable_bytes is not None:
         table["fits"] = table["peak_bytes"] <= usable_bytes
     return pd.DataFrame(table, copy=False)
+
+
+def split(plan: Plan, values: Mapping[str, list[Any]]) -> tuple[dict[str, list], dict[str, list]]:
+    """Axes whose values are taken one by one, and numbers, innermost in a sweep's rows.
+
+    Layers are a number only where nothing cuts or tells them apart.
+    """
+    assert isinstance(plan.model, Model)
+    assert plan.batch is not None
+    cut = {"pp", "model", "recompute", "schedule", "chunks"} & set(values)
+    apart = plan.model.num_experts or plan.parallel.pp > 1 or isinstance(plan.batch.recompute, int)
+    known = [name for name in NUMBERS if name != "layers" or not (cut or apart)]
+    numbers = {name: axis for name, axis in values.items() if name in known}
+    return {name: axis for name, axis in values.items() if name not in numbers}, numbers
 
 
 def _stacked(tables: list[dict[str, Any]]) -> dict[str, Any]:
@@ -156,21 +159,6 @@ def _numbers(name: str, values: list[Any]) -> Any:
     ):
         raise BadValue(f"{name} must be whole numbers >= 1, at most {_MOST:,}, got {values[:5]}")
     return array.astype(np.int64)
-
-
-def _numeric(plan: Plan, name: str, axes: Mapping[str, Iterable[Any]]) -> bool:
-    """Layers are a number only where nothing cuts or tells them apart."""
-    if name != "layers":
-        return name in NUMBERS
-    plain = isinstance(plan.model, Model) and not plan.model.num_experts
-    cut = {"pp", "model", "recompute", "schedule", "chunks"} & set(axes)
-    return bool(
-        plain and not cut and plan.parallel.pp == 1 and not isinstance(_recompute(plan), int)
-    )
-
-
-def _recompute(plan: Plan) -> Any:
-    return plan.batch.recompute if plan.batch else "none"
 
 
 def at(plan: Plan, point: Mapping[str, Any]) -> Plan:
@@ -222,30 +210,53 @@ def _filled(plan: Plan, point: Mapping[str, Any]) -> float:
         return np.nan
 
 
-def _evaluate(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> Found | str:
-    """One pass over the numbers' arrays, or why there is none."""
-    shapes = dict(zip(numbers, np.ix_(*numbers.values()), strict=True))
+def _evaluate(
+    plan: Plan, point: dict[str, Any], numbers: dict[str, Any], components: bool
+) -> dict[str, Any]:
+    """One pass over the numbers' arrays, as columns; where there is no plan, NaN and why."""
+    shape = tuple(map(len, numbers.values()))
     try:
-        # One rank a group is always possible; the numbers that are not are marked below.
-        world_size = point.get("world_size")
-        if "dp" in numbers:
-            point = point | {"dp": smallest_dp(plan, point)}
-            point.pop("world_size", None)
-        candidate = at(plan, point)
-        assert isinstance(candidate.model, Model)
-        assert candidate.batch is not None
-        problem = _problems(candidate, shapes, world_size)
-        pieces = pieces_of(candidate.parallel)
-        seq = shapes.get("seq", np.int64(candidate.batch.seq))
-        sizes = Sizes(
-            seq=np.maximum(seq // pieces, 1) * pieces,
-            micro_batch=shapes.get("micro_batch", np.int64(candidate.batch.micro_batch)),
-            dp=shapes.get("dp", np.int64(candidate.parallel.dp)),
-            layers=shapes.get("layers"),
+        moment, row, problem = _largest(
+            plan, point, dict(zip(numbers, np.ix_(*numbers.values()), strict=True))
         )
-        return _over_devices(candidate, sizes, problem)
     except UsageError as error:
-        return str(error)
+        moment, row, problem = "", {}, np.array(str(error), dtype=object)
+    sizes = {f"{n.replace(' ', '_')}_bytes": row[n] for n in COMPONENTS if components and n in row}
+    sizes |= {"peak_bytes": estimates.total(row)}
+    texts = {"peak_moment": np.asarray(moment, dtype=object), "problem": problem}
+    bad = np.broadcast_to(problem != "", shape)
+    if bad.any():
+        sizes = {name: np.where(bad, np.nan, value) for name, value in sizes.items()}
+        texts["peak_moment"] = np.where(bad, "", texts["peak_moment"])
+    columns = (sizes | texts).items()
+    return {name: np.broadcast_to(value, shape).ravel() for name, value in columns}
+
+
+def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tuple[Any, Row, Any]:
+    """The fullest moment of any pipeline device, for each configuration its own: name, bytes by
+    component, and what is wrong with the configuration; an empty text where nothing is."""
+    # One rank a group is always possible; the numbers that are not are marked.
+    world_size = point.get("world_size")
+    if "dp" in numbers:
+        point = point | {"dp": smallest_dp(plan, point)}
+        point.pop("world_size", None)
+    candidate = at(plan, point)
+    parallel, batch = candidate.parallel, candidate.batch
+    assert isinstance(candidate.model, Model)
+    assert batch is not None
+    problem = _problems(candidate, numbers, world_size)
+    pieces = pieces_of(parallel)
+    seq = np.maximum(numbers.get("seq", np.int64(batch.seq)) // pieces, 1) * pieces
+    sizes = Sizes(
+        seq=seq,
+        micro_batch=numbers.get("micro_batch", np.int64(batch.micro_batch)),
+        dp=numbers.get("dp", np.int64(parallel.dp)),
+        layers=numbers.get("layers"),
+    )
+    batch = replace(batch, seq=int(np.asarray(seq).flat[0]))
+    jobs = estimates.jobs(candidate.model, parallel, candidate.recipe, batch, candidate.ideal)
+    named = [moment for job in jobs for moment in estimates.rows(job, sizes).items()]
+    return *estimates.largest(named), problem
 
 
 def smallest_dp(plan: Plan, point: Mapping[str, Any]) -> int:
@@ -262,19 +273,19 @@ def pieces_of(parallel: Parallel) -> int:
     return (2 * parallel.cp if parallel.cp > 1 else 1) * (parallel.tp if parallel.sp else 1)
 
 
-def _problems(plan: Plan, shapes: Mapping[str, Any], world_size: int | None) -> Any:
-    """For each number what is wrong with it; an empty text where nothing is."""
+def _problems(plan: Plan, numbers: Mapping[str, Any], world_size: int | None) -> Any:
+    """For each configuration what is wrong with its numbers."""
     parallel, faults = plan.parallel, []
-    if "dp" in shapes:
-        sharing = shapes["dp"] * parallel.cp
+    if "dp" in numbers:
+        sharing = numbers["dp"] * parallel.cp
         if world_size is not None:
             wrong = sharing * parallel.tp * parallel.pp != world_size
             faults.append((wrong, f"world size ({world_size}) must be dp · tp · cp · pp"))
         for name in ("ep", "replicate", "partition_group", "secondary_group"):
             size = getattr(parallel, name) or 1
             faults.append((sharing % size != 0, f"dp × cp must divide by {name} ({size})"))
-    if "seq" in shapes:
-        pieces, seq = pieces_of(parallel), shapes["seq"]
+    if "seq" in numbers:
+        pieces, seq = pieces_of(parallel), numbers["seq"]
         text = f"seq must divide by {pieces}, the pieces that cp and tp make of it"
         faults.append((seq % pieces != 0, text))
         if most := plan.model.positions if isinstance(plan.model, Model) else 0:
@@ -284,49 +295,3 @@ def _problems(plan: Plan, shapes: Mapping[str, Any], world_size: int | None) -> 
     for wrong, text in faults:
         problems = np.where(wrong, np.array(text, dtype=object), problems)
     return problems
-
-
-def _over_devices(plan: Plan, sizes: Sizes, problem: Any) -> Found:
-    """The fullest moment of any pipeline device, for each configuration its own."""
-    assert isinstance(plan.model, Model)
-    assert plan.batch is not None
-    named: list[tuple[str, Row]] = []
-    for device in estimates.devices(plan.parallel, plan.model):
-        job = Job(
-            model=plan.model,
-            parallel=plan.parallel,
-            recipe=plan.recipe,
-            batch=replace(plan.batch, seq=int(np.asarray(sizes.seq).flat[0])),
-            device=device,
-            ideal=plan.ideal,
-        )
-        if device == 0:
-            job.check()
-        named += estimates.rows(job, sizes).items()
-    moment, row = estimates.largest(named)
-    return Found(estimates.total(row), moment, row, problem)
-
-
-def _columns(result: Found | str, shape: tuple[int, ...], components: bool) -> dict[str, Any]:
-    size = prod(shape)
-    if isinstance(result, str):
-        nothing, problem = np.full(size, np.nan), _repeated(result, size)
-        return {"peak_bytes": nothing, "peak_moment": _repeated("", size), "problem": problem}
-
-    def flat(value: Any) -> Any:
-        return np.broadcast_to(value, shape).ravel()
-
-    bad = flat(result.problem != "") if np.ndim(result.problem) else None
-    sizes = {"peak_bytes": result.peak_bytes}
-    if components:
-        named = {
-            f"{n.replace(' ', '_')}_bytes": result.row[n] for n in COMPONENTS if n in result.row
-        }
-        sizes = named | sizes
-    columns = {name: flat(value) for name, value in sizes.items()}
-    if bad is not None and bad.any():
-        columns = {name: np.where(bad, np.nan, value) for name, value in columns.items()}
-    moment = flat(np.asarray(result.peak_moment, dtype=object))
-    if bad is not None:
-        moment = np.where(bad, "", moment)
-    return columns | {"peak_moment": moment, "problem": flat(result.problem)}

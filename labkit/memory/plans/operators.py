@@ -10,15 +10,14 @@ all-reduce; two products of equal work, one with and one without, tell how much 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from labkit.errors import BadValue
 from labkit.memory.plans.plan import Plan
 from labkit.memory.plans.throughput import Cluster, throughput
 from labkit.models import Model
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # An operator's kind, and the powers of hidden size, sequence and heads that its work grows with,
 # for the same tokens a step.
@@ -49,8 +48,6 @@ def read_operators(profiles: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
     Raises:
         BadValue: an operator is missing.
     """
-    import pandas as pd
-
     kinds = {name: kind for kind, (_, names) in KINDS.items() for name in names.split()}
     tables = {}
     for degree, profile in profiles.items():
@@ -69,8 +66,6 @@ def read_operators(profiles: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
 
 def evenly(operators: pd.DataFrame) -> pd.DataFrame:
     """The profile as it were if every operator of one GPU divided evenly among a group."""
-    import pandas as pd
-
     alone, columns = operators.loc[1], ["forward_s", "backward_s"]
     times = {
         degree: alone.assign(**{name: alone[name] / degree for name in columns})
@@ -122,8 +117,6 @@ def step_parts(
     Raises:
         BadValue: the plan's tensor-parallel degree was not profiled.
     """
-    import pandas as pd
-
     degree = plan.parallel.tp
     if degree not in operators.index.unique("degree"):
         known = ", ".join(map(str, operators.index.unique("degree")))
@@ -159,8 +152,6 @@ def scaling_errors(
 
     ``others`` are that other profile's tables, as :func:`read_operators` takes them.
     """
-    import pandas as pd
-
     rows, grown = [], growth(profiled, plan)
     for degree, times in read_operators(others).groupby("degree") if others else ():
         columns, scaled = ["forward_s", "backward_s"], operators.loc[degree]

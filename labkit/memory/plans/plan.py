@@ -15,15 +15,13 @@ from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.plans.arithmetic import Arithmetic
-from labkit.memory.plans.detail import ByMoments
-from labkit.memory.tape.lines import Term
+from labkit.memory.plans.detail import Estimate, estimate
+from labkit.memory.tape.saved import Term
 from labkit.models import Model
 from labkit.quantities import GB, format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from labkit.memory.plans.estimate import Estimate
 
 Capacity = Count | str  # bytes, or an accelerator's name
 Headroom = Annotated[float, Gt(0), Le(1)]
@@ -35,7 +33,7 @@ class Plan:
     """A model, how it is spread, in which number formats, on which batch: what one rank needs.
 
     There are two accounts. A model with a batch is estimated tensor by tensor and moment by moment,
-    and the peak is the largest moment (:class:`~labkit.memory.plans.detail.ByMoments`); ``ideal``
+    and the peak is the largest moment (:class:`~labkit.memory.plans.detail.Estimate`); ``ideal``
     divides by the number of ranks where torch rounds up to whole rows. A bare parameter count, a
     model without a batch and a batch with a paper's ``formula`` keep the papers' arithmetic, where
     everything is held at once (:class:`~labkit.memory.plans.arithmetic.Arithmetic`).
@@ -57,8 +55,8 @@ class Plan:
     ideal: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.account, Arithmetic):
-            self.account.check()
+        if not self.detailed:
+            self._arithmetic.check()
 
     @property
     def num_params(self) -> int:
@@ -73,20 +71,13 @@ class Plan:
         )
 
     @property
-    def account(self) -> Arithmetic | ByMoments:
+    def account(self) -> Arithmetic | Estimate:
         """The papers' arithmetic, or the account by moments."""
-        if self.detailed:
-            return self._by_moments
-        return Arithmetic(self.model, self.parallel, self.recipe, self.batch, self.fragmentation)
+        return self.estimate if self.detailed else self._arithmetic
 
     @property
-    def _by_moments(self) -> ByMoments:
-        if not isinstance(self.model, Model) or self.batch is None or self.batch.formula:
-            raise UsageError(
-                "moments need a Model and a Batch without a paper's formula;"
-                " this plan keeps the papers' arithmetic"
-            )
-        return ByMoments(self.model, self.parallel, self.recipe, self.batch, self.ideal)
+    def _arithmetic(self) -> Arithmetic:
+        return Arithmetic(self.model, self.parallel, self.recipe, self.batch, self.fragmentation)
 
     @property
     def estimate(self) -> Estimate:
@@ -95,7 +86,12 @@ class Plan:
         Raises:
             UsageError: the plan is not detailed, something does not divide, or is not known.
         """
-        return self._by_moments.estimate
+        if not isinstance(self.model, Model) or self.batch is None or self.batch.formula:
+            raise UsageError(
+                "moments need a Model and a Batch without a paper's formula;"
+                " this plan keeps the papers' arithmetic"
+            )
+        return estimate(self.model, self.parallel, self.recipe, self.batch, self.ideal)
 
     @property
     def peak_bytes(self) -> int | float:
@@ -114,11 +110,11 @@ class Plan:
 
     def moments(self) -> pd.DataFrame:
         """Bytes of each component at each moment of a step; raises as :attr:`estimate` does."""
-        return self._by_moments.moments()
+        return self.estimate.table()
 
     def elsewhere(self) -> pd.DataFrame:
         """What is kept on the CPU or on NVMe; raises as :attr:`estimate` does."""
-        return self._by_moments.elsewhere()
+        return self.estimate.elsewhere()
 
     @property
     def states_bytes(self) -> float:

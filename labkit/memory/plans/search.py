@@ -241,7 +241,7 @@ def sweep(
         else:
             table = grid.sweep(base, values, usable_bytes=room)
             if links is not None:
-                table = table.assign(**_sent_by(base, values, table, links, ranks_per_node))
+                table = table.assign(**_sent_by(base, values, links, ranks_per_node))
         if isinstance(plan, Mapping):
             table.insert(0, "plan", name)
         tables.append(table)
@@ -259,10 +259,6 @@ def _points(values: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
         yield dict(zip(values, chosen, strict=True))
 
 
-def _labels(point: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: label(value) for name, value in point.items()}
-
-
 def _arithmetic_rows(
     base: Plan,
     values: Mapping[str, list[Any]],
@@ -272,7 +268,7 @@ def _arithmetic_rows(
 ) -> Iterator[dict[str, Any]]:
     for point in _points(values):
         plan = grid.at(base, point)
-        row = _labels(point)
+        row = {name: label(value) for name, value in point.items()}
         row |= {f"{t.component.replace(' ', '_')}_bytes": t.num_bytes for t in plan.terms()}
         row |= {"states_bytes": plan.states_bytes, "total_bytes": plan.peak_bytes}
         row |= _sent(plan, links, ranks_per_node)
@@ -294,11 +290,10 @@ def _sent(plan: Plan, links: tuple[Link, Link] | None, ranks_per_node: int) -> d
 def _sent_by(
     base: Plan,
     values: Mapping[str, list[Any]],
-    table: pd.DataFrame,
     links: tuple[Link, Link],
     ranks_per_node: int,
 ) -> dict[str, list[float]]:
-    """What each row of a detailed sweep sends; NaN for no plan."""
+    """What each row of a detailed sweep sends, in the sweep's order; NaN for no plan."""
     nothing = dict.fromkeys(("sent_bytes", "node_bytes", "communication_s"), math.nan)
 
     def of(point: Mapping[str, Any]) -> dict[str, float]:
@@ -307,7 +302,6 @@ def _sent_by(
         except UsageError:
             return nothing
 
-    by_label = {tuple(_labels(point).values()): of(point) for point in _points(values)}
-    keys = zip(*(table[name] for name in values), strict=True) if values else [()]
-    rows = [by_label[key] for key in keys]
+    rest, numbers = grid.split(base, values)
+    rows = [of(point) for point in _points(rest | numbers)]
     return {name: [row[name] for row in rows] for name in nothing}

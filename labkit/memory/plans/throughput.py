@@ -1,9 +1,17 @@
-"""Throughput of a plan: operations a second and GPU, from a sustained rate and an α–β model.
+"""Time of a plan's step: from a sustained rate and an α–β model, or with an optimizer on the host.
 
     step = operations / sustained rate + tensor-parallel collectives + data-parallel collectives
 
 Tensor- and context-parallel collectives block; data-parallel ones run alone too unless a cluster
-overlaps them. What kernels, updates and allocators add is part of the sustained rate.
+overlaps them. What kernels, updates and allocators add is part of the sustained rate. An optimizer
+may run on the host, in turn with the GPU or beside it:
+
+    gradients = what leaves the device, less the backward pass that hides it
+    host      = max(update, parameters back) if tiled, else their sum
+    step      = GPU + gradients + host; max(GPU + gradients, host) with a delayed update
+
+Source of the latter: Ren et al. 2021 (ZeRO-Offload), §4 (schedule), §5 (tiled copies, delayed
+update).
 """
 
 from __future__ import annotations
@@ -12,13 +20,23 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from labkit.errors import BadValue
+import pandas as pd
+
+from labkit.errors import BadValue, not_among
 from labkit.hardware import Link, link
-from labkit.kit.describe import Count, Positive, description
+from labkit.kit.describe import Count, Positive, checked, description
+from labkit.memory.jobs.batch import Batch
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.traffic import Collective
+from labkit.memory.movement.offload import offload
 from labkit.memory.movement.volumes import collectives
 from labkit.memory.plans.plan import Plan
 from labkit.models import Model
+
+# Share of a step's operations that the backward pass has at least, whatever is recomputed.
+BACKWARD_SHARE = 2 / 3
+PLACES = ("device", "device", "device"), ("device", "device", "cpu"), ("device", "cpu", "cpu")
 
 
 @description
@@ -188,3 +206,125 @@ def fit_cluster(
         return [math.log(rate / wanted) for rate, wanted in zip(rates, measured, strict=True)]
 
     return at(least_squares(misses, [0.0] * len(free)).x)
+
+
+@description
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """How a rank's optimizer runs.
+
+    ``s_per_param`` is with all cores of the host (or the whole GPU) at work, which ``ranks`` share;
+    ``link_bytes_per_s`` is one GPU's, one direction. ``tiled``: parameters go back while others are
+    updated. ``delayed``: the update runs beside the next forward and backward pass, whose
+    parameters are then one step old.
+    """
+
+    s_per_param: Positive
+    link_bytes_per_s: Positive
+    ranks: Count = 1
+    tiled: bool = True
+    delayed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdatedStep:
+    """One optimizer step of one rank: operations, the GPU's time, the update's, and the whole."""
+
+    flops: float
+    gpu_s: float
+    update_s: float
+    step_s: float
+
+    @property
+    def flops_per_s(self) -> float:
+        """Throughput of one GPU."""
+        return self.flops / self.step_s
+
+
+@checked
+def updated_step(plan: Plan, cluster: Cluster, update: Update) -> UpdatedStep:
+    """How long a step of ``plan`` takes on ``cluster``; its recipe says what crosses the link.
+
+    Raises:
+        BadValue: as :func:`~labkit.memory.plans.throughput.throughput` does, and where parameters
+            are offloaded, gradients without the optimizer, or anything to NVMe.
+    """
+    recipe = plan.recipe
+    places = (recipe.offload_parameters, recipe.offload_gradients, recipe.offload_optimizer)
+    if places not in PLACES:
+        raise BadValue(
+            "recipe must offload the optimizer, it and the gradients, or nothing, to the cpu, got"
+            f" parameters on {places[0]}, gradients on {places[1]}, optimizer on {places[2]}"
+        )
+    step, moved = throughput(plan, cluster), offload(plan.model, plan.parallel, recipe)
+    leaves_s = moved.bytes_at("PCIe to host") / update.link_bytes_per_s
+    back_s = moved.bytes_at("PCIe to device") / update.link_bytes_per_s
+    states = next(term for term in moved.held if term.component == "optimizer")
+    update_s = update.s_per_param * states.num_bytes / recipe.optimizer_bytes * update.ranks
+    gpu_s = step.compute_s + step.tensor_s + step.data_s
+    busy_s = gpu_s + max(0.0, leaves_s - BACKWARD_SHARE * step.compute_s)
+    host_s = max(update_s, back_s) if update.tiled else update_s + back_s
+    step_s = max(busy_s, host_s) if update.delayed else busy_s + host_s
+    return UpdatedStep(flops=step.flops, gpu_s=gpu_s, update_s=update_s, step_s=step_s)
+
+
+@checked
+def rivals(
+    model: Model,
+    cluster: Cluster,
+    methods: Sequence[str] | None = None,
+    *,
+    gpus: Count,
+    partition_group: Count,
+    seq: Count = 2048,
+    micro_batch: Count = 1,
+    accumulation: Count = 1,
+    host: Update | None = None,
+) -> pd.DataFrame:
+    """One job by the methods that compete for it: throughput of a GPU, what is not computing
+    (``traffic_s``), and the states it holds; ``gain`` is the throughput over ZeRO-3's.
+
+    ``micro_batch`` samples a GPU, layers recomputed. Tensor parallelism and ZeRO++'s second copy
+    span a node; its hpZ alone quantises nothing, the whole sends int8 weights, int4 gradients.
+    With a ``host`` that updates, ZeRO-Offload comes last, with tensor parallelism: without it, the
+    parameters stay whole on each GPU. ``methods`` names those wanted beside ZeRO-3; None: all.
+
+    Raises:
+        UsageError: no such method.
+        BadValue: the nodes of the cluster or the groups do not divide the GPUs.
+    """
+    node, usual = cluster.ranks_per_node, Recipe.mixed_adam(accumulation=accumulation)
+    away = replace(usual, offload_gradients="cpu", offload_optimizer="cpu")
+    quantised = replace(usual, gather="int8", reduce="int4")
+    ways = {
+        "Megatron-LM": (Parallel(tp=node, dp=gpus // node), usual),
+        "Megatron-LM, ZeRO-1": (Parallel(tp=node, dp=gpus // node, zero=1), usual),
+        "ZeRO-3": (Parallel(dp=gpus, zero=3), usual),
+        "ZeRO++, hpZ": (Parallel(dp=gpus, zero=3, secondary_group=node), usual),
+        "ZeRO++": (Parallel(dp=gpus, zero=3, secondary_group=node), quantised),
+        "MiCS": (Parallel(dp=gpus, zero=3, partition_group=partition_group), usual),
+    }
+    if host:
+        ways["Megatron-LM, ZeRO-Offload"] = (Parallel(tp=node, dp=gpus // node, zero=2), away)
+    rows = []
+    for name in ways if methods is None else dict.fromkeys(["ZeRO-3", *methods]):
+        if name not in ways:
+            raise not_among("method", name, ways)
+        parallel, recipe = ways[name]
+        batch = Batch(seq=seq, micro_batch=micro_batch * parallel.tp, recompute="full")
+        plan = Plan(model=model, parallel=parallel, recipe=recipe, batch=batch)
+        step = _timed(plan, cluster, host if recipe is away else None)
+        rows.append([name, *step, plan.states_bytes])
+    columns = ["method", "gpu_flops_per_s", "traffic_s", "states_bytes"]
+    table = pd.DataFrame(rows, columns=columns).set_index("method")
+    rate = table["gpu_flops_per_s"]
+    return table.assign(gain=rate / rate["ZeRO-3"])
+
+
+def _timed(plan: Plan, cluster: Cluster, host: Update | None) -> tuple[float, float]:
+    """Operations a second of a GPU, and the seconds of a step in which it does not compute."""
+    if host is None:
+        step = throughput(plan, cluster)
+        return step.flops_per_s, step.tensor_s + step.data_s
+    updated = updated_step(plan, cluster, host)
+    return updated.flops_per_s, updated.step_s - updated.flops / cluster.flops_per_s

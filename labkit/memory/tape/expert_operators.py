@@ -34,13 +34,8 @@ class ExpertOperators(LossOperators):
 
     def top(self, x: Tensor, elements: Counts) -> tuple[Tensor, Tensor]:
         """The largest few of each row, and their numbers."""
-        values, chosen = self.kernel(
-            [x],
-            (elements, x.width),
-            (elements, INT64),
-            saves_outputs=[1],
-            backward=self._scattered(x),
-        )
+        sizes, backward = ((elements, x.width), (elements, INT64)), self._scattered(x)
+        values, chosen = self.kernel([x], *sizes, saves_outputs=[1], backward=backward)
         return values, chosen
 
     @call
@@ -59,8 +54,8 @@ class ExpertOperators(LossOperators):
             return [to_x, new(rows, size[1], to_sum)]
 
         total = self.kernel([x], (rows, x.width), backward=of_sum)[0]
-        self.tape.named("chosen and weights", x, total)
-        return self.kernel([x, total], size, saves=[x, total], backward=backward)[0]
+        inputs, names = [x, total], 2 * ["chosen and weights"]
+        return self.kernel(inputs, size, saves=inputs, names=names, backward=backward)[0]
 
     def places(self, chosen: Counts) -> tuple[Tensor, Tensor]:
         """Which choice fills each place of each expert, and whether one does: no gradients."""
@@ -88,11 +83,8 @@ class ExpertOperators(LossOperators):
         """One product for each expert; autocast casts the matrices, then the rows."""
         width = BF16 if self.tape.casts is not None else x.width
         matrix = self.weight(weight, width)
-        inputs = [self.cast(x, width), matrix]
-        self.tape.named(name, inputs[0])
-        self.tape.named("cached weights", matrix)
-        backward = self.each(inputs, order=[1, 0])
-        return self.kernel(inputs, (elements, width), saves=inputs, backward=backward)[0]
+        names = [name, "cached weights"]
+        return self._batched([self.cast(x, width), matrix], (elements, width), names)
 
     def join(self, elements: Counts, *parts: Tensor) -> Tensor:
         """Side by side in a new tensor; each part's gradient is a view of the whole's."""

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.shadow import Program, Shadow
-from labkit.memory.tape.shapes import MIXED, Shape, num_dense
-from labkit.memory.tape.sizes import Numbers, chunk_rows, over, units
+from labkit.memory.tape.sizes import MIXED, Numbers, Shape, chunk_rows, num_dense, over, units
 
 STEP = "optimizer step"
 
@@ -55,19 +54,20 @@ _BASES = {"flat": _PERIODIC, "nested": _NESTED, "periodic": _PERIODIC, "listed":
 
 
 _TIMES = len(tapes.MULTIPLICITIES)
+# Units, by place in labkit.memory.tape.tape.UNITS, and how many (or bytes) of each.
+Amount = tuple[tuple[int, int], ...]
 
 
 class Kept(NamedTuple):
     """One component of what a layer, or an end of the model, keeps for its backward pass.
 
-    ``experts``: whether the layer has them; None outside the layers. ``amount``: units, by place in
-    :data:`~labkit.memory.tape.tape.UNITS`, and bytes of each; ``times``: how many layers of the
-    program keep as much, by multiplicity.
+    ``experts``: whether the layer has them; None outside the layers. ``times``: how many layers of
+    the program keep as much, by multiplicity.
     """
 
     component: str
     experts: bool | None
-    amount: tuple[tuple[int, int], ...]
+    amount: Amount
     times: tuple[int, ...]
 
 
@@ -115,14 +115,29 @@ def kept(program: Program) -> tuple[Kept, ...]:
     for storage, (layer, multiplicity) in tape.saved.items():
         key = (layer, multiplicity, storage.name)
         sums[key] = sums.get(key, 0) + storage.amount
-    alike: Counter[tuple[str, bool | None, tuple[tuple[int, int], ...], int]] = Counter()
+    alike: Counter[tuple[str, bool | None, Amount, int]] = Counter()
     for (layer, multiplicity, name), amount in sums.items():
-        parts = tuple((int(place), int(amount[place])) for place in np.flatnonzero(amount))
-        alike[name, None if layer is None else layer.place.experts, parts, multiplicity] += 1
+        experts = None if layer is None else layer.place.experts
+        alike[name, experts, _amount(amount), multiplicity] += 1
     return tuple(
         Kept(name, experts, parts, tuple(alike[name, experts, parts, m] for m in range(_TIMES)))
         for name, experts, parts in dict.fromkeys(key[:3] for key in alike)
     )
+
+
+@lru_cache(maxsize=256)
+def parameters(program: Program) -> tuple[tuple[Amount, ...], ...]:
+    """Elements of each trained tensor in order, a layer's experts stacked: before the layers, of
+    one layer with an MLP, of one with experts, after the layers."""
+    net = Shadow(program)
+    blocks = {block.place.experts: block.parameters for group, _ in net.segments for block in group}
+    first, last = [net.token, net.position], [*net.norm, None if program.tied else net.output]
+    parts = first, blocks.get(False, []), blocks.get(True, []), last
+    return tuple(tuple(_amount(p.elements) for p in part if p is not None) for part in parts)
+
+
+def _amount(counts: tapes.Counts) -> Amount:
+    return tuple((int(place), int(counts[place])) for place in np.flatnonzero(counts))
 
 
 def _grown(live: NDArray[np.int64]) -> bool:

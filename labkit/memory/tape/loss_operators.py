@@ -16,11 +16,14 @@ class LossOperators(Operators):
         if self.tape.casts is not None:
             logits = self.tape.local(self.cast(logits, FP32))
         scores, number = self.softmax(logits, "log-softmax"), (unit("1"), logits.width)
-        out, total = self.kernel(
-            [scores], number, number, saves=[scores, targets], saves_outputs=[1]
-        )
-        self.tape.named("sum of weights", total)
-        return out
+        return self.kernel(
+            [scores],
+            number,
+            number,
+            saves=[scores, targets],
+            saves_outputs=[1],
+            names=["log-softmax", "", "sum of weights"],
+        )[0]
 
     @call
     def loss_parallel(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -29,7 +32,6 @@ class LossOperators(Operators):
         shifted = local(new(*size, logits))
         sums = new(rows, FP32, new(*size, shifted))  # of the exponentials
         scores = local(new(*size, shifted, new(rows, FP32, sums)))
-        self.tape.named("log-softmax", scores)
         local(new(rows, FP32))  # the scores of the targets
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
@@ -38,8 +40,9 @@ class LossOperators(Operators):
             total = new(*size, zeros, exponentials, *saved)
             return [new(*size, zeros, total, new(unit("1"), FP32, total), *saved)]
 
-        number = (unit("1"), FP32)
-        return self.kernel([logits], number, saves=[scores, targets], backward=backward)[0]
+        number, names = (unit("1"), FP32), ["log-softmax"]
+        saves = [scores, targets]
+        return self.kernel([logits], number, saves=saves, names=names, backward=backward)[0]
 
     def vocab_parallel_loss(self, logits: Tensor, targets: Tensor, *, copy: bool = False) -> Tensor:
         """In place on the fp32 logits or a copy, which become their gradient: kept are they, and of
@@ -53,14 +56,13 @@ class LossOperators(Operators):
         scores = local(new(*logits.size, logits)) if copy else logits
         places, mine = local(new(rows, INT64)), local(new(rows, BOOL))
         local(new(rows, FP32))  # the scores of the targets
-        for name, tensor in (("exponentials", scores), ("place", places), ("mask", mine)):
-            self.tape.named(name, tensor)
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
             return [saved[0]]
 
-        saves = [scores, mine, places]
-        return self.kernel([logits], (rows, FP32), saves=saves, backward=backward)[0]
+        saves, names = [scores, mine, places], ["exponentials", "mask", "place"]
+        out = (rows, FP32)
+        return self.kernel([logits], out, saves=saves, names=names, backward=backward)[0]
 
     def fused_loss(self, x: Tensor, weight: Tensor) -> Tensor:
         """Head, loss and both gradients, a part of the rows at a time: keeps the gradients."""

@@ -20,15 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue, UsageError
-from labkit.memory.tape import shapes
 from labkit.memory.tape import tape as tapes
-from labkit.memory.tape.forms import MOMENTS, STEP, Points, columns_of, points
+from labkit.memory.tape.forms import MOMENTS, STEP, Points, columns_of, parameters, points
 from labkit.memory.tape.mode import FP32, INT64, Mode
-from labkit.memory.tape.parameters import num_corrections, num_params, over_layers, tensors
-from labkit.memory.tape.parameters import sizes as parameter_sizes
 from labkit.memory.tape.shadow import Program
-from labkit.memory.tape.shapes import Shape, supported
-from labkit.memory.tape.sizes import Numbers, over
+from labkit.memory.tape.sizes import MIXED, Numbers, Shape, num_dense, over, shape_of, stack, units
 
 Answer = TypeVar("Answer")
 STEPS = ("foreach", "fused", "for-loop")
@@ -48,38 +44,38 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
             f"logits_held must be none where loss is {mode.loss}, which leaves no logits;"
             f" got {mode.logits_held}"
         )
-    if mode.loss == "chunked" and not _all(np.asarray(numbers.chunks) >= 2):
+    if mode.loss == "chunked" and not _all(numbers.chunks >= 2):
         raise UsageError(f"chunks must be >= 2 for a chunked head, got {numbers.chunks}")
-    stack, fixed = shapes.stack(shape), {}
-    if mode.recompute == "full" and not _all(np.asarray(numbers.group) == 1):
+    kinds, fixed = stack(shape), {}
+    if mode.recompute == "full" and not _all(numbers.group == 1):
         structure = "nested"
     if mode.recompute == "every":
-        if not _all((np.asarray(numbers.period) >= 2) & (numbers.period <= shape.num_layers)):
+        if not _all((numbers.period >= 2) & (numbers.period <= shape.num_layers)):
             raise UsageError(
                 f"period must be in 2..num_layers, got {numbers.period} of {shape.num_layers}"
                 " (1 is recompute='full')"
             )
         structure = "periodic"
-    if stack == shapes.MIXED and structure != "flat":
+    if kinds == MIXED and structure != "flat":
         structure, fixed = "listed", _fixed(shape, mode, numbers)
     return Program(
         mode=mode,
         mlp=shape.mlp,
-        qkv_bias=shapes.has_bias(shape, "qkv"),
-        out_bias=shapes.has_bias(shape, "out"),
-        mlp_bias=shapes.has_bias(shape, "mlp"),
-        fused=shapes.is_fused(shape),
-        qk_norm=bool(shapes.get(shape, "qk_norm")),
-        latent=bool(shapes.get(shape, "kv_rank")),
-        query_rank=bool(shapes.get(shape, "q_rank")),
-        stack=stack,
-        shared=bool(shapes.get(shape, "shared_experts")),
-        sigmoid=bool(shapes.get(shape, "router_bias")),
+        qkv_bias=shape.qkv_bias,
+        out_bias=shape.out_bias,
+        mlp_bias=shape.mlp_bias,
+        fused=shape.fused_qkv,
+        qk_norm=shape.qk_norm,
+        latent=bool(shape.kv_rank),
+        query_rank=bool(shape.q_rank),
+        stack=kinds,
+        shared=bool(shape.shared_experts),
+        sigmoid=shape.router_bias,
         tied=shape.tied,
-        positions=_choice("positions", np.asarray(shape.positions) > 0),
-        grouped=_choice("kv_heads < heads", np.asarray(shape.kv_heads) < shape.heads),
+        positions=_choice("positions", shape.positions > 0),
+        grouped=_choice("kv_heads < heads", shape.kv_heads < shape.heads),
         batched=batched,
-        sequence_parallel=numbers.sequence_parallel and not _all(np.asarray(numbers.tp) == 1),
+        sequence_parallel=numbers.sequence_parallel and not _all(numbers.tp == 1),
         structure=structure,
         **fixed,
     )
@@ -88,7 +84,7 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
 def _fixed(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
     """The layers one by one: of two kinds that are recomputed in groups or every so many."""
     repeat = numbers.group if mode.recompute == "full" else numbers.period
-    dense = shapes.num_dense(shape)
+    dense = num_dense(shape)
     if np.ndim(repeat) or np.ndim(shape.num_layers) or np.ndim(dense):
         raise UsageError(
             "num_layers and the recomputed groups or periods must be numbers, not arrays, where"
@@ -98,27 +94,48 @@ def _fixed(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
 
 
 def _all(condition: Any) -> bool:
-    return bool(np.all(condition))
+    """Of plain numbers without the way through an array."""
+    return condition if isinstance(condition, bool) else bool(np.all(condition))
 
 
-def _choice(name: str, condition: NDArray[np.bool_]) -> bool:
-    if np.all(condition) != np.any(condition):
+def _choice(name: str, condition: Any) -> bool:
+    every = _all(condition)
+    if not every and np.any(condition):
         raise UsageError(f"{name} must hold for all configurations of one call or for none")
-    return bool(np.all(condition))
+    return every
 
 
 def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
     """Bytes that are there from the first moment to the last: AdamW's states included."""
-    parts, width = tensors(shape, numbers), mode.stream_bytes
-    count = over_layers(shape, parts, sum)
-    buffers = 2 * INT64 * numbers.micro_batch * numbers.seq + width * num_corrections(shape)
+    shape, width = shape_of(shape), mode.stream_bytes
+    parts = tensors(shape, mode, numbers)
+    count, counters = (over_layers(shape, parts, of) for of in (sum, len))
+    routed = shape.num_layers - num_dense(shape)
+    corrections = routed * shape.num_experts if shape.router_bias else 0  # of routers' choices
+    buffers = 2 * INT64 * numbers.micro_batch * numbers.seq + width * corrections
     if shape.mlp == "swiglu":
-        turned = shapes.get(shape, "rope_head_dim") or shape.head_dim
+        turned = shape.rope_head_dim or shape.head_dim
         buffers = buffers + 2 * mode.compute_bytes * numbers.seq * turned
     if mode.attention == "eager" and mode.mask_added:
         buffers = buffers + width * numbers.seq**2
-    optimizer = 2 * width * count + FP32 * over_layers(shape, parts, len)
-    return dict(zip(HELD, (width * count, optimizer, buffers), strict=True))
+    sizes = width * count, 2 * width * count + FP32 * counters, buffers
+    return dict(zip(HELD, sizes, strict=True))
+
+
+def tensors(shape: Shape, mode: Mode, numbers: Numbers) -> list[list[Any]]:
+    """Elements of each trained tensor in order: before the layers, of one layer with an MLP, of
+    one with experts (stacked), after the layers. A router's correction is not among them: it is
+    kept with the buffers."""
+    value = units(shape, numbers)
+    forms = parameters(_program(shape, mode, numbers, batched=False))
+    return [[sum(n * value[place] for place, n in form) for form in part] for part in forms]
+
+
+def over_layers(shape: Shape, parts: list[list[Any]], of: Callable[[list[Any]], Any]) -> Any:
+    """What ``of`` (``sum``, ``len``) says of all :func:`tensors`."""
+    first, dense, routed, last = map(of, parts)
+    number = num_dense(shape)
+    return first + number * dense + (shape.num_layers - number) * routed + last
 
 
 def step_temporaries(shape: Shape, mode: Mode, numbers: Numbers, step: str) -> Any:
@@ -129,38 +146,29 @@ def step_temporaries(shape: Shape, mode: Mode, numbers: Numbers, step: str) -> A
     """
     if step not in STEPS:
         raise UsageError(f"step must be one of {', '.join(STEPS)}, got {step!r}")
-    width = mode.stream_bytes
     if step == "fused":
         return 0
+    width, parts = mode.stream_bytes, tensors(shape, mode, numbers)
     if step == "foreach":
-        return width * num_params(shape, numbers)
-    sizes = parameter_sizes(shape, numbers)
-    pairs = [
-        2 * sizes[0],
-        *(2 * late + early for early, late in pairwise(sizes)),
-    ]
+        return width * over_layers(shape, parts, sum)
+    first, dense, routed, last = parts  # of each kind two layers: one shows what follows the other
+    layers = 2 * dense if np.any(num_dense(shape) > 0) else []
+    if np.any(shape.num_layers > num_dense(shape)):
+        layers = [*layers, *2 * routed]
+    sizes = [*first, *layers, *last]
+    pairs = [2 * late + early for early, late in pairwise([0, *sizes])]
     return width * np.maximum.reduce(np.broadcast_arrays(*pairs))
 
 
 def moments(
-    shape: Shape,
-    mode: Mode,
-    *,
-    seq: Any,
-    micro_batch: Any,
-    step: str = "foreach",
-    period: Any = 1,
-    group: Any = 1,
-    chunks: Any = 8,
-    tp: Any = 1,
-    ep: Any = 1,
-    sequence_parallel: bool = False,
+    shape: Shape, mode: Mode, *, step: str = "foreach", **sizes: Any
 ) -> dict[str, dict[str, Any]]:
     """Bytes of each component at the fullest point of each moment.
 
-    Sizes may be arrays that broadcast; what decides which operators run must not vary within a
-    call. ``group`` layers are recomputed together (``recompute="full"``), every ``period``-th
-    layer (``"every"``), the head runs over ``chunks`` parts (``loss="chunked"``).
+    ``shape`` may be a model. ``sizes`` are fields of :class:`~labkit.memory.tape.sizes.Numbers`,
+    maybe arrays that broadcast; what decides which operators run must not vary within a call.
+    ``group`` layers are recomputed together (``recompute="full"``), every ``period``-th layer
+    (``"every"``), the head runs over ``chunks`` parts (``loss="chunked"``).
 
     Raises:
         UsageError: the model has parts that are not known here, or a size is below 1.
@@ -170,17 +178,7 @@ def moments(
     >>> max(found, key=lambda moment: sum(found[moment].values()))
     'loss backward'
     """
-    supported(shape)
-    numbers = Numbers(
-        seq=seq,
-        micro_batch=micro_batch,
-        period=period,
-        group=group,
-        chunks=chunks,
-        tp=tp,
-        ep=ep,
-        sequence_parallel=sequence_parallel,
-    )
+    shape, numbers = shape_of(shape), Numbers(**sizes)
     there = held(shape, mode, numbers)
 
     def of(program: Program) -> dict[str, list[Any]]:
@@ -192,7 +190,7 @@ def moments(
         for moment, parts in by_samples(shape, mode, numbers, of, _merged).items()
     }
     held_on = {"none": 0, "compute": mode.compute_bytes, "fp32": FP32}[mode.logits_held]
-    logits = held_on * micro_batch * seq * over(shape.vocab, tp)
+    logits = held_on * numbers.micro_batch * numbers.seq * over(shape.vocab, numbers.tp)
     # AdamW's gradients are as wide as its parameters.
     at_step = (logits, there["parameters"], 0, step_temporaries(shape, mode, numbers, step))
     by_moment[STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
@@ -208,9 +206,8 @@ def by_samples(
 ) -> Answer:
     """``of`` the program; of two, and what is ``chosen`` (where there is one sample, its answer,
     the other's), where some configurations have one sample and attention written out tells."""
-    one_sample = np.asarray(numbers.micro_batch) == 1
-    eager = mode.attention == "eager"
-    many = eager and not bool(np.all(one_sample))
+    one_sample = numbers.micro_batch == 1
+    many = mode.attention == "eager" and not _all(one_sample)
     answer = of(_program(shape, mode, numbers, batched=many))
     if many and np.any(one_sample):
         return chosen(one_sample, of(_program(shape, mode, numbers, batched=False)), answer)

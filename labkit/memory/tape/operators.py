@@ -45,22 +45,26 @@ class Operators:
         *outputs: Size,
         saves: Sequence[Tensor] = (),
         saves_outputs: Sequence[int] = (),
+        names: Sequence[str] = (),
         backward: Backward | None = None,
         kind: str = "",
     ) -> list[Tensor]:
         """Run one operator: a node, what it saves, its outputs.
 
-        ``saves`` are kept before the outputs are there, ``saves_outputs`` (by place) after. The
-        gradient goes to the first output's node and from there to ``inputs``; without ``backward``
-        each input's gradient is allocated in turn. A checkpoint may keep the outputs of some
-        ``kind`` of operators.
+        ``saves`` are kept before the outputs are there, ``saves_outputs`` (by place) after;
+        ``names`` say, in this order, what each is to the model. The gradient goes to the first
+        output's node and from there to ``inputs``; without ``backward`` each input's gradient is
+        allocated in turn. A checkpoint may keep the outputs of some ``kind`` of operators.
         """
         tape = self.tape
         tape.need(*inputs, *saves)
         node = tape.node(backward or self.each(inputs), *inputs)
         tape.save(node, *saves)
         results = tape.kept_outputs(kind, lambda: tape.together(*outputs, beside=(*inputs, *saves)))
-        tape.save(node, *(results[place] for place in saves_outputs))
+        outer = [results[place] for place in saves_outputs]
+        tape.save(node, *outer)
+        for name, kept in zip(names, (*saves, *outer), strict=False):
+            tape.named(name, kept)
         results[0].node = node
         return results
 
@@ -81,9 +85,6 @@ class Operators:
         sizes = [x.size for x in inputs]
         return lambda _, saved: [*self.tape.together(*sizes, beside=tuple(saved))]
 
-    def _unary(self, x: Tensor, *, saves: Sequence[Tensor] = ()) -> Tensor:
-        return self.kernel([x], x.size, saves=saves)[0]
-
     def view(self, x: Tensor, elements: Counts | None = None) -> Tensor:
         """A view whose gradient is a tensor of its own: a copy on its way back, or a sum."""
         out = x.view(elements)
@@ -92,8 +93,7 @@ class Operators:
 
     def gelu(self, x: Tensor, name: str) -> Tensor:
         """Keeps its input, ``name`` to the model."""
-        self.tape.named(name, x)
-        return self._unary(x, saves=[x])
+        return self.kernel([x], x.size, saves=[x], names=[name])[0]
 
     silu = gelu
 
@@ -105,9 +105,7 @@ class Operators:
         cubed = self.power(self.cast(x, FP32) if wide_power and self.tape.casts is not None else x)
         inner = self.scale(self.add(x, self.scale(cubed)))
         one_more = self.shift(self.softmax(inner, "tangent"))
-        self.tape.named("half", half)
-        self.tape.named("one more than the tangent", one_more)
-        return self._product(half, one_more)
+        return self.multiply(half, one_more, ("half", "one more than the tangent"))
 
     def power(self, x: Tensor) -> Tensor:
         """To a power: what lies below it is computed again for the gradient."""
@@ -132,7 +130,7 @@ class Operators:
 
     def scale(self, x: Tensor) -> Tensor:
         """Times a number."""
-        return self._unary(x)
+        return self.kernel([x], x.size)[0]
 
     def cast(self, x: Tensor, width: int) -> Tensor:
         """To another dtype; the same tensor where it has it already."""
@@ -147,12 +145,10 @@ class Operators:
         if not mask_bytes:
             return x
         if mask_bytes == 1:
-            out, mask = self.kernel([x], x.size, (x.elements, 1), saves_outputs=[1])
-        else:
-            mask = self.tape.new(x.elements, mask_bytes, x)
-            out = self._unary(x, saves=[mask])
-        self.tape.named(name, mask)
-        return out
+            sizes = x.size, (x.elements, 1)
+            return self.kernel([x], *sizes, saves_outputs=[1], names=[name])[0]
+        mask = self.tape.new(x.elements, mask_bytes, x)
+        return self.kernel([x], x.size, saves=[mask], names=[name])[0]
 
     def add(self, x: Tensor, y: Tensor, *, reduce_y: bool = False) -> Tensor:
         """A sum in the wider dtype; ``reduce_y`` where y was spread over the batch."""
@@ -168,14 +164,10 @@ class Operators:
 
         return self.kernel([x, y], (x.elements, wide), backward=backward)[0]
 
-    def multiply(self, x: Tensor, y: Tensor) -> Tensor:
+    def multiply(self, x: Tensor, y: Tensor, names: Sequence[str] = ("activation", "up")) -> Tensor:
         """A product of two tensors that both want gradients."""
-        self.tape.named("activation", x)
-        self.tape.named("up", y)
-        return self._product(x, y)
-
-    def _product(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.kernel([x, y], (x.elements, max(x.width, y.width)), saves=[x, y])[0]
+        out = (x.elements, max(x.width, y.width))
+        return self.kernel([x, y], out, saves=[x, y], names=names)[0]
 
     def embedding(self, numbers: Tensor, table: Tensor, elements: Counts) -> Tensor:
         return self.kernel([table], (elements, table.width), saves=[numbers])[0]
@@ -233,12 +225,14 @@ class Operators:
             tape.done(saved)
             return [to_x, to_weight, tape.new(shift.elements, width)]
 
-        tape.named(name, x)
-        tape.named("cached weights", weight)
-        inputs, kind = [x, weight, bias], MATRIX_PRODUCT if bias is None else ""
         tape.need(*gathered)
         return self.kernel(
-            inputs, (layer.outputs, width), saves=[x, weight], backward=backward, kind=kind
+            [x, weight, bias],
+            (layer.outputs, width),
+            saves=[x, weight],
+            names=[name, "cached weights"],
+            backward=backward,
+            kind=MATRIX_PRODUCT if bias is None else "",
         )[0]
 
     def split(self, x: Tensor, parts: tuple[Counts, ...]) -> list[Tensor]:
@@ -273,19 +267,16 @@ class Operators:
         """The flash kernel: keeps its inputs, its output and one fp32 number a row and head."""
         width = BF16 if self.tape.casts is not None else q.width
         inputs = [self.cast(tensor, width) for tensor in (q, k, v)]
-        self.tape.named("query, key, value", *inputs)
-        out, sums = self.kernel(
+        return self.kernel(
             inputs,
             (outputs, width),
             (rows, FP32),
             saves=inputs,
             saves_outputs=[0, 1],
+            names=[*3 * ["query, key, value"], "output", "log of sums"],
             backward=self.at_once(*inputs),
             kind=ATTENTION,
-        )
-        self.tape.named("output", out)
-        self.tape.named("log of sums", sums)
-        return out
+        )[0]
 
     def repeat(self, x: Tensor, elements: Counts) -> Tensor:
         """Each key head for all query heads of its group: a copy, its gradient summed."""
@@ -303,10 +294,11 @@ class Operators:
         """
         width = BF16 if self.tape.casts is not None else x.width
         inputs = [self.cast(x, width), self.cast(y, width)]
-        for name, operand in zip(names, inputs, strict=True):
-            self.tape.named(name, operand)
+        return self._batched(inputs, (elements, width), names)
+
+    def _batched(self, inputs: list[Tensor], out: Size, names: Sequence[str]) -> Tensor:
         backward = self.each(inputs, order=[1, 0])
-        return self.kernel(inputs, (elements, width), saves=inputs, backward=backward)[0]
+        return self.kernel(inputs, out, saves=inputs, names=names, backward=backward)[0]
 
     def future(self) -> Tensor:
         """Which positions lie ahead: one byte for each pair of positions."""
@@ -317,13 +309,11 @@ class Operators:
 
     def mask(self, x: Tensor, which: Tensor) -> Tensor:
         """Some elements set by a mask that is kept: ``masked_fill``, or times whether."""
-        return self._unary(x, saves=[which])
+        return self.kernel([x], x.size, saves=[which])[0]
 
     def softmax(self, x: Tensor, name: str) -> Tensor:
         """Also log-softmax: keeps its output, ``name`` to the model."""
-        out = self.kernel([x], x.size, saves_outputs=[0])[0]
-        self.tape.named(name, out)
-        return out
+        return self.kernel([x], x.size, saves_outputs=[0], names=[name])[0]
 
     # ---------------------------------------------------------------- norms
 
@@ -332,34 +322,30 @@ class Operators:
     ) -> Tensor:
         """Keeps its input, and mean and 1/deviation of each row."""
         statistics = (rows, FP32 if wide_statistics else x.width)
-        self.tape.named("norm input", x)
-        out, *numbers = self.kernel(
+        return self.kernel(
             [x, weight, bias],
             x.size,
             statistics,
             statistics,
             saves=[x, weight],
             saves_outputs=[1, 2],
+            names=["norm input", "", *2 * ["norm statistics"]],
             backward=self.at_once(x, weight, weight),
-        )
-        self.tape.named("norm statistics", *numbers)
-        return out
+        )[0]
 
     def rms_norm(self, x: Tensor, weight: Tensor, rows: Counts, *, fused: bool) -> Tensor:
         """One kernel, which keeps its input and 1/rms of each row, or the norm written out."""
         if not fused:
             return self._rms_norm_written_out(x, weight, rows)
-        self.tape.named("norm input", x)
-        out, numbers = self.kernel(
+        return self.kernel(
             [x, weight],
             x.size,
             (rows, FP32),
             saves=[x, weight],
             saves_outputs=[1],
+            names=["norm input", "", "norm statistics"],
             backward=self.at_once(x, weight),
-        )
-        self.tape.named("norm statistics", numbers)
-        return out
+        )[0]
 
     @call
     def _rms_norm_written_out(self, x: Tensor, weight: Tensor, rows: Counts) -> Tensor:
@@ -385,9 +371,8 @@ class Operators:
             steps = [new(*size, *saved), new(*size, *saved)]
             return [new(*size, *steps, *saved)]
 
-        out = self.kernel([x], size, saves_outputs=[0], backward=backward)[0]
-        self.tape.named("norm statistics", out)
-        return out
+        names = ["norm statistics"]
+        return self.kernel([x], size, saves_outputs=[0], names=names, backward=backward)[0]
 
     def times_rows(self, x: Tensor, scale: Tensor) -> Tensor:
         """Each row times a number of its own, in one format."""
@@ -410,6 +395,5 @@ class Operators:
             self.tape.done(saved)
             return [self.tape.new(*weight.size, product), to_x]
 
-        self.tape.named("normalised", x)
-        inputs = [weight, x]  # the weight is the left factor
-        return self.kernel(inputs, (size[0], wide), saves=inputs, backward=backward)[0]
+        inputs, names = [weight, x], ["", "normalised"]  # the weight is the left factor
+        return self.kernel(inputs, (size[0], wide), saves=inputs, names=names, backward=backward)[0]

@@ -13,21 +13,19 @@ key heads, f width of the MLP, v vocabulary; those of latents and experts stand 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from labkit.memory.tape.forms import Kept, kept, multiplicities
-from labkit.memory.tape.lines import Term
 from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.moments import by_samples
 from labkit.memory.tape.shadow import Program
-from labkit.memory.tape.shapes import Shape, get, supported
-from labkit.memory.tape.sizes import Numbers, is_array, units
+from labkit.memory.tape.sizes import Numbers, Shape, is_array, shape_of, units
 from labkit.memory.tape.tape import UNITS
 
-__all__ = ["Mode", "Shape", "Term", "end_terms", "layer_terms", "stack_terms", "supported"]
+__all__ = ["Mode", "Shape", "Term", "end_terms", "layer_terms", "stack_terms"]
 
 TORCH = "torch 2.13, saved tensors"
 _SOURCES = {
@@ -39,6 +37,28 @@ _SOURCES = {
     "gradient of the weight": f"{TORCH}; Hsu et al. 2024 (Liger Kernel)",
 }
 Wanted = Callable[[Kept], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """What is counted, how many bytes, by which formula, from where; on the device or its host.
+
+    ``component`` may say more than its row of a comparison: ``"activations.mlp"`` belongs to the
+    row ``"activations"``. ``num_bytes`` is a number, an exact fraction, or an array of a sweep.
+
+    >>> Term(component="optimizer.momentum", num_bytes=8, formula="4·Ψ", source="Adam").row
+    'optimizer'
+    """
+
+    component: str
+    num_bytes: Any
+    formula: str
+    source: str
+    place: str = "device"
+
+    @property
+    def row(self) -> str:
+        return self.component.partition(".")[0]
 
 
 def layer_terms(
@@ -57,7 +77,7 @@ def layer_terms(
     >>> sum(t.num_bytes for t in terms) == 1024 * (32 * gpt.hidden + 4 * gpt.heads + 8)
     True
     """
-    routed = bool(get(shape, "num_experts")) if experts is None else experts
+    routed = bool(shape.num_experts) if experts is None else experts
     if mode.recompute == "every":
         mode = replace(mode, recompute="none")
     return _terms(shape, mode, sizes, lambda part: part.experts == routed, of_one=True)
@@ -88,8 +108,7 @@ def _terms(
     shape: Shape, mode: Mode, sizes: dict[str, Any], wanted: Wanted, *, of_one: bool = False
 ) -> tuple[Term, ...]:
     """The wanted terms; ``of_one`` layer, or of as many as there are."""
-    supported(shape)
-    numbers = Numbers(**sizes)
+    shape, numbers = shape_of(shape), Numbers(**sizes)
 
     def of(program: Program) -> dict[str, Term]:
         return _by_component(program, shape, numbers, wanted, of_one=of_one)

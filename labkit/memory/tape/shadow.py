@@ -6,6 +6,7 @@ hold the two against each other. Only this module knows both the programs and th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from labkit.memory.tape.expert_operators import ExpertOperators
 from labkit.memory.tape.mode import BF16, FP32, INT64, Mode
 from labkit.memory.tape.operators import ATTENTION, MATRIX_PRODUCT, Linear
 from labkit.memory.tape.shadow_blocks import FIRST, LAST, LAST_FULL, MIDDLE, Block, Place
-from labkit.memory.tape.shapes import DENSE, EXPERTS, MIXED
-from labkit.memory.tape.tape import Tape, Tensor, call, unit
+from labkit.memory.tape.sizes import DENSE, EXPERTS, MIXED
+from labkit.memory.tape.tape import Tape, Tensor, call, count, unit
 
 
 def every_second_product(kind: str, number: int) -> bool:
@@ -76,14 +77,13 @@ class Shadow:
         self.width = BF16 if self.mode.dtype == "bf16" else FP32
         self.llama = program.mlp == "swiglu"
         self.phase = "forward"
-        self.token = self.parameter(unit("h·v"))
-        self.position = self.parameter(unit("h·p")) if program.positions else None
+        self.token = self.parameter("h·v")
+        self.position = self.parameter("h·p") if program.positions else None
         self.segments = [
             ([Block(self, place) for place in places], whole) for places, whole in self._segments()
         ]
         self.norm = self.norm_parameters()
-        head = self.token if program.tied else self.parameter(unit("h·v"))
-        self.output = head
+        self.output = self.token if program.tied else self.parameter("h·v")
 
     def _segments(self) -> list[tuple[list[Place], bool]]:
         """The layers in order, in stretches that keep one input each where the flag is set."""
@@ -103,23 +103,17 @@ class Shadow:
     def _flat(self) -> list[tuple[list[Place], bool]]:
         """Where there are both kinds of layers, the first moment is that of all without experts."""
         full = self.mode.recompute in {"full", "operators"}
-        places = [
-            Place(FIRST, tapes.ONE, True),
-            Place(MIDDLE, tapes.GROUPS, False),
-            Place(LAST, tapes.ONE, True),
-        ]
+        places = [Place(FIRST), Place(MIDDLE, tapes.GROUPS), Place(LAST)]
         if self.program.stack == MIXED:
-            dense = [Place(FIRST, tapes.ONE, True), Place(MIDDLE, tapes.INNER, False)]
-            places[0] = Place(LAST, tapes.ONE, True)
-            places = [place._replace(experts=True) for place in places]
-            places = [*dense, dense[0], *places]
+            last = Place(LAST, experts=True)
+            places = [Place(FIRST), Place(MIDDLE, tapes.INNER), Place(FIRST)]
+            places += [last, Place(MIDDLE, tapes.GROUPS, experts=True), last]
         return [([place], full) for place in places]
 
     def _listed(self) -> list[tuple[list[Place], bool]]:
         """Every layer for itself: what repeats with two kinds of layers in it."""
         dense, rest = self.program.layers
-        every = [Place(FIRST, tapes.ONE, True)] * dense
-        every += [Place(LAST, tapes.ONE, True, True)] * rest
+        every = [Place(FIRST)] * dense + [Place(LAST, experts=True)] * rest
         repeat = self.program.repeat
         if self.mode.recompute == "full":
             starts = range(0, len(every), repeat)
@@ -127,44 +121,36 @@ class Shadow:
         return [([place], not number % repeat) for number, place in enumerate(every, start=1)]
 
     def _nested(self) -> list[tuple[list[Place], bool]]:
-        def group(name: str, outer: int, inner: int) -> tuple[list[Place], bool]:
-            ends = Place(name, outer, name != MIDDLE)
-            return [ends, Place(name, inner, False), ends], True
-
-        return [
-            group(FIRST, tapes.ONE, tapes.INNER),
-            group(MIDDLE, tapes.GROUPS, tapes.GROUPS_INNER),
-            group(LAST_FULL, tapes.ONE, tapes.INNER),
-            group(LAST, tapes.ONE, tapes.INNER_LAST),
-        ]
+        rows = (
+            (Place(FIRST), tapes.INNER),
+            (Place(MIDDLE, tapes.GROUPS), tapes.GROUPS_INNER),
+            (Place(LAST_FULL), tapes.INNER),
+            (Place(LAST), tapes.INNER_LAST),
+        )
+        return [([ends, Place(MIDDLE, inner), ends], True) for ends, inner in rows]
 
     def _periodic(self) -> list[tuple[list[Place], bool]]:
-        def kept(name: str, multiplicity: int) -> tuple[list[Place], bool]:
-            return [Place(name, multiplicity, name != MIDDLE)], False
+        first, last, inner = Place(FIRST), Place(LAST), Place(MIDDLE, tapes.INNER)
+        rows = (
+            *((first, False), (inner, False), (first, False), (first, True)),
+            *((Place(MIDDLE, tapes.GROUPS_INNER), False), (Place(MIDDLE, tapes.GROUPS), True)),
+            *((Place(MIDDLE), False), (inner, False), (last, False), (last, True)),
+            *((Place(MIDDLE, tapes.INNER_LAST), False), (last, False)),
+        )
+        return [([place], again) for place, again in rows]
 
-        def again(name: str, multiplicity: int) -> tuple[list[Place], bool]:
-            return [Place(name, multiplicity, name != MIDDLE)], True
-
-        return [
-            *(kept(FIRST, tapes.ONE), kept(MIDDLE, tapes.INNER), kept(FIRST, tapes.ONE)),
-            again(FIRST, tapes.ONE),
-            *(kept(MIDDLE, tapes.GROUPS_INNER), again(MIDDLE, tapes.GROUPS)),
-            *(kept(MIDDLE, tapes.ONE), kept(MIDDLE, tapes.INNER), kept(LAST, tapes.ONE)),
-            again(LAST, tapes.ONE),
-            *(kept(MIDDLE, tapes.INNER_LAST), kept(LAST, tapes.ONE)),
-        ]
-
-    def parameter(self, elements: tapes.Counts) -> Tensor:
-        return self.tape.parameter(elements, self.width)
+    def parameter(self, *names: str) -> Tensor:
+        """Of as many elements as these units together."""
+        return self.tape.parameter(count(**Counter(names)), self.width)
 
     def norm_parameters(self) -> Norm:
-        bias = None if self.llama else self.parameter(unit("h"))
-        return Norm(self.parameter(unit("h")), bias)
+        return Norm(self.parameter("h"), None if self.llama else self.parameter("h"))
 
-    def linear(
-        self, weight: tapes.Counts, shift: tapes.Counts, outputs: tapes.Counts, *, bias: bool
-    ) -> Linear:
-        return Linear(self.parameter(weight), self.parameter(shift) if bias else None, outputs)
+    def linear(self, inner: str, width: str, *, bias: bool) -> Linear:
+        """From one width to another; the stream's has the tokens of all ranks."""
+        weight = f"{inner}·{width}" if f"{inner}·{width}" in tapes.INDEX else f"{width}·{inner}"
+        outputs = self.all_tokens if width == "h" else unit(f"b·s·{width}")
+        return Linear(self.parameter(weight), self.parameter(width) if bias else None, outputs)
 
     def normalise(self, x: Tensor, norm: Norm) -> Tensor:
         rows = unit("b·s")
@@ -188,7 +174,7 @@ class Shadow:
     def enter(self, block: Block, tensor: Tensor) -> None:
         """From here on ``block`` is at work, and ``tensor`` is its own."""
         place = block.place
-        self.tape.label = f"{self.phase}, {place.group}" if place.recorded else None
+        self.tape.label = f"{self.phase}, {place.group}" if place.group != MIDDLE else None
         self.tape.multiplicity, self.tape.layer = place.multiplicity, block
         self.tape.count_as(tensor, multiplicity=place.multiplicity)
 

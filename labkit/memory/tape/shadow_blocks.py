@@ -6,11 +6,13 @@ Line by line the same programs, down to the local variables that keep a tensor a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit.memory.tape.mode import FP32, INT64
-from labkit.memory.tape.tape import Tensor, call, count, unit
+from labkit.memory.tape.operators import Linear
+from labkit.memory.tape.tape import ONE, Tensor, call, unit
 
 if TYPE_CHECKING:
     from labkit.memory.tape.shadow import Norm, Shadow
@@ -20,12 +22,11 @@ FIRST, MIDDLE, LAST_FULL, LAST = "first", "middle", "last full", "last"
 
 
 class Place(NamedTuple):
-    """Where in the stack of layers: the group's name, how often this layer stands for itself,
-    whether its points are recorded, and whether it has experts."""
+    """Where in the stack of layers: the group's name (of the middle, no points are recorded), how
+    often this layer stands for itself, and whether it has experts."""
 
     group: str
-    multiplicity: int
-    recorded: bool
+    multiplicity: int = ONE
     experts: bool = False
 
 
@@ -45,21 +46,17 @@ class Attention(Module):
         wide, narrow = unit("b·s·q"), unit("b·s·k")
         self.parts = (wide, narrow, narrow)
         if program.fused:
-            self.qkv = net.linear(
-                count(**{"h·q": 1, "h·k": 2}),
-                count(q=1, k=2),
-                wide + 2 * narrow,
-                bias=program.qkv_bias,
-            )
+            weight = net.parameter("h·q", "h·k", "h·k")
+            bias = net.parameter("q", "k", "k") if program.qkv_bias else None
+            self.qkv = Linear(weight, bias, wide + 2 * narrow)
         else:
             self.query, self.key, self.value = (
-                net.linear(unit(f"h·{letter}"), unit(letter), size, bias=program.qkv_bias)
-                for letter, size in zip("qkk", self.parts, strict=True)
+                net.linear("h", width, bias=program.qkv_bias) for width in "qkk"
             )
         self.norms: tuple[Tensor | None, Tensor | None] = (None, None)
         if program.qk_norm:
-            self.norms = (net.parameter(unit("d")), net.parameter(unit("d")))
-        self.out = net.linear(unit("h·q"), unit("h"), net.all_tokens, bias=program.out_bias)
+            self.norms = (net.parameter("d"), net.parameter("d"))
+        self.out = net.linear("q", "h", bias=program.out_bias)
 
     @call
     def forward(self, x: Tensor) -> Tensor:
@@ -100,14 +97,13 @@ class LatentAttention(Module):
         program = net.program
         bias = program.qkv_bias
         if program.query_rank:
-            self.query_down = net.linear(unit("h·i"), unit("i"), unit("b·s·i"), bias=bias)
-            self.query_norm = net.parameter(unit("i"))
-        weight = unit("i·q" if program.query_rank else "h·q")
-        self.query = net.linear(weight, unit("q"), unit("b·s·q"), bias=False)
-        self.kv_down = net.linear(unit("h·j"), unit("j"), unit("b·s·j"), bias=bias)
-        self.kv_norm = net.parameter(unit("l"))
-        self.kv_up = net.linear(unit("l·z"), unit("1"), unit("b·s·z"), bias=False)
-        self.out = net.linear(unit("h·w"), unit("h"), unit("b·s·h"), bias=program.out_bias)
+            self.query_down = net.linear("h", "i", bias=bias)
+            self.query_norm = net.parameter("i")
+        self.query = net.linear("i" if program.query_rank else "h", "q", bias=False)
+        self.kv_down = net.linear("h", "j", bias=bias)
+        self.kv_norm = net.parameter("l")
+        self.kv_up = net.linear("l", "z", bias=False)
+        self.out = replace(net.linear("w", "h", bias=program.out_bias), outputs=unit("b·s·h"))
 
     @call
     def forward(self, x: Tensor) -> Tensor:
@@ -148,8 +144,7 @@ class Mlp(Module):
     def __init__(self, net: Shadow) -> None:
         super().__init__(net)
         bias = net.program.mlp_bias
-        self.up = net.linear(unit("h·f"), unit("f"), unit("b·s·f"), bias=bias)
-        self.down = net.linear(unit("h·f"), unit("h"), net.all_tokens, bias=bias)
+        self.up, self.down = net.linear("h", "f", bias=bias), net.linear("f", "h", bias=bias)
 
     @call
     def forward(self, x: Tensor) -> Tensor:
@@ -167,11 +162,8 @@ class GatedMlp(Module):
     def __init__(self, net: Shadow, letter: str = "f") -> None:
         super().__init__(net)
         bias = net.program.mlp_bias
-        weight, width = unit(f"h·{letter}"), unit(f"b·s·{letter}")
-        shift = unit(letter) if bias else unit("1")
-        self.gate = net.linear(weight, shift, width, bias=bias)
-        self.up = net.linear(weight, shift, width, bias=bias)
-        self.down = net.linear(weight, unit("h"), net.all_tokens, bias=bias)
+        self.gate, self.up = (net.linear("h", letter, bias=bias) for _ in range(2))
+        self.down = net.linear(letter, "h", bias=bias)
 
     @call
     def forward(self, x: Tensor, name: str = INPUT) -> Tensor:
@@ -187,8 +179,8 @@ class Experts(Module):
 
     def __init__(self, net: Shadow) -> None:
         super().__init__(net)
-        self.router = net.linear(unit("h·x"), unit("1"), unit("b·s·x"), bias=False)
-        self.gate, self.up, self.down = (net.parameter(unit("y·h·g")) for _ in range(3))
+        self.router = net.linear("h", "x", bias=False)
+        self.gate, self.up, self.down = (net.parameter("y·h·g") for _ in range(3))
         self.shared = GatedMlp(net, "m") if net.program.shared else None
 
     @call
@@ -243,12 +235,13 @@ class Block(Module):
 
     def __init__(self, net: Shadow, place: Place) -> None:
         super().__init__(net)
-        self.place = place
+        self.place, first = place, len(net.tape.parameters)
         self.norm1 = net.norm_parameters()
         self.attention = LatentAttention(net) if net.program.latent else Attention(net)
         self.norm2 = net.norm_parameters()
         mlp = GatedMlp if net.llama else Mlp
         self.mlp: Mlp | GatedMlp | Experts = (Experts if place.experts else mlp)(net)
+        self.parameters = net.tape.parameters[first:]
 
     @call
     def forward(self, x: Tensor) -> Tensor:

@@ -1,15 +1,31 @@
-"""The numbers of a step, and from them the values of the tape's units on one rank."""
+"""The sizes of a network and the numbers of a step, and from them the values of the tape's units.
+
+A shape has the sizes of a :class:`labkit.models.Model`; each may be an array.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from labkit.errors import UsageError
-from labkit.memory.tape.shapes import Shape, get
 from labkit.memory.tape.tape import UNITS
+from labkit.models import Model
+
+Shape = Any
+DENSE, EXPERTS, MIXED = "dense", "experts", "mixed"
+_SIZES = {field.name for field in fields(Model)} - {"name", "operators", "source"}
+# A rank's tokens are cut by sequence parallelism where what each of them has is whole on it.
+_CUT = ("b·s", "b·s·h", "b·s·i", "b·s·j", "b·s·l", "b·s·x", "b·s·n")
+_LETTERS = [
+    unit.replace("tp·b·s", "tokens").replace("b·s", "rows" if unit in _CUT else "tokens").split("·")
+    for unit in UNITS
+]
+_NONE = dict.fromkeys((letter for unit in _LETTERS for letter in unit), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,64 +48,108 @@ class Numbers:
                 raise UsageError(f"{name} must be >= 1, got {value}")
 
 
+def shape_of(model: Model | Shape, **changes: Any) -> Shape:
+    """The sizes of a model, or of another shape, some of them changed.
+
+    Raises:
+        UsageError: the layers are not known, a block mixes GPT's parts and Llama's, or experts,
+            latents or normalised heads are in a block other than Llama's.
+    """
+    if not isinstance(model, Model):
+        return SimpleNamespace(**(vars(model) | changes)) if changes else model
+    biases = {"qkv_bias": "qkv", "out_bias": "out", "mlp_bias": "mlp"}
+    sizes = {name: getattr(model, name) for name in _SIZES}
+    sizes |= {name: model.has_bias(where) for name, where in biases.items()}  # type: ignore[arg-type]
+    shape = SimpleNamespace(**(sizes | changes))
+    _require_known(shape)
+    return shape
+
+
+def _require_known(shape: Shape) -> None:
+    if shape.layout:
+        raise UsageError("layout must be empty: activations follow from sizes, not from tensors")
+    pair = (shape.mlp, shape.norm)
+    if pair not in {("gelu", "layernorm"), ("swiglu", "rmsnorm")}:
+        raise UsageError(
+            f"mlp and norm must be gelu and layernorm, or swiglu and rmsnorm, got {pair}"
+        )
+    parts = ("num_experts", "kv_rank", "qk_norm")
+    if shape.mlp == "gelu" and (there := [name for name in parts if getattr(shape, name)]):
+        raise UsageError(
+            f"mlp must be swiglu where {there[0]}={getattr(shape, there[0])!r}: experts, latent"
+            " attention and normalised heads are known in Llama's blocks only"
+        )
+    if shape.num_experts and shape.mlp_bias:
+        raise UsageError("mlp_bias must be False where there are experts: they are known without")
+    if shape.qk_norm and shape.fused_qkv:
+        raise UsageError(
+            "fused_qkv must be False where qk_norm is True: heads are normalised alone"
+        )
+    if shape.kv_rank and shape.qk_norm:
+        raise UsageError("qk_norm must be False where kv_rank is not 0: latents have norms")
+
+
+def num_dense(shape: Shape) -> Any:
+    """Layers with an MLP; the rest have experts."""
+    return shape.dense_layers if shape.num_experts else shape.num_layers
+
+
+def stack(shape: Shape) -> str:
+    """Which kinds of layers there are: ``"dense"``, ``"experts"``, or ``"mixed"``: both.
+
+    Raises:
+        UsageError: an array of layers has some configurations of one kind and some of both.
+    """
+    both = np.asarray(shape.num_layers > num_dense(shape))
+    if both.all() != both.any():
+        raise UsageError(
+            f"num_layers must exceed dense_layers ({num_dense(shape)}) for all configurations of"
+            " one call or for none"
+        )
+    if not both.all():
+        return DENSE
+    return MIXED if num_dense(shape) else EXPERTS
+
+
 def is_array(value: Any) -> bool:
     """Cheaper than ``np.ndim`` for plain numbers, of which an estimate has thousands."""
     return isinstance(value, np.ndarray) and value.ndim > 0
 
 
 def units(shape: Shape, numbers: Numbers, *, chunked: bool = False) -> list[Any]:
-    """The values of :data:`labkit.memory.tape.tape.UNITS` on one rank."""
-    b, s, tp = numbers.micro_batch, numbers.seq, numbers.tp
-    tokens = b * s
+    """The values of :data:`labkit.memory.tape.tape.UNITS` on one rank; 0 of what there is not."""
+    value = _letters(shape, numbers, chunked)
+    return [prod([value[letter] for letter in letters]) for letters in _LETTERS]
+
+
+def _letters(shape: Shape, numbers: Numbers, chunked: bool) -> dict[str, Any]:
+    """What is per head, the MLP and the vocabulary are cut by tp; latents are not. Tokens are
+    spread evenly over experts; a rank's get those of all ``ep`` ranks that share them."""
+    s, tp = numbers.seq, numbers.tp
+    tokens, heads = numbers.micro_batch * s, over(shape.heads, tp)
     rows = over(tokens, tp) if numbers.sequence_parallel else tokens
-    h, v, f = shape.hidden, over(shape.vocab, tp), over(shape.ffn, tp)
-    q, k = over(shape.heads * shape.head_dim, tp), over(shape.kv_heads * shape.head_dim, tp)
-    heads, wide = over(shape.heads, tp), rows * h
-    values = {
-        **{"1": 1, "s": s, "b·s": rows, "b·s·h": wide, "b·s·q": tokens * q},
-        **{"b·s·k": tokens * k, "b·s·f": tokens * f, "b·s·a": tokens * heads},
-        **{"b·s·v": tokens * v, "b·a·s²": tokens * heads * s, "s²": s * s, "s·h": s * h},
-        **{"h": h, "q": q, "k": k, "f": f, "h·q": h * q, "h·k": h * k, "h·f": h * f},
-        **{"h·v": h * v, "h·p": h * shape.positions, "tp·b·s·h": tokens * h},
+    letters = _NONE | {
+        **{"1": 1, "b": numbers.micro_batch, "s": s, "s²": s * s, "tokens": tokens, "rows": rows},
+        **{"h": shape.hidden, "a": heads, "q": over(shape.heads * shape.head_dim, tp)},
+        **{"k": over(shape.kv_heads * shape.head_dim, tp), "f": over(shape.ffn, tp)},
+        **{"v": over(shape.vocab, tp), "p": shape.positions},
     }
     if chunked:
-        chunk, last = chunk_rows(rows, numbers.chunks)
-        values |= {"c": chunk, "c·h": chunk * h, "c·v": chunk * v}
-        values |= {"e": last, "e·h": last * h, "e·v": last * v}
-    if get(shape, "qk_norm"):
-        values |= {"b·s·u": tokens * over(shape.kv_heads, tp), "d": shape.head_dim}
-    if get(shape, "kv_rank"):
-        values |= _latent_units(shape, rows, tokens, heads)
-    if get(shape, "num_experts"):
-        values |= _expert_units(shape, numbers, rows, tokens)
-    return [values.get(name, 0) for name in UNITS]
-
-
-def _latent_units(shape: Shape, rows: Any, tokens: Any, heads: Any) -> dict[str, Any]:
-    """What is per head is cut for tensor parallelism; latents follow the sequence's own cut."""
-    h, i, l = shape.hidden, shape.q_rank, shape.kv_rank  # noqa: E741
-    o = shape.rope_head_dim
-    q, j = heads * (shape.head_dim + o), l + o
-    z, w = heads * (shape.head_dim + shape.value_head_dim), heads * shape.value_head_dim
-    return {
-        **{"b·s·q": tokens * q, "q": q, "h·q": h * q, "b·s·i": rows * i, "b·s·j": rows * j},
-        **{"b·s·l": rows * l, "b·s·o": tokens * o, "b·s·a·o": tokens * heads * o},
-        **{"b·s·z": tokens * z, "b·s·w": tokens * w, "i": i, "j": j, "l": l},
-        **{"h·i": h * i, "i·q": i * q, "h·j": h * j, "l·z": l * z, "h·w": h * w},
-    }
-
-
-def _expert_units(shape: Shape, numbers: Numbers, rows: Any, tokens: Any) -> dict[str, Any]:
-    """Tokens are spread evenly; a rank's experts get those of all ``ep`` ranks that share them."""
-    x, n, h = shape.num_experts, shape.experts_per_token, shape.hidden
-    y, g = over(x, numbers.ep), over(shape.expert_ffn, numbers.tp)
-    t = -(-tokens * n // y)
-    m = shape.shared_experts * g
-    return {
-        **{"b·s·x": rows * x, "b·s·n": rows * n, "x": x, "h·x": h * x, "t": t},
-        **{"r": y * t, "r·h": y * t * h, "r·g": y * t * g, "y·h·g": y * h * g},
-        **{"b·s·m": tokens * m, "h·m": h * m},
-    }
+        letters["c"], letters["e"] = chunk_rows(rows, numbers.chunks)
+    if shape.qk_norm:
+        letters |= {"u": over(shape.kv_heads, tp), "d": shape.head_dim}
+    if shape.kv_rank:
+        turned, latent = shape.rope_head_dim, shape.kv_rank
+        letters |= {"i": shape.q_rank, "j": latent + turned, "l": latent, "o": turned}
+        letters |= {"q": heads * (shape.head_dim + turned), "w": heads * shape.value_head_dim}
+        letters |= {"z": heads * (shape.head_dim + shape.value_head_dim)}
+    if shape.num_experts:
+        experts, few = shape.num_experts, shape.experts_per_token
+        own, width = over(experts, numbers.ep), over(shape.expert_ffn, tp)
+        places = -(-tokens * few // own)
+        letters |= {"x": experts, "n": few, "y": own, "g": width, "t": places, "r": own * places}
+        letters |= {"m": shape.shared_experts * width}
+    return letters
 
 
 def over(number: Any, parts: Any) -> Any:

@@ -193,7 +193,7 @@ class Tape:
     def named(self, name: str, *tensors: Tensor) -> None:
         """Say what the tensors' bytes are to the model; the first name stays."""
         for tensor in tensors:
-            if tensor.storage is not None and not tensor.storage.name:
+            if name and tensor.storage is not None and not tensor.storage.name:
                 tensor.storage.name = f"{self.part}.{name}" if self.part else name
 
     def points(self) -> list[tuple[str, NDArray[np.int64]]]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import pandas as pd
 
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.memory.jobs.batch import FORMULAS, Batch
@@ -19,11 +21,8 @@ from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
 from labkit.memory.plans.arithmetic import activation_bytes
 from labkit.memory.plans.plan import Plan
-from labkit.memory.tape.lines import Term
+from labkit.memory.tape.saved import Term
 from labkit.models import Model
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Convention = Literal["zero-paper", "deepspeed", "megatron", "torch"]
 TOTAL = "total on the device"
@@ -114,8 +113,6 @@ def differences(plan: Plan) -> pd.DataFrame:
     >>> differences(Plan(model=Model.preset("gpt2-1.5b"))).index[0]
     'parameters'
     """
-    import pandas as pd
-
     if not isinstance(plan.model, Model):
         raise UsageError(
             f"a plan of {plan.model} bare parameters has no layers to count: give it a model"

@@ -10,21 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import pandas as pd
 
 from labkit import files
 from labkit.errors import not_among
 from labkit.kit.describe import Positive, description
 from labkit.kit.report import Report, Sheet, records
-from labkit.memory.plans import estimate
+from labkit.memory.plans.detail import on_device
 from labkit.memory.plans.frameworks import framework
+from labkit.memory.plans.plan import Plan
 from labkit.models import Model
 from labkit.quantities import MIB, formatted
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from labkit.memory.plans.plan import Plan
 
 
 @description
@@ -60,7 +58,7 @@ class Published:
         plan = self.plan
         if "device" in self.fields:
             job = replace(plan.estimate.job, device=self.fields["device"])
-            there = estimate.on_device(job)
+            there = on_device(job)
             return there.peak_moment, there.peak_bytes
         reserved = self.kind == "reserved"
         return plan.peak_moment, plan.reserved_bytes if reserved else plan.peak_bytes
@@ -79,8 +77,6 @@ def load(path: Path | None = None) -> dict[str, Published]:
 def table(path: Path | None = None) -> pd.DataFrame:
     """A row a peak: ``run, framework, gpu, kind, measured_bytes, predicted_bytes, moment, error``
     (predicted over measured, less 1) and ``source``."""
-    import pandas as pd
-
     rows = []
     for row in load(path).values():
         measured, (moment, predicted) = row.measured_mib * MIB, row.predicted()

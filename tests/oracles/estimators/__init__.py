@@ -13,7 +13,7 @@ from typing import Any
 from labkit import memory
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
-from labkit.memory.tape.lines import Term
+from labkit.memory.tape.saved import Term
 from labkit.memory.tools.conventions import total_bytes
 from tests.oracles.estimators import calculon, peers
 

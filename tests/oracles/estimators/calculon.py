@@ -14,7 +14,7 @@ from labkit.errors import BadValue
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
-from labkit.memory.tape.lines import Term
+from labkit.memory.tape.saved import Term
 from labkit.models import Model
 
 SOURCE = "Calculon, llm.py and layers.py"

@@ -14,7 +14,7 @@ from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
-from labkit.memory.tape.lines import Term
+from labkit.memory.tape.saved import Term
 from labkit.models import Model
 
 # llm-analysis: bytes a parameter. Its optimizer's 12 hold the master copy.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from labkit import quantities
+from labkit.memory import published
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
@@ -13,7 +14,6 @@ from labkit.memory.jobs.traffic import Scheme, step_collectives
 from labkit.memory.movement.volumes import collectives
 from labkit.memory.plans import arithmetic
 from labkit.memory.plans.plan import Plan
-from labkit.memory.tools import published
 from labkit.models import Model
 from tests.oracles.printed import tables
 from tests.oracles.printed.claim import Claim, cell_of, half_unit, number, records, rows_of
@@ -33,7 +33,7 @@ def zero(root: Path) -> Iterator[Claim]:
         yield number(
             "zero",
             "Table 1",
-            f"{row['size']}, DP {row['dp']}, stage {row['zero']}",
+            f"{row['model'] / 1e9:g}B, DP {row['dp']}, stage {row['zero']}",
             row["printed_gb"],
             row["ours_gb"],
             "GB",

@@ -1,4 +1,7 @@
-"""What a device holds, as stacked bars with a colour a component; what fits; lines of a sweep."""
+"""What a device holds, as stacked bars with a colour a component; what fits; lines of a sweep.
+
+Drawn from tidy tables; nothing is computed here.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,6 @@ _KEYS = ["model", "plan"]
 _SWEPT = {
     "peak_bytes": ("at the peak on one GPU (GB)", 1e9),
     "total_bytes": ("on one GPU (GB)", 1e9),
-    "states_bytes": ("model states on one GPU (GB)", 1e9),
-    "sent_bytes": ("sent by one GPU in a step (GB)", 1e9),
     "communication_s": ("communication of a step (s)", 1.0),
 }
 # Kin share a colour; what comes and goes beside what stays is hatched. In the order of stacking.
@@ -66,24 +67,22 @@ def _look(component: str) -> dict[str, Any]:
 def figure_states(
     table: pd.DataFrame,
     *,
-    category: str = "plan",
     capacity_gb: float | None = None,
     capacity_name: str = "",
     told_gb: Mapping[str, float] | None = None,
     title: str = "",
     height: int = 420,
 ) -> go.Figure:
-    """Stacked bars of what a rank holds, one bar a category, a line at what the device has.
+    """Stacked bars of what a rank holds, one bar a plan, a line at what the device has.
 
-    ``table`` has columns ``category``, ``component`` and ``size_gb``, one row each. Totals stand
-    at the bars' ends, beside them what a category itself says (``told_gb``) where that is not the
-    sum. What is not on the device (a column ``place``) is left out. Horizontal, because the
-    categories have names.
+    ``table`` has columns ``plan``, ``component`` and ``size_gb``, one row each. Totals stand at the
+    bars' ends, beside them what a plan itself says (``told_gb``) where that is not the sum. What is
+    not on the device (a column ``place``) is left out. Horizontal, because the plans have names.
     """
     if "place" in table:
         table = table[table["place"] == "device"]
-    order = list(dict.fromkeys(table[category].astype(str)))
-    names, sizes_gb = table[category].astype(str).to_numpy(), table["size_gb"].to_numpy()
+    order = list(dict.fromkeys(table["plan"].astype(str)))
+    names, sizes_gb = table["plan"].astype(str).to_numpy(), table["size_gb"].to_numpy()
     bars = []
     for component in _in_order(table):
         own = (table["component"] == component).to_numpy()
@@ -226,12 +225,11 @@ def figure_sweep(
     *,
     y: str,
     x: str = "dp",
-    x_title: str = "",
-    line: str = "plan",
     title: str = "",
     levels: Mapping[str, float] | None = None,
 ) -> go.Figure:
-    """A column of a sweep against the number of ranks (or ``x``), both logarithmic, a line a plan.
+    """A column of a sweep against the number of ranks (or ``x``), both logarithmic, a line a
+    ``plan``.
 
     ``levels`` are horizontal marks, in the unit of the axis: GB for bytes, seconds for times.
     ``total_bytes`` of a plan whose moments are counted is its peak.
@@ -240,8 +238,8 @@ def figure_sweep(
         table = table.fillna({y: table["peak_bytes"]})
     y_title, divide = _SWEPT[y]
     figure = go.Figure()
-    for index, name in enumerate(dict.fromkeys(table[line])):
-        rows = table[table[line] == name]
+    for index, name in enumerate(dict.fromkeys(table["plan"])):
+        rows = table[table["plan"] == name]
         colour = CYCLE[index % len(CYCLE)]
         figure.add_scatter(
             name=str(name), x=rows[x], y=rows[y] / divide, mode="lines", line_color=colour
@@ -256,7 +254,7 @@ def figure_sweep(
         )
     figure.update_xaxes(**_logarithmic(table[x]))
     figure.update_yaxes(**_logarithmic(table[y]))
-    named = x_title or ("data-parallel ranks" if x == "dp" else x.replace("_", " "))
+    named = "data-parallel ranks" if x == "dp" else x.replace("_", " ")
     return finish(figure, title=title, x=named, y=y_title)
 
 

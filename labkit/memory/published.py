@@ -7,7 +7,8 @@ was cut (``data/papers/<key>/*.csv``).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from labkit import hardware, quantities
 from labkit.memory.jobs.batch import Batch
@@ -18,48 +19,33 @@ from labkit.memory.plans.search import largest_model
 from labkit.memory.plans.throughput import Cluster, fit_cluster
 from labkit.models import Model
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 def states(path: Path) -> pd.DataFrame:
     """A table of model states on a GPU: columns ``model, dp, zero, printed_gb``, and ours.
 
-    Adds ``size`` ("7.5B"), ``stage``, ``ours_gb``, ``cut`` (see :func:`labkit.quantities.cut`) and
-    ``cell``, both as text.
+    Adds ``ours_gb`` and ``cut`` (see :func:`labkit.quantities.cut`).
     """
-    import pandas as pd
-
     table = pd.read_csv(path, dtype={"printed_gb": str})
-    table["stage"] = table["zero"].map(STAGE_NAMES)
-    table["size"] = [f"{model / quantities.BILLION:g}B" for model in table["model"]]
     table["ours_gb"] = [
         Plan(model=model, parallel=Parallel(dp=dp, zero=zero)).states_bytes / quantities.GB
         for model, dp, zero in table[["model", "dp", "zero"]].to_numpy().tolist()
     ]
-    table["cut"] = list(map(quantities.cut, table["ours_gb"], table["printed_gb"]))
-    ours = table["printed_gb"] + table["ours_gb"].map(" ({:.8g}, ".format) + table["cut"] + ")"
-    return table.assign(cell=ours.where(table["cut"] != "exact", table["printed_gb"]))
+    return table.assign(cut=list(map(quantities.cut, table["ours_gb"], table["printed_gb"])))
 
 
 def largest(path: Path, *, dp: int, capacity_bytes: int) -> pd.DataFrame:
     """A table of largest models: ``tp, gpus, kind, zero, printed, unit`` (B or T), and ours.
 
-    Adds ``stage``, ``ours`` (the formula, in billions like ``printed_billion``), ``share`` (printed
-    over ours), ``cell``, and ``cut``: how the cell came from its column's first row times ``tp``,
-    which is how such tables are often filled.
+    Adds ``ours`` (the formula, in billions like ``printed_billion``), ``cell``, and ``cut``: how
+    the cell came from its column's first row times ``tp``, as such tables are often filled.
     """
-    import pandas as pd
-
     table = pd.read_csv(path, dtype={"printed": str})
     thousands = table["unit"].map({"B": 1, "T": 1000})
-    table["stage"] = table["zero"].map(STAGE_NAMES)
     table["printed_billion"] = table["printed"].astype(float) * thousands
     table["ours"] = [
         largest_model(Parallel(dp=dp, tp=tp, zero=zero), capacity_bytes) / quantities.BILLION
         for tp, zero in table[["tp", "zero"]].to_numpy().tolist()
     ]
-    table["share"] = table["printed_billion"] / table["ours"]
     first = table.groupby(["kind", "zero"])["printed_billion"].transform("first")
     multiple = (first * table["tp"] / thousands).round(9)
     table["cut"] = list(map(quantities.cut, multiple, table["printed"]))
@@ -69,8 +55,6 @@ def largest(path: Path, *, dp: int, capacity_bytes: int) -> pd.DataFrame:
 
 def grid(table: pd.DataFrame, *index: str) -> pd.DataFrame:
     """The cells laid out as printed: rows by ``index`` in their order, a column a stage."""
-    import pandas as pd
-
     cells = table.pivot(index=list(index), columns="zero", values="cell")
     cells = cells.reindex(pd.MultiIndex.from_frame(table[list(index)].drop_duplicates()))
     return cells.rename(columns=STAGE_NAMES).rename_axis(columns=None)
@@ -81,8 +65,6 @@ def runs(path: Path, recipe: Recipe | None = None) -> pd.DataFrame:
 
     Every layer is recomputed; 1,024 tokens and GPT-2's vocabulary, as in ZeRO's appendix.
     """
-    import pandas as pd
-
     table = pd.read_csv(path)
     sizes = ["layers", "hidden", "heads", "gpus", "mp", "stage", "batch"]
     plans = [
