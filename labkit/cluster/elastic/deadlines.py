@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,10 @@ from labkit.cluster.running.rounds import CAUSES, Allocator, Log, Rates, State
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, Positive, checked, description
 
-SHARES = ("least", "most", "turns")
-JUDGED = ("nobody", "each", "together")
+Share = Literal["least", "most", "turns"]
+Sizes = Literal["best", "largest", "asked"]
+Judged = Literal["nobody", "each", "together"]
+Rules = Literal["paper", "artifact"]
 
 
 @description
@@ -38,14 +40,19 @@ class Deadlines(Allocator):
         doubling_s: what ``start_s`` and ``restart_s`` grow by when a job's GPUs double.
         stay_s: seconds without progress at each decision for a job that keeps its GPUs; a turn
             costs ``restart_s`` in any case.
+        rules: ``artifact``, as the authors' program has them: a job has its share as late as that
+            will do, and the size below it before; idle GPUs go to whose GPU time they add to most;
+            a job ends with its slot. Until then it does the work of its plan, which leaves out
+            restarts: what they cost is still to be done at a decision before the slot's end.
     """
 
-    share: Literal["least", "most", "turns"] = "least"
-    sizes: Literal["best", "largest", "asked"] = "best"
-    judged: Literal["nobody", "each", "together"] = "nobody"
+    share: Share = "least"
+    sizes: Sizes = "best"
+    judged: Judged = "nobody"
     spare: bool = True
     doubling_s: NonNegative = 0.0
     stay_s: NonNegative = 0.0
+    rules: Rules = "paper"
 
     def decide(self, state: State) -> Any:
         raise BadValue(f"{self.name} runs in a loop of its own; valid: judged=… in place of admit=")
@@ -63,15 +70,14 @@ class Deadlines(Allocator):
         jobs["arrival"], jobs["due"] = trace.arrival_s, trace.deadline_s
         jobs["left"], jobs["top"] = trace.duration_s, tops[self.sizes]
         jobs["start"] = jobs["end"] = np.nan
-        doublings = np.log2(np.maximum(gpus, 1))
-        costs = [self.start_s + self.doubling_s * doublings,
-                 self.restart_s + self.doubling_s * doublings,
-                 np.full(gpus.size, self.stay_s)]  # fmt: skip
-        if self.share == "turns":
-            costs[planning.STAY] = costs[planning.RESTART]
+        doubling = self.doubling_s * np.log2(np.maximum(gpus, 1))
+        again = self.restart_s + doubling
+        stay = again if self.share == "turns" else np.full(gpus.size, self.stay_s)
         rule = planning.Rule(
-            gpus=gpus, lost_s=np.array(costs), slot_s=float(self.round_s), total=cluster.num_gpus,
-            share=SHARES.index(self.share), judged=JUDGED.index(self.judged), spare=self.spare,
+            gpus=gpus, total=cluster.num_gpus, share=get_args(Share).index(self.share),
+            lost_s=np.array([self.start_s + doubling, again, stay]), slot_s=float(self.round_s),
+            judged=get_args(Judged).index(self.judged), spare=self.spare,
+            is_artifact=self.rules == "artifact",
         )  # fmt: skip
         able = np.flatnonzero(jobs["top"] > 0)
         mine = jobs[able]
@@ -141,7 +147,7 @@ def options(trace: Trace, cluster: Cluster, rates: Rates | None = None) -> list[
 
 @checked
 def elasticflow(
-    rates: Rates | None = None, *, judged: Literal["nobody", "each", "together"] = "each",
+    rates: Rates | None = None, *, judged: Judged = "each", rules: Rules = "paper",
     spare: bool = True, round_s: Positive = 60.0, restart_s: NonNegative = 0.0,
     doubling_s: NonNegative = 0.0, stay_s: NonNegative = 0.0,
 ) -> Deadlines:  # fmt: skip
@@ -150,16 +156,15 @@ def elasticflow(
     Source: ElasticFlow (ASPLOS'23), algorithms of admission control and resource allocation.
     """
     return Deadlines(
-        name="elasticflow", rates=rates, judged=judged, spare=spare, round_s=round_s,
+        name="elasticflow", rates=rates, judged=judged, rules=rules, spare=spare, round_s=round_s,
         start_s=restart_s, restart_s=restart_s, doubling_s=doubling_s, stay_s=stay_s,
     )  # fmt: skip
 
 
 @checked
 def edf(
-    rates: Rates | None = None, *, sizes: Literal["best", "largest", "asked"] = "best",
-    judged: Literal["nobody", "each", "together"] = "nobody", round_s: Positive = 60.0,
-    restart_s: NonNegative = 0.0, doubling_s: NonNegative = 0.0,
+    rates: Rates | None = None, *, sizes: Sizes = "best", judged: Judged = "nobody",
+    round_s: Positive = 60.0, restart_s: NonNegative = 0.0, doubling_s: NonNegative = 0.0,
 ) -> Deadlines:  # fmt: skip
     """Earliest deadline first: each job in turn takes its size, or the largest that is free."""
     return Deadlines(
@@ -219,18 +224,14 @@ def most_deadlines(trace: Trace, cluster: Cluster, rates: Rates | None = None) -
     num, ones = of.size, np.arange(of.size)
     # Columns: w of every (job, stretch), then y of every job; work in units of its job's whole.
     used = sparse.coo_array((work[jobs][of] / frugal[of], (at, ones)), (stretch.size, num))
-    limit = sparse.hstack([sparse.eye_array(num), sparse.coo_array(
-        (-fastest[of] * stretch[at] / work[jobs][of], (ones, of)), (num, jobs.size))])  # fmt: skip
-    whole = sparse.hstack([
-        sparse.coo_array((np.ones(num), (of, ones)), (jobs.size, num)),
-        -sparse.eye_array(jobs.size),
-    ])  # fmt: skip
-    empty = sparse.coo_array((stretch.size, jobs.size))
+    rate = fastest[of] * stretch[at] / work[jobs][of]
+    limit = sparse.coo_array((-rate, (ones, of)), (num, jobs.size))
+    whole = sparse.coo_array((np.ones(num), (of, ones)), (jobs.size, num))
     answer = linprog(
-        np.append(np.zeros(num), -np.ones(jobs.size)), method="highs",
-        A_ub=sparse.vstack([sparse.hstack([used, empty]), limit]).tocsr(),
+        np.repeat([0.0, -1.0], [num, jobs.size]), method="highs",
+        A_ub=sparse.block_array([[used, None], [sparse.eye_array(num), limit]], format="csr"),
         b_ub=np.append(cluster.num_gpus * stretch, np.zeros(num)),
-        A_eq=whole.tocsr(), b_eq=np.zeros(jobs.size),
-        bounds=[(0, None)] * num + [(0, 1)] * jobs.size,
+        A_eq=sparse.block_array([[whole, -sparse.eye_array(jobs.size)]], format="csr"),
+        b_eq=np.zeros(jobs.size), bounds=[(0, None)] * num + [(0, 1)] * jobs.size,
     )  # fmt: skip
     return float(np.floor(-answer.fun + 1e-6)) / num_due

@@ -39,16 +39,17 @@ class Rule(NamedTuple):
     share: int
     judged: int
     spare: bool
+    is_artifact: bool
 
 
 class Plan(NamedTuple):
-    """Moments; GPUs free from each; moment × job: levels; scratch: levels of a job, seconds."""
+    """Moments; GPUs free from each; moment × job: levels; a job's GPU-seconds; scratch: levels."""
 
     at: Any
     free: Any
     levels: Any
+    area: Any
     own: Any
-    spans: Any
 
 
 @njit(cache=True)
@@ -59,18 +60,30 @@ def _fits(rule: Rule, free: int, level: int) -> int:
 
 
 @njit(cache=True)
+def _room(rule: Rule, plan: Plan, i: int, k: int) -> int:
+    """The GPUs that a job could have from a moment on."""
+    return plan.free[k] + rule.gpus[plan.levels[k, i]]
+
+
+@njit(cache=True)
+def _change(rule: Rule, plan: Plan, n: int, i: int, k: int) -> int:
+    """The next moment at which a job's room changes; ``n`` if none."""
+    later = k + 1
+    while later < n and _room(rule, plan, i, later) == _room(rule, plan, i, k):
+        later += 1
+    return later
+
+
+@njit(cache=True)
 def _insert(plan: Plan, n: int, moment: float) -> int:
     """Split the stretch that a moment lies in; returns how many moments there are."""
-    k = n
-    while plan.at[k - 1] > moment:
-        k -= 1
-    if plan.at[k - 1] == moment:
+    k = np.searchsorted(plan.at[:n], moment)
+    if k < n and plan.at[k] == moment:
         return n
-    for i in range(n, k, -1):
+    for i in range(n, k - 1, -1):
         plan.at[i], plan.free[i], plan.own[i] = plan.at[i - 1], plan.free[i - 1], plan.own[i - 1]
         plan.levels[i] = plan.levels[i - 1]
-    plan.at[k], plan.free[k], plan.own[k] = moment, plan.free[k - 1], plan.own[k - 1]
-    plan.levels[k] = plan.levels[k - 1]
+    plan.at[k] = moment
     return n + 1
 
 
@@ -83,42 +96,47 @@ def _span(plan: Plan, n: int, k: int, due: float) -> float:
 @njit(cache=True)
 def _least(
     rule: Rule, plan: Plan, n: int, i: int, first: int, speed: Any, job: Any, left: float
-) -> int:
-    """The least level that meets the deadline from a moment on; the most there is if none does."""
-    plan.spans[:] = 0.0
-    for k in range(first, n):
-        cap = _fits(rule, plan.free[k] + rule.gpus[plan.levels[k, i]], job.top)
-        plan.spans[cap] += _span(plan, n, k, job.due)
-    for level in range(1, job.top):
+) -> tuple[int, int]:
+    """The least level that meets the deadline from a moment on, and that moment; or the most.
+
+    In the artifact the moment is the last from which on it does.
+    """
+    for level in range(1, job.top + 1):
         work = 0.0
-        for cap in range(1, job.top + 1):
-            if plan.spans[cap] > 0:
-                work += plan.spans[cap] * speed[min(cap, level)]
-        if work >= left:
-            return level
-    return int(job.top)
+        for k in range(n - 1, first - 1, -1):
+            room = _room(rule, plan, i, k)
+            work += _span(plan, n, k, job.due) * speed[_fits(rule, room, level)]
+            if work >= left and (k == first or room != _room(rule, plan, i, k - 1)):
+                return level, k if rule.is_artifact else first
+    return int(job.top), first
 
 
 @njit(cache=True)
 def _walk(
-    rule: Rule, plan: Plan, n: int, i: int, first: int, speed: Any, job: Any, left: float
+    rule: Rule, plan: Plan, n: int, i: int, speed: Any, job: Any, raised: int
 ) -> tuple[float, float, bool]:
-    """A job's levels from a moment on, into ``plan.own``: its end, GPU-seconds, if it is in time.
+    """A job's levels, into ``plan.own``: the end of its last slot, GPU-seconds, if it is in time.
 
-    The end is that of a slot.
+    ``raised``, if not 0, is its level until its room changes.
     """
-    level, area = job.top, 0.0
-    if rule.share == LEAST:
-        level = _least(rule, plan, n, i, first, speed, job, left)
-    plan.own[first:n] = 0
-    for k in range(first, n):
-        cap = _fits(rule, plan.free[k] + rule.gpus[plan.levels[k, i]], level)
-        plan.own[k], span = cap, _span(plan, n, k, np.inf)
+    first = _change(rule, plan, n, i, 0) if raised > 0 else 0
+    left = job.left - speed[raised] * (plan.at[first] - plan.at[0] if first < n else np.inf)
+    level, since = job.top, first
+    if rule.share == LEAST and left > 0:
+        level, since = _least(rule, plan, n, i, first, speed, job, left)
+    left, area, plan.own[:n] = job.left, 0.0, 0
+    for k in range(n):
+        most = raised if k < first else level if k >= since else level - 1
+        cap, span = _fits(rule, _room(rule, plan, i, k), most), _span(plan, n, k, np.inf)
+        plan.own[k] = cap
         if cap > 0 and speed[cap] * span >= left * (1 - TOLERANCE):
-            slots = np.ceil((plan.at[k] + left / speed[cap] - plan.at[0]) / rule.slot_s - TOLERANCE)
+            done = plan.at[k] + left / speed[cap]
+            slots = np.ceil((done - plan.at[0]) / rule.slot_s - TOLERANCE)
             end = min(plan.at[0] + slots * rule.slot_s, plan.at[k] + span)
-            in_time = plan.at[k] + left / speed[cap] <= job.due + TOLERANCE * rule.slot_s
-            return end, area + rule.gpus[cap] * (end - plan.at[k]), in_time
+            later = _change(rule, plan, n, i, k) if rule.is_artifact and k >= first else n
+            until = plan.at[later] if later < n and plan.at[later] < job.due else end
+            in_time = done <= job.due + TOLERANCE * rule.slot_s
+            return end, area + rule.gpus[cap] * (until - plan.at[k]), in_time
         if cap > 0:
             left -= speed[cap] * span
             area += rule.gpus[cap] * span
@@ -140,10 +158,10 @@ def _lay(rule: Rule, plan: Plan, n: int, i: int, end: float) -> int:
 @njit(cache=True)
 def lay_all(rule: Rule, jobs: Any, speed: Any, who: Any, now: float) -> tuple[bool, int, Plan]:
     """Lay jobs in the order given: whether all are in time, the number of moments, the plan."""
-    size = 3 * who.size + 4
+    size = (2 + rule.gpus.size) * who.size + 2  # a deadline, an end, and one more at each level
     plan = Plan(
         np.zeros(size), np.zeros(size, np.int64), np.zeros((size, who.size), np.int8),
-        np.zeros(size, np.int8), np.zeros(rule.gpus.size),
+        np.zeros(who.size), np.zeros(size, np.int8),
     )  # fmt: skip
     plan.at[0], plan.free[0], n, in_time = now, rule.total, 1, True
     for i in range(who.size):
@@ -151,55 +169,43 @@ def lay_all(rule: Rule, jobs: Any, speed: Any, who: Any, now: float) -> tuple[bo
         slots = np.ceil((job.due - now) / rule.slot_s - TOLERANCE)
         if 0 < slots < np.inf:
             n = _insert(plan, n, now + slots * rule.slot_s)
-        end, _, is_in_time = _walk(rule, plan, n, i, 0, speed[who[i]], job, job.left)
+        end, plan.area[i], is_in_time = _walk(rule, plan, n, i, speed[who[i]], job, 0)
         n = _lay(rule, plan, n, i, end)
         in_time = in_time and is_in_time
     return in_time, n, plan
 
 
 @njit(cache=True)
-def _raised(rule: Rule, plan: Plan, n: int, i: int, speed: Any, job: Any) -> tuple[float, float]:
-    """A job's plan with one level more until the next moment: its end and GPU-seconds."""
-    level, span = plan.levels[0, i] + 1, _span(plan, n, 0, np.inf)
-    done = speed[level] * span
-    if done >= job.left:
-        slots = np.ceil(job.left / speed[level] / rule.slot_s - TOLERANCE)
-        end = min(plan.at[0] + slots * rule.slot_s, plan.at[0] + span)
-        plan.own[:n] = 0
-        plan.own[0] = level
-        return end, rule.gpus[level] * (end - plan.at[0])
-    end, area, _ = _walk(rule, plan, n, i, 1, speed, job, job.left - done)
-    plan.own[0] = level
-    return end, area + rule.gpus[level] * span
-
-
-@njit(cache=True)
 def give_idle(rule: Rule, jobs: Any, speed: Any, who: Any, n: int, plan: Plan) -> int:
     """Give GPUs idle now, a level at a time, to the job whose GPU time that cuts most per GPU.
 
-    Jobs that would hold nothing come first. A gain is computed anew before it is trusted.
+    Jobs that would hold nothing come first. The artifact prefers whose GPU time it adds to most.
     """
-    gain, is_new = np.full(who.size, np.inf), np.zeros(who.size, np.bool_)
-    while who.size > 0 and plan.free[0] > 0 and n + 1 < plan.at.size:
-        i = int(np.argmax(gain))
+    order, gain = np.arange(who.size), np.empty(who.size)
+    while who.size > 0:
+        for i in range(who.size):
+            job, now = jobs[who[i]], plan.levels[0, i]
+            more = rule.gpus[now + 1] - rule.gpus[now] if now < job.top else rule.total + 1
+            gain[i] = -np.inf
+            if more <= plan.free[0]:
+                saved = plan.area[i] - _walk(rule, plan, n, i, speed[who[i]], job, now + 1)[1]
+                gain[i] = (-saved if rule.is_artifact else saved) / more if now > 0 else np.inf
+        order = order[np.argsort(-gain[order], kind="mergesort")]
+        i = order[0]
         if gain[i] == -np.inf:
             break
         job, now = jobs[who[i]], plan.levels[0, i]
-        more = rule.gpus[now + 1] - rule.gpus[now] if now < job.top else rule.total + 1
-        if more > plan.free[0]:
-            gain[i] = -np.inf
-            continue
-        end, area = _raised(rule, plan, n, i, speed[who[i]], job)
-        if is_new[i]:
-            n = _lay(rule, plan, n, i, end)
-            is_new[:] = False
-            gain[gain > -np.inf] = np.inf
-            continue
-        held = 0.0
-        for k in range(n - 1):
-            held += rule.gpus[plan.levels[k, i]] * (plan.at[k + 1] - plan.at[k])
-        gain[i], is_new[i] = (held - area) / more if now > 0 else 1e300, True
+        end, plan.area[i], _ = _walk(rule, plan, n, i, speed[who[i]], job, now + 1)
+        n = _lay(rule, plan, n, i, end)
     return n
+
+
+@njit(cache=True)
+def _end(rule: Rule, job: Any, rate: float) -> float:
+    """When a job is done if it keeps its level; in the artifact, slots after its restart."""
+    if rule.is_artifact:
+        return job.warm + np.ceil(job.left / rate / rule.slot_s - TOLERANCE) * rule.slot_s
+    return job.warm + job.left / rate
 
 
 @njit(cache=True)
@@ -212,24 +218,20 @@ def _progress(
         job = jobs[who[i]]
         if job.level == 0:
             continue
-        begin, rate = min(max(last, job.warm), now), speed[who[i], job.level]
-        job.lost += begin - last
-        if job.left <= (now - begin) * rate + TOLERANCE * rate * rule.slot_s:
-            job.end = begin + job.left / rate
+        rate, until = speed[who[i], job.level], now
+        if rule.is_artifact:  # progress stops at the planned end, which leaves out the restart
+            until = min(now, last + np.ceil(job.left / rate - TOLERANCE))
+        end, work = _end(rule, job, rate), max(0.0, until - job.warm) * rate
+        job.lost += min(job.warm, now) - last
+        if end > now and work >= job.left:
+            end = until
+        if end <= now + TOLERANCE * rule.slot_s:
+            job.end = end
             log.append((float(who[i]), job.since, job.end, float(rule.gpus[job.level])))
             job.left, job.level, keeps[i] = 0.0, 0, False
         else:
-            job.left -= (now - begin) * rate
+            job.left -= work
     return who[keeps]
-
-
-@njit(cache=True)
-def _joined(rule: Rule, jobs: Any, who: Any, j: int) -> Any:
-    """The jobs and a new one: by deadline, or at the end where they take turns."""
-    k = who.size
-    while rule.share != TURNS and k > 0 and jobs[who[k - 1]].due > jobs[j].due:
-        k -= 1
-    return np.concatenate((who[:k], np.array([j]), who[k:]))
 
 
 @njit(cache=True)
@@ -237,9 +239,9 @@ def _admit(rule: Rule, jobs: Any, speed: Any, who: Any, ahead: int, until: int, 
     """Take in the jobs that arrived, each or together, if every deadline can then be met."""
     first = ahead
     for j in range(ahead, until):
-        if jobs[j].top == 0:
-            continue
-        who = _joined(rule, jobs, who, j)
+        last = rule.share == TURNS
+        k = who.size if last else np.searchsorted(jobs.due[who], jobs[j].due, "right")
+        who = np.concatenate((who[:k], np.array([j]), who[k:]))
         if rule.judged == NOBODY or (rule.judged == TOGETHER and j + 1 < until):
             continue
         if not lay_all(rule, jobs, speed, who, now)[0]:
@@ -280,34 +282,32 @@ def _hold(rule: Rule, jobs: Any, who: Any, levels: Any, now: float, log: Any) ->
         if job.level > 0:
             log.append((float(who[i]), job.since, now, float(rule.gpus[job.level])))
             job.stops += 1
-        is_first = np.isnan(job.start)
-        if is_first:
-            job.start = now
-        job.level, job.since = level, now
-        job.warm = now + rule.lost_s[START if is_first else RESTART, level]
+        cause = START if np.isnan(job.start) else RESTART
+        job.start = now if cause == START else job.start
+        job.level, job.since, job.warm = level, now, now + rule.lost_s[cause, level]
 
 
 @njit(cache=True)
 def replay(rule: Rule, jobs: Any, speed: Any) -> tuple[Any, int]:
     """Run all jobs, in order of arrival: (job, start, end, GPUs) of their runs; decisions."""
-    log = [(0.0, 0.0, 0.0, 0.0) for _ in range(0)]
+    log = [(0.0, 0.0, 0.0, 0.0)]  # says what rows are
     who, ahead, decisions = np.zeros(0, np.int64), 0, 0
     last, change = -np.inf, np.inf
     while True:
-        now = min(change, jobs[ahead].arrival) if ahead < jobs.size else change
+        now = jobs[ahead].arrival if ahead < jobs.size else np.inf
         for i in range(who.size):
             job = jobs[who[i]]
             if job.level > 0:
-                now = min(now, max(last, job.warm) + job.left / speed[who[i], job.level])
+                end = _end(rule, job, speed[who[i], job.level])
+                now = min(now, end)
+                if rule.share == LEAST and change >= end - (job.warm - last):
+                    change = np.inf
+        now = min(now, change)
         if now == np.inf:
-            rows = np.empty((len(log), 4))  # a list would become Python's objects, 3 µs a row
-            for k in range(len(log)):
-                rows[k] = log[k]
-            return rows, decisions
+            return np.array(log)[1:], decisions  # a list would become Python's, 3 µs a row
         now = max(now, last + rule.slot_s)
-        who, until = _progress(rule, jobs, speed, who, last, now, log), ahead
-        while until < jobs.size and jobs[until].arrival <= now:
-            until += 1
+        who = _progress(rule, jobs, speed, who, last, now, log)
+        until = int(np.searchsorted(jobs.arrival, now, "right"))
         who, ahead = _admit(rule, jobs, speed, who, ahead, until, now), until
         levels, change = _decide(rule, jobs, speed, who, now)
         _hold(rule, jobs, who, levels, now, log)
