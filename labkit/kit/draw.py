@@ -13,8 +13,11 @@ from __future__ import annotations
 import base64
 import datetime
 import math
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -129,7 +132,13 @@ TEMPLATE = go.layout.Template(
 
 pio.templates["labkit"] = TEMPLATE
 pio.templates.default = "labkit"
+# Plotly's renderers read the version of nbformat alone, whose import takes a tenth of a second.
+_light = ModuleType("nbformat")
+_light.__version__ = version("nbformat")  # type: ignore[attr-defined]
+_is_light = sys.modules.setdefault("nbformat", _light) is _light
 pio.renderers.default = "plotly_mimetype"
+if _is_light:
+    del sys.modules["nbformat"]
 
 
 def finish(
