@@ -96,7 +96,7 @@ def test_a_run_ends_at_the_hardest_target_and_says_when_each_was_reached() -> No
 def test_without_scikit_learn_the_refusal_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)  # as Python marks what is absent
+    monkeypatch.setitem(sys.modules, "sklearn", None)  # as Python marks what is absent
     with pytest.raises(UsageError, match="needs torch and scikit-learn, and sklearn"):
         record.record(SMALL, tmp_path / "t")
     assert not (tmp_path / "t").exists()

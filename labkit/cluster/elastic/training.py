@@ -58,9 +58,9 @@ class Training:
         }
         self.progress = np.append(0.0, self.columns["progress"].min(0))
         named = steps[~steps["allocation"].astype(str).str.contains("on")]
-        columns = ["atomic_bsz", "step_time_s", "compute_time_s"]
-        self.measured = {str(name): rows[columns].to_numpy(float).T
-                         for name, rows in named.groupby("allocation", sort=False)}  # fmt: skip
+        table = named[["atomic_bsz", "step_time_s", "compute_time_s"]].to_numpy(float).T
+        groups = named.groupby("allocation", sort=False).indices
+        self.measured = {str(name): table[:, rows] for name, rows in groups.items()}
         self._known: dict[tuple[tuple[int, ...], int], tuple[float, float]] = {}
         self._between_sizes: dict[tuple[str, float, int], float] = {}
         self._gradients: dict[tuple[float, int], tuple[float, float]] = {}

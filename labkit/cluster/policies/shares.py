@@ -151,8 +151,9 @@ def _makespan(active: Active, seed: int) -> Shares:
 def _whole(active: Active, stays: dict[int, int]) -> Shares:
     """All of its time for each job that has a pool."""
     active.memory["stays"] = stays
-    pool = np.array([stays.get(job, -1) for job in active.jobs.tolist()])
-    return Shares((pool[:, None] == np.arange(active.room.size)).astype(float))
+    alone = np.zeros((active.jobs.size, active.room.size))
+    alone[np.searchsorted(active.jobs, list(stays)), list(stays.values())] = 1.0
+    return Shares(alone)
 
 
 def _fifo(active: Active, seed: int, aware: bool = False) -> Shares:

@@ -6,7 +6,7 @@ the round. Equal entries go by their deficit, then by arrival. Entries that are 
 what is left, unless the policy is strict. At one moment: jobs that are done leave, arrivals join,
 then shares are asked for where they are due, then the round is filled.
 
-Complexity: O(entries + GPUs × log² entries) a round and pool.
+Complexity: O(entries + GPUs × log entries) a round and pool, as an average.
 Source: Gavel (OSDI'20) §5, Algorithm 1.
 """
 
@@ -53,80 +53,64 @@ def _admit(jobs: Any, speed: Any, pairs: Any, table: Any, clock: Any, count: Any
 @njit(cache=True, nogil=True)
 def _is_ahead(a: int, b: int, due: Any, owed: Any) -> bool:
     """Whether one entry runs before another: by share due over time had, deficit, arrival."""
-    if due[a] != due[b]:
-        return due[a] > due[b]
-    return owed[a] > owed[b] or (owed[a] == owed[b] and a < b)
+    is_alike = due[a] == due[b]  # no branches: which comparison decides cannot be predicted
+    by_deficit = (owed[a] > owed[b]) | ((owed[a] == owed[b]) & (a < b))
+    return (due[a] > due[b]) | (is_alike & by_deficit)
 
 
 @njit(cache=True, nogil=True)
-def _sink(heap: Any, size: int, at: int, due: Any, owed: Any) -> None:
-    """Move the entry at a place of a heap down until its children are ahead of it."""
-    entry = heap[at]
-    while 2 * at + 1 < size:
-        child = 2 * at + 1
-        if child + 1 < size and _is_ahead(heap[child], heap[child + 1], due, owed):
-            child += 1
-        if _is_ahead(heap[child], entry, due, owed):
-            break
-        heap[at], at = heap[child], child
-    heap[at] = entry
+def _settle(rows: Any, first: int, ends: Any, depth: int, due: Any, owed: Any) -> int:
+    """Put the foremost of the rows from ``first`` on in its place (incremental quicksort).
 
-
-@njit(cache=True, nogil=True)
-def _next(heap: Any, most: int, behind: int, can: Any, due: Any, owed: Any) -> int:
-    """Put the next entries in order that can run into ``heap``; returns how many, at most so many.
-
-    The last of those kept so far is the heap's root: most of the others need one comparison.
+    Rows before each of ``ends``, down to ``depth``, are ahead of those after it; returns the depth.
     """
-    size = 0
-    for entry in range(can.size):
-        if not can[entry] or (behind >= 0 and not _is_ahead(behind, entry, due, owed)):
-            continue
-        if size < most:
-            heap[size] = entry
-            size += 1
-            if size == most:
-                for at in range(size // 2 - 1, -1, -1):
-                    _sink(heap, size, at, due, owed)
-        elif _is_ahead(entry, heap[0], due, owed):
-            heap[0] = entry
-            _sink(heap, size, 0, due, owed)
-    if size < most:
-        for at in range(size // 2 - 1, -1, -1):
-            _sink(heap, size, at, due, owed)
-    for end in range(size - 1, 0, -1):
-        heap[0], heap[end] = heap[end], heap[0]
-        _sink(heap, end, 0, due, owed)
-    return size
+    while ends[depth] <= first:
+        depth -= 1
+    while ends[depth] > first + 1:
+        ahead, last = first, ends[depth] - 1
+        middle = (ahead + last) // 2
+        pivot = rows[middle]
+        rows[middle], rows[last] = rows[last], pivot
+        for at in range(first, last):
+            row = rows[at]
+            rows[at], rows[ahead] = rows[ahead], row
+            ahead += _is_ahead(row, pivot, due, owed)
+        rows[ahead], rows[last] = pivot, rows[ahead]
+        depth += 1
+        ends[depth] = max(ahead, first + 1)
+    return depth
 
 
 @njit(cache=True, nogil=True)
 def _fill(jobs: Any, pairs: Any, table: Any, room: Any, order: Any, num: int, strict: bool) -> Any:
     """Which pool each entry runs in for the coming round, -1 for none; sets the jobs' pools."""
-    where, heap, can = np.full(num, -1), np.empty(num + 1, np.int64), np.zeros(num, np.bool_)
+    where, rows, due = np.full(num, -1), np.empty(num, np.int64), np.empty(num)
+    ends, owed = np.empty(num + 1, np.int64), np.empty(num)
     for entry in range(num):
         jobs[pairs[entry, 0]].pool = -1
     for p in order:
-        due, owed = table[SHARE, :num, p] / table[TIME, :num, p], table[DEFICIT, :num, p].copy()
+        size = 0
         for entry in range(num):
             is_able = table[FIRST, entry, p] > 0 and jobs[pairs[entry, 0]].pool < 0
             if pairs[entry, 1] >= 0:
                 is_able &= table[SECOND, entry, p] > 0 and jobs[pairs[entry, 1]].pool < 0
-            can[entry] = is_able and not (strict and due[entry] <= 0)
-        free, last = room[p], -1
-        while free > 0:
-            size = _next(heap, min(2 * free, num), last, can, due, owed)
-            for best in heap[:size]:
-                a, b = pairs[best, 0], pairs[best, 1]
-                if jobs[a].pool >= 0 or (b >= 0 and jobs[b].pool >= 0) or jobs[a].gpus > free:
-                    continue
-                free -= jobs[a].gpus
-                where[best] = jobs[a].pool = p
-                if b >= 0:
-                    jobs[b].pool = p
-            if size == 0:
-                break
-            last = heap[size - 1]
+            due[entry] = table[SHARE, entry, p] / table[TIME, entry, p]
+            owed[entry] = table[DEFICIT, entry, p]
+            if is_able and not (strict and due[entry] <= 0):
+                rows[size] = entry
+                size += 1
+        free, first, depth, ends[0] = room[p], 0, 0, size
+        while free > 0 and first < size:
+            depth = _settle(rows, first, ends, depth, due, owed)
+            best = rows[first]
+            a, b = pairs[best, 0], pairs[best, 1]
+            first += 1
+            if jobs[a].pool >= 0 or (b >= 0 and jobs[b].pool >= 0) or jobs[a].gpus > free:
+                continue
+            free -= jobs[a].gpus
+            where[best] = jobs[a].pool = p
+            if b >= 0:
+                jobs[b].pool = p
     return where
 
 
@@ -201,8 +185,9 @@ def _round(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any
                 jobs[a].stopped += longest
         if jobs[a].left > 0 and (b < 0 or jobs[b].left > 0):
             if kept < entry:
-                pairs[kept] = pairs[entry]
-                table[:, kept, :] = table[:, entry, :]
+                pairs[kept] = a, b
+                for layer, pool in np.ndindex(len(table), table.shape[2]):
+                    table[layer, kept, pool] = table[layer, entry, pool]
             kept += 1
         else:
             clock[CHANGED] = 1.0

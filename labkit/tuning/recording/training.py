@@ -10,9 +10,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 from annotated_types import Gt, Le, MinLen
+from numpy.typing import NDArray
 
 from labkit.errors import UsageError, not_among
 from labkit.kit.describe import Count, Positive, Whole, description
@@ -84,22 +88,28 @@ class Trained:
         return next((n for n, a in enumerate(self.accuracies, 1) if a >= target), None)
 
 
+def read_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """scikit-learn's digits: 1,797 images of 64 values from 0 to 16, and what each shows.
+
+    Its file is read here, since importing ``sklearn.datasets`` takes a second.
+    """
+    package, torch = find_spec("sklearn"), find_spec("torch")
+    if not (package and package.origin and torch):
+        name = "torch" if package else "sklearn"
+        raise UsageError(f"training needs torch and scikit-learn, and {name} is not installed here")
+    rows = np.loadtxt(Path(package.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
+    return rows[:, :-1], rows[:, -1].astype(np.int64)
+
+
 def load_digits(device: str = "cpu") -> Data:
     """Training images and labels, then validation's: 1,438 and 359 rows of 64 values in [0, 1];
     raises UsageError where torch or scikit-learn is not installed."""
-    import numpy as np
+    pixels, digits = read_digits()
+    import torch
 
-    try:
-        import torch
-        from sklearn.datasets import load_digits as read
-    except ImportError as error:
-        raise UsageError(
-            f"training needs torch and scikit-learn, and {error.name} is not installed here"
-        ) from None
-    images, labels = read(return_X_y=True)
-    order = np.random.default_rng(SPLIT_SEED).permutation(len(images))
-    images = torch.tensor(images[order] / 16, dtype=torch.float32, device=device)
-    classes = torch.tensor(labels[order], dtype=torch.int64, device=device)
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(pixels))
+    images = torch.tensor(pixels[order] / 16, dtype=torch.float32, device=device)
+    classes = torch.tensor(digits[order], dtype=torch.int64, device=device)
     cut = round(len(images) * (1 - VALIDATION_SHARE))
     return images[:cut], classes[:cut], images[cut:], classes[cut:]
 
