@@ -47,14 +47,22 @@ def reached(cells: Iterable[ast.Module], search: Sequence[Path]) -> dict[str, Mo
     modules: dict[str, Module] = {}
     pending = set[str]().union(*(references(cell, tops=tops) for cell in cells))
     while pending:
-        name = _STANDS_AT.get(name := pending.pop(), name)
-        if name in modules or name.split(".")[0] not in tops:
-            continue
-        path = _file_of(name, search)
-        if path is not None:
-            modules[name] = load(name, path, tops)
-            pending |= modules[name].references
+        wave, pending = sorted(pending), set()  # a package before what may stand in it
+        for name in (_STANDS_AT.get(name, name) for name in wave):
+            if name in modules or name.split(".")[0] not in tops or _is_attribute(name, modules):
+                continue
+            path = _file_of(name, search)
+            if path is not None:
+                modules[name] = load(name, path, tops)
+                pending |= modules[name].references
     return dict(sorted(modules.items()))
+
+
+def _is_attribute(name: str, modules: Mapping[str, Module]) -> bool:
+    """Whether what holds ``name`` is no package, so that the disk need not be asked for a file."""
+    parent = name.rpartition(".")[0]
+    is_package = parent in modules and modules[parent].path.name == "__init__.py"
+    return bool(parent) and not is_package and name not in _STANDS_AT.values()
 
 
 def load(name: str, path: Path, tops: frozenset[str]) -> Module:
@@ -186,11 +194,5 @@ def _file_of(name: str, search: Sequence[Path]) -> Path | None:
 @lru_cache(maxsize=64)
 def _top_names(search: tuple[Path, ...]) -> frozenset[str]:
     """Packages and modules that stand directly in the folders searched."""
-    tops = set()
-    for folder in search:
-        for path in folder.iterdir() if folder.is_dir() else ():
-            if path.suffix == ".py":
-                tops.add(path.stem)
-            elif (path / "__init__.py").is_file():
-                tops.add(path.name)
-    return frozenset(tops)
+    packages = {file.parent.name for folder in search for file in folder.glob("*/__init__.py")}
+    return frozenset(packages | {file.stem for folder in search for file in folder.glob("*.py")})
