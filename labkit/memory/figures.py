@@ -13,6 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from labkit.errors import not_among
 from labkit.kit.draw import CYCLE, PALETTE, VEIL, Part, finish
 
 LONGEST = 3.0  # bars are drawn up to this many times the capacity
@@ -236,6 +237,8 @@ def figure_sweep(
     """
     if y == "total_bytes" and {y, "peak_bytes"} <= set(table):
         table = table.fillna({y: table["peak_bytes"]})
+    if y not in _SWEPT or y not in table:
+        raise not_among("column of a sweep that is drawn", y, [c for c in _SWEPT if c in table])
     y_title, divide = _SWEPT[y]
     figure = go.Figure()
     for index, name in enumerate(dict.fromkeys(table["plan"])):

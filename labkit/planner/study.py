@@ -169,7 +169,7 @@ def _by_largest_block(costs: StageCosts, straight: bool) -> Iterator[list[Stage]
                 if not straight:
                     times = devices // units
                     yield [stage._replace(replicas=stage.replicas * times) for stage in stages]
-    for units in range(1, 2 if straight else devices):
+    for units in range(1, min(2, devices) if straight else devices):
         other = 1 if straight else devices - units
         yield from ([Stage(0, k, units), Stage(k, layers, other)] for k in range(1, layers))
 

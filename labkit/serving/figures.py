@@ -83,7 +83,8 @@ def figure_requests(
     )
     for row, run in enumerate(runs.values(), start=1):
         if first >= len(run.requests):
-            raise BadValue(f"figure_requests: first must be from 0 to {len(run.requests) - 1}")
+            most = len(run.requests) - 1
+            raise BadValue(f"figure_requests: first must be from 0 to {most}; got {first}")
         chosen = slice(first, first + count)
         arrival = run.requests.column("arrival_s")[chosen]
         start, end, wasted = run.start_s[chosen], run.end_s[chosen], run.wasted_steps[chosen]

@@ -91,7 +91,9 @@ class Requests(Arrivals):
     def model_index(self) -> NDArray[np.int64]:
         """Each request's place in :attr:`models`."""
         places = {name: place for place, name in enumerate(self.models)}
-        return np.array([places[name] for name in self.model] or [0] * len(self), dtype=np.int64)
+        index = np.array([places[name] for name in self.model] or [0] * len(self), dtype=np.int64)
+        index.setflags(write=False)  # worked out once
+        return index
 
     @property
     def rate_per_s(self) -> float:
@@ -113,9 +115,9 @@ class Requests(Arrivals):
             raise BadValue("at_rate: the requests all arrive at once; there is no rate to change")
         arrival_s = self.column("arrival_s") * self.rate_per_s / rate_per_s
         arrival_s.setflags(write=False)
-        self.model_index.setflags(write=False)  # found once: copies keep it
+        changed = {"arrival_s": arrival_s, "model_index": self.model_index}
         stretched = copy(self)  # in order and checked already
-        object.__setattr__(stretched, "arrival_s", arrival_s)
+        vars(stretched).update(changed)
         return stretched
 
 

@@ -274,3 +274,27 @@ def test_what_cannot_be_is_refused_in_words() -> None:
         cluster.load_elastic("T5")
     with pytest.raises(BadValue, match="judged=… in place of admit="):
         cluster.simulate_rounds(trace, SMALL, cluster.edf(), admit=lambda state, new: new >= 0)
+
+
+@pytest.mark.parametrize("rules", ["paper", "artifact"])
+@pytest.mark.parametrize("judged", ["each", "nobody"])
+def test_jobs_without_rates_hold_the_gpus_they_asked_for_or_none(judged: str, rules: str) -> None:
+    """Also where fewer are free: there a job makes no progress."""
+    draw = np.random.default_rng(0)
+    arrival_s, duration_s = np.sort(draw.uniform(0, 4000, 60)), draw.lognormal(6, 1, 60)
+    trace = cluster.Trace(
+        arrival_s=arrival_s, duration_s=duration_s, gpus=2 ** draw.integers(0, 3, 60),
+        deadline_s=arrival_s + duration_s * draw.uniform(0.9, 4, 60),
+    )  # fmt: skip
+    policies = [
+        cluster.elasticflow(judged=judged, rules=rules),  # type: ignore[arg-type]
+        cluster.edf(judged=judged),  # type: ignore[arg-type]
+    ]
+    for policy in policies:
+        run = cluster.simulate(trace, SMALL, policy)
+        job = run.segments["job"]
+        assert (run.segments["gpus"] == trace.column("gpus")[job]).all()
+        ended = ~np.isnan(run.end_s)
+        assert ended.sum() > 10
+        held_s = np.bincount(job, run.segments["end_s"] - run.segments["start_s"], len(trace))
+        assert (held_s[ended] >= duration_s[ended] * (1 - 1e-9)).all()

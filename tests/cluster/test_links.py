@@ -90,6 +90,8 @@ def test_the_search_never_loses_to_where_it_began() -> None:
         cluster.evolve(jobs, FAST, population=8, generations=n).jct_s.mean() for n in (1, 12)
     )
     assert long <= short
+    alone, again = (cluster.evolve(jobs, FAST, population=1, generations=n).jct_s for n in (1, 3))
+    assert (alone == again).all()
 
 
 def test_what_cannot_be_is_said() -> None:

@@ -293,3 +293,11 @@ def peak_of(plan: Plan, device: int) -> float:
 
 def test_the_trillion_is_a_trillion() -> None:
     assert Model.preset("gpt-1t").num_params == pytest.approx(1.008e12, rel=1e-3)
+
+
+def test_a_column_that_a_sweep_does_not_have_is_named() -> None:
+    table = memory.sweep({"plan": PLAN}, dp=[1, 2])
+    with pytest.raises(UsageError, match=r"'communication_s'; there are: peak_bytes"):
+        memory.figures.figure_sweep(table, y="communication_s")
+    with pytest.raises(UsageError, match="'peak_byte'; did you mean 'peak_bytes'"):
+        memory.figures.figure_sweep(table, y="peak_byte")

@@ -78,7 +78,7 @@ def test_a_plan_for_a_straggler_that_recovers_is_late(
     assert guessed["late_fraction"].iloc[1] == 0
 
 
-@pytest.mark.parametrize("slowdowns", [[0.9], [float("nan")], ["fast"]])
+@pytest.mark.parametrize("slowdowns", [[], [0.9], [float("nan")], ["fast"]])
 def test_wrong_slowdowns_are_refused(
     schedule: pipeline.Schedule, profile: pipeline.EnergyProfile, slowdowns: list
 ) -> None:

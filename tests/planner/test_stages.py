@@ -111,6 +111,18 @@ def test_straight_plans_have_no_replicas(chain: Any, cluster: Any, costing: Any)
     assert plan.cost_s >= planner.stages(chain, cluster, costing=costing).cost_s
 
 
+@pytest.mark.parametrize("objective", ["latency", "flush"])
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_straight_plans_have_no_more_stages_than_devices(devices: int, objective: Any) -> None:
+    """Microbatches of a flushed pipeline overlap, so that every device pays."""
+    chain = planner.Chain.even(6, forward_s=0.1, backward_s=0.2, parameter_bytes=0)
+    plan = planner.stages(
+        chain, planner.Cluster.flat(devices, bandwidth_bytes_per_s=1e9), straight=True,
+        objective=objective, num_microbatches=8,
+    )  # fmt: skip
+    assert len(plan.stages) == plan.num_devices == devices
+
+
 @settings(max_examples=30)
 @given(chain=chains(5), inner=st.integers(1, 3), outer=st.integers(1, 3), costing=costings)
 def test_two_levels_of_equal_links(chain: Any, inner: int, outer: int, costing: Any) -> None:

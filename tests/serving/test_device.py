@@ -237,9 +237,16 @@ def test_recorded_moments_come_in_every_second() -> None:
     assert rare.arrival_s == pytest.approx((0.2, 1.8))
     later = clients_of(rows, {"p": program()}, until_s=1.95, seed=1)[0].arrival_s or ()
     assert np.diff(later)[:2] == pytest.approx([0.8, 0.2])
-    for wrong in ("1000", "a few"):
+    in_turn = clients_of(rows.assign(moments_ms="900 100"), {"p": program()}, until_s=1.95)[0]
+    assert in_turn.arrival_s == recorded.arrival_s
+    one_each = clients_of(rows.assign(moments_ms=[100.0, None]), {"p": program()}, until_s=1.95)[0]
+    assert one_each.arrival_s == pytest.approx((0.1, 1.1)), "a column of numbers, as CSV has it"
+    for wrong in ("1000", "a few", "", " "):
         with pytest.raises(BadValue, match="moments_ms needs numbers from 0 to below 1000"):
             clients_of(rows.assign(moments_ms=wrong), {"p": program()}, until_s=1.0)
+    for rate in ("often", np.inf, np.nan, 0):
+        with pytest.raises(BadValue, match="a rate_per_s above 0, finite"):
+            clients_of(rows.assign(rate_per_s=rate), {"p": program()}, until_s=1.0)
 
 
 def test_real_time_clients_of_a_workload_start_one_after_another() -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from labkit import datasets, serving
-from labkit.errors import BadValue
+from labkit.errors import BadValue, UsageError
 from tests.oracles import alpaserve_two_models as two_models
 from tests.oracles.alpaserve_simulator import FIXED_S, MODELS, STORED, cases, digest
 
@@ -171,6 +171,10 @@ def test_one_objective_is_that_of_every_model() -> None:
     both = [serving.traffic(rates, 50.0, slo_s=slo_s) for slo_s in (3.0, {"a": 3.0, "b": 3.0})]
     assert both[0].frame().equals(both[1].frame())
     assert np.isinf(serving.traffic(rates, 50.0).column("slo_s")).all()
+    with pytest.raises(UsageError, match="no model of rates_per_s 'c'"):
+        serving.traffic(rates, 50.0, slo_s={"c": 3.0})
+    with pytest.raises(BadValue, match=r"rates_per_s must be .*, not empty"):
+        serving.traffic({}, 50.0)
 
 
 def test_faults_are_named() -> None:

@@ -118,3 +118,12 @@ def test_the_published_trace() -> None:
     requests = serving.load("azure-llm-2023")
     assert len(requests) == 19_366
     assert requests.column("arrival_s")[-1] < 3600
+
+
+def test_a_place_among_the_models_cannot_be_changed() -> None:
+    """It is worked out once, also for the same requests at another rate."""
+    requests = serving.together([serving.generate(5, 3, model=name) for name in "ab"])
+    for asked in (requests, requests.at_rate(2.0)):
+        with pytest.raises(ValueError, match="read-only"):
+            asked.model_index[0] = 5
+    assert requests.at_rate(2.0).model_index is requests.model_index

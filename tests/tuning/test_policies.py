@@ -206,3 +206,11 @@ def test_fixed_policies_never_change_their_mind(name: str, standin: tuning.Train
 def test_an_unknown_policy_is_answered_with_those_there_are() -> None:
     with pytest.raises(UsageError, match=r"no policy 'zues'; did you mean 'zeus'\?"):
         tuning.simulate(random_job(0), policy="zues")
+
+
+def test_a_policy_of_ones_own_that_says_no_player_is_told_so() -> None:
+    class Silent(tuning.Policy):
+        pass
+
+    with pytest.raises(UsageError, match="Silent names no player, a Player that decides"):
+        tuning.simulate(flat_job(2, 0), policy=Silent())

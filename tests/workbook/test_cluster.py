@@ -218,6 +218,18 @@ def test_a_worker_that_comes_later_is_checked_with_its_first_job(
     assert not (root / "results/a").exists()
 
 
+def test_a_worker_that_finds_no_workbook_is_named_with_what_it_needs(
+    root: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere() -> Path:
+        raise UsageError("no workbook found")
+
+    monkeypatch.setattr(remote, "project_root", nowhere)
+    told = r"worker .*\(tcp://.*\) cannot say .* UsageError: no workbook found\. .* LABKIT_ROOT set"
+    with pytest.raises(LabkitError, match=told):
+        go(root, cluster=places.read(address, 1))
+
+
 def test_an_interrupted_run_ends_its_kernels_and_goes_on_later(root: Path, address: str) -> None:
     slow = (("n: int = 1", "parameters"), "import time\ntime.sleep(0 if n else 1000)")
     workbook(root, a=slow)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import nbformat
@@ -213,3 +215,19 @@ def test_unknown_names_of_the_package_are_errors() -> None:
     with pytest.raises(AttributeError, match=r"labkit\.workbook attribute tables_of"):
         workbook.tables_of  # noqa: B018
     assert set(workbook.__all__) <= set(dir(workbook))
+
+
+def test_opening_a_paper_again_keeps_no_garbage(root: Path) -> None:
+    """What was imported is left out of the search for garbage, but what came later is not."""
+    workbook.open_paper("alpha")
+
+    class Node:
+        pass
+
+    node = Node()
+    node.itself = node  # type: ignore[attr-defined]
+    gone = weakref.ref(node)
+    del node
+    workbook.open_paper("beta")
+    gc.collect()
+    assert gone() is None

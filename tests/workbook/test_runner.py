@@ -462,6 +462,18 @@ def test_kernels_that_outlived_a_killed_run_are_ended(tmp_path: Path) -> None:
         stranger.wait()
 
 
+def test_a_run_whose_note_is_lost_still_ends_its_kernels(tmp_path: Path) -> None:
+    root = workbook(tmp_path / "wb", a=("1",))
+    with guard.lock(root, print), guard.journal(root) as run_id:
+        environment = {**os.environ, processes.RUN_MARK: run_id}
+        kernel = subprocess.Popen(["sleep", "1000"], env=environment)
+        (root / "results/.running").unlink()  # as `rm -rf results` beside a run does
+    try:
+        assert not psutil.pid_exists(kernel.pid)
+    finally:
+        kernel.kill()
+
+
 def test_a_run_at_work_is_left_alone_and_waited_for(tmp_path: Path) -> None:
     root = workbook(tmp_path / "wb", a=("1",))
     watcher = Recorder()

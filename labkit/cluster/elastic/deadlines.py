@@ -61,7 +61,7 @@ class Deadlines(Allocator):
         """A whole run by the compiled loop, 10 µs a decision rather than a round's 100.
 
         Raises:
-            BadValue: there are several pools, or the policy has no table of rates.
+            BadValue: there are several pools.
         """
         if len(cluster.pools) > 1:
             raise BadValue(f"{self.name}: the cluster has {len(cluster.pools)} pools; valid: 1")

@@ -268,7 +268,7 @@ def evolve(
     genes[0, 0] = trace.column("arrival_s") + np.arange(num) / num
     scores = np.array([seconds(g) for g in genes])
     for _ in range(generations):
-        best = np.argsort(scores, kind="stable")[: population // 2]
+        best = np.argsort(scores, kind="stable")[: max(population // 2, 1)]
         genes, scores = genes[best], scores[best]
         pairs = draw.integers(best.size, size=(2, population - best.size))
         take = draw.random((pairs.shape[1], 2, num))

@@ -53,8 +53,8 @@ class Plan(NamedTuple):
 
 
 @njit(cache=True)
-def _fits(rule: Rule, free: int, level: int) -> int:
-    while level > 0 and rule.gpus[level] > free:
+def _fits(rule: Rule, free: int, level: int, speed: Any) -> int:
+    while level > 0 and (rule.gpus[level] > free or speed[level] == 0):
         level -= 1
     return level
 
@@ -105,7 +105,7 @@ def _least(
         work = 0.0
         for k in range(n - 1, first - 1, -1):
             room = _room(rule, plan, i, k)
-            work += _span(plan, n, k, job.due) * speed[_fits(rule, room, level)]
+            work += _span(plan, n, k, job.due) * speed[_fits(rule, room, level, speed)]
             if work >= left and (k == first or room != _room(rule, plan, i, k - 1)):
                 return level, k if rule.is_artifact else first
     return int(job.top), first
@@ -127,7 +127,7 @@ def _walk(
     left, area, plan.own[:n] = job.left, 0.0, 0
     for k in range(n):
         most = raised if k < first else level if k >= since else level - 1
-        cap, span = _fits(rule, _room(rule, plan, i, k), most), _span(plan, n, k, np.inf)
+        cap, span = _fits(rule, _room(rule, plan, i, k), most, speed), _span(plan, n, k, np.inf)
         plan.own[k] = cap
         if cap > 0 and speed[cap] * span >= left * (1 - TOLERANCE):
             done = plan.at[k] + left / speed[cap]
@@ -181,21 +181,22 @@ def give_idle(rule: Rule, jobs: Any, speed: Any, who: Any, n: int, plan: Plan) -
 
     Jobs that would hold nothing come first. The artifact prefers whose GPU time it adds to most.
     """
-    order, gain = np.arange(who.size), np.empty(who.size)
+    order, gain, above = np.arange(who.size), np.empty(who.size), np.zeros(who.size, np.int64)
     while who.size > 0:
         for i in range(who.size):
-            job, now = jobs[who[i]], plan.levels[0, i]
-            more = rule.gpus[now + 1] - rule.gpus[now] if now < job.top else rule.total + 1
-            gain[i] = -np.inf
-            if more <= plan.free[0]:
-                saved = plan.area[i] - _walk(rule, plan, n, i, speed[who[i]], job, now + 1)[1]
+            job, now, gain[i] = jobs[who[i]], plan.levels[0, i], -np.inf
+            above[i] = now + 1
+            while above[i] < job.top and speed[who[i], above[i]] == 0:
+                above[i] += 1
+            if now < job.top and rule.gpus[above[i]] <= rule.gpus[now] + plan.free[0]:
+                more = rule.gpus[above[i]] - rule.gpus[now]
+                saved = plan.area[i] - _walk(rule, plan, n, i, speed[who[i]], job, above[i])[1]
                 gain[i] = (-saved if rule.is_artifact else saved) / more if now > 0 else np.inf
         order = order[np.argsort(-gain[order], kind="mergesort")]
         i = order[0]
         if gain[i] == -np.inf:
             break
-        job, now = jobs[who[i]], plan.levels[0, i]
-        end, plan.area[i], _ = _walk(rule, plan, n, i, speed[who[i]], job, now + 1)
+        end, plan.area[i], _ = _walk(rule, plan, n, i, speed[who[i]], jobs[who[i]], above[i])
         n = _lay(rule, plan, n, i, end)
     return n
 
@@ -258,7 +259,7 @@ def _decide(rule: Rule, jobs: Any, speed: Any, who: Any, now: float) -> tuple[An
     if rule.share != LEAST:
         for i in range(who.size):
             top = jobs[who[i]].top
-            level = _fits(rule, free, top)
+            level = _fits(rule, free, top, speed[who[i]])
             levels[i] = level if rule.share == MOST or level == top else 0
             free -= rule.gpus[levels[i]]
         return levels, now + rule.slot_s if rule.share == TURNS and who.size > 0 else np.inf

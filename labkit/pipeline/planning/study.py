@@ -211,7 +211,7 @@ def replay(
 def straggler_savings(
     schedule: Schedule,
     profile: EnergyProfile,
-    slowdowns: Sequence[AtLeastOne],
+    slowdowns: Annotated[Sequence[AtLeastOne], MinLen(1)],
     *,
     expected: Sequence[AtLeastOne] | None = None,
     unit_s: Positive = UNIT_S,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Le, MinLen
 
-from labkit.errors import BadValue
-from labkit.kit.describe import AnyNumber, Count, NonNegative, Positive, Share, Whole, checked
+from labkit.kit.describe import Count, NonNegative, Positive, Share, Whole, checked
 from labkit.serving.batching.batches import Drop, Served, highest, serve
 from labkit.serving.batching.packing import (
     Packing,
@@ -26,16 +26,10 @@ Way = Literal["baseline", "packing", "prefixes"]
 
 @checked
 def copies(
-    profiles: Sequence[BatchProfile], count: Count, *, slo_s: Positive, rate_per_s: Positive = 1.0,
-    zipf: AnyNumber = 0.9,
+    profiles: Annotated[Sequence[BatchProfile], MinLen(1)], count: Count, *, slo_s: Positive,
+    rate_per_s: Positive = 1.0, zipf: Annotated[float, Ge(-9), Le(9)] = 0.9,
 ) -> list[Session]:  # fmt: skip
-    """Models that share the profiles in turn; the i-th gets a share i^-zipf of all requests.
-
-    Raises:
-        BadValue: there is no profile, or ``zipf`` is not from -9 to 9.
-    """
-    if not profiles or not abs(zipf) <= 9:
-        raise BadValue("copies: needs a profile or more, and zipf from -9 to 9")
+    """Models that share the profiles in turn; the i-th gets a share i^-zipf of all requests."""
     shares = np.arange(1, count + 1) ** -zipf
     rates = rate_per_s * shares / shares.sum()
     return [

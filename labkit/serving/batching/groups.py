@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import MinLen
 
 from labkit.errors import BadValue
 from labkit.kit.compiled import njit
@@ -101,8 +102,8 @@ def _queue(arrival: Any, model: Any, slo: Any, hosts: Any, stage_s: Any, stages:
 
 @checked
 def serve_groups(
-    requests: Requests, groups: Sequence[Group], models: Sequence[ServedModel], *,
-    fixed_s: NonNegative = 0.0,
+    requests: Requests, groups: Annotated[Sequence[Group], MinLen(1)],
+    models: Sequence[ServedModel], *, fixed_s: NonNegative = 0.0,
 ) -> Served:  # fmt: skip
     """Run requests on groups.
 
@@ -111,10 +112,8 @@ def serve_groups(
         fixed_s: added to every answer (network, dispatch); occupies no GPU.
 
     Raises:
-        BadValue: there is no group, or a request or a group names a model that ``models`` lacks.
+        BadValue: a request or a group names a model that ``models`` lacks.
     """
-    if not groups:
-        raise BadValue("serve_groups: groups must hold one group or more")
     known = {model.name: model for model in models}
     names, index = requests.models, requests.model_index
     for name in (*names, *(name for group in groups for name in group.models)):

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from annotated_types import MinLen
 from numpy.typing import NDArray
 
-from labkit.errors import BadValue
+from labkit.errors import BadValue, not_among
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
 from labkit.serving.batching.batches import BatchServer, Slot, highest
 from labkit.serving.batching.profiles import BatchProfile
@@ -190,11 +191,8 @@ def _packing(sessions: Sequence[Session], bins: Sequence[_Bin]) -> Packing:
 
 @checked
 def fill(sessions: Sequence[Session], num_gpus: Count) -> Packing:
-    """The packing of the largest multiple of the sessions' rates that fits into the GPUs.
-
-    Raises:
-        BadValue: not even a thousandth of what the GPUs could serve fits.
-    """
+    """The packing of the largest multiple of the sessions' rates that fits into the GPUs; BadValue
+    where not even a thousandth of what the GPUs could serve does."""
 
     def times(load: float) -> Packing:
         return pack([replace(s, rate_per_s=s.rate_per_s * load) for s in sessions])
@@ -246,18 +244,17 @@ def stream(
 
 @checked
 def traffic(
-    rates_per_s: dict[str, Positive], seconds: Positive, *,
+    rates_per_s: Annotated[dict[str, Positive], MinLen(1)], seconds: Positive, *,
     slo_s: Positive | dict[str, Positive] | None = None, cv: NonNegative = 1.0, rng: Whole = 0,
 ) -> Requests:  # fmt: skip
     """Requests of several models for so long, each with gaps of this variation; one each at least.
 
-    Args:
-        slo_s: the latency objective of all models, or of each.
-
-    Raises:
-        BadValue: there is no model.
+    ``slo_s`` is the latency objective of all models, or of each; raises UsageError where it names a
+    model that has no rate.
     """
     slos = slo_s if isinstance(slo_s, dict) else dict.fromkeys(rates_per_s, slo_s or np.inf)
+    for model in set(slos) - set(rates_per_s):
+        raise not_among("model of rates_per_s", model, rates_per_s)
     parts = []
     for place, (model, rate) in enumerate(rates_per_s.items()):
         count = ceil(rate * seconds + 6 * (1 + cv) * (rate * seconds) ** 0.5 + 6)

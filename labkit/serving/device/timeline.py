@@ -137,8 +137,11 @@ def clients_of(
         BadValue: a column is missing, a rate is not above 0, or a moment is not within a second.
         UsageError: a model has no program.
     """
-    if not {"model", "real_time", "rate_per_s"} <= set(rows) or not (rows["rate_per_s"] > 0).all():
-        raise BadValue("clients_of: rows need model, real_time and a rate_per_s above 0")
+    import pandas as pd
+
+    rates = pd.to_numeric(rows.get("rate_per_s", [0.0]), errors="coerce")
+    if not {"model", "real_time"} <= set(rows) or not ((rates > 0) & (rates < np.inf)).all():
+        raise BadValue("clients_of: rows need model, real_time and a rate_per_s above 0, finite")
     for model in set(rows["model"]) - set(programs):
         raise not_among("model of the clients", str(model), programs)
     draw, start_s, clients = np.random.default_rng(seed), 0.0, []
@@ -154,8 +157,8 @@ def clients_of(
         first_s = start_s * is_real if seed is None else draw.uniform(0, gap_s)
         start_s += (program.alone_s + rest_s) * is_real
         due_s = np.arange(first_s, until_s, gap_s)
-        if isinstance(row.get("moments_ms"), str):
-            moments_s = _moments_s(row["moments_ms"], until_s * pace) / pace
+        if not pd.isna(row.get("moments_ms")):
+            moments_s = _moments_s(str(row["moments_ms"]), until_s * pace) / pace
             due_s = moments_s + (0.0 if seed is None else first_s)
         arrival_s = tuple(due_s[due_s < until_s].tolist())
         clients.append(Client(program=program, arrival_s=arrival_s, real_time=is_real))
@@ -165,7 +168,7 @@ def clients_of(
 def _moments_s(text: str, until_s: float) -> Any:
     """The same moments of every second until then."""
     try:
-        moments_s = np.array(text.split(), float) / 1e3
+        moments_s = np.sort(np.array(text.split() or ["nan"], float)) / 1e3
     except ValueError:
         moments_s = np.full(1, np.nan)
     if not ((moments_s >= 0) & (moments_s < 1)).all():

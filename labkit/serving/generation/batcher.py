@@ -11,7 +11,7 @@ from annotated_types import MinLen
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue
-from labkit.kit.describe import Count, Positive, Share, checked, description
+from labkit.kit.describe import Count, Positive, Share, Whole, checked, description
 from labkit.serving.generation.tokens import TokenProfile
 from labkit.serving.requests import Requests
 
@@ -113,11 +113,8 @@ class Run:
 
     @checked
     def summary(self, *, warmup: Share = 0.1) -> dict[str, Any]:
-        """Latency, throughput and waste in one row; the first ``warmup`` of requests left out.
-
-        Raises:
-            BadValue: fewer than two requests are left.
-        """
+        """Latency, throughput and waste in one row; the first ``warmup`` of requests left out,
+        but two at least, else BadValue."""
         first = int(warmup * len(self.requests))
         if len(self.requests) - first < 2:
             raise BadValue(f"summary: a warmup of {warmup:g} leaves fewer than two requests")
@@ -146,13 +143,9 @@ class Run:
         }  # fmt: skip
 
     @checked
-    def why(self, request: int) -> str:
-        """What a request, by its place, waited for.
-
-        Raises:
-            BadValue: there is no such request.
-        """
-        if not 0 <= request < len(self.requests):
+    def why(self, request: Whole) -> str:
+        """What a request, by its place, waited for; BadValue where there is no such request."""
+        if request >= len(self.requests):
             raise BadValue(
                 f"why: there is no request {request}; valid: 0 to {len(self.requests) - 1}"
             )

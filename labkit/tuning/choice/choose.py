@@ -194,7 +194,7 @@ def choose(
     if best is None:
         fastest = points.iloc[int(points["time_s"].argmin())]
         raise UsageError(
-            f"nothing reaches the target within {deadline_s:g} s; the fastest takes "
+            f"nothing reaches the target within {_limit(deadline_s):g} s; the fastest takes "
             f"{fastest['time_s']:.6g} s: {_point(fastest)}"
         )
     assumptions = (*_OF_STEPS, *progress.assumptions, *power.assumptions, *host.assumptions)

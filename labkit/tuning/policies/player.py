@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.errors import UsageError
 from labkit.tuning.configurations.outcomes import best_power_limits
 from labkit.tuning.traces.job import Job
 
@@ -81,7 +82,7 @@ class Player:
 
         ``noise``: standard normal draws, seeds × batch sizes, for policies that randomise.
         """
-        raise NotImplementedError
+        raise UsageError(f"{type(self.policy).__name__} names no player, a Player that decides")
 
     def patience(self, who: Indices, batch: Indices, epoch_cost_j: Floats) -> Floats:
         """After how many epochs to give up the runs just decided (at least one is run).

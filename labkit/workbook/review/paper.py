@@ -156,7 +156,8 @@ def open_paper(key: str) -> Paper:
     Raises:
         UsageError: the bibliography has no such key; the message says which are near.
     """
-    gc.freeze()  # what a kernel has imported stays: looking through it again takes 0.2 s
+    if not gc.get_freeze_count():  # once: what is garbage by the next call would stay too
+        gc.freeze()  # what a kernel has imported stays: looking through it again takes 0.2 s
     root = files.project_root()
     return Paper(key=key, root=root, entry=known_entry(bibliography.load(root), key, root))
 

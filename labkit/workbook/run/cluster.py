@@ -114,7 +114,7 @@ class DaskExecutor:
         """Every worker checks what it stands on; those that come later do with their first job."""
         ours = (self._topic, remote.standing(), self._footings)
         for address, problem in self._client.run(remote.check, *ours, on_error="return").items():
-            if isinstance(problem, LabkitError):
+            if isinstance(problem, remote.WrongWorker):
                 raise problem
             if isinstance(problem, Exception) and not isinstance(problem, OSError):  # it was lost
                 worker = f"{self._names.get(address, '')} ({address})".strip()

@@ -62,7 +62,7 @@ def journal(root: Path) -> Iterator[str]:
     try:
         yield run_id
     finally:
-        _clear_away(root)
+        _clear_away(root, run_id)
 
 
 def tidy(root: Path) -> None:
@@ -90,14 +90,14 @@ def journal_file(root: Path) -> Path:
     return results.results_folder(root) / ".running"
 
 
-def _clear_away(root: Path) -> None:
-    """What a run can leave: kernels that outlive it, their sockets, half-built folders."""
+def _clear_away(root: Path, run_id: str = "") -> None:
+    """What a run (else: the one noted) can leave: kernels, their sockets, half-built folders."""
     file = journal_file(root)
-    if file.exists():
+    if not run_id and file.exists():
         run_id = file.read_text(encoding="utf-8").strip()
-        if run_id:
-            processes.end_marked(run_id)
-            processes.remove_sockets(processes.socket_prefix(run_id))
+    if run_id:
+        processes.end_marked(run_id)
+        processes.remove_sockets(processes.socket_prefix(run_id))
     results.sweep_scratch(root)
     file.unlink(missing_ok=True)
 
