@@ -155,11 +155,13 @@ def _table(command: str, stream: Requests, server: ServerOptions, rates: list[fl
 ])  # fmt: skip
 def simulate(
     stream: RequestOptions, server: ServerOptions, *,
-    why: Annotated[int, option("Explain this request's latency: its place; -1: none.")] = -1,
+    why: Annotated[
+        int | None, option("Explain the latency of the request at this place.", min=0)
+    ] = None,
 ) -> Report:  # fmt: skip
     """One stream of requests, batched by iteration and by request."""
     trace = stream.read()
-    if why < 0:
+    if why is None:
         return _table("simulate", trace, server, [trace.rate_per_s])
     run = serving.simulate(trace, server.profile, server.batchers["iteration"])
     return Report(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, Positive, Share, Whole, checked, description
+from labkit.quantities import seconds
 from labkit.serving.generation.tokens import TokenProfile
 from labkit.serving.requests import Requests
 
@@ -159,8 +160,8 @@ class Run:
         return (
             f"request {request} ({column['prompt_tokens']} tokens in, {column['output_tokens']} "
             f"out) arrived at {column['arrival_s']:.2f} s and "
-            + (f"waited {waited:.2f} s: {cause}" if waited > 1e-9 else "started at once")
-            + f". Its answer was whole after {self.latency_s[request]:.2f} s, "
+            + (f"waited {seconds(waited)}: {cause}" if waited > 1e-9 else "started at once")
+            + f". Its answer was whole after {seconds(self.latency_s[request])}, "
             f"{self.latency_s[request] / alone:.1f} times what it takes alone"
             + (f"; it started again {lost} times" if lost else "")
             + (f"; {self.wasted_steps[request]} iterations gave it nothing"
