@@ -143,7 +143,7 @@ def by_gains(
 
         return MarginalGains(
             name=name, step_s=table, steps_left=steps_left, first=first, rates=rates,
-            start_s=restart_s, restart_s=restart_s, round_s=round_s,
+            restart_s=restart_s, round_s=round_s,
         )  # fmt: skip
 
     return make
@@ -167,7 +167,7 @@ def by_shares(
             most = np.isfinite(valid).sum(1) * bundle
         return FairShares(
             name=name or ("stops" if stops else "takes all"), most=most, bundle=bundle,
-            rates=rates, start_s=restart_s, restart_s=restart_s, round_s=round_s,
+            rates=rates, restart_s=restart_s, round_s=round_s,
         )  # fmt: skip
 
     return make

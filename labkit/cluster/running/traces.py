@@ -134,8 +134,7 @@ def load_elastic(
         ids=tuple(map(str, jobs["job_id"])), kind=tuple("/".join(map(str, key)) for key in keys),
         name=f"{ELASTIC}/{part}",
     )  # fmt: skip
-    table = np.array(list(rows.values()))[:, :, None]
-    return trace, Rates(kinds=tuple(rows), gpus=SIZES, work_per_s=table)
+    return trace, Rates(kinds=tuple(rows), gpus=SIZES, work_per_s=list(rows.values()))
 
 
 def _drawn(part: str) -> pd.DataFrame:
