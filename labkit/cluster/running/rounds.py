@@ -15,7 +15,7 @@ from typing import Annotated, Any, Protocol
 
 import numpy as np
 from annotated_types import MinLen
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from labkit.cluster.jobs.clusters import Cluster, speeds
 from labkit.cluster.jobs.jobs import Trace
@@ -82,7 +82,7 @@ class Rates:
 
     kinds: Annotated[tuple[str, ...], MinLen(1)]
     gpus: Annotated[tuple[Count, ...], MinLen(1)]
-    work_per_s: ArrayLike
+    work_per_s: Floats
 
     def __post_init__(self) -> None:
         table, wanted = np.array(self.work_per_s, dtype=float), (len(self.kinds), len(self.gpus))
@@ -93,19 +93,14 @@ class Rates:
             )
         object.__setattr__(self, "work_per_s", table)
 
-    @property
-    def table(self) -> Floats:
-        return np.asarray(self.work_per_s)
-
     def times(self, most: int) -> dict[str, Floats]:
         """Seconds of one unit of work on 1 to ``most`` GPUs, by kind.
 
         Between listed numbers the logarithms are interpolated; NaN beyond those that can run.
         """
         listed, gpus = np.log(self.gpus), np.log(np.arange(1, most + 1))
-        lines = [
-            np.interp(gpus, listed[r > 0], np.log(r[r > 0]), np.nan, np.nan) for r in self.table
-        ]
+        rows = self.work_per_s
+        lines = [np.interp(gpus, listed[r > 0], np.log(r[r > 0]), np.nan, np.nan) for r in rows]
         return {kind: np.exp(-line) for kind, line in zip(self.kinds, lines, strict=True)}
 
     def of(self, trace: Trace) -> Floats:
@@ -116,7 +111,7 @@ class Rates:
                 f"Rates.kinds lacks {min(unknown)!r} of {trace.name}; it has "
                 f"{', '.join(self.kinds)}"
             )
-        return self.table[[self.kinds.index(kind) for kind in kinds]]
+        return self.work_per_s[[self.kinds.index(kind) for kind in kinds]]
 
 
 @description

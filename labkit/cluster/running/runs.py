@@ -71,23 +71,13 @@ class Run:
         table = self.trace.frame().drop(columns="deadline_s")
         deadline, ran = self.trace.column("deadline_s"), self.ran
         waits = {f"waited_{cause}_s": self.waits_s[:, i] for i, cause in enumerate(CAUSES)}
-        met = np.array(
-            [
-                None if np.isinf(due) else bool(end <= due)
-                for end, due in zip(self.end_s, deadline, strict=True)
-            ],
-            dtype=object,
-        )
+        met = (self.end_s <= deadline).astype(object)
+        met[np.isinf(deadline)] = None
         return table.assign(
-            start_s=self.start_s,
-            end_s=self.end_s,
-            jct_s=self.jct_s,
-            **waits,
-            restart_s=np.where(ran, self.restart_s, np.nan),
-            preemptions=self.preemptions,
-            deadline_met=met,
-            ran=ran,
-        )
+            start_s=self.start_s, end_s=self.end_s, jct_s=self.jct_s, **waits,
+            restart_s=np.where(ran, self.restart_s, np.nan), preemptions=self.preemptions,
+            deadline_met=met, ran=ran,
+        )  # fmt: skip
 
     @checked
     def summary(self, *, warmup: Share = 0.0) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def load_elastic(
         ids=tuple(map(str, jobs["job_id"])), kind=tuple("/".join(map(str, key)) for key in keys),
         name=f"{ELASTIC}/{part}",
     )  # fmt: skip
-    return trace, Rates(kinds=tuple(rows), gpus=SIZES, work_per_s=list(rows.values()))
+    return trace, Rates(kinds=tuple(rows), gpus=SIZES, work_per_s=np.array(list(rows.values())))
 
 
 def _drawn(part: str) -> pd.DataFrame:

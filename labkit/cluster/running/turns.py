@@ -88,29 +88,21 @@ def sweep_shares(
     """
     import pandas as pd
 
-    pairs = [w for w in windows if isinstance(w, tuple) and [type(n) for n in w] == [int, int]]
-    wrong = [w for w in windows if w not in pairs or not 0 <= w[0] < w[1]]
-    if wrong or not pairs:
+    if not windows or not all(0 <= first < end for first, end in windows):
         raise BadValue(f"windows must be pairs of places from 0, rising; got {list(windows)}")
-    last = max(end for _, end in pairs)
+    last = max(end for _, end in windows)
 
     def rows(case: tuple[Any, SharePolicy]) -> list[dict[str, Any]]:
         trace, policy = traces[case[0]], case[1]
         run = simulate_shares(
-            trace,
-            cluster,
-            policy,
-            table,
-            round_s=round_s,
-            restart_s=restart_s,
-            window=(0, last),
-            keeps_segments=False,
-        )
+            trace, cluster, policy, table, round_s=round_s, restart_s=restart_s,
+            window=(0, last), keeps_segments=False,
+        )  # fmt: skip
         if last < len(trace) and np.nanmax(run.end_s[:last]) > trace.column("arrival_s")[-1]:
             raise BadValue(f"{trace.name}: jobs end later than the last arrives; draw more jobs")
         alone_s = trace.column("duration_s") / best_speed(trace, cluster)
         each, load = [], trace.offered_load(cluster.num_gpus)
-        for first, end in pairs:
+        for first, end in windows:
             jct_s, part = run.jct_s[first:end], slice(first, end)
             times = {"mean_h": jct_s.mean() / 3600}
             times |= {f"p{q}_h": np.quantile(jct_s, q / 100) / 3600 for q in (50, 90, 99)}
