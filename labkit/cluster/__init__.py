@@ -19,7 +19,6 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "jobs.accounting": ("from_slurm",),
     "elastic.adaptive": ("divide", "goodputs", "train"),
     "running.bounds": ("Bound", "bound"),
-    "placement.blocks": ("balance",),
     "placement.cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
     "jobs.clusters": ("Cluster", "Pool"),
     "runtime.dispatch": ("Dispatch", "dispatch_tasks", "mean_latency_s"),
@@ -36,12 +35,11 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "POLICIES", "Policy", "by", "fifo", "gittins", "gittins_index", "las", "las2d", "named",
         "sjf", "slices", "srsf", "srtf",
     ),
-    "policies.programs": ("MaxMin",),
     "running.records": ("CAUSES",),
     "running.rounds": ("Allocator", "Rates", "State"),
     "running.searches": ("search_hours",),
     "running.runs": ("Run", "simulate", "sweep"),
-    "policies.shares": ("SHARE_POLICIES", "SharePolicy", "share_policy"),
+    "policies.shares": ("MaxMin", "SHARE_POLICIES", "SharePolicy", "share_policy"),
     "placement.resources": (
         "Resources", "Sensitivity", "draw_mix", "load_needs", "sweep_mix", "synergy",
     ),
@@ -49,7 +47,9 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "placement.tasks": ("GANGS", "Rounds", "compare", "draw_rounds", "schedule"),
     "jobs.throughputs": ("Throughputs", "continuous", "load_throughputs"),
     "running.traces": ("generate", "load", "load_elastic"),
-    "elastic.servers": ("ServerSpeed", "by_gains", "by_shares", "least_mean_s", "task_policies"),
+    "elastic.servers": (
+        "ServerSpeed", "balance", "by_gains", "by_shares", "least_mean_s", "task_policies",
+    ),
     "elastic.training": ("Training", "Workload", "trainings", "workload"),
     "running.turns": ("simulate_shares", "sweep_shares"),
 }  # fmt: skip

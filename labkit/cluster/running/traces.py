@@ -47,21 +47,20 @@ GPUS = {1: 0.7, 2: 0.1, 4: 0.1, 8: 0.1}
 
 
 @checked
-def load(name: str, *, part: str | None = None, deadlines: bool = False) -> Trace:
+def load(name: str, *, part: str | None = None) -> Trace:
     """A published trace.
 
     Args:
         name: ``itp-elasticflow``, ``tiresias-nsdi19`` or ``gavel-osdi20``.
-        part: which of its traces, such as ``06``; default: the first.
-        deadlines: with the models and deadlines that ElasticFlow's authors drew (they were not
-            recorded); ``itp-elasticflow`` only. The part ``195job`` always has them.
+        part: which of its traces, such as ``06``; default: the first. ``195job`` has the models
+            and deadlines that ElasticFlow's authors drew, as all parts of :func:`load_elastic`.
 
     Where part 06 of ``itp-elasticflow`` or a part of ``gavel-osdi20`` cannot be had, its stand-in,
     and the trace's name says so. In ``gavel-osdi20`` the tenant is a job's virtual cluster, whose
     clock starts with its first job; its kind was drawn.
 
     Raises:
-        UsageError: there is no such trace or part, or it has no deadlines.
+        UsageError: there is no such trace or part.
         DatasetUnavailable: it is not on this machine and cannot be downloaded.
     """
     from labkit import datasets
@@ -71,20 +70,17 @@ def load(name: str, *, part: str | None = None, deadlines: bool = False) -> Trac
     part = part or PARTS[name][0]
     if part not in PARTS[name]:
         raise not_among(f"part of {name}", part, PARTS[name])
-    if name != ITP and deadlines:
-        raise UsageError(f"{name} has no deadlines; {ITP} has")
     if name == GAVEL:
         return _virtual_clusters(PARTS[GAVEL][1:] if part == "philly" else (part,), part)
     if name == TIRESIAS:
         path = datasets.open(f"{name}/simulator/{part}.csv")
         return trace_of(_table(path.read_bytes()), path, {}, f"{name}/{part}")
-    drawn = deadlines or part == "195job"
-    if part == STANDIN_PART and not drawn:
+    if part == STANDIN_PART:
         source = datasets.source(name, [RAW])
         if source.is_standin:
             table = source.frame(RAW).astype(str)
             return trace_of(table, source.path(RAW), {}, f"{name}/{part}, stand-in")
-    path, content = _member(part, drawn=drawn)
+    path, content = _member(part, drawn=part == "195job")
     return trace_of(_table(content.getvalue()), path, {}, f"{name}/{part}")
 
 
@@ -258,14 +254,14 @@ def generate(
     )
 
 
-def from_path_or_name(text: str, *, deadlines: bool = False) -> Trace:
+def from_path_or_name(text: str) -> Trace:
     """What commands take: a CSV file, an export of ``sacct -P``, or a published ``name[/part]``."""
     from labkit.cluster.jobs.accounting import from_slurm, is_slurm
     from labkit.cluster.jobs.jobs import from_csv
 
     name, slash, part = text.partition("/")
     if name in PARTS:
-        return load(name, part=part or None, deadlines=deadlines)
+        return load(name, part=part or None)
     if Path(text).suffix or slash:
         return from_slurm(text) if is_slurm(Path(text)) else from_csv(text)
     raise UsageError(f"{not_among('trace', text, PARTS)}; or give a CSV file")
