@@ -24,7 +24,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "runtime.dispatch": ("Dispatch", "dispatch_tasks", "mean_latency_s"),
     "jobs.history": ("estimates",),
     "elastic.deadlines": (
-        "Deadlines", "edf", "elasticflow", "most_deadlines", "options", "time_slicing",
+        "Deadlines", "edf", "elasticflow", "most_deadlines", "time_slicing",
     ),
     "jobs.jobs": ("Trace", "from_csv"),
     "runtime.lineage": ("Ref", "Runtime", "recover"),

@@ -114,17 +114,6 @@ def speeds_by_size(
 
 
 @checked
-def options(trace: Trace, cluster: Cluster, rates: Rates | None = None) -> list[dict[int, float]]:
-    """Each job's speed by number of GPUs, from none to its best."""
-    sizes, speed, levels = speeds_by_size(trace, cluster, rates)
-    tops = (levels["best"] + 1).tolist()
-    return [
-        dict(zip(sizes[:top].tolist(), row[:top].tolist(), strict=True))
-        for top, row in zip(tops, speed, strict=True)
-    ]
-
-
-@checked
 def elasticflow(rates: Rates | None = None, **options: Any) -> Deadlines:
     """Minimum satisfactory shares in order of deadline; who cannot be in time is refused.
 
