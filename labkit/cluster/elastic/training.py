@@ -42,7 +42,10 @@ _SIZES = 50  # batch sizes that are tried for an allocation, on a geometric grid
 
 
 class Training:
-    """One kind of job: how its steps take and what they are worth. Immutable; keeps its answers."""
+    """One kind of job: how long its steps take and what they are worth.
+
+    Immutable. Its answers are kept, and it with them: trainings are few (hence B019 below).
+    """
 
     def __init__(self, tables: Tables) -> None:
         self.tables, self.name, steps = tables, tables.workload, tables.steps
