@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from labkit.cluster.jobs.jobs import Trace, trace_of
 from labkit.cluster.running.rounds import Rates
 from labkit.errors import BadFile, BadValue, UsageError, not_among
 from labkit.files import project_root
+from labkit.kit.arrivals import texts_of
 from labkit.kit.describe import Count, NonNegative, Positive, checked
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ STEPS_PER_S = "data/papers/gavel/steps_per_s.csv"
 """Rates with which Gavel's authors made recorded seconds steps of kinds of jobs that they drew."""
 STANDIN_PART = "06"
 """The cluster that is replaced, where it cannot be had, by a model of its jobs."""
-RAW = "data/raw-traces.tar.gz"
+RAW, DRAWN = "data/raw-traces.tar.gz", "data/elasticflow-traces.tar.gz"
 ELASTIC = "elasticflow-asplos23"
 TESTBED = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
 THROUGHPUTS = "ElasticFlow/scheduler/throughputs"
@@ -74,14 +74,10 @@ def load(name: str, *, part: str | None = None) -> Trace:
         return _virtual_clusters(PARTS[GAVEL][1:] if part == "philly" else (part,), part)
     if name == TIRESIAS:
         path = datasets.open(f"{name}/simulator/{part}.csv")
-        return trace_of(_table(path.read_bytes()), path, {}, f"{name}/{part}")
-    if part == STANDIN_PART:
-        source = datasets.source(name, [RAW])
-        if source.is_standin:
-            table = source.frame(RAW).astype(str)
-            return trace_of(table, source.path(RAW), {}, f"{name}/{part}, stand-in")
-    path, content = _member(part, drawn=part == "195job")
-    return trace_of(_table(content.getvalue()), path, {}, f"{name}/{part}")
+        return trace_of(texts_of(path), path, {}, f"{name}/{part}")
+    archive = DRAWN if part == "195job" else RAW
+    path, table, is_standin = _member(part, archive, dtype=str, keep_default_na=False)
+    return trace_of(table.astype(str), path, {}, f"{name}/{part}{', stand-in' * is_standin}")
 
 
 @checked
@@ -113,7 +109,7 @@ def load_elastic(
         for model, path in zip(MODELS[gpu], paths, strict=True)
         for row in source.frame(path).itertuples(index=False)
     }
-    jobs = source.frame(TESTBED) if gpu == "T4" else _drawn(part)
+    jobs = source.frame(TESTBED) if gpu == "T4" else _member(part, DRAWN)[1]
     jobs = jobs.rename(columns={"submission_time": "submit_time", "num_iteration": "iteration",
                                 "deadline": "ddl"})  # fmt: skip
     keys = list(zip(jobs["model_name"], jobs["batch_size"], jobs["num_gpu"], strict=True))
@@ -133,30 +129,21 @@ def load_elastic(
     return trace, Rates(kinds=tuple(rows), gpus=SIZES, work_per_s=np.array(list(rows.values())))
 
 
-def _drawn(part: str) -> pd.DataFrame:
-    """Jobs of ``itp-elasticflow`` with models and deadlines; of cluster 06 perhaps a stand-in's."""
+def _member(part: str, archive: str, **reading: Any) -> tuple[Path, pd.DataFrame, bool]:
+    """A part of ``itp-elasticflow``: where it stands, its table, and whether it is a stand-in."""
     import pandas as pd
 
     from labkit import datasets
 
-    archive = "data/elasticflow-traces.tar.gz"
-    source = datasets.source(ITP, [archive])
-    if source.is_standin and part == STANDIN_PART:
-        return source.frame(archive)
-    return pd.read_csv(_member(part, drawn=True)[1])
-
-
-def _member(part: str, *, drawn: bool) -> tuple[Path, io.BytesIO]:
-    """A part of ``itp-elasticflow``: its archive, and its text."""
-    from labkit import datasets
-
-    path = datasets.open(f"{ITP}/data/{'elasticflow' if drawn else 'raw'}-traces.tar.gz")
+    if part == STANDIN_PART and (source := datasets.source(ITP, [archive])).is_standin:
+        return source.path(archive), source.frame(archive), True
+    path = datasets.open(f"{ITP}/{archive}")
     name = f"{part}.csv" if part == "195job" else f"cluster{part}.csv"
     with tarfile.open(path) as files:
         stream = files.extractfile(name)
         if stream is None:
             raise BadFile(path, "the archive lacks a file", field=name)
-        return path / name, io.BytesIO(stream.read())
+        return path / name, pd.read_csv(stream, **reading), False
 
 
 def _virtual_clusters(parts: tuple[str, ...], name: str) -> Trace:
@@ -191,12 +178,6 @@ def in_seconds(path: Path) -> pd.DataFrame:
         )  # fmt: skip
     table = table.assign(duration_s=np.ceil(steps / rate).astype(int).astype(str))
     return table.set_index(table.index - 1)  # errors count lines below headings; there are none
-
-
-def _table(content: bytes) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
 
 
 @checked
