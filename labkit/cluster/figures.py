@@ -140,7 +140,7 @@ def figure_scaling(rates: Rates, *, title: str = "") -> go.Figure:
     """
     fig = go.Figure()
     gpus, seen = np.array(rates.gpus), set[str]()
-    for kind, row in zip(rates.kinds, np.asarray(rates.work_per_s)[:, :, 0], strict=True):
+    for kind, row in zip(rates.kinds, rates.work_per_s, strict=True):
         name, ran = kind.rsplit("/", 1)[0], row > 0
         if name in seen or not ran.any():
             continue

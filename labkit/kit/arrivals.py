@@ -22,7 +22,8 @@ from labkit.kit.describe import checked
 if TYPE_CHECKING:
     import pandas as pd
 
-Arrays = Mapping[str, NDArray[np.float64]]
+Numbers = NDArray[np.float64]
+Arrays = Mapping[str, Numbers]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class Column:
 
     Attributes:
         spellings: headings of files, ours first.
-        allows: which rows may hold their value, from all columns of numbers; None: a text.
+        allows: which rows may hold their value, from it and the arrivals; None: a text.
         valid: what ``allows`` allows, in words.
         default: a number that stands where the column is missing; None: it is needed. Where it is
             inf, an empty cell means it too.
@@ -41,7 +42,7 @@ class Column:
     """
 
     spellings: tuple[str, ...]
-    allows: Callable[[Arrays], NDArray[np.bool_]] | None = None
+    allows: Callable[[Numbers, Numbers], NDArray[np.bool_]] | None = None
     valid: str = ""
     default: float | None = None
     whole: bool = False
@@ -49,14 +50,18 @@ class Column:
     dates: bool = False
 
 
-def seconds(name: str, *, above: float = -1.0) -> Callable[[Arrays], NDArray[np.bool_]]:
-    """Rows with a finite number of seconds, not below 0 and above ``above``."""
-    return lambda arrays: np.isfinite(arrays[name]) & (arrays[name] >= 0) & (arrays[name] > above)
+def seconds(*spellings: str, above_0: bool = False, dates: bool = False) -> Column:
+    """Finite numbers of seconds from 0, or above it."""
+    words, holds = ("above", np.greater) if above_0 else ("at least", np.greater_equal)
+    return Column(spellings=spellings, valid=f"a finite number of seconds, {words} 0", dates=dates,
+                  allows=lambda s, _: np.isfinite(s) & holds(s, 0))  # fmt: skip
 
 
-def counts(name: str, least: int) -> Callable[[Arrays], NDArray[np.bool_]]:
-    """Rows with a whole number from ``least``."""
-    return lambda a: (a[name] >= least) & (a[name] < 2**31) & (a[name] == np.floor(a[name]))
+def counts(*spellings: str, least: int, default: float | None = None) -> Column:
+    """Whole numbers from ``least``."""
+    return Column(spellings=spellings, valid=f"a whole number, at least {least}", whole=True,
+                  allows=lambda n, _: (n >= least) & (n < 2**31) & (n == np.floor(n)),
+                  default=default)  # fmt: skip
 
 
 class _Fault(NamedTuple):
@@ -126,7 +131,8 @@ class Arrivals:
     def _fault(cls, arrays: Arrays, texts: Mapping[str, tuple[str, ...]]) -> _Fault | None:
         """The first value that cannot be, column by column."""
         for name, column in cls.COLUMNS.items():
-            if column.allows is not None and not (right := column.allows(arrays)).all():
+            right = column.allows(arrays[name], arrays["arrival_s"]) if column.allows else None
+            if right is not None and not right.all():
                 row = int(np.argmin(right))
                 return _Fault(name, row, arrays[name][row].item())
         for name, values in texts.items():
@@ -208,11 +214,8 @@ def from_table(
     )
     arrays = {column: _parsed(kind, table[spelt[column]], path, column) for column in numbers}
     strings = {column: tuple(table[spelt[column]].str.strip()) for column in texts}
-    defaults = {
-        column: np.full(len(table), kind.COLUMNS[column].default)
-        for column in kind.names_of(texts=False)
-        if column not in arrays
-    }
+    missing = [column for column in kind.names_of(texts=False) if column not in arrays]
+    defaults = {name: np.full(len(table), kind.COLUMNS[name].default) for name in missing}
     if fault := kind._fault(arrays | defaults, strings):
         raise _bad(kind, path, fault, table[spelt[fault.column]])
     return kind(**arrays, **strings, name=name)  # type: ignore[call-arg]

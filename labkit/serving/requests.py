@@ -24,34 +24,19 @@ TRACES = {AZURE: "data/AzureLLMInferenceTrace_conv.csv"}
 TOKENS = {"prompt_tokens": 0, "output_tokens": 1}
 """Columns of tokens, and the least a request has."""
 COLUMNS = {
-    "arrival_s": Column(
-        spellings=("arrival_s", "TIMESTAMP", "arrived_at", "timestamp"),
-        allows=seconds("arrival_s"),
-        valid="a finite number of seconds, at least 0",
-        dates=True,
+    "arrival_s": seconds("arrival_s", "TIMESTAMP", "arrived_at", "timestamp", dates=True),
+    "prompt_tokens": counts(
+        "prompt_tokens", "ContextTokens", "num_prefill_tokens", least=0, default=0
     ),
-    "prompt_tokens": Column(
-        spellings=("prompt_tokens", "ContextTokens", "num_prefill_tokens"),
-        allows=counts("prompt_tokens", 0),
-        valid="a whole number, at least 0",
-        default=0,
-        whole=True,
-    ),
-    "output_tokens": Column(
-        spellings=("output_tokens", "GeneratedTokens", "num_decode_tokens"),
-        allows=counts("output_tokens", 1),
-        valid="a whole number, at least 1",
-        default=1,
-        whole=True,
+    "output_tokens": counts(
+        "output_tokens", "GeneratedTokens", "num_decode_tokens", least=1, default=1
     ),
     "slo_s": Column(
-        spellings=("slo_s", "slo"),
-        allows=lambda arrays: arrays["slo_s"] > 0,
+        spellings=("slo_s", "slo"), allows=lambda slo, _: slo > 0, default=inf,
         valid="a number of seconds above 0, or nothing (inf) for none",
-        default=inf,
     ),
     "model": Column(spellings=("model", "model_name")),
-}
+}  # fmt: skip
 
 
 @description

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from labkit import cluster, datasets
-from labkit.cluster.elastic.adaptive import on_freest, pack
+from labkit.cluster.elastic.adaptive import allocator, on_freest, pack
 from labkit.cluster.elastic.training import packed
 from labkit.errors import BadValue
 from labkit.tuning.goodput.step_times import StepTimes
@@ -87,8 +87,9 @@ def test_a_job_alone_takes_its_own_duration(kinds: dict, known: dict) -> None:
     run = cluster.train(alone, GPUS, "tiresias", goodput=known)
     epochs = kinds["deepspeech2"].epochs
     assert run.jct_s[0] == pytest.approx(table.duration_s.iloc[0] + 30, abs=epochs / 2 + 1)
+    other = cluster.workload(2, kinds=kinds).trace
     with pytest.raises(BadValue, match="own allocators"):
-        cluster.simulate(cluster.workload(2, kinds=kinds).trace, GPUS, cluster.tiresias(alone))
+        cluster.simulate(other, GPUS, allocator(alone, GPUS, "tiresias"))
 
 
 @needs_data
@@ -153,11 +154,11 @@ def test_offers_of_several_gpus_get_past_a_bad_number(kinds: dict) -> None:
     one = cluster.Trace(arrival_s=[0], duration_s=jobs.duration_s, gpus=jobs.gpus, kind=("bert",))
     work = cluster.Workload(trace=one, batch_sizes=(192,), trainings=kinds)
     ends = [
-        float(cluster.simulate(one, GPUS, cluster.optimus(work, GPUS, jumps=jumps)).end_s[0])
+        float(cluster.simulate(one, GPUS, allocator(work, GPUS, "optimus", jumps=jumps)).end_s[0])
         for jumps in (False, True)
     ]
     assert ends[1] < ends[0]
-    policy = cluster.optimus(work, GPUS)
+    policy = allocator(work, GPUS, "optimus")
     convex = 1 / np.arange(1.0, policy.step_s.shape[1] + 1)[None, :] + 0 * policy.step_s
     smooth = [
         cluster.simulate(one, GPUS, replace(policy, step_s=convex, jumps=jumps)).end_s[0]
@@ -169,8 +170,9 @@ def test_offers_of_several_gpus_get_past_a_bad_number(kinds: dict) -> None:
 @needs_data
 def test_fair_shares_differ_by_one_gpu_at_most(kinds: dict) -> None:
     work = cluster.workload(1, kinds=kinds)
-    run = cluster.simulate(work.trace, GPUS, cluster.fair(work, GPUS))
-    segments, most = run.segments, cluster.fair(work, GPUS).most
+    fair = allocator(work, GPUS, "fair")
+    run = cluster.simulate(work.trace, GPUS, fair)
+    segments, most = run.segments, fair.most
     for moment in np.unique(segments["start_s"])[::7]:
         on = (segments["start_s"] <= moment) & (segments["end_s"] > moment)
         gpus, jobs = segments["gpus"][on], segments["job"][on]

@@ -1,4 +1,4 @@
-"""Allocators in rounds: nothing is lost, nothing used twice, and orders run as event by event."""
+"""Allocators in rounds: nothing is lost, nothing used twice, and decisions come at boundaries."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from labkit import cluster
 from labkit.errors import BadValue
 from labkit.kit.describe import description
 from tests.cluster.reference import clusters, overlaps, traces
-
-ORDERS = [cluster.fifo(), cluster.fifo(blocks=False), cluster.sjf(), cluster.srsf()]
 
 
 @description
@@ -43,8 +41,6 @@ def runs(draw: st.DrawFn) -> cluster.Run:
         seed=draw(st.integers(0, 99)),
         round_s=draw(st.sampled_from([0.5, 1.0, 3.0])),
         restart_s=draw(st.sampled_from([0.0, 0.25])),
-        by=draw(st.sampled_from(["pools", "nodes"])),
-        ends=draw(st.sampled_from(["within", "boundary"])),
     )
     return cluster.simulate(trace, machines, whims)
 
@@ -53,11 +49,7 @@ def runs(draw: st.DrawFn) -> cluster.Run:
 @settings(max_examples=25, deadline=None)
 def test_no_gpu_is_used_twice_and_no_work_is_lost(run: cluster.Run) -> None:
     segments, held, pools = run.segments, run.held, run.cluster.pools
-    whole = run.placement == "consolidated"
-    room = np.repeat(
-        [p.gpus_per_node if whole else p.num_gpus for p in pools],
-        [p.nodes if whole else 1 for p in pools],
-    )
+    room = np.repeat([p.gpus_per_node for p in pools], [p.nodes for p in pools])
     moments = np.unique(segments["start_s"])
     running = (segments["start_s"] <= moments[:, None]) & (segments["end_s"] > moments[:, None])
     for node in range(room.size):
@@ -79,13 +71,12 @@ def test_work_is_resumed_where_it_stopped(run: cluster.Run) -> None:
     """GPU-seconds of progress at each pool's speed are the job's work, or a round more."""
     segments, pools = run.segments, run.cluster.pools
     spans = segments["end_s"] - segments["start_s"]
-    sizes = [1 if run.placement == "any" else pool.nodes for pool in pools]
-    pool_of = np.repeat(np.arange(len(pools)), sizes)
+    pool_of = np.repeat(np.arange(len(pools)), [pool.nodes for pool in pools])
     kind = run.trace.kind or ("",) * len(run.trace)
     speed = np.array([[pool.speed_of(name) for pool in pools] for name in kind])
     for job in range(len(run.trace)):
         own = np.flatnonzero(segments["job"] == job)
-        if run.restart_s[job] > 0 or run.policy.ends == "boundary":
+        if run.restart_s[job] > 0:
             continue
         done = sum(
             spans[s] * gpus * speed[job, pool_of[node]]
@@ -95,52 +86,43 @@ def test_work_is_resumed_where_it_stopped(run: cluster.Run) -> None:
         assert done == pytest.approx(run.trace.work_gpu_s[job], rel=1e-6)
 
 
-@pytest.mark.parametrize("policy", ORDERS, ids=lambda policy: policy.name)
-@given(trace=traces(room=8))
-@settings(max_examples=25, deadline=None)
-def test_an_order_asked_at_events_ends_jobs_as_the_event_loop_does(
-    policy: cluster.Policy, trace: cluster.Trace
-) -> None:
-    machines = cluster.Cluster.nodes(1, gpus=8)
-    asked = cluster.InOrder(name=policy.name, policy=policy, ask="events")
-    ours, theirs = (cluster.simulate(trace, machines, p) for p in (asked, policy))
-    assert ours.end_s == pytest.approx(theirs.end_s, abs=1e-5)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LeastLeftFirst(cluster.Allocator):
+    """One node; each job what it asked for, the least work left first."""
+
+    name: str = "least left"
+
+    def decide(self, state: cluster.State) -> np.ndarray:
+        asked, free = state.trace.column("gpus")[state.jobs], int(state.capacity[0])
+        given = np.zeros((state.jobs.size, 1), dtype=int)
+        for row in np.argsort(state.progress.left[state.jobs], kind="stable"):
+            if asked[row] <= free:
+                given[row], free = asked[row], free - asked[row]
+        return given
 
 
 def test_a_round_decides_late_charges_a_restart_and_ends_within() -> None:
-    trace = cluster.Trace(arrival_s=[5, 30], duration_s=[100, 20], gpus=[2, 2])
-    order = cluster.InOrder(name="srtf", policy=cluster.srtf(), round_s=60, restart_s=10, start_s=3)
+    trace = cluster.Trace(arrival_s=[5, 30, 70], duration_s=[200, 100, 20], gpus=[2, 2, 2])
+    order = LeastLeftFirst(round_s=60, restart_s=3)
     run = cluster.simulate(trace, cluster.Cluster.nodes(1, gpus=2), order)
-    assert run.start_s.tolist() == [120, 60]
-    assert run.end_s.tolist() == [120 + 3 + 100, 60 + 3 + 20]
-    late = cluster.simulate_rounds(
-        trace, cluster.Cluster.nodes(1, gpus=2),
-        cluster.InOrder(name="srtf", policy=cluster.srtf(), ends="boundary"), round_s=50,
-    )  # fmt: skip
-    assert late.end_s.tolist() == [200, 100]
-    assert late.waits_s[0, cluster.CAUSES.index("round")] == 45
+    assert run.start_s.tolist() == [240, 60, 120]
+    assert run.end_s.tolist() == [240 + 3 + 200, 180 + 3 + 100 - 57, 120 + 3 + 20]
+    assert run.preemptions.tolist() == [0, 1, 0]
+    assert run.waits_s[:, cluster.CAUSES.index("round")].tolist() == [55, 30, 50]
 
 
-def test_a_table_of_rates_and_refusals() -> None:
-    rates = cluster.Rates(
-        kinds=("a", "b"), gpus=(1, 2), work_per_s=[[[1.0], [1.5]], [[1.0], [2.0]]]
-    )
-    trace = cluster.Trace(arrival_s=[0, 0, 0], duration_s=[30, 30, 9], gpus=[2, 2, 2],
-                          kind=("a", "b", "b"))  # fmt: skip
-    run = cluster.simulate_rounds(
-        trace, cluster.Cluster.nodes(1, gpus=4), cluster.InOrder(name="f", policy=cluster.fifo()),
-        rates, round_s=10, admit=lambda state, new: trace.column("duration_s")[new] > 10,
-    )  # fmt: skip
-    assert run.end_s[:2].tolist() == [20, 15]
-    assert run.refused is not None
-    assert run.refused.tolist() == [False, False, True]
-    assert "refused" in run.why(2)
+def test_a_table_of_rates() -> None:
+    rates = cluster.Rates(kinds=("a", "b"), gpus=(1, 2), work_per_s=[[1.0, 1.5], [1.0, 2.0]])
+    trace = cluster.Trace(arrival_s=[0, 0], duration_s=[30, 30], gpus=[2, 2], kind=("a", "b"))
+    asked = cluster.edf(rates, sizes="asked", round_s=10)
+    run = cluster.simulate(trace, cluster.Cluster.nodes(1, gpus=4), asked)
+    assert run.end_s.tolist() == [20, 15]
     assert run.summary()["utilisation_fraction"] == pytest.approx(70 / 80)
+    other = cluster.Trace(arrival_s=[0], duration_s=[1], gpus=[1], kind=("c",))
     with pytest.raises(BadValue, match="lacks 'c'"):
-        cluster.simulate_rounds(
-            cluster.Trace(arrival_s=[0], duration_s=[1], gpus=[1], kind=("c",)),
-            cluster.Cluster.nodes(1), cluster.InOrder(name="f", policy=cluster.fifo()), rates,
-        )  # fmt: skip
+        cluster.simulate(other, cluster.Cluster.nodes(1), asked)
+    with pytest.raises(BadValue, match="kinds × gpus"):
+        cluster.Rates(kinds=("a",), gpus=(1, 2), work_per_s=[[1.0]])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -191,7 +191,7 @@ def test_a_sweep_makes_policies_for_each_trace() -> None:
 
 
 def test_times_between_listed_rates() -> None:
-    table = [[[1], [4], [4]], [[2], [1], [0]]]
+    table = [[1, 4, 4], [2, 1, 0]]
     rates = cluster.Rates(kinds=("a", "b"), gpus=(1, 4, 8), work_per_s=table)
     times = rates.times(8)
     assert times["a"].tolist() == pytest.approx([1, 1 / 2, 1 / 3, *[1 / 4] * 5])

@@ -117,10 +117,6 @@ def test_names_that_are_not_there() -> None:
         cluster.load("itp")
     with pytest.raises(UsageError, match="no part of itp-elasticflow '6'"):
         cluster.load("itp-elasticflow", part="6")
-    with pytest.raises(UsageError, match="has no deadlines"):
-        cluster.load("tiresias-nsdi19", deadlines=True)
-    with pytest.raises(UsageError, match="has no deadlines"):
-        cluster.load("gavel-osdi20", deadlines=True)
     with pytest.raises(UsageError, match="no policy 'laas'; did you mean 'las'"):
         cluster.named("laas")
     with pytest.raises(UsageError, match="only las and las2d take thresholds"):

@@ -71,7 +71,7 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
 # Elastic jobs, placement, tasks in rounds, the runtime.
 OWNED = cluster.Trace(arrival_s=[0, 1], duration_s=[2, 3], gpus=[1, 2], tenant=("a", "b"))
 CELLS = cluster.Hierarchy()
-RATES = cluster.Rates(kinds=("",), gpus=(1, 2), work_per_s=[[[1.0], [1.5]]])
+RATES = cluster.Rates(kinds=("",), gpus=(1, 2), work_per_s=[[1.0, 1.5]])
 RACKS = cluster.Racks(racks=1, nodes=2, gpus=2, node_bytes_per_s=1.0, rack_bytes_per_s=1.0)
 WORKERS = cluster.draw_workers(RACKS, num_jobs=2, load=0.5)
 ROUNDS = cluster.Rounds(

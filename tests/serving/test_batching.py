@@ -148,15 +148,10 @@ def test_a_model_that_nobody_holds_is_dropped() -> None:
     assert (run.server[np.array(run.requests.model) == "m1"] == -1).all()
 
 
-def test_noise_and_overhead_slow_what_the_server_expects() -> None:
+def test_overhead_slows_what_the_server_expects() -> None:
     requests = stream([300.0], 20_000)
-    noisy = serving.BatchProfile(name="n", latency_s=PROFILE.latency_s, std_s=(0.01,) * 16)
     plain = serving.serve(requests, (server(16),))
-    still = serving.serve(requests, (server(16, profile=noisy),))
-    shaken = serving.serve(requests, (server(16, profile=noisy),), noise=2.0)
     slower = serving.serve(requests, (server(16),), overhead=1.5)
-    assert (still.end_s[~np.isnan(still.end_s)] == plain.end_s[~np.isnan(plain.end_s)]).all()
-    assert shaken.met.mean() < plain.met.mean()
     assert slower.met.mean() < plain.met.mean()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from typing import Any, Literal
@@ -19,10 +18,10 @@ from labkit.cluster.elastic.training import (
 )
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.running.rounds import Allocator, Floats, Ints, State
-from labkit.cluster.running.runs import Run, simulate_rounds
+from labkit.cluster.running.runs import Run, simulate
 from labkit.errors import BadValue
 from labkit.kit.compiled import njit
-from labkit.kit.describe import Count, NonNegative, Positive, checked, description
+from labkit.kit.describe import Count, Positive, checked, description
 
 
 def on_freest(held: Ints, wanted: Ints, capacity: Ints, order: Ints) -> Ints:
@@ -53,7 +52,6 @@ class Queues(Allocator):
     """
 
     name: str = "tiresias"
-    by: Any = "nodes"
     threshold_gpu_s: Positive = 57_600.0
 
     def decide(self, state: State) -> Ints:
@@ -83,7 +81,6 @@ class MarginalGains(Allocator):
     """
 
     name: str = "optimus"
-    by: Any = "nodes"
     step_s: Any
     steps_left: Any
     jumps: bool = False
@@ -188,10 +185,8 @@ class MostGoodput(Allocator):
     """
 
     name: str = "pollux"
-    by: Any = "nodes"
     goodput: Any
     """By kind of job: a :class:`~labkit.cluster.elastic.training.Goodput`."""
-    delay_s: NonNegative = 30.0
     explores: bool = True
 
     def decide(self, state: State) -> Ints:
@@ -203,8 +198,8 @@ class MostGoodput(Allocator):
         sizes = np.array([*powers, *range(size, room + 1, size)])
         speedups = np.array([self._speedups(state, job, sizes) for job in jobs.tolist()])
         age = state.now_s - state.trace.column("arrival_s")[jobs]
-        after = np.maximum(age + self.delay_s, 1e-9)  # with no delay, restarts cost nothing
-        factor = np.maximum(after - self.delay_s * (1 + state.stops[jobs]), 0.0) / after
+        after = np.maximum(age + self.restart_s, 1e-9)  # with no delay, restarts cost nothing
+        factor = np.maximum(after - self.restart_s * (1 + state.stops[jobs]), 0.0) / after
         changes = sizes[None, :] != now[:, None]
         speedups = (
             speedups * np.where(changes, factor[:, None], 1.0) * size / room * state.capacity.size
@@ -226,19 +221,12 @@ class MostGoodput(Allocator):
         return np.asarray(values[sizes] / max(fair, 1e-12))
 
 
-@checked
-def tiresias(work: Workload, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0) -> Queues:
-    """Tiresias with the GPUs and batch sizes users tuned."""
-    return Queues(rates=progress_of(work), start_s=restart_s, restart_s=restart_s, round_s=round_s)
-
-
 @description
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FairShares(Allocator):
     """As many GPUs for one as for another: max-min, which dominant shares are with one resource."""
 
     name: str = "fair"
-    by: Any = "nodes"
     most: Any
     """By job of the trace: the most GPUs its batch can be split over."""
     bundle: Count = 1
@@ -271,35 +259,6 @@ def _step_s(work: Workload, cluster: Cluster) -> Floats:
 
 
 @checked
-def optimus(
-    work: Workload, cluster: Cluster, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0,
-    jumps: bool = False,
-) -> MarginalGains:  # fmt: skip
-    """Optimus with the batch sizes users tuned, measured step times and an oracle of steps left.
-
-    ``jumps``: offer several GPUs at once.
-    """
-
-    def steps_left(progress: Any, job: int) -> float:
-        return work.training(job).steps_left(work.batch_sizes[job], int(progress.epoch[job]))
-
-    return MarginalGains(
-        step_s=_step_s(work, cluster), steps_left=steps_left, jumps=jumps,
-        rates=progress_of(work), start_s=restart_s, restart_s=restart_s, round_s=round_s,
-    )  # fmt: skip
-
-
-@checked
-def fair(
-    work: Workload, cluster: Cluster, *, round_s: Positive = 60.0, restart_s: NonNegative = 30.0
-) -> FairShares:
-    """Equal numbers of GPUs, with the batch sizes users tuned."""
-    most = np.isfinite(_step_s(work, cluster)).sum(1)
-    return FairShares(most=most, rates=progress_of(work), start_s=restart_s, restart_s=restart_s,
-                      round_s=round_s)  # fmt: skip
-
-
-@checked
 def goodputs(
     kinds: dict[str, Training], cluster: Cluster, *, law: Literal["linear", "doubling"] = "linear",
     noise_bias: Positive = 1.0,
@@ -320,33 +279,45 @@ def goodputs(
     return {name: Goodput(kinds[name], fits[name], size, room, noise_bias) for name in kinds}
 
 
-@checked
-def pollux(
-    work: Workload, goodput: dict[str, Goodput], *, round_s: Positive = 60.0,
-    restart_s: NonNegative = 30.0, explores: bool = True,
-) -> MostGoodput:  # fmt: skip
-    """Pollux, with what its agents know: :func:`goodputs`."""
-    return MostGoodput(
-        goodput=goodput, rates=progress_of(work, goodput), start_s=restart_s, restart_s=restart_s,
-        delay_s=restart_s, round_s=round_s, explores=explores,
-    )  # fmt: skip
+Rule = Literal["pollux", "tiresias", "optimus", "fair"]
+
+
+def allocator(
+    work: Workload, cluster: Cluster, policy: Rule, *, goodput: dict[str, Goodput] | None = None,
+    explores: bool = True, jumps: bool = False, **options: Any,
+) -> Allocator:  # fmt: skip
+    """What :func:`train` runs under."""
+    knows = goodput if policy == "pollux" else None
+    given: dict[str, Any] = {"restart_s": 30.0, "rates": progress_of(work, knows)} | options
+    if policy == "pollux":
+        return MostGoodput(goodput=knows, explores=explores, **given)
+    if policy == "tiresias":
+        return Queues(**given)
+    step_s = _step_s(work, cluster)
+    if policy == "fair":
+        return FairShares(most=np.isfinite(step_s).sum(1), **given)
+
+    def steps_left(progress: Any, job: int) -> float:
+        return work.training(job).steps_left(work.batch_sizes[job], int(progress.epoch[job]))
+
+    return MarginalGains(step_s=step_s, steps_left=steps_left, jumps=jumps, **given)
 
 
 @checked
 def train(
-    work: Workload, cluster: Cluster, policy: Literal["pollux", "tiresias", "optimus", "fair"], *,
-    goodput: dict[str, Goodput], explores: bool = True, jumps: bool = False, **options: Any,
+    work: Workload, cluster: Cluster, policy: Rule, *, goodput: dict[str, Goodput],
+    explores: bool = True, jumps: bool = False, **options: Any,
 ) -> Run:  # fmt: skip
-    """Run a workload under one of the four; ``options``: round_s, restart_s.
+    """Run a workload under one of the four; ``options``: round_s, restart_s (default: 30).
+
+    All but Pollux keep the batch sizes users tuned; Tiresias their GPUs too. Optimus has measured
+    step times and an oracle of steps left; ``fair`` gives equal numbers of GPUs.
 
     Args:
-        goodput, explores: what Pollux's agents know, and whether they must try GPUs first.
+        goodput, explores: what Pollux's agents know (:func:`goodputs`), and whether they must try
+            GPUs first.
         jumps: whether Optimus may offer several GPUs at once.
     """
-    make: dict[str, Callable[[], Allocator]] = {
-        "pollux": lambda: pollux(work, goodput, explores=explores, **options),
-        "tiresias": lambda: tiresias(work, **options),
-        "optimus": lambda: optimus(work, cluster, jumps=jumps, **options),
-        "fair": lambda: fair(work, cluster, **options),
-    }
-    return simulate_rounds(work.trace, cluster, make[policy]())
+    chosen = allocator(work, cluster, policy, goodput=goodput, explores=explores, jumps=jumps,
+                       **options)  # fmt: skip
+    return simulate(work.trace, cluster, chosen)

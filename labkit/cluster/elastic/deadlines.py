@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.policies import planning
-from labkit.cluster.running.core import ORDER, PREEMPTED
-from labkit.cluster.running.rounds import CAUSES, Allocator, Log, Rates, State
+from labkit.cluster.running.rounds import Allocator, Rates
+from labkit.cluster.running.runs import Run, replayed
 from labkit.errors import BadValue
-from labkit.kit.describe import NonNegative, Positive, checked, description
+from labkit.kit.describe import NonNegative, checked, description
 
 Share = Literal["least", "most", "turns"]
 Sizes = Literal["best", "largest", "asked"]
@@ -28,6 +28,8 @@ class Deadlines(Allocator):
     """Jobs in order of deadline, decided when one arrives or ends, a round apart or more.
 
     Attributes:
+        rates: how fast each kind of job is on each number of GPUs; default: a job has the GPUs it
+            asked for, or none.
         share: ``least``, as few GPUs as meet the deadline (the minimum satisfactory share);
             ``most``, a job's size, or the largest that is free; ``turns``, its size in turn,
             whatever the deadline.
@@ -37,7 +39,7 @@ class Deadlines(Allocator):
             ``each`` is taken in where it and all jobs before it can be in time; jobs of one round
             are taken in or refused ``together``.
         spare: whether idle GPUs go to the jobs whose GPU time they cut most.
-        doubling_s: what ``start_s`` and ``restart_s`` grow by when a job's GPUs double.
+        doubling_s: what ``restart_s`` grows by when a job's GPUs double.
         stay_s: seconds without progress at each decision for a job that keeps its GPUs; a turn
             costs ``restart_s`` in any case.
         rules: ``artifact``, as the authors' program has them: a job has its share as late as that
@@ -46,6 +48,7 @@ class Deadlines(Allocator):
             restarts: what they cost is still to be done at a decision before the slot's end.
     """
 
+    rates: Rates | None = None
     share: Share = "least"
     sizes: Sizes = "best"
     judged: Judged = "nobody"
@@ -54,14 +57,11 @@ class Deadlines(Allocator):
     stay_s: NonNegative = 0.0
     rules: Rules = "paper"
 
-    def decide(self, state: State) -> Any:
-        raise BadValue(f"{self.name} runs in a loop of its own; valid: judged=… in place of admit=")
-
-    def replay(self, trace: Trace, cluster: Cluster) -> Log:
-        """A whole run by the compiled loop, 10 µs a decision rather than a round's 100.
+    def run(self, trace: Trace, cluster: Cluster) -> Run:
+        """By the compiled loop, 10 µs a decision rather than a round's 100.
 
         Raises:
-            BadValue: there are several pools.
+            BadValue: there are several pools, or rates lack a job's kind.
         """
         if len(cluster.pools) > 1:
             raise BadValue(f"{self.name}: the cluster has {len(cluster.pools)} pools; valid: 1")
@@ -75,7 +75,7 @@ class Deadlines(Allocator):
         stay = again if self.share == "turns" else np.full(gpus.size, self.stay_s)
         rule = planning.Rule(
             gpus=gpus, total=cluster.num_gpus, share=get_args(Share).index(self.share),
-            lost_s=np.array([self.start_s + doubling, again, stay]), slot_s=float(self.round_s),
+            lost_s=np.array([again, stay]), slot_s=float(self.round_s),
             judged=get_args(Judged).index(self.judged), spare=self.spare,
             is_artifact=self.rules == "artifact",
         )  # fmt: skip
@@ -84,23 +84,7 @@ class Deadlines(Allocator):
         rows, decisions = planning.replay(rule, mine, speed[able])
         jobs[able] = mine
         rows[:, 0] = able[rows[:, 0].astype(np.int64)]
-        return log_of(jobs, rows, decisions)
-
-
-def log_of(jobs: NDArray[np.void], rows: NDArray[np.float64], rounds: int) -> Log:
-    """``rows``: job, start, end and GPUs of every run."""
-    rows = rows[rows[:, 2] > rows[:, 1]]
-    held_s = np.bincount(rows[:, 0].astype(np.int64), rows[:, 2] - rows[:, 1], jobs.size)
-    waits, first = np.zeros((jobs.size, len(CAUSES))), jobs["start"] - jobs["arrival"]
-    ran = ~np.isnan(jobs["end"])
-    waits[ran, ORDER] = first[ran]
-    rest = jobs["end"] - jobs["start"] - held_s
-    waits[ran, PREEMPTED] = np.maximum(rest, 0)[ran]
-    return Log(
-        start=jobs["start"].copy(), end=jobs["end"].copy(), stops=jobs["stops"].copy(),
-        waits=waits, restart=jobs["lost"].copy(), refused=jobs["refused"] > 0,
-        segments=rows[:, :3], held=rows[:, 3:], rounds=rounds,
-    )  # fmt: skip
+        return replayed(self, trace, cluster, jobs, rows, decisions)
 
 
 def speeds_by_size(
@@ -111,19 +95,14 @@ def speeds_by_size(
     Without rates: a job has the GPUs it asked for, or none.
 
     Raises:
-        BadValue: rates are no :class:`Rates`, or a job's kind is not among theirs.
+        BadValue: a job's kind is not among those of the rates.
     """
     asked, room = trace.column("gpus"), cluster.num_gpus
     if rates is None:
         sizes = np.unique(asked)
         speed = np.where(sizes == asked[:, None], cluster.pools[0].speed, 0.0)
-    elif isinstance(rates, Rates):
-        sizes = np.array(rates.gpus)
-        held = np.tile(sizes, len(trace))[:, None]
-        of = rates.of(trace)(np.repeat(np.arange(len(trace)), sizes.size), held)
-        speed = of.reshape(len(trace), sizes.size)
     else:
-        raise BadValue(f"rates must be a table of Rates or None; got {type(rates).__name__}")
+        sizes, speed = np.array(rates.gpus), rates.of(trace)
     speed = np.where(sizes <= room, speed, 0.0)
     runs = speed > 0
     largest = np.where(runs.any(1), sizes.size - runs[:, ::-1].argmax(1), 0)
@@ -135,57 +114,31 @@ def speeds_by_size(
 
 
 @checked
-def options(trace: Trace, cluster: Cluster, rates: Rates | None = None) -> list[dict[int, float]]:
-    """Each job's speed by number of GPUs, from none to its best."""
-    sizes, speed, levels = speeds_by_size(trace, cluster, rates)
-    tops = (levels["best"] + 1).tolist()
-    return [
-        dict(zip(sizes[:top].tolist(), row[:top].tolist(), strict=True))
-        for top, row in zip(tops, speed, strict=True)
-    ]
-
-
-@checked
-def elasticflow(
-    rates: Rates | None = None, *, judged: Judged = "each", rules: Rules = "paper",
-    spare: bool = True, round_s: Positive = 60.0, restart_s: NonNegative = 0.0,
-    doubling_s: NonNegative = 0.0, stay_s: NonNegative = 0.0,
-) -> Deadlines:  # fmt: skip
+def elasticflow(rates: Rates | None = None, **options: Any) -> Deadlines:
     """Minimum satisfactory shares in order of deadline; who cannot be in time is refused.
+
+    ``options``, here and below: of :class:`Deadlines`.
 
     Source: ElasticFlow (ASPLOS'23), algorithms of admission control and resource allocation.
     """
-    return Deadlines(
-        name="elasticflow", rates=rates, judged=judged, rules=rules, spare=spare, round_s=round_s,
-        start_s=restart_s, restart_s=restart_s, doubling_s=doubling_s, stay_s=stay_s,
-    )  # fmt: skip
+    return Deadlines(**{"name": "elasticflow", "rates": rates, "judged": "each"} | options)
 
 
 @checked
-def edf(
-    rates: Rates | None = None, *, sizes: Sizes = "best", judged: Judged = "nobody",
-    round_s: Positive = 60.0, restart_s: NonNegative = 0.0, doubling_s: NonNegative = 0.0,
-) -> Deadlines:  # fmt: skip
+def edf(rates: Rates | None = None, *, sizes: Sizes = "best", **options: Any) -> Deadlines:
     """Earliest deadline first: each job in turn takes its size, or the largest that is free."""
-    return Deadlines(
-        name=f"edf-{sizes}", rates=rates, share="most", sizes=sizes, judged=judged, spare=False,
-        round_s=round_s, start_s=restart_s, restart_s=restart_s, doubling_s=doubling_s,
-    )  # fmt: skip
+    given = {"name": f"edf-{sizes}", "rates": rates, "share": "most", "spare": False}
+    return Deadlines(sizes=sizes, **given | options)
 
 
 @checked
-def time_slicing(
-    rates: Rates | None = None, *, round_s: Positive = 60.0, restart_s: NonNegative = 0.0,
-    doubling_s: NonNegative = 0.0,
-) -> Deadlines:  # fmt: skip
+def time_slicing(rates: Rates | None = None, **options: Any) -> Deadlines:
     """Jobs take turns of a round on the GPUs they asked for; ``restart_s`` at each new turn.
 
     Source: the suspend-resume of Gandiva (OSDI'18), without packing and migration.
     """
-    return Deadlines(
-        name="time-slicing", rates=rates, share="turns", sizes="asked", spare=False,
-        round_s=round_s, start_s=restart_s, restart_s=restart_s, doubling_s=doubling_s,
-    )  # fmt: skip
+    given = {"name": "time-slicing", "rates": rates, "share": "turns", "sizes": "asked"}
+    return Deadlines(spare=False, **given | options)
 
 
 @checked

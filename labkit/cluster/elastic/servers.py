@@ -1,17 +1,18 @@
-"""Training on parameter servers: how fast w workers and p servers are, and which jobs get them.
+"""Training on parameter servers: how fast w workers and p servers are, which jobs get them, and
+which blocks of a model's parameters each server holds.
 
 A step of synchronous training takes C/w + F + E·w/p + δ·w + δ'·p seconds: the batch divided over
 workers, what no worker divides, a server's part of the weights exchanged with every worker, and
 what each further task costs.
 
-Source: Optimus (EuroSys'18) §3.2 and §4.1.
+Source: Optimus (EuroSys'18) §3.2, §4.1 and §5.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +24,9 @@ from labkit.cluster.running.bounds import fluid
 from labkit.cluster.running.rounds import Allocator, Floats
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Split = Literal["even", "gains", "best"]
 
@@ -143,7 +147,7 @@ def by_gains(
 
         return MarginalGains(
             name=name, step_s=table, steps_left=steps_left, first=first, rates=rates,
-            start_s=restart_s, restart_s=restart_s, round_s=round_s,
+            restart_s=restart_s, round_s=round_s,
         )  # fmt: skip
 
     return make
@@ -167,7 +171,7 @@ def by_shares(
             most = np.isfinite(valid).sum(1) * bundle
         return FairShares(
             name=name or ("stops" if stops else "takes all"), most=most, bundle=bundle,
-            rates=rates, start_s=restart_s, restart_s=restart_s, round_s=round_s,
+            rates=rates, restart_s=restart_s, round_s=round_s,
         )  # fmt: skip
 
     return make
@@ -206,3 +210,52 @@ def task_policies(
         by_shares(best, name="best division", **pace),
         by_gains(gains, **pace),
     ]
+
+
+_SMALL = 0.01  # of a server's fair part: below it a block counts as a request, not as bytes (§5.3)
+_SPLIT_FROM = 1e6  # parameters from which MXNet divides a block over all servers (its default)
+_HASH = 9973  # by which MXNet spreads the numbers of its blocks
+
+
+@checked
+def balance(
+    blocks: ArrayLike, servers: Count, *, rule: Literal["fit", "hash"] = "fit",
+    numbers: Sequence[int] | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """Blocks of so many parameters each, in the model's order, on servers.
+
+    One row a server: ``parameters`` held, ``requests`` that a worker sends it in a step. ``hash``
+    is MXNet's default: block k goes to server 9973·k modulo their number, one of a million or more
+    in equal parts to all; ``numbers`` are other k than the blocks' places. ``fit`` is Optimus's,
+    with a = all parameters / servers, from the largest block to the smallest:
+    1. of one larger than a, fill the emptiest servers up to a until a part is left that fits;
+    2. a block (or part) up to a goes to the fullest server that has room for it below a, or else to
+       the emptiest; one below a hundredth of a to the server with the fewest requests.
+
+    Source: Optimus (EuroSys'18) §5.3, and the authors' program.
+    """
+    import pandas as pd
+
+    sizes = np.asarray(blocks, dtype=float)
+    if sizes.ndim != 1 or not sizes.size or not (sizes > 0).all():
+        raise BadValue("balance: blocks must be a list of numbers above 0")
+    held, requests = np.zeros(servers), np.zeros(servers, dtype=np.int64)
+    part = sizes.sum() / servers * (1 + 1e-12)
+    if rule == "hash":
+        for number, size in zip(numbers or range(sizes.size), sizes, strict=True):
+            is_split = size >= _SPLIT_FROM
+            own = slice(None) if is_split else number * _HASH % servers
+            held[own] += size / servers if is_split else size
+            requests[own] += 1
+        sizes = sizes[:0]
+    for left in np.sort(sizes)[::-1]:
+        is_small = left < _SMALL * part
+        while left > part:
+            to = held.argmin()
+            left -= part - held[to]
+            held[to], requests[to] = part, requests[to] + 1
+        room = part - held - left
+        fullest = np.where(room >= 0, room, np.inf).argmin() if room.max() >= 0 else held.argmin()
+        to = requests.argmin() if is_small else fullest
+        held[to], requests[to] = held[to] + left, requests[to] + 1
+    return pd.DataFrame({"parameters": held, "requests": requests})

@@ -11,7 +11,7 @@ Source: Pollux (OSDI'21), §3 and §5.3, whose simulator has these rules.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,7 +42,10 @@ _SIZES = 50  # batch sizes that are tried for an allocation, on a geometric grid
 
 
 class Training:
-    """One kind of job: how its steps take and what they are worth. Immutable; remembers lookups."""
+    """One kind of job: how long its steps take and what they are worth.
+
+    Immutable. Its answers are kept, and it with them: trainings are few (hence B019 below).
+    """
 
     def __init__(self, tables: Tables) -> None:
         self.tables, self.name, steps = tables, tables.workload, tables.steps
@@ -61,10 +64,6 @@ class Training:
         table = named[["atomic_bsz", "step_time_s", "compute_time_s"]].to_numpy(float).T
         groups = named.groupby("allocation", sort=False).indices
         self.measured = {str(name): table[:, rows] for name, rows in groups.items()}
-        self._known: dict[tuple[tuple[int, ...], int], tuple[float, float]] = {}
-        self._between_sizes: dict[tuple[str, float, int], float] = {}
-        self._gradients: dict[tuple[float, int], tuple[float, float]] = {}
-        self._speeds: dict[tuple[tuple[int, ...], tuple[int, int], int], float] = {}
 
     @cached_property
     def _between(self) -> Any:
@@ -78,42 +77,34 @@ class Training:
             mean[place].to_numpy(float), mean[["step_time_s", "compute_time_s"]].to_numpy()
         )
 
+    @cache  # noqa: B019
     def step_s(self, by_node: tuple[int, ...], atomic: int) -> tuple[float, float]:
         """Seconds of a step on so many GPUs of each node, and of its gradient alone.
 
         Raises:
             BadValue: no measured point lies beyond this one.
         """
-        key = (by_node, atomic)
-        if key not in self._known:
-            turned = min(by_node[i:] + by_node[:i] for i in range(len(by_node)))
-            rows = self.measured.get("".join(map(str, turned)))
-            if rows is not None and rows[0, 0] <= atomic <= rows[0, -1]:
-                pair = [float(np.interp(atomic, rows[0], rows[i])) for i in (1, 2)]
-            else:
-                pair = self._between([min(len(by_node), 16), sum(by_node), atomic])[0].tolist()
-            if not pair[0] > 0:
-                raise BadValue(
-                    f"{self.name}: no step was measured near {atomic} examples on each of "
-                    f"{sum(by_node)} GPUs of {len(by_node)} nodes"
-                )
-            self._known[key] = (pair[0], pair[1])
-        return self._known[key]
+        turned = min(by_node[i:] + by_node[:i] for i in range(len(by_node)))
+        rows = self.measured.get("".join(map(str, turned)))
+        if rows is not None and rows[0, 0] <= atomic <= rows[0, -1]:
+            step, grad = (float(np.interp(atomic, rows[0], rows[i])) for i in (1, 2))
+        else:
+            step, grad = self._between([min(len(by_node), 16), sum(by_node), atomic])[0].tolist()
+        if not step > 0:
+            raise BadValue(
+                f"{self.name}: no step was measured near {atomic} examples on each of "
+                f"{sum(by_node)} GPUs of {len(by_node)} nodes"
+            )
+        return step, grad
 
+    @cache  # noqa: B019
     def _at(self, name: str, batch: float, epoch: int) -> float:
-        key = (name, batch, min(epoch, self.epochs - 1))
-        if key not in self._between_sizes:
-            column = self.columns[name][:, key[2]]
-            self._between_sizes[key] = float(np.interp(batch, self.sizes, column))
-        return self._between_sizes[key]
+        column = self.columns[name][:, min(epoch, self.epochs - 1)]
+        return float(np.interp(batch, self.sizes, column))
 
     def gradient(self, batch: float, epoch: int) -> tuple[float, float]:
         """Square and variance of the gradient in an epoch trained at a batch size."""
-        key = batch, epoch
-        if key not in self._gradients:
-            both = self._at("grad_sqr", batch, epoch), self._at("grad_var", batch, epoch)
-            self._gradients[key] = both
-        return self._gradients[key]
+        return self._at("grad_sqr", batch, epoch), self._at("grad_var", batch, epoch)
 
     def steps_left(self, batch: float, epoch: int) -> float:
         """Steps at a batch size from the start of an epoch to the last one's end; 1 at least."""
@@ -130,17 +121,15 @@ class Training:
         atomic = ceil(local / (accum + 1) - 1e-8)
         return min(atomic, self.max_batch // (gpus * (accum + 1))), accum
 
+    @cache  # noqa: B019
     def speed(self, by_node: tuple[int, ...], split: tuple[int, int], epoch: int) -> float:
         """Steps at the initial batch size that a second is worth."""
-        key = (by_node, split, epoch)
-        if key not in self._speeds:
-            atomic, accum = split
-            batch = sum(by_node) * atomic * (accum + 1)
-            step, grad = self.step_s(by_node, atomic)
-            square, variance = self.gradient(batch, epoch)
-            gain = (variance + square) / (variance * self.init_batch / batch + square)
-            self._speeds[key] = gain / (step + accum * grad)
-        return self._speeds[key]
+        atomic, accum = split
+        batch = sum(by_node) * atomic * (accum + 1)
+        step, grad = self.step_s(by_node, atomic)
+        square, variance = self.gradient(batch, epoch)
+        gain = (variance + square) / (variance * self.init_batch / batch + square)
+        return gain / (step + accum * grad)
 
     def duration_s(self, by_node: tuple[int, ...], batch: float) -> float:
         """How long the whole training takes on these GPUs with this batch size."""
@@ -206,29 +195,23 @@ class Goodput:
         fits = (atomic >= training.least_on_a_gpu) & (atomic <= training.most) & possible[:, None]
         self.rate = np.where(fits & (self.batch >= init), rate, 0.0)
         self.splits = np.stack([atomic, accum], axis=-1)
-        self._last: dict[float, tuple[Floats, Ints]] = {}
-        self._splits: dict[tuple[float, int, bool], tuple[int, int]] = {}
 
+    @cache  # noqa: B019
     def at(self, noise_scale: float) -> tuple[Floats, Ints]:
         """Goodput by allocation (0 for none, then rows), and which batch of its grid is best."""
-        if noise_scale not in self._last:
-            init = self.training.init_batch
-            believed = noise_scale * self.bias
-            worth = (believed + init) / (believed + self.batch)
-            values = self.rate * worth
-            best = values.argmax(1)
-            top = values[np.arange(best.size), best].reshape(2, -1)
-            self._last[noise_scale] = np.pad(top, ((0, 0), (1, 0))).ravel(), best
-        return self._last[noise_scale]
+        believed = noise_scale * self.bias
+        worth = (believed + self.training.init_batch) / (believed + self.batch)
+        values = self.rate * worth
+        best = values.argmax(1)
+        top = values[np.arange(best.size), best].reshape(2, -1)
+        return np.pad(top, ((0, 0), (1, 0))).ravel(), best
 
+    @cache  # noqa: B019
     def split(self, noise_scale: float, gpus: int, is_spread: bool) -> tuple[int, int]:
         """The best batch of an allocation, as :meth:`Training.split` gives it."""
-        key = noise_scale, gpus, is_spread
-        if key not in self._splits:
-            row = gpus - 1 + is_spread * self.most
-            atomic, accum = self.splits[row, self.at(noise_scale)[1][row]].tolist()
-            self._splits[key] = atomic, accum
-        return self._splits[key]
+        row = gpus - 1 + is_spread * self.most
+        atomic, accum = self.splits[row, self.at(noise_scale)[1][row]].tolist()
+        return atomic, accum
 
     def batch_size(self, noise_scale: float, gpus: int) -> int:
         """The best batch size of GPUs on as few nodes as hold them, in examples."""

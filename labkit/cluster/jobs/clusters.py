@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import numpy as np
 from annotated_types import MinLen
+from numpy.typing import NDArray
 
+from labkit.cluster.jobs.jobs import Trace
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
@@ -76,3 +79,29 @@ class Cluster:
 
     def __str__(self) -> str:
         return " + ".join(f"{p.nodes} × {p.gpus_per_node} {p.gpu}" for p in self.pools)
+
+
+def speeds(trace: Trace, cluster: Cluster) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Each job's row, and rows by pool: the speed, 0 where such a job may not run."""
+    num_jobs = len(trace)
+    gpu, kind = trace.gpu or ("",) * num_jobs, trace.kind or ("",) * num_jobs
+    if not trace.gpu and not any(pool.speeds for pool in cluster.pools):
+        rows = [("", "")]
+        row = np.zeros(num_jobs, dtype=np.int64)
+    else:
+        places: dict[tuple[str, str], int] = {}
+        pairs = zip(gpu, kind, strict=True)
+        row = np.array([places.setdefault(pair, len(places)) for pair in pairs], dtype=np.int64)
+        rows = list(places)
+    speed = [
+        [pool.speed_of(runs) if wanted in ("", pool.gpu) else 0.0 for pool in cluster.pools]
+        for wanted, runs in rows
+    ]
+    return row, np.array(speed, dtype=float)
+
+
+def best_speed(trace: Trace, cluster: Cluster) -> NDArray[np.float64]:
+    """Each job's speed on its fastest pool; 0 where none holds it."""
+    row, speed = speeds(trace, cluster)
+    room = np.array([pool.num_gpus for pool in cluster.pools])
+    return np.where(trace.column("gpus")[:, None] <= room, speed[row], 0.0).max(axis=1)

@@ -24,32 +24,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = {
-    "arrival_s": Column(
-        spellings=("arrival_s", "submit_time", "submission_time"),
-        allows=seconds("arrival_s"),
-        valid="a finite number of seconds, at least 0",
-        dates=True,
-    ),
-    "duration_s": Column(
-        spellings=("duration_s", "duration"),
-        allows=seconds("duration_s", above=0.0),
-        valid="a finite number of seconds, above 0",
-    ),
-    "gpus": Column(
-        spellings=("gpus", "num_gpu", "num_gpus"),
-        allows=counts("gpus", 1),
-        valid="a whole number, at least 1",
-        whole=True,
-    ),
+    "arrival_s": seconds("arrival_s", "submit_time", "submission_time", dates=True),
+    "duration_s": seconds("duration_s", "duration", above_0=True),
+    "gpus": counts("gpus", "num_gpu", "num_gpus", least=1),
     "deadline_s": Column(
-        spellings=("deadline_s", "deadline"),
-        allows=lambda arrays: arrays["deadline_s"] >= arrays["arrival_s"],
+        spellings=("deadline_s", "deadline"), allows=lambda due, arrival: due >= arrival,
         valid="a number of seconds from 0 after the job's arrival, or nothing (inf) for none",
         default=inf,
     ),
-    "ids": Column(
-        spellings=("job_id", "id", "jobid"), valid="every id once", unique=True
-    ),
+    "ids": Column(spellings=("job_id", "id", "jobid"), valid="every id once", unique=True),
     "gpu": Column(spellings=("gpu", "gpu_type")),
     "tenant": Column(spellings=("tenant", "user", "vc")),
     "kind": Column(spellings=("kind", "model", "model_name")),

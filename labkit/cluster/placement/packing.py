@@ -97,11 +97,8 @@ def _put(floor: Floor, row: int, gpus: int, cpus: float, memory: float, fit: int
 @njit(cache=True)
 def _before(grant: Any, a: int, b: int) -> bool:
     """Who gives back first: jobs on fewer nodes, of more CPUs, of more memory a GPU."""
-    if grant[a, NODES] != grant[b, NODES]:
-        return bool(grant[a, NODES] < grant[b, NODES])
-    if grant[a, CPUS] != grant[b, CPUS]:
-        return bool(grant[a, CPUS] > grant[b, CPUS])
-    return bool(grant[a, GB] > grant[b, GB])
+    mine, other = grant[a], grant[b]
+    return bool((mine[NODES], other[CPUS], other[GB]) < (other[NODES], mine[CPUS], mine[GB]))
 
 
 @njit(cache=True)
@@ -166,12 +163,8 @@ def _grant(rule: Rule, jobs: Any, floor: Floor, rows: int, j: int) -> bool:
 
 @njit(cache=True)
 def _larger(jobs: Any, a: int, b: int) -> bool:
-    first, second = jobs[a], jobs[b]
-    if first.gpus != second.gpus:
-        return bool(first.gpus > second.gpus)
-    if first.cpus != second.cpus:
-        return bool(first.cpus > second.cpus)
-    return bool(first.memory > second.memory)
+    mine, other = jobs[a], jobs[b]
+    return bool((mine.gpus, mine.cpus, mine.memory) > (other.gpus, other.cpus, other.memory))
 
 
 @njit(cache=True)

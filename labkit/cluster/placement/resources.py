@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.cluster.elastic.deadlines import log_of
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.placement import packing
-from labkit.cluster.running.rounds import Allocator, Log, State
-from labkit.cluster.running.runs import simulate
+from labkit.cluster.running.rounds import Allocator
+from labkit.cluster.running.runs import Run, replayed, simulate
 from labkit.errors import BadValue, not_among
-from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
+from labkit.kit.describe import Count, Positive, Whole, checked, description
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,6 +152,7 @@ class Resources(Allocator):
             does; ``best``, the largest of the jobs whose turn it is first, each on the node of
             fewest free GPUs that holds it whole, else GPU by GPU so; ``spread``, the same on the
             node of most free CPUs.
+        ends: a job ends ``within`` a round, or counts as ended at its ``boundary``.
         whole: whether a round holds whole iterations only, as the authors' program counts.
     """
 
@@ -162,22 +162,19 @@ class Resources(Allocator):
     give: Give = "tune"
     order: Order = "fifo"
     fit: Fit = "first"
+    round_s: Positive = 300.0
+    ends: Literal["within", "boundary"] = "within"
     whole: bool = False
 
-    def decide(self, state: State) -> Any:
-        raise BadValue(
-            f"{self.name} runs in a loop of its own; valid: cluster.simulate without admit"
-        )
-
-    def replay(self, trace: Trace, cluster: Cluster) -> Log:
-        """A whole run by the compiled loop.
+    def run(self, trace: Trace, cluster: Cluster) -> Run:
+        """By the compiled loop; the first start of a job costs nothing.
 
         Raises:
             BadValue: there are several pools, or a job's kind has no needs.
         """
         jobs, nodes, rule = self._records(trace, cluster)
         rows, rounds = packing.replay(rule, jobs, nodes)
-        return log_of(jobs, rows, rounds)
+        return replayed(self, trace, cluster, jobs, rows, rounds)
 
     @checked
     def allot(self, trace: Trace, cluster: Cluster) -> pd.DataFrame:
@@ -302,20 +299,14 @@ class Resources(Allocator):
 
 @checked
 def synergy(
-    needs: dict[str, Sensitivity], *, give: Give = "tune", order: Order = "fifo",
-    cpus_per_node: Positive = 24.0, memory_gb_per_node: Positive = 500.0,
-    fit: Fit = "first", round_s: Positive = 300.0, restart_s: NonNegative = 0.0,
-    ends: Literal["within", "boundary"] = "within", whole: bool = False,
-) -> Resources:  # fmt: skip
-    """CPUs and memory by sensitivity, divided anew in each round.
+    needs: dict[str, Sensitivity], *, give: Give = "tune", order: Order = "fifo", **options: Any
+) -> Resources:
+    """CPUs and memory by sensitivity, divided anew in each round; options: of :class:`Resources`.
 
     Source: Synergy (OSDI'22), its allocations in proportion, Greedy and Tune.
     """
-    return Resources(
-        name=f"{order}-{give}", needs=needs, give=give, order=order, cpus_per_node=cpus_per_node,
-        memory_gb_per_node=memory_gb_per_node, fit=fit, round_s=round_s, restart_s=restart_s,
-        ends=ends, whole=whole,
-    )  # fmt: skip
+    given = {"name": f"{order}-{give}", "needs": needs, "give": give, "order": order}
+    return Resources(**given | options)
 
 
 @checked

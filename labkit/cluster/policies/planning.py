@@ -20,7 +20,7 @@ from labkit.kit.compiled import njit
 
 LEAST, MOST, TURNS = range(3)
 NOBODY, EACH, TOGETHER = range(3)  # who is judged on arrival
-START, RESTART, STAY = range(3)  # rows of Rule.lost_s
+CHANGE, STAY = range(2)  # rows of Rule.lost_s
 JOB = np.dtype([
     ("arrival", "f8"), ("due", "f8"), ("left", "f8"), ("top", "i8"), ("level", "i8"),
     ("since", "f8"), ("warm", "f8"), ("start", "f8"), ("end", "f8"), ("lost", "f8"),
@@ -33,7 +33,7 @@ class Rule(NamedTuple):
     """A policy, for the loop."""
 
     gpus: Any  # of each level
-    lost_s: Any  # cause (START, RESTART, STAY) × level: seconds without progress at a decision
+    lost_s: Any  # cause (CHANGE, STAY) × level: seconds without progress at a decision
     slot_s: float
     total: int
     share: int
@@ -283,9 +283,8 @@ def _hold(rule: Rule, jobs: Any, who: Any, levels: Any, now: float, log: Any) ->
         if job.level > 0:
             log.append((float(who[i]), job.since, now, float(rule.gpus[job.level])))
             job.stops += 1
-        cause = START if np.isnan(job.start) else RESTART
-        job.start = now if cause == START else job.start
-        job.level, job.since, job.warm = level, now, now + rule.lost_s[cause, level]
+        job.start = now if np.isnan(job.start) else job.start
+        job.level, job.since, job.warm = level, now, now + rule.lost_s[CHANGE, level]
 
 
 @njit(cache=True)

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.cluster.jobs.clusters import Cluster
+from labkit.cluster.jobs.clusters import Cluster, best_speed
 from labkit.cluster.jobs.jobs import Trace
 from labkit.errors import BadValue
 from labkit.kit.describe import checked
@@ -72,19 +72,6 @@ def bound(trace: Trace, cluster: Cluster) -> Bound:
         busy_times_s=float((busy - arrival + duration / 2).mean()),
         makespan_s=float(max((arrival + late).max(), (arrival + duration).max()) - arrival[0]),
     )
-
-
-def best_speed(trace: Trace, cluster: Cluster) -> NDArray[np.float64]:
-    """Each job's speed on its fastest pool; 0 where none holds it."""
-    kinds = trace.kind or ("",) * len(trace)
-    wanted = np.array(trace.gpu or ("",) * len(trace))
-    fastest = np.zeros(len(trace))
-    for pool in cluster.pools:
-        by_kind = {kind: pool.speed_of(kind) for kind in set(kinds)}
-        speed = np.array([by_kind[kind] for kind in kinds])
-        fits = (trace.column("gpus") <= pool.num_gpus) & ((wanted == "") | (wanted == pool.gpu))
-        fastest = np.where(fits, np.maximum(fastest, speed), fastest)
-    return fastest
 
 
 def fluid(

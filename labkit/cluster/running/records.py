@@ -6,6 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+CAUSES = ("capacity", "order", "fragmentation", "preemption", "round")
+"""What a job waits for: too few GPUs free; jobs ahead of it in a queue that blocks, or a policy
+that leaves GPUs free; enough free GPUs, on too many nodes; GPUs again, after it was stopped; the
+next round of a policy that decides in rounds. The event loop counts the first four, in order."""
 JOB = np.dtype([  # what every pass reads comes first, in one line of the cache
     ("gpus", "i8"), ("status", "i8"), ("pool", "i8"),  # pool: where it runs
     ("key", "f8"), ("waits", "i8"),  # sorted by both; waits: 0 where it ran after the last pass

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.cluster.jobs.clusters import Cluster
+from labkit.cluster.jobs.clusters import Cluster, speeds
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.policies.orders import ORDERS, Policy
 from labkit.cluster.policies.shares import SharePolicy
 from labkit.cluster.running import core, records
-from labkit.cluster.running.rounds import CAUSES, Allocator, play, speeds
+from labkit.cluster.running.records import CAUSES
 from labkit.errors import BadValue, did_you_mean
-from labkit.kit.describe import NonNegative, Positive, Share, checked
+from labkit.kit.describe import Share, checked
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from labkit.cluster.running.rounds import Allocator
 
 Placement = Literal["any", "consolidated"]
 
@@ -69,23 +71,13 @@ class Run:
         table = self.trace.frame().drop(columns="deadline_s")
         deadline, ran = self.trace.column("deadline_s"), self.ran
         waits = {f"waited_{cause}_s": self.waits_s[:, i] for i, cause in enumerate(CAUSES)}
-        met = np.array(
-            [
-                None if np.isinf(due) else bool(end <= due)
-                for end, due in zip(self.end_s, deadline, strict=True)
-            ],
-            dtype=object,
-        )
+        met = (self.end_s <= deadline).astype(object)
+        met[np.isinf(deadline)] = None
         return table.assign(
-            start_s=self.start_s,
-            end_s=self.end_s,
-            jct_s=self.jct_s,
-            **waits,
-            restart_s=np.where(ran, self.restart_s, np.nan),
-            preemptions=self.preemptions,
-            deadline_met=met,
-            ran=ran,
-        )
+            start_s=self.start_s, end_s=self.end_s, jct_s=self.jct_s, **waits,
+            restart_s=np.where(ran, self.restart_s, np.nan), preemptions=self.preemptions,
+            deadline_met=met, ran=ran,
+        )  # fmt: skip
 
     @checked
     def summary(self, *, warmup: Share = 0.0) -> dict[str, Any]:
@@ -214,9 +206,9 @@ def simulate(
         BadValue: a job needs a GPU type that the cluster lacks or more GPUs than it has, or the
             policy's key is not one finite number a job.
     """
-    if isinstance(policy, Allocator):
-        return simulate_rounds(trace, cluster, policy)
     check_gpus(trace, cluster)
+    if not isinstance(policy, Policy):
+        return policy.run(trace, cluster)
     whole = placement == "consolidated"
     world = _world(trace, cluster, policy, whole)
     rule = records.Rule(
@@ -342,40 +334,35 @@ def _run(
     )
 
 
-@checked
-def simulate_rounds(
-    trace: Trace, cluster: Cluster, allocator: Allocator, rates: Any = None, *,
-    round_s: Positive | None = None, restart_s: NonNegative | None = None, admit: Any = None,
+def on_pools(
+    job: NDArray[np.int64], start_s: NDArray[np.float64], end_s: NDArray[np.float64],
+    pool: NDArray[np.int64], gpus: NDArray[np.int64],
+) -> dict[str, Any]:  # fmt: skip
+    """Segments, and what they hold, where every pool counts as one node."""
+    return {
+        "segments": {"job": job, "start_s": start_s, "end_s": end_s, "pool": pool, "gpus": gpus},
+        "held": {"segment": np.arange(job.size), "node": pool, "gpus": gpus},
+    }
+
+
+def replayed(
+    policy: Allocator, trace: Trace, cluster: Cluster, jobs: NDArray[np.void],
+    rows: NDArray[np.float64], rounds: int,
 ) -> Run:  # fmt: skip
-    """Run a trace under an allocator, which decides at the boundaries of rounds.
-
-    Args:
-        rates, round_s, restart_s: in place of the allocator's own.
-        admit: in place of its method: ``(state, jobs) -> which are taken in``.
-
-    Raises:
-        BadValue: as :func:`simulate`, or the allocator hands out GPUs that are not there.
-    """
-    check_gpus(trace, cluster)
-    asked = {"rates": rates, "round_s": round_s, "restart_s": restart_s}
-    allocator = replace(allocator, **{k: v for k, v in asked.items() if v is not None})
-    log = play(trace, cluster, allocator, admit)
-    segments = np.array(log.segments, dtype=float).reshape(-1, 3)
-    order = np.argsort(segments[:, 2], kind="stable")
-    nodes = [1 if allocator.by == "pools" else pool.nodes for pool in cluster.pools]
-    held = np.array(log.held, dtype=np.int64).reshape(-1, sum(nodes))[order]
-    segment, column = held.nonzero()
-    pool_of = np.repeat(np.arange(len(nodes)), nodes)
-    of, start, end = segments[order].T
+    """What a compiled loop on one pool has done; ``rows``: job, start, end and GPUs of its runs."""
+    rows = rows[rows[:, 2] > rows[:, 1]]
+    held_s = np.bincount(rows[:, 0].astype(np.int64), rows[:, 2] - rows[:, 1], jobs.size)
+    rows = rows[np.argsort(rows[:, 2], kind="stable")]
+    of, gpus = rows[:, [0, 3]].astype(np.int64).T
+    start, end, ran = jobs["start"], jobs["end"].copy(), ~np.isnan(jobs["end"])
+    waits = np.zeros((jobs.size, len(CAUSES)))
+    waits[ran, core.ORDER] = (start - jobs["arrival"])[ran]
+    waits[ran, core.PREEMPTED] = np.maximum(end - start - held_s, 0)[ran]
     return Run(
-        trace=trace, cluster=cluster, policy=allocator,
-        placement="any" if allocator.by == "pools" else "consolidated",
-        start_s=np.where(np.isnan(log.end), np.nan, log.start), end_s=log.end,
-        preemptions=log.stops, waits_s=log.waits, restart_s=log.restart,
-        segments={"job": of.astype(np.int64), "start_s": start, "end_s": end,
-                  "pool": pool_of[held.argmax(1)], "gpus": held.sum(1)},
-        held={"segment": segment, "node": column, "gpus": held[segment, column]},
-        num_events=log.rounds, refused=log.refused,
+        trace=trace, cluster=cluster, policy=policy, placement="any",
+        start_s=np.where(ran, start, np.nan), end_s=end, preemptions=jobs["stops"].copy(),
+        waits_s=waits, restart_s=jobs["lost"].copy(), refused=jobs["refused"] > 0,
+        num_events=rounds, **on_pools(of, rows[:, 1], rows[:, 2], np.zeros_like(of), gpus),
     )  # fmt: skip
 
 

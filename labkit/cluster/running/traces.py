@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from labkit.cluster.jobs.jobs import Trace, trace_of
 from labkit.cluster.running.rounds import Rates
 from labkit.errors import BadFile, BadValue, UsageError, not_among
 from labkit.files import project_root
+from labkit.kit.arrivals import texts_of
 from labkit.kit.describe import Count, NonNegative, Positive, checked
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ STEPS_PER_S = "data/papers/gavel/steps_per_s.csv"
 """Rates with which Gavel's authors made recorded seconds steps of kinds of jobs that they drew."""
 STANDIN_PART = "06"
 """The cluster that is replaced, where it cannot be had, by a model of its jobs."""
-RAW = "data/raw-traces.tar.gz"
+RAW, DRAWN = "data/raw-traces.tar.gz", "data/elasticflow-traces.tar.gz"
 ELASTIC = "elasticflow-asplos23"
 TESTBED = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
 THROUGHPUTS = "ElasticFlow/scheduler/throughputs"
@@ -47,21 +47,20 @@ GPUS = {1: 0.7, 2: 0.1, 4: 0.1, 8: 0.1}
 
 
 @checked
-def load(name: str, *, part: str | None = None, deadlines: bool = False) -> Trace:
+def load(name: str, *, part: str | None = None) -> Trace:
     """A published trace.
 
     Args:
         name: ``itp-elasticflow``, ``tiresias-nsdi19`` or ``gavel-osdi20``.
-        part: which of its traces, such as ``06``; default: the first.
-        deadlines: with the models and deadlines that ElasticFlow's authors drew (they were not
-            recorded); ``itp-elasticflow`` only. The part ``195job`` always has them.
+        part: which of its traces, such as ``06``; default: the first. ``195job`` has the models
+            and deadlines that ElasticFlow's authors drew, as all parts of :func:`load_elastic`.
 
     Where part 06 of ``itp-elasticflow`` or a part of ``gavel-osdi20`` cannot be had, its stand-in,
     and the trace's name says so. In ``gavel-osdi20`` the tenant is a job's virtual cluster, whose
     clock starts with its first job; its kind was drawn.
 
     Raises:
-        UsageError: there is no such trace or part, or it has no deadlines.
+        UsageError: there is no such trace or part.
         DatasetUnavailable: it is not on this machine and cannot be downloaded.
     """
     from labkit import datasets
@@ -71,21 +70,14 @@ def load(name: str, *, part: str | None = None, deadlines: bool = False) -> Trac
     part = part or PARTS[name][0]
     if part not in PARTS[name]:
         raise not_among(f"part of {name}", part, PARTS[name])
-    if name != ITP and deadlines:
-        raise UsageError(f"{name} has no deadlines; {ITP} has")
     if name == GAVEL:
         return _virtual_clusters(PARTS[GAVEL][1:] if part == "philly" else (part,), part)
     if name == TIRESIAS:
         path = datasets.open(f"{name}/simulator/{part}.csv")
-        return trace_of(_table(path.read_bytes()), path, {}, f"{name}/{part}")
-    drawn = deadlines or part == "195job"
-    if part == STANDIN_PART and not drawn:
-        source = datasets.source(name, [RAW])
-        if source.is_standin:
-            table = source.frame(RAW).astype(str)
-            return trace_of(table, source.path(RAW), {}, f"{name}/{part}, stand-in")
-    path, content = _member(part, drawn=drawn)
-    return trace_of(_table(content.getvalue()), path, {}, f"{name}/{part}")
+        return trace_of(texts_of(path), path, {}, f"{name}/{part}")
+    archive = DRAWN if part == "195job" else RAW
+    path, table, is_standin = _member(part, archive, dtype=str, keep_default_na=False)
+    return trace_of(table.astype(str), path, {}, f"{name}/{part}{', stand-in' * is_standin}")
 
 
 @checked
@@ -117,7 +109,7 @@ def load_elastic(
         for model, path in zip(MODELS[gpu], paths, strict=True)
         for row in source.frame(path).itertuples(index=False)
     }
-    jobs = source.frame(TESTBED) if gpu == "T4" else _drawn(part)
+    jobs = source.frame(TESTBED) if gpu == "T4" else _member(part, DRAWN)[1]
     jobs = jobs.rename(columns={"submission_time": "submit_time", "num_iteration": "iteration",
                                 "deadline": "ddl"})  # fmt: skip
     keys = list(zip(jobs["model_name"], jobs["batch_size"], jobs["num_gpu"], strict=True))
@@ -134,34 +126,24 @@ def load_elastic(
         ids=tuple(map(str, jobs["job_id"])), kind=tuple("/".join(map(str, key)) for key in keys),
         name=f"{ELASTIC}/{part}",
     )  # fmt: skip
-    table = np.array(list(rows.values()))[:, :, None]
-    return trace, Rates(kinds=tuple(rows), gpus=SIZES, work_per_s=table)
+    return trace, Rates(kinds=tuple(rows), gpus=SIZES, work_per_s=np.array(list(rows.values())))
 
 
-def _drawn(part: str) -> pd.DataFrame:
-    """Jobs of ``itp-elasticflow`` with models and deadlines; of cluster 06 perhaps a stand-in's."""
+def _member(part: str, archive: str, **reading: Any) -> tuple[Path, pd.DataFrame, bool]:
+    """A part of ``itp-elasticflow``: where it stands, its table, and whether it is a stand-in."""
     import pandas as pd
 
     from labkit import datasets
 
-    archive = "data/elasticflow-traces.tar.gz"
-    source = datasets.source(ITP, [archive])
-    if source.is_standin and part == STANDIN_PART:
-        return source.frame(archive)
-    return pd.read_csv(_member(part, drawn=True)[1])
-
-
-def _member(part: str, *, drawn: bool) -> tuple[Path, io.BytesIO]:
-    """A part of ``itp-elasticflow``: its archive, and its text."""
-    from labkit import datasets
-
-    path = datasets.open(f"{ITP}/data/{'elasticflow' if drawn else 'raw'}-traces.tar.gz")
+    if part == STANDIN_PART and (source := datasets.source(ITP, [archive])).is_standin:
+        return source.path(archive), source.frame(archive), True
+    path = datasets.open(f"{ITP}/{archive}")
     name = f"{part}.csv" if part == "195job" else f"cluster{part}.csv"
     with tarfile.open(path) as files:
         stream = files.extractfile(name)
         if stream is None:
             raise BadFile(path, "the archive lacks a file", field=name)
-        return path / name, io.BytesIO(stream.read())
+        return path / name, pd.read_csv(stream, **reading), False
 
 
 def _virtual_clusters(parts: tuple[str, ...], name: str) -> Trace:
@@ -196,12 +178,6 @@ def in_seconds(path: Path) -> pd.DataFrame:
         )  # fmt: skip
     table = table.assign(duration_s=np.ceil(steps / rate).astype(int).astype(str))
     return table.set_index(table.index - 1)  # errors count lines below headings; there are none
-
-
-def _table(content: bytes) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
 
 
 @checked
@@ -259,14 +235,14 @@ def generate(
     )
 
 
-def from_path_or_name(text: str, *, deadlines: bool = False) -> Trace:
+def from_path_or_name(text: str) -> Trace:
     """What commands take: a CSV file, an export of ``sacct -P``, or a published ``name[/part]``."""
     from labkit.cluster.jobs.accounting import from_slurm, is_slurm
     from labkit.cluster.jobs.jobs import from_csv
 
     name, slash, part = text.partition("/")
     if name in PARTS:
-        return load(name, part=part or None, deadlines=deadlines)
+        return load(name, part=part or None)
     if Path(text).suffix or slash:
         return from_slurm(text) if is_slurm(Path(text)) else from_csv(text)
     raise UsageError(f"{not_among('trace', text, PARTS)}; or give a CSV file")

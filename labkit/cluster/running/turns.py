@@ -7,17 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from labkit.cluster.jobs.clusters import Cluster
+from labkit.cluster.jobs.clusters import Cluster, best_speed
+from labkit.cluster.jobs.clusters import speeds as speeds_of
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.jobs.throughputs import Throughputs
 from labkit.cluster.policies.shares import Active, SharePolicy
 from labkit.cluster.running import rotation
-from labkit.cluster.running.bounds import best_speed
-from labkit.cluster.running.rounds import CAUSES
-from labkit.cluster.running.rounds import speeds as speeds_of
-from labkit.cluster.running.runs import Run, check_gpus
+from labkit.cluster.running.records import CAUSES
+from labkit.cluster.running.runs import Run, check_gpus, on_pools
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, Positive, Whole, checked
 
@@ -59,16 +57,13 @@ def simulate_shares(
     first, last = window or (0, len(trace))
     if not 0 <= first < last <= len(trace):
         raise BadValue(f"window must be two places from 0 to {len(trace)}, rising; got {window}")
-    row, speeds = speeds_of(trace, cluster)
-    room = np.array([pool.num_gpus for pool in cluster.pools])
-    fits = ((speeds[row] > 0) & (trace.column("gpus")[:, None] <= room)).any(axis=1)
+    fits, room = best_speed(trace, cluster) > 0, np.array([p.num_gpus for p in cluster.pools])
     if not fits.all():
         raise BadValue(
             f"{trace.name}, job {trace.id_of(int(np.argmin(fits)))} fits in no pool of {cluster}; "
             "valid: jobs that some pool can hold"
         )
-    loop = _Loop(trace, cluster, policy, table, row, speeds)
-    loop.keeps_segments = keeps_segments
+    loop = _Loop(trace, cluster, policy, table, keeps_segments)
     orders = np.arange(room.size)[None]
     if not policy.aware:  # a random order of pools each round, in a cycle
         orders = np.random.default_rng(seed).permuted(np.repeat(orders, 4096, axis=0), axis=1)
@@ -93,29 +88,21 @@ def sweep_shares(
     """
     import pandas as pd
 
-    pairs = [w for w in windows if isinstance(w, tuple) and [type(n) for n in w] == [int, int]]
-    wrong = [w for w in windows if w not in pairs or not 0 <= w[0] < w[1]]
-    if wrong or not pairs:
+    if not windows or not all(0 <= first < end for first, end in windows):
         raise BadValue(f"windows must be pairs of places from 0, rising; got {list(windows)}")
-    last = max(end for _, end in pairs)
+    last = max(end for _, end in windows)
 
     def rows(case: tuple[Any, SharePolicy]) -> list[dict[str, Any]]:
         trace, policy = traces[case[0]], case[1]
         run = simulate_shares(
-            trace,
-            cluster,
-            policy,
-            table,
-            round_s=round_s,
-            restart_s=restart_s,
-            window=(0, last),
-            keeps_segments=False,
-        )
+            trace, cluster, policy, table, round_s=round_s, restart_s=restart_s,
+            window=(0, last), keeps_segments=False,
+        )  # fmt: skip
         if last < len(trace) and np.nanmax(run.end_s[:last]) > trace.column("arrival_s")[-1]:
             raise BadValue(f"{trace.name}: jobs end later than the last arrives; draw more jobs")
         alone_s = trace.column("duration_s") / best_speed(trace, cluster)
         each, load = [], trace.offered_load(cluster.num_gpus)
-        for first, end in pairs:
+        for first, end in windows:
             jct_s, part = run.jct_s[first:end], slice(first, end)
             times = {"mean_h": jct_s.mean() / 3600}
             times |= {f"p{q}_h": np.quantile(jct_s, q / 100) / 3600 for q in (50, 90, 99)}
@@ -136,9 +123,10 @@ class _Loop:
 
     def __init__(
         self, trace: Trace, cluster: Cluster, policy: SharePolicy, table: Throughputs | None,
-        row: NDArray[np.int64], speeds: NDArray[np.float64],
+        keeps_segments: bool,
     ) -> None:  # fmt: skip
-        self.trace, self.cluster, self.policy, self.keeps_segments = trace, cluster, policy, True
+        self.trace, self.cluster, self.policy = trace, cluster, policy
+        self.keeps_segments, (row, speeds) = keeps_segments, speeds_of(trace, cluster)
         both = np.column_stack([row, trace.column("gpus")])
         alike, self.group = np.unique(both, axis=0, return_inverse=True)
         self.speed, self.gpus, true = speeds[row], alike[:, 1], speeds[alike[:, 0]]
@@ -208,12 +196,7 @@ class _Loop:
             placement="any", start_s=np.where(jobs["start"] < 0, np.nan, jobs["start"]),
             end_s=np.where(jobs["left"] > 0, np.nan, jobs["end"]),
             preemptions=jobs["stops"].copy(), waits_s=waits, restart_s=jobs["restart"].copy(),
-            segments={
-                "job": log["job"], "start_s": log["start"], "end_s": log["end"],
-                "pool": log["pool"], "gpus": log["gpus"],
-            },
-            held={"segment": np.arange(log.size), "node": log["pool"], "gpus": log["gpus"]},
-            num_events=rounds,
+            num_events=rounds, **on_pools(*(log[name] for name in log.dtype.names)),
         )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from labkit.errors import BadValue
 from labkit.kit.compiled import njit
-from labkit.kit.describe import Count, NonNegative, Positive, Share, checked, description
+from labkit.kit.describe import Count, Positive, Share, checked, description
 from labkit.serving.batching.profiles import BatchProfile
 from labkit.serving.requests import Requests
 
@@ -103,11 +103,10 @@ def _batch(queues: Any, head: int, waiting: int, latency: Any, cap: int, rule: i
 
 
 @njit(cache=True)
-def _serve(queues: Any, latency: Any, std: Any, caps: Any, rule: int, noise: Any, end: Any,
-           size_of: Any) -> tuple[float, int]:  # fmt: skip
-    """Serve all requests; fills end (NaN: dropped) and size_of; returns busy seconds, batches."""
+def _serve(queues: Any, latency: Any, caps: Any, rule: int, end: Any, size_of: Any) -> float:
+    """Serve all requests; fills end (NaN: dropped) and size_of; returns busy seconds."""
     head, tail = queues.first.copy(), queues.first.copy()
-    now, busy, batches, turn, num = 0.0, 0.0, 0, 0, caps.size
+    now, busy, turn, num = 0.0, 0.0, 0, caps.size
     while True:
         ran = False
         for step in range(num):
@@ -122,11 +121,8 @@ def _serve(queues: Any, latency: Any, std: Any, caps: Any, rule: int, noise: Any
             if size == 0:
                 continue
             spent = latency[m, size - 1]
-            if noise.size:
-                spent = max(spent + std[m, size - 1] * noise[batches % noise.size], 0.1 * spent)
             now += spent
             busy += spent
-            batches += 1
             end[head[m] : head[m] + size] = now
             size_of[head[m] : head[m] + size] = size
             head[m] += size
@@ -138,7 +134,7 @@ def _serve(queues: Any, latency: Any, std: Any, caps: Any, rule: int, noise: Any
                 if tail[m] < queues.last[m]:
                     coming = min(coming, queues.arrival[tail[m]])
             if coming == np.inf:
-                return busy, batches
+                return busy
             now = coming
 
 
@@ -217,7 +213,7 @@ def _dispatched(
 @checked
 def serve(
     requests: Requests, servers: Annotated[tuple[BatchServer, ...], MinLen(1)], *,
-    drop: Drop = "early", overhead: Positive = 1.0, noise: NonNegative = 0.0, rng: Count = 1,
+    drop: Drop = "early", overhead: Positive = 1.0,
 ) -> Served:  # fmt: skip
     """Run requests on batch servers.
 
@@ -229,9 +225,6 @@ def serve(
             can answer in time, and runs what the oldest request's deadline allows; ``never``
             drops nothing.
         overhead: every batch takes this times its profile's latency.
-        noise: standard deviations of the profile that a batch's latency varies by, normally
-            distributed and at least a tenth of the mean; what a server expects stays the mean.
-        rng: the seed of the noise.
 
     Source: Nexus (SOSP'19) §6.3, and ``backend/model_exec.cpp`` of its authors' program.
     """
@@ -239,17 +232,16 @@ def serve(
     target = _dispatched(names, index, servers)
     end = np.full(len(requests), np.nan)
     batch, busy = np.zeros(len(requests), np.int64), np.zeros(len(servers))
-    draws = np.random.default_rng(rng).standard_normal(4096) * noise if noise else np.zeros(0)
     for number, server in enumerate(servers):
         mine = np.flatnonzero(target == number)
         places = {slot.model: place for place, slot in enumerate(server.slots)}
         model = np.array([places.get(name, -1) for name in names])[index[mine]]
         chosen, queues = _queues(requests, mine, model, len(server.slots))
         ends, sizes = np.full(chosen.size, np.nan), np.zeros(chosen.size, np.int64)
-        latency, std = _tables(server, overhead)
+        latency = _table(server, overhead)
         caps = np.array([slot.batch for slot in server.slots])
         rule = get_args(Drop).index(drop)
-        busy[number], _ = _serve(queues, latency, std, caps, rule, draws, ends, sizes)
+        busy[number] = _serve(queues, latency, caps, rule, ends, sizes)
         end[chosen], batch[chosen] = ends, sizes
     return Served(requests=requests, end_s=end, server=target, batch=batch, busy_s=busy)
 
@@ -266,16 +258,13 @@ def _queues(
     return chosen, _Queues(arrival, deadline, edges[:-1], edges[1:])
 
 
-def _tables(server: BatchServer, overhead: float) -> tuple[NDArray[np.float64], ...]:
-    """Latencies and deviations, model by batch; rows of short profiles are filled with infinity."""
+def _table(server: BatchServer, overhead: float) -> NDArray[np.float64]:
+    """Latencies, model by batch; rows of short profiles are filled with infinity."""
     longest = max(slot.profile.max_batch for slot in server.slots)
     latency = np.full((len(server.slots), longest), np.inf)
-    std = np.zeros_like(latency)
     for row, slot in enumerate(server.slots):
         latency[row, : slot.profile.max_batch] = np.array(slot.profile.latency_s) * overhead
-        if slot.profile.std_s:
-            std[row, : slot.profile.max_batch] = slot.profile.std_s
-    return latency, std
+    return latency
 
 
 @checked

@@ -59,12 +59,12 @@ def planned(
 @checked
 def run_plan(
     plan: Packing, rate_per_s: Positive, *, count: Count = 12_000, drop: Drop = "early",
-    overhead: Positive = 1.0, noise: NonNegative = 0.0, cv: NonNegative = 1.0, rng: Whole = 0,
+    overhead: Positive = 1.0, cv: NonNegative = 1.0, rng: Whole = 0,
 ) -> Served:  # fmt: skip
     """About ``count`` requests at a rate of all sessions together, on the plan's GPUs."""
     total = sum(session.rate_per_s for session in plan.sessions)
     requests = stream(plan.sessions, count / total, cv=cv, rng=rng).at_rate(rate_per_s)
-    return serve(requests, plan.servers, drop=drop, overhead=overhead, noise=noise)
+    return serve(requests, plan.servers, drop=drop, overhead=overhead)
 
 
 @checked

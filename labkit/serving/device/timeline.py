@@ -353,16 +353,11 @@ def _head(w: _World) -> int:
     """The real-time client issued first; in sequential mode else the other issued first."""
     best = -1
     for c in range(w.clients.size):
-        client = w.clients[c]
+        client, other = w.clients[c], w.clients[best]
         if client.at < 0 or not (client.real_time or w.mode == SEQUENTIAL):
             continue
-        if best >= 0:
-            other = w.clients[best]
-            if other.real_time > client.real_time:
-                continue
-            if other.real_time == client.real_time and other.issued <= client.issued:
-                continue
-        best = c
+        if best < 0 or (other.real_time, -other.issued) < (client.real_time, -client.issued):
+            best = c
     return best
 
 
