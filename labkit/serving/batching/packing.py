@@ -191,8 +191,11 @@ def _packing(sessions: Sequence[Session], bins: Sequence[_Bin]) -> Packing:
 
 @checked
 def fill(sessions: Sequence[Session], num_gpus: Count) -> Packing:
-    """The packing of the largest multiple of the sessions' rates that fits into the GPUs; BadValue
-    where not even a thousandth of what the GPUs could serve does."""
+    """The packing of the largest multiple of the sessions' rates that fits into the GPUs.
+
+    Raises:
+        BadValue: not even a thousandth of what the GPUs could serve fits.
+    """
 
     def times(load: float) -> Packing:
         return pack([replace(s, rate_per_s=s.rate_per_s * load) for s in sessions])
@@ -249,8 +252,11 @@ def traffic(
 ) -> Requests:  # fmt: skip
     """Requests of several models for so long, each with gaps of this variation; one each at least.
 
-    ``slo_s`` is the latency objective of all models, or of each; raises UsageError where it names a
-    model that has no rate.
+    Args:
+        slo_s: the latency objective of all models, or of each.
+
+    Raises:
+        UsageError: ``slo_s`` names a model that has no rate.
     """
     slos = slo_s if isinstance(slo_s, dict) else dict.fromkeys(rates_per_s, slo_s or np.inf)
     for model in set(slos) - set(rates_per_s):

@@ -114,8 +114,11 @@ class Run:
 
     @checked
     def summary(self, *, warmup: Share = 0.1) -> dict[str, Any]:
-        """Latency, throughput and waste in one row; the first ``warmup`` of requests left out,
-        but two at least, else BadValue."""
+        """Latency, throughput and waste in one row; the first ``warmup`` of requests left out.
+
+        Raises:
+            BadValue: fewer than two requests are left.
+        """
         first = int(warmup * len(self.requests))
         if len(self.requests) - first < 2:
             raise BadValue(f"summary: a warmup of {warmup:g} leaves fewer than two requests")
@@ -145,7 +148,11 @@ class Run:
 
     @checked
     def why(self, request: Whole) -> str:
-        """What a request, by its place, waited for; BadValue where there is no such request."""
+        """What a request, by its place, waited for.
+
+        Raises:
+            BadValue: there is no such request.
+        """
         if request >= len(self.requests):
             raise BadValue(
                 f"why: there is no request {request}; valid: 0 to {len(self.requests) - 1}"
