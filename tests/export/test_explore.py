@@ -110,6 +110,16 @@ def test_a_logarithmic_axis_gets_its_range_in_decades() -> None:
     assert 5 <= high < 5.5
 
 
+def test_lines_across_the_figure_stay_in_sight() -> None:
+    def draw(k: int) -> go.Figure:
+        fig = go.Figure(go.Scatter(x=[1, 2], y=[10, 10**k])).update_yaxes(type="log")
+        return figures.finish(fig.add_vline(x=3 * k).add_hline(y=1e6))
+
+    layout = explore(draw, k=[2, 5]).layout
+    assert layout.xaxis.range[0] <= 1 < 15 <= layout.xaxis.range[1]
+    assert layout.yaxis.range[0] <= 1 < 6 <= layout.yaxis.range[1]
+
+
 def test_categories_are_the_union_in_order() -> None:
     def draw(k: int) -> go.Figure:
         return figures.finish(go.Figure(go.Bar(x=["a", f"b{k}"], y=[1, 2])))

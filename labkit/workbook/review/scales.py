@@ -66,6 +66,8 @@ def _limits(states: Sequence[State], axis: str, layout: Mapping[str, Any]) -> di
         if extent is None:
             return {}
         spans += extent
+    x, shapes = axis[0], [s for state in states for s in state["layout"].get("shapes", ())]
+    spans += [(s[x + "0"], s[x + "1"]) for s in shapes if s.get(x + "ref") == x + axis[5:]]
     logarithmic = layout.get("type") == "log"
     ends = [end for span in spans for end in span if math.isfinite(end)]
     if logarithmic:
