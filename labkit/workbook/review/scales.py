@@ -67,7 +67,8 @@ def _limits(states: Sequence[State], axis: str, layout: Mapping[str, Any]) -> di
             return {}
         spans += extent
     x, shapes = axis[0], [s for state in states for s in state["layout"].get("shapes", ())]
-    spans += [(s[x + "0"], s[x + "1"]) for s in shapes if s.get(x + "ref") == x + axis[5:]]
+    across = [s for s in shapes if s.get(x + "ref") == x + axis[5:] and "path" not in s]
+    spans += [(s[x + "0"], s[x + "1"]) for s in across]
     logarithmic = layout.get("type") == "log"
     ends = [end for span in spans for end in span if math.isfinite(end)]
     if logarithmic:
