@@ -184,7 +184,7 @@ class LiveState:
 
     def _next_batch_size(self) -> int:
         """What the published policy plays next, content of every run that was not for a limit."""
-        from labkit.tuning.policies.player import Outcome, Task
+        from labkit.tuning.policies.policy import Outcome, Task
         from labkit.tuning.policies.pruning import Zeus
 
         sizes = self.job.batch_sizes

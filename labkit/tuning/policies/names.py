@@ -1,6 +1,6 @@
 """Policies by name: from the user's default to an oracle, all on one interface.
 
-The interface is in :mod:`player`; each family of policies has its own module.
+The interface is in :mod:`policy`; each family of policies has its own module.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from labkit.errors import not_among
 from labkit.tuning.configurations.outcomes import optimum
 from labkit.tuning.policies.cost_curve import CostCurve
-from labkit.tuning.policies.player import Policy, Task
+from labkit.tuning.policies.policy import Policy, Task
 from labkit.tuning.policies.pruning import Zeus
 from labkit.tuning.policies.searches import (
     EpsilonGreedy,

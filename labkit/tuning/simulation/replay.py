@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from labkit.errors import LabkitError, UsageError
 from labkit.kit.describe import Count, Share, Whole, description
 from labkit.tuning.configurations.outcomes import cost_j, epoch_cost_j
-from labkit.tuning.policies.player import Outcome, Policy, Task
+from labkit.tuning.policies.policy import Outcome, Policy, Task
 from labkit.tuning.traces.job import Job
 
 MAX_TRIES = 20
