@@ -13,7 +13,7 @@ from zeus._legacy.policy.optimizer import PruningExploreManager
 from labkit import tuning
 from labkit.errors import UsageError
 from labkit.tuning import Policy
-from tests.tuning.conftest import make_job, random_job
+from tests.tuning.conftest import make_job, random_job, task_of
 
 ONE = np.array([0])
 
@@ -23,7 +23,7 @@ def flat_job(num_sizes: int, default: int) -> tuning.Job:
 
 
 def start(policy: Policy, job: tuning.Job, num_seeds: int = 1) -> Policy:
-    return policy.start(tuning.Task.of(job, num_seeds=num_seeds))
+    return policy.start(task_of(job, num_seeds))
 
 
 def outcome(

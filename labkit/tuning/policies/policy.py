@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import UsageError
-from labkit.tuning.configurations.outcomes import best_power_limits
-from labkit.tuning.traces.job import Job
 
 Indices = NDArray[np.intp]
 Flags = NDArray[np.bool_]
@@ -38,19 +36,6 @@ class Task:
     concurrency: int = 1
     profiled: Flags | None = None
     """Batch sizes × limits: pairs that were profiled, the only ones that may run; None: all."""
-
-    @classmethod
-    def of(cls, job: Job, **more: Any) -> Task:
-        """The task that a trace's job is; ``more``: other fields than follow from the job."""
-        if "profiled_limits" not in more:
-            more["profiled_limits"] = best_power_limits(job)
-        return cls(
-            batch_sizes=job.batch_sizes,
-            power_limits_w=job.power_limits_w,
-            default_index=job.default_index,
-            profiled=job.profiled,
-            **({"num_recurrences": job.num_recurrences, "num_seeds": 1} | more),
-        )
 
     @property
     def shape(self) -> tuple[int, int]:
