@@ -30,7 +30,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "configurations.power_limits": ("cost_j", "select_limits"),
     "policies.cost_curve": ("CostCurve",),
     "policies.names": ("POLICIES",),
-    "policies.player": ("Outcome", "Player", "Policy", "Task"),
+    "policies.policy": ("Outcome", "Policy", "Task"),
     "policies.pruning": ("Zeus",),
     "policies.scripted": ("Scripted",),
     "policies.searches": (

@@ -15,7 +15,7 @@ import pytest
 
 from labkit.pipeline import build, compare, plan
 from labkit.pipeline.planning.optimal import OptimalPlanner
-from labkit.pipeline.profiles.clocks import cost_of
+from labkit.pipeline.profiles.clocks import Task
 from tests.oracles.lowtime_frontiers import lowtime_frontier
 from tests.pipeline.conftest import measured, published  # noqa: F401  (fixtures)
 
@@ -33,7 +33,7 @@ def depth(profile: Any, num_stages: int) -> Any:
 def forty_plans(schedule: Any, profile: Any) -> tuple[float, Any, list[float]]:
     """CPU seconds, choices and deadlines of a frontier."""
     start = time.process_time()
-    planner = OptimalPlanner(schedule, profile)
+    planner = OptimalPlanner(Task(schedule, profile))
     deadlines_s = np.linspace(*planner.range_s, 40).tolist()
     made = planner.choose(deadlines_s)
     return time.process_time() - start, made, deadlines_s
@@ -81,7 +81,7 @@ def test_frontier(benchmark: Any, measured: Any, size: str) -> None:  # noqa: F8
     )
     gaps = []
     for deadline_s, choice in zip(deadlines_s, made, strict=True):
-        makespan_s, energy_j = cost_of(schedule, profile, choice.row)
+        makespan_s, energy_j = Task(schedule, profile).cost(choice.row)
         assert makespan_s <= deadline_s * (1 + 1e-9)
         gaps.append(energy_j / choice.bound_j - 1)
     assert min(gaps) > -1e-9

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from labkit.pipeline import Costs, Network, build
 from labkit.pipeline.planning.optimal import OptimalPlanner
+from labkit.pipeline.profiles.clocks import Task
 from labkit.pipeline.simulation.costs import lags
 
 SIZES = {  # names with what their sizes must be multiples of: devices, microbatches
@@ -22,7 +23,9 @@ SIZES = {  # names with what their sizes must be multiples of: devices, microbat
 
 def lower_bound_j(schedule, profile, deadline_s, *, network=None):
     """Joules that no plan which ends by the deadline can undercut."""
-    return OptimalPlanner(schedule, profile, lags(schedule, network)).bounds_j([deadline_s])[0]
+    return OptimalPlanner(Task(schedule, profile, lag_s=lags(schedule, network))).bounds_j(
+        [deadline_s]
+    )[0]
 
 
 @st.composite

@@ -20,7 +20,7 @@ from labkit.pipeline.planning.baselines import (
     local_settings,
     zeus_cost_j,
 )
-from labkit.pipeline.profiles.clocks import Task, cost_of
+from labkit.pipeline.profiles.clocks import Task
 
 SEED = st.integers(0, 10_000)
 
@@ -136,14 +136,14 @@ def test_global_is_the_best_single_clock(make_profile, seed, stages, clocks, sha
     costs = []
     for _, at_clock in profile.frame().groupby("clock_mhz"):
         one = EnergyProfile.from_frame(at_clock, blocking_power_w=80.0)
-        costs.append(cost_of(schedule, one, choose_max_clock(Task(schedule, one)).row))
+        costs.append(Task(schedule, one).cost(choose_max_clock(Task(schedule, one)).row))
     table = zeus_global_settings(schedule, profile)
     np.testing.assert_allclose(table[["makespan_s", "energy_j"]], costs[::-1])
     spans = [makespan for makespan, _ in costs]
     deadline = min(spans) + share * (max(spans) - min(spans))
     row = choose_zeus_global(Task(schedule, profile, deadline)).row
     best = min(energy for makespan, energy in costs if makespan <= deadline * (1 + 1e-9))
-    assert cost_of(schedule, profile, row)[1] == pytest.approx(best)
+    assert Task(schedule, profile).cost(row)[1] == pytest.approx(best)
     assert len(set(profile.clock_mhz[row])) == 1
 
 
@@ -154,7 +154,7 @@ def test_without_a_deadline_the_cost_decides(make_profile, eta, choose):
     schedule = build("1f1b", 3, 6)
     table = {choose_zeus_global: zeus_global_settings, choose_zeus_local: zeus_local_settings}
     made = table[choose](schedule, profile)
-    time, energy = cost_of(schedule, profile, choose(Task(schedule, profile), eta=eta).row)
+    time, energy = Task(schedule, profile).cost(choose(Task(schedule, profile), eta=eta).row)
     if eta in (0.0, 1.0):  # time alone, energy alone
         assert (time if eta == 0 else energy) == pytest.approx(
             (made.makespan_s if eta == 0 else made.energy_j).min()

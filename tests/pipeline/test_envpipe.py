@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from labkit.errors import UsageError
 from labkit.pipeline import EnergyProfile, build, early_forwards, outer_envelope, plan
 from labkit.pipeline.planning.envpipe import choose_envpipe
-from labkit.pipeline.profiles.clocks import Task, cost_of, max_clock_rows, valley_rows
+from labkit.pipeline.profiles.clocks import Task, max_clock_rows, valley_rows
 from labkit.pipeline.scheduling.graph import longest_to
 
 SEED = st.integers(0, 10_000)
@@ -100,8 +100,8 @@ def test_with_communication_it_is_never_slower_than_the_maximum_clock(
     lag = tuple(rng.uniform(0, most, (2, len(schedule))))
     row = choose_envpipe(Task(schedule, profile, lag_s=lag), reconfigure=reconfigure).row
     top = max_clock_rows(profile)[schedule.kind, schedule.stage]
-    fastest_s = cost_of(schedule, profile, top, lag)[0]
-    assert cost_of(schedule, profile, row, lag)[0] <= fastest_s * (1 + 1e-12)
+    fastest_s = Task(schedule, profile, lag_s=lag).cost(top)[0]
+    assert Task(schedule, profile, lag_s=lag).cost(row)[0] <= fastest_s * (1 + 1e-12)
 
 
 def test_a_lag_lengthens_the_makespan_by_what_the_path_crosses(make_profile):
@@ -109,7 +109,7 @@ def test_a_lag_lengthens_the_makespan_by_what_the_path_crosses(make_profile):
     profile, schedule = make_profile(np.random.default_rng(0), 3, 4), build("1f1b", 3, 1)
     top = max_clock_rows(profile)[schedule.kind, schedule.stage]
     lag = (np.zeros(6), np.where(schedule.graph.needs < 6, 0.25, 0.0))
-    plain, lagged = (cost_of(schedule, profile, top, one) for one in (None, lag))
+    plain, lagged = (Task(schedule, profile, lag_s=one).cost(top) for one in (None, lag))
     assert lagged[0] == pytest.approx(plain[0] + 5 * 0.25)
     assert lagged[1] == pytest.approx(plain[1] + 5 * 0.25 * 3 * 80.0)  # all three GPUs wait
 

@@ -16,7 +16,7 @@ from labkit.errors import UsageError
 from labkit.pipeline.choice.candidates import Candidate, Grid, quick_bound_j
 from labkit.pipeline.choice.joint import OutOfReach, Search, choose
 from labkit.pipeline.planning.fitted import fitted
-from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, cost_of
+from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, Task
 from labkit.pipeline.scheduling.families import FAMILIES
 from labkit.pipeline.scheduling.schedule import KINDS
 from tests.pipeline.strategies import lower_bound_j
@@ -60,7 +60,7 @@ def test_search_equals_planning_every_candidate(
     for one in grid.candidates()[0]:
         small = limit is None or one.peak_bytes <= limit
         if small and one.fastest_s <= deadline_s:
-            plans.append(pipeline.plan(one.schedule, one.profile, "optimal", deadline_s))
+            plans.append(pipeline.plan(one.schedule, one.task.profile, "optimal", deadline_s))
     choice = choose(profile, 4, memory_limit_bytes=limit, deadline_s=deadline_s, schedules=SOME)
     assert len(plans) > 1
     assert choice.best.energy_j == min(one.energy_j for one in plans)
@@ -78,7 +78,7 @@ def test_bound_and_plan_enclose_the_optimum_over_every_clock(make_profile: Make,
         works = zip(one.schedule.stage.tolist(), one.schedule.kind.tolist(), strict=True)
         rows = [profile.rows(s, KINDS[k]).tolist() for s, k in works]
         for row in itertools.product(*rows):
-            makespan_s, energy_j = cost_of(one.schedule, profile, np.array(row))
+            makespan_s, energy_j = Task(one.schedule, profile).cost(np.array(row))
             if makespan_s <= deadline_s:
                 least = min(least, energy_j)
     choice = search.choose(deadline_s=deadline_s)
@@ -130,7 +130,7 @@ def test_messages_count_toward_every_candidates_time(profile: pipeline.EnergyPro
     )
     deadline_s = 1.2 * search.reference.makespan_s
     plans = [
-        pipeline.plan(one.schedule, one.profile, "optimal", deadline_s, network=network)
+        pipeline.plan(one.schedule, one.task.profile, "optimal", deadline_s, network=network)
         for one in search.candidates
         if one.fastest_s <= deadline_s
     ]
@@ -140,7 +140,9 @@ def test_messages_count_toward_every_candidates_time(profile: pipeline.EnergyPro
     for one in search.candidates:
         line = pipeline.simulate(one.schedule, one.choices.fastest_s(), network=network)
         assert one.fastest_s == pytest.approx(line.makespan_s)
-        sharp_j = lower_bound_j(one.schedule, one.profile, 1.1 * one.fastest_s, network=network)
+        sharp_j = lower_bound_j(
+            one.schedule, one.task.profile, 1.1 * one.fastest_s, network=network
+        )
         assert quick_bound_j(one, 1.1 * one.fastest_s) <= sharp_j * (1 + 1e-9)
 
 
@@ -310,7 +312,7 @@ def test_the_quick_bound_is_below_the_linear_program(
 ) -> None:
     one = candidate(make_profile(np.random.default_rng(seed), 4, 4), name, 8)
     deadline_s = slack * one.fastest_s
-    sharp_j = lower_bound_j(one.schedule, one.profile, deadline_s)
+    sharp_j = lower_bound_j(one.schedule, one.task.profile, deadline_s)
     assert quick_bound_j(one, deadline_s) <= sharp_j * (1 + 1e-9)
 
 
@@ -321,7 +323,7 @@ def test_on_one_device_the_quick_bound_is_the_linear_program(
 ) -> None:
     one = candidate(make_profile(np.random.default_rng(seed), 1, 5), "1f1b", 4)
     deadline_s = slack * one.fastest_s
-    sharp_j = lower_bound_j(one.schedule, one.profile, deadline_s)
+    sharp_j = lower_bound_j(one.schedule, one.task.profile, deadline_s)
     assert quick_bound_j(one, deadline_s) == pytest.approx(sharp_j, rel=1e-6)
 
 

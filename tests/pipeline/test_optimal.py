@@ -20,7 +20,7 @@ from labkit.pipeline import (
 from labkit.pipeline.planning import relaxation
 from labkit.pipeline.planning.optimal import OptimalPlanner
 from labkit.pipeline.planning.perseus import perseus_frontier
-from labkit.pipeline.profiles.clocks import cost_of
+from labkit.pipeline.profiles.clocks import Task
 from labkit.pipeline.scheduling.schedule import KINDS
 
 SEED = st.integers(0, 10_000)
@@ -162,13 +162,13 @@ def test_bound_is_the_linear_optimum(seed, name, stages, microbatches, clocks, l
     else:
         schedule = build(name, stages, microbatches)
     lag_s = random_lag(rng, schedule) if lags else None
-    planner = OptimalPlanner(schedule, profile, lag_s)
+    planner = OptimalPlanner(Task(schedule, profile, lag_s=lag_s))
     first_s, last_s = planner.range_s
     deadline_s = first_s + share * (last_s - first_s)
     made = planner.choose([deadline_s])[0]
     linear_j = linear_optimum_j(schedule, profile, deadline_s * (1 + 1e-12), lag_s)
     assert made.bound_j == pytest.approx(linear_j, rel=1e-6)
-    makespan_s, energy_j = cost_of(schedule, profile, made.row, lag_s)
+    makespan_s, energy_j = Task(schedule, profile, lag_s=lag_s).cost(made.row)
     assert makespan_s <= deadline_s * (1 + 1e-9)
     assert energy_j >= made.bound_j * (1 - 1e-9)
 
@@ -194,15 +194,15 @@ def test_long_schedules_bound_as_short_ones_do(
     else:
         schedule = build(name, stages, microbatches)
     lag_s = random_lag(rng, schedule) if lags else None
-    first_s, last_s = OptimalPlanner(schedule, profile, lag_s).range_s
+    first_s, last_s = OptimalPlanner(Task(schedule, profile, lag_s=lag_s)).range_s
     deadline_s = first_s + share * (last_s - first_s)
-    exact = OptimalPlanner(schedule, profile, lag_s).choose([deadline_s])[0]
+    exact = OptimalPlanner(Task(schedule, profile, lag_s=lag_s)).choose([deadline_s])[0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(relaxation, "_LARGE", 0)
-        made = OptimalPlanner(schedule, profile, lag_s).choose([deadline_s])[0]
+        made = OptimalPlanner(Task(schedule, profile, lag_s=lag_s)).choose([deadline_s])[0]
     stake_j = abs(exact.bound_j) + profile.blocking_power_w * schedule.num_devices * deadline_s
     assert -1e-4 * stake_j <= made.bound_j - exact.bound_j <= 1e-9 * stake_j
-    makespan_s, energy_j = cost_of(schedule, profile, made.row, lag_s)
+    makespan_s, energy_j = Task(schedule, profile, lag_s=lag_s).cost(made.row)
     assert makespan_s <= deadline_s * (1 + 1e-9)
     assert energy_j >= exact.bound_j * (1 - 1e-9)
 
@@ -210,29 +210,29 @@ def test_long_schedules_bound_as_short_ones_do(
 def test_a_long_schedule(measured):
     """8 stages x 200 microbatches: both methods, one bound; the plan all but meets it."""
     schedule, profile = build("1f1b", 8, 200), measured("bloom")
-    choices = relaxation.options(schedule, profile)
+    task = Task(schedule, profile)
     deadline_s = plan(schedule, profile, "max-clock").makespan_s
-    made = OptimalPlanner(schedule, profile).choose([deadline_s])[0]
+    made = OptimalPlanner(task).choose([deadline_s])[0]
     assert len(schedule) > relaxation._LARGE
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(relaxation, "_LARGE", 10**9)
-        exact = relaxation.Model(schedule, profile, choices).solve(deadline_s)
+        exact = relaxation.Model(task, relaxation.options(task)).solve(deadline_s)
     assert made.bound_j == pytest.approx(exact.bound_j, rel=1e-5)
     assert made.bound_j <= exact.bound_j * (1 + 1e-9)
-    assert cost_of(schedule, profile, made.row)[1] <= 1.002 * made.bound_j
+    assert task.cost(made.row)[1] <= 1.002 * made.bound_j
 
 
 def test_a_deadline_alone_and_on_a_frontier():
     """Planned alone by the interior-point method, among others by simplex: one bound."""
     schedule, profile = build("1f1b", 6, 40), random_profile(np.random.default_rng(2), 6, 8)
     assert relaxation._MEDIUM <= len(schedule) < relaxation._LARGE
-    first_s, last_s = OptimalPlanner(schedule, profile).range_s
+    first_s, last_s = OptimalPlanner(Task(schedule, profile)).range_s
     deadlines_s = np.linspace(first_s, last_s, 6)
-    front = OptimalPlanner(schedule, profile).choose(deadlines_s)
+    front = OptimalPlanner(Task(schedule, profile)).choose(deadlines_s)
     for deadline_s, among in zip(deadlines_s[1:4], front[1:4], strict=True):
-        alone = OptimalPlanner(schedule, profile).choose([deadline_s])[0]
+        alone = OptimalPlanner(Task(schedule, profile)).choose([deadline_s])[0]
         assert (1 - 1e-5) * among.bound_j <= alone.bound_j <= among.bound_j * (1 + 1e-9)
-        assert cost_of(schedule, profile, alone.row)[0] <= deadline_s * (1 + 1e-9)
+        assert Task(schedule, profile).cost(alone.row)[0] <= deadline_s * (1 + 1e-9)
 
 
 def test_units_do_not_matter():
@@ -245,13 +245,13 @@ def test_units_do_not_matter():
         table.assign(time_s=table.time_s * 1e-6, energy_j=table.energy_j * 1e-6),
         blocking_power_w=profile.blocking_power_w,
     )
-    first_s, last_s = OptimalPlanner(schedule, profile).range_s
+    first_s, last_s = OptimalPlanner(Task(schedule, profile)).range_s
     deadlines_s = np.linspace(first_s * (1 + 1e-6), last_s, 5)
-    large = OptimalPlanner(schedule, profile).choose(deadlines_s)
-    scaled = OptimalPlanner(schedule, small).choose(deadlines_s * 1e-6)
+    large = OptimalPlanner(Task(schedule, profile)).choose(deadlines_s)
+    scaled = OptimalPlanner(Task(schedule, small)).choose(deadlines_s * 1e-6)
     for one, other in zip(large, scaled, strict=True):
         assert other.bound_j * 1e6 == pytest.approx(one.bound_j, rel=1e-7)
-        energies_j = [cost_of(schedule, profile, choice.row)[1] for choice in (one, other)]
+        energies_j = [Task(schedule, profile).cost(choice.row)[1] for choice in (one, other)]
         assert energies_j[1] == pytest.approx(energies_j[0], rel=2e-3)
 
 
@@ -267,11 +267,11 @@ def test_plans_against_the_discrete_optimum():
         profile = random_profile(rng, stages, 4)
         schedule = build(("1f1b", "gpipe")[seed // 2 % 2], stages, microbatches)
         lag_s = random_lag(rng, schedule) if seed % 3 == 0 else None
-        planner = OptimalPlanner(schedule, profile, lag_s)
+        planner = OptimalPlanner(Task(schedule, profile, lag_s=lag_s))
         first_s, last_s = planner.range_s
         deadline_s = first_s + (0.0, 0.2, 0.5, 0.8)[seed % 4] * (last_s - first_s)
         made = planner.choose([deadline_s])[0]
-        energy_j = cost_of(schedule, profile, made.row, lag_s)[1]
+        energy_j = Task(schedule, profile, lag_s=lag_s).cost(made.row)[1]
         best_j = discrete_optimum_j(schedule, profile, deadline_s * (1 + 1e-9), lag_s)
         assert made.bound_j <= best_j * (1 + 1e-6)
         excess.append(energy_j / best_j - 1)
@@ -286,15 +286,17 @@ def test_a_frontier_is_its_deadlines_one_by_one(seed, lags):
     rng = np.random.default_rng(seed)
     schedule, profile = random_order(rng, 3, 3), random_profile(rng, 3, 5)
     lag_s = random_lag(rng, schedule) if lags else None
-    first_s, last_s = OptimalPlanner(schedule, profile, lag_s).range_s
+    first_s, last_s = OptimalPlanner(Task(schedule, profile, lag_s=lag_s)).range_s
     deadlines_s = np.linspace(first_s, 1.1 * last_s, 6)
     shuffled = rng.permutation(6)
-    made = OptimalPlanner(schedule, profile, lag_s).choose(deadlines_s[shuffled])
-    costs = np.array([cost_of(schedule, profile, made[i].row, lag_s) for i in np.argsort(shuffled)])
+    made = OptimalPlanner(Task(schedule, profile, lag_s=lag_s)).choose(deadlines_s[shuffled])
+    costs = np.array(
+        [Task(schedule, profile, lag_s=lag_s).cost(made[i].row) for i in np.argsort(shuffled)]
+    )
     assert (costs[:, 0] <= deadlines_s * (1 + 1e-9)).all()
     assert (np.diff(costs[:, 1]) <= 1e-9 * costs[0, 1]).all()
     for i, deadline_s in zip(np.argsort(shuffled), deadlines_s, strict=True):
-        alone = OptimalPlanner(schedule, profile, lag_s).choose([deadline_s])[0]
+        alone = OptimalPlanner(Task(schedule, profile, lag_s=lag_s)).choose([deadline_s])[0]
         assert made[i].bound_j == pytest.approx(alone.bound_j, rel=1e-7)
 
 
@@ -326,7 +328,7 @@ def test_more_clocks_than_a_byte_counts():
 def test_a_deadline_no_clock_meets_is_refused():
     schedule, profile = build("1f1b", 2, 3), random_profile(np.random.default_rng(1), 2, 3)
     with pytest.raises(UsageError, match="the fastest clocks need"):
-        OptimalPlanner(schedule, profile).choose([100.0, 1e-3])
+        OptimalPlanner(Task(schedule, profile)).choose([100.0, 1e-3])
 
 
 # --- the published profiles
@@ -350,6 +352,6 @@ def test_no_plan_of_perseus_needs_less(measured, model, smooth):
     profile = measured(model).smoothed() if smooth else measured(model)
     schedule = build("1f1b", 8, 12)
     theirs = perseus_frontier(schedule, profile, num_points=60)
-    ours = OptimalPlanner(schedule, profile).choose(theirs["makespan_s"].tolist())
-    ours_j = np.array([cost_of(schedule, profile, one.row)[1] for one in ours])
+    ours = OptimalPlanner(Task(schedule, profile)).choose(theirs["makespan_s"].tolist())
+    ours_j = np.array([Task(schedule, profile).cost(one.row)[1] for one in ours])
     assert (ours_j <= theirs["energy_j"].to_numpy() * (1 + 1e-9)).all()

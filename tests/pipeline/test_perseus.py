@@ -13,7 +13,7 @@ from labkit.errors import UsageError
 from labkit.pipeline import build, frontier, plan
 from labkit.pipeline.planning.cuts import Menus, hurried, span
 from labkit.pipeline.planning.perseus import choose_perseus, perseus_frontier
-from labkit.pipeline.profiles.clocks import Task, cost_of, max_clock_rows
+from labkit.pipeline.profiles.clocks import Task, max_clock_rows
 from labkit.pipeline.scheduling.graph import longest_to
 from labkit.pipeline.scheduling.schedule import KINDS
 from tests.oracles.lowtime_frontiers import (
@@ -218,7 +218,7 @@ def test_noisy_profiles(seed):
     for step in rng.choice(len(table), 4):
         deadline_s = float(table["makespan_s"][step])
         row = choose_perseus(Task(schedule, profile, deadline_s), unit_s=UNIT_S).row
-        makespan_s, energy_j = cost_of(schedule, profile, row)
+        makespan_s, energy_j = Task(schedule, profile).cost(row)
         assert makespan_s <= deadline_s * (1 + 1e-9)
         assert energy_j >= lower_bound_j(schedule, profile, makespan_s) * (1 - 1e-9)
         meeting = table[table["makespan_s"] <= deadline_s * (1 + 1e-9)].iloc[0]
@@ -232,7 +232,7 @@ def test_without_a_deadline_the_fastest_plan():
     profile = exponential_profile(np.random.default_rng(0), 2, noise=0.02, every=3)
     row = choose_perseus(Task(schedule, profile), unit_s=UNIT_S).row
     last = perseus_frontier(schedule, profile, unit_s=UNIT_S).iloc[-1]
-    assert cost_of(schedule, profile, row) == pytest.approx((last.makespan_s, last.energy_j))
+    assert Task(schedule, profile).cost(row) == pytest.approx((last.makespan_s, last.energy_j))
 
 
 def test_lags_lengthen_plans_and_are_kept():
@@ -310,13 +310,13 @@ def test_a_deadline_no_clock_meets():
 def test_a_deadline_that_only_rounding_misses(measured):
     """GPT-3 at the highest clock throughout ends 0.1 % before Perseus's fastest plan does."""
     schedule, profile = build("1f1b", 8, 12), measured("gpt3-175b")
-    fastest_s, _ = cost_of(
-        schedule, profile, max_clock_rows(profile)[schedule.kind, schedule.stage]
+    fastest_s, _ = Task(schedule, profile).cost(
+        max_clock_rows(profile)[schedule.kind, schedule.stage]
     )
     with pytest.raises(UsageError, match=r"which need at least 2\.8396\d+ s: it rounds times down"):
         choose_perseus(Task(schedule, profile, fastest_s))
     row = choose_perseus(Task(schedule, profile, fastest_s * 1.001), unit_s=5e-4).row
-    assert cost_of(schedule, profile, row)[0] <= fastest_s * 1.001
+    assert Task(schedule, profile).cost(row)[0] <= fastest_s * 1.001
 
 
 def test_one_point_is_no_frontier():

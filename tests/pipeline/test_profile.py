@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from labkit.errors import BadFile, UsageError
 from labkit.pipeline import EnergyProfile, Instruction, Schedule, build, plan
 from labkit.pipeline.profiles.checks import reversal_excess
-from labkit.pipeline.profiles.clocks import check_stages
+from labkit.pipeline.profiles.clocks import Task
 
 GOOD = """\
 stage,instruction,frequency,time,energy
@@ -315,7 +315,7 @@ def test_a_schedule_gets_its_chunks_and_its_halves(make_profile):
     profile = make_profile(np.random.default_rng(0), 2, 3)
     schedule = order_of("F00 F30 I30 W30 B00; F10 F20 B20 B10")
     made = profile.for_schedule(schedule, weight_fraction=0.4)
-    check_stages(schedule, made)
+    Task(schedule, made)  # refuses what does not fit
     assert {len(made.assumptions), made.num_stages} == {2, 4}
     for stage, device in enumerate((0, 1, 1, 0)):
         half = profile.time_s[profile.rows(device, "backward")] / 2

@@ -37,6 +37,19 @@ def make_job(
     )
 
 
+def task_of(job: tuning.Job, num_seeds: int = 1) -> tuning.Task:
+    """What a policy is told of a job."""
+    return tuning.Task(
+        batch_sizes=job.batch_sizes,
+        power_limits_w=job.power_limits_w,
+        default_index=job.default_index,
+        profiled=job.profiled,
+        profiled_limits=tuning.best_power_limits(job),
+        num_recurrences=job.num_recurrences,
+        num_seeds=num_seeds,
+    )
+
+
 def random_job(
     seed: int,
     num_sizes: int = 6,

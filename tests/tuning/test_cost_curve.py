@@ -12,7 +12,7 @@ from labkit import tuning
 from labkit.errors import BadValue
 from labkit.kit.stats import mean_interval
 from labkit.tuning.policies.cost_curve import Belief, Spread, knowledge_gradient, theory_prior
-from tests.tuning.conftest import make_job
+from tests.tuning.conftest import make_job, task_of
 
 OCTAVES = np.arange(-3.0, 4.0)
 ONE = np.array([0])
@@ -88,7 +88,7 @@ def test_the_spread_is_pooled_within_batch_sizes(groups: list[list[float]]) -> N
 def test_a_stopped_run_counts_as_at_least_so_many_epochs() -> None:
     """The moments of the epochs' posterior are those of the truncated Gaussian, by drawing it."""
     job = make_job([[20.0], [20.0]], [[1.0]] * 2, [[50.0]] * 2)
-    player = tuning.CostCurve().start(tuning.Task.of(job))
+    player = tuning.CostCurve().start(task_of(job))
     first = tuning.Outcome(
         batch=ONE, power=ONE, cost_j=np.array([100.0]), epochs=np.array([20.0]),
         reached=np.array([True]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,7 +22,6 @@ from labkit.tuning.configurations.power_limits import (
     Slice,
     profile_limits,
     select_limits,
-    select_slice,
 )
 from tests.oracles import trace_slices
 from tests.tuning.conftest import make_job, published_trace, random_job
@@ -36,6 +37,14 @@ PEERS = {
     "max-slowdown 0.05": (MaxSlowdownConstraint(1.05), {"max_slowdown": 0.05}),
     "max-slowdown 0.5": (MaxSlowdownConstraint(1.5), {"max_slowdown": 0.5}),
 }
+
+
+def select_slice(profile: Sequence[Slice], selector: str = "cost", **knobs: float) -> float:
+    """The limit (W) that a selector takes from the slices of a profile."""
+    time_s, energy_j = ([getattr(one, name) for one in profile] for name in ("time_s", "energy_j"))
+    highest_w = profile[-1].power_limit_w
+    index = select_limits(time_s, energy_j, max_power_w=highest_w, selector=selector, **knobs)
+    return profile[int(index)].power_limit_w
 
 
 @pytest.mark.parametrize("gpu", ["v100", "a40"])

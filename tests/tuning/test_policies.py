@@ -12,8 +12,8 @@ from zeus._legacy.policy.optimizer import PruningExploreManager
 
 from labkit import tuning
 from labkit.errors import UsageError
-from labkit.tuning import Player
-from tests.tuning.conftest import make_job, random_job
+from labkit.tuning import Policy
+from tests.tuning.conftest import make_job, random_job, task_of
 
 ONE = np.array([0])
 
@@ -22,8 +22,8 @@ def flat_job(num_sizes: int, default: int) -> tuning.Job:
     return make_job([[1.0]] * num_sizes, [[1.0]] * num_sizes, [[1.0]] * num_sizes, default=default)
 
 
-def start(policy: tuning.Policy, job: tuning.Job, num_seeds: int = 1) -> Player:
-    return policy.start(tuning.Task.of(job, num_seeds=num_seeds))
+def start(policy: Policy, job: tuning.Job, num_seeds: int = 1) -> Policy:
+    return policy.start(task_of(job, num_seeds))
 
 
 def outcome(
@@ -40,7 +40,7 @@ def outcome(
 
 
 def play(
-    player: Player, num_sizes: int, answer: Callable[[int, int], tuple[float, bool]], turns: int
+    player: Policy, num_sizes: int, answer: Callable[[int, int], tuple[float, bool]], turns: int
 ) -> list[int]:
     """Arms the player of one seed chooses, when ``answer(turn, arm)`` tells cost and success."""
     chosen = []
@@ -208,9 +208,9 @@ def test_an_unknown_policy_is_answered_with_those_there_are() -> None:
         tuning.simulate(random_job(0), policy="zues")
 
 
-def test_a_policy_of_ones_own_that_says_no_player_is_told_so() -> None:
+def test_a_policy_of_ones_own_that_does_not_decide_is_told_so() -> None:
     class Silent(tuning.Policy):
         pass
 
-    with pytest.raises(UsageError, match="Silent names no player, a Player that decides"):
+    with pytest.raises(UsageError, match="policy Silent has no method decide"):
         tuning.simulate(flat_job(2, 0), policy=Silent())

@@ -122,7 +122,7 @@ def test_the_bound_is_ucb1_turned_round() -> None:
     for arm, seen in costs.items():
         for cost in seen:
             player.observe(ONE, outcome(np.array([arm]), np.array([cost]), np.array([True])))
-    score = policy.score(player.memory, ONE, np.zeros((1, 3)))[0]  # type: ignore[attr-defined]
+    score = player.score(ONE, np.zeros((1, 3)))[0]  # type: ignore[attr-defined]
     for arm, seen in costs.items():
         radius = 0.2 * 4.0 * np.sqrt(2 * np.log(6) / len(seen))
         assert score[arm] == pytest.approx(np.mean(seen) - radius)

@@ -14,10 +14,11 @@ from labkit.kit.describe import Count, description
 from labkit.pipeline.planning.fitted import resolved
 from labkit.pipeline.planning.optimal import OptimalPlanner
 from labkit.pipeline.planning.relaxation import Options, options
+from labkit.pipeline.profiles.clocks import Task
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.profiles.variants import Inner
 from labkit.pipeline.scheduling.families import EVEN, FAMILIES, family_of
-from labkit.pipeline.scheduling.graph import Lag, longest_from, longest_to
+from labkit.pipeline.scheduling.graph import longest_from, longest_to
 from labkit.pipeline.scheduling.policies import build
 from labkit.pipeline.scheduling.schedule import Schedule
 from labkit.pipeline.simulation.costs import Costs, Network, PerStage, lags, spread
@@ -35,18 +36,20 @@ class Candidate:
     Attributes:
         name, settings: what it was built from, see :func:`.fitted.fitted`.
         max_in_flight: most activations a device may hold; None where nothing was capped.
-        profile: the stages' profile, or that of their chunks.
+        task: the schedule, its messages, and the stages' profile, or that of their chunks.
         activation_bytes, parameter_bytes: at their peak, of each device.
     """
 
     name: str
     settings: Mapping[str, Any]
     max_in_flight: Cap
-    schedule: Schedule
-    profile: EnergyProfile
-    lag_s: Lag | None
+    task: Task
     activation_bytes: np.ndarray
     parameter_bytes: np.ndarray
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.task.schedule
 
     @property
     def num_chunks(self) -> int:
@@ -60,18 +63,18 @@ class Candidate:
 
     @cached_property
     def choices(self) -> Options:
-        return options(self.schedule, self.profile)
+        return options(self.task)
 
     @cached_property
     def fastest_s(self) -> float:
         """Makespan with every instruction at its fastest clock."""
         fastest = self.choices.fastest_s()
-        return float(longest_to(self.schedule.graph, fastest, self.lag_s).max())
+        return float(longest_to(self.schedule.graph, fastest, self.task.lag_s).max())
 
     @cached_property
     def planner(self) -> OptimalPlanner:
         """Bounds and plans for any deadline; made when first needed, as it holds a model."""
-        return OptimalPlanner(self.schedule, self.profile, self.lag_s)
+        return OptimalPlanner(self.task)
 
     @property
     def data(self) -> dict[str, Any]:
@@ -229,9 +232,7 @@ class Grid:
                 name=name,
                 settings=settings,
                 max_in_flight=cap,
-                schedule=schedule,
-                profile=profile,
-                lag_s=lags(schedule, self.network),
+                task=Task(schedule, profile, lag_s=lags(schedule, self.network)),
                 activation_bytes=activation,
                 parameter_bytes=parameter,
             )
@@ -255,7 +256,7 @@ def quick_bound_j(candidate: Candidate, deadline_s: float) -> float:
     """
     schedule, choices = candidate.schedule, candidate.choices
     graph, fastest = schedule.graph, choices.fastest_s()
-    lag_s, first_s = candidate.lag_s, candidate.fastest_s
+    lag_s, first_s = candidate.task.lag_s, candidate.fastest_s
     ends, tails = (longest(graph, fastest, lag_s) for longest in (longest_to, longest_from))
     last = np.cumsum(schedule.lengths) - 1
     first = last - np.array(schedule.lengths) + 1
@@ -269,8 +270,7 @@ def quick_bound_j(candidate: Candidate, deadline_s: float) -> float:
     last_s = max(deadline_s, first_s)
     at = np.concatenate([[first_s, last_s], *(time for time, _ in lines)])
     at = np.unique(at[(at >= first_s) & (at <= last_s)])
-    waiting_w = candidate.profile.blocking_power_w * schedule.num_devices
-    total = waiting_w * at + sum(np.interp(at, time, net) for time, net in lines)
+    total = candidate.task.waiting_w * at + sum(np.interp(at, time, net) for time, net in lines)
     return float(total.min())
 
 

@@ -261,7 +261,7 @@ class Search:
             texts.append(
                 "The sum of gradients over the two devices of a stage takes no time and no energy."
             )
-        assumed = () if chosen is None else chosen.profile.assumptions
+        assumed = () if chosen is None else chosen.task.profile.assumptions
         return (*texts, *(f"{text[0].upper()}{text[1:]}." for text in assumed))
 
     def _drop_impossible(
@@ -318,7 +318,7 @@ class Search:
         choice = candidate.planner.choose([deadline_s])[0]
         return Plan(
             schedule=candidate.schedule,
-            profile=candidate.profile,
+            profile=candidate.task.profile,
             method="optimal",
             row=choice.row,
             deadline_s=deadline_s,

@@ -14,14 +14,7 @@ import numpy as np
 
 from labkit.errors import UsageError
 from labkit.kit.describe import Share, checked
-from labkit.pipeline.profiles.clocks import (
-    Choice,
-    Task,
-    cost_of,
-    max_clock_rows,
-    table_of,
-    valley_rows,
-)
+from labkit.pipeline.profiles.clocks import Choice, Task, max_clock_rows, table_of, valley_rows
 from labkit.pipeline.scheduling.schedule import FORWARD
 
 Tables = list[dict[float, np.ndarray]]  # a device: clock -> its rows, one for each work it runs
@@ -146,12 +139,12 @@ def _clock_tables(task: Task) -> Tables:
 
 
 def _setting(task: Task, tables: Tables, clock_mhz: np.ndarray) -> Setting:
-    schedule, profile = task.schedule, task.profile
+    schedule = task.schedule
     row = np.empty(len(schedule), dtype=int)
     for device, clock in enumerate(clock_mhz.tolist()):
-        mine, table = schedule.device == device, table_of(profile, tables[device][clock])
+        mine, table = schedule.device == device, table_of(task.profile, tables[device][clock])
         row[mine] = table[schedule.kind[mine], schedule.stage[mine]]
-    return Setting(clock_mhz, row, *cost_of(schedule, profile, row, task.lag_s))
+    return Setting(clock_mhz, row, *task.cost(row))
 
 
 def _least(task: Task, settings: list[Setting], what: str, eta: float) -> Choice:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -11,7 +10,7 @@ from labkit.errors import UsageError
 from labkit.kit.describe import Count, checked
 from labkit.pipeline.profiles.clocks import Choice, Task, max_clock_rows, valley_rows
 from labkit.pipeline.profiles.profile import EnergyProfile
-from labkit.pipeline.scheduling.graph import longest_to
+from labkit.pipeline.scheduling.graph import critical_path, longest_to
 from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, Schedule
 
 Reconfigure = Literal["balanced", "greedy", "none"]
@@ -95,67 +94,15 @@ def choose_envpipe(task: Task, *, reconfigure: Reconfigure = "balanced") -> Choi
     row = np.where(envelope, top, valley_rows(profile)[schedule.kind, schedule.stage])
     if reconfigure == "none":
         return Choice(row)
-    units = _Units(task, row, np.where(envelope, row, top))
-    while units.raise_balanced() if reconfigure == "balanced" else units.raise_last():
-        pass
-    return Choice(np.array(units.row))
-
-
-class _Units:
-    """A plan whose clocks rise step by step, and the earliest ends it leads to.
-
-    A unit's end depends only on units before it in topological order, so a step computes anew
-    only what comes after the units it raises.
-    """
-
-    def __init__(self, task: Task, row: np.ndarray, top: np.ndarray) -> None:
-        graph, n = task.schedule.graph, len(task.schedule)
-        self.row, self.top = row.tolist(), top.tolist()
-        self.time, self.clock = task.profile.time_s.tolist(), task.profile.clock_mhz.tolist()
-        ends = longest_to(graph, task.profile.time_s[row], task.lag_s)
-        # By their ends: nearer to how the plan runs than device by device, so less comes after.
-        order = graph.topological[np.argsort(ends[graph.topological], kind="stable")]
-        self.end = [*ends.tolist(), 0.0]
-        lags = (np.zeros(n), np.zeros(n)) if task.lag_s is None else task.lag_s
-        columns = graph.before, graph.needs, *lags
-        self.waits = list(zip(*(column.tolist() for column in columns), strict=True))
-        self.order, self.place = order.tolist(), np.argsort(order).tolist()
-
-    def raise_last(self) -> bool:
-        """Raise the slow unit nearest to the critical path's end by three steps, if there is one.
-
-        What follows it on the path runs as fast as it can, so the search goes no further back.
-        """
-        for i in self._path():
-            if self.row[i] > self.top[i]:
-                self.row[i] = max(self.row[i] - 3, self.top[i])
-                self._update([i])
-                return True
-        return False
-
-    def raise_balanced(self) -> bool:
-        """Raise the slowest of the critical path's slow units by one step, if there are any."""
-        slow = [i for i in self._path() if self.row[i] > self.top[i]]
-        if not slow:
-            return False
-        lowest = min(self.clock[self.row[i]] for i in slow)
-        raised = [i for i in slow if self.clock[self.row[i]] == lowest]
-        for i in raised:
-            self.row[i] -= 1
-        self._update(raised)
-        return True
-
-    def _path(self) -> Iterator[int]:
-        """One longest path, last unit first; where both waits are equal, along the device."""
-        end, i = self.end, self.end.index(max(self.end))
-        while i < len(self.row):
-            yield i
-            before, needs, lag_before, lag_needs = self.waits[i]
-            i = before if end[before] + lag_before >= end[needs] + lag_needs else needs
-
-    def _update(self, changed: list[int]) -> None:
-        end, time, row = self.end, self.time, self.row
-        for i in self.order[min(self.place[i] for i in changed) :]:
-            before, needs, lag_before, lag_needs = self.waits[i]
-            a, b = end[before] + lag_before, end[needs] + lag_needs
-            end[i] = (a if a > b else b) + time[row[i]]
+    ceiling = np.where(envelope, row, top)
+    while True:
+        end_s = longest_to(schedule.graph, profile.time_s[row], task.lag_s)
+        path = critical_path(schedule.graph, end_s, task.lag_s)
+        slow = path[row[path] > ceiling[path]]
+        if not len(slow):
+            return Choice(row)
+        if reconfigure == "balanced":
+            clock_mhz = profile.clock_mhz[row[slow]]
+            row[slow[clock_mhz == clock_mhz.min()]] -= 1
+        else:  # the one nearest to the path's end
+            row[slow[-1]] = max(row[slow[-1]] - 3, ceiling[slow[-1]])

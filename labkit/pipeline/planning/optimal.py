@@ -18,9 +18,6 @@ import numpy as np
 from labkit.pipeline.planning.relaxation import Model, Relaxation, options
 from labkit.pipeline.planning.sweeps import STEP, Sweeper, Swept
 from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, Choice, Task
-from labkit.pipeline.profiles.profile import EnergyProfile
-from labkit.pipeline.scheduling.graph import Lag
-from labkit.pipeline.scheduling.schedule import Schedule
 
 # With up to this many deadlines the interior-point method is used from _MEDIUM instructions on (see
 # ``relaxation``): the simplex method's first solution costs as much as all of these together.
@@ -45,19 +42,11 @@ _GOOD_GAP = 7e-4
 
 
 class OptimalPlanner:
-    """Plans of one schedule and profile for any number of deadlines, from one linear program.
+    """Plans of one task for any number of deadlines (its own aside), from one linear program."""
 
-    Args:
-        lag_s: communication after each dependency, see :func:`.graph.longest_to`.
-    """
-
-    def __init__(
-        self, schedule: Schedule, profile: EnergyProfile, lag_s: Lag | None = None
-    ) -> None:
-        self._graph, self._lag_s = schedule.graph, lag_s
-        self._choices = options(schedule, profile)
-        self._model = Model(schedule, profile, self._choices, lag_s)
-        self._waiting_w = profile.blocking_power_w * schedule.num_devices
+    def __init__(self, task: Task) -> None:
+        self._task, self._choices = task, options(task)
+        self._model = Model(task, self._choices)
 
     @cached_property
     def range_s(self) -> tuple[float, float]:
@@ -72,8 +61,8 @@ class OptimalPlanner:
     def choose(self, deadlines_s: Sequence[float]) -> list[Choice]:
         """A plan for each deadline, in the order given."""
         relaxed = self._relaxed(deadlines_s)
-        sweeper = Sweeper(self._graph, self._choices, self._lag_s)
-        chosen = _realise(sweeper, relaxed, deadlines_s, self._waiting_w)
+        sweeper = Sweeper(self._task.schedule.graph, self._choices, self._task.lag_s)
+        chosen = _realise(sweeper, relaxed, deadlines_s, self._task.waiting_w)
         rows = self._choices.row[self._choices.of, chosen]
         return [Choice(row, solution.bound_j) for row, solution in zip(rows, relaxed, strict=True)]
 
@@ -88,7 +77,7 @@ class OptimalPlanner:
 def choose_optimal(task: Task) -> Choice:
     """Near the least energy by the deadline; the bound certifies how near."""
     assert task.deadline_s is not None
-    return OptimalPlanner(task.schedule, task.profile, task.lag_s).choose([task.deadline_s])[0]
+    return OptimalPlanner(task).choose([task.deadline_s])[0]
 
 
 def _realise(

@@ -26,9 +26,9 @@ from annotated_types import Ge
 from labkit.errors import UsageError
 from labkit.kit.describe import Positive, checked
 from labkit.pipeline.planning.cuts import Menus, hurried, span
-from labkit.pipeline.profiles.clocks import Choice, Task, check_stages, cost_of
+from labkit.pipeline.profiles.clocks import Choice, Task
 from labkit.pipeline.profiles.profile import EnergyProfile
-from labkit.pipeline.scheduling.graph import Lag, longest_to
+from labkit.pipeline.scheduling.graph import Lag
 from labkit.pipeline.scheduling.schedule import KINDS, Schedule
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def choose_perseus(task: Task, *, unit_s: Positive = UNIT_S) -> Choice:
     reached_s = np.inf
     for duration in problem.plans():
         row = problem.realise(duration)
-        makespan_s = problem.makespan_s(row)
+        makespan_s, _ = task.cost(row)
         if task.in_time(makespan_s):
             return Choice(row)
         reached_s = min(reached_s, makespan_s)
@@ -100,16 +100,16 @@ def perseus_frontier(
     """
     import pandas as pd
 
-    problem = _Problem(Task(schedule, profile, lag_s=lag_s), unit_s)
+    task = Task(schedule, profile, lag_s=lag_s)
+    problem = _Problem(task, unit_s)
     count = problem.num_cuts if num_points is None else num_points
     wanted = set(np.rint(np.linspace(1, problem.num_cuts, count)).astype(int).tolist())
-    waiting_w = profile.blocking_power_w * schedule.num_devices
     table = []
     for saved, duration in enumerate(problem.plans()):
         if saved in wanted:
-            cost = cost_of(schedule, profile, problem.realise(duration), lag_s)
             planned_s = (problem.slowest - saved) * unit_s
-            table.append((planned_s, *cost, problem.net_j(duration) + waiting_w * planned_s))
+            planned_j = problem.net_j(duration) + task.waiting_w * planned_s
+            table.append((planned_s, *task.cost(problem.realise(duration)), planned_j))
     names = ["deadline_s", "makespan_s", "energy_j", "planned_energy_j"]
     return pd.DataFrame(table, columns=names)
 
@@ -123,9 +123,8 @@ class _Problem:
     """A schedule's instructions, what each may take, and what that means at measured clocks."""
 
     def __init__(self, task: Task, unit_s: float) -> None:
-        schedule, profile, _, self.lag_s = task
-        check_stages(schedule, profile)
-        self.graph, self.profile = schedule.graph, profile
+        schedule, profile = task.schedule, task.profile
+        self.task, self.graph = task, schedule.graph
         pareto, stages = profile.with_dominance("raw"), profile.num_stages
         codes, of = np.unique(schedule.kind * stages + schedule.stage, return_inverse=True)
         curves = [_curve(pareto, *divmod(int(code), stages), unit_s) for code in codes]
@@ -138,7 +137,7 @@ class _Problem:
             offset=(np.cumsum(width) - width - least)[of],
         )
         self.row = np.concatenate([curve.row for curve in curves])  # for each entry of the costs
-        self.lag = self.lag_s and (self.lag_s[0] // unit_s, self.lag_s[1] // unit_s)
+        self.lag = task.lag_s and (task.lag_s[0] // unit_s, task.lag_s[1] // unit_s)
         if self.num_cuts > MOST_CUTS:
             raise UsageError(
                 f"unit_s = {unit_s!r} makes {self.num_cuts} plans; choose a larger one"
@@ -156,7 +155,7 @@ class _Problem:
     @cached_property
     def fastest_s(self) -> float:
         """Makespan with everything at its fastest clock."""
-        return self.makespan_s(self.realise(self.menus.least))
+        return self.task.cost(self.realise(self.menus.least))[0]
 
     def plans(self) -> Iterator[np.ndarray]:
         """Planned durations in units, the slowest plan first, each a unit shorter."""
@@ -165,9 +164,6 @@ class _Problem:
     def realise(self, duration: np.ndarray) -> np.ndarray:
         """The profile row of each instruction."""
         return self.row[self.menus.offset + duration]
-
-    def makespan_s(self, row: np.ndarray) -> float:
-        return float(longest_to(self.graph, self.profile.time_s[row], self.lag_s).max())
 
     def net_j(self, duration: np.ndarray) -> float:
         """Energy above waiting by the fitted costs."""

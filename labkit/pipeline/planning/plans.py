@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
@@ -23,9 +23,8 @@ from labkit.pipeline.planning.baselines import (
 from labkit.pipeline.planning.envpipe import choose_envpipe
 from labkit.pipeline.planning.optimal import OptimalPlanner, choose_optimal
 from labkit.pipeline.planning.perseus import choose_perseus, perseus_frontier
-from labkit.pipeline.profiles.clocks import Choice, Task, check_stages, cost_of
+from labkit.pipeline.profiles.clocks import Choice, Task
 from labkit.pipeline.profiles.profile import EnergyProfile
-from labkit.pipeline.scheduling.graph import Lag
 from labkit.pipeline.scheduling.schedule import Schedule
 from labkit.pipeline.simulation.costs import Network, lags
 from labkit.pipeline.simulation.timeline import Timeline, simulate
@@ -99,8 +98,8 @@ class Plan:
         """
         if self.known_bound_j is not None:
             return self.known_bound_j
-        planner = OptimalPlanner(self.schedule, self.profile, self.timeline.lag_s)
-        return planner.bounds_j([self.horizon_s])[0]
+        task = Task(self.schedule, self.profile, lag_s=self.timeline.lag_s)
+        return OptimalPlanner(task).bounds_j([self.horizon_s])[0]
 
     @property
     def horizon_s(self) -> float:
@@ -186,37 +185,34 @@ def plan(
         UsageError: an unknown method or setting, stages that differ, or a deadline that cannot
             be met (by this method).
     """
-    check_stages(schedule, profile)
+    task = Task(schedule, profile, deadline_s, lags(schedule, network))
     if method not in METHODS:
         raise not_among("planner", method, METHODS)
     if unknown := sorted(set(settings) - (set(signature(METHODS[method]).parameters) - {"task"})):
         raise UsageError(f"planner {method!r} has no setting {unknown[0]!r}")
-    lag_s = lags(schedule, network)
     if deadline_s is None and method in TIMED_METHODS:
-        deadline_s = max_clock_s(schedule, profile, lag_s)
-    task = Task(schedule, profile, deadline_s, lag_s)
+        task = replace(task, deadline_s=max_clock_s(task))
     choice = METHODS[method](task, **settings)
     chosen = Plan(
         schedule=schedule,
         profile=profile,
         method=method,
         row=choice.row,
-        deadline_s=deadline_s,
+        deadline_s=task.deadline_s,
         known_bound_j=choice.bound_j,
         network=network,
     )
     if not task.in_time(chosen.makespan_s):
         raise UsageError(
-            f"deadline_s = {deadline_s!r} cannot be met by planner {method!r}: "
+            f"deadline_s = {task.deadline_s!r} cannot be met by planner {method!r}: "
             f"its plan needs {chosen.makespan_s:.9g} s"
         )
     return chosen
 
 
-def max_clock_s(schedule: Schedule, profile: EnergyProfile, lag_s: Lag | None = None) -> float:
+def max_clock_s(task: Task) -> float:
     """Seconds of an iteration with every instruction at its highest clock."""
-    row = choose_max_clock(Task(schedule, profile)).row
-    return cost_of(schedule, profile, row, lag_s)[0]
+    return task.cost(choose_max_clock(task).row)[0]
 
 
 @checked
@@ -242,21 +238,22 @@ def frontier(
 
     if method not in WITH_FRONTIER:
         raise UsageError(f"planner {method!r} has no frontier; {', '.join(WITH_FRONTIER)} have")
-    lag_s = lags(schedule, network)
-    planner = OptimalPlanner(schedule, profile, lag_s)
+    task = Task(schedule, profile, lag_s=lags(schedule, network))
+    planner = OptimalPlanner(task)
     if method == "perseus":
-        table = perseus_frontier(schedule, profile, num_points=num_points, lag_s=lag_s)
+        table = perseus_frontier(schedule, profile, num_points=num_points, lag_s=task.lag_s)
         table = table.sort_values("makespan_s", ignore_index=True)
         table["deadline_s"] = table["makespan_s"]
     else:
         first_s, last_s = planner.range_s
         if method != "optimal":  # that of the measured maximum clock
-            first_s = max_clock_s(schedule, profile, lag_s)
+            first_s = max_clock_s(task)
         times_s = np.linspace(first_s, max(first_s, last_s), num_points).tolist()
-        tasks = [Task(schedule, profile, deadline_s, lag_s) for deadline_s in times_s]
-        optimal = method == "optimal"
-        choices = planner.choose(times_s) if optimal else [METHODS[method](t) for t in tasks]
-        costs = [cost_of(schedule, profile, choice.row, lag_s) for choice in choices]
+        if method == "optimal":
+            choices = planner.choose(times_s)
+        else:
+            choices = [METHODS[method](replace(task, deadline_s=t)) for t in times_s]
+        costs = [task.cost(choice.row) for choice in choices]
         table = pd.DataFrame(costs, columns=["makespan_s", "energy_j"])
         bounds_j = np.array([choice.bound_j for choice in choices], dtype=float)
         table = table.assign(deadline_s=times_s, bound_j=bounds_j)

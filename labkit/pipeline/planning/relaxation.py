@@ -23,10 +23,9 @@ import numpy as np
 
 from labkit.errors import LabkitError, UsageError
 from labkit.pipeline.planning.interior import Interior
-from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, check_stages
-from labkit.pipeline.profiles.profile import EnergyProfile
-from labkit.pipeline.scheduling.graph import Lag, longest_from, longest_to
-from labkit.pipeline.scheduling.schedule import KINDS, Schedule
+from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, Task
+from labkit.pipeline.scheduling.graph import longest_from, longest_to
+from labkit.pipeline.scheduling.schedule import KINDS
 
 _LARGE, _MEDIUM = 3000, 400
 """Instructions from which the interior-point method is used: for many deadlines, and for a few,
@@ -72,9 +71,9 @@ class Options:
         return np.where(np.isfinite(self.time_s), self.time_s, 0.0).max(axis=1)[self.of]
 
 
-def options(schedule: Schedule, profile: EnergyProfile) -> Options:
-    """The clocks worth choosing for every instruction of ``schedule``."""
-    check_stages(schedule, profile)
+def options(task: Task) -> Options:
+    """The clocks worth choosing for every instruction of the schedule."""
+    schedule, profile = task.schedule, task.profile
     works = [(stage, kind) for kind in KINDS for stage in range(profile.num_stages)]
     rows = [profile.rows(stage, kind, kept_only=True) for stage, kind in works]
     rows = [r[np.argsort(profile.time_s[r], kind="stable")] for r in rows]
@@ -107,17 +106,15 @@ class Relaxation:
 
 
 class Model:
-    """The linear program of one schedule and profile, solved for one deadline after another.
+    """The linear program of one task, solved for one deadline after another.
 
     Deadlines from the slowest down solve fastest: each solution is near the next. Time and energy
     are scaled to those of an average instruction, so that the solver's absolute tolerances mean
     the same for microseconds and minutes.
     """
 
-    def __init__(
-        self, schedule: Schedule, profile: EnergyProfile, choices: Options, lag_s: Lag | None = None
-    ) -> None:
-        graph, n = schedule.graph, len(schedule.graph)
+    def __init__(self, task: Task, choices: Options) -> None:
+        graph, n, lag_s = task.schedule.graph, len(task.schedule.graph), task.lag_s
         self.fastest_s = choices.fastest_s()
         self.floor_s = float(longest_to(graph, self.fastest_s, lag_s).max())
         self.horizon_s = float(longest_to(graph, choices.slowest_s(), lag_s).max())
@@ -132,8 +129,7 @@ class Model:
         self._source, self._target = source, target
         self._matrix = _precedence(n, source, target, self._owner)
         self._right = (self.fastest_s[source] + edge_lag) / self._second
-        price_w = profile.blocking_power_w * schedule.num_devices
-        self._cost = np.concatenate([np.zeros(n), [price_w], slope_w]) / watt
+        self._cost = np.concatenate([np.zeros(n), [task.waiting_w], slope_w]) / watt
         self._length = length_s / self._second
         self._graph, self._lag_s = graph, lag_s
         self._slowest_s = choices.slowest_s()

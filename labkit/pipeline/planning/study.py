@@ -23,6 +23,7 @@ from labkit.pipeline.planning.optimal import OptimalPlanner
 from labkit.pipeline.planning.perseus import UNIT_S, perseus_frontier
 from labkit.pipeline.planning.plans import Plan
 from labkit.pipeline.planning.plans import plan as choose_clocks
+from labkit.pipeline.profiles.clocks import Task
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.graph import longest_to
 from labkit.pipeline.scheduling.schedule import Schedule
@@ -260,6 +261,6 @@ def straggler_savings(
     # Waiting until the straggler ends is paid anyway: only energy above it is to be bounded.
     net = replace(profile, blocking_power_w=0.0, energy_j=profile.net_energy_j)
     ends_s = (table["slowdown"] * top.makespan_s).to_numpy()
-    bound_j = np.array(OptimalPlanner(schedule, net, None).bounds_j(ends_s.tolist()))
+    bound_j = np.array(OptimalPlanner(Task(schedule, net)).bounds_j(ends_s.tolist()))
     bound_j += top.waiting_w * ends_s
     return table.assign(best_fraction=1 - bound_j / table.pop("base_j"))

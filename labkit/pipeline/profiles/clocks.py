@@ -7,6 +7,7 @@ instruction's measured energy, and the blocking power for all the time a GPU wai
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -20,18 +21,49 @@ DEADLINE_TOLERANCE = 1e-9
 """Share of the deadline below which a lateness counts as floating-point noise."""
 
 
-class Task(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class Task:
     """What a planner is asked for: a clock for every instruction, by a deadline.
 
     Attributes:
         deadline_s: latest end of the iteration; None for none.
         lag_s: waits for messages, see :func:`.graph.longest_to`; None for none.
+
+    Raises:
+        UsageError: the profile did not measure all that the schedule runs; says what is missing,
+            and how to derive it.
     """
 
     schedule: Schedule
     profile: EnergyProfile
     deadline_s: float | None = None
     lag_s: Lag | None = None
+
+    def __post_init__(self) -> None:
+        schedule, profile = self.schedule, self.profile
+        if schedule.num_stages != profile.num_stages:
+            raise UsageError(
+                f"the schedule has {schedule.num_stages} stages, the profile {profile.num_stages}; "
+                "profile.for_schedule(schedule) cuts measured stages into chunks, profile.restage "
+                "makes a pipeline of another depth"
+            )
+        if lacking := sorted(schedule.works - set(profile.works())):
+            kind, stage = lacking[0]
+            raise UsageError(
+                f"schedule {schedule.name!r} runs {KINDS[kind]!r} on stage {stage}, which the "
+                "profile did not measure; profile.for_schedule(schedule) derives it from what was"
+            )
+
+    @property
+    def waiting_w(self) -> float:
+        """What all GPUs together draw while they wait."""
+        return self.profile.blocking_power_w * self.schedule.num_devices
+
+    def cost(self, row: np.ndarray) -> tuple[float, float]:
+        """Makespan (s) and energy (J) of an iteration at the chosen rows."""
+        duration_s, net_j = self.profile.time_s[row], self.profile.net_energy_j[row]
+        makespan_s = float(longest_to(self.schedule.graph, duration_s, self.lag_s).max())
+        return makespan_s, float(net_j.sum()) + self.waiting_w * makespan_s
 
     def in_time(self, makespan_s: float) -> bool:
         """Whether the deadline is kept, floating-point noise aside."""
@@ -43,26 +75,6 @@ class Choice(NamedTuple):
 
     row: np.ndarray
     bound_j: float | None = None
-
-
-def check_stages(schedule: Schedule, profile: EnergyProfile) -> None:
-    """Refuse a profile that did not measure all that the schedule runs.
-
-    Raises:
-        UsageError: says what is missing, and how to derive it.
-    """
-    if schedule.num_stages != profile.num_stages:
-        raise UsageError(
-            f"the schedule has {schedule.num_stages} stages, the profile {profile.num_stages}; "
-            "profile.for_schedule(schedule) cuts measured stages into chunks, profile.restage "
-            "makes a pipeline of another depth"
-        )
-    if lacking := sorted(schedule.works - set(profile.works())):
-        kind, stage = lacking[0]
-        raise UsageError(
-            f"schedule {schedule.name!r} runs {KINDS[kind]!r} on stage {stage}, which the "
-            "profile did not measure; profile.for_schedule(schedule) derives it from what was"
-        )
 
 
 def max_clock_rows(profile: EnergyProfile) -> np.ndarray:
@@ -83,12 +95,3 @@ def table_of(profile: EnergyProfile, rows: np.ndarray) -> np.ndarray:
     table = np.full((len(KINDS), profile.num_stages), -1)
     table[profile.kind[rows], profile.stage[rows]] = rows
     return table
-
-
-def cost_of(
-    schedule: Schedule, profile: EnergyProfile, row: np.ndarray, lag_s: Lag | None = None
-) -> tuple[float, float]:
-    """Makespan (s) and energy (J) of an iteration at the chosen rows."""
-    makespan_s = float(longest_to(schedule.graph, profile.time_s[row], lag_s).max())
-    waiting_j = profile.blocking_power_w * schedule.num_devices * makespan_s
-    return makespan_s, float(profile.net_energy_j[row].sum()) + waiting_j

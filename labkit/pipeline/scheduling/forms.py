@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.errors import BadValue
 from labkit.pipeline.scheduling.graph import longest_to
 from labkit.pipeline.scheduling.greedy import Lane, Row, list_order
 from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
@@ -162,9 +163,9 @@ class Listed:
         room = np.full(sizes.num_devices, self.room(sizes))
         if limit is not None:
             room = np.minimum(room, limit)
-        duration_s = _durations_s(sizes, sizes.settings["durations_s"])
+        duration_s = sizes.settings["durations_s"]
         best_s, best = self._shortest(sizes, room, duration_s)
-        if (alike := _durations_s(sizes, (1.0, 1.0, 1.0))) != duration_s:
+        if (alike := durations_by_kind((1, 1, 1), sizes.num_stages)) != duration_s:
             other = self._shortest(sizes, room, alike)[1]
             tried = scheduled("tried", sizes, _as_arrays(other))
             took_s = np.array(duration_s)[tried.kind, tried.stage]
@@ -236,9 +237,14 @@ def _floor_s(
     return max(a + b for a, b in zip(first_s, work_s, strict=True) if a < np.inf)
 
 
-def _durations_s(sizes: Sizes, by_kind: Sequence[Any]) -> list[list[float]]:
-    """Seconds of each kind of instruction on each stage."""
-    forward, half, weight = (np.broadcast_to(x, sizes.num_stages) for x in by_kind)
+def durations_by_kind(durations_s: Sequence[Any], num_stages: int) -> list[list[float]]:
+    """Seconds of each kind of instruction on each stage, of a forward and a backward's halves."""
+    if len(durations_s) != 3 or not all(np.shape(x) in ((), (num_stages,)) for x in durations_s):
+        raise BadValue(
+            "durations_s must be seconds of a forward, an input half and a weight half, one number "
+            f"each or one for each of {num_stages} stages; got {durations_s!r}"
+        )
+    forward, half, weight = (np.broadcast_to(np.array(x, float), num_stages) for x in durations_s)
     table: list[list[float]] = np.stack([forward, half + weight, half, weight]).tolist()
     return table
 

@@ -104,6 +104,25 @@ def longest_from(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None)
     return np.array(tail[:-1])
 
 
+def critical_path(graph: Graph, end_s: np.ndarray, lag_s: Lag | None = None) -> np.ndarray:
+    """Instructions, first to last, that the makespan is made of, given when each ends.
+
+    Each starts when the one before it has ended and its message, if any, has arrived; where both
+    end its wait, the path goes along the device.
+    """
+    n, path, end = len(graph), [], end_s.tolist()
+    _, before, needs = graph.lists
+    before_lag, needs_lag = lag_s or (np.zeros(n), np.zeros(n))
+    at = end.index(max(end))
+    while at < n:
+        path.append(at)
+        a, b = before[at], needs[at]
+        on_device_s = end[a] + before_lag[at] if a < n else -1.0
+        message_s = end[b] + needs_lag[at] if b < n else -1.0
+        at = a if on_device_s >= message_s else b
+    return np.array(path[::-1])
+
+
 def build_graph(
     lengths: Sequence[int], needs: np.ndarray, describe: Callable[[int], object]
 ) -> Graph:

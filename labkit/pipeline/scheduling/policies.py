@@ -11,7 +11,7 @@ from labkit.errors import BadValue, UsageError, did_you_mean
 from labkit.kit.describe import Count, NonNegative, Whole, checked
 from labkit.kit.rules import rule
 from labkit.pipeline.scheduling.families import FAMILIES, Family, family_of
-from labkit.pipeline.scheduling.forms import Sizes, scheduled
+from labkit.pipeline.scheduling.forms import Sizes, durations_by_kind, scheduled
 from labkit.pipeline.scheduling.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ def _sizes(
         settings["early_forwards"] = _per_device("early_forwards", early, num_devices, Whole)
     chunks = family.chunks(settings)
     if "durations_s" in settings:
-        settings["durations_s"] = _durations_s(settings["durations_s"], num_devices * chunks)
+        durations_s = settings["durations_s"]
+        settings["durations_s"] = durations_by_kind(durations_s, num_devices * chunks)
     sizes = Sizes(
         num_devices=num_devices,
         num_microbatches=num_microbatches,
@@ -156,16 +157,6 @@ def _sizes(
             f"{num_microbatches} microbatches"
         )
     return sizes
-
-
-def _durations_s(values: tuple[Any, ...], num_stages: int) -> tuple[Any, ...]:
-    """Seconds of a forward, an input half and a weight half, checked for the number of stages."""
-    if len(values) != 3 or not all(np.shape(seconds) in ((), (num_stages,)) for seconds in values):
-        raise BadValue(
-            "durations_s must be seconds of a forward, an input half and a weight half, one number "
-            f"each or one for each of {num_stages} stages; got {values!r}"
-        )
-    return tuple(float(x) if np.ndim(x) == 0 else tuple(map(float, x)) for x in values)
 
 
 def _per_device(name: str, value: Any, num_devices: int, kind: Any) -> np.ndarray | None:

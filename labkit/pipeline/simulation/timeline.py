@@ -12,7 +12,7 @@ import numpy as np
 
 from labkit.errors import UsageError
 from labkit.kit.describe import NonNegative, checked
-from labkit.pipeline.scheduling.graph import Lag, longest_from, longest_to
+from labkit.pipeline.scheduling.graph import Lag, critical_path, longest_from, longest_to
 from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, INPUT, KINDS, Schedule
 from labkit.pipeline.simulation.costs import Costs, Network, boundaries, jitter_factors, lags
 
@@ -200,21 +200,8 @@ class Timeline:
 
     @cached_property
     def critical_path(self) -> np.ndarray:
-        """Rows of :meth:`frame`, first to last, that the makespan is made of.
-
-        Each starts when the one before it has ended and its message, if any, has arrived.
-        """
-        n, path, end = len(self.schedule), [], self.end_s
-        at = int(end.argmax())
-        graph = self.schedule.graph
-        before_lag, needs_lag = self.lag_s or (np.zeros(n), np.zeros(n))
-        while at < n:
-            path.append(at)
-            a, b = graph.before[at], graph.needs[at]
-            on_device_s = end[a] + before_lag[at] if a < n else -1.0
-            message_s = end[b] + needs_lag[at] if b < n else -1.0
-            at = int(a if on_device_s >= message_s else b)
-        return np.array(path[::-1])
+        """Rows of :meth:`frame`, first to last, that the makespan is made of."""
+        return critical_path(self.schedule.graph, self.end_s, self.lag_s)
 
     @cached_property
     def critical_share(self) -> dict[str, float]:

@@ -17,7 +17,7 @@ from labkit.tuning.commands import options
 from labkit.tuning.commands.options import commands, energy_notes
 from labkit.tuning.live import Decision, LiveJob, LiveState, find_device, recur
 from labkit.tuning.recording import record as recording
-from labkit.tuning.recording.meters import CappedMeter
+from labkit.tuning.recording.meters import GpuMeter
 
 RUNS_SHOWN = 20
 STATE = Path("labkit-live.json")
@@ -142,7 +142,7 @@ def live(
 
 
 def run_live(
-    path: Path, job: LiveJob, meter: CappedMeter, tries: int, *, to_stderr: bool = False
+    path: Path, job: LiveJob, meter: GpuMeter, tries: int, *, to_stderr: bool = False
 ) -> Report:
     """Run the job until it succeeds, at most ``tries`` times; exit code 1 where it never did."""
 

@@ -12,7 +12,7 @@ Source: Zeus (NSDI'23), §4.2 (the profile).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -126,22 +126,3 @@ def profile_limits(
     """
     descending = sorted(set(power_limits_w), reverse=True)
     return tuple(run_slice(limit) for limit in descending)[::-1]
-
-
-def select_slice(
-    profile: Sequence[Slice],
-    selector: Selector = "cost",
-    *,
-    eta: float = 0.5,
-    max_slowdown: float | None = None,
-) -> float:
-    """The limit (W) that a selector takes from a profile; arguments as :func:`select_limits`."""
-    index = select_limits(
-        [part.time_s for part in profile],
-        [part.energy_j for part in profile],
-        max_power_w=profile[-1].power_limit_w,
-        selector=selector,
-        eta=eta,
-        max_slowdown=max_slowdown,
-    )
-    return profile[int(index)].power_limit_w

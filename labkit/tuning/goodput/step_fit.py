@@ -36,8 +36,10 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     ``frame`` has these columns or Pollux's (num_replicas, local_bsz, step_time); ``placement``
     (GPUs of each node as digits, 124 or "124") may stand for the allocation. Its ``sync_time``,
     where there, becomes ``compute_time_s``, the rest of the step, and may be given so. A column
-    ``accum_steps`` may only hold 0. Raises UsageError where a column is missing, a value is out of
-    range, or the table is empty.
+    ``accum_steps`` may only hold 0.
+
+    Raises:
+        UsageError: a column is missing, a value is out of range, or the table is empty.
     """
     table = frame.rename(columns=_POLLUX)
     if "placement" in table:

@@ -26,7 +26,7 @@ from typing import IO
 from labkit.errors import LabkitError, UsageError
 from labkit.tuning.configurations.power_limits import Slice, cost_j, profile_limits
 from labkit.tuning.live.state import Decision, LiveJob, LiveRun, LiveState, open_state
-from labkit.tuning.recording.meters import CappedMeter, GpuMeter
+from labkit.tuning.recording.meters import GpuMeter
 
 STEPS_FILE = "LABKIT_STEPS"
 """Environment variable: the file a command adds one byte to after each training step."""
@@ -60,7 +60,7 @@ def find_device(index: int = 0) -> GpuMeter:
 def recur(
     path: Path,
     job: LiveJob,
-    meter: CappedMeter,
+    meter: GpuMeter,
     *,
     output: IO[str] | int | None = None,
     tell: Callable[[Decision], None] = lambda _: None,
@@ -99,7 +99,7 @@ class _Run:
 
     state: LiveState
     decision: Decision
-    meter: CappedMeter
+    meter: GpuMeter
     poll_s: float
     time_s: float = 0.0
     energy_j: float = 0.0

@@ -26,7 +26,7 @@ from labkit.tuning.configurations.power_limits import (
     Slice,
     check_selector,
     cost_j,
-    select_slice,
+    select_limits,
 )
 
 FORMAT = 1
@@ -151,8 +151,15 @@ class LiveState:
 
     def select(self, profile: tuple[Slice, ...]) -> float:
         """The limit (W) the job's selector takes from a profile."""
-        job = self.job
-        return select_slice(profile, job.selector, eta=job.eta, max_slowdown=job.max_slowdown)
+        index = select_limits(
+            [part.time_s for part in profile],
+            [part.energy_j for part in profile],
+            max_power_w=profile[-1].power_limit_w,
+            selector=self.job.selector,
+            eta=self.job.eta,
+            max_slowdown=self.job.max_slowdown,
+        )
+        return profile[int(index)].power_limit_w
 
     def frame(self) -> pd.DataFrame:
         """One row a run: batch_size, power_limit_w, time_s, energy_j, cost_j, ended."""
@@ -184,7 +191,7 @@ class LiveState:
 
     def _next_batch_size(self) -> int:
         """What the published policy plays next, content of every run that was not for a limit."""
-        from labkit.tuning.policies.player import Outcome, Task
+        from labkit.tuning.policies.policy import Outcome, Task
         from labkit.tuning.policies.pruning import Zeus
 
         sizes = self.job.batch_sizes

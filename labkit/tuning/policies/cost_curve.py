@@ -22,7 +22,7 @@ import numpy as np
 from annotated_types import Gt
 
 from labkit.kit.describe import Positive, description
-from labkit.tuning.policies.player import Floats, Indices, Memory, Outcome, Player, Policy, Task
+from labkit.tuning.policies.policy import Floats, Indices, Memory, Outcome, Policy, Task
 
 _LEVEL_SD = 10.0  # nats: nothing is known of a job's cost before its first run
 _DENT_SD = 0.03  # nats: one batch size apart from its neighbours, for kernels that suit or do not
@@ -126,14 +126,47 @@ class Spread(Memory):
         return (prior + self.squares[who].sum(axis=1)) / (self.weight + free)
 
 
-class _CurvePlayer(Player):
-    def __init__(self, task: Task, policy: CostCurve) -> None:
-        super().__init__(task, policy)
+@description
+@dataclass(kw_only=True)
+class CostCurve(Policy):
+    """Run the batch size whose cost, less what running it teaches the recurrences left, is least.
+
+    Log cost over log batch size is a Gaussian process (see the module). A run that ends tells the
+    epochs, one that was stopped that there are more, and either's first epoch tells the cost of an
+    epoch: after it, a batch size that no longer looks worth a run is given up, for one epoch's
+    cost. What a run teaches is its knowledge gradient, the expected fall of the least expected
+    cost, times the recurrences left. Any run ends at β = ``patience_factor`` times the least
+    expected cost. How far equal runs differ is learned from all batch sizes together.
+
+    Nothing is drawn at random: the runs' own spread is the only chance.
+
+    Args:
+        scale_octaves: how unsure theory's scales are: B_noise and b_sat lie within so many
+            doublings of b0, either way, with the odds of one standard deviation.
+        small_octaves: how far below that, in doublings, small batches cost epochs again.
+        roughness: how far the true curve strays from theory's, in nats (0.3: by a third).
+        smoothness_octaves: over how many doublings it strays alike.
+        run_spread, spread_weight: the standard deviation of log epochs between equal runs that is
+            believed at first, and the number of runs this belief counts for.
+        patience_factor: β.
+    """
+
+    scale_octaves: Positive = 3.0
+    small_octaves: Positive = 6.0
+    roughness: Positive = 0.3
+    smoothness_octaves: Positive = 1.0
+    run_spread: Positive = 0.1
+    spread_weight: Positive = 2.0
+    patience_factor: Annotated[float, Gt(1)] = 2.0
+    stops_early: bool = False
+
+    def begin(self, task: Task) -> None:
+        super().begin(task)
         octaves = np.log2(np.array(task.batch_sizes) / task.batch_sizes[self.default])
-        epochs, each = theory_prior(octaves, policy)
+        epochs, each = theory_prior(octaves, self)
         self.epochs = Belief(task.num_seeds, *epochs)
         self.epoch_cost = Belief(task.num_seeds, *each)
-        self.runs = Spread(task.shape, policy.run_spread, policy.spread_weight)
+        self.runs = Spread(task.shape, self.run_spread, self.spread_weight)
         self.stopped = Belief(task.num_seeds, *epochs)  # only as a place for what stopped runs say
         self.in_flight = np.zeros(task.shape)
         self.failures = np.zeros(task.num_seeds, dtype=np.intp)
@@ -167,7 +200,7 @@ class _CurvePlayer(Player):
         worth = self._worth(who, mean, cov, epochs_cov, spread)[rows, batch]
         hopeless = new & np.isfinite(best) & (cost[rows, batch] - 1 - worth > best)
         bound = np.where(self.failures[who] >= _MAX_TRIALS, np.inf, best)
-        return np.where(hopeless, 1.0, self.policy.patience_factor * bound)
+        return np.where(hopeless, 1.0, self.patience_factor * bound)
 
     def observe(self, who: Indices, outcome: Outcome) -> None:
         batch, ok = outcome.batch, outcome.reached
@@ -222,39 +255,3 @@ class _CurvePlayer(Player):
             gain = knowledge_gradient(mean, cov, seen_cov, spread / looks)
             worth = np.maximum(worth, np.maximum(left - looks, 0)[:, None] / looks * gain)
         return worth
-
-
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostCurve(Policy):
-    """Run the batch size whose cost, less what running it teaches the recurrences left, is least.
-
-    Log cost over log batch size is a Gaussian process (see the module). A run that ends tells the
-    epochs, one that was stopped that there are more, and either's first epoch tells the cost of an
-    epoch: after it, a batch size that no longer looks worth a run is given up, for one epoch's
-    cost. What a run teaches is its knowledge gradient, the expected fall of the least expected
-    cost, times the recurrences left. Any run ends at β = ``patience_factor`` times the least
-    expected cost. How far equal runs differ is learned from all batch sizes together.
-
-    Nothing is drawn at random: the runs' own spread is the only chance.
-
-    Args:
-        scale_octaves: how unsure theory's scales are: B_noise and b_sat lie within so many
-            doublings of b0, either way, with the odds of one standard deviation.
-        small_octaves: how far below that, in doublings, small batches cost epochs again.
-        roughness: how far the true curve strays from theory's, in nats (0.3: by a third).
-        smoothness_octaves: over how many doublings it strays alike.
-        run_spread, spread_weight: the standard deviation of log epochs between equal runs that is
-            believed at first, and the number of runs this belief counts for.
-        patience_factor: β.
-    """
-
-    player = _CurvePlayer
-    scale_octaves: Positive = 3.0
-    small_octaves: Positive = 6.0
-    roughness: Positive = 0.3
-    smoothness_octaves: Positive = 1.0
-    run_spread: Positive = 0.1
-    spread_weight: Positive = 2.0
-    patience_factor: Annotated[float, Gt(1)] = 2.0
-    stops_early: bool = False

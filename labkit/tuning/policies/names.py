@@ -1,6 +1,6 @@
 """Policies by name: from the user's default to an oracle, all on one interface.
 
-The interface is in :mod:`player`; each family of policies has its own module.
+The interface is in :mod:`policy`; each family of policies has its own module.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from labkit.errors import not_among
 from labkit.tuning.configurations.outcomes import optimum
 from labkit.tuning.policies.cost_curve import CostCurve
-from labkit.tuning.policies.player import Policy, Task
+from labkit.tuning.policies.policy import Indices, Policy
 from labkit.tuning.policies.pruning import Zeus
 from labkit.tuning.policies.searches import (
     EpsilonGreedy,
@@ -50,7 +50,7 @@ _SIMPLE: dict[str, Policy] = {
 }
 
 
-def policy_named(name: str, job: Job, eta: float, task: Task) -> Policy:
+def policy_named(name: str, job: Job, eta: float, profiled_limits: Indices) -> Policy:
     """The policy called ``name`` (one of :data:`POLICIES`) for this job.
 
     Only the oracle reads the job; ``tuned-power`` takes what a profile of b0 says.
@@ -61,7 +61,7 @@ def policy_named(name: str, job: Job, eta: float, task: Task) -> Policy:
     if name == "default":
         return Fixed(batch=b0, power=highest)
     if name == "tuned-power":
-        return Fixed(batch=b0, power=int(task.profiled_limits[b0]), profiles_power=True)
+        return Fixed(batch=b0, power=int(profiled_limits[b0]), profiles_power=True)
     if name == "oracle":
         best = optimum(job, eta=eta)
         batch = job.batch_sizes.index(best.batch_size)

@@ -9,23 +9,48 @@ import numpy as np
 from annotated_types import Ge
 
 from labkit.kit.describe import Whole, description
-from labkit.tuning.policies.player import (
+from labkit.tuning.policies.policy import (
     Flags,
     Floats,
     Indices,
     Outcome,
-    Player,
     Policy,
     Task,
     WindowMemory,
 )
 
 
-class _ZeusPlayer(Player):
-    def __init__(self, task: Task, policy: Zeus) -> None:
-        super().__init__(task, policy)
-        if policy.window is not None:
-            self.memory = WindowMemory(task.shape, policy.window)
+@description
+@dataclass(kw_only=True)
+class Zeus(Policy):
+    """Prune by exploring from b0 down, then up, twice; then Gaussian Thompson sampling.
+
+    A round walks from its start to ever smaller batch sizes until one fails, then from the next
+    larger one up until one fails; a run fails when it misses the target or is stopped early. Only
+    batch sizes that succeeded stay, and the cheapest of them starts the next round. Afterwards
+    every recurrence draws, for each survivor, a mean cost from N(x̄, s²/n) (the posterior under a
+    flat prior, s² the plain variance of its n observed costs) and runs the one with the lowest.
+
+    Should a later round leave nothing, the cheapest batch size of the round before stays.
+
+    Jobs that drift: ``window`` keeps only the last so many costs of each batch size, so that old
+    ones are forgotten and the spread that a change brings makes it explore again. Concurrent
+    submissions: while the walk waits for its run, others run the best batch size known; the
+    draws of Thompson sampling differ by themselves.
+
+    Source: Zeus §4.3, Alg. 1 and 2, §4.4; order, constants and the meaning of the window as in
+    zeus-ml's simulator.
+    """
+
+    num_pruning_rounds: Whole = 2
+    window: Annotated[int, Ge(2)] | None = None
+    """At least 2, since one cost has no spread; None: all costs count."""
+    trusts_default: bool = True
+
+    def begin(self, task: Task) -> None:
+        super().begin(task)
+        if self.window is not None:
+            self.memory = WindowMemory(task.shape, self.window)
         num_seeds = task.num_seeds
         self.alive = np.ones(task.shape, dtype=bool)
         self.good = np.zeros(task.shape, dtype=bool)
@@ -43,7 +68,7 @@ class _ZeusPlayer(Player):
         sampled = self.memory.mean[who] + noise * self.memory.standard_error(who)
         thompson = np.where(self.alive[who], sampled, np.inf).argmin(1)
         walk = np.where(self.waiting[who], self.known[who], self.expected[who])
-        walking = self.round[who] < self.policy.num_pruning_rounds
+        walking = self.round[who] < self.num_pruning_rounds
         batch = np.where(walking, walk, thompson)
         self.waiting[who] = walking
         return batch, self.limits[batch]
@@ -54,7 +79,7 @@ class _ZeusPlayer(Player):
         cheaper = ok & (cost < self.known_cost[who])
         self.known[who[cheaper]] = batch[cheaper]
         self.known_cost[who[cheaper]] = cost[cheaper]
-        walking = (self.round[who] < self.policy.num_pruning_rounds) & self.waiting[who]
+        walking = (self.round[who] < self.num_pruning_rounds) & self.waiting[who]
         steps = walking & (batch == self.expected[who])
         who, batch, cost, ok = who[steps], batch[steps], cost[steps], ok[steps]
         self.waiting[who] = False
@@ -85,32 +110,3 @@ class _ZeusPlayer(Player):
         self.origin[who] = self.expected[who] = self.best[who]
         self.round[who] += 1
         self.going_up[who], self.best_cost[who] = False, np.inf
-
-
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Zeus(Policy):
-    """Prune by exploring from b0 down, then up, twice; then Gaussian Thompson sampling.
-
-    A round walks from its start to ever smaller batch sizes until one fails, then from the next
-    larger one up until one fails; a run fails when it misses the target or is stopped early. Only
-    batch sizes that succeeded stay, and the cheapest of them starts the next round. Afterwards
-    every recurrence draws, for each survivor, a mean cost from N(x̄, s²/n) (the posterior under a
-    flat prior, s² the plain variance of its n observed costs) and runs the one with the lowest.
-
-    Should a later round leave nothing, the cheapest batch size of the round before stays.
-
-    Jobs that drift: ``window`` keeps only the last so many costs of each batch size, so that old
-    ones are forgotten and the spread that a change brings makes it explore again. Concurrent
-    submissions: while the walk waits for its run, others run the best batch size known; the
-    draws of Thompson sampling differ by themselves.
-
-    Source: Zeus §4.3, Alg. 1 and 2, §4.4; order, constants and the meaning of the window as in
-    zeus-ml's simulator.
-    """
-
-    player = _ZeusPlayer
-    num_pruning_rounds: Whole = 2
-    window: Annotated[int, Ge(2)] | None = None
-    """At least 2, since one cost has no spread; None: all costs count."""
-    trusts_default: bool = True

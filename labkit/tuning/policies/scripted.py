@@ -10,15 +10,34 @@ import numpy as np
 
 from labkit.errors import UsageError
 from labkit.kit.describe import description
-from labkit.tuning.policies.player import Floats, Indices, Outcome, Player, Policy, Task
+from labkit.tuning.policies.policy import Floats, Indices, Outcome, Policy, Task
 
 Costs = list[list[float]]
 Script = Callable[[int, Costs, Any], Generator[int, bool, None]]
 
 
-class _ScriptPlayer(Player):
-    def __init__(self, task: Task, policy: Scripted) -> None:
-        super().__init__(task, policy)
+@description
+@dataclass(kw_only=True)
+class Scripted(Policy):
+    """A policy from a generator that yields the batch size (its index) each recurrence runs.
+
+    ``script(default, costs, draws)`` is called once a seed and receives the index of b0, the
+    costs that each batch size has shown so far (joules, oldest first) and standard normal draws,
+    one a batch size; both are renewed in place before every decision. ``yield`` returns
+    whether the run reached the target. Power limits come from the just-in-time profile.
+
+    >>> def always_default(default, costs, draws):
+    ...     while True:
+    ...         yield default
+    >>> Scripted(script=always_default).stops_early
+    True
+    """
+
+    script: Script
+    trusts_default: bool = True
+
+    def begin(self, task: Task) -> None:
+        super().begin(task)
         if task.concurrency > 1:
             raise UsageError(
                 "a scripted policy learns of each run before it decides the next, so concurrency "
@@ -28,7 +47,7 @@ class _ScriptPlayer(Player):
         self.draws = np.zeros(task.shape)
         self.costs: list[Costs] = [[[] for _ in range(sizes)] for _ in range(seeds)]
         self.scripts = [
-            policy.script(self.default, costs, draws)
+            self.script(self.default, costs, draws)
             for costs, draws in zip(self.costs, self.draws, strict=True)
         ]
         self.reached: list[bool | None] = [None] * seeds
@@ -59,25 +78,3 @@ class _ScriptPlayer(Player):
         for seed, batch, cost_j, reached in runs:
             self.costs[seed][batch].append(float(cost_j))
             self.reached[seed] = bool(reached)
-
-
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scripted(Policy):
-    """A policy from a generator that yields the batch size (its index) each recurrence runs.
-
-    ``script(default, costs, draws)`` is called once a seed and receives the index of b0, the
-    costs that each batch size has shown so far (joules, oldest first) and standard normal draws,
-    one a batch size; both are renewed in place before every decision. ``yield`` returns
-    whether the run reached the target. Power limits come from the just-in-time profile.
-
-    >>> def always_default(default, costs, draws):
-    ...     while True:
-    ...         yield default
-    >>> Scripted(script=always_default).stops_early
-    True
-    """
-
-    player = _ScriptPlayer
-    script: Script
-    trusts_default: bool = True

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkit.kit.describe import NonNegative, Share, Whole, description
-from labkit.tuning.policies.player import (
+from labkit.tuning.policies.policy import (
     Floats,
     Indices,
-    Memory,
     Outcome,
-    Player,
     Policy,
     Task,
     cheapest,
@@ -24,26 +22,39 @@ from labkit.tuning.policies.player import (
 )
 
 
-class _FixedPlayer(Player):
-    def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
-        return np.full(len(who), self.policy.batch), np.full(len(who), self.policy.power)
-
-
 @description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Fixed(Policy):
     """Always the same batch size and power limit (indices)."""
 
-    player = _FixedPlayer
     batch: Whole
     power: Whole
     stops_early: bool = False
     profiles_power: bool = False
 
+    def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
+        return np.full(len(who), self.batch), np.full(len(who), self.power)
 
-class _GridPlayer(Player):
-    def __init__(self, task: Task, policy: GridSearch) -> None:
-        super().__init__(task, policy)
+
+@description
+@dataclass(kw_only=True)
+class GridSearch(Policy):
+    """Tries one pair of batch size and power limit per recurrence, then keeps the cheapest.
+
+    Starts at b0 and goes through smaller, then larger batch sizes, each from the highest power
+    limit down. A batch size that missed the target is pruned: its other power limits are skipped.
+    With ``stops_early`` a run may also end for its cost, which prunes only that pair. A recurrence
+    whose trial failed is finished with the cheapest pair known. Of concurrent recurrences, each
+    tries a pair of its own.
+
+    Source: Zeus §6.1 (the baseline; the paper's own order of trial is not stated in what we read).
+    """
+
+    stops_early: bool = False
+    profiles_power: bool = False
+
+    def begin(self, task: Task) -> None:
+        super().begin(task)
         num_seeds, num_sizes = task.shape
         num_limits = len(task.power_limits_w)
         order = outward(num_sizes, task.default_index)
@@ -74,32 +85,23 @@ class _GridPlayer(Player):
         self.cost[who[~ok], place[~ok]] = np.inf
         self.tried[who, place] = True
         self.retries[who] = ~ok
-        if not self.policy.stops_early:
+        if not self.stops_early:
             self.pruned[who[~ok], outcome.batch[~ok]] = True
 
 
 @description
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridSearch(Policy):
-    """Tries one pair of batch size and power limit per recurrence, then keeps the cheapest.
+@dataclass(kw_only=True)
+class RandomSearch(Policy):
+    """b0, then every other batch size once in random order, then the cheapest that reached.
 
-    Starts at b0 and goes through smaller, then larger batch sizes, each from the highest power
-    limit down. A batch size that missed the target is pruned: its other power limits are skipped.
-    With ``stops_early`` a run may also end for its cost, which prunes only that pair. A recurrence
-    whose trial failed is finished with the cheapest pair known. Of concurrent recurrences, each
-    tries a pair of its own.
+    Each at the power limit its profile chose. A failure is tried again with the next. It knows
+    nothing of order or shape: what a search has to beat.
 
-    Source: Zeus §6.1 (the baseline; the paper's own order of trial is not stated in what we read).
+    Source: Bergstra, Bengio, "Random search for hyper-parameter optimization", JMLR 13 (2012).
     """
 
-    player = _GridPlayer
-    stops_early: bool = False
-    profiles_power: bool = False
-
-
-class _RandomPlayer(Player):
-    def __init__(self, task: Task, policy: RandomSearch) -> None:
-        super().__init__(task, policy)
+    def begin(self, task: Task) -> None:
+        super().begin(task)
         self.left = np.ones(task.shape, dtype=bool)
         self.failed = np.zeros(task.shape, dtype=bool)
 
@@ -119,22 +121,18 @@ class _RandomPlayer(Player):
 
 
 @description
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RandomSearch(Policy):
-    """b0, then every other batch size once in random order, then the cheapest that reached.
+@dataclass(kw_only=True)
+class Halving(Policy):
+    """Successive halving over batch sizes: run each survivor once, keep the cheaper half, repeat.
 
-    Each at the power limit its profile chose. A failure is tried again with the next. It knows
-    nothing of order or shape: what a search has to beat.
+    Uses the just-in-time power profile and early stopping as Zeus does, so what differs is only
+    how the batch size is chosen: no pruning order, no posterior, no randomness.
 
-    Source: Bergstra, Bengio, "Random search for hyper-parameter optimization", JMLR 13 (2012).
+    Source: Karnin, Koren, Somekh, "Almost optimal exploration in multi-armed bandits", ICML'13.
     """
 
-    player = _RandomPlayer
-
-
-class _HalvingPlayer(Player):
-    def __init__(self, task: Task, policy: Halving) -> None:
-        super().__init__(task, policy)
+    def begin(self, task: Task) -> None:
+        super().begin(task)
         self.order = outward(task.shape[1], task.default_index)
         self.alive = np.ones(task.shape, dtype=bool)
         self.taken = np.zeros(task.shape, dtype=bool)
@@ -168,26 +166,21 @@ class _HalvingPlayer(Player):
         self.played[who] = self.taken[who] = False
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Halving(Policy):
-    """Successive halving over batch sizes: run each survivor once, keep the cheaper half, repeat.
-
-    Uses the just-in-time power profile and early stopping as Zeus does, so what differs is only
-    how the batch size is chosen: no pruning order, no posterior, no randomness.
-
-    Source: Karnin, Koren, Somekh, "Almost optimal exploration in multi-armed bandits", ICML'13.
-    """
-
-    player = _HalvingPlayer
-
-
 # ---------------------------------------------------------------- bandits
 
 
-class _MeansPlayer(Player):
-    def __init__(self, task: Task, policy: _Bandit) -> None:
-        super().__init__(task, policy)
+class _Bandit(Policy):
+    """A policy of which :meth:`score` is all there is to say.
+
+    A run's cost is what it took; one that failed is charged a run of the cheapest known on top,
+    since its recurrence must run again.
+    """
+
+    visits = 1
+    """How often every batch size is tried, outward from b0, before the score decides."""
+
+    def begin(self, task: Task) -> None:
+        super().begin(task)
         self.order = outward(task.shape[1], task.default_index)
         self.decided = np.zeros(task.shape)
         self.cheapest = np.full(task.num_seeds, np.inf)
@@ -195,10 +188,9 @@ class _MeansPlayer(Player):
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
         rounds = np.floor(self.decided[who].min(1, keepdims=True))
         untried = (self.decided[who] == rounds)[:, self.order]
-        early = rounds[:, 0] < self.policy.visits
+        early = rounds[:, 0] < self.visits
         seen = self.memory.count[who] > 0
-        scores = self.policy.score(self.memory, who, noise)
-        batch = cheapest(scores, seen, self.default)
+        batch = cheapest(self.score(who, noise), seen, self.default)
         batch = np.where(early, self.order[untried.argmax(1)], batch)
         self.decided[who, batch] += 1
         return batch, self.limits[batch]
@@ -209,25 +201,13 @@ class _MeansPlayer(Player):
         again = np.where(ok | np.isinf(self.cheapest[who]), 0.0, self.cheapest[who])
         self.memory.add(who, outcome.batch, cost + again)
 
-
-class _Bandit(Policy):
-    """A policy of which :meth:`score` is all there is to say.
-
-    A run's cost is what it took; one that failed is charged a run of the cheapest known on top,
-    since its recurrence must run again.
-    """
-
-    player = _MeansPlayer
-    visits = 1
-    """How often every batch size is tried, outward from b0, before the score decides."""
-
-    def score(self, memory: Memory, who: Indices, noise: Floats) -> Floats:
+    def score(self, who: Indices, noise: Floats) -> Floats:
         """The less, the sooner run; seeds × batch sizes."""
         raise NotImplementedError
 
 
 @description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class EpsilonGreedy(_Bandit):
     """Each batch size once, outward from b0; then the cheapest mean, or with ``epsilon`` any.
 
@@ -236,18 +216,18 @@ class EpsilonGreedy(_Bandit):
 
     epsilon: Share = 0.1
 
-    def score(self, memory: Memory, who: Indices, noise: Floats) -> Floats:
+    def score(self, who: Indices, noise: Floats) -> Floats:
         """The mean; in a share ε of all turns, distance from a batch size drawn at random."""
         from scipy.special import ndtr
 
         uniform = ndtr(noise[:, :1])
         index = np.arange(noise.shape[1])
         drawn = np.floor(uniform / max(self.epsilon, np.finfo(float).tiny) * len(index))
-        return np.where(uniform < self.epsilon, np.abs(index - drawn), memory.mean[who])
+        return np.where(uniform < self.epsilon, np.abs(index - drawn), self.memory.mean[who])
 
 
 @description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class LowerConfidenceBound(_Bandit):
     """Each batch size once, then the least mean − c·√(2 ln t / n): UCB turned round for costs.
 
@@ -260,8 +240,8 @@ class LowerConfidenceBound(_Bandit):
 
     width: NonNegative = 0.1
 
-    def score(self, memory: Memory, who: Indices, noise: Floats) -> Floats:
-        count, mean = memory.count[who], memory.mean[who]
+    def score(self, who: Indices, noise: Floats) -> Floats:
+        count, mean = self.memory.count[who], self.memory.mean[who]
         total = np.maximum(count.sum(1, keepdims=True), 1)
         scale = np.where(count > 0, mean, np.inf).min(1, keepdims=True)
         scale[np.isinf(scale)] = 0.0  # nothing was seen: nothing to scale
@@ -269,7 +249,7 @@ class LowerConfidenceBound(_Bandit):
 
 
 @description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Thompson(_Bandit):
     """Each batch size twice, then a draw of each mean from N(x̄, s²/n): no pruning.
 
@@ -278,5 +258,5 @@ class Thompson(_Bandit):
 
     visits = 2
 
-    def score(self, memory: Memory, who: Indices, noise: Floats) -> Floats:
-        return memory.mean[who] + noise * memory.standard_error(who)
+    def score(self, who: Indices, noise: Floats) -> Floats:
+        return self.memory.mean[who] + noise * self.memory.standard_error(who)

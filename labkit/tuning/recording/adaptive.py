@@ -128,7 +128,14 @@ def train(
         rate = torch.tensor(what.small_rate * batch / what.small_batch)
         stacked.momentum(flat, mean, velocity, rate)
         step, seen = step + 1, seen + batch
-        since.append(_noise(norms, batch))
+        since.append(
+            from_two_batches(
+                small_sqr=sum(norms[0]) / what.num_workers,
+                small_batch=batch / what.num_workers,
+                large_sqr=norms[1],
+                large_batch=batch,
+            )
+        )
         if step % what.check_every == 0:
             error = float(stacked.wrong(weights, held_out, classes)[0])
             terms = average(since)
@@ -137,16 +144,6 @@ def train(
         batch = policy.send(norms)
     columns = ["step", "examples", "batch_size", "grad_sqr", "covariance_trace", "error"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def _noise(norms: Norms, batch: int) -> GradientNoise:
-    small, large = norms
-    return from_two_batches(
-        small_sqr=sum(small) / len(small),
-        small_batch=batch / len(small),
-        large_sqr=large,
-        large_batch=batch,
-    )
 
 
 def _check(batch: int, num_workers: int, most: int) -> None:

@@ -1,7 +1,7 @@
 """Energy counters: a GPU through zeus-ml, a processor through RAPL, or none.
 
-A meter measures windows of time and energy and says what it is. Where a GPU lets its power limit
-be set, its meter is also the way to set it.
+A meter measures windows of time and energy, from ``begin()`` to ``end()``, and its ``source`` says
+what it is. Where a GPU lets its power limit be set, its meter is also the way to set it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from labkit.errors import LabkitError, UsageError
 
@@ -32,30 +32,6 @@ class Reading:
 
     time_s: float
     energy_j: float
-
-
-class CappedMeter(Protocol):
-    """A counter of energy on a device with a power limit."""
-
-    @property
-    def source(self) -> str:
-        """What counts, in words."""
-
-    @property
-    def power_limits_w(self) -> tuple[float, ...]:
-        """The limits that may be set, ascending; one alone where nobody may set it."""
-
-    def begin(self) -> None:
-        """Start a window."""
-
-    def end(self) -> Reading:
-        """End the window begun last."""
-
-    def set_limit(self, power_limit_w: float) -> None:
-        """Run at this limit (one of ``power_limits_w``) from here on."""
-
-    def reset(self) -> None:
-        """Back to the device's default limit."""
 
 
 # ---------------------------------------------------------------- a processor
@@ -116,8 +92,9 @@ class GpuMeter:
     """One GPU through zeus-ml: its energy counter, and its power limit where it may be set.
 
     ``index`` is as ``CUDA_VISIBLE_DEVICES`` counts; ``monitor`` and ``gpus``, a ``ZeusMonitor`` and
-    what ``zeus.device.get_gpus()`` gives, are made here where left out. Raises LabkitError where
-    there is no GPU, or zeus-ml is not installed.
+    what ``zeus.device.get_gpus()`` gives, are made here where left out. ``power_limits_w`` may be
+    set, ascending; one alone where nobody may set it. Raises LabkitError where there is no GPU, or
+    zeus-ml is not installed.
     """
 
     def __init__(self, index: int = 0, *, monitor: Any = None, gpus: Any = None) -> None:
@@ -138,6 +115,7 @@ class GpuMeter:
         return Reading(time_s=window.time, energy_j=window.total_energy)
 
     def set_limit(self, power_limit_w: float) -> None:
+        """Run at this limit (one of ``power_limits_w``) from here on."""
         if power_limit_w not in self.power_limits_w:
             raise UsageError(
                 f"power limit {power_limit_w:g} W cannot be set; there are: "
@@ -147,6 +125,7 @@ class GpuMeter:
             self._gpus.setPowerManagementLimit(self.index, round(power_limit_w * 1000))
 
     def reset(self) -> None:
+        """Back to the GPU's default limit."""
         if len(self.power_limits_w) > 1:
             self._gpus.resetPowerManagementLimit(self.index)
 

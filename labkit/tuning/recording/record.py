@@ -201,7 +201,7 @@ class Bench:
     data: Data
     device: str
     meter: Any
-    """A :class:`CappedMeter`, a :class:`RaplMeter`, or None."""
+    """An :data:`AnyMeter`."""
     tell: Callable[[str], None]
 
     def cell(self, what: Training) -> dict[str, Any]:

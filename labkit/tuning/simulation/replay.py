@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from labkit.errors import LabkitError, UsageError
 from labkit.kit.describe import Count, Share, Whole, description
 from labkit.tuning.configurations.outcomes import cost_j, epoch_cost_j
-from labkit.tuning.policies.player import Outcome, Policy, Task
+from labkit.tuning.policies.policy import Outcome, Policy, Task
 from labkit.tuning.traces.job import Job
 
 MAX_TRIES = 20
@@ -78,15 +78,16 @@ class Experiment:
         return self.slice_of(np.arange(self.num_recurrences))
 
 
-def replay(setup: Experiment, policy: Policy, task: Task) -> dict[str, NDArray]:
+def replay(setup: Experiment, policy: Policy, profiled_limits: NDArray) -> dict[str, NDArray]:
     """Every run of an experiment as columns, in order of decision: see ``Runs``.
 
+    ``profiled_limits``: the index of the limit that a profile of each batch size chooses.
     O(runs of a seed) NumPy steps over all seeds.
     """
     if policy.trusts_default:
         for job in setup.slices:
             _check_default(job)
-    state = _State(setup, policy, task)
+    state = _State(setup, policy, profiled_limits)
     flights: list[tuple[NDArray, Outcome] | None] = [None] * setup.concurrency
     kept: list[dict[str, NDArray]] = []
     for step, (lot, noise) in enumerate(_draws(setup.seeds, len(setup.job.batch_sizes))):
@@ -110,8 +111,18 @@ def replay(setup: Experiment, policy: Policy, task: Task) -> dict[str, NDArray]:
 class _State:
     """The tables of an experiment's jobs as arrays, and how far each seed is."""
 
-    def __init__(self, setup: Experiment, policy: Policy, task: Task) -> None:
+    def __init__(self, setup: Experiment, policy: Policy, profiled_limits: NDArray) -> None:
         jobs, shape = setup.slices, (setup.concurrency, len(setup.seeds))
+        task = Task(
+            batch_sizes=setup.job.batch_sizes,
+            power_limits_w=setup.job.power_limits_w,
+            default_index=setup.job.default_index,
+            profiled_limits=profiled_limits,
+            num_recurrences=setup.num_recurrences,
+            num_seeds=len(setup.seeds),
+            concurrency=setup.concurrency,
+            profiled=setup.job.profiled,
+        )
         self.setup, self.policy, self.player = setup, policy, policy.start(task)
         self.num_runs = np.array([[len(runs) for runs in job.epochs_to_target] for job in jobs])
         self.epochs = np.full((*self.num_runs.shape, self.num_runs.max()), np.inf)
@@ -128,7 +139,7 @@ class _State:
         self.spent_j = np.zeros(shape)
         self.left = np.full(shape[1], setup.num_recurrences)
         self.cheapest_j = np.full(shape[1], np.inf)
-        self.profiled = np.zeros((shape[1], len(setup.job.batch_sizes)), dtype=bool)
+        self.profiled = np.zeros(task.shape, dtype=bool)
 
     def board(self, slot: int) -> NDArray:
         """The seeds with a run to start in this slot: a failure again, or the next recurrence."""

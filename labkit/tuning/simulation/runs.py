@@ -27,7 +27,7 @@ from labkit.tuning.configurations.outcomes import (
     optimum,
 )
 from labkit.tuning.configurations.power_limits import Selector
-from labkit.tuning.policies.names import Policy, Task, policy_named
+from labkit.tuning.policies.names import Policy, policy_named
 from labkit.tuning.simulation.replay import Experiment, replay
 from labkit.tuning.traces.job import PUBLISHED, Job
 from labkit.tuning.traces.trace import TrainingTrace
@@ -209,15 +209,9 @@ def simulate(
     )
     if policy == "oracle" and drift:
         raise UsageError("the oracle stays with one configuration and knows of no drift")
-    task = Task.of(
-        job,
-        num_seeds=len(setup.seeds),
-        num_recurrences=setup.num_recurrences,
-        concurrency=concurrency,
-        profiled_limits=best_power_limits(job, eta, selector=selector, max_slowdown=max_slowdown),
-    )
-    chosen = policy_named(policy, job, eta, task) if isinstance(policy, str) else policy
-    return Runs(experiment=setup, **replay(setup, chosen, task))
+    limits = best_power_limits(job, eta, selector=selector, max_slowdown=max_slowdown)
+    chosen = policy_named(policy, job, eta, limits) if isinstance(policy, str) else policy
+    return Runs(experiment=setup, **replay(setup, chosen, limits))
 
 
 @checked

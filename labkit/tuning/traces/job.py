@@ -154,8 +154,11 @@ class Workload:
 
 
 _ACCURACY, _ERRORS = "accuracy", "word error rate (%)"
-_PUBLISHED = (
-    # name, title, network, optimizer, b0, target, metric, most epochs
+_FIELDS = (
+    "title", "network", "optimizer", "default_batch_size", "target_metric", "metric_name",
+    "max_epochs",
+)  # fmt: skip
+_PUBLISHED: tuple[tuple[Any, ...], ...] = (
     ("cifar100", "ShuffleNet-v2, CIFAR-100", "shufflenetv2", "adadelta", 1024, 0.6, _ACCURACY, 100),
     ("imagenet", "ResNet-50, ImageNet", "resnet50", "adadelta", 256, 0.65, _ACCURACY, 100),
     ("squad", "BERT, SQuAD", "bert_base_uncased", "adamw", 32, 84.0, "F1", 6),
@@ -164,17 +167,8 @@ _PUBLISHED = (
     ("sentiment140", "BERT, Sentiment140", "bert_base_uncased", "adamw", 128, 0.84, _ACCURACY, 10),
 )
 PUBLISHED: dict[str, Workload] = {
-    name: Workload(
-        title=title,
-        network=network,
-        optimizer=optimizer,
-        default_batch_size=default,
-        target_metric=target,
-        metric_name=metric,
-        max_epochs=most,
-        higher_is_better=metric != _ERRORS,
-    )
-    for name, title, network, optimizer, default, target, metric, most in _PUBLISHED
+    name: Workload(**dict(zip(_FIELDS, row, strict=True)), higher_is_better=_ERRORS not in row)
+    for name, *row in _PUBLISHED
 }
 """The six workloads as the authors' artifact defines them (b0, target, epoch limit).
 

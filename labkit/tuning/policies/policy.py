@@ -8,15 +8,14 @@ entry for each.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import UsageError
-from labkit.tuning.configurations.outcomes import best_power_limits
-from labkit.tuning.traces.job import Job
 
 Indices = NDArray[np.intp]
 Flags = NDArray[np.bool_]
@@ -38,19 +37,6 @@ class Task:
     profiled: Flags | None = None
     """Batch sizes × limits: pairs that were profiled, the only ones that may run; None: all."""
 
-    @classmethod
-    def of(cls, job: Job, **more: Any) -> Task:
-        """The task that a trace's job is; ``more``: other fields than follow from the job."""
-        if "profiled_limits" not in more:
-            more["profiled_limits"] = best_power_limits(job)
-        return cls(
-            batch_sizes=job.batch_sizes,
-            power_limits_w=job.power_limits_w,
-            default_index=job.default_index,
-            profiled=job.profiled,
-            **({"num_recurrences": job.num_recurrences, "num_seeds": 1} | more),
-        )
-
     @property
     def shape(self) -> tuple[int, int]:
         """Seeds × batch sizes."""
@@ -70,11 +56,26 @@ class Outcome:
     reached: Flags
 
 
-class Player:
-    """A policy at play: its memory of every seed's recurrences."""
+@dataclass(kw_only=True)
+class Policy:
+    """How to decide. What is described plays nothing: :meth:`start` gives a copy that does."""
 
-    def __init__(self, task: Task, policy: Any) -> None:
-        self.policy, self.limits, self.default = policy, task.profiled_limits, task.default_index
+    stops_early: bool = True
+    """Whether runs end when they exceed β times the cheapest success so far."""
+    profiles_power: bool = True
+    """Whether the power limit comes from a just-in-time profile (charged when first needed)."""
+    trusts_default: bool = False
+    """Whether it assumes that the default batch size reaches the target in every run."""
+
+    def start(self, task: Task) -> Self:
+        """The policy at play, with an empty memory of every seed's recurrences."""
+        playing = copy(self)
+        playing.begin(task)
+        return playing
+
+    def begin(self, task: Task) -> None:
+        """Make the memory that deciding needs."""
+        self.limits, self.default = task.profiled_limits, task.default_index
         self.memory = Memory(task.shape)
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
@@ -82,7 +83,7 @@ class Player:
 
         ``noise``: standard normal draws, seeds × batch sizes, for policies that randomise.
         """
-        raise UsageError(f"{type(self.policy).__name__} names no player, a Player that decides")
+        raise UsageError(f"policy {type(self).__name__} has no method decide")
 
     def patience(self, who: Indices, batch: Indices, epoch_cost_j: Floats) -> Floats:
         """After how many epochs to give up the runs just decided (at least one is run).
@@ -93,22 +94,6 @@ class Player:
 
     def observe(self, who: Indices, outcome: Outcome) -> None:
         """Learn from runs that have ended, in the order they were decided."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """How to decide; :meth:`start` gives a fresh player with an empty memory."""
-
-    player: ClassVar[type[Player]] = Player
-    stops_early: bool = True
-    """Whether runs end when they exceed β times the cheapest success so far."""
-    profiles_power: bool = True
-    """Whether the power limit comes from a just-in-time profile (charged when first needed)."""
-    trusts_default: bool = False
-    """Whether it assumes that the default batch size reaches the target in every run."""
-
-    def start(self, task: Task) -> Player:
-        return self.player(task, self)
 
 
 class Memory:
