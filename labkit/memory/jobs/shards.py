@@ -78,14 +78,6 @@ def rows_of(model: Model, cut: Parallel, device: int) -> tuple[Rows, ...]:
     )
 
 
-def unit_elements(tensors: tuple[Rows, ...]) -> dict[str, int]:
-    """Elements of one unit of each kind, whole."""
-    elements = Counter[str]()
-    for tensor in tensors:
-        elements[tensor.unit] += tensor.rows * tensor.rest * tensor.number
-    return elements
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     """What a rank of a pipeline device holds; ``dp`` and ``layers`` may be arrays.

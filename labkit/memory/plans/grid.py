@@ -19,7 +19,7 @@ from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.plans import estimate as estimates
-from labkit.memory.plans.estimate import COMPONENTS, Row, Sizes
+from labkit.memory.plans.estimate import COMPONENTS, Row
 from labkit.memory.plans.plan import Plan
 from labkit.models import Model
 
@@ -246,16 +246,11 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
     assert batch is not None
     problem = _problems(candidate, numbers, world_size)
     pieces = pieces_of(parallel)
-    seq = np.maximum(numbers.get("seq", np.int64(batch.seq)) // pieces, 1) * pieces
-    sizes = Sizes(
-        seq=seq,
-        micro_batch=numbers.get("micro_batch", np.int64(batch.micro_batch)),
-        dp=numbers.get("dp", np.int64(parallel.dp)),
-        layers=numbers.get("layers"),
-    )
+    seq = np.maximum(numbers.get("seq", batch.seq) // pieces, 1) * pieces
     batch = replace(batch, seq=int(np.asarray(seq).flat[0]))
-    jobs = estimates.jobs(candidate.model, parallel, candidate.recipe, batch, candidate.ideal)
-    named = [moment for job in jobs for moment in estimates.rows(job, sizes).items()]
+    given = candidate.model, parallel, candidate.recipe, batch, candidate.ideal
+    jobs = estimates.jobs(*given, **numbers | {"seq": seq})
+    named = [moment for job in jobs for moment in estimates.rows(job).items()]
     return *estimates.largest(named), problem
 
 
