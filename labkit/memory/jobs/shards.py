@@ -125,7 +125,7 @@ class Holding:
         if self.rule == "flat":
             return sum(self._slices(degree))
         if self.rule == "tensor":
-            return self._each(degree, self._fullest)["elements"]
+            return self._each(degree, Holding._fullest)["elements"]
         return self._rows(degree)
 
     def _rows(self, degree: Any) -> Any:
@@ -146,18 +146,11 @@ class Holding:
                 slices.append(-(-size // self.parts(mine[0], degree)))
         return slices
 
-    def _fullest(self, degree: int, layers: Any) -> dict[str, Any]:
+    def _fullest(self, degree: int) -> dict[str, Any]:
         """The rank with most elements where whole tensors are dealt out."""
-        mine = max(_dealt(self._shapes(layers), degree), key=_size)
+        whole = [_shape(t.shape, t.matrix) for t in self.tensors for _ in range(self.count(t))]
+        mine = max(_dealt(whole, degree), key=_size)
         return {"elements": _size(mine), **state_bytes(mine, self.recipe)}
-
-    def _shapes(self, layers: Any) -> list[TensorShape]:
-        """Every whole tensor of the rank."""
-        shapes = []
-        for tensor in self.tensors:
-            times = layers if layers is not None and tensor.unit == "block" else tensor.times
-            shapes += [_shape(tensor.shape, tensor.matrix)] * (tensor.number * times)
-        return shapes
 
     def largest(self, degree: Any) -> Any:
         """Elements of the largest tensor's shard."""
@@ -240,7 +233,7 @@ class Holding:
     def _kinds(self, degree: Any) -> dict[str, Any]:
         """Bytes of each kind of optimizer state."""
         if self.rule == "tensor":
-            kinds = self._each(degree, self._fullest)
+            kinds = self._each(degree, Holding._fullest)
             return {kind: size for kind, size in kinds.items() if kind != "elements"}
         if self.recipe.per_element:
             elements = self.elements(degree)
@@ -249,7 +242,7 @@ class Holding:
             if self.recipe.optimizer == "adam":
                 kinds["step"] = COUNTER_BYTES * self._counters(degree)
             return kinds
-        return self._each(degree, self._by_shape)
+        return self._each(degree, Holding._by_shape)
 
     def _counters(self, degree: Any) -> Any:
         """Tensors the optimizer sees: one a flat buffer."""
@@ -257,12 +250,13 @@ class Holding:
             return len(self._slices(degree))
         return sum(self.count(tensor) for tensor in self.tensors)
 
-    def _each(self, degree: Any, of: Callable[[int, Any], dict[str, Any]]) -> dict[str, Any]:
-        """``of(degree, layers)``, once for each pair that occurs in their arrays."""
+    def _each(self, degree: Any, of: Callable[[Holding, int], dict[str, Any]]) -> dict[str, Any]:
+        """``of`` what is held and a degree, once for each pair of layers and degrees in arrays."""
 
         @cache
         def of_pair(parts: Any, layers: Any) -> dict[str, Any]:
-            return of(int(parts), None if layers is None else int(layers))
+            layered = self if layers is None else replace(self, layers=int(layers))
+            return of(layered, int(parts))
 
         sizes = np.frompyfunc(of_pair, 2, 1)(degree, self.layers)
         if isinstance(sizes, dict):
@@ -273,8 +267,8 @@ class Holding:
             for kind in kinds
         }
 
-    def _by_shape(self, degree: int, layers: Any) -> dict[str, Any]:
-        """The same where they depend on each tensor's shape."""
+    def _by_shape(self, degree: int) -> dict[str, Any]:
+        """Bytes of each kind where they depend on each tensor's shape."""
         if self.rule == "flat":
             return dict(state_bytes([_shape((n,)) for n in self._slices(degree)], self.recipe))
         total: dict[str, float] = {}
@@ -282,9 +276,7 @@ class Holding:
             parts = int(self.parts(tensor, degree))
             rows = tensor.rows if self.ideal else -(-tensor.rows // parts)
             shard = _shape((rows, *tensor.shape[1:]), tensor.matrix)
-            layered = layers is not None and tensor.unit == "block"
-            times = tensor.number * (layers if layered else tensor.times)
-            share = times / parts if self.ideal else times
+            share = self.count(tensor) / parts if self.ideal else self.count(tensor)
             for kind, num_bytes in state_bytes([shard], self.recipe).items():
                 once = kind == "tables"
                 total[kind] = num_bytes if once else total.get(kind, 0) + share * num_bytes
@@ -347,25 +339,16 @@ def on_rank(model: Model, parallel: Parallel, recipe: Recipe, rank: int) -> dict
     call gathers them; the optimizer's states have the rows a rank really has.
     """
     tensors, degree = model.tensors(), parallel.shard_degree
+    rows = rows_of(model, parallel, 0)
+    held = Holding(tensors=rows, parallel=parallel, recipe=recipe, dp=parallel.dp)
     mine: Sequence[TensorShape] = tensors
-    held = whole = _size(tensors)
     if parallel.shard_rule == "flat":
-        held = -(-whole // degree)
-        mine, whole = [_shape((held,))], held * degree
+        mine = [_shape((size,)) for size in held._slices(degree)]
     elif parallel.shard_rule == "tensor":
         mine = _dealt(tensors, degree)[rank]
     elif parallel.zero:
         mine = shard_shapes(tensors, num_ranks=degree, rank=rank % degree)
-        held = _size(shard_shapes(tensors, num_ranks=degree))
-    widths = {"parameters": recipe.parameter_bytes, "gradients": recipe.gradient_bytes}
-    sizes = {
-        name: width * (held if is_sharded(name, parallel.zero) else whole)
-        for name, width in widths.items()
-    }
     kinds = state_bytes(mine, recipe)
-    sizes["step counters"] = kinds.pop("step", 0)
-    sizes["optimizer"] = sum(kinds.values())
-    if parallel.secondary_group:
-        copy = held * degree // parallel.secondary_group
-        sizes["second copy of the parameters"] = recipe.parameter_bytes * copy
-    return sizes
+    sizes = {"step counters": kinds.pop("step", 0), "optimizer": sum(kinds.values())}
+    others = (term for term in held.states() if term.row != "optimizer")
+    return sizes | {term.component: term.num_bytes for term in others}
