@@ -85,7 +85,7 @@ def _fake(plan: Plan) -> Rows:
 
 def _gloo(plan: Plan) -> Rows:
     """Each rank's states, then the fullest rank's beside the plan's own account."""
-    from labkit.memory.jobs.shards import on_rank
+    from labkit.memory.jobs.states import on_rank
     from labkit.memory.oracles.oracle import measure, scheme_of
 
     assert isinstance(plan.model, Model)

@@ -1,6 +1,6 @@
 """Device bytes of one rank at each moment of a training step: what a detailed plan answers from.
 
-States by ZeRO's stage (:mod:`labkit.memory.jobs.shards`) and what a step allocates
+States by ZeRO's stage (:mod:`labkit.memory.jobs.states`) and what a step allocates
 (:mod:`labkit.memory.tape.moments`, scaled to the recipe) are added up moment by moment. Sequence,
 micro-batch, data-parallel ranks and layers may be arrays that broadcast; the arithmetic stays.
 """
@@ -19,7 +19,7 @@ from labkit.errors import BadValue, UsageError
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
-from labkit.memory.jobs.shards import Holding, rows_of, step_temporaries
+from labkit.memory.jobs.states import Holding, rows_of, step_temporaries
 from labkit.memory.plans import fsdp
 from labkit.memory.tape import forms, moments, saved
 from labkit.memory.tape.mode import Mode, SequenceGather
