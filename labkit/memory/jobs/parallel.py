@@ -279,6 +279,12 @@ class Parallel:
         return max(1, self.shard_degree // self.ep)
 
     @property
+    def sequence_pieces(self) -> int:
+        """What a sequence must divide by: each rank of ``cp`` takes two pieces, one early and one
+        late, to even out the work; ``tp`` cuts them with ``sp``."""
+        return (2 * self.cp if self.cp > 1 else 1) * (self.tp if self.sp else 1)
+
+    @property
     def model_copies(self) -> int:
         """Copies of its stages' parameters a device needs: 2 where a pipeline runs both ways."""
         return 2 if self.schedule in _BOTH_WAYS and self.pp > 1 else 1
@@ -308,8 +314,7 @@ class Parallel:
                 )
 
     def _check_sequence(self, seq: int) -> None:
-        """Each rank of ``cp`` takes two pieces, one early and one late, to even out the work."""
-        pieces = (2 * self.cp if self.cp > 1 else 1) * (self.tp if self.sp else 1)
+        pieces = self.sequence_pieces
         if seq % pieces:
             rule = "2·cp·tp" if self.cp > 1 and self.sp else "2·cp" if self.cp > 1 else "tp"
             raise BadValue(f"seq ({seq}) must divide by {rule} ({pieces})")

@@ -122,7 +122,7 @@ def _steps(plan: Plan, vary: str) -> tuple[int, int]:
     assert isinstance(plan.model, Model)
     if vary == "seq":
         most = _MOST_ELEMENTS // max(1, plan.model.hidden)
-        return grid.pieces_of(plan.parallel), min(plan.model.positions or most, most)
+        return plan.parallel.sequence_pieces, min(plan.model.positions or most, most)
     if vary == "micro_batch":
         return 1, _MOST_SAMPLES
     if plan.parallel.layers is not None:
