@@ -88,24 +88,16 @@ def segments(chain: Chain, starts: Sequence[int] | Count) -> Plan:
 
 
 @checked
-def recursive(chain: Chain, parts: Count = 2) -> Plan:
-    """Every run is cut into ``parts`` down to single blocks: O(log n) memory for two.
+def recursive(chain: Chain) -> Plan:
+    """Every run is cut in half down to single blocks: O(log n) memory.
 
-    Source: Chen et al. 2016, §4.4 (k = parts − 1).
+    Source: Chen et al. 2016, §4.4 (k = 1).
     """
-    if parts < 2:
-        raise BadValue(f"parts must be at least 2, got {parts}")
-    ends: dict[tuple[int, int], int] = {}
 
     def choose(start: int, end: int, level: int) -> int:
-        left = ends.get((end, level), parts)  # parts that the run to this end is still cut into
-        at = start + -(-(end - start) // left) if end - start > 1 else 0
-        if at >= end:
-            return 0
-        ends[end, level] = left - 1 if left > 2 else parts
-        return at
+        return 0 if end - start == 1 else start + -(-(end - start) // 2)
 
-    return _plan(chain, choose, f"recursion in {parts}")
+    return _plan(chain, choose, "recursion in 2")
 
 
 @checked

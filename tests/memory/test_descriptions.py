@@ -16,6 +16,7 @@ from labkit.memory.jobs import states
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel, split_layers
 from labkit.memory.jobs.recipe import OPTIMIZERS, PRESETS, Recipe, state_bytes
+from labkit.memory.movement.volumes import step_collectives
 from labkit.memory.plans import arithmetic, plan
 from labkit.models import Model, TensorShape
 
@@ -269,7 +270,8 @@ def test_plans_are_the_same_by_either_description(degrees: dict[str, Any]) -> No
 def test_hsdp_is_mics_said_from_the_other_side() -> None:
     hsdp, mics = Parallel(dp=64, zero=3, replicate=8), Parallel(dp=64, zero=3, partition_group=8)
     assert hsdp.shard_degree == mics.shard_degree == 8
-    assert hsdp.scheme() == mics.scheme()
+    sent = [step_collectives(spread, Recipe(), 1000) for spread in (hsdp, mics)]
+    assert sent[0] == sent[1]
 
 
 def test_states_are_sharded_over_the_sequence_parallel_ranks_too() -> None:

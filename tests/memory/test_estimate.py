@@ -286,10 +286,13 @@ def test_arrays_give_what_numbers_give(zero: int, rule: str, recipe: str) -> Non
     assert isinstance(base.model, Model)
     assert base.batch is not None
     job = estimate.Job(
-        model=base.model, parallel=base.parallel, recipe=base.recipe, batch=base.batch
+        model=base.model,
+        parallel=base.parallel,
+        recipe=base.recipe,
+        batch=base.batch,
+        numbers={"seq": seq, "micro_batch": 2, "dp": dp, "layers": np.int64(4)},
     )
-    sizes = estimate.Sizes(seq=seq, micro_batch=2, dp=dp, layers=np.int64(4))
-    names, row = estimate.largest(estimate.rows(job, sizes).items())
+    names, row = estimate.largest(estimate.rows(job).items())
     total, names = (np.broadcast_to(found, (3, 3)) for found in (estimate.total(row), names))
     for i, j in np.ndindex(3, 3):
         one = plan(

@@ -9,7 +9,7 @@ import pytest
 from labkit.errors import UsageError
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.oracles import tracker
-from labkit.memory.plans import estimate, fsdp
+from labkit.memory.plans import fsdp
 from labkit.memory.tape.mode import Mode
 
 GPT = Model(name="small", num_layers=5, hidden=48, heads=4, vocab=501, positions=64)
@@ -71,11 +71,7 @@ def test_every_moment_is_fsdps(
     assert plan.peak_bytes == max(tracked.values())
     most = max(tracked, key=lambda moment: tracked[moment])
     assert plan.peak_moment in SAME.get(most, (most,))
-    passing = fsdp.Passing(
-        job=plan.estimate.job,
-        held=estimate.holding(plan.estimate.job, plan.estimate.sizes),
-        layers=model.num_layers,
-    )
+    passing = fsdp.Passing(plan.estimate.job)
     units = sum(passing.size(name).padded for name in ("block", "root", "embedding", "head"))
     for moment in tracked.keys() - {"forward, middle"}:
         ours = max(told[name] for name in SAME.get(moment, (moment,)) if name in told)

@@ -2,43 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.hardware import Link
-from labkit.memory.jobs.traffic import Collective, Scheme, frame, step_collectives, step_time_s
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.jobs.traffic import Collective, frame, step_time_s
+from labkit.memory.movement.volumes import step_collectives
 
 M = 1000.0
 FREE = Link(name="free", bytes_per_s=1e30, latency_s=0, source="")
 
 
-def sent(scheme: Scheme, dp: int, **arguments: int) -> float:
+def step(recipe: Recipe | None = None, **degrees: Any) -> tuple[Collective, ...]:
+    """What is sent of a model whose parameters, and whose gradients, take M bytes."""
+    recipe = recipe or Recipe()
+    return step_collectives(Parallel(**degrees), recipe, M / recipe.parameter_bytes)
+
+
+def sent(**degrees: Any) -> float:
     """Bytes a rank sends, in the papers' unit: model sizes, the (n−1)/n left out."""
-    found = step_collectives(parameter_bytes=M, gradient_bytes=M, dp=dp, scheme=scheme, **arguments)
-    return sum(item.sent_bytes for item in found) / M * dp / (dp - 1)
+    dp = degrees["dp"]
+    return sum(item.sent_bytes for item in step(**degrees)) / M * dp / (dp - 1)
 
 
 @pytest.mark.parametrize("dp", [2, 3, 64, 4096])
 def test_section_7_two_two_two_three(dp: int) -> None:
-    assert [sent(Scheme(zero=zero), dp) for zero in (0, 1, 2, 3)] == pytest.approx([2, 2, 2, 3])
+    assert [sent(zero=zero, dp=dp) for zero in (0, 1, 2, 3)] == pytest.approx([2, 2, 2, 3])
 
 
 def test_one_rank_sends_nothing() -> None:
     for zero in range(4):
-        found = step_collectives(
-            parameter_bytes=M, gradient_bytes=M, dp=1, scheme=Scheme(zero=zero)
-        )
+        found = step(zero=zero)
         assert sum(item.sent_bytes for item in found) == 0
         assert step_time_s(found, inter=FREE, intra=FREE) == 0
 
 
 def test_zero_plus_plus_leaves_a_quarter_between_nodes() -> None:
     """ZeRO++, abstract: 3M between nodes becomes 0.75M (large n: the ring's (n−1)/n is 1)."""
-    scheme = Scheme(zero=3, secondary_group=8, weight_scale=0.5, gradient_scale=0.25)
-    arguments = {"parameter_bytes": M, "gradient_bytes": M, "dp": 10**6, "ranks_per_node": 8}
-    plain = step_collectives(scheme=Scheme(zero=3), **arguments)  # type: ignore[arg-type]
-    better = step_collectives(scheme=scheme, **arguments)  # type: ignore[arg-type]
+    plain = step(zero=3, dp=10**6)
+    better = step(Recipe.preset("quantised"), zero=3, dp=10**6, secondary_group=8)
     between = [sum(item.node_bytes for item in found) / M for found in (plain, better)]
     assert between == pytest.approx([3, 0.75], rel=1e-5)
 
@@ -46,13 +53,7 @@ def test_zero_plus_plus_leaves_a_quarter_between_nodes() -> None:
 @pytest.mark.parametrize(("group", "dp"), [(8, 64), (8, 512), (16, 512), (2, 64), (4, 8)])
 def test_mics_sends_little_between_nodes(group: int, dp: int) -> None:
     """What crosses nodes: an all-reduce of each rank's shard, and the gathers of wide groups."""
-    found = step_collectives(
-        parameter_bytes=M,
-        gradient_bytes=M,
-        dp=dp,
-        scheme=Scheme(zero=3, partition_group=group),
-        ranks_per_node=8,
-    )
+    found = step(dp=dp, zero=3, partition_group=group)
     across = [item for item in found if item.what == "gradient shards"]
     assert len(across) == 1
     replicas = dp // group
@@ -63,13 +64,7 @@ def test_mics_sends_little_between_nodes(group: int, dp: int) -> None:
 
 def test_shards_of_one_node_cross_together() -> None:
     """Eight ranks of a node each all-reduce an eighth: two model sizes leave the node in all."""
-    found = step_collectives(
-        parameter_bytes=M,
-        gradient_bytes=M,
-        dp=8 * 10**5,
-        scheme=Scheme(zero=3, partition_group=8),
-        ranks_per_node=8,
-    )
+    found = step(dp=8 * 10**5, zero=3, partition_group=8)
     assert sum(item.node_bytes for item in found) == pytest.approx(2 * M, rel=1e-4)
 
 
@@ -96,18 +91,13 @@ def test_time_is_latency_for_small_and_bandwidth_for_large_messages() -> None:
 
 def test_the_slow_link_carries_what_leaves_the_node() -> None:
     slow = Link(name="slow", bytes_per_s=1.0, latency_s=0.0, source="")
-    near, far = (
-        step_collectives(
-            parameter_bytes=M, gradient_bytes=M, dp=dp, scheme=Scheme(zero=3), ranks_per_node=8
-        )
-        for dp in (8, 16)
-    )
+    near, far = (step(dp=dp, zero=3) for dp in (8, 16))
     assert step_time_s(near, inter=slow, intra=FREE) == pytest.approx(0, abs=1e-9)
     assert step_time_s(far, inter=slow, intra=FREE) == pytest.approx(3 * M * 15 / 16)
 
 
 def test_the_table_adds_up() -> None:
-    found = step_collectives(parameter_bytes=M, gradient_bytes=M, dp=16, scheme=Scheme(zero=3))
+    found = step(dp=16, zero=3)
     table = frame(found)
     assert table["sent_bytes"].sum() == sum(item.sent_bytes for item in found)
     assert list(table["phase"]) == ["forward", "backward", "backward"]
@@ -120,17 +110,15 @@ def test_the_table_adds_up() -> None:
         ({"zero": 2, "partition_group": 8}, "needs zero=3"),
         (
             {"zero": 3, "secondary_group": 0},
-            "Scheme.secondary_group must be a whole number, at least 1",
+            "Parallel.secondary_group must be a whole number, at least 1",
         ),
     ],
 )
 def test_impossible_schemes_are_refused(arguments: dict[str, int], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        Scheme(**arguments)  # type: ignore[arg-type]
+        Parallel(**arguments)  # type: ignore[arg-type]
 
 
 def test_uneven_groups_are_refused() -> None:
     with pytest.raises(ValueError, match="must divide"):
-        step_collectives(
-            parameter_bytes=M, gradient_bytes=M, dp=10, scheme=Scheme(zero=3, partition_group=4)
-        )
+        step(dp=10, zero=3, partition_group=4)

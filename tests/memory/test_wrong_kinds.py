@@ -26,7 +26,7 @@ from labkit.memory import (
     stages,
     sweep,
 )
-from labkit.memory.jobs.traffic import Collective, Scheme
+from labkit.memory.jobs.traffic import Collective
 
 WRONG: tuple[Any, ...] = (
     None, "text", "", float("nan"), float("inf"), -float("inf"), -1, 0, 9.5, [], {}, (), object(),
@@ -44,7 +44,7 @@ NEEDED: dict[type, dict[str, Any]] = {
         "num_ranks": 2,
     },
 }  # fmt: skip
-RECORDS = (Batch, Collective, Model, Parallel, Plan, Recipe, Scheme)
+RECORDS = (Batch, Collective, Model, Parallel, Plan, Recipe)
 LINK = Link(name="a link", bytes_per_s=1e9, latency_s=1e-6, source="this test")
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "fit": (fit, {"plan": PLAN, "vary": "micro_batch", "device": 10**10}),

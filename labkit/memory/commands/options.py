@@ -14,8 +14,8 @@ from labkit.kit.describe import field_rules
 from labkit.kit.rules import Refused
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import PRESETS, Recipe
-from labkit.memory.plans.frameworks import FIELDS, FRAMEWORKS, Framework, framework
-from labkit.memory.plans.plan import Plan
+from labkit.memory.plans.frameworks import FRAMEWORKS, Framework, framework
+from labkit.memory.plans.plan import FIELDS, Plan
 from labkit.models import Model, presets
 from labkit.quantities import format_bytes
 

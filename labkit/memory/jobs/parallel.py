@@ -11,15 +11,14 @@ from annotated_types import Ge, Le
 
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import NonNegative, checked, description
-from labkit.memory.jobs import traffic
 from labkit.memory.jobs.batch import Batch
-from labkit.memory.jobs.recipe import Recipe
-from labkit.memory.jobs.traffic import Stage
 from labkit.memory.tape.mode import SequenceGather, Size
 from labkit.models import Model, Unit
 
 Rule = Literal["dim0", "flat", "tensor"]
 Layers = Annotated[int, Ge(0), Le(2**40)]
+# A ZeRO stage: which of optimizer states, gradients and parameters are sharded.
+Stage = Annotated[int, Ge(0), Le(3)]
 Wrap = Literal["parts", "blocks"]
 KeepGathered = Literal["none", "last block", "head"]
 LayerSplit = Literal["even", "megatron-embedding", "megatron-loss", "megatron-both", "torchtitan"]
@@ -202,9 +201,10 @@ class Parallel:
             raise BadValue(f"zero must be 3 where replicate is {self.replicate}, got {self.zero}")
         if self.sharing % self.replicate:
             raise BadValue(f"dp × cp ({self.sharing}) must divide by replicate ({self.replicate})")
-        self.scheme()
         for name in ("partition_group", "secondary_group"):
             size = getattr(self, name)
+            if size is not None and self.zero != 3:
+                raise BadValue(f"{name} needs zero=3, got zero={self.zero}")
             if size is not None and self.sharing % size:
                 what = "dp" if self.cp == 1 else "dp × cp"
                 raise BadValue(f"{what} ({self.sharing}) must divide by {name} ({size})")
@@ -279,23 +279,15 @@ class Parallel:
         return max(1, self.shard_degree // self.ep)
 
     @property
+    def sequence_pieces(self) -> int:
+        """What a sequence must divide by: each rank of ``cp`` takes two pieces, one early and one
+        late, to even out the work; ``tp`` cuts them with ``sp``."""
+        return (2 * self.cp if self.cp > 1 else 1) * (self.tp if self.sp else 1)
+
+    @property
     def model_copies(self) -> int:
         """Copies of its stages' parameters a device needs: 2 where a pipeline runs both ways."""
         return 2 if self.schedule in _BOTH_WAYS and self.pp > 1 else 1
-
-    def scheme(self, recipe: Recipe | None = None) -> traffic.Scheme:
-        """How the data-parallel ranks talk, and in which number formats where a recipe says so."""
-        weights, gradients = recipe.scales if recipe else (1.0, 1.0)
-        group = self.partition_group
-        if self.replicate > 1:
-            group = self.sharing // self.replicate
-        return traffic.Scheme(
-            zero=self.zero,
-            partition_group=group,
-            secondary_group=self.secondary_group,
-            weight_scale=weights,
-            gradient_scale=gradients,
-        )
 
     def check(self, model: Model, batch: Batch | None = None) -> None:
         """Refuse to cut ``model``, or a sequence, where it does not divide.
@@ -322,8 +314,7 @@ class Parallel:
                 )
 
     def _check_sequence(self, seq: int) -> None:
-        """Each rank of ``cp`` takes two pieces, one early and one late, to even out the work."""
-        pieces = (2 * self.cp if self.cp > 1 else 1) * (self.tp if self.sp else 1)
+        pieces = self.sequence_pieces
         if seq % pieces:
             rule = "2·cp·tp" if self.cp > 1 and self.sp else "2·cp" if self.cp > 1 else "tp"
             raise BadValue(f"seq ({seq}) must divide by {rule} ({pieces})")

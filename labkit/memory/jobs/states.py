@@ -1,11 +1,32 @@
-"""Model states, the ZeRO stage that shards each of them, and the rules by which tensors are cut."""
+"""Model states of one rank by ZeRO's stage, tensor by tensor, and where they are kept.
+
+A state that is sharded over N ranks is cut by the plan's rule: ceil(d0/N) rows of every tensor (as
+FSDP2 allocates), one of N slices of a flat buffer, or the whole tensors of the fullest rank; or 1/N
+of its elements where the ideal is asked for. The number of data-parallel ranks and of layers may be
+arrays that broadcast.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
-from labkit.models import TensorShape
+import numpy as np
+
+from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.recipe import (
+    COUNTER_BYTES,
+    DTYPE_BYTES,
+    Recipe,
+    element_bytes,
+    state_bytes,
+)
+from labkit.memory.tape.mode import BF16
+from labkit.memory.tape.saved import Term
+from labkit.models import Model, TensorShape
 
 STAGE_NAMES: dict[int, str] = {0: "Baseline DP", 1: "Pos", 2: "Pos+g", 3: "Pos+g+p"}
 COMPONENTS = ("parameters", "gradients", "optimizer")
@@ -17,6 +38,17 @@ SHARDINGS: dict[str, str] = {
     "flat": "one flat buffer cut into N slices of ceil(Ψ/N) elements (ZeRO §5.1, DeepSpeed)",
     "dim0": "ceil(d0/N) rows of every tensor, padded (PyTorch FSDP2)",
     "tensor": "whole tensors, largest first to the emptiest rank (PyTorch ZeroRedundancyOptimizer)",
+}
+IDEAL = "ZeRO §5"
+SOURCES = {
+    "dim0": "ZeRO §5; rows as torch's FSDP2 allocates them",
+    "flat": "ZeRO §5.1; equal slices of one padded buffer, as DeepSpeed keeps it",
+    "tensor": "ZeRO §5; whole tensors as torch's ZeroRedundancyOptimizer deals them out",
+}
+_RULES = {
+    "dim0": "Σ ceil(d0/{n})·rest",
+    "flat": "ceil(Ψ/{n})",
+    "tensor": "the fullest of {n} ranks' tensors",
 }
 
 
@@ -60,3 +92,315 @@ def owners(tensors: Sequence[TensorShape], num_ranks: int) -> tuple[int, ...]:
         owner[index] = load.index(min(load))
         load[owner[index]] += tensors[index].numel
     return tuple(owner)
+
+
+class Rows(NamedTuple):
+    """Tensors alike: rows, elements a row, how often in a unit, in which unit."""
+
+    rows: int
+    rest: int
+    number: int
+    expert: bool
+    unit: str
+    times: int
+    shape: tuple[int, ...]
+    matrix: bool
+    trained: bool
+
+
+@lru_cache(maxsize=1024)
+def rows_of(model: Model, cut: Parallel, device: int) -> tuple[Rows, ...]:
+    """The distinct tensors that a rank of a pipeline device holds, before ZeRO.
+
+    A router's correction is not among them: no gradient reaches it, and it is kept with the
+    buffers (:func:`labkit.memory.tape.moments.held`).
+    """
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for unit in cut.units(model, device):
+        for tensor in unit.tensors:
+            if tensor.name.endswith("router.bias"):
+                continue
+            first = tensor.shape[0]
+            gathered = unit.name if cut.wrap == "parts" or "block" in unit.name else "root"
+            alike = (first, tensor.numel // first, tensor.role == "expert", gathered)
+            kind = (unit.count, tensor.shape, tensor.is_hidden_matrix, tensor.trained)
+            counts[(*alike, *kind)] += 1
+    return tuple(
+        Rows(rows, rest, number, *others) for (rows, rest, *others), number in counts.items()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What a rank of a pipeline device holds; ``dp`` and ``layers`` may be arrays.
+
+    ``layers`` None: as many as the model and the pipeline say.
+    """
+
+    tensors: tuple[Rows, ...]
+    parallel: Parallel
+    recipe: Recipe
+    dp: Any
+    layers: Any = None
+    ideal: bool = False
+
+    @property
+    def trained(self) -> Holding:
+        """What of it has gradients and optimizer states."""
+        if all(tensor.trained for tensor in self.tensors):
+            return self
+        return replace(self, tensors=tuple(tensor for tensor in self.tensors if tensor.trained))
+
+    @property
+    def degree(self) -> Any:
+        """Ranks that share one copy of what is sharded."""
+        if self.parallel.partition_group:
+            return self.parallel.partition_group
+        return self.dp * self.parallel.cp // self.parallel.replicate
+
+    def count(self, tensor: Rows) -> Any:
+        """How many tensors like this there are on the rank."""
+        layered = self.layers is not None and tensor.unit == "block"
+        return tensor.number * (self.layers if layered else tensor.times)
+
+    @property
+    def whole(self) -> Any:
+        """Elements of the rank before ZeRO."""
+        return sum(self.count(tensor) * tensor.rest * tensor.rows for tensor in self.tensors)
+
+    @property
+    def rule(self) -> str:
+        return "ideal" if self.ideal else self.parallel.shard_rule
+
+    def elements(self, degree: Any) -> Any:
+        """Elements kept where everything is shared by ``degree`` ranks."""
+        if self.rule == "flat":
+            return sum(self._slices(degree))
+        if self.rule == "tensor":
+            return self._each(degree, Holding._fullest)["elements"]
+        return self._rows(degree)
+
+    def _rows(self, degree: Any) -> Any:
+        total: Any = 0
+        for tensor in self.tensors:
+            parts = self.parts(tensor, degree)
+            rows = tensor.rows / parts if self.ideal else -(-tensor.rows // parts)
+            total = total + self.count(tensor) * tensor.rest * rows
+        return total
+
+    def _slices(self, degree: Any) -> list[Any]:
+        """Elements of a rank's slice of each flat buffer: routed experts have one of their own."""
+        slices = []
+        for expert in (False, True):
+            mine = [tensor for tensor in self.tensors if tensor.expert == expert]
+            if mine:
+                size = sum(self.count(tensor) * tensor.rest * tensor.rows for tensor in mine)
+                slices.append(-(-size // self.parts(mine[0], degree)))
+        return slices
+
+    def _fullest(self, degree: int) -> dict[str, Any]:
+        """The rank with most elements where whole tensors are dealt out."""
+        whole = [_shape(t.shape, t.matrix) for t in self.tensors for _ in range(self.count(t))]
+        mine = max(_dealt(whole, degree), key=_size)
+        return {"elements": _size(mine), **state_bytes(mine, self.recipe)}
+
+    def largest(self, degree: Any) -> Any:
+        """Elements of the largest tensor's shard."""
+        if self.rule == "flat":
+            return self.elements(degree)
+        if self.rule == "tensor":
+            return max(tensor.rows * tensor.rest for tensor in self.tensors)
+        shards = [
+            -(-tensor.rows // self.parts(tensor, degree)) * tensor.rest for tensor in self.tensors
+        ]
+        return np.maximum.reduce(np.broadcast_arrays(*shards))
+
+    def parts(self, tensor: Rows, degree: Any) -> Any:
+        if not tensor.expert or self.parallel.ep == 1:
+            return degree
+        return np.maximum(1, degree // self.parallel.ep)
+
+    def degree_of(self, component: str) -> Any:
+        """Ranks over which ``component`` is sharded: 1 below its stage.
+
+        What leaves the device is always a shard: at stage 1 too, the host gets what it updates.
+        """
+        away = getattr(self.recipe, f"offload_{component}") != "device"
+        return self.degree if away or is_sharded(component, self.parallel.zero) else 1
+
+    def states(self) -> Iterator[Term]:
+        """Parameters, gradients (all there at once) and optimizer, and hpZ's second copy."""
+        recipe, group = self.recipe, self.parallel.secondary_group
+        yield self._state("parameters", recipe.parameter_bytes)
+        if self.trained.tensors:
+            yield self.trained._state("gradients", recipe.gradient_bytes)
+            yield from self.trained._optimizer()
+        if group:
+            shared = self.degree
+            yield Term(
+                component="second copy of the parameters",
+                num_bytes=recipe.parameter_bytes * self.elements(shared) * shared / group,
+                formula=f"{recipe.parameter_bytes} B × {self._rule(shared)} × N/{group}",
+                source="ZeRO++ §3.2 (hpZ); torch's FSDP2 cuts the gathered tensor, padding and all",
+            )
+
+    def _state(self, component: str, width: float) -> Term:
+        degree = self.degree_of(component)
+        elements, formula = self.elements(degree), self._rule(degree)
+        if self.rule == "flat" and self.parallel.zero and np.ndim(degree) == 0 and degree == 1:
+            # What is not sharded lies in the same buffer, padded to equal slices.
+            elements, formula = self._padded(), "N·ceil(Ψ/N)"
+        return Term(
+            component=component,
+            num_bytes=width * elements,
+            formula=f"{width} B × {formula}",
+            source=IDEAL if self.ideal else SOURCES[self.rule],
+            place=getattr(self.recipe, f"offload_{component}"),
+        )
+
+    def _padded(self) -> Any:
+        degrees = [self.degree]
+        if len(self._slices(1)) > 1:
+            degrees.append(self.parts(next(t for t in self.tensors if t.expert), self.degree))
+        return sum(d * part for d, part in zip(degrees, self._slices(self.degree), strict=True))
+
+    def _rule(self, degree: Any) -> str:
+        if np.ndim(degree) == 0 and degree == 1:
+            return "Ψ of the rank"
+        size = f"{degree}" if np.ndim(degree) == 0 else "N"
+        return f"Ψ/{size}" if self.ideal else _RULES[self.rule].format(n=size)
+
+    def _optimizer(self) -> Iterator[Term]:
+        degree, recipe = self.degree_of("optimizer"), self.recipe
+        for kind, num_bytes in self._kinds(degree).items():
+            counters = kind == "step"
+            yield Term(
+                component=f"optimizer.{kind}",
+                num_bytes=num_bytes,
+                formula=f"{kind} of {self._rule(degree)}",
+                source=recipe.source or (IDEAL if self.ideal else SOURCES[self.rule]),
+                place=recipe.counters_on if counters else recipe.offload_optimizer,
+            )
+
+    def _kinds(self, degree: Any) -> dict[str, Any]:
+        """Bytes of each kind of optimizer state."""
+        if self.rule == "tensor":
+            kinds = self._each(degree, Holding._fullest)
+            return {kind: size for kind, size in kinds.items() if kind != "elements"}
+        if self.recipe.per_element:
+            elements = self.elements(degree)
+            widths = element_bytes(self.recipe)
+            kinds = {kind: width * elements for kind, width in widths.items()}
+            if self.recipe.optimizer == "adam":
+                kinds["step"] = COUNTER_BYTES * self._counters(degree)
+            return kinds
+        return self._each(degree, Holding._by_shape)
+
+    def _counters(self, degree: Any) -> Any:
+        """Tensors the optimizer sees: one a flat buffer."""
+        if self.rule == "flat":
+            return len(self._slices(degree))
+        return sum(self.count(tensor) for tensor in self.tensors)
+
+    def _each(self, degree: Any, of: Callable[[Holding, int], dict[str, Any]]) -> dict[str, Any]:
+        """``of`` what is held and a degree, once for each pair of layers and degrees in arrays."""
+
+        @cache
+        def of_pair(parts: Any, layers: Any) -> dict[str, Any]:
+            layered = self if layers is None else replace(self, layers=int(layers))
+            return of(layered, int(parts))
+
+        sizes = np.frompyfunc(of_pair, 2, 1)(degree, self.layers)
+        if isinstance(sizes, dict):
+            return sizes
+        kinds = dict.fromkeys(kind for each in sizes.flat for kind in each)
+        return {
+            kind: np.array([each.get(kind, 0) for each in sizes.flat]).reshape(sizes.shape)
+            for kind in kinds
+        }
+
+    def _by_shape(self, degree: int) -> dict[str, Any]:
+        """Bytes of each kind where they depend on each tensor's shape."""
+        if self.rule == "flat":
+            return dict(state_bytes([_shape((n,)) for n in self._slices(degree)], self.recipe))
+        total: dict[str, float] = {}
+        for tensor in self.tensors:
+            parts = int(self.parts(tensor, degree))
+            rows = tensor.rows if self.ideal else -(-tensor.rows // parts)
+            shard = _shape((rows, *tensor.shape[1:]), tensor.matrix)
+            share = self.count(tensor) / parts if self.ideal else self.count(tensor)
+            for kind, num_bytes in state_bytes([shard], self.recipe).items():
+                once = kind == "tables"
+                total[kind] = num_bytes if once else total.get(kind, 0) + share * num_bytes
+        return total
+
+
+def step_temporaries(held: Holding, degree: Any) -> Any:
+    """Bytes that the step of an optimizer other than Adam allocates and frees again.
+
+    As torch 2.13's ``MemTracker`` counts them: Adafactor over lists takes one update of every
+    tensor at once; one by one, the last tensor's is still there when the next one's is made. SGD
+    works in place, and so, as bitsandbytes' kernels do, is 8-bit Adam taken to (nobody ran it).
+    Muon orthogonalises one matrix at a time.
+    """
+    width, lists = DTYPE_BYTES[held.recipe.states], held.recipe.step == "foreach"
+    if held.recipe.optimizer == "adafactor":
+        return width * (held.elements(degree) if lists else 2 * held.largest(degree))
+    if held.recipe.optimizer != "muon":
+        return 0
+    update, others = [0], [0]  # of a matrix; Adam's roots for all else
+    for tensor in held.tensors:
+        rows = -(-tensor.rows // held.parts(tensor, degree))
+        size = rows * tensor.rest
+        if tensor.matrix:  # the update, two bf16 copies of it, two squares of its shorter side
+            square = np.minimum(rows, tensor.rest) ** 2
+            update.append((width + 2 * BF16) * size + 2 * BF16 * square)
+        elif held.recipe.step != "fused":
+            others.append(width * (held.count(tensor) if lists else 3) * size)
+    total = sum(others) if lists else _largest(others)
+    return _largest([*update, total])
+
+
+def _largest(sizes: Sequence[Any]) -> Any:
+    largest = np.maximum.reduce(np.broadcast_arrays(*sizes))
+    return largest if largest.ndim else largest.item()
+
+
+def _shape(shape: tuple[int, ...], matrix: bool = False) -> TensorShape:
+    """A tensor of which only the shape matters, and whether it is a matrix inside a layer."""
+    return TensorShape(name="", shape=shape, unit="", role="hidden" if matrix else "embedding")
+
+
+def _size(tensors: Iterable[TensorShape]) -> int:
+    return sum(tensor.numel for tensor in tensors)
+
+
+def _dealt(tensors: Sequence[TensorShape], degree: int) -> list[list[TensorShape]]:
+    """The tensors of each rank where whole ones are dealt out."""
+    ranks: list[list[TensorShape]] = [[] for _ in range(degree)]
+    for tensor, owner in zip(tensors, owners(tensors, degree), strict=True):
+        ranks[owner].append(tensor)
+    return ranks
+
+
+def on_rank(model: Model, parallel: Parallel, recipe: Recipe, rank: int) -> dict[str, float]:
+    """Bytes of parameters, gradients and optimizer states that ``rank`` allocates.
+
+    For data parallelism alone. ``"step counters"`` and ``"second copy of the parameters"`` stand
+    apart. FSDP2 pads parameters and gradients on every rank to the fullest rank's rows, so that one
+    call gathers them; the optimizer's states have the rows a rank really has.
+    """
+    tensors, degree = model.tensors(), parallel.shard_degree
+    rows = rows_of(model, parallel, 0)
+    held = Holding(tensors=rows, parallel=parallel, recipe=recipe, dp=parallel.dp)
+    mine: Sequence[TensorShape] = tensors
+    if parallel.shard_rule == "flat":
+        mine = [_shape((size,)) for size in held._slices(degree)]
+    elif parallel.shard_rule == "tensor":
+        mine = _dealt(tensors, degree)[rank]
+    elif parallel.zero:
+        mine = shard_shapes(tensors, num_ranks=degree, rank=rank % degree)
+    kinds = state_bytes(mine, recipe)
+    sizes = {"step counters": kinds.pop("step", 0), "optimizer": sum(kinds.values())}
+    others = (term for term in held.states() if term.row != "optimizer")
+    return sizes | {term.component: term.num_bytes for term in others}

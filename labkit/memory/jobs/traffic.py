@@ -4,27 +4,21 @@ Volumes count what one rank sends in a ring: (n−1)/n of the message for an all
 reduce-scatter, twice that for an all-reduce. The papers drop the (n−1)/n. Times use the α–β model
 with one latency a hop. Source: ZeRO §7; ZeRO++ §3; MiCS §3.
 
-This is the vocabulary and data parallelism; :mod:`labkit.memory.movement.volumes` has the rest.
+This is the vocabulary; :mod:`labkit.memory.movement.volumes` says what a job sends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from annotated_types import Ge, Le
-
-from labkit.errors import BadValue
 from labkit.hardware import Link
-from labkit.kit.describe import Count, NonNegative, Positive, checked, description
+from labkit.kit.describe import Count, NonNegative, description
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# A ZeRO stage: which of optimizer states, gradients and parameters are sharded.
-Stage = Annotated[int, Ge(0), Le(3)]
 Kind = Literal["all-gather", "reduce-scatter", "all-reduce", "broadcast", "all-to-all", "send"]
 
 
@@ -97,99 +91,6 @@ class Collective:
             return 0.0
         link, moved = (inter, self.node_bytes) if self.nodes > 1 else (intra, self.sent_bytes)
         return self.num_hops * link.latency_s + moved / link.bytes_per_s
-
-
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme:
-    """How a data-parallel step communicates: a ZeRO stage and what later papers change in it.
-
-    ``partition_group`` keeps a whole copy of the states in every group of that many ranks (MiCS);
-    ``secondary_group`` keeps a second copy of the parameters for the backward pass (ZeRO++ hpZ);
-    ``weight_scale`` and ``gradient_scale`` shrink what is sent (qwZ: int8 for 16 bits is 0.5; qgZ:
-    int4 is 0.25).
-    """
-
-    zero: Stage = 0
-    partition_group: Count | None = None
-    secondary_group: Count | None = None
-    weight_scale: Positive = 1.0
-    gradient_scale: Positive = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("partition_group", "secondary_group"):
-            size = getattr(self, name)
-            if size is not None and self.zero != 3:
-                raise BadValue(f"{name} needs zero=3, got zero={self.zero}")
-
-
-@checked
-def step_collectives(
-    *,
-    parameter_bytes: NonNegative,
-    gradient_bytes: NonNegative,
-    dp: Count,
-    scheme: Scheme,
-    ranks_per_node: Count = 8,
-    num_units: Count = 1,
-    accumulation: Count = 1,
-    stride: Count = 1,
-) -> tuple[Collective, ...]:
-    """The collectives of one training step over ``dp`` ranks that sit ``ranks_per_node`` a node.
-
-    ``parameter_bytes`` and ``gradient_bytes`` are the whole model's; ``num_units`` is the number of
-    calls each pass makes (one a layer). Stages 0–2 move two model sizes, stage 3 three. With
-    ``accumulation`` micro-batches a step, stages 2 and 3 reduce-scatter each one's gradients and
-    stage 3 gathers the parameters for each; stages 0 and 1 reduce the sum once, and so do the
-    groups of MiCS among each other. ``stride`` is the distance between neighbours of the group:
-    the ranks that other kinds of parallelism put between them.
-
-    >>> found = step_collectives(parameter_bytes=2, gradient_bytes=2, dp=4, scheme=Scheme(zero=3))
-    >>> [item.sent_bytes for item in found]
-    [1.5, 1.5, 1.5]
-    """
-    group = min(scheme.partition_group or dp, dp)
-    if dp % group:
-        raise BadValue(f"dp ({dp}) must divide by partition_group ({group})")
-    weights = parameter_bytes * scheme.weight_scale
-    gradients = gradient_bytes * scheme.gradient_scale
-
-    call = partial(_call, num_units, (stride, ranks_per_node))
-    if scheme.zero == 0:
-        return (call("backward", "all-reduce", "gradients", gradients, dp, "G, once a step"),)
-    often = accumulation if scheme.zero > 1 else 1
-    scatter = call("backward", "reduce-scatter", "gradients", gradients, group, "G", often)
-    if scheme.zero < 3:
-        return scatter, call("step", "all-gather", "parameters", weights, dp, "P, updated")
-    what, often = "parameters", accumulation
-    forward = call("forward", "all-gather", what, weights, group, "P", often)
-    backward = replace(forward, phase="backward")
-    if second := scheme.secondary_group:  # kept and gathered in full precision (hpZ)
-        text, near = "P, from the second copy", min(second, group)
-        backward = call("backward", "all-gather", what, parameter_bytes, near, text, often)
-    if dp == group:
-        return forward, backward, scatter
-    shards = call("step", "all-reduce", "gradient shards", gradients / group, dp // group, "")
-    apart = placed(dp // group, group * stride, ranks_per_node)
-    named: dict[str, Any] = {"formula": "G/group, once a step", "source": "MiCS §3"}
-    return forward, backward, scatter, replace(shards, num_calls=1, **apart, **named)
-
-
-def _call(
-    units: int, place: tuple[int, int], phase: str, kind: Kind, what: str, message: float,
-    size: int, formula: str, often: int = 1,
-) -> Collective:  # fmt: skip
-    """Among ``size`` neighbours, one call a unit and ``often`` as many bytes."""
-    return Collective(
-        phase=phase,
-        kind=kind,
-        what=what,
-        message_bytes=often * message,
-        num_calls=units * often,
-        formula=f"{often} × {formula}" if often > 1 else formula,
-        source="ZeRO §7; ZeRO++ §3; MiCS §3",
-        **placed(size, *place),
-    )
 
 
 def placed(size: int, stride: int, ranks_per_node: int) -> dict[str, Any]:

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
+from typing import Any
 
+from labkit.errors import BadValue
+from labkit.kit.describe import Count, NonNegative, checked
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
-from labkit.memory.jobs.traffic import Collective, Kind, placed, step_collectives
+from labkit.memory.jobs.traffic import Collective, Kind, placed
 from labkit.models import Model
 
 CONTEXT = (
@@ -290,35 +294,89 @@ def _pair(job: _Job, what: str, message: float, formula: str, source: str) -> Co
 def _data(job: _Job) -> Iterator[Collective]:
     """ZeRO's collectives over dp × cp, of experts over what ep leaves of it."""
     parallel, recipe = job.parallel, job.recipe
-    count = sum(unit.count for unit in parallel.units(job.model, job.device))
     usual, experts = parallel.elements(job.model, job.device)
-    scheme = parallel.scheme(recipe)
-    stride = job.stride("cp" if parallel.cp > 1 else "dp")
     if parallel.ep == 1:
         usual, experts = usual + experts, 0
-    within = parallel.ep
-    parts = [(usual, parallel.sharing, scheme, stride, "")]
+    count = sum(unit.count for unit in parallel.units(job.model, job.device))
+    stride = job.stride("cp" if parallel.cp > 1 else "dp")
+    at = {"ranks_per_node": job.ranks_per_node, "num_units": count}
+    yield from step_collectives(parallel, recipe, usual, stride=stride, **at)
     if experts:
-        narrow = {
-            name: max(1, size // within)
-            for name in ("partition_group", "secondary_group")
-            if (size := getattr(scheme, name)) is not None
-        }
-        inner = replace(scheme, **narrow)
-        parts.append((experts, parallel.sharing // within, inner, stride * within, " of experts"))
-    for elements, ranks, chosen, apart, suffix in parts:
-        for item in step_collectives(
-            parameter_bytes=recipe.parameter_bytes * elements,
-            gradient_bytes=recipe.gradient_bytes * elements,
-            dp=ranks,
-            scheme=chosen,
-            ranks_per_node=job.ranks_per_node,
-            num_units=count,
-            accumulation=recipe.accumulation,
-            stride=apart,
-        ):
-            yield replace(item, what=item.what + suffix)
+        at |= {"stride": stride * parallel.ep, "spread": parallel.ep}
+        for item in step_collectives(parallel, recipe, experts, **at):
+            yield replace(item, what=f"{item.what} of experts")
     if parallel.model_copies > 1:
         size = recipe.gradient_bytes * (usual + experts)
         source = "Li and Hoefler 2021 (Chimera), §3.2"
         yield _pair(job, "gradients of a stage's two copies", size, "G", source)
+
+
+@checked
+def step_collectives(
+    parallel: Parallel,
+    recipe: Recipe,
+    elements: NonNegative,
+    *,
+    ranks_per_node: Count = 8,
+    num_units: Count = 1,
+    spread: Count = 1,
+    stride: Count = 1,
+) -> tuple[Collective, ...]:
+    """The data-parallel collectives of one training step, ``ranks_per_node`` ranks a node.
+
+    ``elements`` are what a rank holds before ZeRO; each pass makes ``num_units`` calls (one a
+    layer). Stages 0–2 move two model sizes, stage 3 three. With several micro-batches a step,
+    stages 2 and 3 reduce-scatter each one's gradients and stage 3 gathers the parameters for each;
+    stages 0 and 1 reduce the sum once, and so do the groups of MiCS among each other. ``spread``:
+    over how many of the ranks the elements (experts) are spread before; ``stride``: the distance
+    between neighbours of a group, the ranks that other kinds of parallelism put between them.
+
+    Raises:
+        BadValue: the ranks that ``spread`` leaves do not divide by their groups.
+
+    >>> found = step_collectives(Parallel(dp=4, zero=3), Recipe(), elements=1)
+    >>> [item.sent_bytes for item in found]
+    [1.5, 1.5, 1.5]
+    """
+    dp, group = parallel.sharing // spread, max(1, parallel.shard_degree // spread)
+    if dp % group:
+        raise BadValue(f"dp ({dp}) must divide by partition_group ({group})")
+    weight_scale, gradient_scale = recipe.scales
+    whole = recipe.parameter_bytes * elements
+    weights, gradients = whole * weight_scale, recipe.gradient_bytes * elements * gradient_scale
+
+    call = partial(_call, num_units, (stride, ranks_per_node))
+    if parallel.zero == 0:
+        return (call("backward", "all-reduce", "gradients", gradients, dp, "G, once a step"),)
+    often = recipe.accumulation if parallel.zero > 1 else 1
+    scatter = call("backward", "reduce-scatter", "gradients", gradients, group, "G", often)
+    if parallel.zero < 3:
+        return scatter, call("step", "all-gather", "parameters", weights, dp, "P, updated")
+    forward = call("forward", "all-gather", "parameters", weights, group, "P", often)
+    backward = replace(forward, phase="backward")
+    if second := parallel.secondary_group:  # kept and gathered in full precision (hpZ)
+        text, near = "P, from the second copy", min(max(1, second // spread), group)
+        backward = call("backward", "all-gather", "parameters", whole, near, text, often)
+    if dp == group:
+        return forward, backward, scatter
+    shards = call("step", "all-reduce", "gradient shards", gradients / group, dp // group, "")
+    apart = placed(dp // group, group * stride, ranks_per_node)
+    named: dict[str, Any] = {"formula": "G/group, once a step", "source": "MiCS §3"}
+    return forward, backward, scatter, replace(shards, num_calls=1, **apart, **named)
+
+
+def _call(
+    units: int, place: tuple[int, int], phase: str, kind: Kind, what: str, message: float,
+    size: int, formula: str, often: int = 1,
+) -> Collective:  # fmt: skip
+    """Among ``size`` neighbours, one call a unit and ``often`` as many bytes."""
+    return Collective(
+        phase=phase,
+        kind=kind,
+        what=what,
+        message_bytes=often * message,
+        num_calls=units * often,
+        formula=f"{often} × {formula}" if often > 1 else formula,
+        source="ZeRO §7; ZeRO++ §3; MiCS §3",
+        **placed(size, *place),
+    )

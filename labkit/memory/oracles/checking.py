@@ -13,7 +13,6 @@ from labkit.errors import UsageError, not_among
 from labkit.memory.jobs.recipe import COUNTER_BYTES
 from labkit.memory.jobs.states import COMPONENTS
 from labkit.memory.oracles.cases import require_trainable
-from labkit.memory.plans.estimate import arguments
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape import moments
 from labkit.memory.tape.forms import STEP
@@ -61,7 +60,7 @@ def _fake(plan: Plan) -> Rows:
     counters = 0
     if plan.recipe.step != "fused":  # on a CPU they count too
         job = plan.estimate.job
-        numbers = Numbers(**arguments(job, plan.estimate.sizes))
+        numbers = Numbers(**job.arguments)
         parts = moments.tensors(job.shape, job.mode, numbers)
         counters = COUNTER_BYTES * moments.over_layers(job.shape, parts, len)
     if plan.parallel.world_size > 1:
@@ -86,7 +85,7 @@ def _fake(plan: Plan) -> Rows:
 
 def _gloo(plan: Plan) -> Rows:
     """Each rank's states, then the fullest rank's beside the plan's own account."""
-    from labkit.memory.jobs.shards import on_rank
+    from labkit.memory.jobs.states import on_rank
     from labkit.memory.oracles.oracle import measure, scheme_of
 
     assert isinstance(plan.model, Model)

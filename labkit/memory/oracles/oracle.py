@@ -16,7 +16,7 @@ from labkit.kit.ranks import on_ranks
 from labkit.memory.jobs import states
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
-from labkit.memory.jobs.shards import on_rank
+from labkit.memory.jobs.states import on_rank
 from labkit.memory.jobs.traffic import ring_passes
 from labkit.memory.tape.sizes import shape_of
 from labkit.models import Model

@@ -96,7 +96,7 @@ def track(
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from labkit.memory.oracles import networks, schemes
+    from labkit.memory.oracles import networks, worker
 
     if step not in networks.OPTIMIZERS:
         raise UsageError(f"step must be one of {', '.join(networks.OPTIMIZERS)}, got {step!r}")
@@ -107,7 +107,7 @@ def track(
         contexts.enter_context(FakeTensorMode())
         network = networks.build(model, mode, seq=seq, period=period, group=group, chunks=chunks)
         if parallel:
-            schemes.shard(
+            worker.shard(
                 network,
                 mesh,
                 parallel.reshard_after_forward,

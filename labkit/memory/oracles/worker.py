@@ -1,24 +1,212 @@
-"""The measuring side: what each rank trains for real, and what it reports of it.
+"""The measuring side: what each rank trains for real under each scheme, and what it reports of it.
 
-Called on every rank by :func:`labkit.memory.oracles.oracle.measure`, by name, so that the engine
-itself never loads torch.
+Data parallelism as torch itself does it, and by hand what torch does not have: ZeRO's stages 1 and
+2 in equal slices, where parameters stay whole on every rank and each rank updates its own part. At
+stage 2 a gradient is reduced as soon as it is there, kept by the ranks that own it, and dropped by
+all others.
+
+Loads torch: :func:`labkit.memory.oracles.oracle.measure` calls it on every rank, by name, and the
+tracker's functions import it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch._dynamo  # every optimizer loads it at first use: once here, not once a rank
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from labkit.kit.meters import CollectiveMeter, received_bytes
-from labkit.memory.oracles import networks, schemes
-from labkit.memory.oracles.schemes import Run, adamw, storage_bytes
+from labkit.memory.oracles import networks
+from labkit.memory.oracles.oracle import GROUPED
 from labkit.memory.tape.mode import Mode
 from labkit.models import Model
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes allocated behind ``tensors`` on this rank, each storage once, padding included."""
+    local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+    sizes = {part.data_ptr(): part.nbytes() for part in (t.untyped_storage() for t in local)}
+    return sum(size for address, size in sizes.items() if address)
+
+
+# Adam divides by √v + eps. A larger eps than the default keeps parameters whose gradient is zero
+# but for rounding (a key's bias) from amplifying the order of summation into a visible step.
+ADAM: dict[str, Any] = {"lr": 1e-4, "eps": 1e-6, "fused": True}
+
+
+def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, **ADAM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One scheme on the first ``num_ranks`` ranks; ``group`` is None on ranks that sit it out, and
+    ``size`` how many share a shard where not all do."""
+
+    scheme: str
+    num_ranks: int
+    rank: int
+    group: Any
+    mesh: Any
+    size: int = 2
+
+
+def runs(rank: int, ranks: list[int], names: list[str], size: int) -> Iterator[Run]:
+    """Every scheme at every number of ranks, in the same order on every rank.
+
+    Groups are formed by all ranks together, members or not: that is gloo's rule. ``size`` ranks
+    share the states, or the second shard, of the schemes in :data:`GROUPED`; they sit out where it
+    does not divide the ranks.
+    """
+    for num_ranks in ranks:
+        group = dist.new_group(list(range(num_ranks)))
+        flat = DeviceMesh("cpu", list(range(num_ranks)), mesh_dim_names=("shard",))
+        for name in names:
+            if name in GROUPED and (num_ranks % size or num_ranks <= size):
+                continue
+            mesh = flat
+            if name == "mics":
+                groups = [list(range(at, at + size)) for at in range(0, num_ranks, size)]
+                mesh = DeviceMesh("cpu", groups, mesh_dim_names=("replicate", "shard"))
+            member = group if rank < num_ranks else None
+            yield Run(
+                scheme=name, num_ranks=num_ranks, rank=rank, group=member, mesh=mesh, size=size
+            )
+
+
+class Trainer:
+    """A network, its optimizer, and what this rank keeps of both."""
+
+    def __init__(self, network: nn.Module, plain: nn.Module, optimizer: Any) -> None:
+        self.network, self.plain, self.optimizer = network, plain, optimizer
+
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        self.optimizer.step()
+
+    def gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.plain.parameters() if p.grad is not None]
+
+    def optimizer_bytes(self) -> tuple[int, int]:
+        """Bytes of Adam's two moments on this rank, and of its step counters."""
+        local = getattr(self.optimizer, "optim", self.optimizer)  # ZeroRedundancyOptimizer's own
+        states = local.state.values()
+        moments = [state[name] for state in states for name in ("exp_avg", "exp_avg_sq")]
+        return storage_bytes(moments), sum(state["step"].nbytes for state in states)
+
+    def full_weights(self) -> list[Tensor]:
+        whole = (p.full_tensor() if isinstance(p, DTensor) else p for p in self.plain.parameters())
+        return [tensor.detach() for tensor in whole]
+
+
+def spread(run: Run, network: Any) -> Trainer:
+    """``network`` spread over the run's ranks by its scheme, with AdamW."""
+    if run.scheme in {"zero1", "zero2-flat"}:
+        return FlatSlices(network, run, stage=1 if run.scheme == "zero1" else 2)
+    if run.scheme in {"ddp", "zero1-torch"}:
+        wrapped = DistributedDataParallel(
+            network, process_group=run.group, gradient_as_bucket_view=True
+        )
+        if run.scheme == "ddp":
+            return Trainer(wrapped, network, adamw(network.parameters()))
+        optimizer = ZeroRedundancyOptimizer(
+            network.parameters(), torch.optim.AdamW, run.group, **ADAM
+        )
+        return Trainer(wrapped, network, optimizer)
+    reshard: dict[str, bool | int] = {"zero2": False, "zero3": True, "mics": True, "hpz": run.size}
+    shard(network, run.mesh, reshard[run.scheme])
+    return Trainer(network, network, adamw(network.parameters()))
+
+
+def shard(
+    network: Any,
+    mesh: Any,
+    reshard: bool | int,
+    *,
+    wrap: str = "parts",
+    keep_gathered: str = "none",
+) -> None:
+    """FSDP2 over a :class:`~labkit.memory.oracles.networks.Decoder`, unit by unit
+    as ``Model.units`` has it: each layer, and both ends, one unit where they share the embedding
+    or where ``wrap`` is ``"blocks"``, else one each."""
+    ends: dict[str, list[nn.Module]] = {}
+    if wrap == "parts" and network.output.weight is not network.token.weight:
+        first = [network.token, *([network.position] if network.position is not None else [])]
+        ends = {"embedding": first, "head": [network.norm, network.output]}
+    units = {str(number): block for number, block in enumerate(network.blocks)} | ends
+    kept = {"last block": str(len(network.blocks) - 1)}.get(keep_gathered, keep_gathered)
+    for name, unit in (*units.items(), ("root", network)):
+        fully_shard(unit, mesh=mesh, reshard_after_forward=False if name == kept else reshard)
+
+
+class FlatSlices(Trainer):
+    """Equal slices of one flat buffer, padded at its end (ZeRO §5.1, §5.2, §7.2.1)."""
+
+    def __init__(self, network: nn.Module, run: Run, *, stage: int) -> None:
+        self.stage, self.group, self.rank = stage, run.group, run.rank
+        self.num_ranks, whole = run.num_ranks, list(network.parameters())
+        self.size = -(-sum(p.numel() for p in whole) // self.num_ranks)
+        self.flat = torch.zeros(self.size * self.num_ranks)
+        # Stage 1 keeps all gradients until the step; stage 2 this rank's slice of them.
+        self.kept = torch.zeros_like(self.flat) if stage == 1 else torch.zeros(self.size)
+        offset = 0
+        for p in whole:
+            part = self.flat[offset : offset + p.numel()]
+            part.copy_(p.detach().flatten())
+            p.data = part.view(p.shape)
+            if stage == 1:
+                p.grad = self.kept[offset : offset + p.numel()].view(p.shape)
+            else:
+                p.register_post_accumulate_grad_hook(self._reduce(offset))
+            offset += p.numel()
+        start = self.rank * self.size
+        self.mine = nn.Parameter(self.flat[start : start + self.size])
+        super().__init__(network, network, adamw([self.mine]))
+
+    def _reduce(self, offset: int) -> Any:
+        """Send each piece of a gradient to the rank whose slice it belongs to."""
+
+        def hook(p: Tensor) -> None:
+            assert p.grad is not None
+            gradient, end = p.grad.flatten(), offset + p.numel()
+            for owner in range(offset // self.size, -(-end // self.size)):
+                first = owner * self.size
+                start, stop = max(offset, first), min(end, first + self.size)
+                part = gradient[start - offset : stop - offset].clone()
+                dist.reduce(part, owner, group=self.group)
+                if owner == self.rank:
+                    self.kept[start - first : stop - first] += part
+            p.grad = None
+
+        return hook
+
+    def zero_grad(self) -> None:
+        self.kept.zero_()
+
+    def step(self) -> None:
+        reduced = self.kept
+        if self.stage == 1:
+            reduced = torch.empty(self.size)
+            dist.reduce_scatter_single(reduced, self.kept, group=self.group)
+        self.mine.grad = reduced / self.num_ranks
+        self.optimizer.step()
+        self.mine.grad = None
+        dist.all_gather_single(self.flat, self.mine.detach().clone(), group=self.group)
+
+    def gradients(self) -> list[Tensor]:
+        return [self.kept]
 
 
 def build(model: Model, spec: dict[str, Any]) -> networks.Decoder:
@@ -46,7 +234,7 @@ def _pair(batch: Tensor) -> tuple[Tensor, Tensor]:
     return batch[:, :-1], batch[:, 1:].contiguous()
 
 
-def train(trainer: schemes.Trainer, chosen: Iterable[Tensor]) -> None:
+def train(trainer: Trainer, chosen: Iterable[Tensor]) -> None:
     """A step on each batch."""
     for batch in chosen:
         trainer.zero_grad()
@@ -57,13 +245,13 @@ def train(trainer: schemes.Trainer, chosen: Iterable[Tensor]) -> None:
 def reference_weights(model: Model, spec: dict[str, Any]) -> list[Tensor]:
     """The weights after training on whole batches in one process: what every scheme must give."""
     network = build(model, spec)
-    train(schemes.Trainer(network, network, adamw(network.parameters())), batches(model, spec))
+    train(Trainer(network, network, adamw(network.parameters())), batches(model, spec))
     return [p.detach().clone() for p in network.parameters()]
 
 
 def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]) -> dict:
     """Train under one scheme and report what this rank held, sent and ended with."""
-    trainer = schemes.trainer(run, build(model, spec))
+    trainer = spread(run, build(model, spec))
     share = spec["global_batch"] // run.num_ranks
     *warm_up, last = (
         batch[run.rank * share : (run.rank + 1) * share] for batch in batches(model, spec)
@@ -108,6 +296,6 @@ def reports(rank: int, spec: dict[str, Any]) -> list[dict]:
     expected = reference_weights(model, spec)
     return [
         measure(model, spec, run, expected)
-        for run in schemes.runs(rank, spec["ranks"], spec["schemes"], spec["group"])
+        for run in runs(rank, spec["ranks"], spec["schemes"], spec["group"])
         if run.group is not None
     ]

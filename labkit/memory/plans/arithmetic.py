@@ -8,14 +8,17 @@ Source: ZeRO §3, §5; ZeRO++ §3.2; Korthikanti et al. 2022, eq. 1.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from labkit.errors import BadValue, not_among
-from labkit.memory.jobs import states, traffic
+from labkit.memory.jobs import states
 from labkit.memory.jobs.batch import FORMULAS, Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS
+from labkit.memory.jobs.traffic import Collective
+from labkit.memory.movement.volumes import step_collectives
 from labkit.memory.tape.saved import Term
 from labkit.models import Model
 from labkit.quantities import format_bytes
@@ -124,15 +127,13 @@ class Arithmetic(NamedTuple):
             f" {self.fragmentation:.0%} of the device",
         )
 
-    def collectives(self, *, ranks_per_node: int) -> tuple[traffic.Collective, ...]:
-        """Those of data parallelism only, one call a layer where layers are known."""
+    def collectives(self, *, ranks_per_node: int) -> tuple[Collective, ...]:
+        """Of data parallelism and one micro-batch, one call a layer where layers are known."""
         units = self.model.num_layers if isinstance(self.model, Model) else 1
-        share = self.num_params / self.parallel.tp
-        return traffic.step_collectives(
-            parameter_bytes=self.recipe.parameter_bytes * share,
-            gradient_bytes=self.recipe.gradient_bytes * share,
-            dp=self.parallel.dp,
-            scheme=self.parallel.scheme(self.recipe),
+        return step_collectives(
+            self.parallel,
+            replace(self.recipe, accumulation=1),
+            self.num_params / self.parallel.tp,
             ranks_per_node=ranks_per_node,
             num_units=units,
         )

@@ -18,7 +18,7 @@ from labkit.memory.jobs.states import SHARDINGS
 from labkit.memory.movement import volumes
 from labkit.memory.plans import estimate as estimates
 from labkit.memory.plans import fsdp
-from labkit.memory.plans.estimate import COMPONENTS, Job, Row, Sizes, total
+from labkit.memory.plans.estimate import COMPONENTS, Job, Row, total
 from labkit.memory.tape import saved
 from labkit.memory.tape.saved import Term
 from labkit.models import Model
@@ -53,7 +53,6 @@ class Estimate:
     device."""
 
     job: Job
-    sizes: Sizes
     moments: dict[str, Row]
     peak_moment: str
     peak: Row
@@ -76,14 +75,12 @@ class Estimate:
         return (*self._states(), *self._activations(), *self._passing())
 
     def _states(self) -> Iterator[Term]:
-        for term in estimates.holding(self.job, self.sizes).states():
+        for term in self.job.held.states():
             yield replace(term, num_bytes=float(term.num_bytes))
 
     def _activations(self) -> Iterator[Term]:
         """What is kept at the end of the forward pass of the last microbatch in flight."""
-        job = self.job
-        shape = estimates.shape_on(job, self.sizes)
-        arguments = estimates.arguments(job, self.sizes)
+        job, shape, arguments = self.job, self.job.own_shape, self.job.arguments
         flight = f" × {job.in_flight:g} in flight" if job.in_flight > 1 else ""
         for term in saved.stack_terms(shape, job.mode, **arguments):
             yield Term(
@@ -224,17 +221,16 @@ class Estimate:
     def _given(self) -> str:
         """The letters' values."""
         job, shape = self.job, self.job.shape
-        tensors = estimates.holding(job, self.sizes).tensors
         letters = {
-            "b": self.sizes.micro_batch,
-            "s": self.sizes.seq // job.parallel.cp,
+            "b": job.batch.micro_batch,
+            "s": job.batch.seq // job.parallel.cp,
             "h": shape.hidden,
             "q": shape.heads * shape.head_dim,
             "k": shape.kv_heads * shape.head_dim,
             "f": shape.ffn,
             "a": shape.heads,
             "v": shape.vocab,
-            "Ψ": sum(rows.rows * rows.rest * rows.number * rows.times for rows in tensors),
+            "Ψ": sum(rows.rows * rows.rest * rows.number * rows.times for rows in job.held.tensors),
             "t": job.parallel.tp,
         }
         return "with " + ", ".join(f"{letter} = {value:,}" for letter, value in letters.items())
@@ -255,10 +251,9 @@ def estimate(
 
 def on_device(job: Job) -> Estimate:
     """The moments of the job's own pipeline device."""
-    sizes = Sizes(seq=job.batch.seq, micro_batch=job.batch.micro_batch, dp=job.parallel.dp)
-    by_moment = estimates.rows(job, sizes)
+    by_moment = estimates.rows(job)
     name, peak = estimates.largest(by_moment.items())
-    return Estimate(job=job, sizes=sizes, moments=by_moment, peak_moment=name, peak=peak)
+    return Estimate(job=job, moments=by_moment, peak_moment=name, peak=peak)
 
 
 _HOW = {

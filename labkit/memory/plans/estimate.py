@@ -1,14 +1,14 @@
 """Device bytes of one rank at each moment of a training step: what a detailed plan answers from.
 
-States by ZeRO's stage (:mod:`labkit.memory.jobs.shards`) and what a step allocates
+States by ZeRO's stage (:mod:`labkit.memory.jobs.states`) and what a step allocates
 (:mod:`labkit.memory.tape.moments`, scaled to the recipe) are added up moment by moment. Sequence,
 micro-batch, data-parallel ranks and layers may be arrays that broadcast; the arithmetic stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from labkit.errors import BadValue, UsageError
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import DTYPE_BYTES, Recipe
-from labkit.memory.jobs.shards import Holding, rows_of, step_temporaries, unit_elements
+from labkit.memory.jobs.states import Holding, rows_of, step_temporaries
 from labkit.memory.plans import fsdp
 from labkit.memory.tape import forms, moments, saved
 from labkit.memory.tape.mode import Mode, SequenceGather
@@ -77,7 +77,11 @@ def rank_shape(model: Model, tp: int) -> Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Everything of one rank of pipeline device ``device`` that is no number to sweep."""
+    """The step of one rank of pipeline device ``device``.
+
+    ``numbers`` are ``seq``, ``micro_batch``, ``dp`` and ``layers`` of a sweep, maybe arrays, in
+    place of those that the batch, the parallelism and the model have.
+    """
 
     model: Model
     parallel: Parallel
@@ -85,6 +89,7 @@ class Job:
     batch: Batch
     device: int = 0
     ideal: bool = False
+    numbers: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """Refuse what cannot be, or is not known.
@@ -140,11 +145,6 @@ class Job:
         return sum(unit.count for unit in units if unit.name == "block")
 
     @cached_property
-    def units(self) -> dict[str, int]:
-        """Elements of one unit of each kind."""
-        return unit_elements(rows_of(self.model, self.parallel, self.device))
-
-    @cached_property
     def ends(self) -> set[str]:
         """Units of the device that are no layers."""
         units = self.parallel.units(self.model, self.device)
@@ -157,11 +157,6 @@ class Job:
     @cached_property
     def has_head(self) -> bool:
         return bool({"root", "head"} & self.ends)
-
-    @cached_property
-    def block(self) -> int:
-        """Elements of the largest layer."""
-        return max((size for name, size in self.units.items() if "block" in name), default=0)
 
     @property
     def microbatches(self) -> int:
@@ -185,42 +180,54 @@ class Job:
         recipe = self.recipe
         return not recipe.autocast and recipe.compute_bytes != recipe.parameter_bytes
 
+    @cached_property
+    def held(self) -> Holding:
+        return Holding(
+            tensors=rows_of(self.model, self.parallel, self.device),
+            parallel=self.parallel,
+            recipe=self.recipe,
+            dp=self.numbers.get("dp", self.parallel.dp),
+            layers=self.numbers.get("layers"),
+            ideal=self.ideal,
+        )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """What may be an array. ``layers`` None: as many as the model has."""
+    @cached_property
+    def own_shape(self) -> Shape:
+        """The shape of the device's own layers; without both ends its vocabulary is next to
+        nothing, so that no head is counted."""
+        changes: Row = {"num_layers": self.layers, "dense_layers": self.dense_layers}
+        if "layers" in self.numbers:
+            changes = {"num_layers": self.numbers["layers"]}
+        if not (self.has_embedding or self.has_head):
+            changes["vocab"] = self.parallel.tp
+        return shape_of(self.shape, **changes)
 
-    seq: Any
-    micro_batch: Any
-    dp: Any
-    layers: Any = None
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """What saved tensors and moments take beside the shape and the mode."""
+        return {
+            "seq": self.numbers.get("seq", self.batch.seq) // self.parallel.cp,
+            "micro_batch": self.numbers.get("micro_batch", self.batch.micro_batch),
+            "tp": self.parallel.tp,
+            "ep": self.parallel.ep,
+            "sequence_parallel": self.parallel.sp,
+            "period": max(1, self.batch.every),
+            "group": self.batch.recompute_group,
+            "chunks": self.batch.loss_chunks,
+        }
 
 
-def holding(job: Job, sizes: Sizes) -> Holding:
-    tensors = rows_of(job.model, job.parallel, job.device)
-    return Holding(
-        tensors=tensors,
-        parallel=job.parallel,
-        recipe=job.recipe,
-        dp=sizes.dp,
-        layers=sizes.layers,
-        ideal=job.ideal,
-    )
-
-
-def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
+def rows(job: Job) -> dict[str, Row]:
     """Bytes of each component at each moment; :data:`PREFETCH` last but one where there is one."""
-    held = holding(job, sizes)
-    there, gradients = _always(held)
-    shape = shape_on(job, sizes)
-    given = arguments(job, sizes)
+    there, gradients = _always(job.held)
+    shape, given = job.own_shape, job.arguments
     sequences = job.parallel.sp and job.parallel.tp > 1 and job.parallel.sp_gather == "buffer"
     if sequences and (job.layers or job.has_head):
-        tokens = sizes.micro_batch * given["seq"]
+        tokens = given["micro_batch"] * given["seq"]
         there[SEQUENCES] = job.mode.compute_bytes * tokens * job.model.hidden
     ran = _once(moments.moments, shape, job.mode, given | {"step": "fused"})
     persistent = job.recipe.accumulation > 1 or job.parallel.pp > 1
-    passing = fsdp.Passing(job=job, held=held, layers=shape.num_layers)
+    passing = fsdp.Passing(job)
     # What the layers keep for one microbatch that waits for its backward pass.
     gathers = passing.gathers and passing.shared
     waits = gathers or job.in_flight > 1
@@ -248,7 +255,7 @@ def rows(job: Job, sizes: Sizes) -> dict[str, Row]:
     by_moment[STEP] = there | {
         "buffers and inputs": ran[STEP]["buffers and inputs"],
         "gradients": gradients,
-        "temporaries": _step_temporaries(job, held.trained, shape, sizes),
+        "temporaries": _step_temporaries(job),
     }
     if job.mode.logits_held != "none" and job.has_head:
         by_moment[STEP]["activations"] = ran[STEP]["activations"]
@@ -286,31 +293,6 @@ def _always(held: Holding) -> tuple[Row, Any]:
     return row, gradients
 
 
-def shape_on(job: Job, sizes: Sizes) -> Shape:
-    """The shape of the device's own layers; without both ends its vocabulary is next to nothing,
-    so that no head is counted."""
-    changes: Row = {"num_layers": sizes.layers}
-    if sizes.layers is None:
-        changes = {"num_layers": job.layers, "dense_layers": job.dense_layers}
-    if not (job.has_embedding or job.has_head):
-        changes["vocab"] = job.parallel.tp
-    return shape_of(job.shape, **changes)
-
-
-def arguments(job: Job, sizes: Sizes) -> dict[str, Any]:
-    """What saved tensors and moments take beside the shape and the mode."""
-    return {
-        "seq": sizes.seq // job.parallel.cp,
-        "micro_batch": sizes.micro_batch,
-        "tp": job.parallel.tp,
-        "ep": job.parallel.ep,
-        "sequence_parallel": job.parallel.sp,
-        "period": max(1, job.batch.every),
-        "group": job.batch.recompute_group,
-        "chunks": job.batch.loss_chunks,
-    }
-
-
 def _stack_bytes(shape: Shape, mode: Mode, **arguments: Any) -> Any:
     return saved.total_bytes(saved.stack_terms(shape, mode, **arguments))
 
@@ -337,9 +319,9 @@ def _happens(job: Job, name: str) -> bool:
     return job.layers > 0
 
 
-def _step_temporaries(job: Job, held: Holding, shape: Any, sizes: Sizes) -> Any:
+def _step_temporaries(job: Job) -> Any:
     """What the optimizer allocates: Adam's roots, and gradients in the master's format."""
-    recipe = job.recipe
+    recipe, held = job.recipe, job.held.trained
     if recipe.offload_optimizer != "device" or not held.tensors:
         return 0
     if recipe.step == "fused" and recipe.optimizer not in {"adafactor", "muon"}:
@@ -353,8 +335,8 @@ def _step_temporaries(job: Job, held: Holding, shape: Any, sizes: Sizes) -> Any:
         width = DTYPE_BYTES[recipe.states]
         size = width * updated * (1 if recipe.step == "foreach" else 3)
         if recipe.step == "for-loop" and np.ndim(degree) == 0 and degree == 1:
-            numbers = moments.Numbers(**arguments(job, sizes))
-            bytes_there = moments.step_temporaries(shape, job.mode, numbers, "for-loop")
+            numbers = moments.Numbers(**job.arguments)
+            bytes_there = moments.step_temporaries(job.own_shape, job.mode, numbers, "for-loop")
             size = bytes_there * width // job.mode.stream_bytes
     narrow = recipe.master_bytes and recipe.second_gradients is None
     if narrow and DTYPE_BYTES[recipe.gradients] < recipe.master_bytes:
@@ -399,13 +381,14 @@ def _chosen(parts: Sequence[Row], which: Any) -> Row:
 
 
 def jobs(
-    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch, ideal: bool
+    model: Model, parallel: Parallel, recipe: Recipe, batch: Batch, ideal: bool, **numbers: Any
 ) -> Iterator[Job]:
     """A rank of each pipeline device that can be the fullest; raises as :meth:`Job.check` does."""
     for device in devices(parallel, model):
         job = Job(
-            model=model, parallel=parallel, recipe=recipe, batch=batch, device=device, ideal=ideal
-        )
+            model=model, parallel=parallel, recipe=recipe, batch=batch, device=device, ideal=ideal,
+            numbers=numbers,
+        )  # fmt: skip
         if device == 0:
             job.check()
         yield job

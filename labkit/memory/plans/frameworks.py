@@ -8,7 +8,7 @@ allocated is an allowance, measured by others, and shown apart from the computed
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from annotated_types import Ge
@@ -18,13 +18,9 @@ from labkit.kit.describe import NonNegative, description
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
-from labkit.memory.plans.plan import Plan
+from labkit.memory.plans.plan import FIELDS, PARTS, Plan
 from labkit.models import Model
 from labkit.quantities import GIB
-
-PARTS = (Parallel, Batch, Recipe)
-FIELDS = {item.name: kind for kind in PARTS for item in fields(kind)}
-del FIELDS["name"], FIELDS["source"]
 
 CONTEXT_BYTES = GIB
 """Allowance for CUDA's context and NCCL's buffers, not computed: about half a GiB each."""

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.memory.jobs.recipe import DTYPE_BYTES
-from labkit.memory.jobs.shards import Holding
 from labkit.memory.tape.forms import HEAD
 from labkit.memory.tape.sizes import is_array
 
@@ -47,22 +46,16 @@ class Size:
     share: Any = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Passing:
-    """A rank's units and how it communicates. ``layers`` may be an array, as in ``held``."""
+    """A rank's units and how it communicates.
 
-    job: Job
-    held: Holding
-    layers: Any
+    Of arrays, as the job's numbers may be: ``layers``, ``degree`` (ranks that share one copy) and
+    ``whole``, the elements of the rank before ZeRO.
+    """
 
-    @cached_property
-    def degree(self) -> Any:
-        return self.held.degree
-
-    @cached_property
-    def whole(self) -> Any:
-        """Elements of the rank before ZeRO."""
-        return self.held.whole
+    def __init__(self, job: Job) -> None:
+        self.job, self.held, self.layers = job, job.held, job.own_shape.num_layers
+        self.degree, self.whole = self.held.degree, self.held.whole
 
     @cached_property
     def shared(self) -> bool:
@@ -136,7 +129,7 @@ class Passing:
         first = self.size("root", "embedding").padded
         if name.startswith("forward"):
             return root + block, block
-        tied, ends = "root" in self.job.units, "head" in self.job.units
+        tied, ends = "root" in self._sizes, "head" in self._sizes
         stays = self.job.parallel.keep_gathered
         last = block if stays == "last block" else 0
         to_last = 0 if last else block  # still to be gathered for the backward pass

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.plans import estimate as estimates
-from labkit.memory.plans.estimate import COMPONENTS, Row, Sizes
-from labkit.memory.plans.plan import Plan
+from labkit.memory.plans.estimate import COMPONENTS, Row
+from labkit.memory.plans.plan import FIELDS, PARTS, Plan
 from labkit.models import Model
 
 if TYPE_CHECKING:
@@ -28,16 +27,8 @@ if TYPE_CHECKING:
 
 _MOST = 2**40  # of any number: products of larger ones leave 64 bits
 NUMBERS = ("dp", "seq", "micro_batch", "layers")
-PARALLEL_FIELDS = tuple(field.name for field in fields(Parallel) if field.name != "layers")
-BATCH_FIELDS = tuple(field.name for field in fields(Batch) if field.name != "formula")
-RECIPE_FIELDS = tuple(
-    field.name for field in fields(Recipe) if field.name not in {"name", "source"}
-)
-AXES = tuple(
-    dict.fromkeys(
-        ("model", "recipe", "world_size", *NUMBERS, *PARALLEL_FIELDS, *BATCH_FIELDS, *RECIPE_FIELDS)
-    )
-)
+_SAID = [name for name in FIELDS if name != "formula"]  # a paper's arithmetic is no axis of these
+AXES = tuple(dict.fromkeys(("model", "recipe", "world_size", *NUMBERS, *_SAID)))
 # Axes of plans that keep the papers' arithmetic.
 ARITHMETIC_AXES = (
     *("dp", "tp", "zero", "partition_group", "secondary_group", "seq", "micro_batch", "recompute"),
@@ -171,23 +162,22 @@ def at(plan: Plan, point: Mapping[str, Any]) -> Plan:
     if "layers" in point:
         assert isinstance(model, Model)
         model = model.resized(num_layers=int(point["layers"]))
-    batch = _of(point, (*BATCH_FIELDS, "formula"))
+    changes: dict[type, dict[str, Any]] = {kind: {} for kind in PARTS}
+    for name, value in point.items():
+        if name in FIELDS and name != "layers":
+            changes[FIELDS[name]][name] = value
+    parallel, batch, recipe = changes.values()
     if batch and plan.batch is None:
         raise UsageError(f"varying {', '.join(batch)} needs a plan with a batch")
-    parallel = _of(point, PARALLEL_FIELDS)
     if "world_size" in point:
         parallel = _filling(plan.parallel, parallel, point["world_size"])
     return replace(
         plan,
         model=model,
-        recipe=_changed(point.get("recipe", plan.recipe), _of(point, RECIPE_FIELDS)),
+        recipe=_changed(point.get("recipe", plan.recipe), recipe),
         batch=_changed(plan.batch, batch),
         parallel=_changed(plan.parallel, parallel),
     )
-
-
-def _of(point: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: point[name] for name in names if name in point}
 
 
 def _changed(record: Any, changes: dict[str, Any]) -> Any:
@@ -245,17 +235,12 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
     assert isinstance(candidate.model, Model)
     assert batch is not None
     problem = _problems(candidate, numbers, world_size)
-    pieces = pieces_of(parallel)
-    seq = np.maximum(numbers.get("seq", np.int64(batch.seq)) // pieces, 1) * pieces
-    sizes = Sizes(
-        seq=seq,
-        micro_batch=numbers.get("micro_batch", np.int64(batch.micro_batch)),
-        dp=numbers.get("dp", np.int64(parallel.dp)),
-        layers=numbers.get("layers"),
-    )
+    pieces = parallel.sequence_pieces
+    seq = np.maximum(numbers.get("seq", batch.seq) // pieces, 1) * pieces
     batch = replace(batch, seq=int(np.asarray(seq).flat[0]))
-    jobs = estimates.jobs(candidate.model, parallel, candidate.recipe, batch, candidate.ideal)
-    named = [moment for job in jobs for moment in estimates.rows(job, sizes).items()]
+    given = candidate.model, parallel, candidate.recipe, batch, candidate.ideal
+    jobs = estimates.jobs(*given, **numbers | {"seq": seq})
+    named = [moment for job in jobs for moment in estimates.rows(job).items()]
     return *estimates.largest(named), problem
 
 
@@ -266,11 +251,6 @@ def smallest_dp(plan: Plan, point: Mapping[str, Any]) -> int:
         for name in ("ep", "replicate", "partition_group", "secondary_group")
     ]
     return int(np.lcm.reduce(degrees))
-
-
-def pieces_of(parallel: Parallel) -> int:
-    """What a sequence must divide by: the pieces that cp and tp make of it."""
-    return (2 * parallel.cp if parallel.cp > 1 else 1) * (parallel.tp if parallel.sp else 1)
 
 
 def _problems(plan: Plan, numbers: Mapping[str, Any], world_size: int | None) -> Any:
@@ -285,7 +265,7 @@ def _problems(plan: Plan, numbers: Mapping[str, Any], world_size: int | None) ->
             size = getattr(parallel, name) or 1
             faults.append((sharing % size != 0, f"dp × cp must divide by {name} ({size})"))
     if "seq" in numbers:
-        pieces, seq = pieces_of(parallel), numbers["seq"]
+        pieces, seq = parallel.sequence_pieces, numbers["seq"]
         text = f"seq must divide by {pieces}, the pieces that cp and tp make of it"
         faults.append((seq % pieces != 0, text))
         if most := plan.model.positions if isinstance(plan.model, Model) else 0:

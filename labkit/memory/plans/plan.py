@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -23,6 +23,10 @@ from labkit.quantities import GB, format_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
+PARTS = (Parallel, Batch, Recipe)
+# What may be said of a plan beside its model and the names of its parts: by field, whose it is.
+FIELDS = {item.name: kind for kind in PARTS for item in fields(kind)}
+del FIELDS["name"], FIELDS["source"]
 Capacity = Count | str  # bytes, or an accelerator's name
 Headroom = Annotated[float, Gt(0), Le(1)]
 

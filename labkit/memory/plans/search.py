@@ -14,7 +14,6 @@ from labkit.hardware import Link
 from labkit.kit.describe import Count, checked
 from labkit.memory.jobs import traffic
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import STAGE_NAMES
 from labkit.memory.plans import grid
 from labkit.memory.plans.grid import label
@@ -122,7 +121,7 @@ def _steps(plan: Plan, vary: str) -> tuple[int, int]:
     assert isinstance(plan.model, Model)
     if vary == "seq":
         most = _MOST_ELEMENTS // max(1, plan.model.hidden)
-        return grid.pieces_of(plan.parallel), min(plan.model.positions or most, most)
+        return plan.parallel.sequence_pieces, min(plan.model.positions or most, most)
     if vary == "micro_batch":
         return 1, _MOST_SAMPLES
     if plan.parallel.layers is not None:
@@ -141,34 +140,26 @@ def _boundary(good: Callable[[int], bool], limit: int, *, least: bool) -> int | 
 
 
 @checked
-def largest_model(
-    parallel: Parallel,
-    capacity_bytes: Count,
-    *,
-    recipe: Recipe | None = None,
-    headroom: Headroom = 1.0,
-) -> int:
-    """Parameters of the largest model whose states alone fit: the papers' "max model size".
+def largest_model(parallel: Parallel, capacity_bytes: Count) -> int:
+    """Parameters of the largest model whose states fit, by mixed-precision Adam and with nothing
+    beside them: the papers' "max model size".
 
     >>> largest_model(Parallel(dp=64, tp=2, zero=1), 32 * 10**9) / 1e9
     15.283582089
     """
-    plan = Plan(model=1, parallel=parallel, recipe=recipe or Recipe.mixed_adam())
-    return fit(plan, vary="model", device=capacity_bytes, headroom=headroom).value or 0
+    plan = Plan(model=1, parallel=parallel)
+    return fit(plan, vary="model", device=capacity_bytes).value or 0
 
 
 @checked
-def stages(
-    model: Model | Count, *, dp: Count, tp: Count = 1, recipe: Recipe | None = None
-) -> dict[str, Plan]:
+def stages(model: Model | Count, *, dp: Count) -> dict[str, Plan]:
     """The same plan at ZeRO stages 0 to 3, by the papers' names for them.
 
     >>> [round(plan.states_bytes / 1e9, 1) for plan in stages(7_500_000_000, dp=64).values()]
     [120.0, 31.4, 16.6, 1.9]
     """
-    recipe = recipe or Recipe.mixed_adam()
     return {
-        name: Plan(model=model, parallel=Parallel(dp=dp, tp=tp, zero=zero), recipe=recipe)
+        name: Plan(model=model, parallel=Parallel(dp=dp, zero=zero))
         for zero, name in STAGE_NAMES.items()
     }
 

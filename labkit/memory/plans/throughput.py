@@ -114,17 +114,24 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """One optimizer step of one rank: operations, and the seconds that each part takes."""
+    """One optimizer step of one rank: operations, and the seconds that the GPU's parts take, an
+    update on the host, and the whole."""
 
     flops: float
     compute_s: float
     tensor_s: float
     data_s: float
+    update_s: float = 0.0
+    step_s: float
+
+    @property
+    def gpu_s(self) -> float:
+        return self.compute_s + self.tensor_s + self.data_s
 
     @property
     def flops_per_s(self) -> float:
         """Throughput of one GPU."""
-        return self.flops / (self.compute_s + self.tensor_s + self.data_s)
+        return self.flops / self.step_s
 
 
 def throughput(plan: Plan, cluster: Cluster) -> StepTime:
@@ -167,11 +174,14 @@ def throughput(plan: Plan, cluster: Cluster) -> StepTime:
         at_once = [item for item in sent if item.axis == "dp" and item.phase == "backward"]
         backward_s = tokens * (2 * forward + again) * seconds
         data_s -= min(backward_s, sum(cluster.time_s(item) for item in at_once))
+    tensor_s = sum(cluster.time_s(item) for item in sent if item.axis != "dp")
+    compute_s = tokens * (3 * forward + again) * seconds
     return StepTime(
         flops=tokens * (3 * forward + again),
-        compute_s=tokens * (3 * forward + again) * seconds,
-        tensor_s=sum(cluster.time_s(item) for item in sent if item.axis != "dp"),
+        compute_s=compute_s,
+        tensor_s=tensor_s,
         data_s=data_s,
+        step_s=compute_s + tensor_s + data_s,
     )
 
 
@@ -226,23 +236,8 @@ class Update:
     delayed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdatedStep:
-    """One optimizer step of one rank: operations, the GPU's time, the update's, and the whole."""
-
-    flops: float
-    gpu_s: float
-    update_s: float
-    step_s: float
-
-    @property
-    def flops_per_s(self) -> float:
-        """Throughput of one GPU."""
-        return self.flops / self.step_s
-
-
 @checked
-def updated_step(plan: Plan, cluster: Cluster, update: Update) -> UpdatedStep:
+def updated_step(plan: Plan, cluster: Cluster, update: Update) -> StepTime:
     """How long a step of ``plan`` takes on ``cluster``; its recipe says what crosses the link.
 
     Raises:
@@ -261,11 +256,10 @@ def updated_step(plan: Plan, cluster: Cluster, update: Update) -> UpdatedStep:
     back_s = moved.bytes_at("PCIe to device") / update.link_bytes_per_s
     states = next(term for term in moved.held if term.component == "optimizer")
     update_s = update.s_per_param * states.num_bytes / recipe.optimizer_bytes * update.ranks
-    gpu_s = step.compute_s + step.tensor_s + step.data_s
-    busy_s = gpu_s + max(0.0, leaves_s - BACKWARD_SHARE * step.compute_s)
+    busy_s = step.gpu_s + max(0.0, leaves_s - BACKWARD_SHARE * step.compute_s)
     host_s = max(update_s, back_s) if update.tiled else update_s + back_s
     step_s = max(busy_s, host_s) if update.delayed else busy_s + host_s
-    return UpdatedStep(flops=step.flops, gpu_s=gpu_s, update_s=update_s, step_s=step_s)
+    return replace(step, update_s=update_s, step_s=step_s)
 
 
 @checked

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import quantities
 from labkit.memory import Parallel, Recipe
-from labkit.memory.jobs.traffic import Scheme, step_collectives
+from labkit.memory.movement.volumes import step_collectives
 from labkit.models import Model
 from tests.oracles.printed.offload_graph import Placement
 
@@ -298,21 +298,16 @@ def between_nodes(path: Path, *, dp: int, ranks_per_node: int = 8) -> pd.DataFra
 
     table = pd.read_csv(path)
     schemes = {
-        "zero3": Scheme(zero=3),
-        "zeropp": Scheme(
-            zero=3, secondary_group=ranks_per_node, weight_scale=0.5, gradient_scale=0.25
+        "zero3": (Parallel(dp=dp, zero=3), Recipe()),
+        "zeropp": (
+            Parallel(dp=dp, zero=3, secondary_group=ranks_per_node),
+            Recipe.preset("quantised"),
         ),
     }
     for name, scheme in schemes.items():
         found = {
             (item.what, item.phase): item.node_bytes
-            for item in step_collectives(
-                parameter_bytes=1,
-                gradient_bytes=1,
-                dp=dp,
-                scheme=scheme,
-                ranks_per_node=ranks_per_node,
-            )
+            for item in step_collectives(*scheme, elements=1 / 2, ranks_per_node=ranks_per_node)
         }
         found["total", "step"] = sum(found.values())
         table[f"ours_{name}"] = [

@@ -10,8 +10,7 @@ from labkit.memory import published
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
-from labkit.memory.jobs.traffic import Scheme, step_collectives
-from labkit.memory.movement.volumes import collectives
+from labkit.memory.movement.volumes import collectives, step_collectives
 from labkit.memory.plans import arithmetic
 from labkit.memory.plans.plan import Plan
 from labkit.models import Model
@@ -77,9 +76,7 @@ def _zero_volumes() -> Iterator[Claim]:
     """§7 and §8, over 1,024 ranks: a ring sends (n − 1)/n of what the paper counts."""
     ranks = 1024
     for stage, printed in enumerate(("2", "2", "2", "3")):
-        found = step_collectives(
-            parameter_bytes=1, gradient_bytes=1, dp=ranks, scheme=Scheme(zero=stage)
-        )
+        found = step_collectives(Parallel(dp=ranks, zero=stage), Recipe(), 1 / 2)  # of 2 bytes
         sent = sum(item.sent_bytes for item in found)
         yield Claim(
             paper="zero",
