@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.workbook.run.batch import Report, Request, Task, run
-from labkit.workbook.run.jobs import Event
+from labkit.workbook.run.batch import Report, Request, run
+from labkit.workbook.run.jobs import Event, Job
 
 
 def workbook(folder: Path, **papers: Sequence[Any]) -> Path:
@@ -63,8 +63,8 @@ class Recorder:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def begin(self, tasks: Sequence[Task], num_workers: int) -> None:
-        self.began += [task.name for task in tasks]
+    def begin(self, jobs: Sequence[Job], num_workers: int) -> None:
+        self.began += [job.name for job in jobs]
 
     def event(self, event: Event) -> None:
         self.events.append(event)

@@ -34,7 +34,7 @@ from labkit.errors import refused
 from labkit.files import naming
 from labkit.workbook import normalise
 from labkit.workbook.run import processes
-from labkit.workbook.run.jobs import CellPlace, Job, Outcome, Status, now
+from labkit.workbook.run.jobs import CellPlace, Job, Outcome, Status, Terms, now
 
 _ORDERLY_END = """
 import atexit, os, ipykernel.kernelapp
@@ -196,18 +196,18 @@ class ListeningManager(NotebookExecutionManager):
 # ---------------------------------------------------------------- one job of `labkit run`
 
 
-def execute(job: Job, folder: Path, send: Callable[[CellPlace], None]) -> Outcome:
+def execute(job: Job, terms: Terms, folder: Path, send: Callable[[CellPlace], None]) -> Outcome:
     """Execute ``job`` in this process; never raises for anything the notebook does.
 
     ``folder`` holds the notebook while it runs, so that what was executed so far survives this
     process. ``send`` is told of each cell as it starts.
     """
-    watch = _Watch(send=send, total=len(nbformat.reads(job.notebook, as_version=4).cells))
+    watch = _Watch(send=send, total=len(nbformat.reads(job.text, as_version=4).cells))
     source, target = folder / "source.ipynb", folder / f"{job.key}.ipynb"
     started, begun = now(), time.monotonic()
-    ending = _papermill(job, source, target, watch)
+    ending = _papermill(job, terms, source, target, watch)
     duration_s = round(time.monotonic() - begun, 3)
-    status, name, message = _explained(ending, watch, job, duration_s)
+    status, name, message = _explained(ending, watch, terms, duration_s)
     return Outcome(
         status=status,
         notebook=_executed(target, keep_banner=status != "ok"),
@@ -248,20 +248,22 @@ class _Watch:
         self.send(self.place)
 
 
-def _papermill(job: Job, source: Path, target: Path, watch: _Watch) -> Exception | None:
+def _papermill(
+    job: Job, terms: Terms, source: Path, target: Path, watch: _Watch
+) -> Exception | None:
     """Run papermill; what it raised, or None."""
     try:
         with naming(target):
-            source.write_text(job.notebook, encoding="utf-8")
+            source.write_text(job.text, encoding="utf-8")
             papermill.execute_notebook(
                 str(source),
                 str(target),
-                parameters=job.parameters or None,
+                parameters=job.overrides or None,
                 engine_name="labkit",
                 progress_bar=False,
-                cwd=job.cwd,
-                execution_timeout=math.ceil(job.cell_timeout_s),
-                notebook_timeout=job.notebook_timeout_s,
+                cwd=str((terms.root / job.path).parent),
+                execution_timeout=math.ceil(terms.cell_timeout_s),
+                notebook_timeout=terms.notebook_timeout_s,
                 cell_listener=watch,
                 kernel_mark=str(source.parent),
             )
@@ -271,7 +273,7 @@ def _papermill(job: Job, source: Path, target: Path, watch: _Watch) -> Exception
 
 
 def _explained(
-    ending: Exception | None, watch: _Watch, job: Job, duration_s: float
+    ending: Exception | None, watch: _Watch, terms: Terms, duration_s: float
 ) -> tuple[Status, str, str]:
     """How the execution ended, the error's name and what it says.
 
@@ -288,7 +290,7 @@ def _explained(
     if _is_infrastructure(ending):
         return "died", name, message
     if isinstance(ending, CellTimeoutError):
-        return "hung", name, _limit_passed(job, duration_s)
+        return "hung", name, _limit_passed(terms, duration_s)
     return "broken", name, message
 
 
@@ -301,11 +303,11 @@ def _is_infrastructure(error: Exception) -> bool:
     )
 
 
-def _limit_passed(job: Job, duration_s: float) -> str:
-    whole = job.notebook_timeout_s
+def _limit_passed(terms: Terms, duration_s: float) -> str:
+    whole = terms.notebook_timeout_s
     if whole is not None and duration_s >= whole:
         return f"the notebook had not ended after {whole:g} s; its kernel was killed"
-    return f"the cell had not ended after {job.cell_timeout_s:g} s; its kernel was killed"
+    return f"the cell had not ended after {terms.cell_timeout_s:g} s; its kernel was killed"
 
 
 def _executed(path: Path, *, keep_banner: bool) -> str:
