@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,11 +117,11 @@ def run(
     """
     from labkit.workbook.run import batch, parameters, sweepfile
 
+    given = [*parameters.choices(param or ()), *parameters.choices(sweep or (), "--sweep")]
+    more = parameters.with_seeds(sweepfile.load(sweep_file) if sweep_file else None, seeds)
     request = batch.Request(
         keys=tuple(keys or ()),
-        fixed=parameters.assignments(param or []),
-        sweeps=parameters.assignments(sweep or [], "--sweep"),
-        more=parameters.with_seeds(sweepfile.load(sweep_file) if sweep_file else None, seeds),
+        sweep=replace(more, choices=[*given, *more.choices]),
         force=force,
         num_jobs=jobs,
         timeout_s=timeout,

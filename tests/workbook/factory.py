@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from labkit.workbook.run.batch import Report, Request, run
 from labkit.workbook.run.jobs import Event, Job
+from labkit.workbook.run.parameters import Sweep, choices
 
 
 def workbook(folder: Path, **papers: Sequence[Any]) -> Path:
@@ -70,5 +72,21 @@ class Recorder:
         self.events.append(event)
 
 
-def go(root: Path, *keys: str, watcher: Recorder | None = None, **options: Any) -> Report:
-    return run(root, Request(keys=keys, **options), watcher or Recorder())
+def stated(fixed: Mapping[str, str], sweeps: Mapping[str, str], more: Sweep | None = None) -> Sweep:
+    """What ``-p`` and ``--sweep`` say, by name, and a sweep file besides."""
+    texts = ([f"{name}={text}" for name, text in given.items()] for given in (fixed, sweeps))
+    given = [*choices(next(texts)), *choices(next(texts), "--sweep")]
+    more = more or Sweep()
+    return replace(more, choices=[*given, *more.choices])
+
+
+def go(
+    root: Path,
+    *keys: str,
+    watcher: Recorder | None = None,
+    fixed: Mapping[str, str] | None = None,
+    sweeps: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Report:
+    request = Request(keys=keys, sweep=stated(fixed or {}, sweeps or {}), **options)
+    return run(root, request, watcher or Recorder())

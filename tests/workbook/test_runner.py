@@ -324,7 +324,7 @@ def test_a_refused_request_runs_nothing(tmp_path: Path) -> None:
         ({"keys": ("c",)}, "no notebook for 'c'"),
     ):
         with pytest.raises(UsageError, match=said):
-            batch.run(root, batch.Request(**request), Recorder())  # type: ignore[arg-type]
+            go(root, *request.get("keys", ()), fixed=request.get("fixed"))
     assert not (root / "results").exists()
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,7 +29,7 @@ from labkit.workbook.run import (
     results,
 )
 from labkit.workbook.run.jobs import Event, Executor, Job, Outcome, Terms
-from labkit.workbook.run.parameters import Sweep, option_choices
+from labkit.workbook.run.parameters import Sweep
 
 if TYPE_CHECKING:
     from labkit.workbook.notebooks import Parameter
@@ -41,28 +41,18 @@ CELL_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to run: notebooks (none: all); ``fixed`` values and those to sweep, as texts; and what
-    a sweep file and ``--seeds`` say (``more``).
+    """What to run: notebooks (none: all), with which values of their parameters, and where.
 
-    ``cluster`` says where (None: in processes of this machine).
+    ``cluster`` None: in processes of this machine.
     """
 
     keys: tuple[str, ...] = ()
-    fixed: Mapping[str, str] = field(default_factory=dict)
-    sweeps: Mapping[str, str] = field(default_factory=dict)
-    more: Sweep = field(default_factory=Sweep)
+    sweep: Sweep = field(default_factory=Sweep)
     force: bool = False
     num_jobs: int | None = None
     cluster: Cluster | None = None
     timeout_s: float | None = None
     cell_timeout_s: float | None = None
-
-    @property
-    def sweep(self) -> Sweep:
-        """All values that it gives."""
-        given = option_choices("-p", self.fixed, several=False)
-        given += option_choices("--sweep", self.sweeps, several=True)
-        return replace(self.more, choices=(*given, *self.more.choices))
 
 
 @dataclass(frozen=True, kw_only=True)
