@@ -57,10 +57,9 @@ def slides(
       [cyan]labkit slides zeus -p eta_knob=0.8[/cyan]    a run with another parameter
     """
     from labkit.workbook.export import decks
-    from labkit.workbook.run import parameters
 
     root = files.project_root()
-    written = decks.write_slides(root, key, parameters.assignments(param), out)
+    written = decks.write_slides(root, key, param, out)
     console = Console(soft_wrap=True)
     size_mb = written.path.stat().st_size / 1e6
     console.print(

@@ -15,8 +15,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from labkit.workbook.run.batch import Task
-    from labkit.workbook.run.jobs import CellPlace, Event, Outcome
+    from labkit.workbook.run.jobs import CellPlace, Event, Job, Outcome
 
 
 def seconds(value: float) -> str:
@@ -58,11 +57,11 @@ def shortened(text: str, width: int = 160) -> str:
 class Estimate:
     """How long the rest of a run should take, from how long its notebooks took before."""
 
-    def __init__(self, tasks: Sequence[Task], num_workers: int) -> None:
-        known = [task.expected_s for task in tasks if task.expected_s is not None]
+    def __init__(self, jobs: Sequence[Job], num_workers: int) -> None:
+        known = [job.expected_s for job in jobs if job.expected_s is not None]
         self._usual_s = statistics.median(known) if known else None
         self._num_workers = num_workers
-        self._expected_s = {task.name: task.expected_s or self._usual_s or 0.0 for task in tasks}
+        self._expected_s = {job.name: job.expected_s or self._usual_s or 0.0 for job in jobs}
         self._begun: dict[str, float] = {}
 
     def start(self, name: str) -> None:
@@ -120,14 +119,14 @@ class Watcher:
     def note(self, text: str) -> None:
         self._say(Text(text, style="yellow"))
 
-    def begin(self, tasks: Sequence[Task], num_workers: int) -> None:
-        self._total = len(tasks)
-        self._reasons = {task.name: task.reason for task in tasks}
-        self._estimate, self._begun = Estimate(tasks, num_workers), time.monotonic()
-        plural = "s" if len(tasks) != 1 else ""
+    def begin(self, jobs: Sequence[Job], num_workers: int) -> None:
+        self._total = len(jobs)
+        self._reasons = {job.name: job.reason for job in jobs}
+        self._estimate, self._begun = Estimate(jobs, num_workers), time.monotonic()
+        plural = "s" if len(jobs) != 1 else ""
         at_once = f", {num_workers} at a time" if num_workers > 1 else ""
-        self._say(Text(f"{len(tasks)} notebook{plural} to run{at_once}{self._state()}"))
-        self._overall = self.bars.add_task("all", total=len(tasks), at="", says="")
+        self._say(Text(f"{len(jobs)} notebook{plural} to run{at_once}{self._state()}"))
+        self._overall = self.bars.add_task("all", total=len(jobs), at="", says="")
 
     def event(self, event: Event) -> None:
         name, cell = event.job.name, event.cell
@@ -186,7 +185,7 @@ class Watcher:
         return "".join(f", {part}" for part in parts)
 
     def _remaining_s(self) -> float | None:
-        """Looked at once a second, since a run may have 10,000 tasks."""
+        """Looked at once a second, since a run may have 10,000 jobs."""
         moment = time.monotonic()
         if moment - self._looked > 1.0 or self._done == self._total:
             self._looked, self._left_s = moment, self._estimate.remaining_s()

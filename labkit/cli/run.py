@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,11 +117,11 @@ def run(
     """
     from labkit.workbook.run import batch, parameters, sweepfile
 
+    given = [*parameters.choices(param or ()), *parameters.choices(sweep or (), "--sweep")]
+    more = parameters.with_seeds(sweepfile.load(sweep_file) if sweep_file else None, seeds)
     request = batch.Request(
         keys=tuple(keys or ()),
-        fixed=parameters.assignments(param or []),
-        sweeps=parameters.assignments(sweep or [], "--sweep"),
-        more=parameters.with_seeds(sweepfile.load(sweep_file) if sweep_file else None, seeds),
+        sweep=replace(more, choices=[*given, *more.choices]),
         force=force,
         num_jobs=jobs,
         timeout_s=timeout,
@@ -231,8 +232,8 @@ def _write_back(root: Path, report: Report, *, allow_standin: bool) -> int:
     from labkit.workbook.run import refresh as refreshing
 
     console, refused = _console(), 0
-    failed = {end.task.key for end in report.failures}
-    for key in [task.key for task in report.tasks if task.key not in failed]:
+    failed = {end.job.key for end in report.failures}
+    for key in [job.key for job in report.jobs if job.key not in failed]:
         try:
             changed = refreshing.write_back(root, key, allow_standin=allow_standin)
         except LabkitError as error:
@@ -257,14 +258,14 @@ def _show_plan(root: Path, request: Request) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("notebook", "runs because", "took"):
         table.add_column(title, overflow="fold")
-    for task in batch.plan(root, request):
-        took = "" if task.expected_s is None else progress.seconds(task.expected_s)
-        table.add_row(escape(task.name), escape(task.problem or task.reason or "up to date"), took)
+    for job in batch.plan(root, request):
+        took = "" if job.expected_s is None else progress.seconds(job.expected_s)
+        table.add_row(escape(job.name), escape(job.problem or job.reason or "up to date"), took)
     _console().print(table)
 
 
 def _show_report(console: Console, root: Path, report: Report, took_s: float) -> None:
-    current = sum(1 for task in report.tasks if not task.reason)
+    current = sum(1 for job in report.jobs if not job.reason)
     done = len(report.ended) - len(report.failures)
     counts = [(done, "ran"), (current, "up to date"), (len(report.failures), "failed")]
     text = ", ".join(f"{number} {what}" for number, what in counts if number)
@@ -279,11 +280,11 @@ def _show_report(console: Console, root: Path, report: Report, took_s: float) ->
 
 def _tell_of_standins(console: Console, report: Report) -> None:
     """Name the results that rest on stand-ins: their claims are not judged."""
-    failed = {end.task.name for end in report.failures}
+    failed = {end.job.name for end in report.failures}
     on_standin = [
-        task.name
-        for task in report.tasks
-        if task.name not in failed and task.fingerprint and task.fingerprint.on_standin
+        job.name
+        for job in report.jobs
+        if job.name not in failed and job.fingerprint and job.fingerprint.on_standin
     ]
     if on_standin:
         text = f"on stand-in data: {', '.join(on_standin)} (`labkit data` says what is missing)"
@@ -293,7 +294,7 @@ def _tell_of_standins(console: Console, report: Report) -> None:
 def _show_failures(console: Console, root: Path, failures: list[Ended]) -> None:
     for end in failures:
         place = progress.where(end.outcome.cell)
-        console.print(f"\nfailed: {end.task.name}, {place}", style="bold red", markup=False)
+        console.print(f"\nfailed: {end.job.name}, {place}", style="bold red", markup=False)
         for line in _details(root, end):
             console.print(f"  {line}", markup=False, soft_wrap=True)
 
@@ -303,9 +304,9 @@ def _details(root: Path, end: Ended) -> Iterator[str]:
     yield progress.how_it_failed(end.outcome)
     if end.outcome.cell is not None and end.outcome.cell.first_line:
         yield f"in the cell that starts `{end.outcome.cell.first_line}`"
-    values = ", ".join(f"{name}={value!r}" for name, value in end.task.parameters.items())
+    values = ", ".join(f"{name}={value!r}" for name, value in end.job.parameters.items())
     yield f"parameters: {values or 'none'}"
-    files = [f"{end.task.key}.ipynb", "log.txt"]
+    files = [f"{end.job.key}.ipynb", "log.txt"]
     kept = [end.folder / name for name in files if end.folder and (end.folder / name).is_file()]
-    for path in kept or [end.task.path]:
+    for path in kept or [root / end.job.path]:
         yield path.relative_to(root).as_posix()

@@ -24,7 +24,7 @@ import pytest
 from labkit.workbook.run import batch
 from labkit.workbook.run.jobs import Job, Listener, Outcome, now
 from tests.benchmarks.contest import WAYS, prepare
-from tests.workbook.factory import Recorder
+from tests.workbook.factory import Recorder, stated
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -71,7 +71,7 @@ class Nothing:
     def run(self, jobs: Iterable[Job], listen: Listener) -> Iterator[tuple[Job, Outcome]]:
         printed = {"output_type": "stream", "name": "stdout", "text": "x" * 200_000}
         for number, job in enumerate(jobs):
-            notebook = json.loads(job.notebook)
+            notebook = json.loads(job.text)
             notebook["cells"][-1]["outputs"] = [printed]
             text = json.dumps(notebook)
             yield job, Outcome(status="ok", notebook=text, started=now(), log=text)
@@ -87,9 +87,8 @@ def test_memory_over_many_runs(
     monkeypatch.setattr(batch, "_executor", lambda *args: nullcontext(executor))
     # Kept whole, a hundred outcomes would be 40 MB; the results are not what is measured.
     monkeypatch.setattr(batch.results, "store", lambda root, key, *rest: root)
-    sweep = {"n": ",".join(map(str, range(number)))}
     watcher = Quiet()
-    request = batch.Request(sweeps=sweep)
+    request = batch.Request(sweep=stated({}, {"n": ",".join(map(str, range(number)))}))
     report = benchmark.pedantic(lambda: batch.run(root, request, watcher), rounds=1)
     assert [end.ok for end in report.ended] == [True] * number
     first, last = executor.resident_bytes[0], executor.resident_bytes[-1]

@@ -21,7 +21,7 @@ from labkit.workbook import notebooks
 from labkit.workbook.export import sweeps
 from labkit.workbook.review import claims, recorded
 from labkit.workbook.run import executors, guard, inventory, results, runs
-from labkit.workbook.run.jobs import Event, Job, Outcome, now
+from labkit.workbook.run.jobs import Event, Job, Outcome, Terms, now
 from tests.workbook.factory import workbook
 
 CLAIMS = """
@@ -42,16 +42,16 @@ def saving(seed: int, num_stages: int, gpu: str) -> float:
 class Pool:
     """Ends each notebook at once, as if its cells had recorded these numbers; gpu=bad raises."""
 
-    def __init__(self, num_workers: int, scratch: Any) -> None:
-        self.num_workers = num_workers
+    def __init__(self, num_workers: int, terms: Terms, scratch: Any) -> None:
+        self.num_workers, self.terms = num_workers, terms
 
     def run(
         self, given: Iterable[Job], listen: Callable[[Event], None]
     ) -> Iterator[tuple[Job, Outcome]]:
         for job in given:
             listen(Event(kind="start", job=job))
-            at = {"seed": 0, "num_stages": 4, "gpu": "V100"} | job.parameters
-            book = json.loads(job.notebook)
+            at = {"seed": 0, "num_stages": 4, "gpu": "V100"} | job.overrides
+            book = json.loads(job.text)
             book["cells"][1]["outputs"] = [] if at["gpu"] == "bad" else self.shown(job, **at)
             state: Any = {"status": "failed", "error": "ValueError", "message": "bad"}
             outcome = Outcome(
@@ -63,11 +63,9 @@ class Pool:
             listen(Event(kind="end", job=job, outcome=outcome))
             yield job, outcome
 
-    @staticmethod
-    def shown(job: Job, **at: Any) -> list[dict[str, Any]]:
-        root = Path(job.environment["LABKIT_ROOT"])
+    def shown(self, job: Job, **at: Any) -> list[dict[str, Any]]:
         values = {"saving": saving(**at), "order": ["a", "b"]}
-        table = claims.judge(root, job.key, values, flips={"saving": 0.0})
+        table = claims.judge(self.terms.root, job.key, values, flips={"saving": 0.0})
         numbers = recorded.Metrics({"time_s": 100 / at["num_stages"], "peak_bytes": 7})
         return [
             {"output_type": "display_data", "metadata": {}, "data": shown._repr_mimebundle_()}

@@ -128,7 +128,7 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
 ) -> None:
     def interrupted(root: Path, request: batch.Request, watcher: progress.Watcher) -> None:
         watcher.begin([task("a", None), task("b", None)], 1)
-        job = Job(key="a", slug="default", notebook="", parameters={}, cwd="")
+        job = task("a", None)
         watcher.event(Event(kind="start", job=job, worker="w1"))
         watcher.event(Event(kind="end", job=job, outcome=Outcome(status="failed")))
         raise KeyboardInterrupt
@@ -165,8 +165,8 @@ def test_two_runs_at_once_do_the_work_once(root: Path) -> None:
 # ---------------------------------------------------------------- what is shown
 
 
-def task(key: str, expected_s: float | None) -> batch.Task:
-    return batch.Task(key=key, slug="default", path=Path(key), expected_s=expected_s)
+def task(key: str, expected_s: float | None) -> Job:
+    return Job(key=key, slug="default", path=Path(key), expected_s=expected_s)
 
 
 def test_the_estimate_is_the_schedule_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:

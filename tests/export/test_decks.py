@@ -212,7 +212,7 @@ def test_executed_results_are_shown_before_committed_ones(root: Path) -> None:
 def test_a_run_with_parameters_gets_a_deck_of_its_own(root: Path, typed: str) -> None:
     synthetic.run(root)
     synthetic.run(root, num_stages=8)
-    written = write_slides(root, "alpha", {"num_stages": typed})
+    written = write_slides(root, "alpha", [f"num_stages={typed}"])
     assert written.path.name == "alpha--num_stages=8.html"
     assert "num_stages=8" in written.shows
     footer = offline.parse(written.path.read_text()).select_one(".deck-footer")
@@ -222,9 +222,9 @@ def test_a_run_with_parameters_gets_a_deck_of_its_own(root: Path, typed: str) ->
 def test_parameters_nobody_ran_are_refused_with_the_command_that_runs_them(root: Path) -> None:
     synthetic.run(root)
     with pytest.raises(UsageError, match=r"labkit run alpha -p num_stages=16.*default"):
-        write_slides(root, "alpha", {"num_stages": "16"})
+        write_slides(root, "alpha", ["num_stages=16"])
     with pytest.raises(UsageError, match=r"no parameter 'stages'.*its parameters: num_stages"):
-        write_slides(root, "alpha", {"stages": "16"})
+        write_slides(root, "alpha", ["stages=16"])
 
 
 def test_a_key_without_a_notebook_and_a_broken_notebook(root: Path) -> None:

@@ -151,13 +151,13 @@ def main(number: int) -> None:
         watcher.note(f"{len(report.ended)} ended")
     assert soon(lambda: not kernels_of(there), 60), "a kernel outlived the run"
     assert not watcher.faults, f"not tried: {watcher.faults}"
-    assert [end.task.name for end in report.failures] == []
+    assert [end.job.name for end in report.failures] == []
     go(local, sweeps=sweep)
     for end in report.ended:
         assert end.folder is not None
-        beside = results.folder_of(local, "a", end.task.slug)
+        beside = results.folder_of(local, "a", end.job.slug)
         for name in ("a.ipynb", "claims.json"):
-            assert (end.folder / name).read_bytes() == (beside / name).read_bytes(), end.task.name
+            assert (end.folder / name).read_bytes() == (beside / name).read_bytes(), end.job.name
     again = {n for n, count in counted(there, "begun").items() if count > 1}
     suspects = {int(name.rpartition("=")[2].strip("]")) if "=" in name else 0
                 for name in watcher.suspects}  # fmt: skip

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labkit.workbook.run.batch import Report, Request, Task, run
-from labkit.workbook.run.jobs import Event
+from labkit.workbook.run.batch import Report, Request, run
+from labkit.workbook.run.jobs import Event, Job
+from labkit.workbook.run.parameters import Sweep, choices
 
 
 def workbook(folder: Path, **papers: Sequence[Any]) -> Path:
@@ -63,12 +65,28 @@ class Recorder:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def begin(self, tasks: Sequence[Task], num_workers: int) -> None:
-        self.began += [task.name for task in tasks]
+    def begin(self, jobs: Sequence[Job], num_workers: int) -> None:
+        self.began += [job.name for job in jobs]
 
     def event(self, event: Event) -> None:
         self.events.append(event)
 
 
-def go(root: Path, *keys: str, watcher: Recorder | None = None, **options: Any) -> Report:
-    return run(root, Request(keys=keys, **options), watcher or Recorder())
+def stated(fixed: Mapping[str, str], sweeps: Mapping[str, str], more: Sweep | None = None) -> Sweep:
+    """What ``-p`` and ``--sweep`` say, by name, and a sweep file besides."""
+    texts = ([f"{name}={text}" for name, text in given.items()] for given in (fixed, sweeps))
+    given = [*choices(next(texts)), *choices(next(texts), "--sweep")]
+    more = more or Sweep()
+    return replace(more, choices=[*given, *more.choices])
+
+
+def go(
+    root: Path,
+    *keys: str,
+    watcher: Recorder | None = None,
+    fixed: Mapping[str, str] | None = None,
+    sweeps: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Report:
+    request = Request(keys=keys, sweep=stated(fixed or {}, sweeps or {}), **options)
+    return run(root, request, watcher or Recorder())

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,7 @@ from distributed import Client, LocalCluster
 from labkit.errors import BadFile, LabkitError, UsageError
 from labkit.workbook import notebooks
 from labkit.workbook.run import batch, cluster, places, remote, results
-from labkit.workbook.run.jobs import Event, Job, Outcome
+from labkit.workbook.run.jobs import Event, Job, Outcome, Terms
 from tests.workbook.daskprocesses import Processes
 from tests.workbook.factory import Recorder, go, workbook
 from tests.workbook.test_runner import kernels_of, soon
@@ -97,7 +98,7 @@ def test_all_runs_are_right_though_worker_and_scheduler_were_killed(ran: Ran) ->
 
 def test_nothing_runs_twice_but_what_was_lost(ran: Ran) -> None:
     _, _, watcher, report, _ = ran
-    attempts = {end.task.name: end.outcome.attempts for end in report.ended}
+    attempts = {end.job.name: end.outcome.attempts for end in report.ended}
     assert attempts[watcher.lost[0]] >= 2
     retried = {event.job.name for event in watcher.events if event.kind == "retry"}
     assert retried == {name for name, count in attempts.items() if count > 1}
@@ -148,7 +149,7 @@ def test_a_notebook_that_loses_every_worker_is_given_up_and_others_end(tmp_path:
         processes.worker("nanny", there, nanny=True)
         watcher = Assassin(processes)
         report = go(root, watcher=watcher, cluster=places.read(processes.address, 1))
-        outcomes = {end.task.key: end.outcome for end in report.ended}
+        outcomes = {end.job.key: end.outcome for end in report.ended}
         assert outcomes["a"].status == "ok", outcomes["a"].message
         deadly = outcomes["deadly"]
         assert (deadly.status, deadly.error) == ("died", "WorkerLost")
@@ -190,7 +191,7 @@ def test_a_cells_own_error_and_a_dying_kernel_end_as_on_this_machine(
     workbook(root, fails=("# Text", ("1 / 0", "claims")), dies=("import os; os._exit(9)",))
     watcher = Recorder()
     report = go(root, "fails", "dies", watcher=watcher, cluster=places.read(address, 1))
-    outcomes = {end.task.key: end.outcome for end in report.ended}
+    outcomes = {end.job.key: end.outcome for end in report.ended}
     assert (outcomes["fails"].status, outcomes["fails"].attempts) == ("failed", 1)
     assert outcomes["fails"].cell is not None
     assert (outcomes["fails"].cell.number, outcomes["fails"].cell.tag) == (2, "claims")
@@ -208,9 +209,10 @@ def test_a_worker_that_comes_later_is_checked_with_its_first_job(
     monkeypatch.setattr(cluster.remote, "standing", lambda: {**ours, "numpy": "1.0"})
     packed = remote.packed
 
-    def checked_there(call: remote.Call) -> bytes:
+    def checked_there(job: Job, terms: Terms) -> bytes:
+        call = packed(job, terms)
         monkeypatch.setattr(remote, "standing", lambda: ours)
-        return packed(call)
+        return call
 
     monkeypatch.setattr(remote, "packed", checked_there)
     with pytest.raises(remote.WrongWorker, match=rf"numpy is {ours['numpy']} there and 1\.0 here"):
@@ -250,7 +252,7 @@ def test_an_interrupted_run_ends_its_kernels_and_goes_on_later(root: Path, addre
     assert [end.ok for end in go(root, cluster=where).ended] == [True]
 
 
-def light(call: remote.Call) -> Outcome:
+def light(*_: object) -> Outcome:
     return Outcome(status="ok", notebook="x" * 1000, started="2020-01-01T00:00:00+00:00")
 
 
@@ -258,8 +260,8 @@ def test_jobs_are_taken_as_there_is_room(
     root: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "execute", light)
-    path = root / "notebooks/tests/a.ipynb"
-    footing = remote.footing(root, path, path.read_text(), ())
+    [first] = batch.plan(root, batch.Request(keys=("a",)))
+    terms = Terms(root=root)
     ahead, most = 0, 0
 
     def jobs() -> Iterator[Job]:
@@ -267,10 +269,10 @@ def test_jobs_are_taken_as_there_is_room(
         for number in range(200):
             ahead += 1
             most = max(most, ahead)
-            yield Job(key="a", slug=f"n={number}", notebook="", parameters={}, cwd="")
+            yield replace(first, slug=f"n={number}")
 
     executor = cluster.DaskExecutor(
-        lambda: Client(address, set_as_default=False), {"a": footing}, "x", print
+        lambda: Client(address, set_as_default=False), [first], terms, print
     )
     names = set()
     for job, _ in executor.run(jobs(), lambda event: None):

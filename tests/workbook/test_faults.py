@@ -112,7 +112,7 @@ def test_a_result_that_came_between_plan_and_lock_is_not_made_again(
     monkeypatch.setattr(guard, "lock", lock)
     report = go(finished)
     assert report.ended == []
-    assert [task.reason for task in report.tasks] == [""]
+    assert [task.reason for task in report.jobs] == [""]
 
 
 def test_the_ledger_is_written_by_one_run_at_a_time_and_ends_right(tmp_path: Path) -> None:

@@ -11,19 +11,14 @@ from hypothesis import strategies as st
 
 from labkit.errors import UsageError
 from labkit.workbook.notebooks import Parameter
-from labkit.workbook.run.batch import Request
-from labkit.workbook.run.parameters import Sweep, coerce, combinations
+from labkit.workbook.run.parameters import coerce, combinations
+from tests.workbook.factory import stated
 
 DECLARED = {
     "seed": Parameter(name="seed", default=0, annotation="int"),
     "eta": Parameter(name="eta", default=0.5, annotation="float"),
     "gpu": Parameter(name="gpu", default="V100"),
 }
-
-
-def given_as(fixed: dict[str, str], swept: dict[str, str]) -> Sweep:
-    """What ``-p`` and ``--sweep`` give."""
-    return Request(fixed=fixed, sweeps=swept).sweep
 
 
 @pytest.mark.parametrize(
@@ -79,7 +74,7 @@ def test_a_string_comes_back_as_typed(text: str) -> None:
 )
 def test_sweeps_give_every_combination_once(seeds: list[int], gpus: list[str]) -> None:
     swept = {"seed": ",".join(map(str, seeds)), "gpu": ",".join(gpus)}
-    found = list(combinations("zeus", DECLARED, given_as({"eta": "0.5"}, swept)))
+    found = list(combinations("zeus", DECLARED, stated({"eta": "0.5"}, swept)))
     full = {(c.get("seed", 0), c.get("gpu", "V100"), c.get("eta", 0.5)) for c in found}
     assert full == {(seed, gpu, 0.5) for seed in seeds for gpu in gpus}
     assert len(found) == len(full)
@@ -87,7 +82,7 @@ def test_sweeps_give_every_combination_once(seeds: list[int], gpus: list[str]) -
 
 def test_an_unknown_parameter_names_the_notebook_and_what_there_is() -> None:
     with pytest.raises(UsageError) as refused:
-        list(combinations("zeus", DECLARED, given_as({"sed": "1"}, {})))
+        list(combinations("zeus", DECLARED, stated({"sed": "1"}, {})))
     said = str(refused.value)
     for part in ("'zeus'", "'sed'", "seed: int = 0", "eta: float = 0.5", "gpu = 'V100'"):
         assert part in said

@@ -120,12 +120,12 @@ Mixed = tuple[Path, batch.Report, Recorder]
 
 
 def end_of(mixed: Mixed, key: str) -> batch.Ended:
-    [end] = [end for end in mixed[1].ended if end.task.key == key]
+    [end] = [end for end in mixed[1].ended if end.job.key == key]
     return end
 
 
 def test_each_notebook_ends_as_it_should_and_stops_no_other(mixed: Mixed) -> None:
-    statuses = {end.task.key: end.outcome.status for end in mixed[1].ended}
+    statuses = {end.job.key: end.outcome.status for end in mixed[1].ended}
     assert statuses == {
         "good": "ok",
         "fails": "failed",
@@ -283,7 +283,7 @@ def test_only_what_changed_runs_again(tmp_path: Path) -> None:
     root = workbook(tmp_path / "wb", a=(("n: int = 1", "parameters"), counter), b=("1",))
     path = root / "notebooks/tests/a.ipynb"
     first = go(root)
-    assert {end.task.reason for end in first.ended} == {"no result yet"}
+    assert {end.job.reason for end in first.ended} == {"no result yet"}
     assert go(root).ended == []
 
     notebook = json.loads(path.read_text())
@@ -296,12 +296,12 @@ def test_only_what_changed_runs_again(tmp_path: Path) -> None:
     notebook["cells"][1]["source"] += "\n# changed"
     path.write_text(json.dumps(notebook))
     again = go(root)
-    assert [(end.task.key, end.task.reason) for end in again.ended] == [("a", "changed: source")]
+    assert [(end.job.key, end.job.reason) for end in again.ended] == [("a", "changed: source")]
 
     (root / "results/a/default/claims.json").unlink()
     planned = {task.key: task.reason for task in batch.plan(root, batch.Request())}
     assert planned == {"a": "result damaged: claims.json", "b": ""}
-    assert [end.task.key for end in go(root).ended] == ["a"]
+    assert [end.job.key for end in go(root).ended] == ["a"]
     assert go(root, "a", fixed={"n": "1"}).ended == []  # the default, spelled out
     assert (tmp_path / "count").read_text() == "xxx"
 
@@ -324,14 +324,14 @@ def test_a_refused_request_runs_nothing(tmp_path: Path) -> None:
         ({"keys": ("c",)}, "no notebook for 'c'"),
     ):
         with pytest.raises(UsageError, match=said):
-            batch.run(root, batch.Request(**request), Recorder())  # type: ignore[arg-type]
+            go(root, *request.get("keys", ()), fixed=request.get("fixed"))
     assert not (root / "results").exists()
 
 
 def test_a_parameter_that_only_some_notebooks_take_stops_only_the_others(tmp_path: Path) -> None:
     root = workbook(tmp_path / "wb", a=(("n: int = 1", "parameters"), "n"), b=("1",))
     report = go(root, fixed={"n": "2"})
-    assert [end.task.key for end in report.failures] == ["b"]
+    assert [end.job.key for end in report.failures] == ["b"]
     assert "has no parameter 'n'" in report.failures[0].outcome.message
     assert "a/n=2/run.json" in tree(root)
     assert not (root / "results" / "b").exists()
@@ -350,7 +350,7 @@ def test_a_result_that_cannot_be_kept_is_a_failure(
 
     monkeypatch.setattr(results, "store", full)
     report = go(root)
-    assert [(end.task.key, end.ok) for end in sorted(report.ended, key=lambda e: e.task.key)] == [
+    assert [(end.job.key, end.ok) for end in sorted(report.ended, key=lambda e: e.job.key)] == [
         ("a", False),
         ("b", True),
     ]
@@ -436,7 +436,7 @@ def test_an_interrupted_run_leaves_no_process_and_the_next_one_ends_right(tmp_pa
     assert [record.key for record in results.records(root)] == ["quick"]
     slow.write_text(text.replace("SECONDS", "0"))
     report = go(root)
-    assert [(end.task.key, end.ok) for end in report.ended] == [("slow", True)]
+    assert [(end.job.key, end.ok) for end in report.ended] == [("slow", True)]
     folders = {path.name for path in (root / "results").iterdir()}
     assert folders == {".lock", ".logs", "quick", "slow"}
     assert not sockets(run_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from ruamel.yaml import YAML
 from labkit.errors import BadFile, UsageError
 from labkit.workbook.notebooks import Parameter
 from labkit.workbook.run import sweepfile
-from labkit.workbook.run.batch import Request
 from labkit.workbook.run.parameters import combinations, with_seeds
+from tests.workbook.factory import stated
 
 DECLARED = {
     p.name: p
@@ -30,11 +31,17 @@ DECLARED = {
 }
 
 
-def runs(folder: Path, text: str, seeds: str = "", **options: Any) -> list[dict[str, Any]]:
+def runs(
+    folder: Path,
+    text: str,
+    seeds: str = "",
+    fixed: Mapping[str, str] | None = None,
+    sweeps: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
     path = folder / "sweep.yaml"
     path.write_text(text)
-    request = Request(more=with_seeds(sweepfile.load(path), seeds), **options)
-    return list(combinations("zeus", DECLARED, request.sweep))
+    sweep = stated(fixed or {}, sweeps or {}, with_seeds(sweepfile.load(path), seeds))
+    return list(combinations("zeus", DECLARED, sweep))
 
 
 def test_every_section_multiplies_and_values_keep_their_types(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,12 +28,12 @@ class Written:
 
 
 def write_slides(
-    root: Path, key: str, parameters: Mapping[str, str] | None = None, out: Path | None = None
+    root: Path, key: str, parameters: Sequence[str] = (), out: Path | None = None
 ) -> Written:
     """Write the deck of paper ``key``; from ``results/`` where it was run, else as committed.
 
     Args:
-        parameters: of a run in ``results/`` (``None``: the default one).
+        parameters: of a run in ``results/``, as ``name=value`` (none: the default one).
         out: the file to write (default ``results/slides/<key>.html``).
 
     Raises:

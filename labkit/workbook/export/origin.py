@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,10 +96,10 @@ class Origin:
 def find(
     root: Path,
     key: str,
-    with_parameters: Mapping[str, str] | None = None,
+    with_parameters: Sequence[str] = (),
     library: Mapping[str, Entry] | None = None,
 ) -> Origin:
-    """The notebook of paper ``key``, run ``with_parameters`` (texts, as typed) where given.
+    """The notebook of paper ``key``, run ``with_parameters`` (``name=value``) where given.
 
     ``library`` is the bibliography, read here where it is not at hand.
 
@@ -123,14 +123,14 @@ def find(
     )
 
 
-def _run_with(root: Path, key: str, committed: Path, texts: Mapping[str, str]) -> results.RunRecord:
+def _run_with(root: Path, key: str, committed: Path, texts: Sequence[str]) -> results.RunRecord:
     declared = notebooks.parameters(notebooks.read(committed))
-    sweep = parameters.Sweep(choices=parameters.option_choices("-p", texts, several=False))
+    sweep = parameters.Sweep(choices=parameters.choices(texts))
     (overrides,) = parameters.combinations(key, declared, sweep)
     record = results.read(results.folder_of(root, key, results.slug_of(overrides)))
     if record is not None:
         return record
-    options = " ".join(f"-p {name}={text}" for name, text in texts.items())
+    options = " ".join(f"-p {text}" for text in texts)
     slugs = [record.slug for record in runs.of_paper(root, key)]
     raise UsageError(
         f"no result of {key} with {options}: run `labkit run {key} {options}` first "

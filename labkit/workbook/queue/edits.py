@@ -214,16 +214,8 @@ def _edit(root: Path, change: Callable[[Queue], Sequence[Paper]]) -> Queue:
 
 def _edited(text: str, before: Sequence[Paper], after: Sequence[Paper]) -> str:
     """The file's ``text`` with the papers ``after``; lines of those that stay as they are stay."""
-    wanted = {paper.key: paper for paper in after}
-    keys = list(dict.fromkeys([*(paper.key for paper in before), *wanted]))
-    text = yaml_edit.changed(text, LISTING, before, [wanted[key] for key in keys])
-    for place, key in enumerate(wanted):
-        if keys[place] != key:
-            moved = keys[place] if keys[place + 1] == key else key  # down, or up
-            source, target = keys.index(moved), list(wanted).index(moved)
-            text = yaml_edit.move_record(text, LISTING, source, target + (target > source))
-            keys.insert(target, keys.pop(source))
-    return text
+    old, new = ({paper.key: paper for paper in papers} for papers in (before, after))
+    return yaml_edit.rewritten(text, LISTING, old, new)
 
 
 def _verify(
@@ -289,7 +281,9 @@ def _edit_questions(
     with locked(root):
         before = files.read_text(path) if path.exists() else _HEAD
         known = questions.checked(path, before)
-        after = yaml_edit.changed(before, questions.LISTING, known, wanted := change(known))
+        wanted = change(known)
+        old, new = dict(enumerate(known)), dict(enumerate(wanted))
+        after = yaml_edit.rewritten(before, questions.LISTING, old, new)
         _read_back(path, lambda: questions.checked(path, after), wanted)
         write(path, before, after)
 

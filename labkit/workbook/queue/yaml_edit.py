@@ -12,7 +12,6 @@ import io
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from datetime import date
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -21,7 +20,6 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedSeq
 from ruamel.yaml.scalarstring import FoldedScalarString, PlainScalarString
 
-Scalar = str | int | date
 WIDTH = 100
 LONGEST_ON_ONE_LINE = 60
 
@@ -35,74 +33,59 @@ class _Place(NamedTuple):
     column: int
 
 
-def set_fields(
-    text: str, listing: str, index: int, changes: Mapping[str, Scalar | None], order: Sequence[str]
+def rewritten(
+    text: str, listing: str, before: Mapping[Any, BaseModel], after: Mapping[Any, BaseModel]
 ) -> str:
-    """``text`` with scalar fields of record ``index`` set, or removed where the value is None.
+    """``text`` with the records ``after`` in place of those ``before``, by a name of each.
 
-    A new field goes after the last field before it in ``order``.
-
-    >>> set_fields("p:\\n- k: a  # x\\n  s: new\\n", "p", 0, {"s": "old"}, ["k", "s"])
-    'p:\\n- k: a  # x\\n  s: old\\n'
+    A record keeps its lines wherever it goes, with the comment lines right above it; of one that
+    changes only those fields are written, and a new one is laid out as the last. Blank lines and
+    other comments between records stay where they are. No record may go.
     """
     lines, places = _placed(text, listing)
-    _, first, stop, column = places[index]
+    column = places[-1].column if places else 4
+    blocks = []
+    at = dict(zip(before, places, strict=True))
+    for name, record in after.items():
+        if name in at:
+            blocks.append(_edited(lines, at[name], before[name], record))
+        else:
+            fields = record.model_dump(exclude_defaults=True)
+            laid_out = {field: _laid_out(value, column) for field, value in fields.items()}
+            blocks.append(_block(laid_out, "- ".rjust(column)))
+    if not places:
+        empty = re.compile(rf"^{listing}:[ \t]*(\[\s*\])?[ \t]*\n?", re.MULTILINE)
+        return empty.sub(lambda _: f"{listing}:\n" + "\n".join(blocks), "".join(lines), count=1)
+    tops = [*(place.top for place in places[1:]), len(lines)]
+    gaps = ["".join(lines[place.stop : top]) for place, top in zip(places, tops, strict=True)]
+    apart = "\n" if len(places) < 2 or places[-1].top > places[-2].stop else ""
+    gaps[-1:-1] = [apart] * (len(blocks) - len(places))
+    pairs = zip(blocks, gaps, strict=True)
+    return "".join([*lines[: places[0].top], *(block + gap for block, gap in pairs)])
+
+
+def _edited(lines: Sequence[str], place: _Place, old: BaseModel, new: BaseModel) -> str:
+    """The lines of a record with its changed fields set, or removed where they have no value.
+
+    A new field goes after the last one before it in the model's order.
+    """
+    top, first, stop, column = place
+    was, fields = (record.model_dump(exclude_defaults=True) for record in (old, new))
+    order = [*type(new).model_fields]
+    changes = {n: fields.get(n) for n in order if fields.get(n) != was.get(n)}
+    if not changes:
+        return "".join(lines[top:stop])
     mark, own = lines[first][:column], lines[first][column:]
     record = _yaml().load(textwrap.dedent("".join([" " * column, own, *lines[first + 1 : stop]])))
-    for name in sorted(changes, key=order.index):
-        value = changes[name]
+    for name, value in changes.items():
         if value is None:
             record.pop(name, None)
         elif name in record:
             record[name] = _laid_out(value, column)
         else:
-            before = [known for known in record if known in order[: order.index(name)]]
-            record.insert(list(record).index(before[-1]) + 1, name, _laid_out(value, column))
-    lines[first:stop] = [_block(record, mark)]
-    return "".join(lines)
-
-
-def changed(
-    text: str, listing: str, before: Sequence[BaseModel], after: Sequence[BaseModel]
-) -> str:
-    """``text`` with the records ``after``: first those of ``before``, changed."""
-    for place, (old, new) in enumerate(zip(before, after, strict=False)):
-        kept, wanted = old.model_dump(), new.model_dump()
-        changes = {name: value or None for name, value in wanted.items() if value != kept[name]}
-        if changes:
-            text = set_fields(text, listing, place, changes, tuple(wanted))
-    for record in after[len(before) :]:
-        text = append_record(text, listing, record.model_dump(exclude_defaults=True))
-    return text
-
-
-def append_record(text: str, listing: str, record: Mapping[str, Any]) -> str:
-    """``text`` with one more record at the end of the list, in the layout of the last one."""
-    lines, places = _placed(text, listing)
-    column = places[-1].column if places else 4
-    fields = {name: _laid_out(value, column) for name, value in record.items()}
-    block = _block(fields, "- ".rjust(column))
-    if not places:
-        empty = re.compile(rf"^{listing}:[ \t]*(\[\s*\])?[ \t]*\n?", re.MULTILINE)
-        return empty.sub(lambda _: f"{listing}:\n{block}", "".join(lines), count=1)
-    apart = len(places) < 2 or places[-1].top > places[-2].stop
-    lines.insert(places[-1].stop, ("\n" if apart else "") + block)
-    return "".join(lines)
-
-
-def move_record(text: str, listing: str, index: int, before: int) -> str:
-    """``text`` with record ``index`` in front of record ``before`` (their number: at the end).
-
-    Comment lines directly above a record, without a blank line between, move with it.
-    """
-    lines, places = _placed(text, listing)
-    order = [i for i in range(len(places)) if i != index]
-    order.insert(before - (before > index), index)
-    result = lines[: places[0].top]
-    following = [*(place.top for place in places[1:]), len(lines)]
-    for source, place, until in zip(order, places, following, strict=True):
-        result += lines[places[source].top : places[source].stop] + lines[place.stop : until]
-    return "".join(result)
+            earlier = [known for known in record if known in order[: order.index(name)]]
+            record.insert(list(record).index(earlier[-1]) + 1, name, _laid_out(value, column))
+    return "".join([*lines[top:first], _block(record, mark)])
 
 
 def _placed(text: str, listing: str) -> tuple[list[str], list[_Place]]:

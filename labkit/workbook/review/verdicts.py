@@ -116,9 +116,13 @@ class Claim(BaseModel):
             return self.interval
         if not are_numbers(self.paper) or isinstance(self.paper, list):
             return None
-        slack = self.slack * (abs(self.paper) if self.judge == "ratio" else 1)
-        low = -math.inf if self.judge == "at-most" else self.paper - slack
-        return low, math.inf if self.judge == "at-least" else self.paper + slack
+        return self.around(self.paper)
+
+    def around(self, paper: float) -> tuple[float, float]:
+        """The ends of what reproduces one number of the paper."""
+        slack = self.slack * (abs(paper) if self.judge == "ratio" else 1)
+        low = -math.inf if self.judge == "at-most" else paper - slack
+        return low, math.inf if self.judge == "at-least" else paper + slack
 
 
 # ---------------------------------------------------------------- the verdict
@@ -162,21 +166,11 @@ def _holds(claim: Claim, ours: Value) -> bool:
         case "equal" if not (are_numbers(ours) and are_numbers(claim.paper)):
             return ours == claim.paper
     values, papers = numbers(ours), numbers(claim.paper)
+    spans = [(claim.around(paper), _edge(paper)) for paper in papers]
     return len(values) == len(papers) and all(
-        _is_close(claim, value, paper) for value, paper in zip(values, papers, strict=True)
+        low - edge <= value <= high + edge
+        for value, ((low, high), edge) in zip(values, spans, strict=True)
     )
-
-
-def _is_close(claim: Claim, ours: float, paper: float) -> bool:
-    slack = claim.slack + _edge(paper)
-    match claim.judge:
-        case "ratio":
-            return abs(ours / paper - 1) <= claim.slack + EDGE
-        case "at-least":
-            return ours >= paper - slack
-        case "at-most":
-            return ours <= paper + slack
-    return abs(ours - paper) <= slack
 
 
 def _edge(value: float) -> float:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,12 +25,11 @@ from labkit.workbook.run import (
     fingerprint,
     guard,
     parameters,
-    processes,
     provenance,
     results,
 )
-from labkit.workbook.run.jobs import Event, Executor, Job, Outcome
-from labkit.workbook.run.parameters import Sweep, option_choices
+from labkit.workbook.run.jobs import Event, Executor, Job, Outcome, Terms
+from labkit.workbook.run.parameters import Sweep
 
 if TYPE_CHECKING:
     from labkit.workbook.notebooks import Parameter
@@ -41,56 +41,25 @@ CELL_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to run: notebooks (none: all); ``fixed`` values and those to sweep, as texts; and what
-    a sweep file and ``--seeds`` say (``more``).
+    """What to run: notebooks (none: all), with which values of their parameters, and where.
 
-    ``cluster`` says where (None: in processes of this machine).
+    ``cluster`` None: in processes of this machine.
     """
 
     keys: tuple[str, ...] = ()
-    fixed: Mapping[str, str] = field(default_factory=dict)
-    sweeps: Mapping[str, str] = field(default_factory=dict)
-    more: Sweep = field(default_factory=Sweep)
+    sweep: Sweep = field(default_factory=Sweep)
     force: bool = False
     num_jobs: int | None = None
     cluster: Cluster | None = None
     timeout_s: float | None = None
     cell_timeout_s: float | None = None
 
-    @property
-    def sweep(self) -> Sweep:
-        """All values that it gives."""
-        given = option_choices("-p", self.fixed, several=False)
-        given += option_choices("--sweep", self.sweeps, several=True)
-        return replace(self.more, choices=(*given, *self.more.choices))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """One notebook with one set of parameters. ``reason`` to run it; empty when up to date."""
-
-    key: str
-    slug: str
-    path: Path
-    text: str = field(default="", repr=False)
-    overrides: dict[str, Any] = field(default_factory=dict)
-    parameters: dict[str, Any] = field(default_factory=dict)
-    fingerprint: Fingerprint | None = field(default=None, repr=False)
-    datasets: tuple[str, ...] = ()
-    reason: str = ""
-    expected_s: float | None = None
-    problem: str = ""
-
-    @property
-    def name(self) -> str:
-        return self.key if self.slug == results.DEFAULT else f"{self.key} [{self.slug}]"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a task ended: ``folder`` holds the result, or the partial notebook of a failure."""
+    """How a job ended: ``folder`` holds the result, or the partial notebook of a failure."""
 
-    task: Task
+    job: Job
     outcome: Outcome
     folder: Path | None
 
@@ -101,9 +70,9 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All tasks of a run, and how those that ran ended."""
+    """All jobs of a run, and how those that ran ended."""
 
-    tasks: list[Task]
+    jobs: list[Job]
     ended: list[Ended]
 
     @property
@@ -115,17 +84,17 @@ class Watcher(Protocol):
     """Who is told how a run goes."""
 
     def note(self, text: str) -> None: ...
-    def begin(self, tasks: Sequence[Task], num_workers: int) -> None: ...
+    def begin(self, jobs: Sequence[Job], num_workers: int) -> None: ...
     def event(self, event: Event) -> None: ...
 
 
 # ---------------------------------------------------------------- planning
 
 
-def plan(root: Path, request: Request) -> list[Task]:
-    """Every task of ``request``, with the reason to run it or none.
+def plan(root: Path, request: Request) -> list[Job]:
+    """Every job of ``request``, with the reason to run it or none.
 
-    A notebook that cannot be read, or that refuses a parameter others take, is a task with a
+    A notebook that cannot be read, or that refuses a parameter others take, is a job with a
     ``problem``; it keeps no other from running.
 
     Raises:
@@ -134,31 +103,32 @@ def plan(root: Path, request: Request) -> list[Task]:
     known = notebooks.paths(root)
     chosen = {notebooks.path_of(root, key) for key in request.keys} or known.values()
     keys = [key for key in known if known[key] in chosen]
-    tasks: list[Task] = []
+    jobs: list[Job] = []
     refusals: list[UsageError] = []
     for key in keys:
         try:
-            tasks += _tasks(root, known[key], request)
+            jobs += _jobs(root, known[key], request)
         except UsageError as problem:
             refusals.append(problem)
-            tasks.append(_broken(known[key], problem))
+            jobs.append(_broken(root, known[key], problem))
     if refusals and len(refusals) == len(keys):
         raise refusals[0]
-    return tasks
+    return jobs
 
 
-def _broken(path: Path, problem: LabkitError) -> Task:
+def _broken(root: Path, path: Path, problem: LabkitError) -> Job:
     """A notebook that cannot run, with the reason; it counts as failed."""
-    return Task(key=path.stem, slug=results.DEFAULT, path=path, problem=str(problem), reason="—")
+    below, why = path.relative_to(root), str(problem)
+    return Job(key=path.stem, slug=results.DEFAULT, path=below, problem=why, reason="—")
 
 
-def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
+def _jobs(root: Path, path: Path, request: Request) -> Iterator[Job]:
     key = path.stem
     try:
         notebook, text = notebooks.glimpse(path), path.read_text(encoding="utf-8")
         defaults = fingerprint.of_notebook(root, path, notebook, {})
     except LabkitError as problem:
-        yield _broken(path, problem)
+        yield _broken(root, path, problem)
         return
     declared = _declared(key, notebook, request)
     datasets, took_s = tuple(notebooks.dataset_names(notebook)), _durations(root, key)
@@ -166,10 +136,10 @@ def _tasks(root: Path, path: Path, request: Request) -> Iterator[Task]:
     for overrides in parameters.combinations(key, declared, request.sweep):
         folder = results.folder_of(root, key, results.slug_of(overrides))
         current = defaults.with_parameters(overrides)
-        yield Task(
+        yield Job(
             key=key,
             slug=folder.name,
-            path=path,
+            path=path.relative_to(root),
             text=text,
             overrides=overrides,
             parameters=parameters.resolved(declared, overrides),
@@ -206,56 +176,55 @@ def _durations(root: Path, key: str) -> dict[str, float]:
 
 def run(root: Path, request: Request, watcher: Watcher) -> Report:
     """Plan (raises as :func:`plan`, before anything has run), then execute what is out of date."""
-    tasks = plan(root, request)
-    if not any(task.reason for task in tasks):
+    jobs = plan(root, request)
+    if not any(job.reason for job in jobs):
         guard.tidy(root)
-        return Report(tasks=tasks, ended=[])
+        return Report(jobs=jobs, ended=[])
     with guard.lock(root, watcher.note) as waited, guard.journal(root) as run_id:
         # Another run may have ended since the plan was made, waited for or not.
-        tasks = plan(root, request) if waited else [_again(root, task) for task in tasks]
+        jobs = plan(root, request) if waited else [_again(root, job) for job in jobs]
         watcher = guard.Logged(watcher, root, run_id)
-        environment = {"LABKIT_ROOT": str(root), processes.RUN_MARK: run_id}
-        if _fetch(root, tasks, environment, watcher):
-            tasks = plan(root, request)
-        return Report(tasks=tasks, ended=_execute(root, tasks, request, environment, watcher))
-
-
-def _again(root: Path, task: Task) -> Task:
-    """The task as it stands now: the run before this one may have made its result."""
-    if task.fingerprint is None or task.reason in ("", "forced"):
-        return task
-    folder = results.folder_of(root, task.key, task.slug)
-    return replace(task, reason=_reason(folder, task.fingerprint))
-
-
-def _execute(
-    root: Path,
-    tasks: Sequence[Task],
-    request: Request,
-    environment: dict[str, str],
-    watcher: Watcher,
-) -> list[Ended]:
-    stale = [task for task in tasks if task.reason]
-    ended = [
-        Ended(task=task, outcome=Outcome(status="broken", message=task.problem), folder=None)
-        for task in stale
-        if task.problem
-    ]
-    # The longest first; before them those never timed, any of which may be longer.
-    expected = {task.name: math.inf if (s := task.expected_s) is None else s for task in stale}
-    ready = sorted((t for t in stale if not t.problem), key=lambda task: -expected[task.name])
-    if not ready:
-        return ended
-    by_name = {task.name: task for task in ready}
-    with _executor(root, request, ready, environment, watcher) as executor:
         # However many run at once, so that no number depends on it; and several threads on small
         # matrices mostly wait for each other.
-        environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **environment}
-        jobs = (_job(task, request, environment) for task in ready)
+        threads = os.environ.get("OMP_NUM_THREADS", "1")
+        environment = {"OMP_NUM_THREADS": threads}
+        if _fetch(root, jobs, environment, watcher):
+            jobs = plan(root, request)
+        terms = Terms(
+            root=root,
+            run_id=run_id,
+            environment=environment,
+            cell_timeout_s=request.cell_timeout_s or request.timeout_s or CELL_TIMEOUT_S,
+            notebook_timeout_s=request.timeout_s,
+        )
+        return Report(jobs=jobs, ended=_execute(jobs, request, terms, watcher))
+
+
+def _again(root: Path, job: Job) -> Job:
+    """The job as it stands now: the run before this one may have made its result."""
+    if job.fingerprint is None or job.reason in ("", "forced"):
+        return job
+    folder = results.folder_of(root, job.key, job.slug)
+    return replace(job, reason=_reason(folder, job.fingerprint))
+
+
+def _execute(jobs: Sequence[Job], request: Request, terms: Terms, watcher: Watcher) -> list[Ended]:
+    stale = [job for job in jobs if job.reason]
+    ended = [
+        Ended(job=job, outcome=Outcome(status="broken", message=job.problem), folder=None)
+        for job in stale
+        if job.problem
+    ]
+    # The longest first; before them those never timed, any of which may be longer.
+    times_s = {job.name: math.inf if (s := job.expected_s) is None else s for job in stale}
+    ready = sorted((j for j in stale if not j.problem), key=lambda job: -times_s[job.name])
+    if not ready:
+        return ended
+    with _executor(request, ready, terms, watcher) as executor:
         watcher.begin(ready, executor.num_workers)
-        with closing(executor.run(jobs, watcher.event)) as outcomes:
+        with closing(executor.run(ready, watcher.event)) as outcomes:
             for job, outcome in outcomes:
-                end = _put(root, by_name[job.name], outcome, environment)
+                end = _put(terms.root, job, outcome)
                 if end.outcome.status != outcome.status:  # it ran, but could not be kept
                     watcher.event(Event(kind="end", job=job, outcome=end.outcome))
                 ended.append(end)
@@ -264,61 +233,40 @@ def _execute(
 
 @contextmanager
 def _executor(
-    root: Path,
-    request: Request,
-    ready: Sequence[Task],
-    environment: Mapping[str, str],
-    watcher: Watcher,
+    request: Request, ready: Sequence[Job], terms: Terms, watcher: Watcher
 ) -> Iterator[Executor]:
     """Where the notebooks run: processes of this machine, or the workers of a cluster."""
     num_jobs = min(request.num_jobs or provenance.usable_cores(), len(ready))
     if request.cluster is None:
-        yield executors.LocalPool(num_jobs, lambda prefix: results.scratch_folder(root, prefix))
+        yield executors.LocalPool(num_jobs, terms, partial(results.scratch_folder, terms.root))
         return
-    from labkit.workbook.run import cluster, places, remote  # Dask's import takes a second
+    from labkit.workbook.run import cluster, places  # Dask's import takes a second
 
-    first = {task.key: task for task in ready}.values()
-    footings = {t.key: remote.footing(root, t.path, t.text, t.datasets) for t in first}
-    run_id = environment[processes.RUN_MARK]
-    with places.opened(request.cluster, root) as connect:
-        yield cluster.DaskExecutor(connect, footings, run_id, watcher.note, request.num_jobs)
+    of_each = list({job.key: job for job in ready}.values())
+    with places.opened(request.cluster, terms.root) as connect:
+        yield cluster.DaskExecutor(connect, of_each, terms, watcher.note, request.num_jobs)
 
 
-def _job(task: Task, request: Request, environment: Mapping[str, str]) -> Job:
-    whole = request.timeout_s
-    cell_s = request.cell_timeout_s or whole or CELL_TIMEOUT_S
-    return Job(
-        key=task.key,
-        slug=task.slug,
-        notebook=task.text,
-        parameters=task.overrides,
-        cwd=str(task.path.parent),
-        environment=dict(environment),
-        cell_timeout_s=cell_s,
-        notebook_timeout_s=whole,
-    )
-
-
-def _put(root: Path, task: Task, outcome: Outcome, environment: Mapping[str, str]) -> Ended:
-    """Keep what a task made on disk, its result or what there is of a failure, and not here."""
+def _put(root: Path, job: Job, outcome: Outcome) -> Ended:
+    """Keep what a job made on disk, its result or what there is of a failure, and not here."""
     light = replace(outcome, notebook="", log="")
     if outcome.status == "ok":
         try:
-            files = result_files(outcome.notebook, task.key)
-            kept = results.store(root, task.key, task.slug, files, _meta(root, task, outcome))
-            return Ended(task=task, outcome=light, folder=kept)
+            files = result_files(outcome.notebook, job.key)
+            kept = results.store(root, job.key, job.slug, files, _meta(root, job, outcome))
+            return Ended(job=job, outcome=light, folder=kept)
         except Exception as error:  # the notebook's output is at fault, or the disk is full
             message = f"it ran, but its result could not be kept: {_said(error)}"
             light = replace(light, status="broken", error=type(error).__name__, message=message)
     files = {"log.txt": outcome.log} if outcome.log else {}
     if outcome.notebook:
-        files[f"{task.key}.ipynb"] = outcome.notebook
+        files[f"{job.key}.ipynb"] = outcome.notebook
     try:
-        folder = results.store_failure(root, task.key, task.slug, files) if files else None
+        folder = results.store_failure(root, job.key, job.slug, files) if files else None
     except OSError as error:
         message = f"{light.message}; nor was the partial notebook kept: {_said(error)}"
-        return Ended(task=task, outcome=replace(light, message=message), folder=None)
-    return Ended(task=task, outcome=light, folder=folder)
+        return Ended(job=job, outcome=replace(light, message=message), folder=None)
+    return Ended(job=job, outcome=light, folder=folder)
 
 
 def _said(error: Exception) -> str:
@@ -336,21 +284,21 @@ def result_files(text: str, key: str) -> dict[str, str]:
     return files
 
 
-def _meta(root: Path, task: Task, outcome: Outcome) -> dict[str, Any]:
+def _meta(root: Path, job: Job, outcome: Outcome) -> dict[str, Any]:
     """What ``run.json`` says."""
     from labkit.workbook.review import recorded
 
-    assert task.fingerprint is not None
+    assert job.fingerprint is not None
     datasets = {
         name: {"fingerprint": value, "standin": value.startswith("stand-in:")}
-        for name, value in task.fingerprint.datasets().items()
+        for name, value in job.fingerprint.datasets().items()
     }
     return {
-        "key": task.key,
-        "notebook": task.path.relative_to(root).as_posix(),
-        "parameters": task.parameters,
-        "overrides": task.overrides,
-        "seeds": {n: value for n, value in task.parameters.items() if n.startswith("seed")},
+        "key": job.key,
+        "notebook": job.path.as_posix(),
+        "parameters": job.parameters,
+        "overrides": job.overrides,
+        "seeds": {n: value for n, value in job.parameters.items() if n.startswith("seed")},
         "metrics": recorded.metrics_in(notebooks.parse(outcome.notebook)),
         "datasets": datasets,
         "started": outcome.started,
@@ -362,23 +310,21 @@ def _meta(root: Path, task: Task, outcome: Outcome) -> dict[str, Any]:
         "machine": provenance.machine(),
         **outcome.provenance,
         "git_commit": provenance.git_commit(root),
-        "fingerprint": task.fingerprint.digest,
-        "fingerprint_parts": dict(task.fingerprint.parts),
+        "fingerprint": job.fingerprint.digest,
+        "fingerprint_parts": dict(job.fingerprint.parts),
     }
 
 
 # ---------------------------------------------------------------- data
 
 
-def _fetch(
-    root: Path, tasks: Sequence[Task], environment: dict[str, str], watcher: Watcher
-) -> bool:
+def _fetch(root: Path, jobs: Sequence[Job], environment: dict[str, str], watcher: Watcher) -> bool:
     """Have the data sets of what will run, once for all; whether anything was looked for.
 
     Where one cannot be had, ``environment`` tells the kernels not to try the network again.
     """
-    stale = (task for task in tasks if task.reason and not task.problem)
-    if not (entries := {entry for task in stale for entry in task.datasets}):
+    stale = (job for job in jobs if job.reason and not job.problem)
+    if not (entries := {entry for job in stale for entry in job.datasets}):
         return False
     from labkit import datasets
 

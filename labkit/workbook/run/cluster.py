@@ -12,14 +12,14 @@ import pickle
 import queue
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labkit.errors import LabkitError
 from labkit.workbook.run import remote
-from labkit.workbook.run.jobs import CellPlace, Event, Job, Listener, Outcome
+from labkit.workbook.run.jobs import Event, Job, Listener, Outcome, Terms
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -52,15 +52,15 @@ def _died(flight: _Flight, message: str) -> Outcome:
 class DaskExecutor:
     """Runs jobs on the workers of the Dask scheduler that ``connect`` gives a client of.
 
-    ``footings`` has each notebook by its key; every worker is checked against them before its
-    first job. ``note`` is told what users should know; ``most`` limits the jobs at a time.
+    Every worker is checked before its first job against what ``notebooks``, a job of each, rest on.
+    ``note`` is told what users should know; ``most`` limits the jobs at a time.
     """
 
     def __init__(
         self,
         connect: Callable[[], Client],
-        footings: Mapping[str, remote.Footing],
-        run_id: str,
+        notebooks: Sequence[Job],
+        terms: Terms,
         note: Callable[[str], None],
         most: int | None = None,
     ) -> None:
@@ -68,9 +68,8 @@ class DaskExecutor:
             self._connect, self._client = connect, connect()
         except OSError as error:
             raise LabkitError(f"the scheduler does not answer: {error}") from error
-        self._footings, self._note, self._most = footings, note, most
-        self._topic = f"labkit-{run_id}"
-        self._inbox: queue.SimpleQueue[Future | dict[str, Any]] = queue.SimpleQueue()
+        self._notebooks, self._terms, self._note, self._most = notebooks, terms, note, most
+        self._inbox: queue.SimpleQueue[Future | bytes] = queue.SimpleQueue()
         self._flights: dict[str, _Flight] = {}
         self._asked = self._staffed = time.monotonic()
         self._scheduler, self._threads = "", 0
@@ -93,7 +92,7 @@ class DaskExecutor:
         waiting, more = iter(jobs), True
         try:
             self._check_workers()
-            self._client.subscribe_topic(self._topic, self._hear)
+            self._client.subscribe_topic(self._terms.topic, self._hear)
             while more or self._flights:
                 while more and self._has_room():
                     if more := (job := next(waiting, None)) is not None:
@@ -112,7 +111,7 @@ class DaskExecutor:
 
     def _check_workers(self) -> None:
         """Every worker checks what it stands on; those that come later do with their first job."""
-        ours = (self._topic, remote.standing(), self._footings)
+        ours = (self._terms.topic, remote.standing(), list(map(remote.to_send, self._notebooks)))
         for address, problem in self._client.run(remote.check, *ours, on_error="return").items():
             if isinstance(problem, remote.WrongWorker):
                 raise problem
@@ -142,52 +141,40 @@ class DaskExecutor:
     # ------------------------------------------------------------ jobs
 
     def _submit(self, job: Job) -> Future:
-        call = remote.Call(
-            job=replace(job, notebook=""),
-            footing=self._footings[job.key],
-            standing=remote.standing(),
-            topic=self._topic,
-        )
         # The scheduler keeps statistics of each kind of key for ever: ours are all of one kind.
         key = f"notebook-{uuid.uuid4().hex}"
-        future = self._client.submit(pickle.loads, remote.packed(call), key=key, pure=False)
+        future = self._client.submit(
+            pickle.loads, remote.packed(job, self._terms), key=key, pure=False
+        )
         future.add_done_callback(self._inbox.put)
         return future
 
-    def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
+    def _hear(self, event: tuple[float, bytes]) -> None:
         self._inbox.put(event[1])
 
     def _step(self, listen: Listener) -> Iterator[tuple[Job, Outcome]]:
         """One sign of life, or none for a while: then ask whether the scheduler still lives."""
         with suppress(queue.Empty):
             sign = self._inbox.get(timeout=PULSE_S)
-            if isinstance(sign, dict):
-                self._tell(sign, listen)
+            if isinstance(sign, bytes):
+                self._tell(pickle.loads(sign), listen)
             else:
                 yield from self._land(sign, listen)
         if time.monotonic() - self._asked > PULSE_S and not self._alive():
             self._find_scheduler()
 
-    def _tell(self, sign: dict[str, Any], listen: Listener) -> None:
+    def _tell(self, event: Event, listen: Listener) -> None:
         """Pass on what a worker says of a job that is still under way."""
-        flight = self._flights.get(sign["job"])
-        if flight is None:
+        flight = self._flights.get(event.job.name)
+        if flight is None or not (flight.starts or event.kind == "start"):
             return
-        kind, job, worker = sign["kind"], flight.job, sign["at"]
-        if kind == "start":
+        if event.kind == "start":
             if flight.starts and not flight.retries:
                 lost = Outcome(status="died", error="WorkerLost", message="its worker was lost")
-                listen(Event(kind="retry", job=job, outcome=lost))
+                listen(Event(kind="retry", job=flight.job, outcome=lost))
             flight.starts += not flight.retries
-            flight.retries = False
-            listen(Event(kind="start", job=job, worker=worker))
-        elif flight.starts and kind == "cell":
-            cell = CellPlace(**sign["cell"])
-            listen(Event(kind="cell", job=job, cell=cell, worker=worker))
-        elif flight.starts:  # its kernel died; the same worker begins it anew
-            flight.retries = True
-            outcome = Outcome(status="died", **sign["outcome"])
-            listen(Event(kind="retry", job=job, outcome=outcome))
+        flight.retries = event.kind == "retry"  # its kernel died; the same worker begins it anew
+        listen(replace(event, job=flight.job))
 
     def _land(self, future: Future, listen: Listener) -> Iterator[tuple[Job, Outcome]]:
         """Take the outcome of ``future`` and let it go; submit its job again where it has none."""
@@ -265,7 +252,7 @@ class DaskExecutor:
                 time.sleep(0.5)
         self._scheduler, self._staffed = "", time.monotonic()
         self._look()
-        self._client.subscribe_topic(self._topic, self._hear)
+        self._client.subscribe_topic(self._terms.topic, self._hear)
         for flight in self._flights.values():
             flight.future = self._submit(flight.job)
         self._note(f"the scheduler is back; {len(self._flights)} notebooks are submitted again")

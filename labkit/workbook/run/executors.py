@@ -29,6 +29,7 @@ from labkit.workbook.run.jobs import (
     Listener,
     Outcome,
     Status,
+    Terms,
     now,
 )
 
@@ -48,7 +49,9 @@ class Stopped(Exception):
 # ---------------------------------------------------------------- the worker's side
 
 
-def _work(job: Job, folder: str, pipe: Connection, environment: dict[str, str]) -> None:
+def _work(
+    job: Job, terms: Terms, folder: str, pipe: Connection, environment: dict[str, str]
+) -> None:
     """A worker process: runs ``job`` in its own session and sends events, then the outcome.
 
     ``environment`` is the pool's as it is now; a fork server would give what it started with.
@@ -58,11 +61,11 @@ def _work(job: Job, folder: str, pipe: Connection, environment: dict[str, str]) 
     for stream in (1, 2):
         os.dup2(log, stream)
     os.environ.clear()
-    os.environ.update({**environment, **job.environment})
+    os.environ.update(environment | terms.variables)
     threading.Thread(target=_end_with_parent, args=(pipe, folder), daemon=True).start()
     from labkit.workbook.run import runner
 
-    pipe.send(runner.execute(job, Path(folder), pipe.send))
+    pipe.send(runner.execute(job, terms, Path(folder), pipe.send))
 
 
 def _end_with_parent(pipe: Connection, folder: str) -> None:
@@ -91,12 +94,12 @@ class _Running:
     last_sign: float = field(default_factory=time.monotonic)
     cell: CellPlace | None = None
 
-    def overdue(self) -> bool:
+    def overdue(self, terms: Terms) -> bool:
         """Whether the worker failed to end a cell or notebook past its limit by itself."""
-        moment, limit = time.monotonic(), self.job.notebook_timeout_s
+        moment, limit = time.monotonic(), terms.notebook_timeout_s
         if limit is not None and moment - self.begun > limit + GRACE_S:
             return True
-        return moment - self.last_sign > self.job.cell_timeout_s + GRACE_S
+        return moment - self.last_sign > terms.cell_timeout_s + GRACE_S
 
 
 class LocalPool:
@@ -111,14 +114,14 @@ class LocalPool:
     def __init__(
         self,
         num_workers: int,
+        terms: Terms,
         scratch: Callable[[str], Path],
         wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         with _STARTING:
             processes.claim_servers()
         self.num_workers = num_workers
-        self._scratch = scratch
-        self._wanted = wanted
+        self._terms, self._scratch, self._wanted = terms, scratch, wanted
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["labkit.workbook.run.warm"])
         self._running: list[_Running] = []
@@ -158,7 +161,9 @@ class LocalPool:
         folder = self._scratch(f"{job.key}-")
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
-            target=_work, args=(job, str(folder), theirs, dict(os.environ)), name=job.name
+            target=_work,
+            args=(job, self._terms, str(folder), theirs, dict(os.environ)),
+            name=job.name,
         )
         with _STARTING, main_module_hidden():
             process.start()
@@ -174,7 +179,7 @@ class LocalPool:
         ended = []
         for run in list(self._running):
             outcome = self._hear(run, listen) if run.pipe in ready else None
-            if outcome is None and run.overdue():
+            if outcome is None and run.overdue(self._terms):
                 outcome = _unfinished(run, "hung", "Stuck", "no sign of life past the time limit")
             if outcome is not None:
                 self._running.remove(run)
@@ -200,8 +205,7 @@ class LocalPool:
         run.process.kill()
         run.process.join(5)
         run.pipe.close()
-        run_id = run.job.environment.get(processes.RUN_MARK, "")
-        processes.remove_sockets(processes.socket_prefix(run_id, run.process.pid))
+        processes.remove_sockets(processes.socket_prefix(self._terms.run_id, run.process.pid))
         shutil.rmtree(run.folder, ignore_errors=True)
 
 

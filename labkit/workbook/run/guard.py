@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from labkit.files import naming
 from labkit.workbook.run import processes, results
-from labkit.workbook.run.jobs import Event, now
+from labkit.workbook.run.jobs import Event, Job, now
 
 if TYPE_CHECKING:
-    from labkit.workbook.run.batch import Task, Watcher
+    from labkit.workbook.run.batch import Watcher
 
 MAX_LOGS = 20
 """Logs that are kept, the newest; a killed run's is as far as it came."""
@@ -117,9 +117,9 @@ class Logged:
         self._write("note", text)
         self._watcher.note(text)
 
-    def begin(self, tasks: Sequence[Task], num_workers: int) -> None:
-        self._write("begin", f"{len(tasks)} notebooks, {num_workers} at a time")
-        self._watcher.begin(tasks, num_workers)
+    def begin(self, jobs: Sequence[Job], num_workers: int) -> None:
+        self._write("begin", f"{len(jobs)} notebooks, {num_workers} at a time")
+        self._watcher.begin(jobs, num_workers)
 
     def event(self, event: Event) -> None:
         if event.kind != "cell":

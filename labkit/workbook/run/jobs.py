@@ -1,16 +1,22 @@
 """What executors and those who call them exchange: jobs, outcomes, and events on the way.
 
-An :class:`Executor` takes jobs one by one, as it has room, and yields each with its outcome as it
-ends. A job carries the notebook's text and an outcome gives the executed text back, so workers
-need share no file system.
+A run plans its jobs, and an :class:`Executor` takes those that must run one by one, as it has room,
+and yields each with its outcome as it ends. A job carries the notebook's text and an outcome gives
+the executed text back, so workers need share no file system.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from labkit.workbook.run import processes, results
+
+if TYPE_CHECKING:
+    from labkit.workbook.run.fingerprint import Fingerprint
 
 Status = Literal["ok", "failed", "hung", "died", "broken"]
 """``failed``: a cell raised; ``hung``: a limit passed; ``died``: the kernel or its process went
@@ -22,20 +28,48 @@ MAX_ATTEMPTS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One notebook to execute. ``parameters`` are the values to inject over its defaults."""
+    """One notebook with one set of parameters. ``reason`` to run it; empty when up to date.
+
+    ``path`` is below the workbook's folder; ``overrides`` are the values to inject over its
+    defaults, ``parameters`` all of them; ``problem`` is why it cannot run.
+    """
 
     key: str
     slug: str
-    notebook: str = field(repr=False)
-    parameters: dict[str, Any]
-    cwd: str
-    environment: dict[str, str] = field(default_factory=dict, repr=False)
+    path: Path
+    text: str = field(default="", repr=False)
+    overrides: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
+    fingerprint: Fingerprint | None = field(default=None, repr=False)
+    datasets: tuple[str, ...] = ()
+    reason: str = ""
+    expected_s: float | None = None
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.key if self.slug == results.DEFAULT else f"{self.key} [{self.slug}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """How every job of a run executes: in which workbook, with which variables and limits."""
+
+    root: Path
+    run_id: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     cell_timeout_s: float = 600.0
     notebook_timeout_s: float | None = None
 
     @property
-    def name(self) -> str:
-        return self.key if self.slug == "default" else f"{self.key} [{self.slug}]"
+    def topic(self) -> str:
+        """Under which a cluster's workers tell of the run's progress."""
+        return f"labkit-{self.run_id}"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What a kernel's environment gets besides the executor's own."""
+        return {**self.environment, processes.RUN_MARK: self.run_id, "LABKIT_ROOT": str(self.root)}
 
 
 @dataclass(frozen=True, kw_only=True)

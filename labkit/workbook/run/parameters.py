@@ -17,25 +17,6 @@ from labkit import files
 from labkit.errors import BadFile, UsageError, did_you_mean
 from labkit.workbook.notebooks import SCALARS, Parameter
 
-
-def assignments(texts: Sequence[str], option: str = "-p") -> dict[str, str]:
-    """``name=value`` texts as a mapping; raises UsageError for others and for a name given twice.
-
-    >>> assignments(["eta=0.5", "gpu=a=b"])
-    {'eta': '0.5', 'gpu': 'a=b'}
-    """
-    values: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        name = name.strip()
-        if not equals or not name.isidentifier():
-            raise UsageError(f"{option} {text!r} is not of the form name=value")
-        if name in values:
-            raise UsageError(f"{option} {name} is given twice")
-        values[name] = value.strip()
-    return values
-
-
 Place = tuple[int | str, ...]
 
 
@@ -86,13 +67,25 @@ def with_seeds(sweep: Sweep | None, text: str) -> Sweep:
     return replace(sweep, seeds=listed if len(listed) > 1 else listed[0], seeds_place=("--seeds",))
 
 
-def option_choices(option: str, texts: Mapping[str, str], *, several: bool) -> list[Choice]:
-    """The choices that options say: ``name=value``, or ``name=value,value`` where ``several``."""
-    split = {name: text.split(",") if several else [text] for name, text in texts.items()}
-    return [
-        [(Setting(name, part.strip(), (option,)),) for part in parts]
-        for name, parts in split.items()
-    ]
+def choices(texts: Sequence[str], option: str = "-p") -> list[Choice]:
+    """What ``name=value`` texts of an option set; ``--sweep`` lists values, ``name=value,value``.
+
+    Raises UsageError for other texts and for a name given twice.
+
+    >>> choices(["gpu=a=b"]), [len(choice) for choice in choices(["eta=0.5,1"], "--sweep")]
+    ([[(Setting(name='gpu', value='a=b', place=('-p',)),)]], [2])
+    """
+    listed: dict[str, Choice] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals or not name.isidentifier():
+            raise UsageError(f"{option} {text!r} is not of the form name=value")
+        if name in listed:
+            raise UsageError(f"{option} {name} is given twice")
+        parts = value.split(",") if option == "--sweep" else [value]
+        listed[name] = [(Setting(name, part.strip(), (option,)),) for part in parts]
+    return list(listed.values())
 
 
 def combinations(

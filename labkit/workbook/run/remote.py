@@ -14,7 +14,7 @@ import multiprocessing
 import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from labkit.files import project_root
 from labkit.workbook import notebooks
 from labkit.workbook.run import fingerprint, imports, provenance
 from labkit.workbook.run.executors import LocalPool, Stopped
-from labkit.workbook.run.jobs import Event, Job, Outcome
+from labkit.workbook.run.fingerprint import Fingerprint
+from labkit.workbook.run.jobs import Event, Job, Outcome, Terms
 
 MAX_NAMED = 4
 _OF_THE_RUN = ("parameters", "versions")
@@ -36,45 +37,27 @@ class WrongWorker(LabkitError):
     """A worker on which the results would rest on something else than here."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Footing:
-    """A notebook, and what its results rest on by name.
-
-    ``path`` is below the workbook's folder; ``notebook`` is the text without its outputs.
-    """
-
-    path: str
-    notebook: str = field(repr=False)
-    datasets: tuple[str, ...] = ()
-    rests_on: Mapping[str, str] = field(repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """One job for a worker, to run the footing's notebook; progress is told under ``topic``."""
-
-    job: Job
-    footing: Footing
-    standing: Mapping[str, str] = field(repr=False)
-    topic: str
-
-
 # ---------------------------------------------------------------- what a worker stands on
 
 
-def footing(root: Path, path: Path, text: str, datasets: Iterable[str]) -> Footing:
-    """What a run of the notebook ``text`` at ``path`` rests on in this checkout."""
-    parts = fingerprint.of_notebook(root, path, notebooks.parse(text), {}).parts
+def to_send(job: Job) -> Job:
+    """The job as it travels: without the outputs that its notebook had."""
+    return replace(job, text=_without_outputs(job.text))
+
+
+@lru_cache(maxsize=64)  # runs of one notebook share its text
+def _without_outputs(text: str) -> str:
     bare = json.loads(text)
     for cell in bare["cells"]:
         if "outputs" in cell:
             cell["outputs"] = []
-    return Footing(
-        path=path.relative_to(root).as_posix(),
-        notebook=json.dumps(bare),
-        datasets=tuple(datasets),
-        rests_on={name: value for name, value in parts.items() if name not in _OF_THE_RUN},
-    )
+    return json.dumps(bare)
+
+
+def rests_on(known: Fingerprint | None) -> dict[str, str]:
+    """The parts of a notebook's fingerprint that all its runs share."""
+    parts = known.parts if known else {}
+    return {name: value for name, value in parts.items() if name not in _OF_THE_RUN}
 
 
 @lru_cache(maxsize=1)
@@ -90,31 +73,30 @@ def standing() -> dict[str, str]:
     return own | fingerprint.versions() | fingerprint.installed(("distributed",))
 
 
-def surveyed(ours: Footing) -> Mapping[str, str]:
+def surveyed(job: Job) -> dict[str, str]:
     """What the notebook would rest on here; data sets that the client has are fetched first."""
     from labkit import datasets
 
-    root = project_root()
-    for name, files in datasets.needed(ours.datasets, root).items():
-        standin = ours.rests_on.get(f"data {name}", "").startswith("stand-in:")
+    root, ours = project_root(), rests_on(job.fingerprint)
+    for name, files in datasets.needed(job.datasets, root).items():
+        standin = ours.get(f"data {name}", "").startswith("stand-in:")
         if not standin and not datasets.available(name, files, root):
             datasets.fetch(name, files, root)  # what fails shows as a difference
-    return footing(root, root / ours.path, ours.notebook, ()).rests_on
+    notebook = notebooks.parse(job.text)
+    return rests_on(fingerprint.of_notebook(root, root / job.path, notebook, {}))
 
 
-_checked: set[tuple[str, str]] = set()
-"""The notebooks, by topic (one a run) and path, whose footing this worker process has checked."""
+_checked: set[tuple[str, Path]] = set()
+"""The notebooks, by topic (one a run) and path, that this worker process has checked."""
 
 
-def check(
-    topic: str, ours: Mapping[str, str], footings: Mapping[str, Footing], dask_worker: Any
-) -> None:
-    """Refuse work where this worker does not stand as the client does, on ``ours`` and on the
-    notebooks' ``footings``, by key; each is looked at once a run. Raises WrongWorker."""
-    new = {key: f for key, f in footings.items() if (topic, f.path) not in _checked}
+def check(topic: str, ours: Mapping[str, str], jobs: Iterable[Job], dask_worker: Any) -> None:
+    """Refuse work where this worker does not stand as the client does, on ``ours`` and on what the
+    notebooks of ``jobs`` rest on; each is looked at once a run. Raises WrongWorker."""
+    new = [job for job in jobs if (topic, job.path) not in _checked]
     unlike = differences(standing(), ours) if new else []
-    for key, footing in new.items():
-        unlike += differences(surveyed(footing), footing.rests_on, f" of {key}")
+    for job in new:
+        unlike += differences(surveyed(job), rests_on(job.fingerprint), f" of {job.key}")
     if unlike:
         more = len(unlike) - MAX_NAMED
         shown = "; ".join(unlike[:MAX_NAMED] + ([f"and {more} more"] if more > 0 else []))
@@ -123,7 +105,7 @@ def check(
             f"{shown}. Give it the same checkout, packages and data as here "
             "(`pip install -c constraints.txt`, `labkit data fetch`)"
         )
-    _checked.update((topic, footing.path) for footing in new.values())
+    _checked.update((topic, job.path) for job in new)
 
 
 def differences(theirs: Mapping[str, str], ours: Mapping[str, str], of: str = "") -> list[str]:
@@ -152,20 +134,20 @@ def _short(value: str | None) -> str:
 class _Unpacked:
     """Pickles as a call, so that unpickling it on a worker runs the job."""
 
-    def __init__(self, function: Callable[..., Any], argument: Any) -> None:
-        self.function, self.argument = function, argument
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.call = function, arguments
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self.function, (self.argument,)
+        return self.call
 
 
-def packed(call: Call) -> bytes:
-    """``call`` as bytes; ``pickle.loads`` of them, on a worker, gives its outcome."""
-    return pickle.dumps(_Unpacked(execute, call))
+def packed(job: Job, terms: Terms) -> bytes:
+    """A job as bytes; ``pickle.loads`` of them, on a worker, runs it and gives its outcome."""
+    return pickle.dumps(_Unpacked(execute, to_send(job), terms, standing()))
 
 
-def execute(call: Call) -> Outcome:
-    """Run ``call`` in the Dask task that this thread is in.
+def execute(job: Job, terms: Terms, ours: Mapping[str, str]) -> Outcome:
+    """Run ``job`` in the Dask task that this thread is in; the client stands on ``ours``.
 
     Raises:
         WrongWorker: this worker stands on something else than the client.
@@ -173,29 +155,26 @@ def execute(call: Call) -> Outcome:
     """
     from distributed import Reschedule, get_worker
 
-    worker, root = get_worker(), project_root()
+    worker = get_worker()
 
     def tell(event: Event) -> None:
-        if event.kind == "end":
-            return
-        ending = event.outcome
-        sign: dict[str, Any] = {"kind": event.kind, "job": call.job.name, "at": str(worker.name)}
-        sign["cell"] = asdict(event.cell) if event.cell else None
-        sign["outcome"] = {"error": ending.error, "message": ending.message} if ending else None
-        worker.log_event(call.topic, sign)
+        if event.kind != "end":
+            ending = event.outcome and replace(event.outcome, notebook="", log="")
+            bare = replace(job, text="", fingerprint=None)
+            sign = replace(event, job=bare, outcome=ending, worker=str(worker.name))
+            worker.log_event(terms.topic, pickle.dumps(sign))
 
-    job = replace(
-        call.job,
-        notebook=call.footing.notebook,
-        cwd=str((root / call.footing.path).parent),
-        environment={**call.job.environment, "LABKIT_ROOT": str(root)},
-    )
-    check(call.topic, call.standing, {call.job.key: call.footing}, worker)
+    check(terms.topic, ours, [job], worker)
     # The process of a nanny's worker is a daemon, which Python lets start no process.
     multiprocessing.current_process().daemon = False
     # Dask clears its workers' folders away, also those of workers that were killed.
     scratch = worker.local_directory
-    pool = LocalPool(1, lambda prefix: Path(tempfile.mkdtemp("", prefix, scratch)), _wanted(worker))
+    pool = LocalPool(
+        1,
+        replace(terms, root=project_root()),
+        lambda prefix: Path(tempfile.mkdtemp("", prefix, scratch)),
+        _wanted(worker),
+    )
     try:
         [(_, outcome)] = pool.run([job], tell)
     except Stopped:

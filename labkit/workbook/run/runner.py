@@ -22,19 +22,20 @@ from typing import Any
 import nbformat
 import papermill
 from jupyter_client.manager import KernelManager
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbclient.output_widget import OutputWidget
 from nbclient.util import run_sync
 from nbformat import NotebookNode
 from papermill.clientwrap import PapermillNotebookClient
-from papermill.engines import NotebookExecutionManager
+from papermill.engines import Engine, NotebookExecutionManager
 from papermill.exceptions import PapermillExecutionError
+from papermill.log import logger
 
 from labkit.errors import refused
 from labkit.files import naming
 from labkit.workbook import normalise
 from labkit.workbook.run import processes
-from labkit.workbook.run.jobs import CellPlace, Job, Outcome, Status, now
+from labkit.workbook.run.jobs import CellPlace, Job, Outcome, Status, Terms, now
 
 _ORDERLY_END = """
 import atexit, os, ipykernel.kernelapp
@@ -46,6 +47,9 @@ def _end(thread=ipykernel.kernelapp.IPKernelApp.instance().control_thread, atexi
     atexit._run_exitfuncs()
     os._exit(0)
 """
+
+CELL_LIMIT_S = 600
+IOPUB_LIMIT_S = 60
 
 CellListener = Callable[[str, int, NotebookNode], None]
 """Called with "start" or "error", the cell's index in the executed notebook, and the cell."""
@@ -77,11 +81,13 @@ class LabkitClient(PapermillNotebookClient):
         self,
         manager: NotebookExecutionManager,
         *,
+        cell_listener: CellListener | None = None,
         notebook_timeout: float | None = None,
         kernel_mark: str | None = None,
         **kw: Any,
     ) -> None:
         super().__init__(manager, **kw)
+        self._listener = cell_listener or (lambda kind, index, cell: None)
         self._mark = kernel_mark or uuid.uuid4().hex
         self.widget_registry = {"@jupyter-widgets/output": {"OutputModel": WakingOutputWidget}}
         limit = math.inf if notebook_timeout is None else notebook_timeout
@@ -94,6 +100,14 @@ class LabkitClient(PapermillNotebookClient):
         """Seconds this cell may take: its own limit or what is left for the notebook."""
         limit = min(self._cell_limit, self._deadline - time.monotonic())
         return None if math.isinf(limit) else max(0.1, limit)
+
+    def execute_cell(self, cell: NotebookNode, cell_index: int, **options: Any) -> NotebookNode:
+        self._listener("start", cell_index, cell)
+        try:
+            return super().execute_cell(cell, cell_index, **options)
+        except CellExecutionError:
+            self._listener("error", cell_index, cell)
+            raise
 
     def create_kernel_manager(self) -> KernelManager:
         manager = super().create_kernel_manager()
@@ -161,16 +175,11 @@ def private_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix=prefix, dir=processes.short_folder()))
 
 
-class ListeningManager(NotebookExecutionManager):
-    """papermill's record of an execution, which also tells a listener of each cell.
+class SparingManager(NotebookExecutionManager):
+    """papermill's record of an execution, which saves the notebook when a code cell starts and at
+    the end, rather than twice a cell."""
 
-    Saves the notebook when a code cell starts and at the end, rather than twice a cell.
-    """
-
-    def __init__(self, *args: Any, listener: CellListener | None = None, **kwargs: Any) -> None:
-        self._listener = listener
-        self._saves = True
-        super().__init__(*args, **kwargs)
+    _saves = True
 
     def save(self, **kwargs: Any) -> None:
         if self._saves:
@@ -179,13 +188,6 @@ class ListeningManager(NotebookExecutionManager):
     def cell_start(self, cell: NotebookNode, cell_index: int | None = None, **kw: Any) -> None:
         self._saves = cell.cell_type == "code"
         super().cell_start(cell, cell_index, **kw)
-        if self._listener is not None and cell_index is not None:
-            self._listener("start", cell_index, cell)
-
-    def cell_exception(self, cell: NotebookNode, cell_index: int | None = None, **kw: Any) -> None:
-        super().cell_exception(cell, cell_index, **kw)
-        if self._listener is not None and cell_index is not None:
-            self._listener("error", cell_index, cell)
 
     def cell_complete(self, cell: NotebookNode, cell_index: int | None = None, **kw: Any) -> None:
         self._saves = False
@@ -193,21 +195,62 @@ class ListeningManager(NotebookExecutionManager):
         self._saves = True
 
 
+class LabkitEngine(Engine):
+    """The engine papermill finds under the name ``labkit`` (:mod:`labkit.workbook.engine`).
+
+    Understands papermill's options, any trait of nbclient's ``NotebookClient``, and three of its
+    own: ``notebook_timeout`` (seconds), ``cell_listener`` (:data:`CellListener`) and
+    ``kernel_mark`` (``LABKIT_KERNEL_ID``).
+    """
+
+    @classmethod
+    def execute_notebook(
+        cls,
+        nb: NotebookNode,
+        kernel_name: str,
+        output_path: str | None = None,
+        progress_bar: bool | dict[str, Any] = True,
+        log_output: bool = False,
+        autosave_cell_every: int = 30,
+        start_timeout: int = 60,
+        execution_timeout: int | None = None,
+        **options: Any,
+    ) -> NotebookNode:
+        plain = {name: options.pop(name, None) for name in ("timeout", "startup_timeout")}
+        options.pop("input_path", None)
+        manager = SparingManager(nb, output_path, log_output, progress_bar, autosave_cell_every)
+        manager.notebook_start()
+        try:
+            LabkitClient(
+                manager,
+                kernel_name=kernel_name,
+                timeout=execution_timeout or plain["timeout"] or CELL_LIMIT_S,
+                startup_timeout=start_timeout,
+                log=logger,
+                log_output=log_output,
+                **{"record_timing": False, "iopub_timeout": IOPUB_LIMIT_S, **options},
+            ).execute()
+        finally:
+            manager.cleanup_pbar()
+            manager.notebook_complete()
+        return manager.nb
+
+
 # ---------------------------------------------------------------- one job of `labkit run`
 
 
-def execute(job: Job, folder: Path, send: Callable[[CellPlace], None]) -> Outcome:
+def execute(job: Job, terms: Terms, folder: Path, send: Callable[[CellPlace], None]) -> Outcome:
     """Execute ``job`` in this process; never raises for anything the notebook does.
 
     ``folder`` holds the notebook while it runs, so that what was executed so far survives this
     process. ``send`` is told of each cell as it starts.
     """
-    watch = _Watch(send=send, total=len(nbformat.reads(job.notebook, as_version=4).cells))
+    watch = _Watch(send=send, total=len(nbformat.reads(job.text, as_version=4).cells))
     source, target = folder / "source.ipynb", folder / f"{job.key}.ipynb"
     started, begun = now(), time.monotonic()
-    ending = _papermill(job, source, target, watch)
+    ending = _papermill(job, terms, source, target, watch)
     duration_s = round(time.monotonic() - begun, 3)
-    status, name, message = _explained(ending, watch, job, duration_s)
+    status, name, message = _explained(ending, watch, terms, duration_s)
     return Outcome(
         status=status,
         notebook=_executed(target, keep_banner=status != "ok"),
@@ -248,20 +291,22 @@ class _Watch:
         self.send(self.place)
 
 
-def _papermill(job: Job, source: Path, target: Path, watch: _Watch) -> Exception | None:
+def _papermill(
+    job: Job, terms: Terms, source: Path, target: Path, watch: _Watch
+) -> Exception | None:
     """Run papermill; what it raised, or None."""
     try:
         with naming(target):
-            source.write_text(job.notebook, encoding="utf-8")
+            source.write_text(job.text, encoding="utf-8")
             papermill.execute_notebook(
                 str(source),
                 str(target),
-                parameters=job.parameters or None,
+                parameters=job.overrides or None,
                 engine_name="labkit",
                 progress_bar=False,
-                cwd=job.cwd,
-                execution_timeout=math.ceil(job.cell_timeout_s),
-                notebook_timeout=job.notebook_timeout_s,
+                cwd=str((terms.root / job.path).parent),
+                execution_timeout=math.ceil(terms.cell_timeout_s),
+                notebook_timeout=terms.notebook_timeout_s,
                 cell_listener=watch,
                 kernel_mark=str(source.parent),
             )
@@ -271,7 +316,7 @@ def _papermill(job: Job, source: Path, target: Path, watch: _Watch) -> Exception
 
 
 def _explained(
-    ending: Exception | None, watch: _Watch, job: Job, duration_s: float
+    ending: Exception | None, watch: _Watch, terms: Terms, duration_s: float
 ) -> tuple[Status, str, str]:
     """How the execution ended, the error's name and what it says.
 
@@ -288,7 +333,7 @@ def _explained(
     if _is_infrastructure(ending):
         return "died", name, message
     if isinstance(ending, CellTimeoutError):
-        return "hung", name, _limit_passed(job, duration_s)
+        return "hung", name, _limit_passed(terms, duration_s)
     return "broken", name, message
 
 
@@ -301,11 +346,11 @@ def _is_infrastructure(error: Exception) -> bool:
     )
 
 
-def _limit_passed(job: Job, duration_s: float) -> str:
-    whole = job.notebook_timeout_s
+def _limit_passed(terms: Terms, duration_s: float) -> str:
+    whole = terms.notebook_timeout_s
     if whole is not None and duration_s >= whole:
         return f"the notebook had not ended after {whole:g} s; its kernel was killed"
-    return f"the cell had not ended after {job.cell_timeout_s:g} s; its kernel was killed"
+    return f"the cell had not ended after {terms.cell_timeout_s:g} s; its kernel was killed"
 
 
 def _executed(path: Path, *, keep_banner: bool) -> str:
