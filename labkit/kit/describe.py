@@ -1,7 +1,6 @@
 """Checks from declarations: fields of public records and arguments of public functions.
 
     @description
-    @dataclass(frozen=True, kw_only=True)
     class Batch:
         seq: Count
         dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
@@ -22,9 +21,9 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from importlib import import_module
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar, dataclass_transform
 
 from annotated_types import Ge, Gt, Le
 
@@ -47,9 +46,20 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def description(cls: type[Record]) -> type[Record]:
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def description(cls: type[Any] | None = None, /, *, frozen: bool = True, **settings: bool) -> Any:
     """A dataclass whose every field is checked, before ``__post_init__``, when it is made: one that
-    breaks its declaration, is missing, or does not exist, is a BadValue."""
+    breaks its declaration, is missing, or does not exist, is a BadValue.
+
+    Frozen and by keyword; ``settings`` are :func:`dataclasses.dataclass`'s (``slots``, ``eq``, …).
+    """
+    as_dataclass = dataclass(frozen=frozen, kw_only=True, **settings)
+    if cls is None:
+        return lambda cls: _with_checks(as_dataclass(cls))
+    return _with_checks(as_dataclass(cls))
+
+
+def _with_checks(cls: type[Record]) -> type[Record]:
     plain_init = cls.__init__
     known: list[Field[Any]] = [field for field in fields(cls) if field.init]  # type: ignore[arg-type]
     needed = {f.name for f in known if f.default is MISSING and f.default_factory is MISSING}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -35,7 +35,6 @@ DATASET = "pipedream-sosp19"
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Chain:
     """Layers in the order they run, of one minibatch (or microbatch) on one device.
 

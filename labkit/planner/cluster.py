@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
@@ -12,8 +12,7 @@ GBIT = 1e9 / 8
 """Bytes per second in a link rate of 1 Gbit/s."""
 
 
-@description
-@dataclass(frozen=True, kw_only=True, slots=True)
+@description(slots=True)
 class Level:
     """So many units (devices, or groups of the level below) that a link joins.
 
@@ -28,8 +27,7 @@ class Level:
     latency_s: NonNegative = 0.0
 
 
-@description
-@dataclass(frozen=True, kw_only=True, slots=True)
+@description(slots=True)
 class Cluster:
     """Levels of devices, the innermost first.
 

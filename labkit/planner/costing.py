@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 CostingName = Literal["code", "code+activations", "server", "ring"]
 
 
-@description
-@dataclass(frozen=True, kw_only=True, slots=True)
+@description(slots=True)
 class Costing:
     """How compute, gradients and activations of a stage add up.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -39,8 +38,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-@description
-@dataclass(frozen=True, kw_only=True, eq=False)
+@description(eq=False)
 class Requests(Arrivals):
     """Requests in order of arrival; those that arrive together keep the order they are given in.
 

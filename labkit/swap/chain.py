@@ -30,8 +30,7 @@ KEEP: Action = "keep"
 BACKWARD: Action = "backward"
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Chain:
     """Blocks that run one after the other, each on the output of the one before.
 

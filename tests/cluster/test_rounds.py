@@ -15,8 +15,7 @@ from labkit.kit.describe import description
 from tests.cluster.reference import clusters, overlaps, traces
 
 
-@description
-@dataclass(frozen=True, kw_only=True, eq=False)
+@description(eq=False)
 class Whims(cluster.Allocator):
     """Hands out any GPUs that fit, now these, now those."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@description
-@dataclass(frozen=True, kw_only=True, slots=True)
+@description(slots=True)
 class Batch:
     seq: Count
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from typing import Any, Literal
 
@@ -43,8 +42,7 @@ def on_freest(held: Ints, wanted: Ints, capacity: Ints, order: Ints) -> Ints:
     return np.asarray(given)
 
 
-@description
-@dataclass(frozen=True, kw_only=True, eq=False)
+@description(eq=False)
 class Queues(Allocator):
     """Two queues by attained service; within a queue, in order of arrival or of demotion.
 
@@ -68,8 +66,7 @@ class Queues(Allocator):
         return on_freest(state.held[jobs], wanted, state.capacity, order)
 
 
-@description
-@dataclass(frozen=True, kw_only=True, eq=False)
+@description(eq=False)
 class MarginalGains(Allocator):
     """``first`` GPUs for every job, then each next one where it shortens a remaining time most.
 
@@ -171,8 +168,7 @@ def divide(values: Floats, room: int, sizes: Ints) -> Ints:
     return wanted
 
 
-@description
-@dataclass(frozen=True, kw_only=True, eq=False)
+@description(eq=False)
 class MostGoodput(Allocator):
     """The GPUs of every job that make the mean of speed-ups most, by a power mean of exponent -1.
 
@@ -221,8 +217,7 @@ class MostGoodput(Allocator):
         return np.asarray(values[sizes] / max(fair, 1e-12))
 
 
-@description
-@dataclass(frozen=True, kw_only=True, eq=False)
+@description(eq=False)
 class FairShares(Allocator):
     """As many GPUs for one as for another: max-min, which dominant shares are with one resource."""
 

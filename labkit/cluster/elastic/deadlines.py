@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -22,8 +21,7 @@ Judged = Literal["nobody", "each", "together"]
 Rules = Literal["paper", "artifact"]
 
 
-@description
-@dataclass(frozen=True, kw_only=True, eq=False)
+@description(eq=False)
 class Deadlines(Allocator):
     """Jobs in order of deadline, decided when one arrives or ends, a round apart or more.
 

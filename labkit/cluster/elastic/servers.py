@@ -11,7 +11,7 @@ Source: Optimus (EuroSys'18) §3.2, §4.1 and §5.3.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -32,7 +32,6 @@ Split = Literal["even", "gains", "best"]
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class ServerSpeed:
     """Seconds of a training step on workers and parameter servers.
 

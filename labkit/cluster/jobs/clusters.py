@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 import numpy as np
@@ -15,7 +15,6 @@ from labkit.kit.describe import Count, NonNegative, Positive, checked, descripti
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Pool:
     """Equal nodes of a cluster. A job runs within one pool.
 
@@ -42,7 +41,6 @@ class Pool:
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Cluster:
     """Pools of nodes.
 

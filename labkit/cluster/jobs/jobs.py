@@ -7,7 +7,6 @@ them at speed 1; a pool of a cluster may run it faster or slower.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -42,8 +41,7 @@ NEEDED = ("arrival_s", "duration_s", "gpus")
 """The columns that every trace has."""
 
 
-@description
-@dataclass(frozen=True, kw_only=True, eq=False)
+@description(eq=False)
 class Trace(Arrivals):
     """Jobs in order of arrival; jobs that arrive together keep the order they are given in.
 

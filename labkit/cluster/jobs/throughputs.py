@@ -7,7 +7,6 @@ import json
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -38,8 +37,7 @@ WIDE = KINDS[:19]
 """Kinds that also run on 2, 4 or 8 GPUs."""
 
 
-@description
-@dataclass(frozen=True, kw_only=True, eq=False)
+@description(eq=False)
 class Throughputs:
     """Steps a second of kinds of jobs on one GPU.
 

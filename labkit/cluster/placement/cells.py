@@ -9,7 +9,7 @@ Source: HiveD (OSDI'20) §3, buddy cell allocation; this is our own code.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Annotated
 
@@ -24,7 +24,6 @@ Held = list[tuple[int, int]]
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Hierarchy:
     """Levels of cells, smallest first, and the GPUs of a cell of each.
 

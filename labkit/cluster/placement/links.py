@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ How = Literal["random", "spread", "pack", "best-fit", "chosen"]
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Racks:
     """Equal racks of equal nodes.
 
@@ -88,7 +86,6 @@ NETWORKS = {
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Workers:
     """Jobs of workers and a parameter server.
 

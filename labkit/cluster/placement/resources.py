@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import random
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -47,7 +47,6 @@ Order = Literal["fifo", "srtf", "las", "drf", "tetris"]
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Sensitivity:
     """What a job can use for each of its GPUs, and how fast it is with that.
 
@@ -134,8 +133,7 @@ def draw_mix(
     )  # fmt: skip
 
 
-@description
-@dataclass(frozen=True, kw_only=True, eq=False)
+@description(eq=False)
 class Resources(Allocator):
     """Jobs in an order, each on nodes that hold its GPUs, CPUs and memory; the rest waits a round.
 

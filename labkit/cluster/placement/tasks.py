@@ -8,7 +8,7 @@ Source: Hare (HPDC'22), relaxed fixed-scale synchronisation; the code and the or
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,8 +21,7 @@ from labkit.kit.compiled import njit
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
 
 
-@description
-@dataclass(frozen=True, kw_only=True, eq=False)
+@description(eq=False)
 class Rounds:
     """Jobs in rounds of tasks. Every array has an entry a job.
 

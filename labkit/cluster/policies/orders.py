@@ -8,7 +8,6 @@ takes the GPUs of jobs that come later; one that blocks stops at the first job t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from operator import methodcaller
 from typing import Annotated, Any, Literal
 
@@ -31,7 +30,6 @@ def by_arrival(trace: Trace) -> Any:
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Policy:
     """An order of jobs, and what is done for a job that does not fit.
 

@@ -12,7 +12,6 @@ Jobs of one kind and number of GPUs are alike, so a program has a row a group an
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -113,7 +112,6 @@ def useful(gain: Any, shared: Any, gpus: Any) -> NDArray[np.int64]:
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class SharePolicy:
     """Shares of time, computed anew where jobs came or went.
 

@@ -10,7 +10,6 @@ which no job is there are skipped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
 import numpy as np
@@ -66,8 +65,7 @@ def as_asked(trace: Trace, cluster: Cluster) -> Callable[[Ints, Ints], Floats]:
     return lambda jobs, held: np.asarray((held * by_node[row[jobs]]).sum(1) / asked[jobs])
 
 
-@description
-@dataclass(frozen=True, kw_only=True, eq=False)
+@description(eq=False)
 class Rates:
     """Work a second by kind of job and number of GPUs.
 
@@ -114,8 +112,7 @@ class Rates:
         return self.work_per_s[[self.kinds.index(kind) for kind in kinds]]
 
 
-@description
-@dataclass(frozen=True, kw_only=True, eq=False)
+@description(eq=False)
 class Allocator:
     """Who holds how many GPUs. Subclasses write ``decide``, or ``run`` with a loop of their own.
 

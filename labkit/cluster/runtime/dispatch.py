@@ -7,7 +7,6 @@ serves one task at a time, first come first served.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Dispatch:
     """Schedulers of a cluster of equal nodes, and the store of their state.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from labkit.errors import BadValue
@@ -23,8 +22,7 @@ FORMULAS: dict[str, str] = {
 }
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Batch:
     """Samples of ``seq`` tokens, what is kept of them for the backward pass, and by which kernels.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -111,8 +110,7 @@ def split_layers(
 _split_once = lru_cache(maxsize=1024)(split_layers)
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Parallel:
     """The degrees of every kind of parallelism; their product is the number of ranks.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
@@ -41,8 +40,7 @@ SMALLEST_8BIT = 4096
 TABLE_BYTES = 2 * 256 * 4
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Recipe:
     """In which formats a step computes, stores and sends, and what its optimizer remembers.
 

@@ -10,7 +10,6 @@ This is the vocabulary; :mod:`labkit.memory.movement.volumes` says what a job se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.hardware import Link
@@ -28,8 +27,7 @@ def ring_passes(kind: str) -> int:
     return 2 if kind == "all-reduce" else 1
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Collective:
     """One collective of a training step: what it moves, among how many ranks, in how many calls.
 

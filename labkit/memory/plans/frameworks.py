@@ -8,7 +8,7 @@ allocated is an allowance, measured by others, and shown apart from the computed
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Annotated, Any
 
 from annotated_types import Ge
@@ -26,8 +26,7 @@ CONTEXT_BYTES = GIB
 """Allowance for CUDA's context and NCCL's buffers, not computed: about half a GiB each."""
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Framework:
     """The defaults of one framework that decide memory.
 

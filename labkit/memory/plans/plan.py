@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -31,8 +31,7 @@ Capacity = Count | str  # bytes, or an accelerator's name
 Headroom = Annotated[float, Gt(0), Le(1)]
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Plan:
     """A model, how it is spread, in which number formats, on which batch: what one rank needs.
 

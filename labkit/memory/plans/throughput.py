@@ -39,8 +39,7 @@ BACKWARD_SHARE = 2 / 3
 PLACES = ("device", "device", "device"), ("device", "device", "cpu"), ("device", "cpu", "cpu")
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Cluster:
     """The rates that a training step runs at; links count one direction.
 
@@ -218,8 +217,7 @@ def fit_cluster(
     return at(least_squares(misses, [0.0] * len(free)).x)
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Update:
     """How a rank's optimizer runs.
 

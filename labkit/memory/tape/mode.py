@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -30,8 +29,7 @@ LogitsHeld = Literal["none", "compute", "fp32"]
 SequenceGather = Literal["again", "buffer", "kept"]
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Mode:
     """The choices that decide which operators run, and so what is saved.
 

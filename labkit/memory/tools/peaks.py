@@ -8,7 +8,7 @@ with the computed ones times what the framework's logs show to be reserved for o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,8 +25,7 @@ from labkit.models import Model
 from labkit.quantities import MIB, formatted
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Published:
     """One published peak: who measured what, and the run in our terms.
 

@@ -98,8 +98,7 @@ class Candidate:
         return ", ".join(parts)
 
 
-@description
-@dataclass(frozen=True, eq=False, kw_only=True)
+@description(eq=False)
 class Grid:
     """Which schedules, options and caps there are to choose from, for one profile.
 

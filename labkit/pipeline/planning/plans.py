@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
@@ -45,8 +45,7 @@ TIMED_METHODS = ("optimal", "zeus-global")  # as fast as at the highest clock, u
 WITH_FRONTIER = (*TIMED_METHODS, "perseus")  # those that answer every deadline
 
 
-@description
-@dataclass(frozen=True, eq=False, kw_only=True)
+@description(eq=False)
 class Plan:
     """A clock for every instruction, and what follows from it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 Dominance = Literal["net", "raw"]
 
 
-@description
-@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+@description(eq=False, repr=False)
 class EnergyProfile:
     """Time and energy of one GPU for each stage, kind of work and clock.
 

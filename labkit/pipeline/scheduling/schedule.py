@@ -6,7 +6,6 @@ Where orders come from is :mod:`.policies`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -40,8 +39,7 @@ class Instruction(NamedTuple):
         return f"{self.kind} {self.microbatch} on stage {self.stage}"
 
 
-@description
-@dataclass(frozen=True, eq=False, kw_only=True)
+@description(eq=False)
 class Schedule:
     """The order in which each device runs its instructions.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,8 +16,7 @@ PerStage = NonNegative | Sequence[NonNegative]
 """One number for all stages, or one for each; finite and >= 0."""
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Costs:
     """Seconds that each kind of work takes and bytes it holds, one number or one per stage.
 
@@ -72,8 +70,7 @@ class Costs:
         return tuple(float(np.cumsum(change).max(initial=0.0)) for change in changes)
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Network:
     """Links between devices, and what instructions send over them.
 

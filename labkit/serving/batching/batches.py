@@ -28,7 +28,6 @@ EARLY, LAZY = 0, 1
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Slot:
     """A model on a batch server.
 
@@ -59,7 +58,6 @@ class Slot:
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class BatchServer:
     """One GPU and the models it runs in turn."""
 

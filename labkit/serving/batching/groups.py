@@ -26,7 +26,6 @@ SHAPES = ((1, 1), (2, 1), (4, 1), (8, 1))
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class ServedModel:
     """A model: its latency and weights on one GPU, and what splitting it costs.
 
@@ -44,7 +43,6 @@ class ServedModel:
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Group:
     """GPUs that hold every one of its models together: stages of layers, each of them split over
     ``tensor`` GPUs."""

@@ -31,7 +31,6 @@ SLACK = 1 + 1e-9
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Session:
     """A model with the rate and the latency objective of its requests.
 
@@ -313,7 +312,6 @@ def fractional_bound(sessions: Sequence[Session], *, waits: bool = True) -> floa
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Stage:
     """A model of a query.
 

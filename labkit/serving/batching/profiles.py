@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,6 @@ MODELS = ("vgg16", "vgg_face", "vgg_s")
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class BatchProfile:
     """A model's latency by batch size on one kind of GPU.
 

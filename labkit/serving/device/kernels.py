@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,6 @@ COLUMNS = ("kernel", "blocks", "total_us", "waves_us")
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Program:
     """The kernels of one inference or mini-batch, in the order they are launched.
 

@@ -54,7 +54,6 @@ EPSILON = 1e-9
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Client:
     """Issues programs, the next never before the last has ended.
 
@@ -68,7 +67,6 @@ class Client:
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Gpu:
     """A GPU of ``units`` compute units.
 

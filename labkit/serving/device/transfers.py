@@ -23,7 +23,6 @@ from labkit.planner.chain import Chain
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Layers:
     """A model's layers in the order they run, as they are sent to a GPU.
 
@@ -120,7 +119,6 @@ class Layers:
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Link:
     """The link from host to GPU.
 

@@ -24,7 +24,6 @@ LOGGED = 4096
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Batcher:
     """How waiting requests become batches.
 

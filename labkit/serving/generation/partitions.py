@@ -59,7 +59,6 @@ class Pass:
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class Partition:
     """A model on a slice of chips.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class TokenProfile:
     """Seconds of an iteration on one stage of a pipeline; all stages are alike.
 

@@ -6,7 +6,7 @@ puts the same GPU there several times over, with time spent waiting for the netw
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,8 +18,7 @@ from labkit.kit.describe import Count, NonNegative, Positive, checked, descripti
 from labkit.tuning.traces.job import Job, check_tables
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class GpuPower:
     """Relative speed and draw of one GPU while it computes, by its batch size and power limit.
 
@@ -105,8 +104,7 @@ def _interpolated(x: NDArray, known: NDArray, values: NDArray) -> NDArray[np.flo
     return np.interp(x, known[there], values[there])
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class HostPower:
     """What draws power beside GPUs that compute, for as long as the job holds its nodes."""
 

@@ -12,7 +12,6 @@ al., "AdaScale SGD" (ICML'20).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 import numpy as np
@@ -25,8 +24,7 @@ from labkit.tuning.goodput.large_batch import Noise, ScalingRule, adascale_gain,
 from labkit.tuning.goodput.tables import Tables
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class ModelledProgress:
     """Steps to the target by the noisy quadratic, for any batch size and rule.
 

@@ -13,7 +13,6 @@ Source: Zeus (NSDI'23), §4.2 (the profile).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -106,8 +105,7 @@ def check_selector(selector: Selector, max_slowdown: float | None) -> None:
 # ---------------------------------------------------------------- just in time
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Slice:
     """The same amount of work done under one power limit, and what it took."""
 

@@ -43,8 +43,7 @@ class Optimum:
     accum_steps: Any
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class GoodputModel:
     """Step times of a job, with the noise scale of its gradient at one moment of training.
 

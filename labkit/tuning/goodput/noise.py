@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,8 +21,7 @@ from labkit.errors import UsageError
 from labkit.kit.describe import Positive, checked, description
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class GradientNoise:
     """Squared norm of the true gradient, and trace of the covariance of one example's.
 

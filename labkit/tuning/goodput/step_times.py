@@ -12,7 +12,6 @@ Source: Pollux (OSDI'21), §3.2. ``step_fit.fit`` finds the coefficients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -26,8 +25,7 @@ MAX_OVERLAP = 10.0
 """Largest overlap exponent: the norm is then within 7 % of the longer of the two times."""
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class SyncTier:
     """Synchronisation time of allocations on ``from_nodes`` nodes or more, up to the next tier.
 
@@ -42,8 +40,7 @@ class SyncTier:
     per_gpu_doubling_s: float = 0.0
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class StepTimes:
     """Step time by (nodes, GPUs, batch size of one GPU, accumulation steps); arrays broadcast.
 

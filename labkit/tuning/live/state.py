@@ -36,8 +36,7 @@ WORSE_IN_A_ROW = 2
 """A sweep of limits by whole runs ends after this many limits worse than the best before."""
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class LiveJob:
     """A recurring command and how it is to be tuned."""
 
@@ -75,8 +74,7 @@ class LiveJob:
         return [word.replace(PLACE, str(batch_size)) for word in self.command]
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class LiveRun:
     """One run that ended."""
 

@@ -15,7 +15,6 @@ as half of the answer and the use of unfinished runs are this project's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -126,8 +125,7 @@ class Spread(Memory):
         return (prior + self.squares[who].sum(axis=1)) / (self.weight + free)
 
 
-@description
-@dataclass(kw_only=True)
+@description(frozen=False)
 class CostCurve(Policy):
     """Run the batch size whose cost, less what running it teaches the recurrences left, is least.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -20,8 +19,7 @@ from labkit.tuning.policies.policy import (
 )
 
 
-@description
-@dataclass(kw_only=True)
+@description(frozen=False)
 class Zeus(Policy):
     """Prune by exploring from b0 down, then up, twice; then Gaussian Thompson sampling.
 

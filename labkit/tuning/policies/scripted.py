@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,7 @@ Costs = list[list[float]]
 Script = Callable[[int, Costs, Any], Generator[int, bool, None]]
 
 
-@description
-@dataclass(kw_only=True)
+@description(frozen=False)
 class Scripted(Policy):
     """A policy from a generator that yields the batch size (its index) each recurrence runs.
 

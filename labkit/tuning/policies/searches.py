@@ -6,8 +6,6 @@ early, as the published policy does, so that what differs is the choice of the b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from labkit.kit.describe import NonNegative, Share, Whole, description
@@ -22,8 +20,7 @@ from labkit.tuning.policies.policy import (
 )
 
 
-@description
-@dataclass(kw_only=True)
+@description(frozen=False)
 class Fixed(Policy):
     """Always the same batch size and power limit (indices)."""
 
@@ -36,8 +33,7 @@ class Fixed(Policy):
         return np.full(len(who), self.batch), np.full(len(who), self.power)
 
 
-@description
-@dataclass(kw_only=True)
+@description(frozen=False)
 class GridSearch(Policy):
     """Tries one pair of batch size and power limit per recurrence, then keeps the cheapest.
 
@@ -89,8 +85,7 @@ class GridSearch(Policy):
             self.pruned[who[~ok], outcome.batch[~ok]] = True
 
 
-@description
-@dataclass(kw_only=True)
+@description(frozen=False)
 class RandomSearch(Policy):
     """b0, then every other batch size once in random order, then the cheapest that reached.
 
@@ -120,8 +115,7 @@ class RandomSearch(Policy):
         self.failed[who, outcome.batch] = ~outcome.reached
 
 
-@description
-@dataclass(kw_only=True)
+@description(frozen=False)
 class Halving(Policy):
     """Successive halving over batch sizes: run each survivor once, keep the cheaper half, repeat.
 
@@ -206,8 +200,7 @@ class _Bandit(Policy):
         raise NotImplementedError
 
 
-@description
-@dataclass(kw_only=True)
+@description(frozen=False)
 class EpsilonGreedy(_Bandit):
     """Each batch size once, outward from b0; then the cheapest mean, or with ``epsilon`` any.
 
@@ -226,8 +219,7 @@ class EpsilonGreedy(_Bandit):
         return np.where(uniform < self.epsilon, np.abs(index - drawn), self.memory.mean[who])
 
 
-@description
-@dataclass(kw_only=True)
+@description(frozen=False)
 class LowerConfidenceBound(_Bandit):
     """Each batch size once, then the least mean − c·√(2 ln t / n): UCB turned round for costs.
 
@@ -248,8 +240,7 @@ class LowerConfidenceBound(_Bandit):
         return mean - self.width * scale * np.sqrt(2 * np.log(total) / np.maximum(count, 1))
 
 
-@description
-@dataclass(kw_only=True)
+@description(frozen=False)
 class Thompson(_Bandit):
     """Each batch size twice, then a draw of each mean from N(x̄, s²/n): no pruning.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     Policy = Generator[int, Norms, None]
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class AdaptiveRun:
     """A run of so many examples; the learning rate follows the batch size linearly."""
 

@@ -18,7 +18,6 @@ the effect of limits on real GPUs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -27,8 +26,7 @@ from annotated_types import Gt, Le
 from labkit.kit.describe import Positive, Share, description
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class CapModel:
     """The constants of the model; see the module."""
 

@@ -55,8 +55,7 @@ _ROW = ["dataset", "network", "batch_size", "optimizer"]
 _POWER = ["power_limit", "time_per_epoch", "average_power", "energy_source", "time_source"]
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Grid:
     """What to record: every network at every batch size with every seed."""
 

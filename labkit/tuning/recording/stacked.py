@@ -36,8 +36,7 @@ _DRAWING = threading.Lock()  # torch's generator is every thread's
 _TRUST = 0.1  # LARS's step over weights at rate 1; the small batch then learns as SGD lets it
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Stack:
     """Runs of the MLP of :mod:`training` that share a batch size, one seed a run."""
 

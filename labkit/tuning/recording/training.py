@@ -55,8 +55,7 @@ def network_of(name: str) -> nn.Module:
     )
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Training:
     """One run: what is trained, how, and until when."""
 

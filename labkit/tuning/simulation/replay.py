@@ -8,7 +8,6 @@ unobserved, as if all runs took equally long.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -28,8 +27,7 @@ _PENALTY = 100.0  # a run too costly for even one epoch counts as this many time
 _CHUNK = 128
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Experiment:
     """A policy at work on one recurring job."""
 

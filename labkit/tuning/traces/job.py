@@ -9,7 +9,6 @@ Source: Zeus (NSDI'23), §4.1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -20,8 +19,7 @@ from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import AnyNumber, Count, NonNegative, Positive, description
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Job:
     """One recurring job on one GPU: all that a policy may choose, and what each choice does.
 
@@ -136,8 +134,7 @@ def check_tables(record: Any, *names: str) -> None:
 # ---------------------------------------------------------------- what is submitted
 
 
-@description
-@dataclass(frozen=True, slots=True, kw_only=True)
+@description(slots=True)
 class Workload:
     """What a user submits: a model, its default batch size and when training counts as done."""
 

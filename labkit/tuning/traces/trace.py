@@ -14,7 +14,7 @@ import json
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,6 @@ HOME = Path("data") / "measured"
 
 
 @description
-@dataclass(frozen=True, kw_only=True)
 class TrainingTrace:
     """Epochs to target of repeated training runs, beside the power trace of one GPU.
 
