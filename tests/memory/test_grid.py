@@ -232,6 +232,22 @@ def test_a_world_size_gives_dp_what_is_left() -> None:
     assert held["peak_bytes"].notna().equals(right)
 
 
+def test_a_sequence_that_ranks_cannot_divide_is_a_problem_as_in_the_plan() -> None:
+    odd = replace(PLAN, batch=replace(PLAN.batch, seq=12))
+    for name in ("cp", "tp"):
+        plan = replace(odd, parallel=Parallel(dp=1, zero=1, sp=name == "tp"))
+        table = memory.sweep(plan, **{name: [1, 2, 4, 8]})
+        for row in table.itertuples():
+            spread = replace(plan.parallel, **{name: getattr(row, name)})
+            if not row.problem:
+                assert row.peak_bytes == replace(plan, parallel=spread).peak_bytes
+                continue
+            assert math.isnan(row.peak_bytes)
+            with pytest.raises(UsageError, match="seq"):
+                assert replace(plan, parallel=spread).peak_bytes
+        assert table["problem"].iloc[-1].startswith("seq must divide by")
+
+
 def test_models_and_recipes_go_by_name() -> None:
     named = memory.sweep(PLAN, model=["gpt2-124m", LLAMA], recipe=["fp32-adam"])
     assert named["model"].tolist() == ["gpt2-124m", "little"]

@@ -234,9 +234,9 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
     parallel, batch = candidate.parallel, candidate.batch
     assert isinstance(candidate.model, Model)
     assert batch is not None
-    problem = _problems(candidate, numbers, world_size)
-    pieces = parallel.sequence_pieces
-    seq = np.maximum(numbers.get("seq", batch.seq) // pieces, 1) * pieces
+    seq, pieces = numbers.get("seq", batch.seq), parallel.sequence_pieces
+    problem = _problems(candidate, seq, numbers, world_size)
+    seq = np.maximum(seq // pieces, 1) * pieces  # in rows with a problem any will do
     batch = replace(batch, seq=int(np.asarray(seq).flat[0]))
     given = candidate.model, parallel, candidate.recipe, batch, candidate.ideal
     jobs = estimates.jobs(*given, **numbers | {"seq": seq})
@@ -253,7 +253,7 @@ def smallest_dp(plan: Plan, point: Mapping[str, Any]) -> int:
     return int(np.lcm.reduce(degrees))
 
 
-def _problems(plan: Plan, numbers: Mapping[str, Any], world_size: int | None) -> Any:
+def _problems(plan: Plan, seq: Any, numbers: Mapping[str, Any], world_size: int | None) -> Any:
     """For each configuration what is wrong with its numbers."""
     parallel, faults = plan.parallel, []
     if "dp" in numbers:
@@ -264,10 +264,10 @@ def _problems(plan: Plan, numbers: Mapping[str, Any], world_size: int | None) ->
         for name in ("ep", "replicate", "partition_group", "secondary_group"):
             size = getattr(parallel, name) or 1
             faults.append((sharing % size != 0, f"dp × cp must divide by {name} ({size})"))
+    pieces = parallel.sequence_pieces
+    text = f"seq must divide by {pieces}, the pieces that cp and tp make of it"
+    faults.append((seq % pieces != 0, text))
     if "seq" in numbers:
-        pieces, seq = parallel.sequence_pieces, numbers["seq"]
-        text = f"seq must divide by {pieces}, the pieces that cp and tp make of it"
-        faults.append((seq % pieces != 0, text))
         if most := plan.model.positions if isinstance(plan.model, Model) else 0:
             text = f"seq must be <= {most}, the positions that {label(plan.model)} has learnt"
             faults.append((seq > most, text))
