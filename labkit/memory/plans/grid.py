@@ -267,10 +267,10 @@ def _problems(plan: Plan, seq: Any, numbers: Mapping[str, Any], world_size: int 
     pieces = parallel.sequence_pieces
     text = f"seq must divide by {pieces}, the pieces that cp and tp make of it"
     faults.append((seq % pieces != 0, text))
-    if "seq" in numbers:
-        if most := plan.model.positions if isinstance(plan.model, Model) else 0:
-            text = f"seq must be <= {most}, the positions that {label(plan.model)} has learnt"
-            faults.append((seq > most, text))
+    most = plan.model.positions if isinstance(plan.model, Model) else 0
+    if most and "seq" in numbers:
+        text = f"seq must be <= {most}, the positions that {label(plan.model)} has learnt"
+        faults.append((seq > most, text))
     problems = np.array("", dtype=object)
     for wrong, text in faults:
         problems = np.where(wrong, np.array(text, dtype=object), problems)
