@@ -63,7 +63,9 @@ def nearness(name: str, path: Path) -> int:
 
 def is_current(path: Path) -> bool:
     """Whether nothing that the notebook rests on changed since its outputs were stored."""
-    return fingerprint.outputs_are_current(ROOT, path, notebooks.read(path))
+    notebook = notebooks.read(path)
+    stored = notebook.metadata.get("labkit", {}).get(fingerprint.OUTPUTS)
+    return stored is not None and stored == fingerprint.of_notebook(ROOT, path, notebook, {}).digest
 
 
 def main() -> int:
