@@ -12,7 +12,7 @@ fit, median and worst. The same file gives the same stand-ins on every machine.
 from __future__ import annotations
 
 import argparse
-import io
+import fnmatch
 import json
 import tarfile
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ COEFFICIENTS = FOLDER / "coefficients.json"
 DIGITS = 6
 PERSEUS = "sosp24_data/emulation/stage_profile"
 ZEUS = "examples/research_reproducibility/zeus_nsdi23/trace"
-POLLUX = "simulator/traces/cifar10"
+POLLUX = "simulator/traces/{}"
 GAVEL = "scheduler/simulation_throughputs.json"
 PHILLY = "scheduler/traces/msr/seed=0/{}.trace"
 VIRTUAL_CLUSTERS = ("0e4a51", "103959", "11cb48", "2869ce", "6214e9", "6c71a0", "7f04ca", "b436b2",
@@ -48,7 +48,11 @@ ELASTIC_JOBS = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
 ITP_JOBS = "data/elasticflow-traces.tar.gz"
 JOB_COLUMNS = {"submission_time": "submit_time", "num_iteration": "iteration", "deadline": "ddl"}
 """Columns of a drawn trace: as in the archive, as in the testbed's file."""
-POLLUX_BATCHES = (128, 256, 512, 1024, 2048, 4096)
+POLLUX_KINDS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
+"""Networks that Pollux's jobs train."""
+LEAST_GRADIENT = 1e-4
+"""Squared gradient over its variance, at least: a batch would have to be 10,000 times the initial
+one before less of it told in a training's speed."""
 WORKLOAD = ("dataset", "network", "optimizer")
 """The columns that name a job of Zeus's traces."""
 MAIN_TARGETS = {"cifar100": 0.6, "imagenet": 0.65, "librispeech": 40.0, "movielens-1m": 0.41,
@@ -82,7 +86,8 @@ class StandIn:
 
     Attributes:
         name: of the stand-in, ``standin_<name>.csv``.
-        dataset, path: the published file.
+        dataset, path: the published file; ``*`` in both names stands for the batch size of each
+            file of a series, which are modelled together.
         keys: columns that name a group of rows with coefficients of its own.
         terms: the design matrix of a group's rows, by column that is modelled.
         tabulate: the published file as the table that is modelled, and back.
@@ -159,9 +164,16 @@ def step_terms(rows: Table) -> np.ndarray:
 
 
 def progress_terms(rows: Table) -> np.ndarray:
-    """Sixth powers of the logarithm of progress."""
+    """Chebyshev polynomials of the logarithm of progress, of degree 6 or a third of the epochs.
+
+    Trainings of two epochs share lines of progress that turn with batch size.
+    """
     progress = np.log(rows["progress"].to_numpy(dtype=float))
-    return powers((progress - 8.5) / 2.5, 6)
+    low, high = progress.min(), progress.max()
+    place = 2 * (progress - low) / (high - low) - 1
+    if rows["batch_size"].nunique() > 1:
+        return products(powers(place, 1), powers(centred(rows["batch_size"]), 1))
+    return np.polynomial.chebyshev.chebvander(place, min(6, (len(rows) - 1) // 3))
 
 
 def share_terms(rows: Table) -> np.ndarray:
@@ -438,14 +450,46 @@ def as_kernels(table: Table) -> Table:
     return pd.DataFrame(columns | {"waves_us": waves})
 
 
-def with_misses(run: Table) -> Table:
-    return run.assign(miss=1 - run["metric"]).drop(columns="metric")
+def trainings_of(source: Any, path: str) -> Table:
+    """The trainings of one network, by batch size."""
+    sizes = {name: int(name.rsplit("-", 1)[1].removesuffix(".csv")) for name in source.files}
+    runs = [source.frame(name).assign(batch_size=size) for name, size in sizes.items()]
+    return pd.concat(runs).sort_values(["batch_size", "progress"], ignore_index=True)
 
 
-def as_run(table: Table) -> Table:
-    iteration = np.maximum.accumulate(table["iteration"].round()).astype(int)
-    table = table.assign(iteration=iteration, metric=(1 - table["miss"]).clip(0, 1).round(4))
-    return table[["progress", "iteration", "metric", "grad_sqr", "grad_var"]]
+def with_noise(runs: Table) -> Table:
+    """The gradient's variance over its square, which alone tells; how far an accuracy is from 1."""
+    square = np.maximum(runs["grad_sqr"], LEAST_GRADIENT * runs["grad_var"])
+    table = runs.assign(noise=runs["grad_var"] / square)
+    if runs["metric"].max() <= 1:
+        table = table.assign(miss=1 - runs["metric"])
+    else:
+        table = table.assign(miss=runs["metric"], whole=True)
+    return table.drop(columns=["metric", "grad_sqr", "grad_var"])
+
+
+def as_trainings(table: Table) -> Table:
+    """Runs whose gradient's variance is one."""
+    iteration = table.groupby("batch_size")["iteration"].cummax().round().astype(int)
+    metric = table["miss"] if "whole" in table else (1 - table["miss"]).clip(0, 1)
+    table = table.assign(iteration=iteration, metric=metric.round(4), grad_var=1.0)
+    table["grad_sqr"] = 1 / table["noise"]
+    return table[["progress", "iteration", "metric", "grad_sqr", "grad_var", "batch_size"]]
+
+
+def submissions_of(jobs: Table) -> Table:
+    """When each job is submitted; which job it is stands in an order drawn once."""
+    asked = jobs[["application", "num_replicas", "batch_size"]]
+    asked = asked.sample(frac=1, random_state=0, ignore_index=True)
+    share = (np.arange(len(jobs)) + 0.5) / len(jobs)
+    return asked.assign(what="arrival", share=share, seconds=np.sort(jobs["time"]) + 1)
+
+
+def as_submissions(table: Table) -> Table:
+    time = np.maximum.accumulate((table["seconds"] - 1).clip(0).round()).astype(int)
+    names = [f"{kind}-{number}" for number, kind in enumerate(table["application"])]
+    columns = ["application", "num_replicas", "batch_size"]
+    return pd.DataFrame({"name": names, "time": time}).join(table[columns])
 
 
 def jobs_of(source: Any, path: str) -> Table:
@@ -658,27 +702,41 @@ MODELS = (
     ),
     *(
         StandIn(
-            name=f"pollux_{name}",
+            name=f"pollux_{kind}_{name}",
             dataset="pollux-osdi21",
-            path=f"{POLLUX}/{name}.csv",
+            path=f"{POLLUX.format(kind)}/{name}.csv",
             keys=(),
             terms={"step_time": step_terms, "compute_time": step_terms},
             tabulate=with_places,
             publish=as_steps,
         )
+        for kind in POLLUX_KINDS
         for name in ("placements", "scalability")
     ),
     *(
         StandIn(
-            name=f"pollux_validation-{size}",
+            name=f"pollux_{kind}_validation-*",
             dataset="pollux-osdi21",
-            path=f"{POLLUX}/validation-{size}.csv",
-            keys=(),
-            terms=dict.fromkeys(("iteration", "miss", "grad_sqr", "grad_var"), progress_terms),
-            tabulate=with_misses,
-            publish=as_run,
+            path=f"{POLLUX.format(kind)}/validation-*.csv",
+            keys=() if kind == "bert" else ("batch_size",),
+            terms=dict.fromkeys(("iteration", "miss", "noise"), progress_terms),
+            tabulate=with_noise,
+            publish=as_trainings,
+            read=trainings_of,
         )
-        for size in POLLUX_BATCHES
+        for kind in POLLUX_KINDS
+    ),
+    *(
+        StandIn(
+            name=f"pollux_workload-{number}",
+            dataset="pollux-osdi21",
+            path=f"simulator/workloads/workload-{number}.csv",
+            keys=(),
+            terms={"seconds": share_terms},
+            tabulate=submissions_of,
+            publish=as_submissions,
+        )
+        for number in (1, 2, 3, 4)
     ),
     *(
         StandIn(
@@ -874,8 +932,8 @@ def expanded(columns: dict[str, Any]) -> Table:
     )
 
 
-def standin(model: StandIn, fit: dict[str, Any]) -> str:
-    """The stand-in as CSV, from its coefficients."""
+def standins(model: StandIn, fit: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The stand-in's files as name and CSV, from its coefficients."""
     table = expanded(fit["settings"])
     parts = []
     for key, rows in groups(model, table):
@@ -887,22 +945,31 @@ def standin(model: StandIn, fit: dict[str, Any]) -> str:
             for column, terms in model.terms.items()
         }
         parts.append(rows.assign(**values))
-    published = model.publish(pd.concat(parts).sort_index())
-    text = io.StringIO()
-    published.to_csv(text, index=False, float_format=f"%.{DIGITS}g", lineterminator="\n")
+    table = model.publish(pd.concat(parts).sort_index())
     error = fit["error"]
-    return (
+    head = (
         "# FITTED MODEL, NOT A MEASUREMENT: data/profiles/fit.py, from coefficients.json.\n"
-        f"# fit-error: median={error['median']:g} worst={error['worst']:g}\n{text.getvalue()}"
+        f"# fit-error: median={error['median']:g} worst={error['worst']:g}\n"
     )
+    series = "*" in model.path
+    for part, rows in table.groupby("batch_size") if series else [("", table)]:
+        rows = rows.drop(columns="batch_size") if series else rows
+        text = rows.to_csv(index=False, float_format=f"%.{DIGITS}g", lineterminator="\n")
+        yield f"standin_{model.name.replace('*', str(part))}.csv", head + text
+
+
+def published(model: StandIn) -> Any:
+    """The files that a model is fitted to, or what stands in for them."""
+    from labkit.datasets import registry, source
+
+    paths = [file.path for file in registry.load_registry().dataset(model.dataset).files]
+    return source(model.dataset, [p for p in paths if fnmatch.fnmatchcase(p, model.path)])
 
 
 def fit_all() -> dict[str, Any]:
-    from labkit import datasets
-
     fits = {}
     for model in MODELS:
-        source = datasets.source(f"{model.dataset}/{model.path}")
+        source = published(model)
         if source.is_standin:
             raise SystemExit(f"{model.path} is not here as published: {source.reason}")
         fits[model.name] = fitted(model, model.read(source, model.path))
@@ -912,20 +979,7 @@ def fit_all() -> dict[str, Any]:
 def files(fits: dict[str, Any] | None = None) -> dict[str, str]:
     """The stand-ins by file name, as text."""
     fits = fits or json.loads(COEFFICIENTS.read_text(encoding="utf-8"))
-    models = {f"standin_{model.name}.csv": standin(model, fits[model.name]) for model in MODELS}
-    jobs = {f"standin_pollux_workload-{n}.csv": made_up_jobs(n) for n in (1, 2, 3, 4)}
-    return models | jobs
-
-
-def made_up_jobs(number: int) -> str:
-    """Jobs fitted to nothing, so that no claim is judged on them: CIFAR-10's, the only kind with a
-    model, at moments drawn evenly from eight hours, with three settings in turn."""
-    times = np.sort(np.random.default_rng(number).random(160) * 8 * 3600).astype(int)
-    settings = ("6,2048", "12,4096", "16,4096")
-    rows = [f"cifar10-{j},{t},cifar10,{settings[j % 3]}" for j, t in enumerate(times)]
-    head = ["# MADE UP, NOT A MEASUREMENT: data/profiles/fit.py.",
-            "name,time,application,num_replicas,batch_size"]  # fmt: skip
-    return "\n".join([*head, *rows]) + "\n"
+    return dict(pair for model in MODELS for pair in standins(model, fits[model.name]))
 
 
 def main() -> None:

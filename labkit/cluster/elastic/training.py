@@ -323,7 +323,7 @@ class Progressing:
 
 @checked
 def trainings(source: str | Source = "pollux-osdi21") -> dict[str, Training]:
-    """The kinds of jobs of Pollux's workloads: six, or those that a stand-in has.
+    """The kinds of jobs of Pollux's workloads: six, or those whose files are at hand.
 
     ``source``: the data set, or its files.
     """

@@ -35,7 +35,7 @@ _FOLDER = "simulator/traces/{workload}/"
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What was measured of one workload (or, in a stand-in, made up)."""
+    """What was measured of one workload (in a stand-in: fitted to that)."""
 
     workload: str
     steps: pd.DataFrame
