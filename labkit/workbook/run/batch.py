@@ -222,12 +222,13 @@ def _execute(jobs: Sequence[Job], request: Request, terms: Terms, watcher: Watch
         return ended
     with _executor(request, ready, terms, watcher) as executor:
         watcher.begin(ready, executor.num_workers)
-        with closing(executor.run(ready, watcher.event)) as outcomes:
-            for job, outcome in outcomes:
-                end = _put(terms.root, job, outcome)
-                if end.outcome.status != outcome.status:  # it ran, but could not be kept
-                    watcher.event(Event(kind="end", job=job, outcome=end.outcome))
-                ended.append(end)
+        with closing(executor.run(ready)) as events:
+            for event in events:
+                if event.kind == "end" and event.outcome is not None:
+                    ended.append(_put(terms.root, event.job, event.outcome))
+                    watcher.event(replace(event, outcome=ended[-1].outcome))
+                else:
+                    watcher.event(event)
     return ended
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from labkit.errors import LabkitError
 from labkit.workbook.run import remote
-from labkit.workbook.run.jobs import Event, Job, Listener, Outcome, Terms
+from labkit.workbook.run.jobs import Event, Job, Outcome, Terms
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -80,9 +80,7 @@ class DaskExecutor:
         """Threads of the workers that are there, which may come and go."""
         return max(1, min(self._threads, self._most or self._threads))
 
-    def run(
-        self, jobs: Iterable[Job], listen: Listener
-    ) -> Generator[tuple[Job, Outcome], None, None]:
+    def run(self, jobs: Iterable[Job]) -> Generator[Event]:
         """See :class:`labkit.workbook.run.jobs.Executor`.
 
         Raises:
@@ -98,7 +96,7 @@ class DaskExecutor:
                     if more := (job := next(waiting, None)) is not None:
                         self._flights[job.name] = _Flight(job, self._submit(job))
                 if more or self._flights:
-                    yield from self._step(listen)
+                    yield from self._step()
         finally:
             self._cancel()
 
@@ -152,31 +150,31 @@ class DaskExecutor:
     def _hear(self, event: tuple[float, bytes]) -> None:
         self._inbox.put(event[1])
 
-    def _step(self, listen: Listener) -> Iterator[tuple[Job, Outcome]]:
+    def _step(self) -> Iterator[Event]:
         """One sign of life, or none for a while: then ask whether the scheduler still lives."""
         with suppress(queue.Empty):
             sign = self._inbox.get(timeout=PULSE_S)
             if isinstance(sign, bytes):
-                self._tell(pickle.loads(sign), listen)
+                yield from self._told(pickle.loads(sign))
             else:
-                yield from self._land(sign, listen)
+                yield from self._land(sign)
         if time.monotonic() - self._asked > PULSE_S and not self._alive():
             self._find_scheduler()
 
-    def _tell(self, event: Event, listen: Listener) -> None:
-        """Pass on what a worker says of a job that is still under way."""
+    def _told(self, event: Event) -> Iterator[Event]:
+        """What a worker says of a job that is still under way."""
         flight = self._flights.get(event.job.name)
         if flight is None or not (flight.starts or event.kind == "start"):
             return
         if event.kind == "start":
             if flight.starts and not flight.retries:
                 lost = Outcome(status="died", error="WorkerLost", message="its worker was lost")
-                listen(Event(kind="retry", job=flight.job, outcome=lost))
+                yield Event(kind="retry", job=flight.job, outcome=lost)
             flight.starts += not flight.retries
         flight.retries = event.kind == "retry"  # its kernel died; the same worker begins it anew
-        listen(replace(event, job=flight.job))
+        yield replace(event, job=flight.job)
 
-    def _land(self, future: Future, listen: Listener) -> Iterator[tuple[Job, Outcome]]:
+    def _land(self, future: Future) -> Iterator[Event]:
         """Take the outcome of ``future`` and let it go; submit its job again where it has none."""
         flights = (flight for flight in self._flights.values() if flight.future is future)
         if (flight := next(flights, None)) is None:
@@ -186,8 +184,7 @@ class DaskExecutor:
             return
         del self._flights[flight.job.name]
         future.release()
-        listen(Event(kind="end", job=flight.job, outcome=outcome, worker=outcome.worker))
-        yield flight.job, outcome
+        yield Event(kind="end", job=flight.job, outcome=outcome, worker=outcome.worker)
 
     def _outcome(self, flight: _Flight) -> Outcome | None:
         """How the flight ended; None where its job goes on, or was submitted again."""

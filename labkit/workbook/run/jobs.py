@@ -1,13 +1,13 @@
 """What executors and those who call them exchange: jobs, outcomes, and events on the way.
 
 A run plans its jobs, and an :class:`Executor` takes those that must run one by one, as it has room,
-and yields each with its outcome as it ends. A job carries the notebook's text and an outcome gives
-the executed text back, so workers need share no file system.
+and yields what happens to each, at last its outcome. A job carries the notebook's text and an
+outcome gives the executed text back, so workers need share no file system.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -120,21 +120,15 @@ class Event:
     worker: str = ""
 
 
-Listener = Callable[[Event], None]
-
-
 class Executor(Protocol):
     """Where jobs run; ``num_workers`` is how many run at a time."""
 
     @property
     def num_workers(self) -> int: ...
 
-    def run(
-        self, jobs: Iterable[Job], listen: Listener
-    ) -> Generator[tuple[Job, Outcome], None, None]:
-        """Yields each job with its outcome, in the order they end; takes jobs as it has room.
-
-        Closing the iterator ends what still runs.
+    def run(self, jobs: Iterable[Job]) -> Generator[Event]:
+        """Yields what happens, for each job one end, which has its outcome; takes jobs as it has
+        room. Closing the iterator ends what still runs.
         """
 
 

@@ -26,7 +26,7 @@ from labkit.workbook import notebooks
 from labkit.workbook.run import fingerprint, imports, provenance
 from labkit.workbook.run.executors import LocalPool, Stopped
 from labkit.workbook.run.fingerprint import Fingerprint
-from labkit.workbook.run.jobs import Event, Job, Outcome, Terms
+from labkit.workbook.run.jobs import Job, Outcome, Terms
 
 MAX_NAMED = 4
 _OF_THE_RUN = ("parameters", "versions")
@@ -157,13 +157,6 @@ def execute(job: Job, terms: Terms, ours: Mapping[str, str]) -> Outcome:
 
     worker = get_worker()
 
-    def tell(event: Event) -> None:
-        if event.kind != "end":
-            ending = event.outcome and replace(event.outcome, notebook="", log="")
-            bare = replace(job, text="", fingerprint=None)
-            sign = replace(event, job=bare, outcome=ending, worker=str(worker.name))
-            worker.log_event(terms.topic, pickle.dumps(sign))
-
     check(terms.topic, ours, [job], worker)
     # The process of a nanny's worker is a daemon, which Python lets start no process.
     multiprocessing.current_process().daemon = False
@@ -175,12 +168,18 @@ def execute(job: Job, terms: Terms, ours: Mapping[str, str]) -> Outcome:
         lambda prefix: Path(tempfile.mkdtemp("", prefix, scratch)),
         _wanted(worker),
     )
+    name, bare = str(worker.name), replace(job, text="", fingerprint=None)
     try:
-        [(_, outcome)] = pool.run([job], tell)
+        for event in pool.run([job]):
+            if event.kind != "end":
+                ending = event.outcome and replace(event.outcome, notebook="", log="")
+                sign = replace(event, job=bare, outcome=ending, worker=name)
+                worker.log_event(terms.topic, pickle.dumps(sign))
     except Stopped:
         raise Reschedule from None
+    assert event.outcome is not None  # the last event is the job's end
     origin = {"versions": provenance.full_versions(), "machine": provenance.machine()}
-    return replace(outcome, worker=str(worker.name), provenance=origin)
+    return replace(event.outcome, worker=name, provenance=origin)
 
 
 def _wanted(worker: Any) -> Callable[[], bool]:
