@@ -20,14 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from labkit.errors import LabkitError, UsageError, refused
 from labkit.workbook import notebooks
-from labkit.workbook.run import (
-    executors,
-    fingerprint,
-    guard,
-    parameters,
-    provenance,
-    results,
-)
+from labkit.workbook.run import executors, fingerprint, guard, parameters, results
 from labkit.workbook.run.jobs import Event, Executor, Job, Outcome, Terms
 from labkit.workbook.run.parameters import Sweep
 
@@ -237,7 +230,7 @@ def _executor(
     request: Request, ready: Sequence[Job], terms: Terms, watcher: Watcher
 ) -> Iterator[Executor]:
     """Where the notebooks run: processes of this machine, or the workers of a cluster."""
-    num_jobs = min(request.num_jobs or provenance.usable_cores(), len(ready))
+    num_jobs = min(request.num_jobs or fingerprint.usable_cores(), len(ready))
     if request.cluster is None:
         yield executors.LocalPool(num_jobs, terms, partial(results.scratch_folder, terms.root))
         return
@@ -307,10 +300,10 @@ def _meta(root: Path, job: Job, outcome: Outcome) -> dict[str, Any]:
         "duration_s": outcome.duration_s,
         "attempts": outcome.attempts,
         "worker": outcome.worker,
-        "versions": provenance.full_versions(),
-        "machine": provenance.machine(),
+        "versions": fingerprint.full_versions(),
+        "machine": fingerprint.machine(),
         **outcome.provenance,
-        "git_commit": provenance.git_commit(root),
+        "git_commit": fingerprint.git_commit(root),
         "fingerprint": job.fingerprint.digest,
         "fingerprint_parts": dict(job.fingerprint.parts),
     }

@@ -23,7 +23,7 @@ import labkit
 from labkit.errors import LabkitError
 from labkit.files import project_root
 from labkit.workbook import notebooks
-from labkit.workbook.run import fingerprint, imports, provenance
+from labkit.workbook.run import fingerprint, imports
 from labkit.workbook.run.executors import LocalPool, Stopped
 from labkit.workbook.run.fingerprint import Fingerprint
 from labkit.workbook.run.jobs import Job, Outcome, Terms
@@ -178,7 +178,7 @@ def execute(job: Job, terms: Terms, ours: Mapping[str, str]) -> Outcome:
     except Stopped:
         raise Reschedule from None
     assert event.outcome is not None  # the last event is the job's end
-    origin = {"versions": provenance.full_versions(), "machine": provenance.machine()}
+    origin = {"versions": fingerprint.full_versions(), "machine": fingerprint.machine()}
     return replace(event.outcome, worker=name, provenance=origin)
 
 
