@@ -168,7 +168,7 @@ def test_a_page_on_fitted_models_says_so(
     assert "Fitted models" not in sweeps.path_of(root, "zeus").read_text()
     fitted = [
         replace(record, claims=[{**claim, "fitted": 0.071} for claim in record.claims])
-        for record in runs.of_paper(root, "zeus")
+        for record in results.records(root, "zeus")
     ]
     monkeypatch.setattr(runs, "of_paper", lambda root, key: fitted)
     page = sweeps.report(root, "zeus")

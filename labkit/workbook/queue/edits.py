@@ -162,7 +162,7 @@ def _refuse_known(queue: Queue, entry: bibliography.Entry) -> None:
             f"{queue.library[entry.key].cite()}; choose another key with --key"
         )
     for known in queue.library.values():
-        if known.key != entry.key and _same_paper(known, entry):
+        if known.key != entry.key and _marks(known) & _marks(entry):
             place = queue[known.key].status if known.key in queue else "not in the queue"
             raise UsageError(
                 f"this paper is there already as {known.key!r} ({place}): {known.cite()}. "
@@ -170,13 +170,10 @@ def _refuse_known(queue: Queue, entry: bibliography.Entry) -> None:
             )
 
 
-def _same_paper(first: bibliography.Entry, second: bibliography.Entry) -> bool:
-    def marks(entry: bibliography.Entry) -> tuple[str, str, str]:
-        title = "".join(filter(str.isalnum, folded(entry.title)))
-        return entry.doi.casefold(), entry.eprint.casefold(), title
-
-    pairs = zip(marks(first), marks(second), strict=True)
-    return any(mine and mine == other for mine, other in pairs)
+def _marks(entry: bibliography.Entry) -> set[str]:
+    """What no other paper has: its DOI, its arXiv id, its title."""
+    title = "".join(filter(str.isalnum, folded(entry.title)))
+    return {entry.doi.casefold(), entry.eprint.casefold(), title} - {""}
 
 
 def _update(

@@ -107,13 +107,11 @@ class Queue:
         Raises:
             UsageError: a status or a tag that no paper could have.
         """
-        for name in status:
-            if name not in STATUSES:
-                raise not_among("status", name, STATUSES)
-        known = {tag for paper in self.entries for tag in paper.tags}
-        for tag in tags:
-            if tag not in known:
-                raise not_among("tag", tag, sorted(known))
+        known = sorted({tag for paper in self.entries for tag in paper.tags})
+        for what, asked, valid in (("status", status, STATUSES), ("tag", tags, known)):
+            for name in asked:
+                if name not in valid:
+                    raise not_among(what, name, valid)
         return [
             paper
             for paper in self.reading_order()

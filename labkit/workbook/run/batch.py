@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from labkit.errors import LabkitError, UsageError, refused
 from labkit.workbook import notebooks
 from labkit.workbook.run import executors, fingerprint, guard, parameters, results
-from labkit.workbook.run.jobs import Event, Executor, Job, Outcome, Terms
+from labkit.workbook.run.jobs import CELL_TIMEOUT_S, Event, Executor, Job, Outcome, Terms
 from labkit.workbook.run.parameters import Sweep
 
 if TYPE_CHECKING:
     from labkit.workbook.notebooks import Parameter
     from labkit.workbook.run.fingerprint import Fingerprint
     from labkit.workbook.run.places import Cluster
-
-CELL_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)

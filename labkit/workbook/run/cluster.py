@@ -204,22 +204,16 @@ class DaskExecutor:
             return _died(flight, f"{flight.starts} workers were lost while they ran it")
         elif future.cancelled() or isinstance(error, KilledWorker | OSError | MemoryError):
             # Somebody cancelled it, it waited on workers that other jobs lost, or one is full.
-            if not self._again(flight):
+            if flight.submissions == MAX_STARTS:
                 return _died(flight, f"{type(error).__name__}: {error}")
+            flight.submissions += 1
+            flight.future = self._submit(flight.job)
         elif isinstance(error, LabkitError):
             raise error
         else:
             what = f"{flight.job.name}: no worker can run it: {type(error).__name__}"
             raise LabkitError(f"{what}: {error}") from error
         return None
-
-    def _again(self, flight: _Flight) -> bool:
-        """Submit a flight's job once more, where it has not been too often."""
-        if flight.submissions == MAX_STARTS:
-            return False
-        flight.submissions += 1
-        flight.future = self._submit(flight.job)
-        return True
 
     # ------------------------------------------------------------ the scheduler
 

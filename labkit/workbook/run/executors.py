@@ -203,7 +203,8 @@ def _hear(run: _Running) -> CellPlace | Outcome:
         return sign
     except (EOFError, OSError):
         run.process.join(5)
-        return _unfinished(run, "died", "WorkerDied", _death(run.process.exitcode))
+        death = processes.death("the notebook's process", run.process.exitcode)
+        return _unfinished(run, "died", "WorkerDied", death)
 
 
 def _end(run: _Running) -> None:
@@ -225,12 +226,6 @@ def _unfinished(run: _Running, status: Status, error: str, message: str) -> Outc
         started=run.started,
         duration_s=round(time.monotonic() - run.begun, 3),
     )
-
-
-def _death(exit_code: int | None) -> str:
-    if exit_code is not None and exit_code < 0:
-        return f"the notebook's process was killed by signal {-exit_code}"
-    return f"the notebook's process ended early (exit code {exit_code})"
 
 
 def _log(folder: Path) -> str:

@@ -166,7 +166,7 @@ def resolve(root: Path, text: str) -> results.RunRecord:
     parts, known = _RUN.fullmatch(text.strip()), runs.keys(root)
     if parts is None or parts[1] not in known:
         raise not_among("paper with results", parts[1] if parts else text, known)
-    records = {record.slug: record for record in runs.of_paper(root, parts[1])}
+    records = {record.slug: record for record in results.records(root, parts[1])}
     slug = parts[2] or results.DEFAULT
     if slug not in records:
         shown = [*difflib.get_close_matches(slug, records, 3), *records][:_MOST_NAMED]

@@ -22,6 +22,7 @@ Status = Literal["ok", "failed", "hung", "died", "broken"]
 """``failed``: a cell raised; ``hung``: a limit passed; ``died``: the kernel or its process went
 away, though no cell said so (worth another try); ``broken``: it could not be started or kept."""
 
+CELL_TIMEOUT_S = 600
 MAX_ATTEMPTS = 2
 """How often a notebook is tried whose kernel, or the process or machine around it, goes away."""
 
@@ -58,7 +59,7 @@ class Terms:
     root: Path
     run_id: str = ""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    cell_timeout_s: float = 600.0
+    cell_timeout_s: float = CELL_TIMEOUT_S
     notebook_timeout_s: float | None = None
 
     @property

@@ -20,7 +20,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,9 +100,9 @@ def folders(root: Path, key: str = "") -> list[Path]:
     return sorted(stored, key=lambda path: (path.parent.name, path.name != DEFAULT, path.name))
 
 
-def records(root: Path) -> list[RunRecord]:
-    """Every complete result under ``root``, in the order of :func:`folders`."""
-    return list(filter(None, map(read, folders(root))))
+def records(root: Path, key: str = "") -> Iterator[RunRecord]:
+    """The complete results of :func:`folders`, in its order, read as they are asked for."""
+    return filter(None, map(read, folders(root, key)))
 
 
 def stamp(records: Iterable[RunRecord]) -> str:

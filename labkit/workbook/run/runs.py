@@ -88,21 +88,17 @@ def keys(root: Path) -> list[str]:
     return list(dict.fromkeys(folder.parent.name for folder in results.folders(root)))
 
 
-def of_paper(root: Path, key: str) -> Iterator[results.RunRecord]:
-    """The complete results of a paper, read as they are asked for."""
-    return filter(None, map(results.read, results.folders(root, key)))
-
-
 def write(root: Path, key: str) -> bool:
     """Bring a paper's table up to date; whether it was not."""
     import pyarrow
     from pyarrow import parquet
 
     path = path_of(root, key)
-    stamp = results.stamp(of_paper(root, key)).encode()
+    stamp = results.stamp(results.records(root, key)).encode()
     if path.is_file() and (parquet.read_schema(path).metadata or {}).get(_STAMP) == stamp:
         return False
-    table = pyarrow.Table.from_pandas(frame(map(row, of_paper(root, key))), preserve_index=False)
+    rows = map(row, results.records(root, key))
+    table = pyarrow.Table.from_pandas(frame(rows), preserve_index=False)
     buffer = io.BytesIO()
     metadata = {**(table.schema.metadata or {}), _STAMP: stamp}
     parquet.write_table(table.replace_schema_metadata(metadata), buffer)
