@@ -232,7 +232,6 @@ def test_a_result_holds_notebook_claims_figures_and_where_it_comes_from(mixed: M
     assert printed == "3 1 tests\n"  # one thread each when several run, in the notebook's folder
     meta = record.meta
     assert meta["parameters"] == {"seed": 3, "eta": 0.5}
-    assert meta["seeds"] == {"seed": 3}
     assert meta["notebook"] == "notebooks/tests/good.ipynb"
     assert meta["started"] <= meta["ended"]
     assert 0 < meta["duration_s"] < 60

@@ -80,9 +80,8 @@ class Entry:
 def load(root: Path) -> dict[str, Entry]:
     """The bibliography of the workbook at ``root``, by key, in file order.
 
-    Raises:
-        BadFile: the file is missing, is no BibTeX, repeats a key, or an entry lacks a title,
-            an author (or editor) or a four-digit year.
+    Raises BadFile where the file is missing, is no BibTeX, repeats a key, or an entry lacks a
+    title, an author (or editor) or a four-digit year.
     """
     path = root / FILE
     return dict(parse(files.read_text(path), path))

@@ -88,10 +88,8 @@ def move(
     """Set the priority (1 next, 2 soon, 3 some day), or take the place next to another paper.
 
     With a new priority the place in the file stays; beside another paper it also gets that
-    paper's priority.
-
-    Raises:
-        UsageError: not just one of the three is given, or one that cannot be.
+    paper's priority. Raises UsageError where not just one of the three is given, or one that
+    cannot be.
     """
     other = before or after
     if sum(option is not None for option in (priority, before, after)) != 1 or other == key:
@@ -116,10 +114,8 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
 
     The bibliography is written first: a crash between the two leaves an entry that no queue line
     uses yet, which is a valid state, and the same command then completes it. If the queue cannot
-    be written, the bibliography is put back.
-
-    Raises:
-        UsageError: a key or the paper itself (same DOI, arXiv id or title) is there already.
+    be written, the bibliography is put back. Raises UsageError where a key or the paper itself
+    (same DOI, arXiv id or title) is there already.
     """
     with locked(root):
         queue, bib = load(root), root / bibliography.FILE

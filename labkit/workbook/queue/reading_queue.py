@@ -102,11 +102,8 @@ class Queue:
         return sorted(self.entries, key=lambda paper: (rank[paper.status], paper.priority))
 
     def select(self, *, status: Collection[str] = (), tags: Collection[str] = ()) -> list[Paper]:
-        """Papers in reading order with one of the statuses (none given: any) and all the tags.
-
-        Raises:
-            UsageError: a status or a tag that no paper could have.
-        """
+        """Papers in reading order with one of the statuses (none given: any) and all the tags;
+        raises UsageError for a status or a tag that no paper could have."""
         known = sorted({tag for paper in self.entries for tag in paper.tags})
         for what, asked, valid in (("status", status, STATUSES), ("tag", tags, known)):
             for name in asked:

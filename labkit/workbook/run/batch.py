@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from labkit.errors import LabkitError, UsageError, refused
 from labkit.workbook import notebooks
 from labkit.workbook.run import executors, fingerprint, guard, parameters, results
-from labkit.workbook.run.jobs import CELL_TIMEOUT_S, Event, Executor, Job, Outcome, Terms
+from labkit.workbook.run.jobs import CELL_TIMEOUT_S, Event, Job, Outcome, Terms
 from labkit.workbook.run.parameters import Sweep
 
 if TYPE_CHECKING:
     from labkit.workbook.notebooks import Parameter
+    from labkit.workbook.run.cluster import DaskExecutor
     from labkit.workbook.run.fingerprint import Fingerprint
     from labkit.workbook.run.places import Cluster
 
@@ -86,10 +87,8 @@ def plan(root: Path, request: Request) -> list[Job]:
     """Every job of ``request``, with the reason to run it or none.
 
     A notebook that cannot be read, or that refuses a parameter others take, is a job with a
-    ``problem``; it keeps no other from running.
-
-    Raises:
-        UsageError: an unknown notebook, or parameters that none of the notebooks takes.
+    ``problem``; it keeps no other from running. Raises UsageError for an unknown notebook, or
+    parameters that none of the notebooks takes.
     """
     known = notebooks.paths(root)
     chosen = {notebooks.path_of(root, key) for key in request.keys} or known.values()
@@ -133,7 +132,7 @@ def _jobs(root: Path, path: Path, request: Request) -> Iterator[Job]:
             path=path.relative_to(root),
             text=text,
             overrides=overrides,
-            parameters=parameters.resolved(declared, overrides),
+            parameters={n: overrides.get(n, p.default) for n, p in declared.items()},
             fingerprint=current,
             datasets=datasets,
             reason="forced" if request.force else _reason(folder, current),
@@ -226,7 +225,7 @@ def _execute(jobs: Sequence[Job], request: Request, terms: Terms, watcher: Watch
 @contextmanager
 def _executor(
     request: Request, ready: Sequence[Job], terms: Terms, watcher: Watcher
-) -> Iterator[Executor]:
+) -> Iterator[executors.LocalPool | DaskExecutor]:
     """Where the notebooks run: processes of this machine, or the workers of a cluster."""
     num_jobs = min(request.num_jobs or fingerprint.usable_cores(), len(ready))
     if request.cluster is None:
@@ -290,7 +289,6 @@ def _meta(root: Path, job: Job, outcome: Outcome) -> dict[str, Any]:
         "notebook": job.path.as_posix(),
         "parameters": job.parameters,
         "overrides": job.overrides,
-        "seeds": {n: value for n, value in job.parameters.items() if n.startswith("seed")},
         "metrics": recorded.metrics_in(notebooks.parse(outcome.notebook)),
         "datasets": datasets,
         "started": outcome.started,

@@ -81,16 +81,15 @@ class DaskExecutor:
         return max(1, min(self._threads, self._most or self._threads))
 
     def run(self, jobs: Iterable[Job]) -> Generator[Event]:
-        """See :class:`labkit.workbook.run.jobs.Executor`.
+        """As :meth:`labkit.workbook.run.executors.LocalPool.run`.
 
-        Raises:
-            WrongWorker: a worker's checkout, packages or data are not the client's.
-            LabkitError: the scheduler is lost and stays away.
+        Raises WrongWorker where a worker's checkout, packages or data are not the client's, and
+        LabkitError where the scheduler is lost and stays away.
         """
         waiting, more = iter(jobs), True
         try:
             self._check_workers()
-            self._client.subscribe_topic(self._terms.topic, self._hear)
+            self._client.subscribe_topic(self._terms.run_id, self._hear)
             while more or self._flights:
                 while more and self._has_room():
                     if more := (job := next(waiting, None)) is not None:
@@ -109,7 +108,7 @@ class DaskExecutor:
 
     def _check_workers(self) -> None:
         """Every worker checks what it stands on; those that come later do with their first job."""
-        ours = (self._terms.topic, remote.standing(), list(map(remote.to_send, self._notebooks)))
+        ours = (self._terms.run_id, remote.standing(), list(map(remote.to_send, self._notebooks)))
         for address, problem in self._client.run(remote.check, *ours, on_error="return").items():
             if isinstance(problem, remote.WrongWorker):
                 raise problem
@@ -243,7 +242,7 @@ class DaskExecutor:
                 time.sleep(0.5)
         self._scheduler, self._staffed = "", time.monotonic()
         self._look()
-        self._client.subscribe_topic(self._terms.topic, self._hear)
+        self._client.subscribe_topic(self._terms.run_id, self._hear)
         for flight in self._flights.values():
             flight.future = self._submit(flight.job)
         self._note(f"the scheduler is back; {len(self._flights)} notebooks are submitted again")

@@ -127,10 +127,9 @@ class LocalPool:
         self._again: deque[tuple[Job, int]] = deque()
 
     def run(self, jobs: Iterable[Job]) -> Generator[Event]:
-        """See :class:`labkit.workbook.run.jobs.Executor`.
+        """Take jobs as there is room and yield what happens, for each one end, with its outcome.
 
-        Raises:
-            Stopped: ``wanted`` says no.
+        Closing the iterator ends what still runs; raises Stopped once ``wanted`` says no.
         """
         waiting, again = ((job, 1) for job in jobs), self._again
         try:

@@ -52,11 +52,8 @@ class Stored:
 
 
 def inventory(root: Path, keys: Sequence[str] = ()) -> Iterator[Stored]:
-    """Every folder of results, or those of the papers ``keys``, by paper.
-
-    Raises:
-        UsageError: a paper has neither a notebook nor results; says which there are.
-    """
+    """Every folder of results, or those of the papers ``keys``, by paper; raises UsageError, which
+    says what there is, for one that has neither a notebook nor results."""
     top, known = results.results_folder(root), notebooks.paths(root)
     folders = [*top.glob("[!.]*/*/"), *(top / ".failed").glob("*/*/")]
     of_key: dict[str, list[Path]] = {key: [] for key in sorted(known)}
@@ -129,9 +126,8 @@ def matching(table: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
     """The rows that meet every condition, such as ``dp_degree=64``, ``state!=current`` or
     ``metric.time_s<10``; a missing value meets none.
 
-    Raises:
-        UsageError: a condition cannot be read, names a column that is not there, or its value is
-            not of the column's type.
+    Raises UsageError where one cannot be read, names a column that is not there, or has a value
+    that is not of the column's type.
     """
     for text in conditions:
         parts = _CONDITION.fullmatch(text)
@@ -152,12 +148,8 @@ def matching(table: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
 
 
 def resolve(root: Path, text: str) -> results.RunRecord:
-    """The run that ``KEY``, ``KEY[parameters]`` or a folder names.
-
-    Raises:
-        UsageError: there is no such run; says which there are.
-        LabkitError: its folder is damaged.
-    """
+    """The run that ``KEY``, ``KEY[parameters]`` or a folder names; raises UsageError where there is
+    none, with those there are, and LabkitError where its folder is damaged."""
     for folder in (Path(text), root / text):
         if (folder / results.RUN_FILE).is_file():
             if (record := results.read(folder.resolve())) is None:

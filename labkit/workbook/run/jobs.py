@@ -1,17 +1,17 @@
 """What executors and those who call them exchange: jobs, outcomes, and events on the way.
 
-A run plans its jobs, and an :class:`Executor` takes those that must run one by one, as it has room,
-and yields what happens to each, at last its outcome. A job carries the notebook's text and an
-outcome gives the executed text back, so workers need share no file system.
+A run plans its jobs, and an executor takes those that must run one by one, as it has room, and
+yields what happens to each, at last its outcome. A job carries the notebook's text and an outcome
+gives the executed text back, so workers need share no file system.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.workbook.run import processes, results
 
@@ -61,11 +61,6 @@ class Terms:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     cell_timeout_s: float = CELL_TIMEOUT_S
     notebook_timeout_s: float | None = None
-
-    @property
-    def topic(self) -> str:
-        """Under which a cluster's workers tell of the run's progress."""
-        return f"labkit-{self.run_id}"
 
     @property
     def variables(self) -> dict[str, str]:
@@ -119,18 +114,6 @@ class Event:
     cell: CellPlace | None = None
     outcome: Outcome | None = None
     worker: str = ""
-
-
-class Executor(Protocol):
-    """Where jobs run; ``num_workers`` is how many run at a time."""
-
-    @property
-    def num_workers(self) -> int: ...
-
-    def run(self, jobs: Iterable[Job]) -> Generator[Event]:
-        """Yields what happens, for each job one end, which has its outcome; takes jobs as it has
-        room. Closing the iterator ends what still runs.
-        """
 
 
 def now() -> str:

@@ -97,11 +97,9 @@ def combinations(
 ) -> Iterator[dict[str, Any]]:
     """Every combination of a sweep's choices: what differs from the defaults.
 
-    Combinations that come to the same values are one.
-
-    Raises:
-        UsageError: a parameter the notebook does not declare, one that is given twice, or a value
-            not of its type; names the notebook, the parameter and what would be valid.
+    Combinations that come to the same values are one. Raises UsageError for a parameter that the
+    notebook does not declare or that is given twice, and for a value not of its type; it names the
+    notebook, the parameter and what would be valid.
     """
     choices = [*sweep.choices, *_seeds(key, declared, sweep)]
     places: dict[str, Place] = {}
@@ -152,11 +150,6 @@ def _seeds(key: str, declared: Mapping[str, Parameter], sweep: Sweep) -> Iterato
     ]
 
 
-def resolved(declared: Mapping[str, Parameter], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """All of a notebook's parameters with the values they run with."""
-    return {name: overrides.get(name, p.default) for name, p in declared.items()}
-
-
 def described(declared: Mapping[str, Parameter]) -> str:
     """The parameters with types and defaults, for a message."""
     parts = [
@@ -187,23 +180,17 @@ def _kind(parameter: Parameter) -> str:
 
 
 def coerce(text: str, kind: str) -> Any:
-    """``text`` as a value of the scalar type ``kind``; numbers as YAML writes them.
+    """``text``, numbers as YAML writes them, as :func:`of_type`.
 
     >>> coerce("1e3", "int"), coerce("3", "float"), coerce("true", "bool")
     (1000, 3.0, True)
-
-    Raises:
-        ValueError: it is none; the message says what was expected.
     """
     return of_type(text if kind == "str" else _yaml(text), kind)
 
 
 def of_type(value: Any, kind: str) -> Any:
     """``value`` if it is of the scalar type ``kind``; whole numbers stand for floats and ints.
-
-    Raises:
-        ValueError: it is not; the message says what was expected.
-    """
+    Raises ValueError, which says what was expected, where it is not."""
     if kind not in SCALARS:
         raise ValueError(f"settable: only {', '.join(SCALARS)} parameters are")
     if kind == "int" and isinstance(value, float) and value.is_integer():

@@ -87,13 +87,13 @@ def surveyed(job: Job) -> dict[str, str]:
 
 
 _checked: set[tuple[str, Path]] = set()
-"""The notebooks, by topic (one a run) and path, that this worker process has checked."""
+"""The notebooks, by run and path, that this worker process has checked."""
 
 
-def check(topic: str, ours: Mapping[str, str], jobs: Iterable[Job], dask_worker: Any) -> None:
+def check(run_id: str, ours: Mapping[str, str], jobs: Iterable[Job], dask_worker: Any) -> None:
     """Refuse work where this worker does not stand as the client does, on ``ours`` and on what the
     notebooks of ``jobs`` rest on; each is looked at once a run. Raises WrongWorker."""
-    new = [job for job in jobs if (topic, job.path) not in _checked]
+    new = [job for job in jobs if (run_id, job.path) not in _checked]
     unlike = differences(standing(), ours) if new else []
     for job in new:
         unlike += differences(surveyed(job), rests_on(job.fingerprint), f" of {job.key}")
@@ -105,7 +105,7 @@ def check(topic: str, ours: Mapping[str, str], jobs: Iterable[Job], dask_worker:
             f"{shown}. Give it the same checkout, packages and data as here "
             "(`pip install -c constraints.txt`, `labkit data fetch`)"
         )
-    _checked.update((topic, job.path) for job in new)
+    _checked.update((run_id, job.path) for job in new)
 
 
 def differences(theirs: Mapping[str, str], ours: Mapping[str, str], of: str = "") -> list[str]:
@@ -157,7 +157,7 @@ def execute(job: Job, terms: Terms, ours: Mapping[str, str]) -> Outcome:
 
     worker = get_worker()
 
-    check(terms.topic, ours, [job], worker)
+    check(terms.run_id, ours, [job], worker)
     # The process of a nanny's worker is a daemon, which Python lets start no process.
     multiprocessing.current_process().daemon = False
     # Dask clears its workers' folders away, also those of workers that were killed.
@@ -174,7 +174,7 @@ def execute(job: Job, terms: Terms, ours: Mapping[str, str]) -> Outcome:
             if event.kind != "end":
                 ending = event.outcome and replace(event.outcome, notebook="", log="")
                 sign = replace(event, job=bare, outcome=ending, worker=name)
-                worker.log_event(terms.topic, pickle.dumps(sign))
+                worker.log_event(terms.run_id, pickle.dumps(sign))
     except Stopped:
         raise Reschedule from None
     assert event.outcome is not None  # the last event is the job's end

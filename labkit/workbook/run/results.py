@@ -241,11 +241,9 @@ def write_back(root: Path, key: str, *, allow_standin: bool = False) -> bool:
     """Put the outputs of ``results/<key>/default`` into ``notebooks/…/<key>.ipynb``.
 
     The notebook keeps its own sources, ids and metadata; outputs and counts are the result's.
-    Returns whether the file had to change.
-
-    Raises:
-        LabkitError: there is no result, it was made on stand-in data (committed outputs come from
-            published data), or the notebook's cells are no longer the ones that were executed.
+    Returns whether the file had to change. Raises LabkitError where there is no result, it was made
+    on stand-in data (committed outputs come from published data), or the notebook's cells are no
+    longer the ones that were executed.
     """
     record = read(folder_of(root, key, DEFAULT))
     if record is None:

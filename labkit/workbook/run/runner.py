@@ -342,9 +342,7 @@ def _executed(path: Path, *, keep_banner: bool) -> str:
     """The notebook as executed, without papermill's clock times and paths; empty where it was
     never written, or on a full disk not to its end."""
     try:
-        notebook = normalise.without_traces(nbformat.read(path, as_version=4))
+        executed = nbformat.read(path, as_version=4)
+        return normalise.dumps(normalise.without_traces(executed, keep_banner=keep_banner))
     except (OSError, ValueError):
         return ""
-    if not keep_banner:
-        notebook.cells = [cell for cell in notebook.cells if not normalise.is_banner(cell)]
-    return normalise.dumps(notebook)

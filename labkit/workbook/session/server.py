@@ -57,13 +57,11 @@ class Address:
 
 
 def address(ip: str = LOOPBACK, port: int = 0) -> Address:
-    """An address with its token: ``$JUPYTER_TOKEN``, else a random one.
+    """An address with its token: ``$JUPYTER_TOKEN``, else a random one; ``port`` 0 is the first
+    free one from 8888 on.
 
-    ``port`` 0 is the first free one from 8888 on.
-
-    Raises:
-        UsageError: ``ip`` is no address of this machine; others could reach it and no good token
-            is set; the port is taken.
+    Raises UsageError where ``ip`` is no address of this machine, others could reach it and no good
+    token is set, or the port is taken.
     """
     try:
         local = ipaddress.IPv4Address(ip).is_loopback
