@@ -17,20 +17,9 @@ from typing import Any, TypeVar
 
 from labkit import files
 from labkit.errors import BadFile, LabkitError, UsageError
-from labkit.workbook.queue import bibliography, questions, yaml_edit
+from labkit.workbook.queue import bibliography, questions, reading_queue, yaml_edit
 from labkit.workbook.queue.questions import Question
-from labkit.workbook.queue.reading_queue import (
-    FILE,
-    LISTING,
-    PRIORITIES,
-    STATUSES,
-    Paper,
-    Queue,
-    Status,
-    checked,
-    folded,
-    load,
-)
+from labkit.workbook.queue.reading_queue import FILE, Paper, Queue, Status, checked, folded, load
 
 Records = TypeVar("Records", bound=Iterable[Any])
 LOCK = Path(".reading_queue.yaml.lock")
@@ -95,7 +84,7 @@ def move(
     if sum(option is not None for option in (priority, before, after)) != 1 or other == key:
         raise UsageError("say one of --priority N, --before KEY and --after KEY of another paper")
     if other is None:
-        if priority not in PRIORITIES:
+        if priority not in reading_queue.PRIORITIES:
             valid = Paper.model_fields["priority"].description
             raise UsageError(f"priority {priority}; valid: {valid}")
         return _update(root, key, {"priority": priority})
@@ -177,7 +166,7 @@ def _update(
     key: str,
     fields: Mapping[str, Any],
     verb: str = "",
-    statuses: Sequence[Status] = STATUSES,
+    statuses: Sequence[Status] = reading_queue.STATUSES,
 ) -> Paper:
     """Change one paper's ``fields`` (None: as it was), if it then has one of the ``statuses``."""
     given = {name: value for name, value in fields.items() if value is not None}
@@ -208,7 +197,7 @@ def _edit(root: Path, change: Callable[[Queue], Sequence[Paper]]) -> Queue:
 def _edited(text: str, before: Sequence[Paper], after: Sequence[Paper]) -> str:
     """The file's ``text`` with the papers ``after``; lines of those that stay as they are stay."""
     old, new = ({paper.key: paper for paper in papers} for papers in (before, after))
-    return yaml_edit.rewritten(text, LISTING, old, new)
+    return yaml_edit.rewritten(text, reading_queue.LISTING, old, new)
 
 
 def _verify(

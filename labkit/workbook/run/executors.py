@@ -21,19 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.kit.sweep import main_module_hidden
 from labkit.workbook.run import processes
-from labkit.workbook.run.jobs import (
-    MAX_ATTEMPTS,
-    CellPlace,
-    Event,
-    Job,
-    Outcome,
-    Status,
-    Terms,
-    now,
-)
+from labkit.workbook.run.jobs import MAX_ATTEMPTS, CellPlace, Event, Job, Outcome, Terms, now
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+
+    from labkit.workbook.run.jobs import Status
 
 GRACE_S = 30.0
 """A worker ends its own hung cell; the pool ends a worker that has not, this much later."""

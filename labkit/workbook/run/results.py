@@ -10,7 +10,7 @@
 A folder is built under ``.tmp`` and renamed into place, so a reader, or a crash, sees the old
 result, the new one, or (between two renames) none. ``run.json`` holds the SHA-256 of each of the
 folder's files and of itself: a folder that lacks one, or holds one that was cut short or altered,
-is no result. Sizes and times would not do: an altered byte keeps the size, and clocks go back.
+is no result.
 """
 
 from __future__ import annotations
@@ -202,11 +202,8 @@ def sweep_scratch(root: Path) -> None:
 
 
 def _put(root: Path, target: Path, files: Mapping[str, str]) -> None:
-    """Write ``files`` to a new folder and rename it to ``target``; an old one steps aside first.
-
-    POSIX renames no folder over a filled one. A crash between the two renames leaves no result
-    (the next run makes it again), never a mixture; an error there puts the old one back.
-    """
+    """Write ``files`` to a new folder and rename it to ``target``; an old one steps aside first,
+    since POSIX renames no folder over a filled one, and comes back if that fails."""
     building = scratch_folder(root, f"{target.parent.name}-")
     for name, text in files.items():
         path = building / name
