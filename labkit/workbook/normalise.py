@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 BANNER = "papermill-error-cell-tag"
 _INJECTED = "injected-parameters"
-MADE_BY_PAPERMILL = frozenset({_INJECTED, BANNER})
 
 _NOTEBOOK_NOISE = ("papermill", "widgets", "signature", "orig_nbformat")
 _LANGUAGE = ("file_extension", "mimetype", "name", "nbconvert_exporter", "pygments_lexer")
@@ -59,7 +58,7 @@ def dumps(notebook: NotebookNode) -> str:
 
 def made_by_papermill(cell: NotebookNode) -> bool:
     """Whether papermill put the cell in: injected parameters, or the banner of a failure."""
-    return bool(MADE_BY_PAPERMILL & set(notebooks.tags(cell)))
+    return not {_INJECTED, BANNER}.isdisjoint(notebooks.tags(cell))
 
 
 def without_traces(notebook: NotebookNode, *, keep_banner: bool) -> NotebookNode:

@@ -170,7 +170,7 @@ def test_a_page_on_fitted_models_says_so(
         replace(record, claims=[{**claim, "fitted": 0.071} for claim in record.claims])
         for record in results.records(root, "zeus")
     ]
-    monkeypatch.setattr(runs, "of_paper", lambda root, key: fitted)
+    monkeypatch.setattr(results, "records", lambda root, key: fitted)
     page = sweeps.report(root, "zeus")
     assert page is not None
     assert "a worst error of 7.1" in page.banner

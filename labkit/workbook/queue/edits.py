@@ -13,7 +13,7 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from labkit import files
 from labkit.errors import BadFile, LabkitError, UsageError
@@ -21,7 +21,6 @@ from labkit.workbook.queue import bibliography, questions, reading_queue, yaml_e
 from labkit.workbook.queue.questions import Question
 from labkit.workbook.queue.reading_queue import FILE, Paper, Queue, Status, checked, folded, load
 
-Records = TypeVar("Records", bound=Iterable[Any])
 LOCK = Path(".reading_queue.yaml.lock")
 LOCK_TIMEOUT_S = 20.0
 
@@ -95,7 +94,7 @@ def move(
         rest.insert(rest.index(queue[other]) + (after is not None), moved)
         return rest
 
-    return _edit(root, change)[key]
+    return _edit(root, key, change)
 
 
 def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Paper]:
@@ -115,10 +114,10 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
             for companion in set(paper.companions) - set(new):
                 queue[companion]  # raises where there is none
         missing = [e.text for e in new.values() if e.key not in queue.library]
-        bib_after = _joined(bib_text, missing)
+        parts = [bib_text.rstrip("\n"), *(e.replace("\r\n", "\n").strip() for e in missing)]
+        bib_after = "\n\n".join(filter(None, parts)) + "\n" if missing else bib_text
         library = bibliography.parse(bib_after, bib)
-        queue_after = _edited(queue_text, queue.entries, [*queue.entries, *papers])
-        _verify(root, queue_after, library, [*queue.entries, *papers])
+        queue_after = _rewritten(queue, queue_text, [*queue.entries, *papers], library)
         write(bib, bib_text, bib_after)
         try:
             write(root / FILE, queue_text, queue_after)
@@ -126,13 +125,6 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
             write(bib, bib_after, bib_text)
             raise
     return list(papers)
-
-
-def _joined(bib_text: str, entries: Sequence[str]) -> str:
-    if not entries:
-        return bib_text
-    parts = [bib_text.rstrip("\n"), *(entry.replace("\r\n", "\n").strip() for entry in entries)]
-    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _refuse_known(queue: Queue, entry: bibliography.Entry) -> None:
@@ -181,42 +173,39 @@ def _update(
         dated = today if given.get("status") == "presented" else {}
         return Paper.model_validate(paper.model_dump() | dated | given)
 
-    return _edit(root, lambda queue: [updated(p) if p.key == key else p for p in queue])[key]
+    return _edit(root, key, lambda queue: [updated(p) if p.key == key else p for p in queue])
 
 
-def _edit(root: Path, change: Callable[[Queue], Sequence[Paper]]) -> Queue:
+def _edit(root: Path, key: str, change: Callable[[Queue], Sequence[Paper]]) -> Paper:
+    """Change the queue, which must have paper ``key``; returns that paper as it then is."""
     with locked(root):
         queue = load(root)
+        queue[key]  # raises where there is none
         before, papers = files.read_text(root / FILE), change(queue)
-        after = _edited(before, queue.entries, papers)
-        result = _verify(root, after, queue.library, papers)
-        write(root / FILE, before, after)
-        return result
+        write(root / FILE, before, _rewritten(queue, before, papers, queue.library))
+    return next(paper for paper in papers if paper.key == key)
 
 
-def _edited(text: str, before: Sequence[Paper], after: Sequence[Paper]) -> str:
-    """The file's ``text`` with the papers ``after``; lines of those that stay as they are stay."""
-    old, new = ({paper.key: paper for paper in papers} for papers in (before, after))
-    return yaml_edit.rewritten(text, reading_queue.LISTING, old, new)
+def _rewritten(
+    queue: Queue, text: str, papers: Sequence[Paper], library: Mapping[str, bibliography.Entry]
+) -> str:
+    """The queue's ``text`` with ``papers``; lines of those that stay as they are stay."""
+    old, new = ({paper.key: paper for paper in some} for some in (queue, papers))
+    after = yaml_edit.rewritten(text, reading_queue.LISTING, old, new)
+    root, path = queue.root, queue.root / FILE
+    _read_back(path, lambda: checked(root, files.parse_yaml(path, after), library), papers)
+    return after
 
 
-def _verify(
-    root: Path, text: str, library: Mapping[str, bibliography.Entry], expected: Sequence[Paper]
-) -> Queue:
-    path = root / FILE
-    return _read_back(path, lambda: checked(root, files.parse_yaml(path, text), library), expected)
-
-
-def _read_back(path: Path, read: Callable[[], Records], expected: Sequence[Any]) -> Records:
-    """What ``read`` says is in a new text of ``path``, which must be valid and just as meant."""
+def _read_back(path: Path, read: Callable[[], Iterable[Any]], expected: Sequence[Any]) -> None:
+    """Refuse a new text of ``path`` in which ``read`` does not find just what is meant."""
     refusal = "please make this change by hand. Nothing was changed"
     try:
-        records = read()
+        as_meant = list(read()) == list(expected)
     except BadFile as error:
         raise LabkitError(f"{path} would become invalid ({error.problem}); {refusal}") from None
-    if list(records) != list(expected):
+    if not as_meant:
         raise LabkitError(f"{path}: its layout (aliases?) cannot be edited safely; {refusal}")
-    return records
 
 
 # ---------------------------------------------------------------- a paper's questions

@@ -57,10 +57,8 @@ def read(source: str, library: Mapping[str, Entry], *, key: str = "") -> list[En
     letters, digits, hyphens), and a paper from the network gets its system's name. What the
     ``library`` has is taken from there, without network.
 
-    Raises:
-        UsageError: the source is none of the forms, or holds no entry.
-        BadFile: it is not proper BibTeX.
-        LabkitError: the network is needed and out of reach.
+    Raises UsageError where the source is none of the forms or holds no entry, BadFile where it is
+    not proper BibTeX, LabkitError where the network is needed and out of reach.
     """
     if known := _known(source, library):
         return [known]

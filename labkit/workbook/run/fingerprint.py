@@ -192,11 +192,8 @@ def _entries(path: Path) -> dict[str, str]:
     """The text of each BibTeX entry: from its ``@`` to where the next one starts."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     starts = list(_ENTRY.finditer(text))
-    ends = [*(match.start() for match in starts), len(text)][1:]
-    return {
-        match[1]: text[match.start() : end].strip()
-        for match, end in zip(starts, ends, strict=False)
-    }
+    ends = [*(match.start() for match in starts[1:]), len(text)]
+    return {m[1]: text[m.start() : end].strip() for m, end in zip(starts, ends, strict=False)}
 
 
 def _companions(trees: Iterable[ast.Module]) -> Iterator[str]:

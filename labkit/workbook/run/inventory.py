@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,10 +40,6 @@ class Stored:
     state: State
     reason: str = ""
     record: results.RunRecord | None = None
-
-    @property
-    def is_default(self) -> bool:
-        return self.folder.name == results.DEFAULT
 
     @property
     def num_bytes(self) -> int:
@@ -179,7 +174,7 @@ def is_clearable(stored: Stored, *, sweeps: bool = False, defaults: bool = False
         return True
     if stored.state == "unknown":
         return False
-    if stored.is_default:
+    if stored.folder.name == results.DEFAULT:
         return defaults and stored.state != "current"
     return sweeps or stored.state != "current"
 
@@ -193,6 +188,4 @@ def remove(root: Path, stored: Stored) -> None:
     if not any(path.is_dir() for path in top.iterdir()):
         for name in (runs.TABLE, runs.PAGE):
             (top / name).unlink(missing_ok=True)
-    for folder in (top, top.parent):
-        with suppress(OSError):  # it holds more
-            folder.rmdir()
+    results.remove(stored.folder)

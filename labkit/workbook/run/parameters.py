@@ -152,10 +152,10 @@ def _seeds(key: str, declared: Mapping[str, Parameter], sweep: Sweep) -> Iterato
 
 def described(declared: Mapping[str, Parameter]) -> str:
     """The parameters with types and defaults, for a message."""
-    parts = [
-        f"{p.name}: {p.annotation} = {p.default!r}" if p.annotation else f"{p.name} = {p.default!r}"
-        for p in declared.values()
-    ]
+    parts = []
+    for p in declared.values():
+        kind = f": {p.annotation}" if p.annotation else ""
+        parts.append(f"{p.name}{kind} = {p.default!r}")
     return ", ".join(parts) or "none"
 
 

@@ -66,9 +66,8 @@ def end_tree(pid: int) -> None:
     """Kill ``pid`` and every process below it."""
     import psutil
 
-    below = descendants(pid)
     with contextlib.suppress(psutil.NoSuchProcess):
-        end([*below, psutil.Process(pid)])
+        end([*descendants(pid), psutil.Process(pid)])
 
 
 def end_marked(value: str, mark: str = RUN_MARK) -> None:

@@ -149,9 +149,8 @@ def packed(job: Job, terms: Terms) -> bytes:
 def execute(job: Job, terms: Terms, ours: Mapping[str, str]) -> Outcome:
     """Run ``job`` in the Dask task that this thread is in; the client stands on ``ours``.
 
-    Raises:
-        WrongWorker: this worker stands on something else than the client.
-        distributed.Reschedule: the worker is closing, or nobody wants the outcome any more.
+    Raises WrongWorker where this worker stands on something else, and Dask's Reschedule where it is
+    closing, or nobody wants the outcome any more.
     """
     from distributed import Reschedule, get_worker
 

@@ -170,17 +170,14 @@ def store(root: Path, key: str, slug: str, files: Mapping[str, str], meta: dict[
     hashes = {name: _sha256(text.encode()) for name, text in files.items()}
     run = dumps({**meta, "files": hashes, "sha256": _UNSEALED})
     sealed = run.replace(_UNSEALED, _sha256(run.encode()))
-    target = folder_of(root, key, slug)
-    _put(root, target, {**files, RUN_FILE: sealed})
-    _remove(failed_folder(root, key, slug))
+    target = _put(root, folder_of(root, key, slug), {**files, RUN_FILE: sealed})
+    remove(failed_folder(root, key, slug))
     return target
 
 
 def store_failure(root: Path, key: str, slug: str, files: Mapping[str, str]) -> Path:
     """Keep what a failed run left (its partial notebook) under ``.failed``; returns the folder."""
-    target = failed_folder(root, key, slug)
-    _put(root, target, files)
-    return target
+    return _put(root, failed_folder(root, key, slug), files)
 
 
 def dumps(value: Any) -> str:
@@ -201,7 +198,7 @@ def sweep_scratch(root: Path) -> None:
     shutil.rmtree(results_folder(root) / ".tmp", ignore_errors=True)
 
 
-def _put(root: Path, target: Path, files: Mapping[str, str]) -> None:
+def _put(root: Path, target: Path, files: Mapping[str, str]) -> Path:
     """Write ``files`` to a new folder and rename it to ``target``; an old one steps aside first,
     since POSIX renames no folder over a filled one, and comes back if that fails."""
     building = scratch_folder(root, f"{target.parent.name}-")
@@ -221,13 +218,14 @@ def _put(root: Path, target: Path, files: Mapping[str, str]) -> None:
             os.rename(aside, target)
         raise
     shutil.rmtree(aside, ignore_errors=True)
+    return target
 
 
-def _remove(folder: Path) -> None:
-    """Remove a failure's folder, and its parents once they are empty."""
+def remove(folder: Path) -> None:
+    """Remove a folder, and its parents once they are empty."""
     shutil.rmtree(folder, ignore_errors=True)
     for parent in (folder.parent, folder.parent.parent):
-        with suppress(OSError):  # it is not there, or holds another failure
+        with suppress(OSError):  # it is not there, or holds more
             parent.rmdir()
 
 

@@ -318,7 +318,11 @@ def _explained(
     if _is_infrastructure(ending):
         return "died", name, message
     if isinstance(ending, CellTimeoutError):
-        return "hung", name, _limit_passed(terms, duration_s)
+        whole_s = terms.notebook_timeout_s
+        passed = whole_s is not None and duration_s >= whole_s
+        what, limit_s = ("notebook", whole_s) if passed else ("cell", terms.cell_timeout_s)
+        message = f"the {what} had not ended after {limit_s:g} s; its kernel was killed"
+        return "hung", name, message
     return "broken", name, message
 
 
@@ -329,13 +333,6 @@ def _is_infrastructure(error: Exception) -> bool:
     return isinstance(error, DeadKernelError) or (
         isinstance(error, RuntimeError) and "ernel" in str(error)
     )
-
-
-def _limit_passed(terms: Terms, duration_s: float) -> str:
-    whole = terms.notebook_timeout_s
-    if whole is not None and duration_s >= whole:
-        return f"the notebook had not ended after {whole:g} s; its kernel was killed"
-    return f"the cell had not ended after {terms.cell_timeout_s:g} s; its kernel was killed"
 
 
 def _executed(path: Path, *, keep_banner: bool) -> str:

@@ -175,9 +175,8 @@ def ledger_path(root: Path) -> Path:
 
 def write_ledger(root: Path) -> Path:
     """Write every claim of every result."""
-    buffer = io.BytesIO()
-    ledger(results.records(root), root).to_parquet(buffer, index=False)
-    files.write_atomically(ledger_path(root), buffer.getvalue())
+    content = ledger(results.records(root), root).to_parquet(index=False)
+    files.write_atomically(ledger_path(root), content)
     return ledger_path(root)
 
 
