@@ -14,6 +14,7 @@ import multiprocessing
 import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -155,7 +156,6 @@ def execute(job: Job, terms: Terms, ours: Mapping[str, str]) -> Outcome:
     from distributed import Reschedule, get_worker
 
     worker = get_worker()
-
     check(terms.run_id, ours, [job], worker)
     # The process of a nanny's worker is a daemon, which Python lets start no process.
     multiprocessing.current_process().daemon = False
@@ -169,11 +169,12 @@ def execute(job: Job, terms: Terms, ours: Mapping[str, str]) -> Outcome:
     )
     name, bare = str(worker.name), replace(job, text="", fingerprint=None)
     try:
-        for event in pool.run([job]):
-            if event.kind != "end":
-                ending = event.outcome and replace(event.outcome, notebook="", log="")
-                sign = replace(event, job=bare, outcome=ending, worker=name)
-                worker.log_event(terms.run_id, pickle.dumps(sign))
+        with closing(pool.run([job])) as events:
+            for event in events:
+                if event.kind != "end":
+                    ending = event.outcome and replace(event.outcome, notebook="", log="")
+                    sign = replace(event, job=bare, outcome=ending, worker=name)
+                    worker.log_event(terms.run_id, pickle.dumps(sign))
     except Stopped:
         raise Reschedule from None
     assert event.outcome is not None  # the last event is the job's end
