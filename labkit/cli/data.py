@@ -210,7 +210,7 @@ def _ask_hosts(names: list[str] | None, *, as_json: bool) -> None:
 def _addresses(names: list[str] | None) -> list[Address]:
     """What the registry names, and, where all of it is asked for, the hosts of look-ups."""
     from labkit.datasets.remote import Address
-    from labkit.workbook.queue import bibliography, lookup
+    from labkit.workbook.queue import bibliography, intake
 
     chosen = _chosen(names)
     files = [Address(url=f.url, size_bytes=f.size_bytes) for _, files in chosen for f in files]
@@ -218,9 +218,9 @@ def _addresses(names: list[str] | None) -> list[Address]:
     entries = [] if names else bibliography.load(project_root()).values()
     papers = [next((e.eprint for e in entries if e.eprint), ""),
               next((e.doi for e in entries if e.doi), "")]  # fmt: skip
-    known = [identifier for paper in papers if (identifier := lookup.recognise(paper))]
-    urls = [f"{lookup.RESOLVER}/{identifier.doi}" for identifier in known]
-    return [*files, *origins, *(Address(url=url, headers=lookup.HEADERS) for url in urls)]
+    known = [identifier for paper in papers if (identifier := intake.recognise(paper))]
+    urls = [f"{intake.RESOLVER}/{identifier.doi}" for identifier in known]
+    return [*files, *origins, *(Address(url=url, headers=intake.HEADERS) for url in urls)]
 
 
 def _overview_table(registry: Registry, root: Path) -> Table:

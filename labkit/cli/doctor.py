@@ -149,7 +149,7 @@ def check_python(checkout: Checkout) -> Iterator[Finding]:
 def check_machine(checkout: Checkout) -> Iterator[Finding]:
     import psutil
 
-    from labkit.workbook.run.provenance import usable_cores
+    from labkit.workbook.run.fingerprint import usable_cores
 
     memory = psutil.virtual_memory()
     free, total = format_bytes(memory.available), format_bytes(memory.total)

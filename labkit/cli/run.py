@@ -115,10 +115,10 @@ def run(
       [cyan]labkit run --cluster tcp://10.0.0.1:8786[/cyan]                on Dask workers
       [cyan]labkit run --cluster slurm.yaml -n[/cyan]                      its job script
     """
-    from labkit.workbook.run import batch, parameters, sweepfile
+    from labkit.workbook.run import batch, parameters
 
     given = [*parameters.choices(param or ()), *parameters.choices(sweep or (), "--sweep")]
-    more = parameters.with_seeds(sweepfile.load(sweep_file) if sweep_file else None, seeds)
+    more = parameters.with_seeds(parameters.read_file(sweep_file) if sweep_file else None, seeds)
     request = batch.Request(
         keys=tuple(keys or ()),
         sweep=replace(more, choices=[*given, *more.choices]),
@@ -174,9 +174,9 @@ def _place(where: str | None, num_jobs: int | None) -> Cluster | None:
     """What ``--cluster`` asks for, checked before anything runs."""
     if where is None:
         return None
-    from labkit.workbook.run import places, provenance
+    from labkit.workbook.run import fingerprint, places
 
-    return places.read(where, num_jobs or provenance.usable_cores())
+    return places.read(where, num_jobs or fingerprint.usable_cores())
 
 
 def _console() -> Console:
@@ -209,7 +209,7 @@ def _run(request: Request) -> Report:
 
 def joined(root: Path) -> None:
     """Bring what is made of all results together up to date, and remove what nothing is left of."""
-    from labkit.workbook.run import ledger, runs
+    from labkit.workbook.run import runs
 
     def scoreboard(root: Path) -> Path:
         from labkit.workbook.export import site
@@ -224,18 +224,18 @@ def joined(root: Path) -> None:
         return runs.path_of(root, key)
 
     papers = (partial(of_paper, key) for key in runs.keys(root))
-    ledger.refresh(root, ledger.write, scoreboard, *papers)
+    runs.refresh(root, runs.write_ledger, scoreboard, *papers)
 
 
 def _write_back(root: Path, report: Report, *, allow_standin: bool) -> int:
     """Write every good result back; returns how many notebooks were refused."""
-    from labkit.workbook.run import refresh as refreshing
+    from labkit.workbook.run import results
 
     console, refused = _console(), 0
     failed = {end.job.key for end in report.failures}
     for key in [job.key for job in report.jobs if job.key not in failed]:
         try:
-            changed = refreshing.write_back(root, key, allow_standin=allow_standin)
+            changed = results.write_back(root, key, allow_standin=allow_standin)
         except LabkitError as error:
             refused += 1
             console.print(f"✘ {error}", style="red", soft_wrap=True, markup=False)

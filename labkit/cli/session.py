@@ -40,13 +40,13 @@ def lab(
     [cyan]labkit lab --collaborative --ip 192.168.1.20[/cyan]
     """
     from labkit.cli import panel
-    from labkit.workbook.session import server, start
+    from labkit.workbook.session import server
 
     if ip != server.LOOPBACK and not collaborative:
         raise UsageError(f"--ip {ip} lets others in: say --collaborative too")
     root, place = project_root(), server.address(ip, port)
     arguments = server.lab_arguments(root, collaborative=collaborative)
-    start.write(root)
+    server.write_start(root)
     _print(f"JupyterLab: {place.url('/')}")
     shown = {name: panel.notebook(name) for name in panel.PANELS}
     server.serve(root, "lab", place, [*arguments, *_flags(browser, allow_root)], shown)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 BANNER = "papermill-error-cell-tag"
 _INJECTED = "injected-parameters"
-MADE_BY_PAPERMILL = frozenset({_INJECTED, BANNER})
 
 _NOTEBOOK_NOISE = ("papermill", "widgets", "signature", "orig_nbformat")
 _LANGUAGE = ("file_extension", "mimetype", "name", "nbconvert_exporter", "pygments_lexer")
@@ -59,21 +58,19 @@ def dumps(notebook: NotebookNode) -> str:
 
 def made_by_papermill(cell: NotebookNode) -> bool:
     """Whether papermill put the cell in: injected parameters, or the banner of a failure."""
-    return bool(MADE_BY_PAPERMILL & set(cell.get("metadata", {}).get("tags", [])))
+    return not {_INJECTED, BANNER}.isdisjoint(notebooks.tags(cell))
 
 
-def is_banner(cell: NotebookNode) -> bool:
-    """Whether the cell is what papermill adds to a notebook to point at a failure."""
-    return BANNER in cell.get("metadata", {}).get("tags", [])
-
-
-def without_traces(notebook: NotebookNode) -> NotebookNode:
+def without_traces(notebook: NotebookNode, *, keep_banner: bool) -> NotebookNode:
     """A copy of an executed notebook without papermill's metadata; all else as it ran.
 
     This is what ``results/`` holds: the injected parameters and the widgets' state stay, since
-    an export needs them; times and paths go to ``run.json``.
+    an export needs them; times and paths go to ``run.json``. The banner, a cell that papermill
+    adds to point at a failure, stays where it is kept.
     """
     clean = copy.deepcopy(notebook)
+    if not keep_banner:
+        clean.cells = [cell for cell in clean.cells if BANNER not in notebooks.tags(cell)]
     clean.metadata.pop("papermill", None)
     for cell in clean.cells:
         for name in ("papermill", "execution"):

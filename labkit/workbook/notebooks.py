@@ -112,9 +112,8 @@ def dataset_names(notebook: NotebookNode) -> list[str]:
 def parameters(notebook: NotebookNode) -> dict[str, Parameter]:
     """The typed scalars of the cell tagged ``parameters``, by name; empty where there is none.
 
-    Raises:
-        SyntaxError: the cell is not Python.
-        ValueError: a default is no plain literal (``60 * 60``, say, or a call).
+    Raises SyntaxError where the cell is not Python, and ValueError where a default is no plain
+    literal (``60 * 60``, say, or a call).
     """
     declared: dict[str, Parameter] = {}
     for cell in tagged(notebook, "parameters"):
@@ -153,9 +152,7 @@ def glimpse(path: Path) -> Any:
     """The notebook at ``path`` in milliseconds, to look at only: its JSON without validation.
 
     Deciding that nothing has to run must be quick, and importing nbformat alone takes longer.
-
-    Raises:
-        BadFile: it is no notebook of format 4 (nbformat then says what is wrong with it).
+    Raises BadFile where it is no notebook of format 4 (nbformat then says what is wrong with it).
     """
     try:
         return parse(path.read_text(encoding="utf-8"))

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from labkit.workbook.run import batch
-from labkit.workbook.run.jobs import Job, Listener, Outcome, now
+from labkit.workbook.run.jobs import Event, Job, Outcome, now
 from tests.benchmarks.contest import WAYS, prepare
 from tests.workbook.factory import Recorder, stated
 
@@ -68,13 +68,14 @@ class Nothing:
     def __init__(self) -> None:
         self.resident_bytes: list[int] = []
 
-    def run(self, jobs: Iterable[Job], listen: Listener) -> Iterator[tuple[Job, Outcome]]:
+    def run(self, jobs: Iterable[Job]) -> Iterator[Event]:
         printed = {"output_type": "stream", "name": "stdout", "text": "x" * 200_000}
         for number, job in enumerate(jobs):
             notebook = json.loads(job.text)
             notebook["cells"][-1]["outputs"] = [printed]
             text = json.dumps(notebook)
-            yield job, Outcome(status="ok", notebook=text, started=now(), log=text)
+            outcome = Outcome(status="ok", notebook=text, started=now(), log=text)
+            yield Event(kind="end", job=job, outcome=outcome)
             if number % 100 == 99:
                 self.resident_bytes.append(psutil.Process().memory_info().rss)
 

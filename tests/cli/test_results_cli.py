@@ -45,11 +45,9 @@ class Pool:
     def __init__(self, num_workers: int, terms: Terms, scratch: Any) -> None:
         self.num_workers, self.terms = num_workers, terms
 
-    def run(
-        self, given: Iterable[Job], listen: Callable[[Event], None]
-    ) -> Iterator[tuple[Job, Outcome]]:
+    def run(self, given: Iterable[Job]) -> Iterator[Event]:
         for job in given:
-            listen(Event(kind="start", job=job))
+            yield Event(kind="start", job=job)
             at = {"seed": 0, "num_stages": 4, "gpu": "V100"} | job.overrides
             book = json.loads(job.text)
             book["cells"][1]["outputs"] = [] if at["gpu"] == "bad" else self.shown(job, **at)
@@ -60,8 +58,7 @@ class Pool:
                 started=now(),
                 duration_s=1.0,
             )
-            listen(Event(kind="end", job=job, outcome=outcome))
-            yield job, outcome
+            yield Event(kind="end", job=job, outcome=outcome)
 
     def shown(self, job: Job, **at: Any) -> list[dict[str, Any]]:
         values = {"saving": saving(**at), "order": ["a", "b"]}
@@ -171,9 +168,9 @@ def test_a_page_on_fitted_models_says_so(
     assert "Fitted models" not in sweeps.path_of(root, "zeus").read_text()
     fitted = [
         replace(record, claims=[{**claim, "fitted": 0.071} for claim in record.claims])
-        for record in runs.of_paper(root, "zeus")
+        for record in results.records(root, "zeus")
     ]
-    monkeypatch.setattr(runs, "of_paper", lambda root, key: fitted)
+    monkeypatch.setattr(results, "records", lambda root, key: fitted)
     page = sweeps.report(root, "zeus")
     assert page is not None
     assert "a worst error of 7.1" in page.banner

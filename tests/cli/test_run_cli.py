@@ -13,8 +13,9 @@ import pytest
 from rich.console import Console
 
 from labkit.cli import main, progress
-from labkit.workbook.run import batch, ledger, results
+from labkit.workbook.run import batch, results
 from labkit.workbook.run.jobs import CellPlace, Event, Job, Outcome
+from labkit.workbook.run.runs import refresh, write_ledger
 from tests.workbook.factory import workbook
 
 PAPER = (("seed: int = 0\neta: float = 0.5\ngpu: str = 'V100'", "parameters"), "print(seed, eta)")
@@ -159,7 +160,7 @@ def test_two_runs_at_once_do_the_work_once(root: Path) -> None:
     assert sorted((root / "count").read_text()) == ["h", "z"]
     assert any("up to date" in text for text in told)
     assert [record.key for record in results.records(root)] == ["hare", "zeus"]
-    assert ledger.refresh(root, ledger.write) == []  # the later of the two saw both results
+    assert refresh(root, write_ledger) == []  # the later of the two saw both results
 
 
 # ---------------------------------------------------------------- what is shown

@@ -18,7 +18,7 @@ import pytest
 from labkit.cli import main
 from labkit.datasets import remote
 from labkit.datasets.remote import Address, Answer
-from labkit.workbook.queue import lookup
+from labkit.workbook.queue import intake
 
 SIZE = 12
 RELEASE = threading.Event()
@@ -202,7 +202,7 @@ def test_a_few_are_asked_at_once_and_answers_keep_their_order(host: str) -> None
 def workbook(tmp_path: Path, host: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A workbook whose registry and look-ups point at the host; its two files stand there."""
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
-    monkeypatch.setattr(lookup, "RESOLVER", host)
+    monkeypatch.setattr(intake, "RESOLVER", host)
     (tmp_path / "data").mkdir()
     (tmp_path / "reading_queue.yaml").write_text("papers: []\n")
     (tmp_path / "data" / "papers.bib").write_text(
@@ -261,7 +261,7 @@ def test_without_a_network_it_says_so_once(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
     register(workbook, nobody, "a", "b", "c")
-    monkeypatch.setattr(lookup, "RESOLVER", nobody)
+    monkeypatch.setattr(intake, "RESOLVER", nobody)
     began_s = time.monotonic()
     assert main(["data", "verify", "--remote"]) == 1
     assert time.monotonic() - began_s < remote.ANSWER_S

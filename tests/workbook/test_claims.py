@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from labkit.errors import BadFile, UsageError
 from labkit.workbook.review import claims, tally
 from labkit.workbook.review.verdicts import Claim, tolerance_in_words, verdict_of
-from labkit.workbook.run import ledger
+from labkit.workbook.run.runs import ledger
 
 FILE = """\
 claims:
@@ -570,7 +570,7 @@ def test_ledger_survives_parquet_and_lists_what_was_never_shown(tmp_path: Path) 
         Run(slug="seed=1", parameters={"seed": 1, "name": "é"}, claims=only_saving),
         Run(slug="empty"),
     ]
-    frame = ledger.frame(runs, tmp_path)
+    frame = ledger(runs, tmp_path)
     assert len(frame) == 9
     assert set(frame.loc[frame["slug"] == "empty", "verdict"]) == {"not attempted"}
     saving = frame[(frame["slug"] == "seed=1") & (frame["id"] == "saving")].iloc[0]
@@ -587,8 +587,8 @@ def test_ledger_survives_parquet_and_lists_what_was_never_shown(tmp_path: Path) 
 
 def test_an_empty_ledger_has_the_types_of_a_full_one(tmp_path: Path) -> None:
     write(tmp_path)
-    full = ledger.frame([Run()], tmp_path)
-    empty = ledger.frame([], tmp_path)
+    full = ledger([Run()], tmp_path)
+    empty = ledger([], tmp_path)
     assert len(empty) == 0
     assert dict(empty.dtypes) == dict(full.dtypes)
 

@@ -275,9 +275,10 @@ def test_jobs_are_taken_as_there_is_room(
         lambda: Client(address, set_as_default=False), [first], terms, print
     )
     names = set()
-    for job, _ in executor.run(jobs(), lambda event: None):
-        ahead -= 1
-        names.add(job.name)
+    for event in executor.run(jobs()):
+        if event.kind == "end":
+            ahead -= 1
+            names.add(event.job.name)
     assert len(names) == 200
     assert most <= 2 * 2  # twice the worker's threads
 

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from labkit.cli import main
-from labkit.workbook.run import batch, guard, imports, ledger, results
+from labkit.workbook.run import batch, guard, imports, results, runs
 from labkit.workbook.run.jobs import Outcome
 from tests.faults import client, machine
 from tests.workbook.factory import go, workbook
@@ -83,7 +83,7 @@ def test_what_a_run_wrote_half_when_it_was_killed_goes(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / ".claims.parquet.abc.tmp").write_text("half")
     (folder / "claims.parquet").write_text("whole, of an earlier run")
-    ledger.refresh(tmp_path, lambda root: _written(ledger.path_of(root), b"new"))
+    runs.refresh(tmp_path, lambda root: _written(runs.ledger_path(root), b"new"))
     assert {path.name: path.read_text() for path in folder.glob("*claims*")} == {
         "claims.parquet": "new"
     }
@@ -126,18 +126,18 @@ def test_the_ledger_is_written_by_one_run_at_a_time_and_ends_right(tmp_path: Pat
         writing.set()
         assert go_on.wait(20)
         wrote.append("first")
-        return _written(ledger.path_of(root), keys)
+        return _written(runs.ledger_path(root), keys)
 
     def at_once(root: Path) -> Path:
         wrote.append("second")
-        return _written(ledger.path_of(root), _keys(root))
+        return _written(runs.ledger_path(root), _keys(root))
 
     results.store(tmp_path, "a", "default", {"claims.json": "[]"}, {"parameters": {}})
-    first = threading.Thread(target=ledger.refresh, args=(tmp_path, slowly))
+    first = threading.Thread(target=runs.refresh, args=(tmp_path, slowly))
     first.start()
     assert writing.wait(20)
     results.store(tmp_path, "b", "default", {"claims.json": "[]"}, {"parameters": {}})
-    second = threading.Thread(target=ledger.refresh, args=(tmp_path, at_once))
+    second = threading.Thread(target=runs.refresh, args=(tmp_path, at_once))
     second.start()
     time.sleep(0.2)
     assert wrote == []  # the second waits
@@ -145,8 +145,8 @@ def test_the_ledger_is_written_by_one_run_at_a_time_and_ends_right(tmp_path: Pat
     first.join(20)
     second.join(20)
     assert wrote == ["first", "second"]
-    assert ledger.path_of(tmp_path).read_bytes() == b"a b"
-    assert ledger.refresh(tmp_path, at_once) == []
+    assert runs.ledger_path(tmp_path).read_bytes() == b"a b"
+    assert runs.refresh(tmp_path, at_once) == []
 
 
 def _keys(root: Path) -> bytes:

@@ -16,8 +16,8 @@ from pybtex.database import parse_string
 
 from labkit.datasets import download
 from labkit.errors import LabkitError, UsageError
-from labkit.workbook.queue import intake, lookup
-from labkit.workbook.queue.lookup import Identifier
+from labkit.workbook.queue import intake
+from labkit.workbook.queue.intake import Identifier
 
 ARXIV = Identifier(kind="arXiv", value="2312.06902")
 DOI = Identifier(kind="DOI", value="10.1145/3341301.3359646")
@@ -60,16 +60,16 @@ CROSSREF = (
     ],
 )
 def test_identifiers_are_recognised(text: str, kind: str, value: str) -> None:
-    assert lookup.recognise(text) == Identifier(kind=kind, value=value)  # type: ignore[arg-type]
+    assert intake.recognise(text) == Identifier(kind=kind, value=value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["zeus", "paper.bib", "2312", "10.1145", "https://usenix.org/x"])
 def test_other_words_are_not(text: str) -> None:
-    assert lookup.recognise(text) is None
+    assert intake.recognise(text) is None
 
 
 def test_an_arxiv_answer_becomes_a_whole_entry() -> None:
-    text = lookup.in_house_style(DATACITE, ARXIV)
+    text = intake.in_house_style(DATACITE, ARXIV)
     entry = parse_string(text, "bibtex").entries["unnamed"]
     assert entry.type == "misc"
     assert dict(entry.fields) == {
@@ -86,7 +86,7 @@ def test_an_arxiv_answer_becomes_a_whole_entry() -> None:
 
 
 def test_a_crossref_answer_becomes_the_house_style() -> None:
-    text = lookup.in_house_style(CROSSREF, DOI)
+    text = intake.in_house_style(CROSSREF, DOI)
     entry = parse_string(text, "bibtex").entries["unnamed"]
     assert entry.fields["title"] == r"{PipeDream}: pipeline parallelism \& {DNN} training"
     assert entry.fields["doi"] == DOI.value
@@ -210,7 +210,7 @@ def test_offline_by_request_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_name_lookup_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(30))
-    monkeypatch.setattr(lookup, "ANSWER_S", 0.3)
+    monkeypatch.setattr(intake, "ANSWER_S", 0.3)
     monkeypatch.delenv("LABKIT_OFFLINE", raising=False)
     monkeypatch.setenv("NO_PROXY", "*")
     started = time.monotonic()
@@ -222,7 +222,7 @@ def test_a_name_lookup_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "192.0.2.1"])  # closed port; RFC 5737: nowhere
 def test_a_host_out_of_reach_is_given_up(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    monkeypatch.setattr(lookup, "RESOLVER", f"http://{address}")
+    monkeypatch.setattr(intake, "RESOLVER", f"http://{address}")
     monkeypatch.setattr(download, "CONNECT_S", 0.5)
     monkeypatch.delenv("LABKIT_OFFLINE", raising=False)
     monkeypatch.setenv("NO_PROXY", "*")

@@ -111,7 +111,7 @@ def test_normalising_twice_changes_nothing_and_the_original_is_untouched(run: in
 
 
 def test_a_stored_result_keeps_widgets_and_injected_parameters() -> None:
-    kept = without_traces(executed(1))
+    kept = without_traces(executed(1), keep_banner=True)
     assert kept.metadata.widgets == {"state": 1}
     assert kept.cells[2].metadata.tags == ["injected-parameters"]
     assert "papermill" not in kept.metadata

@@ -65,7 +65,7 @@ def test_a_damaged_folder_is_no_result(tmp_path: Path, harm: str) -> None:
         (folder / "run.json").unlink()
     else:
         (folder / "run.json").write_text((folder / "run.json").read_text()[:40])
-    assert results.records(tmp_path) == []
+    assert list(results.records(tmp_path)) == []
 
 
 def test_any_altered_byte_is_noticed_though_size_and_time_stay(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_disk_that_refuses_at_any_step_leaves_the_old_result(
 def test_a_later_success_removes_the_failure(tmp_path: Path) -> None:
     folder = results.store_failure(tmp_path, "zero", "default", {"zero.ipynb": "{}"})
     assert folder == tmp_path / "results/.failed/zero/default"
-    assert results.records(tmp_path) == []
+    assert list(results.records(tmp_path)) == []
     other = results.store_failure(tmp_path, "zeus", "seed=1", {"zeus.ipynb": "{}"})
     put(tmp_path)
     assert not folder.parent.exists()

@@ -19,7 +19,7 @@ import pytest
 
 from labkit.errors import LabkitError, UsageError
 from labkit.workbook import notebooks
-from labkit.workbook.run import batch, executors, guard, jobs, processes, refresh, results
+from labkit.workbook.run import batch, executors, guard, jobs, processes, results
 from tests.workbook.factory import Recorder, go, workbook, write
 
 CLAIM = {
@@ -232,7 +232,6 @@ def test_a_result_holds_notebook_claims_figures_and_where_it_comes_from(mixed: M
     assert printed == "3 1 tests\n"  # one thread each when several run, in the notebook's folder
     meta = record.meta
     assert meta["parameters"] == {"seed": 3, "eta": 0.5}
-    assert meta["seeds"] == {"seed": 3}
     assert meta["notebook"] == "notebooks/tests/good.ipynb"
     assert meta["started"] <= meta["ended"]
     assert 0 < meta["duration_s"] < 60
@@ -390,8 +389,8 @@ def test_a_kernel_does_not_wait_again_for_a_dataset_that_is_not_to_be_had(
     assert any("stand-in" in note and "did not answer" in note for note in watcher.notes)
 
     with pytest.raises(LabkitError, match="stand-in data for traces"):
-        refresh.write_back(root, "a")
-    assert refresh.write_back(root, "a", allow_standin=True)
+        results.write_back(root, "a")
+    assert results.write_back(root, "a", allow_standin=True)
     assert go(root).ended == []  # a stand-in is up to date until the data can be had
     assert asked == ["traces"]
 
@@ -498,14 +497,14 @@ def test_refresh_writes_the_same_bytes_twice(tmp_path: Path) -> None:
     root = workbook(tmp_path / "wb", a=(("n: int = 1", "parameters"), "# Text", code, "n"))
     path = root / "notebooks/tests/a.ipynb"
     go(root)
-    assert refresh.write_back(root, "a")
+    assert results.write_back(root, "a")
     first = path.read_bytes()
     notebook = notebooks.glimpse(path)
     assert [cell.get("execution_count") for cell in notebook.cells] == [1, None, 2, 3]
     assert [output.text for output in notebook.cells[2].outputs] == ["a\nb\n", "w\n"]
     assert go(root).ended == []  # outputs are no reason to run
     go(root, force=True)
-    assert not refresh.write_back(root, "a")
+    assert not results.write_back(root, "a")
     assert path.read_bytes() == first
 
 
@@ -515,5 +514,5 @@ def test_refresh_never_overwrites_an_edit(tmp_path: Path) -> None:
     path = write(root, "a", "2")
     before = path.read_bytes()
     with pytest.raises(LabkitError, match="has changed since it was executed"):
-        refresh.write_back(root, "a")
+        results.write_back(root, "a")
     assert path.read_bytes() == before

@@ -12,7 +12,7 @@ import pytest
 from labkit.cli import main, panel
 from labkit.errors import UsageError
 from labkit.workbook.queue import edits, reading_queue
-from labkit.workbook.session import server, start
+from labkit.workbook.session import server
 from tests.export import synthetic
 
 GOOD = "sixteen-letters-or-more"
@@ -113,7 +113,7 @@ def test_the_commands_start_what_they_say(
     assert "--ContentsManager.pre_save_hook=labkit.workbook.normalise.keep_outputs" in arguments
     assert "--ServerApp.default_url=/labkit/deck/alpha" in options
     assert not any("token" in option for option in [*arguments, *options])
-    assert (root / start.FILE).is_file()
+    assert (root / server.START).is_file()
 
 
 def test_voila_runs_output_widgets_without_the_hang() -> None:
@@ -144,7 +144,7 @@ def test_a_live_page_runs_the_code_up_to_the_explorable_alone(root: Path) -> Non
 
 def test_next_is_the_nearest_date_then_what_is_read_then_the_queue(root: Path) -> None:
     def coming(day: dt.date) -> list[str]:
-        return [paper.key for paper in start.coming(reading_queue.load(root), day)]
+        return [paper.key for paper in reading_queue.load(root).coming(day)]
 
     assert coming(DAY) == ["alpha"]  # dated that day
     assert coming(DAY + dt.timedelta(1)) == ["beta"]  # being read
@@ -156,7 +156,7 @@ def test_next_is_the_nearest_date_then_what_is_read_then_the_queue(root: Path) -
 
 def test_the_last_session_is_the_latest_day_on_which_the_group_heard_any(root: Path) -> None:
     def heard(day: dt.date) -> list[str]:
-        return [paper.key for paper in start.heard(reading_queue.load(root), day)]
+        return [paper.key for paper in reading_queue.load(root).heard(day)]
 
     assert heard(DAY) == []
     edits.done(root, "alpha", presented=True)
@@ -171,13 +171,13 @@ def test_the_start_page_links_what_there_is_and_lists_what_is_open(root: Path) -
     edits.ask(root, "alpha", "Settled already?")
     edits.answer(root, "alpha", 2)
     edits.ask(root, "beta", "Just saying.", remark=True)
-    start.write(root, DAY)
-    text = (root / start.FILE).read_text()
+    server.write_start(root, DAY)
+    text = (root / server.START).read_text()
     assert "presented by **Ada** on 2026-03-14" in text
     assert "- 1: Is &lt;it&gt; so? (Ann" in text
     assert "Settled" not in text
     assert "Just saying" not in text
-    notebook = (root / start.FILE).parent / "../../notebooks/energy/alpha.ipynb"
+    notebook = (root / server.START).parent / "../../notebooks/energy/alpha.ipynb"
     assert f"({notebook.relative_to(root / 'results/lab')})" in text
     assert notebook.resolve().is_file()
     assert "/labkit/deck/alpha" in text

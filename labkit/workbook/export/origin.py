@@ -12,7 +12,7 @@ from labkit.quantities import format_bytes, number
 from labkit.workbook import notebooks
 from labkit.workbook.queue import bibliography, questions
 from labkit.workbook.review.anatomy import Subject
-from labkit.workbook.run import parameters, results, runs
+from labkit.workbook.run import parameters, results
 
 if TYPE_CHECKING:
     from labkit.workbook.queue.bibliography import Entry
@@ -131,7 +131,7 @@ def _run_with(root: Path, key: str, committed: Path, texts: Sequence[str]) -> re
     if record is not None:
         return record
     options = " ".join(f"-p {text}" for text in texts)
-    slugs = [record.slug for record in runs.of_paper(root, key)]
+    slugs = [record.slug for record in results.records(root, key)]
     raise UsageError(
         f"no result of {key} with {options}: run `labkit run {key} {options}` first "
         f"(results there are: {', '.join(slugs) or 'none yet'})"

@@ -52,7 +52,7 @@ def write(root: Path, key: str) -> Path | None:
 
 def report(root: Path, key: str) -> Report | None:
     """The runs of the version that ran last, over their parameters; None where all are alike."""
-    records = list(runs.of_paper(root, key))
+    records = list(results.records(root, key))
     every = runs.frame(map(runs.row, records))
     if every.empty:
         return None

@@ -51,13 +51,8 @@ class Entry:
 
     def cite(self) -> str:
         """Short citation: "You et al., NSDI 2023"."""
-        match self.surnames:
-            case (only,) if not self.et_al:
-                who = only
-            case (first, second) if not self.et_al:
-                who = f"{first} and {second}"
-            case _:
-                who = f"{self.surnames[0]} et al."
+        few = len(self.surnames) <= 2 and not self.et_al
+        who = " and ".join(self.surnames) if few else f"{self.surnames[0]} et al."
         return f"{who}, {self.venue} {self.year}" if self.venue else f"{who}, {self.year}"
 
     def citation(self) -> str:
@@ -85,9 +80,8 @@ class Entry:
 def load(root: Path) -> dict[str, Entry]:
     """The bibliography of the workbook at ``root``, by key, in file order.
 
-    Raises:
-        BadFile: the file is missing, is no BibTeX, repeats a key, or an entry lacks a title,
-            an author (or editor) or a four-digit year.
+    Raises BadFile where the file is missing, is no BibTeX, repeats a key, or an entry lacks a
+    title, an author (or editor) or a four-digit year.
     """
     path = root / FILE
     return dict(parse(files.read_text(path), path))

@@ -13,26 +13,14 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from labkit import files
 from labkit.errors import BadFile, LabkitError, UsageError
-from labkit.workbook.queue import bibliography, questions, yaml_edit
+from labkit.workbook.queue import bibliography, questions, reading_queue, yaml_edit
 from labkit.workbook.queue.questions import Question
-from labkit.workbook.queue.reading_queue import (
-    FILE,
-    LISTING,
-    PRIORITIES,
-    STATUSES,
-    Paper,
-    Queue,
-    Status,
-    checked,
-    folded,
-    load,
-)
+from labkit.workbook.queue.reading_queue import FILE, Paper, Queue, Status, checked, folded, load
 
-Records = TypeVar("Records", bound=Iterable[Any])
 LOCK = Path(".reading_queue.yaml.lock")
 LOCK_TIMEOUT_S = 20.0
 
@@ -88,16 +76,14 @@ def move(
     """Set the priority (1 next, 2 soon, 3 some day), or take the place next to another paper.
 
     With a new priority the place in the file stays; beside another paper it also gets that
-    paper's priority.
-
-    Raises:
-        UsageError: not just one of the three is given, or one that cannot be.
+    paper's priority. Raises UsageError where not just one of the three is given, or one that
+    cannot be.
     """
     other = before or after
     if sum(option is not None for option in (priority, before, after)) != 1 or other == key:
         raise UsageError("say one of --priority N, --before KEY and --after KEY of another paper")
     if other is None:
-        if priority not in PRIORITIES:
+        if priority not in reading_queue.PRIORITIES:
             valid = Paper.model_fields["priority"].description
             raise UsageError(f"priority {priority}; valid: {valid}")
         return _update(root, key, {"priority": priority})
@@ -108,7 +94,7 @@ def move(
         rest.insert(rest.index(queue[other]) + (after is not None), moved)
         return rest
 
-    return _edit(root, change)[key]
+    return _edit(root, key, change)
 
 
 def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Paper]:
@@ -116,10 +102,8 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
 
     The bibliography is written first: a crash between the two leaves an entry that no queue line
     uses yet, which is a valid state, and the same command then completes it. If the queue cannot
-    be written, the bibliography is put back.
-
-    Raises:
-        UsageError: a key or the paper itself (same DOI, arXiv id or title) is there already.
+    be written, the bibliography is put back. Raises UsageError where a key or the paper itself
+    (same DOI, arXiv id or title) is there already.
     """
     with locked(root):
         queue, bib = load(root), root / bibliography.FILE
@@ -130,10 +114,10 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
             for companion in set(paper.companions) - set(new):
                 queue[companion]  # raises where there is none
         missing = [e.text for e in new.values() if e.key not in queue.library]
-        bib_after = _joined(bib_text, missing)
+        parts = [bib_text.rstrip("\n"), *(e.replace("\r\n", "\n").strip() for e in missing)]
+        bib_after = "\n\n".join(filter(None, parts)) + "\n" if missing else bib_text
         library = bibliography.parse(bib_after, bib)
-        queue_after = _edited(queue_text, queue.entries, [*queue.entries, *papers])
-        _verify(root, queue_after, library, [*queue.entries, *papers])
+        queue_after = _rewritten(queue, queue_text, [*queue.entries, *papers], library)
         write(bib, bib_text, bib_after)
         try:
             write(root / FILE, queue_text, queue_after)
@@ -141,13 +125,6 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
             write(bib, bib_after, bib_text)
             raise
     return list(papers)
-
-
-def _joined(bib_text: str, entries: Sequence[str]) -> str:
-    if not entries:
-        return bib_text
-    parts = [bib_text.rstrip("\n"), *(entry.replace("\r\n", "\n").strip() for entry in entries)]
-    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _refuse_known(queue: Queue, entry: bibliography.Entry) -> None:
@@ -162,7 +139,7 @@ def _refuse_known(queue: Queue, entry: bibliography.Entry) -> None:
             f"{queue.library[entry.key].cite()}; choose another key with --key"
         )
     for known in queue.library.values():
-        if known.key != entry.key and _same_paper(known, entry):
+        if known.key != entry.key and _marks(known) & _marks(entry):
             place = queue[known.key].status if known.key in queue else "not in the queue"
             raise UsageError(
                 f"this paper is there already as {known.key!r} ({place}): {known.cite()}. "
@@ -170,13 +147,10 @@ def _refuse_known(queue: Queue, entry: bibliography.Entry) -> None:
             )
 
 
-def _same_paper(first: bibliography.Entry, second: bibliography.Entry) -> bool:
-    def marks(entry: bibliography.Entry) -> tuple[str, str, str]:
-        title = "".join(filter(str.isalnum, folded(entry.title)))
-        return entry.doi.casefold(), entry.eprint.casefold(), title
-
-    pairs = zip(marks(first), marks(second), strict=True)
-    return any(mine and mine == other for mine, other in pairs)
+def _marks(entry: bibliography.Entry) -> set[str]:
+    """What no other paper has: its DOI, its arXiv id, its title."""
+    title = "".join(filter(str.isalnum, folded(entry.title)))
+    return {entry.doi.casefold(), entry.eprint.casefold(), title} - {""}
 
 
 def _update(
@@ -184,7 +158,7 @@ def _update(
     key: str,
     fields: Mapping[str, Any],
     verb: str = "",
-    statuses: Sequence[Status] = STATUSES,
+    statuses: Sequence[Status] = reading_queue.STATUSES,
 ) -> Paper:
     """Change one paper's ``fields`` (None: as it was), if it then has one of the ``statuses``."""
     given = {name: value for name, value in fields.items() if value is not None}
@@ -199,42 +173,39 @@ def _update(
         dated = today if given.get("status") == "presented" else {}
         return Paper.model_validate(paper.model_dump() | dated | given)
 
-    return _edit(root, lambda queue: [updated(p) if p.key == key else p for p in queue])[key]
+    return _edit(root, key, lambda queue: [updated(p) if p.key == key else p for p in queue])
 
 
-def _edit(root: Path, change: Callable[[Queue], Sequence[Paper]]) -> Queue:
+def _edit(root: Path, key: str, change: Callable[[Queue], Sequence[Paper]]) -> Paper:
+    """Change the queue, which must have paper ``key``; returns that paper as it then is."""
     with locked(root):
         queue = load(root)
+        queue[key]  # raises where there is none
         before, papers = files.read_text(root / FILE), change(queue)
-        after = _edited(before, queue.entries, papers)
-        result = _verify(root, after, queue.library, papers)
-        write(root / FILE, before, after)
-        return result
+        write(root / FILE, before, _rewritten(queue, before, papers, queue.library))
+    return next(paper for paper in papers if paper.key == key)
 
 
-def _edited(text: str, before: Sequence[Paper], after: Sequence[Paper]) -> str:
-    """The file's ``text`` with the papers ``after``; lines of those that stay as they are stay."""
-    old, new = ({paper.key: paper for paper in papers} for papers in (before, after))
-    return yaml_edit.rewritten(text, LISTING, old, new)
+def _rewritten(
+    queue: Queue, text: str, papers: Sequence[Paper], library: Mapping[str, bibliography.Entry]
+) -> str:
+    """The queue's ``text`` with ``papers``; lines of those that stay as they are stay."""
+    old, new = ({paper.key: paper for paper in some} for some in (queue, papers))
+    after = yaml_edit.rewritten(text, reading_queue.LISTING, old, new)
+    root, path = queue.root, queue.root / FILE
+    _read_back(path, lambda: checked(root, files.parse_yaml(path, after), library), papers)
+    return after
 
 
-def _verify(
-    root: Path, text: str, library: Mapping[str, bibliography.Entry], expected: Sequence[Paper]
-) -> Queue:
-    path = root / FILE
-    return _read_back(path, lambda: checked(root, files.parse_yaml(path, text), library), expected)
-
-
-def _read_back(path: Path, read: Callable[[], Records], expected: Sequence[Any]) -> Records:
-    """What ``read`` says is in a new text of ``path``, which must be valid and just as meant."""
+def _read_back(path: Path, read: Callable[[], Iterable[Any]], expected: Sequence[Any]) -> None:
+    """Refuse a new text of ``path`` in which ``read`` does not find just what is meant."""
     refusal = "please make this change by hand. Nothing was changed"
     try:
-        records = read()
+        as_meant = list(read()) == list(expected)
     except BadFile as error:
         raise LabkitError(f"{path} would become invalid ({error.problem}); {refusal}") from None
-    if list(records) != list(expected):
+    if not as_meant:
         raise LabkitError(f"{path}: its layout (aliases?) cannot be edited safely; {refusal}")
-    return records
 
 
 # ---------------------------------------------------------------- a paper's questions

@@ -30,10 +30,6 @@ _KEY_FORM = r"^[a-z0-9][a-z0-9-]*$"
 _KEY_HELP = "small letters, digits and hyphens, such as zero-offload"
 
 
-def one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def calendar_day(value: object) -> object:
     if isinstance(value, int | float):
         raise ValueError("a number is no date")
@@ -41,7 +37,7 @@ def calendar_day(value: object) -> object:
 
 
 Key = Annotated[str, Field(pattern=_KEY_FORM, description=_KEY_HELP)]
-Line = Annotated[str, AfterValidator(one_line)]
+Line = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
 
 
 class Paper(BaseModel):
@@ -90,7 +86,10 @@ class Queue:
         for paper in self.entries:
             if paper.key == key:
                 return paper
-        raise UsageError(self._unknown(key))
+        named = [p.key for p in self.entries if folded(key) in self._names(p).split()][:3]
+        hint = f"did you mean {' or '.join(map(repr, named))}?" if named else ""
+        hint = hint or did_you_mean(key.lower(), [paper.key for paper in self.entries])
+        raise UsageError(f"no paper {key!r} in {FILE}; {hint or '`labkit queue` lists them'}")
 
     def entry(self, key: str) -> bibliography.Entry:
         """The bibliography entry of a paper of the queue."""
@@ -102,23 +101,32 @@ class Queue:
         return sorted(self.entries, key=lambda paper: (rank[paper.status], paper.priority))
 
     def select(self, *, status: Collection[str] = (), tags: Collection[str] = ()) -> list[Paper]:
-        """Papers in reading order with one of the statuses (none given: any) and all the tags.
-
-        Raises:
-            UsageError: a status or a tag that no paper could have.
-        """
-        for name in status:
-            if name not in STATUSES:
-                raise not_among("status", name, STATUSES)
-        known = {tag for paper in self.entries for tag in paper.tags}
-        for tag in tags:
-            if tag not in known:
-                raise not_among("tag", tag, sorted(known))
+        """Papers in reading order with one of the statuses (none given: any) and all the tags;
+        raises UsageError for a status or a tag that no paper could have."""
+        known = sorted({tag for paper in self.entries for tag in paper.tags})
+        for what, asked, valid in (("status", status, STATUSES), ("tag", tags, known)):
+            for name in asked:
+                if name not in valid:
+                    raise not_among(what, name, valid)
         return [
             paper
             for paper in self.reading_order()
             if (not status or paper.status in status) and set(tags) <= set(paper.tags)
         ]
+
+    def coming(self, today: dt.date) -> list[Paper]:
+        """What to read for next time: the next date's papers, else those being read, else the first
+        queued. Papers that were presented or dropped are past, whatever their date."""
+        ahead = [paper for paper in self if paper.status not in ("presented", "dropped")]
+        dates = [paper.date for paper in ahead if paper.date and paper.date >= today]
+        if dates:
+            return [paper for paper in ahead if paper.date == min(dates)]
+        return self.select(status=["reading"]) or self.select(status=["queued"])[:1]
+
+    def heard(self, today: dt.date) -> list[Paper]:
+        """What was presented on the latest day, up to ``today``, on which the group heard any."""
+        past = [p for p in self.select(status=["presented"]) if p.date and p.date <= today]
+        return [paper for paper in past if paper.date == max(p.date for p in past if p.date)]
 
     def search(self, text: str) -> list[Paper]:
         """Papers with every word of ``text`` in key, title, authors, tags or why.
@@ -136,12 +144,6 @@ class Queue:
     def _names(self, paper: Paper) -> str:
         entry = self.library[paper.key]
         return folded(" ".join((paper.key, entry.title, entry.shorttitle, *entry.authors)))
-
-    def _unknown(self, key: str) -> str:
-        named = [p.key for p in self.entries if folded(key) in self._names(p).split()][:3]
-        hint = f"did you mean {' or '.join(map(repr, named))}?" if named else ""
-        hint = hint or did_you_mean(key.lower(), [paper.key for paper in self.entries])
-        return f"no paper {key!r} in {FILE}; {hint or '`labkit queue` lists them'}"
 
 
 def load(root: Path) -> Queue:

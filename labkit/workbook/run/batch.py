@@ -20,23 +20,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from labkit.errors import LabkitError, UsageError, refused
 from labkit.workbook import notebooks
-from labkit.workbook.run import (
-    executors,
-    fingerprint,
-    guard,
-    parameters,
-    provenance,
-    results,
-)
-from labkit.workbook.run.jobs import Event, Executor, Job, Outcome, Terms
+from labkit.workbook.run import executors, fingerprint, guard, parameters, results
+from labkit.workbook.run.jobs import CELL_TIMEOUT_S, Event, Job, Outcome, Terms
 from labkit.workbook.run.parameters import Sweep
 
 if TYPE_CHECKING:
     from labkit.workbook.notebooks import Parameter
+    from labkit.workbook.run.cluster import DaskExecutor
     from labkit.workbook.run.fingerprint import Fingerprint
     from labkit.workbook.run.places import Cluster
-
-CELL_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +87,8 @@ def plan(root: Path, request: Request) -> list[Job]:
     """Every job of ``request``, with the reason to run it or none.
 
     A notebook that cannot be read, or that refuses a parameter others take, is a job with a
-    ``problem``; it keeps no other from running.
-
-    Raises:
-        UsageError: an unknown notebook, or parameters that none of the notebooks takes.
+    ``problem``; it keeps no other from running. Raises UsageError for an unknown notebook, or
+    parameters that none of the notebooks takes.
     """
     known = notebooks.paths(root)
     chosen = {notebooks.path_of(root, key) for key in request.keys} or known.values()
@@ -142,7 +132,7 @@ def _jobs(root: Path, path: Path, request: Request) -> Iterator[Job]:
             path=path.relative_to(root),
             text=text,
             overrides=overrides,
-            parameters=parameters.resolved(declared, overrides),
+            parameters={n: overrides.get(n, p.default) for n, p in declared.items()},
             fingerprint=current,
             datasets=datasets,
             reason="forced" if request.force else _reason(folder, current),
@@ -222,21 +212,22 @@ def _execute(jobs: Sequence[Job], request: Request, terms: Terms, watcher: Watch
         return ended
     with _executor(request, ready, terms, watcher) as executor:
         watcher.begin(ready, executor.num_workers)
-        with closing(executor.run(ready, watcher.event)) as outcomes:
-            for job, outcome in outcomes:
-                end = _put(terms.root, job, outcome)
-                if end.outcome.status != outcome.status:  # it ran, but could not be kept
-                    watcher.event(Event(kind="end", job=job, outcome=end.outcome))
-                ended.append(end)
+        with closing(executor.run(ready)) as events:
+            for event in events:
+                if event.kind == "end" and event.outcome is not None:
+                    ended.append(_put(terms.root, event.job, event.outcome))
+                    watcher.event(replace(event, outcome=ended[-1].outcome))
+                else:
+                    watcher.event(event)
     return ended
 
 
 @contextmanager
 def _executor(
     request: Request, ready: Sequence[Job], terms: Terms, watcher: Watcher
-) -> Iterator[Executor]:
+) -> Iterator[executors.LocalPool | DaskExecutor]:
     """Where the notebooks run: processes of this machine, or the workers of a cluster."""
-    num_jobs = min(request.num_jobs or provenance.usable_cores(), len(ready))
+    num_jobs = min(request.num_jobs or fingerprint.usable_cores(), len(ready))
     if request.cluster is None:
         yield executors.LocalPool(num_jobs, terms, partial(results.scratch_folder, terms.root))
         return
@@ -298,7 +289,6 @@ def _meta(root: Path, job: Job, outcome: Outcome) -> dict[str, Any]:
         "notebook": job.path.as_posix(),
         "parameters": job.parameters,
         "overrides": job.overrides,
-        "seeds": {n: value for n, value in job.parameters.items() if n.startswith("seed")},
         "metrics": recorded.metrics_in(notebooks.parse(outcome.notebook)),
         "datasets": datasets,
         "started": outcome.started,
@@ -306,10 +296,10 @@ def _meta(root: Path, job: Job, outcome: Outcome) -> dict[str, Any]:
         "duration_s": outcome.duration_s,
         "attempts": outcome.attempts,
         "worker": outcome.worker,
-        "versions": provenance.full_versions(),
-        "machine": provenance.machine(),
+        "versions": fingerprint.full_versions(),
+        "machine": fingerprint.machine(),
         **outcome.provenance,
-        "git_commit": provenance.git_commit(root),
+        "git_commit": fingerprint.git_commit(root),
         "fingerprint": job.fingerprint.digest,
         "fingerprint_parts": dict(job.fingerprint.parts),
     }

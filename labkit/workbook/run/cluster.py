@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from labkit.errors import LabkitError
 from labkit.workbook.run import remote
-from labkit.workbook.run.jobs import Event, Job, Listener, Outcome, Terms
+from labkit.workbook.run.jobs import Event, Job, Outcome, Terms
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -80,25 +80,22 @@ class DaskExecutor:
         """Threads of the workers that are there, which may come and go."""
         return max(1, min(self._threads, self._most or self._threads))
 
-    def run(
-        self, jobs: Iterable[Job], listen: Listener
-    ) -> Generator[tuple[Job, Outcome], None, None]:
-        """See :class:`labkit.workbook.run.jobs.Executor`.
+    def run(self, jobs: Iterable[Job]) -> Generator[Event]:
+        """As :meth:`labkit.workbook.run.executors.LocalPool.run`.
 
-        Raises:
-            WrongWorker: a worker's checkout, packages or data are not the client's.
-            LabkitError: the scheduler is lost and stays away.
+        Raises WrongWorker where a worker's checkout, packages or data are not the client's, and
+        LabkitError where the scheduler is lost and stays away.
         """
         waiting, more = iter(jobs), True
         try:
             self._check_workers()
-            self._client.subscribe_topic(self._terms.topic, self._hear)
+            self._client.subscribe_topic(self._terms.run_id, self._hear)
             while more or self._flights:
                 while more and self._has_room():
                     if more := (job := next(waiting, None)) is not None:
                         self._flights[job.name] = _Flight(job, self._submit(job))
                 if more or self._flights:
-                    yield from self._step(listen)
+                    yield from self._step()
         finally:
             self._cancel()
 
@@ -111,7 +108,7 @@ class DaskExecutor:
 
     def _check_workers(self) -> None:
         """Every worker checks what it stands on; those that come later do with their first job."""
-        ours = (self._terms.topic, remote.standing(), list(map(remote.to_send, self._notebooks)))
+        ours = (self._terms.run_id, remote.standing(), list(map(remote.to_send, self._notebooks)))
         for address, problem in self._client.run(remote.check, *ours, on_error="return").items():
             if isinstance(problem, remote.WrongWorker):
                 raise problem
@@ -152,31 +149,31 @@ class DaskExecutor:
     def _hear(self, event: tuple[float, bytes]) -> None:
         self._inbox.put(event[1])
 
-    def _step(self, listen: Listener) -> Iterator[tuple[Job, Outcome]]:
+    def _step(self) -> Iterator[Event]:
         """One sign of life, or none for a while: then ask whether the scheduler still lives."""
         with suppress(queue.Empty):
             sign = self._inbox.get(timeout=PULSE_S)
             if isinstance(sign, bytes):
-                self._tell(pickle.loads(sign), listen)
+                yield from self._told(pickle.loads(sign))
             else:
-                yield from self._land(sign, listen)
+                yield from self._land(sign)
         if time.monotonic() - self._asked > PULSE_S and not self._alive():
             self._find_scheduler()
 
-    def _tell(self, event: Event, listen: Listener) -> None:
-        """Pass on what a worker says of a job that is still under way."""
+    def _told(self, event: Event) -> Iterator[Event]:
+        """What a worker says of a job that is still under way."""
         flight = self._flights.get(event.job.name)
         if flight is None or not (flight.starts or event.kind == "start"):
             return
         if event.kind == "start":
             if flight.starts and not flight.retries:
                 lost = Outcome(status="died", error="WorkerLost", message="its worker was lost")
-                listen(Event(kind="retry", job=flight.job, outcome=lost))
+                yield Event(kind="retry", job=flight.job, outcome=lost)
             flight.starts += not flight.retries
         flight.retries = event.kind == "retry"  # its kernel died; the same worker begins it anew
-        listen(replace(event, job=flight.job))
+        yield replace(event, job=flight.job)
 
-    def _land(self, future: Future, listen: Listener) -> Iterator[tuple[Job, Outcome]]:
+    def _land(self, future: Future) -> Iterator[Event]:
         """Take the outcome of ``future`` and let it go; submit its job again where it has none."""
         flights = (flight for flight in self._flights.values() if flight.future is future)
         if (flight := next(flights, None)) is None:
@@ -186,8 +183,7 @@ class DaskExecutor:
             return
         del self._flights[flight.job.name]
         future.release()
-        listen(Event(kind="end", job=flight.job, outcome=outcome, worker=outcome.worker))
-        yield flight.job, outcome
+        yield Event(kind="end", job=flight.job, outcome=outcome, worker=outcome.worker)
 
     def _outcome(self, flight: _Flight) -> Outcome | None:
         """How the flight ended; None where its job goes on, or was submitted again."""
@@ -207,22 +203,16 @@ class DaskExecutor:
             return _died(flight, f"{flight.starts} workers were lost while they ran it")
         elif future.cancelled() or isinstance(error, KilledWorker | OSError | MemoryError):
             # Somebody cancelled it, it waited on workers that other jobs lost, or one is full.
-            if not self._again(flight):
+            if flight.submissions == MAX_STARTS:
                 return _died(flight, f"{type(error).__name__}: {error}")
+            flight.submissions += 1
+            flight.future = self._submit(flight.job)
         elif isinstance(error, LabkitError):
             raise error
         else:
             what = f"{flight.job.name}: no worker can run it: {type(error).__name__}"
             raise LabkitError(f"{what}: {error}") from error
         return None
-
-    def _again(self, flight: _Flight) -> bool:
-        """Submit a flight's job once more, where it has not been too often."""
-        if flight.submissions == MAX_STARTS:
-            return False
-        flight.submissions += 1
-        flight.future = self._submit(flight.job)
-        return True
 
     # ------------------------------------------------------------ the scheduler
 
@@ -252,7 +242,7 @@ class DaskExecutor:
                 time.sleep(0.5)
         self._scheduler, self._staffed = "", time.monotonic()
         self._look()
-        self._client.subscribe_topic(self._terms.topic, self._hear)
+        self._client.subscribe_topic(self._terms.run_id, self._hear)
         for flight in self._flights.values():
             flight.future = self._submit(flight.job)
         self._note(f"the scheduler is back; {len(self._flights)} notebooks are submitted again")

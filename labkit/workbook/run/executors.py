@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from pathlib import Path
@@ -21,20 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.kit.sweep import main_module_hidden
 from labkit.workbook.run import processes
-from labkit.workbook.run.jobs import (
-    MAX_ATTEMPTS,
-    CellPlace,
-    Event,
-    Job,
-    Listener,
-    Outcome,
-    Status,
-    Terms,
-    now,
-)
+from labkit.workbook.run.jobs import MAX_ATTEMPTS, CellPlace, Event, Job, Outcome, Terms, now
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+
+    from labkit.workbook.run.jobs import Status
 
 GRACE_S = 30.0
 """A worker ends its own hung cell; the pool ends a worker that has not, this much later."""
@@ -125,39 +117,30 @@ class LocalPool:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["labkit.workbook.run.warm"])
         self._running: list[_Running] = []
+        self._again: deque[tuple[Job, int]] = deque()
 
-    def run(
-        self, jobs: Iterable[Job], listen: Listener
-    ) -> Generator[tuple[Job, Outcome], None, None]:
-        """See :class:`labkit.workbook.run.jobs.Executor`.
+    def run(self, jobs: Iterable[Job]) -> Generator[Event]:
+        """Take jobs as there is room and yield what happens, for each one end, with its outcome.
 
-        Raises:
-            Stopped: ``wanted`` says no.
+        Closing the iterator ends what still runs; raises Stopped once ``wanted`` says no.
         """
-        again: deque[tuple[Job, int]] = deque()
-        waiting = ((job, 1) for job in jobs)
+        waiting, again = ((job, 1) for job in jobs), self._again
         try:
             while True:
                 while len(self._running) < self.num_workers:
                     if (next_up := again.popleft() if again else next(waiting, None)) is None:
                         break
-                    self._start(*next_up, listen)
+                    yield self._start(*next_up)
                 if not self._running:
                     return
-                for run, outcome in self._step(listen):
-                    if outcome.status == "died" and run.attempt < MAX_ATTEMPTS:
-                        listen(Event(kind="retry", job=run.job, outcome=outcome))
-                        again.append((run.job, run.attempt + 1))
-                        continue
-                    listen(Event(kind="end", job=run.job, outcome=outcome))
-                    yield run.job, outcome
+                yield from self._step()
         finally:
             for run in self._running:
                 _end(run)
                 self._dismiss(run)
             self._running.clear()
 
-    def _start(self, job: Job, attempt: int, listen: Listener) -> None:
+    def _start(self, job: Job, attempt: int) -> Event:
         folder = self._scratch(f"{job.key}-")
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
@@ -169,36 +152,32 @@ class LocalPool:
             process.start()
         theirs.close()
         self._running.append(_Running(job, folder, process, ours, attempt))
-        listen(Event(kind="start", job=job))
+        return Event(kind="start", job=job)
 
-    def _step(self, listen: Listener) -> list[tuple[_Running, Outcome]]:
-        """Wait for signs of life; the runs that ended, taken off the list."""
+    def _step(self) -> Iterator[Event]:
+        """Wait for signs of life; runs that ended are taken off the list."""
         if not self._wanted():
             raise Stopped
         ready = connection.wait([run.pipe for run in self._running], timeout=0.5)
-        ended = []
         for run in list(self._running):
-            outcome = self._hear(run, listen) if run.pipe in ready else None
-            if outcome is None and run.overdue(self._terms):
-                outcome = _unfinished(run, "hung", "Stuck", "no sign of life past the time limit")
-            if outcome is not None:
-                self._running.remove(run)
-                ended.append((run, replace(outcome, attempts=run.attempt, log=_log(run.folder))))
-                self._dismiss(run)
-        return ended
+            sign = _hear(run) if run.pipe in ready else None
+            if isinstance(sign, CellPlace):
+                run.cell = sign
+                yield Event(kind="cell", job=run.job, cell=sign)
+            elif sign is not None:
+                yield self._ended(run, sign)
+            elif run.overdue(self._terms) and not run.pipe.poll():
+                hung = _unfinished(run, "hung", "Stuck", "no sign of life past the time limit")
+                yield self._ended(run, hung)
 
-    def _hear(self, run: _Running, listen: Listener) -> Outcome | None:
-        run.last_sign = time.monotonic()
-        try:
-            sign = run.pipe.recv()
-        except (EOFError, OSError):
-            run.process.join(5)
-            return _unfinished(run, "died", "WorkerDied", _death(run.process.exitcode))
-        if isinstance(sign, CellPlace):
-            run.cell = sign
-            listen(Event(kind="cell", job=run.job, cell=sign))
-            return None
-        return sign
+    def _ended(self, run: _Running, outcome: Outcome) -> Event:
+        outcome = replace(outcome, attempts=run.attempt, log=_log(run.folder))
+        self._running.remove(run)
+        self._dismiss(run)
+        if outcome.status != "died" or run.attempt == MAX_ATTEMPTS:
+            return Event(kind="end", job=run.job, outcome=outcome)
+        self._again.append((run.job, run.attempt + 1))
+        return Event(kind="retry", job=run.job, outcome=outcome)
 
     def _dismiss(self, run: _Running) -> None:
         """Let the worker go, it has nothing left to do; its folder goes too, and its sockets."""
@@ -207,6 +186,17 @@ class LocalPool:
         run.pipe.close()
         processes.remove_sockets(processes.socket_prefix(self._terms.run_id, run.process.pid))
         shutil.rmtree(run.folder, ignore_errors=True)
+
+
+def _hear(run: _Running) -> CellPlace | Outcome:
+    run.last_sign = time.monotonic()
+    try:
+        sign: CellPlace | Outcome = run.pipe.recv()
+        return sign
+    except (EOFError, OSError):
+        run.process.join(5)
+        death = processes.death("the notebook's process", run.process.exitcode)
+        return _unfinished(run, "died", "WorkerDied", death)
 
 
 def _end(run: _Running) -> None:
@@ -228,12 +218,6 @@ def _unfinished(run: _Running, status: Status, error: str, message: str) -> Outc
         started=run.started,
         duration_s=round(time.monotonic() - run.begun, 3),
     )
-
-
-def _death(exit_code: int | None) -> str:
-    if exit_code is not None and exit_code < 0:
-        return f"the notebook's process was killed by signal {-exit_code}"
-    return f"the notebook's process ended early (exit code {exit_code})"
 
 
 def _log(folder: Path) -> str:

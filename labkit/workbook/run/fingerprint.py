@@ -15,7 +15,8 @@ The parts of a fingerprint, by name:
 - ``bibliography``: the BibTeX entries of the papers the notebook names by their key
 - ``glance KEY``: the at-a-glance lines of a companion it puts itself beside
 
-Left out on purpose: the reading queue, and the bibliography's other entries.
+Left out on purpose: the reading queue, and the bibliography's other entries. Where a result was
+made (machine, all versions, commit) stands beside its fingerprint and decides nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
+import platform
 import re
+import subprocess
 import sys
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,21 +38,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
+import labkit
 from labkit.workbook import notebooks
 from labkit.workbook.normalise import cell_metadata, made_by_papermill
 from labkit.workbook.run import imports
 
-DISTRIBUTIONS = (
-    "ipykernel",
-    "nbclient",
-    "numba",
-    "numpy",
-    "pandas",
-    "papermill",
-    "plotly",
-    "scipy",
-    "torch",
-)
+DISTRIBUTIONS = ("ipykernel", "nbclient", "numba", "numpy", "pandas", "papermill", "plotly",
+                 "scipy", "torch")  # fmt: skip
 MAX_REASONS = 4
 OUTPUTS = "outputs"
 """The key of a notebook's ``labkit`` metadata that holds its stored outputs' fingerprint."""
@@ -196,11 +192,8 @@ def _entries(path: Path) -> dict[str, str]:
     """The text of each BibTeX entry: from its ``@`` to where the next one starts."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     starts = list(_ENTRY.finditer(text))
-    ends = [*(match.start() for match in starts), len(text)][1:]
-    return {
-        match[1]: text[match.start() : end].strip()
-        for match, end in zip(starts, ends, strict=False)
-    }
+    ends = [*(match.start() for match in starts[1:]), len(text)]
+    return {m[1]: text[m.start() : end].strip() for m, end in zip(starts, ends, strict=False)}
 
 
 def _companions(trees: Iterable[ast.Module]) -> Iterator[str]:
@@ -219,3 +212,52 @@ def _glance(root: Path, key: str) -> str:
         return _hash("\n\n".join(cell.source for cell in tagged))
     file = root / "data" / "papers" / key / "glance.yaml"
     return _hash(file.read_bytes()) if file.is_file() else "none"
+
+
+# ---------------------------------------------------------------- where a result was made
+
+
+@lru_cache(maxsize=1)
+def machine() -> dict[str, Any]:
+    """Processor, cores this process may use, memory (bytes) and operating system."""
+    import psutil
+
+    return {
+        "cpu": _cpu_model(),
+        "cores": usable_cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "platform": platform.platform(),
+    }
+
+
+def usable_cores() -> int:
+    """Cores this process may run on, which a container may keep below those there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.is_file() else ""
+    if model := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
+        return model[1].strip()
+    return platform.processor() or platform.machine()
+
+
+@lru_cache(maxsize=1)
+def full_versions() -> dict[str, str]:
+    """Python to the patch level, labkit, and the libraries that compute or execute."""
+    own = {"python": platform.python_version(), "labkit": labkit.__version__}
+    return own | installed((*DISTRIBUTIONS, "ipywidgets", "nbformat", "pyarrow"))
+
+
+@lru_cache(maxsize=8)
+def git_commit(root: Path) -> str | None:
+    """The checkout's commit, with ``-dirty`` where tracked files differ; None outside git."""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--match="]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

@@ -3,11 +3,7 @@
 A run holds a lock that the operating system drops with the process, and notes its id in
 ``results/.running``. A note nobody holds the lock for is a killed run's: its kernels, if any
 outlived it, carry that id in their environment and are ended; its half-built folders and
-sockets are removed.
-
-The lock is ``flock``'s. Over NFS it holds between machines where the mount passes locks on (the
-default of version 4); a file system that has none gets a lock file with the holder's process id.
-Processes are looked for on this machine alone.
+sockets are removed. Processes are looked for on this machine alone.
 """
 
 from __future__ import annotations

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import resolve_name
 from itertools import accumulate
 from pathlib import Path
 
@@ -116,11 +119,12 @@ def references(
                 top = alias.name.split(".")[0]
                 bound[alias.asname or top] = alias.name if alias.asname else top
         elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node, package)
-            names.add(base)
-            for alias in node.names:
-                names.add(f"{base}.{alias.name}")
-                bound[alias.asname or alias.name] = f"{base}.{alias.name}"
+            with suppress(ImportError):  # of what lies beyond the top package
+                base = resolve_name("." * node.level + (node.module or ""), package)
+                names.add(base)
+                for alias in node.names:
+                    names.add(f"{base}.{alias.name}")
+                    bound[alias.asname or alias.name] = f"{base}.{alias.name}"
     for node in nodes:
         if isinstance(node, ast.Attribute) and (chain := _chain(node, bound)):
             names.add(chain)
@@ -165,13 +169,6 @@ def _chain(node: ast.Attribute, bound: Mapping[str, str]) -> str:
     return ".".join([bound[inner.id], *reversed(names)])
 
 
-def _absolute(node: ast.ImportFrom, package: str) -> str:
-    if node.level == 0:
-        return node.module or ""
-    parts = package.split(".")[: len(package.split(".")) - (node.level - 1)]
-    return ".".join([*parts, node.module] if node.module else parts)
-
-
 def _named(text: str, package: str, tops: frozenset[str]) -> set[str]:
     """The modules a string may name: dotted from the top, or relative to ``package``."""
     if not re.fullmatch(r"\.?[A-Za-z_]\w*(\.\w+)*\.?", text):
@@ -194,5 +191,4 @@ def _file_of(name: str, search: Sequence[Path]) -> Path | None:
 @lru_cache(maxsize=64)
 def _top_names(search: tuple[Path, ...]) -> frozenset[str]:
     """Packages and modules that stand directly in the folders searched."""
-    packages = {file.parent.name for folder in search for file in folder.glob("*/__init__.py")}
-    return frozenset(packages | {file.stem for folder in search for file in folder.glob("*.py")})
+    return frozenset(module.name for module in pkgutil.iter_modules(map(str, search)))

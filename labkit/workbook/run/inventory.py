@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -43,20 +42,13 @@ class Stored:
     record: results.RunRecord | None = None
 
     @property
-    def is_default(self) -> bool:
-        return self.folder.name == results.DEFAULT
-
-    @property
     def num_bytes(self) -> int:
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
 
 def inventory(root: Path, keys: Sequence[str] = ()) -> Iterator[Stored]:
-    """Every folder of results, or those of the papers ``keys``, by paper.
-
-    Raises:
-        UsageError: a paper has neither a notebook nor results; says which there are.
-    """
+    """Every folder of results, or those of the papers ``keys``, by paper; raises UsageError, which
+    says what there is, for one that has neither a notebook nor results."""
     top, known = results.results_folder(root), notebooks.paths(root)
     folders = [*top.glob("[!.]*/*/"), *(top / ".failed").glob("*/*/")]
     of_key: dict[str, list[Path]] = {key: [] for key in sorted(known)}
@@ -129,9 +121,8 @@ def matching(table: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
     """The rows that meet every condition, such as ``dp_degree=64``, ``state!=current`` or
     ``metric.time_s<10``; a missing value meets none.
 
-    Raises:
-        UsageError: a condition cannot be read, names a column that is not there, or its value is
-            not of the column's type.
+    Raises UsageError where one cannot be read, names a column that is not there, or has a value
+    that is not of the column's type.
     """
     for text in conditions:
         parts = _CONDITION.fullmatch(text)
@@ -152,12 +143,8 @@ def matching(table: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
 
 
 def resolve(root: Path, text: str) -> results.RunRecord:
-    """The run that ``KEY``, ``KEY[parameters]`` or a folder names.
-
-    Raises:
-        UsageError: there is no such run; says which there are.
-        LabkitError: its folder is damaged.
-    """
+    """The run that ``KEY``, ``KEY[parameters]`` or a folder names; raises UsageError where there is
+    none, with those there are, and LabkitError where its folder is damaged."""
     for folder in (Path(text), root / text):
         if (folder / results.RUN_FILE).is_file():
             if (record := results.read(folder.resolve())) is None:
@@ -166,7 +153,7 @@ def resolve(root: Path, text: str) -> results.RunRecord:
     parts, known = _RUN.fullmatch(text.strip()), runs.keys(root)
     if parts is None or parts[1] not in known:
         raise not_among("paper with results", parts[1] if parts else text, known)
-    records = {record.slug: record for record in runs.of_paper(root, parts[1])}
+    records = {record.slug: record for record in results.records(root, parts[1])}
     slug = parts[2] or results.DEFAULT
     if slug not in records:
         shown = [*difflib.get_close_matches(slug, records, 3), *records][:_MOST_NAMED]
@@ -187,7 +174,7 @@ def is_clearable(stored: Stored, *, sweeps: bool = False, defaults: bool = False
         return True
     if stored.state == "unknown":
         return False
-    if stored.is_default:
+    if stored.folder.name == results.DEFAULT:
         return defaults and stored.state != "current"
     return sweeps or stored.state != "current"
 
@@ -201,6 +188,4 @@ def remove(root: Path, stored: Stored) -> None:
     if not any(path.is_dir() for path in top.iterdir()):
         for name in (runs.TABLE, runs.PAGE):
             (top / name).unlink(missing_ok=True)
-    for folder in (top, top.parent):
-        with suppress(OSError):  # it holds more
-            folder.rmdir()
+    results.remove(stored.folder)

@@ -1,17 +1,17 @@
 """What executors and those who call them exchange: jobs, outcomes, and events on the way.
 
-A run plans its jobs, and an :class:`Executor` takes those that must run one by one, as it has room,
-and yields each with its outcome as it ends. A job carries the notebook's text and an outcome gives
-the executed text back, so workers need share no file system.
+A run plans its jobs, and an executor takes those that must run one by one, as it has room, and
+yields what happens to each, at last its outcome. A job carries the notebook's text and an outcome
+gives the executed text back, so workers need share no file system.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.workbook.run import processes, results
 
@@ -22,6 +22,7 @@ Status = Literal["ok", "failed", "hung", "died", "broken"]
 """``failed``: a cell raised; ``hung``: a limit passed; ``died``: the kernel or its process went
 away, though no cell said so (worth another try); ``broken``: it could not be started or kept."""
 
+CELL_TIMEOUT_S = 600
 MAX_ATTEMPTS = 2
 """How often a notebook is tried whose kernel, or the process or machine around it, goes away."""
 
@@ -58,13 +59,8 @@ class Terms:
     root: Path
     run_id: str = ""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    cell_timeout_s: float = 600.0
+    cell_timeout_s: float = CELL_TIMEOUT_S
     notebook_timeout_s: float | None = None
-
-    @property
-    def topic(self) -> str:
-        """Under which a cluster's workers tell of the run's progress."""
-        return f"labkit-{self.run_id}"
 
     @property
     def variables(self) -> dict[str, str]:
@@ -118,24 +114,6 @@ class Event:
     cell: CellPlace | None = None
     outcome: Outcome | None = None
     worker: str = ""
-
-
-Listener = Callable[[Event], None]
-
-
-class Executor(Protocol):
-    """Where jobs run; ``num_workers`` is how many run at a time."""
-
-    @property
-    def num_workers(self) -> int: ...
-
-    def run(
-        self, jobs: Iterable[Job], listen: Listener
-    ) -> Generator[tuple[Job, Outcome], None, None]:
-        """Yields each job with its outcome, in the order they end; takes jobs as it has room.
-
-        Closing the iterator ends what still runs.
-        """
 
 
 def now() -> str:

@@ -10,8 +10,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+from pydantic_core import PydanticCustomError
 
 from labkit import files
 from labkit.errors import BadFile, UsageError, did_you_mean
@@ -93,11 +97,9 @@ def combinations(
 ) -> Iterator[dict[str, Any]]:
     """Every combination of a sweep's choices: what differs from the defaults.
 
-    Combinations that come to the same values are one.
-
-    Raises:
-        UsageError: a parameter the notebook does not declare, one that is given twice, or a value
-            not of its type; names the notebook, the parameter and what would be valid.
+    Combinations that come to the same values are one. Raises UsageError for a parameter that the
+    notebook does not declare or that is given twice, and for a value not of its type; it names the
+    notebook, the parameter and what would be valid.
     """
     choices = [*sweep.choices, *_seeds(key, declared, sweep)]
     places: dict[str, Place] = {}
@@ -148,17 +150,12 @@ def _seeds(key: str, declared: Mapping[str, Parameter], sweep: Sweep) -> Iterato
     ]
 
 
-def resolved(declared: Mapping[str, Parameter], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """All of a notebook's parameters with the values they run with."""
-    return {name: overrides.get(name, p.default) for name, p in declared.items()}
-
-
 def described(declared: Mapping[str, Parameter]) -> str:
     """The parameters with types and defaults, for a message."""
-    parts = [
-        f"{p.name}: {p.annotation} = {p.default!r}" if p.annotation else f"{p.name} = {p.default!r}"
-        for p in declared.values()
-    ]
+    parts = []
+    for p in declared.values():
+        kind = f": {p.annotation}" if p.annotation else ""
+        parts.append(f"{p.name}{kind} = {p.default!r}")
     return ", ".join(parts) or "none"
 
 
@@ -183,23 +180,17 @@ def _kind(parameter: Parameter) -> str:
 
 
 def coerce(text: str, kind: str) -> Any:
-    """``text`` as a value of the scalar type ``kind``; numbers as YAML writes them.
+    """``text``, numbers as YAML writes them, as :func:`of_type`.
 
     >>> coerce("1e3", "int"), coerce("3", "float"), coerce("true", "bool")
     (1000, 3.0, True)
-
-    Raises:
-        ValueError: it is none; the message says what was expected.
     """
     return of_type(text if kind == "str" else _yaml(text), kind)
 
 
 def of_type(value: Any, kind: str) -> Any:
     """``value`` if it is of the scalar type ``kind``; whole numbers stand for floats and ints.
-
-    Raises:
-        ValueError: it is not; the message says what was expected.
-    """
+    Raises ValueError, which says what was expected, where it is not."""
     if kind not in SCALARS:
         raise ValueError(f"settable: only {', '.join(SCALARS)} parameters are")
     if kind == "int" and isinstance(value, float) and value.is_integer():
@@ -218,3 +209,92 @@ def _yaml(text: str) -> Any:
         return files.parse_yaml(Path("-p"), text) if text else ""
     except BadFile:
         return text
+
+
+# ---------------------------------------------------------------- a sweep as a file
+
+
+def read_file(path: Path) -> Sweep:
+    """The sweep of a YAML file::
+
+        fixed: {gpu: A40}              # in every run
+        grid:                          # every combination
+          eta_knob: [0, 0.5, 1]
+        zip:                           # first with first, second with second
+          num_stages: [4, 8]
+          num_microbatches: [16, 32]
+        list:                          # several parameters at a time, as listed
+          - {policy: zeus}
+          - {policy: "grid, pruned", beta: 2}
+        seeds: 5                       # the notebook's own and the four after it; or [1, 2, 3]
+
+    A run for each combination of grid × zip × list × seeds; a parameter stands in one of them.
+    Values have the types that YAML gives them. Raises BadFile, which names the line, the field, the
+    value and what would be valid.
+    """
+    tree = files.load_yaml(path)
+    content = files.validate(path, {} if tree is None else tree, _File)
+    columns, points = content.zip, content.list
+    rows = range(len(next(iter(columns.values()), ())))
+    choices: list[Choice] = [
+        *([(Setting(name, value, ("fixed", name)),)] for name, value in content.fixed.items()),
+        *(
+            [(Setting(name, value, ("grid", name, i)),) for i, value in enumerate(values)]
+            for name, values in content.grid.items()
+        ),
+        [tuple(Setting(n, columns[n][i], ("zip", n, i)) for n in columns) for i in rows],
+        [
+            tuple(Setting(name, value, ("list", i, name)) for name, value in point.items())
+            for i, point in enumerate(points)
+        ],
+    ]
+    return Sweep(
+        choices=[choice for choice in choices if choice],
+        seeds=content.seeds,
+        seeds_place=("seeds",),
+        refuse=partial(files.bad_field, path, tree),
+    )
+
+
+def _refused(problem: str, valid: str) -> PydanticCustomError:
+    return PydanticCustomError("sweep", "{problem}", {"problem": problem, "expected": valid})
+
+
+def _scalar(value: Any) -> Any:
+    if not isinstance(value, bool | int | float | str):
+        raise _refused("not a value", "a number, a text, true or false")
+    return value
+
+
+def _listed(value: Any) -> Any:
+    if not isinstance(value, list) or not value:
+        raise _refused("not a list of values", "a list such as [1, 2]")
+    return value
+
+
+def _as_long(columns: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[Any]]:
+    if len(set(map(len, columns.values()))) > 1:
+        lengths = ", ".join(f"{name}: {len(values)}" for name, values in columns.items())
+        raise _refused(f"lists of unequal length ({lengths})", "lists of equal length")
+    return columns
+
+
+def _as_seeds(value: Any) -> Any:
+    listed = value if isinstance(value, list) else [value]
+    if not listed or not all(type(part) is int and part >= 0 for part in listed) or value == 0:
+        raise _refused("no seeds", "how many, 1 or more; or a list of whole numbers")
+    return value
+
+
+_Value = Annotated[Any, BeforeValidator(_scalar)]
+_Column = Annotated[Sequence[_Value], BeforeValidator(_listed)]
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fixed: Mapping[str, _Value] = {}
+    grid: Mapping[str, _Column] = {}
+    zip: Annotated[Mapping[str, _Column], AfterValidator(_as_long)] = {}
+    list: Sequence[Mapping[str, _Value]] = ()
+    seeds: Annotated[int | Sequence[int] | None, BeforeValidator(_as_seeds)] = None

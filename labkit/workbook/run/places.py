@@ -59,11 +59,8 @@ class Cluster(BaseModel):
 
 
 def read(where: str, num_workers: int) -> Cluster:
-    """What ``--cluster where`` asks for; ``num_workers`` is the default for ``local``.
-
-    Raises:
-        UsageError: neither an address nor a file; or the file is wrong (its line and field).
-    """
+    """What ``--cluster where`` asks for; ``num_workers`` is the default for ``local``. Raises
+    UsageError where it is neither an address nor a file, or that is wrong (its line and field)."""
     if "://" in where or where == "local":
         _part("local", "LocalCluster")
         return Cluster(workers=num_workers) if where == "local" else Cluster(address=where)
@@ -93,11 +90,8 @@ def _part(kind: str, name: str) -> Any:
 
 
 def _check_options(path: Path, tree: Any, cluster: Cluster) -> None:
-    """Each option against the constructor: its name, its kind where that is annotated, the whole.
-
-    Raises:
-        BadFile: names the line, the option and what would be valid.
-    """
+    """Each option against the constructor: its name, its kind where that is annotated, the whole;
+    raises BadFile with the line, the option and what would be valid."""
     known: dict[str, Any] = {}
     for name in reversed(_KINDS[cluster.kind][2]):
         constructor = _part(cluster.kind, name).__init__
@@ -161,11 +155,8 @@ def _options(cluster: Cluster) -> dict[str, Any]:
 
 @contextmanager
 def opened(cluster: Cluster, root: Path) -> Iterator[Callable[[], Client]]:
-    """Start what ``cluster`` asks for, as long as the context lasts; yields how to connect.
-
-    Raises:
-        LabkitError: it cannot be started, or its scheduler does not answer.
-    """
+    """Start what ``cluster`` asks for, as long as the context lasts; yields how to connect. Raises
+    LabkitError where it cannot be started."""
     client = _part("local", "Client")
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # the run says it better
     if cluster.address:

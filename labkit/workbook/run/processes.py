@@ -40,6 +40,15 @@ def descendants(pid: int) -> list[psutil.Process]:
         return []
 
 
+def death(who: str, exit_code: int | None) -> str:
+    """How a process ended. Linux ends one with signal 9 where the machine has no memory left."""
+    if exit_code == -signal.SIGKILL:
+        return f"{who} was killed (signal 9), as by a machine that is out of memory"
+    if exit_code is not None and exit_code < 0:
+        return f"{who} was ended by signal {-exit_code}"
+    return f"{who} ended itself (exit code {exit_code})"
+
+
 def end(processes: Iterable[psutil.Process], *, wait_s: float = 5.0) -> None:
     """Kill ``processes`` and the process groups they lead; psutil guards against reused ids."""
     import psutil
@@ -57,9 +66,8 @@ def end_tree(pid: int) -> None:
     """Kill ``pid`` and every process below it."""
     import psutil
 
-    below = descendants(pid)
     with contextlib.suppress(psutil.NoSuchProcess):
-        end([*below, psutil.Process(pid)])
+        end([*descendants(pid), psutil.Process(pid)])
 
 
 def end_marked(value: str, mark: str = RUN_MARK) -> None:

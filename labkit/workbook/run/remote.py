@@ -14,6 +14,7 @@ import multiprocessing
 import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,10 +24,10 @@ import labkit
 from labkit.errors import LabkitError
 from labkit.files import project_root
 from labkit.workbook import notebooks
-from labkit.workbook.run import fingerprint, imports, provenance
+from labkit.workbook.run import fingerprint, imports
 from labkit.workbook.run.executors import LocalPool, Stopped
 from labkit.workbook.run.fingerprint import Fingerprint
-from labkit.workbook.run.jobs import Event, Job, Outcome, Terms
+from labkit.workbook.run.jobs import Job, Outcome, Terms
 
 MAX_NAMED = 4
 _OF_THE_RUN = ("parameters", "versions")
@@ -87,13 +88,13 @@ def surveyed(job: Job) -> dict[str, str]:
 
 
 _checked: set[tuple[str, Path]] = set()
-"""The notebooks, by topic (one a run) and path, that this worker process has checked."""
+"""The notebooks, by run and path, that this worker process has checked."""
 
 
-def check(topic: str, ours: Mapping[str, str], jobs: Iterable[Job], dask_worker: Any) -> None:
+def check(run_id: str, ours: Mapping[str, str], jobs: Iterable[Job], dask_worker: Any) -> None:
     """Refuse work where this worker does not stand as the client does, on ``ours`` and on what the
     notebooks of ``jobs`` rest on; each is looked at once a run. Raises WrongWorker."""
-    new = [job for job in jobs if (topic, job.path) not in _checked]
+    new = [job for job in jobs if (run_id, job.path) not in _checked]
     unlike = differences(standing(), ours) if new else []
     for job in new:
         unlike += differences(surveyed(job), rests_on(job.fingerprint), f" of {job.key}")
@@ -105,7 +106,7 @@ def check(topic: str, ours: Mapping[str, str], jobs: Iterable[Job], dask_worker:
             f"{shown}. Give it the same checkout, packages and data as here "
             "(`pip install -c constraints.txt`, `labkit data fetch`)"
         )
-    _checked.update((topic, job.path) for job in new)
+    _checked.update((run_id, job.path) for job in new)
 
 
 def differences(theirs: Mapping[str, str], ours: Mapping[str, str], of: str = "") -> list[str]:
@@ -149,22 +150,13 @@ def packed(job: Job, terms: Terms) -> bytes:
 def execute(job: Job, terms: Terms, ours: Mapping[str, str]) -> Outcome:
     """Run ``job`` in the Dask task that this thread is in; the client stands on ``ours``.
 
-    Raises:
-        WrongWorker: this worker stands on something else than the client.
-        distributed.Reschedule: the worker is closing, or nobody wants the outcome any more.
+    Raises WrongWorker where this worker stands on something else, and Dask's Reschedule where it is
+    closing, or nobody wants the outcome any more.
     """
     from distributed import Reschedule, get_worker
 
     worker = get_worker()
-
-    def tell(event: Event) -> None:
-        if event.kind != "end":
-            ending = event.outcome and replace(event.outcome, notebook="", log="")
-            bare = replace(job, text="", fingerprint=None)
-            sign = replace(event, job=bare, outcome=ending, worker=str(worker.name))
-            worker.log_event(terms.topic, pickle.dumps(sign))
-
-    check(terms.topic, ours, [job], worker)
+    check(terms.run_id, ours, [job], worker)
     # The process of a nanny's worker is a daemon, which Python lets start no process.
     multiprocessing.current_process().daemon = False
     # Dask clears its workers' folders away, also those of workers that were killed.
@@ -175,12 +167,19 @@ def execute(job: Job, terms: Terms, ours: Mapping[str, str]) -> Outcome:
         lambda prefix: Path(tempfile.mkdtemp("", prefix, scratch)),
         _wanted(worker),
     )
+    name, bare = str(worker.name), replace(job, text="", fingerprint=None)
     try:
-        [(_, outcome)] = pool.run([job], tell)
+        with closing(pool.run([job])) as events:
+            for event in events:
+                if event.kind != "end":
+                    ending = event.outcome and replace(event.outcome, notebook="", log="")
+                    sign = replace(event, job=bare, outcome=ending, worker=name)
+                    worker.log_event(terms.run_id, pickle.dumps(sign))
     except Stopped:
         raise Reschedule from None
-    origin = {"versions": provenance.full_versions(), "machine": provenance.machine()}
-    return replace(outcome, worker=str(worker.name), provenance=origin)
+    assert event.outcome is not None  # the last event is the job's end
+    origin = {"versions": fingerprint.full_versions(), "machine": fingerprint.machine()}
+    return replace(event.outcome, worker=name, provenance=origin)
 
 
 def _wanted(worker: Any) -> Callable[[], bool]:

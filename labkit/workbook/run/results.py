@@ -10,7 +10,7 @@
 A folder is built under ``.tmp`` and renamed into place, so a reader, or a crash, sees the old
 result, the new one, or (between two renames) none. ``run.json`` holds the SHA-256 of each of the
 folder's files and of itself: a folder that lacks one, or holds one that was cut short or altered,
-is no result. Sizes and times would not do: an altered byte keeps the size, and clocks go back.
+is no result.
 """
 
 from __future__ import annotations
@@ -20,14 +20,20 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from labkit.files import naming
+from labkit.errors import LabkitError
+from labkit.files import naming, write_atomically
+from labkit.workbook import normalise, notebooks
+from labkit.workbook.run import fingerprint
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 RUN_FILE = "run.json"
 DEFAULT = "default"
@@ -94,9 +100,9 @@ def folders(root: Path, key: str = "") -> list[Path]:
     return sorted(stored, key=lambda path: (path.parent.name, path.name != DEFAULT, path.name))
 
 
-def records(root: Path) -> list[RunRecord]:
-    """Every complete result under ``root``, in the order of :func:`folders`."""
-    return list(filter(None, map(read, folders(root))))
+def records(root: Path, key: str = "") -> Iterator[RunRecord]:
+    """The complete results of :func:`folders`, in its order, read as they are asked for."""
+    return filter(None, map(read, folders(root, key)))
 
 
 def stamp(records: Iterable[RunRecord]) -> str:
@@ -164,17 +170,14 @@ def store(root: Path, key: str, slug: str, files: Mapping[str, str], meta: dict[
     hashes = {name: _sha256(text.encode()) for name, text in files.items()}
     run = dumps({**meta, "files": hashes, "sha256": _UNSEALED})
     sealed = run.replace(_UNSEALED, _sha256(run.encode()))
-    target = folder_of(root, key, slug)
-    _put(root, target, {**files, RUN_FILE: sealed})
-    _remove(failed_folder(root, key, slug))
+    target = _put(root, folder_of(root, key, slug), {**files, RUN_FILE: sealed})
+    remove(failed_folder(root, key, slug))
     return target
 
 
 def store_failure(root: Path, key: str, slug: str, files: Mapping[str, str]) -> Path:
     """Keep what a failed run left (its partial notebook) under ``.failed``; returns the folder."""
-    target = failed_folder(root, key, slug)
-    _put(root, target, files)
-    return target
+    return _put(root, failed_folder(root, key, slug), files)
 
 
 def dumps(value: Any) -> str:
@@ -195,12 +198,9 @@ def sweep_scratch(root: Path) -> None:
     shutil.rmtree(results_folder(root) / ".tmp", ignore_errors=True)
 
 
-def _put(root: Path, target: Path, files: Mapping[str, str]) -> None:
-    """Write ``files`` to a new folder and rename it to ``target``; an old one steps aside first.
-
-    POSIX renames no folder over a filled one. A crash between the two renames leaves no result
-    (the next run makes it again), never a mixture; an error there puts the old one back.
-    """
+def _put(root: Path, target: Path, files: Mapping[str, str]) -> Path:
+    """Write ``files`` to a new folder and rename it to ``target``; an old one steps aside first,
+    since POSIX renames no folder over a filled one, and comes back if that fails."""
     building = scratch_folder(root, f"{target.parent.name}-")
     for name, text in files.items():
         path = building / name
@@ -218,11 +218,57 @@ def _put(root: Path, target: Path, files: Mapping[str, str]) -> None:
             os.rename(aside, target)
         raise
     shutil.rmtree(aside, ignore_errors=True)
+    return target
 
 
-def _remove(folder: Path) -> None:
-    """Remove a failure's folder, and its parents once they are empty."""
+def remove(folder: Path) -> None:
+    """Remove a folder, and its parents once they are empty."""
     shutil.rmtree(folder, ignore_errors=True)
     for parent in (folder.parent, folder.parent.parent):
-        with suppress(OSError):  # it is not there, or holds another failure
+        with suppress(OSError):  # it is not there, or holds more
             parent.rmdir()
+
+
+# ---------------------------------------------------------------- written back to the notebook
+
+
+def write_back(root: Path, key: str, *, allow_standin: bool = False) -> bool:
+    """Put the outputs of ``results/<key>/default`` into ``notebooks/…/<key>.ipynb``.
+
+    The notebook keeps its own sources, ids and metadata; outputs and counts are the result's.
+    Returns whether the file had to change. Raises LabkitError where there is no result, it was made
+    on stand-in data (committed outputs come from published data), or the notebook's cells are no
+    longer the ones that were executed.
+    """
+    record = read(folder_of(root, key, DEFAULT))
+    if record is None:
+        raise LabkitError(f"{key}: there is no result to write back; `labkit run {key}` makes one")
+    standins = [name for name, data in record.meta["datasets"].items() if data["standin"]]
+    if standins and not allow_standin:
+        raise LabkitError(
+            f"{key}: not written back, since it ran on stand-in data for {', '.join(standins)}; "
+            "`labkit data fetch` gets the published files, --allow-standin writes back all the same"
+        )
+    path = notebooks.path_of(root, key)
+    notebook = notebooks.read(path)
+    notebook.metadata.labkit[fingerprint.OUTPUTS] = record.meta["fingerprint"]
+    text = refreshed(path, notebook, notebooks.read(record.notebook))
+    if path.read_text(encoding="utf-8") == text:
+        return False
+    write_atomically(path, text)
+    return True
+
+
+def refreshed(path: Path, notebook: NotebookNode, executed: NotebookNode) -> str:
+    """The text of ``notebook``, normalised, with the outputs of ``executed``."""
+    own = [cell for cell in notebook.cells if not normalise.made_by_papermill(cell)]
+    ran = [cell for cell in executed.cells if not normalise.made_by_papermill(cell)]
+    same = [(cell.cell_type, cell.source) for cell in own] == [(c.cell_type, c.source) for c in ran]
+    if not same:
+        raise LabkitError(f"{path} has changed since it was executed; run this again")
+    for cell, source in zip(own, ran, strict=True):
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = source.outputs, source.execution_count
+    if "language_info" in executed.metadata:
+        notebook.metadata.language_info = executed.metadata.language_info
+    return normalise.dumps(normalise.normalise(notebook))

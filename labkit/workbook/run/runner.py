@@ -22,7 +22,7 @@ from typing import Any
 import nbformat
 import papermill
 from jupyter_client.manager import KernelManager
-from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbclient.output_widget import OutputWidget
 from nbclient.util import run_sync
 from nbformat import NotebookNode
@@ -35,7 +35,7 @@ from labkit.errors import refused
 from labkit.files import naming
 from labkit.workbook import normalise
 from labkit.workbook.run import processes
-from labkit.workbook.run.jobs import CellPlace, Job, Outcome, Status, Terms, now
+from labkit.workbook.run.jobs import CELL_TIMEOUT_S, CellPlace, Job, Outcome, Status, Terms, now
 
 _ORDERLY_END = """
 import atexit, os, ipykernel.kernelapp
@@ -48,7 +48,6 @@ def _end(thread=ipykernel.kernelapp.IPKernelApp.instance().control_thread, atexi
     os._exit(0)
 """
 
-CELL_LIMIT_S = 600
 IOPUB_LIMIT_S = 60
 
 CellListener = Callable[[str, int, NotebookNode], None]
@@ -81,13 +80,11 @@ class LabkitClient(PapermillNotebookClient):
         self,
         manager: NotebookExecutionManager,
         *,
-        cell_listener: CellListener | None = None,
         notebook_timeout: float | None = None,
         kernel_mark: str | None = None,
         **kw: Any,
     ) -> None:
         super().__init__(manager, **kw)
-        self._listener = cell_listener or (lambda kind, index, cell: None)
         self._mark = kernel_mark or uuid.uuid4().hex
         self.widget_registry = {"@jupyter-widgets/output": {"OutputModel": WakingOutputWidget}}
         limit = math.inf if notebook_timeout is None else notebook_timeout
@@ -101,17 +98,11 @@ class LabkitClient(PapermillNotebookClient):
         limit = min(self._cell_limit, self._deadline - time.monotonic())
         return None if math.isinf(limit) else max(0.1, limit)
 
-    def execute_cell(self, cell: NotebookNode, cell_index: int, **options: Any) -> NotebookNode:
-        self._listener("start", cell_index, cell)
-        try:
-            return super().execute_cell(cell, cell_index, **options)
-        except CellExecutionError:
-            self._listener("error", cell_index, cell)
-            raise
-
     def create_kernel_manager(self) -> KernelManager:
         manager = super().create_kernel_manager()
-        self._sockets = private_folder()
+        # Only this user can enter it, and its path is short enough for a Unix socket's.
+        prefix, base = processes.socket_prefix(pid=os.getpid()), processes.short_folder()
+        self._sockets = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
         manager.transport = "ipc"
         manager.connection_file = str(self._sockets / "kernel.json")
         manager.ip = str(self._sockets / "s")
@@ -133,7 +124,8 @@ class LabkitClient(PapermillNotebookClient):
                 except BaseException as error:
                     self.shutdown_kernel = "immediate"
                     if isinstance(error, DeadKernelError):
-                        error.args = (_death(getattr(self.km.provisioner, "process", None)),)
+                        process = getattr(self.km.provisioner, "process", None)
+                        error.args = (processes.death("it", process.poll() if process else None),)
                     raise
                 finally:
                     if group:
@@ -159,37 +151,29 @@ class LabkitClient(PapermillNotebookClient):
             await self.kc.execute(_ORDERLY_END, silent=True, reply=True, timeout=2)
 
 
-def _death(process: Any) -> str:
-    """How a kernel ended. Linux ends one with signal 9 where the machine has no memory left."""
-    exit_code = process.poll() if process is not None else None
-    if exit_code == -signal.SIGKILL:
-        return "it was killed (signal 9), as by a machine that is out of memory"
-    if exit_code is not None and exit_code < 0:
-        return f"it was ended by signal {-exit_code}"
-    return f"it ended itself (exit code {exit_code})"
-
-
-def private_folder() -> Path:
-    """A new folder only this user can enter, with a path short enough for Unix sockets."""
-    prefix = processes.socket_prefix(pid=os.getpid())
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=processes.short_folder()))
-
-
 class SparingManager(NotebookExecutionManager):
-    """papermill's record of an execution, which saves the notebook when a code cell starts and at
-    the end, rather than twice a cell."""
+    """papermill's record of an execution, which tells a listener of the cells, and saves the
+    notebook when a code cell starts and at the end, rather than twice a cell."""
 
+    listener: CellListener | None = None
     _saves = True
 
     def save(self, **kwargs: Any) -> None:
         if self._saves:
             super().save(**kwargs)
 
-    def cell_start(self, cell: NotebookNode, cell_index: int | None = None, **kw: Any) -> None:
+    def cell_start(self, cell: NotebookNode, cell_index: int, **kw: Any) -> None:
         self._saves = cell.cell_type == "code"
         super().cell_start(cell, cell_index, **kw)
+        if self.listener:
+            self.listener("start", cell_index, cell)
 
-    def cell_complete(self, cell: NotebookNode, cell_index: int | None = None, **kw: Any) -> None:
+    def cell_exception(self, cell: NotebookNode, cell_index: int, **kw: Any) -> None:
+        super().cell_exception(cell, cell_index, **kw)
+        if self.listener:
+            self.listener("error", cell_index, cell)
+
+    def cell_complete(self, cell: NotebookNode, cell_index: int, **kw: Any) -> None:
         self._saves = False
         super().cell_complete(cell, cell_index, **kw)
         self._saves = True
@@ -219,12 +203,13 @@ class LabkitEngine(Engine):
         plain = {name: options.pop(name, None) for name in ("timeout", "startup_timeout")}
         options.pop("input_path", None)
         manager = SparingManager(nb, output_path, log_output, progress_bar, autosave_cell_every)
+        manager.listener = options.pop("cell_listener", None)
         manager.notebook_start()
         try:
             LabkitClient(
                 manager,
                 kernel_name=kernel_name,
-                timeout=execution_timeout or plain["timeout"] or CELL_LIMIT_S,
+                timeout=execution_timeout or plain["timeout"] or CELL_TIMEOUT_S,
                 startup_timeout=start_timeout,
                 log=logger,
                 log_output=log_output,
@@ -333,7 +318,11 @@ def _explained(
     if _is_infrastructure(ending):
         return "died", name, message
     if isinstance(ending, CellTimeoutError):
-        return "hung", name, _limit_passed(terms, duration_s)
+        whole_s = terms.notebook_timeout_s
+        passed = whole_s is not None and duration_s >= whole_s
+        what, limit_s = ("notebook", whole_s) if passed else ("cell", terms.cell_timeout_s)
+        message = f"the {what} had not ended after {limit_s:g} s; its kernel was killed"
+        return "hung", name, message
     return "broken", name, message
 
 
@@ -346,20 +335,11 @@ def _is_infrastructure(error: Exception) -> bool:
     )
 
 
-def _limit_passed(terms: Terms, duration_s: float) -> str:
-    whole = terms.notebook_timeout_s
-    if whole is not None and duration_s >= whole:
-        return f"the notebook had not ended after {whole:g} s; its kernel was killed"
-    return f"the cell had not ended after {terms.cell_timeout_s:g} s; its kernel was killed"
-
-
 def _executed(path: Path, *, keep_banner: bool) -> str:
     """The notebook as executed, without papermill's clock times and paths; empty where it was
     never written, or on a full disk not to its end."""
     try:
-        notebook = normalise.without_traces(nbformat.read(path, as_version=4))
+        executed = nbformat.read(path, as_version=4)
+        return normalise.dumps(normalise.without_traces(executed, keep_banner=keep_banner))
     except (OSError, ValueError):
         return ""
-    if not keep_banner:
-        notebook.cells = [cell for cell in notebook.cells if not normalise.is_banner(cell)]
-    return normalise.dumps(notebook)

@@ -1,6 +1,6 @@
-"""All runs of a paper as one tidy table, ``results/<key>/runs.parquet``.
+"""What is made of all results together: each paper's runs, and every claim, as tables.
 
-A row is a run, a column without a dot a parameter; the others are
+A row of ``results/<key>/runs.parquet`` is a run, a column without a dot a parameter; the others are
 
 - ``run.slug``, ``run.started``, ``run.duration_s``, and ``run.version``, which changes with
   everything a result rests on but its parameters: only runs of one version compare;
@@ -8,7 +8,9 @@ A row is a run, a column without a dot a parameter; the others are
 - ``claim.ID`` and ``verdict.ID``: our value (as JSON where it is no single number) and the verdict;
 - ``metric.NAME``: numbers the notebook recorded (``paper.record``) or shared (``paper.shared``).
 
-The table follows from the result folders alone and is written anew when they change.
+A row of the ledger, ``results/claims.parquet``, is a claim of a run. All follow from the result
+folders alone and are written anew when those have changed since, also by hand or by a run that was
+killed before it came to this.
 """
 
 from __future__ import annotations
@@ -16,19 +18,65 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import files
+from labkit.workbook.review import claims
 from labkit.workbook.review.verdicts import are_numbers
 from labkit.workbook.run import results
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TABLE, PAGE = "runs.parquet", "sweep.html"
+TABLE, PAGE, NOTE = "runs.parquet", "sweep.html", ".stamp"
 _STAMP = b"labkit.results"
+
+
+def refresh(root: Path, *writers: Callable[[Path], Path]) -> list[Path]:
+    """Call each of ``writers`` if the results are not those it was last called for.
+
+    Returns the paths they wrote, nothing when all was current. One process at a time: of two runs
+    that end together, the later one sees the results of both.
+    """
+    from filelock import FileLock
+
+    folder = results.results_folder(root)
+    if _is_current(folder, results.stamp(results.records(root))):
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".ledger"):
+        # Before the writers read: what ends meanwhile makes it out of date.
+        stamp = results.stamp(results.records(root))
+        if _is_current(folder, stamp):
+            return []
+        for half in folder.glob(".*.tmp"):  # of a run that was killed while it wrote here
+            half.unlink()
+        written = [writer(root) for writer in writers]
+        names = [path.relative_to(folder).as_posix() for path in written]
+        files.write_atomically(folder / NOTE, json.dumps({"stamp": stamp, "files": names}))
+    return written
+
+
+def _is_current(folder: Path, stamp: str) -> bool:
+    """Whether the note of the last call has this ``stamp`` and what was written is all there."""
+    try:
+        known = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        return known["stamp"] == stamp and all((folder / f).is_file() for f in known["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _single_number(value: Any) -> float | None:
+    return float(value) if are_numbers(value) and not isinstance(value, list) else None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+# ---------------------------------------------------------------- a paper's runs
 
 
 def path_of(root: Path, key: str) -> Path:
@@ -40,21 +88,17 @@ def keys(root: Path) -> list[str]:
     return list(dict.fromkeys(folder.parent.name for folder in results.folders(root)))
 
 
-def of_paper(root: Path, key: str) -> Iterator[results.RunRecord]:
-    """The complete results of a paper, read as they are asked for."""
-    return filter(None, map(results.read, results.folders(root, key)))
-
-
 def write(root: Path, key: str) -> bool:
     """Bring a paper's table up to date; whether it was not."""
     import pyarrow
     from pyarrow import parquet
 
     path = path_of(root, key)
-    stamp = results.stamp(of_paper(root, key)).encode()
+    stamp = results.stamp(results.records(root, key)).encode()
     if path.is_file() and (parquet.read_schema(path).metadata or {}).get(_STAMP) == stamp:
         return False
-    table = pyarrow.Table.from_pandas(frame(map(row, of_paper(root, key))), preserve_index=False)
+    rows = map(row, results.records(root, key))
+    table = pyarrow.Table.from_pandas(frame(rows), preserve_index=False)
     buffer = io.BytesIO()
     metadata = {**(table.schema.metadata or {}), _STAMP: stamp}
     parquet.write_table(table.replace_schema_metadata(metadata), buffer)
@@ -81,10 +125,10 @@ def row(record: results.RunRecord) -> dict[str, Any]:
     """A run by the table's columns."""
     parts = {n: v for n, v in record.meta.get("fingerprint_parts", {}).items() if n != "parameters"}
     version = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
-    claims: dict[str, Any] = {}
+    judged: dict[str, Any] = {}
     for claim in record.claims:
         name = claim["id"]
-        claims |= {f"claim.{name}": claim["our_value"], f"verdict.{name}": claim["verdict"]}
+        judged |= {f"claim.{name}": claim["our_value"], f"verdict.{name}": claim["verdict"]}
     return {
         **record.parameters,
         "run.slug": record.slug,
@@ -92,7 +136,7 @@ def row(record: results.RunRecord) -> dict[str, Any]:
         "run.duration_s": record.meta.get("duration_s"),
         "run.version": version,
         "run.standin": any(d["standin"] for d in record.meta.get("datasets", {}).values()),
-        **claims,
+        **judged,
         **{f"metric.{name}": value for name, value in record.meta.get("metrics", {}).items()},
     }
 
@@ -101,12 +145,67 @@ def _column(values: list[Any]) -> list[Any]:
     """Values of one kind, as a column of a file must be: numbers, truths, or texts."""
     known = [value for value in values if value is not None]
     of_a_kind = any(all(isinstance(v, kind) for v in known) for kind in (bool, str))
-    if of_a_kind or all(are_numbers(v) and not isinstance(v, list) for v in known):
+    if of_a_kind or None not in map(_single_number, known):
         return values
-    return [None if v is None else json.dumps(v, ensure_ascii=False) for v in values]
+    return [None if v is None else _json(v) for v in values]
 
 
 def swept(table: pd.DataFrame) -> list[str]:
     """The parameters that runs differ in, those with most values first."""
     counts = {n: table[n].nunique(dropna=False) for n in table.columns if "." not in str(n)}
     return sorted((n for n, count in counts.items() if count > 1), key=lambda n: -counts[n])
+
+
+# ---------------------------------------------------------------- the ledger of claims
+
+_TEXT = ["paper", "slug", "parameters", "id", "kind", "statement", "unit", "source", "judge",
+         "tolerance", "dataset", "verdict", "paper_value", "our_value", "flip", "flip_value",
+         "flip_verdict"]  # fmt: skip
+_NUMBERS = ["paper_number", "our_number", "ratio", "fitted"]
+_TYPES = (
+    dict.fromkeys(_TEXT, "str")
+    | {"verified": "bool", "can_fail": "boolean"}
+    | dict.fromkeys(_NUMBERS, "float64")
+)
+
+
+def ledger_path(root: Path) -> Path:
+    return results.results_folder(root) / "claims.parquet"
+
+
+def write_ledger(root: Path) -> Path:
+    """Write every claim of every result."""
+    content = ledger(results.records(root), root).to_parquet(index=False)
+    files.write_atomically(ledger_path(root), content)
+    return ledger_path(root)
+
+
+def ledger(records: Iterable[Any], root: Path) -> pd.DataFrame:
+    """Every claim of every run (``results.RunRecord``), one row each, sorted.
+
+    Claims of the paper's file that a run never showed are listed as not attempted. Values may be
+    numbers, names or lists, so ``paper_value``, ``our_value``, ``tolerance`` and ``parameters``
+    are JSON texts; ``paper_number`` and ``our_number`` hold the single numbers (NaN elsewhere).
+    """
+    import pandas as pd
+
+    rows = [row for record in records for row in _ledger_rows(record, root)]
+    frame = pd.DataFrame(rows, columns=list(_TYPES))
+    return frame.astype(_TYPES).sort_values(["paper", "slug", "id"], ignore_index=True)
+
+
+def _ledger_rows(run: Any, root: Path) -> Iterator[dict[str, Any]]:
+    shown = {(record["paper"], record["id"]): record for record in run.claims}
+    if claims.path_of(root, run.key).is_file():
+        for claim in claims.load(root, run.key):
+            shown.setdefault((run.key, claim.id), claims.record_of(run.key, claim))
+    values = ("tolerance", "paper_value", "our_value", "flip_value")
+    for record in shown.values():
+        yield {
+            **{name: record[name] for name in record if name in _TYPES},
+            **{name: _json(record.get(name)) for name in values},
+            "slug": run.slug,
+            "parameters": _json(dict(run.parameters)),
+            "paper_number": _single_number(record["paper_value"]),
+            "our_number": _single_number(record["our_value"]),
+        }

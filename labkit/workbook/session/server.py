@@ -1,4 +1,5 @@
-"""How the session's Jupyter server is started: on which address, who may enter, what it leaves out.
+"""How the session's Jupyter server is started: on which address, who may enter, what it leaves out;
+and Lab's start page: what is next, what is open, what was done last.
 
 Nothing is written outside the project: settings, workspaces and Voilà's template stand in
 ``results/lab/.jupyter``, one folder for Lab and one for decks, written anew at each start.
@@ -6,6 +7,7 @@ Nothing is written outside the project: settings, workspaces and Voilà's templa
 
 from __future__ import annotations
 
+import datetime as dt
 import ipaddress
 import json
 import os
@@ -19,10 +21,13 @@ from pathlib import Path
 
 from labkit import files
 from labkit.errors import UsageError
-from labkit.workbook.session import start
+from labkit.workbook import notebooks
+from labkit.workbook.queue import questions, reading_queue
+from labkit.workbook.review.scaffold import filled
 
-HOME = start.FILE.parent / ".jupyter"
-PANELS = start.FILE.parent / "panels"
+START = Path("results/lab/start.md")
+HOME = START.parent / ".jupyter"
+PANELS = START.parent / "panels"
 LOOPBACK = "127.0.0.1"
 PORTS = range(8888, 8938)
 SHORTEST_TOKEN = 16
@@ -30,16 +35,12 @@ NOT_IN_VOILA = ["@jupyterhub/jupyter-server-proxy"]
 """Lab's extensions that Voilà's pages do not load: they need parts of Lab that those lack."""
 # What a deck alone does without.
 _LAB = ("jupyter_lsp", "jupyter_server_terminals", "jupyterlab", "notebook_shim")
+_VIEWERS = {"defaultViewers": {"markdown": "Markdown Preview"}}
+# Lab's question about news, and its notice of a new version.
+_NOT_IN_LAB = {"@jupyterlab/apputils-extension:announcements": True}
 _SETTINGS = {
-    "settings/overrides.json": {
-        "@jupyterlab/docmanager-extension:plugin": {
-            "defaultViewers": {"markdown": "Markdown Preview"}
-        }
-    },
-    # Lab's question about news, and its notice of a new version.
-    "settings/page_config.json": {
-        "disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}
-    },
+    "settings/overrides.json": {"@jupyterlab/docmanager-extension:plugin": _VIEWERS},
+    "settings/page_config.json": {"disabledExtensions": _NOT_IN_LAB},
 }
 
 
@@ -57,13 +58,11 @@ class Address:
 
 
 def address(ip: str = LOOPBACK, port: int = 0) -> Address:
-    """An address with its token: ``$JUPYTER_TOKEN``, else a random one.
+    """An address with its token: ``$JUPYTER_TOKEN``, else a random one; ``port`` 0 is the first
+    free one from 8888 on.
 
-    ``port`` 0 is the first free one from 8888 on.
-
-    Raises:
-        UsageError: ``ip`` is no address of this machine; others could reach it and no good token
-            is set; the port is taken.
+    Raises UsageError where ``ip`` is no address of this machine, others could reach it and no good
+    token is set, or the port is taken.
     """
     try:
         local = ipaddress.IPv4Address(ip).is_loopback
@@ -92,7 +91,7 @@ def lab_arguments(root: Path, *, collaborative: bool = False) -> list[str]:
     never = "jupyterlab.handlers.announcements.NeverCheckForUpdate"
     home = root / HOME / "lab"
     return [
-        f"--LabApp.default_url=/lab/tree/{start.FILE.as_posix()}",
+        f"--LabApp.default_url=/lab/tree/{START.as_posix()}",
         f"--LabApp.app_settings_dir={home / 'settings'}",
         f"--LabApp.workspaces_dir={home / 'workspaces'}",
         "--LabApp.news_url=None",
@@ -118,12 +117,10 @@ def serve(
     arguments: list[str],
     panels: Mapping[str, str] | None = None,
 ) -> None:
-    """Run ``app`` ("lab" or "deck") in this process until it is stopped.
+    """Run ``app`` ("lab" or "deck") in this process until it is stopped; Lab's launcher has an item
+    for each of ``panels``, notebooks by name, which opens it in Voilà.
 
     The token is an argument of a call, not of a process: no list of processes shows it.
-
-    Args:
-        panels: notebooks by name; Lab's launcher has an item for each, which opens it in Voilà.
     """
     lab = ("jupyterlab.labapp", "LabApp")
     module, name = lab if app == "lab" else ("jupyter_server.serverapp", "ServerApp")
@@ -174,3 +171,23 @@ def write_template(home: Path) -> None:
     template = files.read_text(Path(__file__).parent / "templates" / "live.html.j2")
     files.write_atomically(home / "voila/templates/live/index.html.j2", template)
     files.write_atomically(home / "voila/templates/live/conf.json", '{"base_template": "lab"}\n')
+
+
+def write_start(root: Path, today: dt.date | None = None) -> None:
+    """Write the start page; raises BadFile where the queue or a file of questions is malformed."""
+    queue, day = reading_queue.load(root), today or dt.date.today()
+    asked = {paper: questions.load(root, paper.key) for paper in queue.reading_order()}
+    folder = (root / START).parent
+    known = {key: os.path.relpath(path, folder) for key, path in notebooks.paths(root).items()}
+    text = filled(
+        "start.md.j2",
+        "labkit.workbook.session",
+        coming=queue.coming(day),
+        heard=queue.heard(day),
+        asked=asked,
+        open={p: [(n, q) for n, q in enumerate(qs, 1) if q.is_open] for p, qs in asked.items()},
+        notebooks=known,
+        reviewed=sorted((p for p in queue if p.key in known), key=lambda p: p.key),
+        library=queue.library,
+    )
+    files.write_atomically(root / START, text)
