@@ -20,8 +20,7 @@ LONGEST = 3.0  # bars are drawn up to this many times the capacity
 PALE = 0.32  # opacity of what does not fit
 _KEYS = ["model", "plan"]
 _SWEPT = {
-    "peak_bytes": ("at the peak on one GPU (GB)", 1e9),
-    "total_bytes": ("on one GPU (GB)", 1e9),
+    "peak_bytes": ("on one GPU (GB)", 1e9),
     "communication_s": ("communication of a step (s)", 1.0),
 }
 # Kin share a colour; what comes and goes beside what stays is hatched. In the order of stacking.
@@ -233,10 +232,7 @@ def figure_sweep(
     ``plan``.
 
     ``levels`` are horizontal marks, in the unit of the axis: GB for bytes, seconds for times.
-    ``total_bytes`` of a plan whose moments are counted is its peak.
     """
-    if y == "total_bytes" and {y, "peak_bytes"} <= set(table):
-        table = table.fillna({y: table["peak_bytes"]})
     if y not in _SWEPT or y not in table:
         raise not_among("column of a sweep that is drawn", y, [c for c in _SWEPT if c in table])
     y_title, divide = _SWEPT[y]

@@ -1,7 +1,8 @@
 """Axes of sweeps, and many detailed plans at once as arrays.
 
 Numbers (sequence, micro-batch, data-parallel ranks, layers) are broadcast against each other; each
-combination of everything else is one pass over their arrays.
+combination of everything else is one pass over their arrays. Plans that keep the papers' arithmetic
+are taken one by one.
 """
 
 from __future__ import annotations
@@ -27,24 +28,17 @@ if TYPE_CHECKING:
 
 _MOST = 2**40  # of any number: products of larger ones leave 64 bits
 NUMBERS = ("dp", "seq", "micro_batch", "layers")
-_SAID = [name for name in FIELDS if name != "formula"]  # a paper's arithmetic is no axis of these
-AXES = tuple(dict.fromkeys(("model", "recipe", "world_size", *NUMBERS, *_SAID)))
-# Axes of plans that keep the papers' arithmetic.
-ARITHMETIC_AXES = (
-    *("dp", "tp", "zero", "partition_group", "secondary_group", "seq", "micro_batch", "recompute"),
-    *("formula", "model", "recipe"),
-)
+AXES = tuple(dict.fromkeys(("model", "recipe", "world_size", *NUMBERS, *FIELDS)))
 
 
-def axes_of(plan: Plan, axes: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+def axes_of(axes: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
     """The values of each axis; models and recipes may be given by name.
 
     Raises:
         UsageError: there is no such axis, or no preset of a name.
     """
-    known = AXES if plan.detailed else ARITHMETIC_AXES
-    if unknown := [name for name in axes if name not in known]:
-        raise not_among("axis", unknown[0], known)
+    if unknown := [name for name in axes if name not in AXES]:
+        raise not_among("axis", unknown[0], AXES)
     lists = {name: list(axis) for name, axis in axes.items()}
     if empty := [name for name, axis in lists.items() if not axis]:
         raise BadValue(f"axis {empty[0]} must have at least one value; got an empty list")
@@ -60,23 +54,22 @@ def axes_of(plan: Plan, axes: Mapping[str, Iterable[Any]]) -> dict[str, list[Any
 
 def sweep(
     plan: Plan,
-    axes: Mapping[str, Iterable[Any]],
+    values: Mapping[str, list[Any]],
     *,
     usable_bytes: float | None = None,
     components: bool = True,
 ) -> pd.DataFrame:
-    """Every combination of ``axes`` as a row: peak, its moment, components at the peak.
+    """Every combination of axes' ``values`` as a row: peak, its moment, components at the peak.
 
     Combinations that cannot be have NaN and say why in a column ``problem``. Rows come with the
     numbers (:data:`NUMBERS`) innermost. ``world_size`` lets dp be what the other degrees leave, or
-    holds it to that. Models and recipes may be given by name.
+    holds it to that.
 
     Raises:
-        UsageError: an axis is unknown, or a number below 1.
+        BadValue: a number below 1.
     """
     import pandas as pd
 
-    values = axes_of(plan, axes)
     rest, numbers = split(plan, values)
     numbers = {name: _numbers(name, axis) for name, axis in numbers.items()}
     size = prod(map(len, numbers.values()))
@@ -101,10 +94,11 @@ def split(plan: Plan, values: Mapping[str, list[Any]]) -> tuple[dict[str, list],
 
     Layers are a number only where nothing cuts or tells them apart.
     """
-    assert isinstance(plan.model, Model)
-    assert plan.batch is not None
+    if not plan.detailed or "formula" in values:
+        return dict(values), {}
+    model, batch = plan.sized()
     cut = {"pp", "model", "recompute", "schedule", "chunks"} & set(values)
-    apart = plan.model.num_experts or plan.parallel.pp > 1 or isinstance(plan.batch.recompute, int)
+    apart = model.num_experts or plan.parallel.pp > 1 or isinstance(batch.recompute, int)
     known = [name for name in NUMBERS if name != "layers" or not (cut or apart)]
     numbers = {name: axis for name, axis in values.items() if name in known}
     return {name: axis for name, axis in values.items() if name not in numbers}, numbers
@@ -129,7 +123,7 @@ def _stacked(tables: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _repeated(value: Any, size: int) -> Any:
-    if isinstance(value, bool | int | float):
+    if isinstance(value, bool | int | float | np.number):
         return np.full(size, value)
     column = np.empty(size, dtype=object)
     column[:] = [value] * size
@@ -160,7 +154,8 @@ def at(plan: Plan, point: Mapping[str, Any]) -> Plan:
     """
     model = point.get("model", plan.model)
     if "layers" in point:
-        assert isinstance(model, Model)
+        if not isinstance(model, Model):
+            raise UsageError("varying layers needs a plan with a Model")
         model = model.resized(num_layers=int(point["layers"]))
     changes: dict[type, dict[str, Any]] = {kind: {} for kind in PARTS}
     for name, value in point.items():
@@ -231,14 +226,16 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
         point = point | {"dp": smallest_dp(plan, point)}
         point.pop("world_size", None)
     candidate = at(plan, point)
-    parallel, batch = candidate.parallel, candidate.batch
-    assert isinstance(candidate.model, Model)
-    assert batch is not None
+    if not candidate.detailed:
+        account = candidate.account
+        sizes = {name: num_bytes for name, _, num_bytes in account.held()}
+        return account.peak_moment, sizes, np.array("", dtype=object)
+    parallel, (model, batch) = candidate.parallel, candidate.sized()
     seq, pieces = numbers.get("seq", batch.seq), parallel.sequence_pieces
     problem = _problems(candidate, seq, numbers, world_size)
     seq = np.maximum(seq // pieces, 1) * pieces  # in rows with a problem any will do
     batch = replace(batch, seq=int(np.asarray(seq).flat[0]))
-    given = candidate.model, parallel, candidate.recipe, batch, candidate.ideal
+    given = model, parallel, candidate.recipe, batch, candidate.ideal
     jobs = estimates.jobs(*given, **numbers | {"seq": seq})
     named = [moment for job in jobs for moment in estimates.rows(job).items()]
     return *estimates.largest(named), problem

@@ -82,6 +82,19 @@ class Plan:
     def _arithmetic(self) -> Arithmetic:
         return Arithmetic(self.model, self.parallel, self.recipe, self.batch, self.fragmentation)
 
+    def sized(self) -> tuple[Model, Batch]:
+        """The model and the batch of a detailed plan.
+
+        Raises:
+            UsageError: the plan is not detailed.
+        """
+        if not isinstance(self.model, Model) or self.batch is None or self.batch.formula:
+            raise UsageError(
+                "moments need a Model and a Batch without a paper's formula;"
+                " this plan keeps the papers' arithmetic"
+            )
+        return self.model, self.batch
+
     @property
     def estimate(self) -> Estimate:
         """Every moment of a detailed plan.
@@ -89,12 +102,8 @@ class Plan:
         Raises:
             UsageError: the plan is not detailed, something does not divide, or is not known.
         """
-        if not isinstance(self.model, Model) or self.batch is None or self.batch.formula:
-            raise UsageError(
-                "moments need a Model and a Batch without a paper's formula;"
-                " this plan keeps the papers' arithmetic"
-            )
-        return estimate(self.model, self.parallel, self.recipe, self.batch, self.ideal)
+        model, batch = self.sized()
+        return estimate(model, self.parallel, self.recipe, batch, self.ideal)
 
     @property
     def peak_bytes(self) -> int | float:
