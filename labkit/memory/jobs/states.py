@@ -39,13 +39,14 @@ SHARDINGS: dict[str, str] = {
     "dim0": "ceil(d0/N) rows of every tensor, padded (PyTorch FSDP2)",
     "tensor": "whole tensors, largest first to the emptiest rank (PyTorch ZeroRedundancyOptimizer)",
 }
-IDEAL = "ZeRO §5"
 SOURCES = {
+    "ideal": "ZeRO §5",
     "dim0": "ZeRO §5; rows as torch's FSDP2 allocates them",
     "flat": "ZeRO §5.1; equal slices of one padded buffer, as DeepSpeed keeps it",
     "tensor": "ZeRO §5; whole tensors as torch's ZeroRedundancyOptimizer deals them out",
 }
 _RULES = {
+    "ideal": "Ψ/{n}",
     "dim0": "Σ ceil(d0/{n})·rest",
     "flat": "ceil(Ψ/{n})",
     "tensor": "the fullest of {n} ranks' tensors",
@@ -172,6 +173,10 @@ class Holding:
     def rule(self) -> str:
         return "ideal" if self.ideal else self.parallel.shard_rule
 
+    @property
+    def source(self) -> str:
+        return SOURCES[self.rule]
+
     def elements(self, degree: Any) -> Any:
         """Elements kept where everything is shared by ``degree`` ranks."""
         if self.rule == "flat":
@@ -236,13 +241,11 @@ class Holding:
             yield self.trained._state("gradients", recipe.gradient_bytes)
             yield from self.trained._optimizer()
         if group:
-            shared = self.degree
-            yield Term(
-                component="second copy of the parameters",
-                num_bytes=recipe.parameter_bytes * self.elements(shared) * shared / group,
-                formula=f"{recipe.parameter_bytes} B × {self._rule(shared)} × N/{group}",
-                source="ZeRO++ §3.2 (hpZ); torch's FSDP2 cuts the gathered tensor, padding and all",
-            )
+            shared, width = self.degree, recipe.parameter_bytes
+            size = width * self.elements(shared) * shared / group
+            formula = f"{width} B × {self._rule(shared)} × N/{group}"
+            source = "ZeRO++ §3.2 (hpZ); torch's FSDP2 cuts the gathered tensor, padding and all"
+            yield Term("second copy of the parameters", size, formula, source)
 
     def _state(self, component: str, width: float) -> Term:
         degree = self.degree_of(component)
@@ -250,13 +253,8 @@ class Holding:
         if self.rule == "flat" and self.parallel.zero and np.ndim(degree) == 0 and degree == 1:
             # What is not sharded lies in the same buffer, padded to equal slices.
             elements, formula = self._padded(), "N·ceil(Ψ/N)"
-        return Term(
-            component=component,
-            num_bytes=width * elements,
-            formula=f"{width} B × {formula}",
-            source=IDEAL if self.ideal else SOURCES[self.rule],
-            place=getattr(self.recipe, f"offload_{component}"),
-        )
+        place = getattr(self.recipe, f"offload_{component}")
+        return Term(component, width * elements, f"{width} B × {formula}", self.source, place)
 
     def _padded(self) -> Any:
         degrees = [self.degree]
@@ -268,19 +266,14 @@ class Holding:
         if np.ndim(degree) == 0 and degree == 1:
             return "Ψ of the rank"
         size = f"{degree}" if np.ndim(degree) == 0 else "N"
-        return f"Ψ/{size}" if self.ideal else _RULES[self.rule].format(n=size)
+        return _RULES[self.rule].format(n=size)
 
     def _optimizer(self) -> Iterator[Term]:
         degree, recipe = self.degree_of("optimizer"), self.recipe
         for kind, num_bytes in self._kinds(degree).items():
-            counters = kind == "step"
-            yield Term(
-                component=f"optimizer.{kind}",
-                num_bytes=num_bytes,
-                formula=f"{kind} of {self._rule(degree)}",
-                source=recipe.source or (IDEAL if self.ideal else SOURCES[self.rule]),
-                place=recipe.counters_on if counters else recipe.offload_optimizer,
-            )
+            formula, source = f"{kind} of {self._rule(degree)}", recipe.source or self.source
+            place = recipe.counters_on if kind == "step" else recipe.offload_optimizer
+            yield Term(f"optimizer.{kind}", num_bytes, formula, source, place)
 
     def _kinds(self, degree: Any) -> dict[str, Any]:
         """Bytes of each kind of optimizer state."""

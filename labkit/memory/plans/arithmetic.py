@@ -73,20 +73,11 @@ class Arithmetic(NamedTuple):
         tp, width = self.parallel.tp, self.recipe.parameter_bytes
         terms = [self._state(name) for name in COMPONENTS]
         if group := self.parallel.secondary_group:
-            terms.append(
-                Term(
-                    component="second copy of the parameters",
-                    num_bytes=width * self.num_params / tp / group,
-                    formula=f"{width} B × Ψ/{group}",
-                    source="ZeRO++ §3.2 (hpZ)",
-                )
-            )
+            name, size = "second copy of the parameters", width * self.num_params / tp / group
+            terms.append(Term(name, size, f"{width} B × Ψ/{group}", "ZeRO++ §3.2 (hpZ)"))
         if self.batch is not None and isinstance(self.model, Model):
             size = activation_bytes(self.model, self.batch, tp=tp)
-            text = FORMULAS[self.batch.paper]
-            terms.append(
-                Term(component="activations", num_bytes=size, formula=text, source="see formula")
-            )
+            terms.append(Term("activations", size, FORMULAS[self.batch.paper], "see formula"))
         return tuple(terms)
 
     def _state(self, component: str) -> Term:
@@ -95,12 +86,8 @@ class Arithmetic(NamedTuple):
         sharded = states.is_sharded(component, self.parallel.zero)
         degree = self.parallel.shard_degree if sharded else 1
         parts = "".join(f"/{n}" for n, there in ((tp, tp > 1), (degree, sharded)) if there)
-        return Term(
-            component=component,
-            num_bytes=per_param * (self.num_params / tp / degree),
-            formula=f"{per_param} B × Ψ{parts}",
-            source="ZeRO §3.1, §5",
-        )
+        size = per_param * (self.num_params / tp / degree)
+        return Term(component, size, f"{per_param} B × Ψ{parts}", "ZeRO §3.1, §5")
 
     def held(self) -> list[tuple[str, str, float]]:
         """Component, place and bytes of every term."""

@@ -83,12 +83,9 @@ class Estimate:
         job, shape, arguments = self.job, self.job.own_shape, self.job.arguments
         flight = f" × {job.in_flight:g} in flight" if job.in_flight > 1 else ""
         for term in saved.stack_terms(shape, job.mode, **arguments):
-            yield Term(
-                component=term.component.replace("layers.", "activation.", 1),
-                num_bytes=float(term.num_bytes) * job.in_flight,
-                formula=f"{term.formula}{flight}, l = {job.layers}",
-                source=term.source,
-            )
+            name = term.component.replace("layers.", "activation.", 1)
+            formula = f"{term.formula}{flight}, l = {job.layers}"
+            yield Term(name, float(term.num_bytes) * job.in_flight, formula, term.source)
         for term in saved.end_terms(shape, job.mode, **arguments) if job.has_head else ():
             name, size = f"activation.{term.component}", float(term.num_bytes)
             yield replace(term, component=name, num_bytes=size)
@@ -100,12 +97,9 @@ class Estimate:
             sizes = {moment: row.get(component, 0) for moment, row in self.moments.items()}
             moment = max(sizes, key=lambda name: sizes[name])
             if component not in named and sizes[moment]:
-                yield Term(
-                    component=component,
-                    num_bytes=float(sizes[moment]),
-                    formula=f"{_HOW.get(component, 'largest')}; largest at {moment}",
-                    source=_SOURCE.get(component, saved.TORCH),
-                )
+                formula = f"{_HOW.get(component, 'largest')}; largest at {moment}"
+                source = _SOURCE.get(component, saved.TORCH)
+                yield Term(component, float(sizes[moment]), formula, source)
 
     def held(self) -> list[tuple[str, str, float]]:
         """Component, place and bytes: on the device at the peak, and what the recipe keeps

@@ -155,19 +155,11 @@ def _zero_paper(
     for component in COMPONENTS:
         width = recipe.bytes_of(component)
         degree = parallel.shard_degree if is_sharded(component, parallel.zero) else 1
-        yield Term(
-            component=component,
-            num_bytes=Fraction(width) * model.num_params / split / degree,
-            formula=f"{width} B × Ψ/({split}·{degree})",
-            source="ZeRO §3.1, §5",
-        )
+        size = Fraction(width) * model.num_params / split / degree
+        yield Term(component, size, f"{width} B × Ψ/({split}·{degree})", "ZeRO §3.1, §5")
     if batch is not None and not (batch.recompute == "selective" and batch.paper == "zero-paper"):
-        yield Term(
-            component="activations",
-            num_bytes=Fraction(activation_bytes(model, batch, tp=parallel.tp) / parallel.pp),
-            formula=FORMULAS[batch.paper],
-            source="ZeRO §3.2, §6.1",
-        )
+        size = Fraction(activation_bytes(model, batch, tp=parallel.tp) / parallel.pp)
+        yield Term("activations", size, FORMULAS[batch.paper], "ZeRO §3.2, §6.1")
 
 
 def _largest_module(model: Model) -> int:
@@ -211,15 +203,11 @@ def _deepspeed(
         rows["optimizer"] = (Fraction(12 * psi, ranks), f"12 B × Ψ/{ranks}")
     copies = f"copies of {local} GPUs on {nodes} nodes × 1.5"
     rows["host"] = (held * Fraction(3, 2), copies)
+    source = f"DeepSpeed, estimate_zero{parallel.zero}_model_states_mem_needs"
     for component, (size, formula) in rows.items():
+        place = "host" if component == "host" else "device"
         if size:
-            yield Term(
-                component=component,
-                num_bytes=size,
-                formula=formula,
-                source=f"DeepSpeed, estimate_zero{parallel.zero}_model_states_mem_needs",
-                place="host" if component == "host" else "device",
-            )
+            yield Term(component, size, formula, source, place)
 
 
 def _megatron(
@@ -234,16 +222,12 @@ def _megatron(
     for component, width in {"parameters": 2, "gradients": 4, "optimizer": 12}.items():
         sharded = component == "optimizer" and parallel.zero > 0
         ranks = (parallel.dp, max(1, parallel.sharing // parallel.ep)) if sharded else (1, 1)
-        over = f"/{parallel.dp}" if sharded else ""
-        yield Term(
-            component=component,
-            num_bytes=width * (usual / ranks[0] + experts / ranks[1]),
-            formula=f"{width}{over} B × parameters of the first stage",
-            source=source,
-        )
+        size = width * (usual / ranks[0] + experts / ranks[1])
+        formula = f"{width}{f'/{parallel.dp}' if sharded else ''} B × parameters of the first stage"
+        yield Term(component, size, formula, source)
     rows = _megatron_activations(model, parallel, batch) if batch is not None else ()
     for component, size, formula in rows:
-        yield Term(component=component, num_bytes=size, formula=formula, source=source)
+        yield Term(component, size, formula, source)
 
 
 def megatron_parameters(model: Model, parallel: Parallel) -> tuple[Fraction, Fraction]:
