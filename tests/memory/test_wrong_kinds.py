@@ -150,7 +150,7 @@ def ask(plan: Plan) -> None:
     questions: tuple[Callable[[], Any], ...] = (
         lambda: plan.peak_bytes, lambda: plan.peak_moment, lambda: plan.states_bytes, plan.frame,
         plan.terms, plan.moments, plan.elsewhere, plan.collectives, plan.traffic,
-        lambda: plan.assumptions, lambda: plan.explain("parameters"), lambda: plan.fits(10**10),
+        lambda: plan.assumptions, lambda: plan.explain("parameters"),
     )  # fmt: skip
     for question in questions:
         with answer_or_paragraph():

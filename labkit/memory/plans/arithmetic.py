@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from labkit.errors import BadValue, not_among
+from labkit.errors import BadValue
 from labkit.memory.jobs import states
 from labkit.memory.jobs.batch import FORMULAS, Batch
 from labkit.memory.jobs.parallel import Parallel
@@ -21,7 +21,6 @@ from labkit.memory.jobs.traffic import Collective
 from labkit.memory.movement.volumes import step_collectives
 from labkit.memory.tape.saved import Term
 from labkit.models import Model
-from labkit.quantities import format_bytes
 
 
 class Arithmetic(NamedTuple):
@@ -93,13 +92,10 @@ class Arithmetic(NamedTuple):
         """Component, place and bytes of every term."""
         return [(term.component, "device", term.num_bytes) for term in self.terms()]
 
-    def explain(self, component: str) -> str:
-        named = {term.component: term for term in self.terms()}
-        if component not in named:
-            raise not_among("component", component, named)
-        term = named[component]
-        size = format_bytes(term.num_bytes)
-        return f"{component}: {term.formula} = {size} (Ψ = {self.num_params:,}; {term.source})"
+    @property
+    def letters(self) -> dict[str, int]:
+        """Values of the letters in formulas."""
+        return {"Ψ": self.num_params}
 
     @property
     def assumptions(self) -> tuple[str, ...]:

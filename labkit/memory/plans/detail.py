@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from labkit.errors import not_among
 from labkit.memory.jobs import traffic
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
@@ -23,7 +22,6 @@ from labkit.memory.tape import saved
 from labkit.memory.tape.saved import Term
 from labkit.models import Model
 from labkit.models.model import OPERATORS
-from labkit.quantities import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,11 +62,8 @@ class Estimate:
     @property
     def states_bytes(self) -> float:
         """Of the fullest device."""
-        return sum(
-            state.num_bytes
-            for state in self._states()
-            if state.place == "device" and state.row in STATES
-        )
+        here = (t for t in self._states() if t.place == "device" and t.row in STATES)
+        return sum(term.num_bytes for term in here)
 
     def terms(self) -> tuple[Term, ...]:
         """States, what the layers keep for the backward pass, and what is there for a moment."""
@@ -136,26 +131,6 @@ class Estimate:
         kept = [t for t in self._states() if t.place != "device" and t.num_bytes]
         return pd.DataFrame([[getattr(t, name) for name in columns] for t in kept], columns=columns)
 
-    def explain(self, component: str) -> str:
-        """Formula, number and source of a term, or of all terms whose name starts with it.
-
-        Raises:
-            UsageError: there is no such term.
-        """
-        every = self.terms()
-        wanted = component.replace("activations", "activation", 1)
-        chosen = [t for t in every if t.component == wanted or t.component.startswith(f"{wanted}.")]
-        if not chosen:
-            raise not_among("component", component, dict.fromkeys(_names(every)))
-        lines = [
-            f"{t.component}: {t.formula} = {format_bytes(t.num_bytes)}"
-            f"{'' if t.place == 'device' else f' on {t.place}'} ({t.source})"
-            for t in chosen
-        ]
-        if len(chosen) > 1:
-            lines.append(f"{component}: {format_bytes(sum(t.num_bytes for t in chosen))} in all")
-        return "\n".join([*lines, self._given()])
-
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the estimate takes for granted, what of it is checked, and what is derived."""
@@ -212,10 +187,11 @@ class Estimate:
         job, at = self.job, {"device": self.job.device, "ranks_per_node": ranks_per_node}
         return volumes.collectives(job.model, job.parallel, job.recipe, job.batch, **at)
 
-    def _given(self) -> str:
-        """The letters' values."""
+    @property
+    def letters(self) -> dict[str, int]:
+        """Values of the letters in formulas."""
         job, shape = self.job, self.job.shape
-        letters = {
+        return {
             "b": job.batch.micro_batch,
             "s": job.batch.seq // job.parallel.cp,
             "h": shape.hidden,
@@ -227,7 +203,6 @@ class Estimate:
             "Ψ": sum(rows.rows * rows.rest * rows.number * rows.times for rows in job.held.tensors),
             "t": job.parallel.tp,
         }
-        return "with " + ", ".join(f"{letter} = {value:,}" for letter, value in letters.items())
 
 
 @lru_cache(maxsize=512)
@@ -270,12 +245,6 @@ _SOURCE = {
     "cast parameters": "torch FSDP2, mixed precision without resharding",
     estimates.SEQUENCES: "Megatron-LM, core/tensor_parallel/layers.py, GlobalMemoryBuffer",
 }
-
-
-def _names(every: tuple[Term, ...]) -> Iterator[str]:
-    for term in every:
-        parts = term.component.split(".")
-        yield from (".".join(parts[: end + 1]) for end in range(len(parts)))
 
 
 def _taken_for_granted(job: Job) -> Iterator[str]:
