@@ -69,15 +69,14 @@ def figure_states(
     *,
     capacity_gb: float | None = None,
     capacity_name: str = "",
-    told_gb: Mapping[str, float] | None = None,
     title: str = "",
     height: int = 420,
 ) -> go.Figure:
     """Stacked bars of what a rank holds, one bar a plan, a line at what the device has.
 
     ``table`` has columns ``plan``, ``component`` and ``size_gb``, one row each. Totals stand at the
-    bars' ends, beside them what a plan itself says (``told_gb``) where that is not the sum. What is
-    not on the device (a column ``place``) is left out. Horizontal, because the plans have names.
+    bars' ends. What is not on the device (a column ``place``) is left out. Horizontal, because the
+    plans have names.
     """
     if "place" in table:
         table = table[table["place"] == "device"]
@@ -103,9 +102,7 @@ def figure_states(
         layout["shapes"], notes = [line], [note]
     at_ends: dict[str, Any] = {"showarrow": False, "xanchor": "left", "bgcolor": VEIL}
     for name, value in totals.items():
-        stated = (told_gb or {}).get(str(name), value)
-        remark = "" if abs(stated - value) <= 0.01 * value else f", says {stated:.3g}"
-        notes.append(at_ends | {"x": value, "y": name, "text": f" {value:.3g} GB{remark}"})
+        notes.append(at_ends | {"x": value, "y": name, "text": f" {value:.3g} GB"})
     figure = go.Figure(bars, layout | {"annotations": notes})
     return finish(figure, title=title, x="on one GPU (GB)", height=height)
 

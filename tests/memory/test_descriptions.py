@@ -15,7 +15,7 @@ from labkit.errors import BadValue, UsageError
 from labkit.memory.jobs import states
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel, split_layers
-from labkit.memory.jobs.recipe import OPTIMIZERS, PRESETS, Recipe, state_bytes
+from labkit.memory.jobs.recipe import PRESETS, Recipe, state_bytes
 from labkit.memory.movement.volumes import step_collectives
 from labkit.memory.plans import arithmetic, plan
 from labkit.models import Model, TensorShape
@@ -137,18 +137,12 @@ def test_states_of_shards_are_states_of_their_shapes(num_ranks: int) -> None:
         states.shard_shapes(tensors, num_ranks=2, rank=2)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", ["gpt2-355m", "qwen3-30b-a3b"])
-def test_states_of_units_are_states_of_tensors(optimizer: Any, name: str) -> None:
-    model, recipe = Model.preset(name), Recipe(optimizer=optimizer)
-    assert state_bytes(model.units(), recipe) == state_bytes(model.tensors(), recipe)
-
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_what_a_parameter_costs_is_its_share_of_the_states(name: str) -> None:
     """K times the parameters, counters apart; where it is not per element, K is refused."""
     recipe, model = Recipe.preset(name), Model.preset("gpt2-124m")
-    total = sum(size for kind, size in state_bytes(model.units(), recipe).items() if kind != "step")
+    kinds = state_bytes(model.tensors(), recipe).items()
+    total = sum(size for kind, size in kinds if kind != "step")
     if recipe.per_element:
         assert total == recipe.optimizer_bytes * model.num_params
         assert recipe.bytes_per_param == sum(
@@ -161,10 +155,10 @@ def test_what_a_parameter_costs_is_its_share_of_the_states(name: str) -> None:
 
 
 def test_adafactor_is_smaller_than_muon_than_adam_and_8bit_is_a_quarter() -> None:
-    units = Model.preset("llama-2-7b").units()
+    tensors = Model.preset("llama-2-7b").tensors()
 
     def of(name: Any) -> int:
-        return sum(state_bytes(units, Recipe(optimizer=name, master=None)).values())
+        return sum(state_bytes(tensors, Recipe(optimizer=name, master=None)).values())
 
     assert of("adafactor") < of("adam-8bit") < of("muon") < of("adam")
     assert of("adam-8bit") / of("adam") == pytest.approx(0.25 * (1 + 4 / 256), rel=1e-3)

@@ -31,7 +31,7 @@ def test_without_the_frameworks_options_most_are_missed() -> None:
     missed = []
     for row in peaks.load().values():
         frame = framework(row.framework)
-        given = frame.options(**row.fields)
+        given = {**frame.fields, **row.fields}
         kept = {"dp", "tp", "pp", "ep", "seq", "micro_batch", "zero", "accumulation", "layers"}
         kept |= {"recipe", "states", "master"}
         bare = replace(NOBODY, recipe=frame.recipe)

@@ -265,9 +265,8 @@ def compare(job: Job) -> Report:
     def figures() -> list[Figure]:
         counted = table[~table["component"].isin([conventions.TOTAL, "host"])]
         tidy = counted.melt(id_vars="component", value_vars=names, var_name="plan").dropna()
-        totals = {name: float(indexed[name][conventions.TOTAL]) / GB for name in names}
         sizes = tidy.assign(size_gb=tidy["value"].astype(float) / GB)
-        drawn = memory.figures.figure_states(sizes, told_gb=totals)
+        drawn = memory.figures.figure_states(sizes)
         return [("On the device, by convention", "", drawn)]
 
     return Report(

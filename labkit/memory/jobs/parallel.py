@@ -246,16 +246,13 @@ class Parallel:
                     f" {spread.cp} · {spread.pp} = {spread.world_size}, got {world_size}"
                 )
             return spread
-        names = ("tp", "cp", "pp")
-        alone = cls(**{name: degrees[name] for name in names if name in degrees})
-        others = {name: getattr(alone, name) for name in names}
-        product = alone.world_size
-        if world_size % product:
+        alone = cls(**{name: degrees[name] for name in ("tp", "cp", "pp") if name in degrees})
+        if world_size % alone.world_size:
             raise BadValue(
                 f"world size ({world_size}) must divide by tp · cp · pp ="
-                f" {' · '.join(map(str, others.values()))} = {product}"
+                f" {alone.tp} · {alone.cp} · {alone.pp} = {alone.world_size}"
             )
-        return cls(dp=world_size // product, **degrees)
+        return cls(dp=world_size // alone.world_size, **degrees)
 
     @property
     def world_size(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import Whole, checked, description
 from labkit.memory.tape.mode import Size
-from labkit.models import TensorShape, Unit
+from labkit.models import TensorShape
 
 Dtype = Literal["fp32", "bf16", "fp16", "fp8", "int8", "int4"]
 Optimizer = Literal["adam", "sgd", "adafactor", "muon", "adam-8bit"]
@@ -261,24 +261,18 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def state_bytes(tensors: Iterable[TensorShape | Unit], recipe: Recipe) -> dict[str, int]:
+def state_bytes(tensors: Iterable[TensorShape], recipe: Recipe) -> dict[str, int]:
     """Bytes of each kind of optimizer state over ``tensors``, exactly as stored; none is zero.
 
     Kinds are ``master``, ``momentum``, ``variance``, ``largest variance``, ``row variance``,
     ``column variance``, ``scales``, ``tables`` and ``step`` (the counters, which may be on the CPU:
-    :attr:`Recipe.counters_on`). Units count as often as they occur, so a whole model takes
-    ``state_bytes(model.units(), recipe)``; a rank that holds shards takes the shards' shapes.
+    :attr:`Recipe.counters_on`). A rank that holds shards takes the shards' shapes.
 
     >>> from labkit.models import Model
-    >>> units = Model.preset("gpt2-124m").units()
-    >>> state_bytes(units, Recipe.fp32_adam())
+    >>> state_bytes(Model.preset("gpt2-124m").tensors(), Recipe.fp32_adam())
     {'momentum': 497759232, 'variance': 497759232, 'step': 592}
     """
-    shapes: Counter[tuple[tuple[int, ...], bool]] = Counter()
-    for item in tensors:
-        members, count = (item.tensors, item.count) if isinstance(item, Unit) else ((item,), 1)
-        for tensor in members:
-            shapes[tensor.shape, tensor.is_hidden_matrix] += count
+    shapes = Counter((tensor.shape, tensor.is_hidden_matrix) for tensor in tensors)
     sizes: dict[str, float] = dict.fromkeys(_ORDER, 0)
     for (shape, matrix), count in shapes.items():
         sizes["master"] += count * prod(shape) * recipe.master_bytes

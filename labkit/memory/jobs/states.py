@@ -81,18 +81,19 @@ def shard_shapes(
     return tuple(shards)
 
 
-def owners(tensors: Sequence[TensorShape], num_ranks: int) -> tuple[int, ...]:
-    """The rank that owns each whole tensor: largest first, to the rank with the least so far.
+def dealt(tensors: Iterable[TensorShape], num_ranks: int) -> list[list[TensorShape]]:
+    """The whole tensors that each rank owns: largest first, to the rank with the least so far.
 
     Ties keep the tensors' order and go to the lowest rank. Source: the rule documented for
     PyTorch's ``ZeroRedundancyOptimizer`` ("sorted-greedy").
     """
     load = [0] * num_ranks
-    owner = [0] * len(tensors)
-    for index in sorted(range(len(tensors)), key=lambda i: -tensors[i].numel):
-        owner[index] = load.index(min(load))
-        load[owner[index]] += tensors[index].numel
-    return tuple(owner)
+    ranks: list[list[TensorShape]] = [[] for _ in load]
+    for tensor in sorted(tensors, key=lambda tensor: -tensor.numel):
+        emptiest = load.index(min(load))
+        ranks[emptiest].append(tensor)
+        load[emptiest] += tensor.numel
+    return ranks
 
 
 class Rows(NamedTuple):
@@ -206,7 +207,7 @@ class Holding:
     def _fullest(self, degree: int) -> dict[str, Any]:
         """The rank with most elements where whole tensors are dealt out."""
         whole = [_shape(t.shape, t.matrix) for t in self.tensors for _ in range(self.count(t))]
-        mine = max(_dealt(whole, degree), key=_size)
+        mine = max(dealt(whole, degree), key=_size)
         return {"elements": _size(mine), **state_bytes(mine, self.recipe)}
 
     def largest(self, degree: Any) -> Any:
@@ -368,14 +369,6 @@ def _size(tensors: Iterable[TensorShape]) -> int:
     return sum(tensor.numel for tensor in tensors)
 
 
-def _dealt(tensors: Sequence[TensorShape], degree: int) -> list[list[TensorShape]]:
-    """The tensors of each rank where whole ones are dealt out."""
-    ranks: list[list[TensorShape]] = [[] for _ in range(degree)]
-    for tensor, owner in zip(tensors, owners(tensors, degree), strict=True):
-        ranks[owner].append(tensor)
-    return ranks
-
-
 def on_rank(model: Model, parallel: Parallel, recipe: Recipe, rank: int) -> dict[str, float]:
     """Bytes of parameters, gradients and optimizer states that ``rank`` allocates.
 
@@ -390,7 +383,7 @@ def on_rank(model: Model, parallel: Parallel, recipe: Recipe, rank: int) -> dict
     if parallel.shard_rule == "flat":
         mine = [_shape((size,)) for size in held._slices(degree)]
     elif parallel.shard_rule == "tensor":
-        mine = _dealt(tensors, degree)[rank]
+        mine = dealt(tensors, degree)[rank]
     elif parallel.zero:
         mine = shard_shapes(tensors, num_ranks=degree, rank=rank % degree)
     kinds = state_bytes(mine, recipe)

@@ -288,8 +288,7 @@ def _always(held: Holding) -> tuple[Row, Any]:
         if state.component == "gradients":
             gradients = state.num_bytes
             continue
-        name = state.component.partition(".")[0]
-        row[name] = row.get(name, 0) + state.num_bytes
+        row[state.row] = row.get(state.row, 0) + state.num_bytes
     return row, gradients
 
 

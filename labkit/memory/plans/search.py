@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 class Fit:
     """The extreme value of what was varied that still fits; None where nothing does."""
 
-    vary: str
     value: int | None
     plan: Plan | None
     usable_bytes: float
@@ -76,7 +75,7 @@ def fit(
     else:
         value = _bisected(plan, vary, room)
     fitted = None if value is None else grid.at(plan, {vary: value})
-    return Fit(vary=vary, value=value, plan=fitted, usable_bytes=room)
+    return Fit(value=value, plan=fitted, usable_bytes=room)
 
 
 def _first_that_fits(plan: Plan, vary: str, room: float) -> int | None:

@@ -73,11 +73,11 @@ def load(path: Path | None = None) -> dict[str, Published]:
     return files.named(path, files.load_yaml(path), Published)
 
 
-def table(path: Path | None = None) -> pd.DataFrame:
+def table() -> pd.DataFrame:
     """A row a peak: ``run, framework, gpu, kind, measured_bytes, predicted_bytes, moment, error``
     (predicted over measured, less 1) and ``source``."""
     rows = []
-    for row in load(path).values():
+    for row in load().values():
         measured, (moment, predicted) = row.measured_mib * MIB, row.predicted()
         rows.append(
             {
