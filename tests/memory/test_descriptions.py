@@ -319,10 +319,6 @@ def test_a_world_that_is_not_the_product_is_refused() -> None:
             {"pp": 2, "layers": (4, -1)},
             "Parallel.layers must be a list of items, each a whole number",
         ),
-        (
-            {"pp": 2, "held": (1, -1)},
-            "Parallel.held must be a list of items, each a finite number, at least 0",
-        ),
         ({"pp": 2, "chunks": 2}, "chunks must be 1 for 1f1b, got 2; schedules that loop"),
         ({"pp": 2, "schedule": "interleaved-1f1b"}, "chunks must be >= 2"),
         ({"pp": 3, "schedule": "dualpipe"}, "pp must be even for dualpipe, got 3"),
@@ -477,9 +473,7 @@ def test_with_few_microbatches_it_is_an_upper_bound(microbatches: int, name: str
     assert (ours * order.num_stages / 6 >= order.peak_in_flight).all()
 
 
-def test_other_schedules_say_what_they_hold() -> None:
-    held = Parallel(pp=2, schedule="mine", held=(3, 1.5))
-    assert held.in_flight(1, 100) == 1.5
+def test_one_device_holds_one_microbatch_at_a_time() -> None:
     assert Parallel(schedule="1f1b").in_flight(0, 8) == 1
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.kit.describe import NonNegative, checked, description
+from labkit.kit.describe import checked, description
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.tape.mode import SequenceGather, Size
 from labkit.models import Model, Unit
@@ -126,8 +126,7 @@ class Parallel:
             device with an end of the model only), ``layer_split`` by which framework's rule they
             are shared out otherwise (see :func:`split_layers`), ``chunks`` into how many pieces a
             device's layers are cut (interleaving).
-        schedule: by name, as :func:`labkit.pipeline.build` has them; ``held`` gives the activations
-            a device holds, in microbatches, of schedules not known here.
+        schedule: by name, as :func:`labkit.pipeline.build` has them.
         ep: ranks that share the experts, taken from the dp × cp ranks.
         zero: ZeRO's stage.
         partition_group: shards the states within groups of that many ranks only (MiCS).
@@ -161,7 +160,6 @@ class Parallel:
     layer_split: LayerSplit = "even"
     chunks: Size = 1
     schedule: str = "1f1b"
-    held: tuple[NonNegative, ...] | None = None
     ep: Size = 1
     zero: Stage = 0
     partition_group: Size | None = None
@@ -208,14 +206,12 @@ class Parallel:
                 raise BadValue(f"{what} ({self.sharing}) must divide by {name} ({size})")
 
     def _check_pipeline(self) -> None:
-        for name in ("layers", "held"):
-            given = getattr(self, name)
-            if given is not None and len(given) != self.pp:
-                raise BadValue(f"{name} must have pp ({self.pp}) numbers, got {len(given)}")
+        if self.layers is not None and len(self.layers) != self.pp:
+            raise BadValue(f"layers must have pp ({self.pp}) numbers, got {len(self.layers)}")
         if self.layers is not None and not all(self.layers[1:-1] or (1,)):
             raise BadValue(f"layers must be >= 1 between the first and the last, got {self.layers}")
-        if self.held is None and self.schedule not in _HELD:
-            raise not_among("schedule (without held)", self.schedule, _HELD)
+        if self.schedule not in _HELD:
+            raise not_among("schedule", self.schedule, _HELD)
         if (self.chunks > 1) != (self.schedule in _LOOPED):
             bound = ">= 2" if self.schedule in _LOOPED else "1"
             raise BadValue(
@@ -396,8 +392,6 @@ class Parallel:
         """
         import numpy as np
 
-        if self.held is not None:
-            return np.asarray(self.held)[device]
         per_device = len(self.stages(0)) if self.schedule not in _BOTH_WAYS else 1
         most = num_microbatches * per_device
         if self.pp == 1 and self.schedule not in {"gpipe", "loop-bfs"}:

@@ -400,6 +400,6 @@ def devices(parallel: Parallel, model: Model) -> tuple[int, ...]:
     between the ends has the same layers unless the first of them are dense and the rest not.
     """
     uneven = parallel.layers is not None or parallel.layer_split != "even" or model.dense_layers
-    if uneven or parallel.held is not None or parallel.pp <= 3:
+    if uneven or parallel.pp <= 3:
         return tuple(range(parallel.pp))
     return (0, 1, parallel.pp - 1)
