@@ -90,13 +90,6 @@ def test_checkpoints_are_partitioned_by_tp_only_when_asked() -> None:
     assert whole - shared == pytest.approx(checkpoints * 15 / 16)
 
 
-def test_korthikanti_agrees_with_its_own_paper_on_gpt3() -> None:
-    """Korthikanti et al. §4.1: for GPT-3, 5as/h = 80, so 70 % of a layer is attention."""
-    model, batch = Model.preset("gpt3-175b"), Batch(seq=2048, formula="korthikanti")
-    per_token = activation_bytes(model, batch) / (96 * 2048 * 12288)
-    assert per_token == 34 + 80
-
-
 @given(
     st.integers(10**6, 10**12), st.integers(1, 2048), st.sampled_from([1, 2, 8]), st.integers(0, 3)
 )

@@ -183,7 +183,7 @@ PARTS: dict[str, dict[str, tuple[Any, ...]]] = {
         "recompute": ("none", "selective", "full", 1, 2, 99), "attention": ("eager", "flash"),
         "dropout_mask_bytes": (0, 1, 2), "norm_fused": (True, False), "loss_chunks": (1, 2, 8),
         "loss": ("eager-fp32", "chunked", "fused"), "partition_checkpoints": (True, False),
-        "formula": (None, "zero-paper", "korthikanti"),
+        "formula": (None, "zero-paper"),
     },
     "plan": {
         "fragmentation": (0.0, 0.5), "ideal": (True, False),

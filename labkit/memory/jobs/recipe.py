@@ -25,13 +25,6 @@ DTYPE_BYTES: dict[str, float] = {
     "int8": 1,
     "int4": 0.5,
 }
-OPTIMIZERS: dict[str, str] = {
-    "adam": "momentum and variance of every parameter (Adam, AdamW)",
-    "sgd": "momentum of every parameter, or nothing",
-    "adafactor": "one number a row and one a column of matrices, the variance of vectors",
-    "muon": "momentum of matrices inside layers; Adam's states of all else",
-    "adam-8bit": "Adam's states as bytes with an fp32 scale a block; small tensors in fp32",
-}
 # A step counter, which torch keeps as an fp32 tensor beside each parameter's states.
 COUNTER_BYTES = 4
 # bitsandbytes 0.50: tensors with fewer elements keep fp32 states; the two tables of 256 fp32
@@ -51,7 +44,11 @@ class Recipe:
         parameters, gradients: formats of what is stored between steps and until the step.
         second_gradients: one more copy of the gradients, in this format.
         master: format of the optimizer's own copy of the parameters; None for no copy.
-        optimizer: see :data:`OPTIMIZERS`; ``states`` is the format of its states.
+        optimizer: ``"adam"`` (AdamW too) remembers momentum and variance of every parameter;
+            ``"sgd"`` momentum, or nothing; ``"adafactor"`` a number a row and one a column of
+            matrices, the variance of vectors; ``"muon"`` momentum of matrices inside layers, Adam's
+            states of all else; ``"adam-8bit"`` Adam's as bytes with an fp32 scale a block, those
+            of small tensors in fp32. ``states`` is the format of its states.
         momentum: whether SGD has one. ``amsgrad``: Adam keeps the largest variance too.
         block: elements that share a scale in 8-bit states (Dettmers et al. 2022, §2, has 2,048;
             bitsandbytes 0.50 has 256).

@@ -1,9 +1,9 @@
 """A plan by the papers' arithmetic: bytes a parameter times parameters, all held at once.
 
-For a bare parameter count, a model without a batch, or a batch whose activations a paper's formula
-gives: two that disagree on purpose, approximations of a GPT-like block which know no kernels.
+For a bare parameter count, a model without a batch, or a batch whose activations ZeRO's formula
+gives, an approximation of a GPT-like block which knows no kernels.
 
-Source: ZeRO §3, §5; ZeRO++ §3.2; Korthikanti et al. 2022, eq. 1.
+Source: ZeRO §3, §5; ZeRO++ §3.2.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from labkit.errors import BadValue
 from labkit.memory.jobs import states
-from labkit.memory.jobs.batch import FORMULAS, Batch
+from labkit.memory.jobs.batch import FORMULA, Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS
@@ -76,7 +76,7 @@ class Arithmetic(NamedTuple):
             terms.append(Term(name, size, f"{width} B × Ψ/{group}", "ZeRO++ §3.2 (hpZ)"))
         if self.batch is not None and isinstance(self.model, Model):
             size = activation_bytes(self.model, self.batch, tp=tp)
-            terms.append(Term("activations", size, FORMULAS[self.batch.paper], "see formula"))
+            terms.append(Term("activations", size, FORMULA, "see formula"))
         return tuple(terms)
 
     def _state(self, component: str) -> Term:
@@ -105,7 +105,7 @@ class Arithmetic(NamedTuple):
             f" + {recipe.gradient_bytes} + {recipe.optimizer_bytes})",
             f"shards: {states.SHARDINGS['even']}",
             "all components held at once: an upper bound on the peak of what is counted",
-            "activations " + ("left out" if self.batch is None else self.batch.paper),
+            "activations " + ("left out" if self.batch is None else "zero-paper"),
             f"left out: communication buffers, and the layer that stage 3 gathers; fragmentation"
             f" {self.fragmentation:.0%} of the device",
         )
@@ -122,40 +122,29 @@ class Arithmetic(NamedTuple):
         )
 
 
-def layer_bytes(model: Model, batch: Batch) -> float:
-    """Bytes one transformer layer keeps for its backward pass, nothing recomputed.
-
-    >>> gpt2 = Model.preset("gpt2-1.5b")
-    >>> round(48 * layer_bytes(gpt2, Batch(seq=1024, micro_batch=32)) / 1e9, 1)
-    60.4
-    """
-    width = batch.seq * batch.micro_batch * model.hidden
-    if batch.paper == "zero-paper":
-        return 24 * width
-    return width * (34 + 5 * model.heads * batch.seq / model.hidden)
-
-
 def activation_bytes(model: Model, batch: Batch, *, tp: int = 1) -> float:
     """Bytes of activations on one rank: what layers keep, checkpoints, and the layers at work.
 
     A layer at work is divided by ``tp`` here, its input is not (that is the redundancy P_a removes)
-    unless ``batch.partition_checkpoints``. Source: ZeRO §3.2, §6.1; Korthikanti et al. 2022.
+    unless ``batch.partition_checkpoints``. Source: ZeRO §3.2, §6.1.
 
     Raises:
-        BadValue: selective recomputation by a formula that has no term for attention.
+        BadValue: selective recomputation, since the formula has no term for attention.
+
+    >>> gpt2 = Model.preset("gpt2-1.5b")
+    >>> round(activation_bytes(gpt2, Batch(seq=1024, micro_batch=32)) / 1e9, 1)
+    60.4
     """
-    working = layer_bytes(model, batch) / tp
     if batch.recompute == "selective":
-        if batch.paper == "zero-paper":
-            raise BadValue(
-                "formula must be korthikanti where recompute is selective: zero-paper has no term"
-                " for attention"
-            )
-        return model.num_layers * batch.tokens * model.hidden * 34 / tp
+        raise BadValue(
+            "recompute must not be selective in the papers' arithmetic: zero-paper has no term for"
+            " attention"
+        )
+    one_input = 2 * batch.tokens * model.hidden  # 16 bits each
+    working = 12 * one_input / tp
     kept = model.num_layers - batch.num_recomputed(model.num_layers)
     if not batch.every:
         return kept * working
     shards = tp if batch.partition_checkpoints else 1
-    one_input = 2 * batch.tokens * model.hidden  # 16 bits each
     inputs = batch.num_checkpoints(model.num_layers) * one_input / shards
     return inputs + (kept + batch.recompute_group) * working

@@ -83,14 +83,9 @@ class Framework:
             parallel=Parallel(**parts[Parallel]),
             recipe=Recipe.preset(preset, **parts[Recipe]),
             batch=Batch(**parts[Batch]),
-            fragmentation=self.fragmentation,
+            fragmentation=1 - 1 / self.reserved_over_allocated,
             context_bytes=self.context_bytes,
         )
-
-    @property
-    def fragmentation(self) -> float:
-        """Share of what is reserved that is not allocated."""
-        return 1 - 1 / self.reserved_over_allocated
 
 
 _TITAN = {"zero": 3, "attention": "sdpa", "gpu": True}

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.memory.jobs.batch import FORMULAS, Batch
+from labkit.memory.jobs.batch import FORMULA, Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
@@ -157,9 +157,9 @@ def _zero_paper(
         degree = parallel.shard_degree if is_sharded(component, parallel.zero) else 1
         size = Fraction(width) * model.num_params / split / degree
         yield Term(component, size, f"{width} B × Ψ/({split}·{degree})", "ZeRO §3.1, §5")
-    if batch is not None and not (batch.recompute == "selective" and batch.paper == "zero-paper"):
+    if batch is not None and batch.recompute != "selective":
         size = Fraction(activation_bytes(model, batch, tp=parallel.tp) / parallel.pp)
-        yield Term("activations", size, FORMULAS[batch.paper], "ZeRO §3.2, §6.1")
+        yield Term("activations", size, FORMULA, "ZeRO §3.2, §6.1")
 
 
 def _largest_module(model: Model) -> int:

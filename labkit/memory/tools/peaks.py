@@ -79,15 +79,10 @@ def table() -> pd.DataFrame:
     rows = []
     for row in load().values():
         measured, (moment, predicted) = row.measured_mib * MIB, row.predicted()
-        rows.append(
-            {
-                **{"run": row.name, "framework": row.framework, "gpu": row.gpu, "kind": row.kind},
-                **{"measured_bytes": round(measured), "predicted_bytes": round(predicted)},
-                **{"error": predicted / measured - 1, "moment": moment},
-                "source": row.source,
-            }
-        )
-    return pd.DataFrame(rows)
+        sizes = round(measured), round(predicted), predicted / measured - 1
+        rows.append([row.name, row.framework, row.gpu, row.kind, *sizes, moment, row.source])
+    names = ["run", "framework", "gpu", "kind", "measured_bytes", "predicted_bytes", "error"]
+    return pd.DataFrame(rows, columns=[*names, "moment", "source"])
 
 
 def report(framework: str | None = None) -> Report:
