@@ -306,9 +306,12 @@ def test_a_world_that_is_not_the_product_is_refused() -> None:
         ({"zero": 4}, "Parallel.zero must be a whole number, at least 0, at most 3"),
         ({"dp": 8, "ep": 3}, r"dp × cp \(8\) must divide by ep \(3\)"),
         ({"dp": 8, "zero": 3, "replicate": 3}, r"must divide by replicate \(3\)"),
-        ({"dp": 8, "zero": 1, "replicate": 2}, "zero must be 3 where replicate"),
+        ({"dp": 8, "zero": 1, "replicate": 2}, "replicate must be 1 unless zero is 3"),
         ({"dp": 8, "zero": 3, "replicate": 2, "partition_group": 4}, "they say the same"),
-        ({"dp": 8, "zero": 3, "partition_group": 3}, r"dp \(8\) must divide by partition_group"),
+        (
+            {"dp": 8, "zero": 3, "partition_group": 3},
+            r"dp × cp \(8\) must divide by partition_group",
+        ),
         (
             {"dp": 8, "zero": 3, "secondary_group": -1},
             "Parallel.secondary_group must be a whole number, at least 1",

@@ -21,6 +21,12 @@ Stage = Annotated[int, Ge(0), Le(3)]
 Wrap = Literal["parts", "blocks"]
 KeepGathered = Literal["none", "last block", "head"]
 LayerSplit = Literal["even", "megatron-embedding", "megatron-loss", "megatron-both", "torchtitan"]
+# Sizes of groups that dp × cp must divide by.
+GROUPS = ("ep", "replicate", "partition_group", "secondary_group")
+_UNLESS_STAGE_3: dict[str, Any] = {
+    **{"partition_group": None, "replicate": 1, "secondary_group": None, "wrap": "parts"},
+    **{"reshard_after_forward": True, "keep_gathered": "none"},
+}
 # By rule of cutting a model into stages: layers that the embedding and the head count as.
 _ENDS: dict[str, tuple[int, int]] = {
     "even": (0, 0),
@@ -173,8 +179,6 @@ class Parallel:
     def __post_init__(self) -> None:
         self._check_sharding()
         self._check_pipeline()
-        if self.sharing % self.ep:
-            raise BadValue(f"dp × cp ({self.sharing}) must divide by ep ({self.ep})")
 
     def _check_sharding(self) -> None:
         stages = {"dim0": (0, 1, 2, 3), "flat": (1, 2), "tensor": (1,)}
@@ -183,27 +187,20 @@ class Parallel:
             raise BadValue(
                 f"zero must be {valid} where shard_rule is {self.shard_rule}, got {self.zero}"
             )
-        if not self.reshard_after_forward and (self.zero != 3 or self.secondary_group):
+        for name, usual in _UNLESS_STAGE_3.items():
+            if self.zero != 3 and getattr(self, name) != usual:
+                raise BadValue(f"{name} must be {usual} unless zero is 3, got zero={self.zero}")
+        if not self.reshard_after_forward and self.secondary_group:
             raise BadValue(
-                "reshard_after_forward must be True unless zero is 3 and there is no"
-                f" secondary_group; zero is {self.zero}, secondary_group {self.secondary_group}"
+                "reshard_after_forward must be True where there is a secondary_group, got"
+                f" {self.secondary_group}"
             )
-        for name, default in (("wrap", "parts"), ("keep_gathered", "none")):
-            if self.zero != 3 and getattr(self, name) != default:
-                raise BadValue(f"{name} must be {default} unless zero is 3, got {self.zero}")
         if self.replicate > 1 and self.partition_group:
             raise BadValue("replicate must be 1 where partition_group is given: they say the same")
-        if self.replicate > 1 and self.zero != 3:
-            raise BadValue(f"zero must be 3 where replicate is {self.replicate}, got {self.zero}")
-        if self.sharing % self.replicate:
-            raise BadValue(f"dp × cp ({self.sharing}) must divide by replicate ({self.replicate})")
-        for name in ("partition_group", "secondary_group"):
-            size = getattr(self, name)
-            if size is not None and self.zero != 3:
-                raise BadValue(f"{name} needs zero=3, got zero={self.zero}")
-            if size is not None and self.sharing % size:
-                what = "dp" if self.cp == 1 else "dp × cp"
-                raise BadValue(f"{what} ({self.sharing}) must divide by {name} ({size})")
+        for name in GROUPS:
+            size = getattr(self, name) or 1
+            if self.sharing % size:
+                raise BadValue(f"dp × cp ({self.sharing}) must divide by {name} ({size})")
 
     def _check_pipeline(self) -> None:
         if self.layers is not None and len(self.layers) != self.pp:
@@ -297,18 +294,14 @@ class Parallel:
             for device in range(self.pp):
                 self.units(model, device)
         if batch is not None:
-            self._check_sequence(batch.seq)
+            if batch.seq % self.sequence_pieces:
+                rule = "2·cp·tp" if self.cp > 1 and self.sp else "2·cp" if self.cp > 1 else "tp"
+                raise BadValue(f"seq ({batch.seq}) must divide by {rule} ({self.sequence_pieces})")
             if 0 < model.positions < batch.seq:
                 raise BadValue(
                     f"seq must be <= {model.positions}, the positions that {model.name} has learnt,"
                     f" got {batch.seq}"
                 )
-
-    def _check_sequence(self, seq: int) -> None:
-        pieces = self.sequence_pieces
-        if seq % pieces:
-            rule = "2·cp·tp" if self.cp > 1 and self.sp else "2·cp" if self.cp > 1 else "tp"
-            raise BadValue(f"seq ({seq}) must divide by {rule} ({pieces})")
 
     def stage_layers(self, num_layers: int) -> tuple[int, ...]:
         """Layers of each stage in the order of the forward pass; devices may have several.

@@ -184,9 +184,6 @@ class Holding:
             return sum(self._slices(degree))
         if self.rule == "tensor":
             return self._each(degree, Holding._fullest)["elements"]
-        return self._rows(degree)
-
-    def _rows(self, degree: Any) -> Any:
         total: Any = 0
         for tensor in self.tensors:
             parts = self.parts(tensor, degree)

@@ -200,7 +200,7 @@ class Estimate:
             "f": shape.ffn,
             "a": shape.heads,
             "v": shape.vocab,
-            "Ψ": sum(rows.rows * rows.rest * rows.number * rows.times for rows in job.held.tensors),
+            "Ψ": job.held.whole,
             "t": job.parallel.tp,
         }
 

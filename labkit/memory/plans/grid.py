@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.parallel import GROUPS, Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.plans import estimate as estimates
 from labkit.memory.plans.estimate import COMPONENTS, Row
@@ -243,11 +243,8 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
 
 def smallest_dp(plan: Plan, point: Mapping[str, Any]) -> int:
     """The least dp that every group divides."""
-    degrees = [
-        point.get(name, getattr(plan.parallel, name)) or 1
-        for name in ("ep", "replicate", "partition_group", "secondary_group")
-    ]
-    return int(np.lcm.reduce(degrees))
+    sizes = [point.get(name, getattr(plan.parallel, name)) or 1 for name in GROUPS]
+    return int(np.lcm.reduce(sizes))
 
 
 def _problems(plan: Plan, seq: Any, numbers: Mapping[str, Any], world_size: int | None) -> Any:
@@ -258,7 +255,7 @@ def _problems(plan: Plan, seq: Any, numbers: Mapping[str, Any], world_size: int 
         if world_size is not None:
             wrong = sharing * parallel.tp * parallel.pp != world_size
             faults.append((wrong, f"world size ({world_size}) must be dp · tp · cp · pp"))
-        for name in ("ep", "replicate", "partition_group", "secondary_group"):
+        for name in GROUPS:
             size = getattr(parallel, name) or 1
             faults.append((sharing % size != 0, f"dp × cp must divide by {name} ({size})"))
     pieces = parallel.sequence_pieces
