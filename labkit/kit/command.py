@@ -265,11 +265,12 @@ def assignments(name: str, texts: Sequence[str] | None) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not (key and equals and value):
             raise UsageError(f"{name} {text!r} is not NAME=VALUE, such as early_forwards=2,1,0")
-        values[key.strip().replace("-", "_")] = _value(value.strip())
+        values[key.strip().replace("-", "_")] = value_of(value.strip())
     return values
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
+    """A whole number, a list of them, a number, true or false, or the word itself."""
     for read in (int, lambda t: [int(part) for part in t.split(",")], float):
         try:
             return read(text)

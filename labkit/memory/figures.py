@@ -19,6 +19,7 @@ from labkit.kit.draw import CYCLE, PALETTE, VEIL, Part, finish
 LONGEST = 3.0  # bars are drawn up to this many times the capacity
 PALE = 0.32  # opacity of what does not fit
 _KEYS = ["model", "plan"]
+_LIMIT = {"color": PALETTE["capacity"], "dash": "dash", "width": 2}
 _SWEPT = {
     "peak_bytes": ("on one GPU (GB)", 1e9),
     "communication_s": ("communication of a step (s)", 1.0),
@@ -109,7 +110,6 @@ def figure_states(
 
 def _capacity(capacity_gb: float, name: str, longest_gb: float) -> tuple[Part, Part]:
     """A line, and its name on the side that has room."""
-    line = {"color": PALETTE["capacity"], "dash": "dash", "width": 2}
     ends = {"x0": capacity_gb, "x1": capacity_gb, "y0": 0, "y1": 1}
     right = capacity_gb > 0.9 * longest_gb and name
     words = {
@@ -117,7 +117,7 @@ def _capacity(capacity_gb: float, name: str, longest_gb: float) -> tuple[Part, P
         "text": f" {name or f'{capacity_gb:g} GB'} ",
         "xanchor": "right" if right else "left", "yanchor": "bottom",
     }  # fmt: skip
-    return {"type": "line", "xref": "x", "yref": "y domain", "line": line} | ends, words
+    return {"type": "line", "xref": "x", "yref": "y domain", "line": _LIMIT} | ends, words
 
 
 def figure_moments(table: pd.DataFrame, **look: Any) -> go.Figure:
@@ -185,9 +185,8 @@ def figure_fits(
     numbers = [f"  {ranks:,.0f}" for ranks in some["dp"]]
     _words(figure, some, some["dp"], numbers, col=2, mode="markers+text", marker=dots)
     _words(figure, none, [1] * len(none), [" none"] * len(none), col=2)
-    line = {"color": PALETTE["capacity"], "dash": "dash", "width": 2}
     note = f"{capacity_name or f'{capacity_gb:g} GB'} · pale: does not fit"
-    figure.add_vline(x=capacity_gb, line=line, annotation_text=note, row=1, col=1)
+    figure.add_vline(x=capacity_gb, line=_LIMIT, annotation_text=note, row=1, col=1)
     most = max(10.0, float(some["dp"].max()) if len(some) else 10.0)
     ranks = {"type": "log", "dtick": 1, "tickformat": ",d", "range": [0, math.log10(most) + 1]}
     figure.update_layout(barmode="stack")
@@ -241,13 +240,8 @@ def figure_sweep(
             name=str(name), x=rows[x], y=rows[y] / divide, mode="lines", line_color=colour
         )
     for name, value in (levels or {}).items():
-        figure.add_scatter(
-            name=name,
-            x=[table[x].min(), table[x].max()],
-            y=[value, value],
-            mode="lines",
-            line={"color": PALETTE["capacity"], "dash": "dash", "width": 2},
-        )
+        ends = [table[x].min(), table[x].max()]
+        figure.add_scatter(name=name, x=ends, y=[value, value], mode="lines", line=_LIMIT)
     figure.update_xaxes(**_logarithmic(table[x]))
     figure.update_yaxes(**_logarithmic(table[y]))
     named = "data-parallel ranks" if x == "dp" else x.replace("_", " ")

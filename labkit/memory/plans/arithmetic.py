@@ -30,7 +30,6 @@ class Arithmetic(NamedTuple):
     parallel: Parallel
     recipe: Recipe
     batch: Batch | None
-    fragmentation: float
 
     def check(self) -> None:
         """Refuse what the arithmetic has no term for.
@@ -106,20 +105,15 @@ class Arithmetic(NamedTuple):
             f"shards: {states.SHARDINGS['even']}",
             "all components held at once: an upper bound on the peak of what is counted",
             "activations " + ("left out" if self.batch is None else "zero-paper"),
-            f"left out: communication buffers, and the layer that stage 3 gathers; fragmentation"
-            f" {self.fragmentation:.0%} of the device",
+            "left out: communication buffers, and the layer that stage 3 gathers",
         )
 
     def collectives(self, *, ranks_per_node: int) -> tuple[Collective, ...]:
         """Of data parallelism and one micro-batch, one call a layer where layers are known."""
         units = self.model.num_layers if isinstance(self.model, Model) else 1
-        return step_collectives(
-            self.parallel,
-            replace(self.recipe, accumulation=1),
-            self.num_params / self.parallel.tp,
-            ranks_per_node=ranks_per_node,
-            num_units=units,
-        )
+        at = {"ranks_per_node": ranks_per_node, "num_units": units}
+        once, elements = replace(self.recipe, accumulation=1), self.num_params / self.parallel.tp
+        return step_collectives(self.parallel, once, elements, **at)
 
 
 def activation_bytes(model: Model, batch: Batch, *, tp: int = 1) -> float:

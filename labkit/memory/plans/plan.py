@@ -80,7 +80,7 @@ class Plan:
 
     @property
     def _arithmetic(self) -> Arithmetic:
-        return Arithmetic(self.model, self.parallel, self.recipe, self.batch, self.fragmentation)
+        return Arithmetic(self.model, self.parallel, self.recipe, self.batch)
 
     def sized(self) -> tuple[Model, Batch]:
         """The model and the batch of a detailed plan.
@@ -184,7 +184,7 @@ class Plan:
     def assumptions(self) -> tuple[str, ...]:
         """What the account takes for granted, and the allowances, in sentences."""
         notes = self.account.assumptions
-        if not self.detailed or not (self.fragmentation or self.context_bytes):
+        if not (self.fragmentation or self.context_bytes):
             return notes
         size = format_bytes(self.context_bytes) if self.context_bytes else "nothing"
         return (
