@@ -254,8 +254,7 @@ def single(values: Sequence[Any]) -> Any:
 def assignments(name: str, texts: Sequence[str] | None) -> dict[str, Any]:
     """``NAME=VALUE`` texts as keyword arguments; hyphens in names become underscores.
 
-    A value is a whole number, a list of them, a number, true or false, or a word. Raises UsageError
-    for other texts.
+    Values are read by :func:`value_of`. Raises UsageError for other texts.
 
     >>> assignments("--set", ["early-forwards=2,1,0", "warmup=b"])
     {'early_forwards': [2, 1, 0], 'warmup': 'b'}

@@ -131,17 +131,13 @@ def differences(plan: Plan) -> pd.DataFrame:
             sums[TOTAL] = float(total_bytes(terms))
         columns[name] = pd.Series(sums, dtype=float)
     table = pd.DataFrame(columns).reindex(list(REASONS)).dropna(how="all")
-    table["why"] = [_why(str(row), columns, refused) for row in table.index]
+    table["why"] = [
+        "; ".join(f"{name}: {why}" for name, why in REASONS[row].items() if name not in refused)
+        for row in map(str, table.index)
+    ]
+    table.loc[TOTAL, "why"] = "the sum of the rows above"
     table.attrs["refused"] = refused
     return table.rename_axis("component")
-
-
-def _why(row: str, conventions: Iterable[str], refused: Iterable[str]) -> str:
-    if row == TOTAL:
-        return "the sum of the rows above"
-    answering = [name for name in conventions if name not in refused]
-    reasons = [f"{name}: {REASONS[row][name]}" for name in answering if name in REASONS[row]]
-    return "; ".join(reasons)
 
 
 def _zero_paper(
