@@ -148,11 +148,7 @@ def figure_pairs(table: pd.DataFrame, *, category: str) -> go.Figure:
 
 
 def figure_fits(
-    bars: pd.DataFrame,
-    frontier: pd.DataFrame,
-    *,
-    capacity_gb: float,
-    capacity_name: str = "",
+    bars: pd.DataFrame, frontier: pd.DataFrame, *, capacity_gb: float, capacity_name: str = ""
 ) -> go.Figure:
     """What a device holds at the peak, model by model and stage by stage, and when it fits.
 

@@ -203,8 +203,7 @@ def frontier(
     spread: Spread,
     room: Room,
     models: Annotated[
-        list[str],
-        argument("Presets or config.json files.", metavar="[MODEL]...", complete=presets),
+        list[str], argument("Presets or config.json files.", metavar="[MODEL]...", complete=presets)
     ] = [],  # noqa: B006
 ) -> Report:
     """What fits, model by model and ZeRO stage by stage, and the least ranks that make it fit.

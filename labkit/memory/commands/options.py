@@ -60,8 +60,7 @@ class Spread:
     ] = None
     micro_batch: Annotated[int, option("Samples a replica at a time.", "--micro-batch", "-b")] = 1
     recompute: Annotated[
-        str | None,
-        option("none, selective, operators, full, or every k-th layer. Default: none."),
+        str | None, option("none, selective, operators, full, or every k-th layer. Default: none.")
     ] = None
     assigned: Annotated[
         list[str],
@@ -163,12 +162,10 @@ class Room:
     )
     headroom: Annotated[float, option("Share of it that may be filled, above 0 to 1.")] = 0.9
     context: Annotated[
-        str | None,
-        option("Bytes of CUDA's context, such as 1GB. Default: 0, or the framework's."),
+        str | None, option("Bytes of CUDA's context, such as 1GB. Default: 0, or the framework's.")
     ] = None
     fragmentation: Annotated[
-        float | None,
-        option("Share of the device lost in pieces. Default: 0, or the framework's."),
+        float | None, option("Share of the device lost in pieces. Default: 0, or the framework's.")
     ] = None
 
     def allow(self, plan: Plan) -> Plan:

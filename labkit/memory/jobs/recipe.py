@@ -17,14 +17,7 @@ Optimizer = Literal["adam", "sgd", "adafactor", "muon", "adam-8bit"]
 Step = Literal["foreach", "fused", "for-loop"]
 Place = Literal["device", "cpu", "nvme"]
 
-DTYPE_BYTES: dict[str, float] = {
-    "fp32": 4,
-    "bf16": 2,
-    "fp16": 2,
-    "fp8": 1,
-    "int8": 1,
-    "int4": 0.5,
-}
+DTYPE_BYTES: dict[str, float] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int4": 0.5}
 # A step counter, which torch keeps as an fp32 tensor beside each parameter's states.
 COUNTER_BYTES = 4
 # bitsandbytes 0.50: tensors with fewer elements keep fp32 states; the two tables of 256 fp32

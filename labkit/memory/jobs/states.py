@@ -17,13 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.recipe import (
-    COUNTER_BYTES,
-    DTYPE_BYTES,
-    Recipe,
-    element_bytes,
-    state_bytes,
-)
+from labkit.memory.jobs.recipe import COUNTER_BYTES, DTYPE_BYTES, Recipe, element_bytes, state_bytes
 from labkit.memory.tape.mode import BF16
 from labkit.memory.tape.saved import Term
 from labkit.models import Model, TensorShape

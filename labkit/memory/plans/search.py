@@ -42,13 +42,7 @@ _MOST_ELEMENTS = 2**40  # of a sequence's hidden states: larger ones overflow th
 
 
 @checked
-def fit(
-    plan: Plan,
-    *,
-    vary: str,
-    device: Capacity,
-    headroom: Headroom = 1.0,
-) -> Fit:
+def fit(plan: Plan, *, vary: str, device: Capacity, headroom: Headroom = 1.0) -> Fit:
     """The largest ``model`` (a count), ``micro_batch`` or ``seq`` that fits, or the least ``dp``.
 
     A detailed plan (see :class:`Plan`) is fitted by its peak, and takes ``layers``, ``zero`` and
@@ -240,10 +234,7 @@ def _named(plan: Plan | Mapping[str, Plan]) -> Iterable[tuple[str, Plan]]:
 
 
 def _sent_by(
-    base: Plan,
-    values: Mapping[str, list[Any]],
-    links: tuple[Link, Link],
-    ranks_per_node: int,
+    base: Plan, values: Mapping[str, list[Any]], links: tuple[Link, Link], ranks_per_node: int
 ) -> dict[str, list[float]]:
     """Bytes that each row's rank sends in a step, that leave a node, and how long that takes, in
     the sweep's order; NaN for no plan."""

@@ -56,16 +56,12 @@ REASONS: dict[str, dict[str, str]] = {
         "megatron": "18 + 4·f/h, or 10 + 24/t, which assumes f = 4h; dropout masks, no scores",
         "torch": "what its kernels save",
     },
-    "embedding": {
-        "megatron": "token numbers and a dropout mask for each microbatch in flight",
-    },
+    "embedding": {"megatron": "token numbers and a dropout mask for each microbatch in flight"},
     "head and loss": {
         "megatron": "fp32 logits once, or 16-bit ones without sequence parallelism",
         "torch": "the fp32 log-softmax is saved; its backward needs more for a moment",
     },
-    "allowance": {
-        "megatron": "5 % of activations without sequence parallelism, and only there",
-    },
+    "allowance": {"megatron": "5 % of activations without sequence parallelism, and only there"},
     "host": {
         "deepspeed": "a node's memory: fp32 copies while the model is built, or the offloaded"
         " states, times 1.5",
