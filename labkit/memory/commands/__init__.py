@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labkit import memory
-from labkit.errors import BadValue
+from labkit.errors import BadValue, not_among
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.memory.commands.options import Job, Room, Spread, axes_of, model_of
@@ -254,7 +254,7 @@ def check(job: Job, oracle: Annotated[str, option("fake, gloo or cuda.")] = "fak
 @commands.add(examples=["labkit memory compare llama-2-7b --dp 8 --zero 3"])
 def compare(job: Job) -> Report:
     """The same job as ZeRO's paper, DeepSpeed, Megatron-LM and torch count it, and why."""
-    from labkit.memory.tools import conventions
+    from labkit.memory.plans import conventions
 
     plan = job.plan()
     indexed = conventions.differences(plan)
@@ -356,9 +356,29 @@ def peaks(
     ] = None,
 ) -> Report:
     """Peaks that others measured on GPUs and published, beside ours; sources with --json."""
-    from labkit.memory.tools import peaks
-
-    return peaks.report(framework)
+    rows = memory.published.peak_errors()
+    if framework is not None:
+        if framework not in set(rows["framework"]):
+            raise not_among("framework", framework, sorted(set(rows["framework"])))
+        rows = rows.query("framework == @framework")
+    off = rows["error"].abs().to_numpy()
+    worst = formatted("error_fraction", float(off.max()))
+    columns = ["run", "kind", "measured_bytes", "predicted_bytes", "error_fraction"]
+    shown = rows.rename(columns={"error": "error_fraction"}).groupby("framework", sort=False)
+    return Report(
+        title="Published peaks of GPU memory, and ours",
+        facts=[
+            ("within 10 %", f"{(off <= 0.1).sum()} of {len(rows)}", "by options alone"),
+            ("worst", worst, str(rows["run"].iloc[int(off.argmax())])),
+        ],
+        tables=[Sheet(heading=str(name), table=part, columns=columns) for name, part in shown],
+        notes=[
+            "Nothing is fitted to these runs. Reserved bytes are compared with the computed peak"
+            " times what the framework's logs reserve for one allocated byte."
+        ],
+        data={"command": "peaks", "rows": records(rows)},
+        csv=rows,
+    )
 
 
 # ---------------------------------------------------------------- parts of the reports
