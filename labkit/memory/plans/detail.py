@@ -103,10 +103,8 @@ class Estimate:
         for name in COMPONENTS:
             sizes[name, "device"] = self.peak.get(name, 0)
         for term in self._states():
-            away = (
-                term.row in STATES and getattr(self.job.recipe, f"offload_{term.row}") != "device"
-            )
-            if away and term.place != "device":
+            kept = getattr(self.job.recipe, f"offload_{term.row}", "device")
+            if kept != "device" and term.place != "device":
                 sizes[term.row, term.place] += term.num_bytes
         return [(name, place, float(size)) for (name, place), size in sizes.items() if size]
 
@@ -115,11 +113,8 @@ class Estimate:
         import pandas as pd
 
         order = [name for name in estimates.MOMENTS if name in self.moments]
-        table = pd.DataFrame(
-            [[float(self.moments[m].get(c, 0)) for c in COMPONENTS] for m in order],
-            index=pd.Index(order, name="moment"),
-            columns=list(COMPONENTS),
-        )
+        sizes = [[float(self.moments[m].get(c, 0)) for c in COMPONENTS] for m in order]
+        table = pd.DataFrame(sizes, pd.Index(order, name="moment"), list(COMPONENTS))
         table = table.loc[:, (table != 0).any()]
         return table.assign(total=[float(total(self.moments[m])) for m in order])
 

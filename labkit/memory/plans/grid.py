@@ -59,11 +59,8 @@ def sweep(
     usable_bytes: float | None = None,
     components: bool = True,
 ) -> pd.DataFrame:
-    """Every combination of axes' ``values`` as a row: peak, its moment, components at the peak.
-
-    Combinations that cannot be have NaN and say why in a column ``problem``. Rows come with the
-    numbers (:data:`NUMBERS`) innermost. ``world_size`` lets dp be what the other degrees leave, or
-    holds it to that.
+    """Every combination of axes' ``values`` as a row: peak, its moment, components at the peak, and
+    the ``problem`` of what cannot be. Rows come with the numbers (:data:`NUMBERS`) innermost.
 
     Raises:
         BadValue: a number below 1.
@@ -77,7 +74,7 @@ def sweep(
     tables = []
     for chosen in product(*rest.values()):
         point = dict(zip(rest, chosen, strict=True))
-        columns = {name: _repeated(label(value), size) for name, value in point.items()}
+        columns = {name: _repeated(value, size) for name, value in point.items()}
         columns |= {n: grid.ravel() for n, grid in zip(numbers, mesh, strict=True)}
         if "world_size" in point and "dp" not in values:
             columns["dp"] = np.full(size, _filled(plan, point))
@@ -123,16 +120,14 @@ def _stacked(tables: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _repeated(value: Any, size: int) -> Any:
+    """A column of one value; models and recipes go by their names."""
+    if isinstance(value, Model | Recipe):
+        value = value.name
     if isinstance(value, bool | int | float | np.number):
         return np.full(size, value)
     column = np.empty(size, dtype=object)
     column[:] = [value] * size
     return column
-
-
-def label(value: Any) -> Any:
-    """What a row of a sweep says of a value: models and recipes by their names."""
-    return value.name if isinstance(value, Model | Recipe) else value
 
 
 def _numbers(name: str, values: list[Any]) -> Any:
@@ -261,10 +256,10 @@ def _problems(plan: Plan, seq: Any, numbers: Mapping[str, Any], world_size: int 
     pieces = parallel.sequence_pieces
     text = f"seq must divide by {pieces}, the pieces that cp and tp make of it"
     faults.append((seq % pieces != 0, text))
-    most = plan.model.positions if isinstance(plan.model, Model) else 0
-    if most and "seq" in numbers:
-        text = f"seq must be <= {most}, the positions that {label(plan.model)} has learnt"
-        faults.append((seq > most, text))
+    model, _ = plan.sized()
+    if model.positions and "seq" in numbers:
+        text = f"seq must be <= {model.positions}, the positions that {model.name} has learnt"
+        faults.append((seq > model.positions, text))
     problems = np.array("", dtype=object)
     for wrong, text in faults:
         problems = np.where(wrong, np.array(text, dtype=object), problems)

@@ -214,8 +214,11 @@ def sweep(
     """
     import pandas as pd
 
+    named = plan if isinstance(plan, Mapping) else {"": plan}
+    if not named:
+        raise BadValue("plan must be a Plan, or a mapping with at least one; got an empty mapping")
     tables = []
-    for name, base in _named(plan):
+    for name, base in named.items():
         values = grid.axes_of(axes)
         room = None if device is None else base.usable_bytes(device, headroom=headroom)
         table = grid.sweep(base, values, usable_bytes=room)
@@ -225,12 +228,6 @@ def sweep(
             table.insert(0, "plan", name)
         tables.append(table)
     return tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
-
-
-def _named(plan: Plan | Mapping[str, Plan]) -> Iterable[tuple[str, Plan]]:
-    if not plan:
-        raise BadValue("plan must be a Plan, or a mapping with at least one; got an empty mapping")
-    return plan.items() if isinstance(plan, Mapping) else [("", plan)]
 
 
 def _sent_by(
