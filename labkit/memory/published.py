@@ -17,6 +17,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from labkit import files, hardware, quantities
+from labkit.errors import not_among
 from labkit.kit.describe import Positive, description
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.recipe import Recipe
@@ -145,11 +146,21 @@ def peaks(path: Path | None = None) -> dict[str, Peak]:
     return files.named(path, files.load_yaml(path), Peak)
 
 
-def peak_errors() -> pd.DataFrame:
-    """A row a peak: ``run, framework, gpu, kind, measured_bytes, predicted_bytes, moment, error``
-    (predicted over measured, less 1) and ``source``."""
+def peak_errors(framework: str | None = None) -> pd.DataFrame:
+    """A row a peak, of one framework or of all: ``run, framework, gpu, kind, measured_bytes,
+    predicted_bytes, error`` (predicted over measured, less 1), ``moment`` and ``source``.
+
+    Raises:
+        UsageError: there is no run of that framework.
+    """
+    runs = list(peaks().values())
+    if framework is not None:
+        known = sorted({run.framework for run in runs})
+        runs = [run for run in runs if run.framework == framework]
+        if not runs:
+            raise not_among("framework", framework, known)
     rows = []
-    for row in peaks().values():
+    for row in runs:
         measured, (moment, predicted) = row.measured_mib * quantities.MIB, row.predicted()
         sizes = round(measured), round(predicted), predicted / measured - 1
         rows.append([row.name, row.framework, row.gpu, row.kind, *sizes, moment, row.source])

@@ -527,7 +527,7 @@ def test_a_rank_of_a_three_way_cut_holds_its_share_exactly() -> None:
         ({"micro_batch": -1}, "Batch.micro_batch must be a whole number, at least 1"),
         ({"attention": "ring"}, "Batch.attention must be one of 'eager', 'sdpa', 'flash'"),
         ({"loss": "hinge"}, "Batch.loss must be one of 'eager-fp32', 'vocab-parallel'"),
-        ({"formula": "mine"}, "Batch.formula must be one of 'zero-paper'"),
+        ({"formula": "mine"}, "Batch.formula must be 'zero-paper', or None"),
         (
             {"recompute": "some"},
             "Batch.recompute must be one of 'none', 'selective', 'operators', 'full', or",

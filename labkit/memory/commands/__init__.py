@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from labkit import memory
-from labkit.errors import BadValue, not_among
+from labkit.errors import BadValue
 from labkit.kit.command import Commands, argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.memory.commands.options import Job, Room, Spread, axes_of, model_of
@@ -217,13 +216,12 @@ def frontier(
     sums = bars.groupby(["model", "plan"], sort=False)["num_bytes"].sum()
     table = least.merge(sums.rename("peak_bytes").reset_index(), on=["model", "plan"])
     shown = table.assign(fits=table["peak_bytes"] <= usable)
-    names = ("model", "plan", "peak_bytes", "fits", "dp")
-    columns = dict(zip(names, ("model", "stage", "peak", "fits", "least dp"), strict=True))
+    shown = shown.rename(columns={"plan": "stage", "dp": "least dp"})
     capacity: dict[str, Any] = {"capacity_gb": usable / GB, "capacity_name": room.name}
     return Report(
         title="What fits, and from how many data-parallel ranks on",
         lead=f"{_lead(plan, stage=False)}; {room.text(plan)}",
-        tables=[Sheet(table=shown, columns=columns)],
+        tables=[Sheet(table=shown, columns=["model", "stage", "peak_bytes", "fits", "least dp"])],
         notes=plan.assumptions,
         csv=table,
         data={
@@ -356,20 +354,15 @@ def peaks(
     ] = None,
 ) -> Report:
     """Peaks that others measured on GPUs and published, beside ours; sources with --json."""
-    rows = memory.published.peak_errors()
-    if framework is not None:
-        if framework not in set(rows["framework"]):
-            raise not_among("framework", framework, sorted(set(rows["framework"])))
-        rows = rows.query("framework == @framework")
+    rows = memory.published.peak_errors(framework)
     off = rows["error"].abs().to_numpy()
-    worst = formatted("error_fraction", float(off.max()))
     columns = ["run", "kind", "measured_bytes", "predicted_bytes", "error_fraction"]
     shown = rows.rename(columns={"error": "error_fraction"}).groupby("framework", sort=False)
     return Report(
         title="Published peaks of GPU memory, and ours",
         facts=[
             ("within 10 %", f"{(off <= 0.1).sum()} of {len(rows)}", "by options alone"),
-            ("worst", worst, str(rows["run"].iloc[int(off.argmax())])),
+            ("worst", formatted("error_fraction", off.max()), rows["run"].iloc[off.argmax()]),
         ],
         tables=[Sheet(heading=str(name), table=part, columns=columns) for name, part in shown],
         notes=[
@@ -421,15 +414,14 @@ def _figure_of_moments(plan: Plan, room: Room) -> Figure:
 
 def _figure_of_pairs(table: pd.DataFrame, category: str) -> Figure:
     """Predictions beside what was seen, a pair of bars a row."""
-    drawn = memory.figures.figure_pairs(table, category=category)
-    return "Predicted and measured", "", drawn
+    return "Predicted and measured", "", memory.figures.figure_pairs(table, category=category)
 
 
 def _figures_of_sweep(table: pd.DataFrame, axes: list[str], usable: float) -> list[Figure]:
     """Stacked bars where rows are few, lines where they are many and an axis is a number."""
 
-    def named(names: Sequence[str]) -> list[str]:
-        rows = records(table[list(names)])
+    def named(names: list[str]) -> list[str]:
+        rows = records(table[names])
         return [", ".join(f"{k} {v}".replace("_", " ") for k, v in row.items()) for row in rows]
 
     if len(table) <= MOST_BARS:

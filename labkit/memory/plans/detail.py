@@ -62,8 +62,8 @@ class Estimate:
     @property
     def states_bytes(self) -> float:
         """Of the fullest device."""
-        here = (t for t in self._states() if t.place == "device" and t.row in STATES)
-        return sum(term.num_bytes for term in here)
+        stored = (t for t in self._states() if t.place == "device" and t.row in STATES)
+        return sum(term.num_bytes for term in stored)
 
     def terms(self) -> tuple[Term, ...]:
         """States, what the layers keep for the backward pass, and what is there for a moment."""
