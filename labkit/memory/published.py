@@ -129,8 +129,7 @@ class Peak:
         reserved bytes were printed."""
         plan = self.plan
         if "device" in self.fields:
-            job = replace(plan.estimate.job, device=self.fields["device"])
-            there = on_device(job)
+            there = on_device(replace(plan.estimate.job, device=self.fields["device"]))
             return there.peak_moment, there.peak_bytes
         reserved = self.kind == "reserved"
         return plan.peak_moment, plan.reserved_bytes if reserved else plan.peak_bytes

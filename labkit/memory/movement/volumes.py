@@ -77,11 +77,9 @@ class _Job:
     @property
     def layers(self) -> tuple[int, int]:
         """Dense and expert layers of the device."""
-        counts = {"block": 0, "expert block": 0}
-        for unit in self.parallel.units(self.model, self.device):
-            if unit.name in counts:
-                counts[unit.name] += unit.count
-        return counts["block"], counts["expert block"]
+        units = self.parallel.units(self.model, self.device)
+        dense = sum(unit.count for unit in units if unit.name == "block")
+        return dense, sum(unit.count for unit in units if unit.name == "expert block")
 
     @property
     def tokens(self) -> float:

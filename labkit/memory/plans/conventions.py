@@ -258,12 +258,10 @@ def _megatron_activations(
     rows = [("activations", kept, f"{width}·s·b·h × l × {flight}")]
     ends = tokens * (8 + model.hidden) * pp * flight / along
     rows.append(("embedding", ends, f"s·b·(8 + h)·p{'/t' if together else ''} × {flight}"))
-    if pp == 1 and together:
-        head = Fraction(4 * tokens * (model.hidden + model.vocab), tp)
-        rows.append(("head and loss", head, "4·s·b·(h + v)/t"))
-    elif pp == 1:
-        head = 2 * tokens * (model.hidden + Fraction(model.vocab, tp))
-        rows.append(("head and loss", head, "2·s·b·(h + v/t)"))
+    if pp == 1:
+        split = 4 * tokens * Fraction(model.hidden + model.vocab, tp)
+        head = split if together else 2 * tokens * (model.hidden + Fraction(model.vocab, tp))
+        rows.append(("head and loss", head, "4·s·b·(h + v)/t" if together else "2·s·b·(h + v/t)"))
     if not together:
         whole = sum((size for _, size, _ in rows), Fraction(0))
         rows.append(("allowance", whole / 20, "5 % of activations"))

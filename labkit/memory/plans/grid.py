@@ -132,11 +132,7 @@ def _repeated(value: Any, size: int) -> Any:
 
 def _numbers(name: str, values: list[Any]) -> Any:
     array = np.asarray(values)
-    if (
-        array.dtype.kind not in "iu"
-        or array.size == 0
-        or not 1 <= array.min() <= array.max() <= _MOST
-    ):
+    if array.dtype.kind not in "iu" or not 1 <= array.min() <= array.max() <= _MOST:
         raise BadValue(f"{name} must be whole numbers >= 1, at most {_MOST:,}, got {values[:5]}")
     return array.astype(np.int64)
 
