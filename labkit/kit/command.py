@@ -254,8 +254,7 @@ def single(values: Sequence[Any]) -> Any:
 def assignments(name: str, texts: Sequence[str] | None) -> dict[str, Any]:
     """``NAME=VALUE`` texts as keyword arguments; hyphens in names become underscores.
 
-    A value is a whole number, a list of them, a number, true or false, or a word. Raises UsageError
-    for other texts.
+    Values are read by :func:`value_of`. Raises UsageError for other texts.
 
     >>> assignments("--set", ["early-forwards=2,1,0", "warmup=b"])
     {'early_forwards': [2, 1, 0], 'warmup': 'b'}
@@ -265,11 +264,12 @@ def assignments(name: str, texts: Sequence[str] | None) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not (key and equals and value):
             raise UsageError(f"{name} {text!r} is not NAME=VALUE, such as early_forwards=2,1,0")
-        values[key.strip().replace("-", "_")] = _value(value.strip())
+        values[key.strip().replace("-", "_")] = value_of(value.strip())
     return values
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
+    """A whole number, a list of them, a number, true or false, or the word itself."""
     for read in (int, lambda t: [int(part) for part in t.split(",")], float):
         try:
             return read(text)

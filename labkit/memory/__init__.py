@@ -21,11 +21,11 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "oracles.adam_speed": ("adam_speed",),
     "oracles.checking": ("check",),
     "oracles.oracle": ("measure",),
+    "plans.conventions": ("count", "differences"),
     "plans.frameworks": ("FRAMEWORKS",),
     "plans.plan": ("Model", "Plan"),
     "plans.search": ("compare", "fit", "largest_model", "stages", "sweep"),
     "plans.throughput": ("Cluster", "Update", "rivals", "updated_step"),
-    "tools.conventions": ("count", "differences"),
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__, submodules=("figures", "published"), submod_attrs=_HOMES

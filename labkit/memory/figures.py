@@ -19,9 +19,9 @@ from labkit.kit.draw import CYCLE, PALETTE, VEIL, Part, finish
 LONGEST = 3.0  # bars are drawn up to this many times the capacity
 PALE = 0.32  # opacity of what does not fit
 _KEYS = ["model", "plan"]
+_LIMIT = {"color": PALETTE["capacity"], "dash": "dash", "width": 2}
 _SWEPT = {
-    "peak_bytes": ("at the peak on one GPU (GB)", 1e9),
-    "total_bytes": ("on one GPU (GB)", 1e9),
+    "peak_bytes": ("on one GPU (GB)", 1e9),
     "communication_s": ("communication of a step (s)", 1.0),
 }
 # Kin share a colour; what comes and goes beside what stays is hatched. In the order of stacking.
@@ -70,15 +70,14 @@ def figure_states(
     *,
     capacity_gb: float | None = None,
     capacity_name: str = "",
-    told_gb: Mapping[str, float] | None = None,
     title: str = "",
     height: int = 420,
 ) -> go.Figure:
     """Stacked bars of what a rank holds, one bar a plan, a line at what the device has.
 
     ``table`` has columns ``plan``, ``component`` and ``size_gb``, one row each. Totals stand at the
-    bars' ends, beside them what a plan itself says (``told_gb``) where that is not the sum. What is
-    not on the device (a column ``place``) is left out. Horizontal, because the plans have names.
+    bars' ends. What is not on the device (a column ``place``) is left out. Horizontal, because the
+    plans have names.
     """
     if "place" in table:
         table = table[table["place"] == "device"]
@@ -104,16 +103,13 @@ def figure_states(
         layout["shapes"], notes = [line], [note]
     at_ends: dict[str, Any] = {"showarrow": False, "xanchor": "left", "bgcolor": VEIL}
     for name, value in totals.items():
-        stated = (told_gb or {}).get(str(name), value)
-        remark = "" if abs(stated - value) <= 0.01 * value else f", says {stated:.3g}"
-        notes.append(at_ends | {"x": value, "y": name, "text": f" {value:.3g} GB{remark}"})
+        notes.append(at_ends | {"x": value, "y": name, "text": f" {value:.3g} GB"})
     figure = go.Figure(bars, layout | {"annotations": notes})
     return finish(figure, title=title, x="on one GPU (GB)", height=height)
 
 
 def _capacity(capacity_gb: float, name: str, longest_gb: float) -> tuple[Part, Part]:
     """A line, and its name on the side that has room."""
-    line = {"color": PALETTE["capacity"], "dash": "dash", "width": 2}
     ends = {"x0": capacity_gb, "x1": capacity_gb, "y0": 0, "y1": 1}
     right = capacity_gb > 0.9 * longest_gb and name
     words = {
@@ -121,7 +117,7 @@ def _capacity(capacity_gb: float, name: str, longest_gb: float) -> tuple[Part, P
         "text": f" {name or f'{capacity_gb:g} GB'} ",
         "xanchor": "right" if right else "left", "yanchor": "bottom",
     }  # fmt: skip
-    return {"type": "line", "xref": "x", "yref": "y domain", "line": line} | ends, words
+    return {"type": "line", "xref": "x", "yref": "y domain", "line": _LIMIT} | ends, words
 
 
 def figure_moments(table: pd.DataFrame, **look: Any) -> go.Figure:
@@ -152,11 +148,7 @@ def figure_pairs(table: pd.DataFrame, *, category: str) -> go.Figure:
 
 
 def figure_fits(
-    bars: pd.DataFrame,
-    frontier: pd.DataFrame,
-    *,
-    capacity_gb: float,
-    capacity_name: str = "",
+    bars: pd.DataFrame, frontier: pd.DataFrame, *, capacity_gb: float, capacity_name: str = ""
 ) -> go.Figure:
     """What a device holds at the peak, model by model and stage by stage, and when it fits.
 
@@ -189,9 +181,8 @@ def figure_fits(
     numbers = [f"  {ranks:,.0f}" for ranks in some["dp"]]
     _words(figure, some, some["dp"], numbers, col=2, mode="markers+text", marker=dots)
     _words(figure, none, [1] * len(none), [" none"] * len(none), col=2)
-    line = {"color": PALETTE["capacity"], "dash": "dash", "width": 2}
     note = f"{capacity_name or f'{capacity_gb:g} GB'} · pale: does not fit"
-    figure.add_vline(x=capacity_gb, line=line, annotation_text=note, row=1, col=1)
+    figure.add_vline(x=capacity_gb, line=_LIMIT, annotation_text=note, row=1, col=1)
     most = max(10.0, float(some["dp"].max()) if len(some) else 10.0)
     ranks = {"type": "log", "dtick": 1, "tickformat": ",d", "range": [0, math.log10(most) + 1]}
     figure.update_layout(barmode="stack")
@@ -233,10 +224,7 @@ def figure_sweep(
     ``plan``.
 
     ``levels`` are horizontal marks, in the unit of the axis: GB for bytes, seconds for times.
-    ``total_bytes`` of a plan whose moments are counted is its peak.
     """
-    if y == "total_bytes" and {y, "peak_bytes"} <= set(table):
-        table = table.fillna({y: table["peak_bytes"]})
     if y not in _SWEPT or y not in table:
         raise not_among("column of a sweep that is drawn", y, [c for c in _SWEPT if c in table])
     y_title, divide = _SWEPT[y]
@@ -248,13 +236,8 @@ def figure_sweep(
             name=str(name), x=rows[x], y=rows[y] / divide, mode="lines", line_color=colour
         )
     for name, value in (levels or {}).items():
-        figure.add_scatter(
-            name=name,
-            x=[table[x].min(), table[x].max()],
-            y=[value, value],
-            mode="lines",
-            line={"color": PALETTE["capacity"], "dash": "dash", "width": 2},
-        )
+        ends = [table[x].min(), table[x].max()]
+        figure.add_scatter(name=name, x=ends, y=[value, value], mode="lines", line=_LIMIT)
     figure.update_xaxes(**_logarithmic(table[x]))
     figure.update_yaxes(**_logarithmic(table[y]))
     named = "data-parallel ranks" if x == "dp" else x.replace("_", " ")

@@ -19,7 +19,7 @@ import pytest
 from labkit import memory
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.plans import detail, grid
-from labkit.memory.tools.conventions import total_bytes
+from labkit.memory.plans.conventions import total_bytes
 from tests.oracles.estimators import count
 
 MODEL, BATCH = Model.preset("llama-2-7b"), Batch(seq=4096)

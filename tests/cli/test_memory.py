@@ -150,6 +150,15 @@ def test_sweep_has_a_row_for_every_combination(told: Told, tmp_path: Path) -> No
     assert "zero 3, tp 1, recompute full" in page.read_text()
 
 
+def test_a_papers_arithmetic_is_swept_too(told: Told) -> None:
+    """Everything is held at once, so twice the samples hold twice the activations."""
+    given = ("--seq", 32, "--set", "formula=zero-paper", "-a", "micro_batch=1,2")
+    few, many = told("sweep", MODEL, *given)["rows"]
+    assert many["activations_bytes"] == 2 * few["activations_bytes"]
+    assert few["peak_moment"] == "all at once"
+    assert few["fits"]
+
+
 def test_sweep_takes_models_and_recipes_and_draws_lines(told: Told, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     axes = ("-a", "model=tiny-gpt,small-gpt", "-a", "recipe=bf16-mixed,fp32-adam")

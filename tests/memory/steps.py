@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from labkit.memory.jobs.states import owners
+from labkit.memory.jobs.states import dealt
 from labkit.memory.plans.estimate import largest, rank_shape
 from labkit.memory.tape import moments
 from labkit.memory.tape.saved import Mode
@@ -126,10 +126,7 @@ def stored_elements(
     """Elements that the fullest rank allocates: rows of every tensor, padded, or whole tensors."""
     if sharding == "dim0":
         return sum(-(-t.shape[0] // num_ranks) * (t.numel // t.shape[0]) for t in tensors)
-    held = [0] * num_ranks
-    for tensor, owner in zip(tensors, owners(tensors, num_ranks), strict=True):
-        held[owner] += tensor.numel
-    return max(held)
+    return max(sum(tensor.numel for tensor in held) for held in dealt(tensors, num_ranks))
 
 
 def trained(model: Model, **cut: Any) -> tuple[int, int]:

@@ -15,9 +15,9 @@ from labkit.errors import BadValue, UsageError
 from labkit.memory import Batch, Plan, Recipe
 from labkit.memory.jobs import states
 from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.plans import conventions
+from labkit.memory.plans.conventions import count, differences, total_bytes
 from labkit.memory.tape import saved
-from labkit.memory.tools import conventions
-from labkit.memory.tools.conventions import count, differences, total_bytes
 from labkit.models import Model
 from tests.memory.steps import expert_params, stored_elements
 

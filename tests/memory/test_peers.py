@@ -18,8 +18,8 @@ import pytest
 from labkit.errors import BadValue, UsageError
 from labkit.memory import Batch, Model, Recipe
 from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.plans.conventions import total_bytes
 from labkit.memory.tape.saved import Term
-from labkit.memory.tools.conventions import total_bytes
 from tests.oracles.estimators import count, framework_faults, peer_faults, told_bytes
 
 PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))

@@ -107,7 +107,7 @@ def test_the_table_adds_up() -> None:
     ("arguments", "complaint"),
     [
         ({"zero": 4}, "zero must be"),
-        ({"zero": 2, "partition_group": 8}, "needs zero=3"),
+        ({"zero": 2, "partition_group": 8}, "unless zero is 3"),
         (
             {"zero": 3, "secondary_group": 0},
             "Parallel.secondary_group must be a whole number, at least 1",

@@ -58,7 +58,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Parallel.of": (Parallel.of, {"world_size": 8, "tp": 2}),
     "Recipe.preset": (Recipe.preset, {"name": "sgd"}),
     "Plan.explain": (PLAN.explain, {"component": "activation"}),
-    "Plan.fits": (PLAN.fits, {"capacity": 10**9, "headroom": 0.5}),
+    "Plan.usable_bytes": (PLAN.usable_bytes, {"capacity": 10**9, "headroom": 0.5}),
     "Plan.traffic": (PLAN.traffic, {"ranks_per_node": 4}),
 }
 
@@ -116,7 +116,7 @@ def use(made: Any) -> None:
         (Batch, "loss_chunks", 2.5),
         (Parallel, "sp", "yes"),
         (Parallel, "zero", True),
-        (Parallel, "held", (float("inf"),)),
+        (Parallel, "layers", (float("inf"),)),
         (Plan, "model", "gpt2-124m"),
         (Plan, "fragmentation", "0.1"),
         (Plan, "context_bytes", float("nan")),
@@ -150,7 +150,7 @@ def ask(plan: Plan) -> None:
     questions: tuple[Callable[[], Any], ...] = (
         lambda: plan.peak_bytes, lambda: plan.peak_moment, lambda: plan.states_bytes, plan.frame,
         plan.terms, plan.moments, plan.elsewhere, plan.collectives, plan.traffic,
-        lambda: plan.assumptions, lambda: plan.explain("parameters"), lambda: plan.fits(10**10),
+        lambda: plan.assumptions, lambda: plan.explain("parameters"),
     )  # fmt: skip
     for question in questions:
         with answer_or_paragraph():
@@ -166,7 +166,7 @@ PARTS: dict[str, dict[str, tuple[Any, ...]]] = {
         "dp": (1, 2, 3, 8), "tp": (1, 2, 3), "sp": (True, False), "cp": (1, 2), "pp": (1, 2, 5),
         "layers": (None, (6, 6), (32,)), "chunks": (1, 2), "zero": (0, 1, 2, 3),
         "schedule": ("1f1b", "gpipe", "interleaved-1f1b", "zb-v", "dualpipe", "unknown"),
-        "held": (None, (1.5, 1.0)), "ep": (1, 2, 4), "partition_group": (None, 2, 3),
+        "ep": (1, 2, 4), "partition_group": (None, 2, 3),
         "replicate": (1, 2), "secondary_group": (None, 2), "reshard_after_forward": (True, False),
         "shard_rule": ("dim0", "flat", "tensor"),
     },
@@ -183,7 +183,7 @@ PARTS: dict[str, dict[str, tuple[Any, ...]]] = {
         "recompute": ("none", "selective", "full", 1, 2, 99), "attention": ("eager", "flash"),
         "dropout_mask_bytes": (0, 1, 2), "norm_fused": (True, False), "loss_chunks": (1, 2, 8),
         "loss": ("eager-fp32", "chunked", "fused"), "partition_checkpoints": (True, False),
-        "formula": (None, "zero-paper", "korthikanti"),
+        "formula": (None, "zero-paper"),
     },
     "plan": {
         "fragmentation": (0.0, 0.5), "ideal": (True, False),

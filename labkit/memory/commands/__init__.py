@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -203,8 +202,7 @@ def frontier(
     spread: Spread,
     room: Room,
     models: Annotated[
-        list[str],
-        argument("Presets or config.json files.", metavar="[MODEL]...", complete=presets),
+        list[str], argument("Presets or config.json files.", metavar="[MODEL]...", complete=presets)
     ] = [],  # noqa: B006
 ) -> Report:
     """What fits, model by model and ZeRO stage by stage, and the least ranks that make it fit.
@@ -218,13 +216,12 @@ def frontier(
     sums = bars.groupby(["model", "plan"], sort=False)["num_bytes"].sum()
     table = least.merge(sums.rename("peak_bytes").reset_index(), on=["model", "plan"])
     shown = table.assign(fits=table["peak_bytes"] <= usable)
-    names = ("model", "plan", "peak_bytes", "fits", "dp")
-    columns = dict(zip(names, ("model", "stage", "peak", "fits", "least dp"), strict=True))
+    shown = shown.rename(columns={"plan": "stage", "dp": "least dp"})
     capacity: dict[str, Any] = {"capacity_gb": usable / GB, "capacity_name": room.name}
     return Report(
         title="What fits, and from how many data-parallel ranks on",
         lead=f"{_lead(plan, stage=False)}; {room.text(plan)}",
-        tables=[Sheet(table=shown, columns=columns)],
+        tables=[Sheet(table=shown, columns=["model", "stage", "peak_bytes", "fits", "least dp"])],
         notes=plan.assumptions,
         csv=table,
         data={
@@ -255,7 +252,7 @@ def check(job: Job, oracle: Annotated[str, option("fake, gloo or cuda.")] = "fak
 @commands.add(examples=["labkit memory compare llama-2-7b --dp 8 --zero 3"])
 def compare(job: Job) -> Report:
     """The same job as ZeRO's paper, DeepSpeed, Megatron-LM and torch count it, and why."""
-    from labkit.memory.tools import conventions
+    from labkit.memory.plans import conventions
 
     plan = job.plan()
     indexed = conventions.differences(plan)
@@ -265,9 +262,8 @@ def compare(job: Job) -> Report:
     def figures() -> list[Figure]:
         counted = table[~table["component"].isin([conventions.TOTAL, "host"])]
         tidy = counted.melt(id_vars="component", value_vars=names, var_name="plan").dropna()
-        totals = {name: float(indexed[name][conventions.TOTAL]) / GB for name in names}
         sizes = tidy.assign(size_gb=tidy["value"].astype(float) / GB)
-        drawn = memory.figures.figure_states(sizes, told_gb=totals)
+        drawn = memory.figures.figure_states(sizes)
         return [("On the device, by convention", "", drawn)]
 
     return Report(
@@ -358,9 +354,24 @@ def peaks(
     ] = None,
 ) -> Report:
     """Peaks that others measured on GPUs and published, beside ours; sources with --json."""
-    from labkit.memory.tools import peaks
-
-    return peaks.report(framework)
+    rows = memory.published.peak_errors(framework)
+    off = rows["error"].abs().to_numpy()
+    columns = ["run", "kind", "measured_bytes", "predicted_bytes", "error_fraction"]
+    shown = rows.rename(columns={"error": "error_fraction"}).groupby("framework", sort=False)
+    return Report(
+        title="Published peaks of GPU memory, and ours",
+        facts=[
+            ("within 10 %", f"{(off <= 0.1).sum()} of {len(rows)}", "by options alone"),
+            ("worst", formatted("error_fraction", off.max()), rows["run"].iloc[off.argmax()]),
+        ],
+        tables=[Sheet(heading=str(name), table=part, columns=columns) for name, part in shown],
+        notes=[
+            "Nothing is fitted to these runs. Reserved bytes are compared with the computed peak"
+            " times what the framework's logs reserve for one allocated byte."
+        ],
+        data={"command": "peaks", "rows": records(rows)},
+        csv=rows,
+    )
 
 
 # ---------------------------------------------------------------- parts of the reports
@@ -403,15 +414,14 @@ def _figure_of_moments(plan: Plan, room: Room) -> Figure:
 
 def _figure_of_pairs(table: pd.DataFrame, category: str) -> Figure:
     """Predictions beside what was seen, a pair of bars a row."""
-    drawn = memory.figures.figure_pairs(table, category=category)
-    return "Predicted and measured", "", drawn
+    return "Predicted and measured", "", memory.figures.figure_pairs(table, category=category)
 
 
 def _figures_of_sweep(table: pd.DataFrame, axes: list[str], usable: float) -> list[Figure]:
     """Stacked bars where rows are few, lines where they are many and an axis is a number."""
 
-    def named(names: Sequence[str]) -> list[str]:
-        rows = records(table[list(names)])
+    def named(names: list[str]) -> list[str]:
+        rows = records(table[names])
         return [", ".join(f"{k} {v}".replace("_", " ") for k, v in row.items()) for row in rows]
 
     if len(table) <= MOST_BARS:

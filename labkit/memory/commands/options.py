@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.kit.command import argument, assignments, byte_counts, option
+from labkit.kit.command import argument, assignments, byte_counts, option, value_of
 from labkit.kit.describe import field_rules
 from labkit.kit.rules import Refused
 from labkit.memory.jobs.parallel import Parallel
@@ -60,8 +60,7 @@ class Spread:
     ] = None
     micro_batch: Annotated[int, option("Samples a replica at a time.", "--micro-batch", "-b")] = 1
     recompute: Annotated[
-        str | None,
-        option("none, selective, operators, full, or every k-th layer. Default: none."),
+        str | None, option("none, selective, operators, full, or every k-th layer. Default: none.")
     ] = None
     assigned: Annotated[
         list[str],
@@ -101,7 +100,7 @@ class Spread:
         for item in fields(Spread):
             value = getattr(self, item.name)
             if item.name in {*FIELDS, "recipe"} and value not in (None, item.default):
-                said[item.name] = _word(value) if item.name == "recompute" else value
+                said[item.name] = value_of(value) if item.name == "recompute" else value
         for name, value in assignments("--set", self.assigned).items():
             if name not in FIELDS:
                 raise not_among("field (--set)", name, sorted(FIELDS))
@@ -119,13 +118,6 @@ def _accepted(kind: type, name: str, value: Any) -> Any:
         with suppress(Refused):
             return rule.accept(candidate)
     return rule.apply(f"--set {name}", value)
-
-
-def _word(text: str) -> Any:
-    """A whole number, true or false, or the word itself."""
-    if text.removeprefix("-").isdigit():
-        return int(text)
-    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def model_of(name: str, transformers_version: str | None = None) -> Model:
@@ -170,12 +162,10 @@ class Room:
     )
     headroom: Annotated[float, option("Share of it that may be filled, above 0 to 1.")] = 0.9
     context: Annotated[
-        str | None,
-        option("Bytes of CUDA's context, such as 1GB. Default: 0, or the framework's."),
+        str | None, option("Bytes of CUDA's context, such as 1GB. Default: 0, or the framework's.")
     ] = None
     fragmentation: Annotated[
-        float | None,
-        option("Share of the device lost in pieces. Default: 0, or the framework's."),
+        float | None, option("Share of the device lost in pieces. Default: 0, or the framework's.")
     ] = None
 
     def allow(self, plan: Plan) -> Plan:
@@ -250,6 +240,6 @@ def axes_of(texts: Sequence[str]) -> dict[str, list[Any]]:
         if name in values_of:
             raise UsageError(f"--axis {name} must be given once, with all its values")
         readers: dict[str, Any] = {"model": model_of, "recipe": Recipe.preset}
-        read = readers.get(name, _word)
+        read = readers.get(name, value_of)
         values_of[name] = [read(part.strip()) for part in values.split(",")]
     return values_of

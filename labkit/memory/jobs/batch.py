@@ -8,18 +8,13 @@ from labkit.errors import BadValue
 from labkit.kit.describe import description
 from labkit.memory.tape.mode import LogitsHeld, MaskBytes, Size
 
-Formula = Literal["zero-paper", "korthikanti"]
 Recompute = Literal["none", "selective", "operators", "full"]
 Attention = Literal["eager", "sdpa", "flash"]
 Loss = Literal[
     "eager-fp32", "vocab-parallel", "vocab-parallel-copy", "loss-parallel", "chunked", "fused"
 ]
 
-FORMULAS: dict[str, str] = {
-    "zero-paper": "12·h·b·s elements a layer (ZeRO, footnote to §3.2): no term for attention",
-    "korthikanti": "s·b·h·(34 + 5·a·s/h) bytes a layer (Korthikanti et al. 2022, eq. 1): "
-    "16-bit, attention scores stored, dropout masks of one byte",
-}
+FORMULA = "12·h·b·s elements a layer (ZeRO, footnote to §3.2): no term for attention"
 
 
 @description(slots=True)
@@ -48,8 +43,8 @@ class Batch:
         gpu: operators as a GPU runs them rather than a CPU: fp32 statistics of LayerNorm, and
             powers in fp32 under autocast.
         dropout_mask_bytes: what dropout stores for an element: 0 without dropout, 1 on CUDA.
-        formula: None for the account tensor by tensor, moment by moment; or the paper whose
-            approximation stands in for activations (see :data:`FORMULAS`).
+        formula: None for the account tensor by tensor, moment by moment; ``"zero-paper"``:
+            :data:`FORMULA` stands in for activations.
         partition_checkpoints: layer inputs are divided among the tensor-parallel ranks (ZeRO's
             P_a).
 
@@ -69,7 +64,7 @@ class Batch:
     loss_chunks: Size = 8
     logits_held: LogitsHeld = "none"
     gpu: bool = False
-    formula: Formula | None = None
+    formula: Literal["zero-paper"] | None = None
     partition_checkpoints: bool = False
 
     def __post_init__(self) -> None:
@@ -81,11 +76,6 @@ class Batch:
     @property
     def tokens(self) -> int:
         return self.seq * self.micro_batch
-
-    @property
-    def paper(self) -> Formula:
-        """The paper whose approximation stands in for activations where one must."""
-        return self.formula or "zero-paper"
 
     @property
     def every(self) -> int:

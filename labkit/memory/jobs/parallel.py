@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.kit.describe import NonNegative, checked, description
+from labkit.kit.describe import checked, description
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.tape.mode import SequenceGather, Size
 from labkit.models import Model, Unit
@@ -21,6 +21,12 @@ Stage = Annotated[int, Ge(0), Le(3)]
 Wrap = Literal["parts", "blocks"]
 KeepGathered = Literal["none", "last block", "head"]
 LayerSplit = Literal["even", "megatron-embedding", "megatron-loss", "megatron-both", "torchtitan"]
+# Sizes of groups that dp × cp must divide by.
+GROUPS = ("ep", "replicate", "partition_group", "secondary_group")
+_UNLESS_STAGE_3: dict[str, Any] = {
+    **{"partition_group": None, "replicate": 1, "secondary_group": None, "wrap": "parts"},
+    **{"reshard_after_forward": True, "keep_gathered": "none"},
+}
 # By rule of cutting a model into stages: layers that the embedding and the head count as.
 _ENDS: dict[str, tuple[int, int]] = {
     "even": (0, 0),
@@ -126,8 +132,7 @@ class Parallel:
             device with an end of the model only), ``layer_split`` by which framework's rule they
             are shared out otherwise (see :func:`split_layers`), ``chunks`` into how many pieces a
             device's layers are cut (interleaving).
-        schedule: by name, as :func:`labkit.pipeline.build` has them; ``held`` gives the activations
-            a device holds, in microbatches, of schedules not known here.
+        schedule: by name, as :func:`labkit.pipeline.build` has them.
         ep: ranks that share the experts, taken from the dp × cp ranks.
         zero: ZeRO's stage.
         partition_group: shards the states within groups of that many ranks only (MiCS).
@@ -161,7 +166,6 @@ class Parallel:
     layer_split: LayerSplit = "even"
     chunks: Size = 1
     schedule: str = "1f1b"
-    held: tuple[NonNegative, ...] | None = None
     ep: Size = 1
     zero: Stage = 0
     partition_group: Size | None = None
@@ -175,8 +179,6 @@ class Parallel:
     def __post_init__(self) -> None:
         self._check_sharding()
         self._check_pipeline()
-        if self.sharing % self.ep:
-            raise BadValue(f"dp × cp ({self.sharing}) must divide by ep ({self.ep})")
 
     def _check_sharding(self) -> None:
         stages = {"dim0": (0, 1, 2, 3), "flat": (1, 2), "tensor": (1,)}
@@ -185,37 +187,28 @@ class Parallel:
             raise BadValue(
                 f"zero must be {valid} where shard_rule is {self.shard_rule}, got {self.zero}"
             )
-        if not self.reshard_after_forward and (self.zero != 3 or self.secondary_group):
+        for name, usual in _UNLESS_STAGE_3.items():
+            if self.zero != 3 and getattr(self, name) != usual:
+                raise BadValue(f"{name} must be {usual} unless zero is 3, got zero={self.zero}")
+        if not self.reshard_after_forward and self.secondary_group:
             raise BadValue(
-                "reshard_after_forward must be True unless zero is 3 and there is no"
-                f" secondary_group; zero is {self.zero}, secondary_group {self.secondary_group}"
+                "reshard_after_forward must be True where there is a secondary_group, got"
+                f" {self.secondary_group}"
             )
-        for name, default in (("wrap", "parts"), ("keep_gathered", "none")):
-            if self.zero != 3 and getattr(self, name) != default:
-                raise BadValue(f"{name} must be {default} unless zero is 3, got {self.zero}")
         if self.replicate > 1 and self.partition_group:
             raise BadValue("replicate must be 1 where partition_group is given: they say the same")
-        if self.replicate > 1 and self.zero != 3:
-            raise BadValue(f"zero must be 3 where replicate is {self.replicate}, got {self.zero}")
-        if self.sharing % self.replicate:
-            raise BadValue(f"dp × cp ({self.sharing}) must divide by replicate ({self.replicate})")
-        for name in ("partition_group", "secondary_group"):
-            size = getattr(self, name)
-            if size is not None and self.zero != 3:
-                raise BadValue(f"{name} needs zero=3, got zero={self.zero}")
-            if size is not None and self.sharing % size:
-                what = "dp" if self.cp == 1 else "dp × cp"
-                raise BadValue(f"{what} ({self.sharing}) must divide by {name} ({size})")
+        for name in GROUPS:
+            size = getattr(self, name) or 1
+            if self.sharing % size:
+                raise BadValue(f"dp × cp ({self.sharing}) must divide by {name} ({size})")
 
     def _check_pipeline(self) -> None:
-        for name in ("layers", "held"):
-            given = getattr(self, name)
-            if given is not None and len(given) != self.pp:
-                raise BadValue(f"{name} must have pp ({self.pp}) numbers, got {len(given)}")
+        if self.layers is not None and len(self.layers) != self.pp:
+            raise BadValue(f"layers must have pp ({self.pp}) numbers, got {len(self.layers)}")
         if self.layers is not None and not all(self.layers[1:-1] or (1,)):
             raise BadValue(f"layers must be >= 1 between the first and the last, got {self.layers}")
-        if self.held is None and self.schedule not in _HELD:
-            raise not_among("schedule (without held)", self.schedule, _HELD)
+        if self.schedule not in _HELD:
+            raise not_among("schedule", self.schedule, _HELD)
         if (self.chunks > 1) != (self.schedule in _LOOPED):
             bound = ">= 2" if self.schedule in _LOOPED else "1"
             raise BadValue(
@@ -246,16 +239,13 @@ class Parallel:
                     f" {spread.cp} · {spread.pp} = {spread.world_size}, got {world_size}"
                 )
             return spread
-        names = ("tp", "cp", "pp")
-        alone = cls(**{name: degrees[name] for name in names if name in degrees})
-        others = {name: getattr(alone, name) for name in names}
-        product = alone.world_size
-        if world_size % product:
+        alone = cls(**{name: degrees[name] for name in ("tp", "cp", "pp") if name in degrees})
+        if world_size % alone.world_size:
             raise BadValue(
                 f"world size ({world_size}) must divide by tp · cp · pp ="
-                f" {' · '.join(map(str, others.values()))} = {product}"
+                f" {alone.tp} · {alone.cp} · {alone.pp} = {alone.world_size}"
             )
-        return cls(dp=world_size // product, **degrees)
+        return cls(dp=world_size // alone.world_size, **degrees)
 
     @property
     def world_size(self) -> int:
@@ -304,18 +294,14 @@ class Parallel:
             for device in range(self.pp):
                 self.units(model, device)
         if batch is not None:
-            self._check_sequence(batch.seq)
+            if batch.seq % self.sequence_pieces:
+                rule = "2·cp·tp" if self.cp > 1 and self.sp else "2·cp" if self.cp > 1 else "tp"
+                raise BadValue(f"seq ({batch.seq}) must divide by {rule} ({self.sequence_pieces})")
             if 0 < model.positions < batch.seq:
                 raise BadValue(
                     f"seq must be <= {model.positions}, the positions that {model.name} has learnt,"
                     f" got {batch.seq}"
                 )
-
-    def _check_sequence(self, seq: int) -> None:
-        pieces = self.sequence_pieces
-        if seq % pieces:
-            rule = "2·cp·tp" if self.cp > 1 and self.sp else "2·cp" if self.cp > 1 else "tp"
-            raise BadValue(f"seq ({seq}) must divide by {rule} ({pieces})")
 
     def stage_layers(self, num_layers: int) -> tuple[int, ...]:
         """Layers of each stage in the order of the forward pass; devices may have several.
@@ -399,8 +385,6 @@ class Parallel:
         """
         import numpy as np
 
-        if self.held is not None:
-            return np.asarray(self.held)[device]
         per_device = len(self.stages(0)) if self.schedule not in _BOTH_WAYS else 1
         most = num_microbatches * per_device
         if self.pp == 1 and self.schedule not in {"gpipe", "loop-bfs"}:

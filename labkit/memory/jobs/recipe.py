@@ -10,28 +10,14 @@ from typing import Any, Literal
 from labkit.errors import BadValue, UsageError, not_among
 from labkit.kit.describe import Whole, checked, description
 from labkit.memory.tape.mode import Size
-from labkit.models import TensorShape, Unit
+from labkit.models import TensorShape
 
 Dtype = Literal["fp32", "bf16", "fp16", "fp8", "int8", "int4"]
 Optimizer = Literal["adam", "sgd", "adafactor", "muon", "adam-8bit"]
 Step = Literal["foreach", "fused", "for-loop"]
 Place = Literal["device", "cpu", "nvme"]
 
-DTYPE_BYTES: dict[str, float] = {
-    "fp32": 4,
-    "bf16": 2,
-    "fp16": 2,
-    "fp8": 1,
-    "int8": 1,
-    "int4": 0.5,
-}
-OPTIMIZERS: dict[str, str] = {
-    "adam": "momentum and variance of every parameter (Adam, AdamW)",
-    "sgd": "momentum of every parameter, or nothing",
-    "adafactor": "one number a row and one a column of matrices, the variance of vectors",
-    "muon": "momentum of matrices inside layers; Adam's states of all else",
-    "adam-8bit": "Adam's states as bytes with an fp32 scale a block; small tensors in fp32",
-}
+DTYPE_BYTES: dict[str, float] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int4": 0.5}
 # A step counter, which torch keeps as an fp32 tensor beside each parameter's states.
 COUNTER_BYTES = 4
 # bitsandbytes 0.50: tensors with fewer elements keep fp32 states; the two tables of 256 fp32
@@ -51,7 +37,11 @@ class Recipe:
         parameters, gradients: formats of what is stored between steps and until the step.
         second_gradients: one more copy of the gradients, in this format.
         master: format of the optimizer's own copy of the parameters; None for no copy.
-        optimizer: see :data:`OPTIMIZERS`; ``states`` is the format of its states.
+        optimizer: ``"adam"`` (AdamW too) remembers momentum and variance of every parameter;
+            ``"sgd"`` momentum, or nothing; ``"adafactor"`` a number a row and one a column of
+            matrices, the variance of vectors; ``"muon"`` momentum of matrices inside layers, Adam's
+            states of all else; ``"adam-8bit"`` Adam's as bytes with an fp32 scale a block, those
+            of small tensors in fp32. ``states`` is the format of its states.
         momentum: whether SGD has one. ``amsgrad``: Adam keeps the largest variance too.
         block: elements that share a scale in 8-bit states (Dettmers et al. 2022, §2, has 2,048;
             bitsandbytes 0.50 has 256).
@@ -261,24 +251,18 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def state_bytes(tensors: Iterable[TensorShape | Unit], recipe: Recipe) -> dict[str, int]:
+def state_bytes(tensors: Iterable[TensorShape], recipe: Recipe) -> dict[str, int]:
     """Bytes of each kind of optimizer state over ``tensors``, exactly as stored; none is zero.
 
     Kinds are ``master``, ``momentum``, ``variance``, ``largest variance``, ``row variance``,
     ``column variance``, ``scales``, ``tables`` and ``step`` (the counters, which may be on the CPU:
-    :attr:`Recipe.counters_on`). Units count as often as they occur, so a whole model takes
-    ``state_bytes(model.units(), recipe)``; a rank that holds shards takes the shards' shapes.
+    :attr:`Recipe.counters_on`). A rank that holds shards takes the shards' shapes.
 
     >>> from labkit.models import Model
-    >>> units = Model.preset("gpt2-124m").units()
-    >>> state_bytes(units, Recipe.fp32_adam())
+    >>> state_bytes(Model.preset("gpt2-124m").tensors(), Recipe.fp32_adam())
     {'momentum': 497759232, 'variance': 497759232, 'step': 592}
     """
-    shapes: Counter[tuple[tuple[int, ...], bool]] = Counter()
-    for item in tensors:
-        members, count = (item.tensors, item.count) if isinstance(item, Unit) else ((item,), 1)
-        for tensor in members:
-            shapes[tensor.shape, tensor.is_hidden_matrix] += count
+    shapes = Counter((tensor.shape, tensor.is_hidden_matrix) for tensor in tensors)
     sizes: dict[str, float] = dict.fromkeys(_ORDER, 0)
     for (shape, matrix), count in shapes.items():
         sizes["master"] += count * prod(shape) * recipe.master_bytes

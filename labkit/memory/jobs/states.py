@@ -17,13 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.jobs.recipe import (
-    COUNTER_BYTES,
-    DTYPE_BYTES,
-    Recipe,
-    element_bytes,
-    state_bytes,
-)
+from labkit.memory.jobs.recipe import COUNTER_BYTES, DTYPE_BYTES, Recipe, element_bytes, state_bytes
 from labkit.memory.tape.mode import BF16
 from labkit.memory.tape.saved import Term
 from labkit.models import Model, TensorShape
@@ -39,13 +33,14 @@ SHARDINGS: dict[str, str] = {
     "dim0": "ceil(d0/N) rows of every tensor, padded (PyTorch FSDP2)",
     "tensor": "whole tensors, largest first to the emptiest rank (PyTorch ZeroRedundancyOptimizer)",
 }
-IDEAL = "ZeRO §5"
 SOURCES = {
+    "ideal": "ZeRO §5",
     "dim0": "ZeRO §5; rows as torch's FSDP2 allocates them",
     "flat": "ZeRO §5.1; equal slices of one padded buffer, as DeepSpeed keeps it",
     "tensor": "ZeRO §5; whole tensors as torch's ZeroRedundancyOptimizer deals them out",
 }
 _RULES = {
+    "ideal": "Ψ/{n}",
     "dim0": "Σ ceil(d0/{n})·rest",
     "flat": "ceil(Ψ/{n})",
     "tensor": "the fullest of {n} ranks' tensors",
@@ -80,18 +75,19 @@ def shard_shapes(
     return tuple(shards)
 
 
-def owners(tensors: Sequence[TensorShape], num_ranks: int) -> tuple[int, ...]:
-    """The rank that owns each whole tensor: largest first, to the rank with the least so far.
+def dealt(tensors: Iterable[TensorShape], num_ranks: int) -> list[list[TensorShape]]:
+    """The whole tensors that each rank owns: largest first, to the rank with the least so far.
 
     Ties keep the tensors' order and go to the lowest rank. Source: the rule documented for
     PyTorch's ``ZeroRedundancyOptimizer`` ("sorted-greedy").
     """
     load = [0] * num_ranks
-    owner = [0] * len(tensors)
-    for index in sorted(range(len(tensors)), key=lambda i: -tensors[i].numel):
-        owner[index] = load.index(min(load))
-        load[owner[index]] += tensors[index].numel
-    return tuple(owner)
+    ranks: list[list[TensorShape]] = [[] for _ in load]
+    for tensor in sorted(tensors, key=lambda tensor: -tensor.numel):
+        emptiest = load.index(min(load))
+        ranks[emptiest].append(tensor)
+        load[emptiest] += tensor.numel
+    return ranks
 
 
 class Rows(NamedTuple):
@@ -172,15 +168,16 @@ class Holding:
     def rule(self) -> str:
         return "ideal" if self.ideal else self.parallel.shard_rule
 
+    @property
+    def source(self) -> str:
+        return SOURCES[self.rule]
+
     def elements(self, degree: Any) -> Any:
         """Elements kept where everything is shared by ``degree`` ranks."""
         if self.rule == "flat":
             return sum(self._slices(degree))
         if self.rule == "tensor":
             return self._each(degree, Holding._fullest)["elements"]
-        return self._rows(degree)
-
-    def _rows(self, degree: Any) -> Any:
         total: Any = 0
         for tensor in self.tensors:
             parts = self.parts(tensor, degree)
@@ -201,7 +198,7 @@ class Holding:
     def _fullest(self, degree: int) -> dict[str, Any]:
         """The rank with most elements where whole tensors are dealt out."""
         whole = [_shape(t.shape, t.matrix) for t in self.tensors for _ in range(self.count(t))]
-        mine = max(_dealt(whole, degree), key=_size)
+        mine = max(dealt(whole, degree), key=_size)
         return {"elements": _size(mine), **state_bytes(mine, self.recipe)}
 
     def largest(self, degree: Any) -> Any:
@@ -236,13 +233,11 @@ class Holding:
             yield self.trained._state("gradients", recipe.gradient_bytes)
             yield from self.trained._optimizer()
         if group:
-            shared = self.degree
-            yield Term(
-                component="second copy of the parameters",
-                num_bytes=recipe.parameter_bytes * self.elements(shared) * shared / group,
-                formula=f"{recipe.parameter_bytes} B × {self._rule(shared)} × N/{group}",
-                source="ZeRO++ §3.2 (hpZ); torch's FSDP2 cuts the gathered tensor, padding and all",
-            )
+            shared, width = self.degree, recipe.parameter_bytes
+            size = width * self.elements(shared) * shared / group
+            formula = f"{width} B × {self._rule(shared)} × N/{group}"
+            source = "ZeRO++ §3.2 (hpZ); torch's FSDP2 cuts the gathered tensor, padding and all"
+            yield Term("second copy of the parameters", size, formula, source)
 
     def _state(self, component: str, width: float) -> Term:
         degree = self.degree_of(component)
@@ -250,13 +245,8 @@ class Holding:
         if self.rule == "flat" and self.parallel.zero and np.ndim(degree) == 0 and degree == 1:
             # What is not sharded lies in the same buffer, padded to equal slices.
             elements, formula = self._padded(), "N·ceil(Ψ/N)"
-        return Term(
-            component=component,
-            num_bytes=width * elements,
-            formula=f"{width} B × {formula}",
-            source=IDEAL if self.ideal else SOURCES[self.rule],
-            place=getattr(self.recipe, f"offload_{component}"),
-        )
+        place = getattr(self.recipe, f"offload_{component}")
+        return Term(component, width * elements, f"{width} B × {formula}", self.source, place)
 
     def _padded(self) -> Any:
         degrees = [self.degree]
@@ -268,19 +258,14 @@ class Holding:
         if np.ndim(degree) == 0 and degree == 1:
             return "Ψ of the rank"
         size = f"{degree}" if np.ndim(degree) == 0 else "N"
-        return f"Ψ/{size}" if self.ideal else _RULES[self.rule].format(n=size)
+        return _RULES[self.rule].format(n=size)
 
     def _optimizer(self) -> Iterator[Term]:
         degree, recipe = self.degree_of("optimizer"), self.recipe
         for kind, num_bytes in self._kinds(degree).items():
-            counters = kind == "step"
-            yield Term(
-                component=f"optimizer.{kind}",
-                num_bytes=num_bytes,
-                formula=f"{kind} of {self._rule(degree)}",
-                source=recipe.source or (IDEAL if self.ideal else SOURCES[self.rule]),
-                place=recipe.counters_on if counters else recipe.offload_optimizer,
-            )
+            formula, source = f"{kind} of {self._rule(degree)}", recipe.source or self.source
+            place = recipe.counters_on if kind == "step" else recipe.offload_optimizer
+            yield Term(f"optimizer.{kind}", num_bytes, formula, source, place)
 
     def _kinds(self, degree: Any) -> dict[str, Any]:
         """Bytes of each kind of optimizer state."""
@@ -375,14 +360,6 @@ def _size(tensors: Iterable[TensorShape]) -> int:
     return sum(tensor.numel for tensor in tensors)
 
 
-def _dealt(tensors: Sequence[TensorShape], degree: int) -> list[list[TensorShape]]:
-    """The tensors of each rank where whole ones are dealt out."""
-    ranks: list[list[TensorShape]] = [[] for _ in range(degree)]
-    for tensor, owner in zip(tensors, owners(tensors, degree), strict=True):
-        ranks[owner].append(tensor)
-    return ranks
-
-
 def on_rank(model: Model, parallel: Parallel, recipe: Recipe, rank: int) -> dict[str, float]:
     """Bytes of parameters, gradients and optimizer states that ``rank`` allocates.
 
@@ -397,7 +374,7 @@ def on_rank(model: Model, parallel: Parallel, recipe: Recipe, rank: int) -> dict
     if parallel.shard_rule == "flat":
         mine = [_shape((size,)) for size in held._slices(degree)]
     elif parallel.shard_rule == "tensor":
-        mine = _dealt(tensors, degree)[rank]
+        mine = dealt(tensors, degree)[rank]
     elif parallel.zero:
         mine = shard_shapes(tensors, num_ranks=degree, rank=rank % degree)
     kinds = state_bytes(mine, recipe)

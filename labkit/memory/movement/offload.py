@@ -1,8 +1,5 @@
 """Model states beside the device: what the GPU, the host and its NVMe hold, and what moves.
 
-The bytes of a :class:`~labkit.memory.jobs.recipe.Recipe` that keeps states elsewhere (ZeRO-Offload,
-ZeRO-Infinity), and what crosses each link in a step.
-
 Source: Ren et al. 2021 (ZeRO-Offload), §3; Rajbhandari et al. 2021 (ZeRO-Infinity), §4 and §6.
 """
 

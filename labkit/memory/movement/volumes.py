@@ -58,7 +58,7 @@ def collectives(
     ('forward', 'send', 13107200.0)
     """
     parallel.check(model, batch)
-    job = _Job(model, parallel, recipe, batch, device, ranks_per_node)
+    job = _Job(model, parallel, recipe, batch or Batch(seq=1), device, ranks_per_node)
     if batch is None or model.layout:
         return tuple(_data(job))
     model.require_shapes()
@@ -70,23 +70,20 @@ class _Job:
     model: Model
     parallel: Parallel
     recipe: Recipe
-    batch: Batch | None
+    batch: Batch
     device: int
     ranks_per_node: int
 
     @property
     def layers(self) -> tuple[int, int]:
         """Dense and expert layers of the device."""
-        counts = {"block": 0, "expert block": 0}
-        for unit in self.parallel.units(self.model, self.device):
-            if unit.name in counts:
-                counts[unit.name] += unit.count
-        return counts["block"], counts["expert block"]
+        units = self.parallel.units(self.model, self.device)
+        dense = sum(unit.count for unit in units if unit.name == "block")
+        return dense, sum(unit.count for unit in units if unit.name == "expert block")
 
     @property
     def tokens(self) -> float:
         """Tokens of a microbatch that a rank of ``cp`` has."""
-        assert self.batch is not None
         return self.batch.tokens / self.parallel.cp
 
     @property
@@ -102,7 +99,6 @@ class _Job:
     @property
     def again(self) -> float:
         """Share of the device's layers whose whole forward runs again."""
-        assert self.batch is not None
         layers = sum(self.layers)
         return self.batch.num_recomputed(layers) / layers if layers else 0
 
@@ -160,7 +156,7 @@ def _tensor(job: _Job) -> Iterator[Collective]:
     else:  # combined before they are summed, so that one sum serves routed and shared experts
         yield from _regions(job, "layers", own, 2 * (dense + sparse), "A")
     yield from _ends(job)
-    if job.batch is not None and job.batch.partition_checkpoints and job.again:
+    if job.batch.partition_checkpoints and job.again:
         calls = job.again * sum(job.layers) * job.passes
         what, source = "checkpoints (Pa)", "ZeRO §8"
         yield job.send("tp", "recompute", "all-gather", what, own, calls, "A", source)
@@ -225,7 +221,6 @@ def _context(job: _Job) -> Iterator[Collective]:
     """Keys and values of the whole sequence, K bytes on a rank of tp, in every layer."""
     if job.parallel.cp == 1:
         return
-    assert job.batch is not None
     model, tp = job.model, job.parallel.tp
     if model.kv_rank:
         width = model.heads // tp * (model.query_size // model.heads + model.value_head_dim)

@@ -1,9 +1,9 @@
 """A plan by the papers' arithmetic: bytes a parameter times parameters, all held at once.
 
-For a bare parameter count, a model without a batch, or a batch whose activations a paper's formula
-gives: two that disagree on purpose, approximations of a GPT-like block which know no kernels.
+For a bare parameter count, a model without a batch, or a batch whose activations ZeRO's formula
+gives, an approximation of a GPT-like block which knows no kernels.
 
-Source: ZeRO §3, §5; ZeRO++ §3.2; Korthikanti et al. 2022, eq. 1.
+Source: ZeRO §3, §5; ZeRO++ §3.2.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from labkit.errors import BadValue, not_among
+from labkit.errors import BadValue
 from labkit.memory.jobs import states
-from labkit.memory.jobs.batch import FORMULAS, Batch
+from labkit.memory.jobs.batch import FORMULA, Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS
@@ -21,7 +21,6 @@ from labkit.memory.jobs.traffic import Collective
 from labkit.memory.movement.volumes import step_collectives
 from labkit.memory.tape.saved import Term
 from labkit.models import Model
-from labkit.quantities import format_bytes
 
 
 class Arithmetic(NamedTuple):
@@ -31,7 +30,6 @@ class Arithmetic(NamedTuple):
     parallel: Parallel
     recipe: Recipe
     batch: Batch | None
-    fragmentation: float
 
     def check(self) -> None:
         """Refuse what the arithmetic has no term for.
@@ -73,20 +71,11 @@ class Arithmetic(NamedTuple):
         tp, width = self.parallel.tp, self.recipe.parameter_bytes
         terms = [self._state(name) for name in COMPONENTS]
         if group := self.parallel.secondary_group:
-            terms.append(
-                Term(
-                    component="second copy of the parameters",
-                    num_bytes=width * self.num_params / tp / group,
-                    formula=f"{width} B × Ψ/{group}",
-                    source="ZeRO++ §3.2 (hpZ)",
-                )
-            )
+            name, size = "second copy of the parameters", width * self.num_params / tp / group
+            terms.append(Term(name, size, f"{width} B × Ψ/{group}", "ZeRO++ §3.2 (hpZ)"))
         if self.batch is not None and isinstance(self.model, Model):
             size = activation_bytes(self.model, self.batch, tp=tp)
-            text = FORMULAS[self.batch.paper]
-            terms.append(
-                Term(component="activations", num_bytes=size, formula=text, source="see formula")
-            )
+            terms.append(Term("activations", size, FORMULA, "see formula"))
         return tuple(terms)
 
     def _state(self, component: str) -> Term:
@@ -95,24 +84,17 @@ class Arithmetic(NamedTuple):
         sharded = states.is_sharded(component, self.parallel.zero)
         degree = self.parallel.shard_degree if sharded else 1
         parts = "".join(f"/{n}" for n, there in ((tp, tp > 1), (degree, sharded)) if there)
-        return Term(
-            component=component,
-            num_bytes=per_param * (self.num_params / tp / degree),
-            formula=f"{per_param} B × Ψ{parts}",
-            source="ZeRO §3.1, §5",
-        )
+        size = per_param * (self.num_params / tp / degree)
+        return Term(component, size, f"{per_param} B × Ψ{parts}", "ZeRO §3.1, §5")
 
     def held(self) -> list[tuple[str, str, float]]:
         """Component, place and bytes of every term."""
         return [(term.component, "device", term.num_bytes) for term in self.terms()]
 
-    def explain(self, component: str) -> str:
-        named = {term.component: term for term in self.terms()}
-        if component not in named:
-            raise not_among("component", component, named)
-        term = named[component]
-        size = format_bytes(term.num_bytes)
-        return f"{component}: {term.formula} = {size} (Ψ = {self.num_params:,}; {term.source})"
+    @property
+    def letters(self) -> dict[str, int]:
+        """Values of the letters in formulas."""
+        return {"Ψ": self.num_params}
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -122,57 +104,41 @@ class Arithmetic(NamedTuple):
             f" + {recipe.gradient_bytes} + {recipe.optimizer_bytes})",
             f"shards: {states.SHARDINGS['even']}",
             "all components held at once: an upper bound on the peak of what is counted",
-            "activations " + ("left out" if self.batch is None else self.batch.paper),
-            f"left out: communication buffers, and the layer that stage 3 gathers; fragmentation"
-            f" {self.fragmentation:.0%} of the device",
+            "activations " + ("left out" if self.batch is None else "zero-paper"),
+            "left out: communication buffers, and the layer that stage 3 gathers",
         )
 
     def collectives(self, *, ranks_per_node: int) -> tuple[Collective, ...]:
         """Of data parallelism and one micro-batch, one call a layer where layers are known."""
         units = self.model.num_layers if isinstance(self.model, Model) else 1
-        return step_collectives(
-            self.parallel,
-            replace(self.recipe, accumulation=1),
-            self.num_params / self.parallel.tp,
-            ranks_per_node=ranks_per_node,
-            num_units=units,
-        )
-
-
-def layer_bytes(model: Model, batch: Batch) -> float:
-    """Bytes one transformer layer keeps for its backward pass, nothing recomputed.
-
-    >>> gpt2 = Model.preset("gpt2-1.5b")
-    >>> round(48 * layer_bytes(gpt2, Batch(seq=1024, micro_batch=32)) / 1e9, 1)
-    60.4
-    """
-    width = batch.seq * batch.micro_batch * model.hidden
-    if batch.paper == "zero-paper":
-        return 24 * width
-    return width * (34 + 5 * model.heads * batch.seq / model.hidden)
+        at = {"ranks_per_node": ranks_per_node, "num_units": units}
+        once, elements = replace(self.recipe, accumulation=1), self.num_params / self.parallel.tp
+        return step_collectives(self.parallel, once, elements, **at)
 
 
 def activation_bytes(model: Model, batch: Batch, *, tp: int = 1) -> float:
     """Bytes of activations on one rank: what layers keep, checkpoints, and the layers at work.
 
     A layer at work is divided by ``tp`` here, its input is not (that is the redundancy P_a removes)
-    unless ``batch.partition_checkpoints``. Source: ZeRO §3.2, §6.1; Korthikanti et al. 2022.
+    unless ``batch.partition_checkpoints``. Source: ZeRO §3.2, §6.1.
 
     Raises:
-        BadValue: selective recomputation by a formula that has no term for attention.
+        BadValue: selective recomputation, since the formula has no term for attention.
+
+    >>> gpt2 = Model.preset("gpt2-1.5b")
+    >>> round(activation_bytes(gpt2, Batch(seq=1024, micro_batch=32)) / 1e9, 1)
+    60.4
     """
-    working = layer_bytes(model, batch) / tp
     if batch.recompute == "selective":
-        if batch.paper == "zero-paper":
-            raise BadValue(
-                "formula must be korthikanti where recompute is selective: zero-paper has no term"
-                " for attention"
-            )
-        return model.num_layers * batch.tokens * model.hidden * 34 / tp
+        raise BadValue(
+            "recompute must not be selective in the papers' arithmetic: zero-paper has no term for"
+            " attention"
+        )
+    one_input = 2 * batch.tokens * model.hidden  # 16 bits each
+    working = 12 * one_input / tp
     kept = model.num_layers - batch.num_recomputed(model.num_layers)
     if not batch.every:
         return kept * working
     shards = tp if batch.partition_checkpoints else 1
-    one_input = 2 * batch.tokens * model.hidden  # 16 bits each
     inputs = batch.num_checkpoints(model.num_layers) * one_input / shards
     return inputs + (kept + batch.recompute_group) * working

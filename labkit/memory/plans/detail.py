@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from labkit.errors import not_among
 from labkit.memory.jobs import traffic
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
@@ -23,7 +22,6 @@ from labkit.memory.tape import saved
 from labkit.memory.tape.saved import Term
 from labkit.models import Model
 from labkit.models.model import OPERATORS
-from labkit.quantities import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,11 +62,8 @@ class Estimate:
     @property
     def states_bytes(self) -> float:
         """Of the fullest device."""
-        return sum(
-            state.num_bytes
-            for state in self._states()
-            if state.place == "device" and state.row in STATES
-        )
+        stored = (t for t in self._states() if t.place == "device" and t.row in STATES)
+        return sum(term.num_bytes for term in stored)
 
     def terms(self) -> tuple[Term, ...]:
         """States, what the layers keep for the backward pass, and what is there for a moment."""
@@ -83,12 +78,9 @@ class Estimate:
         job, shape, arguments = self.job, self.job.own_shape, self.job.arguments
         flight = f" × {job.in_flight:g} in flight" if job.in_flight > 1 else ""
         for term in saved.stack_terms(shape, job.mode, **arguments):
-            yield Term(
-                component=term.component.replace("layers.", "activation.", 1),
-                num_bytes=float(term.num_bytes) * job.in_flight,
-                formula=f"{term.formula}{flight}, l = {job.layers}",
-                source=term.source,
-            )
+            name = term.component.replace("layers.", "activation.", 1)
+            formula = f"{term.formula}{flight}, l = {job.layers}"
+            yield Term(name, float(term.num_bytes) * job.in_flight, formula, term.source)
         for term in saved.end_terms(shape, job.mode, **arguments) if job.has_head else ():
             name, size = f"activation.{term.component}", float(term.num_bytes)
             yield replace(term, component=name, num_bytes=size)
@@ -100,12 +92,9 @@ class Estimate:
             sizes = {moment: row.get(component, 0) for moment, row in self.moments.items()}
             moment = max(sizes, key=lambda name: sizes[name])
             if component not in named and sizes[moment]:
-                yield Term(
-                    component=component,
-                    num_bytes=float(sizes[moment]),
-                    formula=f"{_HOW.get(component, 'largest')}; largest at {moment}",
-                    source=_SOURCE.get(component, saved.TORCH),
-                )
+                formula = f"{_HOW.get(component, 'largest')}; largest at {moment}"
+                source = _SOURCE.get(component, saved.TORCH)
+                yield Term(component, float(sizes[moment]), formula, source)
 
     def held(self) -> list[tuple[str, str, float]]:
         """Component, place and bytes: on the device at the peak, and what the recipe keeps
@@ -114,10 +103,8 @@ class Estimate:
         for name in COMPONENTS:
             sizes[name, "device"] = self.peak.get(name, 0)
         for term in self._states():
-            away = (
-                term.row in STATES and getattr(self.job.recipe, f"offload_{term.row}") != "device"
-            )
-            if away and term.place != "device":
+            kept = getattr(self.job.recipe, f"offload_{term.row}", "device")
+            if kept != "device" and term.place != "device":
                 sizes[term.row, term.place] += term.num_bytes
         return [(name, place, float(size)) for (name, place), size in sizes.items() if size]
 
@@ -126,11 +113,8 @@ class Estimate:
         import pandas as pd
 
         order = [name for name in estimates.MOMENTS if name in self.moments]
-        table = pd.DataFrame(
-            [[float(self.moments[m].get(c, 0)) for c in COMPONENTS] for m in order],
-            index=pd.Index(order, name="moment"),
-            columns=list(COMPONENTS),
-        )
+        sizes = [[float(self.moments[m].get(c, 0)) for c in COMPONENTS] for m in order]
+        table = pd.DataFrame(sizes, pd.Index(order, name="moment"), list(COMPONENTS))
         table = table.loc[:, (table != 0).any()]
         return table.assign(total=[float(total(self.moments[m])) for m in order])
 
@@ -141,26 +125,6 @@ class Estimate:
         columns = ["component", "place", "num_bytes", "formula", "source"]
         kept = [t for t in self._states() if t.place != "device" and t.num_bytes]
         return pd.DataFrame([[getattr(t, name) for name in columns] for t in kept], columns=columns)
-
-    def explain(self, component: str) -> str:
-        """Formula, number and source of a term, or of all terms whose name starts with it.
-
-        Raises:
-            UsageError: there is no such term.
-        """
-        every = self.terms()
-        wanted = component.replace("activations", "activation", 1)
-        chosen = [t for t in every if t.component == wanted or t.component.startswith(f"{wanted}.")]
-        if not chosen:
-            raise not_among("component", component, dict.fromkeys(_names(every)))
-        lines = [
-            f"{t.component}: {t.formula} = {format_bytes(t.num_bytes)}"
-            f"{'' if t.place == 'device' else f' on {t.place}'} ({t.source})"
-            for t in chosen
-        ]
-        if len(chosen) > 1:
-            lines.append(f"{component}: {format_bytes(sum(t.num_bytes for t in chosen))} in all")
-        return "\n".join([*lines, self._given()])
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -218,10 +182,11 @@ class Estimate:
         job, at = self.job, {"device": self.job.device, "ranks_per_node": ranks_per_node}
         return volumes.collectives(job.model, job.parallel, job.recipe, job.batch, **at)
 
-    def _given(self) -> str:
-        """The letters' values."""
+    @property
+    def letters(self) -> dict[str, int]:
+        """Values of the letters in formulas."""
         job, shape = self.job, self.job.shape
-        letters = {
+        return {
             "b": job.batch.micro_batch,
             "s": job.batch.seq // job.parallel.cp,
             "h": shape.hidden,
@@ -230,10 +195,9 @@ class Estimate:
             "f": shape.ffn,
             "a": shape.heads,
             "v": shape.vocab,
-            "Ψ": sum(rows.rows * rows.rest * rows.number * rows.times for rows in job.held.tensors),
+            "Ψ": job.held.whole,
             "t": job.parallel.tp,
         }
-        return "with " + ", ".join(f"{letter} = {value:,}" for letter, value in letters.items())
 
 
 @lru_cache(maxsize=512)
@@ -276,12 +240,6 @@ _SOURCE = {
     "cast parameters": "torch FSDP2, mixed precision without resharding",
     estimates.SEQUENCES: "Megatron-LM, core/tensor_parallel/layers.py, GlobalMemoryBuffer",
 }
-
-
-def _names(every: tuple[Term, ...]) -> Iterator[str]:
-    for term in every:
-        parts = term.component.split(".")
-        yield from (".".join(parts[: end + 1]) for end in range(len(parts)))
 
 
 def _taken_for_granted(job: Job) -> Iterator[str]:

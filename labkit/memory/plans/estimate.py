@@ -288,8 +288,7 @@ def _always(held: Holding) -> tuple[Row, Any]:
         if state.component == "gradients":
             gradients = state.num_bytes
             continue
-        name = state.component.partition(".")[0]
-        row[name] = row.get(name, 0) + state.num_bytes
+        row[state.row] = row.get(state.row, 0) + state.num_bytes
     return row, gradients
 
 
@@ -401,6 +400,6 @@ def devices(parallel: Parallel, model: Model) -> tuple[int, ...]:
     between the ends has the same layers unless the first of them are dense and the rest not.
     """
     uneven = parallel.layers is not None or parallel.layer_split != "even" or model.dense_layers
-    if uneven or parallel.held is not None or parallel.pp <= 3:
+    if uneven or parallel.pp <= 3:
         return tuple(range(parallel.pp))
     return (0, 1, parallel.pp - 1)

@@ -50,19 +50,6 @@ class Framework:
     context_bytes: NonNegative = CONTEXT_BYTES
     source: str
 
-    def options(self, **said: Any) -> dict[str, Any]:
-        """Fields of a plan: what is ``said``, else the framework's.
-
-        >>> FRAMEWORKS["torchtitan"].options(zero=3, micro_batch=2)["keep_gathered"]
-        'head'
-        """
-        options = {**self.fields, **said}
-        if options.get("zero", 0) == 3:
-            options = {**self.sharded, **options}
-        if options.get("tp", 1) > 1:
-            options = {**self.tensor, **options}
-        return options
-
     def plan(self, model: Model, **said: Any) -> Plan:
         """A plan with this framework's defaults where nothing else is ``said``.
 
@@ -74,13 +61,18 @@ class Framework:
             UsageError: a field is unknown, or a value breaks a rule.
 
         >>> model = Model.preset("llama-3-8b")
-        >>> FRAMEWORKS["torchtitan"].plan(model, dp=8, seq=8192).parallel.wrap
-        'parts'
+        >>> FRAMEWORKS["torchtitan"].plan(model, dp=8, seq=8192).parallel.keep_gathered
+        'head'
         """
         operators = tuple(said.pop("operators", self.operators or model.operators))
         preset = said.pop("recipe", self.recipe)
+        options = {**self.fields, **said}
+        if options.get("zero", 0) == 3:
+            options = {**self.sharded, **options}
+        if options.get("tp", 1) > 1:
+            options = {**self.tensor, **options}
         parts: dict[type, dict[str, Any]] = {kind: {} for kind in PARTS}
-        for name, value in self.options(**said).items():
+        for name, value in options.items():
             if name not in FIELDS:
                 raise not_among("field", name, sorted(FIELDS))
             parts[FIELDS[name]][name] = tuple(value) if isinstance(value, list) else value
@@ -91,14 +83,9 @@ class Framework:
             parallel=Parallel(**parts[Parallel]),
             recipe=Recipe.preset(preset, **parts[Recipe]),
             batch=Batch(**parts[Batch]),
-            fragmentation=self.fragmentation,
+            fragmentation=1 - 1 / self.reserved_over_allocated,
             context_bytes=self.context_bytes,
         )
-
-    @property
-    def fragmentation(self) -> float:
-        """Share of what is reserved that is not allocated."""
-        return 1 - 1 / self.reserved_over_allocated
 
 
 _TITAN = {"zero": 3, "attention": "sdpa", "gpu": True}

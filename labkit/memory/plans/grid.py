@@ -1,7 +1,8 @@
 """Axes of sweeps, and many detailed plans at once as arrays.
 
 Numbers (sequence, micro-batch, data-parallel ranks, layers) are broadcast against each other; each
-combination of everything else is one pass over their arrays.
+combination of everything else is one pass over their arrays. Plans that keep the papers' arithmetic
+are taken one by one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.memory.jobs.parallel import Parallel
+from labkit.memory.jobs.parallel import GROUPS, Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.plans import estimate as estimates
 from labkit.memory.plans.estimate import COMPONENTS, Row
@@ -27,24 +28,17 @@ if TYPE_CHECKING:
 
 _MOST = 2**40  # of any number: products of larger ones leave 64 bits
 NUMBERS = ("dp", "seq", "micro_batch", "layers")
-_SAID = [name for name in FIELDS if name != "formula"]  # a paper's arithmetic is no axis of these
-AXES = tuple(dict.fromkeys(("model", "recipe", "world_size", *NUMBERS, *_SAID)))
-# Axes of plans that keep the papers' arithmetic.
-ARITHMETIC_AXES = (
-    *("dp", "tp", "zero", "partition_group", "secondary_group", "seq", "micro_batch", "recompute"),
-    *("formula", "model", "recipe"),
-)
+AXES = tuple(dict.fromkeys(("model", "recipe", "world_size", *NUMBERS, *FIELDS)))
 
 
-def axes_of(plan: Plan, axes: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+def axes_of(axes: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
     """The values of each axis; models and recipes may be given by name.
 
     Raises:
         UsageError: there is no such axis, or no preset of a name.
     """
-    known = AXES if plan.detailed else ARITHMETIC_AXES
-    if unknown := [name for name in axes if name not in known]:
-        raise not_among("axis", unknown[0], known)
+    if unknown := [name for name in axes if name not in AXES]:
+        raise not_among("axis", unknown[0], AXES)
     lists = {name: list(axis) for name, axis in axes.items()}
     if empty := [name for name, axis in lists.items() if not axis]:
         raise BadValue(f"axis {empty[0]} must have at least one value; got an empty list")
@@ -60,23 +54,19 @@ def axes_of(plan: Plan, axes: Mapping[str, Iterable[Any]]) -> dict[str, list[Any
 
 def sweep(
     plan: Plan,
-    axes: Mapping[str, Iterable[Any]],
+    values: Mapping[str, list[Any]],
     *,
     usable_bytes: float | None = None,
     components: bool = True,
 ) -> pd.DataFrame:
-    """Every combination of ``axes`` as a row: peak, its moment, components at the peak.
-
-    Combinations that cannot be have NaN and say why in a column ``problem``. Rows come with the
-    numbers (:data:`NUMBERS`) innermost. ``world_size`` lets dp be what the other degrees leave, or
-    holds it to that. Models and recipes may be given by name.
+    """Every combination of axes' ``values`` as a row: peak, its moment, components at the peak, and
+    the ``problem`` of what cannot be. Rows come with the numbers (:data:`NUMBERS`) innermost.
 
     Raises:
-        UsageError: an axis is unknown, or a number below 1.
+        BadValue: a number below 1.
     """
     import pandas as pd
 
-    values = axes_of(plan, axes)
     rest, numbers = split(plan, values)
     numbers = {name: _numbers(name, axis) for name, axis in numbers.items()}
     size = prod(map(len, numbers.values()))
@@ -84,7 +74,7 @@ def sweep(
     tables = []
     for chosen in product(*rest.values()):
         point = dict(zip(rest, chosen, strict=True))
-        columns = {name: _repeated(label(value), size) for name, value in point.items()}
+        columns = {name: _repeated(value, size) for name, value in point.items()}
         columns |= {n: grid.ravel() for n, grid in zip(numbers, mesh, strict=True)}
         if "world_size" in point and "dp" not in values:
             columns["dp"] = np.full(size, _filled(plan, point))
@@ -101,10 +91,11 @@ def split(plan: Plan, values: Mapping[str, list[Any]]) -> tuple[dict[str, list],
 
     Layers are a number only where nothing cuts or tells them apart.
     """
-    assert isinstance(plan.model, Model)
-    assert plan.batch is not None
+    if not plan.detailed or "formula" in values:
+        return dict(values), {}
+    model, batch = plan.sized()
     cut = {"pp", "model", "recompute", "schedule", "chunks"} & set(values)
-    apart = plan.model.num_experts or plan.parallel.pp > 1 or isinstance(plan.batch.recompute, int)
+    apart = model.num_experts or plan.parallel.pp > 1 or isinstance(batch.recompute, int)
     known = [name for name in NUMBERS if name != "layers" or not (cut or apart)]
     numbers = {name: axis for name, axis in values.items() if name in known}
     return {name: axis for name, axis in values.items() if name not in numbers}, numbers
@@ -129,25 +120,19 @@ def _stacked(tables: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _repeated(value: Any, size: int) -> Any:
-    if isinstance(value, bool | int | float):
+    """A column of one value; models and recipes go by their names."""
+    if isinstance(value, Model | Recipe):
+        value = value.name
+    if isinstance(value, bool | int | float | np.number):
         return np.full(size, value)
     column = np.empty(size, dtype=object)
     column[:] = [value] * size
     return column
 
 
-def label(value: Any) -> Any:
-    """What a row of a sweep says of a value: models and recipes by their names."""
-    return value.name if isinstance(value, Model | Recipe) else value
-
-
 def _numbers(name: str, values: list[Any]) -> Any:
     array = np.asarray(values)
-    if (
-        array.dtype.kind not in "iu"
-        or array.size == 0
-        or not 1 <= array.min() <= array.max() <= _MOST
-    ):
+    if array.dtype.kind not in "iu" or not 1 <= array.min() <= array.max() <= _MOST:
         raise BadValue(f"{name} must be whole numbers >= 1, at most {_MOST:,}, got {values[:5]}")
     return array.astype(np.int64)
 
@@ -160,7 +145,8 @@ def at(plan: Plan, point: Mapping[str, Any]) -> Plan:
     """
     model = point.get("model", plan.model)
     if "layers" in point:
-        assert isinstance(model, Model)
+        if not isinstance(model, Model):
+            raise UsageError("varying layers needs a plan with a Model")
         model = model.resized(num_layers=int(point["layers"]))
     changes: dict[type, dict[str, Any]] = {kind: {} for kind in PARTS}
     for name, value in point.items():
@@ -231,14 +217,16 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
         point = point | {"dp": smallest_dp(plan, point)}
         point.pop("world_size", None)
     candidate = at(plan, point)
-    parallel, batch = candidate.parallel, candidate.batch
-    assert isinstance(candidate.model, Model)
-    assert batch is not None
+    if not candidate.detailed:
+        account = candidate.account
+        sizes = {name: num_bytes for name, _, num_bytes in account.held()}
+        return account.peak_moment, sizes, np.array("", dtype=object)
+    parallel, (model, batch) = candidate.parallel, candidate.sized()
     seq, pieces = numbers.get("seq", batch.seq), parallel.sequence_pieces
     problem = _problems(candidate, seq, numbers, world_size)
     seq = np.maximum(seq // pieces, 1) * pieces  # in rows with a problem any will do
     batch = replace(batch, seq=int(np.asarray(seq).flat[0]))
-    given = candidate.model, parallel, candidate.recipe, batch, candidate.ideal
+    given = model, parallel, candidate.recipe, batch, candidate.ideal
     jobs = estimates.jobs(*given, **numbers | {"seq": seq})
     named = [moment for job in jobs for moment in estimates.rows(job).items()]
     return *estimates.largest(named), problem
@@ -246,11 +234,8 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
 
 def smallest_dp(plan: Plan, point: Mapping[str, Any]) -> int:
     """The least dp that every group divides."""
-    degrees = [
-        point.get(name, getattr(plan.parallel, name)) or 1
-        for name in ("ep", "replicate", "partition_group", "secondary_group")
-    ]
-    return int(np.lcm.reduce(degrees))
+    sizes = [point.get(name, getattr(plan.parallel, name)) or 1 for name in GROUPS]
+    return int(np.lcm.reduce(sizes))
 
 
 def _problems(plan: Plan, seq: Any, numbers: Mapping[str, Any], world_size: int | None) -> Any:
@@ -261,16 +246,16 @@ def _problems(plan: Plan, seq: Any, numbers: Mapping[str, Any], world_size: int 
         if world_size is not None:
             wrong = sharing * parallel.tp * parallel.pp != world_size
             faults.append((wrong, f"world size ({world_size}) must be dp · tp · cp · pp"))
-        for name in ("ep", "replicate", "partition_group", "secondary_group"):
+        for name in GROUPS:
             size = getattr(parallel, name) or 1
             faults.append((sharing % size != 0, f"dp × cp must divide by {name} ({size})"))
     pieces = parallel.sequence_pieces
     text = f"seq must divide by {pieces}, the pieces that cp and tp make of it"
     faults.append((seq % pieces != 0, text))
-    most = plan.model.positions if isinstance(plan.model, Model) else 0
-    if most and "seq" in numbers:
-        text = f"seq must be <= {most}, the positions that {label(plan.model)} has learnt"
-        faults.append((seq > most, text))
+    model, _ = plan.sized()
+    if model.positions and "seq" in numbers:
+        text = f"seq must be <= {model.positions}, the positions that {model.name} has learnt"
+        faults.append((seq > model.positions, text))
     problems = np.array("", dtype=object)
     for wrong, text in faults:
         problems = np.where(wrong, np.array(text, dtype=object), problems)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from labkit.errors import UsageError
+from labkit.errors import UsageError, not_among
 from labkit.hardware import accelerator
 from labkit.kit.describe import Count, NonNegative, checked, description
 from labkit.memory.jobs import traffic
@@ -80,7 +80,20 @@ class Plan:
 
     @property
     def _arithmetic(self) -> Arithmetic:
-        return Arithmetic(self.model, self.parallel, self.recipe, self.batch, self.fragmentation)
+        return Arithmetic(self.model, self.parallel, self.recipe, self.batch)
+
+    def sized(self) -> tuple[Model, Batch]:
+        """The model and the batch of a detailed plan.
+
+        Raises:
+            UsageError: the plan is not detailed.
+        """
+        if not isinstance(self.model, Model) or self.batch is None or self.batch.formula:
+            raise UsageError(
+                "moments need a Model and a Batch without a paper's formula;"
+                " this plan keeps the papers' arithmetic"
+            )
+        return self.model, self.batch
 
     @property
     def estimate(self) -> Estimate:
@@ -89,12 +102,8 @@ class Plan:
         Raises:
             UsageError: the plan is not detailed, something does not divide, or is not known.
         """
-        if not isinstance(self.model, Model) or self.batch is None or self.batch.formula:
-            raise UsageError(
-                "moments need a Model and a Batch without a paper's formula;"
-                " this plan keeps the papers' arithmetic"
-            )
-        return estimate(self.model, self.parallel, self.recipe, self.batch, self.ideal)
+        model, batch = self.sized()
+        return estimate(model, self.parallel, self.recipe, batch, self.ideal)
 
     @property
     def peak_bytes(self) -> int | float:
@@ -146,26 +155,40 @@ class Plan:
 
     @checked
     def explain(self, component: str) -> str:
-        """How one number comes about: formula, value, source.
-
-        A detailed plan takes the beginning of a name too: ``"activation.mlp"``.
+        """How one number comes about: formula, value, source; of the beginning of a name, such as
+        ``"activation.mlp"``, every number whose name starts so, and their sum.
 
         Raises:
             UsageError: the plan has no such component; the message lists those it has.
         """
-        return self.account.explain(component)
+        every, wanted = self.terms(), component
+        if self.detailed:  # its terms are named in the singular, its table in the plural
+            wanted = component.replace("activations", "activation", 1)
+        chosen = [t for t in every if f"{t.component}.".startswith(f"{wanted}.")]
+        if not chosen:
+            parts = (term.component.split(".") for term in every)
+            starts = (".".join(part[: end + 1]) for part in parts for end in range(len(part)))
+            raise not_among("component", component, dict.fromkeys(starts))
+        lines = [
+            f"{t.component}: {t.formula} = {format_bytes(t.num_bytes)}"
+            f"{'' if t.place == 'device' else f' on {t.place}'} ({t.source})"
+            for t in chosen
+        ]
+        if len(chosen) > 1:
+            lines.append(f"{component}: {format_bytes(sum(t.num_bytes for t in chosen))} in all")
+        letters = self.account.letters.items()
+        given = "with " + ", ".join(f"{letter} = {value:,}" for letter, value in letters)
+        return "\n".join([*lines, given])
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the account takes for granted, in sentences."""
-        return (*self.account.assumptions, *(self._allowed() if self.detailed else ()))
-
-    def _allowed(self) -> tuple[str, ...]:
-        """The allowances, in a sentence; none where there are none."""
-        if not self.fragmentation and not self.context_bytes:
-            return ()
+        """What the account takes for granted, and the allowances, in sentences."""
+        notes = self.account.assumptions
+        if not (self.fragmentation or self.context_bytes):
+            return notes
         size = format_bytes(self.context_bytes) if self.context_bytes else "nothing"
         return (
+            *notes,
             f"allowances, no part of the peak: {self.fragmentation:.0%} of the device for"
             f" fragmentation, {size} for CUDA's context and libraries",
         )
@@ -188,8 +211,3 @@ class Plan:
         """What of a device (its name, or its bytes) this plan may fill."""
         size = accelerator(capacity).memory_bytes if isinstance(capacity, str) else capacity
         return size * headroom * (1 - self.fragmentation) - self.context_bytes
-
-    @checked
-    def fits(self, capacity: Capacity, *, headroom: Headroom = 1.0) -> bool:
-        """Whether everything the plan accounts for fits the device."""
-        return self.peak_bytes <= self.usable_bytes(capacity, headroom=headroom)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from labkit.memory.jobs import traffic
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.states import STAGE_NAMES
 from labkit.memory.plans import grid
-from labkit.memory.plans.grid import label
 from labkit.memory.plans.plan import Capacity, Headroom, Plan
 from labkit.memory.tape.moments import TooLarge
 from labkit.models import Model
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 class Fit:
     """The extreme value of what was varied that still fits; None where nothing does."""
 
-    vary: str
     value: int | None
     plan: Plan | None
     usable_bytes: float
@@ -44,13 +42,7 @@ _MOST_ELEMENTS = 2**40  # of a sequence's hidden states: larger ones overflow th
 
 
 @checked
-def fit(
-    plan: Plan,
-    *,
-    vary: str,
-    device: Capacity,
-    headroom: Headroom = 1.0,
-) -> Fit:
+def fit(plan: Plan, *, vary: str, device: Capacity, headroom: Headroom = 1.0) -> Fit:
     """The largest ``model`` (a count), ``micro_batch`` or ``seq`` that fits, or the least ``dp``.
 
     A detailed plan (see :class:`Plan`) is fitted by its peak, and takes ``layers``, ``zero`` and
@@ -77,7 +69,7 @@ def fit(
     else:
         value = _bisected(plan, vary, room)
     fitted = None if value is None else grid.at(plan, {vary: value})
-    return Fit(vary=vary, value=value, plan=fitted, usable_bytes=room)
+    return Fit(value=value, plan=fitted, usable_bytes=room)
 
 
 def _first_that_fits(plan: Plan, vary: str, room: float) -> int | None:
@@ -118,10 +110,10 @@ def _bisected(plan: Plan, vary: str, room: float) -> int | None:
 
 def _steps(plan: Plan, vary: str) -> tuple[int, int]:
     """What a number must divide by, and where to give up."""
-    assert isinstance(plan.model, Model)
     if vary == "seq":
-        most = _MOST_ELEMENTS // max(1, plan.model.hidden)
-        return plan.parallel.sequence_pieces, min(plan.model.positions or most, most)
+        model, _ = plan.sized()
+        most = _MOST_ELEMENTS // max(1, model.hidden)
+        return plan.parallel.sequence_pieces, min(model.positions or most, most)
     if vary == "micro_batch":
         return 1, _MOST_SAMPLES
     if plan.parallel.layers is not None:
@@ -205,94 +197,54 @@ def sweep(
     ranks_per_node: Count = 8,
     **axes: Iterable[Any],
 ) -> pd.DataFrame:
-    """Every combination of ``axes`` as one row: the axes, each component's bytes, totals, traffic.
+    """Every combination of ``axes`` as one row: the axes, each component's bytes, peak, traffic.
 
-    Axes are fields of :class:`Parallel` and :class:`Batch`, and ``model``, ``recipe``.
-    Several named plans are swept alike, and a column ``plan`` says which. With
+    Axes are fields of :class:`Parallel`, :class:`Batch` and :class:`Recipe`, ``model``, ``recipe``,
+    and ``world_size``, which lets ``dp`` be what the other degrees leave; what cannot be has NaN
+    and a ``problem``. Several named plans are swept alike, and a column ``plan`` says which. With
     ``device``, a column says what fits (not fitting is never an error); with ``links``, between
-    nodes and inside one, a column says how long the communication takes by the α–β model.
+    nodes and inside one, columns say what is sent and how long it takes by the α–β model
+    (milliseconds a row).
 
     Detailed plans are evaluated as arrays (:mod:`labkit.memory.plans.grid`): about a million rows a
-    second where ``seq``, ``micro_batch``, ``dp`` and ``layers`` vary. Axes may be any field of
-    :class:`Parallel`, :class:`Batch` and :class:`Recipe`, and ``world_size``, which lets ``dp`` be
-    what the other degrees leave; what cannot be has NaN and a ``problem``. Traffic is left out
-    unless there are ``links``, since it takes milliseconds a row.
+    second where ``seq``, ``micro_batch``, ``dp`` and ``layers`` vary.
 
     Raises:
         UsageError: an axis is unknown.
     """
     import pandas as pd
 
+    named = plan if isinstance(plan, Mapping) else {"": plan}
+    if not named:
+        raise BadValue("plan must be a Plan, or a mapping with at least one; got an empty mapping")
     tables = []
-    for name, base in _named(plan):
-        values = grid.axes_of(base, axes)
+    for name, base in named.items():
+        values = grid.axes_of(axes)
         room = None if device is None else base.usable_bytes(device, headroom=headroom)
-        if not base.detailed:
-            table = pd.DataFrame(_arithmetic_rows(base, values, room, links, ranks_per_node))
-        else:
-            table = grid.sweep(base, values, usable_bytes=room)
-            if links is not None:
-                table = table.assign(**_sent_by(base, values, links, ranks_per_node))
+        table = grid.sweep(base, values, usable_bytes=room)
+        if links is not None:
+            table = table.assign(**_sent_by(base, values, links, ranks_per_node))
         if isinstance(plan, Mapping):
             table.insert(0, "plan", name)
         tables.append(table)
     return tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
 
 
-def _named(plan: Plan | Mapping[str, Plan]) -> Iterable[tuple[str, Plan]]:
-    if not plan:
-        raise BadValue("plan must be a Plan, or a mapping with at least one; got an empty mapping")
-    return plan.items() if isinstance(plan, Mapping) else [("", plan)]
-
-
-def _points(values: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    for chosen in product(*values.values()):
-        yield dict(zip(values, chosen, strict=True))
-
-
-def _arithmetic_rows(
-    base: Plan,
-    values: Mapping[str, list[Any]],
-    room: float | None,
-    links: tuple[Link, Link] | None,
-    ranks_per_node: int,
-) -> Iterator[dict[str, Any]]:
-    for point in _points(values):
-        plan = grid.at(base, point)
-        row = {name: label(value) for name, value in point.items()}
-        row |= {f"{t.component.replace(' ', '_')}_bytes": t.num_bytes for t in plan.terms()}
-        row |= {"states_bytes": plan.states_bytes, "total_bytes": plan.peak_bytes}
-        row |= _sent(plan, links, ranks_per_node)
-        yield row if room is None else row | {"fits": plan.peak_bytes <= room}
-
-
-def _sent(plan: Plan, links: tuple[Link, Link] | None, ranks_per_node: int) -> dict[str, float]:
-    """Bytes that a rank sends in a step, that leave a node, and how long that takes."""
-    sent = plan.collectives(ranks_per_node=ranks_per_node)
-    row = {
-        "sent_bytes": sum(item.sent_bytes for item in sent),
-        "node_bytes": sum(item.node_bytes for item in sent),
-    }
-    if links is not None:
-        row["communication_s"] = traffic.step_time_s(sent, inter=links[0], intra=links[1])
-    return row
-
-
 def _sent_by(
-    base: Plan,
-    values: Mapping[str, list[Any]],
-    links: tuple[Link, Link],
-    ranks_per_node: int,
+    base: Plan, values: Mapping[str, list[Any]], links: tuple[Link, Link], ranks_per_node: int
 ) -> dict[str, list[float]]:
-    """What each row of a detailed sweep sends, in the sweep's order; NaN for no plan."""
-    nothing = dict.fromkeys(("sent_bytes", "node_bytes", "communication_s"), math.nan)
-
-    def of(point: Mapping[str, Any]) -> dict[str, float]:
-        try:
-            return _sent(grid.at(base, point), links, ranks_per_node)
-        except UsageError:
-            return nothing
-
+    """Bytes that each row's rank sends in a step, that leave a node, and how long that takes, in
+    the sweep's order; NaN for no plan."""
     rest, numbers = grid.split(base, values)
-    rows = [of(point) for point in _points(rest | numbers)]
-    return {name: [row[name] for row in rows] for name in nothing}
+    axes, rows = rest | numbers, []
+    for chosen in product(*axes.values()):
+        try:
+            plan = grid.at(base, dict(zip(axes, chosen, strict=True)))
+            sent = plan.collectives(ranks_per_node=ranks_per_node)
+        except UsageError:
+            rows.append((math.nan, math.nan, math.nan))
+            continue
+        moved = sum(item.sent_bytes for item in sent), sum(item.node_bytes for item in sent)
+        rows.append((*moved, traffic.step_time_s(sent, inter=links[0], intra=links[1])))
+    names = ("sent_bytes", "node_bytes", "communication_s")
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))

@@ -305,18 +305,10 @@ def rivals(
         parallel, recipe = ways[name]
         batch = Batch(seq=seq, micro_batch=micro_batch * parallel.tp, recompute="full")
         plan = Plan(model=model, parallel=parallel, recipe=recipe, batch=batch)
-        step = _timed(plan, cluster, host if recipe is away else None)
-        rows.append([name, *step, plan.states_bytes])
+        on_host = host if recipe is away else None
+        step = updated_step(plan, cluster, on_host) if on_host else throughput(plan, cluster)
+        rows.append([name, step.flops_per_s, step.step_s - step.compute_s, plan.states_bytes])
     columns = ["method", "gpu_flops_per_s", "traffic_s", "states_bytes"]
     table = pd.DataFrame(rows, columns=columns).set_index("method")
     rate = table["gpu_flops_per_s"]
     return table.assign(gain=rate / rate["ZeRO-3"])
-
-
-def _timed(plan: Plan, cluster: Cluster, host: Update | None) -> tuple[float, float]:
-    """Operations a second of a GPU, and the seconds of a step in which it does not compute."""
-    if host is None:
-        step = throughput(plan, cluster)
-        return step.flops_per_s, step.tensor_s + step.data_s
-    updated = updated_step(plan, cluster, host)
-    return updated.flops_per_s, updated.step_s - updated.flops / cluster.flops_per_s

@@ -39,14 +39,14 @@ _SOURCES = {
 Wanted = Callable[[Kept], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Term:
     """What is counted, how many bytes, by which formula, from where; on the device or its host.
 
     ``component`` may say more than its row of a comparison: ``"activations.mlp"`` belongs to the
     row ``"activations"``. ``num_bytes`` is a number, an exact fraction, or an array of a sweep.
 
-    >>> Term(component="optimizer.momentum", num_bytes=8, formula="4·Ψ", source="Adam").row
+    >>> Term("optimizer.momentum", 8, "4·Ψ", "Adam").row
     'optimizer'
     """
 

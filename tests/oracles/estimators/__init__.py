@@ -13,8 +13,8 @@ from typing import Any
 from labkit import memory
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
+from labkit.memory.plans.conventions import total_bytes
 from labkit.memory.tape.saved import Term
-from labkit.memory.tools.conventions import total_bytes
 from tests.oracles.estimators import calculon, peers
 
 OTHERS: dict[str, Callable[..., Iterable[Term]]] = {

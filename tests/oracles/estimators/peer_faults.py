@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
-from labkit.memory.tools.conventions import total_bytes
+from labkit.memory.plans.conventions import total_bytes
 from labkit.models import Model
 from tests.oracles.estimators import count, told_bytes
 from tests.oracles.estimators.fault import (

@@ -113,7 +113,7 @@ def _residual(folder: Path) -> Iterator[Claim]:
     """§3.2 and §6: "about" so much; one digit, or half of the last."""
     gpt2, big = Model.preset("gpt2-1.5b"), Model.preset("zero-100b")
     batch = Batch(seq=1024, micro_batch=32)
-    square_root = gpt2.num_layers**0.5 * arithmetic.layer_bytes(gpt2, batch)
+    square_root = arithmetic.activation_bytes(gpt2, batch) / gpt2.num_layers**0.5
     inputs = big.num_layers * 2 * batch.tokens * big.hidden
     binary = "comes out in binary gigabytes: {:.1f} GiB"
     half = "half of one 16-bit checkpoint a layer"

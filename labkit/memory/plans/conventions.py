@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from labkit.errors import BadValue, UsageError, not_among
-from labkit.memory.jobs.batch import FORMULAS, Batch
+from labkit.memory.jobs.batch import FORMULA, Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.jobs.states import COMPONENTS, is_sharded
@@ -56,16 +56,12 @@ REASONS: dict[str, dict[str, str]] = {
         "megatron": "18 + 4·f/h, or 10 + 24/t, which assumes f = 4h; dropout masks, no scores",
         "torch": "what its kernels save",
     },
-    "embedding": {
-        "megatron": "token numbers and a dropout mask for each microbatch in flight",
-    },
+    "embedding": {"megatron": "token numbers and a dropout mask for each microbatch in flight"},
     "head and loss": {
         "megatron": "fp32 logits once, or 16-bit ones without sequence parallelism",
         "torch": "the fp32 log-softmax is saved; its backward needs more for a moment",
     },
-    "allowance": {
-        "megatron": "5 % of activations without sequence parallelism, and only there",
-    },
+    "allowance": {"megatron": "5 % of activations without sequence parallelism, and only there"},
     "host": {
         "deepspeed": "a node's memory: fp32 copies while the model is built, or the offloaded"
         " states, times 1.5",
@@ -131,17 +127,13 @@ def differences(plan: Plan) -> pd.DataFrame:
             sums[TOTAL] = float(total_bytes(terms))
         columns[name] = pd.Series(sums, dtype=float)
     table = pd.DataFrame(columns).reindex(list(REASONS)).dropna(how="all")
-    table["why"] = [_why(str(row), columns, refused) for row in table.index]
+    table["why"] = [
+        "; ".join(f"{name}: {why}" for name, why in REASONS[row].items() if name not in refused)
+        for row in map(str, table.index)
+    ]
+    table.loc[TOTAL, "why"] = "the sum of the rows above"
     table.attrs["refused"] = refused
     return table.rename_axis("component")
-
-
-def _why(row: str, conventions: Iterable[str], refused: Iterable[str]) -> str:
-    if row == TOTAL:
-        return "the sum of the rows above"
-    answering = [name for name in conventions if name not in refused]
-    reasons = [f"{name}: {REASONS[row][name]}" for name in answering if name in REASONS[row]]
-    return "; ".join(reasons)
 
 
 def _zero_paper(
@@ -155,19 +147,11 @@ def _zero_paper(
     for component in COMPONENTS:
         width = recipe.bytes_of(component)
         degree = parallel.shard_degree if is_sharded(component, parallel.zero) else 1
-        yield Term(
-            component=component,
-            num_bytes=Fraction(width) * model.num_params / split / degree,
-            formula=f"{width} B × Ψ/({split}·{degree})",
-            source="ZeRO §3.1, §5",
-        )
-    if batch is not None and not (batch.recompute == "selective" and batch.paper == "zero-paper"):
-        yield Term(
-            component="activations",
-            num_bytes=Fraction(activation_bytes(model, batch, tp=parallel.tp) / parallel.pp),
-            formula=FORMULAS[batch.paper],
-            source="ZeRO §3.2, §6.1",
-        )
+        size = Fraction(width) * model.num_params / split / degree
+        yield Term(component, size, f"{width} B × Ψ/({split}·{degree})", "ZeRO §3.1, §5")
+    if batch is not None and batch.recompute != "selective":
+        size = Fraction(activation_bytes(model, batch, tp=parallel.tp) / parallel.pp)
+        yield Term("activations", size, FORMULA, "ZeRO §3.2, §6.1")
 
 
 def _largest_module(model: Model) -> int:
@@ -211,15 +195,11 @@ def _deepspeed(
         rows["optimizer"] = (Fraction(12 * psi, ranks), f"12 B × Ψ/{ranks}")
     copies = f"copies of {local} GPUs on {nodes} nodes × 1.5"
     rows["host"] = (held * Fraction(3, 2), copies)
+    source = f"DeepSpeed, estimate_zero{parallel.zero}_model_states_mem_needs"
     for component, (size, formula) in rows.items():
+        place = "host" if component == "host" else "device"
         if size:
-            yield Term(
-                component=component,
-                num_bytes=size,
-                formula=formula,
-                source=f"DeepSpeed, estimate_zero{parallel.zero}_model_states_mem_needs",
-                place="host" if component == "host" else "device",
-            )
+            yield Term(component, size, formula, source, place)
 
 
 def _megatron(
@@ -234,16 +214,12 @@ def _megatron(
     for component, width in {"parameters": 2, "gradients": 4, "optimizer": 12}.items():
         sharded = component == "optimizer" and parallel.zero > 0
         ranks = (parallel.dp, max(1, parallel.sharing // parallel.ep)) if sharded else (1, 1)
-        over = f"/{parallel.dp}" if sharded else ""
-        yield Term(
-            component=component,
-            num_bytes=width * (usual / ranks[0] + experts / ranks[1]),
-            formula=f"{width}{over} B × parameters of the first stage",
-            source=source,
-        )
+        size = width * (usual / ranks[0] + experts / ranks[1])
+        formula = f"{width}{f'/{parallel.dp}' if sharded else ''} B × parameters of the first stage"
+        yield Term(component, size, formula, source)
     rows = _megatron_activations(model, parallel, batch) if batch is not None else ()
     for component, size, formula in rows:
-        yield Term(component=component, num_bytes=size, formula=formula, source=source)
+        yield Term(component, size, formula, source)
 
 
 def megatron_parameters(model: Model, parallel: Parallel) -> tuple[Fraction, Fraction]:
@@ -282,12 +258,10 @@ def _megatron_activations(
     rows = [("activations", kept, f"{width}·s·b·h × l × {flight}")]
     ends = tokens * (8 + model.hidden) * pp * flight / along
     rows.append(("embedding", ends, f"s·b·(8 + h)·p{'/t' if together else ''} × {flight}"))
-    if pp == 1 and together:
-        head = Fraction(4 * tokens * (model.hidden + model.vocab), tp)
-        rows.append(("head and loss", head, "4·s·b·(h + v)/t"))
-    elif pp == 1:
-        head = 2 * tokens * (model.hidden + Fraction(model.vocab, tp))
-        rows.append(("head and loss", head, "2·s·b·(h + v/t)"))
+    if pp == 1:
+        split = 4 * tokens * Fraction(model.hidden + model.vocab, tp)
+        head = split if together else 2 * tokens * (model.hidden + Fraction(model.vocab, tp))
+        rows.append(("head and loss", head, "4·s·b·(h + v)/t" if together else "2·s·b·(h + v/t)"))
     if not together:
         whole = sum((size for _, size, _ in rows), Fraction(0))
         rows.append(("allowance", whole / 20, "5 % of activations"))

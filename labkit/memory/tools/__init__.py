@@ -1,1 +1,0 @@
-"""What others say of the same job: estimators term by term, and tables that papers print."""
