@@ -3,7 +3,7 @@
     plan = memory.Plan(
         model=memory.Model.preset("llama-2-7b"), parallel=memory.Parallel(dp=64, zero=3),
         recipe=memory.Recipe.bf16_mixed(), batch=memory.Batch(seq=4096, micro_batch=1))
-    plan.peak_bytes, plan.peak_moment, plan.frame(), plan.traffic()
+    plan.peak_bytes, plan.fits("H100-80GB"), plan.peak_moment, plan.frame(), plan.traffic()
     memory.fit(plan, vary="micro_batch", device="H100-80GB")
     memory.sweep(plan, dp=[8, 64, 1024], zero=[0, 1, 2, 3])
 

@@ -110,8 +110,8 @@ def test_the_largest_model_fits_and_one_more_parameter_does_not(
     )
     assert found.plan is not None
     assert found.value is not None
-    assert found.plan.peak_bytes <= found.usable_bytes
-    assert replace(found.plan, model=found.value + 1).peak_bytes > found.usable_bytes
+    assert found.plan.fits("V100-32GB")
+    assert not replace(found.plan, model=found.value + 1).fits("V100-32GB")
 
 
 def test_the_least_dp_is_the_least() -> None:

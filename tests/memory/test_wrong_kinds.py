@@ -58,6 +58,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Parallel.of": (Parallel.of, {"world_size": 8, "tp": 2}),
     "Recipe.preset": (Recipe.preset, {"name": "sgd"}),
     "Plan.explain": (PLAN.explain, {"component": "activation"}),
+    "Plan.fits": (PLAN.fits, {"capacity": 10**9, "headroom": 0.5}),
     "Plan.usable_bytes": (PLAN.usable_bytes, {"capacity": 10**9, "headroom": 0.5}),
     "Plan.traffic": (PLAN.traffic, {"ranks_per_node": 4}),
 }

@@ -211,3 +211,8 @@ class Plan:
         """What of a device (its name, or its bytes) this plan may fill."""
         size = accelerator(capacity).memory_bytes if isinstance(capacity, str) else capacity
         return size * headroom * (1 - self.fragmentation) - self.context_bytes
+
+    @checked
+    def fits(self, capacity: Capacity, *, headroom: Headroom = 1.0) -> bool:
+        """Whether everything the plan accounts for fits the device."""
+        return self.peak_bytes <= self.usable_bytes(capacity, headroom=headroom)
