@@ -317,6 +317,7 @@ def _fetch(root: Path, jobs: Sequence[Job], environment: dict[str, str], watcher
     if not (entries := {entry for job in stale for entry in job.datasets}):
         return False
     from labkit import datasets
+    from labkit.datasets.store import offline
 
     looked = False
     for name, files in datasets.needed(sorted(entries), root).items():
@@ -327,8 +328,9 @@ def _fetch(root: Path, jobs: Sequence[Job], environment: dict[str, str], watcher
         problems = datasets.fetch(name, files, root)
         failed = [p for p in problems if isinstance(p, datasets.DatasetUnavailable)]
         if failed:
-            reason = f"{failed[0].reason} when this run looked for {name}"
-            environment |= {"LABKIT_OFFLINE": "1", "LABKIT_OFFLINE_REASON": reason}
+            if not offline():  # where the user says so, that is the reason
+                reason = f"{failed[0].reason} when this run looked for {name}"
+                environment |= {"LABKIT_OFFLINE": "1", "LABKIT_OFFLINE_REASON": reason}
             watcher.note(f"{name}: stand-in data are used. {problems[0]}")
         elif problems:
             watcher.note(f"{name}: {problems[0]}")
