@@ -307,7 +307,7 @@ class Tape:
 
         for tensor in inputs:
             self._log_saved(tensor)
-        before, self.recording = self.recording, Checkpoint(list(inputs), rerun, keeps)
+        before, self.recording = self.recording, Checkpoint(inputs, rerun, keeps)
         try:
             return function(*inputs)
         finally:
