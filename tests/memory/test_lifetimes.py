@@ -18,7 +18,7 @@ from labkit.memory.tape.shadow import Program, Shadow
 from labkit.memory.tape.tape import Tape, Tensor, call, unit
 
 LLAMA: dict[str, Any] = {
-    "mlp": "swiglu", "qkv_bias": False, "out_bias": False, "mlp_bias": False, "fused": False,
+    "mlp": "swiglu", "qkv_bias": False, "out_bias": False, "mlp_bias": False, "fused_qkv": False,
     "tied": False, "positions": False,
 }  # fmt: skip
 BLOCKS: dict[str, dict[str, Any]] = {
@@ -55,7 +55,7 @@ def run(program: Program) -> list[tuple[str, Any]]:
 
 CASES = [
     *product(BLOCKS, ("none", "selective", "full", "every"), ("eager-fp32", "chunked")),
-    *product(BLOCKS, ("none", "full"), ("plain", "fused")),
+    *product(BLOCKS, ("none", "full"), ("vocab-parallel", "fused")),
 ]
 
 
@@ -68,8 +68,8 @@ def program(block: str, recompute: Any, loss: Any) -> Program:
         recompute=recompute,
         loss=loss,
         attention="eager" if loss == "chunked" else "sdpa",
-        dtype="autocast" if loss in {"chunked", "plain"} else "bf16",
-        norm_fused=loss != "plain",
+        dtype="autocast" if loss in {"chunked", "vocab-parallel"} else "bf16",
+        norm_fused=loss != "vocab-parallel",
         dropout_mask_bytes=1 if recompute == "full" else 0,
     )
     return Program(mode=mode, structure=structure, **choices)

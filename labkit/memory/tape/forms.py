@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.shadow import Program, Shadow
-from labkit.memory.tape.sizes import MIXED, Numbers, Shape, chunk_rows, num_dense, over, units
+from labkit.memory.tape.sizes import MIXED, Numbers, Shape, num_dense, units
 
 STEP = "optimizer step"
 
@@ -130,9 +130,11 @@ def parameters(program: Program) -> tuple[tuple[Amount, ...], ...]:
     """Elements of each trained tensor in order, a layer's experts stacked: before the layers, of
     one layer with an MLP, of one with experts, after the layers."""
     net = Shadow(program)
-    blocks = {block.place.experts: block.parameters for group, _ in net.segments for block in group}
-    first, last = [net.token, net.position], [*net.norm, None if program.tied else net.output]
-    parts = first, blocks.get(False, []), blocks.get(True, []), last
+    net.run_forward()
+    kinds = {block.place.experts: block.parameters for group, _ in net.segments for block in group}
+    blocks = (kinds.get(experts, {}).values() for experts in (False, True))
+    ends = [net.token, net.position], [*net.norm, None if program.tied else net.output]
+    parts = ends[0], *blocks, ends[1]
     return tuple(tuple(_amount(p.elements) for p in part if p is not None) for part in parts)
 
 
@@ -158,15 +160,11 @@ def _undominated(points: list[NDArray[np.int64]], basis: NDArray[np.int64]) -> l
     return sorted(kept)
 
 
-def multiplicities(
-    shape: Shape, numbers: Numbers, program: Program, *, chunked: bool = False
-) -> list[Any]:
+def multiplicities(shape: Shape, numbers: Numbers, program: Program) -> list[Any]:
     """The values of :data:`labkit.memory.tape.tape.MULTIPLICITIES`."""
     layers, chunks, structure = shape.num_layers, 0, program.structure
-    if chunked:
-        rows = numbers.micro_batch * numbers.seq
-        rows = over(rows, numbers.tp) if numbers.sequence_parallel else rows
-        chunks = -(-rows // chunk_rows(rows, numbers.chunks)[0]) - 3
+    if program.mode.chunked:
+        chunks = -(-numbers.rows // numbers.chunk_rows[0]) - 3
     if structure == "nested":
         size = np.minimum(numbers.group, layers)
         groups = -(-layers // size)
@@ -186,7 +184,5 @@ def multiplicities(
 
 def columns_of(table: Points, program: Program, shape: Shape, numbers: Numbers) -> list[Any]:
     """The value of each column: how often, times how many elements."""
-    chunked = program.mode.loss in {"chunked", "fused"}
-    times = multiplicities(shape, numbers, program, chunked=chunked)
-    sizes = units(shape, numbers, chunked=chunked)
+    times, sizes = multiplicities(shape, numbers, program), units(shape, numbers, program.mode)
     return [times[number] * sizes[size] for number, size in table.columns]
