@@ -2,12 +2,14 @@
 
 Every rank reports the bytes behind its parameters, gradients and optimizer states, every collective
 it issued, what its sockets received, and how far its weights ended from training in one process.
+Beside it, how fast Adam runs on this machine's CPU: tensor by tensor, over lists, or in one kernel.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from labkit.quantities import format_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
+NUM_PARAMS = 9_000_000  # of the tensor that Adam is timed on
 ROTARY_SEQ = 16  # tokens a sample where positions do not say
 GROUPED = ("hpz", "mics")  # those in which only some ranks share a shard, or a second one
 # The plan of what each scheme does, groups of two.
@@ -81,7 +84,6 @@ class Measurement:
     """What the ranks of one experiment reported; see the frames for what they say."""
 
     model: Model
-    ranks: tuple[int, ...]
     group: int
     reports: tuple[dict[str, Any], ...]
 
@@ -181,7 +183,6 @@ def measure(
             out.
     """
     spec: dict[str, Any] = {
-        "model": asdict(model),
         "schemes": list(schemes),
         "ranks": sorted(set(ranks)),
         "steps": steps,
@@ -192,11 +193,11 @@ def measure(
     }
     _validate(model, spec)
     worker = "labkit.memory.oracles.worker:reports"
-    run = on_ranks(worker, max(spec["ranks"]), spec, timeout_s=timeout_s)
+    run = on_ranks(worker, max(spec["ranks"]), model, spec, timeout_s=timeout_s)
     reports = [report for of_rank in run.results for report in of_rank]
     order = {name: index for index, name in enumerate(schemes)}
     reports.sort(key=lambda report: (report["ranks"], order[report["scheme"]], report["rank"]))
-    return Measurement(model=model, ranks=tuple(spec["ranks"]), group=group, reports=tuple(reports))
+    return Measurement(model=model, group=group, reports=tuple(reports))
 
 
 def _validate(model: Model, spec: dict[str, Any]) -> None:
@@ -229,3 +230,30 @@ def _refuse_too_large(model: Model, num_ranks: int) -> None:
             f" {format_bytes(needed)}, and this machine has {format_bytes(there)}: take a smaller"
             " model of the same kind, or oracle 'fake', which runs the step without numbers"
         )
+
+
+def adam_speed() -> pd.Series[float]:
+    """Seconds a parameter of one step of torch's fp32 Adam, by how it runs (``Recipe.step``).
+
+    One thread, its processor time rather than the clock's, the fastest of two steps after the
+    first. Tensors above 32 MiB, as large models have, get fresh pages at each allocation
+    (glibc's largest ``M_MMAP_THRESHOLD``), which is part of what temporaries cost.
+    """
+    import torch
+
+    seconds: dict[str, list[float]] = {"for-loop": [], "foreach": [], "fused": []}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for step, times in seconds.items():
+            weight = torch.nn.Parameter(torch.ones(NUM_PARAMS))
+            weight.grad = torch.ones(NUM_PARAMS)
+            adam = torch.optim.Adam([weight], foreach=step == "foreach", fused=step == "fused")
+            adam.step()
+            for _ in range(2):
+                start_s = time.thread_time()
+                adam.step()
+                times.append((time.thread_time() - start_s) / NUM_PARAMS)
+    finally:
+        torch.set_num_threads(threads)
+    return pd.Series({step: min(times) for step, times in seconds.items()}, name="s_per_param")
