@@ -18,7 +18,6 @@ from labkit.memory.tape.shadow import Program, Shadow
 from labkit.memory.tape.sizes import MIXED, Numbers, Shape, num_dense, units
 
 STEP = "optimizer step"
-
 HEAD = "head backward"
 # In the order in which they come; where moments tie, the first is named. That of the head is the
 # part of the loss's from the head's own gradient on: stage 3 has the head whole only there.
@@ -27,33 +26,22 @@ MOMENTS = (
     *("loss backward", HEAD, "backward, last", "backward, last full", "backward, first"),
     *("embedding backward", STEP),
 )
-# Multiplicities (columns) as sums of products of numbers that are never negative (rows), so that
-# one point can be seen to exceed another whatever the sizes. Rows: 1, m, i, j, m·i, c.
-_NESTED = np.array(
-    [
-        # 1  groups inner inner of the last  groups·inner  chunks
-        [1, -2, -1, -1, 2, -2],
-        [0, 1, 0, 0, -1, 0],
-        [0, 0, 1, 0, -2, 0],
-        [0, 0, 0, 1, 0, 0],
-        [0, 0, 0, 0, 1, 0],
-        [0, 0, 0, 0, 0, 1],
-    ]
-)
-_PERIODIC = np.array(
-    [
-        [1, -1, -1, -1, -1, -2],
-        [0, 1, 0, 0, 1, 0],
-        [0, 0, 1, 0, -1, 0],
-        [0, 0, 0, 1, 0, 0],
-        [0, 0, 0, 0, 1, 0],
-        [0, 0, 0, 0, 0, 1],
-    ]
-)
-_BASES = {"flat": _PERIODIC, "nested": _NESTED, "periodic": _PERIODIC, "listed": _PERIODIC}
-
-
 _TIMES = len(tapes.MULTIPLICITIES)
+
+
+def _basis(a: int, b: int) -> NDArray[np.int64]:
+    """Multiplicities (columns) as polynomials in numbers that are never negative, by coefficient:
+    1, m, i, j, m·i, c (rows). So one point can be seen to exceed another whatever the sizes.
+
+    groups = m − a, inner = i − 1, inner of the last = j − 1, groups·inner = (m − a)·(i − b),
+    chunks = c − 2.
+    """
+    basis = np.eye(_TIMES, dtype=np.int64)
+    basis[0] = 1, -a, -1, -1, a * b, -2
+    basis[1:3, tapes.GROUPS_INNER] = -b, -a
+    return basis
+
+
 # Units, by place in labkit.memory.tape.tape.UNITS, and how many (or bytes) of each.
 Amount = tuple[tuple[int, int], ...]
 
@@ -86,7 +74,8 @@ class Points(NamedTuple):
 @lru_cache(maxsize=256)
 def points(program: Program) -> Points:
     """Run the step on a tape and keep, moment by moment, what nothing else exceeds for sure."""
-    recorded, basis = Shadow(program).step().points(), _BASES[program.structure]
+    recorded = Shadow(program).step().points()
+    basis = _basis(2, 1) if program.structure == "nested" else _basis(1, -1)
     moment: list[int] = []
     kept: list[NDArray[np.int64]] = []
     for number, name in enumerate(MOMENTS):

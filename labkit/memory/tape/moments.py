@@ -213,16 +213,9 @@ def _evaluated(shape: Shape, numbers: Numbers, program: Program) -> dict[str, li
                 f" have one of {float(max(columns)):.2g}"
             )
         return _scalar(table, table.coefficients @ np.array(columns, dtype=np.int64))
-    size = np.broadcast_shapes(*map(np.shape, columns))
-    return _arrays(table, _matrix(columns, size), size)
-
-
-def _matrix(columns: list[Any], size: tuple[int, ...]) -> NDArray[np.float64]:
-    """Columns as rows of one matrix (columns, configurations); exact below 2⁵³."""
-    matrix = np.empty((len(columns), int(np.prod(size))))
-    for row, value in zip(matrix, columns, strict=True):
-        row[:] = np.broadcast_to(value, size).ravel()
-    return matrix
+    spread = np.broadcast_arrays(*columns)  # as rows of one matrix; exact below 2⁵³
+    matrix = np.array(spread, dtype=float).reshape(len(columns), -1)
+    return _arrays(table, matrix, spread[0].shape)
 
 
 def _scalar(table: Points, parts: NDArray[np.int64]) -> dict[str, list[Any]]:

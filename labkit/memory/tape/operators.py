@@ -198,25 +198,21 @@ class Operators:
         bias = None if layer.bias is None else self.weight(layer.bias, width)
         weight = self.weight(layer.weight, width)
         x = self.cast(x, width)
-        elements, shift = x.elements, layer.bias
         anew = None if buffered else whole
         gathered = [] if anew is None else [tape.local(tape.new(anew, width, x))]
+        # Without a bias mm finds the weight's gradient first, addmm and a gathered input the other.
+        order = [1, 0] if layer.bias is None and whole is None else [0, 1]
+        both, shift = self.each([x, weight], order), layer.bias
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
-            if whole is not None:
-                again = [] if anew is None else [tape.new(anew, width, *saved)]
-                partial = tape.new(whole, width, *again, *saved)
-                to_x = tape.new(elements, width, *again, partial, *saved)
-                to_weight = tape.new(layer.weight.elements, width, *again, partial, *saved)
-                tape.done(saved)
-                return [to_x, to_weight, shift and tape.new(shift.elements, width)]
-            if shift is None:  # mm finds the weight's gradient first, addmm the input's
-                to_weight = tape.new(layer.weight.elements, width, *saved)
-                return [tape.new(elements, width, *saved), to_weight, None]
-            to_x = tape.new(elements, width, *saved)
-            to_weight = tape.new(layer.weight.elements, width, *saved)
+            beside = [*saved]
+            if anew is not None:
+                beside.append(tape.new(anew, width, *saved))
+            if whole is not None:  # the input's gradient, before it is scattered
+                beside.append(tape.new(whole, width, *beside))
+            gradients = both([], beside)
             tape.done(saved)
-            return [to_x, to_weight, tape.new(shift.elements, width)]
+            return [*gradients, shift and tape.new(shift.elements, width)]
 
         tape.need(*gathered)
         return self.kernel(

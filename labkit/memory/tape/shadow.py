@@ -7,10 +7,9 @@ hold the two against each other. Only this module knows both the programs and th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.mode import BF16, FP32, INT64, Mode
@@ -175,8 +174,12 @@ class Shadow:
         return self.tape
 
     def run_forward(self) -> Tensor:
-        with self.tape.autocast(self.mode.dtype == "autocast"):
-            return self.forward()
+        """Autocast's copies of parameters are cached until it is done."""
+        self.tape.casts = {} if self.mode.dtype == "autocast" else None
+        loss = self.forward()
+        self.tape.need(*(self.tape.casts or {}).values())
+        self.tape.casts = None
+        return loss
 
     def forward(self) -> Tensor:
         ids = Tensor(None, unit("b·s"), INT64)
@@ -257,22 +260,20 @@ class Shadow:
 
     @call
     def head(self, x: Tensor, targets: Tensor, logits_unit: str) -> Tensor:
-        output = Linear(self.output, None, unit(logits_unit))
+        output, loss = Linear(self.output, None, unit(logits_unit)), self.mode.loss
         logits = self.column(self.gathered(x), output, "input")
         if self.mode.logits_held == "compute":
             self.tape.held.append(logits)
-        if self.mode.loss == "vocab-parallel":
+        if loss == "vocab-parallel":
             self.tape.local(logits)
         logits = self.ops.cast(logits, FP32)
         if self.mode.logits_held == "fp32":
             self.tape.held.append(logits)
-        losses: dict[str, Callable[..., Tensor]] = {
-            "vocab-parallel": self.ops.vocab_parallel_loss,
-            "vocab-parallel-copy": partial(self.ops.vocab_parallel_loss, copy=True),
-            "loss-parallel": self.ops.loss_parallel,
-        }
         with self.part("loss"):
-            return losses.get(self.mode.loss, self.ops.cross_entropy)(logits, targets)
+            if loss.startswith("vocab-parallel"):
+                return self.ops.vocab_parallel_loss(logits, targets, copy=loss.endswith("copy"))
+            run = self.ops.loss_parallel if loss == "loss-parallel" else self.ops.cross_entropy
+            return run(logits, targets)
 
     @call
     def core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -299,13 +300,9 @@ class Shadow:
         if self.program.grouped:
             k, v = local(ops.repeat(k, self.wide)), local(ops.repeat(v, self.wide))
         whole = copied and not self.program.grouped  # the repeated ones lie well as they are
-        q_copied, k_copied = (copied, whole) if not self.program.latent else (False, False)
-        scores = ops.product(
-            ops.copy(q) if q_copied else q,
-            ops.copy(k) if k_copied else k,
-            unit("b·a·s²"),
-            (OPERANDS, OPERANDS),
-        )
+        if not self.program.latent:
+            q, k = ops.copy(q) if copied else q, ops.copy(k) if whole else k
+        scores = ops.product(q, k, unit("b·a·s²"), (OPERANDS, OPERANDS))
         weights = ops.softmax(self.masked(ops.scale(scores)), "softmax output")
         if self.mode.softmax_fp32:
             weights = ops.cast(weights, q.width)

@@ -47,7 +47,7 @@ class SpecialOperators(Operators):
         saves = [scores, targets]
         return self.kernel([logits], number, saves=saves, names=names, backward=backward)[0]
 
-    def vocab_parallel_loss(self, logits: Tensor, targets: Tensor, *, copy: bool = False) -> Tensor:
+    def vocab_parallel_loss(self, logits: Tensor, targets: Tensor, *, copy: bool) -> Tensor:
         """In place on fp32 logits or a copy, which become their gradient: kept are they, and of
         each row the target's place and whether it is this rank's."""
         each = self._loss_of_rows(logits, targets.elements, copy=copy)

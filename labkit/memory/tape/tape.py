@@ -31,8 +31,7 @@ layer's index and so largest at the first or the last layer.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -312,14 +311,6 @@ class Tape:
             return function(*inputs)
         finally:
             self.recording = before
-
-    @contextmanager
-    def autocast(self, enabled: bool) -> Iterator[None]:
-        """Casts of parameters are cached until the end of this context."""
-        self.casts = {} if enabled else None
-        yield
-        self.need(*(self.casts or {}).values())
-        self.casts = None
 
     def backward(self, loss: Tensor) -> None:
         """Run the graph behind ``loss``; the loop holds loss and gradient to the end."""
