@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NUM_PARAMS = 9_000_000  # of the tensor that Adam is timed on
 ROTARY_SEQ = 16  # tokens a sample where positions do not say
+SECOND_COPY = "second copy of the parameters"  # what is there of them after the forward pass
 GROUPED = ("hpz", "mics")  # those in which only some ranks share a shard, or a second one
 # The plan of what each scheme does, groups of two.
 SCHEMES: dict[str, dict[str, Any]] = {
@@ -96,7 +97,7 @@ class Measurement:
         size = 4 * self.model.num_params
         return table.assign(model_bytes=size * (table["ranks"] - 1) / table["ranks"])
 
-    def states(self) -> pd.DataFrame:
+    def states(self, components: Sequence[str] = states.COMPONENTS) -> pd.DataFrame:
         """Bytes a rank holds of each component, measured and predicted, one row each."""
         import pandas as pd
 
@@ -104,7 +105,7 @@ class Measurement:
         for report in self.reports:
             parallel = parallel_of(report["scheme"], report["ranks"], group=self.group)
             predicted = on_rank(self.model, parallel, recipe, report["rank"])
-            for component in states.COMPONENTS:
+            for component in filter(predicted.__contains__, components):
                 rows.append(
                     {name: report[name] for name in _WHOSE}
                     | {"component": component}
@@ -201,6 +202,8 @@ def measure(
 
 
 def _validate(model: Model, spec: dict[str, Any]) -> None:
+    import psutil
+
     if unknown := [name for name in spec["schemes"] if name not in SCHEMES]:
         raise UsageError(f"no scheme {', '.join(unknown)}; there are: {', '.join(SCHEMES)}")
     if not spec["ranks"] or min(spec["ranks"]) < 2 or max(spec["ranks"]) > 16:
@@ -214,22 +217,16 @@ def _validate(model: Model, spec: dict[str, Any]) -> None:
             f" attention or normalised heads; {model.name or 'this model'!r} has some: oracle"
             " 'fake' runs it"
         )
-    _refuse_too_large(model, max(spec["ranks"]))
-    if model.positions and spec["seq"] > model.positions:
-        raise UsageError(f"seq must be at most the model's {model.positions} positions")
-
-
-def _refuse_too_large(model: Model, num_ranks: int) -> None:
-    """Every rank trains whole parameters at some stage: 4 + 4 + 8 bytes each, in fp32."""
-    import psutil
-
-    needed, there = 16 * model.num_params * num_ranks, psutil.virtual_memory().total
+    num_ranks, there = max(spec["ranks"]), psutil.virtual_memory().total
+    needed = 16 * model.num_params * num_ranks  # whole parameters at some stage: 4 + 4 + 8 bytes
     if needed > there:
         raise UsageError(
             f"{num_ranks} ranks that train {model.num_params:,} parameters in fp32 take at least"
             f" {format_bytes(needed)}, and this machine has {format_bytes(there)}: take a smaller"
             " model of the same kind, or oracle 'fake', which runs the step without numbers"
         )
+    if model.positions and spec["seq"] > model.positions:
+        raise UsageError(f"seq must be at most the model's {model.positions} positions")
 
 
 def adam_speed() -> pd.Series[float]:
@@ -239,6 +236,7 @@ def adam_speed() -> pd.Series[float]:
     first. Tensors above 32 MiB, as large models have, get fresh pages at each allocation
     (glibc's largest ``M_MMAP_THRESHOLD``), which is part of what temporaries cost.
     """
+    import pandas as pd
     import torch
 
     seconds: dict[str, list[float]] = {"for-loop": [], "foreach": [], "fused": []}

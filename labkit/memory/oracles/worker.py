@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from labkit.kit.meters import CollectiveMeter, received_bytes
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.oracles import networks
-from labkit.memory.oracles.oracle import GROUPED, parallel_of
+from labkit.memory.oracles.oracle import GROUPED, SECOND_COPY, parallel_of
 from labkit.memory.tape.mode import Mode
 from labkit.models import Model
 
@@ -257,7 +257,7 @@ def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]
     with CollectiveMeter() as meter:
         meter.phase = "forward"
         loss = trainer.network(*_pair(last))
-        held["parameters after forward"] = storage_bytes(trainer.network.parameters())
+        held[SECOND_COPY] = storage_bytes(trainer.network.parameters())
         meter.phase = "backward"
         loss.backward()
         held["gradients"] = storage_bytes(trainer.gradients())
@@ -267,6 +267,7 @@ def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]
     after = received_bytes()
     held["parameters"] = storage_bytes(trainer.network.parameters())
     held["optimizer"], held["step counters"] = trainer.optimizer_bytes()
+    pairs = zip(trainer.full_weights(), expected, strict=True)
     return {
         "scheme": run.scheme,
         "ranks": run.parallel.dp,
@@ -274,13 +275,8 @@ def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]
         "held_bytes": held,
         "collectives": meter.summary(),
         "received_bytes": None if before is None or after is None else after - before,
-        "largest_difference": _difference(trainer.full_weights(), expected),
+        "largest_difference": max(float((ours - whole).abs().max()) for ours, whole in pairs),
     }
-
-
-def _difference(weights: list[Tensor], expected: list[Tensor]) -> float:
-    pairs = zip(weights, expected, strict=True)
-    return max(float((ours - whole).abs().max()) for ours, whole in pairs)
 
 
 def reports(rank: int, model: Model, spec: dict[str, Any]) -> list[dict]:
