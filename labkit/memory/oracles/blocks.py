@@ -1,7 +1,4 @@
-"""Layers of decoders, as people write them: attention, latent attention, MLPs and experts.
-
-Loads torch: only :mod:`labkit.memory.oracles.networks` imports it.
-"""
+"""Layers of decoders, as people write them: attention, latent attention, MLPs and experts."""
 
 from __future__ import annotations
 

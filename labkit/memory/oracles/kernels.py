@@ -1,8 +1,5 @@
 """Kernels of a GPU as operators that a CPU has too: their outputs, and what they keep.
 
-Loads torch: only :mod:`labkit.memory.oracles.blocks` and :mod:`labkit.memory.oracles.networks`
-import it.
-
 Each is one operator on any device, on fake tensors too, so that a tracker sees the storages that a
 GPU's kernel would make; on real numbers it computes the same by other means.
 """
@@ -93,8 +90,8 @@ def _by_rows(x: Tensor) -> Tensor:
 
 
 def _rows_like(x: Tensor) -> Tensor:
-    batch, heads, seq, width = x.shape
-    return x.new_empty(batch, seq, heads, width).transpose(1, 2)
+    rows = x.transpose(1, 2)
+    return rows.new_empty(rows.shape).transpose(1, 2)
 
 
 def _scores(q: Tensor, k: Tensor) -> Tensor:

@@ -1,8 +1,5 @@
 """Decoders, as people write them: what the formulas are checked against.
 
-Loads torch: only :mod:`labkit.memory.oracles.tracker` and :mod:`labkit.memory.oracles.checking`
-import it, inside their functions.
-
 The networks have the tensors of ``Model``, but for routed experts, whose matrices are stacked into
 three; what they keep for the backward pass follows from torch itself.
 :class:`~labkit.memory.tape.mode.Mode` chooses how they compute.
@@ -11,7 +8,6 @@ three; what they keep for the backward pass follows from torch itself.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -131,16 +127,6 @@ def rotary_tables(seq: int, width: int, mode: Mode) -> tuple[Tensor, Tensor]:
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-@contextlib.contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def build(model: Model, mode: Mode, *, seq: int, **sizes: int) -> Decoder:
     """The network, its parameters in the dtype of ``mode`` from the start.
 
@@ -151,7 +137,9 @@ def build(model: Model, mode: Mode, *, seq: int, **sizes: int) -> Decoder:
         UsageError: the model has parts that these networks do not have.
     """
     shape_of(model)  # refuses what they lack
-    with default_dtype(torch.bfloat16 if mode.dtype == "bf16" else torch.float32):
+    with contextlib.ExitStack() as after:
+        after.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.bfloat16 if mode.dtype == "bf16" else torch.float32)
         return Decoder(model, mode, seq=seq, **sizes)
 
 

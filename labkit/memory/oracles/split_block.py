@@ -101,8 +101,7 @@ class Block:
         self.sliced, self.heads, self.degree = sliced, heads // degree, degree
         self.x = part("x", 0, cut=sliced).requires_grad_()
         self.gradient = part("gradient", 0, cut=sliced)  # of the output
-        thirds = whole["qkv"].chunk(3, 1)
-        columns = [third.chunk(degree, 1)[rank] for third in thirds]
+        columns = [third.chunk(degree, 1)[rank] for third in whole["qkv"].chunk(3, 1)]
         self.weights = {
             "norm1": whole["norm1"].clone(),
             "norm2": whole["norm2"].clone(),

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from labkit.errors import UsageError
@@ -127,7 +128,7 @@ def track(
         _make_states(network, optimizer)
         batch = [torch.zeros(micro_batch, seq, dtype=torch.int64) for _ in range(2)]
         watch = _watch(network, optimizer, batch)
-        _name_moments(network, watch, mode, group=group, period=period)
+        _name_moments(network, watch, model, mode, group=group, period=period)
         observed = observe(network, watch, batch) if observe else nullcontext()
         with watch:
             with observed, networks.autocast(mode):
@@ -215,14 +216,11 @@ def _watch(network: Any, optimizer: Any, batch: list[Any]) -> Any:
             self.largest: dict[str, dict[str, int]] = {}
             self.peak_bytes, self.peak_moment = 0, ""
 
-        def total(self) -> int:
-            return sum(snapshot["Total"] for snapshot in self._curr_mem_snap.values())
-
         def _update_peak_stats(self, peak_state: Any) -> None:
             """Instead of a snapshot for each of a network's modules, at each operator."""
-            total = self.total()
+            (snapshot,) = self._curr_mem_snap.values()
+            total = snapshot["Total"]
             if total > self.largest.get(self.moment, {"Total": -1})["Total"]:
-                (snapshot,) = self._curr_mem_snap.values()
                 self.largest[self.moment] = {
                     str(getattr(kind, "value", kind)): size for kind, size in snapshot.items()
                 }
@@ -234,17 +232,11 @@ def _watch(network: Any, optimizer: Any, batch: list[Any]) -> Any:
     return watch
 
 
-def _name_moments(network: Any, watch: Any, mode: Mode, *, group: int, period: int) -> None:
+def _name_moments(
+    network: Any, watch: Any, model: Model, mode: Mode, *, group: int, period: int
+) -> None:
     """Tell the watch which layer is at work, in both directions."""
-    from labkit.memory.oracles.blocks import Experts
-
-    layers = len(network.blocks)
-    dense = sum(not isinstance(block.mlp, Experts) for block in network.blocks)
-
-    def place(number: int) -> str:
-        if 0 < dense < layers:  # two kinds of layers: each has its own moments
-            return "first" if number < dense else "last"
-        return _place(number, layers, mode, group=group, period=period)
+    place = partial(_place, model, mode, group, period)
 
     def when_gradient(tensor: Any, moment: str) -> None:
         tensor.register_hook(lambda _: setattr(watch, "moment", moment))
@@ -258,7 +250,7 @@ def _name_moments(network: Any, watch: Any, mode: Mode, *, group: int, period: i
     def after(number: int, output: Any) -> None:
         if watch.moment.startswith("forward"):
             when_gradient(output, f"backward, {place(number)}")
-            if number == layers - 1:
+            if number == model.num_layers - 1:
                 watch.moment = "loss forward"
 
     for number, block in enumerate(network.blocks):
@@ -266,8 +258,11 @@ def _name_moments(network: Any, watch: Any, mode: Mode, *, group: int, period: i
         block.register_forward_hook(lambda _, __, output, number=number: after(number, output))
 
 
-def _place(number: int, layers: int, mode: Mode, *, group: int, period: int) -> str:
+def _place(model: Model, mode: Mode, group: int, period: int, number: int) -> str:
     """The name that the formulas give a layer's place in the stack."""
+    layers, dense = model.num_layers, model.num_dense_layers
+    if 0 < dense < layers:  # two kinds of layers: each has its own moments
+        return "first" if number < dense else "last"
     if mode.recompute == "every":
         end = layers // period * period
         if number in {layers - 1, end - 1, end - 2}:
