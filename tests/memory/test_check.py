@@ -48,8 +48,8 @@ def test_what_cannot_be_checked_says_why() -> None:
         memory.check(replace(wide, parallel=Parallel(dp=2)))
     with pytest.raises(UsageError, match="data parallelism only"):
         memory.check(replace(wide, parallel=Parallel(dp=2, tp=2)), oracle="gloo")
+    twice = replace(wide.recipe, second_gradients="fp32")
     with pytest.raises(UsageError, match="runs fp32 and Adam"):
-        twice = replace(wide.recipe, second_gradients="fp32")
         memory.check(replace(wide, recipe=twice, parallel=Parallel(dp=2)), oracle="gloo")
     with pytest.raises(UsageError, match="without a formula"):
         memory.check(Plan(model=10))

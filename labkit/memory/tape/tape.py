@@ -76,6 +76,7 @@ ONE, GROUPS, INNER, INNER_LAST, GROUPS_INNER, CHUNKS = range(len(MULTIPLICITIES)
 
 CATEGORIES = ("activations", "gradients", "cached weights", "temporaries")
 ACTIVATIONS, GRADIENTS, CACHED, TEMPORARIES = range(len(CATEGORIES))
+LAST_SEQUENCE = 1 << 60  # gradients are stored as soon as they are there
 
 
 def count(**units: int) -> Counts:
@@ -107,9 +108,6 @@ def call(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-LAST_SEQUENCE = 1 << 60  # gradients are stored as soon as they are there
-
-
 class Tape:
     """The log of one step: allocations, last uses, and what nodes saved."""
 
@@ -129,7 +127,6 @@ class Tape:
         self.recording: Checkpoint | None = None
         self.recomputing: Checkpoint | None = None
         self.casts: dict[int, Tensor] | None = None
-        self.parameters: list[Tensor] = []
 
     @property
     def now(self) -> int:
@@ -221,9 +218,7 @@ class Tape:
             grads[0].storage.for_ever = True
             return []
 
-        node = Node(LAST_SEQUENCE, [], accumulate, 1)
-        self.parameters.append(Tensor(None, elements, width, node))
-        return self.parameters[-1]
+        return Tensor(None, elements, width, Node(LAST_SEQUENCE, [], accumulate, 1))
 
     def node(self, backward: Backward, *inputs: Tensor | None, outputs: int = 1) -> Node:
         """A node whose gradients go to ``inputs``, in that order."""
