@@ -15,7 +15,7 @@ from labkit.memory.jobs.states import dealt
 from labkit.memory.plans.estimate import largest, rank_shape
 from labkit.memory.tape import moments
 from labkit.memory.tape.saved import Mode
-from labkit.memory.tape.sizes import Numbers
+from labkit.memory.tape.sizes import Numbers, shape_of
 from labkit.models import Model, TensorShape
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def grid() -> list[Any]:
         cycle([LLAMA, UNGROUPED, WIDE]),
         cycle([True, False]),
     )
-    steps, losses = cycle(STEPS), cycle(["eager-fp32", "eager-fp32", "plain"])
+    steps, losses = cycle(STEPS), cycle(["eager-fp32", "eager-fp32", "loss-parallel"])
     found = []
     for dtype, attention, recompute in product(
         ("bf16", "fp32", "autocast"), ("sdpa", "eager"), ("none", "selective", "full")
@@ -143,7 +143,22 @@ def expert_params(model: Model) -> int:
     return sum(unit.count * tensor.numel for unit, tensor in pairs if tensor.role == "expert")
 
 
+def moments_of(
+    model: Any, mode: Mode, *, step: str = "foreach", **sizes: Any
+) -> dict[str, dict[str, Any]]:
+    """The tape's moments with AdamW's states and counters, and with what its step allocates."""
+    shape, numbers, width = shape_of(model), Numbers(**sizes), mode.stream_bytes
+    parts = moments.tensors(shape, mode, numbers)
+    elements, counters = (moments.over_layers(shape, parts, of) for of in (sum, len))
+    of_step = {"foreach": width * elements, "fused": 0}
+    of_step["for-loop"] = moments.for_loop_temporaries(shape, mode, numbers)
+    by_moment = moments.moments(shape, mode, **sizes)
+    by_moment[moments.STEP]["temporaries"] = of_step[step]
+    states = {"optimizer": 2 * width * elements + 4 * counters}
+    return {moment: components | states for moment, components in by_moment.items()}
+
+
 def peak(model: Any, mode: Mode, **sizes: Any) -> Any:
     """The largest moment of a step: its name, its bytes, and what they are."""
-    moment, parts = largest(moments.moments(model, mode, **sizes).items())
+    moment, parts = largest(moments_of(model, mode, **sizes).items())
     return SimpleNamespace(moment=moment, num_bytes=sum(parts.values()), components=parts)

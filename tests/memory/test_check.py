@@ -48,6 +48,9 @@ def test_what_cannot_be_checked_says_why() -> None:
         memory.check(replace(wide, parallel=Parallel(dp=2)))
     with pytest.raises(UsageError, match="data parallelism only"):
         memory.check(replace(wide, parallel=Parallel(dp=2, tp=2)), oracle="gloo")
+    twice = replace(wide.recipe, second_gradients="fp32")
+    with pytest.raises(UsageError, match="runs fp32 and Adam"):
+        memory.check(replace(wide, recipe=twice, parallel=Parallel(dp=2)), oracle="gloo")
     with pytest.raises(UsageError, match="without a formula"):
         memory.check(Plan(model=10))
 

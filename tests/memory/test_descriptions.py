@@ -537,7 +537,7 @@ def test_a_rank_of_a_three_way_cut_holds_its_share_exactly() -> None:
         ({"recompute_group": 2}, r"recompute_group \(2\) must be 1 unless"),
         ({"recompute_group": 0}, "Batch.recompute_group must be a whole number, at least 1"),
         ({"loss_chunks": 0}, "Batch.loss_chunks must be a whole number, at least 1"),
-        ({"dropout_mask_bytes": -1}, "Batch.dropout_mask_bytes must be a whole number, at least 0"),
+        ({"dropout_mask_bytes": 2}, "Batch.dropout_mask_bytes must be one of 0, 1"),
     ],
 )
 def test_impossible_batches_are_refused(changes: dict[str, Any], complaint: str) -> None:

@@ -17,8 +17,8 @@ from labkit.memory.jobs import states
 from labkit.memory.jobs.recipe import state_bytes
 from labkit.memory.plans import estimate
 from labkit.memory.plans.estimate import mode_of
-from labkit.memory.tape import forms, moments
-from tests.memory.steps import stored_elements, trained
+from labkit.memory.tape import forms
+from tests.memory.steps import moments_of, stored_elements, trained
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
 LLAMA = Model(
@@ -57,9 +57,7 @@ def test_one_rank_is_the_moments_byte_for_byte(
     here = plan(model, recipe=recipe, batch={"recompute": recompute})
     assert here.batch is not None
     mode = mode_of(here.model, recipe, here.batch)
-    told = moments.moments(
-        model, mode, seq=32, micro_batch=2, step=step, period=here.batch.every or 1
-    )
+    told = moments_of(model, mode, seq=32, micro_batch=2, step=step, period=here.batch.every or 1)
     counters = 0 if step == "fused" else 4 * trained(model)[1]
     table = here.moments()
     # Part of the loss's moment, told apart only where the head is gathered for it.

@@ -18,7 +18,7 @@ from labkit.memory.tape.shadow import Program, Shadow
 from labkit.memory.tape.tape import Tape, Tensor, call, unit
 
 LLAMA: dict[str, Any] = {
-    "mlp": "swiglu", "qkv_bias": False, "out_bias": False, "mlp_bias": False, "fused": False,
+    "mlp": "swiglu", "qkv_bias": False, "out_bias": False, "mlp_bias": False, "fused_qkv": False,
     "tied": False, "positions": False,
 }  # fmt: skip
 BLOCKS: dict[str, dict[str, Any]] = {
@@ -55,7 +55,7 @@ def run(program: Program) -> list[tuple[str, Any]]:
 
 CASES = [
     *product(BLOCKS, ("none", "selective", "full", "every"), ("eager-fp32", "chunked")),
-    *product(BLOCKS, ("none", "full"), ("plain", "fused")),
+    *product(BLOCKS, ("none", "full"), ("vocab-parallel", "fused")),
 ]
 
 
@@ -68,8 +68,8 @@ def program(block: str, recompute: Any, loss: Any) -> Program:
         recompute=recompute,
         loss=loss,
         attention="eager" if loss == "chunked" else "sdpa",
-        dtype="autocast" if loss in {"chunked", "plain"} else "bf16",
-        norm_fused=loss != "plain",
+        dtype="autocast" if loss in {"chunked", "vocab-parallel"} else "bf16",
+        norm_fused=loss != "vocab-parallel",
         dropout_mask_bytes=1 if recompute == "full" else 0,
     )
     return Program(mode=mode, structure=structure, **choices)
@@ -91,7 +91,11 @@ def test_all_is_freed_but_gradients(block: str) -> None:
     shadow = Shadow(program(block, "none", "eager-fp32"))
     tape = shadow.step()
     left = sum(storage.amount for storage in tape.storages if storage.for_ever)
-    gradients = sum(parameter.elements * parameter.width for parameter in tape.parameters)
+    blocks = [block for group, _ in shadow.segments for block in group]
+    parameters = [p for block in blocks for p in block.parameters.values()]
+    parameters += {shadow.token, shadow.output, *shadow.norm}
+    parameters += [] if shadow.position is None else [shadow.position]
+    gradients = sum(parameter.elements * parameter.width for parameter in parameters)
     assert np.array_equal(left, gradients)
     tape.new(unit("1"), 1)
     _, after = tape.points()[-1]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from labkit.errors import UsageError
 from labkit.memory import Plan
 from labkit.memory.oracles import accuracy, cases, tracker
-from labkit.memory.tape import forms, moments, saved
+from labkit.memory.tape import saved
 from labkit.memory.tape.saved import Mode
 from labkit.memory.tape.sizes import Shape, shape_of
 from labkit.models import Model
@@ -31,7 +31,7 @@ REPEATS = ("group", "period")
 def test_every_moment_is_torchs(case: steps.Case) -> None:
     model, mode, sizes = case
     seen, given_sizes = steps.tracked(case), dict(sizes)
-    told = moments.moments(model, mode, **given_sizes)
+    told = steps.moments_of(model, mode, **given_sizes)
     totals = {moment: sum(told[moment].values()) for moment in seen.moments if moment in told}
     assert totals == {moment: seen.moments[moment]["Total"] for moment in totals}
     assert set(seen.moments) - set(told) <= {"forward, middle", "backward, middle"}
@@ -90,14 +90,7 @@ def test_the_table_has_different_moments() -> None:
 @pytest.mark.parametrize("name", ["gpt2-124m", "gpt2-1.5b", "llama-2-7b", "llama-3-70b"])
 def test_parameters_are_the_models(name: str) -> None:
     model = Model.preset(name)
-    assert steps.trained(model)[0] == model.num_params
-
-
-def test_adamw_remembers_two_numbers_a_parameter_and_a_counter_a_tensor() -> None:
-    model = Model.preset("gpt2-124m")
-    numbers = forms.Numbers(seq=8, micro_batch=1)
-    there = moments.held(model, Mode(dtype="fp32"), numbers)
-    assert there["optimizer"] == 8 * model.num_params + 4 * len(model.tensors())
+    assert steps.trained(model) == (model.num_params, len(model.tensors()))
 
 
 def spread(size: int, seed: int) -> tuple[Shape, dict[str, Any]]:
@@ -121,7 +114,7 @@ def _at(value: Any, place: int) -> Any:
     return int(value[place]) if isinstance(value, np.ndarray) else value
 
 
-@pytest.mark.parametrize("step", moments.STEPS)
+@pytest.mark.parametrize("step", steps.STEPS)
 @pytest.mark.parametrize(
     "choices", [{}, {"attention": "eager"}, {"recompute": "full"}, {"loss": "chunked"}]
 )
@@ -168,5 +161,3 @@ def test_bad_sizes_name_the_rule() -> None:
         steps.peak(GPT, Mode(), seq=0, micro_batch=1)
     with pytest.raises(UsageError, match=r"period must be in 2\.\.num_layers"):
         steps.peak(GPT, Mode(recompute="every"), seq=8, micro_batch=1, period=9)
-    with pytest.raises(UsageError, match="step must be one of foreach, fused, for-loop"):
-        steps.peak(GPT, Mode(), seq=8, micro_batch=1, step="each")

@@ -173,7 +173,7 @@ def test_parameters_live_as_long_as_the_stage_says(measured: Measurement) -> Non
     first = [r for r in measured.reports if (r["ranks"], r["rank"]) == (4, 0)]
     after, between = (
         {report["scheme"]: report["held_bytes"][when] for report in first}
-        for when in ("parameters after forward", "parameters")
+        for when in (oracle.SECOND_COPY, "parameters")
     )
     assert after["ddp"] == between["ddp"] == 4 * TINY.num_params
     assert after["zero2"] == 4 * between["zero2"]

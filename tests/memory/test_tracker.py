@@ -98,11 +98,11 @@ def test_all_ways_to_compute_agree_on_real_numbers(model: Model, choices: dict[s
 
 
 def test_rotary_positions_are_relative() -> None:
-    from labkit.memory.oracles import networks
+    from labkit.memory.oracles import blocks, networks
 
     tables = networks.rotary_tables(9, 8, Mode(dtype="fp32"))
     x, y = torch.randn(8), torch.randn(8)
-    turned = [networks.rotate(v.expand(9, 8), tables["cos"], tables["sin"]) for v in (x, y)]
+    turned = [blocks.rotate(v.expand(9, 8), *tables) for v in (x, y)]
     scores = turned[0] @ turned[1].T
     for offset in range(-3, 4):
         diagonal = scores.diagonal(offset)
@@ -114,5 +114,3 @@ def test_what_cannot_be_tracked_is_refused() -> None:
         tracker.track(GPT, Mode(), seq=17, micro_batch=1)
     with pytest.raises(UsageError, match="mlp must be swiglu where qk_norm=True"):
         tracker.track(GPT.resized(qk_norm=True), Mode(), seq=8, micro_batch=1)
-    with pytest.raises(UsageError, match=r"dropout_mask_bytes must be one of \[0, 1\]"):
-        tracker.track(GPT, Mode(dtype="autocast", dropout_mask_bytes=2), seq=8, micro_batch=1)

@@ -182,7 +182,7 @@ PARTS: dict[str, dict[str, tuple[Any, ...]]] = {
     "batch": {
         "seq": (1, 64, 1000, 4096), "micro_batch": (1, 3), "recompute_group": (1, 3),
         "recompute": ("none", "selective", "full", 1, 2, 99), "attention": ("eager", "flash"),
-        "dropout_mask_bytes": (0, 1, 2), "norm_fused": (True, False), "loss_chunks": (1, 2, 8),
+        "dropout_mask_bytes": (0, 1), "norm_fused": (True, False), "loss_chunks": (1, 2, 8),
         "loss": ("eager-fp32", "chunked", "fused"), "partition_checkpoints": (True, False),
         "formula": (None, "zero-paper"),
     },

@@ -151,7 +151,8 @@ class _Packed:
     def _enter(self, number: int) -> Any:
         def hook(module: Any, inputs: Any) -> None:
             if self.forward:
-                self.starts.append(self.watch.total())
+                (now,) = self.watch._curr_mem_snap.values()
+                self.starts.append(now["Total"])
             self.layer = number
             own = self.outside.pop(inputs[0].untyped_storage()._cdata, 0)
             self.by_layer[number] += own

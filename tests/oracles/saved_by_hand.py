@@ -38,7 +38,7 @@ def _values(
     numbers = Numbers(
         seq=seq, micro_batch=micro_batch, tp=tp, ep=ep, sequence_parallel=sequence_parallel
     )
-    return dict(zip(UNITS, units(shape_of(shape), numbers), strict=True))
+    return dict(zip(UNITS, units(shape_of(shape), numbers, Mode()), strict=True))
 
 
 def layer_terms(

@@ -1,17 +1,17 @@
-"""Layers of decoders, as people write them: attention, latent attention, MLPs and experts.
-
-Loads torch: only :mod:`labkit.memory.oracles.networks` imports it.
-"""
+"""Layers of decoders, as people write them: attention, latent attention, MLPs and experts."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -34,6 +34,22 @@ KEPT_ATTENTION = {
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.labkit.attention.default,
 }
+
+
+def saving(sizes: dict[Any, int], own: Iterable[Tensor]) -> Any:
+    """A context that notes the bytes of each storage torch's graph saves in it, but ``own`` ones.
+
+    Storages are known by weak references, which keep an address from being used again, not bytes.
+    """
+    known = {StorageWeakRef(tensor.untyped_storage()) for tensor in own}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if (reference := StorageWeakRef(storage)) not in known:
+            sizes.setdefault(reference, storage.nbytes())
+        return tensor
+
+    return saved_tensors_hooks(pack, lambda tensor: tensor)
 
 
 class RmsNorm(nn.Module):
@@ -168,10 +184,10 @@ class Attention(nn.Module):
             self.query, self.key, self.value = (
                 nn.Linear(hidden, size, bias=bias) for size in self.parts
             )
-        self.query_norm, self.key_norm = None, None
-        if model.qk_norm:
-            self.query_norm = RmsNorm(model.head_dim, fused=mode.norm_fused)
-            self.key_norm = RmsNorm(model.head_dim, fused=mode.norm_fused)
+        self.query_norm, self.key_norm = (
+            RmsNorm(model.head_dim, fused=mode.norm_fused) if model.qk_norm else None
+            for _ in range(2)
+        )
         self.out = nn.Linear(model.query_size, hidden, bias=model.has_bias("out"))
 
     def forward(self, x: Tensor, *tables: Tensor, mask: tuple[Tensor, ...] = ()) -> Tensor:

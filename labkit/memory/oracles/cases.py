@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from labkit.errors import UsageError
 from labkit.memory.jobs.batch import Batch
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.recipe import Recipe
@@ -105,28 +104,3 @@ def at_stage_3(*, every: bool = False) -> tuple[Plan, ...]:
         Plan(model=model, parallel=Parallel(zero=3, **degrees), recipe=recipe, batch=batch)
         for model, degrees, recipe, batch in rows
     )
-
-
-def require_trainable(plan: Plan, oracle: str) -> None:
-    """Refuse a plan that the networks cannot run as it says.
-
-    Raises:
-        UsageError: the message says what is in the way.
-    """
-    recipe = plan.recipe
-    alike = recipe.parameters == recipe.gradients == recipe.states
-    plain = recipe.optimizer == "adam" and not recipe.amsgrad and recipe.second_gradients is None
-    places = {recipe.offload_parameters, recipe.offload_gradients, recipe.offload_optimizer}
-    sharded = oracle == "fake" and plan.parallel.zero == 3
-    reasons = {
-        "one rank (dp = tp = cp = pp = 1)": plan.parallel.world_size == 1 or sharded,
-        "Adam with states in the parameters' format and no master copy, such as"
-        " Recipe.fp32_adam() or the preset bf16-autocast": alike
-        and plain
-        and recipe.master is None,
-        "weights used as they are stored, or autocast": recipe.autocast or recipe.compute is None,
-        "everything on the device": places == {"device"},
-        "no accumulation": recipe.accumulation == 1,
-    }
-    if missing := [rule for rule, holds in reasons.items() if not holds]:
-        raise UsageError(f"oracle {oracle!r} needs {'; '.join(missing)}")

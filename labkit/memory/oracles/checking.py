@@ -12,7 +12,6 @@ import pandas as pd
 from labkit.errors import UsageError, not_among
 from labkit.memory.jobs.recipe import COUNTER_BYTES
 from labkit.memory.jobs.states import COMPONENTS
-from labkit.memory.oracles.cases import require_trainable
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape import moments
 from labkit.memory.tape.forms import STEP
@@ -22,7 +21,6 @@ from labkit.models import Model
 PEAK = "peak, "  # before the moment's name, in the row of the total
 REST = "activations, temporaries, inputs"  # what the tracker does not tell apart
 _TRACKED = {"Parameter": "parameters", "Optstate": "optimizer", "Gradient": "gradients"}
-_HELD = ("parameters", "gradients", "optimizer", "step counters", "second copy of the parameters")
 
 
 def check(plan: Plan, *, oracle: str = "fake") -> pd.DataFrame:
@@ -54,7 +52,6 @@ Rows = list[tuple[str, float, float]]
 def _fake(plan: Plan) -> Rows:
     from labkit.memory.oracles import tracker
 
-    require_trainable(plan, "fake")
     seen = tracker.track(**tracker.settings_of(plan))
     assert isinstance(plan.model, Model)
     counters = 0
@@ -85,8 +82,7 @@ def _fake(plan: Plan) -> Rows:
 
 def _gloo(plan: Plan) -> Rows:
     """Each rank's states, then the fullest rank's beside the plan's own account."""
-    from labkit.memory.jobs.states import on_rank
-    from labkit.memory.oracles.oracle import measure, scheme_of
+    from labkit.memory.oracles.oracle import SECOND_COPY, measure, scheme_of
 
     assert isinstance(plan.model, Model)
     assert plan.batch is not None
@@ -98,27 +94,25 @@ def _gloo(plan: Plan) -> Rows:
             " secondary_group, partition_group or replicate"
         )
     recipe = plan.recipe
-    formats = (recipe.parameters, recipe.gradients, recipe.states, recipe.master)
-    if formats != ("fp32", "fp32", "fp32", None) or recipe.optimizer != "adam" or recipe.amsgrad:
+    formats = (recipe.parameters, recipe.gradients, recipe.states)
+    more = recipe.master or recipe.second_gradients or recipe.amsgrad
+    if formats != ("fp32", "fp32", "fp32") or recipe.optimizer != "adam" or more:
         raise UsageError("oracle 'gloo' runs fp32 and Adam: give Recipe.fp32_adam()")
     name, group = scheme
     run = measure(
         plan.model, schemes=[name], ranks=[plan.parallel.dp], group=group, seq=plan.batch.seq
     )
-    rows, seen = [], {}
-    for report in run.reports:
-        seen[report["rank"]] = held = dict(report["held_bytes"])
-        held["second copy of the parameters"] = held.pop("parameters after forward")
-        predicted = on_rank(plan.model, plan.parallel, recipe, report["rank"])
-        names = [name for name in _HELD if name in predicted]
-        rows += [(f"{name}, rank {report['rank']}", predicted[name], held[name]) for name in names]
-    fullest = max(seen.values(), key=lambda held: sum(held[name] for name in COMPONENTS))
+    table = run.states([*COMPONENTS, "step counters", SECOND_COPY])
+    whole = table[table["component"].isin(COMPONENTS)].groupby("rank")["measured_bytes"].sum()
+    fullest = table[table["rank"] == whole.idxmax()].set_index("component")["measured_bytes"]
+    table["component"] += ", rank " + table["rank"].astype(str)
+    rows = table[["component", "predicted_bytes", "measured_bytes"]].itertuples(index=False)
     own: dict[str, float] = {}
     for term in plan.terms():
         name = term.component.partition(".")[0]
         name = "step counters" if term.component == "optimizer.step" else name
         own[name] = own.get(name, 0.0) + term.num_bytes
-    return rows + [(f"{name}, plan", own[name], fullest[name]) for name in names]
+    return [*rows, *((f"{name}, plan", own[str(name)], size) for name, size in fullest.items())]
 
 
 def _cuda(plan: Plan) -> Rows:

@@ -15,8 +15,8 @@ from torch.optim.adam import adam
 
 def gather(part: Tensor, group: Any = None) -> Tensor:
     """The parts of all ranks of ``group``, one after another."""
-    whole = part.new_empty(len(part) * dist.get_world_size(group))
-    dist.all_gather_single(whole, part, group=group)
+    whole = part.new_empty(len(part) * dist.get_world_size(group), *part.shape[1:])
+    dist.all_gather_single(whole, part.contiguous(), group=group)
     return whole
 
 

@@ -74,8 +74,7 @@ def peak_of(plan: Plan, meter: Meter) -> int:
 
     from labkit.memory.oracles import networks, tracker
 
-    cases.require_trainable(plan, "cuda")
-    given = tracker.settings_of(plan)
+    given = tracker.settings_of(plan, "cuda")
     step, samples, _ = (given.pop(name) for name in ("step", "micro_batch", "parallel"))
     with torch.device(meter.device):
         network = networks.build(**given)

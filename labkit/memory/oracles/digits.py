@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from labkit.kit.describe import Count, Positive, Whole, checked
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+from torch.nn import functional
+
+from labkit.kit.describe import Whole, checked
 from labkit.memory.movement.quantise import rounded
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from labkit.memory.oracles.collective import Adam
 
 TRAINED = 1280  # samples to train on; the other 517 validate
+RANKS, BATCH = 4, 64  # virtual ranks, and the samples that they share in a step
 _SHAPE = (64, 128, 128, 10)
 _SIZES = [n for wide, out in itertools.pairwise(_SHAPE) for n in (wide * out, out)]
 
@@ -25,10 +28,7 @@ def train_digits(
     weights: Callable[[Tensor], Tensor] | None = None,
     gradients: Callable[[Tensor], Tensor] | None = None,
     *,
-    ranks: Count = 4,
-    steps: Count = 80,
-    batch: Count = 64,
-    lr: Positive = 3e-3,
+    steps: Whole = 80,
     seed: Whole = 0,
 ) -> tuple[float, Tensor]:
     """The validation loss after ``steps`` of Adam, and all weights as one vector.
@@ -37,11 +37,6 @@ def train_digits(
     ranks' gradients, given as rows and padded so that they divide by 16; both exact by default.
     Adam works on exact weights, as a sharded optimizer does on its own part.
     """
-    import torch
-    from sklearn.datasets import load_digits
-
-    from labkit.memory.oracles.collective import Adam
-
     images, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     images, labels = images[order] / 16, labels[order]
@@ -49,16 +44,16 @@ def train_digits(
     layers = [torch.nn.Linear(*pair) for pair in itertools.pairwise(_SHAPE)]
     flat = torch.nn.utils.parameters_to_vector([p for layer in layers for p in layer.parameters()])
     # Rounding of 32 bits differs between processors, and a quantiser magnifies it.
-    adam = Adam(flat.detach().double(), lr)
+    adam = Adam(flat.detach().double(), lr=3e-3)
     pad = -len(flat) % 16
     for step in range(steps):
-        mine = torch.arange(step * batch, (step + 1) * batch).remainder(TRAINED).view(ranks, -1)
+        mine = torch.arange(step * BATCH, (step + 1) * BATCH).remainder(TRAINED).view(RANKS, -1)
         seen = adam.weights if weights is None else weights(adam.weights).double()
-        own = seen.repeat(ranks, 1).requires_grad_()
+        own = seen.repeat(RANKS, 1).requires_grad_()
         slopes = torch.autograd.grad(_losses(own, images[mine], labels[mine]).sum(), own)[0]
-        stack = torch.nn.functional.pad(slopes, (0, pad))
+        stack = functional.pad(slopes, (0, pad))
         total = stack.sum(0) if gradients is None else gradients(stack).double()
-        adam.step(total[: len(flat)] / ranks)
+        adam.step(total[: len(flat)] / RANKS)
     seen = adam.weights if weights is None else weights(adam.weights).double()
     loss = _losses(seen[None], images[None, TRAINED:], labels[None, TRAINED:])
     return float(loss), adam.weights
@@ -66,16 +61,12 @@ def train_digits(
 
 def rounding_error(flat: Tensor, *, block: int) -> float:
     """Norm of what 8 bits change of all weights; no block reaches from one tensor into the next."""
-    import torch
-
     parts = flat.split(_SIZES)
     return float(torch.cat([rounded(part, block=block) - part for part in parts]).norm())
 
 
 def _losses(rows: Tensor, images: Tensor, labels: Tensor) -> Tensor:
     """Every rank's mean loss, given its weights as a row and its images, ranks × batch × pixels."""
-    from torch.nn import functional
-
     parts = rows.split(_SIZES, 1)
     for weight, bias in zip(parts[::2], parts[1::2], strict=True):
         hidden = images if weight is parts[0] else functional.gelu(images)

@@ -1,8 +1,5 @@
 """Kernels of a GPU as operators that a CPU has too: their outputs, and what they keep.
 
-Loads torch: only :mod:`labkit.memory.oracles.blocks` and :mod:`labkit.memory.oracles.networks`
-import it.
-
 Each is one operator on any device, on fake tensors too, so that a tracker sees the storages that a
 GPU's kernel would make; on real numbers it computes the same by other means.
 """
@@ -82,33 +79,9 @@ _differentiate(
 )
 
 
-@_operator(lambda x, drop: (torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)))
-def masked_dropout(x: Tensor, drop: float) -> tuple[Tensor, Tensor]:
-    """What a GPU's kernel returns (``aten::native_dropout``): the output, and a mask in bytes."""
-    mask = torch.rand_like(x, dtype=torch.float32) >= drop
-    return x * mask / (1 - drop), mask
-
-
-@_operator(lambda grad, mask, drop: torch.empty_like(grad))
-def masked_dropout_backward(grad: Tensor, mask: Tensor, drop: float) -> Tensor:
-    return grad * mask / (1 - drop)
-
-
-_differentiate(
-    masked_dropout,
-    keep=lambda inputs, output: (output[1],),
-    backward=lambda grad, mask: (masked_dropout_backward(grad, mask, DROP), None),
-)
-
-
 def dropout(x: Tensor, mask_bytes: int) -> Tensor:
-    """Dropout that keeps a mask of one byte an element as a GPU does, or one of x's own width.
-
-    The second is torch's own on a CPU: it keeps the scaled mask, in the format of ``x``.
-    """
-    if not mask_bytes:
-        return x
-    return masked_dropout(x, DROP)[0] if mask_bytes == 1 else functional.dropout(x, DROP)
+    """Dropout by one kernel, which keeps a mask of one byte an element, or none."""
+    return torch.native_dropout(x, DROP, True)[0] if mask_bytes else x
 
 
 def _by_rows(x: Tensor) -> Tensor:
@@ -117,8 +90,8 @@ def _by_rows(x: Tensor) -> Tensor:
 
 
 def _rows_like(x: Tensor) -> Tensor:
-    batch, heads, seq, width = x.shape
-    return x.new_empty(batch, seq, heads, width).transpose(1, 2)
+    rows = x.transpose(1, 2)
+    return rows.new_empty(rows.shape).transpose(1, 2)
 
 
 def _scores(q: Tensor, k: Tensor) -> Tensor:

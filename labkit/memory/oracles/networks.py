@@ -1,8 +1,5 @@
 """Decoders, as people write them: what the formulas are checked against.
 
-Loads torch: only :mod:`labkit.memory.oracles.tracker` and :mod:`labkit.memory.oracles.checking`
-import it, inside their functions.
-
 The networks have the tensors of ``Model``, but for routed experts, whose matrices are stacked into
 three; what they keep for the backward pass follows from torch itself.
 :class:`~labkit.memory.tape.mode.Mode` chooses how they compute.
@@ -11,7 +8,6 @@ three; what they keep for the backward pass follows from torch itself.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,20 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from labkit.errors import UsageError
 from labkit.memory.oracles import kernels
-from labkit.memory.oracles.blocks import (
-    Block,
-    norm_of,
-    products_and_attention,
-    recomputed,
-    rotate,
-)
-from labkit.memory.tape.mode import BF16, FP32, Mode
+from labkit.memory.oracles.blocks import Block, norm_of, products_and_attention, recomputed
+from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.sizes import shape_of
 from labkit.models import Model
-
-__all__ = ["Decoder", "adamw", "autocast", "build", "rotary_tables", "rotate"]
 
 ROTARY_BASE = 10_000.0
 
@@ -59,8 +46,6 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.mode, self.period, self.group, self.chunks = mode, period, group, chunks
-        llama = model.mlp == "swiglu"
-        width = model.rope_head_dim or model.head_dim
         self.token = nn.Embedding(model.vocab, model.hidden)
         self.position = nn.Embedding(model.positions, model.hidden) if model.positions else None
         self.blocks = nn.ModuleList(
@@ -71,15 +56,12 @@ class Decoder(nn.Module):
         self.output = nn.Linear(model.hidden, model.vocab, bias=False)
         if model.tied:
             self.output.weight = self.token.weight
-        self.tables = llama
-        self.mask: tuple[Tensor, ...] = ()
-        if mode.mask_added and mode.attention == "eager":
-            mask = added_mask(seq)
-            self.register_buffer("future", mask, persistent=False)
-            self.mask = (mask,)
-        if llama:
-            for name, table in rotary_tables(seq, width, mode).items():
-                self.register_buffer(name, table, persistent=False)
+        masked, llama = mode.mask_added and mode.attention == "eager", model.mlp == "swiglu"
+        self.mask = (added_mask(seq),) if masked else ()
+        width = model.rope_head_dim or model.head_dim
+        self.tables = rotary_tables(seq, width, mode) if llama else ()
+        for number, buffer in enumerate((*self.mask, *self.tables)):
+            self.register_buffer(f"table{number}", buffer, persistent=False)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         x = self.token(tokens)
@@ -90,7 +72,6 @@ class Decoder(nn.Module):
         return self.loss(x.flatten(0, 1), targets.flatten())
 
     def through_blocks(self, x: Tensor) -> Tensor:
-        tables = (self.cos, self.sin) if self.tables else ()
         size = self.group if self.mode.recompute == "full" else 1
         every = {"full": 1, "operators": 1, "every": self.period}.get(self.mode.recompute)
         again: Any = partial(recomputed, self.unit)
@@ -98,7 +79,7 @@ class Decoder(nn.Module):
             again = partial(again, context_fn=products_and_attention)
         for first in range(0, len(self.blocks), size):
             run = again if every and (first + 1) % every == 0 else self.unit
-            x = run(first, size, x, *tables)
+            x = run(first, size, x, *self.tables)
         return x
 
     def unit(self, first: int, size: int, x: Tensor, *tables: Tensor) -> Tensor:
@@ -122,8 +103,7 @@ class Decoder(nn.Module):
             self.held = logits
         if self.mode.loss == "vocab-parallel":
             return kernels.VocabParallelLoss.apply(logits.float(), targets, False).mean()
-        if self.mode.loss != "plain":
-            logits = logits.float()
+        logits = logits.float()
         if self.mode.loss == "vocab-parallel-copy":
             return kernels.VocabParallelLoss.apply(logits, targets, True).mean()
         if self.mode.logits_held == "fp32":
@@ -139,22 +119,12 @@ def added_mask(seq: int) -> Tensor:
     return torch.full((seq, seq), low).triu(1)
 
 
-def rotary_tables(seq: int, width: int, mode: Mode) -> dict[str, Tensor]:
+def rotary_tables(seq: int, width: int, mode: Mode) -> tuple[Tensor, Tensor]:
     """Cosines and sines of each position's angles, (seq, width), in the dtype of the heads."""
     dtype = torch.float32 if mode.dtype == "fp32" else torch.bfloat16
     rates = ROTARY_BASE ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
     angles = torch.outer(torch.arange(seq, dtype=torch.float32), rates).repeat(1, 2)
-    return {"cos": angles.cos().to(dtype), "sin": angles.sin().to(dtype)}
-
-
-@contextlib.contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def build(model: Model, mode: Mode, *, seq: int, **sizes: int) -> Decoder:
@@ -164,35 +134,21 @@ def build(model: Model, mode: Mode, *, seq: int, **sizes: int) -> Decoder:
     ``sizes`` are those of :class:`Decoder`.
 
     Raises:
-        UsageError: the model has parts that these networks do not have, or no kernel of theirs
-            makes such dropout masks.
+        UsageError: the model has parts that these networks do not have.
     """
     shape_of(model)  # refuses what they lack
-    known = {0, 1} if mode.dtype == "autocast" else {0, 1, BF16 if mode.dtype == "bf16" else FP32}
-    if mode.dropout_mask_bytes not in known:
-        raise UsageError(
-            f"dropout_mask_bytes must be one of {sorted(known)} for {mode.dtype} networks: a mask"
-            f" is one byte on a GPU, as wide as its input on a CPU; got {mode.dropout_mask_bytes}"
-        )
-    with default_dtype(torch.bfloat16 if mode.dtype == "bf16" else torch.float32):
+    with contextlib.ExitStack() as after:
+        after.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.bfloat16 if mode.dtype == "bf16" else torch.float32)
         return Decoder(model, mode, seq=seq, **sizes)
 
 
 def autocast(mode: Mode, device: str = "cpu") -> Any:
     """The context of a forward pass: bf16 autocast, or nothing."""
-    if mode.dtype != "autocast":
-        return contextlib.nullcontext()
-    return torch.autocast(device, dtype=torch.bfloat16)
-
-
-OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "foreach": {"foreach": True},
-    "fused": {"fused": True},
-    "for-loop": {"foreach": False},
-}
+    return torch.autocast(device, dtype=torch.bfloat16, enabled=mode.dtype == "autocast")
 
 
 def adamw(network: nn.Module, step: str) -> torch.optim.Optimizer:
     """AdamW whose step runs as asked: all tensors at once, one kernel, or one by one."""
-    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(trained, lr=1e-4, **OPTIMIZERS[step])
+    how: dict[str, Any] = {"foreach": step == "foreach", "fused": step == "fused"}
+    return torch.optim.AdamW(network.parameters(), lr=1e-4, **how)

@@ -2,12 +2,14 @@
 
 Every rank reports the bytes behind its parameters, gradients and optimizer states, every collective
 it issued, what its sockets received, and how far its weights ended from training in one process.
+Beside it, how fast Adam runs on this machine's CPU: tensor by tensor, over lists, or in one kernel.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,9 @@ from labkit.quantities import format_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
+NUM_PARAMS = 9_000_000  # of the tensor that Adam is timed on
 ROTARY_SEQ = 16  # tokens a sample where positions do not say
+SECOND_COPY = "second copy of the parameters"  # what is there of them after the forward pass
 GROUPED = ("hpz", "mics")  # those in which only some ranks share a shard, or a second one
 # The plan of what each scheme does, groups of two.
 SCHEMES: dict[str, dict[str, Any]] = {
@@ -81,7 +85,6 @@ class Measurement:
     """What the ranks of one experiment reported; see the frames for what they say."""
 
     model: Model
-    ranks: tuple[int, ...]
     group: int
     reports: tuple[dict[str, Any], ...]
 
@@ -94,7 +97,7 @@ class Measurement:
         size = 4 * self.model.num_params
         return table.assign(model_bytes=size * (table["ranks"] - 1) / table["ranks"])
 
-    def states(self) -> pd.DataFrame:
+    def states(self, components: Sequence[str] = states.COMPONENTS) -> pd.DataFrame:
         """Bytes a rank holds of each component, measured and predicted, one row each."""
         import pandas as pd
 
@@ -102,7 +105,7 @@ class Measurement:
         for report in self.reports:
             parallel = parallel_of(report["scheme"], report["ranks"], group=self.group)
             predicted = on_rank(self.model, parallel, recipe, report["rank"])
-            for component in states.COMPONENTS:
+            for component in filter(predicted.__contains__, components):
                 rows.append(
                     {name: report[name] for name in _WHOSE}
                     | {"component": component}
@@ -181,7 +184,6 @@ def measure(
             out.
     """
     spec: dict[str, Any] = {
-        "model": asdict(model),
         "schemes": list(schemes),
         "ranks": sorted(set(ranks)),
         "steps": steps,
@@ -192,14 +194,16 @@ def measure(
     }
     _validate(model, spec)
     worker = "labkit.memory.oracles.worker:reports"
-    run = on_ranks(worker, max(spec["ranks"]), spec, timeout_s=timeout_s)
+    run = on_ranks(worker, max(spec["ranks"]), model, spec, timeout_s=timeout_s)
     reports = [report for of_rank in run.results for report in of_rank]
     order = {name: index for index, name in enumerate(schemes)}
     reports.sort(key=lambda report: (report["ranks"], order[report["scheme"]], report["rank"]))
-    return Measurement(model=model, ranks=tuple(spec["ranks"]), group=group, reports=tuple(reports))
+    return Measurement(model=model, group=group, reports=tuple(reports))
 
 
 def _validate(model: Model, spec: dict[str, Any]) -> None:
+    import psutil
+
     if unknown := [name for name in spec["schemes"] if name not in SCHEMES]:
         raise UsageError(f"no scheme {', '.join(unknown)}; there are: {', '.join(SCHEMES)}")
     if not spec["ranks"] or min(spec["ranks"]) < 2 or max(spec["ranks"]) > 16:
@@ -213,19 +217,41 @@ def _validate(model: Model, spec: dict[str, Any]) -> None:
             f" attention or normalised heads; {model.name or 'this model'!r} has some: oracle"
             " 'fake' runs it"
         )
-    _refuse_too_large(model, max(spec["ranks"]))
-    if model.positions and spec["seq"] > model.positions:
-        raise UsageError(f"seq must be at most the model's {model.positions} positions")
-
-
-def _refuse_too_large(model: Model, num_ranks: int) -> None:
-    """Every rank trains whole parameters at some stage: 4 + 4 + 8 bytes each, in fp32."""
-    import psutil
-
-    needed, there = 16 * model.num_params * num_ranks, psutil.virtual_memory().total
+    num_ranks, there = max(spec["ranks"]), psutil.virtual_memory().total
+    needed = 16 * model.num_params * num_ranks  # whole parameters at some stage: 4 + 4 + 8 bytes
     if needed > there:
         raise UsageError(
             f"{num_ranks} ranks that train {model.num_params:,} parameters in fp32 take at least"
             f" {format_bytes(needed)}, and this machine has {format_bytes(there)}: take a smaller"
             " model of the same kind, or oracle 'fake', which runs the step without numbers"
         )
+    if model.positions and spec["seq"] > model.positions:
+        raise UsageError(f"seq must be at most the model's {model.positions} positions")
+
+
+def adam_speed() -> pd.Series[float]:
+    """Seconds a parameter of one step of torch's fp32 Adam, by how it runs (``Recipe.step``).
+
+    One thread, its processor time rather than the clock's, the fastest of two steps after the
+    first. Tensors above 32 MiB, as large models have, get fresh pages at each allocation
+    (glibc's largest ``M_MMAP_THRESHOLD``), which is part of what temporaries cost.
+    """
+    import pandas as pd
+    import torch
+
+    seconds: dict[str, list[float]] = {"for-loop": [], "foreach": [], "fused": []}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for step, times in seconds.items():
+            weight = torch.nn.Parameter(torch.ones(NUM_PARAMS))
+            weight.grad = torch.ones(NUM_PARAMS)
+            adam = torch.optim.Adam([weight], foreach=step == "foreach", fused=step == "fused")
+            adam.step()
+            for _ in range(2):
+                start_s = time.thread_time()
+                adam.step()
+                times.append((time.thread_time() - start_s) / NUM_PARAMS)
+    finally:
+        torch.set_num_threads(threads)
+    return pd.Series({step: min(times) for step, times in seconds.items()}, name="s_per_param")

@@ -19,16 +19,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
+
+from labkit.memory.oracles.blocks import recomputed, saving
+from labkit.memory.oracles.collective import gather
 
 DROP = 0.1
-
-
-def gather(part: Tensor) -> Tensor:
-    """Every rank's slice of the sequence, as one tensor (dimension 0)."""
-    whole = part.new_empty(part.shape[0] * dist.get_world_size(), *part.shape[1:])
-    dist.all_gather_into_tensor(whole, part.contiguous())
-    return whole
 
 
 def scatter_sum(partial: Tensor) -> Tensor:
@@ -106,8 +101,7 @@ class Block:
         self.sliced, self.heads, self.degree = sliced, heads // degree, degree
         self.x = part("x", 0, cut=sliced).requires_grad_()
         self.gradient = part("gradient", 0, cut=sliced)  # of the output
-        thirds = whole["qkv"].chunk(3, 1)
-        columns = [third.chunk(degree, 1)[rank] for third in thirds]
+        columns = [third.chunk(degree, 1)[rank] for third in whole["qkv"].chunk(3, 1)]
         self.weights = {
             "norm1": whole["norm1"].clone(),
             "norm2": whole["norm2"].clone(),
@@ -133,8 +127,7 @@ class Block:
     def attention(self, x: Tensor, selective: bool, reduce: bool) -> Tensor:
         qkv = self._columns(x, "qkv").unflatten(-1, (3, self.heads, -1))
         q, k, v = qkv.permute(2, 1, 3, 0, 4)  # (batch, heads, sequence, width)
-        again = partial(checkpoint, self.core, use_reentrant=False)
-        out = (again if selective else self.core)(q, k, v)
+        out = (partial(recomputed, self.core) if selective else self.core)(q, k, v)
         return self._rows(out.permute(2, 0, 1, 3).flatten(2), "out", reduce)
 
     def core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -188,16 +181,8 @@ def tensors(
 
 def kept_bytes(block: Block, **how: bool) -> tuple[Tensor, int]:
     """The output, and the bytes of all storages that autograd keeps for it, weights left out."""
-    own = {weight.untyped_storage().data_ptr() for weight in block.weights.values()}
-    sizes: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    sizes: dict[Any, int] = {}
+    with saving(sizes, block.weights.values()):
         out = block.forward(**how)
     return out, sum(sizes.values())
 

@@ -11,7 +11,7 @@ saves query, key, value, output and one fp32 number a row and head, as the flash
 does (that one also saves 16 bytes of random state; the memory-efficient kernel rounds the rows up
 to a multiple of 32). LayerNorm's statistics have the input's dtype on a CPU and fp32 on a GPU.
 Gradients that meet are added out of place under any dispatch mode, which real training does in
-place where nobody else holds them. Dropout is left out: its mask has two bytes here, one on a GPU.
+place where nobody else holds them.
 
 Importing this module does not load torch; its functions do.
 """
@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from labkit.errors import UsageError
 from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.plans import fsdp
-from labkit.memory.plans.estimate import mode_of
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape import forms
 from labkit.memory.tape.forms import STEP
@@ -55,19 +55,37 @@ class Tracked:
     peak_bytes: int
 
 
-def settings_of(plan: Plan) -> dict[str, Any]:
-    """What :func:`track` takes for a plan's step."""
-    batch = plan.batch
-    assert batch is not None
+def settings_of(plan: Plan, oracle: str = "fake") -> dict[str, Any]:
+    """What :func:`track` takes for a plan's step.
+
+    Raises:
+        UsageError: the networks cannot run the plan as it says; the message says what is in the
+            way.
+    """
+    recipe = plan.recipe
+    alike = recipe.parameters == recipe.gradients == recipe.states
+    plain = recipe.optimizer == "adam" and not recipe.amsgrad and recipe.second_gradients is None
+    places = {recipe.offload_parameters, recipe.offload_gradients, recipe.offload_optimizer}
+    sharded = oracle == "fake" and plan.parallel.zero == 3
+    reasons = {
+        "one rank (dp = tp = cp = pp = 1)": plan.parallel.world_size == 1 or sharded,
+        "Adam with states in the parameters' format and no master copy, such as"
+        " Recipe.fp32_adam() or the preset bf16-autocast": alike
+        and plain
+        and recipe.master is None,
+        "weights used as they are stored, or autocast": recipe.autocast or recipe.compute is None,
+        "everything on the device": places == {"device"},
+        "no accumulation": recipe.accumulation == 1,
+    }
+    if missing := [rule for rule, holds in reasons.items() if not holds]:
+        raise UsageError(f"oracle {oracle!r} needs {'; '.join(missing)}")
+    job = plan.estimate.job
+    names = ("seq", "micro_batch", "period", "group", "chunks")
     return {
-        "model": plan.model,
-        "mode": mode_of(plan.model, plan.recipe, batch),
-        "seq": batch.seq,
-        "micro_batch": batch.micro_batch,
-        "step": plan.recipe.step,
-        "period": max(1, batch.every),
-        "group": batch.recompute_group,
-        "chunks": batch.loss_chunks,
+        "model": job.model,
+        "mode": job.mode,
+        **{name: job.arguments[name] for name in names},
+        "step": recipe.step,
         "parallel": plan.parallel if plan.parallel.world_size > 1 else None,
     }
 
@@ -98,27 +116,19 @@ def track(
 
     from labkit.memory.oracles import networks, worker
 
-    if step not in networks.OPTIMIZERS:
-        raise UsageError(f"step must be one of {', '.join(networks.OPTIMIZERS)}, got {step!r}")
     if model.positions and seq > model.positions:
         raise UsageError(f"seq ({seq}) must not exceed the model's positions ({model.positions})")
     with ExitStack() as contexts:
-        mesh = contexts.enter_context(_fake_ranks(parallel)) if parallel else None
+        mesh: Any = contexts.enter_context(_fake_ranks(parallel)) if parallel else None
         contexts.enter_context(FakeTensorMode())
         network = networks.build(model, mode, seq=seq, period=period, group=group, chunks=chunks)
         if parallel:
-            worker.shard(
-                network,
-                mesh,
-                parallel.reshard_after_forward,
-                wrap=parallel.wrap,
-                keep_gathered=parallel.keep_gathered,
-            )
+            worker.shard(network, parallel, mesh)
         optimizer = networks.adamw(network, step)
         _make_states(network, optimizer)
         batch = [torch.zeros(micro_batch, seq, dtype=torch.int64) for _ in range(2)]
         watch = _watch(network, optimizer, batch)
-        _name_moments(network, watch, mode, group=group, period=period)
+        _name_moments(network, watch, model, mode, group=group, period=period)
         observed = observe(network, watch, batch) if observe else nullcontext()
         with watch:
             with observed, networks.autocast(mode):
@@ -135,28 +145,14 @@ def track(
 
 def saved_bytes(model: Model, mode: Mode, *, seq: int, micro_batch: int) -> int:
     """Bytes of all storages that torch's graph saves in a forward pass, parameters left out."""
+    from labkit.memory.oracles.blocks import saving
 
-    @contextmanager
-    def hooks(network: Any, watch: Any, batch: list[Any]) -> Iterator[None]:
-        from torch.autograd.graph import saved_tensors_hooks
-        from torch.multiprocessing.reductions import StorageWeakRef
+    def observe(network: Any, _: Any, batch: list[Any]) -> AbstractContextManager[None]:
+        return saving(sizes, [*network.parameters(), *network.buffers(), *batch])
 
-        own = [*network.parameters(), *network.buffers(), *batch]
-        known = {tensor.untyped_storage()._cdata for tensor in own}
-
-        def pack(tensor: Any) -> Any:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in known and storage._cdata not in sizes:
-                # A weak reference keeps the address from being used again, not the bytes.
-                sizes[storage._cdata] = (storage.nbytes(), StorageWeakRef(storage))
-            return tensor
-
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
-            yield
-
-    sizes: dict[int, tuple[int, Any]] = {}
-    track(model, mode, seq=seq, micro_batch=micro_batch, observe=hooks)
-    return sum(num_bytes for num_bytes, _ in sizes.values())
+    sizes: dict[Any, int] = {}
+    track(model, mode, seq=seq, micro_batch=micro_batch, observe=observe)
+    return sum(sizes.values())
 
 
 def operations(model: Model, mode: Mode, *, seq: int, micro_batch: int = 1) -> int:
@@ -185,16 +181,15 @@ def _fake_ranks(parallel: Parallel) -> Iterator[Any]:
             " secondary_group it looks at its mesh's numbers, which tensors here do not have"
         )
     import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from labkit.memory.oracles import worker
 
     if dist.is_initialized():
         raise UsageError("torch.distributed is in use in this process already")
     dist.init_process_group("fake", rank=0, world_size=parallel.dp, store=FakeStore())
     try:
-        shard = parallel.shard_degree
-        sizes = (shard,) if shard == parallel.dp else (parallel.dp // shard, shard)
-        yield init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard")[-len(sizes) :])
+        yield worker.mesh_of(parallel)
     finally:
         dist.destroy_process_group()
 
@@ -204,8 +199,7 @@ def _make_states(network: Any, optimizer: Any) -> None:
     import torch
 
     for parameter in network.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.empty_like(parameter)
+        parameter.grad = torch.empty_like(parameter)
     optimizer.step()
     optimizer.zero_grad()
 
@@ -222,14 +216,11 @@ def _watch(network: Any, optimizer: Any, batch: list[Any]) -> Any:
             self.largest: dict[str, dict[str, int]] = {}
             self.peak_bytes, self.peak_moment = 0, ""
 
-        def total(self) -> int:
-            return sum(snapshot["Total"] for snapshot in self._curr_mem_snap.values())
-
         def _update_peak_stats(self, peak_state: Any) -> None:
             """Instead of a snapshot for each of a network's modules, at each operator."""
-            total = self.total()
+            (snapshot,) = self._curr_mem_snap.values()
+            total = snapshot["Total"]
             if total > self.largest.get(self.moment, {"Total": -1})["Total"]:
-                (snapshot,) = self._curr_mem_snap.values()
                 self.largest[self.moment] = {
                     str(getattr(kind, "value", kind)): size for kind, size in snapshot.items()
                 }
@@ -241,17 +232,11 @@ def _watch(network: Any, optimizer: Any, batch: list[Any]) -> Any:
     return watch
 
 
-def _name_moments(network: Any, watch: Any, mode: Mode, *, group: int, period: int) -> None:
+def _name_moments(
+    network: Any, watch: Any, model: Model, mode: Mode, *, group: int, period: int
+) -> None:
     """Tell the watch which layer is at work, in both directions."""
-    from labkit.memory.oracles.blocks import Experts
-
-    layers = len(network.blocks)
-    dense = sum(not isinstance(block.mlp, Experts) for block in network.blocks)
-
-    def place(number: int) -> str:
-        if 0 < dense < layers:  # two kinds of layers: each has its own moments
-            return "first" if number < dense else "last"
-        return _place(number, layers, mode, group=group, period=period)
+    place = partial(_place, model, mode, group, period)
 
     def when_gradient(tensor: Any, moment: str) -> None:
         tensor.register_hook(lambda _: setattr(watch, "moment", moment))
@@ -265,7 +250,7 @@ def _name_moments(network: Any, watch: Any, mode: Mode, *, group: int, period: i
     def after(number: int, output: Any) -> None:
         if watch.moment.startswith("forward"):
             when_gradient(output, f"backward, {place(number)}")
-            if number == layers - 1:
+            if number == model.num_layers - 1:
                 watch.moment = "loss forward"
 
     for number, block in enumerate(network.blocks):
@@ -273,8 +258,11 @@ def _name_moments(network: Any, watch: Any, mode: Mode, *, group: int, period: i
         block.register_forward_hook(lambda _, __, output, number=number: after(number, output))
 
 
-def _place(number: int, layers: int, mode: Mode, *, group: int, period: int) -> str:
+def _place(model: Model, mode: Mode, group: int, period: int, number: int) -> str:
     """The name that the formulas give a layer's place in the stack."""
+    layers, dense = model.num_layers, model.num_dense_layers
+    if 0 < dense < layers:  # two kinds of layers: each has its own moments
+        return "first" if number < dense else "last"
     if mode.recompute == "every":
         end = layers // period * period
         if number in {layers - 1, end - 1, end - 2}:

@@ -12,8 +12,7 @@ tracker's functions import it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch._dynamo  # every optimizer loads it at first use: once here, not once a rank
@@ -26,8 +25,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit.kit.meters import CollectiveMeter, received_bytes
+from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.oracles import networks
-from labkit.memory.oracles.oracle import GROUPED
+from labkit.memory.oracles.oracle import GROUPED, SECOND_COPY, parallel_of
 from labkit.memory.tape.mode import Mode
 from labkit.models import Model
 
@@ -48,21 +48,18 @@ def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, **ADAM)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One scheme on the first ``num_ranks`` ranks; ``group`` is None on ranks that sit it out, and
-    ``size`` how many share a shard where not all do."""
+class Run(NamedTuple):
+    """One scheme on the first ranks, of which this is one: the plan of it, and its ranks."""
 
     scheme: str
-    num_ranks: int
+    parallel: Parallel
     rank: int
     group: Any
     mesh: Any
-    size: int = 2
 
 
 def runs(rank: int, ranks: list[int], names: list[str], size: int) -> Iterator[Run]:
-    """Every scheme at every number of ranks, in the same order on every rank.
+    """This rank's part of every scheme at every number of ranks, in one order on every rank.
 
     Groups are formed by all ranks together, members or not: that is gloo's rule. ``size`` ranks
     share the states, or the second shard, of the schemes in :data:`GROUPED`; they sit out where it
@@ -70,18 +67,21 @@ def runs(rank: int, ranks: list[int], names: list[str], size: int) -> Iterator[R
     """
     for num_ranks in ranks:
         group = dist.new_group(list(range(num_ranks)))
-        flat = DeviceMesh("cpu", list(range(num_ranks)), mesh_dim_names=("shard",))
         for name in names:
             if name in GROUPED and (num_ranks % size or num_ranks <= size):
                 continue
-            mesh = flat
-            if name == "mics":
-                groups = [list(range(at, at + size)) for at in range(0, num_ranks, size)]
-                mesh = DeviceMesh("cpu", groups, mesh_dim_names=("replicate", "shard"))
-            member = group if rank < num_ranks else None
-            yield Run(
-                scheme=name, num_ranks=num_ranks, rank=rank, group=member, mesh=mesh, size=size
-            )
+            parallel = parallel_of(name, num_ranks, group=size)
+            mesh = mesh_of(parallel)
+            if rank < num_ranks:
+                yield Run(name, parallel, rank, group, mesh)
+
+
+def mesh_of(parallel: Parallel) -> DeviceMesh:
+    """Rows of ranks that share a shard, replicated across rows where there are several."""
+    ranks = torch.arange(parallel.dp).view(-1, parallel.shard_degree)
+    if len(ranks) == 1:
+        return DeviceMesh("cpu", ranks[0], mesh_dim_names=("shard",))
+    return DeviceMesh("cpu", ranks, mesh_dim_names=("replicate", "shard"))
 
 
 class Trainer:
@@ -113,40 +113,33 @@ class Trainer:
 
 def spread(run: Run, network: Any) -> Trainer:
     """``network`` spread over the run's ranks by its scheme, with AdamW."""
-    if run.scheme in {"zero1", "zero2-flat"}:
-        return FlatSlices(network, run, stage=1 if run.scheme == "zero1" else 2)
-    if run.scheme in {"ddp", "zero1-torch"}:
-        wrapped = DistributedDataParallel(
-            network, process_group=run.group, gradient_as_bucket_view=True
-        )
-        if run.scheme == "ddp":
-            return Trainer(wrapped, network, adamw(network.parameters()))
-        optimizer = ZeroRedundancyOptimizer(
-            network.parameters(), torch.optim.AdamW, run.group, **ADAM
-        )
-        return Trainer(wrapped, network, optimizer)
-    reshard: dict[str, bool | int] = {"zero2": False, "zero3": True, "mics": True, "hpz": run.size}
-    shard(network, run.mesh, reshard[run.scheme])
-    return Trainer(network, network, adamw(network.parameters()))
+    parallel = run.parallel
+    if parallel.zero == 3:
+        shard(network, parallel, run.mesh)
+        return Trainer(network, network, adamw(network.parameters()))
+    if parallel.zero and parallel.shard_rule == "flat":
+        return FlatSlices(network, run)
+    wrapped = DistributedDataParallel(
+        network, process_group=run.group, gradient_as_bucket_view=True
+    )
+    if not parallel.zero:
+        return Trainer(wrapped, network, adamw(network.parameters()))
+    optimizer = ZeroRedundancyOptimizer(network.parameters(), torch.optim.AdamW, run.group, **ADAM)
+    return Trainer(wrapped, network, optimizer)
 
 
-def shard(
-    network: Any,
-    mesh: Any,
-    reshard: bool | int,
-    *,
-    wrap: str = "parts",
-    keep_gathered: str = "none",
-) -> None:
+def shard(network: Any, parallel: Parallel, mesh: DeviceMesh) -> None:
     """FSDP2 over a :class:`~labkit.memory.oracles.networks.Decoder`, unit by unit
     as ``Model.units`` has it: each layer, and both ends, one unit where they share the embedding
     or where ``wrap`` is ``"blocks"``, else one each."""
     ends: dict[str, list[nn.Module]] = {}
-    if wrap == "parts" and network.output.weight is not network.token.weight:
+    if parallel.wrap == "parts" and network.output.weight is not network.token.weight:
         first = [network.token, *([network.position] if network.position is not None else [])]
         ends = {"embedding": first, "head": [network.norm, network.output]}
     units = {str(number): block for number, block in enumerate(network.blocks)} | ends
-    kept = {"last block": str(len(network.blocks) - 1)}.get(keep_gathered, keep_gathered)
+    kept: str = parallel.keep_gathered
+    kept = {"last block": str(len(network.blocks) - 1)}.get(kept, kept)
+    reshard = parallel.secondary_group or parallel.reshard_after_forward
     for name, unit in (*units.items(), ("root", network)):
         fully_shard(unit, mesh=mesh, reshard_after_forward=False if name == kept else reshard)
 
@@ -154,19 +147,19 @@ def shard(
 class FlatSlices(Trainer):
     """Equal slices of one flat buffer, padded at its end (ZeRO §5.1, §5.2, §7.2.1)."""
 
-    def __init__(self, network: nn.Module, run: Run, *, stage: int) -> None:
-        self.stage, self.group, self.rank = stage, run.group, run.rank
-        self.num_ranks, whole = run.num_ranks, list(network.parameters())
+    def __init__(self, network: nn.Module, run: Run) -> None:
+        self.stage, self.group, self.rank = run.parallel.zero, run.group, run.rank
+        self.num_ranks, whole = run.parallel.dp, list(network.parameters())
         self.size = -(-sum(p.numel() for p in whole) // self.num_ranks)
         self.flat = torch.zeros(self.size * self.num_ranks)
         # Stage 1 keeps all gradients until the step; stage 2 this rank's slice of them.
-        self.kept = torch.zeros_like(self.flat) if stage == 1 else torch.zeros(self.size)
+        self.kept = torch.zeros_like(self.flat) if self.stage == 1 else torch.zeros(self.size)
         offset = 0
         for p in whole:
             part = self.flat[offset : offset + p.numel()]
             part.copy_(p.detach().flatten())
             p.data = part.view(p.shape)
-            if stage == 1:
+            if self.stage == 1:
                 p.grad = self.kept[offset : offset + p.numel()].view(p.shape)
             else:
                 p.register_post_accumulate_grad_hook(self._reduce(offset))
@@ -252,7 +245,7 @@ def reference_weights(model: Model, spec: dict[str, Any]) -> list[Tensor]:
 def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]) -> dict:
     """Train under one scheme and report what this rank held, sent and ended with."""
     trainer = spread(run, build(model, spec))
-    share = spec["global_batch"] // run.num_ranks
+    share = spec["global_batch"] // run.parallel.dp
     *warm_up, last = (
         batch[run.rank * share : (run.rank + 1) * share] for batch in batches(model, spec)
     )
@@ -264,7 +257,7 @@ def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]
     with CollectiveMeter() as meter:
         meter.phase = "forward"
         loss = trainer.network(*_pair(last))
-        held["parameters after forward"] = storage_bytes(trainer.network.parameters())
+        held[SECOND_COPY] = storage_bytes(trainer.network.parameters())
         meter.phase = "backward"
         loss.backward()
         held["gradients"] = storage_bytes(trainer.gradients())
@@ -274,28 +267,20 @@ def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]
     after = received_bytes()
     held["parameters"] = storage_bytes(trainer.network.parameters())
     held["optimizer"], held["step counters"] = trainer.optimizer_bytes()
+    pairs = zip(trainer.full_weights(), expected, strict=True)
     return {
         "scheme": run.scheme,
-        "ranks": run.num_ranks,
+        "ranks": run.parallel.dp,
         "rank": run.rank,
         "held_bytes": held,
         "collectives": meter.summary(),
         "received_bytes": None if before is None or after is None else after - before,
-        "largest_difference": _difference(trainer.full_weights(), expected),
+        "largest_difference": max(float((ours - whole).abs().max()) for ours, whole in pairs),
     }
 
 
-def _difference(weights: list[Tensor], expected: list[Tensor]) -> float:
-    pairs = zip(weights, expected, strict=True)
-    return max(float((ours - whole).abs().max()) for ours, whole in pairs)
-
-
-def reports(rank: int, spec: dict[str, Any]) -> list[dict]:
+def reports(rank: int, model: Model, spec: dict[str, Any]) -> list[dict]:
     """What this rank measured: every scheme on the first 2, 3, … ranks."""
-    model = Model(**spec["model"])
     expected = reference_weights(model, spec)
-    return [
-        measure(model, spec, run, expected)
-        for run in runs(rank, spec["ranks"], spec["schemes"], spec["group"])
-        if run.group is not None
-    ]
+    every = runs(rank, spec["ranks"], spec["schemes"], spec["group"])
+    return [measure(model, spec, run, expected) for run in every]

@@ -225,7 +225,7 @@ def rows(job: Job) -> dict[str, Row]:
     if sequences and (job.layers or job.has_head):
         tokens = given["micro_batch"] * given["seq"]
         there[SEQUENCES] = job.mode.compute_bytes * tokens * job.model.hidden
-    ran = _once(moments.moments, shape, job.mode, given | {"step": "fused"})
+    ran = _once(moments.moments, shape, job.mode, given)
     persistent = job.recipe.accumulation > 1 or job.parallel.pp > 1
     passing = fsdp.Passing(job)
     # What the layers keep for one microbatch that waits for its backward pass.
@@ -335,7 +335,7 @@ def _step_temporaries(job: Job) -> Any:
         size = width * updated * (1 if recipe.step == "foreach" else 3)
         if recipe.step == "for-loop" and np.ndim(degree) == 0 and degree == 1:
             numbers = moments.Numbers(**job.arguments)
-            bytes_there = moments.step_temporaries(job.own_shape, job.mode, numbers, "for-loop")
+            bytes_there = moments.for_loop_temporaries(job.own_shape, job.mode, numbers)
             size = bytes_there * width // job.mode.stream_bytes
     narrow = recipe.master_bytes and recipe.second_gradients is None
     if narrow and DTYPE_BYTES[recipe.gradients] < recipe.master_bytes:

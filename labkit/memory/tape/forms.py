@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.shadow import Program, Shadow
-from labkit.memory.tape.sizes import MIXED, Numbers, Shape, chunk_rows, num_dense, over, units
+from labkit.memory.tape.sizes import MIXED, Numbers, Shape, num_dense, units
 
 STEP = "optimizer step"
-
 HEAD = "head backward"
 # In the order in which they come; where moments tie, the first is named. That of the head is the
 # part of the loss's from the head's own gradient on: stage 3 has the head whole only there.
@@ -27,33 +26,22 @@ MOMENTS = (
     *("loss backward", HEAD, "backward, last", "backward, last full", "backward, first"),
     *("embedding backward", STEP),
 )
-# Multiplicities (columns) as sums of products of numbers that are never negative (rows), so that
-# one point can be seen to exceed another whatever the sizes. Rows: 1, m, i, j, m·i, c.
-_NESTED = np.array(
-    [
-        # 1  groups inner inner of the last  groups·inner  chunks
-        [1, -2, -1, -1, 2, -2],
-        [0, 1, 0, 0, -1, 0],
-        [0, 0, 1, 0, -2, 0],
-        [0, 0, 0, 1, 0, 0],
-        [0, 0, 0, 0, 1, 0],
-        [0, 0, 0, 0, 0, 1],
-    ]
-)
-_PERIODIC = np.array(
-    [
-        [1, -1, -1, -1, -1, -2],
-        [0, 1, 0, 0, 1, 0],
-        [0, 0, 1, 0, -1, 0],
-        [0, 0, 0, 1, 0, 0],
-        [0, 0, 0, 0, 1, 0],
-        [0, 0, 0, 0, 0, 1],
-    ]
-)
-_BASES = {"flat": _PERIODIC, "nested": _NESTED, "periodic": _PERIODIC, "listed": _PERIODIC}
-
-
 _TIMES = len(tapes.MULTIPLICITIES)
+
+
+def _basis(a: int, b: int) -> NDArray[np.int64]:
+    """Multiplicities (columns) as polynomials in numbers that are never negative, by coefficient:
+    1, m, i, j, m·i, c (rows). So one point can be seen to exceed another whatever the sizes.
+
+    groups = m − a, inner = i − 1, inner of the last = j − 1, groups·inner = (m − a)·(i − b),
+    chunks = c − 2.
+    """
+    basis = np.eye(_TIMES, dtype=np.int64)
+    basis[0] = 1, -a, -1, -1, a * b, -2
+    basis[1:3, tapes.GROUPS_INNER] = -b, -a
+    return basis
+
+
 # Units, by place in labkit.memory.tape.tape.UNITS, and how many (or bytes) of each.
 Amount = tuple[tuple[int, int], ...]
 
@@ -86,7 +74,8 @@ class Points(NamedTuple):
 @lru_cache(maxsize=256)
 def points(program: Program) -> Points:
     """Run the step on a tape and keep, moment by moment, what nothing else exceeds for sure."""
-    recorded, basis = Shadow(program).step().points(), _BASES[program.structure]
+    recorded = Shadow(program).step().points()
+    basis = _basis(2, 1) if program.structure == "nested" else _basis(1, -1)
     moment: list[int] = []
     kept: list[NDArray[np.int64]] = []
     for number, name in enumerate(MOMENTS):
@@ -130,9 +119,11 @@ def parameters(program: Program) -> tuple[tuple[Amount, ...], ...]:
     """Elements of each trained tensor in order, a layer's experts stacked: before the layers, of
     one layer with an MLP, of one with experts, after the layers."""
     net = Shadow(program)
-    blocks = {block.place.experts: block.parameters for group, _ in net.segments for block in group}
-    first, last = [net.token, net.position], [*net.norm, None if program.tied else net.output]
-    parts = first, blocks.get(False, []), blocks.get(True, []), last
+    net.run_forward()
+    kinds = {block.place.experts: block.parameters for group, _ in net.segments for block in group}
+    blocks = (kinds.get(experts, {}).values() for experts in (False, True))
+    ends = [net.token, net.position], [*net.norm, None if program.tied else net.output]
+    parts = ends[0], *blocks, ends[1]
     return tuple(tuple(_amount(p.elements) for p in part if p is not None) for part in parts)
 
 
@@ -158,15 +149,11 @@ def _undominated(points: list[NDArray[np.int64]], basis: NDArray[np.int64]) -> l
     return sorted(kept)
 
 
-def multiplicities(
-    shape: Shape, numbers: Numbers, program: Program, *, chunked: bool = False
-) -> list[Any]:
+def multiplicities(shape: Shape, numbers: Numbers, program: Program) -> list[Any]:
     """The values of :data:`labkit.memory.tape.tape.MULTIPLICITIES`."""
     layers, chunks, structure = shape.num_layers, 0, program.structure
-    if chunked:
-        rows = numbers.micro_batch * numbers.seq
-        rows = over(rows, numbers.tp) if numbers.sequence_parallel else rows
-        chunks = -(-rows // chunk_rows(rows, numbers.chunks)[0]) - 3
+    if program.mode.chunked:
+        chunks = -(-numbers.rows // numbers.chunk_rows[0]) - 3
     if structure == "nested":
         size = np.minimum(numbers.group, layers)
         groups = -(-layers // size)
@@ -186,7 +173,5 @@ def multiplicities(
 
 def columns_of(table: Points, program: Program, shape: Shape, numbers: Numbers) -> list[Any]:
     """The value of each column: how often, times how many elements."""
-    chunked = program.mode.loss in {"chunked", "fused"}
-    times = multiplicities(shape, numbers, program, chunked=chunked)
-    sizes = units(shape, numbers, chunked=chunked)
+    times, sizes = multiplicities(shape, numbers, program), units(shape, numbers, program.mode)
     return [times[number] * sizes[size] for number, size in table.columns]

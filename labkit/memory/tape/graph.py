@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ class StopRecomputation(Exception):
     """Everything that was missing has been computed again."""
 
 
+@dataclass(slots=True, eq=False)
 class Storage:
     """Bytes on the device, and the last time at which they were needed.
 
@@ -23,36 +25,31 @@ class Storage:
     to the model, where they were named.
     """
 
-    __slots__ = ("amount", "for_ever", "heading", "last_use", "name")
+    amount: Counts
+    heading: tuple[int, int]
+    last_use: int
+    for_ever: bool = False
+    name: str = ""
 
-    def __init__(self, amount: Counts, heading: tuple[int, int], last_use: int) -> None:
-        self.amount, self.heading, self.last_use = amount, heading, last_use
-        self.for_ever, self.name = False, ""
 
-
+@dataclass(slots=True, eq=False)
 class Tensor:
-    """A view of a storage, and the node that its gradient goes to."""
+    """A view of a storage, and the node (and its output) that its gradient goes to."""
 
-    __slots__ = ("elements", "node", "output", "storage", "width")
-
-    def __init__(
-        self,
-        storage: Storage | None,
-        elements: Counts,
-        width: int,
-        node: Node | None = None,
-        output: int = 0,
-    ) -> None:
-        self.storage, self.elements, self.width = storage, elements, width
-        self.node, self.output = node, output
+    storage: Storage | None
+    elements: Counts
+    width: int
+    node: Node | None = None
+    output: int = 0
 
     @property
     def size(self) -> Size:
         return self.elements, self.width
 
-    def view(self, elements: Counts | None = None) -> Tensor:
+    def view(self, elements: Counts | None = None, width: int | None = None) -> Tensor:
         """The same bytes, outside the graph."""
-        return Tensor(self.storage, self.elements if elements is None else elements, self.width)
+        elements = self.elements if elements is None else elements
+        return Tensor(self.storage, elements, width or self.width)
 
 
 Keeps = Callable[[str, int], bool]  # kind of an operator, its number of that kind
@@ -60,23 +57,22 @@ Keeps = Callable[[str, int], bool]  # kind of an operator, its number of that ki
 Backward = Callable[["list[Tensor]", "list[Tensor]"], "list[Tensor | None]"]
 
 
+@dataclass(slots=True, eq=False)
 class Node:
     """One operation's backward pass: what it needs, and where its gradients go."""
 
-    __slots__ = ("backward", "edges", "hook", "outputs", "saved", "sequence")
-
-    def __init__(
-        self, sequence: int, edges: list[tuple[Node, int] | None], backward: Backward, outputs: int
-    ) -> None:
-        self.sequence, self.edges, self.backward = sequence, edges, backward
-        self.outputs = outputs
-        self.saved: list[Tensor | Holder] = []
-        self.hook: Callable[[Tensor], None] | None = None
+    sequence: int
+    edges: list[tuple[Node, int] | None]
+    backward: Backward
+    outputs: int
+    saved: list[Tensor | Holder] = field(default_factory=list)
+    hook: Callable[[Tensor], None] | None = None
 
     def __lt__(self, other: Node) -> bool:
         return self.sequence > other.sequence  # the youngest first
 
 
+@dataclass(slots=True, eq=False)
 class Checkpoint:
     """One checkpointed call: its inputs, how to run it again, and what the second run computed.
 
@@ -84,14 +80,13 @@ class Checkpoint:
     second run then takes them from ``results`` instead of computing them.
     """
 
-    def __init__(
-        self, inputs: list[Tensor], rerun: Callable[[], None], keeps: Keeps | None = None
-    ) -> None:
-        self.inputs, self.rerun, self.keeps = inputs, rerun, keeps
-        self.number = 0
-        self.recomputed: dict[int, Tensor] | None = None
-        self.counts: Counter[str] = Counter()
-        self.results: deque[list[Tensor]] = deque()
+    inputs: tuple[Tensor, ...]
+    rerun: Callable[[], None]
+    keeps: Keeps | None
+    number: int = 0
+    recomputed: dict[int, Tensor] | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    results: deque[list[Tensor]] = field(default_factory=deque)
 
     def holds(self) -> Iterator[Tensor]:
         """What lives until the last of its nodes is done."""

@@ -11,19 +11,13 @@ from labkit.kit.describe import description
 FP32, BF16, INT64, BOOL = 4, 2, 8, 1
 # A number of samples, tokens, ranks or micro-batches: products of larger ones leave 64 bits.
 Size = Annotated[int, Ge(1), Le(2**40)]
-MaskBytes = Annotated[int, Ge(0), Le(8)]  # of an element's dropout mask
+MaskBytes = Literal[0, 1]  # of an element's dropout mask: none, or a kernel's
 
 Dtype = Literal["bf16", "fp32", "autocast"]
 Attention = Literal["eager", "sdpa"]
 Recompute = Literal["none", "selective", "operators", "full", "every"]
 Loss = Literal[
-    "eager-fp32",
-    "plain",
-    "vocab-parallel",
-    "vocab-parallel-copy",
-    "loss-parallel",
-    "chunked",
-    "fused",
+    "eager-fp32", "vocab-parallel", "vocab-parallel-copy", "loss-parallel", "chunked", "fused"
 ]
 LogitsHeld = Literal["none", "compute", "fp32"]
 SequenceGather = Literal["again", "buffer", "kept"]
@@ -45,10 +39,9 @@ class Mode:
             attention written out always does so.
         mask_added: attention written out adds one mask that all layers share, instead of one
             boolean mask a layer that is kept. ``softmax_fp32``: its softmax runs in fp32.
-        loss: ``"plain"``: of the logits as they are, not cast.
         sequence_gather: :attr:`~labkit.memory.jobs.parallel.Parallel.sp_gather`.
         dropout_mask_bytes: of the embedding, of attention's scores where they exist, after
-            attention and after the MLP: 1 on a GPU, the element's own width on a CPU.
+            attention and after the MLP.
     """
 
     dtype: Dtype = "bf16"
@@ -74,3 +67,8 @@ class Mode:
     def stream_bytes(self) -> int:
         """Bytes of an element between the layers, and of a parameter."""
         return BF16 if self.dtype == "bf16" else FP32
+
+    @property
+    def chunked(self) -> bool:
+        """Whether the head runs over one part of the rows at a time."""
+        return self.loss in {"chunked", "fused"}

@@ -5,16 +5,17 @@ Of its few hundred points only those remain that can be the largest for some siz
 form in about thirty units. Everything here then is arithmetic on numbers or on arrays that
 broadcast: a choice costs milliseconds once, a number microseconds.
 
-What is counted: tensors a rank allocates in one step, optimizer states there from before, as
-torch's ``MemTracker`` counts them on a CPU. What is not: CUDA's context and workspaces, rounding to
-512 bytes, fragmentation, buffers of collectives.
+What is counted: parameters and what a rank allocates in one step, as torch's ``MemTracker`` counts
+it on a CPU. What is not: the optimizer, CUDA's context and workspaces, rounding to 512 bytes,
+fragmentation, buffers of collectives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +25,21 @@ from labkit.memory.tape import tape as tapes
 from labkit.memory.tape.forms import MOMENTS, STEP, Points, columns_of, parameters, points
 from labkit.memory.tape.mode import FP32, INT64, Mode
 from labkit.memory.tape.shadow import Program
-from labkit.memory.tape.sizes import MIXED, Numbers, Shape, num_dense, over, shape_of, stack, units
+from labkit.memory.tape.sizes import (
+    MIXED,
+    Numbers,
+    Shape,
+    is_array,
+    num_dense,
+    over,
+    shape_of,
+    stack,
+    units,
+)
 
-Answer = TypeVar("Answer")
-STEPS = ("foreach", "fused", "for-loop")
-
+# Choices of a shape that are a program's under the same name.
+_CHOICES = ("mlp", "qkv_bias", "out_bias", "mlp_bias", "fused_qkv", "qk_norm", "tied")
 _MOST = 2**53  # elements that a float still counts one by one
-HELD = ("parameters", "optimizer", "buffers and inputs")
 
 
 class TooLarge(BadValue):
@@ -39,7 +48,7 @@ class TooLarge(BadValue):
 
 def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Program:
     structure = "flat"
-    if mode.logits_held != "none" and mode.loss not in {"eager-fp32", "plain", "loss-parallel"}:
+    if mode.logits_held != "none" and mode.loss not in {"eager-fp32", "loss-parallel"}:
         raise UsageError(
             f"logits_held must be none where loss is {mode.loss}, which leaves no logits;"
             f" got {mode.logits_held}"
@@ -60,18 +69,12 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
         structure, fixed = "listed", _fixed(shape, mode, numbers)
     return Program(
         mode=mode,
-        mlp=shape.mlp,
-        qkv_bias=shape.qkv_bias,
-        out_bias=shape.out_bias,
-        mlp_bias=shape.mlp_bias,
-        fused=shape.fused_qkv,
-        qk_norm=shape.qk_norm,
+        **{name: getattr(shape, name) for name in _CHOICES},
         latent=bool(shape.kv_rank),
         query_rank=bool(shape.q_rank),
         stack=kinds,
         shared=bool(shape.shared_experts),
         sigmoid=shape.router_bias,
-        tied=shape.tied,
         positions=_choice("positions", shape.positions > 0),
         grouped=_choice("kv_heads < heads", shape.kv_heads < shape.heads),
         batched=batched,
@@ -106,10 +109,8 @@ def _choice(name: str, condition: Any) -> bool:
 
 
 def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
-    """Bytes that are there from the first moment to the last: AdamW's states included."""
+    """Bytes of parameters, and of what is there from the first moment to the last beside them."""
     shape, width = shape_of(shape), mode.stream_bytes
-    parts = tensors(shape, mode, numbers)
-    count, counters = (over_layers(shape, parts, of) for of in (sum, len))
     routed = shape.num_layers - num_dense(shape)
     corrections = routed * shape.num_experts if shape.router_bias else 0  # of routers' choices
     buffers = 2 * INT64 * numbers.micro_batch * numbers.seq + width * corrections
@@ -118,15 +119,15 @@ def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
         buffers = buffers + 2 * mode.compute_bytes * numbers.seq * turned
     if mode.attention == "eager" and mode.mask_added:
         buffers = buffers + width * numbers.seq**2
-    sizes = width * count, 2 * width * count + FP32 * counters, buffers
-    return dict(zip(HELD, sizes, strict=True))
+    count = over_layers(shape, tensors(shape, mode, numbers), sum)
+    return {"parameters": width * count, "buffers and inputs": buffers}
 
 
 def tensors(shape: Shape, mode: Mode, numbers: Numbers) -> list[list[Any]]:
     """Elements of each trained tensor in order: before the layers, of one layer with an MLP, of
     one with experts (stacked), after the layers. A router's correction is not among them: it is
     kept with the buffers."""
-    value = units(shape, numbers)
+    value = units(shape, numbers, mode)
     forms = parameters(_program(shape, mode, numbers, batched=False))
     return [[sum(n * value[place] for place, n in form) for form in part] for part in forms]
 
@@ -138,32 +139,22 @@ def over_layers(shape: Shape, parts: list[list[Any]], of: Callable[[list[Any]], 
     return first + number * dense + (shape.num_layers - number) * routed + last
 
 
-def step_temporaries(shape: Shape, mode: Mode, numbers: Numbers, step: str) -> Any:
-    """The largest temporary of AdamW's step.
+def for_loop_temporaries(shape: Shape, mode: Mode, numbers: Numbers) -> Any:
+    """The largest temporary of AdamW's step tensor by tensor: two live beside the previous one's.
 
-    ``foreach`` takes the root of every variance at once; ``for-loop`` tensor by tensor, where two
-    live beside the previous tensor's; ``fused`` has none.
+    All at once it is the root of every variance; in one kernel there is none.
     """
-    if step not in STEPS:
-        raise UsageError(f"step must be one of {', '.join(STEPS)}, got {step!r}")
-    if step == "fused":
-        return 0
-    width, parts = mode.stream_bytes, tensors(shape, mode, numbers)
-    if step == "foreach":
-        return width * over_layers(shape, parts, sum)
-    first, dense, routed, last = parts  # of each kind two layers: one shows what follows the other
+    first, dense, routed, last = tensors(shape, mode, numbers)
+    # Of each kind two layers: one shows what follows the other.
     layers = 2 * dense if np.any(num_dense(shape) > 0) else []
     if np.any(shape.num_layers > num_dense(shape)):
         layers = [*layers, *2 * routed]
-    sizes = [*first, *layers, *last]
-    pairs = [2 * late + early for early, late in pairwise([0, *sizes])]
-    return width * np.maximum.reduce(np.broadcast_arrays(*pairs))
+    pairs = [2 * late + early for early, late in pairwise([0, *first, *layers, *last])]
+    return mode.stream_bytes * np.maximum.reduce(np.broadcast_arrays(*pairs))
 
 
-def moments(
-    shape: Shape, mode: Mode, *, step: str = "foreach", **sizes: Any
-) -> dict[str, dict[str, Any]]:
-    """Bytes of each component at the fullest point of each moment.
+def moments(shape: Shape, mode: Mode, **sizes: Any) -> dict[str, dict[str, Any]]:
+    """Bytes of each component at the fullest point of each moment, the optimizer's left out.
 
     ``shape`` may be a model. ``sizes`` are fields of :class:`~labkit.memory.tape.sizes.Numbers`,
     maybe arrays that broadcast; what decides which operators run must not vary within a call.
@@ -180,19 +171,15 @@ def moments(
     """
     shape, numbers = shape_of(shape), Numbers(**sizes)
     there = held(shape, mode, numbers)
-
-    def of(program: Program) -> dict[str, list[Any]]:
-        """By moment: bytes of each category at the point with the largest total."""
-        return _evaluated(program, shape, numbers)
-
+    fullest = by_samples(shape, mode, numbers, partial(_evaluated, shape, numbers), np.where)
     by_moment = {
         moment: {**there, **dict(zip(tapes.CATEGORIES, parts, strict=True))}
-        for moment, parts in by_samples(shape, mode, numbers, of, _merged).items()
+        for moment, parts in fullest.items()
     }
     held_on = {"none": 0, "compute": mode.compute_bytes, "fp32": FP32}[mode.logits_held]
     logits = held_on * numbers.micro_batch * numbers.seq * over(shape.vocab, numbers.tp)
-    # AdamW's gradients are as wide as its parameters.
-    at_step = (logits, there["parameters"], 0, step_temporaries(shape, mode, numbers, step))
+    # Gradients are as wide as parameters.
+    at_step = (logits, there["parameters"], 0, 0)
     by_moment[STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
     return by_moment
 
@@ -201,48 +188,34 @@ def by_samples(
     shape: Shape,
     mode: Mode,
     numbers: Numbers,
-    of: Callable[[Program], Answer],
-    chosen: Callable[[Any, Answer, Answer], Answer],
-) -> Answer:
-    """``of`` the program; of two, and what is ``chosen`` (where there is one sample, its answer,
-    the other's), where some configurations have one sample and attention written out tells."""
+    of: Callable[[Program], dict[str, Any]],
+    where: Callable[[Any, Any, Any], Any],
+) -> dict[str, Any]:
+    """``of`` the program; of two, each value by ``where``, if attention written out tells one
+    sample from several and some configurations have one, others more."""
     one_sample = numbers.micro_batch == 1
     many = mode.attention == "eager" and not _all(one_sample)
     answer = of(_program(shape, mode, numbers, batched=many))
     if many and np.any(one_sample):
-        return chosen(one_sample, of(_program(shape, mode, numbers, batched=False)), answer)
+        alone = of(_program(shape, mode, numbers, batched=False))
+        return {name: where(one_sample, alone[name], answer[name]) for name in answer}
     return answer
 
 
-def _merged(
-    where: NDArray[np.bool_], alone: dict[str, list[Any]], many: dict[str, list[Any]]
-) -> dict[str, list[Any]]:
-    return {
-        moment: [np.where(where, a, b) for a, b in zip(alone[moment], many[moment], strict=True)]
-        for moment in many
-    }
-
-
-def _evaluated(program: Program, shape: Shape, numbers: Numbers) -> dict[str, list[Any]]:
+def _evaluated(shape: Shape, numbers: Numbers, program: Program) -> dict[str, list[Any]]:
+    """By moment: bytes of each category at the point with the largest total."""
     table = points(program)
     columns = columns_of(table, program, shape, numbers)
-    if not any(isinstance(value, np.ndarray) and value.ndim for value in columns):
+    if not any(map(is_array, columns)):
         if max(columns) > _MOST:
             raise TooLarge(
                 f"the model and the batch must keep every tensor below {_MOST:.2g} elements; these"
                 f" have one of {float(max(columns)):.2g}"
             )
         return _scalar(table, table.coefficients @ np.array(columns, dtype=np.int64))
-    size = np.broadcast_shapes(*map(np.shape, columns))
-    return _arrays(table, _matrix(columns, size), size)
-
-
-def _matrix(columns: list[Any], size: tuple[int, ...]) -> NDArray[np.float64]:
-    """Columns as rows of one matrix (columns, configurations); exact below 2⁵³."""
-    matrix = np.empty((len(columns), int(np.prod(size))))
-    for row, value in zip(matrix, columns, strict=True):
-        row[:] = np.broadcast_to(value, size).ravel()
-    return matrix
+    spread = np.broadcast_arrays(*columns)  # as rows of one matrix; exact below 2⁵³
+    matrix = np.array(spread, dtype=float).reshape(len(columns), -1)
+    return _arrays(table, matrix, spread[0].shape)
 
 
 def _scalar(table: Points, parts: NDArray[np.int64]) -> dict[str, list[Any]]:

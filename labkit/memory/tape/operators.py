@@ -23,11 +23,6 @@ class Linear:
     outputs: Counts
 
 
-def _half(x: Tensor) -> Tensor:
-    """Half of every head; counted as half the bytes of as many elements, which keeps it whole."""
-    return Tensor(x.storage, x.elements, x.width // 2)
-
-
 def _passed_on(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
     """The gradient of the output is that of the input."""
     return [grads[0]]
@@ -85,9 +80,9 @@ class Operators:
         sizes = [x.size for x in inputs]
         return lambda _, saved: [*self.tape.together(*sizes, beside=tuple(saved))]
 
-    def view(self, x: Tensor, elements: Counts | None = None) -> Tensor:
+    def view(self, x: Tensor, elements: Counts | None = None, width: int | None = None) -> Tensor:
         """A view whose gradient is a tensor of its own: a copy on its way back, or a sum."""
-        out = x.view(elements)
+        out = x.view(elements, width)
         out.node = self.tape.node(self.each([x]), x)
         return out
 
@@ -107,16 +102,19 @@ class Operators:
         one_more = self.shift(self.softmax(inner, "tangent"))
         return self.multiply(half, one_more, ("half", "one more than the tangent"))
 
-    def power(self, x: Tensor) -> Tensor:
-        """To a power: what lies below it is computed again for the gradient."""
-        new, size = self.tape.new, x.size
+    def _in_steps(self, size: Size) -> Backward:
+        """A backward pass that finds the gradient in three steps, each in a tensor of its own."""
+        new = self.tape.new
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
-            lower = new(*size, *saved)
-            scaled = new(*size, *saved)
-            return [new(*size, lower, scaled, *saved)]
+            steps = [new(*size, *saved), new(*size, *saved)]
+            return [new(*size, *steps, *saved)]
 
-        return self.kernel([x], size, saves=[x], backward=backward)[0]
+        return backward
+
+    def power(self, x: Tensor) -> Tensor:
+        """To a power: what lies below it is computed again for the gradient."""
+        return self.kernel([x], x.size, saves=[x], backward=self._in_steps(x.size))[0]
 
     def add_constant(self, x: Tensor, width: int) -> Tensor:
         """Plus a tensor without a gradient, in the wider format."""
@@ -128,6 +126,8 @@ class Operators:
         """Plus a number."""
         return self.kernel([x], x.size, backward=_passed_on)[0]
 
+    copy = shift  # a contiguous one, whose gradient is a view
+
     def scale(self, x: Tensor) -> Tensor:
         """Times a number."""
         return self.kernel([x], x.size)[0]
@@ -136,19 +136,12 @@ class Operators:
         """To another dtype; the same tensor where it has it already."""
         return x if x.width == width else self.kernel([x], (x.elements, width))[0]
 
-    def copy(self, x: Tensor) -> Tensor:
-        """A contiguous copy; its gradient is a view."""
-        return self.kernel([x], x.size, backward=_passed_on)[0]
-
     def dropout(self, x: Tensor, mask_bytes: int, name: str = "dropout mask") -> Tensor:
-        """Keeps its mask: of one byte where a kernel makes both, else drawn first, then applied."""
+        """One kernel, which keeps its mask; nothing where that has no bytes."""
         if not mask_bytes:
             return x
-        if mask_bytes == 1:
-            sizes = x.size, (x.elements, 1)
-            return self.kernel([x], *sizes, saves_outputs=[1], names=[name])[0]
-        mask = self.tape.new(x.elements, mask_bytes, x)
-        return self.kernel([x], x.size, saves=[mask], names=[name])[0]
+        sizes = x.size, (x.elements, mask_bytes)
+        return self.kernel([x], *sizes, saves_outputs=[1], names=[name])[0]
 
     def add(self, x: Tensor, y: Tensor, *, reduce_y: bool = False) -> Tensor:
         """A sum in the wider dtype; ``reduce_y`` where y was spread over the batch."""
@@ -205,25 +198,21 @@ class Operators:
         bias = None if layer.bias is None else self.weight(layer.bias, width)
         weight = self.weight(layer.weight, width)
         x = self.cast(x, width)
-        elements, shift = x.elements, layer.bias
         anew = None if buffered else whole
         gathered = [] if anew is None else [tape.local(tape.new(anew, width, x))]
+        # Without a bias mm finds the weight's gradient first, addmm and a gathered input the other.
+        order = [1, 0] if layer.bias is None and whole is None else [0, 1]
+        both, shift = self.each([x, weight], order), layer.bias
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
-            if whole is not None:
-                again = [] if anew is None else [tape.new(anew, width, *saved)]
-                partial = tape.new(whole, width, *again, *saved)
-                to_x = tape.new(elements, width, *again, partial, *saved)
-                to_weight = tape.new(layer.weight.elements, width, *again, partial, *saved)
-                tape.done(saved)
-                return [to_x, to_weight, shift and tape.new(shift.elements, width)]
-            if shift is None:  # mm finds the weight's gradient first, addmm the input's
-                to_weight = tape.new(layer.weight.elements, width, *saved)
-                return [tape.new(elements, width, *saved), to_weight, None]
-            to_x = tape.new(elements, width, *saved)
-            to_weight = tape.new(layer.weight.elements, width, *saved)
+            beside = [*saved]
+            if anew is not None:
+                beside.append(tape.new(anew, width, *saved))
+            if whole is not None:  # the input's gradient, before it is scattered
+                beside.append(tape.new(whole, width, *beside))
+            gradients = both([], beside)
             tape.done(saved)
-            return [to_x, to_weight, tape.new(shift.elements, width)]
+            return [*gradients, shift and tape.new(shift.elements, width)]
 
         tape.need(*gathered)
         return self.kernel(
@@ -243,6 +232,15 @@ class Operators:
             part.node, part.output = node, place
         return views
 
+    def join(self, out: Size, *parts: Tensor) -> Tensor:
+        """Side by side in a new tensor; each part's gradient is a view of the whole's."""
+        sizes = [part.size for part in parts]
+
+        def backward(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
+            return [grads[0].view(*size) for size in sizes]
+
+        return self.kernel(parts, out, backward=backward)[0]
+
     @call
     def rotate(self, x: Tensor) -> Tensor:
         """Rotary positions: x·cos + turned(x)·sin, where half of turned(x) changed its sign."""
@@ -251,16 +249,10 @@ class Operators:
         return self.add(plain, self.scale(turned))
 
     def _turn(self, x: Tensor) -> Tensor:
-        def slice_of_x() -> Tensor:
-            part = _half(x)
-            part.node = self.tape.node(self.each([x]), x)
-            return part
-
-        def of_cat(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
-            return [_half(grads[0]), _half(grads[0])]
-
-        negated = self.scale(slice_of_x())
-        return self.kernel([negated, slice_of_x()], x.size, backward=of_cat)[0]
+        """Half a head counts as half the bytes of as many elements, which keeps those whole."""
+        half = x.width // 2
+        negated = self.scale(self.view(x, width=half))
+        return self.join(x.size, negated, self.view(x, width=half))
 
     @call
     def attention(self, q: Tensor, k: Tensor, v: Tensor, outputs: Counts, rows: Counts) -> Tensor:
@@ -317,45 +309,30 @@ class Operators:
 
     # ---------------------------------------------------------------- norms
 
-    def layer_norm(
-        self, x: Tensor, weight: Tensor, bias: Tensor, rows: Counts, *, wide_statistics: bool
-    ) -> Tensor:
-        """Keeps its input, and mean and 1/deviation of each row."""
-        statistics = (rows, FP32 if wide_statistics else x.width)
-        return self.kernel(
-            [x, weight, bias],
-            x.size,
-            statistics,
-            statistics,
-            saves=[x, weight],
-            saves_outputs=[1, 2],
-            names=["norm input", "", *2 * ["norm statistics"]],
-            backward=self.at_once(x, weight, weight),
-        )[0]
+    def norm(self, x: Tensor, learned: Sequence[Tensor], rows: Counts, width: int) -> Tensor:
+        """One kernel, which keeps its input and of each row 1/deviation, with a bias the mean too.
 
-    def rms_norm(self, x: Tensor, weight: Tensor, rows: Counts, *, fused: bool) -> Tensor:
-        """One kernel, which keeps its input and 1/rms of each row, or the norm written out."""
-        if not fused:
-            return self._rms_norm_written_out(x, weight, rows)
+        ``learned``: the weight and perhaps a bias; ``width``: of each such number of a row.
+        """
         return self.kernel(
-            [x, weight],
+            [x, *learned],
             x.size,
-            (rows, FP32),
-            saves=[x, weight],
-            saves_outputs=[1],
-            names=["norm input", "", "norm statistics"],
-            backward=self.at_once(x, weight),
+            *((rows, width) for _ in learned),
+            saves=[x, learned[0]],
+            saves_outputs=range(1, 1 + len(learned)),
+            names=["norm input", "", *(["norm statistics"] * len(learned))],
+            backward=self.at_once(x, *learned),
         )[0]
 
     @call
-    def _rms_norm_written_out(self, x: Tensor, weight: Tensor, rows: Counts) -> Tensor:
+    def rms_norm_written_out(self, x: Tensor, weight: Tensor, rows: Counts) -> Tensor:
         """Every step of it is an operator."""
         local = self.tape.local
         wide = local(self.cast(x, FP32))
         self.tape.named("norm input", wide)
         scale = local(self._inverse_root(self._mean_of_squares(wide, rows)))
-        scaled = self.cast(self.times_rows(wide, scale), x.width)
-        return self._times_weight(scaled, weight)
+        scaled = self.cast(self.times(wide, scale), x.width)
+        return self.times(scaled, weight, left=True, names=["", "normalised"])
 
     def _mean_of_squares(self, wide: Tensor, rows: Counts) -> Tensor:
         mean = self.kernel([self.power(wide)], (rows, FP32))[0]
@@ -365,35 +342,27 @@ class Operators:
 
     @call
     def _inverse_root(self, x: Tensor) -> Tensor:
-        new, size = self.tape.new, x.size
+        names, backward = ["norm statistics"], self._in_steps(x.size)
+        return self.kernel([x], x.size, saves_outputs=[0], names=names, backward=backward)[0]
+
+    def times(
+        self, x: Tensor, factor: Tensor, *, left: bool = False, names: Sequence[str] = ()
+    ) -> Tensor:
+        """x times a smaller factor spread over it, whose gradient is summed from a product.
+
+        The ``left`` operand's gradient is found first.
+        """
+        size, of_factor = x.size, factor.size
+        wide = size[0], max(x.width, factor.width)
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
-            steps = [new(*size, *saved), new(*size, *saved)]
-            return [new(*size, *steps, *saved)]
-
-        names = ["norm statistics"]
-        return self.kernel([x], size, saves_outputs=[0], names=names, backward=backward)[0]
-
-    def times_rows(self, x: Tensor, scale: Tensor) -> Tensor:
-        """Each row times a number of its own, in one format."""
-        size, rows = x.size, scale.elements
-
-        def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
-            to_x = self.tape.new(*size, *saved)
-            product = self.tape.new(*size, *saved)
+            first, second = (
+                self.tape.new(*part, *saved) for part in ((wide, size) if left else (size, wide))
+            )
             self.tape.done(saved)
-            return [to_x, self.tape.new(rows, size[1], product)]
+            if left:
+                return [self.tape.new(*of_factor, first), second]
+            return [first, self.tape.new(*of_factor, second)]
 
-        return self.kernel([x, scale], size, saves=[x, scale], backward=backward)[0]
-
-    def _times_weight(self, x: Tensor, weight: Tensor) -> Tensor:
-        size, wide = x.size, max(x.width, weight.width)
-
-        def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
-            product = self.tape.new(size[0], wide, *saved)
-            to_x = self.tape.new(*size, *saved)
-            self.tape.done(saved)
-            return [self.tape.new(*weight.size, product), to_x]
-
-        inputs, names = [weight, x], ["", "normalised"]  # the weight is the left factor
-        return self.kernel(inputs, (size[0], wide), saves=inputs, names=names, backward=backward)[0]
+        operands = [factor, x] if left else [x, factor]
+        return self.kernel(operands, wide, saves=operands, names=names, backward=backward)[0]

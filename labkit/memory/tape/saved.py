@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,23 +111,18 @@ def _terms(
     """The wanted terms; ``of_one`` layer, or of as many as there are."""
     shape, numbers = shape_of(shape), Numbers(**sizes)
 
-    def of(program: Program) -> dict[str, Term]:
-        return _by_component(program, shape, numbers, wanted, of_one=of_one)
-
-    def chosen(where: Any, alone: dict[str, Term], many: dict[str, Term]) -> dict[str, Term]:
+    def where(one_sample: Any, alone: Term, many: Term) -> Term:
         """Attention written out copies nothing for one sample alone."""
-        sizes = {n: np.where(where, alone[n].num_bytes, many[n].num_bytes) for n in many}
-        return {name: replace(term, num_bytes=sizes[name]) for name, term in many.items()}
+        return replace(many, num_bytes=np.where(one_sample, alone.num_bytes, many.num_bytes))
 
-    return tuple(by_samples(shape, mode, numbers, of, chosen).values())
+    of = partial(_by_component, shape, numbers, wanted, of_one)
+    return tuple(by_samples(shape, mode, numbers, of, where).values())
 
 
 def _by_component(
-    program: Program, shape: Shape, numbers: Numbers, wanted: Wanted, *, of_one: bool
+    shape: Shape, numbers: Numbers, wanted: Wanted, of_one: bool, program: Program
 ) -> dict[str, Term]:
-    chunked = program.mode.loss in {"chunked", "fused"}
-    times = multiplicities(shape, numbers, program, chunked=chunked)
-    value = units(shape, numbers, chunked=chunked)
+    times, value = multiplicities(shape, numbers, program), units(shape, numbers, program.mode)
     terms: dict[str, Term] = {}
     for part in filter(wanted, kept(program)):
         size = sum(width * value[place] for place, width in part.amount)

@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from labkit.memory.tape import tape as tapes
-from labkit.memory.tape.expert_operators import ExpertOperators
 from labkit.memory.tape.mode import BF16, FP32, INT64, Mode
 from labkit.memory.tape.operators import ATTENTION, MATRIX_PRODUCT, Linear
 from labkit.memory.tape.shadow_blocks import FIRST, LAST, LAST_FULL, MIDDLE, Block, Place
 from labkit.memory.tape.sizes import DENSE, EXPERTS, MIXED
+from labkit.memory.tape.special_operators import SpecialOperators
 from labkit.memory.tape.tape import Tape, Tensor, call, count, unit
 
 
@@ -45,7 +44,7 @@ class Program:
     qkv_bias: bool = True
     out_bias: bool = True
     mlp_bias: bool = True
-    fused: bool = True
+    fused_qkv: bool = True
     qk_norm: bool = False
     latent: bool = False
     query_rank: bool = False
@@ -62,18 +61,13 @@ class Program:
     sequence_parallel: bool = False
 
 
-class Norm(NamedTuple):
-    weight: Tensor
-    bias: Tensor | None
-
-
 class Shadow:
     """One network on one tape."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.mode = program, program.mode
         self.tape = Tape()
-        self.ops = ExpertOperators(self.tape)
+        self.ops = SpecialOperators(self.tape)
         self.width = BF16 if self.mode.dtype == "bf16" else FP32
         self.llama = program.mlp == "swiglu"
         self.phase = "forward"
@@ -82,7 +76,7 @@ class Shadow:
         self.segments = [
             ([Block(self, place) for place in places], whole) for places, whole in self._segments()
         ]
-        self.norm = self.norm_parameters()
+        self.norm = [self.parameter("h") for _ in range(1 if self.llama else 2)]
         self.output = self.token if program.tied else self.parameter("h·v")
 
     def _segments(self) -> list[tuple[list[Place], bool]]:
@@ -143,24 +137,12 @@ class Shadow:
         """Of as many elements as these units together."""
         return self.tape.parameter(count(**Counter(names)), self.width)
 
-    def norm_parameters(self) -> Norm:
-        return Norm(self.parameter("h"), None if self.llama else self.parameter("h"))
-
-    def linear(self, inner: str, width: str, *, bias: bool) -> Linear:
-        """From one width to another; the stream's has the tokens of all ranks."""
-        weight = f"{inner}·{width}" if f"{inner}·{width}" in tapes.INDEX else f"{width}·{inner}"
-        outputs = self.all_tokens if width == "h" else unit(f"b·s·{width}")
-        return Linear(self.parameter(weight), self.parameter(width) if bias else None, outputs)
-
-    def normalise(self, x: Tensor, norm: Norm) -> Tensor:
-        rows = unit("b·s")
-        if norm.bias is not None:
-            wide = self.mode.gpu
-            return self.ops.layer_norm(x, norm.weight, norm.bias, rows, wide_statistics=wide)
-        return self.rms_norm(x, norm.weight, rows)
-
-    def rms_norm(self, x: Tensor, weight: Tensor, rows: tapes.Counts) -> Tensor:
-        return self.ops.rms_norm(x, weight, rows, fused=self.mode.norm_fused)
+    def normalise(self, x: Tensor, learned: list[Tensor], rows: str = "b·s") -> Tensor:
+        """A LayerNorm has learned a weight and a bias, an RMSNorm a weight."""
+        if len(learned) == 1 and not self.mode.norm_fused:
+            return self.ops.rms_norm_written_out(x, *learned, unit(rows))
+        wide = len(learned) == 1 or self.mode.gpu
+        return self.ops.norm(x, learned, unit(rows), FP32 if wide else x.width)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -192,8 +174,12 @@ class Shadow:
         return self.tape
 
     def run_forward(self) -> Tensor:
-        with self.tape.autocast(self.mode.dtype == "autocast"):
-            return self.forward()
+        """Autocast's copies of parameters are cached until it is done."""
+        self.tape.casts = {} if self.mode.dtype == "autocast" else None
+        loss = self.forward()
+        self.tape.need(*(self.tape.casts or {}).values())
+        self.tape.casts = None
+        return loss
 
     def forward(self) -> Tensor:
         ids = Tensor(None, unit("b·s"), INT64)
@@ -274,23 +260,20 @@ class Shadow:
 
     @call
     def head(self, x: Tensor, targets: Tensor, logits_unit: str) -> Tensor:
-        output = Linear(self.output, None, unit(logits_unit))
+        output, loss = Linear(self.output, None, unit(logits_unit)), self.mode.loss
         logits = self.column(self.gathered(x), output, "input")
         if self.mode.logits_held == "compute":
             self.tape.held.append(logits)
-        if self.mode.loss.startswith("vocab-parallel"):
-            with self.part("loss"):
-                if self.mode.loss == "vocab-parallel":
-                    return self.ops.vocab_parallel_loss(self.tape.local(logits), targets)
-                return self.ops.vocab_parallel_loss(self.ops.cast(logits, FP32), targets, copy=True)
-        if self.mode.loss != "plain":
-            logits = self.ops.cast(logits, FP32)
+        if loss == "vocab-parallel":
+            self.tape.local(logits)
+        logits = self.ops.cast(logits, FP32)
         if self.mode.logits_held == "fp32":
             self.tape.held.append(logits)
         with self.part("loss"):
-            if self.mode.loss == "loss-parallel":
-                return self.ops.loss_parallel(logits, targets)
-            return self.ops.cross_entropy(logits, targets)
+            if loss.startswith("vocab-parallel"):
+                return self.ops.vocab_parallel_loss(logits, targets, copy=loss.endswith("copy"))
+            run = self.ops.loss_parallel if loss == "loss-parallel" else self.ops.cross_entropy
+            return run(logits, targets)
 
     @call
     def core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -317,13 +300,9 @@ class Shadow:
         if self.program.grouped:
             k, v = local(ops.repeat(k, self.wide)), local(ops.repeat(v, self.wide))
         whole = copied and not self.program.grouped  # the repeated ones lie well as they are
-        q_copied, k_copied = (copied, whole) if not self.program.latent else (False, False)
-        scores = ops.product(
-            ops.copy(q) if q_copied else q,
-            ops.copy(k) if k_copied else k,
-            unit("b·a·s²"),
-            (OPERANDS, OPERANDS),
-        )
+        if not self.program.latent:
+            q, k = ops.copy(q) if copied else q, ops.copy(k) if whole else k
+        scores = ops.product(q, k, unit("b·a·s²"), (OPERANDS, OPERANDS))
         weights = ops.softmax(self.masked(ops.scale(scores)), "softmax output")
         if self.mode.softmax_fp32:
             weights = ops.cast(weights, q.width)

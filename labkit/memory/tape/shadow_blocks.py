@@ -6,16 +6,17 @@ Line by line the same programs, down to the local variables that keep a tensor a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.memory.tape.mode import FP32, INT64
 from labkit.memory.tape.operators import Linear
-from labkit.memory.tape.tape import ONE, Tensor, call, unit
+from labkit.memory.tape.tape import INDEX, ONE, Tensor, call, unit
 
 if TYPE_CHECKING:
-    from labkit.memory.tape.shadow import Norm, Shadow
+    from labkit.memory.tape.shadow import Shadow
 
 INPUT = "projection input"
 FIRST, MIDDLE, LAST_FULL, LAST = "first", "middle", "last full", "last"
@@ -30,48 +31,69 @@ class Place(NamedTuple):
     experts: bool = False
 
 
-class Module:
-    """A part of a network, with its tape and operators at hand."""
+class Block:
+    """Norm, attention, norm, MLP or experts; a parameter is made where it is first used."""
 
-    def __init__(self, net: Shadow) -> None:
-        self.net, self.tape, self.ops = net, net.tape, net.ops
+    def __init__(self, net: Shadow, place: Place) -> None:
+        self.net, self.tape, self.ops, self.place = net, net.tape, net.ops, place
+        self.parameters: dict[str, Tensor] = {}
 
+    def parameter(self, name: str, *units: str) -> Tensor:
+        """Of as many elements as these units together."""
+        if name not in self.parameters:
+            self.parameters[name] = self.net.parameter(*units)
+        return self.parameters[name]
 
-class Attention(Module):
-    """Queries, keys and values from one matrix or three."""
-
-    def __init__(self, net: Shadow) -> None:
-        super().__init__(net)
-        program = net.program
-        wide, narrow = unit("b·s·q"), unit("b·s·k")
-        self.parts = (wide, narrow, narrow)
-        if program.fused:
-            weight = net.parameter("h·q", "h·k", "h·k")
-            bias = net.parameter("q", "k", "k") if program.qkv_bias else None
-            self.qkv = Linear(weight, bias, wide + 2 * narrow)
-        else:
-            self.query, self.key, self.value = (
-                net.linear("h", width, bias=program.qkv_bias) for width in "qkk"
-            )
-        self.norms: tuple[Tensor | None, Tensor | None] = (None, None)
-        if program.qk_norm:
-            self.norms = (net.parameter("d"), net.parameter("d"))
-        self.out = net.linear("q", "h", bias=program.out_bias)
+    def linear(self, name: str, inner: str, width: str, *, bias: bool) -> Linear:
+        """From one width to another; the stream's has the tokens of all ranks."""
+        product = f"{inner}·{width}" if f"{inner}·{width}" in INDEX else f"{width}·{inner}"
+        outputs = self.net.all_tokens if width == "h" else unit(f"b·s·{width}")
+        weight = self.parameter(name, product)
+        return Linear(weight, self.parameter(f"{name}, bias", width) if bias else None, outputs)
 
     @call
     def forward(self, x: Tensor) -> Tensor:
-        net, ops, local = self.net, self.ops, self.tape.local
+        latent, llama = self.net.program.latent, self.net.llama
+        x = self.add_to(x, "attention", self.latent_attention if latent else self.attention)
+        mlp = self.experts if self.place.experts else self.gated_mlp if llama else self.mlp
+        return self.add_to(x, "mlp", mlp)
+
+    @call
+    def add_to(self, x: Tensor, part: str, module: Callable[[Tensor], Tensor]) -> Tensor:
+        """The stream and what a module makes of it, normalised."""
+        net, ops = self.net, self.ops
+        names = [f"{part} norm", f"{part} norm, bias"]
+        learned = [self.parameter(name, "h") for name in names[: 1 if net.llama else 2]]
+        with net.part(part):
+            x_normal = net.normalise(x, learned)
+            with net.part("experts" if part == "mlp" and self.place.experts else part):
+                out = module(x_normal)
+            return ops.add(x, ops.dropout(out, net.mode.dropout_mask_bytes))
+
+    # ---------------------------------------------------------------- attention
+
+    @call
+    def attention(self, x: Tensor) -> Tensor:
+        """Queries, keys and values from one matrix or three."""
+        net, ops, local, bias = self.net, self.ops, self.tape.local, self.net.program.qkv_bias
         x = local(net.gathered(x))
-        if net.program.fused:
-            q, k, v = ops.split(net.column(x, self.qkv, INPUT), self.parts)
+        if net.program.fused_qkv:
+            wide, narrow = unit("b·s·q"), unit("b·s·k")
+            weight = self.parameter("qkv", "h·q", "h·k", "h·k")
+            shift = self.parameter("qkv, bias", "q", "k", "k") if bias else None
+            layer = Linear(weight, shift, wide + 2 * narrow)
+            q, k, v = ops.split(net.column(x, layer, INPUT), (wide, narrow, narrow))
             q, k = self.by_heads(q, "query"), self.by_heads(k, "key")
         else:
-            q = self.by_heads(net.column(x, self.query, INPUT), "query")
-            k = self.by_heads(net.column(x, self.key, INPUT), "key")
-            v = net.column(x, self.value, INPUT)
+            widths = {"query": "q", "key": "k", "value": "k"}
+            query, key, value = (self.linear(n, "h", w, bias=bias) for n, w in widths.items())
+            q = self.by_heads(net.column(x, query, INPUT), "query")
+            k = self.by_heads(net.column(x, key, INPUT), "key")
+            v = net.column(x, value, INPUT)
         v = self.turned_back(v)
-        out = net.core(local(q), local(k), local(v))
-        return net.scattered(ops.linear(net.merge(out), self.out, "output"))
+        out = net.merge(net.core(local(q), local(k), local(v)))
+        layer = self.linear("out", "q", "h", bias=net.program.out_bias)
+        return net.scattered(ops.linear(out, layer, "output"))
 
     def turned_back(self, x: Tensor) -> Tensor:
         """By heads; under attention written out the gradient comes back in another order."""
@@ -79,112 +101,80 @@ class Attention(Module):
 
     def by_heads(self, x: Tensor, name: str) -> Tensor:
         net, program = self.net, self.net.program
-        norm = self.norms[name == "key"]
-        if norm is not None:
+        if program.qk_norm:
+            learned = [self.parameter(f"{name} norm", "d")]
             with net.part(f"attention.{name}"):
-                x = net.rms_norm(x, norm, unit("b·s·a" if name == "query" else "b·s·u"))
+                x = net.normalise(x, learned, "b·s·a" if name == "query" else "b·s·u")
         elif name == "query" or program.grouped or (net.llama and program.batched):
             # Else the key's gradient happens to lie right.
             x = self.turned_back(x)
         return self.ops.rotate(x) if net.llama else x
 
-
-class LatentAttention(Module):
-    """Queries, keys and values from normalised latents."""
-
-    def __init__(self, net: Shadow) -> None:
-        super().__init__(net)
-        program = net.program
-        bias = program.qkv_bias
-        if program.query_rank:
-            self.query_down = net.linear("h", "i", bias=bias)
-            self.query_norm = net.parameter("i")
-        self.query = net.linear("i" if program.query_rank else "h", "q", bias=False)
-        self.kv_down = net.linear("h", "j", bias=bias)
-        self.kv_norm = net.parameter("l")
-        self.kv_up = net.linear("l", "z", bias=False)
-        self.out = replace(net.linear("w", "h", bias=program.out_bias), outputs=unit("b·s·h"))
-
     @call
-    def forward(self, x: Tensor) -> Tensor:
+    def latent_attention(self, x: Tensor) -> Tensor:
+        """Queries, keys and values from normalised latents."""
         net, local = self.net, self.tape.local
         q = local(self.queries(x))
         k, v = map(local, self.keys_and_values(x))
-        return self.ops.linear(net.merge(net.core(q, k, v)), self.out, "output")
+        out = self.linear("out", "w", "h", bias=net.program.out_bias)
+        out = replace(out, outputs=unit("b·s·h"))
+        return self.ops.linear(net.merge(net.core(q, k, v)), out, "output")
 
     @call
     def queries(self, x: Tensor) -> Tensor:
-        net, ops, name = self.net, self.ops, INPUT
+        net, ops, width, name = self.net, self.ops, "h", INPUT
         if net.program.query_rank:
-            down = ops.linear(x, self.query_down, name)
+            layer = self.linear("query down", "h", "i", bias=net.program.qkv_bias)
+            down = ops.linear(x, layer, name)
             with net.part("attention.query latent"):
-                x = self.tape.local(net.rms_norm(down, self.query_norm, unit("b·s")))
-            name = "query input"
-        both = ops.view(ops.linear(x, self.query, name))
+                x = self.tape.local(net.normalise(down, [self.parameter("query norm", "i")]))
+            width, name = "i", "query input"
+        both = ops.view(ops.linear(x, self.linear("query", width, "q", bias=False), name))
         turned = unit("b·s·a·o")
         flat, rest = ops.split(both, (both.elements - turned, turned))
-        return ops.join(unit("b·s·q"), flat, ops.rotate(rest))
+        return ops.join((unit("b·s·q"), flat.width), flat, ops.rotate(rest))
 
     @call
     def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         net, ops, local = self.net, self.ops, self.tape.local
-        down = local(ops.linear(x, self.kv_down, INPUT))
+        layer = self.linear("latent down", "h", "j", bias=net.program.qkv_bias)
+        down = local(ops.linear(x, layer, INPUT))
         latent, turned = ops.split(down, (unit("b·s·l"), unit("b·s·o")))
         with net.part("attention.latent"):
-            latent = net.rms_norm(latent, self.kv_norm, unit("b·s"))
-        wide = ops.view(ops.linear(latent, self.kv_up, "key and value input"))
+            latent = net.normalise(latent, [self.parameter("latent norm", "l")])
+        up = self.linear("latent up", "l", "z", bias=False)
+        wide = ops.view(ops.linear(latent, up, "key and value input"))
         flat, v = ops.split(wide, (wide.elements - unit("b·s·w"), unit("b·s·w")))
         spread = ops.view(ops.rotate(turned), unit("b·s·a·o"))
-        return ops.join(unit("b·s·q"), flat, spread), v
+        return ops.join((unit("b·s·q"), flat.width), flat, spread), v
 
-
-class Mlp(Module):
-    """Up, GELU, down."""
-
-    def __init__(self, net: Shadow) -> None:
-        super().__init__(net)
-        bias = net.program.mlp_bias
-        self.up, self.down = net.linear("h", "f", bias=bias), net.linear("f", "h", bias=bias)
+    # ---------------------------------------------------------------- MLPs and experts
 
     @call
-    def forward(self, x: Tensor) -> Tensor:
+    def mlp(self, x: Tensor) -> Tensor:
+        """Up, GELU, down."""
         net, ops = self.net, self.ops
-        gelu = ops.gelu
+        linear, gelu = partial(self.linear, bias=net.program.mlp_bias), ops.gelu
         if not net.mode.gelu_fused:
             gelu = partial(ops.gelu_written_out, wide_power=net.mode.gpu)
-        up = net.column(self.tape.local(net.gathered(x)), self.up, INPUT)
-        return net.scattered(ops.linear(gelu(up, "up"), self.down, "down input"))
-
-
-class GatedMlp(Module):
-    """SiLU of the gate times up, then down; ``letter`` is that of its width."""
-
-    def __init__(self, net: Shadow, letter: str = "f") -> None:
-        super().__init__(net)
-        bias = net.program.mlp_bias
-        self.gate, self.up = (net.linear("h", letter, bias=bias) for _ in range(2))
-        self.down = net.linear(letter, "h", bias=bias)
-
-    @call
-    def forward(self, x: Tensor, name: str = INPUT) -> Tensor:
-        net, ops = self.net, self.ops
         x = self.tape.local(net.gathered(x))
-        gate = ops.silu(net.column(x, self.gate, name), "gate")
-        gated = ops.multiply(gate, net.column(x, self.up, name))
-        return net.scattered(ops.linear(gated, self.down, "down input"))
-
-
-class Experts(Module):
-    """Router, routed experts and shared ones."""
-
-    def __init__(self, net: Shadow) -> None:
-        super().__init__(net)
-        self.router = net.linear("h", "x", bias=False)
-        self.gate, self.up, self.down = (net.parameter("y·h·g") for _ in range(3))
-        self.shared = GatedMlp(net, "m") if net.program.shared else None
+        up = net.column(x, linear("mlp up", "h", "f"), INPUT)
+        return net.scattered(ops.linear(gelu(up, "up"), linear("mlp down", "f", "h"), "down input"))
 
     @call
-    def forward(self, x: Tensor) -> Tensor:
+    def gated_mlp(self, x: Tensor, letter: str = "f") -> Tensor:
+        """SiLU of the gate times up, then down; ``letter`` is that of its width."""
+        net, ops = self.net, self.ops
+        linear = partial(self.linear, bias=net.program.mlp_bias)
+        x = self.tape.local(net.gathered(x))
+        gate = ops.silu(net.column(x, linear(f"gate {letter}", "h", letter), INPUT), "gate")
+        up = net.column(x, linear(f"up {letter}", "h", letter), INPUT)
+        gated = ops.multiply(gate, up)
+        return net.scattered(ops.linear(gated, linear(f"down {letter}", letter, "h"), "down input"))
+
+    @call
+    def experts(self, x: Tensor) -> Tensor:
+        """Router, routed experts and shared ones."""
         ops, local = self.ops, self.tape.local
         weights, _ = map(local, self.route(x))
         slots, filled = map(local, ops.places(unit("b·s·n")))
@@ -194,18 +184,19 @@ class Experts(Module):
         share = ops.cast(share, out.width)
         self.tape.named("places", tokens, share)
         self.tape.named("output", out)
-        out = ops.times_rows(out, share)
-        if self.shared is None:
-            start = self.tape.new(x.elements, out.width, out)
-        else:
+        out = ops.times(out, share)
+        if self.net.program.shared:
             with self.net.part("experts.shared"):
-                start = self.shared.forward(x)
+                start = self.gated_mlp(x, "m")
+        else:
+            start = self.tape.new(x.elements, out.width, out)
         return ops.scatter_add(start, tokens, out)
 
     @call
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         ops, few = self.ops, unit("b·s·n")
-        scores = ops.cast(ops.linear(x, self.router, "router input"), FP32)
+        router = self.linear("router", "h", "x", bias=False)
+        scores = ops.cast(ops.linear(x, router, "router input"), FP32)
         if self.net.program.sigmoid:
             scores = ops.softmax(scores, "scores")
             chosen = self.chosen(scores)
@@ -225,35 +216,7 @@ class Experts(Module):
     @call
     def routed(self, rows: Tensor) -> Tensor:
         ops, inner = self.ops, unit("r·g")
-        gate = ops.silu(ops.batched(rows, self.gate, inner, "rows"), "gate")
-        gated = ops.multiply(gate, ops.batched(rows, self.up, inner, "rows"))
-        return ops.batched(gated, self.down, unit("r·h"), "down input")
-
-
-class Block(Module):
-    """Norm, attention, norm, MLP or experts."""
-
-    def __init__(self, net: Shadow, place: Place) -> None:
-        super().__init__(net)
-        self.place, first = place, len(net.tape.parameters)
-        self.norm1 = net.norm_parameters()
-        self.attention = LatentAttention(net) if net.program.latent else Attention(net)
-        self.norm2 = net.norm_parameters()
-        mlp = GatedMlp if net.llama else Mlp
-        self.mlp: Mlp | GatedMlp | Experts = (Experts if place.experts else mlp)(net)
-        self.parameters = net.tape.parameters[first:]
-
-    @call
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.add_to(x, "attention", self.norm1, self.attention)
-        return self.add_to(x, "mlp", self.norm2, self.mlp)
-
-    @call
-    def add_to(self, x: Tensor, part: str, norm: Norm, module: Any) -> Tensor:
-        """The stream and what a module makes of it, normalised."""
-        net, ops = self.net, self.ops
-        with net.part(part):
-            x_normal = net.normalise(x, norm)
-            with net.part("experts" if module is self.mlp and self.place.experts else part):
-                out = module.forward(x_normal)
-            return ops.add(x, ops.dropout(out, net.mode.dropout_mask_bytes))
+        gate, up, down = (self.parameter(name, "y·h·g") for name in ("gate", "up", "down"))
+        gated = ops.silu(ops.batched(rows, gate, inner, "rows"), "gate")
+        both = ops.multiply(gated, ops.batched(rows, up, inner, "rows"))
+        return ops.batched(both, down, unit("r·h"), "down input")

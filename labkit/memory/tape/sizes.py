@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import UsageError
+from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.tape import UNITS
 from labkit.models import Model
 
@@ -46,6 +47,18 @@ class Numbers:
             value = getattr(self, name)
             if np.any(value < 1) if is_array(value) else value < 1:
                 raise UsageError(f"{name} must be >= 1, got {value}")
+
+    @property
+    def rows(self) -> Any:
+        """Tokens of a rank between the layers: sequence parallelism cuts them by tp."""
+        tokens = self.micro_batch * self.seq
+        return over(tokens, self.tp) if self.sequence_parallel else tokens
+
+    @property
+    def chunk_rows(self) -> tuple[Any, Any]:
+        """Rows of a chunk of a head, and of the last one: ``torch.chunk``'s rule."""
+        rows, chunk = self.rows, -(-self.rows // self.chunks)
+        return chunk, rows - (-(-rows // chunk) - 1) * chunk
 
 
 def shape_of(model: Model | Shape, **changes: Any) -> Shape:
@@ -116,26 +129,25 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.ndim > 0
 
 
-def units(shape: Shape, numbers: Numbers, *, chunked: bool = False) -> list[Any]:
+def units(shape: Shape, numbers: Numbers, mode: Mode) -> list[Any]:
     """The values of :data:`labkit.memory.tape.tape.UNITS` on one rank; 0 of what there is not."""
-    value = _letters(shape, numbers, chunked)
+    value = _letters(shape, numbers, mode)
     return [prod([value[letter] for letter in letters]) for letters in _LETTERS]
 
 
-def _letters(shape: Shape, numbers: Numbers, chunked: bool) -> dict[str, Any]:
+def _letters(shape: Shape, numbers: Numbers, mode: Mode) -> dict[str, Any]:
     """What is per head, the MLP and the vocabulary are cut by tp; latents are not. Tokens are
     spread evenly over experts; a rank's get those of all ``ep`` ranks that share them."""
     s, tp = numbers.seq, numbers.tp
-    tokens, heads = numbers.micro_batch * s, over(shape.heads, tp)
-    rows = over(tokens, tp) if numbers.sequence_parallel else tokens
+    tokens, rows, heads = numbers.micro_batch * s, numbers.rows, over(shape.heads, tp)
     letters = _NONE | {
         **{"1": 1, "b": numbers.micro_batch, "s": s, "s²": s * s, "tokens": tokens, "rows": rows},
         **{"h": shape.hidden, "a": heads, "q": over(shape.heads * shape.head_dim, tp)},
         **{"k": over(shape.kv_heads * shape.head_dim, tp), "f": over(shape.ffn, tp)},
         **{"v": over(shape.vocab, tp), "p": shape.positions},
     }
-    if chunked:
-        letters["c"], letters["e"] = chunk_rows(rows, numbers.chunks)
+    if mode.chunked:
+        letters["c"], letters["e"] = numbers.chunk_rows
     if shape.qk_norm:
         letters |= {"u": over(shape.kv_heads, tp), "d": shape.head_dim}
     if shape.kv_rank:
@@ -155,9 +167,3 @@ def _letters(shape: Shape, numbers: Numbers, chunked: bool) -> dict[str, Any]:
 def over(number: Any, parts: Any) -> Any:
     """Whole parts; nothing is computed where there is one, which arrays notice."""
     return number if isinstance(parts, int) and parts == 1 else number // parts
-
-
-def chunk_rows(rows: Any, chunks: Any) -> tuple[Any, Any]:
-    """Rows of a chunk, and of the last one: ``torch.chunk``'s rule."""
-    chunk = -(-rows // chunks)
-    return chunk, rows - (-(-rows // chunk) - 1) * chunk

@@ -31,8 +31,7 @@ layer's index and so largest at the first or the last layer.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -77,6 +76,7 @@ ONE, GROUPS, INNER, INNER_LAST, GROUPS_INNER, CHUNKS = range(len(MULTIPLICITIES)
 
 CATEGORIES = ("activations", "gradients", "cached weights", "temporaries")
 ACTIVATIONS, GRADIENTS, CACHED, TEMPORARIES = range(len(CATEGORIES))
+LAST_SEQUENCE = 1 << 60  # gradients are stored as soon as they are there
 
 
 def count(**units: int) -> Counts:
@@ -108,9 +108,6 @@ def call(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-LAST_SEQUENCE = 1 << 60  # gradients are stored as soon as they are there
-
-
 class Tape:
     """The log of one step: allocations, last uses, and what nodes saved."""
 
@@ -130,7 +127,6 @@ class Tape:
         self.recording: Checkpoint | None = None
         self.recomputing: Checkpoint | None = None
         self.casts: dict[int, Tensor] | None = None
-        self.parameters: list[Tensor] = []
 
     @property
     def now(self) -> int:
@@ -222,9 +218,7 @@ class Tape:
             grads[0].storage.for_ever = True
             return []
 
-        node = Node(LAST_SEQUENCE, [], accumulate, 1)
-        self.parameters.append(Tensor(None, elements, width, node))
-        return self.parameters[-1]
+        return Tensor(None, elements, width, Node(LAST_SEQUENCE, [], accumulate, 1))
 
     def node(self, backward: Backward, *inputs: Tensor | None, outputs: int = 1) -> Node:
         """A node whose gradients go to ``inputs``, in that order."""
@@ -307,19 +301,11 @@ class Tape:
 
         for tensor in inputs:
             self._log_saved(tensor)
-        before, self.recording = self.recording, Checkpoint(list(inputs), rerun, keeps)
+        before, self.recording = self.recording, Checkpoint(inputs, rerun, keeps)
         try:
             return function(*inputs)
         finally:
             self.recording = before
-
-    @contextmanager
-    def autocast(self, enabled: bool) -> Iterator[None]:
-        """Casts of parameters are cached until the end of this context."""
-        self.casts = {} if enabled else None
-        yield
-        self.need(*(self.casts or {}).values())
-        self.casts = None
 
     def backward(self, loss: Tensor) -> None:
         """Run the graph behind ``loss``; the loop holds loss and gradient to the end."""
