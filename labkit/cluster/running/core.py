@@ -26,7 +26,7 @@ from labkit.kit.compiled import njit
 
 KEY, REMAINING, REMAINING_SERVICE, ATTAINED, ATTAINED_SERVICE = range(5)
 AHEAD, WAITING, RUNNING, EVICTED, DONE, NEVER = range(6)
-CAPACITY, ORDER, FRAGMENTATION, PREEMPTED = range(4)
+CAPACITY, ORDER, FRAGMENTATION, PREEMPTED, ROUND = range(5)  # of CAUSES
 HEAD, TAIL, SORTED, REMOVED, NUM_RUNNING, NUM_EVICTED, NUM_SEGMENTS, NUM_HELD, PASS = range(9)
 NUM_COUNTS = 9
 TOLERANCE_S = 1e-6
@@ -57,7 +57,7 @@ def _settle(w: World, log: Log, j: int, now: float, left: float) -> Log:
         w.count[NUM_HELD] += job.num_held
     job.left = left
     job.attained += now - job.since
-    job.restart += min(now, job.warm) - job.since
+    job.lost += min(now, job.warm) - job.since
     job.since = now
     return log
 
@@ -272,7 +272,7 @@ def _start(w: World, rule: Rule, j: int, pool: int, num: int, now: float) -> Non
     job.num_held, job.pool, job.since = num, pool, now
     job.warm = now + (rule.restart_s if job.stops > 0 else 0.0)
     job.end = job.warm + job.left / w.speed[job.row, pool]
-    if job.start < 0:
+    if np.isnan(job.start):
         job.start = now
     _take(w, rule, j)
     w.count[REMOVED] += not rule.preemptive

@@ -1,4 +1,4 @@
-"""What the event loop works on: records of jobs, pools and nodes, a policy, a log of runs."""
+"""What compiled loops work on: records of jobs, and the event loop's of pools, nodes and runs."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from labkit.cluster.jobs.jobs import Trace
+
 CAUSES = ("capacity", "order", "fragmentation", "preemption", "round")
 """What a job waits for: too few GPUs free; jobs ahead of it in a queue that blocks, or a policy
 that leaves GPUs free; enough free GPUs, on too many nodes; GPUs again, after it was stopped; the
 next round of a policy that decides in rounds. The event loop counts the first four, in order."""
+LIFE = [
+    ("gpus", "i8"), ("arrival", "f8"), ("left", "f8"),  # left: work, when it last stopped
+    ("since", "f8"), ("warm", "f8"),  # start of this run (or of waiting), and of its progress
+    ("start", "f8"), ("end", "f8"),  # of all; NaN: not yet, or never
+    ("stops", "i8"), ("lost", "f8"),  # how often it was stopped; seconds held without progress
+]  # fmt: skip
+"""What every loop knows of a job."""
 JOB = np.dtype([  # what every pass reads comes first, in one line of the cache
-    ("gpus", "i8"), ("status", "i8"), ("pool", "i8"),  # pool: where it runs
+    ("status", "i8"), ("pool", "i8"),  # pool: where it runs
     ("key", "f8"), ("waits", "i8"),  # sorted by both; waits: 0 where it ran after the last pass
     ("held", "i8"), ("num_held", "i8"),  # its nodes, in World.held
-    ("row", "i8"),  # of World.speed
-    ("left", "f8"), ("attained", "f8"),  # work left and seconds held, when it last stopped
-    ("since", "f8"),  # start of this run, or of waiting for this cause
-    ("warm", "f8"), ("end", "f8"),  # when this run begins to make progress, and is done
-    ("place", "i8"), ("level", "i8"), ("cause", "i8"),  # place: among the running
-    ("arrival", "f8"), ("restart", "f8"), ("start", "f8"), ("stops", "i8"),
+    ("row", "i8"), *LIFE,  # row: of World.speed
+    ("attained", "f8"), ("place", "i8"), ("level", "i8"), ("cause", "i8"),  # place: among running
 ])  # fmt: skip
 POOL = np.dtype([("first", "i8"), ("last", "i8"), ("size", "i8"), ("free", "i8"), ("avail", "i8")])
 """Nodes from first to before last, of size GPUs each; free: of no job; avail: or of later ones."""
@@ -66,3 +71,12 @@ class Log(NamedTuple):
 
     segments: Any
     held: Any
+
+
+def jobs_of(trace: Trace, kind: np.dtype[np.void]) -> Any:
+    """Records of a trace's jobs before anything has happened."""
+    jobs = np.zeros(len(trace), kind)
+    jobs["gpus"], jobs["left"] = trace.gpus, trace.duration_s
+    jobs["arrival"] = jobs["since"] = trace.arrival_s
+    jobs["start"] = jobs["end"] = np.nan
+    return jobs

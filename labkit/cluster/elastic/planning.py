@@ -16,16 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from labkit.cluster.running.records import LIFE
 from labkit.kit.compiled import njit
 
 LEAST, MOST, TURNS = range(3)
 NOBODY, EACH, TOGETHER = range(3)  # who is judged on arrival
 CHANGE, STAY = range(2)  # rows of Rule.lost_s
-JOB = np.dtype([
-    ("arrival", "f8"), ("due", "f8"), ("left", "f8"), ("top", "i8"), ("level", "i8"),
-    ("since", "f8"), ("warm", "f8"), ("start", "f8"), ("end", "f8"), ("lost", "f8"),
-    ("stops", "i8"), ("refused", "i8"),
-])  # fmt: skip
+JOB = np.dtype([*LIFE, ("due", "f8"), ("top", "i8"), ("level", "i8"), ("refused", "i8")])
 TOLERANCE = 1e-9  # of a slot, or of work
 
 
