@@ -21,9 +21,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "placement.cells": ("Buddies", "Hierarchy", "Reserved", "refusals"),
     "jobs.clusters": ("Cluster", "Pool"),
     "runtime.dispatch": ("Dispatch", "dispatch_tasks", "mean_latency_s"),
-    "elastic.deadlines": (
-        "Deadlines", "edf", "elasticflow", "most_deadlines", "time_slicing",
-    ),
+    "elastic.deadlines": ("Deadlines", "edf", "elasticflow", "most_deadlines", "time_slicing"),
     "jobs.jobs": ("Trace", "from_csv"),
     "runtime.lineage": ("Ref", "Runtime", "recover"),
     "placement.links": (
@@ -33,14 +31,14 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "POLICIES", "Policy", "by", "estimates", "fifo", "gittins", "gittins_index", "las", "las2d",
         "named", "sjf", "slices", "srsf", "srtf",
     ),
-    "running.records": ("CAUSES",),
+    "running.core": ("CAUSES",),
     "running.rounds": ("Allocator", "Rates", "State"),
     "running.runs": ("Run", "search_hours", "simulate", "sweep"),
     "policies.shares": ("MaxMin", "SHARE_POLICIES", "SharePolicy", "share_policy"),
     "placement.resources": (
         "Resources", "Sensitivity", "draw_mix", "load_needs", "sweep_mix", "synergy",
     ),
-    "placement.sharing": ("nodes_for", "share", "tenants", "together"),
+    "placement.sharing": ("nodes_for", "share", "tenants"),
     "placement.tasks": ("GANGS", "Rounds", "compare", "draw_rounds", "schedule"),
     "jobs.throughputs": ("Throughputs", "continuous", "load_throughputs"),
     "running.traces": ("from_slurm", "generate", "load", "load_elastic"),

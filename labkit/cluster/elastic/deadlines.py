@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from labkit.cluster.elastic import planning
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
-from labkit.cluster.running.records import jobs_of
+from labkit.cluster.running.core import jobs_of
 from labkit.cluster.running.rounds import Allocator, Rates
 from labkit.cluster.running.runs import Run, replayed
 from labkit.errors import BadValue
@@ -78,11 +78,10 @@ class Deadlines(Allocator):
         )  # fmt: skip
         able = np.flatnonzero(jobs["top"] > 0)
         mine = jobs[able]
-        rows, decisions = planning.replay(rule, mine, speed[able])
+        rows = planning.replay(rule, mine, speed[able])
         jobs[able] = mine
         rows[:, 0] = able[rows[:, 0].astype(np.int64)]
-        refused = jobs["refused"] > 0
-        return replayed(self, trace, cluster, jobs, rows, decisions, refused)
+        return replayed(self, trace, cluster, jobs, rows, jobs["refused"] > 0)
 
 
 def speeds_by_size(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.cluster.running.records import LIFE
+from labkit.cluster.running.core import LIFE
 from labkit.kit.compiled import njit
 
 LEAST, MOST, TURNS = range(3)
@@ -285,10 +285,10 @@ def _hold(rule: Rule, jobs: Any, who: Any, levels: Any, now: float, log: Any) ->
 
 
 @njit(cache=True)
-def replay(rule: Rule, jobs: Any, speed: Any) -> tuple[Any, int]:
-    """Run all jobs, in order of arrival: (job, start, end, GPUs) of their runs; decisions."""
+def replay(rule: Rule, jobs: Any, speed: Any) -> Any:
+    """Run all jobs, in order of arrival: (job, start, end, GPUs) of their runs."""
     log = [(0.0, 0.0, 0.0, 0.0)]  # says what rows are
-    who, ahead, decisions = np.zeros(0, np.int64), 0, 0
+    who, ahead = np.zeros(0, np.int64), 0
     last, change = -np.inf, np.inf
     while True:
         now = jobs[ahead].arrival if ahead < jobs.size else np.inf
@@ -301,7 +301,7 @@ def replay(rule: Rule, jobs: Any, speed: Any) -> tuple[Any, int]:
                     change = np.inf
         now = min(now, change)
         if now == np.inf:
-            return np.array(log)[1:], decisions  # a list would become Python's, 3 µs a row
+            return np.array(log)[1:]  # a list would become Python's, 3 µs a row
         now = max(now, last + rule.slot_s)
         who = _progress(rule, jobs, speed, who, last, now, log)
         until = int(np.searchsorted(jobs.arrival, now, "right"))
@@ -310,4 +310,4 @@ def replay(rule: Rule, jobs: Any, speed: Any) -> tuple[Any, int]:
         _hold(rule, jobs, who, levels, now, log)
         if rule.share == TURNS:
             who = np.concatenate((who[levels == 0], who[levels > 0]))
-        last, decisions = now, decisions + 1
+        last = now

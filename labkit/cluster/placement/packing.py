@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.cluster.running.records import LIFE
+from labkit.cluster.running.core import LIFE
 from labkit.kit.compiled import njit
 
 PROPORTIONAL, GREEDY, TUNE = range(3)
@@ -178,8 +178,10 @@ def place(rule: Rule, jobs: Any, queue: Any, floor: Floor) -> int:
     if rule.give == GREEDY:
         return rows
     if rule.fit != FIRST:  # largest first: by GPUs, then CPUs, then memory; stable
-        for size in (-jobs.memory, -jobs.cpus, -1.0 * jobs.gpus):
-            chosen[:rows] = chosen[np.argsort(size[chosen[:rows]], kind="mergesort")]
+        chosen = chosen[:rows]
+        chosen = chosen[np.argsort(-jobs.memory[chosen], kind="mergesort")]
+        chosen = chosen[np.argsort(-jobs.cpus[chosen], kind="mergesort")]
+        chosen = chosen[np.argsort(-jobs.gpus[chosen], kind="mergesort")]
     for row in range(rows):
         _grant(rule, jobs, floor, row, chosen[row])
     return rows
@@ -235,13 +237,13 @@ def _advance(rule: Rule, job: Any, j: int, now: float, log: Any) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def replay(rule: Rule, jobs: Any, nodes: Any) -> tuple[Any, int]:
-    """Run all jobs, in order of arrival: (job, start, end, GPUs) of their runs; rounds."""
+def replay(rule: Rule, jobs: Any, nodes: Any) -> Any:
+    """Run all jobs, in order of arrival: (job, start, end, GPUs) of their runs."""
     log = [(0.0, 0.0, 0.0, 0.0)]  # says what rows are
     most = int(nodes[:, GPUS].sum())
     held, grant = np.zeros((most, nodes.shape[0]), np.int64), np.zeros((most, 4))
     holder = np.zeros(most, np.int64)
-    queue, size, coming, now, rounds = np.zeros(jobs.size, np.int64), 0, 0, 0.0, 0
+    queue, size, coming, now = np.zeros(jobs.size, np.int64), 0, 0, 0.0
     while coming < jobs.size or size > 0:
         if size == 0:
             now = max(now, np.ceil(jobs[coming].arrival / rule.round_s) * rule.round_s)
@@ -255,5 +257,5 @@ def replay(rule: Rule, jobs: Any, nodes: Any) -> tuple[Any, int]:
             if not _advance(rule, jobs[queue[i]], queue[i], now, log):
                 queue[stay] = queue[i]
                 stay += 1
-        size, now, rounds = stay, now + rule.round_s, rounds + 1
-    return np.array(log)[1:], rounds
+        size, now = stay, now + rule.round_s
+    return np.array(log)[1:]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.placement import packing
-from labkit.cluster.running.records import jobs_of
+from labkit.cluster.running.core import jobs_of
 from labkit.cluster.running.rounds import Allocator
 from labkit.cluster.running.runs import Run, replayed, simulate
 from labkit.errors import BadValue, not_among
@@ -170,8 +170,7 @@ class Resources(Allocator):
             BadValue: there are several pools, or a job's kind has no needs.
         """
         jobs, nodes, rule = self._records(trace, cluster)
-        rows, rounds = packing.replay(rule, jobs, nodes)
-        return replayed(self, trace, cluster, jobs, rows, rounds)
+        return replayed(self, trace, cluster, jobs, packing.replay(rule, jobs, nodes))
 
     @checked
     def allot(self, trace: Trace, cluster: Cluster) -> pd.DataFrame:

@@ -1,8 +1,7 @@
 """Policies: who runs next, and whether a running job may be stopped for it.
 
 A policy is an order of jobs. At every event (a job ends, arrives, or falls to a lower queue) the
-jobs are gone through in that order and each runs if its GPUs are free. A preemptive policy first
-takes the GPUs of jobs that come later; one that blocks stops at the first job that does not fit.
+jobs are gone through in that order and each runs if its GPUs are free.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from labkit.cluster.jobs.clusters import Cluster, speeds
 from labkit.cluster.jobs.jobs import Trace
-from labkit.cluster.running.core import CAPACITY, ORDER, PREEMPTED, ROUND
-from labkit.cluster.running.records import CAUSES, LIFE, jobs_of
+from labkit.cluster.running import core
+from labkit.cluster.running.core import CAPACITY, CAUSES, ORDER, PREEMPTED, ROUND
 from labkit.cluster.running.runs import Run, run_of
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, description
@@ -152,7 +152,7 @@ class State:
     def __init__(self, trace: Trace, cluster: Cluster, allocator: Allocator) -> None:
         self.trace, self.cluster, self.allocator = trace, cluster, allocator
         self.now_s, self.jobs = 0.0, np.zeros(0, dtype=np.int64)
-        self._life, self.memory = jobs_of(trace, np.dtype(LIFE)), dict[str, Any]()
+        self._life, self.memory = core.jobs_of(trace, np.dtype(core.LIFE)), dict[str, Any]()
         self.capacity = np.repeat(*np.array([(p.gpus_per_node, p.nodes) for p in cluster.pools]).T)
         self.held = np.zeros((len(trace), self.capacity.size), dtype=np.int64)
         self.attained_gpu_s, self.stops = np.zeros(len(trace)), self._life["stops"]
@@ -163,7 +163,7 @@ class State:
 
     def run(self) -> Run:
         arrival, round_s = self.trace.column("arrival_s"), self.allocator.round_s
-        coming, rounds, idle = 0, 0, 0
+        coming, idle = 0, 0
         while coming < arrival.size or self.jobs.size:
             if not self.jobs.size:
                 self.now_s = max(self.now_s, float(np.ceil(arrival[coming] / round_s)) * round_s)
@@ -172,7 +172,6 @@ class State:
             self.jobs, coming = np.concatenate([self.jobs, new]), coming + new.size
             given = self._checked(np.asarray(self.allocator.decide(self)))
             self._hand_out(given)
-            rounds += 1
             idle = 0 if given.any() or coming < arrival.size else idle + 1
             if idle > _MOST_IDLE:
                 raise BadValue(
@@ -181,7 +180,7 @@ class State:
                     "its turn"
                 )
             self._advance(given)
-        return self._result(rounds)
+        return self._result()
 
     def _checked(self, given: NDArray[Any]) -> Ints:
         shape, name = (self.jobs.size, self.capacity.size), self.allocator.name
@@ -242,7 +241,7 @@ class State:
             self.held[job] = 0
         self.jobs, self.now_s = self.jobs[self.progress.left[self.jobs] > 0], after
 
-    def _result(self, rounds: int) -> Run:
+    def _result(self) -> Run:
         segments = np.array(self._segments, dtype=float).reshape(-1, 3)
         order = np.argsort(segments[:, 2], kind="stable")
         held = np.array(self._on, dtype=np.int64).reshape(-1, self.capacity.size)[order]
@@ -251,6 +250,6 @@ class State:
         of, start, end = segments[order].T
         columns = of.astype(np.int64), start, end, pool[held.argmax(1)], held.sum(1)
         return run_of(
-            self.trace, self.cluster, self.allocator, self._life, self._waits, columns, rounds,
+            self.trace, self.cluster, self.allocator, self._life, self._waits, columns,
             nodes=(segment, node, held[segment, node]), placement="consolidated",
         )  # fmt: skip

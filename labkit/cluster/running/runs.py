@@ -13,8 +13,8 @@ from labkit.cluster.jobs.clusters import Cluster, speeds
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.policies.orders import ORDERS, Policy
 from labkit.cluster.policies.shares import SharePolicy
-from labkit.cluster.running import core, records
-from labkit.cluster.running.records import CAUSES
+from labkit.cluster.running import core
+from labkit.cluster.running.core import CAUSES
 from labkit.errors import BadValue, did_you_mean
 from labkit.kit.describe import Count, Positive, Share, Whole, checked
 
@@ -38,7 +38,6 @@ class Run:
         segments: every stretch of a job on its GPUs: job, start_s, end_s, pool, gpus.
         held: the nodes of each segment: segment, node, gpus. Under ``any`` placement a pool
             counts as one node.
-        num_events: how many times something happened, or a policy was asked.
         refused: jobs that a policy did not admit; they have no end.
     """
 
@@ -53,7 +52,6 @@ class Run:
     restart_s: NDArray[np.float64]
     segments: dict[str, NDArray[Any]]
     held: dict[str, NDArray[np.int64]]
-    num_events: int
     refused: NDArray[np.bool_] | None = None
 
     @property
@@ -211,22 +209,22 @@ def simulate(
         return policy.run(trace, cluster)
     whole = placement == "consolidated"
     world = _world(trace, cluster, policy, whole)
-    rule = records.Rule(
+    rule = core.Rule(
         order=ORDERS.index(policy.order), preemptive=policy.preemptive, blocks=policy.blocks,
         thresholds=np.array(policy.thresholds, dtype=float),
         ranks=np.array(policy.ranks or range(len(policy.thresholds) + 1), dtype=float),
         late_demotion=policy.demotion == "tiresias", restart_s=float(policy.restart_s),
         nodes_matter=whole,
     )  # fmt: skip
-    segments, held = np.zeros(len(trace), records.SEGMENT), np.zeros(len(trace), records.SLOT)
-    log, num_events = core.run(world, rule, records.Log(segments, held))
+    segments, held = np.zeros(len(trace), core.SEGMENT), np.zeros(len(trace), core.SLOT)
+    log = core.run(world, rule, core.Log(segments, held))
     segments = log.segments[: world.count[core.NUM_SEGMENTS]]
     held = log.held[: world.count[core.NUM_HELD]]
     columns = [segments[name] for name in ("job", "start", "end", "pool")]
     columns.append(world.jobs["gpus"][segments["job"]])
     sizes = np.diff(np.append(segments["held"], held.size))
     return run_of(
-        trace, cluster, policy, world.jobs, world.waited, columns, int(num_events),
+        trace, cluster, policy, world.jobs, world.waited, columns,
         nodes=(np.repeat(np.arange(sizes.size), sizes), held["node"], held["gpus"]),
         placement=placement,
     )  # fmt: skip
@@ -266,30 +264,30 @@ def _keys(policy: Policy, trace: Trace) -> NDArray[np.float64]:
     return keys
 
 
-def _world(trace: Trace, cluster: Cluster, policy: Policy, whole: bool) -> records.World:
+def _world(trace: Trace, cluster: Cluster, policy: Policy, whole: bool) -> core.World:
     """Before the first event: no job is there, all GPUs are free."""
     row, speed = speeds(trace, cluster)
-    pools = np.zeros(len(cluster.pools), records.POOL)
+    pools = np.zeros(len(cluster.pools), core.POOL)
     pools["size"] = [p.gpus_per_node if whole else p.num_gpus for p in cluster.pools]
     pools["last"] = np.cumsum([p.nodes if whole else 1 for p in cluster.pools])
     pools["first"][1:] = pools["last"][:-1]
     pools["free"] = [pool.num_gpus for pool in cluster.pools]
-    nodes = np.zeros(int(pools["last"][-1]), records.NODE)
+    nodes = np.zeros(int(pools["last"][-1]), core.NODE)
     nodes["free"] = np.repeat(pools["size"], pools["last"] - pools["first"])
-    gpus, jobs = trace.column("gpus"), records.jobs_of(trace, records.JOB)
+    gpus, jobs = trace.column("gpus"), core.jobs_of(trace, core.JOB)
     jobs["row"], jobs["key"], jobs["waits"] = row, _keys(policy, trace), 1
     jobs["cause"] = core.ORDER if policy.blocks else core.CAPACITY
     most_nodes = gpus // pools["size"].min() + 1
     jobs["held"][1:] = np.cumsum(most_nodes)[:-1]
     fits = ((speed[row] > 0) & (pools["free"][None, :] >= gpus[:, None])).any(axis=1)
     jobs["status"] = np.where(fits, core.AHEAD, core.NEVER)
-    return records.World(
+    return core.World(
         jobs=jobs, pools=pools, nodes=nodes, speed=speed,
         preference=np.argsort(-speed, axis=1, kind="stable"),
         waited=np.zeros((len(jobs), len(CAUSES))), order=np.zeros(len(jobs), np.int64),
         running=np.zeros(len(jobs), np.int64), ends=np.zeros(len(jobs)), falls=np.zeros(len(jobs)),
-        held=np.zeros(int(most_nodes.sum()), records.SLOT),
-        scratch=np.zeros(nodes.size + 1, records.SLOT),
+        held=np.zeros(int(most_nodes.sum()), core.SLOT),
+        scratch=np.zeros(nodes.size + 1, core.SLOT),
         misfit=np.zeros((len(speed), int(gpus.max()) + 1), np.int64),
         count=np.zeros(core.NUM_COUNTS, np.int64),
     )  # fmt: skip
@@ -297,7 +295,7 @@ def _world(trace: Trace, cluster: Cluster, policy: Policy, whole: bool) -> recor
 
 def run_of(
     trace: Trace, cluster: Cluster, policy: Policy | Allocator | SharePolicy, jobs: NDArray[Any],
-    waits_s: NDArray[np.float64], columns: Sequence[NDArray[Any]], num_events: int, *,
+    waits_s: NDArray[np.float64], columns: Sequence[NDArray[Any]], *,
     nodes: Sequence[NDArray[np.int64]] = (), placement: Placement = "any",
     refused: NDArray[np.bool_] | None = None,
 ) -> Run:  # fmt: skip
@@ -310,7 +308,7 @@ def run_of(
     return Run(
         trace=trace, cluster=cluster, policy=policy, placement=placement,
         start_s=jobs["start"].copy(), end_s=jobs["end"].copy(), preemptions=jobs["stops"].copy(),
-        waits_s=waits_s, restart_s=jobs["lost"].copy(), num_events=num_events, refused=refused,
+        waits_s=waits_s, restart_s=jobs["lost"].copy(), refused=refused,
         segments=dict(zip(("job", "start_s", "end_s", "pool", "gpus"), columns, strict=True)),
         held=dict(zip(("segment", "node", "gpus"), nodes, strict=True)),
     )  # fmt: skip
@@ -318,7 +316,7 @@ def run_of(
 
 def replayed(
     policy: Allocator, trace: Trace, cluster: Cluster, jobs: NDArray[np.void],
-    rows: NDArray[np.float64], rounds: int, refused: NDArray[np.bool_] | None = None,
+    rows: NDArray[np.float64], refused: NDArray[np.bool_] | None = None,
 ) -> Run:  # fmt: skip
     """What a compiled loop on one pool has done; ``rows``: job, start, end and GPUs of its runs."""
     rows = rows[rows[:, 2] > rows[:, 1]]
@@ -329,7 +327,7 @@ def replayed(
     waits[:, core.ORDER] = np.nan_to_num(jobs["start"] - jobs["arrival"])
     waits[:, core.PREEMPTED] = np.nan_to_num(jobs["end"] - jobs["start"] - held_s).clip(0)
     columns = of, start, end, np.zeros_like(of), gpus
-    return run_of(trace, cluster, policy, jobs, waits, columns, rounds, refused=refused)
+    return run_of(trace, cluster, policy, jobs, waits, columns, refused=refused)
 
 
 @checked

@@ -14,8 +14,7 @@ from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.jobs.throughputs import Throughputs
 from labkit.cluster.policies.shares import Active, SharePolicy
 from labkit.cluster.running import rotation
-from labkit.cluster.running.core import CAPACITY, PREEMPTED
-from labkit.cluster.running.records import CAUSES, jobs_of
+from labkit.cluster.running.core import CAPACITY, CAUSES, PREEMPTED, jobs_of
 from labkit.cluster.running.runs import Run, check_gpus, run_of
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, Positive, Whole, checked
@@ -150,7 +149,7 @@ class _Loop:
                 self.policy.strict,
             )  # fmt: skip
             if is_done:
-                return self._result(log[: count[rotation.SEGMENTS]], int(count[rotation.ROUNDS]))
+                return self._result(log[: count[rotation.SEGMENTS]])
             pairs, table = self._shares(pairs, table, room, clock, count)
 
     def _shares(self, pairs: Any, table: Any, room: Any, clock: Any, count: Any) -> tuple[Any, Any]:
@@ -186,11 +185,11 @@ class _Loop:
         clock[rotation.SINCE], clock[rotation.CHANGED] = now, 0.0
         return pairs, table
 
-    def _result(self, log: Any, rounds: int) -> Run:
+    def _result(self, log: Any) -> Run:
         jobs, waits = self.jobs, np.zeros((len(self.jobs), len(CAUSES)))
         waits[:, CAPACITY], waits[:, PREEMPTED] = jobs["waited"], jobs["stopped"]
         columns = [log[name] for name in log.dtype.names]
-        return run_of(self.trace, self.cluster, self.policy, jobs, waits, columns, rounds)
+        return run_of(self.trace, self.cluster, self.policy, jobs, waits, columns)
 
 
 def _entries(most: int, pools: int) -> tuple[Any, Any]:
