@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import cluster, datasets
+from labkit.cluster.placement.sharing import together
 from labkit.errors import BadValue, LabkitError
 
 LEVELS = cluster.Hierarchy(sizes={"GPU": 1, "switch": 2, "socket": 4, "node": 8, "rack": 24})
@@ -186,12 +187,12 @@ def test_what_cannot_be_is_said() -> None:
     with pytest.raises(BadValue, match="preempts"):
         cluster.share(trace, CELLS, cluster.las2d(), "cells")
     with pytest.raises(BadValue, match="no job"):
-        cluster.together({"a": trace}, {"a": 1e6}, 1.0)
+        together([("a", trace, 1e6)], 1.0)
 
 
 def test_days_of_traces_lie_over_each_other() -> None:
     week = cluster.Trace(arrival_s=[0, 86400, 90000], duration_s=[5, 6, 7], gpus=[1, 2, 4])
-    both = cluster.together({"x": week, "y": week}, {"x": 0, "y": 1}, 1)
+    both = together([("x", week, 0), ("y", week, 1)], 1)
     assert both.arrival_s.tolist() == [0, 0, 3600]  # type: ignore[union-attr]
     assert both.tenant == ("x", "y", "y")
     assert cluster.nodes_for(both, 0.5, gpus=2) == {"x": {"node": 1}, "y": {"node": 2}}

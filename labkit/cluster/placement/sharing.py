@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from heapq import heapify, heappop, heappush
@@ -58,29 +58,26 @@ class Shared:
         return self.busy_gpu_s / (self.num_gpus * float(arrival[-1] - arrival[0]))
 
 
-@checked
-def together(traces: Mapping[str, Trace], first_day: Mapping[str, float], days: Positive) -> Trace:
+def together(parts: Sequence[tuple[str, Trace, float]], days: float) -> Trace:
     """One trace of several tenants: so many days of each one's jobs, laid over each other.
 
     Args:
-        first_day: of each tenant, on the clock of its trace.
+        parts: a tenant, jobs of its own, and their first day on the clock of their trace.
 
     Raises:
-        BadValue: a tenant has no first day, or no job in its days.
+        BadValue: there is no job in the days of a tenant.
     """
-    parts: dict[str, Any] = {"arrival_s": [], "duration_s": [], "gpus": [], "tenant": []}
-    for name, trace in traces.items():
-        start_s = DAY_S * first_day.get(name, np.nan)
+    columns: dict[str, Any] = {name: [] for name in (*NEEDED, "tenant")}
+    for tenant, trace, first_day in parts:
+        start_s = DAY_S * first_day
         arrival = trace.column("arrival_s")
         inside = (arrival >= start_s) & (arrival < start_s + DAY_S * days)
         if not inside.any():
-            raise BadValue(f"together: {name!r} has no job in {days:g} days from its first_day")
-        parts["arrival_s"] += (arrival[inside] - start_s).tolist()
-        parts["duration_s"] += trace.column("duration_s")[inside].tolist()
-        parts["gpus"] += trace.column("gpus")[inside].tolist()
-        parts["tenant"] += [name] * int(inside.sum())
-    tenant = tuple(parts.pop("tenant"))
-    return Trace(**parts, tenant=tenant, name=f"{len(traces)} tenants, {days:g} days")
+            raise BadValue(f"tenants: {tenant!r} has no job in {days:g} days from {first_day:g}")
+        for name in NEEDED:
+            columns[name] += (trace.column(name)[inside] - start_s * (name == "arrival_s")).tolist()
+        columns["tenant"] += [tenant] * int(inside.sum())
+    return Trace(**columns, name=f"{len({*columns['tenant']})} tenants, {days:g} days")
 
 
 @cache
@@ -97,18 +94,14 @@ def tenants(first_day: NonNegative, days: Positive, *, low_day: float | None = N
     ``low_day`` adds the jobs of all of them in as many days from there, as the tenant ``low``.
     """
     if datasets.source(ITP, [RAW]).is_standin:
-        starts = {f"week {k}": 7.0 * k for k in range(7)}
-        parts = dict.fromkeys(starts, _part(STANDIN_PART))
+        own = [(f"week {k}", _part(STANDIN_PART), 7.0 * k) for k in range(7)]
         first_day, low_day = first_day % 7, None if low_day is None else low_day % 7
     else:
-        parts = {part: _part(part) for part in PARTS[ITP][:10]}
-        starts = dict.fromkeys(parts, 0.0)
-    jobs = together(parts, {name: start + first_day for name, start in starts.items()}, days)
-    if low_day is None:
-        return jobs
-    low = together(parts, {name: start + low_day for name, start in starts.items()}, days)
-    both: dict[str, Any] = {n: np.concatenate([jobs.column(n), low.column(n)]) for n in NEEDED}
-    return Trace(**both, tenant=jobs.tenant + ("low",) * len(low), name=jobs.name)
+        own = [(part, _part(part), 0.0) for part in PARTS[ITP][:10]]
+    days_of = [(name, trace, start + first_day) for name, trace, start in own]
+    if low_day is not None:
+        days_of += [("low", trace, start + low_day) for _, trace, start in own]
+    return together(days_of, days)
 
 
 @checked
@@ -126,8 +119,7 @@ def nodes_for(trace: Trace, most_load: Positive, *, gpus: Count = 8) -> dict[str
 @checked
 def share(
     trace: Trace, tenants: Mapping[str, Mapping[str, int]], policy: Policy, sharing: Sharing, *,
-    hierarchy: Hierarchy | None = None, low_priority: tuple[str, ...] = (),
-    spread_slowdown: Positive | None = None,
+    low_priority: tuple[str, ...] = (), spread_slowdown: Positive | None = None,
 ) -> Shared:  # fmt: skip
     """Run every tenant's jobs in its own queue on a cluster as large as all reservations.
 
@@ -153,8 +145,7 @@ def share(
     if low_priority and sharing != "cells":
         raise BadValue(f"share: low_priority needs sharing 'cells'; got {sharing!r}")
     names = trace.tenant or ("",) * len(trace)
-    state = _State(trace, names, tenants, policy, sharing, hierarchy or Hierarchy(),
-                   spread_slowdown, set(low_priority))  # fmt: skip
+    state = _State(trace, names, tenants, policy, sharing, spread_slowdown, set(low_priority))
     for job, name in enumerate(names):
         own = state.own.get(name)
         if name not in state.low and not (own and own.could_hold(state.shapes[state.gpus[job]])):
@@ -170,9 +161,9 @@ class _State:
 
     def __init__(
         self, trace: Trace, names: tuple[str, ...], tenants: Mapping[str, Mapping[str, int]],
-        policy: Policy, sharing: Sharing, hierarchy: Hierarchy, slowdown: float | None,
-        low: set[str],
+        policy: Policy, sharing: Sharing, slowdown: float | None, low: set[str],
     ) -> None:  # fmt: skip
+        hierarchy = Hierarchy()
         self.trace, self.names, self.low, self.slowdown = trace, names, low, slowdown
         self.arrival, self.gpus, self.left = (
             trace.column(name).tolist() for name in ("arrival_s", "gpus", "duration_s")
