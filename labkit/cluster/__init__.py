@@ -31,9 +31,8 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "POLICIES", "Policy", "by", "estimates", "fifo", "gittins", "gittins_index", "las", "las2d",
         "named", "sjf", "slices", "srsf", "srtf",
     ),
-    "running.core": ("CAUSES",),
     "running.rounds": ("Allocator", "Rates", "State"),
-    "running.runs": ("Run", "search_hours", "simulate", "sweep"),
+    "running.runs": ("CAUSES", "Run", "search_hours", "simulate", "sweep"),
     "policies.shares": ("MaxMin", "SHARE_POLICIES", "SharePolicy", "share_policy"),
     "placement.resources": (
         "Resources", "Sensitivity", "draw_mix", "load_needs", "sweep_mix", "synergy",

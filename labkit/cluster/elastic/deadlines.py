@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from labkit.cluster.elastic import planning
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
-from labkit.cluster.running.core import jobs_of
 from labkit.cluster.running.rounds import Allocator, Rates
-from labkit.cluster.running.runs import Run, replayed
+from labkit.cluster.running.runs import Run, jobs_of, replayed
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, checked, description
 

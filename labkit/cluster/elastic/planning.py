@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.cluster.running.core import LIFE
+from labkit.cluster.running.runs import LIFE
 from labkit.kit.compiled import njit
 
 LEAST, MOST, TURNS = range(3)

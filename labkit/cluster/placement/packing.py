@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.cluster.running.core import LIFE
+from labkit.cluster.running.runs import LIFE
 from labkit.kit.compiled import njit
 
 PROPORTIONAL, GREEDY, TUNE = range(3)

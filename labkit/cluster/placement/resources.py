@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.placement import packing
-from labkit.cluster.running.core import jobs_of
 from labkit.cluster.running.rounds import Allocator
-from labkit.cluster.running.runs import Run, replayed, simulate
+from labkit.cluster.running.runs import Run, jobs_of, replayed, simulate
 from labkit.errors import BadValue, not_among
 from labkit.kit.describe import Count, Positive, Whole, checked, description
 

@@ -21,36 +21,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.cluster.jobs.jobs import Trace
 from labkit.kit.compiled import njit
 
-CAUSES = ("capacity", "order", "fragmentation", "preemption", "round")
-"""What a job waits for: too few GPUs free; jobs ahead of it in a queue that blocks, or a policy
-that leaves GPUs free; enough free GPUs, on too many nodes; GPUs again, after it was stopped; the
-next round of a policy that decides in rounds. The event loop counts the first four, in order."""
-LIFE = [
-    ("gpus", "i8"), ("arrival", "f8"), ("left", "f8"),  # left: work, when it last stopped
-    ("since", "f8"), ("warm", "f8"),  # start of this run (or of waiting), and of its progress
-    ("start", "f8"), ("end", "f8"),  # of all; NaN: not yet, or never
-    ("stops", "i8"), ("lost", "f8"),  # how often it was stopped; seconds held without progress
-]  # fmt: skip
-"""What every loop knows of a job."""
-JOB = np.dtype([  # what every pass reads comes first, in one line of the cache
-    ("status", "i8"), ("pool", "i8"),  # pool: where it runs
-    ("key", "f8"), ("waits", "i8"),  # sorted by both; waits: 0 where it ran after the last pass
-    ("held", "i8"), ("num_held", "i8"),  # its nodes, in World.held
-    ("row", "i8"), *LIFE,  # row: of World.speed
-    ("attained", "f8"), ("place", "i8"), ("level", "i8"), ("cause", "i8"),  # place: among running
-])  # fmt: skip
-POOL = np.dtype([("first", "i8"), ("last", "i8"), ("size", "i8"), ("free", "i8"), ("avail", "i8")])
-"""Nodes from first to before last, of size GPUs each; free: of no job; avail: or of later ones."""
-NODE = np.dtype([("free", "i8"), ("avail", "i8")])
-SLOT = np.dtype([("node", "i8"), ("gpus", "i8")])
-SEGMENT = np.dtype([("job", "i8"), ("start", "f8"), ("end", "f8"), ("pool", "i8"), ("held", "i8")])
-"""A run of a job; ``held`` is where its nodes begin among the held of the log."""
 KEY, REMAINING, REMAINING_SERVICE, ATTAINED, ATTAINED_SERVICE = range(5)
 AHEAD, WAITING, RUNNING, EVICTED, DONE, NEVER = range(6)
-CAPACITY, ORDER, FRAGMENTATION, PREEMPTED, ROUND = range(5)  # of CAUSES
+CAPACITY, ORDER, FRAGMENTATION, PREEMPTED, ROUND = range(5)  # of runs.CAUSES
 HEAD, TAIL, SORTED, REMOVED, NUM_RUNNING, NUM_EVICTED, NUM_SEGMENTS, NUM_HELD, PASS = range(9)
 NUM_COUNTS = 9
 TOLERANCE_S = 1e-6
@@ -94,15 +69,6 @@ class Log(NamedTuple):
 
     segments: Any
     held: Any
-
-
-def jobs_of(trace: Trace, kind: np.dtype[np.void]) -> Any:
-    """Records of a trace's jobs before anything has happened."""
-    jobs = np.zeros(len(trace), kind)
-    jobs["gpus"], jobs["left"] = trace.gpus, trace.duration_s
-    jobs["arrival"] = jobs["since"] = trace.arrival_s
-    jobs["start"] = jobs["end"] = np.nan
-    return jobs
 
 
 @njit(cache=True)

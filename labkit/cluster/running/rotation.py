@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.cluster.running.core import LIFE
+from labkit.cluster.running.runs import LIFE
 from labkit.kit.compiled import njit
 
 JOB = np.dtype([*LIFE, ("pool", "i8"), ("was", "i8"), ("waited", "f8"), ("stopped", "f8")])

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from labkit.cluster.jobs.clusters import Cluster, speeds
 from labkit.cluster.jobs.jobs import Trace
-from labkit.cluster.running import core
-from labkit.cluster.running.core import CAPACITY, CAUSES, ORDER, PREEMPTED, ROUND
-from labkit.cluster.running.runs import Run, run_of
+from labkit.cluster.running.core import CAPACITY, ORDER, PREEMPTED, ROUND
+from labkit.cluster.running.runs import CAUSES, LIFE, Run, jobs_of, run_of
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, description
 
@@ -152,7 +151,7 @@ class State:
     def __init__(self, trace: Trace, cluster: Cluster, allocator: Allocator) -> None:
         self.trace, self.cluster, self.allocator = trace, cluster, allocator
         self.now_s, self.jobs = 0.0, np.zeros(0, dtype=np.int64)
-        self._life, self.memory = core.jobs_of(trace, np.dtype(core.LIFE)), dict[str, Any]()
+        self._life, self.memory = jobs_of(trace, np.dtype(LIFE)), dict[str, Any]()
         self.capacity = np.repeat(*np.array([(p.gpus_per_node, p.nodes) for p in cluster.pools]).T)
         self.held = np.zeros((len(trace), self.capacity.size), dtype=np.int64)
         self.attained_gpu_s, self.stops = np.zeros(len(trace)), self._life["stops"]

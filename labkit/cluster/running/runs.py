@@ -14,7 +14,6 @@ from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.policies.orders import ORDERS, Policy
 from labkit.cluster.policies.shares import SharePolicy
 from labkit.cluster.running import core
-from labkit.cluster.running.core import CAUSES
 from labkit.errors import BadValue, did_you_mean
 from labkit.kit.describe import Count, Positive, Share, Whole, checked
 
@@ -24,6 +23,39 @@ if TYPE_CHECKING:
     from labkit.cluster.running.rounds import Allocator
 
 Placement = Literal["any", "consolidated"]
+CAUSES = ("capacity", "order", "fragmentation", "preemption", "round")
+"""What a job waits for: too few GPUs free; jobs ahead of it in a queue that blocks, or a policy
+that leaves GPUs free; enough free GPUs, on too many nodes; GPUs again, after it was stopped; the
+next round of a policy that decides in rounds. The event loop counts the first four, in order."""
+LIFE = [
+    ("gpus", "i8"), ("arrival", "f8"), ("left", "f8"),  # left: work, when it last stopped
+    ("since", "f8"), ("warm", "f8"),  # start of this run (or of waiting), and of its progress
+    ("start", "f8"), ("end", "f8"),  # of all; NaN: not yet, or never
+    ("stops", "i8"), ("lost", "f8"),  # how often it was stopped; seconds held without progress
+]  # fmt: skip
+"""What every loop knows of a job."""
+JOB = np.dtype([  # what every pass reads comes first, in one line of the cache
+    ("status", "i8"), ("pool", "i8"),  # pool: where it runs
+    ("key", "f8"), ("waits", "i8"),  # sorted by both; waits: 0 where it ran after the last pass
+    ("held", "i8"), ("num_held", "i8"),  # its nodes, in World.held
+    ("row", "i8"), *LIFE,  # row: of World.speed
+    ("attained", "f8"), ("place", "i8"), ("level", "i8"), ("cause", "i8"),  # place: among running
+])  # fmt: skip
+POOL = np.dtype([("first", "i8"), ("last", "i8"), ("size", "i8"), ("free", "i8"), ("avail", "i8")])
+"""Nodes from first to before last, of size GPUs each; free: of no job; avail: or of later ones."""
+NODE = np.dtype([("free", "i8"), ("avail", "i8")])
+SLOT = np.dtype([("node", "i8"), ("gpus", "i8")])
+SEGMENT = np.dtype([("job", "i8"), ("start", "f8"), ("end", "f8"), ("pool", "i8"), ("held", "i8")])
+"""A run of a job; ``held`` is where its nodes begin among the held of the log."""
+
+
+def jobs_of(trace: Trace, kind: np.dtype[np.void]) -> Any:
+    """Records of a trace's jobs before anything has happened."""
+    jobs = np.zeros(len(trace), kind)
+    jobs["gpus"], jobs["left"] = trace.gpus, trace.duration_s
+    jobs["arrival"] = jobs["since"] = trace.arrival_s
+    jobs["start"] = jobs["end"] = np.nan
+    return jobs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -216,7 +248,7 @@ def simulate(
         late_demotion=policy.demotion == "tiresias", restart_s=float(policy.restart_s),
         nodes_matter=whole,
     )  # fmt: skip
-    segments, held = np.zeros(len(trace), core.SEGMENT), np.zeros(len(trace), core.SLOT)
+    segments, held = np.zeros(len(trace), SEGMENT), np.zeros(len(trace), SLOT)
     log = core.run(world, rule, core.Log(segments, held))
     segments = log.segments[: world.count[core.NUM_SEGMENTS]]
     held = log.held[: world.count[core.NUM_HELD]]
@@ -267,14 +299,14 @@ def _keys(policy: Policy, trace: Trace) -> NDArray[np.float64]:
 def _world(trace: Trace, cluster: Cluster, policy: Policy, whole: bool) -> core.World:
     """Before the first event: no job is there, all GPUs are free."""
     row, speed = speeds(trace, cluster)
-    pools = np.zeros(len(cluster.pools), core.POOL)
+    pools = np.zeros(len(cluster.pools), POOL)
     pools["size"] = [p.gpus_per_node if whole else p.num_gpus for p in cluster.pools]
     pools["last"] = np.cumsum([p.nodes if whole else 1 for p in cluster.pools])
     pools["first"][1:] = pools["last"][:-1]
     pools["free"] = [pool.num_gpus for pool in cluster.pools]
-    nodes = np.zeros(int(pools["last"][-1]), core.NODE)
+    nodes = np.zeros(int(pools["last"][-1]), NODE)
     nodes["free"] = np.repeat(pools["size"], pools["last"] - pools["first"])
-    gpus, jobs = trace.column("gpus"), core.jobs_of(trace, core.JOB)
+    gpus, jobs = trace.column("gpus"), jobs_of(trace, JOB)
     jobs["row"], jobs["key"], jobs["waits"] = row, _keys(policy, trace), 1
     jobs["cause"] = core.ORDER if policy.blocks else core.CAPACITY
     most_nodes = gpus // pools["size"].min() + 1
@@ -286,8 +318,8 @@ def _world(trace: Trace, cluster: Cluster, policy: Policy, whole: bool) -> core.
         preference=np.argsort(-speed, axis=1, kind="stable"),
         waited=np.zeros((len(jobs), len(CAUSES))), order=np.zeros(len(jobs), np.int64),
         running=np.zeros(len(jobs), np.int64), ends=np.zeros(len(jobs)), falls=np.zeros(len(jobs)),
-        held=np.zeros(int(most_nodes.sum()), core.SLOT),
-        scratch=np.zeros(nodes.size + 1, core.SLOT),
+        held=np.zeros(int(most_nodes.sum()), SLOT),
+        scratch=np.zeros(nodes.size + 1, SLOT),
         misfit=np.zeros((len(speed), int(gpus.max()) + 1), np.int64),
         count=np.zeros(core.NUM_COUNTS, np.int64),
     )  # fmt: skip

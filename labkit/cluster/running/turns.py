@@ -14,8 +14,8 @@ from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.jobs.throughputs import Throughputs
 from labkit.cluster.policies.shares import Active, SharePolicy
 from labkit.cluster.running import rotation
-from labkit.cluster.running.core import CAPACITY, CAUSES, PREEMPTED, jobs_of
-from labkit.cluster.running.runs import Run, check_gpus, run_of
+from labkit.cluster.running.core import CAPACITY, PREEMPTED
+from labkit.cluster.running.runs import CAUSES, Run, check_gpus, jobs_of, run_of
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, Positive, Whole, checked
 
