@@ -124,16 +124,11 @@ def together(
 
 @checked
 def generate(
-    rate_per_s: Positive,
-    count: Count,
-    *,
-    cv: NonNegative = 1.0,
-    prompt_tokens: tuple[int, int] = (0, 0),
-    output_tokens: tuple[int, int] = (1, 1),
-    slo_s: Annotated[AnyNumber, Gt(0)] = inf,
-    model: str = "",
+    rate_per_s: Positive, count: Count, *, cv: NonNegative = 1.0,
+    prompt_tokens: tuple[int, int] = (0, 0), output_tokens: tuple[int, int] = (1, 1),
+    slo_s: Annotated[AnyNumber, Gt(0)] = inf, model: str = "",
     rng: np.random.Generator | Whole = 0,
-) -> Requests:
+) -> Requests:  # fmt: skip
     """A synthetic stream for one model; :func:`together` joins several.
 
     Args:

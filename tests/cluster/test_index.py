@@ -60,7 +60,7 @@ def test_it_beats_what_knows_less_and_not_what_knows_more() -> None:
 def test_one_duration_is_served_first_come_first_served() -> None:
     """The index rises: who has begun goes on, as optimal theory says."""
     trace = cluster.generate(
-        3000, num_gpus=1, load=0.9, mean_duration_s=1.0, durations="constant", gpus={1: 1.0}
+        3000, num_gpus=1, load=0.9, mean_duration_s=1.0, sigma=0.0, gpus={1: 1.0}
     )
     run = cluster.simulate(trace, ONE, cluster.gittins(np.ones(9)))
     assert run.preemptions.sum() == 0

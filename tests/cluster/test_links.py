@@ -23,7 +23,8 @@ def test_traffic_by_hand() -> None:
     loads = RACKS.traffic(np.array([2, 1, 0, 1]))
     assert loads.tolist() == [2, 1, 0, 1, 1, 1]  # nodes, then racks
     assert RACKS.traffic(np.array([4, 0, 0, 0])).sum() == 0
-    step_s = RACKS.step_s([np.array([2, 1, 0, 1]), np.array([0, 1, 0, 1])], [1.0, 1.0], [10.0, 5.0])
+    both = np.array([loads, RACKS.traffic(np.array([0, 1, 0, 1]))])
+    step_s = RACKS.step_s(both, [1.0, 1.0], [10.0, 5.0])
     # The first job's server link is its own: 2 models of 10 bytes at 10 bytes a second. The second
     # job's links are shared by both jobs: one of 5 bytes at half of 10.
     assert step_s.tolist() == [1.0 + 2.0, 1.0 + 1.0]

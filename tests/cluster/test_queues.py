@@ -15,10 +15,14 @@ LOAD = 0.8
 
 
 def poisson(num_jobs: int, gpus: int, kind: str, seed: int) -> cluster.Trace:
-    return cluster.generate(
-        num_jobs, num_gpus=gpus, load=LOAD, mean_duration_s=1.0, durations=kind, gpus={1: 1.0},
-        rng=seed,
-    )  # fmt: skip
+    """Durations of mean 1, ``exponential`` or ``constant``."""
+    trace = cluster.generate(
+        num_jobs, num_gpus=gpus, load=LOAD, mean_duration_s=1.0, sigma=0.0, gpus={1: 1.0}, rng=seed
+    )
+    if kind == "constant":
+        return trace
+    drawn = np.random.default_rng([seed, 1]).exponential(1.0, num_jobs)
+    return trace.changed(duration_s=drawn)
 
 
 def mean_jct(trace: cluster.Trace, gpus: int) -> float:

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from labkit import cluster, datasets
-from labkit.cluster.jobs.jobs import trace_of
 from labkit.cluster.running.traces import GAVEL, PARTS, PHILLY, STEPS_PER_S, in_seconds
 from labkit.datasets import CorruptDownload, DatasetUnavailable
 from labkit.errors import BadFile, BadValue, UsageError
 from labkit.files import project_root
+from labkit.kit.arrivals import from_table
 
 GOOD = "job_id,arrival_s,duration_s,gpus,deadline_s\na,0,10,1,20\nb,5,2.5,4,\n"
 
@@ -257,7 +257,7 @@ def test_a_bad_row_of_steps_is_named(
     path = tmp_path / "vc.trace"
     path.write_text(STEPS.format(9000, 0, 1) + bad)
     with pytest.raises(BadFile) as error:
-        trace_of(in_seconds(path), path, {}, "vc")
+        from_table(cluster.Trace, in_seconds(path), path, {}, "vc")
     assert "vc.trace:2: " in str(error.value)
     assert f"field {field!r}; found {value}" in str(error.value)
     assert valid in str(error.value)

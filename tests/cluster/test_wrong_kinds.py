@@ -112,7 +112,6 @@ FUNCTIONS |= {
     },
     cluster.slices: {"quantum_s": 60.0, "longest_s": 300.0},
     cluster.time_slicing: {},
-    cluster.together: {"traces": {"a": TRACE}, "first_day": {"a": 0.0}, "days": 1.0},
     cluster.train: {"work": None, "cluster": GPUS, "policy": "fair", "goodput": {}},
     cluster.workload: {},
 }  # fmt: skip

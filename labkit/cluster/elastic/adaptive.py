@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
 from heapq import heapify, heapreplace
 from typing import Any, Literal
 
@@ -10,11 +11,11 @@ import numpy as np
 from labkit.cluster.elastic.training import (
     FIXED_BATCH,
     Goodput,
+    Progressing,
     Training,
     Workload,
     packed,
-    progress_of,
-)
+)  # fmt: skip
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.running.rounds import Allocator, Floats, Ints, State
 from labkit.cluster.running.runs import Run, simulate
@@ -239,18 +240,15 @@ class FairShares(Allocator):
 def _step_s(work: Workload, cluster: Cluster) -> Floats:
     """Seconds of a step at the users' batch size, by job and GPUs from one on; NaN: too many."""
     room, size = cluster.num_gpus, cluster.pools[0].gpus_per_node
-    rows = dict[tuple[str, int], Floats]()
-    for job, batch in enumerate(work.batch_sizes):
-        kind = work.training(job)
-        if (kind.name, batch) in rows:
-            continue
+
+    @cache
+    def row(kind: Training, batch: int) -> Floats:
         most = 1 if kind.name in FIXED_BATCH else min(batch // kind.least_on_a_gpu, room)
-        row = rows[kind.name, batch] = np.full(room + 1, np.nan)
-        for gpus in range(1, most + 1):
-            atomic, accum = kind.split(batch, gpus)
-            step, grad = kind.step_s(packed(gpus, size), atomic)
-            row[gpus - 1] = step + accum * grad
-    return np.array([rows[work.training(job).name, b] for job, b in enumerate(work.batch_sizes)])
+        splits = {gpus: kind.split(batch, gpus) for gpus in range(1, most + 1)}
+        times = [kind.whole_s(packed(gpus, size), split) for gpus, split in splits.items()]
+        return np.pad(times, (0, room + 1 - most), constant_values=np.nan)
+
+    return np.array([row(work.training(job), batch) for job, batch in enumerate(work.batch_sizes)])
 
 
 @checked
@@ -281,9 +279,19 @@ def allocator(
     work: Workload, cluster: Cluster, policy: Rule, *, goodput: dict[str, Goodput] | None = None,
     explores: bool = True, jumps: bool = False, **options: Any,
 ) -> Allocator:  # fmt: skip
-    """What :func:`train` runs under."""
+    """One of the four; ``options``: round_s, restart_s (default: 30).
+
+    All but Pollux keep the batch sizes users tuned; Tiresias their GPUs too. Optimus has measured
+    step times and an oracle of steps left; ``fair`` gives equal numbers of GPUs.
+
+    Args:
+        goodput, explores: what Pollux's agents know (:func:`goodputs`), and whether they must try
+            GPUs first.
+        jumps: whether Optimus may offer several GPUs at once.
+    """
     knows = goodput if policy == "pollux" else None
-    given: dict[str, Any] = {"restart_s": 30.0, "rates": progress_of(work, knows)} | options
+    given: dict[str, Any] = {"restart_s": 30.0, "rates": partial(Progressing, work, knows)}
+    given |= options
     if policy == "pollux":
         return MostGoodput(goodput=knows, explores=explores, **given)
     if policy == "tiresias":
@@ -299,20 +307,6 @@ def allocator(
 
 
 @checked
-def train(
-    work: Workload, cluster: Cluster, policy: Rule, *, goodput: dict[str, Goodput],
-    explores: bool = True, jumps: bool = False, **options: Any,
-) -> Run:  # fmt: skip
-    """Run a workload under one of the four; ``options``: round_s, restart_s (default: 30).
-
-    All but Pollux keep the batch sizes users tuned; Tiresias their GPUs too. Optimus has measured
-    step times and an oracle of steps left; ``fair`` gives equal numbers of GPUs.
-
-    Args:
-        goodput, explores: what Pollux's agents know (:func:`goodputs`), and whether they must try
-            GPUs first.
-        jumps: whether Optimus may offer several GPUs at once.
-    """
-    chosen = allocator(work, cluster, policy, goodput=goodput, explores=explores, jumps=jumps,
-                       **options)  # fmt: skip
-    return simulate(work.trace, cluster, chosen)
+def train(work: Workload, cluster: Cluster, policy: Rule, **options: Any) -> Run:
+    """Run a workload under one of the four; ``options``: of :func:`allocator`."""
+    return simulate(work.trace, cluster, allocator(work, cluster, policy, **options))

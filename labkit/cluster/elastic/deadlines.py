@@ -7,11 +7,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.cluster.elastic import planning
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
-from labkit.cluster.policies import planning
 from labkit.cluster.running.rounds import Allocator, Rates
-from labkit.cluster.running.runs import Run, replayed
+from labkit.cluster.running.runs import Run, jobs_of, replayed
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, checked, description
 
@@ -64,10 +64,8 @@ class Deadlines(Allocator):
         if len(cluster.pools) > 1:
             raise BadValue(f"{self.name}: the cluster has {len(cluster.pools)} pools; valid: 1")
         gpus, speed, tops = speeds_by_size(trace, cluster, self.rates)
-        jobs = np.zeros(len(trace), planning.JOB)
-        jobs["arrival"], jobs["due"] = trace.arrival_s, trace.deadline_s
-        jobs["left"], jobs["top"] = trace.duration_s, tops[self.sizes]
-        jobs["start"] = jobs["end"] = np.nan
+        jobs = jobs_of(trace, planning.JOB)
+        jobs["due"], jobs["top"] = trace.deadline_s, tops[self.sizes]
         doubling = self.doubling_s * np.log2(np.maximum(gpus, 1))
         again = self.restart_s + doubling
         stay = again if self.share == "turns" else np.full(gpus.size, self.stay_s)
@@ -79,10 +77,10 @@ class Deadlines(Allocator):
         )  # fmt: skip
         able = np.flatnonzero(jobs["top"] > 0)
         mine = jobs[able]
-        rows, decisions = planning.replay(rule, mine, speed[able])
+        rows = planning.replay(rule, mine, speed[able])
         jobs[able] = mine
         rows[:, 0] = able[rows[:, 0].astype(np.int64)]
-        return replayed(self, trace, cluster, jobs, rows, decisions)
+        return replayed(self, trace, cluster, jobs, rows, jobs["refused"] > 0)
 
 
 def speeds_by_size(

@@ -97,6 +97,11 @@ class Training:
             )
         return step, grad
 
+    def whole_s(self, by_node: tuple[int, ...], split: tuple[int, int]) -> float:
+        """Seconds of a step with the gradients before its last, as :meth:`split` gives them."""
+        step, grad = self.step_s(by_node, split[0])
+        return step + split[1] * grad
+
     @cache  # noqa: B019
     def _at(self, name: str, batch: float, epoch: int) -> float:
         column = self.columns[name][:, min(epoch, self.epochs - 1)]
@@ -124,12 +129,10 @@ class Training:
     @cache  # noqa: B019
     def speed(self, by_node: tuple[int, ...], split: tuple[int, int], epoch: int) -> float:
         """Steps at the initial batch size that a second is worth."""
-        atomic, accum = split
-        batch = sum(by_node) * atomic * (accum + 1)
-        step, grad = self.step_s(by_node, atomic)
+        batch = sum(by_node) * split[0] * (split[1] + 1)
         square, variance = self.gradient(batch, epoch)
         gain = (variance + square) / (variance * self.init_batch / batch + square)
-        return gain / (step + accum * grad)
+        return gain / self.whole_s(by_node, split)
 
     def duration_s(self, by_node: tuple[int, ...], batch: float) -> float:
         """How long the whole training takes on these GPUs with this batch size."""
@@ -149,8 +152,7 @@ class Training:
             for column, total in enumerate(totals):
                 atomic, accum = self.split(total, gpus)
                 if self.least_on_a_gpu <= atomic <= self.most:
-                    full, grad = self.step_s(packed(gpus, per_node), atomic)
-                    step[row, column] = full + accum * grad
+                    step[row, column] = self.whole_s(packed(gpus, per_node), (atomic, accum))
                     batch[row, column] = gpus * atomic * (accum + 1)
         seconds, gpu_s = 0.0, 0.0
         for epoch, work in enumerate(np.diff(self.progress)):
@@ -255,8 +257,10 @@ class Progressing:
     """Progress of every job of a workload; a job that chooses its batch has a :class:`Goodput`."""
 
     def __init__(
-        self, workload: Workload, goodput: dict[str, Goodput] | None, cluster: Cluster
+        self, workload: Workload, goodput: dict[str, Goodput] | None, trace: Trace, cluster: Cluster
     ) -> None:
+        if trace is not workload.trace:
+            raise BadValue("the trace of a workload runs with its own allocators only")
         self.workload, self.goodput = workload, goodput
         self.per_node = cluster.pools[0].gpus_per_node
         self.node_speed = np.repeat(
@@ -356,22 +360,18 @@ def workload(
         raise BadValue(f"workload: load must be 0.5, 1, 1.5 or 2; got {load:g}")
     names = [f"simulator/workloads/workload-{n}.csv" for n in (number, number % 4 + 1)]
     files = datasets.source(source, names) if isinstance(source, str) else source
-    own, other = (files.frame(name) for name in names)
-    own = own.iloc[:: 2 if load < 1 else 1]
+    table, other = (files.frame(name) for name in names)
+    table = table.iloc[:: 2 if load < 1 else 1]
     if load > 1:
         other = other.iloc[:: 2 if load < 2 else 1]
-        own = pd.concat([own, other.assign(name=other["name"] + "'")])
-    return workload_of(own, kinds or trainings(source), f"workload {number}, load {load:g}")
-
-
-def workload_of(table: pd.DataFrame, kinds: dict[str, Training], name: str) -> Workload:
-    """A workload from a table of name, time, application, num_replicas, batch_size."""
-    table = table.sort_values("time", kind="stable")
+        table = pd.concat([table, other.assign(name=other["name"] + "'")])
+    table, kinds = table.sort_values("time", kind="stable"), kinds or trainings(source)
     keys = list(zip(table["application"], table["num_replicas"], table["batch_size"], strict=True))
     asked = {key: kinds[key[0]].duration_s(packed(key[1], 4), key[2]) for key in set(keys)}
     trace = Trace(
         arrival_s=table["time"], gpus=table["num_replicas"], ids=tuple(table["name"]),
-        kind=tuple(table["application"]), duration_s=[asked[key] for key in keys], name=name,
+        kind=tuple(table["application"]), duration_s=[asked[key] for key in keys],
+        name=f"workload {number}, load {load:g}",
     )  # fmt: skip
     return Workload(trace=trace, batch_sizes=tuple(table["batch_size"].tolist()), trainings=kinds)
 
@@ -379,14 +379,3 @@ def workload_of(table: pd.DataFrame, kinds: dict[str, Training], name: str) -> W
 def packed(gpus: int, per_node: int) -> tuple[int, ...]:
     """GPUs of each node, on as few nodes as hold them."""
     return (per_node,) * (gpus // per_node) + ((gpus % per_node,) if gpus % per_node else ())
-
-
-def progress_of(work: Workload, goodput: dict[str, Goodput] | None = None) -> Any:
-    """What an allocator's ``rates`` take: a fresh :class:`Progressing` for every run."""
-
-    def make(trace: Trace, cluster: Cluster) -> Progressing:
-        if trace is not work.trace:
-            raise BadValue("the trace of a workload runs with its own allocators only")
-        return Progressing(work, goodput, cluster)
-
-    return make

@@ -81,16 +81,11 @@ class Cluster:
 
 def speeds(trace: Trace, cluster: Cluster) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Each job's row, and rows by pool: the speed, 0 where such a job may not run."""
-    num_jobs = len(trace)
-    gpu, kind = trace.gpu or ("",) * num_jobs, trace.kind or ("",) * num_jobs
-    if not trace.gpu and not any(pool.speeds for pool in cluster.pools):
-        rows = [("", "")]
-        row = np.zeros(num_jobs, dtype=np.int64)
-    else:
-        places: dict[tuple[str, str], int] = {}
-        pairs = zip(gpu, kind, strict=True)
-        row = np.array([places.setdefault(pair, len(places)) for pair in pairs], dtype=np.int64)
-        rows = list(places)
+    kinds_differ = trace.gpu or any(pool.speeds for pool in cluster.pools)
+    gpu, kind = trace.gpu, trace.kind if kinds_differ else ()
+    pairs = zip(gpu or ("",) * len(trace), kind or ("",) * len(trace), strict=True)
+    rows: dict[tuple[str, str], int] = {}
+    row = np.array([rows.setdefault(pair, len(rows)) for pair in pairs], dtype=np.int64)
     speed = [
         [pool.speed_of(runs) if wanted in ("", pool.gpu) else 0.0 for pool in cluster.pools]
         for wanted, runs in rows

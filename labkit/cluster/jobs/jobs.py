@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import BadValue
-from labkit.kit.arrivals import Arrivals, Column, counts, from_table, read_csv, seconds
+from labkit.kit.arrivals import Arrivals, Column, counts, read_csv, seconds
 from labkit.kit.describe import Count, Positive, checked, description
 
 if TYPE_CHECKING:
@@ -163,8 +163,3 @@ def from_csv(
         BadValue: ``columns`` names a column that traces do not have.
     """
     return read_csv(Trace, path, columns or {}, name)
-
-
-def trace_of(table: pd.DataFrame, path: Path, columns: Mapping[str, str], name: str) -> Trace:
-    """The trace that a table of texts holds; ``path`` is where errors say it stands."""
-    return from_table(Trace, table, path, columns, name)

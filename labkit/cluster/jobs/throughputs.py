@@ -81,9 +81,7 @@ class Throughputs:
     @property
     def packed(self) -> NDArray[np.float64]:
         """Kind × other × GPU type: what two jobs on one GPU get done, over one job's time alone."""
-        part = self.shared / np.where(self.alone > 0, self.alone, np.inf)[:, None, :]
-        both = part + part.transpose(1, 0, 2)
-        return np.where((part > 0) & (part.transpose(1, 0, 2) > 0), both, 0.0)
+        return packed(self.alone, self.shared)
 
     @checked
     def cluster(self, *gpus: Count) -> Cluster:
@@ -93,16 +91,13 @@ class Throughputs:
                 f"cluster: give {len(self.gpu_types)} numbers of GPUs "
                 f"({', '.join(self.gpu_types)}); got {len(gpus)}"
             )
-        speed = self.of(self.kinds)[0]
-        return Cluster(
-            pools=tuple(
-                Pool(
-                    nodes=1, gpus_per_node=number, gpu=gpu,
-                    speeds=dict(zip(self.kinds, speed[:, p].tolist(), strict=True)),
-                )
-                for p, (gpu, number) in enumerate(zip(self.gpu_types, gpus, strict=True))
-            )
-        )  # fmt: skip
+        columns = self.of(self.kinds)[0].T.tolist()
+        speeds = [dict(zip(self.kinds, own, strict=True)) for own in columns]
+        pools = [
+            Pool(nodes=1, gpus_per_node=number, gpu=gpu, speeds=own)
+            for gpu, number, own in zip(self.gpu_types, gpus, speeds, strict=True)
+        ]
+        return Cluster(pools=tuple(pools))
 
     @checked
     def misjudged(self, error: NonNegative, *, rng: Whole = 0) -> Throughputs:
@@ -113,6 +108,13 @@ class Throughputs:
             kinds=self.kinds, gpu_types=self.gpu_types,
             alone=self.alone * factor, shared=self.shared * factor[:, None, :],
         )  # fmt: skip
+
+
+def packed(alone: NDArray[np.float64], shared: NDArray[np.float64]) -> NDArray[np.float64]:
+    """As :attr:`Throughputs.packed`; 0 where two jobs do not fit."""
+    part = shared / np.where(alone > 0, alone, np.inf)[:, None, :]
+    other = part.transpose(1, 0, 2)
+    return np.where((part > 0) & (other > 0), part + other, 0.0)
 
 
 def _name(kind: str, gpus: int) -> str:

@@ -59,16 +59,14 @@ class Racks:
         return np.concatenate([nodes, by_rack])
 
     def step_s(
-        self, held: list[NDArray[np.int64]], compute_s: ArrayLike, model_bytes: ArrayLike
+        self, loads: NDArray[np.float64], compute_s: ArrayLike, model_bytes: ArrayLike
     ) -> NDArray[np.float64]:
-        """Seconds of a step of jobs that run at once; a link is shared evenly by who uses it."""
-        loads = np.array([self.traffic(gpus) for gpus in held]).reshape(len(held), self.rate.size)
-        return np.asarray(compute_s) + np.asarray(model_bytes) * _seconds(loads, self.rate)
+        """Seconds of a step of jobs that run at once; a link is shared evenly by who uses it.
 
-
-def _seconds(loads: NDArray[np.float64], rate: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each job on its slowest link, for a byte of model; ``loads``: job × link."""
-    return np.asarray((loads * (loads > 0).sum(axis=0) / rate).max(axis=1, initial=0.0))
+        ``loads``: job × link, the :meth:`traffic` of each.
+        """
+        slowest = (loads * (loads > 0).sum(axis=0) / self.rate).max(axis=1, initial=0.0)
+        return np.asarray(compute_s) + np.asarray(model_bytes) * slowest
 
 
 class Placed(NamedTuple):
@@ -148,7 +146,7 @@ def place(
             held[np.argmax(free - held)] += 1
         return held
     if how == "pack":
-        return _fill(free, gpus, np.lexsort((np.arange(free.size), free)))
+        return _fill(free, gpus, np.argsort(free, kind="stable"))
     rack = np.arange(free.size) // racks.nodes
     if how == "chosen":
         return _around(rack, free, gpus, anchor)
@@ -191,17 +189,14 @@ def run_on_links(
     come, left, total = arrival.tolist(), left.copy(), racks.racks * racks.nodes * racks.gpus
     first = np.argsort(order if np.size(order) else arrival, kind="stable")
     node = np.asarray(anchors if np.size(anchors) else np.zeros(gpus.size, int))
-    if (
-        gpus.max() > total
-        or first.shape != gpus.shape
-        or (node.shape != gpus.shape or node.dtype.kind != "i")
-    ):
+    alike = first.shape == node.shape == gpus.shape and node.dtype.kind == "i"
+    if gpus.max() > total or not alike:
         raise BadValue(
             f"run_on_links: valid: jobs of up to {total} GPUs, {gpus.size} orders, anchors"
         )
     draw, free = np.random.default_rng(rng), np.full(racks.racks * racks.nodes, racks.gpus)
     held: dict[int, NDArray[np.int64]] = {}
-    loads, rate = np.zeros((gpus.size, racks.rate.size)), racks.rate
+    loads = np.zeros((gpus.size, racks.rate.size))
     start, end, now = np.full(gpus.size, np.nan), np.zeros(gpus.size), 0.0
     waiting = first.tolist()
     while waiting or held:
@@ -213,7 +208,7 @@ def run_on_links(
             free, start[job] = free - held[job], now
             waiting.remove(job)
         running = np.array(list(held), dtype=int)
-        step = alone[running] + size[running] * _seconds(loads[running], rate)
+        step = racks.step_s(loads[running], alone[running], size[running])
         done = left[running] * step / alone[running]
         arriving = min((come[j] for j in waiting if come[j] > now), default=np.inf)
         until = min(arriving, now + done.min(initial=np.inf))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from labkit.cluster.running.runs import LIFE
 from labkit.kit.compiled import njit
 
 PROPORTIONAL, GREEDY, TUNE = range(3)
@@ -21,10 +22,8 @@ NODES = 3  # column of a grant: on how many nodes
 TOLERANCE = 1e-9  # of CPUs and GB
 TOLERANCE_S = 1e-6  # work of less time is none
 JOB = np.dtype([
-    ("arrival", "f8"), ("left", "f8"), ("gpus", "i8"), ("cpus", "f8"), ("memory", "f8"),
-    ("full", "f8"), ("speed", "f8"), ("weight", "f8"), ("attained", "f8"), ("key", "f8"),
-    ("runs", "i8"), ("since", "f8"), ("warm", "f8"), ("start", "f8"), ("end", "f8"),
-    ("lost", "f8"), ("stops", "i8"), ("refused", "i8"),
+    *LIFE, ("cpus", "f8"), ("memory", "f8"), ("full", "f8"), ("speed", "f8"), ("weight", "f8"),
+    ("attained", "f8"), ("key", "f8"), ("runs", "i8"),
 ])  # fmt: skip
 """``cpus``, ``memory``: all that it can use; ``full``: its speed with them; ``weight``: of its key;
 ``speed``: what it runs at, 0 while it waits."""
@@ -162,12 +161,6 @@ def _grant(rule: Rule, jobs: Any, floor: Floor, rows: int, j: int) -> bool:
 
 
 @njit(cache=True)
-def _larger(jobs: Any, a: int, b: int) -> bool:
-    mine, other = jobs[a], jobs[b]
-    return bool((mine.gpus, mine.cpus, mine.memory) > (other.gpus, other.cpus, other.memory))
-
-
-@njit(cache=True)
 def place(rule: Rule, jobs: Any, queue: Any, floor: Floor) -> int:
     """Jobs in order, while their GPUs are free, get what the rule gives; how many run."""
     idle, rows, chosen = int(floor.free[:, GPUS].sum()), 0, np.zeros(queue.size, np.int64)
@@ -184,12 +177,11 @@ def place(rule: Rule, jobs: Any, queue: Any, floor: Floor) -> int:
             break
     if rule.give == GREEDY:
         return rows
-    for i in range(1, rows if rule.fit != FIRST else 0):  # largest first; stable
-        k, j = i, chosen[i]
-        while k > 0 and _larger(jobs, j, chosen[k - 1]):
-            chosen[k] = chosen[k - 1]
-            k -= 1
-        chosen[k] = j
+    if rule.fit != FIRST:  # largest first: by GPUs, then CPUs, then memory; stable
+        chosen = chosen[:rows]
+        chosen = chosen[np.argsort(-jobs.memory[chosen], kind="mergesort")]
+        chosen = chosen[np.argsort(-jobs.cpus[chosen], kind="mergesort")]
+        chosen = chosen[np.argsort(-jobs.gpus[chosen], kind="mergesort")]
     for row in range(rows):
         _grant(rule, jobs, floor, row, chosen[row])
     return rows
@@ -245,13 +237,13 @@ def _advance(rule: Rule, job: Any, j: int, now: float, log: Any) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def replay(rule: Rule, jobs: Any, nodes: Any) -> tuple[Any, int]:
-    """Run all jobs, in order of arrival: (job, start, end, GPUs) of their runs; rounds."""
-    log = [(0.0, 0.0, 0.0, 0.0) for _ in range(0)]
+def replay(rule: Rule, jobs: Any, nodes: Any) -> Any:
+    """Run all jobs, in order of arrival: (job, start, end, GPUs) of their runs."""
+    log = [(0.0, 0.0, 0.0, 0.0)]  # says what rows are
     most = int(nodes[:, GPUS].sum())
     held, grant = np.zeros((most, nodes.shape[0]), np.int64), np.zeros((most, 4))
     holder = np.zeros(most, np.int64)
-    queue, size, coming, now, rounds = np.zeros(jobs.size, np.int64), 0, 0, 0.0, 0
+    queue, size, coming, now = np.zeros(jobs.size, np.int64), 0, 0, 0.0
     while coming < jobs.size or size > 0:
         if size == 0:
             now = max(now, np.ceil(jobs[coming].arrival / rule.round_s) * rule.round_s)
@@ -265,8 +257,5 @@ def replay(rule: Rule, jobs: Any, nodes: Any) -> tuple[Any, int]:
             if not _advance(rule, jobs[queue[i]], queue[i], now, log):
                 queue[stay] = queue[i]
                 stay += 1
-        size, now, rounds = stay, now + rule.round_s, rounds + 1
-    rows = np.empty((len(log), 4))
-    for k in range(len(log)):
-        rows[k] = log[k]
-    return rows, rounds
+        size, now = stay, now + rule.round_s
+    return np.array(log)[1:]

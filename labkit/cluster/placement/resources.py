@@ -17,7 +17,7 @@ from dataclasses import field
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,21 +26,19 @@ from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.placement import packing
 from labkit.cluster.running.rounds import Allocator
-from labkit.cluster.running.runs import Run, replayed, simulate
+from labkit.cluster.running.runs import Run, jobs_of, replayed, simulate
 from labkit.errors import BadValue, not_among
 from labkit.kit.describe import Count, Positive, Whole, checked, description
 
 if TYPE_CHECKING:
     import pandas as pd
 
-GIVES = ("proportional", "greedy", "tune")
 TASKS = {
     "image": ("alexnet", "res18", "res50", "mobilenet", "shufflenet"),
     "language": ("gnmt", "transformer", "lstm"),
     "speech": ("m5", "deepspeech"),
 }
 """Models by task, in the order in which the authors' program deals them out."""
-FITS = ("first", "best", "spread")
 Fit = Literal["first", "best", "spread"]
 Give = Literal["proportional", "greedy", "tune"]
 Order = Literal["fifo", "srtf", "las", "drf", "tetris"]
@@ -171,8 +169,7 @@ class Resources(Allocator):
             BadValue: there are several pools, or a job's kind has no needs.
         """
         jobs, nodes, rule = self._records(trace, cluster)
-        rows, rounds = packing.replay(rule, jobs, nodes)
-        return replayed(self, trace, cluster, jobs, rows, rounds)
+        return replayed(self, trace, cluster, jobs, packing.replay(rule, jobs, nodes))
 
     @checked
     def allot(self, trace: Trace, cluster: Cluster) -> pd.DataFrame:
@@ -267,13 +264,12 @@ class Resources(Allocator):
             raise not_among("kind of job", min(unknown), self.needs)
         pool, asked = cluster.pools[0], trace.column("gpus")
         node = np.array([pool.gpus_per_node, self.cpus_per_node, self.memory_gb_per_node], float)
-        share, jobs = node / node[0], np.zeros(len(trace), packing.JOB)
+        share, jobs = node / node[0], jobs_of(trace, packing.JOB)
         pairs = [*zip(trace.kind, asked.tolist(), strict=True)]
         most = {pair: self._most(*pair, share) for pair in set(pairs)}
         jobs["cpus"], jobs["memory"], jobs["full"] = np.array([most[pair] for pair in pairs]).T
         if self.give == "proportional":
             jobs["full"] = 1.0
-        jobs["arrival"], jobs["left"], jobs["gpus"] = trace.arrival_s, trace.duration_s, asked
         if self.whole:
             lasts_s = np.array([self.needs[kind].iteration_s or np.nan for kind in trace.kind])
             if np.isnan(lasts_s).any():
@@ -281,16 +277,15 @@ class Resources(Allocator):
             each = np.floor(self.round_s / lasts_s)
             jobs["left"] = (jobs["left"] // lasts_s) * self.round_s / each
             jobs["full"] = np.floor(self.round_s / (lasts_s / jobs["full"])) / each
-        jobs["start"] = jobs["end"] = np.nan
         parts = asked[:, None] * np.stack([np.ones(len(trace)), jobs["cpus"], jobs["memory"]], 1)
         parts = parts / (node * pool.nodes)
         weights = {"fifo": np.arange(len(trace)), "drf": parts.max(1), "tetris": parts.sum(1)}
         jobs["weight"] = weights.get(self.order, 1.0)
         keys = {"fifo": packing.FIXED, "drf": packing.FIXED, "las": packing.ATTAINED}
         rule = packing.Rule(
-            share=share, give=GIVES.index(self.give), key=keys.get(self.order, packing.LEFT),
-            fit=FITS.index(self.fit), round_s=float(self.round_s), restart_s=float(self.restart_s),
-            within=self.ends == "within",
+            share=share, give=get_args(Give).index(self.give), fit=get_args(Fit).index(self.fit),
+            key=keys.get(self.order, packing.LEFT), round_s=float(self.round_s),
+            restart_s=float(self.restart_s), within=self.ends == "within",
         )  # fmt: skip
         return jobs, np.tile(node, (pool.nodes, 1)), rule
 

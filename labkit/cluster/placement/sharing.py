@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from heapq import heapify, heappop, heappush
@@ -29,8 +29,6 @@ class Shared:
 
     Attributes:
         start_s, end_s: first start and end.
-        evictions: how often a job of low priority gave its GPUs back.
-        spread: which jobs ran on scattered GPUs, slower.
         busy_gpu_s: GPU-seconds held within the span of the arrivals, over all jobs.
     """
 
@@ -38,8 +36,6 @@ class Shared:
     num_gpus: int
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
-    evictions: NDArray[np.int64]
-    spread: NDArray[np.bool_]
     busy_gpu_s: float
 
     @property
@@ -62,29 +58,26 @@ class Shared:
         return self.busy_gpu_s / (self.num_gpus * float(arrival[-1] - arrival[0]))
 
 
-@checked
-def together(traces: Mapping[str, Trace], first_day: Mapping[str, float], days: Positive) -> Trace:
+def together(parts: Sequence[tuple[str, Trace, float]], days: float) -> Trace:
     """One trace of several tenants: so many days of each one's jobs, laid over each other.
 
     Args:
-        first_day: of each tenant, on the clock of its trace.
+        parts: a tenant, jobs of its own, and their first day on the clock of their trace.
 
     Raises:
-        BadValue: a tenant has no first day, or no job in its days.
+        BadValue: there is no job in the days of a tenant.
     """
-    parts: dict[str, Any] = {"arrival_s": [], "duration_s": [], "gpus": [], "tenant": []}
-    for name, trace in traces.items():
-        start_s = DAY_S * first_day.get(name, np.nan)
+    columns: dict[str, Any] = {name: [] for name in (*NEEDED, "tenant")}
+    for tenant, trace, first_day in parts:
+        start_s = DAY_S * first_day
         arrival = trace.column("arrival_s")
         inside = (arrival >= start_s) & (arrival < start_s + DAY_S * days)
         if not inside.any():
-            raise BadValue(f"together: {name!r} has no job in {days:g} days from its first_day")
-        parts["arrival_s"] += (arrival[inside] - start_s).tolist()
-        parts["duration_s"] += trace.column("duration_s")[inside].tolist()
-        parts["gpus"] += trace.column("gpus")[inside].tolist()
-        parts["tenant"] += [name] * int(inside.sum())
-    tenant = tuple(parts.pop("tenant"))
-    return Trace(**parts, tenant=tenant, name=f"{len(traces)} tenants, {days:g} days")
+            raise BadValue(f"tenants: {tenant!r} has no job in {days:g} days from {first_day:g}")
+        for name in NEEDED:
+            columns[name] += (trace.column(name)[inside] - start_s * (name == "arrival_s")).tolist()
+        columns["tenant"] += [tenant] * int(inside.sum())
+    return Trace(**columns, name=f"{len({*columns['tenant']})} tenants, {days:g} days")
 
 
 @cache
@@ -101,18 +94,14 @@ def tenants(first_day: NonNegative, days: Positive, *, low_day: float | None = N
     ``low_day`` adds the jobs of all of them in as many days from there, as the tenant ``low``.
     """
     if datasets.source(ITP, [RAW]).is_standin:
-        starts = {f"week {k}": 7.0 * k for k in range(7)}
-        parts = dict.fromkeys(starts, _part(STANDIN_PART))
+        own = [(f"week {k}", _part(STANDIN_PART), 7.0 * k) for k in range(7)]
         first_day, low_day = first_day % 7, None if low_day is None else low_day % 7
     else:
-        parts = {part: _part(part) for part in PARTS[ITP][:10]}
-        starts = dict.fromkeys(parts, 0.0)
-    jobs = together(parts, {name: start + first_day for name, start in starts.items()}, days)
-    if low_day is None:
-        return jobs
-    low = together(parts, {name: start + low_day for name, start in starts.items()}, days)
-    both: dict[str, Any] = {n: np.concatenate([jobs.column(n), low.column(n)]) for n in NEEDED}
-    return Trace(**both, tenant=jobs.tenant + ("low",) * len(low), name=jobs.name)
+        own = [(part, _part(part), 0.0) for part in PARTS[ITP][:10]]
+    days_of = [(name, trace, start + first_day) for name, trace, start in own]
+    if low_day is not None:
+        days_of += [("low", trace, start + low_day) for _, trace, start in own]
+    return together(days_of, days)
 
 
 @checked
@@ -130,8 +119,7 @@ def nodes_for(trace: Trace, most_load: Positive, *, gpus: Count = 8) -> dict[str
 @checked
 def share(
     trace: Trace, tenants: Mapping[str, Mapping[str, int]], policy: Policy, sharing: Sharing, *,
-    hierarchy: Hierarchy | None = None, low_priority: tuple[str, ...] = (),
-    spread_slowdown: Positive | None = None,
+    low_priority: tuple[str, ...] = (), spread_slowdown: Positive | None = None,
 ) -> Shared:  # fmt: skip
     """Run every tenant's jobs in its own queue on a cluster as large as all reservations.
 
@@ -157,8 +145,7 @@ def share(
     if low_priority and sharing != "cells":
         raise BadValue(f"share: low_priority needs sharing 'cells'; got {sharing!r}")
     names = trace.tenant or ("",) * len(trace)
-    state = _State(trace, names, tenants, policy, sharing, hierarchy or Hierarchy())
-    state.slowdown, state.low = spread_slowdown, set(low_priority)
+    state = _State(trace, names, tenants, policy, sharing, spread_slowdown, set(low_priority))
     for job, name in enumerate(names):
         own = state.own.get(name)
         if name not in state.low and not (own and own.could_hold(state.shapes[state.gpus[job]])):
@@ -174,11 +161,18 @@ class _State:
 
     def __init__(
         self, trace: Trace, names: tuple[str, ...], tenants: Mapping[str, Mapping[str, int]],
-        policy: Policy, sharing: Sharing, hierarchy: Hierarchy,
+        policy: Policy, sharing: Sharing, slowdown: float | None, low: set[str],
     ) -> None:  # fmt: skip
-        self.trace, self.names, self.hierarchy = trace, names, hierarchy
-        self.arrival, self.gpus = (trace.column(name).tolist() for name in ("arrival_s", "gpus"))
-        self.blocks, self.key = policy.blocks, np.asarray(policy.key(trace)).tolist()
+        hierarchy = Hierarchy()
+        self.trace, self.names, self.low, self.slowdown = trace, names, low, slowdown
+        self.arrival, self.gpus, self.left = (
+            trace.column(name).tolist() for name in ("arrival_s", "gpus", "duration_s")
+        )
+        self.blocks, keys = policy.blocks, np.asarray(policy.key(trace)).tolist()
+        self.rank = [  # smaller jobs of low priority come first
+            (gpus if name in low else 0, key, job)
+            for job, (gpus, name, key) in enumerate(zip(self.gpus, names, keys, strict=True))
+        ]
         total: dict[str, int] = {}
         for cells in tenants.values():
             total |= {level: total.get(level, 0) + num for level, num in cells.items()}
@@ -187,18 +181,13 @@ class _State:
         binds = self.physical if sharing == "cells" else None
         self.own = {name: Reserved(hierarchy, cells, binds) for name, cells in tenants.items()}
         self.quota = {name: own.virtual.num_gpus for name, own in self.own.items()}
-        self.left = trace.column("duration_s").tolist()
-        self.queues: dict[str, dict[int, list[tuple[float, int]]]] = {}
+        self.queues: dict[str, dict[int, list[tuple[int, float, int]]]] = {}
         self.ends: list[tuple[float, int, int]] = []
         self.held: dict[int, Held] = {}
         self.owner = np.full(self.physical.num_gpus, -1)  # the low-priority job on each GPU
         self.taken = np.zeros(self.physical.num_gpus, dtype=bool)  # by jobs of reserved cells
-        num_jobs = len(trace)
-        self.start, self.end = np.full(num_jobs, np.nan), np.full(num_jobs, np.nan)
-        self.since, self.evictions = np.zeros(num_jobs), np.zeros(num_jobs, dtype=np.int64)
-        self.spread, self.busy = np.zeros(num_jobs, dtype=bool), 0.0
-        self.slowdown: float | None = None
-        self.low: set[str] = set()
+        self.start, self.end = np.full((2, len(trace)), np.nan)
+        self.since, self.evictions, self.busy = np.zeros(len(trace)), [0] * len(trace), 0.0
         self.shapes = {gpus: hierarchy.shape(gpus) for gpus in set(self.gpus)}
         self.sizes = hierarchy.gpus
         self.need = {n: sum(self.sizes[k] for k in levels) for n, levels in self.shapes.items()}
@@ -221,16 +210,15 @@ class _State:
                 dirty.add(self.names[arrived])
                 arrived += 1
             self.serve(dirty - self.low, now)
-            self.scavenge(now)
+            self.serve(self.low, now)
         return Shared(trace=self.trace, num_gpus=self.physical.num_gpus, start_s=self.start,
-                      end_s=self.end, evictions=self.evictions, spread=self.spread,
-                      busy_gpu_s=self.busy)  # fmt: skip
+                      end_s=self.end, busy_gpu_s=self.busy)  # fmt: skip
 
     def put(self, job: int) -> None:
         """Into its tenant's queue; without blocking, one queue a size, since sizes fit alike."""
         size = 0 if self.blocks and self.names[job] not in self.low else self.gpus[job]
         queue = self.queues.setdefault(self.names[job], {}).setdefault(size, [])
-        heappush(queue, (self.key[job], job))
+        heappush(queue, self.rank[job])
 
     def serve(self, dirty: set[str], now: float) -> None:
         """Start what can be started: the tenant whose first job comes first, first."""
@@ -238,7 +226,7 @@ class _State:
                  for size, queue in self.queues.get(name, {}).items()]  # fmt: skip
         heapify(heads)
         while heads:
-            (_, job), name, size = heappop(heads)
+            (_, _, job), name, size = heappop(heads)
             if self.begin(job, now):
                 queue = self.queues[name][size]
                 heappop(queue)
@@ -248,28 +236,36 @@ class _State:
                     del self.queues[name][size]
 
     def begin(self, job: int, now: float) -> bool:
-        """Give a job its cells and start it, if they are to be had."""
+        """Give a job its cells and start it, if they are to be had.
+
+        One of low priority takes free GPUs, those that buddies would give last.
+        """
         name, gpus, duration = self.names[job], self.gpus[job], self.left[job]
-        levels, own = self.shapes[gpus], self.own[name]
-        if self.by_quota:
+        levels = self.shapes[gpus]
+        held: Held | None = None
+        if name in self.low:
+            free = np.flatnonzero(~self.taken & (self.owner < 0))[-gpus:]
+            if free.size == gpus:
+                self.owner[free], held = job, [(0, int(gpu)) for gpu in free]
+        elif self.by_quota:
             size = self.need[gpus]
             if size > self.quota[name]:
                 return False
             held = self.physical.allocate_all(levels)
             if held is None and self.slowdown:
                 held = self.physical.allocate_all([0] * gpus)
-                if held is not None:
-                    self.spread[job], duration, size = True, duration * self.slowdown, gpus
+                duration, size = duration * self.slowdown, gpus
             if held is not None:
                 self.quota[name] -= size
         else:
-            held = own.allocate(levels)
+            held = self.own[name].allocate(levels)
         if held is None:
             return False
-        self.held[job], self.start[job], self.since[job] = held, now, now
-        if self.low:
-            self.evict(own.hardware(held), now)
-        heappush(self.ends, (now + duration, job, 0))
+        self.held[job], self.since[job] = held, now
+        self.start[job] = now if np.isnan(self.start[job]) else self.start[job]
+        if self.low and name not in self.low:
+            self.evict(self.own[name].hardware(held), now)
+        heappush(self.ends, (now + duration, job, self.evictions[job]))
         return True
 
     def stop(self, job: int, now: float) -> None:
@@ -301,18 +297,3 @@ class _State:
                 self.left[job] -= now - self.since[job]
                 self.evictions[job] += 1
                 self.put(job)
-
-    def scavenge(self, now: float) -> None:
-        """Jobs of low priority start on free GPUs, those that buddies would give last."""
-        for name in self.low:
-            for size in sorted(self.queues.get(name, {})):
-                queue = self.queues[name][size]
-                free = np.flatnonzero(~self.taken & (self.owner < 0))[::-1]
-                while queue and free.size >= size:
-                    (_, job), gpus, free = heappop(queue), free[:size], free[size:]
-                    self.owner[gpus], self.held[job] = job, [(0, int(gpu)) for gpu in gpus]
-                    self.since[job] = now
-                    self.start[job] = now if np.isnan(self.start[job]) else self.start[job]
-                    heappush(self.ends, (now + self.left[job], job, int(self.evictions[job])))
-                if not queue:
-                    del self.queues[name][size]

@@ -82,11 +82,6 @@ class Rounds:
         """Fastest GPUs that all GPUs are worth, at most."""
         return float((self.best_s[:, None] / self.column("task_s")).max(axis=0).sum())
 
-    @property
-    def offered_load(self) -> float:
-        """Work that arrives in a second over what all GPUs can do, at most."""
-        return float(self.area_s.sum() / self.capacity / np.ptp(self.column("arrival_s")))
-
     def midpoints_s(self) -> NDArray[np.float64]:
         """When each job is worked on, on average, in the relaxation to one machine.
 
@@ -237,35 +232,29 @@ def _run(  # type: ignore[no-untyped-def]
     ready, todo, done = arrival.copy(), width.copy(), np.zeros(num_jobs, np.int64)
     over = np.zeros(num_jobs)
     free, last = np.zeros(num_gpus), np.full(num_gpus, -1)
-    claimed, cost, chosen = np.zeros(num_gpus), np.zeros(num_gpus), np.zeros(num_gpus, np.int64)
+    chosen = np.zeros(num_gpus, np.int64)
     log, at = np.zeros(((rounds * width).sum(), 4)), 0
     now = arrival.min()
     while now < np.inf:
-        idle = 0
-        for g in range(num_gpus):  # when each GPU has done what comes before the next task
-            claimed[g] = max(free[g], now)
-            idle += free[g] <= now
+        claimed = np.maximum(free, now)  # when each GPU has done what comes before the next task
+        idle = (free <= now).sum()
         for j in order:
             if idle == 0:
                 break
             if done[j] == rounds[j] or ready[j] > now:
                 continue
-            for g in range(num_gpus):
-                cost[g] = seen[j, g] + (switch_s if last[g] != j else 0.0)
+            switch = switch_s * (last != j)
+            cost, takes = seen[j] + switch, true_s[j] + switch
             if gang:
                 num = _gang(cost, width[j], free, group, now, chosen)
                 if num == 0 and blocks:
                     break
             else:
                 num = _earliest(cost, todo[j], claimed, now, chosen)
-            slowest = 0.0
-            for k in range(num):
-                g = chosen[k]
-                slowest = max(slowest, true_s[j, g] + (switch_s if last[g] != j else 0.0))
-            for k in range(num):
-                g = chosen[k]
-                alone = true_s[j, g] + (switch_s if last[g] != j else 0.0)
-                free[g], last[g] = now + (slowest if gang else alone), j
+            if gang and num > 0:
+                takes[:] = takes[chosen[:num]].max()
+            for g in chosen[:num]:
+                free[g], last[g] = now + takes[g], j
                 over[j] = max(over[j], free[g])
                 log[at, 0], log[at, 1], log[at, 2], log[at, 3] = j, g, now, free[g]
                 at += 1
@@ -274,12 +263,8 @@ def _run(  # type: ignore[no-untyped-def]
             if todo[j] == 0:
                 done[j] += 1
                 ready[j], todo[j] = over[j] + sync_s[j], width[j]
-        later = np.inf
-        for g in range(num_gpus):
-            later = min(later, free[g] if free[g] > now else np.inf)
-        for j in range(num_jobs):
-            later = min(later, ready[j] if done[j] < rounds[j] and ready[j] > now else np.inf)
-        now = later
+        moments = np.concatenate((free, ready[done < rounds], np.array([np.inf])))
+        now = moments[moments > now].min()
     return ready, log
 
 

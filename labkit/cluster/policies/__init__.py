@@ -1,1 +1,1 @@
-"""What a scheduler decides: orders of jobs, shares of time, minimum shares for deadlines."""
+"""What a scheduler decides: orders of jobs, shares of time."""

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.cluster.jobs.throughputs import Throughputs, packed
 from labkit.errors import not_among
 from labkit.kit.describe import Whole, checked, description
-
-if TYPE_CHECKING:
-    from labkit.cluster.jobs.throughputs import Throughputs
 
 
 class Active(NamedTuple):
@@ -104,10 +102,8 @@ class MaxMin:
 
 def useful(gain: Any, shared: Any, gpus: Any) -> NDArray[np.int64]:
     """Pairs of groups (a ≤ b) and the pool where both together do more than one after the other."""
-    part = shared / np.where(gain > 0, gain, np.inf)[:, None, :]
-    other = part.transpose(1, 0, 2)
     alike = (gpus[:, None] == gpus[None, :])[:, :, None]
-    pairs = np.argwhere(alike & (part + other > 1.0 + 1e-9) & (part > 0) & (other > 0))
+    pairs = np.argwhere(alike & (packed(gain, shared) > 1.0 + 1e-9))
     return pairs[pairs[:, 0] <= pairs[:, 1]]
 
 
@@ -281,10 +277,9 @@ def _packed(active: Active, seed: int, by_sum: bool = False) -> Shares:
     memory, places = active.memory, {job: i for i, job in enumerate(active.jobs.tolist())}
     draw, partner = memory.setdefault("draw", random.Random(seed)), memory.setdefault("pairs", {})
     if "both" not in memory:
-        part = active.shared / np.where(active.speed > 0, active.speed, np.inf)[:, None, :]
-        both = (part + part.transpose(1, 0, 2)).sum(axis=2) / (1 if by_sum else part.shape[2])
-        both[(part <= 0).any(axis=2) | (part <= 0).any(axis=2).T] = 0.0
-        memory["both"] = both.tolist()
+        part = packed(active.speed, active.shared)
+        both = part.sum(axis=2) / (1 if by_sum else part.shape[2])
+        memory["both"] = np.where((part > 0).all(axis=2), both, 0.0).tolist()
     both = memory["both"]
     group, wanted = active.group.tolist(), active.gpus[active.group]
     for job, other in list(partner.items()):

@@ -39,11 +39,6 @@ class Bound:
         """The largest of the three bounds on the mean completion time."""
         return max(self.durations_s, self.fluid_srpt_s, self.busy_times_s)
 
-    @property
-    def binding(self) -> str:
-        """Which of the three is largest."""
-        return max(("durations_s", "fluid_srpt_s", "busy_times_s"), key=lambda n: getattr(self, n))
-
 
 @checked
 def bound(trace: Trace, cluster: Cluster) -> Bound:
@@ -75,13 +70,9 @@ def bound(trace: Trace, cluster: Cluster) -> Bound:
 
 
 def fluid(
-    arrival: NDArray[np.float64],
-    area: NDArray[np.float64],
-    room: float,
-    *,
-    by_remaining: bool,
-    rank: NDArray[np.float64] | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    arrival: NDArray[np.float64], area: NDArray[np.float64], room: float, *,
+    by_remaining: bool, rank: NDArray[np.float64] | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
     """One machine of ``room`` GPUs works on the job of least area, remaining or whole, or of
     least ``rank``.
 

@@ -17,20 +17,58 @@ function's own file only.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.cluster.running.records import Log, Rule, World
 from labkit.kit.compiled import njit
 
 KEY, REMAINING, REMAINING_SERVICE, ATTAINED, ATTAINED_SERVICE = range(5)
 AHEAD, WAITING, RUNNING, EVICTED, DONE, NEVER = range(6)
-CAPACITY, ORDER, FRAGMENTATION, PREEMPTED = range(4)
+CAPACITY, ORDER, FRAGMENTATION, PREEMPTED, ROUND = range(5)  # of runs.CAUSES
 HEAD, TAIL, SORTED, REMOVED, NUM_RUNNING, NUM_EVICTED, NUM_SEGMENTS, NUM_HELD, PASS = range(9)
 NUM_COUNTS = 9
 TOLERANCE_S = 1e-6
 """Moments this near are one: far above what adding up times loses, far below any job's time."""
+
+
+class World(NamedTuple):
+    """Everything that changes, and the speeds."""
+
+    jobs: Any
+    pools: Any
+    nodes: Any
+    speed: Any  # row x pool; 0: such a job may not run there
+    preference: Any  # row x pool: the pools, fastest first
+    waited: Any  # job x cause: seconds
+    order: Any  # the queue, from HEAD to before TAIL
+    running: Any  # jobs that run, in no order
+    ends: Any  # when each of them will be done
+    falls: Any  # when each of them reaches its threshold
+    held: Any
+    scratch: Any  # nodes chosen for a job
+    misfit: Any  # row x GPUs: the last pass in which such a job did not fit
+    count: Any
+
+
+class Rule(NamedTuple):
+    """A policy, for the loop; ``nodes_matter``: placement is more than counting."""
+
+    order: int
+    preemptive: bool
+    blocks: bool
+    thresholds: Any
+    ranks: Any  # of each queue, the least first; one more than thresholds
+    late_demotion: bool
+    restart_s: float
+    nodes_matter: bool
+
+
+class Log(NamedTuple):
+    """Runs of jobs on GPUs, in order of their end, and the nodes of each; both grow."""
+
+    segments: Any
+    held: Any
 
 
 @njit(cache=True)
@@ -57,7 +95,7 @@ def _settle(w: World, log: Log, j: int, now: float, left: float) -> Log:
         w.count[NUM_HELD] += job.num_held
     job.left = left
     job.attained += now - job.since
-    job.restart += min(now, job.warm) - job.since
+    job.lost += min(now, job.warm) - job.since
     job.since = now
     return log
 
@@ -272,7 +310,7 @@ def _start(w: World, rule: Rule, j: int, pool: int, num: int, now: float) -> Non
     job.num_held, job.pool, job.since = num, pool, now
     job.warm = now + (rule.restart_s if job.stops > 0 else 0.0)
     job.end = job.warm + job.left / w.speed[job.row, pool]
-    if job.start < 0:
+    if np.isnan(job.start):
         job.start = now
     _take(w, rule, j)
     w.count[REMOVED] += not rule.preemptive
@@ -381,14 +419,13 @@ def _next(w: World, rule: Rule, arrived: int, now: float) -> tuple[float, float,
 
 
 @njit(cache=True)
-def run(w: World, rule: Rule, log: Log) -> tuple[Log, int]:
-    """Run all jobs to their end; returns the log and the number of events."""
-    arrived, events, now = 0, 0, 0.0
+def run(w: World, rule: Rule, log: Log) -> Log:
+    """Run all jobs to their end; returns the log."""
+    arrived, now = 0, 0.0
     while True:
         now, end, fall = _next(w, rule, arrived, now)
         if now == np.inf:
-            return log, events
-        events += 1
+            return log
         if end <= now + TOLERANCE_S:
             log = _end_runs(w, rule, log, now)
         while arrived < w.jobs.size and w.jobs[arrived].arrival == now:

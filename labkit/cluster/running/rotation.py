@@ -16,14 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from labkit.cluster.running.runs import LIFE
 from labkit.kit.compiled import njit
 
-JOB = np.dtype([
-    ("arrival", "f8"), ("left", "f8"), ("gpus", "i8"), ("pool", "i8"), ("was", "i8"),
-    ("since", "f8"), ("start", "f8"), ("end", "f8"), ("stops", "i8"),
-    ("restart", "f8"), ("waited", "f8"), ("stopped", "f8"),  # seconds lost, and by cause of waiting
-])  # fmt: skip
-"""``pool`` of this round and ``was`` of the last one: -1 for none; ``left`` at speed 1."""
+JOB = np.dtype([*LIFE, ("pool", "i8"), ("was", "i8"), ("waited", "f8"), ("stopped", "f8")])
+"""``pool`` of this round and ``was`` of the last one: -1 for none; seconds by cause of waiting."""
 SEGMENT = np.dtype([("job", "i8"), ("start", "f8"), ("end", "f8"), ("pool", "i8"), ("gpus", "i8")])
 SHARE, TIME, DEFICIT, FIRST, SECOND = range(5)
 """Layers of the table of entries: due share, seconds had, seconds owed, speeds of its two jobs."""
@@ -136,7 +133,7 @@ def _work(jobs: Any, j: int, speed: float, now: float, round_s: float, restart_s
     job = jobs[j]
     lost = restart_s if job.since == now and job.stops > 0 else 0.0
     lost = min(lost, round_s)
-    job.restart += lost
+    job.lost += lost
     held = lost + job.left / speed
     if held <= round_s + 1e-6:
         job.left, job.end = 0.0, now + held
@@ -159,7 +156,7 @@ def _round(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any
             job.stops += 1
         if job.pool >= 0:
             job.since = now
-            if job.start < 0:
+            if np.isnan(job.start):
                 job.start = now
         job.was = job.pool
     longest = 0.0
@@ -179,7 +176,7 @@ def _round(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any
     for entry in range(num):
         a, b = pairs[entry, 0], pairs[entry, 1]
         if b < 0 and jobs[a].pool < 0:
-            if jobs[a].start < 0:
+            if np.isnan(jobs[a].start):
                 jobs[a].waited += longest
             else:
                 jobs[a].stopped += longest

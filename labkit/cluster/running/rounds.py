@@ -10,7 +10,7 @@ which no job is there are skipped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import MinLen
@@ -18,13 +18,11 @@ from numpy.typing import NDArray
 
 from labkit.cluster.jobs.clusters import Cluster, speeds
 from labkit.cluster.jobs.jobs import Trace
-from labkit.cluster.running.core import CAPACITY, ORDER, PREEMPTED
-from labkit.cluster.running.records import CAUSES
-from labkit.cluster.running.runs import Run
+from labkit.cluster.running.core import CAPACITY, ORDER, PREEMPTED, ROUND
+from labkit.cluster.running.runs import CAUSES, LIFE, Run, jobs_of, run_of
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, description
 
-ROUND = CAUSES.index("round")
 TOLERANCE = 1e-9  # of a job's work: less than this is none
 TOLERANCE_S = 1e-6  # nor is work of less time: late clocks cannot tell such moments apart
 _MOST_IDLE = 10_000  # rounds after which an allocator that starts nothing is stopped
@@ -33,23 +31,14 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class Progress(Protocol):
-    """How work advances in a round. A fresh one is made for every run."""
-
-    left: Floats
-
-    def advance(self, jobs: Ints, held: Ints, seconds: Floats) -> Floats:
-        """Take the work of so many seconds off ``left``; returns the seconds each job needed."""
-        ...
-
-
 class Steady:
-    """Progress at a rate that stands still while the GPUs do."""
+    """Progress of the jobs of a run, at a rate that stands still while the GPUs do."""
 
     def __init__(self, work: Floats, rates: Callable[[Ints, Ints], Floats]) -> None:
         self.left, self.rates = work, rates
 
     def advance(self, jobs: Ints, held: Ints, seconds: Floats) -> Floats:
+        """Take the work of so many seconds off ``left``; returns the seconds each job needed."""
         rate = self.rates(jobs, held)
         work = rate * seconds
         left = self.left[jobs]
@@ -58,11 +47,14 @@ class Steady:
         return np.where(ends, left / np.where(rate > 0, rate, 1.0), seconds)
 
 
-def as_asked(trace: Trace, cluster: Cluster) -> Callable[[Ints, Ints], Floats]:
+def as_asked(trace: Trace, cluster: Cluster) -> Steady:
     """The speed of a pool for the GPUs asked for; fewer or more count in proportion."""
     row, speed = speeds(trace, cluster)
     asked, by_node = trace.column("gpus"), np.repeat(speed, [p.nodes for p in cluster.pools], 1)
-    return lambda jobs, held: np.asarray((held * by_node[row[jobs]]).sum(1) / asked[jobs])
+    return Steady(
+        trace.column("duration_s").copy(),
+        lambda jobs, held: (held * by_node[row[jobs]]).sum(1) / asked[jobs],
+    )
 
 
 @description(eq=False)
@@ -120,8 +112,8 @@ class Allocator:
         name: as tables show it.
         round_s: seconds between decisions.
         restart_s: how long a job holds new GPUs, the first included, before it makes progress.
-        rates: a function of trace and cluster that makes a function of ``(jobs, held)`` or a
-            :class:`Progress`; default: as asked for.
+        rates: a function of trace and cluster that makes a run's progress, such as
+            :class:`Steady`; default: as asked for.
     """
 
     name: str
@@ -152,29 +144,25 @@ class State:
         held: job × node: GPUs held until now.
         attained_gpu_s: GPU-seconds held so far, restarts included.
         stops: how often each job's GPUs were changed or taken.
-        progress: the :class:`Progress` of the jobs; ``progress.left`` is their work left.
+        progress: of the jobs (:class:`Steady`, …); ``progress.left`` is their work left.
         memory: what the allocator notes for itself; empty when a run begins.
     """
 
     def __init__(self, trace: Trace, cluster: Cluster, allocator: Allocator) -> None:
         self.trace, self.cluster, self.allocator = trace, cluster, allocator
         self.now_s, self.jobs = 0.0, np.zeros(0, dtype=np.int64)
-        num_jobs, self.memory = len(trace), dict[str, Any]()
+        self._life, self.memory = jobs_of(trace, np.dtype(LIFE)), dict[str, Any]()
         self.capacity = np.repeat(*np.array([(p.gpus_per_node, p.nodes) for p in cluster.pools]).T)
-        self.held = np.zeros((num_jobs, self.capacity.size), dtype=np.int64)
-        self.attained_gpu_s, self.stops = np.zeros(num_jobs), np.zeros(num_jobs, dtype=np.int64)
+        self.held = np.zeros((len(trace), self.capacity.size), dtype=np.int64)
+        self.attained_gpu_s, self.stops = np.zeros(len(trace)), self._life["stops"]
         self.progress: Any = (allocator.rates or as_asked)(trace, cluster)
-        if not hasattr(self.progress, "advance"):
-            self.progress = Steady(trace.column("duration_s") * 1.0, self.progress)
-        self._warm, self._since = np.zeros(num_jobs), trace.column("arrival_s").copy()
-        self._start, self._end = np.full(num_jobs, np.nan), np.full(num_jobs, np.nan)
-        self._waits, self._restart = np.zeros((num_jobs, len(CAUSES))), np.zeros(num_jobs)
+        self._waits = np.zeros((len(trace), len(CAUSES)))
         self._segments: list[tuple[int, float, float]] = []  # job, start, end
         self._on: list[Ints] = []  # the GPUs of each segment, by node
 
     def run(self) -> Run:
         arrival, round_s = self.trace.column("arrival_s"), self.allocator.round_s
-        coming, rounds, idle = 0, 0, 0
+        coming, idle = 0, 0
         while coming < arrival.size or self.jobs.size:
             if not self.jobs.size:
                 self.now_s = max(self.now_s, float(np.ceil(arrival[coming] / round_s)) * round_s)
@@ -183,7 +171,6 @@ class State:
             self.jobs, coming = np.concatenate([self.jobs, new]), coming + new.size
             given = self._checked(np.asarray(self.allocator.decide(self)))
             self._hand_out(given)
-            rounds += 1
             idle = 0 if given.any() or coming < arrival.size else idle + 1
             if idle > _MOST_IDLE:
                 raise BadValue(
@@ -192,7 +179,7 @@ class State:
                     "its turn"
                 )
             self._advance(given)
-        return self._result(rounds)
+        return self._result()
 
     def _checked(self, given: NDArray[Any]) -> Ints:
         shape, name = (self.jobs.size, self.capacity.size), self.allocator.name
@@ -221,13 +208,15 @@ class State:
             self._close(job, self.now_s)
             self.stops[job] += 1
         begin = moved[given[changes].any(1)]
-        self._warm[begin] = self.now_s + self.allocator.restart_s
-        self._start[begin[np.isnan(self._start[begin])]] = self.now_s
-        self.held[moved], self._since[moved] = given[changes], self.now_s
+        start = self._life["start"]
+        self._life["warm"][begin] = self.now_s + self.allocator.restart_s
+        start[begin[np.isnan(start[begin])]] = self.now_s
+        self.held[moved], self._life["since"][moved] = given[changes], self.now_s
 
     def _close(self, job: int, end: float) -> None:
-        if end > self._since[job]:
-            self._segments.append((job, float(self._since[job]), end))
+        since = float(self._life["since"][job])
+        if end > since:
+            self._segments.append((job, since, end))
             self._on.append(self.held[job].copy())
 
     def _advance(self, given: Ints) -> None:
@@ -239,31 +228,27 @@ class State:
             short = self.capacity.sum() - gpus.sum() < self.trace.column("gpus")[off]
             cause = np.where(self.stops[off] > 0, PREEMPTED, np.where(short, CAPACITY, ORDER))
             self._waits[off, cause] += after - now
-        warm = np.clip(self._warm[on], now, after)
-        self._restart[on] += warm - now
+        warm = np.clip(self._life["warm"][on], now, after)
+        self._life["lost"][on] += warm - now
         needed = self.progress.advance(on, given[runs], after - warm)
         ended = self.progress.left[on] <= 0
         until = np.where(ended, warm + needed, after)
         self.attained_gpu_s[on] += gpus[runs] * (until - now)
+        self._life["end"][on[ended]] = until[ended]
         for job, end in zip(on[ended].tolist(), until[ended].tolist(), strict=True):
             self._close(job, end)
-            self._end[job] = end
             self.held[job] = 0
         self.jobs, self.now_s = self.jobs[self.progress.left[self.jobs] > 0], after
 
-    def _result(self, rounds: int) -> Run:
+    def _result(self) -> Run:
         segments = np.array(self._segments, dtype=float).reshape(-1, 3)
         order = np.argsort(segments[:, 2], kind="stable")
         held = np.array(self._on, dtype=np.int64).reshape(-1, self.capacity.size)[order]
         segment, node = held.nonzero()
         pool = np.repeat(range(len(self.cluster.pools)), [p.nodes for p in self.cluster.pools])
         of, start, end = segments[order].T
-        return Run(
-            trace=self.trace, cluster=self.cluster, policy=self.allocator,
-            placement="consolidated", start_s=self._start, end_s=self._end,
-            preemptions=self.stops, waits_s=self._waits, restart_s=self._restart,
-            segments={"job": of.astype(np.int64), "start_s": start, "end_s": end,
-                      "pool": pool[held.argmax(1)], "gpus": held.sum(1)},
-            held={"segment": segment, "node": node, "gpus": held[segment, node]},
-            num_events=rounds,
+        columns = of.astype(np.int64), start, end, pool[held.argmax(1)], held.sum(1)
+        return run_of(
+            self.trace, self.cluster, self.allocator, self._life, self._waits, columns,
+            nodes=(segment, node, held[segment, node]), placement="consolidated",
         )  # fmt: skip

@@ -13,10 +13,9 @@ from labkit.cluster.jobs.clusters import Cluster, speeds
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.policies.orders import ORDERS, Policy
 from labkit.cluster.policies.shares import SharePolicy
-from labkit.cluster.running import core, records
-from labkit.cluster.running.records import CAUSES
+from labkit.cluster.running import core
 from labkit.errors import BadValue, did_you_mean
-from labkit.kit.describe import Share, checked
+from labkit.kit.describe import Count, Positive, Share, Whole, checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +23,39 @@ if TYPE_CHECKING:
     from labkit.cluster.running.rounds import Allocator
 
 Placement = Literal["any", "consolidated"]
+CAUSES = ("capacity", "order", "fragmentation", "preemption", "round")
+"""What a job waits for: too few GPUs free; jobs ahead of it in a queue that blocks, or a policy
+that leaves GPUs free; enough free GPUs, on too many nodes; GPUs again, after it was stopped; the
+next round of a policy that decides in rounds. The event loop counts the first four, in order."""
+LIFE = [
+    ("gpus", "i8"), ("arrival", "f8"), ("left", "f8"),  # left: work, when it last stopped
+    ("since", "f8"), ("warm", "f8"),  # start of this run (or of waiting), and of its progress
+    ("start", "f8"), ("end", "f8"),  # of all; NaN: not yet, or never
+    ("stops", "i8"), ("lost", "f8"),  # how often it was stopped; seconds held without progress
+]  # fmt: skip
+"""What every loop knows of a job."""
+JOB = np.dtype([  # what every pass reads comes first, in one line of the cache
+    ("status", "i8"), ("pool", "i8"),  # pool: where it runs
+    ("key", "f8"), ("waits", "i8"),  # sorted by both; waits: 0 where it ran after the last pass
+    ("held", "i8"), ("num_held", "i8"),  # its nodes, in World.held
+    ("row", "i8"), *LIFE,  # row: of World.speed
+    ("attained", "f8"), ("place", "i8"), ("level", "i8"), ("cause", "i8"),  # place: among running
+])  # fmt: skip
+POOL = np.dtype([("first", "i8"), ("last", "i8"), ("size", "i8"), ("free", "i8"), ("avail", "i8")])
+"""Nodes from first to before last, of size GPUs each; free: of no job; avail: or of later ones."""
+NODE = np.dtype([("free", "i8"), ("avail", "i8")])
+SLOT = np.dtype([("node", "i8"), ("gpus", "i8")])
+SEGMENT = np.dtype([("job", "i8"), ("start", "f8"), ("end", "f8"), ("pool", "i8"), ("held", "i8")])
+"""A run of a job; ``held`` is where its nodes begin among the held of the log."""
+
+
+def jobs_of(trace: Trace, kind: np.dtype[np.void]) -> Any:
+    """Records of a trace's jobs before anything has happened."""
+    jobs = np.zeros(len(trace), kind)
+    jobs["gpus"], jobs["left"] = trace.gpus, trace.duration_s
+    jobs["arrival"] = jobs["since"] = trace.arrival_s
+    jobs["start"] = jobs["end"] = np.nan
+    return jobs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,13 +70,12 @@ class Run:
         segments: every stretch of a job on its GPUs: job, start_s, end_s, pool, gpus.
         held: the nodes of each segment: segment, node, gpus. Under ``any`` placement a pool
             counts as one node.
-        num_events: how many times something happened, or a policy was asked.
         refused: jobs that a policy did not admit; they have no end.
     """
 
     trace: Trace
     cluster: Cluster
-    policy: Policy | Allocator
+    policy: Policy | Allocator | SharePolicy
     placement: Placement
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
@@ -53,7 +84,6 @@ class Run:
     restart_s: NDArray[np.float64]
     segments: dict[str, NDArray[Any]]
     held: dict[str, NDArray[np.int64]]
-    num_events: int
     refused: NDArray[np.bool_] | None = None
 
     @property
@@ -211,21 +241,25 @@ def simulate(
         return policy.run(trace, cluster)
     whole = placement == "consolidated"
     world = _world(trace, cluster, policy, whole)
-    rule = records.Rule(
-        order=ORDERS.index(policy.order),
-        preemptive=policy.preemptive,
-        blocks=policy.blocks,
+    rule = core.Rule(
+        order=ORDERS.index(policy.order), preemptive=policy.preemptive, blocks=policy.blocks,
         thresholds=np.array(policy.thresholds, dtype=float),
         ranks=np.array(policy.ranks or range(len(policy.thresholds) + 1), dtype=float),
-        late_demotion=policy.demotion == "tiresias",
-        restart_s=float(policy.restart_s),
+        late_demotion=policy.demotion == "tiresias", restart_s=float(policy.restart_s),
         nodes_matter=whole,
-    )
-    segments = np.zeros(len(trace), records.SEGMENT)
-    log, num_events = core.run(
-        world, rule, records.Log(segments, np.zeros(len(trace), records.SLOT))
-    )
-    return _run(trace, cluster, policy, placement, world, log, num_events)
+    )  # fmt: skip
+    segments, held = np.zeros(len(trace), SEGMENT), np.zeros(len(trace), SLOT)
+    log = core.run(world, rule, core.Log(segments, held))
+    segments = log.segments[: world.count[core.NUM_SEGMENTS]]
+    held = log.held[: world.count[core.NUM_HELD]]
+    columns = [segments[name] for name in ("job", "start", "end", "pool")]
+    columns.append(world.jobs["gpus"][segments["job"]])
+    sizes = np.diff(np.append(segments["held"], held.size))
+    return run_of(
+        trace, cluster, policy, world.jobs, world.waited, columns,
+        nodes=(np.repeat(np.arange(sizes.size), sizes), held["node"], held["gpus"]),
+        placement=placement,
+    )  # fmt: skip
 
 
 def check_gpus(trace: Trace, cluster: Cluster) -> None:
@@ -262,108 +296,70 @@ def _keys(policy: Policy, trace: Trace) -> NDArray[np.float64]:
     return keys
 
 
-def _world(trace: Trace, cluster: Cluster, policy: Policy, whole: bool) -> records.World:
+def _world(trace: Trace, cluster: Cluster, policy: Policy, whole: bool) -> core.World:
     """Before the first event: no job is there, all GPUs are free."""
     row, speed = speeds(trace, cluster)
-    pools = np.zeros(len(cluster.pools), records.POOL)
+    pools = np.zeros(len(cluster.pools), POOL)
     pools["size"] = [p.gpus_per_node if whole else p.num_gpus for p in cluster.pools]
     pools["last"] = np.cumsum([p.nodes if whole else 1 for p in cluster.pools])
     pools["first"][1:] = pools["last"][:-1]
     pools["free"] = [pool.num_gpus for pool in cluster.pools]
-    nodes = np.zeros(int(pools["last"][-1]), records.NODE)
+    nodes = np.zeros(int(pools["last"][-1]), NODE)
     nodes["free"] = np.repeat(pools["size"], pools["last"] - pools["first"])
-    gpus, num_jobs = trace.column("gpus"), len(trace)
-    jobs = np.zeros(num_jobs, records.JOB)
-    jobs["arrival"] = jobs["since"] = trace.column("arrival_s")
-    jobs["left"], jobs["gpus"], jobs["row"] = trace.column("duration_s"), gpus, row
-    jobs["key"], jobs["waits"], jobs["start"] = _keys(policy, trace), 1, -1.0
+    gpus, jobs = trace.column("gpus"), jobs_of(trace, JOB)
+    jobs["row"], jobs["key"], jobs["waits"] = row, _keys(policy, trace), 1
     jobs["cause"] = core.ORDER if policy.blocks else core.CAPACITY
     most_nodes = gpus // pools["size"].min() + 1
     jobs["held"][1:] = np.cumsum(most_nodes)[:-1]
     fits = ((speed[row] > 0) & (pools["free"][None, :] >= gpus[:, None])).any(axis=1)
     jobs["status"] = np.where(fits, core.AHEAD, core.NEVER)
-    return records.World(
-        jobs=jobs,
-        pools=pools,
-        nodes=nodes,
-        speed=speed,
+    return core.World(
+        jobs=jobs, pools=pools, nodes=nodes, speed=speed,
         preference=np.argsort(-speed, axis=1, kind="stable"),
-        waited=np.zeros((num_jobs, len(CAUSES))),
-        order=np.zeros(num_jobs, np.int64),
-        running=np.zeros(num_jobs, np.int64),
-        ends=np.zeros(num_jobs),
-        falls=np.zeros(num_jobs),
-        held=np.zeros(int(most_nodes.sum()), records.SLOT),
-        scratch=np.zeros(nodes.size + 1, records.SLOT),
+        waited=np.zeros((len(jobs), len(CAUSES))), order=np.zeros(len(jobs), np.int64),
+        running=np.zeros(len(jobs), np.int64), ends=np.zeros(len(jobs)), falls=np.zeros(len(jobs)),
+        held=np.zeros(int(most_nodes.sum()), SLOT),
+        scratch=np.zeros(nodes.size + 1, SLOT),
         misfit=np.zeros((len(speed), int(gpus.max()) + 1), np.int64),
         count=np.zeros(core.NUM_COUNTS, np.int64),
-    )
+    )  # fmt: skip
 
 
-def _run(
-    trace: Trace, cluster: Cluster, policy: Policy, placement: Placement,
-    world: records.World, log: records.Log, num_events: int,
+def run_of(
+    trace: Trace, cluster: Cluster, policy: Policy | Allocator | SharePolicy, jobs: NDArray[Any],
+    waits_s: NDArray[np.float64], columns: Sequence[NDArray[Any]], *,
+    nodes: Sequence[NDArray[np.int64]] = (), placement: Placement = "any",
+    refused: NDArray[np.bool_] | None = None,
 ) -> Run:  # fmt: skip
-    jobs, done = world.jobs, world.jobs["status"] == core.DONE
-    segments = log.segments[: world.count[core.NUM_SEGMENTS]]
-    held = log.held[: world.count[core.NUM_HELD]]
-    sizes = np.diff(np.append(segments["held"], held.size))
+    """The run that a loop's records of jobs say, and the columns of its segments.
+
+    ``nodes``: columns of ``Run.held``; default: every pool counts as one node.
+    """
+    job, _, _, pool, gpus = columns
+    nodes = nodes or (np.arange(job.size), pool, gpus)
     return Run(
-        trace=trace,
-        cluster=cluster,
-        policy=policy,
-        placement=placement,
-        start_s=np.where(done, jobs["start"], np.nan),
-        end_s=np.where(done, jobs["end"], np.nan),
-        preemptions=jobs["stops"].copy(),
-        waits_s=world.waited,
-        restart_s=jobs["restart"].copy(),
-        segments={
-            "job": segments["job"],
-            "start_s": segments["start"],
-            "end_s": segments["end"],
-            "pool": segments["pool"],
-            "gpus": jobs["gpus"][segments["job"]],
-        },
-        held={
-            "segment": np.repeat(np.arange(segments.size), sizes),
-            "node": held["node"],
-            "gpus": held["gpus"],
-        },
-        num_events=int(num_events),
-    )
-
-
-def on_pools(
-    job: NDArray[np.int64], start_s: NDArray[np.float64], end_s: NDArray[np.float64],
-    pool: NDArray[np.int64], gpus: NDArray[np.int64],
-) -> dict[str, Any]:  # fmt: skip
-    """Segments, and what they hold, where every pool counts as one node."""
-    return {
-        "segments": {"job": job, "start_s": start_s, "end_s": end_s, "pool": pool, "gpus": gpus},
-        "held": {"segment": np.arange(job.size), "node": pool, "gpus": gpus},
-    }
+        trace=trace, cluster=cluster, policy=policy, placement=placement,
+        start_s=jobs["start"].copy(), end_s=jobs["end"].copy(), preemptions=jobs["stops"].copy(),
+        waits_s=waits_s, restart_s=jobs["lost"].copy(), refused=refused,
+        segments=dict(zip(("job", "start_s", "end_s", "pool", "gpus"), columns, strict=True)),
+        held=dict(zip(("segment", "node", "gpus"), nodes, strict=True)),
+    )  # fmt: skip
 
 
 def replayed(
     policy: Allocator, trace: Trace, cluster: Cluster, jobs: NDArray[np.void],
-    rows: NDArray[np.float64], rounds: int,
+    rows: NDArray[np.float64], refused: NDArray[np.bool_] | None = None,
 ) -> Run:  # fmt: skip
     """What a compiled loop on one pool has done; ``rows``: job, start, end and GPUs of its runs."""
     rows = rows[rows[:, 2] > rows[:, 1]]
     held_s = np.bincount(rows[:, 0].astype(np.int64), rows[:, 2] - rows[:, 1], jobs.size)
-    rows = rows[np.argsort(rows[:, 2], kind="stable")]
-    of, gpus = rows[:, [0, 3]].astype(np.int64).T
-    start, end, ran = jobs["start"], jobs["end"].copy(), ~np.isnan(jobs["end"])
+    of, start, end, gpus = rows[np.argsort(rows[:, 2], kind="stable")].T
+    of, gpus = of.astype(np.int64), gpus.astype(np.int64)
     waits = np.zeros((jobs.size, len(CAUSES)))
-    waits[ran, core.ORDER] = (start - jobs["arrival"])[ran]
-    waits[ran, core.PREEMPTED] = np.maximum(end - start - held_s, 0)[ran]
-    return Run(
-        trace=trace, cluster=cluster, policy=policy, placement="any",
-        start_s=np.where(ran, start, np.nan), end_s=end, preemptions=jobs["stops"].copy(),
-        waits_s=waits, restart_s=jobs["lost"].copy(), refused=jobs["refused"] > 0,
-        num_events=rounds, **on_pools(of, rows[:, 1], rows[:, 2], np.zeros_like(of), gpus),
-    )  # fmt: skip
+    waits[:, core.ORDER] = np.nan_to_num(jobs["start"] - jobs["arrival"])
+    waits[:, core.PREEMPTED] = np.nan_to_num(jobs["end"] - jobs["start"] - held_s).clip(0)
+    columns = of, start, end, np.zeros_like(of), gpus
+    return run_of(trace, cluster, policy, jobs, waits, columns, refused=refused)
 
 
 @checked
@@ -398,3 +394,30 @@ def sweep(
                     "times_bound_ratio": mean_s / least.mean_jct_s,
                 })  # fmt: skip
     return pd.DataFrame(rows)
+
+
+@checked
+def search_hours(
+    policy: Policy, num_trials: Count, *, feedback: Share = 1.0, num_gpus: Count = 4,
+    trial_s: Positive = 36_000.0, draws: Count = 40, seed: Whole = 0,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Hours until the good trial is done, by draw of its place in the queue.
+
+    All trials are there at the start, one GPU each. A bad one is stopped when ``feedback`` of it
+    has run; 1: nobody looks. First come, first served ends the k-th on one GPU, counted from 0,
+    after (k × feedback + 1) trials.
+
+    Raises:
+        BadValue: ``feedback`` is 0.
+    """
+    if feedback <= 0:
+        raise BadValue(f"search_hours: feedback must be above 0; got {feedback:g}")
+    cluster, hours = Cluster.nodes(1, gpus=num_gpus), []
+    for draw in range(seed, seed + draws):
+        good = int(np.random.default_rng(draw).integers(num_trials))
+        length_s = np.full(num_trials, trial_s * feedback)
+        length_s[good] = trial_s
+        start, gpus = np.zeros(num_trials), np.ones(num_trials)
+        run = simulate(Trace(arrival_s=start, duration_s=length_s, gpus=gpus), cluster, policy)
+        hours.append(run.end_s[good] / 3600)
+    return np.array(hours)

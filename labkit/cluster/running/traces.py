@@ -1,19 +1,21 @@
-"""Traces by name, from published data sets, and synthetic ones."""
+"""Traces by name, from published data sets; those of Slurm's accounting; and synthetic ones."""
 
 from __future__ import annotations
 
+import re
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from annotated_types import MinLen
 
-from labkit.cluster.jobs.jobs import Trace, trace_of
+from labkit.cluster.jobs.jobs import Trace, from_csv
 from labkit.cluster.running.rounds import Rates
-from labkit.errors import BadFile, BadValue, UsageError, not_among
+from labkit.errors import BadFile, UsageError, not_among
 from labkit.files import project_root
-from labkit.kit.arrivals import texts_of
-from labkit.kit.describe import Count, NonNegative, Positive, checked
+from labkit.kit.arrivals import from_table, texts_of
+from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +46,8 @@ MODELS = {
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 GPUS = {1: 0.7, 2: 0.1, 4: 0.1, 8: 0.1}
 """GPUs of synthetic jobs and their shares."""
+SACCT = "sacct -a -P -o JobID,Submit,ElapsedRaw,AllocTRES,User"
+_SACCT_GPUS = re.compile(r"gres/gpu(?::[^=,]+)?=(\d+)")
 
 
 @checked
@@ -74,10 +78,11 @@ def load(name: str, *, part: str | None = None) -> Trace:
         return _virtual_clusters(PARTS[GAVEL][1:] if part == "philly" else (part,), part)
     if name == TIRESIAS:
         path = datasets.open(f"{name}/simulator/{part}.csv")
-        return trace_of(texts_of(path), path, {}, f"{name}/{part}")
+        return from_table(Trace, texts_of(path), path, {}, f"{name}/{part}")
     archive = DRAWN if part == "195job" else RAW
     path, table, is_standin = _member(part, archive, dtype=str, keep_default_na=False)
-    return trace_of(table.astype(str), path, {}, f"{name}/{part}{', stand-in' * is_standin}")
+    title = f"{name}/{part}{', stand-in' * is_standin}"
+    return from_table(Trace, table.astype(str), path, {}, title)
 
 
 @checked
@@ -159,7 +164,7 @@ def _virtual_clusters(parts: tuple[str, ...], name: str) -> Trace:
         table = source.frame(f"{part}.trace").astype(str) if source.is_standin else in_seconds(path)
         tables.append(table.assign(tenant=part))
     name = f"{GAVEL}/{name}{', stand-in' * source.is_standin}"
-    return trace_of(pd.concat(tables), path, {}, name)
+    return from_table(Trace, pd.concat(tables), path, {}, name)
 
 
 def in_seconds(path: Path) -> pd.DataFrame:
@@ -182,64 +187,88 @@ def in_seconds(path: Path) -> pd.DataFrame:
 
 @checked
 def generate(
-    num_jobs: Count,
-    *,
-    num_gpus: Count = 64,
-    load: Positive = 0.8,
-    mean_duration_s: Positive = 3600.0,
-    durations: Literal["exponential", "constant", "lognormal"] = "lognormal",
-    sigma: NonNegative = 1.5,
-    gpus: dict[int, Positive] | None = None,
-    slack: Positive | None = None,
-    kinds: tuple[str, ...] = (),
-    rng: np.random.Generator | int = 0,
-) -> Trace:
+    num_jobs: Count, *, num_gpus: Count = 64, load: Positive = 0.8,
+    mean_duration_s: Positive = 3600.0, sigma: NonNegative = 1.5,
+    gpus: Annotated[dict[Count, Positive], MinLen(1)] | None = None, slack: Positive | None = None,
+    kinds: tuple[str, ...] = (), rng: np.random.Generator | Whole = 0,
+) -> Trace:  # fmt: skip
     """A synthetic trace: Poisson arrivals that offer ``load`` of what ``num_gpus`` can do.
 
     Args:
         load: mean work a second over GPUs; above 1 the queue grows without end.
-        durations: their distribution, of mean ``mean_duration_s``; ``sigma`` is the lognormal's
-            spread of logarithms.
+        sigma: spread of the logarithms of durations, which are lognormal.
         gpus: GPUs of a job and their weights; default: :data:`GPUS`.
         slack: the deadline comes after 1 to 1 + 2 × slack durations, evenly; None: no deadlines.
         kinds: of jobs, each as likely as another; default: nothing is known.
         rng: a generator or a seed.
-
-    Raises:
-        BadValue: a job may ask for less than one GPU.
     """
-    draw = np.random.default_rng(rng) if isinstance(rng, int) and rng >= 0 else rng
-    if isinstance(draw, int):
-        raise BadValue(f"generate: rng must be a generator or a seed, at least 0; got {rng}")
-    weights = GPUS if gpus is None else gpus
-    if not weights or min(weights) < 1:
-        raise BadValue(f"generate: gpus must map numbers from 1 to weights; got {weights}")
+    draw, weights = np.random.default_rng(rng), gpus or GPUS
     shares = np.array(list(weights.values())) / sum(weights.values())
     sizes = np.array(list(weights))
     gap_s = float(shares @ sizes) * mean_duration_s / (load * num_gpus)
     arrival_s = np.cumsum(draw.exponential(gap_s, num_jobs))
-    unit = {
-        "constant": lambda: np.ones(num_jobs),
-        "exponential": lambda: draw.exponential(1.0, num_jobs),
-        "lognormal": lambda: draw.lognormal(-(sigma**2) / 2, sigma, num_jobs),
-    }[durations]()
+    unit = draw.lognormal(-(sigma**2) / 2, sigma, num_jobs)
     duration_s = np.maximum(mean_duration_s * unit, np.finfo(float).tiny)
     due = arrival_s + duration_s * (1 + 2 * (slack or 0) * draw.random(num_jobs))
     return Trace(
-        arrival_s=arrival_s,
-        duration_s=duration_s,
-        gpus=draw.choice(sizes, num_jobs, p=shares),
+        arrival_s=arrival_s, duration_s=duration_s, gpus=draw.choice(sizes, num_jobs, p=shares),
         deadline_s=() if slack is None else due,
         kind=tuple(draw.choice(kinds, num_jobs).tolist()) if kinds else (),
-        name=f"generated ({durations}, load {load:g})",
+        name=f"generated (lognormal, load {load:g})",
+    )  # fmt: skip
+
+
+@checked
+def from_slurm(path: str | Path) -> Trace:
+    """The GPU jobs of an export such as ``sacct -a -P -o JobID,Submit,ElapsedRaw,AllocTRES,User``.
+
+    A job's duration is the time it ran, also where it failed or was cancelled; times count from the
+    first submission. Steps of a job, jobs without a GPU and jobs that never ran are left out; the
+    trace's name says how many.
+
+    Raises:
+        BadFile: it is no such export, no job of it held a GPU, or a value cannot be.
+    """
+    path, valid = Path(path), f"what `{SACCT}` prints"
+    table = texts_of(path, sep="|", valid=valid)
+    for column in ("JobID", "Submit", "ElapsedRaw", "AllocTRES"):
+        if column not in table:
+            raise BadFile(
+                path, "a column is missing", line=1, field=column,
+                value=", ".join(map(str, table.columns)), valid=valid,
+            )  # fmt: skip
+    jobs, left_out = _gpu_jobs(table)
+    if jobs.empty:
+        raise BadFile(path, f"no row is a GPU job that ran ({left_out})", valid="gres/gpu=N")
+    spelt = {"ids": "JobID", "arrival_s": "Submit", "duration_s": "ElapsedRaw", "gpus": "gpus"}
+    spelt |= {"tenant": "User"} if "User" in jobs else {}
+    return from_table(Trace, jobs, path, spelt, f"{path.name} (left out: {left_out})")
+
+
+def _gpu_jobs(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The rows that are GPU jobs which ran, and what the others are."""
+    step = table["JobID"].str.contains(".", regex=False)
+    gpus = table["AllocTRES"].str.extract(_SACCT_GPUS)[0]
+    without = ~step & (gpus.isna() | (gpus == "0"))
+    idle = ~step & ~without & table["ElapsedRaw"].str.strip().isin(["", "0"])
+    left_out = (
+        f"{step.sum():,} steps, {without.sum():,} jobs without a GPU, {idle.sum():,} that never ran"
     )
+    return table.assign(gpus=gpus)[~(step | without | idle)], left_out
+
+
+def is_slurm(path: Path) -> bool:
+    """Whether a file begins as ``sacct -P`` does."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            heading = lines.readline().strip().split("|")
+    except OSError:
+        return False
+    return "JobID" in heading and len(heading) > 1
 
 
 def from_path_or_name(text: str) -> Trace:
     """What commands take: a CSV file, an export of ``sacct -P``, or a published ``name[/part]``."""
-    from labkit.cluster.jobs.accounting import from_slurm, is_slurm
-    from labkit.cluster.jobs.jobs import from_csv
-
     name, slash, part = text.partition("/")
     if name in PARTS:
         return load(name, part=part or None)

@@ -14,8 +14,8 @@ from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.jobs.throughputs import Throughputs
 from labkit.cluster.policies.shares import Active, SharePolicy
 from labkit.cluster.running import rotation
-from labkit.cluster.running.records import CAUSES
-from labkit.cluster.running.runs import Run, check_gpus, on_pools
+from labkit.cluster.running.core import CAPACITY, PREEMPTED
+from labkit.cluster.running.runs import CAUSES, Run, check_gpus, jobs_of, run_of
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, Positive, Whole, checked
 
@@ -137,10 +137,8 @@ class _Loop:
             self.shared = table.of(names)[1]
         believed = policy.believes.of(names) if policy.believes else (true, self.shared)
         self.seen: dict[str, Any] = {"speed": believed[0], "shared": believed[1], "memory": {}}
-        self.jobs = np.zeros(len(trace), rotation.JOB)
-        for name, column in (("arrival", "arrival_s"), ("left", "duration_s"), ("gpus", "gpus")):
-            self.jobs[name] = trace.column(column)
-        self.jobs["pool"] = self.jobs["was"] = self.jobs["start"] = -1
+        self.jobs = jobs_of(trace, rotation.JOB)
+        self.jobs["pool"] = self.jobs["was"] = -1
 
     def run(self, clock: Any, count: Any, room: Any, orders: Any) -> Run:
         (pairs, table), is_done = _entries(SLACK, room.size), False
@@ -151,7 +149,7 @@ class _Loop:
                 self.policy.strict,
             )  # fmt: skip
             if is_done:
-                return self._result(log[: count[rotation.SEGMENTS]], int(count[rotation.ROUNDS]))
+                return self._result(log[: count[rotation.SEGMENTS]])
             pairs, table = self._shares(pairs, table, room, clock, count)
 
     def _shares(self, pairs: Any, table: Any, room: Any, clock: Any, count: Any) -> tuple[Any, Any]:
@@ -187,17 +185,11 @@ class _Loop:
         clock[rotation.SINCE], clock[rotation.CHANGED] = now, 0.0
         return pairs, table
 
-    def _result(self, log: Any, rounds: int) -> Run:
+    def _result(self, log: Any) -> Run:
         jobs, waits = self.jobs, np.zeros((len(self.jobs), len(CAUSES)))
-        waits[:, CAUSES.index("capacity")] = jobs["waited"]
-        waits[:, CAUSES.index("preemption")] = jobs["stopped"]
-        return Run(
-            trace=self.trace, cluster=self.cluster, policy=self.policy,  # type: ignore[arg-type]
-            placement="any", start_s=np.where(jobs["start"] < 0, np.nan, jobs["start"]),
-            end_s=np.where(jobs["left"] > 0, np.nan, jobs["end"]),
-            preemptions=jobs["stops"].copy(), waits_s=waits, restart_s=jobs["restart"].copy(),
-            num_events=rounds, **on_pools(*(log[name] for name in log.dtype.names)),
-        )  # fmt: skip
+        waits[:, CAPACITY], waits[:, PREEMPTED] = jobs["waited"], jobs["stopped"]
+        columns = [log[name] for name in log.dtype.names]
+        return run_of(self.trace, self.cluster, self.policy, jobs, waits, columns)
 
 
 def _entries(most: int, pools: int) -> tuple[Any, Any]:

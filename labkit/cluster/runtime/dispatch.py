@@ -42,13 +42,13 @@ class Dispatch:
     hot: Share = 0.0
 
     @property
-    def stations(self) -> dict[str, tuple[float, float]]:
-        """By station, the busiest of its kind: the share of all tasks it serves, its service."""
-        busiest = self.hot + (1 - self.hot) / self.nodes
+    def stations(self) -> dict[str, tuple[list[float], float]]:
+        """By kind of station: the share of tasks that each serves, the busiest first; service."""
+        rest = (1 - self.hot) / self.nodes
         return {
-            "local": (busiest, self.local_s),
-            "global": (self.passed_on, self.global_s),
-            "store": (1 / self.shards, self.store_s),
+            "local": ([self.hot + rest] + [rest] * (self.nodes - 1), self.local_s),
+            "global": ([self.passed_on], self.global_s),
+            "store": ([1 / self.shards] * self.shards, self.store_s),
         }
 
     @property
@@ -58,12 +58,13 @@ class Dispatch:
         >>> round(Dispatch(nodes=100, passed_on=1, global_s=1e-4).limit_per_s)
         10000
         """
-        return min(1 / (part * service) for part, service in self.stations.values() if part > 0)
+        return 1 / max(parts[0] * service for parts, service in self.stations.values())
 
     @property
     def bottleneck(self) -> str:
         """The station that saturates first."""
-        return max(self.stations, key=lambda name: float(np.prod(self.stations[name])))
+        stations = self.stations
+        return max(stations, key=lambda name: stations[name][0][0] * stations[name][1])
 
 
 @checked
@@ -83,12 +84,9 @@ def mean_latency_s(dispatch: Dispatch, tasks_per_s: Positive) -> dict[str, float
             f"tasks_per_s {tasks_per_s:g} saturates {dispatch.bottleneck}; valid: below "
             f"{dispatch.limit_per_s:g}"
         )
-    rest = (1 - dispatch.hot) / dispatch.nodes
-    shares = {"global": [dispatch.passed_on], "store": [1 / dispatch.shards] * dispatch.shards}
-    shares["local"] = [dispatch.hot + rest] + [rest] * (dispatch.nodes - 1)
     return {
-        name: sum(p / (1 / dispatch.stations[name][1] - p * tasks_per_s) for p in shares[name])
-        for name in ("local", "global", "store")
+        name: sum(part / (1 / service - part * tasks_per_s) for part in parts)
+        for name, (parts, service) in dispatch.stations.items()
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import permutations
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
@@ -31,14 +32,9 @@ class Shared(NamedTuple):
 
 @checked
 def beside(
-    owner: Program,
-    guests: Sequence[Program],
-    *,
-    mode: Mode,
-    idle_share: BelowOne,
-    until_s: Positive,
-    gpu: Gpu | None = None,
-) -> Shared:
+    owner: Program, guests: Sequence[Program], *, mode: Mode, idle_share: BelowOne,
+    until_s: Positive, gpu: Gpu | None = None,
+) -> Shared:  # fmt: skip
     """An owner that repeats a mini-batch and a wait, beside guests that never wait.
 
     Args:
@@ -62,22 +58,15 @@ def beside(
 
 @checked
 def pairs(
-    programs: Mapping[str, Program],
-    ways: Mapping[Mode, str],
-    *,
-    idle_share: BelowOne,
+    programs: Mapping[str, Program], ways: Mapping[Mode, str], *, idle_share: BelowOne,
     until_s: Positive,
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """Every program as the owner beside every other, by each way of sharing and its name."""
     import pandas as pd
 
     rows = []
-    for owner in programs:
-        for guest in programs:
-            for mode, way in ways.items() if guest != owner else ():
-                shared = beside(
-                    programs[owner], [programs[guest]],
-                    mode=mode, idle_share=idle_share, until_s=until_s,
-                )  # fmt: skip
-                rows.append((owner, guest, way, *shared[:3]))
+    for (owner, own), (guest, other) in permutations(programs.items(), 2):
+        for mode, way in ways.items():
+            shared = beside(own, [other], mode=mode, idle_share=idle_share, until_s=until_s)
+            rows.append((owner, guest, way, *shared[:3]))
     return pd.DataFrame(rows, columns=["owner", "guest", "way", *Shared._fields[:3]])

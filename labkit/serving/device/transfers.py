@@ -47,12 +47,9 @@ class Layers:
     @classmethod
     @checked
     def merged(
-        cls,
-        compute_s: Sequence[NonNegative],
-        parameter_bytes: Sequence[NonNegative],
-        *,
+        cls, compute_s: Sequence[NonNegative], parameter_bytes: Sequence[NonNegative], *,
         total_s: Positive | None = None,
-    ) -> Layers:
+    ) -> Layers:  # fmt: skip
         """Layers with weights, from a profile, its seconds scaled to ``total_s`` where it is known.
 
         A layer without weights joins the last one that has some: to end a group before it would

@@ -16,16 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from labkit.cluster.running.runs import LIFE
 from labkit.kit.compiled import njit
 
 LEAST, MOST, TURNS = range(3)
 NOBODY, EACH, TOGETHER = range(3)  # who is judged on arrival
 CHANGE, STAY = range(2)  # rows of Rule.lost_s
-JOB = np.dtype([
-    ("arrival", "f8"), ("due", "f8"), ("left", "f8"), ("top", "i8"), ("level", "i8"),
-    ("since", "f8"), ("warm", "f8"), ("start", "f8"), ("end", "f8"), ("lost", "f8"),
-    ("stops", "i8"), ("refused", "i8"),
-])  # fmt: skip
+JOB = np.dtype([*LIFE, ("due", "f8"), ("top", "i8"), ("level", "i8"), ("refused", "i8")])
 TOLERANCE = 1e-9  # of a slot, or of work
 
 
@@ -288,10 +285,10 @@ def _hold(rule: Rule, jobs: Any, who: Any, levels: Any, now: float, log: Any) ->
 
 
 @njit(cache=True)
-def replay(rule: Rule, jobs: Any, speed: Any) -> tuple[Any, int]:
-    """Run all jobs, in order of arrival: (job, start, end, GPUs) of their runs; decisions."""
+def replay(rule: Rule, jobs: Any, speed: Any) -> Any:
+    """Run all jobs, in order of arrival: (job, start, end, GPUs) of their runs."""
     log = [(0.0, 0.0, 0.0, 0.0)]  # says what rows are
-    who, ahead, decisions = np.zeros(0, np.int64), 0, 0
+    who, ahead = np.zeros(0, np.int64), 0
     last, change = -np.inf, np.inf
     while True:
         now = jobs[ahead].arrival if ahead < jobs.size else np.inf
@@ -304,7 +301,7 @@ def replay(rule: Rule, jobs: Any, speed: Any) -> tuple[Any, int]:
                     change = np.inf
         now = min(now, change)
         if now == np.inf:
-            return np.array(log)[1:], decisions  # a list would become Python's, 3 µs a row
+            return np.array(log)[1:]  # a list would become Python's, 3 µs a row
         now = max(now, last + rule.slot_s)
         who = _progress(rule, jobs, speed, who, last, now, log)
         until = int(np.searchsorted(jobs.arrival, now, "right"))
@@ -313,4 +310,4 @@ def replay(rule: Rule, jobs: Any, speed: Any) -> tuple[Any, int]:
         _hold(rule, jobs, who, levels, now, log)
         if rule.share == TURNS:
             who = np.concatenate((who[levels == 0], who[levels > 0]))
-        last, decisions = now, decisions + 1
+        last = now
