@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit import hardware, models
+from labkit import files, hardware, models
 from labkit.errors import BadFile, UsageError
 from labkit.models import Model
-from labkit.models.model import catalogue
 from tests.memory.steps import expert_params
 
 # Counts of the published checkpoints (Hugging Face safetensors metadata of each).
@@ -141,7 +140,7 @@ def test_a_malformed_preset_is_named(tmp_path: Path, text: str, complaint: str) 
     path = tmp_path / "models.yaml"
     path.write_text(text)
     with pytest.raises(BadFile, match=complaint):
-        catalogue(path)
+        files.named(path, Model)
 
 
 def test_nominal_memory_is_binary_as_the_maker_counts_it() -> None:

@@ -293,13 +293,7 @@ class Model:
 
 def presets() -> dict[str, Model]:
     """The models of ``data/models.yaml`` by name."""
-    return catalogue(files.project_root() / "data" / "models.yaml")
-
-
-@lru_cache(maxsize=8)
-def catalogue(path: Path) -> dict[str, Model]:
-    """The models of one file; raises BadFile, with the line, where a size is impossible."""
-    return files.named(path, files.load_yaml(path), Model)
+    return files.named(files.project_root() / "data" / "models.yaml", Model)
 
 
 # A plan asks for these many times over; a model never changes.

@@ -70,7 +70,7 @@ def load(path: Path | None = None) -> dict[str, Published]:
         BadFile: a row lacks a field, or has one that is unknown or impossible.
     """
     path = path or files.project_root() / "data" / "measured" / "gpu_peaks.yaml"
-    return files.named(path, files.load_yaml(path), Published)
+    return files.named(path, Published)
 
 
 def table(path: Path | None = None) -> pd.DataFrame:
