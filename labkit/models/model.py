@@ -247,7 +247,7 @@ class Model:
         if self.layout:
             self._refuse_cut(part)
             return self.layout
-        return _tensors(self, self._cut(part))
+        return layout.in_order(self, self._cut(part))
 
     def units(self, **part: Any) -> tuple[Unit, ...]:
         """The distinct units and how often each occurs: all a sum over tensors needs, and few.
@@ -294,12 +294,6 @@ class Model:
 def presets() -> dict[str, Model]:
     """The models of ``data/models.yaml`` by name."""
     return files.named(files.project_root() / "data" / "models.yaml", Model)
-
-
-# A plan asks for these many times over; a model never changes.
-@lru_cache(maxsize=64)
-def _tensors(model: Model, cut: Cut) -> tuple[TensorShape, ...]:
-    return tuple(layout.in_order(model, cut))
 
 
 @lru_cache(maxsize=64)
