@@ -112,15 +112,10 @@ class Checkout:
         )
 
 
-def examine(
-    root: Path | None = None, about: Callable[[str], object] = lambda title: None
-) -> Iterator[Finding]:
-    """All findings for the workbook at ``root`` (default: the one around the working directory).
-
-    ``about`` is told the title of each check as it begins.
-    """
+def examine(about: Callable[[str], object] = lambda title: None) -> Iterator[Finding]:
+    """All findings for the workbook; ``about`` is told the title of each check as it begins."""
     try:
-        checkout = Checkout(root or project_root())
+        checkout = Checkout(project_root())
     except UsageError as error:
         yield fail("workbook", str(error))
         return
@@ -400,7 +395,7 @@ def doctor(
     """
     terminal = Console(stderr=True, force_terminal=sys.stderr.isatty())
     with terminal.status("") as status:  # says what is being looked at
-        findings = list(examine(about=lambda title: status.update(f"checking {title}")))
+        findings = list(examine(lambda title: status.update(f"checking {title}")))
     failed = any(finding.status == "fail" for finding in findings)
     if as_json:
         rows = [asdict(finding) for finding in findings]

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import Le
+from annotated_types import Ge, Le
 
 from labkit import files
 from labkit.errors import BadValue, UsageError, not_among
@@ -30,11 +30,8 @@ OPERATORS: dict[Operator, str] = {
     "softmax-fp32": "attention written out has its softmax in fp32",
 }
 Size = Annotated[int, Le(2**40)]  # products of larger ones leave 64 bits
+SizeIfAny = Annotated[Size, Ge(0)]  # 0: there is none
 _POSITIVE = ("num_layers", "hidden", "heads", "vocab", "ffn", "kv_heads", "head_dim")
-_COUNTS = (
-    *("positions", "num_experts", "experts_per_token", "expert_ffn", "shared_experts"),
-    *("dense_layers", "q_rank", "kv_rank", "rope_head_dim", "value_head_dim"),
-)
 
 
 @description(slots=True)
@@ -77,7 +74,7 @@ class Model:
     hidden: Size = 0
     heads: Size = 0
     vocab: Size = 0
-    positions: Size = 0
+    positions: SizeIfAny = 0
     ffn: Size = 0
     kv_heads: Size = 0
     head_dim: Size = 0
@@ -90,16 +87,16 @@ class Model:
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     qk_norm: bool = False
     fused_qkv: bool = True
-    num_experts: Size = 0
-    experts_per_token: Size = 0
-    expert_ffn: Size = 0
-    shared_experts: Size = 0
-    dense_layers: Size = 0
+    num_experts: SizeIfAny = 0
+    experts_per_token: SizeIfAny = 0
+    expert_ffn: SizeIfAny = 0
+    shared_experts: SizeIfAny = 0
+    dense_layers: SizeIfAny = 0
     router_bias: bool = False
-    q_rank: Size = 0
-    kv_rank: Size = 0
-    rope_head_dim: Size = 0
-    value_head_dim: Size = 0
+    q_rank: SizeIfAny = 0
+    kv_rank: SizeIfAny = 0
+    rope_head_dim: SizeIfAny = 0
+    value_head_dim: SizeIfAny = 0
     operators: tuple[Operator, ...] = ()
     layout: tuple[TensorShape, ...] = ()
     source: str = ""
@@ -108,9 +105,9 @@ class Model:
         if self.layout and not self.hidden:
             return
         self._derive()
-        for least, name in (*((1, name) for name in _POSITIVE), *((0, name) for name in _COUNTS)):
-            if getattr(self, name) < least:
-                raise BadValue(f"{name} must be >= {least}, got {getattr(self, name)}")
+        for name in _POSITIVE:
+            if getattr(self, name) < 1:
+                raise BadValue(f"{name} must be >= 1, got {getattr(self, name)}")
         if self.heads % self.kv_heads:
             raise BadValue(f"heads ({self.heads}) must divide by kv_heads ({self.kv_heads})")
         self._check_experts()
