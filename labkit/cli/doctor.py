@@ -28,7 +28,6 @@ from labkit.quantities import format_bytes
 
 commands = typer.Typer()
 
-OLDEST_PYTHON = (3, 11)
 TESTED_PYTHONS = ((3, 11), (3, 12), (3, 13))
 LEAST_FREE_BYTES, COMFORTABLE_FREE_BYTES = 200 * 10**6, 2 * 10**9
 COMFORTABLE_MEMORY_BYTES = 4 * 10**9
@@ -132,7 +131,7 @@ def examine(about: Callable[[str], object] = lambda title: None) -> Iterator[Fin
 
 def check_python(checkout: Checkout) -> Iterator[Finding]:
     running, version = sys.version_info[:2], sys.version.split()[0]
-    if running < OLDEST_PYTHON:
+    if running < TESTED_PYTHONS[0]:
         yield fail("python", version, "make a new .venv with Python 3.11 or newer")
     elif running not in TESTED_PYTHONS:
         tested = "pinned versions are tested with Python 3.11 to 3.13"

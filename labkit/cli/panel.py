@@ -19,9 +19,6 @@ from labkit.quantities import format_bytes
 if TYPE_CHECKING:
     from labkit.workbook.review.live import Live
 
-SOURCE = "zeus-nsdi23"
-DRAWN = Callable[..., Any]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
@@ -29,7 +26,7 @@ class Panel:
 
     title: str
     call: Callable[..., str]
-    figures: tuple[DRAWN, ...]
+    figures: tuple[Callable[..., Any], ...]
     axes: Mapping[str, Any]
     label: Mapping[str, str] = field(default_factory=dict)
     start: Mapping[str, Any] = field(default_factory=dict)
@@ -152,8 +149,9 @@ def tuning(profile: str = "", model: str = "") -> Panel:
 
     from labkit import tuning
 
-    trace = tuning.load(profile or SOURCE)
-    jobs = {name: trace.job(name) for name in trace.workloads}
+    name = profile or "zeus-nsdi23"
+    trace = tuning.load(name)
+    jobs = {workload: trace.job(workload) for workload in trace.workloads}
 
     @lru_cache(maxsize=8)  # two figures each ask for the same
     def known(workload: str, eta: float) -> tuple[Any, Any]:
@@ -176,7 +174,7 @@ def tuning(profile: str = "", model: str = "") -> Panel:
     return Panel(
         title=f"Tuner: {trace.gpu} {trace.standin}",
         call=lambda workload, eta, policy, seed: (
-            f"labkit tuning simulate {workload} --trace {quote(profile or SOURCE)} --eta {eta:g} "
+            f"labkit tuning simulate {workload} --trace {quote(name)} --eta {eta:g} "
             f"-p {policy} --seeds {seed + 1}"
         ),
         figures=(surface, path, front),

@@ -18,7 +18,6 @@ PORT = typer.Option(0, min=0, max=65535, help="Default: the first free one from 
 BROWSER = typer.Option(True, help="Whether to open the browser.")
 AS_ROOT = typer.Option(False, "--allow-root", help="Run as root, as in a container.")
 KEY = typer.Argument("", metavar="KEY", autocompletion=complete_keys, show_default=False)
-TEXT = typer.Argument("", metavar="TEXT", help="In quotes.", show_default=False)
 
 
 @commands.command()
@@ -82,7 +81,7 @@ def present(
 @commands.command()
 def ask(
     key: str = KEY,
-    text: str = TEXT,
+    text: str = typer.Argument("", metavar="TEXT", help="In quotes.", show_default=False),
     by: str = typer.Option("", "--by", help="Who asks.", show_default=False),
     remark: bool = typer.Option(False, "--remark", help="A remark, not a question."),
     answer: int = typer.Option(None, metavar="N", help="TEXT answers question N."),

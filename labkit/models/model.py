@@ -60,7 +60,7 @@ class Model:
         operators: what its code computes otherwise than by one kernel (see :data:`OPERATORS`);
             :meth:`from_hf` knows it of transformers' models.
         layout: the tensors themselves, of a model measured rather than described; sizes may then
-            be 0, which means not known (see :attr:`shapes_known`).
+            be 0, which means not known (see :meth:`require_shapes`).
 
     Derived defaults are filled in: ``dataclasses.replace`` keeps them, :meth:`resized` derives
     them anew.
@@ -189,7 +189,7 @@ class Model:
     def from_module(cls, module: nn.Module, *, name: str = "") -> Model:
         """A torch module's parameters, and its sizes where they can be recognised.
 
-        Parameters that modules share count once. See :attr:`shapes_known`.
+        Parameters that modules share count once. See :meth:`require_shapes`.
 
         Raises:
             UsageError: the module has no parameters.
@@ -198,14 +198,9 @@ class Model:
 
         return measure(module, cls, name)
 
-    @property
-    def shapes_known(self) -> bool:
-        """Whether layers and widths are known, not only tensors; activations need them."""
-        return self.hidden > 0
-
     def require_shapes(self) -> Model:
-        """This model; raises UsageError where only its tensors are known."""
-        if not self.shapes_known:
+        """This model; raises UsageError where only its tensors are known, not layers and widths."""
+        if not self.hidden:
             raise UsageError(
                 f"model {self.name!r} was measured from its parameters and its layers were not"
                 " recognised: only its states are known. Describe it with Model(num_layers=…,"
