@@ -192,10 +192,11 @@ def validate(path: Path, tree: Any, model: type[Model]) -> Model:
         raise _first_error(path, tree, model, error.errors(include_url=False)[0]) from None
 
 
-def named(path: Path, tree: Any, kind: Callable[..., Item], *within: str) -> dict[str, Item]:
-    """The entries of a mapping of ``tree``, at the place ``within``, each as ``kind(name=…, …)``;
-    raises BadFile where ``kind`` refuses one, or takes other fields."""
-    entries = tree
+@cache
+def named(path: Path, kind: Callable[..., Item], *within: str) -> dict[str, Item]:
+    """The entries of a YAML file's mapping, at the place ``within``, each as ``kind(name=…, …)``;
+    read once. Raises BadFile where ``kind`` refuses one, or takes other fields."""
+    entries = tree = load_yaml(path)
     for part in within:
         entries = entries[part]
     items = {}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import TypeVar
 
 from labkit import files
@@ -53,12 +51,7 @@ def link(name: str) -> Link:
 
 
 def _pick(what: str, kind: Callable[..., Item], name: str) -> Item:
-    known = _catalogue(files.project_root() / "data" / "hardware.yaml", f"{what}s", kind)
+    known = files.named(files.project_root() / "data" / "hardware.yaml", kind, f"{what}s")
     if name not in known:
         raise not_among(what, name, known)
     return known[name]
-
-
-@cache
-def _catalogue(path: Path, part: str, kind: Callable[..., Item]) -> dict[str, Item]:
-    return files.named(path, files.load_yaml(path), kind, part)

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit import hardware, models
+from labkit import files, hardware, models
 from labkit.errors import BadFile, UsageError
 from labkit.models import Model
-from labkit.models.model import catalogue
 from tests.memory.steps import expert_params
 
 # Counts of the published checkpoints (Hugging Face safetensors metadata of each).
@@ -141,7 +140,7 @@ def test_a_malformed_preset_is_named(tmp_path: Path, text: str, complaint: str) 
     path = tmp_path / "models.yaml"
     path.write_text(text)
     with pytest.raises(BadFile, match=complaint):
-        catalogue(path)
+        files.named(path, Model)
 
 
 def test_nominal_memory_is_binary_as_the_maker_counts_it() -> None:
@@ -365,7 +364,7 @@ def test_transformers_makes_the_same_tensors(kind: str, changes: dict[str, Any])
     stored = model.num_experts * 2 if model.router_bias else 0
     assert model.num_params == sum(p.numel() for p in network.parameters()) + stored
     measured = Model.from_module(network)
-    assert measured.shapes_known
+    assert measured.hidden
     assert measured.num_layers == 3
     assert measured.num_params == model.num_params - stored
 
@@ -382,7 +381,7 @@ def test_a_modules_tensors_are_measured_and_its_sizes_recognised() -> None:
     network = build(gpt, Mode(dtype="fp32"), seq=gpt.positions)
     measured = Model.from_module(network, name="again")
     assert [t.shape for t in measured.tensors()] == [t.shape for t in gpt.tensors()]
-    assert measured.shapes_known
+    assert measured.hidden
     sizes = ("num_layers", "hidden", "heads", "vocab", "positions", "ffn", "tied", "mlp", "norm")
     assert all(getattr(measured, size) == getattr(gpt, size) for size in sizes)
     assert measured.num_params == gpt.num_params
@@ -417,10 +416,10 @@ def test_what_is_not_a_known_transformer_has_states_only() -> None:
     nn = pytest.importorskip("torch").nn
     model = Model.from_module(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Linear(8, 10)))
     assert model.num_params == 8 * 27 + 8 + 90
-    assert not model.shapes_known
+    assert not model.hidden
     assert "states only" in model.source
     with pytest.raises(UsageError, match="only its states are known"):
         model.require_shapes()
-    assert Model.preset("gpt2-124m").require_shapes().shapes_known
+    assert Model.preset("gpt2-124m").require_shapes().hidden
     with pytest.raises(UsageError, match="no parameters"):
         Model.from_module(nn.ReLU())

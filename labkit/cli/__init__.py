@@ -57,7 +57,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 fine, 1 something failed, 2 wrong use.",
 )
 
-for _part in ("queue", "review", "run", "results", "export", "session", "panel", "data", "doctor"):
+for _part in ("queue", "review", "run", "results", "export", "session", "data", "doctor"):
     app.add_typer(import_module(f"labkit.cli.{_part}").commands)
 
 

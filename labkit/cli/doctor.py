@@ -28,7 +28,6 @@ from labkit.quantities import format_bytes
 
 commands = typer.Typer()
 
-OLDEST_PYTHON = (3, 11)
 TESTED_PYTHONS = ((3, 11), (3, 12), (3, 13))
 LEAST_FREE_BYTES, COMFORTABLE_FREE_BYTES = 200 * 10**6, 2 * 10**9
 COMFORTABLE_MEMORY_BYTES = 4 * 10**9
@@ -112,15 +111,10 @@ class Checkout:
         )
 
 
-def examine(
-    root: Path | None = None, about: Callable[[str], object] = lambda title: None
-) -> Iterator[Finding]:
-    """All findings for the workbook at ``root`` (default: the one around the working directory).
-
-    ``about`` is told the title of each check as it begins.
-    """
+def examine(about: Callable[[str], object] = lambda title: None) -> Iterator[Finding]:
+    """All findings for the workbook; ``about`` is told the title of each check as it begins."""
     try:
-        checkout = Checkout(root or project_root())
+        checkout = Checkout(project_root())
     except UsageError as error:
         yield fail("workbook", str(error))
         return
@@ -137,7 +131,7 @@ def examine(
 
 def check_python(checkout: Checkout) -> Iterator[Finding]:
     running, version = sys.version_info[:2], sys.version.split()[0]
-    if running < OLDEST_PYTHON:
+    if running < TESTED_PYTHONS[0]:
         yield fail("python", version, "make a new .venv with Python 3.11 or newer")
     elif running not in TESTED_PYTHONS:
         tested = "pinned versions are tested with Python 3.11 to 3.13"
@@ -400,7 +394,7 @@ def doctor(
     """
     terminal = Console(stderr=True, force_terminal=sys.stderr.isatty())
     with terminal.status("") as status:  # says what is being looked at
-        findings = list(examine(about=lambda title: status.update(f"checking {title}")))
+        findings = list(examine(lambda title: status.update(f"checking {title}")))
     failed = any(finding.status == "fail" for finding in findings)
     if as_json:
         rows = [asdict(finding) for finding in findings]

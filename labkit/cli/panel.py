@@ -1,4 +1,4 @@
-"""``labkit panel``: an engine with a control for each of its parameters, in the browser.
+"""The panels: an engine with a control for each of its parameters, in the browser.
 
 A :class:`Panel` says which controls an engine has and which figures are drawn for their values; a
 function makes it of what the user brings. Only the engines' public names are called; a figure is
@@ -7,31 +7,17 @@ drawn again when a control moves that its function takes.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.util import find_spec
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-import typer
-from rich.console import Console
-
-from labkit.errors import UsageError, not_among
+from labkit.errors import not_among
 from labkit.quantities import format_bytes
 
 if TYPE_CHECKING:
     from labkit.workbook.review.live import Live
-
-SOURCE = "zeus-nsdi23"
-DRAWN = Callable[..., Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +26,7 @@ class Panel:
 
     title: str
     call: Callable[..., str]
-    figures: tuple[DRAWN, ...]
+    figures: tuple[Callable[..., Any], ...]
     axes: Mapping[str, Any]
     label: Mapping[str, str] = field(default_factory=dict)
     start: Mapping[str, Any] = field(default_factory=dict)
@@ -163,8 +149,9 @@ def tuning(profile: str = "", model: str = "") -> Panel:
 
     from labkit import tuning
 
-    trace = tuning.load(profile or SOURCE)
-    jobs = {name: trace.job(name) for name in trace.workloads}
+    name = profile or "zeus-nsdi23"
+    trace = tuning.load(name)
+    jobs = {workload: trace.job(workload) for workload in trace.workloads}
 
     @lru_cache(maxsize=8)  # two figures each ask for the same
     def known(workload: str, eta: float) -> tuple[Any, Any]:
@@ -187,7 +174,7 @@ def tuning(profile: str = "", model: str = "") -> Panel:
     return Panel(
         title=f"Tuner: {trace.gpu} {trace.standin}",
         call=lambda workload, eta, policy, seed: (
-            f"labkit tuning simulate {workload} --trace {quote(profile or SOURCE)} --eta {eta:g} "
+            f"labkit tuning simulate {workload} --trace {quote(name)} --eta {eta:g} "
             f"-p {policy} --seeds {seed + 1}"
         ),
         figures=(surface, path, front),
@@ -302,81 +289,6 @@ def serving(profile: str = "", model: str = "") -> Panel:
 PANELS: dict[str, Callable[..., Panel]] = {
     make.__name__: make for make in (pipeline, memory, tuning, cluster, serving)
 }
-
-
-# ---------------------------------------------------------------- the command
-
-commands = typer.Typer()
-
-ONLY_THIS_MACHINE = (
-    "default-src 'self' data: blob:; connect-src 'self' ws:; "
-    "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'"
-)
-"""Content security policy: whatever a library would load, the browser asks no other machine."""
-
-
-@commands.command()
-def panel(
-    name: str = typer.Argument(help=f"{', '.join(PANELS)}.", autocompletion=lambda: [*PANELS]),
-    profile: str = typer.Option(
-        "", help="Your own: a CSV file of the engine's profile, trace or requests, or a name."
-    ),
-    model: str = typer.Option("", help="Your own: a config.json, or a preset."),
-    port: int = typer.Option(0, help="To listen at; 0: any that is free.", min=0, max=65535),
-    browser: bool = typer.Option(True, help="Open the panel in a browser."),
-) -> None:
-    """Move an engine's parameters and watch its figures; Voilà serves it to this machine alone.
-
-    Every value is computed when you ask for it; a line under the figures is the command that
-    prints the same. The address carries a token; Ctrl-C ends the panel.
-
-    [bold]Examples[/bold]
-
-      [cyan]labkit panel pipeline[/cyan]                      clocks, frontier, memory of a plan
-      [cyan]labkit panel memory --model llama-3-70b[/cyan]    does it fit, and what would make it
-      [cyan]labkit panel cluster --profile jobs.csv[/cyan]    a trace of your own
-    """
-    from labkit.workbook.session import server
-
-    if find_spec("voila") is None or find_spec("anywidget") is None:
-        raise UsageError("labkit panel needs Voilà and anywidget: pip install 'labkit[lab]'")
-    profile, model = (
-        str(Path(text).resolve()) if text and Path(text).exists() else text
-        for text in (profile, model)
-    )
-    built(name, profile=profile, model=model)  # what is wrong is said here, not in the browser
-    place = server.address(port=port)
-    with tempfile.TemporaryDirectory(prefix="labkit-panel-") as folder:
-        path = Path(folder) / f"{name}.ipynb"
-        path.write_text(notebook(name, profile, model), encoding="utf-8")
-        headers = {"headers": {"Content-Security-Policy": ONLY_THIS_MACHINE}}
-        settings = {"ip": place.ip, "port": place.port, "token": place.token,
-                    "tornado_settings": headers, "open_browser": browser}  # fmt: skip
-        pages = {"template": "live", "extension_denylist": server.NOT_IN_VOILA}
-        config = {"Voila": settings, "VoilaConfiguration": pages}
-        server.write_template(Path(folder))
-        # In a file of the folder it starts in: no list of processes shows the token.
-        (Path(folder) / "voila.json").write_text(json.dumps(config), encoding="utf-8")
-        command = [sys.executable, "-m", "voila", str(path)]
-        Console(soft_wrap=True).print(f"{place.url('/')}  (Ctrl-C ends it)")
-        code = _run(command, folder)
-    if code > 0:
-        raise typer.Exit(1)
-
-
-def _run(command: list[str], folder: str) -> int:
-    """Run the server until it ends or this process is asked to; its exit code, or 0 if asked."""
-    paths = os.pathsep.join(filter(None, [folder, os.environ.get("JUPYTER_PATH", "")]))
-    server = subprocess.Popen(command, cwd=folder, env=os.environ | {"JUPYTER_PATH": paths})
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return server.wait()
-    except KeyboardInterrupt:
-        return 0
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        server.terminate()
-        server.wait()
 
 
 def notebook(name: str, profile: str = "", model: str = "") -> str:

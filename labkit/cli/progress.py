@@ -49,11 +49,6 @@ def how_it_failed(outcome: Outcome) -> str:
     return ": ".join(part for part in (name, outcome.message) if part)
 
 
-def shortened(text: str, width: int = 160) -> str:
-    """``text`` in at most ``width`` characters; the report at the end has all of it."""
-    return text if len(text) <= width else text[: width - 1].rstrip() + "…"
-
-
 class Estimate:
     """How long the rest of a run should take, from how long its notebooks took before."""
 
@@ -168,7 +163,9 @@ class Watcher:
         if outcome.status == "ok":
             line = Text("✔ ", style="green").append(took, style="default")
         else:
-            failure = f"{took}, {where(outcome.cell)}: {shortened(how_it_failed(outcome))}"
+            why = Text(how_it_failed(outcome))
+            why.truncate(160, overflow="ellipsis")  # the report at the end has all of it
+            failure = f"{took}, {where(outcome.cell)}: {why}"
             line = Text("✘ ", style="bold red").append(failure, style="not bold default")
         line.append(f"  ({self._done}/{self._total}{self._state()})", style="dim")
         self._say(line)

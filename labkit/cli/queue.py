@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -335,25 +336,22 @@ def _print_change(paper: Paper, text: str = "") -> None:
 
 def table(catalogue: Queue, papers: Sequence[Paper], width: int) -> Table:
     rows = [_row(catalogue, paper) for paper in papers]
-    names = ["P", "Paper", "Status", "Title", "Venue", "Session", "Tags"]
     hidden = {name for name in ("Session", "Tags") if not any(row[name] for row in rows)}
     if width < WIDE:
         hidden.add("Tags")
     result = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    shown = [name for name in names if name not in hidden]
+    shown = [name for name in rows[0] if name not in hidden]
     for name in shown:  # the title alone gives way where all do not fit
         style = "" if name in ("Paper", "Status", "Title", "Session") else "dim"
         least, most = {"Title": (MIN_TITLE, None), "Tags": (None, MAX_TAGS)}.get(name, (None, None))
         fixed = name != "Title"
         result.add_column(name, no_wrap=fixed, style=style, min_width=least, max_width=most)
-    for place, (paper, row) in enumerate(zip(papers, rows, strict=True)):
-        styles = {"Paper": "bold", "Status": COLOURS[paper.status]}
-        look: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
-        last = place + 1 == len(papers)
-        result.add_row(
-            *(Text(row[name], styles.get(name, ""), **look) for name in shown),
-            end_section=last or papers[place + 1].status != paper.status,
-        )
+    look: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
+    for status, of_status in groupby(rows, key=lambda row: row["Status"]):
+        styles = {"Paper": "bold", "Status": COLOURS[status]}
+        for row in of_status:
+            result.add_row(*(Text(row[name], styles.get(name, ""), **look) for name in shown))
+        result.add_section()
     return result
 
 

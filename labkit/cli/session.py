@@ -1,21 +1,23 @@
-"""``labkit lab``, ``present`` and ``ask``: what a reading group does in a session."""
+"""``labkit lab``, ``present``, ``ask`` and ``panel``: what a reading group does in a session."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import typer
 from rich.console import Console
 
+from labkit.cli import panel as panels
 from labkit.cli.queue import complete_keys
 from labkit.cli.run import complete_notebooks
 from labkit.errors import UsageError
-from labkit.files import project_root
+from labkit.files import project_root, write_atomically
 
 commands = typer.Typer(rich_markup_mode="rich")
 PORT = typer.Option(0, min=0, max=65535, help="Default: the first free one from 8888 on.")
 BROWSER = typer.Option(True, help="Whether to open the browser.")
 AS_ROOT = typer.Option(False, "--allow-root", help="Run as root, as in a container.")
 KEY = typer.Argument("", metavar="KEY", autocompletion=complete_keys, show_default=False)
-TEXT = typer.Argument("", metavar="TEXT", help="In quotes.", show_default=False)
 
 
 @commands.command()
@@ -39,7 +41,6 @@ def lab(
     [bold]Examples[/bold]: [cyan]labkit lab[/cyan],
     [cyan]labkit lab --collaborative --ip 192.168.1.20[/cyan]
     """
-    from labkit.cli import panel
     from labkit.workbook.session import server
 
     if ip != server.LOOPBACK and not collaborative:
@@ -48,7 +49,7 @@ def lab(
     arguments = server.lab_arguments(root, collaborative=collaborative)
     server.write_start(root)
     _print(f"JupyterLab: {place.url('/')}")
-    shown = {name: panel.notebook(name) for name in panel.PANELS}
+    shown = {name: panels.notebook(name) for name in panels.PANELS}
     server.serve(root, "lab", place, [*arguments, *_flags(browser, allow_root)], shown)
 
 
@@ -70,17 +71,17 @@ def present(
     from labkit.workbook import notebooks
     from labkit.workbook.session import server
 
-    root, place = project_root(), server.address(port=port)
+    root, place, page = project_root(), server.address(port=port), f"/labkit/deck/{key}"
     notebooks.path_of(root, key)  # raises where there is none
-    _print(f"The deck of {key}: {place.url(f'/labkit/deck/{key}')} (Ctrl-C stops it)")
-    server.serve(root, "deck", place, [*server.deck_arguments(key), *_flags(browser, allow_root)])
+    _print(f"The deck of {key}: {place.url(page)} (Ctrl-C stops it)")
+    server.serve(root, page, place, _flags(browser, allow_root))
     _print(f"Has the group heard it? labkit queue done {key} --presented")
 
 
 @commands.command()
 def ask(
     key: str = KEY,
-    text: str = TEXT,
+    text: str = typer.Argument("", metavar="TEXT", help="In quotes.", show_default=False),
     by: str = typer.Option("", "--by", help="Who asks.", show_default=False),
     remark: bool = typer.Option(False, "--remark", help="A remark, not a question."),
     answer: int = typer.Option(None, metavar="N", help="TEXT answers question N."),
@@ -118,6 +119,44 @@ def ask(
             _print(f"    {question.answer}") if question.answer else None
     if not any(asked.values()):
         _print(f'Nobody asked anything yet: labkit ask {key or "KEY"} "…"')
+
+
+@commands.command()
+def panel(
+    name: str = typer.Argument(
+        help=f"{', '.join(panels.PANELS)}.", autocompletion=lambda: [*panels.PANELS]
+    ),
+    profile: str = typer.Option(
+        "", help="Your own: a CSV file of the engine's profile, trace or requests, or a name."
+    ),
+    model: str = typer.Option("", help="Your own: a config.json, or a preset."),
+    port: int = PORT,
+    browser: bool = BROWSER,
+) -> None:
+    """Move an engine's parameters and watch its figures; Voilà serves it to this machine alone.
+
+    Every value is computed when you ask for it; a line under the figures is the command that
+    prints the same. The address carries a token; Ctrl-C ends the panel.
+
+    [bold]Examples[/bold]
+
+      [cyan]labkit panel pipeline[/cyan]                      clocks, frontier, memory of a plan
+      [cyan]labkit panel memory --model llama-3-70b[/cyan]    does it fit, and what would make it
+      [cyan]labkit panel cluster --profile jobs.csv[/cyan]    a trace of your own
+    """
+    from labkit.workbook.session import server
+
+    profile, model = (
+        str(Path(text).resolve()) if text and Path(text).exists() else text
+        for text in (profile, model)
+    )
+    panels.built(name, profile=profile, model=model)  # what is wrong is said here, not in a page
+    root, place = project_root(), server.address(port=port)
+    path = server.PANELS / f"{name}-{place.port}.ipynb"  # no other server that runs has this port
+    write_atomically(root / path, panels.notebook(name, profile, model))
+    page = f"/voila/render/{path.as_posix()}"
+    _print(f"{place.url(page)}  (Ctrl-C ends it)")
+    server.serve(root, page, place, _flags(browser, allow_root=True))
 
 
 def _flags(browser: bool, allow_root: bool) -> list[str]:

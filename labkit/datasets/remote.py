@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
-from urllib.parse import urljoin, urlsplit
+from itertools import takewhile
+from typing import TYPE_CHECKING, Literal, get_args
+from urllib.parse import urlsplit
 
 from labkit.datasets.download import CONNECT_S, root_cause
 
@@ -82,75 +83,59 @@ def _within(limit_s: float, address: Address) -> Answer:
     return answers[-1]
 
 
-class _End(NamedTuple):
-    """Where the redirects end: a ``status`` (0: nowhere, for the ``problem``) and headers, and
-    where the address ``moved`` to for good."""
-
-    status: int
-    headers: Mapping[str, str]
-    moved: str = ""
-    problem: str = ""
-
-
 def _asked(address: Address) -> Answer:
     """HEAD, and where a host refuses that, a GET of no more than the first byte."""
     import requests
 
+    state: State = "unreachable"
     with requests.Session() as session:
+        session.max_redirects = MOST_REDIRECTS
+        session.headers.update({"Accept-Encoding": "identity", **address.headers})
         try:
-            end = _end(address, session.head)
-            if end.status in _ASK_AGAIN:
-                end = _end(address, session.get, {"Range": "bytes=0-0"})
-        except requests.Timeout:
-            return Answer(address=address, state="unreachable", words="timed out")
+            end = _end(session.head, address.url)
+            if end.status_code in _ASK_AGAIN:
+                session.headers["Range"] = "bytes=0-0"
+                end = _end(session.get, address.url)
+            return _judged(address, end)
+        except requests.TooManyRedirects:
+            state, words = "refused", f"more than {MOST_REDIRECTS} redirects"
+        except requests.exceptions.InvalidSchema as error:  # its text ends with the address
+            state, words = "refused", "redirects to " + str(error).rpartition(" for ")[2].strip("'")
         except requests.RequestException as error:
-            return Answer(address=address, state="unreachable", words=root_cause(error))
-    return _judged(address, end)
+            words = "timed out" if isinstance(error, requests.Timeout) else root_cause(error)
+    return Answer(address=address, state=state, words=words)
 
 
-def _end(
-    address: Address, method: Callable[..., Response], more: Mapping[str, str] | None = None
-) -> _End:
-    url, moved, is_permanent = address.url, "", True
-    headers = {"Accept-Encoding": "identity", **address.headers, **(more or {})}
-    for _ in range(MOST_REDIRECTS + 1):
-        timeout = (CONNECT_S, 2 * ANSWER_S)  # silence is for _within to call
-        with method(
-            url, headers=headers, allow_redirects=False, stream=True, timeout=timeout
-        ) as response:
-            if not response.is_redirect:
-                return _End(response.status_code, response.headers, moved)
-            url = urljoin(url, response.headers["Location"])
-            is_permanent &= response.status_code in _PERMANENT
-        moved = url if is_permanent else moved
-        if not re.match(r"https?://", url):
-            return _End(0, {}, problem=f"redirects to {url}")
-    return _End(0, {}, problem=f"more than {MOST_REDIRECTS} redirects")
+def _end(method: Callable[..., Response], url: str) -> Response:
+    """The answer where redirects end."""
+    timeout = (CONNECT_S, 2 * ANSWER_S)  # silence is for _within to call
+    with method(url, allow_redirects=True, stream=True, timeout=timeout) as response:
+        return response
 
 
-def _judged(address: Address, end: _End) -> Answer:
+def _judged(address: Address, end: Response) -> Answer:
     size, registered = _size(end), address.size_bytes
-    state: State = "moved" if end.moved else "fine"
-    words = (
-        f"to {end.moved}" if end.moved else "size as registered" if registered is not None else ""
-    )
-    if end.status in _GONE:
-        state, words = "gone", f"HTTP {end.status}"
-    elif end.status not in (200, 206) and size is None:
-        state, words = "refused", end.problem or f"HTTP {end.status}"
+    for_good = [*takewhile(lambda hop: hop.status_code in _PERMANENT, end.history)]
+    moved_to = [*end.history, end][len(for_good)].url if for_good else ""
+    state: State = "moved" if moved_to else "fine"
+    words = f"to {moved_to}" if moved_to else "size as registered" if registered is not None else ""
+    if end.status_code in _GONE:
+        state, words = "gone", f"HTTP {end.status_code}"
+    elif end.status_code not in (200, 206) and size is None:
+        state, words = "refused", f"HTTP {end.status_code}"
     elif registered is not None and size not in (None, registered):
         state, words = "changed", f"{size} bytes, {registered} registered"
-    elif registered is not None and size is None and not end.moved:
+    elif registered is not None and size is None and not moved_to:
         words = "size not told"
-    return Answer(address=address, state=state, words=words, size_bytes=size, moved_to=end.moved)
+    return Answer(address=address, state=state, words=words, size_bytes=size, moved_to=moved_to)
 
 
-def _size(end: _End) -> int | None:
+def _size(end: Response) -> int | None:
     """The whole file's size, where the headers say it: a part's range says it too (416 for an
     empty file), and what is compressed on the way is of another size."""
     total = re.fullmatch(r"bytes (?:\d+-\d+|\*)/(\d+)", end.headers.get("Content-Range", ""))
-    if total and end.status in (206, 416):
+    if total and end.status_code in (206, 416):
         return int(total[1])
     length = end.headers.get("Content-Length", "")
     is_plain = end.headers.get("Content-Encoding", "identity") == "identity"
-    return int(length) if end.status == 200 and is_plain and length.isdecimal() else None
+    return int(length) if end.status_code == 200 and is_plain and length.isdecimal() else None

@@ -8,7 +8,7 @@ its column and row.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
@@ -158,8 +158,7 @@ class Arrivals:
 
     def changed(self, **columns: Any) -> Self:
         """The same rows with other columns, or another name."""
-        kept = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return type(self)(**kept | columns)
+        return replace(self, **columns)  # type: ignore[type-var]
 
     def frame(self) -> pd.DataFrame:
         """One row each, in order of arrival; columns of texts that are not there are left out."""

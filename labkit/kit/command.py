@@ -19,7 +19,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -189,22 +189,11 @@ def expanded(function: Command) -> Callable[..., None]:
 
 def _fields_as_options(kind: Any) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(kind, include_extras=True)
-    for field in fields(kind):
-        for option in getattr(hints[field.name], "__metadata__", ()):
+    for name, parameter in inspect.signature(kind).parameters.items():
+        for option in getattr(hints[name], "__metadata__", ()):
             if isinstance(option, typer.models.OptionInfo) and option.rich_help_panel is None:
                 option.rich_help_panel = getattr(kind, "PANEL", None)
-        yield inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=_default(field),
-            annotation=hints[field.name],
-        )
-
-
-def _default(field: Field[Any]) -> Any:
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    return inspect.Parameter.empty if field.default is MISSING else field.default
+        yield parameter.replace(annotation=hints[name])
 
 
 # ---------------------------------------------------------------- what texts say

@@ -55,7 +55,6 @@ PALETTE: dict[str, str] = {
     "power": _WINE,
     "time": _BLUE,
     "cost": _PURPLE,
-    "frequency": _GREEN,
     # who says so
     "bound": _INK,
     "baseline": _GREY,
@@ -71,7 +70,6 @@ PALETTE: dict[str, str] = {
     "capacity": _INK,
     # how a search goes
     "explore": _SKY,
-    "exploit": _BLUE,
     "stopped": _VERMILION,
     # annotation
     "highlight": _VERMILION,

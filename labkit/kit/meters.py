@@ -67,7 +67,11 @@ class CollectiveMeter(TorchDispatchMode):
         seen[1] += 1
 
     def summary(self) -> list[dict[str, Any]]:
-        """Message bytes and calls by phase, collective and size of the group, in order seen."""
+        """Message bytes and calls by phase, collective and size of the group, in order seen.
+
+        The message is what an all-reduce or a broadcast is given, an all-gather's output, a
+        reduce-scatter's or an all-to-all's input.
+        """
         return [
             {"phase": phase, "collective": kind, "ranks": ranks, "message_bytes": size, "calls": n}
             for (phase, kind, ranks), (size, n) in self._seen.items()

@@ -182,16 +182,9 @@ img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
 
 @functools.cache
 def carried(package: str, *names: str) -> str:
-    """Scripts or style sheets that an installed package carries, to stand inside a page."""
-    return inline_script("\n".join(package_file(package, name) for name in names))
-
-
-def inline_script(text: str) -> str:
-    """``text`` so that it may stand inside a ``<script>``: nothing in it begins or ends one.
-
-    >>> inline_script("a = '</script>'")
-    "a = '\\\\x3c/script>'"
-    """
+    """Scripts or style sheets that an installed package carries, to stand inside a page: nothing in
+    them begins or ends a ``<script>``."""
+    text = "\n".join(package_file(package, name) for name in names)
     return text.replace("</script", "\\x3c/script").replace("<!--", "\\x3c!--")
 
 

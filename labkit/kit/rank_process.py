@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing import start_processes
 
-from labkit.kit.meters import CollectiveMeter, received_by_connection
+from labkit.kit.meters import received_by_connection
 
 _START = "fork" if sys.platform == "linux" else "spawn"
 _CONTEXT: Any = multiprocessing.get_context(_START)
@@ -56,12 +56,10 @@ def run_rank(rank: int, folder: Path, num_ranks: int, timeout_s: float) -> None:
     # All have read before any sends; through the store, since a barrier would send bytes itself.
     store.set(f"read {rank}", "")
     store.wait([f"read {other}" for other in range(num_ranks)], wait)
-    with CollectiveMeter() as meter:
-        result = function(rank, *arguments)
+    result = function(rank, *arguments)
     after = received_by_connection()
     report = {
         "result": result,
-        "calls": meter.summary(),
         "connections": after and {end: n - (before or {}).get(end, 0) for end, n in after.items()},
     }
     (folder / f"rank{rank}").write_bytes(cloudpickle.dumps(report))

@@ -17,15 +17,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from labkit.errors import LabkitError
 from labkit.kit.describe import Count, Positive, checked
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +34,6 @@ class RanksRun:
     received_bytes: np.ndarray | None
     """``[to, from]``: bytes that a rank's TCP connections to another received during the function,
     read from the kernel; None where the system cannot tell (anything but Linux)."""
-    calls: tuple[dict[str, Any], ...]
-
-    def collectives(self) -> pd.DataFrame:
-        """A row a rank, kind of collective and size of group: ``message_bytes`` in ``calls``.
-
-        The message is what an all-reduce or a broadcast is given, an all-gather's output, a
-        reduce-scatter's or an all-to-all's input.
-        """
-        import pandas as pd
-
-        columns = ["rank", "collective", "ranks", "message_bytes", "calls"]
-        return pd.DataFrame(self.calls, columns=columns)
 
     def across_bytes(self, ranks_per_node: int) -> int:
         """Bytes that crossed between nodes, were each ``ranks_per_node`` ranks in turn a node.
@@ -96,9 +81,6 @@ def on_ranks(
     return RanksRun(
         results=tuple(report["result"] for report in reports),
         received_bytes=_matrix([report["connections"] for report in reports]),
-        calls=tuple(
-            {"rank": rank} | row for rank, report in enumerate(reports) for row in report["calls"]
-        ),
     )
 
 

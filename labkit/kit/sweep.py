@@ -47,7 +47,6 @@ def sweep(
     *,
     executor: Executor | Count | None = None,
     chunk: Count | None = None,
-    progress: bool = False,
 ) -> pd.DataFrame:
     """``function(**point)`` at every point of ``grid``: the points' columns, then what it returned.
 
@@ -59,7 +58,6 @@ def sweep(
             ``client.get_executor()``), a number of processes, or None for this process. A function
             defined in a notebook's cell is sent by value.
         chunk: points a task; the default gives every worker several tasks.
-        progress: show a bar on standard error.
 
     Returns:
         Rows in the order of the grid. A scalar that is returned is the column ``value``, a mapping
@@ -79,11 +77,10 @@ def sweep(
     1  3       9
     """
     import pandas as pd
-    from tqdm import tqdm
 
     pairs, total = _points(grid)
     own = _processes(executor) if isinstance(executor, int) else nullcontext(executor)
-    with own as pool, tqdm(total=total, unit="point", disable=not progress) as bar:
+    with own as pool:
         workers = 1 if pool is None else _num_workers(pool)
         size = chunk or max(1, min(LARGEST_CHUNK, total // (workers * _CHUNKS_A_WORKER)))
         batches = iter(lambda: list(itertools.islice(pairs, size)), [])
@@ -91,7 +88,6 @@ def sweep(
         for batch, results in _evaluated(_submitter(function, pool), batches, workers * _AHEAD):
             shown = zip((point for point, _ in batch), results, strict=True)
             tables.append(pd.DataFrame([_joined(p, row) for p, rows in shown for row in rows]))
-            bar.update(len(batch))
     return pd.concat(tables, ignore_index=True)
 
 

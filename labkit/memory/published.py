@@ -142,7 +142,7 @@ def peaks(path: Path | None = None) -> dict[str, Peak]:
         BadFile: a row lacks a field, or has one that is unknown or impossible.
     """
     path = path or files.project_root() / "data" / "measured" / "gpu_peaks.yaml"
-    return files.named(path, files.load_yaml(path), Peak)
+    return files.named(path, Peak)
 
 
 def peak_errors(framework: str | None = None) -> pd.DataFrame:

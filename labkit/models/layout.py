@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
@@ -119,14 +120,14 @@ def check(model: Model, cut: Cut) -> None:
         raise BadValue(f"{model.name} has no experts: ep must be 1, got {ep}")
 
 
-def in_order(model: Model, cut: Cut) -> Iterator[TensorShape]:
+@lru_cache(maxsize=64)
+def in_order(model: Model, cut: Cut) -> tuple[TensorShape, ...]:
     """Every tensor of a part of the model, in the order of the forward pass."""
     check(model, cut)
     before, after = _ends(model, cut)
-    yield from before
-    for layer in range(cut.first_layer, cut.end_layer):
-        yield from _block(model, cut, layer, layer >= model.num_dense_layers)
-    yield from after
+    layers = range(cut.first_layer, cut.end_layer)
+    blocks = (_block(model, cut, layer, layer >= model.num_dense_layers) for layer in layers)
+    return (*before, *chain.from_iterable(blocks), *after)
 
 
 def _is_whole(model: Model, cut: Cut) -> bool:
@@ -138,24 +139,16 @@ def _ends(model: Model, cut: Cut) -> tuple[tuple[TensorShape, ...], tuple[Tensor
     """The tensors before the layers and after them, as far as this part has them."""
     whole = _is_whole(model, cut)
     first, last = ("root", "root") if whole else ("embedding", "head")
-    before = _embedding(model, cut, first) if cut.embedding else ()
-    return before, _head(model, cut, last, output=not whole) if cut.head else ()
-
-
-def _embedding(model: Model, cut: Cut, unit: str) -> tuple[TensorShape, ...]:
-    rows = -(-model.vocab // cut.tp)
-    tensors = [_tensor(unit, "token", rows, model.hidden, role="embedding")]
-    if model.positions:
-        tensors.append(_tensor(unit, "position", model.positions, model.hidden, role="embedding"))
-    return tuple(tensors)
-
-
-def _head(model: Model, cut: Cut, unit: str, *, output: bool) -> tuple[TensorShape, ...]:
-    tensors = list(_norm(model, unit, "norm", model.hidden))
-    if output:
-        rows = -(-model.vocab // cut.tp)
-        tensors.append(_tensor(unit, "output", rows, model.hidden, role="head"))
-    return tuple(tensors)
+    tables = {"token": -(-model.vocab // cut.tp), "position": model.positions}
+    before = [
+        _tensor(first, name, rows, model.hidden, role="embedding")
+        for name, rows in tables.items()
+        if rows and cut.embedding
+    ]
+    after = [*_norm(model, last, "norm", model.hidden)] if cut.head else []
+    if cut.head and not whole:
+        after.append(_tensor(last, "output", tables["token"], model.hidden, role="head"))
+    return tuple(before), tuple(after)
 
 
 def _block(model: Model, cut: Cut, layer: int, experts: bool) -> Iterator[TensorShape]:

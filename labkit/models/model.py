@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import Le
+from annotated_types import Ge, Le
 
 from labkit import files
 from labkit.errors import BadValue, UsageError, not_among
@@ -30,11 +30,8 @@ OPERATORS: dict[Operator, str] = {
     "softmax-fp32": "attention written out has its softmax in fp32",
 }
 Size = Annotated[int, Le(2**40)]  # products of larger ones leave 64 bits
+SizeIfAny = Annotated[Size, Ge(0)]  # 0: there is none
 _POSITIVE = ("num_layers", "hidden", "heads", "vocab", "ffn", "kv_heads", "head_dim")
-_COUNTS = (
-    *("positions", "num_experts", "experts_per_token", "expert_ffn", "shared_experts"),
-    *("dense_layers", "q_rank", "kv_rank", "rope_head_dim", "value_head_dim"),
-)
 
 
 @description(slots=True)
@@ -63,7 +60,7 @@ class Model:
         operators: what its code computes otherwise than by one kernel (see :data:`OPERATORS`);
             :meth:`from_hf` knows it of transformers' models.
         layout: the tensors themselves, of a model measured rather than described; sizes may then
-            be 0, which means not known (see :attr:`shapes_known`).
+            be 0, which means not known (see :meth:`require_shapes`).
 
     Derived defaults are filled in: ``dataclasses.replace`` keeps them, :meth:`resized` derives
     them anew.
@@ -77,7 +74,7 @@ class Model:
     hidden: Size = 0
     heads: Size = 0
     vocab: Size = 0
-    positions: Size = 0
+    positions: SizeIfAny = 0
     ffn: Size = 0
     kv_heads: Size = 0
     head_dim: Size = 0
@@ -90,16 +87,16 @@ class Model:
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     qk_norm: bool = False
     fused_qkv: bool = True
-    num_experts: Size = 0
-    experts_per_token: Size = 0
-    expert_ffn: Size = 0
-    shared_experts: Size = 0
-    dense_layers: Size = 0
+    num_experts: SizeIfAny = 0
+    experts_per_token: SizeIfAny = 0
+    expert_ffn: SizeIfAny = 0
+    shared_experts: SizeIfAny = 0
+    dense_layers: SizeIfAny = 0
     router_bias: bool = False
-    q_rank: Size = 0
-    kv_rank: Size = 0
-    rope_head_dim: Size = 0
-    value_head_dim: Size = 0
+    q_rank: SizeIfAny = 0
+    kv_rank: SizeIfAny = 0
+    rope_head_dim: SizeIfAny = 0
+    value_head_dim: SizeIfAny = 0
     operators: tuple[Operator, ...] = ()
     layout: tuple[TensorShape, ...] = ()
     source: str = ""
@@ -108,9 +105,9 @@ class Model:
         if self.layout and not self.hidden:
             return
         self._derive()
-        for least, name in (*((1, name) for name in _POSITIVE), *((0, name) for name in _COUNTS)):
-            if getattr(self, name) < least:
-                raise BadValue(f"{name} must be >= {least}, got {getattr(self, name)}")
+        for name in _POSITIVE:
+            if getattr(self, name) < 1:
+                raise BadValue(f"{name} must be >= 1, got {getattr(self, name)}")
         if self.heads % self.kv_heads:
             raise BadValue(f"heads ({self.heads}) must divide by kv_heads ({self.kv_heads})")
         self._check_experts()
@@ -192,7 +189,7 @@ class Model:
     def from_module(cls, module: nn.Module, *, name: str = "") -> Model:
         """A torch module's parameters, and its sizes where they can be recognised.
 
-        Parameters that modules share count once. See :attr:`shapes_known`.
+        Parameters that modules share count once. See :meth:`require_shapes`.
 
         Raises:
             UsageError: the module has no parameters.
@@ -201,14 +198,9 @@ class Model:
 
         return measure(module, cls, name)
 
-    @property
-    def shapes_known(self) -> bool:
-        """Whether layers and widths are known, not only tensors; activations need them."""
-        return self.hidden > 0
-
     def require_shapes(self) -> Model:
-        """This model; raises UsageError where only its tensors are known."""
-        if not self.shapes_known:
+        """This model; raises UsageError where only its tensors are known, not layers and widths."""
+        if not self.hidden:
             raise UsageError(
                 f"model {self.name!r} was measured from its parameters and its layers were not"
                 " recognised: only its states are known. Describe it with Model(num_layers=…,"
@@ -247,7 +239,7 @@ class Model:
         if self.layout:
             self._refuse_cut(part)
             return self.layout
-        return _tensors(self, self._cut(part))
+        return layout.in_order(self, self._cut(part))
 
     def units(self, **part: Any) -> tuple[Unit, ...]:
         """The distinct units and how often each occurs: all a sum over tensors needs, and few.
@@ -293,19 +285,7 @@ class Model:
 
 def presets() -> dict[str, Model]:
     """The models of ``data/models.yaml`` by name."""
-    return catalogue(files.project_root() / "data" / "models.yaml")
-
-
-@lru_cache(maxsize=8)
-def catalogue(path: Path) -> dict[str, Model]:
-    """The models of one file; raises BadFile, with the line, where a size is impossible."""
-    return files.named(path, files.load_yaml(path), Model)
-
-
-# A plan asks for these many times over; a model never changes.
-@lru_cache(maxsize=64)
-def _tensors(model: Model, cut: Cut) -> tuple[TensorShape, ...]:
-    return tuple(layout.in_order(model, cut))
+    return files.named(files.project_root() / "data" / "models.yaml", Model)
 
 
 @lru_cache(maxsize=64)

@@ -153,7 +153,7 @@ def test_a_panel_answers_to_the_keyboard(
     monkeypatch.setenv("JUPYTER_TOKEN", TOKEN)
     command = ("labkit", "panel", name, "--no-browser", "--port", "{port}")
     with serving(*command, folder=tmp_path, ready="/voila/static/voila.js") as address:
-        with urllib.request.urlopen(f"{address}/voila/render", timeout=30) as answer:
+        with urllib.request.urlopen(address, timeout=30) as answer:
             assert "/login?" in answer.url, "nobody enters without the token"
         page = opened(browser, f"{address}/?token={TOKEN}", complaints)
         call = page.locator("code").last.inner_text()

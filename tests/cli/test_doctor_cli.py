@@ -215,12 +215,12 @@ def test_an_unreadable_notebook_and_an_unknown_dataset_are_failures(
 ) -> None:
     add_notebook(checkout, "zeus", "runs25")
     only(monkeypatch, doctor.check_data)
-    (finding,) = doctor.examine(checkout.root)
+    (finding,) = doctor.examine()
     assert finding.status == "fail"
     assert "did you mean 'runs24'" in finding.observed
     (checkout.root / "notebooks" / "energy" / "zero.ipynb").write_text("{")
     only(monkeypatch, doctor.check_notebooks)
-    (finding,) = doctor.examine(checkout.root)
+    (finding,) = doctor.examine()
     assert finding.status == "fail"
     assert "zero.ipynb" in finding.observed
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from labkit.cli import main, panel
 from labkit.cli.panel import built, notebook
 from labkit.errors import UsageError
 from labkit.workbook.review import axes
+from labkit.workbook.session import server
 
 GROUP = "panel"
 
@@ -20,25 +23,23 @@ GROUP = "panel"
 def test_a_panel_is_for_this_machine_and_its_token_is_in_no_list_of_processes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs: list[tuple[list[str], dict[str, Any]]] = []
-
-    def run(command: list[str], folder: str) -> int:
-        runs.append((command, json.loads((Path(folder) / "voila.json").read_text())["Voila"]))
-        return 0
-
-    monkeypatch.setattr(panel, "_run", run)
+    """Two at once have an address, a token and a notebook each; the token is told here alone."""
+    runs: list[tuple[Path, str, server.Address]] = []
+    monkeypatch.setattr(server, "serve", lambda *given: runs.append(given[:3]))
     monkeypatch.delenv("JUPYTER_TOKEN", raising=False)
-    for _ in range(2):
+    assert main(["panel", "pipeline", "--no-browser"]) == 0
+    (root, page, first) = runs[0]
+    with socket.create_server((first.ip, first.port)):
         assert main(["panel", "pipeline", "--no-browser"]) == 0
-    (command, first), (_, second) = runs
-    assert first["ip"] == "127.0.0.1"
-    assert len(first["token"]) >= 32
-    assert first["token"] != second["token"]
-    assert first["token"] not in " ".join(command)
-    assert first["token"] in capsys.readouterr().out  # the address for whoever started it
-    policy = first["tornado_settings"]["headers"]["Content-Security-Policy"]
-    assert "http" not in policy
-    assert "*" not in policy
+    (_, other, second) = runs[1]
+    assert first.ip == "127.0.0.1"
+    assert len(first.token) >= 32
+    assert first.token != second.token
+    assert first.token not in " ".join(sys.argv)
+    assert first.token in capsys.readouterr().out  # the address for whoever started it
+    files = [root / path.removeprefix("/voila/render/") for path in (page, other)]
+    assert files[0] != files[1]
+    assert all("panel.show('pipeline'" in path.read_text(encoding="utf-8") for path in files)
 
 
 def between(axis: axes.Axis) -> Any:

@@ -79,8 +79,8 @@ def test_real_ranks_train_and_hear_what_a_stack_of_workers_does() -> None:
         pd.testing.assert_frame_equal(table, stack, rtol=1e-9)
         assert min(seconds) > 0
     numbers = 64 * 32 + 32 + 32 * 10 + 10
-    sent = ranks.collectives().query("rank == 0")["message_bytes"].sum()
-    assert sent == len(stack) * 8 * (numbers + 3)  # the gradient, and a norm a rank
+    message = len(stack) * 8 * (numbers + 3)  # the gradient, and a norm a rank
+    assert 1 <= ranks.across_bytes(1) / (2 * (3 - 1) * message) < 1.1  # gloo's headers on top
 
 
 def test_the_batch_and_with_it_the_rate_follow_the_policy() -> None:

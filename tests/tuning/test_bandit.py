@@ -83,12 +83,12 @@ def test_a_seed_gives_the_same_runs_whatever_else_is_simulated(
     job = standin.job("librispeech")
     many = tuning.simulate(job, seeds=range(6), recurrences=30)
     alone = tuning.simulate(job, seeds=[4], recurrences=30).frame()
-    pd.testing.assert_frame_equal(many.of_seed(4), alone)
+    pd.testing.assert_frame_equal(many.frame().query("seed == 4").reset_index(drop=True), alone)
 
 
 def test_a_path_holds_every_change_of_configuration(standin: tuning.TrainingTrace) -> None:
     runs = tuning.simulate(standin.job("cifar100"), seeds=range(2), recurrences=30)
-    path, walked = runs.path(1), runs.of_seed(1)
+    path, walked = runs.path(1), runs.frame().query("seed == 1").reset_index(drop=True)
     pairs = list(zip(walked["batch_size"], walked["power_limit_w"], strict=True))
     changes = [b for a, b in pairwise([None, *pairs]) if a != b]
     assert list(zip(path["batch_size"], path["power_limit_w"], strict=True)) == changes

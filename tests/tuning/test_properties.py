@@ -57,7 +57,12 @@ def test_a_window_is_the_posterior_of_the_last_costs(costs: list[float], window:
 def test_seeds_do_not_see_each_other(seed: int, policy: str, concurrency: int) -> None:
     job = random_job(seed, reliable=True)
     options = {"policy": policy, "recurrences": 20, "concurrency": concurrency, "beta": NEVER}
-    many = tuning.simulate(job, seeds=[3, seed, 5], **options).of_seed(seed)
+    many = (
+        tuning.simulate(job, seeds=[3, seed, 5], **options)
+        .frame()
+        .query("seed == @seed")
+        .reset_index(drop=True)
+    )
     alone = tuning.simulate(job, seeds=[seed], **options).frame()
     assert many["batch_size"].tolist() == alone["batch_size"].tolist()
     assert many["cost_j"].to_numpy() == pytest.approx(alone["cost_j"].to_numpy())

@@ -55,7 +55,12 @@ def test_a_seed_runs_alike_alone_and_among_others(standin) -> None:
     job = standin.job("librispeech")
     policy = tuning.Scripted(script=zeus)
     alone = tuning.simulate(job, policy=policy, seeds=[3]).frame()
-    among = tuning.simulate(job, policy=policy, seeds=range(5)).of_seed(3)
+    among = (
+        tuning.simulate(job, policy=policy, seeds=range(5))
+        .frame()
+        .query("seed == 3")
+        .reset_index(drop=True)
+    )
     pd.testing.assert_frame_equal(alone, among)
 
 

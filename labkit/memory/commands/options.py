@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,14 +63,14 @@ class Spread:
         str | None, option("none, selective, operators, full, or every k-th layer. Default: none.")
     ] = None
     assigned: Annotated[
-        list[str],
+        list[str] | None,
         option(
             "Another field of Parallel, Batch or Recipe, such as ep=8, step=fused,"
             " offload_optimizer=cpu, sp_gather=buffer or layer_split=torchtitan. Repeatable.",
             "--set",
             metavar="NAME=VALUE",
         ),
-    ] = field(default_factory=list)
+    ] = None
     ideal: Annotated[bool, option("Shards of Ψ/N, not of whole rows.", "--ideal")] = False
 
     def of(self, model: Model) -> Plan:

@@ -15,7 +15,7 @@ _STAR = {**MARK["best"], "line": {"width": 1.2, "color": "white"}}
 _MOST_POINTS = 1500
 
 
-def figure_goodput(table: pd.DataFrame, *, title: str = "") -> go.Figure:
+def figure_goodput(table: pd.DataFrame) -> go.Figure:
     """Goodput over total batch size (``goodput.surface``), a line each number of GPUs.
 
     Of allocations with as many GPUs, the best counts.
@@ -28,12 +28,11 @@ def figure_goodput(table: pd.DataFrame, *, title: str = "") -> go.Figure:
         by="num_gpus",
         x_title="batch size (examples)",
         y_title="goodput (useful examples/s)",
-        title=title,
         powers_of_two=True,
     )
 
 
-def figure_fit(table: pd.DataFrame, *, title: str = "", of: str = "measured") -> go.Figure:
+def figure_fit(table: pd.DataFrame, *, of: str = "measured") -> go.Figure:
     """Predicted against given step times (``cross_validate``), coloured by number of nodes.
 
     The line is exact agreement, the band 10 % to both sides; ``of`` says if they were measured.
@@ -62,10 +61,10 @@ def figure_fit(table: pd.DataFrame, *, title: str = "", of: str = "measured") ->
     axis = {"type": "log", "range": edges, "tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
     fig.update_xaxes(**axis)
     fig.update_yaxes(**axis)
-    return finish(fig, title=title, x=f"{of} step (s)", y="predicted step (s)", height=560)
+    return finish(fig, x=f"{of} step (s)", y="predicted step (s)", height=560)
 
 
-def figure_choice(choice: JointChoice, *, title: str = "") -> go.Figure:
+def figure_choice(choice: JointChoice) -> go.Figure:
     """Time and energy to the target of a joint choice: the front, coloured by GPUs, and the star.
 
     Other points are grey; those slower than twice the front's slowest or costlier than thrice its
@@ -109,12 +108,12 @@ def figure_choice(choice: JointChoice, *, title: str = "") -> go.Figure:
         ticks = _decades(front[name].min() / 2, 4 * front[name].max())
         axis.update(type="log", tickvals=ticks, ticktext=[f"{t:,g}" for t in ticks])
     x, y = f"predicted time to the target ({unit})", f"predicted energy ({energy})"
-    finish(fig, title=title, x=x, y=y, height=520)
+    finish(fig, x=x, y=y, height=520)
     legend = {"orientation": "v", "x": 1.02, "y": 1, "xanchor": "left", "yanchor": "top"}
     return fig.update_layout(legend=legend)
 
 
-def figure_knobs(table: pd.DataFrame, *, title: str = "") -> go.Figure:
+def figure_knobs(table: pd.DataFrame) -> go.Figure:
     """Energy with some knobs free and the others as given (``JointChoice.one_by_one``), as bars.
 
     Rows that nothing in time satisfies are written as such.
@@ -136,7 +135,7 @@ def figure_knobs(table: pd.DataFrame, *, title: str = "") -> go.Figure:
             showlegend=False,
         )
     )
-    return finish(fig, title=title, x=f"predicted energy in time ({energy})", y="", height=420)
+    return finish(fig, x=f"predicted energy in time ({energy})", y="", height=420)
 
 
 def _energy_unit(energies_j: pd.Series) -> tuple[float, str]:

@@ -192,7 +192,6 @@ def surface(
     *,
     max_batch_size: Count,
     atomic_bsz_range: tuple[Count, Count],
-    num_sizes: Count = 60,
 ) -> pd.DataFrame:
     """Goodput by allocation and total batch size, each on its fewest accumulations.
 
@@ -200,7 +199,7 @@ def surface(
     accum_steps, goodput.
     """
     init, _ = model._moment()
-    sizes = np.unique(np.geomspace(init, max_batch_size, num_sizes).astype(int))
+    sizes = np.unique(np.geomspace(init, max_batch_size, 60).astype(int))
     low, high = atomic_bsz_range
     tables = []
     for nodes, gpus in allocations:

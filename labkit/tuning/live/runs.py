@@ -32,6 +32,7 @@ STEPS_FILE = "LABKIT_STEPS"
 """Environment variable: the file a command adds one byte to after each training step."""
 
 POLL_S = 0.5
+"""How often the cost so far is looked at."""
 GRACE_S = 10.0
 MOST_READINGS = 20
 
@@ -64,7 +65,6 @@ def recur(
     *,
     output: IO[str] | int | None = None,
     tell: Callable[[Decision], None] = lambda _: None,
-    poll_s: float = POLL_S,
 ) -> LiveState:
     """Run the job once more and add what it took to the state at ``path``.
 
@@ -76,7 +76,6 @@ def recur(
         path: of the state; made by the first run.
         output: where the command's standard output goes; default: where this process's does.
         tell: hears the decision, before the command starts.
-        poll_s: how often the cost so far is looked at.
 
     Raises UsageError where the state is of another job or device, or the command cannot start.
     """
@@ -85,7 +84,7 @@ def recur(
     state = open_state(path, job, meter.source, meter.power_limits_w)
     decision = state.decide()
     tell(decision)
-    run = _Run(state=state, decision=decision, meter=meter, poll_s=poll_s).finish(output)
+    run = _Run(state=state, decision=decision, meter=meter).finish(output)
     with FileLock(path.with_name(f".{path.name}.lock")):
         latest = open_state(path, job, meter.source, meter.power_limits_w)
         latest = replace(latest, runs=(*latest.runs, run))
@@ -100,7 +99,6 @@ class _Run:
     state: LiveState
     decision: Decision
     meter: GpuMeter
-    poll_s: float
     time_s: float = 0.0
     energy_j: float = 0.0
     limit_w: float = 0.0
@@ -152,7 +150,7 @@ class _Run:
         job, highest, stop_j = self.state.job, self.state.power_limits_w[-1], self.state.stop_j
         while self.process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(self.poll_s)
+                self.process.wait(POLL_S)
             self._account()
             spent_j = cost_j(self.energy_j, self.time_s, eta=job.eta, max_power_w=highest)
             if spent_j > stop_j and self.process.poll() is None:
@@ -219,7 +217,7 @@ class _Run:
         while self._steps() < steps:
             if self.process.poll() is not None:
                 raise _Ended
-            time.sleep(min(self.poll_s, 0.01))
+            time.sleep(0.01)
 
 
 class _Ended(Exception):

@@ -15,25 +15,27 @@ as half of the answer and the use of unfinished runs are this project's.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
-from annotated_types import Gt
 
-from labkit.kit.describe import Positive, description
+from labkit.kit.describe import description
 from labkit.tuning.policies.policy import Floats, Indices, Memory, Outcome, Policy, Task
 
 _LEVEL_SD = 10.0  # nats: nothing is known of a job's cost before its first run
 _DENT_SD = 0.03  # nats: one batch size apart from its neighbours, for kernels that suit or do not
 _PROFILE_SD = 1e-3  # nats: how exactly a profile tells the cost of an epoch
+_SCALE_OCTAVES = 3.0  # one standard deviation of B_noise and b_sat, in doublings around b0
+_SMALL_OCTAVES = 6.0  # so many doublings lower, small batches cost epochs again
+_ROUGHNESS = 0.3  # nats: how far the true curve strays from theory's (by a third)
+_SMOOTHNESS_OCTAVES = 1.0  # over so many doublings it strays alike
+_RUN_SPREAD = 0.1  # nats: of epochs between equal runs, as believed at first
+_SPREAD_WEIGHT = 2.0  # runs that this belief counts for
+_PATIENCE_FACTOR = 2.0  # β
 _LOOKS = (1, 4, 16)  # one run may be too few to change a decision that several would
 _MAX_TRIALS = 2  # failed trials of a recurrence before the best known finishes it
 _NODES = 9
 
 
-def theory_prior(
-    octaves: Floats, policy: CostCurve
-) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+def theory_prior(octaves: Floats) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
     """Mean and covariance of log epochs, and of log epoch cost, at batch sizes b0·2^octaves.
 
     Those of ln(1 + b/B_noise + b_small/b) and ln(1 + b_sat/b), less their values at b0, over
@@ -43,13 +45,13 @@ def theory_prior(
     grid = np.linspace(-3, 3, 31)
     odds = np.exp(-(grid**2) / 2)
     odds /= odds.sum()
-    scale = grid * policy.scale_octaves
+    scale = grid * _SCALE_OCTAVES
     rising = 2.0 ** (octaves - scale[:, None])
     falling = 2.0 ** (scale[:, None] - octaves)
-    small = falling * 2.0**-policy.small_octaves
+    small = falling * 2.0**-_SMALL_OCTAVES
     epochs = np.log1p(rising[:, None] + small[None]).reshape(-1, len(octaves))
-    gap = (octaves[:, None] - octaves) / policy.smoothness_octaves
-    rough = policy.roughness**2 * np.exp(-(gap**2) / 2) + _DENT_SD**2 * np.eye(len(octaves))
+    gap = (octaves[:, None] - octaves) / _SMOOTHNESS_OCTAVES
+    rough = _ROUGHNESS**2 * np.exp(-(gap**2) / 2) + _DENT_SD**2 * np.eye(len(octaves))
     priors = []
     for curves, weight in ((epochs, np.outer(odds, odds).ravel()), (np.log1p(falling), odds)):
         centred = curves - curves[:, [int(np.abs(octaves).argmin())]]
@@ -133,38 +135,21 @@ class CostCurve(Policy):
     epochs, one that was stopped that there are more, and either's first epoch tells the cost of an
     epoch: after it, a batch size that no longer looks worth a run is given up, for one epoch's
     cost. What a run teaches is its knowledge gradient, the expected fall of the least expected
-    cost, times the recurrences left. Any run ends at β = ``patience_factor`` times the least
+    cost, times the recurrences left. Any run ends at β times the least
     expected cost. How far equal runs differ is learned from all batch sizes together.
 
     Nothing is drawn at random: the runs' own spread is the only chance.
-
-    Args:
-        scale_octaves: how unsure theory's scales are: B_noise and b_sat lie within so many
-            doublings of b0, either way, with the odds of one standard deviation.
-        small_octaves: how far below that, in doublings, small batches cost epochs again.
-        roughness: how far the true curve strays from theory's, in nats (0.3: by a third).
-        smoothness_octaves: over how many doublings it strays alike.
-        run_spread, spread_weight: the standard deviation of log epochs between equal runs that is
-            believed at first, and the number of runs this belief counts for.
-        patience_factor: β.
     """
 
-    scale_octaves: Positive = 3.0
-    small_octaves: Positive = 6.0
-    roughness: Positive = 0.3
-    smoothness_octaves: Positive = 1.0
-    run_spread: Positive = 0.1
-    spread_weight: Positive = 2.0
-    patience_factor: Annotated[float, Gt(1)] = 2.0
     stops_early: bool = False
 
     def begin(self, task: Task) -> None:
         super().begin(task)
         octaves = np.log2(np.array(task.batch_sizes) / task.batch_sizes[self.default])
-        epochs, each = theory_prior(octaves, self)
+        epochs, each = theory_prior(octaves)
         self.epochs = Belief(task.num_seeds, *epochs)
         self.epoch_cost = Belief(task.num_seeds, *each)
-        self.runs = Spread(task.shape, self.run_spread, self.spread_weight)
+        self.runs = Spread(task.shape, _RUN_SPREAD, _SPREAD_WEIGHT)
         self.stopped = Belief(task.num_seeds, *epochs)  # only as a place for what stopped runs say
         self.in_flight = np.zeros(task.shape)
         self.failures = np.zeros(task.num_seeds, dtype=np.intp)
@@ -198,7 +183,7 @@ class CostCurve(Policy):
         worth = self._worth(who, mean, cov, epochs_cov, spread)[rows, batch]
         hopeless = new & np.isfinite(best) & (cost[rows, batch] - 1 - worth > best)
         bound = np.where(self.failures[who] >= _MAX_TRIALS, np.inf, best)
-        return np.where(hopeless, 1.0, self.patience_factor * bound)
+        return np.where(hopeless, 1.0, _PATIENCE_FACTOR * bound)
 
     def observe(self, who: Indices, outcome: Outcome) -> None:
         batch, ok = outcome.batch, outcome.reached

@@ -83,18 +83,12 @@ class Runs:
         return table.sort_values(["seed", "recurrence"], kind="stable", ignore_index=True)
 
     @checked
-    def of_seed(self, seed: int) -> pd.DataFrame:
-        """The rows of :meth:`frame` of one seed."""
-        table = self.frame()
-        return table[table["seed"] == seed].reset_index(drop=True)
-
-    @checked
     def path(self, seed: int) -> pd.DataFrame:
-        """Where one seed went: :meth:`of_seed` without runs that stayed or never started.
+        """Where one seed went: its rows of :meth:`frame` without runs that stayed or never started.
 
         ``visit`` counts earlier moves to the same configuration.
         """
-        ran = self.of_seed(seed).query("time_s > 0")
+        ran = self.frame().query("seed == @seed and time_s > 0")
         moved = (ran["batch_size"].diff() != 0) | (ran["power_limit_w"].diff() != 0)
         path = ran[moved].reset_index(drop=True)
         return path.assign(visit=path.groupby(["batch_size", "power_limit_w"]).cumcount())

@@ -27,6 +27,7 @@ from labkit.workbook.run.runner import WakingOutputWidget
 from labkit.workbook.session import server
 
 _SCRIPT = Path(__file__).parent / "templates" / "live.js"
+_OWN_MATHJAX = {"fullMathjaxUrl": None, "mathjaxConfig": None}  # Voilà then takes what it ships
 _LIVE = "live"  # Voilà's template of ours, and the tag of the cells that it shows
 
 
@@ -48,7 +49,7 @@ def _load_jupyter_server_extension(app: Any) -> None:
     settings.template, settings.show_tracebacks = _LIVE, True
     settings.extension_denylist = server.NOT_IN_VOILA
     settings.prelaunch_hook = live_cells
-    settings.page_config_hook = lambda config, **_: config | {"fullMathjaxUrl": ""}  # elsewhere
+    settings.page_config_hook = lambda config, **_: config | _OWN_MATHJAX
     notebook_renderer.VoilaExecutor = WakingExecutor
     voila._load_jupyter_server_extension(app)
     route = url_path_join(app.web_app.settings["base_url"], r"labkit/deck/([a-z0-9-]+)")

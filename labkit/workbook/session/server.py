@@ -2,7 +2,7 @@
 and Lab's start page: what is next, what is open, what was done last.
 
 Nothing is written outside the project: settings, workspaces and Voilà's template stand in
-``results/lab/.jupyter``, one folder for Lab and one for decks, written anew at each start.
+``results/lab/.jupyter``, one folder for Lab and one for single pages, written anew at each start.
 """
 
 from __future__ import annotations
@@ -31,9 +31,14 @@ PANELS = START.parent / "panels"
 LOOPBACK = "127.0.0.1"
 PORTS = range(8888, 8938)
 SHORTEST_TOKEN = 16
+_ONLY_THIS_MACHINE = (
+    "default-src 'self' data: blob:; connect-src 'self' ws:; frame-ancestors 'self'; "
+    "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'"
+)
+"""Content security policy: whatever a library would load, the browser asks no other machine."""
 NOT_IN_VOILA = ["@jupyterhub/jupyter-server-proxy"]
 """Lab's extensions that Voilà's pages do not load: they need parts of Lab that those lack."""
-# What a deck alone does without.
+# What a page alone, a deck or a panel, does without.
 _LAB = ("jupyter_lsp", "jupyter_server_terminals", "jupyterlab", "notebook_shim")
 _VIEWERS = {"defaultViewers": {"markdown": "Markdown Preview"}}
 # Lab's question about news, and its notice of a new version.
@@ -104,30 +109,28 @@ def lab_arguments(root: Path, *, collaborative: bool = False) -> list[str]:
     ]
 
 
-def deck_arguments(key: str) -> list[str]:
-    """What the server of one live deck is started with."""
-    quiet = ["--ServerApp.log_level=WARN", "--ServerApp.answer_yes=True"]
-    return [f"--ServerApp.default_url=/labkit/deck/{key}", *quiet]
-
-
 def serve(
     root: Path,
-    app: str,
+    page: str,
     place: Address,
     arguments: list[str],
     panels: Mapping[str, str] | None = None,
 ) -> None:
-    """Run ``app`` ("lab" or "deck") in this process until it is stopped; Lab's launcher has an item
-    for each of ``panels``, notebooks by name, which opens it in Voilà.
+    """Run Lab (``page`` is "lab") or a server of one page in this process until it is stopped.
 
     The token is an argument of a call, not of a process: no list of processes shows it.
+
+    Args:
+        page: the path of the page, such as ``/labkit/deck/KEY``.
+        panels: notebooks by name; Lab's launcher has an item for each, which opens it in Voilà.
     """
+    is_lab = page == "lab"
     lab = ("jupyterlab.labapp", "LabApp")
-    module, name = lab if app == "lab" else ("jupyter_server.serverapp", "ServerApp")
-    for part in (module.split(".")[0], "voila"):
+    module, name = lab if is_lab else ("jupyter_server.serverapp", "ServerApp")
+    for part in (module.split(".")[0], "voila", "anywidget"):
         if util.find_spec(part) is None:
             raise UsageError(f"{part} is missing: pip install -e '.[lab]' -c constraints.txt")
-    _write_home(home := root / HOME / app, lab=app == "lab")
+    _write_home(home := root / HOME / ("lab" if is_lab else "page"), lab=is_lab)
     write_panels(root, home, place.port, panels or {})
     for variable in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"):
         paths = [str(home), os.environ.get(variable, "")]
@@ -136,18 +139,24 @@ def serve(
     where = [f"--ServerApp.{name}={value}" for name, value in (
         ("root_dir", root), ("ip", place.ip), ("port", place.port), ("port_retries", 0),
     )]  # fmt: skip
-    token = f"--IdentityProvider.token={place.token}"
-    getattr(import_module(module), name).launch_instance([*where, token, *arguments])
+    alone = [f"--ServerApp.{name}={value}" for name, value in (
+        ("default_url", page), ("log_level", "WARN"), ("answer_yes", True),
+    )]  # fmt: skip
+    where += [f"--IdentityProvider.token={place.token}", *([] if is_lab else alone)]
+    getattr(import_module(module), name).launch_instance([*where, *arguments])
 
 
 def _write_home(home: Path, *, lab: bool) -> None:
-    """Write the folder of settings; without ``lab`` only what a deck needs is served."""
+    """Write the folder of settings; without ``lab`` only what one page needs is served."""
     extensions = {"labkit.workbook.session.extension": True, "voila.server_extension": False}
     extensions |= {} if lab else dict.fromkeys(_LAB, False)
-    served = {"ServerApp": {"jpserver_extensions": extensions}}
+    settings = {"headers": {"Content-Security-Policy": _ONLY_THIS_MACHINE}} if not lab else {}
+    served = {"ServerApp": {"jpserver_extensions": extensions, "tornado_settings": settings}}
     for name, content in (_SETTINGS | {"jupyter_server_config.d/labkit.json": served}).items():
         files.write_atomically(home / name, json.dumps(content, indent=1) + "\n")
-    write_template(home)
+    template = files.read_text(Path(__file__).parent / "templates" / "live.html.j2")
+    files.write_atomically(home / "voila/templates/live/index.html.j2", template)
+    files.write_atomically(home / "voila/templates/live/conf.json", '{"base_template": "lab"}\n')
 
 
 def write_panels(root: Path, home: Path, port: int, panels: Mapping[str, str]) -> None:
@@ -164,13 +173,6 @@ def write_panels(root: Path, home: Path, port: int, panels: Mapping[str, str]) -
         items[f"panel-{name}"] = {"launcher_entry": entry, "new_browser_tab": False, "port": port}
     config = json.dumps({"ServerProxy": {"servers": items}}, indent=1) + "\n"
     files.write_atomically(home / "jupyter_server_config.json", config)
-
-
-def write_template(home: Path) -> None:
-    """Write ``live``, our template for Voilà, into ``home``, a folder of ``$JUPYTER_PATH``."""
-    template = files.read_text(Path(__file__).parent / "templates" / "live.html.j2")
-    files.write_atomically(home / "voila/templates/live/index.html.j2", template)
-    files.write_atomically(home / "voila/templates/live/conf.json", '{"base_template": "lab"}\n')
 
 
 def write_start(root: Path, today: dt.date | None = None) -> None:
