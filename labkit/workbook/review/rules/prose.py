@@ -43,20 +43,11 @@ _HARSH = re.compile(rf"\b({_HARSH_WORDS})\b", re.I)
 _COSMETIC = re.compile(r"\b(typos?|misspell\w*|misprint\w*|spelling|grammar|wording)\b", re.I)
 
 
-def sentences(text: str) -> list[str]:
-    """The sentences of Markdown, without code, maths and tags; list items and rows are their own.
-
-    >>> sentences("We save energy (Fig. 3). It costs `5 %`.\\n- 2 J more")
-    ['We save energy (Fig. 3).', 'It costs .', '- 2 J more']
-    """
-    return _split(_NOT_PROSE.sub("", text))
-
-
 def whole_sentences(text: str) -> list[str]:
-    """The same with code, maths and tags left where they stand.
+    """The sentences of Markdown; list items and rows are their own, code and maths stay whole.
 
-    >>> whole_sentences("It sends $x. Y$ (Fig. 3). `a. B` it costs.")
-    ['It sends $x. Y$ (Fig. 3).', '`a. B` it costs.']
+    >>> whole_sentences("It sends $x. Y$ (Fig. 3). `a. B` it costs.\\n- 2 J more")
+    ['It sends $x. Y$ (Fig. 3).', '`a. B` it costs.', '- 2 J more']
     """
     spans = iter(_NOT_PROSE.findall(text))
     masked = _split(_NOT_PROSE.sub("\1", text))
@@ -78,7 +69,7 @@ def hand_typed(text: str) -> Iterator[tuple[str, str]]:
     >>> list(hand_typed("We save 12 % of it. The paper saves 28.4 % (abstract). Try `9 %`."))
     [('12 %', 'We save 12 % of it.')]
     """
-    for sentence in sentences(text):
+    for sentence in _split(_NOT_PROSE.sub("", text)):
         if not _PAPERS.search(sentence):
             for match in _RESULT.finditer(sentence):
                 yield match[0].strip(), sentence

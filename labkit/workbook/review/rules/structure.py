@@ -125,10 +125,7 @@ def plain_python(subject: Subject) -> Iterator[Remark]:
                 yield Remark(cell, f"defines class {node.name}", "classes belong into labkit")
 
 
-@rule(
-    "metadata",
-    "metadata hold the kernel, {paper, size, datasets, outputs}, tags, no more",
-)
+@rule("metadata", "metadata hold the kernel, {paper, size, datasets, outputs}, tags, no more")
 def lean_metadata(subject: Subject) -> Iterator[Remark]:
     metadata = subject.notebook.metadata
     for name in sorted(set(metadata) - NOTEBOOK_METADATA):
