@@ -66,7 +66,7 @@ class Pool:
     def shown(self, job: Job, **at: Any) -> list[dict[str, Any]]:
         values = {"saving": saving(**at), "order": ["a", "b"]}
         table = claims.judge(self.terms.root, job.key, values, flips={"saving": 0.0})
-        numbers = recorded.Metrics({"time_s": 100 / at["num_stages"], "peak_bytes": 7})
+        numbers = recorded.metrics_table({"time_s": 100 / at["num_stages"], "peak_bytes": 7})
         return [
             {"output_type": "display_data", "metadata": {}, "data": shown._repr_mimebundle_()}
             for shown in (table, numbers)
@@ -299,8 +299,8 @@ def test_metrics_are_read_from_the_outputs() -> None:
                 "cells": [
                     {"source": "", "outputs": [{"data": shown._repr_mimebundle_()}]}
                     for shown in (
-                        recorded.Metrics({"a_s": 1 / 3, "b": 2}),
-                        recorded.Metrics({"b": 3}),
+                        recorded.metrics_table({"a_s": 1 / 3, "b": 2}),
+                        recorded.metrics_table({"b": 3}),
                     )
                 ],
             }

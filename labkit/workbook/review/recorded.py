@@ -8,7 +8,8 @@ name of the input. Like claims they are stored rounded, so that an output compar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -27,37 +28,33 @@ METRICS_MIME = "application/vnd.labkit.metrics+json"
 SHARED_MIME = "application/vnd.labkit.shared+json"
 
 
-class SharedTable(tables.Table):
+def shared_table(
+    key: str,
+    input: str,
+    results: pd.DataFrame | Mapping[str, Mapping[str, float]],
+    sources: Sequence[Source] = (),
+) -> tables.Table:
     """Methods by measures on one input, as a notebook shows and carries them."""
+    import pandas as pd
 
-    def __init__(
-        self,
-        key: str,
-        input: str,
-        results: pd.DataFrame | Mapping[str, Mapping[str, float]],
-        sources: Sequence[Source] = (),
-    ) -> None:
-        import pandas as pd
-
-        if not isinstance(results, pd.DataFrame):
-            results = pd.DataFrame.from_dict(dict(results), orient="index").rename_axis("method")
-        name = results.index.name
-        if not input.strip():
-            raise UsageError("paper.shared needs the name of the input, as its companions say it")
-        if not name or results.index.has_duplicates or results.empty:
-            raise UsageError(
-                "paper.shared takes a table with one row a method: an index with a name and no "
-                f"method twice, got index {name!r} with {len(results)} rows"
-            )
-        self.records = [
-            {"paper": key, "input": input, "method": str(method), "measure": str(measure)}
-            | {"value": _value(measure, value)}
-            | {"standin": any(source.is_standin for source in sources)}
-            for method, row in results.iterrows()
-            for measure, value in row.items()
-        ]
-        grid = tables.table(results, f"On one input: {input}").grid
-        super().__init__(results, grid, {SHARED_MIME: self.records})
+    if not isinstance(results, pd.DataFrame):
+        results = pd.DataFrame.from_dict(dict(results), orient="index").rename_axis("method")
+    name = results.index.name
+    if not input.strip():
+        raise UsageError("paper.shared needs the name of the input, as its companions say it")
+    if not name or results.index.has_duplicates or results.empty:
+        raise UsageError(
+            "paper.shared takes a table with one row a method: an index with a name and no "
+            f"method twice, got index {name!r} with {len(results)} rows"
+        )
+    records = [
+        {"paper": key, "input": input, "method": str(method), "measure": str(measure)}
+        | {"value": _value(measure, value)}
+        | {"standin": any(source.is_standin for source in sources)}
+        for method, row in results.iterrows()
+        for measure, value in row.items()
+    ]
+    return replace(tables.table(results, f"On one input: {input}"), carried={SHARED_MIME: records})
 
 
 def _value(measure: Any, value: Any) -> float | None:
@@ -73,36 +70,23 @@ def shared_in(notebook: Any) -> list[dict[str, Any]]:
     return [record for shown in notebooks.carried(notebook, SHARED_MIME) for record in shown]
 
 
-def disagreements(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The methods that two notebooks ran on one input with results more than 1 % apart."""
-    seen: dict[tuple[str, str, str], list[float]] = {}
-    for record in records:
-        if record["value"] is not None:
-            case = record["input"], record["method"], record["measure"]
-            seen.setdefault(case, []).append(record["value"])
-    apart = [
-        method
-        for (_, method, _), values in seen.items()
-        if max(values) - min(values) > 0.01 * max(map(abs, values))
-    ]
-    return list(dict.fromkeys(apart))
-
-
 # ---------------------------------------------------------------- metrics
 
 
-class Metrics(tables.Table):
+def metrics_table(values: Mapping[str, Any]) -> tables.Table:
     """Named numbers as a notebook shows and carries them; the end of a name is its unit."""
+    import pandas as pd
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        import pandas as pd
-
-        if not values:
-            raise UsageError("paper.record needs a number by its name, such as time_s=12.5")
-        self.values = {name: _number(name, value) for name, value in values.items()}
-        rows = [[heading(name), tables.cell_text(value)] for name, value in self.values.items()]
-        grid = tables.Grid(headers=["recorded", "value"], rows=rows, align=["left", "right"])
-        super().__init__(pd.DataFrame([self.values]), grid, {METRICS_MIME: self.values})
+    if not values:
+        raise UsageError("paper.record needs a number by its name, such as time_s=12.5")
+    numbers = {name: _number(name, value) for name, value in values.items()}
+    return tables.Table(
+        data=pd.DataFrame([numbers]),
+        headers=["recorded", "value"],
+        rows=[[heading(name), tables.cell_text(value)] for name, value in numbers.items()],
+        align=["left", "right"],
+        carried={METRICS_MIME: numbers},
+    )
 
 
 def _number(name: str, value: Any) -> int | float:

@@ -1,6 +1,6 @@
 """Tables for notebooks: the same bytes on every run, readable in Lab, on slides and in print.
 
-A :class:`Grid` is text laid out in rows and columns, rendered to HTML (inline styles only, no ids,
+A :class:`Table` is text laid out in rows and columns, rendered to HTML (inline styles only, no ids,
 no colours but the reader's own) and to plain text. :func:`table` makes one from a DataFrame:
 headers spell out the unit that a column name carries, numbers are rounded to significant digits.
 """
@@ -11,7 +11,8 @@ import html
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,8 +23,6 @@ from labkit.quantities import rounded as rounded
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Align = Literal["left", "right"]
 
 _ONE_LINE = 22
 """Longest number, list or verdict, in characters, that must not break over lines in HTML."""
@@ -37,20 +36,32 @@ _TABLE = (
 _CAPTION = "caption-side:top;text-align:left;font-weight:600;color:inherit;padding:0.2em 0.5em;"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grid:
-    """Text in rows and columns.
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Table:
+    """A DataFrame as a table in a notebook; :meth:`frame` gives the DataFrame back, unrounded.
 
-    ``bold`` is the column to set in bold. Text columns wrap at ``wrap`` characters
-    in plain text; HTML leaves wrapping to the page.
+    ``bold`` is the column to set in bold. Text columns wrap at ``wrap`` characters in plain text;
+    HTML leaves wrapping to the page. ``carried``: what the executed notebook holds besides, by
+    MIME type.
     """
 
+    data: pd.DataFrame
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
-    align: Sequence[Align]
+    align: Sequence[Literal["left", "right"]]
     caption: str = ""
     bold: int | None = None
     wrap: int = 48
+    carried: Mapping[str, Any] = field(default_factory=dict)
+
+    def frame(self) -> pd.DataFrame:
+        return self.data.copy()
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return {"text/html": self.html(), "text/plain": self.text(), **self.carried}
 
     def html(self) -> str:
         style = _CAPTION + ("white-space:nowrap;" if len(self.caption) <= 2 * _ONE_LINE else "")
@@ -82,7 +93,10 @@ class Grid:
         return f'<tr style="background:transparent;border-bottom:{_LINE};">{"".join(cells)}</tr>'
 
     def text(self) -> str:
-        blocks = [[self._wrapped(str(cell)) for cell in row] for row in (self.headers, *self.rows)]
+        wrapped = partial(
+            textwrap.wrap, width=self.wrap, break_on_hyphens=False, break_long_words=False
+        )
+        blocks = [[wrapped(str(c)) or [""] for c in row] for row in (self.headers, *self.rows)]
         widths = [max(map(len, chain(*cells))) for cells in zip(*blocks, strict=True)]
         head, *body = (list(zip_longest(*block, fillvalue="")) for block in blocks)
         rule = tuple("-" * width for width in widths)
@@ -92,31 +106,6 @@ class Grid:
             parts = [t.rjust(w) if side == "right" else t.ljust(w) for t, w, side in cells]
             lines.append("  ".join(parts).rstrip())
         return "\n".join(lines)
-
-    def _wrapped(self, cell: str) -> list[str]:
-        long = textwrap.wrap(cell, self.wrap, break_on_hyphens=False, break_long_words=False)
-        return long or [""]
-
-
-class Table:
-    """A DataFrame as a table in a notebook; :meth:`frame` gives the DataFrame back, unrounded.
-
-    ``carried``: what the executed notebook holds besides, by MIME type.
-    """
-
-    def __init__(
-        self, data: pd.DataFrame, grid: Grid, carried: Mapping[str, Any] | None = None
-    ) -> None:
-        self._data, self.grid, self._carried = data, grid, carried or {}
-
-    def frame(self) -> pd.DataFrame:
-        return self._data.copy()
-
-    def __repr__(self) -> str:
-        return self.grid.text()
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {"text/html": self.grid.html(), "text/plain": self.grid.text(), **self._carried}
 
 
 def table(
@@ -158,13 +147,13 @@ def table(
         if name not in shown.columns:
             raise not_among("column", name, shown.columns)
         shown = _in_unit(shown, name, unit)
-    grid = Grid(
+    return Table(
+        data=frame,
         headers=[heading(str(name)) for name in shown],
         rows=list(zip(*([cell_text(v, digits) for v in shown[n]] for n in shown), strict=True)),
         align=["right" if _is_numeric(shown[name]) else "left" for name in shown],
         caption=caption,
     )
-    return Table(frame, grid)
 
 
 def cell_text(value: Any, digits: int = 4) -> str:
