@@ -15,7 +15,7 @@ from labkit.files import project_root
 from labkit.workbook import notebooks, open_paper
 from labkit.workbook.export import comparison
 from labkit.workbook.export.site import write_site
-from labkit.workbook.review.recorded import shared_in, shared_table
+from labkit.workbook.review.tables import SHARED_MIME, shared_in, shared_table
 from tests.export import synthetic
 
 INPUT = "four stages, twelve microbatches"
@@ -126,8 +126,8 @@ def test_shared_takes_methods_and_their_measures() -> None:
 def test_shared_is_shown_and_carried(root: Path) -> None:
     table = open_paper("alpha").shared(INPUT, results(ours=float("nan"), other=3.0))
     assert INPUT in repr(table)
-    assert [record["value"] for record in table.records] == [None, 3.0]
-    json.dumps(table.records, allow_nan=False)
+    assert [record["value"] for record in table.carried[SHARED_MIME]] == [None, 3.0]
+    json.dumps(table.carried, allow_nan=False)
     cell = carried("alpha", results(ours=1.0))
     assert shared_in(nbformat.v4.new_notebook(cells=[cell]))[0]["method"] == "ours"
 

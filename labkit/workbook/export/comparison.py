@@ -15,7 +15,7 @@ from labkit.kit.report import Report, Sheet
 from labkit.workbook import notebooks
 from labkit.workbook.export import origin
 from labkit.workbook.queue import bibliography
-from labkit.workbook.review import claims, glance, recorded, tally
+from labkit.workbook.review import claims, glance, tables, tally
 from labkit.workbook.review.paper import known_entry
 from labkit.workbook.review.verdicts import REPRODUCTIONS
 
@@ -54,7 +54,7 @@ def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
     origins = [origin.find(root, key) for key in keys if key in known]
     executed = [notebooks.glimpse(source.path) for source in origins]
     judged = [record for book in executed for record in claims.from_notebook(book)]
-    results = [record for book in executed for record in recorded.shared_in(book)]
+    results = [record for book in executed for record in tables.shared_in(book)]
     claims_sheet, inputs = _claims(judged), _shared(results)
     return Report(
         title=title or " · ".join(keys),

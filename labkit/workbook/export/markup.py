@@ -277,18 +277,15 @@ def _markdown() -> tuple[Any, Any]:
 # ---------------------------------------------------------------- formulas
 
 _NAMESPACE = "http://www.w3.org/1998/Math/MathML"
-
 _ARITY = dict.fromkeys(("mfrac", "mroot", "msub", "msup", "munder", "mover"), 2)
 _ARITY |= dict.fromkeys(("msubsup", "munderover"), 3)
-
+_LIMITS_BELOW = frozenset({"argmax", "argmin", "inf", "lim", "max", "min", "sup"})
 # Spellings that latex2mathml does not know, by ones that it does and that look the same.
 _SAME = (
     (re.compile(r"\\(begin|end)\{(?:aligned|gathered)\}"), r"\\\1{split}"),
     (re.compile(r"\\label\{[^}]*\}|\\(?:nonumber|notag)(?![A-Za-z])"), ""),
     (re.compile(r"\\arg\s*\\(min|max)(?![A-Za-z])"), r"\\operatorname{arg\1}"),
 )
-
-_LIMITS_BELOW = frozenset({"argmax", "argmin", "inf", "lim", "max", "min", "sup"})
 
 
 def to_mathml(tex: str, *, display: bool) -> str:

@@ -45,10 +45,6 @@ class Origin:
         return self.entry.title if self.entry else self.key
 
     @property
-    def link(self) -> str:
-        return self.entry.link if self.entry else ""
-
-    @property
     def slug(self) -> str:
         """The parameters that differ from the notebook's own, as its results folder says them."""
         if self.record is None or self.record.slug == results.DEFAULT:

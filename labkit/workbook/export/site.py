@@ -72,24 +72,19 @@ def write_site(root: Path) -> Report:
     compared = _write_families(root, site, families)
     everything = catalogue.load(root)
     site.report.problems += everything.problems
-    _write_assets(site, everything)
     _write_lists(root, site, everything, compared)
     site.finish(inputs)
     write_scoreboard(root, everything)
     return site.report
 
 
-def _write_assets(site: _Site, everything: catalogue.Catalogue) -> None:
-    """Scripts that pages share: each is stored once."""
-    site.put("assets/plotly.min.js", page.package_file("plotly", "package_data/plotly.min.js"))
-    index = page.package_file("pdoc", "templates/resources/elasticlunr.min.js")
-    site.put("assets/search.js", index + "\n" + catalogue.search_script(everything.items))
-
-
 def _write_lists(
     root: Path, site: _Site, everything: catalogue.Catalogue, compared: list[str]
 ) -> None:
-    """The index, the scoreboard, the graph of companions, the timings."""
+    """The scripts that pages share; the index, the scoreboard, the companions, the timings."""
+    site.put("assets/plotly.min.js", page.package_file("plotly", "package_data/plotly.min.js"))
+    searching = page.package_file("pdoc", "templates/resources/elasticlunr.min.js")
+    site.put("assets/search.js", searching + "\n" + catalogue.search_script(everything.items))
     index = render(
         "index.html.j2",
         title="Systems-for-ML papers, reviewed and rerun",

@@ -165,18 +165,19 @@ class _Talk:
         if section is None or not records:
             return None
         judged = sorted(records, key=lambda r: (r["kind"] != "headline", r["our_value"] is None))
-        rows = [tally.row(record) for record in judged]
+        rows, counts = [tally.row(record) for record in judged], tally.tally(records)
         others = [
             f"- {row['statement']}: paper {row['paper']}, ours {row['ours']}, {row['verdict']}"
             for row in rows[MAX_CLAIMS:]
         ]
         parts = [*self._parts("claims"), *self._parts("differences")]
         texts = [text for part in parts for text in part.texts()]
+        body = render("headlines.html.j2", claims=rows[:MAX_CLAIMS], tally=counts, count=len(rows))
         return Page(
             kind="claims",
             tag="claims",
             heading=self._heading(section),
-            body=_headlines(rows[:MAX_CLAIMS], records),
+            body=body,
             notes=self._said([*texts, *others], set()),
         )
 
@@ -204,14 +205,7 @@ class _Talk:
     # ------------------------------------------------------------ pieces
 
     def _page(
-        self,
-        tag: str,
-        part: Part,
-        shown: _Shown,
-        said: Sequence[str] = (),
-        *,
-        n: int = 0,
-        of: int = 1,
+        self, tag: str, part: Part, shown: _Shown, said: Sequence[str] = (), n: int = 0, of: int = 1
     ) -> Page:
         """A page of ``shown`` (its place in the part, HTML, description), the part's n-th ``of``.
 
@@ -281,11 +275,6 @@ class _Talk:
     def _heading(self, section: Section) -> str:
         match = HEADING.search(section.first.prose)
         return self.markup.line(match[2] if match else section.tag.capitalize())
-
-
-def _headlines(rows: Sequence[Mapping[str, str]], records: Sequence[Mapping[str, Any]]) -> str:
-    counts = tally.tally(records)
-    return render("headlines.html.j2", claims=rows, tally=counts, count=len(records))
 
 
 def _units(text: str) -> list[str]:

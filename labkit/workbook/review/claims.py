@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from labkit import files
 from labkit.errors import LabkitError, UsageError, not_among
+from labkit.quantities import rounded
 from labkit.workbook import notebooks
 from labkit.workbook.review import tables
 from labkit.workbook.review.tally import SYMBOLS, flipped_words, shown, signed, tally
@@ -206,20 +207,20 @@ def record_of(
         **{name: getattr(claim, name) for name in same},
         "paper_value": _rounded(claim.paper),
         "our_value": _rounded(ours),
-        "ratio": None if ratio is None else tables.rounded(ratio, DIGITS),
+        "ratio": None if ratio is None else rounded(ratio, DIGITS),
         "tolerance": list(tolerance) if isinstance(tolerance, tuple) else tolerance,
         "verdict": verdict,
         "flip_value": _rounded(flipped),
         "flip_verdict": flip_verdict,
         "can_fail": can_fail,
-        "fitted": tables.rounded(float(error.worst), 2) if error and judged else None,
+        "fitted": rounded(float(error.worst), 2) if error and judged else None,
     }
 
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(part) for part in value]
-    return tables.rounded(value, DIGITS) if isinstance(value, float) else value
+    return rounded(value, DIGITS) if isinstance(value, float) else value
 
 
 def _row(record: Mapping[str, Any], claim: Claim) -> dict[str, str]:

@@ -13,7 +13,7 @@ from labkit import files
 from labkit.errors import UsageError, did_you_mean
 from labkit.workbook.queue import bibliography
 from labkit.workbook.review import claims as _claims
-from labkit.workbook.review import glance, recorded, tables
+from labkit.workbook.review import glance, tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +104,7 @@ class Paper:
         Raises:
             UsageError: the table is empty, has no index name, a method twice, or holds no numbers.
         """
-        return recorded.shared_table(self.key, input, results, data)
+        return tables.shared_table(self.key, input, results, data)
 
     def record(self, **values: float) -> tables.Table:
         """Numbers of this run by name, the unit at its end, for ``labkit results`` and sweeps.
@@ -117,7 +117,7 @@ class Paper:
         Raises:
             UsageError: no number, or one that is not finite.
         """
-        return recorded.metrics_table(values)
+        return tables.metrics_table(values)
 
     def questions(self) -> Markdown:
         """What the group asked and remarked (``labkit ask``), in a live session.

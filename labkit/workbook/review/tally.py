@@ -9,7 +9,7 @@ from typing import Any
 
 from labkit.quantities import NOTHING, number
 from labkit.workbook.review.tables import cell_text
-from labkit.workbook.review.verdicts import DIGITS, REPRODUCTIONS, Verdict
+from labkit.workbook.review.verdicts import DIGITS, REPRODUCTIONS, Verdict, are_numbers
 
 _LONGEST_LIST = 6
 _UNITLESS = "dimensionless"
@@ -77,11 +77,9 @@ def with_unit(value: Any, unit: str) -> str:
     >>> with_unit([0.252, 0.284], "fraction"), with_unit(1200.0, "J"), with_unit(None, "J")
     ('25.2, 28.4\xa0%', '1,200\xa0J', '–')
     """
-    if unit == "fraction" and isinstance(value, (int, float, list)):
-        values = value if isinstance(value, list) else [value]
-        if all(isinstance(part, (int, float)) for part in values):
-            parts = [100 * part for part in values]
-            return shown(parts if isinstance(value, list) else parts[0]) + f"{NO_BREAK}%"
+    if unit == "fraction" and are_numbers(value):
+        parts = [100 * part for part in value] if isinstance(value, list) else 100 * value
+        return f"{shown(parts)}{NO_BREAK}%"
     text = shown(value)
     if text == NOTHING or unit in ("", "fraction"):
         return text
@@ -161,7 +159,9 @@ def row(claim: Mapping[str, Any]) -> dict[str, Any]:
     ...      "kind": "headline", "verdict": "not attempted"})["paper"]
     '1,200\xa0J (unverified)'
     """
-    paper, ours = (with_unit(claim[side], claim["unit"]) for side in ("paper_value", "our_value"))
+    sides = claim["paper_value"], claim["our_value"]
+    paper, ours = (with_unit(value, claim["unit"]) for value in sides)
+    is_number = are_numbers(next((value for value in sides if value is not None), None))
     marks = "" if claim["verified"] or claim["paper_value"] is None else " (unverified)"
     return {
         **{"kind": "", "flip": "", "rule": ""},
@@ -171,13 +171,7 @@ def row(claim: Mapping[str, Any]) -> dict[str, Any]:
         "paper_whole": cell_text(claim["paper_value"]),
         "ours_whole": cell_text(claim["our_value"]),
         "ratio": cell_text(claim["ratio"]),
-        "unit": claim["unit"] or _UNITLESS * _is_number(claim["paper_value"], claim["our_value"]),
+        "unit": claim["unit"] or _UNITLESS * is_number,
         "flipped": flipped_words(claim, claim["unit"]),
         "where": outcome(claim).removeprefix(claim["verdict"]).strip(),
     }
-
-
-def _is_number(*values: Any) -> bool:
-    """Whether the first of ``values`` that is there holds numbers."""
-    first = next((value for value in values if value is not None), "")
-    return isinstance(first[0] if isinstance(first, list) and first else first, (int, float))

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, TypeGuard
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from labkit.workbook.review import tables
+from labkit.quantities import number
 
 DIGITS = 4
 EDGE = 1e-9
@@ -352,8 +352,8 @@ def tolerance_in_words(claim: Claim) -> str:
     Numbers keep to their units by a no-break space.
     """
     unit = "" if claim.unit in ("", "fraction") else f"\u00a0{claim.unit}"
-    slack = tables.number(claim.slack, DIGITS)
-    share = f"{tables.number(claim.slack * 100, DIGITS)}\u00a0%"
+    slack = number(claim.slack, DIGITS)
+    share = f"{number(claim.slack * 100, DIGITS)}\u00a0%"
     match claim.judge:
         case "ratio":
             return f"within {share}"
@@ -370,7 +370,7 @@ def tolerance_in_words(claim: Claim) -> str:
 
 
 def _interval_in_words(interval: tuple[float, float]) -> str:
-    low, high = (tables.number(end, DIGITS) for end in interval)
+    low, high = (number(end, DIGITS) for end in interval)
     if math.isinf(interval[1]):
         return f"at least {low}"
     return f"at most {high}" if math.isinf(interval[0]) else f"{low} to {high}"
