@@ -67,10 +67,6 @@ class Item:
         return self.paper.reason if self.paper.status == "dropped" else self.paper.why
 
     @property
-    def session(self) -> str:
-        return ", ".join(filter(None, (self.paper.presenter, str(self.paper.date or ""))))
-
-    @property
     def tally(self) -> Tally:
         return tally(self.claims)
 
@@ -116,10 +112,6 @@ class Catalogue:
     def tally(self) -> Tally:
         """All claims of all papers, counted."""
         return tally(claim for item in self.items for claim in item.claims)
-
-    @property
-    def standin(self) -> list[Item]:
-        return [item for item in self.items if item.standin]
 
 
 def load(root: Path) -> Catalogue:

@@ -144,14 +144,12 @@ def _bars(sheet: Sheet) -> tuple[str, str, Any]:
     table, measure = sheet.table, str(sheet.table.iloc[:, 2:].count().idxmax())
     limit = table["method"].eq("bound")
     bars = table[~limit].dropna(subset=[measure]).sort_values(measure, ascending=False)
-    figure = go.Figure(
-        go.Bar(x=bars[measure], y=bars["method"], orientation="h", marker_color=PALETTE["ours"])
-    )
+    look = {"orientation": "h", "marker_color": PALETTE["ours"]}
+    figure = go.Figure(go.Bar(x=bars[measure], y=bars["method"], **look))
     for least in table.loc[limit, measure]:
         figure.add_vline(least, line_dash="dash")
     what = f"{heading(measure)}{'; dashed: what none can beat' if limit.any() else ''}"
-    drawn = finish(figure, x=what, height=160 + 34 * len(bars))
-    return sheet.heading, sheet.note, drawn
+    return sheet.heading, sheet.note, finish(figure, x=what, height=160 + 34 * len(bars))
 
 
 def _merged(table: pd.DataFrame) -> pd.DataFrame:

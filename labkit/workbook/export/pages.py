@@ -47,12 +47,13 @@ def page(source: origin.Origin, families: Mapping[str, list[str]]) -> tuple[str,
     blocks = list(_blocks(subject, markup))
     claims = from_notebook(subject.notebook)
     body = "".join(block.html for block in blocks)
+    headings = [(id, re.sub(r"<[^>]+>", "", text)) for id, text in _HEADING.findall(body)]
     html = render(
         "page.html.j2",
         source=source,
         title=source.title,
         policy=policy(body, own_files=True),
-        contents=[tuple(map(_words, heading)) for heading in _HEADING.findall(body)],
+        contents=[tuple(map(unescape, heading)) for heading in headings],
         family=family if len(families[family]) > 1 else "",
         before=known[place - 1] if place else "",
         after=known[place + 1] if place + 1 < len(known) else "",
@@ -77,10 +78,6 @@ def _blocks(subject: Subject, markup: Markup) -> Iterator[Block]:
             yield Block(id=cell.id, html=html, code=highlighted(source), is_open=is_open)
         elif source and cell.node.cell_type == "markdown":
             yield Block(id=cell.id, html=markup.markdown(cell.node))
-
-
-def _words(html: str) -> str:
-    return unescape(re.sub(r"<[^>]+>", "", html))
 
 
 # ---------------------------------------------------------------- slides

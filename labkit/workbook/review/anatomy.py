@@ -25,23 +25,10 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 SECTIONS = (
-    "title",
-    "parameters",
-    "at-a-glance",
-    "insight",
-    "mechanism",
-    "figure",
-    "reproduction",
-    "claims",
-    "differences",
-    "weaknesses",
-    "companions",
-    "explorable",
-    "discussion",
-    "comments",
-    "symbols",
-    "sources",
-)
+    "title", "parameters", "at-a-glance", "insight", "mechanism", "figure", "reproduction",
+    "claims", "differences", "weaknesses", "companions", "explorable", "discussion", "comments",
+    "symbols", "sources",
+)  # fmt: skip
 """In this order, each once; only ``figure`` comes two times or more."""
 
 OPTIONAL = ("comments", "symbols")

@@ -36,11 +36,6 @@ def _parts(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _plain_text(value: Any) -> Any:
-    """A YAML text on one line, so that a folded block and a quoted one read alike."""
-    return " ".join(value.split()) if isinstance(value, str) else value
-
-
 def _one_value(value: Any) -> Any:
     parts = _parts(value)
     if not parts:
@@ -64,7 +59,8 @@ def _invalid(problem: str, expected: str) -> PydanticCustomError:
     return PydanticCustomError("claim", "{problem}", {"problem": problem, "expected": expected})
 
 
-Text = Annotated[str, BeforeValidator(_plain_text)]
+Text = Annotated[str, BeforeValidator(lambda v: " ".join(v.split()) if isinstance(v, str) else v)]
+"""On one line, so that a folded block of YAML and a quoted one read alike."""
 
 
 class Claim(BaseModel):

@@ -36,9 +36,8 @@ def one_sentence_says_it(subject: Subject) -> Iterator[Remark]:
     printed = [str(text) for cell in cells for text in cell.output_data("text/markdown")]
     paragraphs = [part for part in re.split(r"\n\s*\n", title.body) if words(part)]
     typed = [part for part in paragraphs[1:] if "](" not in part][-1:]
-    for cell in [] if printed or not subject.was_executed else cells:
-        if TODO in cell.source:
-            continue
+    silent = cells if subject.was_executed and not printed else []
+    for cell in (cell for cell in silent if TODO not in cell.source):
         yield Remark(cell, "the 'verdict' cell prints no Markdown", fix)
     if not (typed or cells):
         yield Remark(title.first, "no verdict", fix)

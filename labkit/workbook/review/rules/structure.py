@@ -158,9 +158,7 @@ def readable_ids(subject: Subject) -> Iterator[Remark]:
 
 @rule("parameters", "parameters are annotated scalar literals, each with a comment")
 def typed_parameters(subject: Subject) -> Iterator[Remark]:
-    for cell in subject.cells:
-        if cell.section_tag != "parameters":
-            continue
+    for cell in (cell for cell in subject.cells if cell.section_tag == "parameters"):
         if not cell.is_code:
             yield Remark(cell, "the parameters are not code", "a code cell of `name: type = value`")
             continue
