@@ -274,7 +274,7 @@ class _Talk:
 
     def _heading(self, section: Section) -> str:
         match = HEADING.search(section.first.prose)
-        return self.markup.line(match[2] if match else section.tag.capitalize())
+        return self.markup.line(match[1] if match else section.tag.capitalize())
 
 
 def _units(text: str) -> list[str]:

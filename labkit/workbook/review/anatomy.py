@@ -46,7 +46,8 @@ QUESTIONS = range(3, 7)
 
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.DOTALL | re.MULTILINE)
-HEADING = re.compile(r"^(#{2,4})\s+(.+)$", re.MULTILINE)
+HEADING = re.compile(r"^#{2,4}\s+(.+)$", re.MULTILINE)
+_WEAKNESS = re.compile(r"^###\s+(.+)$", re.MULTILINE)
 FOLD = re.compile(r"<details>.*?</details>", re.DOTALL)
 
 
@@ -160,17 +161,21 @@ class Section:
         """The prose without its headings."""
         return "\n".join(line for line in self.prose.splitlines() if not line.startswith("#"))
 
-    def parts(self, level: int = 0) -> list[Part]:
-        """The section cut at its headings, of which a cell may hold several: those of ``level``,
-        or all and what comes before the first."""
-        parts, levels = [Part(self.tag.capitalize(), self.first)], [0]
+    def parts(self, heading: re.Pattern[str] = HEADING) -> list[Part]:
+        """What comes before the first heading, then what stands under each; a cell may hold
+        several."""
+        parts = [Part(self.tag.capitalize(), self.first)]
         for cell in self.cells:
-            first, *rest = HEADING.split(cell.prose)
+            first, *rest = heading.split(cell.prose)
             parts[-1].items.extend([cell] if cell.is_code else filter(None, [first.strip()]))
-            for marks, heading, text in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
-                parts.append(Part(heading.strip(), cell, [text.strip()] if text.strip() else []))
-                levels.append(len(marks))
-        return [p for p, of in zip(parts, levels, strict=True) if level in (0, of)]
+            for title, text in zip(rest[::2], rest[1::2], strict=True):
+                parts.append(Part(title.strip(), cell, [text.strip()] if text.strip() else []))
+        return parts
+
+    @property
+    def weaknesses(self) -> list[Part]:
+        """What stands under each ``### `` heading."""
+        return self.parts(_WEAKNESS)[1:]
 
     @property
     def is_unwritten(self) -> bool:

@@ -27,7 +27,7 @@ def judged_claims(subject: Subject) -> list[Claim]:
 
 def _weaknesses(subject: Subject) -> int:
     section = subject.section("weaknesses")
-    return sum(bool(p.cells("weakness")) for p in section.parts(level=3)) if section else 0
+    return sum(bool(p.cells("weakness")) for p in section.weaknesses) if section else 0
 
 
 def _functions(subject: Subject) -> int:

@@ -168,16 +168,15 @@ def mechanism_is_visible(subject: Subject, section: Section) -> Iterator[Remark]
     "weaknesses", "each under a ### heading: the assumption, the evidence, what would be stronger"
 )
 def weaknesses_are_experiments(subject: Subject, section: Section) -> Iterator[Remark]:
-    parts = section.parts(level=3)
     for cell in subject.cells:
         if "weakness" in cell.tags and (cell not in section.cells or not cell.is_code):
             fix = "a code cell under a weakness's '### ' heading"
             yield Remark(cell, "a 'weakness' tag in the wrong place", fix)
-    for part in parts:
+    for part in section.weaknesses:
         if words(" ".join(part.texts())) < _SAYS_ENOUGH:
             fix = "'would be stronger if …': the assumption, the evidence, what the cell tries"
             yield Remark(part.cell, f"says too little: {part.heading}", fix)
-    if not parts:
+    if not section.weaknesses:
         yield Remark(section.first, "no weakness under a '### ' heading", "'### What it assumes'")
     elif not re.search(r"\bstronger\b", section.prose, re.I):
         yield Remark(section.first, "never says what would be stronger", "'stronger if it …'")
