@@ -56,10 +56,10 @@ def slides(
       [cyan]labkit slides envpipe -o ~/talk.html[/cyan]
       [cyan]labkit slides zeus -p eta_knob=0.8[/cyan]    a run with another parameter
     """
-    from labkit.workbook.export import decks
+    from labkit.workbook.export import pages
 
     root = files.project_root()
-    written = decks.write_slides(root, key, param, out)
+    written = pages.write_slides(root, key, param, out)
     console = Console(soft_wrap=True)
     size_mb = written.path.stat().st_size / 1e6
     console.print(

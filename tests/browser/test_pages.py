@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from labkit.workbook import notebooks
-from labkit.workbook.export.decks import write_slides
+from labkit.workbook.export.pages import write_slides
 from labkit.workbook.export.site import write_site
 from labkit.workbook.review import anatomy
 from tests.browser.test_offline import browser, only_if_all, pytestmark

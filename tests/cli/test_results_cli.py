@@ -19,7 +19,7 @@ from labkit.cli import main
 from labkit.kit.stats import mean_interval
 from labkit.workbook import notebooks
 from labkit.workbook.export import sweeps
-from labkit.workbook.review import claims, recorded
+from labkit.workbook.review import claims, tables
 from labkit.workbook.run import executors, guard, inventory, results, runs
 from labkit.workbook.run.jobs import Event, Job, Outcome, Terms, now
 from tests.workbook.factory import workbook
@@ -63,7 +63,7 @@ class Pool:
     def shown(self, job: Job, **at: Any) -> list[dict[str, Any]]:
         values = {"saving": saving(**at), "order": ["a", "b"]}
         table = claims.judge(self.terms.root, job.key, values, flips={"saving": 0.0})
-        numbers = recorded.Metrics({"time_s": 100 / at["num_stages"], "peak_bytes": 7})
+        numbers = tables.metrics_table({"time_s": 100 / at["num_stages"], "peak_bytes": 7})
         return [
             {"output_type": "display_data", "metadata": {}, "data": shown._repr_mimebundle_()}
             for shown in (table, numbers)
@@ -296,11 +296,11 @@ def test_metrics_are_read_from_the_outputs() -> None:
                 "cells": [
                     {"source": "", "outputs": [{"data": shown._repr_mimebundle_()}]}
                     for shown in (
-                        recorded.Metrics({"a_s": 1 / 3, "b": 2}),
-                        recorded.Metrics({"b": 3}),
+                        tables.metrics_table({"a_s": 1 / 3, "b": 2}),
+                        tables.metrics_table({"b": 3}),
                     )
                 ],
             }
         )
     )
-    assert recorded.metrics_in(book) == {"a_s": 0.3333, "b": 3}
+    assert tables.metrics_in(book) == {"a_s": 0.3333, "b": 3}

@@ -15,7 +15,7 @@ from nbformat.v4 import new_output, new_raw_cell
 
 from labkit.workbook.notebooks import PLOTLY_MIME
 from labkit.workbook.review.claims import CLAIMS_MIME
-from labkit.workbook.review.recorded import SHARED_MIME
+from labkit.workbook.review.tables import SHARED_MIME
 from tests.export import synthetic
 
 CALL = "window.pwned=1"

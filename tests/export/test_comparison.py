@@ -15,7 +15,7 @@ from labkit.files import project_root
 from labkit.workbook import notebooks, open_paper
 from labkit.workbook.export import comparison
 from labkit.workbook.export.site import write_site
-from labkit.workbook.review.recorded import SharedTable, disagreements, shared_in
+from labkit.workbook.review.tables import SHARED_MIME, shared_in, shared_table
 from tests.export import synthetic
 
 INPUT = "four stages, twelve microbatches"
@@ -23,7 +23,7 @@ INPUT = "four stages, twelve microbatches"
 
 def carried(key: str, results: pd.DataFrame) -> nbformat.NotebookNode:
     """A cell whose output is what ``paper.shared`` shows."""
-    data = SharedTable(key, INPUT, results)._repr_mimebundle_()
+    data = shared_table(key, INPUT, results)._repr_mimebundle_()
     return new_code_cell("paper.shared(...)", outputs=[new_output("execute_result", data=data)])
 
 
@@ -115,19 +115,19 @@ def test_a_paper_with_neither_notebook_nor_lines_is_named(root: Path) -> None:
 )
 def test_shared_refuses_what_cannot_be_compared(table: pd.DataFrame, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        SharedTable("alpha", INPUT, table)
+        shared_table("alpha", INPUT, table)
 
 
 def test_shared_takes_methods_and_their_measures() -> None:
-    table = SharedTable("alpha", INPUT, {"ours": {"energy_j": 3.0}})
-    assert table.records == SharedTable("alpha", INPUT, results(ours=3.0)).records
+    table = shared_table("alpha", INPUT, {"ours": {"energy_j": 3.0}})
+    assert table.carried == shared_table("alpha", INPUT, results(ours=3.0)).carried
 
 
 def test_shared_is_shown_and_carried(root: Path) -> None:
     table = open_paper("alpha").shared(INPUT, results(ours=float("nan"), other=3.0))
     assert INPUT in repr(table)
-    assert [record["value"] for record in table.records] == [None, 3.0]
-    json.dumps(table.records, allow_nan=False)
+    assert [record["value"] for record in table.carried[SHARED_MIME]] == [None, 3.0]
+    json.dumps(table.carried, allow_nan=False)
     cell = carried("alpha", results(ours=1.0))
     assert shared_in(nbformat.v4.new_notebook(cells=[cell]))[0]["method"] == "ours"
 
@@ -152,4 +152,4 @@ def test_our_notebooks_agree_where_they_share_an_input() -> None:
     books = [nbformat.read(path, as_version=4) for path in paths]
     records = [record for book in books for record in shared_in(book)]
     assert len({record["paper"] for record in records}) > 3
-    assert disagreements(records) == []
+    assert comparison.disagreements(pd.DataFrame(records)) == []

@@ -10,8 +10,9 @@ import nbformat
 import pytest
 
 from labkit.errors import BadFile, UsageError
-from labkit.workbook.export import pages, talk
-from labkit.workbook.export.decks import write_slides
+from labkit.kit import page
+from labkit.workbook.export import talk
+from labkit.workbook.export.pages import write_slides
 from labkit.workbook.review import anatomy
 from labkit.workbook.review.claims import CLAIMS_MIME
 from tests.export import offline, synthetic
@@ -237,6 +238,6 @@ def test_a_key_without_a_notebook_and_a_broken_notebook(root: Path) -> None:
 
 
 def test_only_webgl_figures_may_compile_code() -> None:
-    assert "unsafe-eval" in pages.policy('{"type":"scattergl"}')
-    assert "unsafe-eval" not in pages.policy('{"type":"scatter"}')
-    assert "frame-src" not in pages.policy()
+    assert "unsafe-eval" in page.policy('{"type":"scattergl"}')
+    assert "unsafe-eval" not in page.policy('{"type":"scatter"}')
+    assert "frame-src" not in page.policy()

@@ -18,9 +18,8 @@ from labkit.workbook.export import (
     catalogue,
     drawings,
     origin,
-    reading,
+    pages,
     reference,
-    search,
 )
 from labkit.workbook.export.markup import anchor
 from labkit.workbook.export.site import write_site
@@ -37,16 +36,16 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_a_section_found_is_where_the_page_has_it(key: str) -> None:
     path = notebooks.paths(ROOT)[key]
     source = origin.Origin(root=ROOT, key=key, path=path, committed=path, entry=None, record=None)
-    html, _ = reading.page(source, {path.parent.name: [key]})
+    html, _ = pages.page(source, {path.parent.name: [key]})
     ids = {tag["id"] for tag in offline.parse(html).find_all("h2")}
     prose = [c.source for c in notebooks.glimpse(path).cells if c.cell_type == "markdown"]
-    headings = [heading for heading, _ in search.sections("\n\n".join(prose)) if heading]
+    headings = [heading for heading, _ in catalogue.sections("\n\n".join(prose)) if heading]
     assert len(headings) >= 8
     assert {anchor(heading) for heading in headings} <= ids
 
 
 def test_every_claim_and_section_can_be_found(made: Path) -> None:
-    script = search.script(catalogue.load(made).items)
+    script = catalogue.search_script(catalogue.load(made).items)
     records = json.loads(script.removeprefix("const SEARCH = ").removesuffix(";\n"))
     urls = {record["url"] for record in records if record["key"] == "alpha"}
     assert {"scoreboard.html#alpha:saving", "scoreboard.html#alpha:memory"} <= urls

@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.errors import BadFile, UsageError
-from labkit.workbook.review import claims, tally
+from labkit.workbook.review import claims, tables, tally
+from labkit.workbook.review.claims import CLAIMS_MIME
 from labkit.workbook.review.verdicts import Claim, tolerance_in_words, verdict_of
 from labkit.workbook.run.runs import ledger
 
@@ -99,8 +100,8 @@ def write(root: Path, text: str = FILE, key: str = "paper") -> Path:
     return path
 
 
-def verdicts(table: claims.ClaimsTable) -> dict[str, str]:
-    return {record["id"]: record["verdict"] for record in table.records}
+def verdicts(table: tables.Table) -> dict[str, str]:
+    return {record["id"]: record["verdict"] for record in table.carried[CLAIMS_MIME]}
 
 
 # ---------------------------------------------------------------- verdicts
@@ -273,7 +274,7 @@ def test_claims_table_shows_and_stores_four_digits_and_judges_the_rest(tmp_path:
     write(tmp_path, FILE.replace("judge: ratio\n    tolerance: 0.05", "judge: at-most"))
     flips = {"saving": 0.0}
     table = claims.judge(tmp_path, "paper", {"saving": 0.28400001}, [Source("profiles")], flips)
-    stored = table.records[0]
+    stored = table.carried[CLAIMS_MIME][0]
     assert (stored["our_value"], stored["ratio"]) == (0.284, 1.0)
     assert stored["verdict"] == "same direction"  # 0.28400001 > 0.284, though both print alike
     assert "0.284" in repr(table)
@@ -300,8 +301,8 @@ def test_long_lists_are_shown_by_their_beginning_and_stored_whole(tmp_path: Path
     cells = ", ".join(str(n) for n in range(1, 19))
     write(tmp_path, FILE.replace("[120, 31.4, 16.6, 1.9]", f"[{cells}]"))
     table = claims.judge(tmp_path, "paper", {"table": list(range(1, 19))})
-    assert "1, 2, 3, … (18 values)" in table.grid.html()
-    assert table.records[2]["our_value"] == list(range(1, 19))
+    assert "1, 2, 3, … (18 values)" in table.html()
+    assert table.carried[CLAIMS_MIME][2]["our_value"] == list(range(1, 19))
 
 
 def test_a_value_on_standin_data_is_not_judged(tmp_path: Path) -> None:
@@ -315,7 +316,7 @@ def test_a_value_on_standin_data_is_not_judged(tmp_path: Path) -> None:
         "order": "not attempted",
         "table": "reproduced",
     }
-    assert table.records[0]["our_value"] == 0.284
+    assert table.carried[CLAIMS_MIME][0]["our_value"] == 0.284
 
 
 @pytest.mark.parametrize(
@@ -336,11 +337,11 @@ def test_a_reproduction_counts_only_if_its_flip_changes_the_verdict(
     table = claims.judge(
         tmp_path, "paper", {"saving": ours}, [Source("profiles")], {"saving": flip}
     )
-    record = table.records[0]
+    record = table.carried[CLAIMS_MIME][0]
     assert (record["verdict"], record["can_fail"]) == (verdict, can_fail)
-    counted = tally.tally(table.records)
-    assert counted.num_reproduced == (verdict == "reproduced")
-    assert counted.num_reproductions == 1
+    counted = tally.tally(table.carried[CLAIMS_MIME])
+    assert counted.reproductions.get("reproduced", 0) == (verdict == "reproduced")
+    assert sum(counted.reproductions.values()) == 1
 
 
 @given(ours=st.floats(-1, 1), flip=st.floats(-1, 1))
@@ -349,9 +350,9 @@ def test_a_flip_is_judged_by_the_claims_own_rule(ours: float, flip: float) -> No
         write(Path(folder))
         flipped = claims.judge(
             Path(folder), "paper", {"saving": ours}, [Source("profiles")], {"saving": flip}
-        ).records[0]
+        ).carried[CLAIMS_MIME][0]
         alone = claims.judge(Path(folder), "paper", {"saving": flip}, [Source("profiles")])
-    passes = alone.records[0]["verdict"] in ("reproduced", "cannot fail")
+    passes = alone.carried[CLAIMS_MIME][0]["verdict"] in ("reproduced", "cannot fail")
     assert (flipped["flip_verdict"] == "reproduced") == passes
     assert not (flipped["verdict"] == "reproduced" and passes)
 
@@ -360,11 +361,11 @@ def test_a_flip_is_shown_stored_and_only_where_a_claim_takes_one(tmp_path: Path)
     write(tmp_path)
     data = [Source("profiles")]
     table = claims.judge(tmp_path, "paper", {"saving": 0.284}, data, {"saving": 0.01234567})
-    record = table.records[0]
+    record = table.carried[CLAIMS_MIME][0]
     assert record["flip"] == "the highest clock everywhere"
     assert (record["flip_value"], record["flip_verdict"]) == (0.01235, "same direction")
     assert "0.01235 ≈" in repr(table)
-    assert "1 of 1 reproduced, each with its flip" in table.summary
+    assert "1 of 1 reproduced, each with its flip" in table.caption
     with pytest.raises(UsageError, match="takes no flip"):
         claims.judge(tmp_path, "paper", {}, (), {"table": [1, 2, 3, 4]})
     with pytest.raises(UsageError, match="no claim 'savings'"):
@@ -376,16 +377,16 @@ def test_a_claim_on_a_fitted_model_is_judged_shown_and_counted_apart(tmp_path: P
     table = claims.judge(
         tmp_path, "paper", {"saving": 0.284}, [Fitted("profiles")], {"saving": 0.0}
     )
-    record = table.records[0]
+    record = table.carried[CLAIMS_MIME][0]
     assert (record["verdict"], record["fitted"]) == ("reproduced", 0.071)
-    words = table.grid.html().replace("\u00a0", " ")
+    words = table.html().replace("\u00a0", " ")
     assert "✔ reproduced on a fitted model (worst error 7.1 %)" in words
-    counted = tally.tally(table.records)
+    counted = tally.tally(table.carried[CLAIMS_MIME])
     assert counted.fitted == {"reproduced": 1}
-    assert (counted.num_reproduced, counted.num_reproductions) == (0, 0)
-    assert "1 of 1 reproduced on a fitted model" in table.summary
+    assert counted.reproductions == {}
+    assert "1 of 1 reproduced on a fitted model" in table.caption
     published = claims.judge(tmp_path, "paper", {"saving": 0.284}, [Source("profiles")])
-    assert published.records[0]["fitted"] is None
+    assert published.carried[CLAIMS_MIME][0]["fitted"] is None
 
 
 def test_what_the_file_says_besides_its_claims(tmp_path: Path) -> None:
@@ -530,7 +531,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what a run carries away
 
 
-def notebook(*tables: claims.ClaimsTable) -> Any:
+def notebook(*tables: tables.Table) -> Any:
     cells = []
     for table in tables:
         output = v4.new_output("execute_result", data=table._repr_mimebundle_())
@@ -558,15 +559,15 @@ def test_stored_claims_survive_a_notebook_file(tmp_path: Path) -> None:
     table = claims.judge(tmp_path, "paper", {"order": ["none", "optimal", "heuristic"]})
     path = tmp_path / "n.ipynb"
     nbformat.write(notebook(table), path)
-    assert claims.from_notebook(nbformat.read(path, as_version=4)) == table.records
+    assert claims.from_notebook(nbformat.read(path, as_version=4)) == table.carried[CLAIMS_MIME]
 
 
 def test_ledger_survives_parquet_and_lists_what_was_never_shown(tmp_path: Path) -> None:
     write(tmp_path)
     table = claims.judge(tmp_path, "paper", {"saving": 0.3}, [Source("profiles")])
-    only_saving = [record for record in table.records if record["id"] == "saving"]
+    only_saving = [record for record in table.carried[CLAIMS_MIME] if record["id"] == "saving"]
     runs = [
-        Run(claims=table.records),
+        Run(claims=table.carried[CLAIMS_MIME]),
         Run(slug="seed=1", parameters={"seed": 1, "name": "é"}, claims=only_saving),
         Run(slug="empty"),
     ]

@@ -221,18 +221,13 @@ def test_a_range_is_stored_at_round_values_with_its_start() -> None:
     assert axis.holds(3.3)
 
 
-def test_a_third_axis_stays_at_its_start_and_the_title_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_stored_menu_starts_where_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABKIT_LIVE", "0")
-    held = explore(
-        powers, slope=(0.5, 2.5), power=[1, 2], way=["line", "bars"],
-        start={"power": 2, "way": "bars"},
-    )  # fmt: skip
-    assert "with way bars" in held.layout.title.text
+    held = explore(powers, slope=(0.5, 2.5), power=[1, 2], start={"power": 2})
     assert held.layout.updatemenus[0].active == 1
-    on = [trace for trace in held.data if trace.visible]
-    assert [list(trace.y) for trace in on] == [[0, 0.5, 2], [1, 0.5]]
+    assert [list(trace.y) for trace in held.data if trace.visible] == [[0, 0.5, 2]]
+    with pytest.raises(UsageError, match="got 3 axes"):
+        moving()
 
 
 @pytest.mark.parametrize(

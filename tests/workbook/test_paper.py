@@ -16,6 +16,7 @@ import pytest
 from labkit import workbook
 from labkit.errors import BadFile, UsageError
 from labkit.workbook.review import glance
+from labkit.workbook.review.claims import CLAIMS_MIME
 from labkit.workbook.review.paper import title_markdown
 
 BIB = """\
@@ -112,12 +113,12 @@ def test_companions_are_pulled_from_notebook_and_glance_file(root: Path) -> None
     assert frame.loc["insight", "alpha"] == "bubbles are free time"
     assert frame.loc["advantages", "alpha"] == "fast | simple"
     assert frame.loc["insight", "beta"] == "a stage that waits could run slower"
-    assert table.grid.headers == [
+    assert table.headers == [
         "",
         "Alpha: One and Two, NSDI 2023",
         "beta: Three et al., SOSP 2024 (not yet reviewed here, unverified)",
     ]
-    assert table.grid.html() == workbook.open_paper("alpha").beside("beta").grid.html()
+    assert table.html() == workbook.open_paper("alpha").beside("beta").html()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_a_companion_is_headed_by_the_name_it_is_known_by(
     fields = f"{{{title}}}, shorttitle = {{{shorttitle}}}"
     bib = BIB.replace("{On the Energy of Everything}", fields)
     (root / "data" / "papers.bib").write_text(bib)
-    (heading,) = workbook.open_paper("alpha").beside("beta").grid.headers[2:]
+    (heading,) = workbook.open_paper("alpha").beside("beta").headers[2:]
     assert heading.startswith(f"{shown}: Three et al.")
 
 
@@ -141,7 +142,7 @@ def test_a_notebook_replaces_the_glance_file_once_written(root: Path) -> None:
     write_notebook(root, "beta", {**ROWS, "method": "other"})
     written = workbook.open_paper("alpha").beside("beta")
     assert written.frame().loc["method", "beta"] == "other"
-    assert written.grid.headers[2] == "beta: Three et al., SOSP 2024"
+    assert written.headers[2] == "beta: Three et al., SOSP 2024"
 
 
 def test_companions_that_cannot_be_shown(root: Path) -> None:
@@ -177,7 +178,7 @@ def test_data_claims_and_sources_go_together(root: Path) -> None:
     paper = workbook.open_paper("alpha")
     data = paper.data("profiles", "profile.csv")
     total_s = data.frame("profile.csv")["time_s"].sum()
-    assert paper.claims({"total": total_s}, data).records[0]["verdict"] == "reproduced"
+    assert paper.claims({"total": total_s}, data).carried[CLAIMS_MIME][0]["verdict"] == "reproduced"
     sources = paper.sources(data).frame()
     assert list(sources["kind"]) == ["paper", "paper", "data"]
     assert sources["where"].tolist()[:2] == [
@@ -185,7 +186,7 @@ def test_data_claims_and_sources_go_together(root: Path) -> None:
         "https://example.org/beta",  # the data set's own paper, cited without being named
     ]
     assert sources.loc[2, "licence"] == "MIT"
-    assert str(root) not in paper.sources(data).grid.html()
+    assert str(root) not in paper.sources(data).html()
 
 
 def test_a_notebooks_imports_stay_light(root: Path) -> None:

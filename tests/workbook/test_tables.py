@@ -45,7 +45,7 @@ class Cells(HTMLParser):
 
 
 def cells(table: tables.Table) -> list[list[str]]:
-    return Cells(table.grid.html()).rows
+    return Cells(table.html()).rows
 
 
 @given(value=st.floats(-1e300, 1e300), digits=st.integers(1, 8))
@@ -123,7 +123,7 @@ def test_html_and_text_hold_the_same_cells() -> None:
     assert text[1].split() == ["plan", "energy", "(J)"]
     assert text[3].endswith("1,235")
     assert len({len(line) for line in text[2:]}) == 1  # numbers right-aligned
-    assert "text-align:right" in table.grid.html()
+    assert "text-align:right" in table.html()
     pd.testing.assert_frame_equal(table.frame(), data)
 
 
@@ -147,11 +147,11 @@ def test_large_fractional_numbers_are_shown_in_a_larger_unit() -> None:
     columns = {"states_bytes": [1.866e10, 7.689e8], "gpu_flops_per_s": [2.384e13, np.nan]}
     shown = workbook.table(columns | {"sent_bytes": [411_041_792, 3], "wait_s": [1e9, 2.0]})
     heads = ["states (GB)", "GPU (TFLOP/s)", "sent (bytes)", "wait (s)"]
-    assert [*shown.grid.headers] == heads
-    assert [*shown.grid.rows[0]] == ["18.66", "23.84", "411,041,792", "1e9"]
+    assert [*shown.headers] == heads
+    assert [*shown.rows[0]] == ["18.66", "23.84", "411,041,792", "1e9"]
     assert shown.frame()["states_bytes"].iloc[0] == 1.866e10
     asked = workbook.table(columns, formats={"states_bytes": "GiB"})
-    assert asked.grid.headers[0] == "states (GiB)"
+    assert asked.headers[0] == "states (GiB)"
 
 
 @pytest.mark.parametrize("unit", sorted(quantities.SCALES))
@@ -199,7 +199,7 @@ def test_long_text_wraps_in_plain_text_only() -> None:
     long = "word " * 40
     table = workbook.table([{"what": long.strip(), "value": 1}])
     assert max(len(line) for line in repr(table).splitlines()) < 70
-    assert long.strip() in table.grid.html()
+    assert long.strip() in table.html()
 
 
 def test_a_table_is_the_same_in_another_process() -> None:

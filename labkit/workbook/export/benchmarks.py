@@ -70,9 +70,7 @@ def _figure(table: Any) -> tuple[str, str, Any]:
 
     rows = table.sort_values("ratio")
     names = rows["benchmark"] + " (" + rows["peer"] + ")"
-    figure = go.Figure(
-        go.Bar(x=rows["ratio"], y=names, orientation="h", marker_color=PALETTE["ours"])
-    )
-    figure.update_xaxes(type="log")
+    look = {"orientation": "h", "marker_color": PALETTE["ours"]}
+    figure = go.Figure(go.Bar(x=rows["ratio"], y=names, **look)).update_xaxes(type="log")
     figure.add_vline(1, line_dash="dash")
     return "", "", finish(figure, x="times as fast as the peer", height=140 + 28 * len(rows))

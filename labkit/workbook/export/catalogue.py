@@ -1,22 +1,24 @@
-"""Everything the index and the scoreboard say, gathered from the queue, the runs and the claims."""
+"""Everything the index, the scoreboard and the search box say, gathered from the queue, the runs
+and the claims."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from labkit.errors import LabkitError
+from labkit.kit.page import json_for_script
 from labkit.workbook import notebooks
 from labkit.workbook.export import origin
-from labkit.workbook.export.markup import Markup
+from labkit.workbook.export.markup import Markup, anchor
 from labkit.workbook.queue import bibliography, reading_queue
 from labkit.workbook.review import claims as claims_file
 from labkit.workbook.review import glance
 from labkit.workbook.review.anatomy import Subject
-from labkit.workbook.review.tally import SYMBOLS, Tally, row, standin_warning, tally
+from labkit.workbook.review.tally import Tally, row, standin_warning, tally
 
 T = TypeVar("T")
 
@@ -27,6 +29,9 @@ STATUS_WORDS = {
     "queued": "To read",
     "dropped": "Dropped",
 }
+_HEADING = re.compile(r"^## +(.+)$", re.MULTILINE)
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_MARKS = re.compile(r"<[^>]*>|[*`|#$\\{}]|(?<=\s)-{2,}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +45,7 @@ class Item:
     results: str
     marks: str
     content: claims_file.ClaimsFile | None
-    claims: list[dict[str, str]]
-    tally: Tally
-    standin: str
+    claims: list[dict[str, Any]]
     subject: Subject | None = field(repr=False)
     """The notebook that the paper's page shows."""
 
@@ -64,16 +67,12 @@ class Item:
         return self.paper.reason if self.paper.status == "dropped" else self.paper.why
 
     @property
-    def session(self) -> str:
-        return ", ".join(filter(None, (self.paper.presenter, str(self.paper.date or ""))))
+    def tally(self) -> Tally:
+        return tally(self.claims)
 
     @property
-    def search(self) -> str:
-        """What the index's search box looks through."""
-        paper, entry = self.paper, self.entry
-        lines = (re.sub(r"<[^>]+>", "", line) for line in (self.insight, self.results))
-        parts = (paper.key, entry.title, entry.cite(), *entry.authors, *paper.tags, self.why)
-        return " ".join((*parts, paper.presenter, *lines))
+    def standin(self) -> str:
+        return standin_warning(self.claims)
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,7 @@ class Catalogue:
             (words, [i for i in self.items if not i.family and i.paper.status == name])
             for name, words in STATUS_WORDS.items()
         ]
-        none = tally([])
-        return [
-            (n, items, sum((i.tally for i in items), start=none)) for n, items in groups if items
-        ]
+        return [(name, own, tally(c for i in own for c in i.claims)) for name, own in groups if own]
 
     @property
     def statuses(self) -> list[str]:
@@ -115,17 +111,7 @@ class Catalogue:
     @property
     def tally(self) -> Tally:
         """All claims of all papers, counted."""
-        return sum((item.tally for item in self.items), start=tally([]))
-
-    @property
-    def verdicts(self) -> list[str]:
-        """Every verdict some claim has, in the verdicts' own order."""
-        given = {claim["verdict"] for item in self.items for claim in item.claims}
-        return [verdict for verdict in SYMBOLS if verdict in given]
-
-    @property
-    def standin(self) -> list[Item]:
-        return [item for item in self.items if item.standin]
+        return tally(claim for item in self.items for claim in item.claims)
 
 
 def load(root: Path) -> Catalogue:
@@ -157,7 +143,7 @@ def _item(
     problems: list[str],
 ) -> Item:
     key = paper.key
-    source = origin.find(root, key, library={}) if has_notebook else None
+    source = origin.find(root, key) if has_notebook else None
     has_claims = claims_file.path_of(root, key).is_file()
     content = _tried(problems, claims_file.load_file, root, key) if has_claims else None
     notebook = _tried(problems, notebooks.glimpse, source.path) if source else None
@@ -173,9 +159,7 @@ def _item(
         results=markup.line(lines.rows["results"]) if lines else "",
         marks=lines.marks if lines else "",
         content=content,
-        claims=[row(claim) for claim in claims],
-        tally=tally(claims),
-        standin=standin_warning(claims),
+        claims=claims,
         subject=Subject(root, key, source.path, notebook) if source and notebook else None,
     )
     problems += [f"{key}, at a glance: {problem}" for problem in markup.problems]
@@ -202,8 +186,9 @@ def _claims(
     by_id = {record["id"]: record for record in shown if record["paper"] == key}
     known = sorted(content.claims, key=lambda c: not c.is_reproduction) if content else []
     records = [by_id.get(claim.id) or claims_file.record_of(key, claim) for claim in known]
-    rules = [_rule(claim) for claim in known]
-    return [record | {"rule": rule} for record, rule in zip(records, rules, strict=True)]
+    return [
+        row(record | {"rule": _rule(claim)}) for record, claim in zip(records, known, strict=True)
+    ]
 
 
 def _rule(claim: claims_file.Claim) -> str:
@@ -214,3 +199,47 @@ def _rule(claim: claims_file.Claim) -> str:
     scaled = tuple(100 * end for end in claim.interval) if between else 100 * claim.slack
     changed = {"tolerance": scaled, "unit": "%" if between else "points"}
     return claims_file.tolerance_in_words(claim.model_copy(update=changed))
+
+
+# ---------------------------------------------------------------- what the search box looks through
+
+
+def search_script(items: Iterable[Item]) -> str:
+    """The script that sets ``SEARCH``: a record (key, url, where, text) for each place to find.
+
+    It stands beside the pages, since a page opened from disk may not fetch; the browser indexes it
+    on the first word (elasticlunr, which pdoc ships; words as ``filters.js`` cuts them).
+    """
+    return f"const SEARCH = {json_for_script([r for item in items for r in _records(item)])};\n"
+
+
+def _records(item: Item) -> Iterator[dict[str, Any]]:
+    paper, entry = item.paper, item.entry
+    lines = (re.sub(r"<[^>]+>", "", line) for line in (item.insight, item.results))
+    words = (paper.key, entry.title, entry.cite(), *entry.authors, *paper.tags, item.why)
+    text = " ".join((*words, paper.presenter, *lines))
+    yield {"key": paper.key, "url": "", "where": entry.title, "text": text}
+    for claim in item.claims:
+        text = " ".join(claim[name] for name in ("statement", "source", "flip", "paper", "ours"))
+        url = f"scoreboard.html#{paper.key}:{claim['id']}"
+        yield {"key": paper.key, "url": url, "where": f"Claim, {claim['verdict']}", "text": text}
+    cells = item.subject.notebook.cells if item.subject else []
+    prose = [cell.source for cell in cells if cell.cell_type == "markdown"]
+    for heading, text in sections("\n\n".join(prose)) if prose else ():
+        url = f"papers/{paper.key}.html" + (f"#{anchor(heading)}" if heading else "")
+        yield {"key": paper.key, "url": url, "where": heading or "Verdict", "text": text}
+
+
+def sections(markdown: str) -> list[tuple[str, str]]:
+    """(heading, text) of each part under a second-level heading; the first has no heading.
+
+    >>> sections("# T\\n\\nIt *holds*.\\n\\n## Why [so](x.ipynb)\\n\\nSee `f`.")
+    [('', 'T It holds.'), ('Why so', 'See f.')]
+    """
+    first, *rest = _HEADING.split(markdown)
+    pairs = [("", first), *zip(rest[::2], rest[1::2], strict=True)]
+    return [(_plain(heading), _plain(text)) for heading, text in pairs]
+
+
+def _plain(markdown: str) -> str:
+    return " ".join(_MARKS.sub("", _LINK.sub(r"\1", markdown)).split())

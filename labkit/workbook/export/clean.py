@@ -11,50 +11,44 @@ import functools
 import re
 from typing import Any
 
-
-def _words(text: str) -> list[str]:
-    return text.split()
-
-
-_HTML = _words(
-    """a abbr b bdi bdo blockquote br caption cite code col colgroup dd del details dfn div dl dt em
+_HTML = """
+    a abbr b bdi bdo blockquote br caption cite code col colgroup dd del details dfn div dl dt em
     figcaption figure h1 h2 h3 h4 h5 h6 hr i img input ins kbd li mark ol p pre q rp rt ruby s samp
-    small span strike strong sub summary sup table tbody td tfoot th thead time tr u ul var wbr"""
-)
-_MATHML = _words(
-    """math menclose merror mfrac mi mmultiscripts mn mo mover mpadded mphantom mprescripts mroot
-    mrow ms mspace msqrt mstyle msub msubsup msup mtable mtd mtext mtr munder munderover"""
-)
-_SVG = _words(
-    """svg g path rect circle ellipse line polyline polygon text tspan defs linearGradient
-    radialGradient stop clipPath title desc"""
-)
-TAGS = frozenset((*_HTML, *_MATHML, *_SVG))
-DROPPED = frozenset(
-    _words(
-        """script style iframe frame frameset object embed noscript template textarea select option
-        audio video noembed noframes xmp plaintext head"""
-    )
-)
+    small span strike strong sub summary sup table tbody td tfoot th thead time tr u ul var wbr
+"""
+_MATHML = """
+    math menclose merror mfrac mi mmultiscripts mn mo mover mpadded mphantom mprescripts mroot
+    mrow ms mspace msqrt mstyle msub msubsup msup mtable mtd mtext mtr munder munderover
+"""
+_SVG = """
+    svg g path rect circle ellipse line polyline polygon text tspan defs linearGradient
+    radialGradient stop clipPath title desc
+"""
+_GONE = """
+    script style iframe frame frameset object embed noscript template textarea select option audio
+    video noembed noframes xmp plaintext head
+"""
+TAGS = frozenset(f"{_HTML} {_MATHML} {_SVG}".split())
+DROPPED = frozenset(_GONE.split())
 """Elements that go with all they hold; of others that are not listed the content stays."""
 
 _EVERYWHERE = {"id", "class", "style", "lang", "dir", "title", "aria-label", "aria-hidden"}
-_OF_MATHML = _words(
-    """accent accentunder columnalign columnspacing depth display displaystyle fence height largeop
+_OF_MATHML = """
+    accent accentunder columnalign columnspacing depth display displaystyle fence height largeop
     linethickness lspace mathbackground mathcolor mathsize mathvariant maxsize minsize movablelimits
-    notation rowalign rowspacing rspace scriptlevel separator stretchy symmetric voffset width"""
-)
-_OF_SVG = _words(
-    """clip-path cx cy d dx dy fill fill-opacity fill-rule font-family font-size font-style
+    notation rowalign rowspacing rspace scriptlevel separator stretchy symmetric voffset width
+"""
+_OF_SVG = """
+    clip-path cx cy d dx dy fill fill-opacity fill-rule font-family font-size font-style
     font-weight gradientTransform gradientUnits height offset opacity points preserveAspectRatio r
     rx ry stop-color stop-opacity stroke stroke-dasharray stroke-linecap stroke-linejoin
-    stroke-opacity stroke-width text-anchor transform viewBox width x x1 x2 xmlns y y1 y2"""
-)
+    stroke-opacity stroke-width text-anchor transform viewBox width x x1 x2 xmlns y y1 y2
+"""
 _CELL = {"align", "colspan", "headers", "rowspan", "scope", "valign"}
 _ATTRIBUTES: dict[str, set[str]] = {
     "*": _EVERYWHERE,
-    **{tag: set(_OF_MATHML) for tag in _MATHML},
-    **{tag: set(_OF_SVG) for tag in _SVG},
+    **{tag: set(_OF_MATHML.split()) for tag in _MATHML.split()},
+    **{tag: set(_OF_SVG.split()) for tag in _SVG.split()},
     **dict.fromkeys(("td", "th", "tr"), _CELL),
     "a": {"href"},
     "img": {"src", "alt", "width", "height"},

@@ -15,7 +15,7 @@ from labkit.kit.report import Report, Sheet
 from labkit.workbook import notebooks
 from labkit.workbook.export import origin
 from labkit.workbook.queue import bibliography
-from labkit.workbook.review import claims, glance, recorded, tally
+from labkit.workbook.review import claims, glance, tables, tally
 from labkit.workbook.review.paper import known_entry
 from labkit.workbook.review.verdicts import REPRODUCTIONS
 
@@ -51,10 +51,10 @@ def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
     library, known = bibliography.load(root), notebooks.paths(root)
     entries = {key: known_entry(library, key, root) for key in keys}
     lines = {key: glance.of(root, key) for key in keys}
-    origins = [origin.find(root, key, library=library) for key in keys if key in known]
+    origins = [origin.find(root, key) for key in keys if key in known]
     executed = [notebooks.glimpse(source.path) for source in origins]
     judged = [record for book in executed for record in claims.from_notebook(book)]
-    results = [record for book in executed for record in recorded.shared_in(book)]
+    results = [record for book in executed for record in tables.shared_in(book)]
     claims_sheet, inputs = _claims(judged), _shared(results)
     return Report(
         title=title or " · ".join(keys),
@@ -118,12 +118,20 @@ def _shared(records: Sequence[Mapping[str, Any]]) -> list[Sheet]:
             index=["method", "paper"], columns="measure", values="value", sort=False, aggfunc="last"
         )
         table = table.rename_axis(columns=None).reset_index().rename(columns={"paper": "notebook"})
-        twice = recorded.disagreements(record for record in records if record["input"] == name)
+        twice = disagreements(rows)
         notes = ["computed on our stand-in data"] if rows["standin"].any() else []
         notes += [f"notebooks differ on {', '.join(twice)}: not one input"] if twice else []
-        sheet = _merged(_without_gaps(table))
+        sheet = _merged(table.astype(object).where(table.notna(), None))  # a gap is None, not NaN
         sheets.append(Sheet(table=sheet, heading=f"On one input: {name}", note="; ".join(notes)))
     return sheets
+
+
+def disagreements(rows: pd.DataFrame) -> list[str]:
+    """The methods that two notebooks ran on one input with results more than 1 % apart."""
+    own = rows.astype({"value": float}).groupby(["input", "method", "measure"], sort=False)["value"]
+    largest = own.agg(lambda values: values.abs().max())
+    apart = own.max() - own.min() > 0.01 * largest
+    return [*dict.fromkeys(apart[apart].index.get_level_values("method"))]
 
 
 def _bars(sheet: Sheet) -> tuple[str, str, Any]:
@@ -136,14 +144,12 @@ def _bars(sheet: Sheet) -> tuple[str, str, Any]:
     table, measure = sheet.table, str(sheet.table.iloc[:, 2:].count().idxmax())
     limit = table["method"].eq("bound")
     bars = table[~limit].dropna(subset=[measure]).sort_values(measure, ascending=False)
-    figure = go.Figure(
-        go.Bar(x=bars[measure], y=bars["method"], orientation="h", marker_color=PALETTE["ours"])
-    )
+    look = {"orientation": "h", "marker_color": PALETTE["ours"]}
+    figure = go.Figure(go.Bar(x=bars[measure], y=bars["method"], **look))
     for least in table.loc[limit, measure]:
         figure.add_vline(least, line_dash="dash")
     what = f"{heading(measure)}{'; dashed: what none can beat' if limit.any() else ''}"
-    drawn = finish(figure, x=what, height=160 + 34 * len(bars))
-    return sheet.heading, sheet.note, drawn
+    return sheet.heading, sheet.note, finish(figure, x=what, height=160 + 34 * len(bars))
 
 
 def _merged(table: pd.DataFrame) -> pd.DataFrame:
@@ -151,11 +157,6 @@ def _merged(table: pd.DataFrame) -> pd.DataFrame:
     values = table.columns.drop("notebook").tolist()
     by_row = table.groupby(values, sort=False, dropna=False)["notebook"].agg(", ".join)
     return by_row.reset_index()[table.columns.tolist()]
-
-
-def _without_gaps(table: pd.DataFrame) -> pd.DataFrame:
-    """What a notebook did not measure is None, not NaN."""
-    return table.astype(object).where(table.notna(), None)
 
 
 def markdown(report: Report) -> str:

@@ -17,11 +17,11 @@ from html import escape, unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+from xml.etree import ElementTree
 
-from labkit.kit.page import plot
+from labkit.kit import page
 from labkit.workbook import notebooks
-from labkit.workbook.export import clean, pages
-from labkit.workbook.export.maths import FormulaError, to_mathml
+from labkit.workbook.export import clean
 from labkit.workbook.notebooks import PLOTLY_MIME, WIDGET_VIEW, joined
 from labkit.workbook.review import tally
 from labkit.workbook.review.claims import CLAIMS_MIME, check_form
@@ -34,6 +34,7 @@ _IMAGES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif", "image/webp"
 _TAGS = frozenset(map(str.lower, clean.TAGS))
 _SVG = 'xmlns="http://www.w3.org/2000/svg"'
 _FETCHING_ATTRIBUTES = ("src", "srcset", "poster", "background", "data", "xlink:href")
+PACKAGE = "labkit.workbook.export"
 _WHY_NOT = {"style": "it would restyle the whole page; use style attributes"}
 
 
@@ -77,7 +78,7 @@ class Markup:
     def formula(self, tex: str, *, display: bool) -> str:
         try:
             mathml = to_mathml(tex, display=display)
-        except FormulaError as error:
+        except ValueError as error:
             self._report(f"the formula {' '.join(tex.split())!r} cannot be typeset: {error}")
             return f'<code class="bad-formula">{escape(tex)}</code>'
         return f'<div class="formula">{mathml}</div>\n' if display else mathml
@@ -120,7 +121,7 @@ class Markup:
         for claim in data[CLAIMS_MIME]:
             check_form(claim)
         rows = [tally.row(claim) for claim in data[CLAIMS_MIME]]
-        return pages.render("claims.html.j2", claims=rows, whole=whole)
+        return render("claims.html.j2", claims=rows, whole=whole)
 
     def _plot(self, figure: Mapping[str, Any]) -> str:
         if not notebooks.is_figure(figure):
@@ -128,7 +129,7 @@ class Markup:
         layout = figure["layout"]
         if "$" in json.dumps([layout.get("title"), layout.get("annotations")]):
             self._report("a figure's title or annotation has $…$, which needs a script to typeset")
-        return plot(clean.figure(figure))
+        return page.plot(clean.figure(figure))
 
     def _image(self, mime: str, content: str, label: str) -> str:
         """A picture; a drawing too, since a browser runs and fetches nothing for an ``<img>``."""
@@ -208,6 +209,12 @@ class Markup:
 # ---------------------------------------------------------------- pieces
 
 
+def render(template: str, **values: Any) -> str:
+    """The page ``template`` of the workbook, on the kit's frame, filled with ``values``."""
+    page.environment(PACKAGE).globals["symbols"] = tally.SYMBOLS
+    return page.render(template, package=PACKAGE, **values)
+
+
 def highlighted(source: str) -> str:
     """Python ``source`` with its words in spans, coloured by the page's style sheet."""
     from pygments import highlight
@@ -265,3 +272,59 @@ def _markdown() -> tuple[Any, Any]:
             return f'<h{level} id="{escape(anchor(text))}">{text}</h{level}>\n'
 
     return MarkdownWithMath, Renderer
+
+
+# ---------------------------------------------------------------- formulas
+
+_NAMESPACE = "http://www.w3.org/1998/Math/MathML"
+_ARITY = dict.fromkeys(("mfrac", "mroot", "msub", "msup", "munder", "mover"), 2)
+_ARITY |= dict.fromkeys(("msubsup", "munderover"), 3)
+_LIMITS_BELOW = frozenset({"argmax", "argmin", "inf", "lim", "max", "min", "sup"})
+# Spellings that latex2mathml does not know, by ones that it does and that look the same.
+_SAME = (
+    (re.compile(r"\\(begin|end)\{(?:aligned|gathered)\}"), r"\\\1{split}"),
+    (re.compile(r"\\label\{[^}]*\}|\\(?:nonumber|notag)(?![A-Za-z])"), ""),
+    (re.compile(r"\\arg\s*\\(min|max)(?![A-Za-z])"), r"\\operatorname{arg\1}"),
+)
+
+
+def to_mathml(tex: str, *, display: bool) -> str:
+    r"""``tex`` (without its dollars) as a ``<math>`` element, on a line of its own if ``display``.
+
+    Browsers typeset MathML by themselves: no script, no fonts to fetch.
+
+    Raises:
+        ValueError: it is unbalanced, or uses a command that is not known.
+
+    >>> to_mathml(r"x^2", display=False)
+    '<math display="inline"><mrow><msup><mi>x</mi><mn>2</mn></msup></mrow></math>'
+    """
+    from latex2mathml.converter import convert
+
+    braces = re.sub(r"\\.", "", tex, flags=re.DOTALL)
+    if braces.count("{") != braces.count("}"):
+        raise ValueError("its braces do not pair")
+    for pattern, replacement in _SAME:
+        tex = pattern.sub(replacement, tex)
+    try:
+        mathml = convert(tex, display="block" if display else "inline")
+    except Exception as error:  # the library raises a dozen kinds, all for one fault
+        raise ValueError(f"{type(error).__name__} {error}".strip()) from None
+    if unknown := re.search(r"<m[io]>(\\[A-Za-z]+\*?)", mathml):
+        raise ValueError(f"the command {unknown[1]} is not known")
+    return _checked(mathml, display=display)
+
+
+def _checked(mathml: str, *, display: bool) -> str:
+    """``mathml`` with limits under their operators, refused where a part of it is missing."""
+    try:
+        tree = ElementTree.fromstring(mathml)
+    except ElementTree.ParseError:
+        raise ValueError("a stray & or an unknown environment") from None
+    for element in tree.iter():
+        name = element.tag = element.tag.removeprefix(f"{{{_NAMESPACE}}}")  # HTML names it so
+        if len(element) != _ARITY.get(name, len(element)):
+            raise ValueError("an argument, a base or a script is missing")
+        if display and name == "msub" and element[0].text in _LIMITS_BELOW:
+            element.tag = "munder"
+    return ElementTree.tostring(tree, encoding="unicode")

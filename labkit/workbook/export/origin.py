@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,10 +43,6 @@ class Origin:
     @property
     def title(self) -> str:
         return self.entry.title if self.entry else self.key
-
-    @property
-    def link(self) -> str:
-        return self.entry.link if self.entry else ""
 
     @property
     def slug(self) -> str:
@@ -93,15 +89,8 @@ class Origin:
         return " ".join([f"labkit run {self.key}", *(f"-p {k}={v}" for k, v in values.items())])
 
 
-def find(
-    root: Path,
-    key: str,
-    with_parameters: Sequence[str] = (),
-    library: Mapping[str, Entry] | None = None,
-) -> Origin:
+def find(root: Path, key: str, with_parameters: Sequence[str] = ()) -> Origin:
     """The notebook of paper ``key``, run ``with_parameters`` (``name=value``) where given.
-
-    ``library`` is the bibliography, read here where it is not at hand.
 
     Raises:
         UsageError: there is no such notebook, or no result with exactly these parameters.
@@ -112,13 +101,12 @@ def find(
         if with_parameters
         else results.read(results.folder_of(root, key, results.DEFAULT))
     )
-    library = bibliography.load(root) if library is None else library
     return Origin(
         root=root,
         key=key,
         path=record.notebook if record else committed,
         committed=committed,
-        entry=library.get(key),
+        entry=bibliography.load(root).get(key),
         record=record,
     )
 

@@ -1,36 +1,145 @@
-"""The workbook's pages on the kit's page frame: its own templates, and the verdicts' symbols."""
+"""A notebook as HTML: a page to read, with its contents at the side and code folded, and slides.
+
+The slides are one file that works alone, on any machine, with no network; the page stands in the
+site. Figures are live in both.
+"""
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
 
-from labkit.kit import page
-from labkit.kit.page import code_style, package_file, policy
-from labkit.workbook.review.tally import SYMBOLS
+from labkit import files
+from labkit.kit.page import code_style, policy
+from labkit.workbook.export import origin, talk
+from labkit.workbook.export.markup import Markup, highlighted, render
+from labkit.workbook.review import tally
+from labkit.workbook.review.anatomy import Subject
+from labkit.workbook.review.claims import from_notebook
 
-_PACKAGE = "labkit.workbook.export"
-
-_LINKS = {"Papers": "index.html", "Scoreboard": "scoreboard.html", "Companions": "graph.html",
-          "Benchmarks": "benchmarks.html"}  # fmt: skip
-_REFERENCE = {"Library": "api/labkit.html"}
-
-__all__ = ["code_style", "fingerprint", "links", "package_file", "policy", "render"]
-
-
-def links(site: str = "", *, reference: bool = False) -> dict[str, str]:
-    """What the bar of the site's pages leads to; ``site`` is the way to the site's folder."""
-    known = _LINKS | (_REFERENCE if reference else {})
-    return {words: site + name for words, name in known.items()}
+_HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.DOTALL)
+_PLOT = '<figure class="plot"'
 
 
-def render(template: str, **values: Any) -> str:
-    """The page ``template`` of the workbook filled with ``values``."""
-    page.environment(_PACKAGE).globals["symbols"] = SYMBOLS
-    return page.render(template, package=_PACKAGE, **values)
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One cell: its prose, or its code (folded unless ``is_open``) and what the code showed."""
+
+    id: str
+    html: str
+    code: str = ""
+    is_open: bool = False
 
 
-@functools.cache
-def fingerprint() -> str:
-    """Changes when a page would come out differently from the same notebook."""
-    return page.fingerprint(_PACKAGE)
+def page(source: origin.Origin, families: Mapping[str, list[str]]) -> tuple[str, list[str]]:
+    """The page's HTML (for ``site/papers/``), and what was wrong with the notebook's cells.
+
+    ``families`` holds the papers that have a page, by family: links between notebooks lead there,
+    and in this order a page leads to the one before and the one after it.
+    """
+    known = [key for keys in families.values() for key in keys]
+    place, family = known.index(source.key), source.committed.parent.name
+    subject = source.subject()
+    markup = Markup(source.committed.parent, lambda key: f"{key}.html" if key in known else None)
+    blocks = list(_blocks(subject, markup))
+    claims = from_notebook(subject.notebook)
+    body = "".join(block.html for block in blocks)
+    headings = [(id, re.sub(r"<[^>]+>", "", text)) for id, text in _HEADING.findall(body)]
+    html = render(
+        "page.html.j2",
+        source=source,
+        title=source.title,
+        policy=policy(body, own_files=True),
+        contents=[tuple(map(unescape, heading)) for heading in headings],
+        family=family if len(families[family]) > 1 else "",
+        before=known[place - 1] if place else "",
+        after=known[place + 1] if place + 1 < len(known) else "",
+        tally=tally.tally(claims),
+        standin=tally.standin_warning(claims),
+        blocks=blocks,
+        has_plots=_PLOT in body,
+    )
+    return html, markup.problems
+
+
+def _blocks(subject: Subject, markup: Markup) -> Iterator[Block]:
+    """Every cell that says anything, in order; raw cells are left out."""
+    mechanism = subject.section("mechanism")
+    for cell in subject.cells:
+        source = cell.source.strip()
+        if source and cell.is_code:
+            html = "\n".join(markup.outputs(cell.node))
+            failed = any(output["output_type"] == "error" for output in cell.outputs)
+            shown = "parameters" in cell.tags or (mechanism and cell in mechanism.cells)
+            is_open = bool(failed or shown)
+            yield Block(id=cell.id, html=html, code=highlighted(source), is_open=is_open)
+        elif source and cell.node.cell_type == "markdown":
+            yield Block(id=cell.id, html=markup.markdown(cell.node))
+
+
+# ---------------------------------------------------------------- slides
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A file that was written, what it shows, and what could not be shown as it stands.
+
+    ``warning``: that results rest on stand-in data; "" where none do.
+    """
+
+    path: Path
+    shows: str
+    problems: list[str]
+    num_slides: int
+    warning: str
+
+
+def write_slides(
+    root: Path, key: str, parameters: Sequence[str] = (), out: Path | None = None
+) -> Written:
+    """Write the deck of paper ``key``; from ``results/`` where it was run, else as committed.
+
+    Args:
+        parameters: of a run in ``results/``, as ``name=value`` (none: the default one).
+        out: the file to write (default ``results/slides/<key>.html``).
+
+    Raises:
+        UsageError: there is no such notebook, or no run with these parameters.
+        BadFile: the notebook cannot be read.
+    """
+    source = origin.find(root, key, parameters)
+    name = f"{source.key}--{source.slug}" if source.slug else source.key
+    path = out or root / "results" / "slides" / f"{name}.html"
+    html, problems, count, warning = deck(source)
+    files.write_atomically(path, html)
+    return Written(
+        path=path, shows=source.words, problems=problems, num_slides=count, warning=warning
+    )
+
+
+def deck(source: origin.Origin) -> tuple[str, list[str], int, str]:
+    """The deck's HTML, what was wrong with its cells, how many pages it has, and the warning of
+    :class:`Written`."""
+    subject = source.subject()
+    records = from_notebook(subject.notebook)
+    warning = tally.standin_warning(records, tally.MARKS)
+    markup = Markup(source.committed.parent, lambda _: None)
+    shown_pages = talk.pages(subject, records, markup)
+    if not shown_pages:
+        markup.problems.append(f"no cell is tagged as a section: `labkit check {source.key}`")
+    parts = [source.title, source.entry.cite() if source.entry else "", source.parameters]
+    shown = "".join(page.body for page in shown_pages)
+    html = render(
+        "slides.html.j2",
+        title=f"{source.title} · slides",
+        footer=" · ".join(part for part in parts if part),
+        pages=shown_pages,
+        standin=warning,
+        policy=policy(shown, frames_itself=True),
+        code_style=code_style(dark=False),
+        has_plots=_PLOT in shown,
+    )
+    return html, list(dict.fromkeys(markup.problems)), len(shown_pages), warning

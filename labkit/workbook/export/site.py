@@ -18,21 +18,23 @@ from typing import Any
 
 from labkit import files
 from labkit.errors import LabkitError
+from labkit.kit import page
 from labkit.workbook.export import (
     benchmarks,
     catalogue,
     comparison,
-    decks,
     drawings,
     origin,
     pages,
-    reading,
     reference,
-    search,
 )
+from labkit.workbook.export.markup import PACKAGE, render
 from labkit.workbook.queue import bibliography, questions, reading_queue
 
 STATE = ".made-from.json"
+_LINKS = {"Papers": "index.html", "Scoreboard": "scoreboard.html", "Companions": "graph.html",
+          "Benchmarks": "benchmarks.html"}  # fmt: skip
+_REFERENCE = {"Library": "api/labkit.html"}
 
 
 @dataclass
@@ -57,41 +59,36 @@ def write_site(root: Path) -> Report:
     site = _Site(root / "results" / "site")
     if site.is_whole(inputs := _fingerprint_of_all(root, *site.links())):
         return site.report
-    library, families = bibliography.load(root), comparison.families(root)
+    families = comparison.families(root)
     for key in (key for keys in families.values() for key in keys):
         try:
-            source = origin.find(root, key, library=library)
+            source = origin.find(root, key)
             made_from = _fingerprint_of_paper(source, families)
-            site.make(f"papers/{key}.html", made_from, partial(reading.page, source, families))
-            site.make(f"slides/{key}.html", made_from, partial(decks.deck, source))
+            site.make(f"papers/{key}.html", made_from, partial(pages.page, source, families))
+            site.make(f"slides/{key}.html", made_from, partial(pages.deck, source))
             site.put(f"papers/{key}.ipynb", source.path.read_text(encoding="utf-8"))
         except LabkitError as error:
             site.report.problems.append(str(error))
     compared = _write_families(root, site, families)
     everything = catalogue.load(root)
     site.report.problems += everything.problems
-    _write_assets(site, everything)
     _write_lists(root, site, everything, compared)
     site.finish(inputs)
     write_scoreboard(root, everything)
     return site.report
 
 
-def _write_assets(site: _Site, everything: catalogue.Catalogue) -> None:
-    """Scripts that pages share: each is stored once."""
-    site.put("assets/plotly.min.js", pages.package_file("plotly", "package_data/plotly.min.js"))
-    index = pages.package_file("pdoc", "templates/resources/elasticlunr.min.js")
-    site.put("assets/search.js", index + "\n" + search.script(everything.items))
-
-
 def _write_lists(
     root: Path, site: _Site, everything: catalogue.Catalogue, compared: list[str]
 ) -> None:
-    """The index, the scoreboard, the graph of companions, the timings."""
-    index = pages.render(
+    """The scripts that pages share; the index, the scoreboard, the companions, the timings."""
+    site.put("assets/plotly.min.js", page.package_file("plotly", "package_data/plotly.min.js"))
+    searching = page.package_file("pdoc", "templates/resources/elasticlunr.min.js")
+    site.put("assets/search.js", searching + "\n" + catalogue.search_script(everything.items))
+    index = render(
         "index.html.j2",
         title="Systems-for-ML papers, reviewed and rerun",
-        policy=pages.policy(own_files=True),
+        policy=page.policy(own_files=True),
         catalogue=everything,
         links=site.links(),
         compared=compared,
@@ -100,10 +97,10 @@ def _write_lists(
     )
     site.put("index.html", index)
     site.put("scoreboard.html", _scoreboard(everything, site.links(), "papers/"))
-    graph = pages.render(
+    graph = render(
         "graph.html.j2",
         title="Papers and their companions",
-        policy=pages.policy(),
+        policy=page.policy(),
         links=site.links(),
         graph=drawings.companions(everything.items),
     )
@@ -131,21 +128,21 @@ def _write_families(root: Path, site: _Site, families: dict[str, list[str]]) -> 
         if len(keys) < 2:
             continue
         try:
-            page = comparison.compare(root, keys, f"{family.capitalize()}: papers side by side")
+            report = comparison.compare(root, keys, f"{family.capitalize()}: papers side by side")
         except LabkitError as error:
             site.report.problems.append(f"families/{family}.html: {error}")
             continue
-        html = page.page(plotly="../assets/plotly.min.js", links=site.links("../"))
+        html = report.page(plotly="../assets/plotly.min.js", links=site.links("../"))
         site.put(f"families/{family}.html", html)
         written.append(family)
     return written
 
 
 def _scoreboard(everything: catalogue.Catalogue, links: dict[str, str], papers: str) -> str:
-    return pages.render(
+    return render(
         "scoreboard.html.j2",
         title="Scoreboard: the papers' claims beside ours",
-        policy=pages.policy(),
+        policy=page.policy(),
         catalogue=everything,
         links=links,
         papers=papers,
@@ -168,7 +165,8 @@ class _Site:
 
     def links(self, way: str = "") -> dict[str, str]:
         """The bar of a page from where ``way`` leads to this folder."""
-        return pages.links(way, reference=(self.folder / reference.FOLDER).is_dir())
+        known = _LINKS | (_REFERENCE if (self.folder / reference.FOLDER).is_dir() else {})
+        return {words: way + name for words, name in known.items()}
 
     def is_whole(self, inputs: str) -> bool:
         """Whether the site was made from ``inputs`` and every file is still there as written."""
@@ -226,7 +224,7 @@ def _fingerprint_of_all(root: Path, *links: str) -> str:
     matches = (path for pattern in patterns for path in root.glob(pattern) if path.is_file())
     inputs = sorted(path for path in matches if ".ipynb_checkpoints" not in path.parts)
     names = [path.relative_to(root).as_posix() for path in inputs]
-    return _digest([pages.fingerprint(), *links, *names], inputs)
+    return _digest([page.fingerprint(PACKAGE), *links, *names], inputs)
 
 
 def _fingerprint_of_paper(source: origin.Origin, families: dict[str, list[str]]) -> str:
@@ -234,7 +232,7 @@ def _fingerprint_of_paper(source: origin.Origin, families: dict[str, list[str]])
     beside = source.committed.parent
     images = sorted(p for p in beside.rglob("*") if p.is_file() and p.suffix != ".ipynb")
     about = (source.words, source.provenance, repr(source.entry), repr(families))
-    texts = [pages.fingerprint(), *about]
+    texts = [page.fingerprint(PACKAGE), *about]
     asked = questions.path_of(source.root, source.key)
     return _digest(texts, [source.path, *images, *[asked][: asked.is_file()]])
 

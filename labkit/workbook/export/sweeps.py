@@ -152,7 +152,7 @@ def draw_column(
     groups = list(known.groupby(lines, dropna=False)) if lines else [((), known)]
     for place, (chosen, group) in enumerate(groups):
         label = ", ".join(f"{n}={_values(group[n])}" for n in lines) if chosen else ""
-        _add_line(figure, group.groupby(x)[column], label, place, named=bool(label))
+        _add_line(figure, group.groupby(x)[column], label, place)
     if claim is None:
         _add_runs(figure, known, x, column, None)
     for verdict in _MARKS if claim else ():
@@ -169,7 +169,7 @@ def draw_column(
     return draw.finish(figure, x=heading(x), y=y, height=430)
 
 
-def _add_line(figure: go.Figure, by_x: Any, label: str, place: int, *, named: bool) -> None:
+def _add_line(figure: go.Figure, by_x: Any, label: str, place: int) -> None:
     means = {at: mean_interval(values) for at, values in by_x}
     figure.add_scatter(
         x=list(means),
@@ -177,9 +177,9 @@ def _add_line(figure: go.Figure, by_x: Any, label: str, place: int, *, named: bo
         error_y={"array": [high - mean for mean, _, high in means.values()], "color": "#222222"},
         mode="lines",
         name=label,
-        showlegend=named and place < len(_DASHES),
+        showlegend=bool(label) and place < len(_DASHES),
         line={"color": draw.PALETTE["muted"], "dash": _DASHES[place % len(_DASHES)], "width": 2},
-        hoverinfo="skip" if not named else None,
+        hoverinfo=None if label else "skip",
     )
 
 
@@ -209,20 +209,18 @@ def _add_band(figure: go.Figure, claim: Claim, at: Sequence[Any]) -> None:
         line = {"color": colour, "dash": "dash", "width": 2}
         name = f"paper: {number(paper)}"
         figure.add_scatter(x=list(at), y=[paper] * len(at), mode="lines", name=name, line=line)
-    seen = [value for trace in figure.data for value in (*trace.y, *_intervals(trace))]
+    seen = [
+        height + side * width
+        for trace in figure.data
+        for height, width in zip(trace.y, trace.error_y.array or [0] * len(trace.y), strict=True)
+        for side in (-1, 1)
+    ]
     finite = [value for value in (*seen, *ends) if math.isfinite(value)]
     pad = 0.08 * (max(finite) - min(finite) or abs(finite[0]) or 1.0)
     low, high = min(finite) - pad, max(finite) + pad
     band = max(ends[0], low), min(ends[1], high)
     figure.add_hrect(*band, fillcolor=colour, opacity=0.16, line_width=0, layer="below")
     figure.update_yaxes(range=[low, high])
-
-
-def _intervals(trace: Any) -> list[float]:
-    widths = trace.error_y.array
-    if widths is None:
-        return []
-    return [y + side * width for y, width in zip(trace.y, widths, strict=True) for side in (-1, 1)]
 
 
 def _set_axis(figure: go.Figure, at: pd.Series[Any]) -> None:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from labkit.kit.page import figure_text
-from labkit.workbook.export import pages as export_pages
-from labkit.workbook.export.markup import Markup, highlighted
+from labkit.workbook.export.markup import Markup, highlighted, render
 from labkit.workbook.notebooks import PLOTLY_MIME
 from labkit.workbook.queue import questions
 from labkit.workbook.review import glance, tally
-from labkit.workbook.review.anatomy import MAX_PAGES, SIZES, Cell, Section, Subject
+from labkit.workbook.review.anatomy import HEADING, MAX_PAGES, SIZES, Part, Section, Subject
 from labkit.workbook.review.rules.prose import elsewhere, whole_sentences
 
 WORDS_BY_A_FIGURE, WORDS_BY_A_TABLE, WORDS_OF_A_MESSAGE = 350, 560, 260
@@ -26,7 +25,6 @@ WORDS_BY_A_FIGURE, WORDS_BY_A_TABLE, WORDS_OF_A_MESSAGE = 350, 560, 260
 WORDS_BY_CODE = 760
 MAX_CLAIMS = 3
 
-_HEADING = re.compile(r"^#{2,4}\s+(.+)$", re.M)
 _FOLD = re.compile(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", re.S)
 _ITEM = re.compile(r"^(?=\s*(?:[-*+]|\d+\.)\s)", re.M)
 _MARKER = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
@@ -51,22 +49,6 @@ class Page:
     message: str = ""
     body: str = ""
     notes: str = ""
-
-
-@dataclass(frozen=True)
-class Part:
-    """What stands under one heading of a section: texts and code cells, in order."""
-
-    heading: str
-    items: list[str | Cell] = field(default_factory=list)
-
-    def texts(self, start: int = 0, stop: int | None = None) -> list[str]:
-        return [item for item in self.items[start:stop] if isinstance(item, str)]
-
-    def cells(self, tag: str = "") -> list[tuple[int, Cell]]:
-        """The code cells (that carry ``tag``) and their places."""
-        cells = [(n, item) for n, item in enumerate(self.items) if isinstance(item, Cell)]
-        return [(n, cell) for n, cell in cells if not tag or tag in cell.tags]
 
 
 _Shown = tuple[int, str, str]
@@ -183,18 +165,19 @@ class _Talk:
         if section is None or not records:
             return None
         judged = sorted(records, key=lambda r: (r["kind"] != "headline", r["our_value"] is None))
-        rows = [tally.row(record) for record in judged]
+        rows, counts = [tally.row(record) for record in judged], tally.tally(records)
         others = [
             f"- {row['statement']}: paper {row['paper']}, ours {row['ours']}, {row['verdict']}"
             for row in rows[MAX_CLAIMS:]
         ]
         parts = [*self._parts("claims"), *self._parts("differences")]
         texts = [text for part in parts for text in part.texts()]
+        body = render("headlines.html.j2", claims=rows[:MAX_CLAIMS], tally=counts, count=len(rows))
         return Page(
             kind="claims",
             tag="claims",
             heading=self._heading(section),
-            body=_headlines(rows[:MAX_CLAIMS], records),
+            body=body,
             notes=self._said([*texts, *others], set()),
         )
 
@@ -222,14 +205,7 @@ class _Talk:
     # ------------------------------------------------------------ pieces
 
     def _page(
-        self,
-        tag: str,
-        part: Part,
-        shown: _Shown,
-        said: Sequence[str] = (),
-        *,
-        n: int = 0,
-        of: int = 1,
+        self, tag: str, part: Part, shown: _Shown, said: Sequence[str] = (), n: int = 0, of: int = 1
     ) -> Page:
         """A page of ``shown`` (its place in the part, HTML, description), the part's n-th ``of``.
 
@@ -294,27 +270,11 @@ class _Talk:
 
     def _parts(self, tag: str) -> list[Part]:
         sections = [section for section in self.subject.sections if section.tag == tag]
-        return [part for section in sections for part in _parts(section)]
+        return [part for section in sections for part in section.parts()]
 
     def _heading(self, section: Section) -> str:
-        match = _HEADING.search(section.first.prose)
+        match = HEADING.search(section.first.prose)
         return self.markup.line(match[1] if match else section.tag.capitalize())
-
-
-def _headlines(rows: Sequence[Mapping[str, str]], records: Sequence[Mapping[str, Any]]) -> str:
-    counts = tally.tally(records)
-    return export_pages.render("headlines.html.j2", claims=rows, tally=counts, count=len(records))
-
-
-def _parts(section: Section) -> list[Part]:
-    """The section cut at its headings; a cell may hold several."""
-    parts = [Part(section.tag.capitalize())]
-    for cell in section.cells:
-        first, *pairs = _HEADING.split(cell.prose)
-        parts[-1].items.extend([cell] if cell.is_code else filter(None, [first.strip()]))
-        for heading, text in zip(pairs[::2], pairs[1::2], strict=True):
-            parts.append(Part(heading.strip(), [text.strip()] if text.strip() else []))
-    return parts
 
 
 def _units(text: str) -> list[str]:

@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,23 +25,10 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 SECTIONS = (
-    "title",
-    "parameters",
-    "at-a-glance",
-    "insight",
-    "mechanism",
-    "figure",
-    "reproduction",
-    "claims",
-    "differences",
-    "weaknesses",
-    "companions",
-    "explorable",
-    "discussion",
-    "comments",
-    "symbols",
-    "sources",
-)
+    "title", "parameters", "at-a-glance", "insight", "mechanism", "figure", "reproduction",
+    "claims", "differences", "weaknesses", "companions", "explorable", "discussion", "comments",
+    "symbols", "sources",
+)  # fmt: skip
 """In this order, each once; only ``figure`` comes two times or more."""
 
 OPTIONAL = ("comments", "symbols")
@@ -59,7 +46,9 @@ QUESTIONS = range(3, 7)
 
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.DOTALL | re.MULTILINE)
-_FOLD = re.compile(r"<details>.*?</details>", re.DOTALL)
+HEADING = re.compile(r"^#{2,4}\s+(.+)$", re.MULTILINE)
+_WEAKNESS = re.compile(r"^###\s+(.+)$", re.MULTILINE)
+FOLD = re.compile(r"<details>.*?</details>", re.DOTALL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +120,23 @@ class Cell:
         return notebooks.calls(self.tree, method)
 
 
+@dataclass(frozen=True)
+class Part:
+    """What stands under one heading of a section, which ``cell`` holds: texts and code cells."""
+
+    heading: str
+    cell: Cell
+    items: list[str | Cell] = field(default_factory=list)
+
+    def texts(self, start: int = 0, stop: int | None = None) -> list[str]:
+        return [item for item in self.items[start:stop] if isinstance(item, str)]
+
+    def cells(self, tag: str = "") -> list[tuple[int, Cell]]:
+        """The code cells (that carry ``tag``) and their places."""
+        cells = [(n, item) for n, item in enumerate(self.items) if isinstance(item, Cell)]
+        return [(n, cell) for n, cell in cells if not tag or tag in cell.tags]
+
+
 @dataclass(frozen=True, eq=False)
 class Section:
     """A section's cells, the tagged one first."""
@@ -154,6 +160,22 @@ class Section:
     def body(self) -> str:
         """The prose without its headings."""
         return "\n".join(line for line in self.prose.splitlines() if not line.startswith("#"))
+
+    def parts(self, heading: re.Pattern[str] = HEADING) -> list[Part]:
+        """What comes before the first heading, then what stands under each; a cell may hold
+        several."""
+        parts = [Part(self.tag.capitalize(), self.first)]
+        for cell in self.cells:
+            first, *rest = heading.split(cell.prose)
+            parts[-1].items.extend([cell] if cell.is_code else filter(None, [first.strip()]))
+            for title, text in zip(rest[::2], rest[1::2], strict=True):
+                parts.append(Part(title.strip(), cell, [text.strip()] if text.strip() else []))
+        return parts
+
+    @property
+    def weaknesses(self) -> list[Part]:
+        """What stands under each ``### `` heading."""
+        return self.parts(_WEAKNESS)[1:]
 
     @property
     def is_unwritten(self) -> bool:
@@ -184,30 +206,17 @@ class Subject:
         size = self.notebook.metadata.get("labkit", {}).get("size", "")
         return size if size in SIZES else ""
 
-    @property
-    def words_outside_folds(self) -> int:
-        """Words of prose that stand outside ``<details>``."""
-        return sum(words(_FOLD.sub("", cell.prose)) for cell in self.cells)
-
     @cached_property
     def sections(self) -> tuple[Section, ...]:
         """The sections as they stand. A tag repeated on the very next cell goes on the section,
         except ``figure``, which starts a new one each time."""
-        starts: list[tuple[str, int]] = []
-        for index, cell in enumerate(self.cells):
-            tag = cell.section_tag
-            goes_on = (
-                bool(starts)
-                and tag == starts[-1][0]
-                and tag != "figure"
-                and self.cells[index - 1].section_tag == tag
-            )
-            if tag and not goes_on:
-                starts.append((tag, index))
-        ends = [index for _, index in starts[1:]] + [len(self.cells)] * bool(starts)
+        tags = [cell.section_tag for cell in self.cells]
+        steps = enumerate(zip(tags, ["", *tags], strict=False))
+        starts = [n for n, (tag, last) in steps if tag and (tag != last or tag == "figure")]
+        ends = [*starts[1:], len(tags)]
         return tuple(
-            Section(tag, self.cells[start:end])
-            for (tag, start), end in zip(starts, ends, strict=True)
+            Section(tags[start], self.cells[start:end])
+            for start, end in zip(starts, ends, strict=False)
         )
 
     def section(self, tag: str) -> Section | None:

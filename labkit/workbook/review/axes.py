@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from labkit.errors import UsageError
+from labkit.workbook.review.verdicts import are_numbers
 
 INTERVALS = (6, 5, 8, 4, 7)
 """Numbers of intervals that a stored range may be cut into, the preferred one first."""
@@ -34,7 +35,7 @@ class Axis:
         return self.step > 0
 
     def holds(self, value: Any) -> bool:
-        if self.is_range and _is_number(value):
+        if self.is_range and are_numbers(value):
             return bool(self.values[0] <= value <= self.values[-1])
         return value in self.values
 
@@ -54,15 +55,14 @@ def read(
     """
     if not axes:
         raise UsageError("explore needs an axis: explore(make_figure, num_stages=(2, 16))")
+    labels = label if isinstance(label, Mapping) else dict.fromkeys(axes, label)
     named = isinstance(start, Mapping)
     starts = dict(start) if named else {next(iter(axes)): start} if start is not None else {}
-    strangers = [*(starts.keys() - axes.keys())]
-    if isinstance(label, Mapping):
-        strangers += label.keys() - axes.keys()
-    if strangers:
-        raise UsageError(f"explore: {strangers[0]!r} is no axis; the axes are {', '.join(axes)}")
+    for stranger in (starts.keys() | labels.keys()) - axes.keys():
+        raise UsageError(f"explore: {stranger!r} is no axis; the axes are {', '.join(axes)}")
     return [
-        _axis(name, values, _label(label, name), starts.get(name)) for name, values in axes.items()
+        _axis(name, values, labels.get(name) or name.replace("_", " "), starts.get(name))
+        for name, values in axes.items()
     ]
 
 
@@ -76,11 +76,6 @@ def taken(make_figure: Callable[..., Any], values: Mapping[str, Any]) -> dict[st
     parameters = inspect.signature(make_figure).parameters
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     return {name: value for name, value in values.items() if takes_any or name in parameters}
-
-
-def _label(label: str | Mapping[str, str], axis: str) -> str:
-    given = label.get(axis, "") if isinstance(label, Mapping) else label
-    return given or axis.replace("_", " ")
 
 
 def _axis(name: str, given: Iterable[Any], label: str, start: Any) -> Axis:
@@ -99,7 +94,7 @@ def _axis(name: str, given: Iterable[Any], label: str, start: Any) -> Axis:
 
 
 def _range(name: str, given: tuple[Any, ...], label: str, start: Any) -> Axis:
-    rises = all(map(_is_number, given)) and all(a < b for a, b in pairwise(given))
+    rises = all(map(are_numbers, given)) and all(a < b for a, b in pairwise(given))
     if len(given) < 2 or not rises:
         raise UsageError(
             f"explore: {name}={given!r}: a tuple is a range (low, high), or the numbers of one at "
@@ -112,12 +107,8 @@ def _range(name: str, given: tuple[Any, ...], label: str, start: Any) -> Axis:
     count = min(INTERVALS, key=lambda intervals: len(f"{span / intervals:.6g}"))
     steps = [low + span * place / count for place in range(count + 1)]
     inner = [round(value) if whole else float(f"{value:.6g}") for value in steps]
-    within = {first} if _is_number(first) and low <= first <= high else set()
+    within = {first} if are_numbers(first) and low <= first <= high else set()
     between = given[1:-1] if len(given) > 2 else inner[1:-1]
     values = tuple(sorted({low, *between, high} | within))
     step = 1 if whole else span / count / STEPS_PER_INTERVAL
     return Axis(name=name, label=label, values=values, start=first, step=step)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -62,7 +62,7 @@ def check_notebook(root: Path, key: str, path: Path) -> list[Finding]:
     try:
         subject = anatomy.Subject(root, key, path, notebooks.read(path))
     except BadFile as error:
-        return [_broken(root, path, error)]
+        return [_finding(root, path, "readable", _unreadable(error))]
     findings = [_finding(root, path, name, remark) for name, remark in _remarks(subject)]
     return sorted(findings, key=lambda finding: finding.cell or 0)
 
@@ -89,12 +89,8 @@ def check_facts(root: Path) -> list[Finding]:
                 try:
                     facts.load(root, key)
                 except LabkitError as error:
-                    findings.append(_broken(root, path, error))
+                    findings.append(_finding(root, path, "readable", _unreadable(error)))
     return findings
-
-
-def _broken(root: Path, path: Path, error: LabkitError) -> Finding:
-    return _finding(root, path, "readable", _unreadable(error))
 
 
 def _unreadable(error: LabkitError) -> rules.Remark:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from labkit import files
 from labkit.errors import LabkitError, UsageError, not_among
+from labkit.quantities import rounded
 from labkit.workbook import notebooks
 from labkit.workbook.review import tables
 from labkit.workbook.review.tally import SYMBOLS, flipped_words, shown, signed, tally
@@ -24,7 +25,6 @@ from labkit.workbook.review.verdicts import (
     Claim,
     Text,
     Value,
-    flipped_verdict,
     ratio_of,
     tolerance_in_words,
     value_problem,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from labkit.datasets import Source
 
 CLAIMS_MIME = "application/vnd.labkit.claims+json"
+_RIGHT = ("paper", "ours", "flipped", "ratio")
 
 
 class NotClaim(BaseModel):
@@ -104,17 +105,14 @@ def judge(
     values: Mapping[str, Any],
     sources: Sequence[Source] = (),
     flips: Mapping[str, Any] | None = None,
-) -> ClaimsTable:
-    """Our ``values`` (claim id -> number, text or list; None = not attempted) beside the paper's.
+) -> tables.Table:
+    """The table of :meth:`labkit.workbook.Paper.claims`, and its errors.
 
-    ``flips`` holds the same values with each claim's ``flip`` in the method's place. A value of a
-    stand-in is judged if its fitting error is known, and carries that error.
-
-    Raises:
-        UsageError: an id the file does not have, a value that is not finite or not of the claim's
-            kind, a flip of a claim that takes none, or a value for a claim whose data set is not
-            among ``sources``.
+    It carries a record of each claim; its caption counts reproductions with their flips, then the
+    verdicts of the other kinds.
     """
+    import pandas as pd
+
     claims, flips = load(root, key), flips or {}
     known = [claim.id for claim in claims]
     for name in (*values, *flips):
@@ -124,7 +122,16 @@ def judge(
     records = [
         _judged(key, claim, values.get(claim.id), flips.get(claim.id), by_name) for claim in claims
     ]
-    return ClaimsTable(records, claims)
+    rows = [_row(record, claim) for record, claim in zip(records, claims, strict=True)]
+    return tables.Table(
+        data=pd.DataFrame(records),
+        headers=list(rows[0]),
+        rows=[list(row.values()) for row in rows],
+        align=["right" if header in _RIGHT else "left" for header in rows[0]],
+        caption=f"{key}, claims beside ours: {tally(records).words}",
+        bold=len(rows[0]) - 1,
+        carried={CLAIMS_MIME: records},
+    )
 
 
 def _judged(
@@ -179,9 +186,10 @@ def record_of(
     """A claim judged, as stored: values rounded to four significant digits.
 
     ``source`` is the data that ``ours`` and ``flipped`` were computed from. ``can_fail`` is whether
-    the claim has shown that it can: its verdict or its flip's is not "reproduced"; None where
-    nothing was judged or the kind has no flip. ``fitted`` is the worst relative error of the fitted
-    model that stood in for the claim's data, None on published data.
+    the claim has shown that it can (its verdict or its flip's is not "reproduced"), else the
+    verdict is "cannot fail"; None where nothing was judged or the kind has no flip. ``fitted`` is
+    the worst relative error of the fitted model that stood in for the claim's data, None on
+    published data.
     """
     error = source.fit_error if source is not None and source.is_standin else None
     unjudged = source is not None and source.is_standin and error is None
@@ -191,6 +199,7 @@ def record_of(
     can_fail = None
     if claim.is_reproduction and judged:
         can_fail = verdict != "reproduced" or flip_verdict not in (None, "reproduced")
+        verdict = verdict if can_fail else "cannot fail"
     ratio, tolerance = ratio_of(claim, ours), claim.tolerance
     same = ("id", "kind", "statement", "unit", "judge", "flip", "source", "verified", "dataset")
     return {
@@ -198,45 +207,20 @@ def record_of(
         **{name: getattr(claim, name) for name in same},
         "paper_value": _rounded(claim.paper),
         "our_value": _rounded(ours),
-        "ratio": None if ratio is None else tables.rounded(ratio, DIGITS),
+        "ratio": None if ratio is None else rounded(ratio, DIGITS),
         "tolerance": list(tolerance) if isinstance(tolerance, tuple) else tolerance,
-        "verdict": flipped_verdict(claim, verdict, flip_verdict),
+        "verdict": verdict,
         "flip_value": _rounded(flipped),
         "flip_verdict": flip_verdict,
         "can_fail": can_fail,
-        "fitted": tables.rounded(float(error.worst), 2) if error and judged else None,
+        "fitted": rounded(float(error.worst), 2) if error and judged else None,
     }
 
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(part) for part in value]
-    return tables.rounded(value, DIGITS) if isinstance(value, float) else value
-
-
-class ClaimsTable(tables.Table):
-    """The verdicts as a notebook shows them and as an executed notebook carries them.
-
-    Values are rounded to four significant digits for showing and storing, after judging.
-    """
-
-    _RIGHT = ("paper", "ours", "flipped", "ratio")
-
-    def __init__(self, records: list[dict[str, Any]], claims: Sequence[Claim]) -> None:
-        """``summary``: reproductions with their flips, then the verdicts of the other kinds."""
-        import pandas as pd
-
-        self.records = records
-        self.summary = f"{records[0]['paper']}, claims beside ours: {tally(records).words}"
-        rows = [_row(record, claim) for record, claim in zip(records, claims, strict=True)]
-        grid = tables.Grid(
-            headers=list(rows[0]),
-            rows=[list(row.values()) for row in rows],
-            align=["right" if header in self._RIGHT else "left" for header in rows[0]],
-            caption=self.summary,
-            bold=len(rows[0]) - 1,
-        )
-        super().__init__(pd.DataFrame(records), grid, {CLAIMS_MIME: records})
+    return rounded(value, DIGITS) if isinstance(value, float) else value
 
 
 def _row(record: Mapping[str, Any], claim: Claim) -> dict[str, str]:

@@ -35,7 +35,7 @@ def explore(
 
     In JupyterLab and Voilà each control is a widget and every value in its range is computed when
     it is asked for. Elsewhere (papermill, nbval, and so slides and pages) the states are stored in
-    the figure: a slider for the first axis, a menu for the second, others stay at their start.
+    the figure: a slider for the first axis, a menu for the second; it takes no more there.
 
     Args:
         make_figure: called with a value for each axis by name; returns a figure that went through
@@ -48,7 +48,7 @@ def explore(
 
     Raises:
         UsageError: no axis, one without values or that ``make_figure`` does not take, ``start``
-            not among them, or stored states that hold more than about 1 MB in all.
+            not among them, stored states of three axes, or of more than about 1 MB in all.
 
     >>> def bar(stages):
     ...     return figures.finish(go.Figure(go.Bar(x=["bubble"], y=[stages - 1])))

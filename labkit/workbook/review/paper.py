@@ -14,7 +14,6 @@ from labkit.errors import UsageError, did_you_mean
 from labkit.workbook.queue import bibliography
 from labkit.workbook.review import claims as _claims
 from labkit.workbook.review import glance, tables
-from labkit.workbook.review.recorded import Metrics, SharedTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from labkit.datasets import Source
     from labkit.workbook.queue.bibliography import Entry
-    from labkit.workbook.review.claims import ClaimsTable
 
 _LONGEST_NAME = 30
 
@@ -55,7 +53,7 @@ class Paper:
 
     def claims(
         self, values: Mapping[str, Any], *data: Source, flips: Mapping[str, Any] | None = None
-    ) -> ClaimsTable:
+    ) -> tables.Table:
         """Our ``values`` (claim id -> value, None = not attempted) beside the paper's, judged.
 
         ``flips`` holds, for each headline and mechanism claim, the value with the claim's ``flip``
@@ -82,22 +80,21 @@ class Paper:
         import pandas as pd
 
         entries = bibliography.load(self.root)
-        headers, columns = [""], [list(glance.ASPECTS)]
-        for key in (self.key, *keys):
-            entry = known_entry(entries, key, self.root)
-            lines = glance.of(self.root, key)
-            headers.append(_heading(key, entry, lines.marks))
-            columns.append([lines.rows[aspect] for aspect in glance.ASPECTS])
-        rows = [list(row) for row in zip(*columns, strict=True)]
-        grid = tables.Grid(
-            headers=headers, rows=rows, align=["left"] * len(headers), bold=0, wrap=40
+        titles = {key: known_entry(entries, key, self.root) for key in (self.key, *keys)}
+        lines = {key: glance.of(self.root, key) for key in titles}
+        data = pd.DataFrame({key: of.rows for key, of in lines.items()}).rename_axis("aspect")
+        return tables.Table(
+            data=data,
+            headers=["", *(_heading(key, titles[key], of.marks) for key, of in lines.items())],
+            rows=[list(row) for row in data.itertuples()],
+            align=["left"] * (1 + len(lines)),
+            bold=0,
+            wrap=40,
         )
-        frame = pd.DataFrame(dict(zip((self.key, *keys), columns[1:], strict=True)))
-        return tables.Table(frame.set_axis(pd.Index(glance.ASPECTS, name="aspect")), grid)
 
     def shared(
         self, input: str, results: pd.DataFrame | Mapping[str, Mapping[str, float]], *data: Source
-    ) -> SharedTable:
+    ) -> tables.Table:
         """Methods on an ``input`` that companions run too, for ``labkit compare``.
 
         ``results`` has a row a method (its index has a name) and a column a measure, with the unit
@@ -107,9 +104,9 @@ class Paper:
         Raises:
             UsageError: the table is empty, has no index name, a method twice, or holds no numbers.
         """
-        return SharedTable(self.key, input, results, data)
+        return tables.shared_table(self.key, input, results, data)
 
-    def record(self, **values: float) -> Metrics:
+    def record(self, **values: float) -> tables.Table:
         """Numbers of this run by name, the unit at its end, for ``labkit results`` and sweeps.
 
         >>> open_paper("zeus").record(time_s=12.5)
@@ -120,7 +117,7 @@ class Paper:
         Raises:
             UsageError: no number, or one that is not finite.
         """
-        return Metrics(values)
+        return tables.metrics_table(values)
 
     def questions(self) -> Markdown:
         """What the group asked and remarked (``labkit ask``), in a live session.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import files
 from labkit.errors import LabkitError, UsageError, not_among
+from labkit.kit import page
 from labkit.workbook import normalise, notebooks
 from labkit.workbook.queue import bibliography, reading_queue
 from labkit.workbook.review import claims, glance
@@ -144,10 +145,5 @@ def _cell(part: str) -> NotebookNode:
 
 def filled(template: str, package: str = "labkit.workbook.review", **values: Any) -> str:
     """A text that is no page: ``template`` of ``package`` with ``values``."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    loader = PackageLoader(package)
-    environment = Environment(
-        loader=loader, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
-    )
-    return environment.get_template(template).render(**values)
+    plain = page.environment(package).overlay(autoescape=False)
+    return plain.get_template(template).render(**values)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
+from operator import add, sub
 from typing import Any
 
 LINES = ("scatter", "scattergl")
 PAD = 0.05
 
 State = Mapping[str, Any]
-Span = tuple[float, float]
 
 
 def share(states: Sequence[State]) -> None:
@@ -60,20 +60,15 @@ def _is_date(text: str) -> bool:
 
 
 def _limits(states: Sequence[State], axis: str, layout: Mapping[str, Any]) -> dict[str, Any]:
-    spans: list[Span] = []
-    for state in states:
-        extent = _spans(state, axis)
-        if extent is None:
-            return {}
-        spans += extent
+    drawn = [_drawn(state, axis) for state in states]
     x, shapes = axis[0], [s for state in states for s in state["layout"].get("shapes", ())]
     across = [s for s in shapes if s.get(x + "ref") == x + axis[5:] and "path" not in s]
-    spans += [(s[x + "0"], s[x + "1"]) for s in across]
+    values = [*chain(*filter(None, drawn)), *(s[x + end] for s in across for end in "01")]
     logarithmic = layout.get("type") == "log"
-    ends = [end for span in spans for end in span if math.isfinite(end)]
+    ends = list(filter(math.isfinite, values))
     if logarithmic:
         ends = [math.log10(end) for end in ends if end > 0]
-    if not ends:
+    if not ends or None in drawn:
         return {}
     low, high = min(ends), max(ends)
     pad = PAD * (high - low) or PAD * (abs(high) or 1.0)
@@ -92,31 +87,30 @@ def _grows(bar: Mapping[str, Any], axis: str) -> bool:
     return (bar.get("orientation") == "h") == axis.startswith("x")
 
 
-def _spans(state: State, axis: str) -> list[Span] | None:
-    """(low, high) of what one state draws along ``axis``; None where it cannot be told."""
-    spans: list[Span] = []
+def _drawn(state: State, axis: str) -> list[float] | None:
+    """How far what one state draws reaches along ``axis``; None where it cannot be told."""
+    ends: list[float] = []
     stacks: dict[Any, list[float]] = {}
     for trace in _on(state, axis):
         values = _numbers(trace.get(axis[0]))
         if values is None or trace["type"] not in (*LINES, "bar") or "stackgroup" in trace:
             return None
         if trace["type"] != "bar":
-            spans += _line_spans(trace, axis, values)
+            ends += _around_line(trace, axis, values)
         elif not _grows(trace, axis):
-            spans += _slots(values)
+            ends += _around_bars(values)
         elif "base" in trace:
-            base = (
-                trace["base"] if isinstance(trace["base"], list) else [trace["base"]] * len(values)
-            )
-            spans += [(b, b + v) for b, v in zip(_numbers(base) or [], values, strict=False)]
+            base = trace["base"]
+            bases = _numbers(base if isinstance(base, list) else [base] * len(values)) or []
+            ends += [*bases, *map(add, bases, values)]
         elif state["layout"].get("barmode") in ("stack", "relative"):
             places = trace.get("y" if axis.startswith("x") else "x") or range(len(values))
             for place, value in zip(places, values, strict=False):
-                ends = stacks.setdefault(place, [0.0, 0.0])
-                ends[value > 0] += value if math.isfinite(value) else 0.0
+                stack = stacks.setdefault(place, [0.0, 0.0])
+                stack[value > 0] += value if math.isfinite(value) else 0.0
         else:
-            spans += [(0.0, value) for value in values]
-    return spans + [(low, high) for low, high in stacks.values()]
+            ends += [0.0, *values] if values else []
+    return [*ends, *chain(*stacks.values())]
 
 
 def _numbers(values: Any) -> list[float] | None:
@@ -128,20 +122,20 @@ def _numbers(values: Any) -> list[float] | None:
     return [math.nan if value is None else float(value) for value in values]
 
 
-def _line_spans(trace: Mapping[str, Any], axis: str, values: Sequence[float]) -> Iterable[Span]:
+def _around_line(trace: Mapping[str, Any], axis: str, values: Sequence[float]) -> Iterable[float]:
+    """The ends of a line's error bars, and zero where its fill starts there."""
     error = trace.get(f"error_{axis[0]}") or {}
     up = _numbers(error.get("array")) or [0.0] * len(values)
     down = _numbers(error.get("arrayminus")) or up
-    spans = [(v - d, v + u) for v, d, u in zip(values, down, up, strict=False)]
-    zero = trace.get("fill") == f"tozero{axis[0]}"
-    return [*spans, (0.0, 0.0)] if zero else spans
+    zero = [0.0] * (trace.get("fill") == f"tozero{axis[0]}")
+    return *map(sub, values, down), *map(add, values, up), *zero
 
 
-def _slots(positions: Sequence[float]) -> list[Span]:
+def _around_bars(positions: Sequence[float]) -> list[float]:
     """The room bars at numeric ``positions`` take across: half the smallest gap on each side."""
     places = sorted({p for p in positions if math.isfinite(p)})
     half = min((b - a for a, b in pairwise(places)), default=1.0) / 2
-    return [(place - half, place + half) for place in places]
+    return [place + side * half for place in places for side in (-1, 1)]
 
 
 def _share_colours(states: Sequence[State]) -> None:

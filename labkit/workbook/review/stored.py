@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, cycle
 from typing import Any
 
 import plotly.graph_objects as go
@@ -20,45 +20,32 @@ from labkit.workbook.review.axes import Axis
 
 LARGEST_BYTES = 1_000_000
 CONTROL_HEIGHT_PX = 96
-NOTE_HEIGHT_PX = 26
 
 
 def figure(make_figure: Callable[..., go.Figure], axes: Sequence[Axis]) -> go.Figure:
     """The stored form of :func:`labkit.workbook.explore`: the first axis is a slider, the second
-    a menu, and the title says where the others stand."""
+    a menu."""
+    if len(axes) > 2:
+        raise UsageError(f"explore stores a slider and a menu, got {len(axes)} axes")
     slider, menu = axes[0], axes[1] if len(axes) > 1 else None
-    fixed = {axis.name: axis.start for axis in axes[2:]}
     choices = menu.values if menu else (None,)
     states = [
-        draw(make_figure, {slider.name: value} | ({menu.name: choice} if menu else {}) | fixed)
+        draw(make_figure, {slider.name: value} | ({menu.name: choice} if menu else {}))
         for choice in choices
         for value in slider.values
     ]
-    for state in states if fixed else ():
-        _note(state["layout"], ", ".join(f"{a.label} {a.text(a.start)}" for a in axes[2:]))
     scales.share(states)
     layouts = [figures.plain(state["layout"]) for state in states]
-    traces, shown = _pool([state["data"] for state in states])
-    steps = _steps(layouts, len(traces), shown, [slider.text(value) for value in slider.values])
+    traces, visible = _pool([state["data"] for state in states])
+    steps = _steps(layouts, visible, slider)
     at, choice = slider.values.index(slider.start), menu.values.index(menu.start) if menu else 0
     first = choice * len(slider.values) + at
-    visible = [{**trace, "visible": index in shown[first]} for index, trace in enumerate(traces)]
-    moving = go.Figure(data=visible, layout={**layouts[first], "template": figures.TEMPLATE})
+    data = [{**trace, "visible": on} for trace, on in zip(traces, visible[first], strict=True)]
+    moving = go.Figure(data=data, layout={**layouts[first], "template": figures.TEMPLATE})
     _add_slider(moving, steps[choice], at, slider.label)
     if menu:
-        names = [f"{menu.label}: {menu.text(value)}" for value in menu.values]
-        _add_menu(moving, names, steps, at, choice)
+        _add_menu(moving, menu, steps, at)
     return _within_budget(moving)
-
-
-def _note(layout: dict[str, Any], text: str) -> None:
-    """A last line of the title, with room for it: where the axes stand that are not stored."""
-    title, margin = dict(layout.get("title") or {}), dict(layout.get("margin") or {})
-    pad = dict(title.get("pad") or {})
-    line = f'<span style="font-size:14px">with {text}; JupyterLab moves these too</span>'
-    title["text"] = "<br>".join(part for part in (title.get("text"), line) if part)
-    title["pad"] = {**pad, "b": pad.get("b", 0) + NOTE_HEIGHT_PX}
-    layout["title"], layout["margin"] = title, {**margin, "t": margin.get("t", 60) + NOTE_HEIGHT_PX}
 
 
 def draw(make_figure: Callable[..., go.Figure], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,7 +75,7 @@ def _fix_colour(trace: dict[str, Any], colour: str) -> None:
 # ---------------------------------------------------------------- states in one figure
 
 
-def _pool(states: Sequence[Sequence[Any]]) -> tuple[list[dict[str, Any]], list[list[int]]]:
+def _pool(states: Sequence[Sequence[Any]]) -> tuple[list[dict[str, Any]], list[list[bool]]]:
     """Every distinct trace once, and which of them each state shows.
 
     Traces stay ordered by their position in their state, because drawing and stacking follow it.
@@ -98,8 +85,8 @@ def _pool(states: Sequence[Sequence[Any]]) -> tuple[list[dict[str, Any]], list[l
         for traces in states
     ]
     distinct = sorted(dict.fromkeys(chain(*keys)), key=lambda key: key[0])
-    number = {key: index for index, key in enumerate(distinct)}
-    return [json.loads(text) for _, text in distinct], [[number[k] for k in own] for own in keys]
+    visible = [[key in own for key in distinct] for own in keys]
+    return [json.loads(text) for _, text in distinct], visible
 
 
 def _varying(layouts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -110,21 +97,15 @@ def _varying(layouts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _steps(
-    layouts: Sequence[Mapping[str, Any]],
-    num_traces: int,
-    shown: Sequence[Sequence[int]],
-    positions: Sequence[str],
+    layouts: Sequence[Mapping[str, Any]], visible: Sequence[list[bool]], slider: Axis
 ) -> list[list[dict[str, Any]]]:
     """For each choice of the menu, the slider's steps: which traces show, what the layout says."""
+    labels, width = cycle(map(slider.text, slider.values)), len(slider.values)
     steps = [
-        {
-            "label": positions[number % len(positions)],
-            "method": "update",
-            "args": [{"visible": [index in shown[number] for index in range(num_traces)]}, layout],
-        }
-        for number, layout in enumerate(_varying(layouts))
+        {"label": label, "method": "update", "args": [{"visible": on}, layout]}
+        for label, on, layout in zip(labels, visible, _varying(layouts), strict=False)
     ]
-    return [steps[row : row + len(positions)] for row in range(0, len(steps), len(positions))]
+    return [steps[row : row + width] for row in range(0, len(steps), width)]
 
 
 def _add_slider(figure: go.Figure, steps: Sequence[Any], first: int, label: str) -> None:
@@ -147,24 +128,19 @@ def _add_slider(figure: go.Figure, steps: Sequence[Any], first: int, label: str)
     )
 
 
-def _add_menu(
-    figure: go.Figure,
-    names: Sequence[str],
-    steps: Sequence[Sequence[Mapping[str, Any]]],
-    at: int,
-    choice: int,
-) -> None:
+def _add_menu(figure: go.Figure, menu: Axis, steps: Sequence[Any], at: int) -> None:
     """A menu above the plot; each choice hands the slider its own steps.
 
     Plotly alone cannot know where the slider stands when the menu is used, so there it goes back
     to its start; pages and slides put real controls in its place (``explore.js``), which keep it.
     """
     buttons = []
-    for name, own in zip(names, steps, strict=True):
+    for choice, own in zip(menu.values, steps, strict=True):
         visible, layout = own[at]["args"]
         moved = {**layout, "sliders[0].steps": own, "sliders[0].active": at}
-        buttons.append({"label": name, "method": "update", "args": [visible, moved]})
-    menu: dict[str, Any] = {
+        label = f"{menu.label}: {menu.text(choice)}"
+        buttons.append({"label": label, "method": "update", "args": [visible, moved]})
+    look: dict[str, Any] = {
         "buttons": buttons,
         "x": 1,
         "xanchor": "right",
@@ -174,9 +150,9 @@ def _add_menu(
         "font": {"size": 15},
         "showactive": True,
     }
-    if choice:
-        menu["active"] = choice
-    figure.update_layout(margin_t=(figure.layout.margin.t or 60) + 8, updatemenus=[menu])
+    if active := menu.values.index(menu.start):
+        look["active"] = active
+    figure.update_layout(margin_t=(figure.layout.margin.t or 60) + 8, updatemenus=[look])
 
 
 def _within_budget(figure: go.Figure) -> go.Figure:

@@ -1,6 +1,6 @@
 """Tables for notebooks: the same bytes on every run, readable in Lab, on slides and in print.
 
-A :class:`Grid` is text laid out in rows and columns, rendered to HTML (inline styles only, no ids,
+A :class:`Table` is text laid out in rows and columns, rendered to HTML (inline styles only, no ids,
 no colours but the reader's own) and to plain text. :func:`table` makes one from a DataFrame:
 headers spell out the unit that a column name carries, numbers are rounded to significant digits.
 """
@@ -11,19 +11,20 @@ import html
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, zip_longest
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.errors import UsageError, not_among
-from labkit.quantities import LARGEST, NOTHING, SCALES, heading, split_unit
-from labkit.quantities import number as number
-from labkit.quantities import rounded as rounded
+from labkit.quantities import LARGEST, NOTHING, SCALES, heading, number, rounded, split_unit
+from labkit.workbook import notebooks
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Align = Literal["left", "right"]
+    from labkit.datasets import Source
 
 _ONE_LINE = 22
 """Longest number, list or verdict, in characters, that must not break over lines in HTML."""
@@ -37,20 +38,32 @@ _TABLE = (
 _CAPTION = "caption-side:top;text-align:left;font-weight:600;color:inherit;padding:0.2em 0.5em;"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grid:
-    """Text in rows and columns.
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Table:
+    """A DataFrame as a table in a notebook; :meth:`frame` gives the DataFrame back, unrounded.
 
-    ``bold`` is the column to set in bold. Text columns wrap at ``wrap`` characters
-    in plain text; HTML leaves wrapping to the page.
+    ``bold`` is the column to set in bold. Text columns wrap at ``wrap`` characters in plain text;
+    HTML leaves wrapping to the page. ``carried``: what the executed notebook holds besides, by
+    MIME type.
     """
 
+    data: pd.DataFrame
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
-    align: Sequence[Align]
+    align: Sequence[Literal["left", "right"]]
     caption: str = ""
     bold: int | None = None
     wrap: int = 48
+    carried: Mapping[str, Any] = field(default_factory=dict)
+
+    def frame(self) -> pd.DataFrame:
+        return self.data.copy()
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return {"text/html": self.html(), "text/plain": self.text(), **self.carried}
 
     def html(self) -> str:
         style = _CAPTION + ("white-space:nowrap;" if len(self.caption) <= 2 * _ONE_LINE else "")
@@ -82,7 +95,10 @@ class Grid:
         return f'<tr style="background:transparent;border-bottom:{_LINE};">{"".join(cells)}</tr>'
 
     def text(self) -> str:
-        blocks = [[self._wrapped(str(cell)) for cell in row] for row in (self.headers, *self.rows)]
+        wrapped = partial(
+            textwrap.wrap, width=self.wrap, break_on_hyphens=False, break_long_words=False
+        )
+        blocks = [[wrapped(str(c)) or [""] for c in row] for row in (self.headers, *self.rows)]
         widths = [max(map(len, chain(*cells))) for cells in zip(*blocks, strict=True)]
         head, *body = (list(zip_longest(*block, fillvalue="")) for block in blocks)
         rule = tuple("-" * width for width in widths)
@@ -92,31 +108,6 @@ class Grid:
             parts = [t.rjust(w) if side == "right" else t.ljust(w) for t, w, side in cells]
             lines.append("  ".join(parts).rstrip())
         return "\n".join(lines)
-
-    def _wrapped(self, cell: str) -> list[str]:
-        long = textwrap.wrap(cell, self.wrap, break_on_hyphens=False, break_long_words=False)
-        return long or [""]
-
-
-class Table:
-    """A DataFrame as a table in a notebook; :meth:`frame` gives the DataFrame back, unrounded.
-
-    ``carried``: what the executed notebook holds besides, by MIME type.
-    """
-
-    def __init__(
-        self, data: pd.DataFrame, grid: Grid, carried: Mapping[str, Any] | None = None
-    ) -> None:
-        self._data, self.grid, self._carried = data, grid, carried or {}
-
-    def frame(self) -> pd.DataFrame:
-        return self._data.copy()
-
-    def __repr__(self) -> str:
-        return self.grid.text()
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {"text/html": self.grid.html(), "text/plain": self.grid.text(), **self._carried}
 
 
 def table(
@@ -158,13 +149,13 @@ def table(
         if name not in shown.columns:
             raise not_among("column", name, shown.columns)
         shown = _in_unit(shown, name, unit)
-    grid = Grid(
+    return Table(
+        data=frame,
         headers=[heading(str(name)) for name in shown],
         rows=list(zip(*([cell_text(v, digits) for v in shown[n]] for n in shown), strict=True)),
         align=["right" if _is_numeric(shown[name]) else "left" for name in shown],
         caption=caption,
     )
-    return Table(frame, grid)
 
 
 def cell_text(value: Any, digits: int = 4) -> str:
@@ -224,3 +215,90 @@ def _is_numeric(values: Any) -> bool:
 
 def _escape(text: str) -> str:
     return html.escape(str(text), quote=False).replace("\n", "<br>")
+
+
+# ---------------------------------------------------------------- tables that a run carries away
+
+METRICS_MIME = "application/vnd.labkit.metrics+json"
+"""What a notebook recorded: what sweeps are drawn over."""
+SHARED_MIME = "application/vnd.labkit.shared+json"
+"""Methods on one input, which papers on the same problem share; ``labkit compare`` collects them by
+the input's name. Both are stored rounded, as claims are, so that outputs compare exactly."""
+
+
+def shared_table(
+    key: str,
+    input: str,
+    results: pd.DataFrame | Mapping[str, Mapping[str, float]],
+    sources: Sequence[Source] = (),
+) -> Table:
+    """Methods by measures on one input, as a notebook shows and carries them."""
+    import pandas as pd
+
+    if not isinstance(results, pd.DataFrame):
+        results = pd.DataFrame.from_dict(dict(results), orient="index").rename_axis("method")
+    name = results.index.name
+    if not input.strip():
+        raise UsageError("paper.shared needs the name of the input, as its companions say it")
+    if not name or results.index.has_duplicates or results.empty:
+        raise UsageError(
+            "paper.shared takes a table with one row a method: an index with a name and no "
+            f"method twice, got index {name!r} with {len(results)} rows"
+        )
+    records = [
+        {"paper": key, "input": input, "method": str(method), "measure": str(measure)}
+        | {"value": _value(measure, value)}
+        | {"standin": any(source.is_standin for source in sources)}
+        for method, row in results.iterrows()
+        for measure, value in row.items()
+    ]
+    return replace(table(results, f"On one input: {input}"), carried={SHARED_MIME: records})
+
+
+def _value(measure: Any, value: Any) -> float | None:
+    if isinstance(value, Real) and not math.isfinite(value):
+        return None
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise UsageError(f"paper.shared: {measure!r} must hold numbers, got {value!r}")
+    return float(rounded(float(value), 4))
+
+
+def shared_in(notebook: Any) -> list[dict[str, Any]]:
+    """The shared results that an executed notebook carries, in order."""
+    return [record for shown in notebooks.carried(notebook, SHARED_MIME) for record in shown]
+
+
+def metrics_table(values: Mapping[str, Any]) -> Table:
+    """Named numbers as a notebook shows and carries them; the end of a name is its unit."""
+    import pandas as pd
+
+    if not values:
+        raise UsageError("paper.record needs a number by its name, such as time_s=12.5")
+    numbers = {name: _number(name, value) for name, value in values.items()}
+    return Table(
+        data=pd.DataFrame([numbers]),
+        headers=["recorded", "value"],
+        rows=[[heading(name), cell_text(value)] for name, value in numbers.items()],
+        align=["left", "right"],
+        carried={METRICS_MIME: numbers},
+    )
+
+
+def _number(name: str, value: Any) -> int | float:
+    value = value.item() if hasattr(value, "item") else value
+    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+        raise UsageError(f"paper.record: {name} must be a finite number, got {value!r}")
+    return value if isinstance(value, int) else rounded(float(value))
+
+
+def metrics_in(notebook: Any) -> dict[str, int | float]:
+    """What an executed notebook recorded, a later value over an earlier one of its name, and what
+    it shows on shared inputs, as ``input/method/measure``."""
+    values: dict[str, int | float] = {
+        f"{record['input']}/{record['method']}/{record['measure']}": record["value"]
+        for record in shared_in(notebook)
+        if record["value"] is not None
+    }
+    for recorded in notebooks.carried(notebook, METRICS_MIME):
+        values |= recorded
+    return values

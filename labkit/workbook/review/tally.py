@@ -9,22 +9,24 @@ from typing import Any
 
 from labkit.quantities import NOTHING, number
 from labkit.workbook.review.tables import cell_text
-from labkit.workbook.review.verdicts import DIGITS, REPRODUCTIONS, Verdict
+from labkit.workbook.review.verdicts import DIGITS, REPRODUCTIONS, Verdict, are_numbers
 
 _LONGEST_LIST = 6
 _UNITLESS = "dimensionless"
 NO_BREAK = "\N{NO-BREAK SPACE}"
-STANDIN_WARNING = (
+WARNINGS = (
     "Stand-in data: published data were not at hand where this was run, so figures and numbers "
-    "rest on our own stand-in, and claims that need the published data are not judged."
-)
-FITTED_WARNING = (
+    "rest on our own stand-in, and claims that need the published data are not judged.",
     "Fitted models: published data were not at hand where this was run, so figures and numbers "
     "rest on small models fitted to them (stand-in data), with a worst error of {worst}\u00a0%. "
-    "Claims judged on them are counted apart."
+    "Claims judged on them are counted apart.",
 )
-STANDIN_MARK = "stand-in data, not the published"
-FITTED_MARK = "fitted models, not the published data (worst error {worst}\u00a0%)"
+"""What to say over results that rest on stand-in data, and on models fitted to the published."""
+MARKS = (
+    "stand-in data, not the published",
+    "fitted models, not the published data (worst error {worst}\u00a0%)",
+)
+"""The same in a few words, for every slide of a deck."""
 
 SYMBOLS: dict[Verdict, str] = {
     "reproduced": "✔",
@@ -37,11 +39,11 @@ SYMBOLS: dict[Verdict, str] = {
 """A verdict's sign. The word stands beside it: neither colour nor shape carries it alone."""
 
 
-def flipped_words(record: Mapping[str, Any]) -> str:
+def flipped_words(record: Mapping[str, Any], unit: str = "") -> str:
     """The flip's value with the sign of its verdict; a dash where there is none."""
     if record.get("flip_value") is None:
         return NOTHING
-    return f"{shown(record['flip_value'])} {SYMBOLS[record['flip_verdict']]}"
+    return f"{with_unit(record['flip_value'], unit)} {SYMBOLS[record['flip_verdict']]}"
 
 
 def outcome(record: Mapping[str, Any]) -> str:
@@ -75,11 +77,9 @@ def with_unit(value: Any, unit: str) -> str:
     >>> with_unit([0.252, 0.284], "fraction"), with_unit(1200.0, "J"), with_unit(None, "J")
     ('25.2, 28.4\xa0%', '1,200\xa0J', '–')
     """
-    if unit == "fraction" and isinstance(value, (int, float, list)):
-        values = value if isinstance(value, list) else [value]
-        if all(isinstance(part, (int, float)) for part in values):
-            parts = [100 * part for part in values]
-            return shown(parts if isinstance(value, list) else parts[0]) + f"{NO_BREAK}%"
+    if unit == "fraction" and are_numbers(value):
+        parts = [100 * part for part in value] if isinstance(value, list) else 100 * value
+        return f"{shown(parts)}{NO_BREAK}%"
     text = shown(value)
     if text == NOTHING or unit in ("", "fraction"):
         return text
@@ -91,27 +91,14 @@ class Tally:
     """Claims counted: reproductions (headline and mechanism) apart from all other kinds.
 
     Attributes:
-        reproductions: verdict -> headline and mechanism claims judged on published data.
-        fitted: the same for those judged on a fitted model.
+        reproductions: verdict -> headline and mechanism claims not on a fitted model.
+        fitted: the same for those on a fitted model.
         others: verdict -> consistency and group claims.
     """
 
     reproductions: dict[Verdict, int]
     fitted: dict[Verdict, int]
     others: dict[Verdict, int]
-
-    def __add__(self, other: Tally) -> Tally:
-        names = [field.name for field in fields(self)]
-        return Tally(**{n: Counter(getattr(self, n)) + Counter(getattr(other, n)) for n in names})
-
-    @property
-    def num_reproduced(self) -> int:
-        return self.reproductions.get("reproduced", 0)
-
-    @property
-    def num_reproductions(self) -> int:
-        """Headline and mechanism claims on published data, also those not attempted."""
-        return sum(self.reproductions.values())
 
     @property
     def shares(self) -> list[tuple[str, dict[Verdict, int]]]:
@@ -155,55 +142,36 @@ def _signed(counts: Mapping[Verdict, int]) -> str:
 # ---------------------------------------------------------------- for pages
 
 
-def standin_warning(claims: Iterable[Mapping[str, Any]]) -> str:
-    """What to say over results that rest on stand-in data; "" where none do."""
-    return _standin(claims, STANDIN_WARNING, FITTED_WARNING)
-
-
-def standin_mark(claims: Iterable[Mapping[str, Any]]) -> str:
-    """The same in a few words, for every slide of a deck."""
-    return _standin(claims, STANDIN_MARK, FITTED_MARK)
-
-
-def _standin(claims: Iterable[Mapping[str, Any]], unjudged: str, fitted: str) -> str:
-    records = list(claims)
+def standin_warning(claims: Iterable[Mapping[str, Any]], words: tuple[str, str] = WARNINGS) -> str:
+    """Which of ``words`` holds of results with these claims; "" where none rests on stand-ins."""
+    (unjudged, fitted), records = words, list(claims)
     if any(claim["verdict"] == "not judged" for claim in records):
         return unjudged
     worst = max((claim.get("fitted") or 0.0 for claim in records), default=0.0)
     return fitted.format(worst=number(worst * 100, 2)) if worst else ""
 
 
-def row(claim: Mapping[str, Any]) -> dict[str, str]:
-    r"""A stored claim as texts: statement, source, both values with unit, ratio, verdict.
+def row(claim: Mapping[str, Any]) -> dict[str, Any]:
+    r"""A stored claim with what a page prints of it as texts: values with unit, ratio, flip.
 
     >>> row({"paper": "x", "id": "saving", "statement": "It saves", "source": "§6", "unit": "J",
     ...      "paper_value": 1200.0, "our_value": None, "ratio": None, "verified": False,
     ...      "kind": "headline", "verdict": "not attempted"})["paper"]
     '1,200\xa0J (unverified)'
     """
-    paper, ours = (with_unit(claim[side], claim["unit"]) for side in ("paper_value", "our_value"))
-    flip = with_unit(claim.get("flip_value"), claim["unit"])
+    sides = claim["paper_value"], claim["our_value"]
+    paper, ours = (with_unit(value, claim["unit"]) for value in sides)
+    is_number = are_numbers(next((value for value in sides if value is not None), None))
     marks = "" if claim["verified"] or claim["paper_value"] is None else " (unverified)"
     return {
-        "id": claim["id"],
-        "statement": claim["statement"],
-        "source": claim["source"],
+        **{"kind": "", "flip": "", "rule": ""},
+        **claim,
         "paper": paper + marks,
         "ours": ours,
         "paper_whole": cell_text(claim["paper_value"]),
         "ours_whole": cell_text(claim["our_value"]),
         "ratio": cell_text(claim["ratio"]),
-        "unit": claim["unit"] or _UNITLESS * _is_number(claim["paper_value"], claim["our_value"]),
-        "kind": claim.get("kind", ""),
-        "flip": claim.get("flip", ""),
-        "flipped": flip if flip == NOTHING else f"{flip} {SYMBOLS[claim['flip_verdict']]}",
-        "rule": claim.get("rule", ""),
-        "verdict": claim["verdict"],
+        "unit": claim["unit"] or _UNITLESS * is_number,
+        "flipped": flipped_words(claim, claim["unit"]),
         "where": outcome(claim).removeprefix(claim["verdict"]).strip(),
     }
-
-
-def _is_number(*values: Any) -> bool:
-    """Whether the first of ``values`` that is there holds numbers."""
-    first = next((value for value in values if value is not None), "")
-    return isinstance(first[0] if isinstance(first, list) and first else first, (int, float))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Annotated, Any, Literal, Self, TypeGuard
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from labkit.workbook.review import tables
+from labkit.quantities import number
 
 DIGITS = 4
 EDGE = 1e-9
@@ -33,11 +34,6 @@ Tolerance = float | tuple[float | None, float | None]
 
 def _parts(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
-
-
-def _plain_text(value: Any) -> Any:
-    """A YAML text on one line, so that a folded block and a quoted one read alike."""
-    return " ".join(value.split()) if isinstance(value, str) else value
 
 
 def _one_value(value: Any) -> Any:
@@ -63,7 +59,8 @@ def _invalid(problem: str, expected: str) -> PydanticCustomError:
     return PydanticCustomError("claim", "{problem}", {"problem": problem, "expected": expected})
 
 
-Text = Annotated[str, BeforeValidator(_plain_text)]
+Text = Annotated[str, BeforeValidator(lambda v: " ".join(v.split()) if isinstance(v, str) else v)]
+"""On one line, so that a folded block of YAML and a quoted one read alike."""
 
 
 class Claim(BaseModel):
@@ -128,17 +125,6 @@ class Claim(BaseModel):
 # ---------------------------------------------------------------- the verdict
 
 
-def flipped_verdict(claim: Claim, verdict: Verdict, flip_verdict: Verdict | None) -> Verdict:
-    """The verdict once the flip is known: a reproduction that survives its flip cannot fail.
-
-    ``flip_verdict`` is the verdict with the claim's ``flip`` (the baseline, the oracle or a no-op)
-    in the method's place, judged by the same rule; None where the notebook passed none.
-    """
-    if claim.is_reproduction and verdict == "reproduced" and flip_verdict in (None, "reproduced"):
-        return "cannot fail"
-    return verdict
-
-
 def verdict_of(claim: Claim, ours: Value | None, *, standin: bool = False) -> Verdict:
     """How ``ours`` (unrounded, None where we have none) stands beside the paper's value.
 
@@ -189,8 +175,6 @@ def _same_direction(claim: Claim, ours: Value) -> bool:
         low, high = claim.interval
         side = (low >= neutral) - (high <= neutral)
         return side != 0 and all((value - neutral) * side > 0 for value in numbers(ours))
-    if len(numbers(ours)) != len(numbers(claim.paper)):
-        return False
     return all(
         (value - neutral) * (paper - neutral) > 0
         for value, paper in zip(numbers(ours), numbers(claim.paper), strict=True)
@@ -208,28 +192,20 @@ def pairs_in_order(paper: Any, ours: Any) -> tuple[int, int]:
     """
     if isinstance(paper[0], str):
         place = {name: index for index, name in enumerate(ours)}
-        paper, ours = list(range(len(paper))), [place[name] for name in paper]
-    agree = differ = 0
-    for i in range(len(paper)):
-        for j in range(i):
-            if paper[i] == paper[j]:
-                continue
-            if (paper[i] - paper[j]) * (ours[i] - ours[j]) > 0:
-                agree += 1
-            else:
-                differ += 1
-    return agree, differ
+        paper, ours = range(len(paper)), [place[name] for name in paper]
+    pairs = combinations(zip(paper, ours, strict=True), 2)
+    products = [(p - q) * (o - r) for (p, o), (q, r) in pairs if p != q]
+    agree = sum(product > 0 for product in products)
+    return agree, len(products) - agree
 
 
 def ratio_of(claim: Claim, ours: Value | None) -> float | None:
     """ours/paper; of lists the ratio furthest from 1; None where a ratio means nothing."""
-    is_range = claim.judge == "between" and isinstance(claim.paper, list)
-    if claim.judge == "ordering" or is_range:
-        return None
-    if not are_numbers(ours) or not are_numbers(claim.paper):
+    if claim.judge == "ordering" or not are_numbers(ours) or not are_numbers(claim.paper):
         return None
     values, papers = numbers(ours), numbers(claim.paper)
-    if len(values) != len(papers) or 0.0 in papers:
+    is_range = claim.judge == "between" and isinstance(claim.paper, list)
+    if is_range or len(values) != len(papers) or 0.0 in papers:
         return None
     ratios = [value / paper for value, paper in zip(values, papers, strict=True)]
     return max(ratios, key=lambda ratio: abs(ratio - 1))
@@ -372,8 +348,8 @@ def tolerance_in_words(claim: Claim) -> str:
     Numbers keep to their units by a no-break space.
     """
     unit = "" if claim.unit in ("", "fraction") else f"\u00a0{claim.unit}"
-    slack = tables.number(claim.slack, DIGITS)
-    share = f"{tables.number(claim.slack * 100, DIGITS)}\u00a0%"
+    slack = number(claim.slack, DIGITS)
+    share = f"{number(claim.slack * 100, DIGITS)}\u00a0%"
     match claim.judge:
         case "ratio":
             return f"within {share}"
@@ -390,7 +366,7 @@ def tolerance_in_words(claim: Claim) -> str:
 
 
 def _interval_in_words(interval: tuple[float, float]) -> str:
-    low, high = (tables.number(end, DIGITS) for end in interval)
+    low, high = (number(end, DIGITS) for end in interval)
     if math.isinf(interval[1]):
         return f"at least {low}"
     return f"at most {high}" if math.isinf(interval[0]) else f"{low} to {high}"

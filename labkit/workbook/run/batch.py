@@ -277,7 +277,7 @@ def result_files(text: str, key: str) -> dict[str, str]:
 
 def _meta(root: Path, job: Job, outcome: Outcome) -> dict[str, Any]:
     """What ``run.json`` says."""
-    from labkit.workbook.review import recorded
+    from labkit.workbook.review import tables
 
     assert job.fingerprint is not None
     datasets = {
@@ -289,7 +289,7 @@ def _meta(root: Path, job: Job, outcome: Outcome) -> dict[str, Any]:
         "notebook": job.path.as_posix(),
         "parameters": job.parameters,
         "overrides": job.overrides,
-        "metrics": recorded.metrics_in(notebooks.parse(outcome.notebook)),
+        "metrics": tables.metrics_in(notebooks.parse(outcome.notebook)),
         "datasets": datasets,
         "started": outcome.started,
         "ended": outcome.ended,

@@ -21,7 +21,7 @@ from voila.execute import VoilaExecutor
 from labkit import files
 from labkit.errors import LabkitError
 from labkit.kit.page import json_for_script, with_script
-from labkit.workbook.export import decks, origin
+from labkit.workbook.export import origin, pages
 from labkit.workbook.review.anatomy import Subject
 from labkit.workbook.run.runner import WakingOutputWidget
 from labkit.workbook.session import server
@@ -76,7 +76,7 @@ def live_deck(root: Path, key: str, base_url: str) -> str:
     """The exported deck of paper ``key`` with a frame for its live figure; raises UsageError where
     it has no notebook."""
     source = origin.find(root, key)
-    html, *_ = decks.deck(source)
+    html, *_ = pages.deck(source)
     path = quote(source.committed.relative_to(root).as_posix())
     live = json_for_script(url_path_join(base_url, "voila/render", path))
     return with_script(html, f"const LIVE = {live};\n{files.read_text(_SCRIPT)}")

@@ -9,8 +9,7 @@ from contextlib import suppress
 from statistics import median
 from typing import Any
 
-from labkit.workbook.review.anatomy import MAX_LINES, SIZES, Subject
-from labkit.workbook.review.rules.content import weakness_blocks
+from labkit.workbook.review.anatomy import FOLD, MAX_LINES, SIZES, Subject, words
 from labkit.workbook.review.rules.rule import Remark, rule
 from labkit.workbook.review.verdicts import Claim
 
@@ -28,8 +27,7 @@ def judged_claims(subject: Subject) -> list[Claim]:
 
 def _weaknesses(subject: Subject) -> int:
     section = subject.section("weaknesses")
-    blocks = weakness_blocks(section) if section else []
-    return sum(any("weakness" in cell.tags for cell in block.cells) for block in blocks)
+    return sum(bool(p.cells("weakness")) for p in section.weaknesses) if section else 0
 
 
 def _functions(subject: Subject) -> int:
@@ -50,7 +48,7 @@ SPANS: dict[str, dict[str, Span]] = {
 """What a notebook of either size holds: the least and the most of each."""
 _COUNTS: tuple[Callable[[Subject], int], ...] = (
     lambda subject: sum(not any(cell.calls("questions")) for cell in subject.code),
-    lambda subject: subject.words_outside_folds,
+    lambda subject: sum(words(FOLD.sub("", cell.prose)) for cell in subject.cells),
     lambda subject: sum(section.tag == "figure" for section in subject.sections),
     lambda subject: len(judged_claims(subject)),
     lambda subject: sum(claim.kind == "headline" for claim in judged_claims(subject)),

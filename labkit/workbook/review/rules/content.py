@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from labkit.workbook import notebooks
 from labkit.workbook.review import glance
-from labkit.workbook.review.anatomy import MAX_LINES, QUESTIONS, TODO, Cell, Section, Subject, words
+from labkit.workbook.review.anatomy import MAX_LINES, QUESTIONS, TODO, Section, Subject, words
 from labkit.workbook.review.rules.rule import Remark, needs, rule, section_rule
 
 MIN_MECHANISM_LINES = 4
@@ -36,9 +36,8 @@ def one_sentence_says_it(subject: Subject) -> Iterator[Remark]:
     printed = [str(text) for cell in cells for text in cell.output_data("text/markdown")]
     paragraphs = [part for part in re.split(r"\n\s*\n", title.body) if words(part)]
     typed = [part for part in paragraphs[1:] if "](" not in part][-1:]
-    for cell in [] if printed or not subject.was_executed else cells:
-        if TODO in cell.source:
-            continue
+    silent = cells if subject.was_executed and not printed else []
+    for cell in (cell for cell in silent if TODO not in cell.source):
         yield Remark(cell, "the 'verdict' cell prints no Markdown", fix)
     if not (typed or cells):
         yield Remark(title.first, "no verdict", fix)
@@ -169,34 +168,18 @@ def mechanism_is_visible(subject: Subject, section: Section) -> Iterator[Remark]
     "weaknesses", "each under a ### heading: the assumption, the evidence, what would be stronger"
 )
 def weaknesses_are_experiments(subject: Subject, section: Section) -> Iterator[Remark]:
-    blocks = weakness_blocks(section)
     for cell in subject.cells:
         if "weakness" in cell.tags and (cell not in section.cells or not cell.is_code):
             fix = "a code cell under a weakness's '### ' heading"
             yield Remark(cell, "a 'weakness' tag in the wrong place", fix)
-    for block in blocks:
-        if words(block.body) < _SAYS_ENOUGH:
+    for part in section.weaknesses:
+        if words(" ".join(part.texts())) < _SAYS_ENOUGH:
             fix = "'would be stronger if …': the assumption, the evidence, what the cell tries"
-            yield Remark(block.first, f"says too little: {block.tag}", fix)
-    if not blocks:
+            yield Remark(part.cell, f"says too little: {part.heading}", fix)
+    if not section.weaknesses:
         yield Remark(section.first, "no weakness under a '### ' heading", "'### What it assumes'")
     elif not re.search(r"\bstronger\b", section.prose, re.I):
         yield Remark(section.first, "never says what would be stronger", "'stronger if it …'")
-
-
-def weakness_blocks(section: Section) -> list[Section]:
-    """The parts of the section under each ``### `` heading; ``tag`` is the heading's text.
-
-    A cell with several headings counts for each; the code after it belongs to the last.
-    """
-    blocks: list[tuple[str, list[Cell]]] = []
-    for cell in section.cells:
-        headings = re.findall(r"^###\s+(.+)$", cell.prose, re.M)
-        if headings:
-            blocks += [(heading, [cell]) for heading in headings]
-        elif blocks:
-            blocks[-1][1].append(cell)
-    return [Section(heading, tuple(cells)) for heading, cells in blocks]
 
 
 @section_rule("companions", "the companions' rows are pulled by paper.beside")
@@ -277,11 +260,8 @@ def sources_come_last(subject: Subject, section: Section) -> Iterator[Remark]:
 
 @rule("headings", "every section but the first starts with a heading a reader can find")
 def sections_have_headings(subject: Subject) -> Iterator[Remark]:
-    code_only = ("parameters",)
     for section in subject.sections:
-        if section.tag in code_only:
-            continue
-        text = section.first.prose
-        if not re.match(r"#{1,2}\s+\S", text):
+        has_heading = re.match(r"#{1,2}\s+\S", section.first.prose)
+        if section.tag != "parameters" and not has_heading:
             problem = f"section {section.tag!r} does not start with a heading"
             yield Remark(section.first, problem, "a Markdown cell that starts with '## …'")

@@ -22,7 +22,7 @@ class Names:
     """
 
     def __init__(self, subject: Subject) -> None:
-        self._bound: dict[str, list[ast.expr | None]] = defaultdict(list)
+        self.bound: dict[str, list[ast.expr | None]] = defaultdict(list)
         self.calls: list[tuple[Cell, ast.Call]] = []
         for cell in subject.code:
             for node in ast.walk(cell.tree) if cell.tree else ():
@@ -35,7 +35,7 @@ class Names:
 
     def _bind_unknown(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            self._bound[node.id].append(None)
+            self.bound[node.id].append(None)
 
     def _bind(self, node: ast.AST) -> None:
         if isinstance(node, ast.Assign):
@@ -45,7 +45,7 @@ class Names:
             self._bind_target(node.target, node.value)
         elif isinstance(node, ast.FunctionDef):
             returns = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value]
-            self._bound[node.name] += returns or [None]
+            self.bound[node.name] += returns or [None]
             self._bound_by(node.args)
         elif isinstance(node, ast.For | ast.comprehension):
             self._bound_by(node.target)
@@ -54,10 +54,10 @@ class Names:
 
     def _bind_target(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Name):
-            self._bound[target.id].append(value.body if isinstance(value, ast.Lambda) else value)
+            self.bound[target.id].append(value.body if isinstance(value, ast.Lambda) else value)
         elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
             key = target.slice
-            self._bound[target.value.id].append(ast.Dict(keys=[key], values=[value]))
+            self.bound[target.value.id].append(ast.Dict(keys=[key], values=[value]))
         elif isinstance(target, ast.Tuple | ast.List):
             parts = value.elts if isinstance(value, ast.Tuple | ast.List) else []
             if len(parts) != len(target.elts):
@@ -69,13 +69,10 @@ class Names:
         """Every name that ``node`` binds holds something a run computes."""
         for inner in ast.walk(node):
             if isinstance(inner, ast.arg):
-                self._bound[inner.arg].append(None)
+                self.bound[inner.arg].append(None)
             elif isinstance(inner, ast.alias):
-                self._bound[inner.asname or inner.name.split(".")[0]].append(None)
+                self.bound[inner.asname or inner.name.split(".")[0]].append(None)
             self._bind_unknown(inner)
-
-    def values_of(self, name: str) -> list[ast.expr | None]:
-        return self._bound.get(name, [None])
 
     def is_typed(self, node: ast.expr | None, seen: frozenset[str] = frozenset()) -> bool:
         """Whether ``node`` is a literal, or made of literals alone."""
@@ -85,7 +82,7 @@ class Names:
             case ast.Constant():
                 return node.value is not None
             case ast.Name():
-                values = self.values_of(node.id)
+                values = self.bound.get(node.id, [None])
                 again = seen | {node.id}
                 return node.id not in seen and all(self.is_typed(value, again) for value in values)
             case ast.Call():
@@ -104,7 +101,7 @@ class Names:
             owner = call.func.value  # a method of a typed value, without other arguments
             of_typed = self.is_typed(owner, seen) and (typed or not parts)
             return of_typed or (typed and call.func.attr in _ARRAYS)
-        if isinstance(call.func, ast.Name) and call.func.id in self._bound:
+        if isinstance(call.func, ast.Name) and call.func.id in self.bound:
             return self.is_typed(call.func, seen)  # one of the notebook's own functions
         return typed and isinstance(call.func, ast.Name) and call.func.id in _CONVERSIONS
 
@@ -146,7 +143,7 @@ def _entries(
                 yield from _entries(names, part, seen)
         case ast.Name() if node.id not in seen:
             again = seen | {node.id}
-            for bound in names.values_of(node.id):
+            for bound in names.bound.get(node.id, [None]):
                 yield from _entries(names, bound, again)
             for _, call in names.calls:
                 if isinstance(call.func, ast.Attribute) and call.func.attr == "update":

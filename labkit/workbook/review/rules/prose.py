@@ -43,20 +43,11 @@ _HARSH = re.compile(rf"\b({_HARSH_WORDS})\b", re.I)
 _COSMETIC = re.compile(r"\b(typos?|misspell\w*|misprint\w*|spelling|grammar|wording)\b", re.I)
 
 
-def sentences(text: str) -> list[str]:
-    """The sentences of Markdown, without code, maths and tags; list items and rows are their own.
-
-    >>> sentences("We save energy (Fig. 3). It costs `5 %`.\\n- 2 J more")
-    ['We save energy (Fig. 3).', 'It costs .', '- 2 J more']
-    """
-    return _split(_NOT_PROSE.sub("", text))
-
-
 def whole_sentences(text: str) -> list[str]:
-    """The same with code, maths and tags left where they stand.
+    """The sentences of Markdown; list items and rows are their own, code and maths stay whole.
 
-    >>> whole_sentences("It sends $x. Y$ (Fig. 3). `a. B` it costs.")
-    ['It sends $x. Y$ (Fig. 3).', '`a. B` it costs.']
+    >>> whole_sentences("It sends $x. Y$ (Fig. 3). `a. B` it costs.\\n- 2 J more")
+    ['It sends $x. Y$ (Fig. 3).', '`a. B` it costs.', '- 2 J more']
     """
     spans = iter(_NOT_PROSE.findall(text))
     masked = _split(_NOT_PROSE.sub("\1", text))
@@ -78,7 +69,7 @@ def hand_typed(text: str) -> Iterator[tuple[str, str]]:
     >>> list(hand_typed("We save 12 % of it. The paper saves 28.4 % (abstract). Try `9 %`."))
     [('12 %', 'We save 12 % of it.')]
     """
-    for sentence in sentences(text):
+    for sentence in _split(_NOT_PROSE.sub("", text)):
         if not _PAPERS.search(sentence):
             for match in _RESULT.finditer(sentence):
                 yield match[0].strip(), sentence
@@ -89,18 +80,16 @@ def hand_typed(text: str) -> Iterator[tuple[str, str]]:
     f"in {', '.join(RESULT_SECTIONS)} a number with a unit is the paper's, and says where from",
 )
 def no_hand_typed_results(subject: Subject) -> Iterator[Remark]:
-    for section in subject.sections:
-        if section.tag not in RESULT_SECTIONS:
-            continue
-        for cell in section.cells:
-            for number, sentence in hand_typed(cell.prose):
-                shown = sentence if len(sentence) < 90 else sentence[:87] + "…"
-                yield Remark(
-                    cell,
-                    f"{number!r} is typed by hand: {shown}",
-                    "ours: print it from a cell; the paper's: say where, as in (§6.2) or "
-                    "(Fig. 10); a setting: write it as `code`",
-                )
+    sections = (section for section in subject.sections if section.tag in RESULT_SECTIONS)
+    for cell in (cell for section in sections for cell in section.cells):
+        for number, sentence in hand_typed(cell.prose):
+            shown = sentence if len(sentence) < 90 else sentence[:87] + "…"
+            yield Remark(
+                cell,
+                f"{number!r} is typed by hand: {shown}",
+                "ours: print it from a cell; the paper's: say where, as in (§6.2) or "
+                "(Fig. 10); a setting: write it as `code`",
+            )
 
 
 @section_rule(
@@ -220,8 +209,7 @@ def lines_have_values(subject: Subject) -> Iterator[Remark]:
             for trace in figure.get("data", []):
                 name, values = trace.get("name"), trace.get("y")
                 if name and isinstance(values, list) and len(values) > 1:
-                    has_value = any(value is not None for value in values)
-                    drawn[name] = drawn.get(name, False) or has_value
+                    drawn[name] = drawn.get(name, False) or any(v is not None for v in values)
             for name in [name for name, has_value in drawn.items() if not has_value]:
                 fix = "values, or a figure without it: the notebook's words rely on it"
                 yield Remark(cell, f"the line {name!r} has no value at all", fix)

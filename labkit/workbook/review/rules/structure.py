@@ -125,10 +125,7 @@ def plain_python(subject: Subject) -> Iterator[Remark]:
                 yield Remark(cell, f"defines class {node.name}", "classes belong into labkit")
 
 
-@rule(
-    "metadata",
-    "metadata hold the kernel, {paper, size, datasets, outputs}, tags, no more",
-)
+@rule("metadata", "metadata hold the kernel, {paper, size, datasets, outputs}, tags, no more")
 def lean_metadata(subject: Subject) -> Iterator[Remark]:
     metadata = subject.notebook.metadata
     for name in sorted(set(metadata) - NOTEBOOK_METADATA):
@@ -161,9 +158,7 @@ def readable_ids(subject: Subject) -> Iterator[Remark]:
 
 @rule("parameters", "parameters are annotated scalar literals, each with a comment")
 def typed_parameters(subject: Subject) -> Iterator[Remark]:
-    for cell in subject.cells:
-        if cell.section_tag != "parameters":
-            continue
+    for cell in (cell for cell in subject.cells if cell.section_tag == "parameters"):
         if not cell.is_code:
             yield Remark(cell, "the parameters are not code", "a code cell of `name: type = value`")
             continue
