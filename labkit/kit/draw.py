@@ -55,6 +55,7 @@ PALETTE: dict[str, str] = {
     "power": _WINE,
     "time": _BLUE,
     "cost": _PURPLE,
+    "frequency": _GREEN,
     # who says so
     "bound": _INK,
     "baseline": _GREY,
