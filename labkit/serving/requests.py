@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -159,6 +159,32 @@ def generate(
         model=(model,) * count if model else (),
         name=f"generated ({rate_per_s:g}/s, gaps of CV {cv:g})",
     )
+
+
+@checked
+def traffic(
+    rates_per_s: Annotated[dict[str, Positive], MinLen(1)], seconds: Positive, *,
+    slo_s: Positive | dict[str, Positive] | None = None, cv: NonNegative = 1.0, rng: Whole = 0,
+) -> Requests:  # fmt: skip
+    """Requests of several models for so long, each with gaps of this variation; one each at least.
+
+    Args:
+        slo_s: the latency objective of all models, or of each.
+
+    Raises:
+        UsageError: ``slo_s`` names a model that has no rate.
+    """
+    slos = slo_s if isinstance(slo_s, dict) else dict.fromkeys(rates_per_s, slo_s or np.inf)
+    for model in set(slos) - set(rates_per_s):
+        raise not_among("model of rates_per_s", model, rates_per_s)
+    parts = []
+    for place, (model, rate) in enumerate(rates_per_s.items()):
+        count = ceil(rate * seconds + 6 * (1 + cv) * (rate * seconds) ** 0.5 + 6)
+        part = generate(rate, count, cv=cv, slo_s=slos.get(model, np.inf), model=model,
+                        rng=1000 * rng + place)  # fmt: skip
+        inside = int(np.searchsorted(part.column("arrival_s"), seconds))
+        parts.append(part.head(max(inside, 1)))
+    return together(parts)
 
 
 @checked
