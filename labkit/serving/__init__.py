@@ -12,10 +12,10 @@ Everything is simulated from requests; figures are in ``serving.figures``, which
 import lazy_loader
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
-    "batching.batches": ("BatchServer", "Served", "Session", "Slot", "highest", "serve"),
+    "batching.batches": ("BatchServer", "Served", "Session", "Slot", "serve"),
     "batching.groups": ("Group", "Placement", "ServedModel", "place", "serve_groups"),
     "batching.packing": (
-        "Packing", "Split", "Stage", "copies", "fill", "fractional_bound", "oblivious", "pack",
+        "Packing", "Stage", "copies", "fill", "fractional_bound", "oblivious", "pack",
         "planned", "run_plan", "share_prefix", "split_latency", "sustained",
     ),
     "batching.profiles": ("BatchProfile", "line", "published_profiles", "read_profile"),
@@ -24,7 +24,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "Batcher", "Bound", "Run", "bound", "capacity", "gain", "simulate", "sweep",
     ),
     "generation.partitions": ("Partition", "Pass", "frontier", "layouts"),
-    "requests": ("Requests", "from_csv", "generate", "load", "together", "traffic"),
+    "requests": ("Requests", "from_csv", "generate", "highest", "load", "together", "traffic"),
     "generation.tokens": ("TokenProfile",),
 }  # fmt: skip
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)

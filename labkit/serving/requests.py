@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property
 from math import ceil, inf
@@ -15,7 +15,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import BadValue, not_among
 from labkit.kit.arrivals import Arrivals, Column, counts, read_csv, seconds
-from labkit.kit.describe import AnyNumber, Count, NonNegative, Positive, Whole, checked, description
+from labkit.kit.describe import (
+    AnyNumber,
+    Count,
+    NonNegative,
+    Positive,
+    Share,
+    Whole,
+    checked,
+    description,
+)
 
 AZURE = "azure-llm-2023"
 TRACES = {AZURE: "data/AzureLLMInferenceTrace_conv.csv"}
@@ -220,3 +229,31 @@ def from_csv(
         BadValue: ``columns`` names a column that requests do not have.
     """
     return read_csv(Requests, path, columns or {}, name)
+
+
+@checked
+def highest(
+    attainment: Callable[[float], float], low: Positive, high: Positive, *, target: Share = 0.99,
+    steps: Count = 8,
+) -> float:  # fmt: skip
+    """The highest load at which a server still attains its target, by bisection of its logarithm.
+
+    Args:
+        attainment: the share of requests in time at a load: a rate, a burstiness.
+        low, high: where to look; 0 is returned where even ``low`` fails.
+
+    Raises:
+        BadValue: ``high`` is not above ``low``.
+    """
+    if high <= low:
+        raise BadValue(f"highest: high must be above low; got {low} and {high}")
+    try:
+        if attainment(high) >= target:
+            return high
+    except TypeError as error:
+        raise BadValue(f"highest: attainment must map a load to a share; {error}") from None
+    least = low
+    for _ in range(steps):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if attainment(middle) >= target else (low, middle)
+    return low if low > least or attainment(low) >= target else 0.0

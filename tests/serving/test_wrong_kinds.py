@@ -50,7 +50,6 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     PROFILE.alone_s: {"requests": REQUESTS},
     PROFILE.seconds: {"tokens": 3},
     PROFILE.slower: {"factor": 2.0},
-    RUN.summary: {},
     RUN.why: {"request": 0},
     REQUESTS.at_rate: {"rate_per_s": 1},
     REQUESTS.head: {"count": 2},

@@ -9,9 +9,7 @@ Complexity: O(models) a batch and O(1) a request, for ``early`` O(dropped reques
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
@@ -20,7 +18,7 @@ from numpy.typing import NDArray
 
 from labkit.errors import BadValue
 from labkit.kit.compiled import njit
-from labkit.kit.describe import Count, NonNegative, Positive, Share, checked, description
+from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 from labkit.serving.batching.profiles import BatchProfile
 from labkit.serving.requests import Requests
 
@@ -54,11 +52,6 @@ class Session:
         """The batch with the most requests a second that may wait for another of its kind, and
         that rate."""
         return self.profile.best(self.slo_s / 2)
-
-    @property
-    def load_gpus(self) -> float:
-        """GPUs it would fill alone at its best batch."""
-        return self.rate_per_s / self.best[1]
 
 
 @description
@@ -229,40 +222,11 @@ def serve(
     for number, server in enumerate(servers):
         mine = [queues.get((number, slot.session.model), np.zeros(0, int)) for slot in server.slots]
         chosen, edges = np.concatenate(mine), np.cumsum([0, *map(len, mine)])
-        tables = zip_longest(
-            *(slot.session.profile.latency_s for slot in server.slots), fillvalue=np.inf
-        )
-        latency = np.array([*tables]).T.copy() * overhead  # by model and batch
         caps = np.array([slot.batch for slot in server.slots])
+        tables = [slot.session.profile.latency_s for slot in server.slots]  # read up to the caps
+        latency = overhead * np.array([np.resize(table, caps.max()) for table in tables])
         deadline = arrival_s[chosen] + slo_s[chosen] * (1 + 1e-9)
         ends = np.full(chosen.size, np.nan)
         _serve(arrival_s[chosen], deadline, edges, latency, caps, rule, ends)
         end[chosen], target[chosen] = ends, number
     return Served(requests=requests, end_s=end, server=target)
-
-
-@checked
-def highest(
-    attainment: Callable[[float], float], low: Positive, high: Positive, *, target: Share = 0.99,
-    steps: Count = 8,
-) -> float:  # fmt: skip
-    """The highest load at which a server still attains its target, by bisection of its logarithm.
-
-    Args:
-        attainment: the share of requests in time at a load: a rate, a burstiness.
-        low, high: where to look; ``low`` is returned where even that fails.
-
-    Raises:
-        BadValue: ``high`` is not above ``low``.
-    """
-    if high <= low:
-        raise BadValue(f"highest: high must be above low; got {low} and {high}")
-    try:
-        if attainment(high) >= target:
-            return high
-    except TypeError as error:
-        raise BadValue(f"highest: attainment must map a load to a share; {error}") from None
-    for _ in range(steps):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if attainment(middle) >= target else (low, middle)
-    return low

@@ -69,16 +69,14 @@ class Group:
 @njit(cache=True)
 def _queue(arrival: Any, model: Any, slo: Any, hosts: Any, stage_s: Any, stages: Any,
            fixed_s: float, end: Any, chosen: Any) -> None:  # fmt: skip
-    """Fill end (NaN: dropped) and chosen. ``hosts``: model by rank, groups in order, then -1."""
+    """Fill end (NaN: dropped) and chosen. ``hosts``: by model, whether each group holds it."""
     clock = np.zeros((stages.size, stages.max()))
     finish = np.zeros(stages.max())
     for i in range(arrival.size):
         m = model[i]
         group, free = -1, np.inf
-        for g in hosts[m]:
-            if g < 0:
-                break
-            if clock[g, stages[g] - 1] < free:
+        for g in range(stages.size):
+            if hosts[m, g] and clock[g, stages[g] - 1] < free:
                 group, free = g, clock[g, stages[g] - 1]
         chosen[i] = group
         if group < 0:
@@ -111,12 +109,8 @@ def serve_groups(
     for name in (*names, *(name for group in groups for name in group.models)):
         if name not in known:
             raise BadValue(f"serve_groups: models lacks {name!r}; it has: {', '.join(known)}")
-    rows = [known[name] for name in names]
-    stage_s = np.array([[group.stage_s(model) for group in groups] for model in rows])
-    hosts = np.full((len(rows), len(groups) + 1), -1)
-    for row, model in enumerate(rows):
-        mine = [place for place, group in enumerate(groups) if model.name in group.models]
-        hosts[row, : len(mine)] = mine
+    stage_s = np.array([[group.stage_s(known[name]) for group in groups] for name in names])
+    hosts = np.array([[name in group.models for group in groups] for name in names])
     end, chosen = np.full(len(requests), np.nan), np.zeros(len(requests), np.int64)
     _queue(requests.column("arrival_s"), index, requests.column("slo_s"), hosts, stage_s,
            np.array([group.stages for group in groups]), float(fixed_s), end, chosen)  # fmt: skip

@@ -19,25 +19,15 @@ from numpy.typing import NDArray
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
-from labkit.serving.batching.batches import (
-    BatchServer,
-    Drop,
-    Served,
-    Session,
-    Slot,
-    highest,
-    serve,
-)  # fmt: skip
+from labkit.serving.batching.batches import BatchServer, Drop, Served, Session, Slot, serve
 from labkit.serving.batching.profiles import BatchProfile
-from labkit.serving.requests import Requests, traffic
+from labkit.serving.requests import Requests, highest, traffic
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SLACK = 1 + 1e-9
 """Relative slack of comparisons between sums of times: far below any latency's precision."""
-TARGET = 0.99
-"""The share of requests that a rate must answer in time to be sustained."""
 Way = Literal["baseline", "packing", "prefixes"]
 
 
@@ -92,16 +82,6 @@ def _alone(session: Session, rate_per_s: float) -> BatchServer:
     return BatchServer(slots=(slot,), duty_s=duty_s)
 
 
-def _saturated(session: Session) -> tuple[list[BatchServer], float]:
-    """GPUs that a session fills alone at its best batch, and the rate that is left over."""
-    batch, rate = session.best
-    whole = floor(session.rate_per_s / rate * SLACK)
-    slot = Slot(session=session, batch=batch, rate_per_s=rate)
-    left = session.rate_per_s - whole * rate
-    full = BatchServer(slots=(slot,), duty_s=slot.latency_s)
-    return [full] * whole, left if left > 1e-9 * rate else 0.0
-
-
 @checked
 def pack(sessions: Sequence[Session], *, merge: bool = True) -> Packing:
     """Squishy bin packing.
@@ -125,9 +105,12 @@ def pack(sessions: Sequence[Session], *, merge: bool = True) -> Packing:
     full: list[BatchServer] = []
     residues: list[BatchServer] = []
     for session in sessions:
-        whole, left = _saturated(session)
-        full += whole
-        residues += [_alone(session, left)] if left else []
+        batch, rate = session.best
+        whole = floor(session.rate_per_s / rate * SLACK)
+        slot = Slot(session=session, batch=batch, rate_per_s=rate)
+        full += [BatchServer(slots=(slot,), duty_s=slot.latency_s)] * whole
+        left = session.rate_per_s - whole * rate
+        residues += [_alone(session, left)] if left > 1e-9 * rate else []
     bins: list[BatchServer] = []
     for residue in sorted(residues, key=lambda bin_: bin_.occupancy, reverse=True):
         tried = {place: _merged((bin_, residue)) for place, bin_ in enumerate(bins) if merge}
@@ -154,10 +137,9 @@ def fill(sessions: Sequence[Session], num_gpus: Count) -> Packing:
     most = num_gpus / fractional_bound(pack(sessions).sessions)
     load = highest(lambda x: float(times(x).num_gpus <= num_gpus), most / 1000, most, target=1.0,
                    steps=14)  # fmt: skip
-    packing = times(load)
-    if packing.num_gpus > num_gpus:
+    if not load:
         raise BadValue(f"fill: num_gpus must hold every session at a low rate; got {num_gpus}")
-    return packing
+    return times(load)
 
 
 @checked
@@ -199,8 +181,8 @@ def oblivious(sessions: Sequence[Session], num_gpus: Count) -> Packing:
     """
     if not sessions or len({session.model for session in sessions}) < len(sessions):
         raise BadValue("oblivious: sessions must be of different models, one or more")
-    total = sum(session.load_gpus for session in sessions)
-    edges = np.concatenate([[0], np.cumsum([s.load_gpus for s in sessions])]) / total * num_gpus
+    loads = np.cumsum([session.rate_per_s / session.best[1] for session in sessions])
+    edges = np.r_[0, loads] / fractional_bound(sessions) * num_gpus
     servers = []
     for gpu in range(num_gpus):
         slots = tuple(
@@ -299,9 +281,7 @@ def sustained(
         run = serve(requests.at_rate(load), plan.servers, drop=drop, overhead=overhead)
         return float(run.met[len(requests) // 10 :].mean())
 
-    low = top / 30
-    load = highest(attainment, low, top, target=TARGET)
-    return load if load > low or attainment(low) >= TARGET else 0.0
+    return highest(attainment, top / 30, top)
 
 
 @description
@@ -319,20 +299,12 @@ class Stage:
     parent: int = -1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Split:
-    """The latency budget of each stage of a query, and the GPUs it takes at its rate."""
-
-    budget_s: tuple[float, ...]
-    gpus: float
-
-
 @checked
 def split_latency(
-    stages: Sequence[Stage], *, slo_s: Positive, rate_per_s: Positive = 1.0,
-    step_s: Positive, waits: bool = True,
-) -> Split:  # fmt: skip
-    """The budgets that take the fewest GPUs while every path from the root stays within ``slo_s``.
+    stages: Sequence[Stage], *, slo_s: Positive, step_s: Positive, waits: bool = True
+) -> tuple[float, ...]:
+    """Latency budgets, in seconds, of a query's stages: those that take the fewest GPUs while every
+    path from the root stays within ``slo_s``.
 
     Dynamic programming over the tree, leaves first: cost[u](t) is the least, over own budgets
     k <= t, of rate_u / throughput_u(k) + Σ cost[child](t - k). O(stages · (slo/step)²).
@@ -354,41 +326,28 @@ def split_latency(
             )
     if not stages or slo_s / step_s > 1e4:
         raise BadValue("split_latency: needs a stage or more, and slo_s of at most 10,000 steps")
-    steps, rates = int(slo_s / step_s * SLACK), [rate_per_s]
+    steps, rates = int(slo_s / step_s * SLACK), [1.0]
     for stage in stages[1:]:
         rates.append(rates[stage.parent] * stage.fan_out)
-    own = [_gpus_by_budget(stage, rate, steps, step_s / (2 if waits else 1))
-           for stage, rate in zip(stages, rates, strict=True)]  # fmt: skip
-    costs, choices = _costs(stages, own, steps)
-    if not np.isfinite(costs[0][steps]):
-        raise BadValue(f"split_latency: no split of slo_s {slo_s} in steps of {step_s} is enough")
-    left = [steps] * len(stages)
-    budget: list[int] = []
-    for place, stage in enumerate(stages):
+    costs, below = np.zeros((2, len(stages), steps + 1))  # by steps left; below: of all children
+    choices = np.zeros(costs.shape, np.int64)
+    for place in reversed(range(len(stages))):
+        own = _gpus_by_budget(stages[place], rates[place], steps, step_s / (2 if waits else 1))
+        for left in range(steps + 1):
+            tried = own[: left + 1] + below[place, left::-1]
+            choices[place, left], costs[place, left] = tried.argmin(), tried.min()
         if place:
-            left[place] = left[stage.parent] - budget[stage.parent]
-        budget.append(int(choices[place][left[place]]))
-    return Split(budget_s=tuple(k * step_s for k in budget), gpus=float(costs[0][steps]))
+            below[stages[place].parent] += costs[place]
+    if not np.isfinite(costs[0, steps]):
+        raise BadValue(f"split_latency: no split of slo_s {slo_s} in steps of {step_s} is enough")
+    room, budget = [steps], [int(choices[0, steps])]
+    for place, stage in enumerate(stages[1:], start=1):
+        room.append(room[stage.parent] - budget[stage.parent])
+        budget.append(int(choices[place, room[place]]))
+    return tuple(k * step_s for k in budget)
 
 
 def _gpus_by_budget(stage: Stage, rate: float, steps: int, step_s: float) -> NDArray[np.float64]:
     """GPUs of a stage alone for each budget in steps; infinite where no batch fits."""
     speed = np.array([stage.profile.best(k * step_s * SLACK)[1] for k in range(steps + 1)])
     return np.divide(rate, speed, out=np.full(steps + 1, np.inf if rate else 0.0), where=speed > 0)
-
-
-def _costs(
-    stages: Sequence[Stage], own: Sequence[NDArray[np.float64]], steps: int
-) -> tuple[list[NDArray[np.float64]], list[NDArray[np.int64]]]:
-    """Of each stage, by steps left for it and its descendants: least GPUs, and its own budget."""
-    below = [np.zeros(steps + 1) for _ in stages]
-    costs, choices = [np.zeros(0)] * len(stages), [np.zeros(0, np.int64)] * len(stages)
-    for place in reversed(range(len(stages))):
-        table = np.full((steps + 1, steps + 1), np.inf)
-        for left in range(steps + 1):
-            table[left, : left + 1] = own[place][: left + 1] + below[place][left::-1]
-        choices[place] = table.argmin(axis=1)
-        costs[place] = table.min(axis=1)
-        if place:
-            below[stages[place].parent] += costs[place]
-    return costs, choices
