@@ -26,8 +26,7 @@ from labkit.kit.describe import (
     description,
 )
 
-AZURE = "azure-llm-2023"
-TRACES = {AZURE: "data/AzureLLMInferenceTrace_conv.csv"}
+TRACES = {"azure-llm-2023": "data/AzureLLMInferenceTrace_conv.csv"}
 """Published traces: an hour of conversations with language models at Azure."""
 TOKENS = {"prompt_tokens": 0, "output_tokens": 1}
 """Columns of tokens, and the least a request has."""
@@ -240,7 +239,7 @@ def highest(
 
     Args:
         attainment: the share of requests in time at a load: a rate, a burstiness.
-        low, high: where to look; 0 is returned where even ``low`` fails.
+        low, high: where to look; ``low`` is returned where even that fails.
 
     Raises:
         BadValue: ``high`` is not above ``low``.
@@ -252,8 +251,7 @@ def highest(
             return high
     except TypeError as error:
         raise BadValue(f"highest: attainment must map a load to a share; {error}") from None
-    least = low
     for _ in range(steps):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if attainment(middle) >= target else (low, middle)
-    return low if low > least or attainment(low) >= target else 0.0
+    return low

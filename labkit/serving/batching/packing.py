@@ -137,9 +137,10 @@ def fill(sessions: Sequence[Session], num_gpus: Count) -> Packing:
     most = num_gpus / fractional_bound(pack(sessions).sessions)
     load = highest(lambda x: float(times(x).num_gpus <= num_gpus), most / 1000, most, target=1.0,
                    steps=14)  # fmt: skip
-    if not load:
+    packing = times(load)
+    if packing.num_gpus > num_gpus:
         raise BadValue(f"fill: num_gpus must hold every session at a low rate; got {num_gpus}")
-    return times(load)
+    return packing
 
 
 @checked
@@ -281,7 +282,8 @@ def sustained(
         run = serve(requests.at_rate(load), plan.servers, drop=drop, overhead=overhead)
         return float(run.met[len(requests) // 10 :].mean())
 
-    return highest(attainment, top / 30, top)
+    load = highest(attainment, top / 30, top)
+    return load if load > top / 30 or attainment(load) >= 0.99 else 0.0
 
 
 @description

@@ -22,9 +22,10 @@ Source: Han et al. 2022 (REEF), its published scheduler for the rule of padding;
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -171,16 +172,8 @@ def _moments_s(text: str, until_s: float) -> Any:
     return np.add.outer(np.arange(np.ceil(until_s)), moments_s).ravel()
 
 
-class _World(NamedTuple):
-    kernels: Any
-    waves: Any
-    clients: Any
-    arrivals: Any
-    units: float
-    mode: int
-    reset_s: float
-    queue: int
-    contention: float
+_World = namedtuple("_World", "kernels waves clients arrivals units mode reset_s queue contention")
+"""The clients and the GPU, for the loop."""
 
 
 @checked

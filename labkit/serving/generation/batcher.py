@@ -303,7 +303,8 @@ def capacity(
             run = simulate(requests.at_rate(rate), profile, batcher)
             return bool(np.quantile(run.token_latency_s[first:], quantile) <= limit)
 
-        return highest(fits, most / 1e4, most, target=1.0, steps=11)
+        low = most / 1e4
+        return highest(fits, low, most, target=1.0, steps=11) if fits(low) else 0.0
 
     rates = {name: of(batcher) for name, batcher in batchers.items()}
     return pd.Series(rates, name="rate_per_s", dtype=float)
