@@ -151,18 +151,14 @@ class Chain:
         return Chain(**values)
 
     @checked
-    def scaled(self, *, batch: Positive = 1.0, compute: Positive = 1.0) -> Chain:
-        """As with ``batch`` times the examples, on devices ``compute`` times as slow.
+    def scaled(self, *, batch: Positive) -> Chain:
+        """As with ``batch`` times the examples.
 
         Seconds and activations scale with the batch, which is an assumption: a smaller batch
         uses a GPU less well.
         """
-        factors = {"forward_s": batch * compute, "backward_s": batch * compute}
-        factors |= {"activation_bytes": batch, "cut_bytes": batch}
-        changed: dict[str, Any] = {
-            name: [value * factor for value in getattr(self, name)]
-            for name, factor in factors.items()
-        }
+        names = ("forward_s", "backward_s", "activation_bytes", "cut_bytes")
+        changed: dict[str, Any] = {n: [value * batch for value in getattr(self, n)] for n in names}
         return replace(self, **changed)
 
     def frame(self) -> pd.DataFrame:

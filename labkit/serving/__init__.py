@@ -12,12 +12,11 @@ Everything is simulated from requests; figures are in ``serving.figures``, which
 import lazy_loader
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
-    "batching.batches": ("BatchServer", "Served", "Slot", "highest", "serve"),
-    "batching.comparisons": ("copies", "planned", "run_plan", "sustained"),
+    "batching.batches": ("BatchServer", "Served", "Session", "Slot", "serve"),
     "batching.groups": ("Group", "Placement", "ServedModel", "place", "serve_groups"),
     "batching.packing": (
-        "Packing", "Session", "Split", "Stage", "fill", "fractional_bound", "oblivious", "pack",
-        "share_prefix", "split_latency", "stream", "traffic",
+        "Packing", "Stage", "copies", "fill", "fractional_bound", "oblivious", "pack",
+        "planned", "run_plan", "share_prefix", "split_latency", "sustained",
     ),
     "batching.profiles": ("BatchProfile", "line", "published_profiles", "read_profile"),
     "figures": ("figure_latency", "figure_lines", "figure_requests"),
@@ -25,7 +24,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
         "Batcher", "Bound", "Run", "bound", "capacity", "gain", "simulate", "sweep",
     ),
     "generation.partitions": ("Partition", "Pass", "frontier", "layouts"),
-    "requests": ("Requests", "from_csv", "generate", "load", "together"),
+    "requests": ("Requests", "from_csv", "generate", "highest", "load", "together", "traffic"),
     "generation.tokens": ("TokenProfile",),
 }  # fmt: skip
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)

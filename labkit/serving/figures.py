@@ -13,7 +13,7 @@ from annotated_types import MinLen
 from plotly.subplots import make_subplots
 
 from labkit.errors import BadValue
-from labkit.kit.describe import Count, NonNegative, Whole, checked
+from labkit.kit.describe import NonNegative, Whole, checked
 from labkit.kit.draw import CYCLE, PALETTE, finish
 
 if TYPE_CHECKING:
@@ -66,10 +66,9 @@ def figure_latency(
 
 @checked
 def figure_requests(
-    runs: Annotated[Mapping[str, Run], MinLen(1)], *, first: Whole = 0, count: Count = 16,
-    title: str = "",
-) -> go.Figure:  # fmt: skip
-    """What the time of some requests goes to, one bar each, in order of arrival; a row a run.
+    runs: Annotated[Mapping[str, Run], MinLen(1)], *, first: Whole = 0, title: str = ""
+) -> go.Figure:
+    """What the time of 16 requests goes to, one bar each, in order of arrival; a row a run.
 
     A request of a batch that stays together is computed on after its last output; its client
     waits for the whole batch.
@@ -85,7 +84,7 @@ def figure_requests(
         if first >= len(run.requests):
             most = len(run.requests) - 1
             raise BadValue(f"figure_requests: first must be from 0 to {most}; got {first}")
-        chosen = slice(first, first + count)
+        chosen = slice(first, first + 16)
         arrival = run.requests.column("arrival_s")[chosen]
         start, end, wasted = run.start_s[chosen], run.end_s[chosen], run.wasted_steps[chosen]
         own = run.requests.column("output_tokens")[chosen]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -15,10 +15,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from labkit.errors import BadValue, not_among
 from labkit.kit.arrivals import Arrivals, Column, counts, read_csv, seconds
-from labkit.kit.describe import AnyNumber, Count, NonNegative, Positive, Whole, checked, description
+from labkit.kit.describe import (
+    AnyNumber,
+    Count,
+    NonNegative,
+    Positive,
+    Share,
+    Whole,
+    checked,
+    description,
+)
 
-AZURE = "azure-llm-2023"
-TRACES = {AZURE: "data/AzureLLMInferenceTrace_conv.csv"}
+TRACES = {"azure-llm-2023": "data/AzureLLMInferenceTrace_conv.csv"}
 """Published traces: an hour of conversations with language models at Azure."""
 TOKENS = {"prompt_tokens": 0, "output_tokens": 1}
 """Columns of tokens, and the least a request has."""
@@ -162,6 +170,32 @@ def generate(
 
 
 @checked
+def traffic(
+    rates_per_s: Annotated[dict[str, Positive], MinLen(1)], seconds: Positive, *,
+    slo_s: Positive | dict[str, Positive] | None = None, cv: NonNegative = 1.0, rng: Whole = 0,
+) -> Requests:  # fmt: skip
+    """Requests of several models for so long, each with gaps of this variation; one each at least.
+
+    Args:
+        slo_s: the latency objective of all models, or of each.
+
+    Raises:
+        UsageError: ``slo_s`` names a model that has no rate.
+    """
+    slos = slo_s if isinstance(slo_s, dict) else dict.fromkeys(rates_per_s, slo_s or np.inf)
+    for model in set(slos) - set(rates_per_s):
+        raise not_among("model of rates_per_s", model, rates_per_s)
+    parts = []
+    for place, (model, rate) in enumerate(rates_per_s.items()):
+        count = ceil(rate * seconds + 6 * (1 + cv) * (rate * seconds) ** 0.5 + 6)
+        part = generate(rate, count, cv=cv, slo_s=slos.get(model, np.inf), model=model,
+                        rng=1000 * rng + place)  # fmt: skip
+        inside = int(np.searchsorted(part.column("arrival_s"), seconds))
+        parts.append(part.head(max(inside, 1)))
+    return together(parts)
+
+
+@checked
 def load(name: str) -> Requests:
     """A published trace: ``azure-llm-2023``, lengths and arrival times of conversations.
 
@@ -194,3 +228,30 @@ def from_csv(
         BadValue: ``columns`` names a column that requests do not have.
     """
     return read_csv(Requests, path, columns or {}, name)
+
+
+@checked
+def highest(
+    attainment: Callable[[float], float], low: Positive, high: Positive, *, target: Share = 0.99,
+    steps: Count = 8,
+) -> float:  # fmt: skip
+    """The highest load at which a server still attains its target, by bisection of its logarithm.
+
+    Args:
+        attainment: the share of requests in time at a load: a rate, a burstiness.
+        low, high: where to look; ``low`` is returned where even that fails.
+
+    Raises:
+        BadValue: ``high`` is not above ``low``.
+    """
+    if high <= low:
+        raise BadValue(f"highest: high must be above low; got {low} and {high}")
+    try:
+        if attainment(high) >= target:
+            return high
+    except TypeError as error:
+        raise BadValue(f"highest: attainment must map a load to a share; {error}") from None
+    for _ in range(steps):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if attainment(middle) >= target else (low, middle)
+    return low

@@ -35,7 +35,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "Chain.coarse": {"self": CHAIN, "most_tensors": 1},
     "Chain.even": {"num_layers": 3, "forward_s": 0.1, "backward_s": 0.2,
                    "cut_bytes": 1.0, "parameter_bytes": 1.0},
-    "Chain.scaled": {"self": CHAIN, "batch": 0.5, "compute": 2.0},
+    "Chain.scaled": {"self": CHAIN, "batch": 0.5},
     "Cluster": {"levels": (LEVEL,)},
     "Cluster.flat": {"count": 3, "bandwidth_bytes_per_s": 1e9, "latency_s": 0.0},
     "Cluster.machines": {"count": 2, "devices": 2, "inside_bytes_per_s": 1e10,

@@ -110,7 +110,6 @@ def test_reset_adds_its_own_time_and_nothing_else(seed: int) -> None:
     for mode in ("reset", "padded"):
         run = simulate(clients, mode=mode, gpu=Gpu(reset_s=0.001), until_s=10.0)
         assert run.latency_s() == pytest.approx(real.alone_s + 0.001)
-        assert sum(run.lost_s) > 0
     alone = simulate(clients, mode="alone", until_s=10.0).latency_s().mean()
     waits = simulate(clients, mode="wait", until_s=10.0).latency_s().mean()
     streams = simulate(clients, mode="streams", until_s=10.0).latency_s().mean()
@@ -120,7 +119,8 @@ def test_reset_adds_its_own_time_and_nothing_else(seed: int) -> None:
 
 
 def test_work_is_conserved_where_clients_take_turns() -> None:
-    """Busy time is that of all programs, killed parts twice, where each kernel fills the units."""
+    """Busy time is that of all programs where each kernel fills the units, killed parts twice:
+    the kernel begun at 300 ms is killed 10 ms later; at 50 ms nothing runs."""
     clients = [
         Client(program=program(s=0.013), arrival_s=(0.05, 0.31), real_time=True),
         Client(program=program(s=0.02), arrival_s=(0.0, 0.1, 0.3)),
@@ -128,7 +128,7 @@ def test_work_is_conserved_where_clients_take_turns() -> None:
     run = simulate(clients, mode="reset", gpu=Gpu(reset_s=0.0), until_s=10.0)
     work_s = 2 * 2 * 0.013 + 3 * 2 * 0.02
     assert len(run.log) == 5
-    assert 10 * run.busy_fraction == pytest.approx(work_s + sum(run.lost_s))
+    assert 10 * run.busy_fraction == pytest.approx(work_s + 0.01)
 
 
 def test_padding_by_hand() -> None:
@@ -162,7 +162,6 @@ def test_kernels_that_must_not_be_killed_are_waited_for() -> None:
     for share, waited_s in ((1.0, 0.0), (0.0, 0.015)):
         run = simulate(clients, mode="reset", gpu=Gpu(killable=share, reset_s=0.0), until_s=1.0)
         assert run.latency_s() == pytest.approx([0.002 + waited_s])
-        assert (sum(run.lost_s) > 0) == (share == 1.0)
 
 
 def test_a_guest_finishes_its_kernel_beside_the_owner_and_launches_no_other() -> None:
@@ -180,13 +179,6 @@ def test_a_closed_loop_waits_for_its_gap() -> None:
     run = simulate([Client(program=program(), gap_s=0.03)], mode="streams", until_s=0.501)
     assert run.log["end_s"] == pytest.approx(0.02 + 0.05 * np.arange(10))
     assert run.rate_per_s() == pytest.approx(10 / 0.501)
-
-
-def test_latency_since_due_counts_the_wait_for_ones_own_last_program() -> None:
-    client = Client(program=program(), arrival_s=(0.0, 0.001), real_time=True)
-    run = simulate([client], mode="alone", until_s=1.0)
-    assert run.latency_s() == pytest.approx([0.02, 0.02])
-    assert run.latency_s(since_due=True) == pytest.approx([0.02, 0.039])
 
 
 def test_workloads_are_those_of_the_artifact() -> None:

@@ -50,7 +50,6 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     PROFILE.alone_s: {"requests": REQUESTS},
     PROFILE.seconds: {"tokens": 3},
     PROFILE.slower: {"factor": 2.0},
-    RUN.summary: {},
     RUN.why: {"request": 0},
     REQUESTS.at_rate: {"rate_per_s": 1},
     REQUESTS.head: {"count": 2},
@@ -58,10 +57,9 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
 
 # Batch servers, packing, groups.
 BATCHES = serving.BatchProfile(name="p", latency_s=(0.1, 0.15), std_s=(0.0, 0.01))
-SLOT = serving.Slot(model="", profile=BATCHES, batch=2, rate_per_s=1.0)
-BATCH_SERVER = serving.BatchServer(slots=(SLOT,))
-SERVED = serving.serve(REQUESTS, (BATCH_SERVER,))
 SESSION = serving.Session(model="m", profile=BATCHES, rate_per_s=1.0, slo_s=1.0)
+SLOT = serving.Slot(session=SESSION, batch=2, rate_per_s=1.0)
+BATCH_SERVER = serving.BatchServer(slots=(SLOT,))
 STAGE = serving.Stage(model="m", profile=BATCHES)
 MODEL = serving.ServedModel(name="", latency_s=0.1, memory_bytes=1.0)
 GROUP = serving.Group(models=("",), stages=2)
@@ -73,7 +71,6 @@ FUNCTIONS |= {
     serving.sustained: {"plan": serving.pack([SESSION]), "count": 99},
     serving.fill: {"sessions": [SESSION], "num_gpus": 2},
     serving.share_prefix: {"sessions": [SESSION]},
-    serving.stream: {"sessions": [SESSION], "seconds": 2.0},
     serving.traffic: {"rates_per_s": {"m": 2.0}, "seconds": 3.0},
     serving.fractional_bound: {"sessions": [SESSION]},
     serving.highest: {"attainment": lambda load: float(load < 2), "low": 1.0, "high": 3.0},
@@ -92,10 +89,8 @@ FUNCTIONS |= {
     serving.serve: {"requests": REQUESTS, "servers": (BATCH_SERVER,)},
     serving.serve_groups: {"requests": REQUESTS, "groups": [GROUP], "models": [MODEL]},
     serving.split_latency: {"stages": [STAGE], "slo_s": 1.0, "step_s": 0.1},
-    GROUP.stage_s: {"model": MODEL},
     BATCHES.best: {"limit_s": 0.2},
     BATCHES.largest: {"limit_s": 0.2},
-    SERVED.summary: {},
 }
 
 # One GPU and its clients.

@@ -59,32 +59,24 @@ class Group:
     def num_gpus(self) -> int:
         return self.stages * self.tensor
 
-    @checked
     def stage_s(self, model: ServedModel) -> float:
         """Seconds of one stage of a model on this group."""
-        return _stage_s(self, model)
-
-
-def _stage_s(group: Group, model: ServedModel) -> float:
-    """As :meth:`Group.stage_s`; searches ask often, so nothing is checked again."""
-    more = 1 + model.stage_overhead * (group.stages > 1)
-    tensor = 1 + model.tensor_overhead * (group.tensor > 1)
-    return model.latency_s * more * tensor / group.num_gpus
+        more = 1 + model.stage_overhead * (self.stages > 1)
+        tensor = 1 + model.tensor_overhead * (self.tensor > 1)
+        return model.latency_s * more * tensor / self.num_gpus
 
 
 @njit(cache=True)
 def _queue(arrival: Any, model: Any, slo: Any, hosts: Any, stage_s: Any, stages: Any,
            fixed_s: float, end: Any, chosen: Any) -> None:  # fmt: skip
-    """Fill end (NaN: dropped) and chosen. ``hosts``: model by rank, groups in order, then -1."""
+    """Fill end (NaN: dropped) and chosen. ``hosts``: by model, whether each group holds it."""
     clock = np.zeros((stages.size, stages.max()))
     finish = np.zeros(stages.max())
     for i in range(arrival.size):
         m = model[i]
         group, free = -1, np.inf
-        for g in hosts[m]:
-            if g < 0:
-                break
-            if clock[g, stages[g] - 1] < free:
+        for g in range(stages.size):
+            if hosts[m, g] and clock[g, stages[g] - 1] < free:
                 group, free = g, clock[g, stages[g] - 1]
         chosen[i] = group
         if group < 0:
@@ -117,20 +109,12 @@ def serve_groups(
     for name in (*names, *(name for group in groups for name in group.models)):
         if name not in known:
             raise BadValue(f"serve_groups: models lacks {name!r}; it has: {', '.join(known)}")
-    rows = [known[name] for name in names]
-    stage_s = np.array([[_stage_s(group, model) for group in groups] for model in rows])
-    hosts = np.full((len(rows), len(groups) + 1), -1)
-    for row, model in enumerate(rows):
-        mine = [place for place, group in enumerate(groups) if model.name in group.models]
-        hosts[row, : len(mine)] = mine
+    stage_s = np.array([[group.stage_s(known[name]) for group in groups] for name in names])
+    hosts = np.array([[name in group.models for group in groups] for name in names])
     end, chosen = np.full(len(requests), np.nan), np.zeros(len(requests), np.int64)
     _queue(requests.column("arrival_s"), index, requests.column("slo_s"), hosts, stage_s,
            np.array([group.stages for group in groups]), float(fixed_s), end, chosen)  # fmt: skip
-    answered = ~np.isnan(end)
-    spent = stage_s[index, np.maximum(chosen, 0)] * answered
-    busy = np.bincount(np.maximum(chosen, 0), spent, len(groups)).astype(np.float64)
-    return Served(requests=requests, end_s=end, server=chosen, batch=answered.astype(np.int64),
-                  busy_s=busy)  # fmt: skip
+    return Served(requests=requests, end_s=end, server=chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +129,6 @@ class Placement:
 def place(
     requests: Requests, models: Sequence[ServedModel], *, num_gpus: Count,
     memory_bytes: Positive, shapes: tuple[tuple[Count, Count], ...] = SHAPES,
-    fixed_s: NonNegative = 0.0,
 ) -> Placement:  # fmt: skip
     """Where models go: greedily for every shape of group, judged by simulation; the best shape.
 
@@ -167,9 +150,9 @@ def place(
         if rest:
             continue
         empty = (Group(stages=stages, tensor=tensor),) * number
-        groups, run = _filled(requests, models, empty, memory_bytes, fixed_s)
+        groups, run = _filled(requests, models, empty, memory_bytes)
         if any(group.models for group in groups):
-            answered_s = run.latency_s[run.batch > 0]
+            answered_s = run.latency_s[~np.isnan(run.end_s)]
             mean_s = float(answered_s.mean()) if answered_s.size else 0.0
             if best is None or (float(run.met.mean()), -mean_s) > best[:2]:
                 best = (float(run.met.mean()), -mean_s, groups)
@@ -183,7 +166,7 @@ def place(
 
 def _filled(
     requests: Requests, models: Sequence[ServedModel], groups: tuple[Group, ...],
-    memory_bytes: float, fixed_s: float,
+    memory_bytes: float,
 ) -> tuple[tuple[Group, ...], Served]:  # fmt: skip
     """Empty groups with copies added one by one until nothing fits; of equals, the first."""
     names = [model.name for model in models]
@@ -191,7 +174,7 @@ def _filled(
     held = np.zeros((len(groups), len(models)), dtype=bool)
     sizes = np.array([group.num_gpus for group in groups])
     while True:
-        run = serve_groups(requests, groups, models, fixed_s=fixed_s)
+        run = serve_groups(requests, groups, models)
         room = memory_bytes * sizes * (1 + 1e-9) - held @ weights
         able = ~held & (weights <= room[:, None])
         if not able.any():

@@ -11,70 +11,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-from annotated_types import MinLen
+from annotated_types import Ge, Le, MinLen
 from numpy.typing import NDArray
 
-from labkit.errors import BadValue, not_among
+from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
-from labkit.serving.batching.batches import BatchServer, Slot, highest
+from labkit.serving.batching.batches import BatchServer, Drop, Served, Session, Slot, serve
 from labkit.serving.batching.profiles import BatchProfile
-from labkit.serving.requests import Requests, generate, together
+from labkit.serving.requests import Requests, highest, traffic
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SLACK = 1 + 1e-9
 """Relative slack of comparisons between sums of times: far below any latency's precision."""
-
-
-@description
-class Session:
-    """A model with the rate and the latency objective of its requests.
-
-    Raises:
-        BadValue: not even batches of one can meet the objective: a request may wait for one batch
-            and then run in the next.
-    """
-
-    model: str
-    profile: BatchProfile
-    rate_per_s: Positive
-    slo_s: Positive
-
-    def __post_init__(self) -> None:
-        if not self.best[0]:
-            raise BadValue(
-                f"Session.slo_s of {self.model!r} must be at least twice the latency of a batch, "
-                f"{2 * min(self.profile.latency_s):.4g}; got {self.slo_s}"
-            )
-
-    @property
-    def best(self) -> tuple[int, float]:
-        """The batch with the most requests a second that may wait for another of its kind, and
-        that rate."""
-        return self.profile.best(self.slo_s / 2)
-
-    @property
-    def load_gpus(self) -> float:
-        """GPUs it would fill alone at its best batch."""
-        return self.rate_per_s / self.best[1]
+Way = Literal["baseline", "packing", "prefixes"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """GPUs and what each runs.
-
-    Attributes:
-        servers: the GPUs.
-        duty_s: how often each runs a batch of each of its models.
-    """
+    """What is planned for, and what each GPU runs."""
 
     sessions: tuple[Session, ...]
     servers: tuple[BatchServer, ...]
-    duty_s: tuple[float, ...]
 
     @property
     def num_gpus(self) -> int:
@@ -85,61 +47,39 @@ class Packing:
         import pandas as pd
 
         return pd.DataFrame([
-            {"gpu": gpu, "model": slot.model, "batch": slot.batch, "rate_per_s": slot.rate_per_s,
-             "latency_s": slot.latency_s, "duty_s": duty_s, "worst_s": duty_s + slot.latency_s}
-            for gpu, (server, duty_s) in enumerate(zip(self.servers, self.duty_s, strict=True))
+            {"gpu": gpu, "model": slot.session.model, "batch": slot.batch,
+             "rate_per_s": slot.rate_per_s, "latency_s": slot.latency_s, "duty_s": server.duty_s,
+             "worst_s": server.duty_s + slot.latency_s}
+            for gpu, server in enumerate(self.servers)
             for slot in server.slots
         ])  # fmt: skip
 
 
-_Bin = tuple[float, tuple[Slot, ...]]
-"""A duty cycle and the models in it."""
+def _merged(bins: Sequence[BatchServer]) -> BatchServer | None:
+    """Several GPUs' models on one, at the shortest duty cycle; None: they do not fit.
 
-
-def _merged(bins: Sequence[_Bin], slo_s: dict[str, float]) -> _Bin | None:
-    """Two bins as one, at the shorter duty cycle, where batches shrink; None: it does not fit.
-
-    1. The duty cycle is the shorter of the two.
-    2. Each model's batch is what arrives in one duty cycle, rounded up.
-    3. It fits if the batches take no longer than the duty cycle together and each model's worst
+    1. Each model's batch is what arrives in one duty cycle, rounded up: batches shrink.
+    2. They fit if the batches take no longer than the duty cycle together and each model's worst
        latency, the duty cycle plus its batch, meets its objective.
     """
-    duty_s, slots = min(bin_[0] for bin_ in bins), []
-    for slot in (slot for _, part in bins for slot in part):
-        batch = max(ceil(duty_s * slot.rate_per_s / SLACK), 1)
-        if batch > slot.profile.max_batch:
+    duty_s, slots = min(bin_.duty_s for bin_ in bins), []
+    for slot in (slot for bin_ in bins for slot in bin_.slots):
+        batch, latency_s = ceil(duty_s * slot.rate_per_s / SLACK), slot.session.profile.latency_s
+        if batch > len(latency_s):
             return None
-        shrunk = replace(slot, batch=batch)
-        if duty_s + shrunk.latency_s > slo_s[slot.model] * SLACK:
+        if duty_s + latency_s[batch - 1] > slot.session.slo_s * SLACK:
             return None
-        slots.append(shrunk)
-    fits = sum(slot.latency_s for slot in slots) <= duty_s * SLACK
-    return (duty_s, tuple(slots)) if fits else None
+        slots.append(replace(slot, batch=batch))
+    merged = BatchServer(slots=tuple(slots), duty_s=duty_s)
+    return merged if merged.occupancy <= SLACK else None
 
 
-def _occupancy(part: _Bin) -> float:
-    return sum(slot.latency_s for slot in part[1]) / part[0]
-
-
-def _slot(session: Session, batch: int, rate_per_s: float) -> Slot:
-    model, profile = session.model, session.profile
-    return Slot(model=model, profile=profile, batch=batch, rate_per_s=rate_per_s)
-
-
-def _alone(session: Session, rate_per_s: float) -> _Bin:
+def _alone(session: Session, rate_per_s: float) -> BatchServer:
     """A residual load by itself: the largest batch b with latency(b) + b / rate <= objective."""
     batch = session.profile.largest(session.slo_s, per_request_s=1 / rate_per_s)
     duty_s = batch / rate_per_s if batch else session.slo_s - session.profile.latency_s[0]
-    return duty_s, (_slot(session, max(batch, 1), rate_per_s),)
-
-
-def _saturated(session: Session) -> tuple[list[_Bin], float]:
-    """GPUs that a session fills alone at its best batch, and the rate that is left over."""
-    batch, rate = session.best
-    whole = floor(session.rate_per_s / rate * SLACK)
-    slot = _slot(session, batch, rate)
-    left = session.rate_per_s - whole * rate
-    return [(slot.latency_s, (slot,))] * whole, left if left > 1e-9 * rate else 0.0
+    slot = Slot(session=session, batch=max(batch, 1), rate_per_s=rate_per_s)
+    return BatchServer(slots=(slot,), duty_s=duty_s)
 
 
 @checked
@@ -160,32 +100,27 @@ def pack(sessions: Sequence[Session], *, merge: bool = True) -> Packing:
 
     Source: Nexus (SOSP'19) §6.1, Algorithm 1.
     """
-    slo_s = {session.model: session.slo_s for session in sessions}
-    if not sessions or len(slo_s) < len(sessions):
+    if not sessions or len({session.model for session in sessions}) < len(sessions):
         raise BadValue("pack: sessions must be of different models, one or more")
-    full: list[_Bin] = []
-    residues: list[_Bin] = []
+    full: list[BatchServer] = []
+    residues: list[BatchServer] = []
     for session in sessions:
-        whole, left = _saturated(session)
-        full += whole
-        residues += [_alone(session, left)] if left else []
-    bins: list[_Bin] = []
-    for residue in sorted(residues, key=_occupancy, reverse=True):
-        merged = [_merged((bin_, residue), slo_s) if merge else None for bin_ in bins]
-        fullness = [_occupancy(part) if part else -1.0 for part in merged]
-        best = int(np.argmax(fullness)) if fullness else -1
-        if best >= 0 and (joined := merged[best]) is not None:
-            bins[best] = joined
+        batch, rate = session.best
+        whole = floor(session.rate_per_s / rate * SLACK)
+        slot = Slot(session=session, batch=batch, rate_per_s=rate)
+        full += [BatchServer(slots=(slot,), duty_s=slot.latency_s)] * whole
+        left = session.rate_per_s - whole * rate
+        residues += [_alone(session, left)] if left > 1e-9 * rate else []
+    bins: list[BatchServer] = []
+    for residue in sorted(residues, key=lambda bin_: bin_.occupancy, reverse=True):
+        tried = {place: _merged((bin_, residue)) for place, bin_ in enumerate(bins) if merge}
+        fits = {place: merged for place, merged in tried.items() if merged}
+        if fits:
+            fullest = max(fits, key=lambda place: fits[place].occupancy)
+            bins[fullest] = fits[fullest]
         else:
             bins.append(residue)
-    return _packing(sessions, [*full, *bins])
-
-
-def _packing(sessions: Sequence[Session], bins: Sequence[_Bin]) -> Packing:
-    return Packing(
-        sessions=tuple(sessions), duty_s=tuple(duty for duty, _ in bins),
-        servers=tuple(BatchServer(slots=slots) for _, slots in bins),
-    )  # fmt: skip
+    return Packing(sessions=tuple(sessions), servers=(*full, *bins))
 
 
 @checked
@@ -235,42 +170,6 @@ def share_prefix(sessions: Sequence[Session], *, suffix_s: NonNegative = 0.0) ->
 
 
 @checked
-def stream(
-    sessions: Sequence[Session], seconds: Positive, *, cv: NonNegative = 1.0, rng: Whole = 0
-) -> Requests:
-    """Requests of every session at its rate for so long, as :func:`traffic` draws them."""
-    rates = {session.model: session.rate_per_s for session in sessions}
-    slo_s = {session.model: session.slo_s for session in sessions}
-    return traffic(rates, seconds, slo_s=slo_s, cv=cv, rng=rng)
-
-
-@checked
-def traffic(
-    rates_per_s: Annotated[dict[str, Positive], MinLen(1)], seconds: Positive, *,
-    slo_s: Positive | dict[str, Positive] | None = None, cv: NonNegative = 1.0, rng: Whole = 0,
-) -> Requests:  # fmt: skip
-    """Requests of several models for so long, each with gaps of this variation; one each at least.
-
-    Args:
-        slo_s: the latency objective of all models, or of each.
-
-    Raises:
-        UsageError: ``slo_s`` names a model that has no rate.
-    """
-    slos = slo_s if isinstance(slo_s, dict) else dict.fromkeys(rates_per_s, slo_s or np.inf)
-    for model in set(slos) - set(rates_per_s):
-        raise not_among("model of rates_per_s", model, rates_per_s)
-    parts = []
-    for place, (model, rate) in enumerate(rates_per_s.items()):
-        count = ceil(rate * seconds + 6 * (1 + cv) * (rate * seconds) ** 0.5 + 6)
-        part = generate(rate, count, cv=cv, slo_s=slos.get(model, np.inf), model=model,
-                        rng=1000 * rng + place)  # fmt: skip
-        inside = int(np.searchsorted(part.column("arrival_s"), seconds))
-        parts.append(part.head(max(inside, 1)))
-    return together(parts)
-
-
-@checked
 def oblivious(sessions: Sequence[Session], num_gpus: Count) -> Packing:
     """A scheduler that does not look at batches: sessions get GPUs in proportion to their load.
 
@@ -283,17 +182,19 @@ def oblivious(sessions: Sequence[Session], num_gpus: Count) -> Packing:
     """
     if not sessions or len({session.model for session in sessions}) < len(sessions):
         raise BadValue("oblivious: sessions must be of different models, one or more")
-    total = sum(session.load_gpus for session in sessions)
-    edges = np.concatenate([[0], np.cumsum([s.load_gpus for s in sessions])]) / total * num_gpus
-    bins: list[_Bin] = []
+    loads = np.cumsum([session.rate_per_s / session.best[1] for session in sessions])
+    edges = np.r_[0, loads] / fractional_bound(sessions) * num_gpus
+    servers = []
     for gpu in range(num_gpus):
         slots = tuple(
-            _slot(session, session.best[0], session.rate_per_s * (high - low) / (end - start))
+            Slot(session=session, batch=session.best[0],
+                 rate_per_s=session.rate_per_s * (high - low) / (end - start))
             for session, start, end in zip(sessions, edges[:-1], edges[1:], strict=True)
             if (high := min(end, gpu + 1)) - (low := max(start, gpu)) > 1e-9
-        )
-        bins.append((sum(slot.latency_s for slot in slots), slots))
-    return _packing(sessions, bins)
+        )  # fmt: skip
+        duty_s = sum(slot.latency_s for slot in slots)
+        servers.append(BatchServer(slots=slots, duty_s=duty_s))
+    return Packing(sessions=tuple(sessions), servers=tuple(servers))
 
 
 @checked
@@ -311,6 +212,80 @@ def fractional_bound(sessions: Sequence[Session], *, waits: bool = True) -> floa
     )
 
 
+@checked
+def copies(
+    profiles: Annotated[Sequence[BatchProfile], MinLen(1)], count: Count, *, slo_s: Positive,
+    rate_per_s: Positive = 1.0, zipf: Annotated[float, Ge(-9), Le(9)] = 0.9,
+) -> list[Session]:  # fmt: skip
+    """Models that share the profiles in turn; the i-th gets a share i^-zipf of all requests."""
+    shares = np.arange(1, count + 1) ** -zipf
+    rates = rate_per_s * shares / shares.sum()
+    return [
+        Session(model=f"copy {i}", profile=profiles[i % len(profiles)], slo_s=slo_s,
+                rate_per_s=float(rate))
+        for i, rate in enumerate(rates)
+    ]  # fmt: skip
+
+
+@checked
+def planned(
+    way: Way, sessions: Sequence[Session], num_gpus: Count, *, suffix_s: NonNegative = 0.0
+) -> Packing:
+    """A plan that uses all GPUs, for the sessions' rates in proportion.
+
+    Args:
+        way: ``baseline``: GPUs by load, blind to batches. ``packing``: squishy. ``prefixes``:
+            squishy, models of one profile in common batches (:func:`share_prefix`).
+    """
+    if way == "baseline":
+        return oblivious(sessions, num_gpus)
+    return fill(
+        share_prefix(sessions, suffix_s=suffix_s) if way == "prefixes" else sessions, num_gpus
+    )
+
+
+def _stream(sessions: Sequence[Session], count: int, cv: float, rng: int) -> Requests:
+    """About so many requests of all sessions, in proportion to their rates."""
+    rates = {session.model: session.rate_per_s for session in sessions}
+    slo_s = {session.model: session.slo_s for session in sessions}
+    return traffic(rates, count / sum(rates.values()), slo_s=slo_s, cv=cv, rng=rng)
+
+
+@checked
+def run_plan(
+    plan: Packing, rate_per_s: Positive, *, count: Count = 12_000, drop: Drop = "early",
+    rng: Whole = 0,
+) -> Served:  # fmt: skip
+    """About ``count`` requests at a rate of all sessions together, on the plan's GPUs."""
+    requests = _stream(plan.sessions, count, 1.0, rng)
+    return serve(requests.at_rate(rate_per_s), plan.servers, drop=drop)
+
+
+@checked
+def sustained(
+    plan: Packing, *, count: Count = 12_000, drop: Drop = "early", overhead: Positive = 1.0,
+    cv: NonNegative = 1.0, rng: Whole = 0, asked: tuple[Session, ...] | None = None,
+) -> float:  # fmt: skip
+    """Requests a second of which a plan answers 99 % in time, to 1 %; the first tenth warms it up.
+
+    At most the rate that no schedule can beat; 0 where not even a thirtieth of it is attained.
+
+    Args:
+        asked: what is really asked for; default: what was planned for.
+    """
+    asked = asked or plan.sessions
+    total = sum(session.rate_per_s for session in asked)
+    top = total * plan.num_gpus / fractional_bound(asked, waits=False)
+    requests = _stream(asked, count, cv, rng)
+
+    def attainment(load: float) -> float:
+        run = serve(requests.at_rate(load), plan.servers, drop=drop, overhead=overhead)
+        return float(run.met[len(requests) // 10 :].mean())
+
+    load = highest(attainment, top / 30, top)
+    return load if load > top / 30 or attainment(load) >= 0.99 else 0.0
+
+
 @description
 class Stage:
     """A model of a query.
@@ -326,20 +301,12 @@ class Stage:
     parent: int = -1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Split:
-    """The latency budget of each stage of a query, and the GPUs it takes at its rate."""
-
-    budget_s: tuple[float, ...]
-    gpus: float
-
-
 @checked
 def split_latency(
-    stages: Sequence[Stage], *, slo_s: Positive, rate_per_s: Positive = 1.0,
-    step_s: Positive, waits: bool = True,
-) -> Split:  # fmt: skip
-    """The budgets that take the fewest GPUs while every path from the root stays within ``slo_s``.
+    stages: Sequence[Stage], *, slo_s: Positive, step_s: Positive, waits: bool = True
+) -> tuple[float, ...]:
+    """Latency budgets, in seconds, of a query's stages: those that take the fewest GPUs while every
+    path from the root stays within ``slo_s``.
 
     Dynamic programming over the tree, leaves first: cost[u](t) is the least, over own budgets
     k <= t, of rate_u / throughput_u(k) + Σ cost[child](t - k). O(stages · (slo/step)²).
@@ -361,41 +328,28 @@ def split_latency(
             )
     if not stages or slo_s / step_s > 1e4:
         raise BadValue("split_latency: needs a stage or more, and slo_s of at most 10,000 steps")
-    steps, rates = int(slo_s / step_s * SLACK), [rate_per_s]
+    steps, rates = int(slo_s / step_s * SLACK), [1.0]
     for stage in stages[1:]:
         rates.append(rates[stage.parent] * stage.fan_out)
-    own = [_gpus_by_budget(stage, rate, steps, step_s / (2 if waits else 1))
-           for stage, rate in zip(stages, rates, strict=True)]  # fmt: skip
-    costs, choices = _costs(stages, own, steps)
-    if not np.isfinite(costs[0][steps]):
-        raise BadValue(f"split_latency: no split of slo_s {slo_s} in steps of {step_s} is enough")
-    left = [steps] * len(stages)
-    budget: list[int] = []
-    for place, stage in enumerate(stages):
+    costs, below = np.zeros((2, len(stages), steps + 1))  # by steps left; below: of all children
+    choices = np.zeros(costs.shape, np.int64)
+    for place in reversed(range(len(stages))):
+        own = _gpus_by_budget(stages[place], rates[place], steps, step_s / (2 if waits else 1))
+        for left in range(steps + 1):
+            tried = own[: left + 1] + below[place, left::-1]
+            choices[place, left], costs[place, left] = tried.argmin(), tried.min()
         if place:
-            left[place] = left[stage.parent] - budget[stage.parent]
-        budget.append(int(choices[place][left[place]]))
-    return Split(budget_s=tuple(k * step_s for k in budget), gpus=float(costs[0][steps]))
+            below[stages[place].parent] += costs[place]
+    if not np.isfinite(costs[0, steps]):
+        raise BadValue(f"split_latency: no split of slo_s {slo_s} in steps of {step_s} is enough")
+    room, budget = [steps], [int(choices[0, steps])]
+    for place, stage in enumerate(stages[1:], start=1):
+        room.append(room[stage.parent] - budget[stage.parent])
+        budget.append(int(choices[place, room[place]]))
+    return tuple(k * step_s for k in budget)
 
 
 def _gpus_by_budget(stage: Stage, rate: float, steps: int, step_s: float) -> NDArray[np.float64]:
     """GPUs of a stage alone for each budget in steps; infinite where no batch fits."""
     speed = np.array([stage.profile.best(k * step_s * SLACK)[1] for k in range(steps + 1)])
     return np.divide(rate, speed, out=np.full(steps + 1, np.inf if rate else 0.0), where=speed > 0)
-
-
-def _costs(
-    stages: Sequence[Stage], own: Sequence[NDArray[np.float64]], steps: int
-) -> tuple[list[NDArray[np.float64]], list[NDArray[np.int64]]]:
-    """Of each stage, by steps left for it and its descendants: least GPUs, and its own budget."""
-    below = [np.zeros(steps + 1) for _ in stages]
-    costs, choices = [np.zeros(0)] * len(stages), [np.zeros(0, np.int64)] * len(stages)
-    for place in reversed(range(len(stages))):
-        table = np.full((steps + 1, steps + 1), np.inf)
-        for left in range(steps + 1):
-            table[left, : left + 1] = own[place][: left + 1] + below[place][left::-1]
-        choices[place] = table.argmin(axis=1)
-        costs[place] = table.min(axis=1)
-        if place:
-            below[stages[place].parent] += costs[place]
-    return costs, choices

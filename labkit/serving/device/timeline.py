@@ -22,9 +22,10 @@ Source: Han et al. 2022 (REEF), its published scheduler for the rule of padding;
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -46,9 +47,9 @@ CLIENT = np.dtype([
     ("due", "i8"), ("last", "i8"),  # its arrivals, from the next one to before the last
     ("at", "i8"), ("left", "f8"), ("done", "i8"),  # kernel (-1: none), share left, blocks padded
     ("drain", "i8"),  # kernels to finish before a real-time client may run
-    ("ready", "f8"), ("wanted", "f8"), ("issued", "f8"), ("lost", "f8"),
+    ("ready", "f8"), ("issued", "f8"),
 ])  # fmt: skip
-ROW = np.dtype([("client", "i8"), ("due_s", "f8"), ("issued_s", "f8"), ("end_s", "f8")])
+ROW = np.dtype([("client", "i8"), ("issued_s", "f8"), ("end_s", "f8")])
 EPSILON = 1e-9
 """Shares of a kernel below which none is left, and seconds that count as none."""
 
@@ -89,22 +90,19 @@ class Run:
     """A simulated timeline.
 
     Attributes:
-        log: client, due_s, issued_s, end_s of each program that ended.
+        log: client, issued_s, end_s of each program that ended.
         busy_fraction: mean share of compute units with a block on them.
-        lost_s: of each client, seconds of killed kernels.
     """
 
     clients: tuple[Client, ...]
     until_s: float
     log: Any
     busy_fraction: float
-    lost_s: tuple[float, ...]
 
-    def latency_s(self, *, real_time: bool = True, since_due: bool = False) -> Any:
-        """Of each program of such clients, from its issue, or from when it was due."""
+    def latency_s(self, *, real_time: bool = True) -> Any:
+        """Of each program of such clients, from its issue."""
         is_kind = np.array([c.real_time for c in self.clients])[self.log["client"]] == real_time
-        kept = self.log[is_kind]
-        return kept["end_s"] - kept["due_s" if since_due else "issued_s"]
+        return (self.log["end_s"] - self.log["issued_s"])[is_kind]
 
     def over(self, base: Run) -> tuple[float, float]:
         """Mean real-time latency and programs a second, both over another run's."""
@@ -174,16 +172,8 @@ def _moments_s(text: str, until_s: float) -> Any:
     return np.add.outer(np.arange(np.ceil(until_s)), moments_s).ravel()
 
 
-class _World(NamedTuple):
-    kernels: Any
-    waves: Any
-    clients: Any
-    arrivals: Any
-    units: float
-    mode: int
-    reset_s: float
-    queue: int
-    contention: float
+_World = namedtuple("_World", "kernels waves clients arrivals units mode reset_s queue contention")
+"""The clients and the GPU, for the loop."""
 
 
 @checked
@@ -217,8 +207,7 @@ def simulate(
     jobs = np.array(kernels, KERNEL), np.array(waves), records, np.array(arrivals, np.float64)
     world = _World(*jobs, float(device.units), get_args(Mode).index(mode), *options)
     log, busy_s = _loop(world, float(until_s))
-    lost_s, busy = tuple(records["lost"].tolist()), busy_s / until_s
-    return Run(clients=tuple(clients), until_s=until_s, log=log, busy_fraction=busy, lost_s=lost_s)
+    return Run(clients=tuple(clients), until_s=until_s, log=log, busy_fraction=busy_s / until_s)
 
 
 @njit(cache=True)
@@ -319,8 +308,7 @@ def _preempt(w: _World, now: float) -> float:
             client.drain = min(1 + w.queue, client.num - client.at)
         elif client.left < 1 and (w.mode == GUESTS or not _kernel(w, c).killable):
             client.drain = 1
-        elif client.left < 1:
-            client.lost += (1 - client.left) * _kernel(w, c).total
+        else:
             client.left = 1.0
     return now + w.reset_s if w.mode == RESET or w.mode == PADDED else now
 
@@ -340,7 +328,7 @@ def _issue(w: _World, now: float) -> float:
             due = w.arrivals[client.due]
         if client.at == -1 and max(due, client.ready) <= now + EPSILON:
             client.at, client.left, client.done = 0, 1.0, 0
-            client.wanted, client.issued, client.due = due, now, client.due + 1
+            client.issued, client.due = now, client.due + 1
         elif client.at == -1:
             soon = min(soon, max(due, client.ready))
     return soon
@@ -366,7 +354,7 @@ def _end(w: _World, c: int, end: float, log: Any, num: int) -> Any:
         longer[:num] = log
         log = longer
     client, row = w.clients[c], log[num]
-    row.client, row.due_s, row.issued_s, row.end_s = c, client.wanted, client.issued, end
+    row.client, row.issued_s, row.end_s = c, client.issued, end
     client.at, client.drain, client.ready = -1, 0, end + client.gap
     return log
 

@@ -14,13 +14,13 @@ from labkit.errors import BadValue
 from labkit.kit.describe import Count, Positive, Share, Whole, checked, description
 from labkit.quantities import seconds
 from labkit.serving.generation.tokens import TokenProfile
-from labkit.serving.requests import Requests
+from labkit.serving.requests import Requests, highest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LOGGED = 4096
-"""Iterations that a run keeps, from its start."""
+WARMUP = 0.1
+"""The share of requests, first by arrival, that latencies leave out."""
 
 
 @description
@@ -75,7 +75,7 @@ class Run:
         preemptions: how often it lost its keys and values.
         wasted_steps: iterations a request was computed in beside those that gave its outputs.
         iterations, sequences: of the whole run; ``busy_s``: seconds of all stages.
-        log: of the first iterations (request level: batches).
+        most_slots: of keys and values, held at once.
     """
 
     requests: Requests
@@ -91,7 +91,7 @@ class Run:
     iterations: int
     sequences: float
     busy_s: float
-    log: NDArray[Any]
+    most_slots: int
 
     @property
     def latency_s(self) -> NDArray[np.float64]:
@@ -111,16 +111,15 @@ class Run:
             preemptions=self.preemptions, wasted_steps=self.wasted_steps, waited_for=self.causes,
         )  # fmt: skip
 
-    @checked
-    def summary(self, *, warmup: Share = 0.1) -> dict[str, Any]:
-        """Latency, throughput and waste in one row; the first ``warmup`` of requests left out.
+    def summary(self) -> dict[str, Any]:
+        """Latency, throughput and waste in one row.
 
         Raises:
-            BadValue: fewer than two requests are left.
+            BadValue: there are fewer than two requests.
         """
-        first = int(warmup * len(self.requests))
-        if len(self.requests) - first < 2:
-            raise BadValue(f"summary: a warmup of {warmup:g} leaves fewer than two requests")
+        first = int(WARMUP * len(self.requests))
+        if len(self.requests) < 2:
+            raise BadValue(f"summary: a run needs two requests or more; got {len(self.requests)}")
         arrival, output = (self.requests.column(n) for n in ("arrival_s", "output_tokens"))
         span_s = float(self.end_s.max() - arrival[0])
         per_token, latency = self.token_latency_s[first:], self.latency_s[first:]
@@ -194,24 +193,21 @@ def simulate(requests: Requests, profile: TokenProfile, batcher: Batcher) -> Run
     table["output"], table["need"], table["start"], table["end"] = output, prompt, np.nan, np.nan
     table["reserve"] = batcher.reserve_tokens or prompt + output
     _check(table, profile, batcher)
-    costs = core.Costs(
-        profile.fixed_s, profile.weights_s, profile.token_s, profile.sequence_s,
-        profile.cached_token_s, profile.stages, profile.slots,
-    )  # fmt: skip
+    costs = core.Costs(*(getattr(profile, name) for name in core.Costs._fields))
     block = batcher.block_tokens if batcher.memory == "paged" else 0
     rule = core.Rule(
         batcher.max_batch, batcher.chunk_tokens or 0, block, batcher.microbatches,
         batcher.prompts == "longest",
     )  # fmt: skip
-    log = np.zeros(LOGGED, core.ITERATION)
     loop = core.by_iteration if batcher.level == "iteration" else core.by_request
-    iterations, busy_s, sequences = loop(table, costs, rule, log)
+    (state,) = loop(table, costs, rule)
     return Run(
         requests=requests, profile=profile, batcher=batcher, start_s=table["start"],
         first_s=table["first"], end_s=table["end"], stall_s=table["stall"],
         causes=tuple(np.array(["", "batch", "memory"])[table["cause"]]),
-        preemptions=table["preempted"], wasted_steps=table["wasted"], iterations=int(iterations),
-        sequences=float(sequences), busy_s=float(busy_s), log=log[log["end"] > 0],
+        preemptions=table["preempted"], wasted_steps=table["wasted"],
+        iterations=int(state["iterations"]), sequences=float(state["sequences"]),
+        busy_s=float(state["busy"]), most_slots=int(state["most"]),
     )  # fmt: skip
 
 
@@ -267,25 +263,23 @@ def bound(requests: Requests, profile: TokenProfile, batcher: Batcher) -> Bound:
 @checked
 def sweep(
     requests: Requests, profile: TokenProfile, batchers: Mapping[str, Batcher],
-    rates_per_s: Sequence[Positive], *, warmup: Share = 0.1,
+    rates_per_s: Sequence[Positive],
 ) -> pd.DataFrame:  # fmt: skip
     """The same requests at several rates under several batchers: one row each."""
     import pandas as pd
 
-    streams = {rate: requests.at_rate(rate) for rate in rates_per_s}
-    rows = [
-        {"batcher": name} | simulate(stream, profile, batcher).summary(warmup=warmup)
+    streams = [requests.at_rate(rate) for rate in dict.fromkeys(rates_per_s)]
+    return pd.DataFrame([
+        {"batcher": name} | simulate(stream, profile, batcher).summary()
         for name, batcher in batchers.items()
-        for stream in streams.values()
-    ]
-    return pd.DataFrame(rows)
+        for stream in streams
+    ])  # fmt: skip
 
 
 @checked
 def capacity(
     requests: Requests, profile: TokenProfile, batchers: Mapping[str, Batcher], *,
-    times_alone: Positive = 2.0, limit_s: Positive | None = None, warmup: Share = 0.1,
-    quantile: Share = 0.5,
+    times_alone: Positive = 2.0, limit_s: Positive | None = None, quantile: Share = 0.5,
 ) -> pd.Series[float]:  # fmt: skip
     """The highest rate, by batcher, at which a quantile of the latency per output meets a limit.
 
@@ -297,25 +291,22 @@ def capacity(
     """
     import pandas as pd
 
-    first = int(warmup * len(requests))
+    first = int(WARMUP * len(requests))
 
-    def highest(batcher: Batcher) -> float:
+    def of(batcher: Batcher) -> float:
         least = bound(requests, profile, batcher)
-        limit = limit_s or times_alone * least.token_latency_s
+        limit, most = limit_s or times_alone * least.token_latency_s, least.rate_per_s
 
         def fits(rate: float) -> bool:
+            if rate == most:  # a short stream may meet the limit there; a long one never does
+                return False
             run = simulate(requests.at_rate(rate), profile, batcher)
             return bool(np.quantile(run.token_latency_s[first:], quantile) <= limit)
 
-        low, high = least.rate_per_s / 1e4, least.rate_per_s
-        if not fits(low):
-            return 0.0
-        while high / low > 1.005:
-            middle = float(np.sqrt(high * low))
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return low
+        low = most / 1e4
+        return highest(fits, low, most, target=1.0, steps=11) if fits(low) else 0.0
 
-    rates = {name: highest(batcher) for name, batcher in batchers.items()}
+    rates = {name: of(batcher) for name, batcher in batchers.items()}
     return pd.Series(rates, name="rate_per_s", dtype=float)
 
 
@@ -323,7 +314,7 @@ def capacity(
 def gain(
     requests: Requests, profile: TokenProfile, new: Some, old: Some, *,
     old_profile: TokenProfile | None = None, times_alone: Positive = 2.0,
-    limit_s: Positive | None = None, warmup: Share = 0.1, quantile: Share = 0.5,
+    limit_s: Positive | None = None, quantile: Share = 0.5,
 ) -> dict[str, float | None]:  # fmt: skip
     """The best of two sets of batchers at one limit of latency, and their ratio, as a row.
 
@@ -333,11 +324,10 @@ def gain(
     """
     least = bound(requests, profile, max(new.values(), key=lambda batcher: batcher.max_batch))
     limit = limit_s or times_alone * least.token_latency_s
-    rates = [
-        float(capacity(requests, server, batchers, limit_s=limit, warmup=warmup,
-                       quantile=quantile).max())
+    new_per_s, old_per_s = (
+        float(capacity(requests, server, batchers, limit_s=limit, quantile=quantile).max())
         for server, batchers in ((profile, new), (old_profile or profile, old))
-    ]  # fmt: skip
-    ratio = rates[0] / rates[1] if rates[1] else None
-    load = rates[0] / least.rate_per_s
-    return {"new_per_s": rates[0], "old_per_s": rates[1], "ratio": ratio, "load": load}
+    )
+    ratio = new_per_s / old_per_s if old_per_s else None
+    load = new_per_s / least.rate_per_s
+    return {"new_per_s": new_per_s, "old_per_s": old_per_s, "ratio": ratio, "load": load}

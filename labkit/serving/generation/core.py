@@ -5,6 +5,7 @@ A moment's events have one order: a batch returns, requests arrive, the next bat
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,30 +22,18 @@ REQUEST = np.dtype([
 ])  # fmt: skip
 """need: tokens to process before the next output; made: outputs so far; taken: tokens of the
 iteration that runs; blocks: held in the cache; stall: the longest gap between two outputs."""
-ITERATION = np.dtype(
-    [("start", "f8"), ("end", "f8"), ("sequences", "i8"), ("tokens", "i8"), ("held", "i8")]
-)
-
-
 STATE = np.dtype([
     ("active", "i8"), ("head", "i8"), ("used", "i8"), ("in_flight", "i8"), ("finished", "i8"),
-    ("iterations", "i8"), ("busy", "f8"), ("sequences", "f8"),
+    ("iterations", "i8"), ("busy", "f8"), ("sequences", "f8"), ("most", "i8"),
     ("count", "i8"), ("tokens", "i8"), ("cached", "i8"), ("prefill", "i8"),
 ])  # fmt: skip
-"""head: the first request that waits; used: slots; the last row: of the batch that is selected,
-``prefill`` being the tokens of prompts that it may still take."""
-
-
-class Costs(NamedTuple):
-    """A profile, for the loops."""
-
-    fixed: float
-    weights: float
-    token: float
-    sequence: float
-    cached: float
-    stages: int
-    slots: int
+"""head: the first request that waits; used: slots, ``most`` at once; busy: seconds of all stages;
+sequences: of all iterations; the last row: of the batch that is selected, ``prefill`` being the
+tokens of prompts that it may still take."""
+Costs = namedtuple("Costs", "fixed_s weights_s token_s sequence_s cached_token_s stages slots")
+"""A profile, for the loops."""
+Rule = namedtuple("Rule", "max_batch chunk block microbatches longest")
+"""A batcher, for the loops; ``chunk`` and ``block`` are 0 where there are none."""
 
 
 class World(NamedTuple):
@@ -58,20 +47,10 @@ class World(NamedTuple):
     state: Any
 
 
-class Rule(NamedTuple):
-    """A batcher, for the loops; ``chunk`` and ``block`` are 0 where there are none."""
-
-    max_batch: int
-    chunk: int
-    block: int
-    microbatches: int
-    longest: bool
-
-
 @njit(cache=True)
 def _seconds(c: Costs, tokens: int, sequences: int, cached: int) -> float:
-    work = max(c.weights, tokens * c.token)
-    return c.fixed + work + sequences * c.sequence + cached * c.cached
+    work = max(c.weights_s, tokens * c.token_s)
+    return c.fixed_s + work + sequences * c.sequence_s + cached * c.cached_token_s
 
 
 @njit(cache=True)
@@ -168,19 +147,16 @@ def _begin(w: World, rule: Rule, slots: int, batch: Any, now: float) -> bool:
 
 
 @njit(cache=True)
-def _run(w: World, c: Costs, batch: Any, free: Any, log: Any, now: float) -> float:
+def _run(w: World, c: Costs, free: Any, now: float) -> float:
     """Send the batch through the stages; when it returns."""
     s = w.state[0]
     step, at = _seconds(c, s.tokens, s.count, s.cached), now
     for stage in range(c.stages):
         at = max(at, free[stage]) + step
         free[stage] = at
-    if s.iterations < log.size:
-        row = log[s.iterations]
-        row.start, row.end, row.sequences = now, at, s.count
-        row.tokens, row.held = s.tokens, s.used
     s.iterations += 1
     s.in_flight += 1
+    s.most = max(s.most, s.used)
     s.busy += step * c.stages
     s.sequences += s.count
     return at
@@ -218,11 +194,8 @@ def _return(w: World, rule: Rule, batch: Any, count: int, now: float) -> None:
 
 
 @njit(cache=True)
-def by_iteration(requests: Any, c: Costs, rule: Rule, log: Any) -> tuple[int, float, float]:
-    """Orca's Algorithm 1: FCFS by iteration; ``stages`` batches are in flight at most.
-
-    Gives the number of iterations, the seconds of all stages, and the sequences of all iterations.
-    """
+def by_iteration(requests: Any, c: Costs, rule: Rule) -> Any:
+    """Orca's Algorithm 1: FCFS by iteration; ``stages`` batches are in flight at most."""
     w = World(requests, np.empty(requests.size, np.int64), np.zeros(1, STATE))
     s, oldest, now = w.state[0], 0, requests[0].arrival
     batches, sizes = np.empty((c.stages, rule.max_batch), np.int64), np.zeros(c.stages, np.int64)
@@ -236,7 +209,7 @@ def by_iteration(requests: Any, c: Costs, rule: Rule, log: Any) -> tuple[int, fl
             blocked = _begin(w, rule, c.slots, batches[slot], now)
             if s.count:
                 sizes[slot] = s.count
-                returns[slot] = _run(w, c, batches[slot], free, log, now)
+                returns[slot] = _run(w, c, free, now)
                 continue
             if not blocked and s.head < requests.size and requests[s.head].arrival > now:
                 coming = requests[s.head].arrival
@@ -246,18 +219,19 @@ def by_iteration(requests: Any, c: Costs, rule: Rule, log: Any) -> tuple[int, fl
         now = max(now, returns[oldest])
         _return(w, rule, batches[oldest], sizes[oldest], now)
         oldest = (oldest + 1) % c.stages
-    return s.iterations, s.busy, s.sequences
+    return w.state
 
 
 @njit(cache=True)
-def by_request(requests: Any, c: Costs, rule: Rule, log: Any) -> tuple[int, float, float]:
+def by_request(requests: Any, c: Costs, rule: Rule) -> Any:
     """A batch starts when the engine is idle, and all of it returns when its last request is done.
 
     The first iteration takes as many tokens of each prompt as the shortest has, and the rest one
     by one, or (``longest``) all prompts, padded. Microbatches share the stages; the padding and
     the finished requests are computed.
     """
-    now, head, iterations, busy, sequences, batches = 0.0, 0, 0, 0.0, 0.0, 0
+    state, now, head = np.zeros(1, STATE), 0.0, 0
+    s = state[0]
     while head < requests.size:
         now = max(now, requests[head].arrival)
         low, high, steps, size, used = 1 << 40, 0, 0, 0, 0
@@ -275,19 +249,15 @@ def by_request(requests: Any, c: Costs, rule: Rule, log: Any) -> tuple[int, floa
         parts = -(-size // share)
         first = _seconds(c, share * max(base, 1), share, 0)
         cached = share * (steps * base + steps * (steps - 1) // 2)
-        rest = steps * _seconds(c, share, share, 0) + cached * c.cached
+        rest = steps * _seconds(c, share, share, 0) + cached * c.cached_token_s
         last = _seconds(c, share, share, share * (base + steps)) if steps else first
         end = now + max(parts, c.stages) * (first + rest) + (min(parts, c.stages) - 1) * last
         for r in requests[head : head + size]:
             r.start, r.first, r.end, r.status = now, end, end, DONE
             r.wasted = steps + 1 - r.output
-        if batches < log.size:
-            row = log[batches]
-            row.start, row.end, row.sequences, row.tokens = now, end, size, size * (base + steps)
-            row.held = used
-        batches += 1
-        iterations += (steps + 1) * parts
-        sequences += (steps + 1) * size
-        busy += parts * c.stages * (first + rest)
+        s.iterations += (steps + 1) * parts
+        s.sequences += (steps + 1) * size
+        s.busy += parts * c.stages * (first + rest)
+        s.most = max(s.most, used)
         now, head = end, head + size
-    return iterations, busy, sequences
+    return state

@@ -159,40 +159,34 @@ class Partition:
         split = self.ways(every)
         steps = 2 * (self._hops(self.chips // split) + self._hops(split))
         link = self.link_bytes_per_s or chip.nvlink_bytes_per_s
-        parts = {
-            "compute_s": dense + scores,
-            "weights_s": self.weight_bytes * shape.num_params / self.chips / chip.hbm_bytes_per_s,
-            "cache_s": self.cache_bytes(batch, context) / chip.hbm_bytes_per_s if context else 0.0,
-            "traffic_s": shape.num_layers * self.layer_bytes(every) / link,
-            "hops_s": shape.num_layers * steps * self.hop_s,
-        }
-        total = Pass(**parts, mfu_fraction=0.0).total_s
-        return Pass(**parts, mfu_fraction=dense / total)
+        whole = Pass(
+            compute_s=dense + scores,
+            weights_s=self.weight_bytes * shape.num_params / self.chips / chip.hbm_bytes_per_s,
+            cache_s=self.cache_bytes(batch, context) / chip.hbm_bytes_per_s if context else 0.0,
+            traffic_s=shape.num_layers * self.layer_bytes(every) / link,
+            hops_s=shape.num_layers * steps * self.hop_s, mfu_fraction=0.0,
+        )  # fmt: skip
+        return replace(whole, mfu_fraction=dense / whole.total_s)
 
 
 @checked
 def layouts(partition: Partition, tokens: Annotated[Sequence[Count], MinLen(1)]) -> pd.DataFrame:
-    """Bytes that a chip receives in a layer, by layout and tokens; ``fewest`` marks the least.
+    """Bytes that a chip receives in a layer, by layout and tokens.
 
     ``gathered`` has a row for each number of chips that tokens are split over.
     """
     import pandas as pd
 
-    kinds: dict[str, Partition] = {
-        "1d": replace(partition, layout="1d", split=None),
-        "2d": replace(partition, layout="2d", split=None),
-    }
-    for split in 4 ** np.arange(1, 1 + int(np.log(partition.chips) / np.log(4))):
-        kinds[f"gathered over {split}"] = replace(partition, layout="gathered", split=int(split))
-    rows = [
+    splits = [4**k for k in range(1, 1 + int(np.log(partition.chips) / np.log(4)))]
+    kinds = {"1d": replace(partition, layout="1d", split=None)}
+    kinds["2d"] = replace(partition, layout="2d", split=None)
+    kinds |= {f"gathered over {n}": replace(partition, layout="gathered", split=n) for n in splits}
+    return pd.DataFrame([
         {"layout": name, "tokens": count, "layer_bytes": kind.layer_bytes(count)}
         for count in tokens
         for name, kind in kinds.items()
         if kind.layout != "gathered" or (kind.split or 1) <= count
-    ]
-    table = pd.DataFrame(rows)
-    least = table.groupby("tokens")["layer_bytes"].transform("min")
-    return table.assign(fewest=table["layer_bytes"] == least)
+    ])  # fmt: skip
 
 
 @checked
@@ -205,12 +199,11 @@ def frontier(
     """
     import pandas as pd
 
-    rows = [
+    return pd.DataFrame([
         {"partition": name, "chips": each.chips, "batch": batch, "token_s": step.total_s,
          "least_s": step.least_s, "chip_s": each.chips * step.total_s / batch,
          "mfu_fraction": step.mfu_fraction}
         for name, each in partitions.items()
         for batch in batches
         for step in [each.step(batch, context=context)]
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
+    ])  # fmt: skip
