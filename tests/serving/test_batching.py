@@ -112,6 +112,10 @@ def test_what_is_answered_is_in_time(drop: Any) -> None:
     run = serving.serve(stream([900.0], 20_000), (server(16),), drop=drop)
     assert (run.met == ~np.isnan(run.end_s)).all()
     assert 0.01 < run.met.mean() < 0.999
+    row = run.summary()
+    assert row["dropped"] == len(run.requests) * (1 - row["slo_fraction"])
+    assert row["goodput_per_s"] < run.requests.rate_per_s
+    assert row["median_latency_s"] <= row["p99_latency_s"] <= run.requests.column("slo_s").max()
 
 
 @pytest.mark.parametrize(("alpha_ms", "least"), [(1.0, 1.15), (1.8, 1.0)])

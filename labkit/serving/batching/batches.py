@@ -174,6 +174,19 @@ class Served:
         """Which requests were answered within their latency objective."""
         return self.latency_s <= self.requests.column("slo_s") * (1 + 1e-9)
 
+    def summary(self) -> dict[str, float]:
+        """Requests by what became of them, goodput and latency, in one row; NaN: none answered."""
+        answered = self.latency_s[~np.isnan(self.end_s)]
+        p50_s, p99_s = np.quantile(answered, (0.5, 0.99)) if answered.size else (np.nan, np.nan)
+        return {
+            "requests": len(self.requests),
+            "dropped": len(self.requests) - answered.size,
+            "slo_fraction": float(self.met.mean()),
+            "goodput_per_s": self.requests.rate_per_s * float(self.met.mean()),
+            "median_latency_s": float(p50_s),
+            "p99_latency_s": float(p99_s),
+        }
+
 
 def _queues(
     requests: Requests, servers: tuple[BatchServer, ...]
