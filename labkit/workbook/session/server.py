@@ -47,16 +47,14 @@ _SETTINGS = {
     "settings/overrides.json": {"@jupyterlab/docmanager-extension:plugin": _VIEWERS},
     "settings/page_config.json": {"disabledExtensions": _NOT_IN_LAB},
 }
-# In a file that Jupyter reads whole; of those in jupyter_server_config.d it takes extensions alone.
+# What controls send to a kernel, as Voilà by itself allows it; no code.
+_MESSAGES = (
+    "comm_open comm_close comm_msg comm_info_request kernel_info_request shutdown_request"
+).split()
+# For a file that Jupyter reads whole; from those in jupyter_server_config.d it takes extensions.
 _PAGE = {
     "ServerApp": {"tornado_settings": {"headers": {"Content-Security-Policy": _ONLY_THIS_MACHINE}}},
-    # What controls send, as in Voilà alone: a page's script has no kernel run code.
-    "MappingKernelManager": {
-        "allowed_message_types": [
-            *("comm_open", "comm_close", "comm_msg", "comm_info_request", "kernel_info_request"),
-            "shutdown_request",
-        ]
-    },
+    "MappingKernelManager": {"allowed_message_types": _MESSAGES},
 }
 
 
