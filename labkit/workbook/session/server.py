@@ -48,9 +48,8 @@ _SETTINGS = {
     "settings/page_config.json": {"disabledExtensions": _NOT_IN_LAB},
 }
 # What controls send to a kernel, as Voilà by itself allows it; no code.
-_MESSAGES = (
-    "comm_open comm_close comm_msg comm_info_request kernel_info_request shutdown_request"
-).split()
+_MESSAGES = ["comm_open", "comm_close", "comm_msg", "comm_info_request", "kernel_info_request",
+             "shutdown_request"]  # fmt: skip
 # For a file that Jupyter reads whole; from those in jupyter_server_config.d it takes extensions.
 _PAGE = {
     "ServerApp": {"tornado_settings": {"headers": {"Content-Security-Policy": _ONLY_THIS_MACHINE}}},
