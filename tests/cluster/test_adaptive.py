@@ -90,6 +90,8 @@ def test_a_job_alone_takes_its_own_duration(kinds: dict, known: dict) -> None:
     other = cluster.workload(2, kinds=kinds).trace
     with pytest.raises(BadValue, match="own allocators"):
         cluster.simulate(other, GPUS, allocator(alone, GPUS, "tiresias"))
+    with pytest.raises(BadValue, match="needs goodput"):
+        cluster.train(alone, GPUS, "pollux")
 
 
 @needs_data

@@ -50,7 +50,6 @@ def test_by_hand() -> None:
     assert least.busy_times_s == pytest.approx((4.25 + 4 + 0.5 + 0.5 + 2 + 2) / 3)
     assert least.makespan_s == 8
     assert least.mean_jct_s == least.busy_times_s
-    assert least.mean_jct_s == least.busy_times_s
 
 
 def test_a_faster_pool_lowers_it_and_more_gpus_never_raise_it() -> None:

@@ -110,6 +110,14 @@ def test_a_round_decides_late_charges_a_restart_and_ends_within() -> None:
     assert run.waits_s[:, cluster.CAUSES.index("round")].tolist() == [55, 30, 50]
 
 
+def test_rates_may_be_a_function_of_jobs_and_gpus() -> None:
+    trace = cluster.Trace(arrival_s=[0], duration_s=[200], gpus=[2])
+    order = LeastLeftFirst(
+        round_s=60, restart_s=3, rates=lambda trace, gpus: lambda jobs, held: 1.0 * held.sum(1)
+    )
+    assert cluster.simulate(trace, cluster.Cluster.nodes(1, gpus=2), order).end_s == [3 + 200 / 2]
+
+
 def test_a_table_of_rates() -> None:
     rates = cluster.Rates(kinds=("a", "b"), gpus=(1, 2), work_per_s=[[1.0, 1.5], [1.0, 2.0]])
     trace = cluster.Trace(arrival_s=[0, 0], duration_s=[30, 30], gpus=[2, 2], kind=("a", "b"))

@@ -120,6 +120,16 @@ def test_lines_across_the_figure_stay_in_sight() -> None:
     assert layout.yaxis.range[0] <= 1 < 6 <= layout.yaxis.range[1]
 
 
+def test_a_line_at_a_date_leaves_the_axis_to_plotly() -> None:
+    def months(k: int) -> go.Figure:
+        fig = go.Figure(go.Scatter(x=["2026-01-01", "2026-02-01"], y=[0, k]))
+        return figures.finish(fig.add_vline(x="2026-01-15"))
+
+    moving = explore(months, k=[1, 2])
+    assert moving.layout.xaxis.range is None
+    assert moving.layout.yaxis.range is not None
+
+
 def test_categories_are_the_union_in_order() -> None:
     def draw(k: int) -> go.Figure:
         return figures.finish(go.Figure(go.Bar(x=["a", f"b{k}"], y=[1, 2])))

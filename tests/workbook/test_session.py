@@ -115,6 +115,32 @@ def test_the_commands_start_what_they_say(
     assert (root / server.START).is_file()
 
 
+def test_the_browser_of_a_single_page_may_ask_no_other_machine(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Jupyter reads the settings; kernels take from the page what its controls send alone."""
+    app = pytest.importorskip("jupyter_server.serverapp", reason="extra: lab").ServerApp
+    calls: list[list[str]] = []
+    monkeypatch.setattr(app, "launch_instance", calls.append)
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "")
+    monkeypatch.setenv("JUPYTER_PATH", "")
+    place = server.address()
+    server.serve(root, "/labkit/deck/alpha", place, [])
+    assert "--ServerApp.default_url=/labkit/deck/alpha" in calls[0]
+    assert f"--IdentityProvider.token={place.token}" in calls[0]
+    reader = app()
+    reader.load_config_file()
+    policy = reader.config.ServerApp.tornado_settings["headers"]["Content-Security-Policy"]
+    assert "default-src 'self'" in policy
+    assert "http" not in policy
+    assert "*" not in policy
+    kernels = reader.config.MappingKernelManager
+    assert "execute_request" not in kernels.allowed_message_types
+    assert "comm_msg" in kernels.allowed_message_types
+    written = [path for path in (root / server.HOME).rglob("*") if path.is_file()]
+    assert not any(place.token in path.read_text(encoding="utf-8") for path in written)
+
+
 def test_voila_runs_output_widgets_without_the_hang() -> None:
     pytest.importorskip("voila", reason="Voilà is not installed (extra: lab)")
     from labkit.workbook.run.runner import WakingOutputWidget

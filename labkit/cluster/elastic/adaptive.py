@@ -290,6 +290,8 @@ def allocator(
         jumps: whether Optimus may offer several GPUs at once.
     """
     knows = goodput if policy == "pollux" else None
+    if policy == "pollux" and not knows:
+        raise BadValue(f"train: {policy!r} needs goodput=cluster.goodputs(…), what its agents know")
     given: dict[str, Any] = {"restart_s": 30.0, "rates": partial(Progressing, work, knows)}
     given |= options
     if policy == "pollux":

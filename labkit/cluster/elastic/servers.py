@@ -21,7 +21,7 @@ from labkit.cluster.elastic.adaptive import FairShares, MarginalGains
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.running.bounds import fluid
-from labkit.cluster.running.rounds import Allocator, Floats, Steady
+from labkit.cluster.running.rounds import Allocator, Floats
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
@@ -113,11 +113,10 @@ def _of_jobs(times: Mapping[str, ArrayLike], trace: Trace, first: int) -> tuple[
     speed = np.nan_to_num(table[:, [first - 1]] / table, nan=0.0)
     by_tasks = np.pad(speed, ((0, 0), (1, 0)))
 
-    def rates(trace: Trace, cluster: Cluster) -> Steady:
+    def rates(_: Trace, cluster: Cluster) -> Any:
         if cluster.num_gpus > table.shape[1]:
             raise BadValue(f"times reach {table.shape[1]} tasks; {cluster} has {cluster.num_gpus}")
-        work = trace.column("duration_s").copy()
-        return Steady(work, lambda jobs, held: by_tasks[jobs, held.sum(1)])
+        return lambda jobs, held: by_tasks[jobs, held.sum(1)]
 
     return table, rates
 

@@ -73,7 +73,7 @@ def together(parts: Sequence[tuple[str, Trace, float]], days: float) -> Trace:
         arrival = trace.column("arrival_s")
         inside = (arrival >= start_s) & (arrival < start_s + DAY_S * days)
         if not inside.any():
-            raise BadValue(f"tenants: {tenant!r} has no job in {days:g} days from {first_day:g}")
+            raise BadValue(f"tenants: no job of {tenant!r} in {days:g} days from day {first_day:g}")
         for name in NEEDED:
             columns[name] += (trace.column(name)[inside] - start_s * (name == "arrival_s")).tolist()
         columns["tenant"] += [tenant] * int(inside.sum())

@@ -47,14 +47,11 @@ class Steady:
         return np.where(ends, left / np.where(rate > 0, rate, 1.0), seconds)
 
 
-def as_asked(trace: Trace, cluster: Cluster) -> Steady:
+def as_asked(trace: Trace, cluster: Cluster) -> Callable[[Ints, Ints], Floats]:
     """The speed of a pool for the GPUs asked for; fewer or more count in proportion."""
     row, speed = speeds(trace, cluster)
     asked, by_node = trace.column("gpus"), np.repeat(speed, [p.nodes for p in cluster.pools], 1)
-    return Steady(
-        trace.column("duration_s").copy(),
-        lambda jobs, held: (held * by_node[row[jobs]]).sum(1) / asked[jobs],
-    )
+    return lambda jobs, held: np.asarray((held * by_node[row[jobs]]).sum(1) / asked[jobs])
 
 
 @description(eq=False)
@@ -112,8 +109,8 @@ class Allocator:
         name: as tables show it.
         round_s: seconds between decisions.
         restart_s: how long a job holds new GPUs, the first included, before it makes progress.
-        rates: a function of trace and cluster that makes a run's progress, such as
-            :class:`Steady`; default: as asked for.
+        rates: a function of trace and cluster that makes a run's progress (as :class:`Steady`), or
+            a function of ``(jobs, held)``, GPUs by job and node: work a second. Default: as asked.
     """
 
     name: str
@@ -156,6 +153,8 @@ class State:
         self.held = np.zeros((len(trace), self.capacity.size), dtype=np.int64)
         self.attained_gpu_s, self.stops = np.zeros(len(trace)), self._life["stops"]
         self.progress: Any = (allocator.rates or as_asked)(trace, cluster)
+        if not hasattr(self.progress, "advance"):
+            self.progress = Steady(trace.column("duration_s").copy(), self.progress)
         self._waits = np.zeros((len(trace), len(CAUSES)))
         self._segments: list[tuple[int, float, float]] = []  # job, start, end
         self._on: list[Ints] = []  # the GPUs of each segment, by node

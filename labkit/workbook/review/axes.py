@@ -35,7 +35,7 @@ class Axis:
         return self.step > 0
 
     def holds(self, value: Any) -> bool:
-        if self.is_range and are_numbers(value):
+        if self.is_range and _is_number(value):
             return bool(self.values[0] <= value <= self.values[-1])
         return value in self.values
 
@@ -94,7 +94,7 @@ def _axis(name: str, given: Iterable[Any], label: str, start: Any) -> Axis:
 
 
 def _range(name: str, given: tuple[Any, ...], label: str, start: Any) -> Axis:
-    rises = all(map(are_numbers, given)) and all(a < b for a, b in pairwise(given))
+    rises = all(map(_is_number, given)) and all(a < b for a, b in pairwise(given))
     if len(given) < 2 or not rises:
         raise UsageError(
             f"explore: {name}={given!r}: a tuple is a range (low, high), or the numbers of one at "
@@ -107,8 +107,12 @@ def _range(name: str, given: tuple[Any, ...], label: str, start: Any) -> Axis:
     count = min(INTERVALS, key=lambda intervals: len(f"{span / intervals:.6g}"))
     steps = [low + span * place / count for place in range(count + 1)]
     inner = [round(value) if whole else float(f"{value:.6g}") for value in steps]
-    within = {first} if are_numbers(first) and low <= first <= high else set()
+    within = {first} if _is_number(first) and low <= first <= high else set()
     between = given[1:-1] if len(given) > 2 else inner[1:-1]
     values = tuple(sorted({low, *between, high} | within))
     step = 1 if whole else span / count / STEPS_PER_INTERVAL
     return Axis(name=name, label=label, values=values, start=first, step=step)
+
+
+def _is_number(value: Any) -> bool:
+    return are_numbers(value) and not isinstance(value, list)

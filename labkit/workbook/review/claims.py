@@ -3,7 +3,7 @@
 ``data/papers/<key>/claims.yaml`` holds what the paper says, where it says it, whether that was
 verified and, fixed before we measure, how we judge (``data/papers/README.md`` is its guide). A
 notebook passes its values to :func:`judge`; the executed notebook carries the verdicts as
-:data:`CLAIMS_MIME`, from which :func:`from_notebook` and :func:`ledger` collect them.
+:data:`CLAIMS_MIME`, from which :func:`from_notebook` collects them.
 """
 
 from __future__ import annotations

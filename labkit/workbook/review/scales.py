@@ -61,6 +61,8 @@ def _is_date(text: str) -> bool:
 
 def _limits(states: Sequence[State], axis: str, layout: Mapping[str, Any]) -> dict[str, Any]:
     drawn = [_drawn(state, axis) for state in states]
+    if None in drawn:  # of texts and dates, shapes are at such places too
+        return {}
     x, shapes = axis[0], [s for state in states for s in state["layout"].get("shapes", ())]
     across = [s for s in shapes if s.get(x + "ref") == x + axis[5:] and "path" not in s]
     values = [*chain(*filter(None, drawn)), *(s[x + end] for s in across for end in "01")]
@@ -68,7 +70,7 @@ def _limits(states: Sequence[State], axis: str, layout: Mapping[str, Any]) -> di
     ends = list(filter(math.isfinite, values))
     if logarithmic:
         ends = [math.log10(end) for end in ends if end > 0]
-    if not ends or None in drawn:
+    if not ends:
         return {}
     low, high = min(ends), max(ends)
     pad = PAD * (high - low) or PAD * (abs(high) or 1.0)

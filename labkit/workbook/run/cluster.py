@@ -154,13 +154,13 @@ class DaskExecutor:
         with suppress(queue.Empty):
             sign = self._inbox.get(timeout=PULSE_S)
             if isinstance(sign, bytes):
-                yield from self._told(pickle.loads(sign))
+                yield from self._progress(pickle.loads(sign))
             else:
                 yield from self._land(sign)
         if time.monotonic() - self._asked > PULSE_S and not self._alive():
             self._find_scheduler()
 
-    def _told(self, event: Event) -> Iterator[Event]:
+    def _progress(self, event: Event) -> Iterator[Event]:
         """What a worker says of a job that is still under way."""
         flight = self._flights.get(event.job.name)
         if flight is None or not (flight.starts or event.kind == "start"):

@@ -117,14 +117,14 @@ class LocalPool:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["labkit.workbook.run.warm"])
         self._running: list[_Running] = []
-        self._again: deque[tuple[Job, int]] = deque()
 
     def run(self, jobs: Iterable[Job]) -> Generator[Event]:
         """Take jobs as there is room and yield what happens, for each one end, with its outcome.
 
         Closing the iterator ends what still runs; raises Stopped once ``wanted`` says no.
         """
-        waiting, again = ((job, 1) for job in jobs), self._again
+        waiting, again = ((job, 1) for job in jobs), deque[tuple[Job, int]]()
+        self._again = again
         try:
             while True:
                 while len(self._running) < self.num_workers:

@@ -47,6 +47,14 @@ _SETTINGS = {
     "settings/overrides.json": {"@jupyterlab/docmanager-extension:plugin": _VIEWERS},
     "settings/page_config.json": {"disabledExtensions": _NOT_IN_LAB},
 }
+# What controls send to a kernel, as Voilà by itself allows it; no code.
+_MESSAGES = ["comm_open", "comm_close", "comm_msg", "comm_info_request", "kernel_info_request",
+             "shutdown_request"]  # fmt: skip
+# For a file that Jupyter reads whole; from those in jupyter_server_config.d it takes extensions.
+_PAGE = {
+    "ServerApp": {"tornado_settings": {"headers": {"Content-Security-Policy": _ONLY_THIS_MACHINE}}},
+    "MappingKernelManager": {"allowed_message_types": _MESSAGES},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +139,8 @@ def serve(
         if util.find_spec(part) is None:
             raise UsageError(f"{part} is missing: pip install -e '.[lab]' -c constraints.txt")
     _write_home(home := root / HOME / ("lab" if is_lab else "page"), lab=is_lab)
-    write_panels(root, home, place.port, panels or {})
+    if is_lab:
+        write_panels(root, home, place.port, panels or {})
     for variable in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"):
         paths = [str(home), os.environ.get(variable, "")]
         os.environ[variable] = os.pathsep.join(filter(None, paths))
@@ -150,9 +159,10 @@ def _write_home(home: Path, *, lab: bool) -> None:
     """Write the folder of settings; without ``lab`` only what one page needs is served."""
     extensions = {"labkit.workbook.session.extension": True, "voila.server_extension": False}
     extensions |= {} if lab else dict.fromkeys(_LAB, False)
-    settings = {"headers": {"Content-Security-Policy": _ONLY_THIS_MACHINE}} if not lab else {}
-    served = {"ServerApp": {"jpserver_extensions": extensions, "tornado_settings": settings}}
-    for name, content in (_SETTINGS | {"jupyter_server_config.d/labkit.json": served}).items():
+    served = {"ServerApp": {"jpserver_extensions": extensions}}
+    written = _SETTINGS | {"jupyter_server_config.d/labkit.json": served}
+    written |= {} if lab else {"jupyter_server_config.json": _PAGE}
+    for name, content in written.items():
         files.write_atomically(home / name, json.dumps(content, indent=1) + "\n")
     template = files.read_text(Path(__file__).parent / "templates" / "live.html.j2")
     files.write_atomically(home / "voila/templates/live/index.html.j2", template)
