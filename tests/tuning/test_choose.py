@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from labkit import tuning
 from labkit.errors import UsageError
-from labkit.tuning.choice.choose import JointChoice, Point, choose
+from labkit.tuning.choice.choose import JointChoice, choose
 from labkit.tuning.choice.gpu_power import GpuPower, HostPower
 from labkit.tuning.choice.progress import ModelledProgress
 from labkit.tuning.goodput.step_times import StepTimes, SyncTier
@@ -54,7 +54,7 @@ def within(found: JointChoice, deadline_s: float) -> JointChoice:
     """The choice among the same points under another deadline, by pandas alone."""
     in_time = found.points[found.points["time_s"] <= deadline_s]
     best = in_time.sort_values(["energy_j", "time_s", "num_gpus"], kind="stable").iloc[0]
-    return replace(found, best=Point(**best), deadline_s=deadline_s)
+    return replace(found, best=best, deadline_s=deadline_s)
 
 
 def fastest_s(found: JointChoice) -> float:

@@ -38,30 +38,8 @@ from labkit.tuning.goodput.step_times import StepTimes, allocation_of
 PLACE = ("num_nodes", "num_gpus", "batch_size", "atomic_bsz", "accum_steps")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One way to run the job, and what the models predict of it."""
-
-    num_nodes: int
-    num_gpus: int
-    batch_size: int
-    """Of all GPUs and accumulation steps together."""
-    atomic_bsz: int
-    accum_steps: int
-    rule: str
-    power_limit_w: float
-    steps: float
-    step_time_s: float
-    time_s: float
-    energy_j: float
-    average_power_w: float
-
-    def __str__(self) -> str:
-        return place_text(self)
-
-
 def place_text(point: Any) -> str:
-    """A point, or a row with its columns, in a few words."""
+    """A point in a few words."""
     gpus, nodes = counted(point.num_gpus, "GPU"), counted(point.num_nodes, "node")
     return f"{gpus} on {nodes}, batch {point.batch_size} ({point.rule}), {point.power_limit_w:g} W"
 
@@ -72,19 +50,25 @@ def counted(number: Any, what: str) -> str:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JointChoice:
-    """The point of least energy in time, with all it was chosen from."""
+    """The point of least energy in time, with all it was chosen from.
 
-    best: Point
+    A point is one way to run the job, and what the models predict of it. Columns: num_nodes,
+    num_gpus, batch_size (of all GPUs and accumulation steps together), atomic_bsz, accum_steps,
+    rule, power_limit_w, steps, step_time_s, time_s (infinite: never reaches the target), energy_j,
+    average_power_w.
+    """
+
+    best: pd.Series
     deadline_s: float | None
     points: pd.DataFrame
-    """Every point evaluated, with the columns of :class:`Point`; infinite time: never reaches."""
+    """Every point evaluated."""
     assumptions: tuple[str, ...]
 
     @property
     def frontier(self) -> pd.DataFrame:
         """Points that no other beats in time and energy both, fastest first; is_chosen marks one.
 
-        It spans all times, whatever the deadline. Columns: those of :class:`Point`.
+        It spans all times, whatever the deadline.
         """
         table = self.frame()
         kept = undominated(table["time_s"].to_numpy(), table["energy_j"].to_numpy())
@@ -118,7 +102,7 @@ class JointChoice:
         way to the target (Pollux) and then the limit of least energy on it that is in time (Zeus).
         Rows that nothing in time satisfies have missing values.
 
-        Columns: knobs, those of :class:`Point`, energy_saving_fraction (against "as given", of
+        Columns: knobs, those of a point, energy_saving_fraction (against "as given", of
         energy) and excess_fraction (over all together). Raises UsageError where the point that is
         given is not in the grid.
         """
@@ -195,12 +179,10 @@ def choose(
         fastest = points.iloc[int(points["time_s"].argmin())]
         raise UsageError(
             f"nothing reaches the target within {_limit(deadline_s):g} s; the fastest takes "
-            f"{fastest['time_s']:.6g} s: {_point(fastest)}"
+            f"{fastest['time_s']:.6g} s: {place_text(fastest)}"
         )
     assumptions = (*_OF_STEPS, *progress.assumptions, *power.assumptions, *host.assumptions)
-    return JointChoice(
-        best=_point(best), deadline_s=deadline_s, points=points, assumptions=assumptions
-    )
+    return JointChoice(best=best, deadline_s=deadline_s, points=points, assumptions=assumptions)
 
 
 _OF_STEPS = (
@@ -218,11 +200,6 @@ def _cheapest(points: pd.DataFrame, deadline_s: float | None) -> pd.Series | Non
         return None
     order = np.lexsort([in_time[name] for name in ("num_gpus", "time_s", "energy_j")])
     return in_time.iloc[order[0]]
-
-
-def _point(row: pd.Series) -> Point:
-    values: dict[str, Any] = {str(name): value for name, value in row.items()}
-    return Point(**(values | {name: int(row[name]) for name in PLACE}))
 
 
 def _limit(deadline_s: float | None) -> float:
