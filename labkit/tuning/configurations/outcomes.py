@@ -125,14 +125,15 @@ def optimum(job: Job, *, eta: Share = 0.5) -> pd.Series:
             f"job {job.name!r}: no recorded run reaches target {job.target_metric:g} within "
             f"{job.max_epochs} epochs"
         )
-    return table.iloc[len(table) - 1 - int(table["cost_j"].to_numpy()[::-1].argmin())]
+    place = len(table) - 1 - int(table["cost_j"].to_numpy()[::-1].argmin())
+    return table.astype(object).iloc[place]  # Python's numbers: NumPy's warn of inf / inf
 
 
 @checked
 def default_choice(job: Job, *, eta: Share = 0.5) -> pd.Series:
     """The row of the paper's baseline: b0 at the highest limit it was profiled at."""
     table = outcomes(job, eta=eta)
-    return table[table["is_default"]].iloc[0]
+    return table[table["is_default"]].astype(object).iloc[0]
 
 
 @checked
