@@ -69,10 +69,10 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     tuning.potential: {"jobs": [JOB]},
     tuning.reach_shares: {"jobs": [JOB]},
     tuning.regret_bands: {"runs": [tuning.simulate(JOB, seeds=[0, 1], recurrences=4)]},
-    tuning.savings: {"traces": [TRACE], "policies": ["default"], "seeds": [0], "recurrences": 6},
+    tuning.savings: {"traces": [TRACE], "policies": ["default"], "seeds": [0]},
     tuning.select_limits: {"time_s": [2.0, 1.0], "energy_j": [3.0, 4.0], "max_power_w": 9.0},
     tuning.simulate: {"job": JOB, "policy": "default", "seeds": [0], "recurrences": 4},
-    tuning.sweep: {"jobs": [JOB], "policies": ["default"], "seeds": [0], "recurrences": 6},
+    tuning.sweep: {"jobs": [JOB], "policies": ["default"], "seeds": [0]},
     tuning.choose: {
         "step_times": JUMPY, "progress": PROGRESS, "power": POWER, "allocations": [(1, 1)],
         "batch_sizes": [8], "atomic_bsz_range": (1, 8),
