@@ -45,22 +45,20 @@ class Experiment:
     """How many recurrences are in flight at once."""
 
     def __post_init__(self) -> None:
+        names = ("batch_sizes", "power_limits_w", "default_batch_size")
         for job in self.drift:
-            self._check_same_choices(job)
-
-    def _check_same_choices(self, job: Job) -> None:
-        for name in ("batch_sizes", "power_limits_w", "default_batch_size"):
-            ours, theirs = getattr(self.job, name), getattr(job, name)
-            if ours != theirs:
+            refused = f"a job may drift only among the same choices, but {job.name!r}"
+            for name in names:
+                ours, theirs = getattr(self.job, name), getattr(job, name)
+                if ours != theirs:
+                    raise UsageError(
+                        f"{refused} has {name} {theirs}, where {self.job.name!r} has {ours}"
+                    )
+            if (self.job.profiled != job.profiled).any():
                 raise UsageError(
-                    f"a job may drift only among the same choices, but {job.name!r} has {name} "
-                    f"{theirs}, where {self.job.name!r} has {ours}"
+                    f"{refused} was not profiled at the same pairs of batch size and power limit "
+                    f"as {self.job.name!r}"
                 )
-        if (self.job.profiled != job.profiled).any():
-            raise UsageError(
-                f"a job may drift only among the same choices, but {job.name!r} was not profiled "
-                f"at the same pairs of batch size and power limit as {self.job.name!r}"
-            )
 
     @property
     def slices(self) -> tuple[Job, ...]:
@@ -131,10 +129,8 @@ class _State:
         self.time_s = np.stack([job.epoch_time_s for job in jobs])
         self.energy_j = np.stack([job.epoch_energy_j for job in jobs])
         self.epoch_cost_j = np.stack([epoch_cost_j(job, setup.eta_knob) for job in jobs])
-        self.active = np.zeros(shape, dtype=bool)
-        self.recurrence = np.zeros(shape, dtype=np.intp)
-        self.tries = np.zeros(shape, dtype=np.intp)
-        self.spent_j = np.zeros(shape)
+        self.active, self.spent_j = np.zeros(shape, dtype=bool), np.zeros(shape)
+        self.recurrence, self.tries = np.zeros((2, *shape), dtype=np.intp)
         self.left = np.full(shape[1], setup.num_recurrences)
         self.cheapest_j = np.full(shape[1], np.inf)
         self.profiled = np.zeros(task.shape, dtype=bool)
