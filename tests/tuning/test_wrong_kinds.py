@@ -65,7 +65,6 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     tuning.load: {"source": "digits"},
     tuning.optimum: {"job": JOB},
     tuning.outcomes: {"job": JOB},
-    tuning.pareto_front: {"table": tuning.outcomes(JOB)},
     tuning.potential: {"jobs": [JOB]},
     tuning.reach_shares: {"jobs": [JOB]},
     tuning.regret_bands: {"runs": [tuning.simulate(JOB, seeds=[0, 1], recurrences=4)]},

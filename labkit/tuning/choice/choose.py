@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.errors import BadValue, UsageError
-from labkit.kit.describe import Count, Positive, Whole, checked
+from labkit.kit.describe import Count, Positive, checked
 from labkit.tuning.choice.gpu_power import GpuPower, HostPower
 from labkit.tuning.choice.progress import ModelledProgress
 from labkit.tuning.configurations.outcomes import undominated
@@ -53,9 +53,8 @@ class JointChoice:
     """The point of least energy in time, with all it was chosen from.
 
     A point is one way to run the job, and what the models predict of it. Columns: num_nodes,
-    num_gpus, batch_size (of all GPUs and accumulation steps together), atomic_bsz, accum_steps,
-    rule, power_limit_w, steps, step_time_s, time_s (infinite: never reaches the target), energy_j,
-    average_power_w.
+    num_gpus, batch_size (of all GPUs), atomic_bsz, accum_steps (0), rule, power_limit_w, steps,
+    step_time_s, time_s (infinite: never reaches the target), energy_j, average_power_w.
     """
 
     best: pd.Series
@@ -153,7 +152,6 @@ def choose(
     batch_sizes: Sequence[Count],
     atomic_bsz_range: tuple[Count, Count],
     deadline_s: Positive | None = None,
-    max_accum_steps: Whole = 0,
     host: HostPower | None = None,
 ) -> JointChoice:
     """The way to the target that takes the least energy within a deadline.
@@ -165,14 +163,13 @@ def choose(
             equal whole parts is left out there.
         atomic_bsz_range: least and most examples a GPU may hold at a time.
         deadline_s: latest expected time to the target; none: least energy however long it takes.
-        max_accum_steps: most gradients to accumulate before the last one.
         host: what draws power besides; default: nothing, GPUs alone.
 
     Of equals in energy the fastest is chosen, then the one on the fewest GPUs. Raises UsageError,
     which names the fastest, where nothing reaches the target in time.
     """
     host = host or HostPower()
-    places = _places(allocations, batch_sizes, atomic_bsz_range, max_accum_steps)
+    places = _places(allocations, batch_sizes, atomic_bsz_range)
     points = _points(places, step_times, progress, power, host)
     best = _cheapest(points, deadline_s)
     if best is None:
@@ -213,29 +210,24 @@ def _places(
     allocations: Sequence[tuple[int, int]],
     batch_sizes: Sequence[int],
     atomic_bsz_range: tuple[float, float],
-    max_accum_steps: int,
 ) -> pd.DataFrame:
-    """Every whole split of a batch size over an allocation and accumulation steps."""
+    """Every whole split of a batch size over an allocation."""
     if not allocations or not batch_sizes:
         raise UsageError("a choice needs at least one allocation and one batch size")
     allocation_of(*np.array(allocations).T)
     low, high = atomic_bsz_range
     if low > high:
         raise BadValue(f"atomic_bsz_range must ascend, got {atomic_bsz_range}")
+    sizes = sorted(set(batch_sizes))
     rows = [
-        (nodes, gpus, batch, batch // (gpus * parts), parts - 1)
-        for (nodes, gpus), batch, parts in product(
-            dict.fromkeys(map(tuple, allocations)),
-            sorted(set(batch_sizes)),
-            range(1, max_accum_steps + 2),
-        )
-        if batch % (gpus * parts) == 0 and low <= batch // (gpus * parts) <= high
+        (nodes, gpus, batch, batch // gpus, 0)
+        for (nodes, gpus), batch in product(dict.fromkeys(map(tuple, allocations)), sizes)
+        if batch % gpus == 0 and low <= batch // gpus <= high
     ]
     if not rows:
         raise UsageError(
-            f"no batch size of {', '.join(map(str, sorted(set(batch_sizes))))} can be split evenly "
-            f"over any allocation with {low:g} to {high:g} examples a GPU"
-            f"{'' if max_accum_steps else '; allow max_accum_steps'}"
+            f"no batch size of {', '.join(map(str, sizes))} can be split evenly over any "
+            f"allocation with {low:g} to {high:g} examples a GPU"
         )
     return pd.DataFrame(rows, columns=list(PLACE))
 
@@ -248,7 +240,7 @@ def _points(
     host: HostPower,
 ) -> pd.DataFrame:
     """Places × power limits × rules as rows: seconds of a step, draw of everything, and totals."""
-    nodes, gpus, _, size, accum = (places[name].to_numpy()[:, None] for name in PLACE)
+    nodes, gpus, _, size, _ = (places[name].to_numpy()[:, None] for name in PLACE)
     speed, busy_w = power.at(size[:, 0])
     idle_w = host.idle_gpu_power_w
     if idle_w > np.nanmin(busy_w):
@@ -256,7 +248,7 @@ def _points(
             f"idle_gpu_power_w must not exceed what a busy GPU draws, {busy_w.min():g} W; got "
             f"{idle_w:g}"
         )
-    step_s = times.step_time_s(nodes, gpus, size, accum, slowdown=1 / speed)
+    step_s = times.step_time_s(nodes, gpus, size, slowdown=1 / speed)
     others = host.idle_gpus(nodes[:, 0], gpus[:, 0])[:, None]
     watts = gpus * busy_w + others * idle_w + nodes * host.node_power_w
     rules = progress.rules

@@ -65,6 +65,7 @@ def outcomes(job: options.JobOptions, cost: options.CostOptions) -> Report:
     limits = tuning.best_power_limits(it, **asdict(cost))
     selected = dict(zip(it.batch_sizes, (it.power_limits_w[i] for i in limits), strict=True))
     chosen = table[table["power_limit_w"] == table["batch_size"].map(selected)]
+    front = table[table["is_pareto"]].sort_values("time_to_accuracy_s")
     base = tuning.default_choice(it, eta=cost.eta)
     both = f"{joules(base.energy_to_accuracy_j)} in {seconds(base.time_to_accuracy_s)}"
     saved = 1 - best.energy_to_accuracy_j / base.energy_to_accuracy_j
@@ -92,7 +93,7 @@ def outcomes(job: options.JobOptions, cost: options.CostOptions) -> Report:
              f"{joules(best.energy_to_accuracy_j)}, {percent(saved, 1)} saved"),
         ],
         tables=[
-            outcome_sheet("Pareto front of time and energy", tuning.pareto_front(table)),
+            outcome_sheet("Pareto front of time and energy", front),
             outcome_sheet(f"Each batch size at the limit that {how} takes", chosen),
             outcome_sheet("All configurations", table, page_only=True),
         ],

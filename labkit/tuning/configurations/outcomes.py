@@ -79,7 +79,8 @@ def outcomes(job: Job, *, eta: Share = 0.5) -> pd.DataFrame:
     """Every profiled pair of batch size and power limit: expected epochs, time, energy and cost.
 
     Columns: batch_size, power_limit_w, average_power_w, reach_probability, expected_epochs,
-    time_to_accuracy_s (TTA), energy_to_accuracy_j (ETA), cost_j, is_pareto, is_default.
+    time_to_accuracy_s (TTA), energy_to_accuracy_j (ETA), cost_j, is_pareto (no other is better in
+    time and energy both), is_default.
     Configurations that never reach the target have infinite time and energy; pairs that were not
     profiled have no row.
     """
@@ -102,14 +103,6 @@ def outcomes(job: Job, *, eta: Share = 0.5) -> pd.DataFrame:
             "is_default": (size == job.baseline[0]) & (limit == job.baseline[1]),
         }
     )
-
-
-@checked
-def pareto_front(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of :func:`outcomes` that no other beats in time and energy both, fastest first."""
-    if not {"is_pareto", "time_to_accuracy_s"} <= {*table.columns}:
-        raise UsageError("pareto_front takes the table of outcomes(): it has no column is_pareto")
-    return table[table["is_pareto"]].sort_values("time_to_accuracy_s", ignore_index=True)
 
 
 @checked
