@@ -16,7 +16,7 @@ from labkit.quantities import joules, percent
 from labkit.tuning.commands import options
 from labkit.tuning.commands.options import commands, energy_notes
 from labkit.tuning.configurations.outcomes import config_text
-from labkit.tuning.live import Decision, LiveJob, LiveState, find_device, recur
+from labkit.tuning.live import Decision, LiveJob, find_device, recur
 from labkit.tuning.recording import record as recording
 from labkit.tuning.recording.meters import GpuMeter
 
@@ -155,10 +155,6 @@ def run_live(
         state = recur(path, job, meter, output=sys.stderr if to_stderr else None, tell=announce)
         if state.runs[-1].ended == "reached":
             break
-    return _live_report(path, state)
-
-
-def _live_report(path: Path, state: LiveState) -> Report:
     last, following, table = state.runs[-1], state.decide(), state.frame()
     notes = []
     if len(state.power_limits_w) == 1:

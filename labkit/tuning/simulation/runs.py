@@ -1,8 +1,7 @@
 """Recurring jobs, replayed: a policy decides, the trace says what each run takes.
 
-Trace-driven: every epoch count, epoch time and power was measured by the authors of the trace;
-which recorded run a recurrence repeats is drawn at random, per seed. Seeds advance side by side as
-arrays, one run each a step, and a seed's result does not depend on which others are simulated.
+Trace-driven: every epoch count, epoch time and power was measured by the authors of the trace.
+Seeds advance side by side as arrays, one run each a step.
 """
 
 from __future__ import annotations
@@ -174,7 +173,8 @@ def simulate(
         eta, beta: weight of energy against time, 0 to 1; early-stop factor, above 1.
         recurrences: default: twice the number of configurations, as in the paper.
         seeds: non-negative integers; seed k gives the same runs whatever else is simulated.
-        drift: what the job turns into, in equal shares; power limits stay as profiled at first.
+        drift: what the job turns into: with it, equal shares of the recurrences, in this order;
+            power limits stay as profiled at first.
         concurrency: recurrences in flight at once: each is decided before the results of the
             concurrency − 1 before it are known.
         selector, max_slowdown: how a profile chooses the limit, as in ``best_power_limits``.

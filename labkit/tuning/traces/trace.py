@@ -10,7 +10,6 @@ Source: Zeus (NSDI'23), §4.1 and its published traces.
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among
-from labkit.files import project_root, read_text
+from labkit.files import load_yaml, project_root
 from labkit.kit.describe import NonNegative, checked, description
 from labkit.tuning.traces import checks
 from labkit.tuning.traces.job import PUBLISHED, Job, Workload
@@ -324,12 +323,9 @@ def _opened(name: str, gpu: str) -> Source:
 
 def meta(folder: Path) -> dict[str, Any]:
     """What ``meta.json`` says: command, machine, versions, date, energy source, workloads; raises
-    BadFile where it is missing, is not JSON, or lacks what a trace needs."""
+    BadFile where it is missing, cannot be read, or lacks what a trace needs."""
     path = folder / META
-    try:
-        content = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise BadFile(path, f"not JSON: {error.msg}", line=error.lineno) from None
+    content = load_yaml(path)  # JSON is YAML too
     for key in ("machine", "workloads", "energy_source"):
         if not isinstance(content, dict) or key not in content:
             raise BadFile(path, "lacks a field", field=key, valid="as labkit tuning record writes")
