@@ -212,17 +212,15 @@ def hindsight(jobs: Iterable[Job]) -> pd.DataFrame:
     """
     rows = []
     for job in jobs:
-        base = default_choice(job)
-        row: dict[str, object] = {
-            "workload": job.title,
-            "default_batch_size": job.default_batch_size,
-            "default_reach_probability": base.reach_probability,
-        }
+        base, size = default_choice(job), job.default_batch_size
+        reach = base.reach_probability
+        row = {
+            "workload": job.title, "default_batch_size": size, "default_reach_probability": reach,
+        }  # fmt: skip
         if convergence(job)[0].any():
             best = optimum(job, eta=1.0)
-            row["batch_size"] = best.batch_size
-            row["relative_default"] = job.default_batch_size / best.batch_size
-            if base.reach_probability:
+            row |= {"batch_size": best.batch_size, "relative_default": size / best.batch_size}
+            if reach:
                 left = best.energy_to_accuracy_j / base.energy_to_accuracy_j
                 row["energy_saving_fraction"] = 1 - left
         rows.append(row)
