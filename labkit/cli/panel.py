@@ -145,8 +145,6 @@ def memory(profile: str = "", model: str = "") -> Panel:
 
 def tuning(profile: str = "", model: str = "") -> Panel:
     """Tuner: every configuration, the way a policy takes through them, the Pareto front."""
-    from dataclasses import asdict
-
     from labkit import tuning
 
     name = profile or "zeus-nsdi23"
@@ -169,7 +167,7 @@ def tuning(profile: str = "", model: str = "") -> Panel:
 
     def front(workload: str, eta: float) -> Any:
         table, best = known(workload, eta)
-        return tuning.figures.figure_pareto(table, chosen=asdict(best), title="Time and energy")
+        return tuning.figures.figure_pareto(table, chosen=best, title="Time and energy")
 
     return Panel(
         title=f"Tuner: {trace.gpu} {trace.standin}",

@@ -24,8 +24,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "choice.progress": ("ModelledProgress",),
     "configurations.outcomes": (
         "batch_curves", "best_power_limits", "convergence", "default_choice", "epoch_cost_j",
-        "eta_sweep", "hindsight", "optimum", "outcomes", "pareto_front", "potential",
-        "reach_shares",
+        "eta_sweep", "hindsight", "optimum", "outcomes", "potential", "reach_shares",
     ),
     "configurations.power_limits": ("cost_j", "select_limits"),
     "policies.cost_curve": ("CostCurve",),

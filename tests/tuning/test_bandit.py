@@ -195,7 +195,7 @@ def test_the_paper_s_number_of_recurrences_is_the_default(standin: tuning.Traini
 
 def test_a_sweep_has_a_row_for_every_job_and_policy(standin: tuning.TrainingTrace) -> None:
     jobs = [standin.job("squad"), standin.job("imagenet")]
-    table = tuning.sweep(jobs, ["default", "zeus"], seeds=range(3), recurrences=12)
+    table = tuning.sweep(jobs, ["default", "zeus"], seeds=range(3))
     assert list(zip(table["policy"], table["workload"], strict=True)) == [
         ("default", "BERT, SQuAD"),
         ("default", "ResNet-50, ImageNet"),

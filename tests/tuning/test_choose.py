@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from labkit import tuning
 from labkit.errors import UsageError
-from labkit.tuning.choice.choose import JointChoice, Point, choose
+from labkit.tuning.choice.choose import JointChoice, choose
 from labkit.tuning.choice.gpu_power import GpuPower, HostPower
 from labkit.tuning.choice.progress import ModelledProgress
 from labkit.tuning.goodput.step_times import StepTimes, SyncTier
@@ -54,7 +54,7 @@ def within(found: JointChoice, deadline_s: float) -> JointChoice:
     """The choice among the same points under another deadline, by pandas alone."""
     in_time = found.points[found.points["time_s"] <= deadline_s]
     best = in_time.sort_values(["energy_j", "time_s", "num_gpus"], kind="stable").iloc[0]
-    return replace(found, best=Point(**best), deadline_s=deadline_s)
+    return replace(found, best=best, deadline_s=deadline_s)
 
 
 def fastest_s(found: JointChoice) -> float:
@@ -69,19 +69,19 @@ def chosen(**changes: Any) -> JointChoice:
     given: dict[str, Any] = {
         "allocations": ALLOCATIONS, "batch_sizes": BATCHES, "atomic_bsz_range": (1, 10_000),
     }  # fmt: skip
-    return choose(*inputs, **({"max_accum_steps": 3} | given | changes))
+    return choose(*inputs, **(given | changes))
 
 
 def by_hand(
-    place: tuple[int, int, int, int],
+    place: tuple[int, int, int],
     limit: int,
     rule: str,
     host: HostPower,
     power: GpuPower = POWER,
 ) -> tuple[float, float]:
     """Time and energy of one point, step by step in plain floats."""
-    nodes, gpus, batch, accum = place
-    size = batch // (gpus * (accum + 1))
+    nodes, gpus, batch = place
+    size = batch // gpus
     known = np.log(power.batch_sizes)
     speed, busy_w = (
         float(np.interp(np.log(size), known, [row[limit] for row in table]))
@@ -90,7 +90,7 @@ def by_hand(
     grad = (TIMES.base_s + TIMES.per_example_s * size) / speed
     tier = TIMES.tiers[min(nodes, 2) - 1]
     sync = 0.0 if gpus == 1 else tier.base_s + tier.per_gpu_s * (gpus - 2)
-    step = accum * grad + (grad**TIMES.overlap + sync**TIMES.overlap) ** (1 / TIMES.overlap)
+    step = (grad**TIMES.overlap + sync**TIMES.overlap) ** (1 / TIMES.overlap)
     steps = 0.0
     for done, noise in PROGRESS.phases:
         gain = (noise / 24 + 1) / (noise / batch + 1)
@@ -110,10 +110,10 @@ HOST = HostPower(node_power_w=120, idle_gpu_power_w=25, gpus_per_node=4)
 @pytest.mark.parametrize("host", [HostPower(), HOST], ids=["GPUs alone", "with the host"])
 def test_the_choice_and_its_front_are_what_brute_force_finds(host: HostPower) -> None:
     points = {}
-    for (nodes, gpus), batch, accum in product(ALLOCATIONS, BATCHES, range(4)):
-        if batch % (gpus * (accum + 1)) == 0:
+    for (nodes, gpus), batch in product(ALLOCATIONS, BATCHES):
+        if batch % gpus == 0:
             for limit, rule in product(range(4), PROGRESS.rules):
-                place = (nodes, gpus, batch, accum)
+                place = (nodes, gpus, batch)
                 points[(*place, limit, rule)] = by_hand(place, limit, rule, host)
     finite = {key: value for key, value in points.items() if np.isfinite(value[0])}
     front = {
@@ -135,7 +135,7 @@ def test_the_choice_and_its_front_are_what_brute_force_finds(host: HostPower) ->
         best = chosen(host=host, deadline_s=float(deadline_s)).best
         assert best.energy_j == pytest.approx(least, rel=1e-9)
         assert best.time_s <= deadline_s
-        place = (best.num_nodes, best.num_gpus, best.batch_size, best.accum_steps)
+        place = (best.num_nodes, best.num_gpus, best.batch_size)
         limit = POWER.power_limits_w.index(best.power_limit_w)
         assert by_hand(place, limit, best.rule, host) == pytest.approx((best.time_s, best.energy_j))
 
@@ -298,12 +298,12 @@ def test_on_one_gpu_it_is_the_recorded_trace(source: str) -> None:
         best.batch_size,
         best.power_limit_w,
     )
-    front = tuning.pareto_front(tuning.outcomes(job))
+    front = tuning.outcomes(job).query("is_pareto").sort_values("time_to_accuracy_s")
     assert np.allclose(found.frontier["energy_j"], front["energy_to_accuracy_j"])
 
 
 def test_the_fastest_point_at_full_power_is_the_one_of_most_goodput() -> None:
-    """One noise scale, AdaScale and no accumulation: time to the target is M0·steps/goodput."""
+    """One noise scale and AdaScale: time to the target is M0·steps/goodput."""
     progress = ModelledProgress(init_batch_size=24, phases=((1000, 500),))
     model = tuning.goodput.GoodputModel(step_times=TIMES, init_batch_size=24, noise_scale=500)
     found = choose(
@@ -385,7 +385,6 @@ def test_assumptions_name_every_source() -> None:
         ({"allocations": []}, "at least one allocation"),
         ({"allocations": [(2, 1)]}, "num_nodes 2 and num_gpus 1"),
         ({"batch_sizes": [25]}, "25 can be split"),
-        ({"max_accum_steps": -1}, "max_accum_steps must be a whole number, at least 0"),
         ({"atomic_bsz_range": (8, 4)}, "must ascend"),
         ({"host": HostPower(idle_gpu_power_w=200)}, "idle_gpu_power_w must not exceed"),
         ({"host": HostPower(gpus_per_node=2)}, "4 GPUs do not fit on 1 node"),

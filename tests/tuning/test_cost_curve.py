@@ -75,13 +75,13 @@ def test_knowing_already_teaches_nothing() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.floats(0.1, 9), min_size=2, max_size=6), min_size=1, max_size=4))
 def test_the_spread_is_pooled_within_batch_sizes(groups: list[list[float]]) -> None:
-    spread = Spread((1, len(groups)), 0.5, 3.0)
+    spread = Spread((1, len(groups)))
     for place, values in enumerate(groups):
         for value in values:
             spread.add(ONE, np.array([place]), np.array([value]))
     squares = sum(np.var(values) * len(values) for values in groups)
     free = sum(len(values) - 1 for values in groups)
-    expected = (3.0 * 0.25 + squares) / (3.0 + free)
+    expected = (2.0 * 0.1**2 + squares) / (2.0 + free)
     assert spread.variance(ONE)[0] == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 

@@ -71,7 +71,7 @@ def test_a_path_that_never_moves_is_a_single_point(job: tuning.Job) -> None:
 
 
 def test_savings_show_every_policy_with_its_interval(standin: tuning.TrainingTrace) -> None:
-    table = tuning.sweep(standin.jobs(), ["default", "zeus"], seeds=range(3), recurrences=14)
+    table = tuning.sweep(standin.jobs(), ["default", "zeus"], seeds=range(3))
     fig = tuning.figures.figure_savings(table, (0.153, 0.758))
     assert [t.name for t in fig.data] == ["default", "zeus"] * 2
     zeus = table[table["policy"] == "zeus"]

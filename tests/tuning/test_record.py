@@ -371,7 +371,7 @@ def test_a_recorded_trace_is_found_by_name_and_read_with_care(
     with pytest.raises(UsageError, match="no trace 'digit'; did you mean 'digits'"):
         tuning.load("digit")
     for text, said in (
-        ("{", "not JSON"),
+        ("{", "not valid YAML"),
         ("{}", "lacks a field; field 'machine'"),
         ('{"machine": {"name": "m"}, "workloads": {"w": {"title": "t"}}, "energy_source": "x"}',
          r"Workload needs network and .*; field 'workloads\.w'"),

@@ -34,14 +34,14 @@ def test_ours_lies_in_the_peers_interval(trace: str, gpu: str, workload: str) ->
 
 
 def test_savings_stand_beside_the_paper(standin: tuning.TrainingTrace) -> None:
-    table = tuning.savings([standin], policies=("zeus", "oracle"), seeds=range(4), recurrences=12)
+    table = tuning.savings([standin], policies=("zeus", "oracle"), seeds=range(4))
     assert len(table) == 2 * len(standin.names)
     assert set(table["gpu"]) == {"v100"}
     zeus = table[table["policy"] == "zeus"]
     low, high = tuning.PAPER_RANGE
     expected = zeus["energy_reduction"].between(low, high)
     assert (zeus["in_paper_range"] == expected).all()
-    alone = tuning.simulate(standin.job("squad"), seeds=range(4), recurrences=12).summary()
+    alone = tuning.simulate(standin.job("squad"), seeds=range(4)).summary()
     row = zeus[zeus["workload"] == alone["workload"]].iloc[0]
     assert row["energy_reduction"] == alone["energy_reduction"]
 

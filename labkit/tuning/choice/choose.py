@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.errors import BadValue, UsageError
-from labkit.kit.describe import Count, Positive, Whole, checked
+from labkit.kit.describe import Count, Positive, checked
 from labkit.tuning.choice.gpu_power import GpuPower, HostPower
 from labkit.tuning.choice.progress import ModelledProgress
 from labkit.tuning.configurations.outcomes import undominated
@@ -38,30 +38,8 @@ from labkit.tuning.goodput.step_times import StepTimes, allocation_of
 PLACE = ("num_nodes", "num_gpus", "batch_size", "atomic_bsz", "accum_steps")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One way to run the job, and what the models predict of it."""
-
-    num_nodes: int
-    num_gpus: int
-    batch_size: int
-    """Of all GPUs and accumulation steps together."""
-    atomic_bsz: int
-    accum_steps: int
-    rule: str
-    power_limit_w: float
-    steps: float
-    step_time_s: float
-    time_s: float
-    energy_j: float
-    average_power_w: float
-
-    def __str__(self) -> str:
-        return place_text(self)
-
-
 def place_text(point: Any) -> str:
-    """A point, or a row with its columns, in a few words."""
+    """A point in a few words."""
     gpus, nodes = counted(point.num_gpus, "GPU"), counted(point.num_nodes, "node")
     return f"{gpus} on {nodes}, batch {point.batch_size} ({point.rule}), {point.power_limit_w:g} W"
 
@@ -72,19 +50,24 @@ def counted(number: Any, what: str) -> str:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JointChoice:
-    """The point of least energy in time, with all it was chosen from."""
+    """The point of least energy in time, with all it was chosen from.
 
-    best: Point
+    A point is one way to run the job, and what the models predict of it. Columns: num_nodes,
+    num_gpus, batch_size (of all GPUs), atomic_bsz, accum_steps (0), rule, power_limit_w, steps,
+    step_time_s, time_s (infinite: never reaches the target), energy_j, average_power_w.
+    """
+
+    best: pd.Series
     deadline_s: float | None
     points: pd.DataFrame
-    """Every point evaluated, with the columns of :class:`Point`; infinite time: never reaches."""
+    """Every point evaluated."""
     assumptions: tuple[str, ...]
 
     @property
     def frontier(self) -> pd.DataFrame:
         """Points that no other beats in time and energy both, fastest first; is_chosen marks one.
 
-        It spans all times, whatever the deadline. Columns: those of :class:`Point`.
+        It spans all times, whatever the deadline.
         """
         table = self.frame()
         kept = undominated(table["time_s"].to_numpy(), table["energy_j"].to_numpy())
@@ -118,7 +101,7 @@ class JointChoice:
         way to the target (Pollux) and then the limit of least energy on it that is in time (Zeus).
         Rows that nothing in time satisfies have missing values.
 
-        Columns: knobs, those of :class:`Point`, energy_saving_fraction (against "as given", of
+        Columns: knobs, those of a point, energy_saving_fraction (against "as given", of
         energy) and excess_fraction (over all together). Raises UsageError where the point that is
         given is not in the grid.
         """
@@ -169,7 +152,6 @@ def choose(
     batch_sizes: Sequence[Count],
     atomic_bsz_range: tuple[Count, Count],
     deadline_s: Positive | None = None,
-    max_accum_steps: Whole = 0,
     host: HostPower | None = None,
 ) -> JointChoice:
     """The way to the target that takes the least energy within a deadline.
@@ -181,26 +163,23 @@ def choose(
             equal whole parts is left out there.
         atomic_bsz_range: least and most examples a GPU may hold at a time.
         deadline_s: latest expected time to the target; none: least energy however long it takes.
-        max_accum_steps: most gradients to accumulate before the last one.
         host: what draws power besides; default: nothing, GPUs alone.
 
     Of equals in energy the fastest is chosen, then the one on the fewest GPUs. Raises UsageError,
     which names the fastest, where nothing reaches the target in time.
     """
     host = host or HostPower()
-    places = _places(allocations, batch_sizes, atomic_bsz_range, max_accum_steps)
+    places = _places(allocations, batch_sizes, atomic_bsz_range)
     points = _points(places, step_times, progress, power, host)
     best = _cheapest(points, deadline_s)
     if best is None:
         fastest = points.iloc[int(points["time_s"].argmin())]
         raise UsageError(
             f"nothing reaches the target within {_limit(deadline_s):g} s; the fastest takes "
-            f"{fastest['time_s']:.6g} s: {_point(fastest)}"
+            f"{fastest['time_s']:.6g} s: {place_text(fastest)}"
         )
     assumptions = (*_OF_STEPS, *progress.assumptions, *power.assumptions, *host.assumptions)
-    return JointChoice(
-        best=_point(best), deadline_s=deadline_s, points=points, assumptions=assumptions
-    )
+    return JointChoice(best=best, deadline_s=deadline_s, points=points, assumptions=assumptions)
 
 
 _OF_STEPS = (
@@ -220,11 +199,6 @@ def _cheapest(points: pd.DataFrame, deadline_s: float | None) -> pd.Series | Non
     return in_time.iloc[order[0]]
 
 
-def _point(row: pd.Series) -> Point:
-    values: dict[str, Any] = {str(name): value for name, value in row.items()}
-    return Point(**(values | {name: int(row[name]) for name in PLACE}))
-
-
 def _limit(deadline_s: float | None) -> float:
     return np.inf if deadline_s is None else deadline_s
 
@@ -236,29 +210,24 @@ def _places(
     allocations: Sequence[tuple[int, int]],
     batch_sizes: Sequence[int],
     atomic_bsz_range: tuple[float, float],
-    max_accum_steps: int,
 ) -> pd.DataFrame:
-    """Every whole split of a batch size over an allocation and accumulation steps."""
+    """Every whole split of a batch size over an allocation."""
     if not allocations or not batch_sizes:
         raise UsageError("a choice needs at least one allocation and one batch size")
     allocation_of(*np.array(allocations).T)
     low, high = atomic_bsz_range
     if low > high:
         raise BadValue(f"atomic_bsz_range must ascend, got {atomic_bsz_range}")
+    sizes = sorted(set(batch_sizes))
     rows = [
-        (nodes, gpus, batch, batch // (gpus * parts), parts - 1)
-        for (nodes, gpus), batch, parts in product(
-            dict.fromkeys(map(tuple, allocations)),
-            sorted(set(batch_sizes)),
-            range(1, max_accum_steps + 2),
-        )
-        if batch % (gpus * parts) == 0 and low <= batch // (gpus * parts) <= high
+        (nodes, gpus, batch, batch // gpus, 0)
+        for (nodes, gpus), batch in product(dict.fromkeys(map(tuple, allocations)), sizes)
+        if batch % gpus == 0 and low <= batch // gpus <= high
     ]
     if not rows:
         raise UsageError(
-            f"no batch size of {', '.join(map(str, sorted(set(batch_sizes))))} can be split evenly "
-            f"over any allocation with {low:g} to {high:g} examples a GPU"
-            f"{'' if max_accum_steps else '; allow max_accum_steps'}"
+            f"no batch size of {', '.join(map(str, sizes))} can be split evenly over any "
+            f"allocation with {low:g} to {high:g} examples a GPU"
         )
     return pd.DataFrame(rows, columns=list(PLACE))
 
@@ -271,7 +240,7 @@ def _points(
     host: HostPower,
 ) -> pd.DataFrame:
     """Places × power limits × rules as rows: seconds of a step, draw of everything, and totals."""
-    nodes, gpus, _, size, accum = (places[name].to_numpy()[:, None] for name in PLACE)
+    nodes, gpus, _, size, _ = (places[name].to_numpy()[:, None] for name in PLACE)
     speed, busy_w = power.at(size[:, 0])
     idle_w = host.idle_gpu_power_w
     if idle_w > np.nanmin(busy_w):
@@ -279,7 +248,7 @@ def _points(
             f"idle_gpu_power_w must not exceed what a busy GPU draws, {busy_w.min():g} W; got "
             f"{idle_w:g}"
         )
-    step_s = times.step_time_s(nodes, gpus, size, accum, slowdown=1 / speed)
+    step_s = times.step_time_s(nodes, gpus, size, slowdown=1 / speed)
     others = host.idle_gpus(nodes[:, 0], gpus[:, 0])[:, None]
     watts = gpus * busy_w + others * idle_w + nodes * host.node_power_w
     rules = progress.rules

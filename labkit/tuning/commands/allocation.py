@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from labkit.errors import UsageError
 from labkit.kit.command import argument, option
 from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.quantities import percent, seconds
-from labkit.tuning.choice.choose import JointChoice
+from labkit.tuning.choice.choose import JointChoice, place_text
 from labkit.tuning.choice.gpu_power import GpuPower, HostPower
 from labkit.tuning.choice.progress import useful_sizes
 from labkit.tuning.commands import options
@@ -205,13 +205,13 @@ def choose(
         {
             "workload": pollux.workload,
             "deadline_s": deadline,
-            "best": asdict(best),
+            "best": dict(best),
             "frontier": records(front),
             "knobs": None if knobs is None else records(knobs),
             "assumptions": list(choice.assumptions),
         },
         standins=origins,
-        title=f"{tables.title}, {by}: {best}",
+        title=f"{tables.title}, {by}: {place_text(best)}",
         lead=choice.certificate,
         facts=[
             ("energy_j", best.energy_j, f"{best.average_power_w:,.0f} W on average"),

@@ -16,6 +16,7 @@ from labkit.kit.report import Figure, Report, Sheet, records
 from labkit.quantities import joules, percent, seconds
 from labkit.tuning.commands import options
 from labkit.tuning.commands.options import commands, energy_notes, report
+from labkit.tuning.configurations.outcomes import config_text
 from labkit.tuning.simulation.runs import Runs
 from labkit.tuning.traces.job import Job
 from labkit.tuning.traces.trace import TrainingTrace, folder_of
@@ -64,6 +65,7 @@ def outcomes(job: options.JobOptions, cost: options.CostOptions) -> Report:
     limits = tuning.best_power_limits(it, **asdict(cost))
     selected = dict(zip(it.batch_sizes, (it.power_limits_w[i] for i in limits), strict=True))
     chosen = table[table["power_limit_w"] == table["batch_size"].map(selected)]
+    front = table[table["is_pareto"]].sort_values("time_to_accuracy_s")
     base = tuning.default_choice(it, eta=cost.eta)
     both = f"{joules(base.energy_to_accuracy_j)} in {seconds(base.time_to_accuracy_s)}"
     saved = 1 - best.energy_to_accuracy_j / base.energy_to_accuracy_j
@@ -85,19 +87,20 @@ def outcomes(job: options.JobOptions, cost: options.CostOptions) -> Report:
         lead=f"to {it.target_metric:g}, η = {cost.eta:g}; expected over the recorded runs"
         + (f"; energy {trace.energy_source}" if trace.energy_source else ""),
         facts=[
-            ("default", str(base), both if base.reach_probability else "never reaches the target"),
-            ("least cost", str(best),
+            ("default", config_text(base.batch_size, base.power_limit_w),
+             both if base.reach_probability else "never reaches the target"),
+            ("least cost", config_text(best.batch_size, best.power_limit_w),
              f"{joules(best.energy_to_accuracy_j)}, {percent(saved, 1)} saved"),
         ],
         tables=[
-            outcome_sheet("Pareto front of time and energy", tuning.pareto_front(table)),
+            outcome_sheet("Pareto front of time and energy", front),
             outcome_sheet(f"Each batch size at the limit that {how} takes", chosen),
             outcome_sheet("All configurations", table, page_only=True),
         ],
         csv=table,
         notes=notes_of(trace, it),
         figures=lambda: [
-            ("Time and energy", "", tuning.figures.figure_pareto(table, chosen=asdict(best))),
+            ("Time and energy", "", tuning.figures.figure_pareto(table, chosen=best)),
             ("Energy to accuracy of every configuration", "", tuning.figures.figure_map(table)),
         ],
     )  # fmt: skip
@@ -128,11 +131,10 @@ def savings_sheet(table: pd.DataFrame, names: Sequence[str], more: Mapping[str, 
             percent(mean, 1) + margin for mean, margin in zip(table[name], margins, strict=True)
         ]
 
-    places = zip(table["batch_size"], table["power_limit_w"], strict=True)
     shown = table.assign(
         saved=intervals("energy_reduction"),
         faster=intervals("time_reduction"),
-        ends=[f"{size:,.0f} @ {limit:g} W" for size, limit in places],
+        ends=[*map(config_text, table["batch_size"], table["power_limit_w"])],
     )
     columns = {name: name for name in names} | {"saved": "energy saved", "faster": "time saved"}
     columns |= {**more, "ends": "ends at", "agreement_fraction": "of seeds"}

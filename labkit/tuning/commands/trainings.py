@@ -15,7 +15,8 @@ from labkit.kit.report import Report, Sheet, records
 from labkit.quantities import joules, percent
 from labkit.tuning.commands import options
 from labkit.tuning.commands.options import commands, energy_notes
-from labkit.tuning.live import Decision, LiveJob, LiveState, find_device, recur
+from labkit.tuning.configurations.outcomes import config_text
+from labkit.tuning.live import Decision, LiveJob, find_device, recur
 from labkit.tuning.recording import record as recording
 from labkit.tuning.recording.meters import GpuMeter
 
@@ -154,10 +155,6 @@ def run_live(
         state = recur(path, job, meter, output=sys.stderr if to_stderr else None, tell=announce)
         if state.runs[-1].ended == "reached":
             break
-    return _live_report(path, state)
-
-
-def _live_report(path: Path, state: LiveState) -> Report:
     last, following, table = state.runs[-1], state.decide(), state.frame()
     notes = []
     if len(state.power_limits_w) == 1:
@@ -169,7 +166,7 @@ def _live_report(path: Path, state: LiveState) -> Report:
         )
     columns = ["run", "batch_size", "power_limit_w", "ended", "time_s", "energy_j", "cost_j"]
     shown = table.assign(run=table.index + 1).tail(RUNS_SHOWN)
-    chosen = f"{following.batch_size:,} @ {following.power_limit_w:g} W"
+    chosen = config_text(following.batch_size, following.power_limit_w)
     return Report(
         title=f"Run {len(state.runs)} {last.ended}: {joules(last.energy_j)} in {last.time_s:.4g} s",
         lead=f"measured by {state.device}; remembered in {path}",

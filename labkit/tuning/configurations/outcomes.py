@@ -6,8 +6,7 @@ Everything here is an expectation over the recorded runs; nothing is random and 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -20,20 +19,13 @@ from labkit.tuning.configurations.power_limits import Selector, cost_j, select_l
 from labkit.tuning.traces.job import Job
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A batch size and a power limit, and what they cost in expectation until the target."""
+def config_text(batch_size: Any, power_limit_w: Any) -> str:
+    """A configuration in a few letters.
 
-    batch_size: int
-    power_limit_w: float
-    reach_probability: float
-    expected_epochs: float
-    time_to_accuracy_s: float
-    energy_to_accuracy_j: float
-    cost_j: float
-
-    def __str__(self) -> str:
-        return f"{self.batch_size:,} @ {self.power_limit_w:g} W"
+    >>> config_text(1024, 175.0)
+    '1,024 @ 175 W'
+    """
+    return f"{batch_size:,.0f} @ {power_limit_w:g} W"
 
 
 @checked
@@ -87,7 +79,8 @@ def outcomes(job: Job, *, eta: Share = 0.5) -> pd.DataFrame:
     """Every profiled pair of batch size and power limit: expected epochs, time, energy and cost.
 
     Columns: batch_size, power_limit_w, average_power_w, reach_probability, expected_epochs,
-    time_to_accuracy_s (TTA), energy_to_accuracy_j (ETA), cost_j, is_pareto, is_default.
+    time_to_accuracy_s (TTA), energy_to_accuracy_j (ETA), cost_j, is_pareto (no other is better in
+    time and energy both), is_default.
     Configurations that never reach the target have infinite time and energy; pairs that were not
     profiled have no row.
     """
@@ -113,16 +106,8 @@ def outcomes(job: Job, *, eta: Share = 0.5) -> pd.DataFrame:
 
 
 @checked
-def pareto_front(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of :func:`outcomes` that no other beats in time and energy both, fastest first."""
-    if not {"is_pareto", "time_to_accuracy_s"} <= {*table.columns}:
-        raise UsageError("pareto_front takes the table of outcomes(): it has no column is_pareto")
-    return table[table["is_pareto"]].sort_values("time_to_accuracy_s", ignore_index=True)
-
-
-@checked
-def optimum(job: Job, *, eta: Share = 0.5) -> Choice:
-    """The configuration of least expected cost: what an oracle would always run.
+def optimum(job: Job, *, eta: Share = 0.5) -> pd.Series:
+    """The row of :func:`outcomes` of least expected cost: what an oracle would always run.
 
     Of equals, the largest batch size and highest limit win. Raises UsageError where no recorded
     run of any batch size reaches the target within ``max_epochs``.
@@ -133,14 +118,15 @@ def optimum(job: Job, *, eta: Share = 0.5) -> Choice:
             f"job {job.name!r}: no recorded run reaches target {job.target_metric:g} within "
             f"{job.max_epochs} epochs"
         )
-    return _choice(table.iloc[len(table) - 1 - int(table["cost_j"].to_numpy()[::-1].argmin())])
+    place = len(table) - 1 - int(table["cost_j"].to_numpy()[::-1].argmin())
+    return table.astype(object).iloc[place]  # Python's numbers: NumPy's warn of inf / inf
 
 
 @checked
-def default_choice(job: Job, *, eta: Share = 0.5) -> Choice:
-    """The paper's baseline: the user's batch size b0 at the highest limit it was profiled at."""
+def default_choice(job: Job, *, eta: Share = 0.5) -> pd.Series:
+    """The row of the paper's baseline: b0 at the highest limit it was profiled at."""
     table = outcomes(job, eta=eta)
-    return _choice(table[table["is_default"]].iloc[0])
+    return table[table["is_default"]].astype(object).iloc[0]
 
 
 @checked
@@ -177,9 +163,8 @@ def reach_shares(jobs: Iterable[Job]) -> pd.DataFrame:
 @checked
 def eta_sweep(job: Job, etas: Iterable[Share]) -> pd.DataFrame:
     """The optimum for each η: eta, batch_size, power_limit_w, time_…_s, energy_…_j."""
-    columns = ["batch_size", "power_limit_w", "time_to_accuracy_s", "energy_to_accuracy_j"]
-    table = pd.DataFrame([asdict(optimum(job, eta=eta)) | {"eta": eta} for eta in etas])
-    return table.reindex(columns=["eta", *columns])
+    columns = ["eta", "batch_size", "power_limit_w", "time_to_accuracy_s", "energy_to_accuracy_j"]
+    return pd.DataFrame([{**optimum(job, eta=eta), "eta": eta} for eta in etas], columns=columns)
 
 
 @checked
@@ -227,17 +212,15 @@ def hindsight(jobs: Iterable[Job]) -> pd.DataFrame:
     """
     rows = []
     for job in jobs:
-        base = default_choice(job)
-        row: dict[str, object] = {
-            "workload": job.title,
-            "default_batch_size": job.default_batch_size,
-            "default_reach_probability": base.reach_probability,
-        }
+        base, size = default_choice(job), job.default_batch_size
+        reach = base.reach_probability
+        row = {
+            "workload": job.title, "default_batch_size": size, "default_reach_probability": reach,
+        }  # fmt: skip
         if convergence(job)[0].any():
             best = optimum(job, eta=1.0)
-            row["batch_size"] = best.batch_size
-            row["relative_default"] = job.default_batch_size / best.batch_size
-            if base.reach_probability:
+            row |= {"batch_size": best.batch_size, "relative_default": size / best.batch_size}
+            if reach:
                 left = best.energy_to_accuracy_j / base.energy_to_accuracy_j
                 row["energy_saving_fraction"] = 1 - left
         rows.append(row)
@@ -251,7 +234,3 @@ def undominated(time_s: NDArray[np.float64], energy_j: NDArray[np.float64]) -> N
     keep = np.zeros(len(order), dtype=bool)
     keep[order] = energy_j[order] < least_before
     return keep
-
-
-def _choice(row: pd.Series) -> Choice:
-    return Choice(**{name: np.asarray(row[name]).item() for name in Choice.__slots__})

@@ -1,7 +1,7 @@
 """Which power limit to run at, given what an epoch (or any slice of work) takes at each.
 
-Four ways to decide: least energy, least time, least cost, or the lowest limit that slows work
-down by no more than a stated share. Ties go to the highest limit.
+Four ways to decide: least cost (:func:`cost_j`), least energy, least time, or the lowest limit
+that is at most ``max_slowdown`` slower than the highest. Ties go to the highest limit.
 
 A just-in-time profile measures each limit on a slice of real work. The slices are part of the run:
 nothing is thrown away, and what profiling costs is only what the slices at the other limits took
@@ -22,11 +22,7 @@ from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import NonNegative, Positive, Share, checked, description
 
 Selector = Literal["cost", "energy", "time", "max-slowdown"]
-"""Least η·energy + (1 − η)·MaxPower·time, least energy, least time, or the lowest limit that is at
-most ``max_slowdown`` slower than the highest.
-
-Source: zeus-ml's ``zeus.optimizer.power_limit`` offers the same four.
-"""
+"""Source: zeus-ml's ``zeus.optimizer.power_limit`` offers the same four."""
 
 
 @checked
@@ -122,5 +118,4 @@ def profile_limits(
 
     ``run_slice`` does a slice of work at a limit (W), always the same amount.
     """
-    descending = sorted(set(power_limits_w), reverse=True)
-    return tuple(run_slice(limit) for limit in descending)[::-1]
+    return tuple(map(run_slice, sorted(set(power_limits_w), reverse=True)))[::-1]

@@ -10,6 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.kit.draw import CYCLE, PALETTE, SEQUENTIAL, Part, finish
+from labkit.tuning.configurations.outcomes import config_text
 
 BRIGHTEST = 2.0
 """Cells of a map at this many times the default and above share one colour."""
@@ -48,7 +49,7 @@ def figure_map(
         "type": "heatmap", "z": cells, "texttemplate": "%{z:.2f}", "textfont": {"size": 12},
         "zmin": float(np.nanmin(cells)), "zmax": min(BRIGHTEST, float(np.nanmax(cells))),
         "colorbar": {"title": {"text": "× default", "side": "right"}, "thickness": 14},
-        "customdata": [[_config(b, p) for b in pivot.columns] for p in pivot.index],
+        "customdata": [[config_text(b, p) for b in pivot.columns] for p in pivot.index],
         "hovertemplate": "%{customdata}: %{z:.3f} × default<extra></extra>",
     }  # fmt: skip
     data: list[Part] = [heatmap]
@@ -103,7 +104,7 @@ def figure_pareto(
     if chosen is not None:
         x, y = _relative(pd.DataFrame([dict(chosen)]), base)
         star = {**MARK["best"], "line": {"width": 1.5, "color": "white"}}
-        name = f"chosen: {_config(chosen['batch_size'], chosen['power_limit_w'])}"
+        name = f"chosen: {config_text(chosen['batch_size'], chosen['power_limit_w'])}"
         data.append(points(x, y, star, name, hoverinfo=None))
     font = {"color": PALETTE["muted"], "size": 14}
     at_end = {"x": end, "xanchor": "right", "yanchor": "bottom", "showarrow": False, "font": font}
@@ -132,7 +133,7 @@ def _cloud(table: pd.DataFrame) -> Part:
                 "ticktext": [f"{b:,}" for b in shown],
             },
         },
-        "text": [_config(*pair) for pair in pairs],
+        "text": [config_text(*pair) for pair in pairs],
         "hovertemplate": "%{text}<br>time %{x:.3f}, energy %{y:.3f}<extra></extra>",
         "name": "configurations", "showlegend": False,
     }  # fmt: skip
@@ -228,10 +229,6 @@ def figure_batch_curves(curves: pd.DataFrame, *, title: str = "") -> go.Figure:
 
 def _relative(table: pd.DataFrame, base: pd.Series) -> list[pd.Series]:
     return [table[name] / base[name] for name in ("time_to_accuracy_s", "energy_to_accuracy_j")]
-
-
-def _config(batch_size: Any, power_limit_w: Any) -> str:
-    return f"{int(batch_size):,} @ {power_limit_w:g} W"
 
 
 def wrapped(names: pd.Series) -> list[str]:

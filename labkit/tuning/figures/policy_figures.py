@@ -11,7 +11,6 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from labkit.kit.draw import CYCLE, PALETTE, Part, finish
-from labkit.tuning.configurations.outcomes import Choice
 from labkit.tuning.figures.configuration_figures import points, stroke, wrapped
 
 POLICY_COLOUR: dict[str, str] = {
@@ -105,7 +104,7 @@ def figure_savings(
     return finish(fig, title=title, height=620)
 
 
-def figure_search_path(path: pd.DataFrame, best: Choice, *, title: str = "") -> go.Figure:
+def figure_search_path(path: pd.DataFrame, best: pd.Series, *, title: str = "") -> go.Figure:
     """The order in which one seed tries configurations: points that change colour on their line.
 
     ``path``: ``Runs.path`` of the seed; ``best``: the optimum, a star. A return to a configuration

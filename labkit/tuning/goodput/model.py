@@ -104,7 +104,8 @@ class GoodputModel:
         nodes, gpus = allocation_of(num_nodes, num_gpus)
         if not gpus.size:
             raise UsageError("num_nodes and num_gpus must hold one allocation or more")
-        best = self._best(nodes.ravel(), gpus.ravel(), limit, low, high, accumulation)
+        places = zip(nodes.ravel().tolist(), gpus.ravel().tolist(), strict=True)
+        best = np.array([self._best(*place, limit, low, high, accumulation) for place in places])
         if not best[:, 0].any():
             raise UsageError(
                 f"no batch of {init} to {limit} examples can be split over "
@@ -115,46 +116,28 @@ class GoodputModel:
         return Optimum(goodput=goodput, atomic_bsz=size.astype(int), accum_steps=steps.astype(int))
 
     def _best(
-        self, nodes: NDArray, gpus: NDArray, limit: int, low: int, high: int, accumulation: bool
-    ) -> NDArray[np.float64]:
-        """Goodput, batch size of one GPU and steps of each allocation; zeros where none fits."""
+        self, nodes: int, gpus: int, limit: int, low: int, high: int, accumulation: bool
+    ) -> tuple[float, int, int]:
+        """Goodput, batch size of one GPU and steps of an allocation; zeros where none fits."""
+        init, noise_scale = self._moment()
         knots = [int(size) for size, _ in self.step_times.measured]
-        init, _ = self._moment()
-        rows = [
-            _integers(low, min(high, limit // k), _MOST_SIZES, [-(-init // k), *knots])
-            for k in gpus.tolist()
-        ]
-        width = max(map(len, rows))
-        if not width:
-            return np.zeros((len(rows), 3))
-        padded = [np.pad(row, (0, width - len(row)), "edge") if len(row) else [high] * width
-                  for row in rows]  # fmt: skip
-        size, nodes, gpus = np.array(padded), nodes[:, None], gpus[:, None]
+        size = _integers(low, min(high, limit // gpus), [-(-init // gpus), *knots])
         fewest, parts = -(-init // (gpus * size)), limit // (gpus * size)
         if not accumulation:
             parts = np.minimum(parts, 1)
-        fits = (fewest <= parts) & (low <= size)
-        ideal = np.clip(self._best_parts(nodes, gpus, size), fewest, np.maximum(parts, fewest))
-        step = np.stack([np.floor(ideal), np.ceil(ideal)]).astype(np.intp) - 1
-        values = np.where(fits, self.goodput(nodes, gpus, size, step), 0.0)
-        flat = values.transpose(1, 0, 2).reshape(len(rows), -1)
-        chosen = flat.argmax(1)
-        each, which = np.arange(len(rows)), divmod(chosen, width)
-        best = np.stack([flat[each, chosen], size[each, which[1]], step[which[0], each, which[1]]])
-        return np.where(best[0] > 0, best, 0.0).T
-
-    def _best_parts(self, nodes: NDArray, gpus: NDArray, size: NDArray) -> NDArray[np.float64]:
-        """Gradients in a step, not rounded, of most goodput for each batch size of one GPU.
-
-        With x gradients of g seconds and c more for the synchronisation that they leave, goodput
-        is in proportion to x / ((φ + K·m·x)(g·x + c)): it has one peak, at x² = φ·c / (K·m·g).
-        """
-        _, noise_scale = self._moment()
+        fits = fewest <= parts
+        if not fits.any():
+            return 0.0, 0, 0
+        size, fewest, parts = size[fits], fewest[fits], parts[fits]
+        # With x gradients of g seconds and c more for the synchronisation that they leave, goodput
+        # is in proportion to x / ((φ + K·m·x)(g·x + c)): it has one peak, at x² = φ·c / (K·m·g).
         grad = self.step_times.grad_s(size)
         rest = np.maximum(self.step_times.step_time_s(nodes, gpus, size) - grad, 0.0)
-        with np.errstate(invalid="ignore"):
-            peak = np.sqrt(noise_scale * rest / (gpus * size * grad))
-        return np.where(rest > 0, peak, 0.0)
+        ideal = np.clip(np.sqrt(noise_scale * rest / (gpus * size * grad)), fewest, parts)
+        step = np.stack([np.floor(ideal), np.ceil(ideal)]).astype(np.intp) - 1
+        values = self.goodput(nodes, gpus, size, step)
+        which = np.unravel_index(values.argmax(), values.shape)
+        return float(values[which]), int(size[which[1]]), int(step[which])
 
     def _moment(self) -> tuple[int, float]:
         if self.init_batch_size is None or self.noise_scale is None:
@@ -274,11 +257,9 @@ def replay(
     return pd.DataFrame(rows)
 
 
-def _integers(low: int, high: int, most: int, extra: Iterable[int]) -> NDArray[np.intp]:
-    """All integers from low to high if no more than ``most``, else a geometric grid and extra."""
-    if high < low:
-        return np.arange(0)
-    if high - low < most:
+def _integers(low: int, high: int, extra: Iterable[int]) -> NDArray[np.intp]:
+    """All integers from low to high if not too many, else a geometric grid and extra."""
+    if high - low < _MOST_SIZES:
         return np.arange(low, high + 1)
-    grid = np.unique(np.geomspace(low, high, most).round().astype(np.intp))
+    grid = np.unique(np.geomspace(low, high, _MOST_SIZES).round().astype(np.intp))
     return np.union1d(grid, [n for n in extra if low <= n <= high]).astype(np.intp)

@@ -21,13 +21,8 @@ from pydantic import TypeAdapter, ValidationError
 from labkit.errors import BadFile, BadValue, UsageError
 from labkit.files import read_text, write_atomically
 from labkit.kit.describe import Count, NonNegative, Positive, Share, Whole, description
-from labkit.tuning.configurations.power_limits import (
-    Selector,
-    Slice,
-    check_selector,
-    cost_j,
-    select_limits,
-)
+from labkit.tuning.configurations import power_limits
+from labkit.tuning.configurations.power_limits import Selector, Slice
 
 FORMAT = 1
 Ending = Literal["reached", "failed", "stopped"]
@@ -53,7 +48,7 @@ class LiveJob:
     seed: Whole = 0
 
     def __post_init__(self) -> None:
-        check_selector(self.selector, self.max_slowdown)
+        power_limits.check_selector(self.selector, self.max_slowdown)
         if not self.command:
             raise UsageError("no command to run: give it after --, as in -- python train.py")
         if list(self.batch_sizes) != sorted(set(self.batch_sizes)):
@@ -114,7 +109,8 @@ class LiveState:
 
     def cost_j(self, run: LiveRun) -> float:
         highest, eta = self.power_limits_w[-1], self.job.eta
-        return float(cost_j(run.energy_j, run.time_s, eta=eta, max_power_w=highest))
+        took = run.energy_j, run.time_s
+        return float(power_limits.cost_j(*took, eta=eta, max_power_w=highest))
 
     @property
     def stop_j(self) -> float:
@@ -149,7 +145,7 @@ class LiveState:
 
     def select(self, profile: tuple[Slice, ...]) -> float:
         """The limit (W) the job's selector takes from a profile."""
-        index = select_limits(
+        index = power_limits.select_limits(
             [part.time_s for part in profile],
             [part.energy_j for part in profile],
             max_power_w=profile[-1].power_limit_w,

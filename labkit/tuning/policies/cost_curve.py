@@ -116,15 +116,11 @@ class Belief:
 class Spread(Memory):
     """How far equal runs differ: one variance for all batch sizes, from within each."""
 
-    def __init__(self, shape: tuple[int, int], believed: float, weight: float) -> None:
-        super().__init__(shape)
-        self.believed, self.weight = believed, weight
-
     def variance(self, who: Indices) -> Floats:
         """The pooled variance, shrunk to what was believed at first."""
         free = np.maximum(self.count[who] - 1, 0).sum(axis=1)
-        prior = self.weight * self.believed**2
-        return (prior + self.squares[who].sum(axis=1)) / (self.weight + free)
+        prior = _SPREAD_WEIGHT * _RUN_SPREAD**2
+        return (prior + self.squares[who].sum(axis=1)) / (_SPREAD_WEIGHT + free)
 
 
 @description(frozen=False)
@@ -149,7 +145,7 @@ class CostCurve(Policy):
         epochs, each = theory_prior(octaves)
         self.epochs = Belief(task.num_seeds, *epochs)
         self.epoch_cost = Belief(task.num_seeds, *each)
-        self.runs = Spread(task.shape, _RUN_SPREAD, _SPREAD_WEIGHT)
+        self.runs = Spread(task.shape)
         self.stopped = Belief(task.num_seeds, *epochs)  # only as a place for what stopped runs say
         self.in_flight = np.zeros(task.shape)
         self.failures = np.zeros(task.num_seeds, dtype=np.intp)
@@ -162,7 +158,7 @@ class CostCurve(Policy):
         score = cost - self._worth(who, mean, cov, cov, spread)
         known = self.runs.count[who] > 0
         enough = (self.failures[who] >= _MAX_TRIALS)[:, None]
-        score = np.where(enough & ~known, np.inf, np.where(enough, cost, score))
+        score = np.where(enough, np.where(known, cost, np.inf), score)
         batch = np.where(known.any(axis=1), score.argmin(axis=1), self.default)
         self.in_flight[who, batch] += 1
         return batch, self.limits[batch]
@@ -216,8 +212,7 @@ class CostCurve(Policy):
     ) -> tuple[Floats, Floats, Floats, Floats]:
         """Mean and covariance of log cost, the covariance's part of the epochs, runs' variance."""
         spread = self.runs.variance(who)
-        count = self.runs.count[who]
-        ended = count / spread[:, None]
+        ended = self.runs.count[who] / spread[:, None]
         self.epochs.precision[who] = ended + self.stopped.precision[who]
         self.epochs.evidence[who] = ended * self.runs.mean[who] + self.stopped.evidence[who]
         soon = None

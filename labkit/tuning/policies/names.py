@@ -7,18 +7,10 @@ from __future__ import annotations
 
 from labkit.errors import not_among
 from labkit.tuning.configurations.outcomes import optimum
+from labkit.tuning.policies import searches
 from labkit.tuning.policies.cost_curve import CostCurve
 from labkit.tuning.policies.policy import Indices, Policy
 from labkit.tuning.policies.pruning import Zeus
-from labkit.tuning.policies.searches import (
-    EpsilonGreedy,
-    Fixed,
-    GridSearch,
-    Halving,
-    LowerConfidenceBound,
-    RandomSearch,
-    Thompson,
-)
 from labkit.tuning.traces.job import Job
 
 POLICIES: dict[str, str] = {
@@ -38,13 +30,13 @@ POLICIES: dict[str, str] = {
 """Policies by name, with what they do."""
 
 _SIMPLE: dict[str, Policy] = {
-    "grid": GridSearch(),
-    "grid-early-stop": GridSearch(stops_early=True),
-    "halving": Halving(),
-    "random": RandomSearch(),
-    "epsilon-greedy": EpsilonGreedy(),
-    "ucb": LowerConfidenceBound(),
-    "thompson": Thompson(),
+    "grid": searches.GridSearch(),
+    "grid-early-stop": searches.GridSearch(stops_early=True),
+    "halving": searches.Halving(),
+    "random": searches.RandomSearch(),
+    "epsilon-greedy": searches.EpsilonGreedy(),
+    "ucb": searches.LowerConfidenceBound(),
+    "thompson": searches.Thompson(),
     "zeus": Zeus(),
     "cost-curve": CostCurve(),
 }
@@ -59,11 +51,11 @@ def policy_named(name: str, job: Job, eta: float, profiled_limits: Indices) -> P
         return _SIMPLE[name]
     b0, highest = job.baseline
     if name == "default":
-        return Fixed(batch=b0, power=highest)
+        return searches.Fixed(batch=b0, power=highest)
     if name == "tuned-power":
-        return Fixed(batch=b0, power=int(profiled_limits[b0]), profiles_power=True)
+        return searches.Fixed(batch=b0, power=int(profiled_limits[b0]), profiles_power=True)
     if name == "oracle":
         best = optimum(job, eta=eta)
         batch = job.batch_sizes.index(best.batch_size)
-        return Fixed(batch=batch, power=job.power_limits_w.index(best.power_limit_w))
+        return searches.Fixed(batch=batch, power=job.power_limits_w.index(best.power_limit_w))
     raise not_among("policy", name, POLICIES)

@@ -50,17 +50,12 @@ class Zeus(Policy):
         if self.window is not None:
             self.memory = WindowMemory(task.shape, self.window)
         num_seeds = task.num_seeds
-        self.alive = np.ones(task.shape, dtype=bool)
-        self.good = np.zeros(task.shape, dtype=bool)
+        self.alive, self.good = np.ones(task.shape, dtype=bool), np.zeros(task.shape, dtype=bool)
         self.round = np.zeros(num_seeds, dtype=np.intp)
-        self.going_up = np.zeros(num_seeds, dtype=bool)
-        self.origin = np.full(num_seeds, task.default_index)
-        self.expected = self.origin.copy()
-        self.waiting = np.zeros(num_seeds, dtype=bool)
-        self.best = self.origin.copy()
-        self.best_cost = np.full(num_seeds, np.inf)
-        self.known = self.origin.copy()
-        self.known_cost = np.full(num_seeds, np.inf)
+        self.going_up, self.waiting = np.zeros((2, num_seeds), dtype=bool)
+        starts = np.full((4, num_seeds), task.default_index)
+        self.origin, self.expected, self.best, self.known = starts
+        self.best_cost, self.known_cost = np.full((2, num_seeds), np.inf)
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
         sampled = self.memory.mean[who] + noise * self.memory.standard_error(who)

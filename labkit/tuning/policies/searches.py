@@ -51,16 +51,14 @@ class GridSearch(Policy):
 
     def begin(self, task: Task) -> None:
         super().begin(task)
-        num_seeds, num_sizes = task.shape
-        num_limits = len(task.power_limits_w)
+        (num_seeds, num_sizes), num_limits = task.shape, len(task.power_limits_w)
         order = outward(num_sizes, task.default_index)
         batch, power = np.repeat(order, num_limits), np.tile(np.arange(num_limits)[::-1], num_sizes)
         may_run = slice(None) if task.profiled is None else task.profiled[batch, power]
         self.batch, self.power = batch[may_run], power[may_run]
         self.place = np.empty((num_sizes, num_limits), dtype=np.intp)
         self.place[self.batch, self.power] = np.arange(len(self.batch))
-        self.taken = np.zeros((num_seeds, len(self.batch)), dtype=bool)
-        self.tried = np.zeros((num_seeds, len(self.batch)), dtype=bool)
+        self.taken, self.tried = np.zeros((2, num_seeds, len(self.batch)), dtype=bool)
         self.pruned = np.zeros((num_seeds, num_sizes), dtype=bool)
         self.cost = np.full((num_seeds, len(self.batch)), np.inf)
         self.retries = np.zeros(num_seeds, dtype=bool)
@@ -97,8 +95,7 @@ class RandomSearch(Policy):
 
     def begin(self, task: Task) -> None:
         super().begin(task)
-        self.left = np.ones(task.shape, dtype=bool)
-        self.failed = np.zeros(task.shape, dtype=bool)
+        self.left, self.failed = np.ones(task.shape, dtype=bool), np.zeros(task.shape, dtype=bool)
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
         left = self.left[who]
@@ -119,8 +116,7 @@ class RandomSearch(Policy):
 class Halving(Policy):
     """Successive halving over batch sizes: run each survivor once, keep the cheaper half, repeat.
 
-    Uses the just-in-time power profile and early stopping as Zeus does, so what differs is only
-    how the batch size is chosen: no pruning order, no posterior, no randomness.
+    No pruning order, no posterior, no randomness.
 
     Source: Karnin, Koren, Somekh, "Almost optimal exploration in multi-armed bandits", ICML'13.
     """
@@ -129,8 +125,7 @@ class Halving(Policy):
         super().begin(task)
         self.order = outward(task.shape[1], task.default_index)
         self.alive = np.ones(task.shape, dtype=bool)
-        self.taken = np.zeros(task.shape, dtype=bool)
-        self.played = np.zeros(task.shape, dtype=bool)
+        self.taken, self.played = np.zeros((2, *task.shape), dtype=bool)
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
         left = (self.alive[who] & ~self.taken[who])[:, self.order]
@@ -144,16 +139,10 @@ class Halving(Policy):
         batch, ok = outcome.batch, outcome.reached
         self.memory.add(who, batch, outcome.cost_j)
         self.played[who, batch] = True
-        self._drop(who[~ok], batch[~ok])
+        dropped = ~ok & (self.alive[who].sum(1) > 1)  # the last one left stays
+        self.alive[who[dropped], batch[dropped]] = False
         over = ~(self.alive[who] & ~self.played[who]).any(1) & (self.alive[who].sum(1) > 1)
-        self._halve(who[over])
-
-    def _drop(self, who: Indices, batch: Indices) -> None:
-        """Forget a batch size that failed, unless it is the last one left."""
-        others = self.alive[who].sum(1) > 1
-        self.alive[who[others], batch[others]] = False
-
-    def _halve(self, who: Indices) -> None:
+        who = who[over]
         mean = np.where(self.alive[who], self.memory.mean[who], np.inf)
         rank = mean.argsort(axis=1, kind="stable").argsort(axis=1)
         self.alive[who] &= rank < (self.alive[who].sum(1, keepdims=True) + 1) // 2

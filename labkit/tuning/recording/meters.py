@@ -10,6 +10,7 @@ import contextlib
 import io
 import logging
 import os
+import platform
 import re
 import time
 from collections.abc import Iterator
@@ -183,8 +184,6 @@ def _quiet() -> Iterator[None]:
 
 def machine() -> dict[str, Any]:
     """This machine in a few words: name of the processor, how many, operating system."""
-    import platform
-
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else ""
     model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import platform
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -142,7 +143,8 @@ def record(
         "grid": json.loads(json.dumps(asdict(grid))),
         "device": device,
         "machine": machine(),
-        "versions": _versions(),
+        "versions": {"python": platform.python_version()}
+        | {name: metadata.version(name) for name in ("torch", "scikit-learn", "numpy", "labkit")},
     }
     cells = _cells_so_far(folder, identity, resume=resume, overwrite=overwrite)
     bench = Bench(data=load_digits(device), device=device, meter=meter, tell=tell)
@@ -280,13 +282,6 @@ def _cells_so_far(
                 "record elsewhere, or start anew (--overwrite)"
             )
     return cells
-
-
-def _versions() -> dict[str, str]:
-    import platform
-
-    names = ("torch", "scikit-learn", "numpy", "labkit")
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
 
 
 # ---------------------------------------------------------------- what is written

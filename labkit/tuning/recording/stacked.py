@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import pandas as pd
 from annotated_types import MinLen
 from numpy.typing import ArrayLike, NDArray
 
@@ -23,7 +24,6 @@ from labkit.kit.describe import Count, Whole, description
 from labkit.tuning.recording.training import MOMENTUM, load_digits, network_of, one_thread
 
 if TYPE_CHECKING:
-    import pandas as pd
     from torch import Tensor
 
     from labkit.tuning.recording.training import Data
@@ -232,8 +232,6 @@ def sweep(
     Columns: k, rates (the case's name), seed, epoch (from 1), and loss and error as
     :class:`StackedRuns` has them.
     """
-    import pandas as pd
-
     of_stack = {name: options.pop(name) for name in ("num_epochs", "worker_batch") & options.keys()}
 
     def runs_at(k: int) -> pd.DataFrame:
@@ -271,16 +269,14 @@ def wrong(
     return (named != labels).double().mean(1).numpy()
 
 
-def replicas(
-    weights: Sequence[Tensor], images: Tensor, labels: Tensor, run: int = 0
-) -> NDArray[np.float64]:
-    """Gradients of one run on several batches, a row each: what ``noise.from_replicas`` takes.
+def replicas(weights: Sequence[Tensor], images: Tensor, labels: Tensor) -> NDArray[np.float64]:
+    """Gradients of the first run on several batches, a row each, as ``noise.from_replicas`` has it.
 
     ``images`` are batches × examples × pixels, ``labels`` batches × examples.
     """
     import torch
 
-    copies = [part[run : run + 1].expand(len(images), *part.shape[1:]) for part in weights]
+    copies = [part[:1].expand(len(images), *part.shape[1:]) for part in weights]
     _, slopes = gradients(copies, images, labels)
     rows: NDArray[np.float64] = torch.cat([part.flatten(1) for part in slopes], 1).double().numpy()
     return rows

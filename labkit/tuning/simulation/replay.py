@@ -29,38 +29,32 @@ _CHUNK = 128
 
 @description(slots=True)
 class Experiment:
-    """A policy at work on one recurring job."""
+    """A policy at work on one recurring job; its fields as ``simulate`` takes them."""
 
     job: Job
     policy: str
     eta_knob: Share
-    """Weight of energy against time in the cost, 0 to 1."""
     beta_knob: Annotated[float, Gt(1)]
-    """A run stops when its cost would exceed this many times the cheapest success so far."""
     num_recurrences: Count
     seeds: Annotated[tuple[Whole, ...], MinLen(1)]
     drift: tuple[Job, ...] = ()
-    """What the job turns into: with ``job``, equal shares of the recurrences, in this order."""
     concurrency: Count = 1
-    """How many recurrences are in flight at once."""
 
     def __post_init__(self) -> None:
+        names = ("batch_sizes", "power_limits_w", "default_batch_size")
         for job in self.drift:
-            self._check_same_choices(job)
-
-    def _check_same_choices(self, job: Job) -> None:
-        for name in ("batch_sizes", "power_limits_w", "default_batch_size"):
-            ours, theirs = getattr(self.job, name), getattr(job, name)
-            if ours != theirs:
+            refused = f"a job may drift only among the same choices, but {job.name!r}"
+            for name in names:
+                ours, theirs = getattr(self.job, name), getattr(job, name)
+                if ours != theirs:
+                    raise UsageError(
+                        f"{refused} has {name} {theirs}, where {self.job.name!r} has {ours}"
+                    )
+            if (self.job.profiled != job.profiled).any():
                 raise UsageError(
-                    f"a job may drift only among the same choices, but {job.name!r} has {name} "
-                    f"{theirs}, where {self.job.name!r} has {ours}"
+                    f"{refused} was not profiled at the same pairs of batch size and power limit "
+                    f"as {self.job.name!r}"
                 )
-        if (self.job.profiled != job.profiled).any():
-            raise UsageError(
-                f"a job may drift only among the same choices, but {job.name!r} was not profiled "
-                f"at the same pairs of batch size and power limit as {self.job.name!r}"
-            )
 
     @property
     def slices(self) -> tuple[Job, ...]:
@@ -90,8 +84,7 @@ def replay(setup: Experiment, policy: Policy, profiled_limits: NDArray) -> dict[
     kept: list[dict[str, NDArray]] = []
     for step, (lot, noise) in enumerate(_draws(setup.seeds, len(setup.job.batch_sizes))):
         slot = step % setup.concurrency
-        landed = flights[slot]
-        if landed is not None:
+        if landed := flights[slot]:
             state.player.observe(*landed)
             state.settle(slot, landed[0], landed[1].reached)
         who = state.board(slot)
@@ -99,10 +92,10 @@ def replay(setup: Experiment, policy: Policy, profiled_limits: NDArray) -> dict[
             run, outcome = state.run(slot, who, lot[who], noise[who])
             flights[slot] = who, outcome
             kept.append(run)
-        else:
-            flights[slot] = None
-            if all(flight is None for flight in flights) and not state.left.any():
-                break
+            continue
+        flights[slot] = None
+        if not any(flights) and not state.left.any():
+            break
     return {name: np.concatenate([run[name] for run in kept]) for name in kept[0]}
 
 
@@ -131,10 +124,8 @@ class _State:
         self.time_s = np.stack([job.epoch_time_s for job in jobs])
         self.energy_j = np.stack([job.epoch_energy_j for job in jobs])
         self.epoch_cost_j = np.stack([epoch_cost_j(job, setup.eta_knob) for job in jobs])
-        self.active = np.zeros(shape, dtype=bool)
-        self.recurrence = np.zeros(shape, dtype=np.intp)
-        self.tries = np.zeros(shape, dtype=np.intp)
-        self.spent_j = np.zeros(shape)
+        self.active, self.spent_j = np.zeros(shape, dtype=bool), np.zeros(shape)
+        self.recurrence, self.tries = np.zeros((2, *shape), dtype=np.intp)
         self.left = np.full(shape[1], setup.num_recurrences)
         self.cheapest_j = np.full(shape[1], np.inf)
         self.profiled = np.zeros(task.shape, dtype=bool)
@@ -174,6 +165,9 @@ class _State:
         )
         self.spent_j[slot, who] += cost
         self.tries[slot, who] += 1
+        # a run that could not even start counts as far above its bound
+        refused_j = np.where(cost == 0, self.cheapest_j[who], 0.0)
+        charged_j = cost + _PENALTY * self.setup.beta_knob * refused_j
         columns = {
             "seed": who,
             "recurrence": recurrence,
@@ -186,11 +180,7 @@ class _State:
             "reached": reached,
         }
         return columns, Outcome(
-            batch=batch,
-            power=power,
-            cost_j=self._told_j(who, cost),
-            epochs=epochs,
-            reached=reached,
+            batch=batch, power=power, cost_j=charged_j, epochs=epochs, reached=reached
         )
 
     def _check_profiled(self, batch: NDArray, power: NDArray, each_j: NDArray) -> None:
@@ -224,12 +214,6 @@ class _State:
                 f"{self.setup.seeds[stuck[0]]}: recurrence {self.recurrence[slot, stuck[0]] + 1} "
                 f"missed the target {MAX_TRIES} times; the target counts as out of reach"
             )
-
-    def _told_j(self, who: NDArray, cost: NDArray) -> NDArray:
-        """What a policy is told of a run that could not even start: far above its bound."""
-        refused = cost == 0
-        bound = np.where(refused, self.cheapest_j[who], 0.0)
-        return cost + refused * _PENALTY * self.setup.beta_knob * bound
 
 
 def _draws(seeds: tuple[int, ...], num_arms: int) -> Iterator[tuple[NDArray, NDArray]]:

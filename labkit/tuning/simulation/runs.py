@@ -1,14 +1,14 @@
 """Recurring jobs, replayed: a policy decides, the trace says what each run takes.
 
-Trace-driven: every epoch count, epoch time and power was measured by the authors of the trace;
-which recorded run a recurrence repeats is drawn at random, per seed. Seeds advance side by side as
-arrays, one run each a step, and a seed's result does not depend on which others are simulated.
+Trace-driven: every epoch count, epoch time and power was measured by the authors of the trace.
+Seeds advance side by side as arrays, one run each a step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Annotated, Literal, get_args
 
 import numpy as np
@@ -19,13 +19,7 @@ from numpy.typing import NDArray
 from labkit.errors import UsageError
 from labkit.kit.describe import Count, NonNegative, Share, Whole, checked
 from labkit.kit.stats import mean_interval
-from labkit.tuning.configurations.outcomes import (
-    best_power_limits,
-    convergence,
-    default_choice,
-    epoch_cost_j,
-    optimum,
-)
+from labkit.tuning.configurations import outcomes
 from labkit.tuning.configurations.power_limits import Selector
 from labkit.tuning.policies.names import Policy, policy_named
 from labkit.tuning.simulation.replay import Experiment, replay
@@ -104,7 +98,7 @@ class Runs:
     def regret_j(self) -> NDArray[np.float64]:
         """Cost above the oracle's expected cost, accumulated over recurrences (seeds × R)."""
         setup = self.experiment
-        best = np.array([optimum(job, eta=setup.eta_knob).cost_j for job in setup.slices])
+        best = np.array([outcomes.optimum(job, eta=setup.eta_knob).cost_j for job in setup.slices])
         excess = self.per_recurrence("cost_j") - best[setup.slice_per_recurrence]
         return np.cumsum(excess, axis=1)
 
@@ -121,7 +115,7 @@ class Runs:
         """
         setup = self.experiment
         energy, time = self.per_recurrence("energy_j"), self.per_recurrence("time_s")
-        bases = [default_choice(job, eta=setup.eta_knob) for job in setup.slices]
+        bases = [outcomes.default_choice(job, eta=setup.eta_knob) for job in setup.slices]
         part = setup.slice_per_recurrence
         base_j = np.array([base.energy_to_accuracy_j for base in bases])[part]
         base_s = np.array([base.time_to_accuracy_s for base in bases])[part]
@@ -141,9 +135,9 @@ class Runs:
         batch, power = self.batch[last], self.power[last]
         pairs, counts = np.unique(np.stack([batch, power], 1), axis=0, return_counts=True)
         most = pairs[counts.argmax()]
-        job = setup.slices[-1]
-        expected = convergence(job)[1][:, None] * epoch_cost_j(job, setup.eta_knob)
-        excess = float(np.mean(expected[batch, power]) / optimum(job, eta=setup.eta_knob).cost_j)
+        job, eta = setup.slices[-1], setup.eta_knob
+        expected = outcomes.convergence(job)[1][:, None] * outcomes.epoch_cost_j(job, eta)
+        excess = float(np.mean(expected[batch, power]) / outcomes.optimum(job, eta=eta).cost_j)
         return {
             "batch_size": job.batch_sizes[most[0]],
             "power_limit_w": job.power_limits_w[most[1]],
@@ -179,7 +173,8 @@ def simulate(
         eta, beta: weight of energy against time, 0 to 1; early-stop factor, above 1.
         recurrences: default: twice the number of configurations, as in the paper.
         seeds: non-negative integers; seed k gives the same runs whatever else is simulated.
-        drift: what the job turns into, in equal shares; power limits stay as profiled at first.
+        drift: what the job turns into: with it, equal shares of the recurrences, in this order;
+            power limits stay as profiled at first.
         concurrency: recurrences in flight at once: each is decided before the results of the
             concurrency − 1 before it are known.
         selector, max_slowdown: how a profile chooses the limit, as in ``best_power_limits``.
@@ -203,7 +198,7 @@ def simulate(
     )
     if policy == "oracle" and drift:
         raise UsageError("the oracle stays with one configuration and knows of no drift")
-    limits = best_power_limits(job, eta, selector=selector, max_slowdown=max_slowdown)
+    limits = outcomes.best_power_limits(job, eta, selector=selector, max_slowdown=max_slowdown)
     chosen = policy_named(policy, job, eta, limits) if isinstance(policy, str) else policy
     return Runs(experiment=setup, **replay(setup, chosen, limits))
 
@@ -215,17 +210,12 @@ def sweep(
     *,
     eta: Share = 0.5,
     seeds: Iterable[Whole] = range(100),
-    recurrences: Count | None = None,
 ) -> pd.DataFrame:
     """:meth:`Runs.summary` of every job under every policy, one row each."""
     jobs, seeds = tuple(jobs), tuple(seeds)
-    return pd.DataFrame(
-        [
-            simulate(job, policy=name, eta=eta, seeds=seeds, recurrences=recurrences).summary()
-            for name in policies
-            for job in jobs
-        ]
-    )
+    cases = product(policies, jobs)
+    runs = (simulate(job, policy=name, eta=eta, seeds=seeds) for name, job in cases)
+    return pd.DataFrame([run.summary() for run in runs])
 
 
 @checked
@@ -235,7 +225,6 @@ def savings(
     policies: Iterable[str] = ("zeus",),
     eta: Share = 0.5,
     seeds: Iterable[Whole] = range(100),
-    recurrences: Count | None = None,
 ) -> pd.DataFrame:
     """Energy and time saved in steady state per GPU, workload and policy, with 95 % intervals.
 
@@ -245,7 +234,7 @@ def savings(
     """
     policies, seeds, rows = tuple(policies), tuple(seeds), []
     for trace, job in ((each, job) for each in traces for job in each.jobs()):
-        table = sweep([job], policies, eta=eta, seeds=seeds, recurrences=recurrences)
+        table = sweep([job], policies, eta=eta, seeds=seeds)
         for row in table.to_dict("records"):
             place = trace.gpu, row["workload"], row["policy"]
             compared = {
@@ -266,7 +255,7 @@ def regret_bands(runs: Iterable[Runs]) -> pd.DataFrame:
     tables = [pd.DataFrame()]
     for run in runs:
         setup = run.experiment
-        regret = run.regret_j() / optimum(setup.job, eta=setup.eta_knob).cost_j
+        regret = run.regret_j() / outcomes.optimum(setup.job, eta=setup.eta_knob).cost_j
         columns = {
             "workload": setup.job.title,
             "policy": setup.policy,

@@ -267,6 +267,6 @@ def warn_of_holes(of: str, power: pd.DataFrame) -> None:
         )
 
 
-def _listed(places: list[str], most: int = 3) -> str:
-    more = len(places) - most
-    return ", ".join(places[:most]) + (f" and {more} more" if more > 0 else "")
+def _listed(places: list[str]) -> str:
+    more = len(places) - 3
+    return ", ".join(places[:3]) + (f" and {more} more" if more > 0 else "")

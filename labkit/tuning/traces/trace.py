@@ -10,7 +10,6 @@ Source: Zeus (NSDI'23), §4.1 and its published traces.
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Mapping
@@ -22,17 +21,9 @@ import numpy as np
 import pandas as pd
 
 from labkit.errors import BadFile, BadValue, LabkitError, UsageError, not_among
-from labkit.files import project_root, read_text
+from labkit.files import load_yaml, project_root
 from labkit.kit.describe import NonNegative, checked, description
-from labkit.tuning.traces.checks import (
-    WORKLOAD,
-    TraceWarning,
-    gaps,
-    read_power,
-    read_train,
-    warn_of,
-    warn_of_holes,
-)
+from labkit.tuning.traces import checks
 from labkit.tuning.traces.job import PUBLISHED, Job, Workload
 
 if TYPE_CHECKING:
@@ -76,8 +67,8 @@ class TrainingTrace:
         Warns (IncompleteTrace, ImplausiblePower) of what :meth:`gaps` lists, with counts; raises
         BadFile where a field is missing or not a positive number, or rows contradict each other.
         """
-        train, power = read_train(Path(train_csv)), read_power(Path(power_csv))
-        warn_of(Path(train_csv), gaps(train, power))
+        train, power = checks.read_train(Path(train_csv)), checks.read_power(Path(power_csv))
+        checks.warn_of(Path(train_csv), checks.gaps(train, power))
         return cls(train=train, power=power, gpu=gpu, workloads=workloads)
 
     def __repr__(self) -> str:
@@ -104,7 +95,7 @@ class TrainingTrace:
 
         One row a workload and kind: dataset, network, optimizer, gap, count, detail (the first).
         """
-        table = gaps(self.train, self.power)
+        table = checks.gaps(self.train, self.power)
         return _select(table, self._spec(name, {})) if name else table
 
     @checked
@@ -141,7 +132,7 @@ class TrainingTrace:
             default = max([b for b in batch_sizes if b <= default], default=batch_sizes[0])
         power = power[power["batch_size"].isin(batch_sizes)]
         limits = sorted(set(power["power_limit"]))
-        warn_of_holes(f"workload {name!r}{f' on {self.gpu}' if self.gpu else ''}", power)
+        checks.warn_of_holes(f"workload {name!r}{f' on {self.gpu}' if self.gpu else ''}", power)
         train = train.sort_values("run", key=lambda runs: runs.str.rjust(12))  # 2 before 10
         runs = dict(list(train.groupby("batch_size")["target_epoch"]))
         return Job(
@@ -235,7 +226,8 @@ class TrainingTrace:
 
 
 def _select(table: pd.DataFrame, spec: Workload) -> pd.DataFrame:
-    return table[(table[WORKLOAD] == [getattr(spec, key) for key in WORKLOAD]).all(axis=1)]
+    own = [getattr(spec, key) for key in checks.WORKLOAD]
+    return table[(table[checks.WORKLOAD] == own).all(axis=1)]
 
 
 def _grid(power: pd.DataFrame, column: str) -> tuple[tuple[float, ...], ...]:
@@ -295,7 +287,7 @@ def load(source: str | Path | Source = "zeus-nsdi23", *, gpu: str | None = None)
     if isinstance(source, str):
         source = _opened(source, gpu)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TraceWarning)
+        warnings.simplefilter("ignore", checks.TraceWarning)
         power_csv = source.path(POWER_FILE.format(gpu=gpu))
         trace = TrainingTrace.from_csv(source.path(TRAIN_FILE), power_csv, gpu)
     return replace(trace, standin=source.reason if source.is_standin else "")
@@ -331,12 +323,9 @@ def _opened(name: str, gpu: str) -> Source:
 
 def meta(folder: Path) -> dict[str, Any]:
     """What ``meta.json`` says: command, machine, versions, date, energy source, workloads; raises
-    BadFile where it is missing, is not JSON, or lacks what a trace needs."""
+    BadFile where it is missing, cannot be read, or lacks what a trace needs."""
     path = folder / META
-    try:
-        content = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise BadFile(path, f"not JSON: {error.msg}", line=error.lineno) from None
+    content = load_yaml(path)  # JSON is YAML too
     for key in ("machine", "workloads", "energy_source"):
         if not isinstance(content, dict) or key not in content:
             raise BadFile(path, "lacks a field", field=key, valid="as labkit tuning record writes")
