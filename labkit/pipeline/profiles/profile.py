@@ -189,20 +189,10 @@ class EnergyProfile:
         return self._with_rows(row=np.concatenate(rows), stage=stage, factor=factor)
 
     @checked
-    def scaled(self, *, stage: int = -1, factor: Positive) -> EnergyProfile:
-        """The same pipeline with ``factor`` times the work on one stage: its balance, changed.
-
-        Negative numbers count from the last stage, as in Python.
-
-        Raises:
-            UsageError: there is no such stage.
-        """
-        if not -self.num_stages <= stage < self.num_stages:
-            last = self.num_stages - 1
-            raise UsageError(f"no stage {stage}; there are 0 to {last}, or -1 for the last")
-        scale = [1.0] * self.num_stages
-        scale[stage] = factor
-        return self.restage(range(self.num_stages), scale=scale)
+    def scaled(self, *, factor: Positive) -> EnergyProfile:
+        """The same pipeline with ``factor`` times the work on its last stage."""
+        scale = [1.0] * (self.num_stages - 1)
+        return self.restage(range(self.num_stages), scale=[*scale, factor])
 
     @checked
     def with_dominance(self, dominance: Dominance) -> EnergyProfile:
