@@ -15,8 +15,7 @@ from labkit.pipeline.planning.fitted import resolved
 from labkit.pipeline.planning.optimal import OptimalPlanner
 from labkit.pipeline.planning.relaxation import Options, options
 from labkit.pipeline.profiles.clocks import Task
-from labkit.pipeline.profiles.profile import EnergyProfile
-from labkit.pipeline.profiles.variants import Inner
+from labkit.pipeline.profiles.profile import EnergyProfile, Inner
 from labkit.pipeline.scheduling.families import EVEN, FAMILIES, family_of
 from labkit.pipeline.scheduling.graph import longest_from, longest_to
 from labkit.pipeline.scheduling.policies import build
