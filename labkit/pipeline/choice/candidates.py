@@ -12,8 +12,7 @@ import numpy as np
 from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, description
 from labkit.pipeline.planning.fitted import resolved
-from labkit.pipeline.planning.optimal import OptimalPlanner
-from labkit.pipeline.planning.relaxation import Options, options
+from labkit.pipeline.planning.relaxation import OptimalPlanner
 from labkit.pipeline.profiles.clocks import Task
 from labkit.pipeline.profiles.profile import EnergyProfile, Inner
 from labkit.pipeline.scheduling.families import EVEN, FAMILIES, family_of
@@ -61,18 +60,14 @@ class Candidate:
         return float((self.activation_bytes + self.parameter_bytes).max())
 
     @cached_property
-    def choices(self) -> Options:
-        return options(self.task)
-
-    @cached_property
     def fastest_s(self) -> float:
         """Makespan with every instruction at its fastest clock."""
-        fastest = self.choices.fastest_s()
+        fastest = self.planner.choices.fastest_s()
         return float(longest_to(self.schedule.graph, fastest, self.task.lag_s).max())
 
     @cached_property
     def planner(self) -> OptimalPlanner:
-        """Bounds and plans for any deadline; made when first needed, as it holds a model."""
+        """Bounds and plans for any deadline."""
         return OptimalPlanner(self.task)
 
     @property
@@ -252,7 +247,7 @@ def quick_bound_j(candidate: Candidate, deadline_s: float) -> float:
     bound is the least over T of ``G P_b T + sum_d net_d(T)``: convex and piecewise linear, hence
     least at a breakpoint. Time: that of two longest paths and one sort a device.
     """
-    schedule, choices = candidate.schedule, candidate.choices
+    schedule, choices = candidate.schedule, candidate.planner.choices
     graph, fastest = schedule.graph, choices.fastest_s()
     lag_s, first_s = candidate.task.lag_s, candidate.fastest_s
     ends, tails = (longest(graph, fastest, lag_s) for longest in (longest_to, longest_from))
@@ -274,7 +269,7 @@ def quick_bound_j(candidate: Candidate, deadline_s: float) -> float:
 
 def _mixed(candidate: Candidate, works: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Least net energy of a device's works against the time they take together: (time, net)."""
-    choices = candidate.choices
+    choices = candidate.planner.choices
     kinds, counts = np.unique(works, return_counts=True)
     parts = [choices.segments[work] for work in kinds]
     length = np.concatenate([n * part[0] for n, part in zip(counts, parts, strict=True)])

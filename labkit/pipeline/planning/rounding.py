@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from labkit.kit.compiled import njit
-from labkit.pipeline.planning.relaxation import Options, Relaxation
 from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, Task
 from labkit.pipeline.scheduling.graph import longest_to
+
+if TYPE_CHECKING:
+    from labkit.pipeline.planning.relaxation import Options, Relaxation
 
 _DEADLINE_NOISE = 1e-12
 """Share of the deadline that counts as floating-point noise: it may not cost a clock."""
