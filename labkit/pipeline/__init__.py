@@ -19,7 +19,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "planning.envpipe": ("early_forwards", "outer_envelope"),
     "planning.fitted": ("build_for", "fitted"),
     "planning.plans": ("Plan", "frontier", "plan"),
-    "planning.study": ("compare", "replay", "straggler_savings", "stress", "sweep"),
+    "planning.study": ("compare", "straggler_savings", "stress", "sweep"),
     "profiles.profile": ("EnergyProfile",),
     "scheduling.graph": ("DeadlockError",),
     "scheduling.orders": ("load_order", "save_order"),

@@ -87,7 +87,6 @@ def right(tmp_path_factory: Any) -> Any:
         "plan": {**both, "method": "envpipe", "deadline_s": 10.0, "reconfigure": "greedy"},
         "plan:zeus-local": {**both, "method": "zeus-local", "eta": 0.5},
         "plan:perseus": {**both, "method": "perseus", "unit_s": 0.01},
-        "replay": {"plan": chosen, "switch_s": 0.1},
         "save_order": {"schedule": schedule, "path": order},
         "schedules": {},
         "simulate": {"schedule": schedule, "costs": costs},

@@ -19,7 +19,7 @@ from labkit.pipeline.scheduling.families import EVEN, FAMILIES, family_of
 from labkit.pipeline.scheduling.graph import longest_from, longest_to
 from labkit.pipeline.scheduling.policies import build
 from labkit.pipeline.scheduling.schedule import Schedule
-from labkit.pipeline.simulation.costs import Costs, Network, PerStage, lags, spread
+from labkit.pipeline.simulation.costs import Network, PerStage, lags, spread
 
 Cap = tuple[int, ...] | None
 _MOST_TIMES_STAGES = 3
@@ -144,10 +144,8 @@ class Grid:
         activation, parameter = (
             self._of_stages(name)[part] / chunks for name in ("activation_bytes", "parameter_bytes")
         )
-        sizes = Costs(forward_s=0.0, backward_s=0.0, activation_bytes=activation.tolist())
-        held = np.array(sizes.peak_activation_bytes(schedule))
         versions = np.array(schedule.weight_versions or (1,) * schedule.num_devices)
-        return held, parameter @ places * versions
+        return schedule.peak_held(activation), parameter @ places * versions
 
     def ladder(self, plain: Schedule) -> list[tuple[int, ...]]:
         """Caps worth trying on a schedule, tightest first: each device's share of more memory.

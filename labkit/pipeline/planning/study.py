@@ -140,7 +140,10 @@ def stress(
     """Every plan under every trouble, compared with the first plan under the same one.
 
     Args:
-        switch_s, jitter: see :func:`replay`; each value is one trouble.
+        switch_s: seconds a GPU stands still, at blocking power, whenever the next instruction
+            runs at another clock than the last; each value is one trouble.
+        jitter: standard deviation of the logarithm of each instruction's duration, mean kept; its
+            power stays, so its energy varies with its duration. Each value is one trouble.
         replicas: data-parallel pipelines that wait for the slowest one before the next iteration;
             each value is a trouble of its own with every jitter. Energy is that of one pipeline,
             with the power it draws while it waits for the slowest.
@@ -161,7 +164,7 @@ def stress(
     for trouble, (name, plan) in itertools.product(troubles, plans.items()):
         draws, count, settings = troubles[trouble]
         rng = np.random.default_rng(seed)
-        runs = [replay(plan, rng=rng, **settings) for _ in range(draws * count)]
+        runs = [_replayed(plan, rng, **settings) for _ in range(draws * count)]
         span_s, energy_j = np.reshape(runs, (draws, count, 2)).transpose(2, 0, 1)
         slowest_s = span_s.max(axis=1, keepdims=True)
         energy_j = energy_j + plan.waiting_w * (slowest_s - span_s)
@@ -171,25 +174,10 @@ def stress(
     return _against(table, base["makespan_s"], base["energy_j"])
 
 
-@checked
-def replay(
-    plan: Plan,
-    *,
-    jitter: NonNegative = 0.0,
-    switch_s: NonNegative = 0.0,
-    rng: np.random.Generator | None = None,
+def _replayed(
+    plan: Plan, rng: np.random.Generator, *, jitter: float = 0.0, switch_s: float = 0.0
 ) -> tuple[float, float]:
-    """Run a plan where reality differs from the profile: (makespan in s, energy in J).
-
-    Args:
-        jitter: standard deviation of the logarithm of each instruction's duration, mean kept;
-            its power stays, so its energy varies with its duration.
-        switch_s: seconds a GPU stands still, at blocking power, whenever the next instruction
-            runs at another clock than the last.
-
-    Raises:
-        UsageError: jitter without ``rng``.
-    """
+    """A run where reality differs from the profile, see :func:`stress`: makespan, energy."""
     graph, profile = plan.schedule.graph, plan.profile
     factor = jitter_factors(jitter, len(graph), rng)
     clock_mhz = np.append(profile.clock_mhz[plan.row], np.nan)

@@ -59,16 +59,6 @@ class Costs:
         table = np.stack([forward, half + weight, half, weight])  # as KINDS
         return table[schedule.kind, schedule.stage]
 
-    def activation_change_bytes(self, schedule: Schedule) -> np.ndarray:
-        """By how much each instruction changes what its device holds, shape (n,)."""
-        each = self.per_stage("activation_bytes", schedule)[schedule.stage]
-        return each * schedule.activation_change
-
-    def peak_activation_bytes(self, schedule: Schedule) -> tuple[float, ...]:
-        """For each device, the most bytes of activations it holds at once."""
-        changes = schedule.by_device(self.activation_change_bytes(schedule))
-        return tuple(float(np.cumsum(change).max(initial=0.0)) for change in changes)
-
 
 @description(slots=True)
 class Network:
