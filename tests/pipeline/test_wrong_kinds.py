@@ -38,7 +38,7 @@ def right(tmp_path_factory: Any) -> Any:
     table = pd.DataFrame(rows, columns=["stage", "instruction", "frequency", "time", "energy"])
     profile = pipeline.EnergyProfile.from_frame(table, blocking_power_w=80.0)
     schedule = pipeline.build("1f1b", 2, 2)
-    costs = pipeline.Costs.uniform(1.0, 1.0, 1.0)
+    costs = pipeline.Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0)
     line, chosen = pipeline.simulate(schedule, costs), pipeline.plan(schedule, profile)
     sized = {"profile": profile, "num_microbatches": 2}
     both = {"schedule": schedule, "profile": profile}

@@ -268,7 +268,7 @@ def simulate(
         UsageError: a duration is negative, not finite, or missing.
 
     >>> from labkit.pipeline import build
-    >>> line = simulate(build("gpipe", 4, 12), Costs.uniform(forward_s=1.0, backward_s=2.0))
+    >>> line = simulate(build("gpipe", 4, 12), Costs(forward_s=1.0, backward_s=2.0))
     >>> line.makespan_s, round(line.bubble_ratio, 9)  # (S - 1) / (M + S - 1) = 3 / 15
     (45.0, 0.2)
     """
