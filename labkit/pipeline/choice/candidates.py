@@ -12,7 +12,7 @@ import numpy as np
 from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, description
 from labkit.pipeline.planning.fitted import resolved
-from labkit.pipeline.planning.relaxation import OptimalPlanner
+from labkit.pipeline.planning.relaxation import OptimalPlanner, Options
 from labkit.pipeline.profiles.clocks import Task
 from labkit.pipeline.profiles.profile import EnergyProfile, Inner
 from labkit.pipeline.scheduling.families import EVEN, FAMILIES, family_of
@@ -249,13 +249,10 @@ def quick_bound_j(candidate: Candidate, deadline_s: float) -> float:
     graph, fastest = schedule.graph, choices.fastest_s()
     lag_s, first_s = candidate.task.lag_s, candidate.fastest_s
     ends, tails = (longest(graph, fastest, lag_s) for longest in (longest_to, longest_from))
-    last = np.cumsum(schedule.lengths) - 1
-    first = last - np.array(schedule.lengths) + 1
     lines: list[tuple[np.ndarray, np.ndarray]] = []
-    for a, b in zip(first.tolist(), last.tolist(), strict=True):
-        if a > b:
-            continue
-        time, net = _mixed(candidate, choices.of[a : b + 1])
+    for own in filter(len, schedule.by_device(np.arange(len(schedule)))):
+        time, net = _mixed(choices, choices.of[own])
+        a, b = own[0], own[-1]
         around_s = (ends[a] - fastest[a]) + (tails[b] - fastest[b])
         lines.append((time + around_s, net))
     last_s = max(deadline_s, first_s)
@@ -265,9 +262,8 @@ def quick_bound_j(candidate: Candidate, deadline_s: float) -> float:
     return float(total.min())
 
 
-def _mixed(candidate: Candidate, works: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _mixed(choices: Options, works: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Least net energy of a device's works against the time they take together: (time, net)."""
-    choices = candidate.planner.choices
     kinds, counts = np.unique(works, return_counts=True)
     parts = [choices.segments[work] for work in kinds]
     length = np.concatenate([n * part[0] for n, part in zip(counts, parts, strict=True)])

@@ -61,7 +61,7 @@ def realise(
     variants = int(np.clip(lanes, _FEWEST_VARIANTS, _MOST_VARIANTS))
     width = max(1, _SWEPT_TOGETHER // (n * variants))
     parts = [slice(low, low + width) for low in range(0, len(relaxed), width)]
-    plans = [_Plans(sweeper, relaxed[p], deadline[p], task.waiting_w, variants) for p in parts]
+    plans = [_Plans(sweeper, relaxed[p], deadline[p], variants) for p in parts]
     best = np.concatenate([part.chosen for part in plans], axis=1)
     need_j = np.concatenate([part.energy_j for part in plans])
     order = np.argsort(deadline, kind="stable").tolist()
@@ -98,7 +98,7 @@ class _Sweeper:
     """Sweeps over one schedule and its choices."""
 
     def __init__(self, task: Task, choices: Options) -> None:
-        graph = task.schedule.graph
+        graph, self._waiting_w = task.schedule.graph, task.waiting_w
         n = len(graph)
         depth = longest_to(graph, np.ones(n))  # how many it waits for in a row
         self.order, self.choices = np.argsort(depth, kind="stable"), choices
@@ -110,9 +110,10 @@ class _Sweeper:
         self._price_w = self._lowest_w * np.exp(_STEP * np.arange(_GRADES))
         self._price_w[0] = 0.0
 
-    def net_j(self, chosen: np.ndarray) -> np.ndarray:
-        """Energy above waiting of each plan, shape (lanes,)."""
-        return self.choices.net_j.take(chosen[self.order]).sum(axis=0)
+    def need_j(self, swept: _Swept) -> np.ndarray:
+        """Energy of each plan, shape (lanes,)."""
+        net_j = self.choices.net_j.take(swept.chosen[self.order]).sum(axis=0)
+        return net_j + self._waiting_w * swept.makespan_s
 
     def fastest(self, lanes: int) -> _Swept:
         """That many times the plan in which every instruction is at its fastest."""
@@ -206,10 +207,9 @@ class _Plans:
         sweeper: _Sweeper,
         relaxed: Sequence[Relaxation],
         deadline: np.ndarray,
-        waiting_w: float,
         variants: int,
     ) -> None:
-        self.sweeper, self.deadline, self.waiting_w = sweeper, deadline, waiting_w
+        self.sweeper, self.deadline = sweeper, deadline
         fastest = sweeper.fastest(len(relaxed))
         self.chosen, self.energy_j = fastest.chosen.copy(), np.full(len(relaxed), np.inf)
         first_s, last_s = fastest.makespan_s, [solution.makespan_s for solution in relaxed]
@@ -239,8 +239,8 @@ class _Plans:
         """Take plans that end in time and need less energy, as many for each lane as for others."""
         makespan_s = swept.makespan_s.reshape(len(lanes), -1)
         late = makespan_s > self.deadline[lanes, None] * (1 + DEADLINE_TOLERANCE / 2)
-        need_j = self.sweeper.net_j(swept.chosen).reshape(makespan_s.shape)
-        need_j = np.where(late, np.inf, need_j + self.waiting_w * makespan_s)
+        need_j = self.sweeper.need_j(swept).reshape(makespan_s.shape)
+        need_j = np.where(late, np.inf, need_j)
         best = need_j.argmin(axis=1) + np.arange(len(lanes)) * makespan_s.shape[1]
         need_j = need_j.min(axis=1)
         better = need_j < self.energy_j[lanes]
