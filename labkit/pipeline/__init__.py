@@ -2,7 +2,7 @@
 
 >>> from labkit import pipeline
 >>> schedule = pipeline.build("1f1b", num_stages=4, num_microbatches=8)
->>> costs = pipeline.Costs.uniform(forward_s=1.0, backward_s=1.0, weight_s=1.0)
+>>> costs = pipeline.Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0)
 >>> line = pipeline.simulate(schedule, costs)
 >>> line.makespan_s, round(line.bubble_ratio, 4)
 (33.0, 0.2727)
@@ -19,7 +19,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "planning.envpipe": ("early_forwards", "outer_envelope"),
     "planning.fitted": ("build_for", "fitted"),
     "planning.plans": ("Plan", "frontier", "plan"),
-    "planning.study": ("compare", "replay", "straggler_savings", "stress", "sweep"),
+    "planning.study": ("compare", "straggler_savings", "stress", "sweep"),
     "profiles.profile": ("EnergyProfile",),
     "scheduling.graph": ("DeadlockError",),
     "scheduling.orders": ("load_order", "save_order"),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from labkit.pipeline import build, compare, plan
-from labkit.pipeline.planning.optimal import OptimalPlanner
+from labkit.pipeline.planning.relaxation import OptimalPlanner
 from labkit.pipeline.profiles.clocks import Task
 from tests.oracles.lowtime_frontiers import lowtime_frontier
 from tests.pipeline.conftest import measured, published  # noqa: F401  (fixtures)

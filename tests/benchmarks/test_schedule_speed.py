@@ -13,7 +13,7 @@ import pytest
 from labkit.pipeline import Costs, Schedule, build, simulate
 from tests.oracles.torch_orders import torch_schedule
 
-UNIT = Costs.uniform(1.0, 1.0, 1.0)
+UNIT = Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0)
 
 
 def cpu_s(make: Any, *arguments: Any, repeats: int = 1, **options: Any) -> float:

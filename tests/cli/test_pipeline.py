@@ -123,7 +123,7 @@ def test_list_schedulers_make_their_order_for_the_durations_given(told: Told) ->
     work = ("--forward", 1, "--backward", 2, "--weight", 1)
     ours = told("simulate", "zb-v", "-s", 4, "-m", 8, *work)["makespan_s"]
     schedule = pipeline.build("zb-v", 4, 8, durations_s=(1.0, 2.0, 1.0))
-    costs = pipeline.Costs.uniform(1.0, 2.0, 1.0)
+    costs = pipeline.Costs(forward_s=1.0, backward_s=2.0, weight_s=1.0)
     assert ours == pipeline.simulate(schedule, costs).makespan_s
 
 

@@ -19,7 +19,7 @@ from labkit.pipeline import Costs, Instruction, Schedule, simulate
 from labkit.pipeline.scheduling.orders import instructions
 
 STORED = Path(__file__).parent / "stored" / "torch_orders.json"
-UNIT = Costs.uniform(forward_s=1.0, backward_s=1.0, weight_s=1.0)
+UNIT = Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0)
 
 # Our names, torch's, and whether torch's takes stages per rank.
 PEERS = {

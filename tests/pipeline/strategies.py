@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from labkit.pipeline import Costs, Network, build
-from labkit.pipeline.planning.optimal import OptimalPlanner
+from labkit.pipeline.planning.relaxation import OptimalPlanner
 from labkit.pipeline.profiles.clocks import Task
 from labkit.pipeline.simulation.costs import lags
 

@@ -27,17 +27,19 @@ SEED = st.integers(0, 10_000)
 
 def zeus_global_settings(schedule: Schedule, profile: EnergyProfile, lag_s=None) -> pd.DataFrame:
     """The candidates as a table of the structure of the artifact's ``zeus_global.csv``."""
-    return _table(global_settings(Task(schedule, profile, lag_s=lag_s)))
+    return _table(Task(schedule, profile, lag_s=lag_s), global_settings)
 
 
 def zeus_local_settings(schedule: Schedule, profile: EnergyProfile, lag_s=None) -> pd.DataFrame:
     """The same of ``zeus_local.csv``."""
-    return _table(local_settings(Task(schedule, profile, lag_s=lag_s)))
+    return _table(Task(schedule, profile, lag_s=lag_s), local_settings)
 
 
-def _table(settings) -> pd.DataFrame:
-    clocks, _, makespans_s, energies_j = zip(*settings, strict=True)
-    table = pd.DataFrame(np.array(clocks)).add_prefix("clock_mhz_")
+def _table(task: Task, settings) -> pd.DataFrame:
+    rows = np.array(list(settings(task)))
+    first = np.searchsorted(task.schedule.device, np.arange(task.schedule.num_devices))
+    table = pd.DataFrame(task.profile.clock_mhz[rows[:, first]]).add_prefix("clock_mhz_")
+    makespans_s, energies_j = zip(*map(task.cost, rows), strict=True)
     return table.assign(makespan_s=makespans_s, energy_j=energies_j)
 
 

@@ -11,7 +11,7 @@ from labkit.pipeline.scheduling.families import FAMILIES
 from labkit.pipeline.scheduling.schedule import FORWARD
 from tests.oracles.overlapped_pairs import paired_span_s
 
-UNIT = Costs.uniform(1.0, 1.0, 1.0)
+UNIT = Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0)
 names = st.sampled_from(list(FAMILIES))
 seconds = st.integers(1, 12).map(float)
 
@@ -67,9 +67,7 @@ def test_the_closed_form_is_what_the_simulation_finds(name, stages, microbatches
     kwargs = {"forward_s": forward, "backward_s": half, "weight_s": weight}
     formula = closed_form_bubble_ratio(schedule, **kwargs)
     assume(formula is not None)
-    assert simulate(schedule, Costs.uniform(*durations)).bubble_ratio == pytest.approx(
-        formula, abs=1e-12
-    )
+    assert simulate(schedule, Costs(**kwargs)).bubble_ratio == pytest.approx(formula, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -97,7 +95,7 @@ def test_zb_h1_keeps_a_third_of_the_bubble_of_1f1b(stages, more, durations):
     """Source: Zero Bubble Pipeline Parallelism, Table 1: (p - 1)(T_F + T_B - T_W)."""
     forward, half = durations
     weight = min(durations)
-    costs = Costs.uniform(forward, half, weight)
+    costs = Costs(forward_s=forward, backward_s=half, weight_s=weight)
     expected = (stages - 1) * (forward + half - weight)
     assert idle_s(build("zb-h1", stages, stages + more), costs) == pytest.approx(expected)
 
@@ -117,7 +115,9 @@ def test_chimera_has_s_minus_2_bubbles(pairs, more):
     """Half of 1F1B's less one: D - 2 of them, each of a backward, where backwards take two."""
     size, count = 2 * pairs, 2 * pairs + 2 * more
     assert idle_s(build("chimera", size, count), UNIT) == 2 * (size - 2)
-    same = Costs.uniform(1.0, 1.0)  # forwards and backwards alike, as many microbatches as stages
+    same = Costs(
+        forward_s=1.0, backward_s=1.0
+    )  # forwards and backwards alike, as many microbatches as stages
     assert idle_s(build("chimera", size, size), same) == size - 2
 
 
@@ -129,7 +129,7 @@ def test_dualpipe_run_as_pairs_has_the_published_bubble(pairs, more, durations):
     size, count = 2 * pairs, 4 * pairs + 2 * more
     whole = half + weight
     expected = (pairs - 1) * (forward + whole + whole - 3 * weight)
-    costs = Costs.uniform(forward, half, weight)
+    costs = Costs(forward_s=forward, backward_s=half, weight_s=weight)
     work = count * (forward + whole)
     assert paired_span_s(build("dualpipe", size, count), costs) - work == pytest.approx(expected)
     folded = build("dualpipe-v", pairs, count // 2)
@@ -146,7 +146,7 @@ def test_zb_v_reaches_the_bound(stages, more):
 def test_an_order_made_for_the_durations_does_not_lose_time_every_microbatch():
     """Twice as long input halves: the order for equal ones stalls at every microbatch."""
     durations = (1.0, 2.0, 1.0)
-    costs = Costs.uniform(*durations)
+    costs = Costs(forward_s=1.0, backward_s=2.0, weight_s=1.0)
 
     def wasted_s(count: int, **options: object) -> float:
         return idle_s(build("zb-v", 4, count, **options), costs)

@@ -17,7 +17,7 @@ def made(make_profile):
 
 
 KINDS = ("forward", "backward", "input", "weight")
-UNIT = pipeline.Costs.uniform(1.0, 1.0, 1.0)
+UNIT = pipeline.Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0)
 
 
 def bars(figure):
@@ -117,7 +117,9 @@ def test_hover_tells_the_clock_of_a_plan(made):
 
 
 def test_many_microbatches_are_drawn_without_numbers():
-    line = pipeline.simulate(pipeline.build("1f1b", 16, 64), pipeline.Costs.uniform(1.0, 2.0))
+    line = pipeline.simulate(
+        pipeline.build("1f1b", 16, 64), pipeline.Costs(forward_s=1.0, backward_s=2.0)
+    )
     figure = pipeline.figure_timeline(line.frame())
     assert all(trace.text is None for trace in bars(figure))
     assert sum(len(trace.x) for trace in bars(figure)) == 2 * 16 * 64

@@ -138,7 +138,7 @@ def test_messages_count_toward_every_candidates_time(profile: pipeline.EnergyPro
     assert choice.best.energy_j == min(one.energy_j for one in plans)
     assert choice.best.makespan_s <= deadline_s * (1 + DEADLINE_TOLERANCE)
     for one in search.candidates:
-        line = pipeline.simulate(one.schedule, one.choices.fastest_s(), network=network)
+        line = pipeline.simulate(one.schedule, one.planner.choices.fastest_s(), network=network)
         assert one.fastest_s == pytest.approx(line.makespan_s)
         sharp_j = lower_bound_j(
             one.schedule, one.task.profile, 1.1 * one.fastest_s, network=network

@@ -17,7 +17,9 @@ WORK = {"f": st.integers(1, 5), "b": st.integers(1, 5), "c": st.integers(0, 7)}
 def test_gpipe_pays_for_each_way_once_when_it_overlaps(stages, microbatches, f, b, c):
     """Messages of later microbatches travel while earlier ones are worked on."""
     line = simulate(
-        build("gpipe", stages, microbatches), Costs.uniform(f, b), network=Network(latency_s=c)
+        build("gpipe", stages, microbatches),
+        Costs(forward_s=f, backward_s=b),
+        network=Network(latency_s=c),
     )
     assert line.makespan_s == (microbatches + stages - 1) * (f + b) + 2 * (stages - 1) * c
 
@@ -26,7 +28,9 @@ def test_gpipe_pays_for_each_way_once_when_it_overlaps(stages, microbatches, f, 
 def test_gpipe_pays_for_every_message_when_it_does_not_overlap(stages, microbatches, f, b, c):
     """Sending lengthens every instruction but the last stage's forward, stage 0's backward."""
     network = Network(message_bytes=c * 100, bandwidth_bytes_per_s=100, overlap=False)
-    line = simulate(build("gpipe", stages, microbatches), Costs.uniform(f, b), network=network)
+    line = simulate(
+        build("gpipe", stages, microbatches), Costs(forward_s=f, backward_s=b), network=network
+    )
     rounds = microbatches + stages - 2
     assert line.makespan_s == rounds * (f + b + 2 * c) + f + b
 
@@ -35,7 +39,9 @@ def test_gpipe_pays_for_every_message_when_it_does_not_overlap(stages, microbatc
 def test_1f1b_waits_for_a_round_trip_every_two_microbatches(microbatches, f, b, c):
     """On two stages, stage 0 holds two microbatches and must get one back to go on."""
     line = simulate(
-        build("1f1b", 2, microbatches), Costs.uniform(f, b), network=Network(latency_s=c)
+        build("1f1b", 2, microbatches),
+        Costs(forward_s=f, backward_s=b),
+        network=Network(latency_s=c),
     )
     trips = (microbatches + 1) // 2
     assert line.makespan_s == (microbatches + 1) * (f + b) + 2 * c * trips
@@ -45,7 +51,9 @@ def test_1f1b_waits_for_a_round_trip_every_two_microbatches(microbatches, f, b, 
 def test_1f1b_is_no_faster_than_its_first_stage_gets_microbatches_back(stages, trips, f, b, c):
     microbatches = trips * stages
     line = simulate(
-        build("1f1b", stages, microbatches), Costs.uniform(f, b), network=Network(latency_s=c)
+        build("1f1b", stages, microbatches),
+        Costs(forward_s=f, backward_s=b),
+        network=Network(latency_s=c),
     )
     there_and_back = stages * (f + b) + 2 * (stages - 1) * c
     assert line.makespan_s >= trips * there_and_back + (stages - 1) * (f + b)
@@ -54,7 +62,7 @@ def test_1f1b_is_no_faster_than_its_first_stage_gets_microbatches_back(stages, t
 @pytest.mark.parametrize("name", ["1f1b", "gpipe", "zb-h1", "pipedream"])
 def test_one_microbatch_crosses_every_boundary_twice(name):
     network = Network(latency_s=(0.5, 0.25), message_bytes=(8, 6), bandwidth_bytes_per_s=(4.0, 2.0))
-    work = Costs.uniform(1.0, 1.0, 1.0)
+    work = Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0)
     plain, line = (simulate(build(name, 3, 1), work, network=n) for n in (None, network))
     assert line.makespan_s == plain.makespan_s + 2 * (0.5 + 8 / 4 + 0.25 + 6 / 2)
 
@@ -139,13 +147,19 @@ def test_a_slower_network_never_ends_earlier(case, more_s, overlap):
 
 
 def test_stages_of_one_device_exchange_nothing():
-    line = simulate(build("zb-v", 1, 4), Costs.uniform(1.0, 1.0, 1.0), network=Network(latency_s=9))
+    line = simulate(
+        build("zb-v", 1, 4),
+        Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0),
+        network=Network(latency_s=9),
+    )
     assert line.makespan_s == 2 * 4 * 3
     assert len(line.messages_frame()) == 0
 
 
 def test_messages_tell_who_sends_what_to_whom_and_when():
-    line = simulate(build("gpipe", 2, 1), Costs.uniform(1.0, 2.0), network=Network(latency_s=0.5))
+    line = simulate(
+        build("gpipe", 2, 1), Costs(forward_s=1.0, backward_s=2.0), network=Network(latency_s=0.5)
+    )
     assert line.messages_frame().to_dict("list") == {
         "source": [0, 1],
         "device": [1, 0],
@@ -159,9 +173,11 @@ def test_messages_tell_who_sends_what_to_whom_and_when():
 
 def test_the_busiest_link_counts_what_bandwidth_takes():
     network = Network(latency_s=5.0, message_bytes=(1.0, 4.0), bandwidth_bytes_per_s=2.0)
-    line = simulate(build("gpipe", 3, 6), Costs.uniform(3.0, 3.0), network=network)
+    line = simulate(build("gpipe", 3, 6), Costs(forward_s=3.0, backward_s=3.0), network=network)
     assert line.busiest_link_ratio == pytest.approx(6 * 4.0 / 2.0 / line.makespan_s)
-    assert simulate(build("gpipe", 3, 6), Costs.uniform(3.0, 3.0)).busiest_link_ratio == 0
+    assert (
+        simulate(build("gpipe", 3, 6), Costs(forward_s=3.0, backward_s=3.0)).busiest_link_ratio == 0
+    )
 
 
 # ---------------------------------------------------------------- bad requests
@@ -187,4 +203,8 @@ def test_bad_networks_are_refused(settings, message):
 
 def test_boundaries_must_fit_the_schedule():
     with pytest.raises(UsageError, match="latency_s has 3 values, the schedule 2 stage boundaries"):
-        simulate(build("1f1b", 3, 2), Costs.uniform(1.0, 2.0), network=Network(latency_s=(1, 2, 3)))
+        simulate(
+            build("1f1b", 3, 2),
+            Costs(forward_s=1.0, backward_s=2.0),
+            network=Network(latency_s=(1, 2, 3)),
+        )

@@ -18,8 +18,8 @@ from labkit.pipeline import (
     plan,
 )
 from labkit.pipeline.planning import relaxation
-from labkit.pipeline.planning.optimal import OptimalPlanner
 from labkit.pipeline.planning.perseus import perseus_frontier
+from labkit.pipeline.planning.relaxation import OptimalPlanner
 from labkit.pipeline.profiles.clocks import Task
 from labkit.pipeline.scheduling.schedule import KINDS
 

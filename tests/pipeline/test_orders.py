@@ -157,6 +157,6 @@ def test_a_table_that_deadlocks_names_the_circle(tmp_path):
 def test_a_table_of_one_s_own_simulates(tmp_path):
     path = tmp_path / "own.csv"
     path.write_text("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n")
-    line = simulate(load_order(path), Costs.uniform(1.0, 1.0, 1.0))
+    line = simulate(load_order(path), Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0))
     assert isinstance(line.schedule, Schedule)
     assert line.makespan_s == 9.0

@@ -16,7 +16,7 @@ def test_every_stage_runs_every_microbatch_in_turn(name, stages, microbatches):
             ran = [one.microbatch for one in order if one.kind == kind]
             assert ran == list(range(microbatches))
         assert {one.stage for one in order} == {stage}
-    simulate(schedule, Costs.uniform(1.0, 2.0))  # never deadlocks
+    simulate(schedule, Costs(forward_s=1.0, backward_s=2.0))  # never deadlocks
 
 
 @given(stages=st.integers(1, 7), microbatches=st.integers(1, 12))
@@ -35,7 +35,7 @@ def test_in_flight_microbatches_are_those_of_the_theory(stages, microbatches):
 def test_a_memory_limit_is_kept_and_never_deadlocks(name, stages, microbatches, limit):
     schedule = build(name, stages, microbatches, max_in_flight=limit)
     assert max(schedule.peak_in_flight) <= limit
-    simulate(schedule, Costs.uniform(1.0, 1.0))
+    simulate(schedule, Costs(forward_s=1.0, backward_s=1.0))
 
 
 @given(
@@ -45,7 +45,7 @@ def test_a_memory_limit_is_kept_and_never_deadlocks(name, stages, microbatches, 
     limit=st.integers(1, 6),
 )
 def test_memory_that_suffices_costs_no_time_and_less_never_helps(name, stages, microbatches, limit):
-    costs = Costs.uniform(1.0, 2.0)
+    costs = Costs(forward_s=1.0, backward_s=2.0)
     free = simulate(build(name, stages, microbatches), costs).makespan_s
     kept = simulate(build(name, stages, microbatches, max_in_flight=limit), costs).makespan_s
     if limit >= min(stages, microbatches):
@@ -76,7 +76,7 @@ def test_a_deadlock_is_named():
     second += (Instruction(1, "backward", 0), Instruction(1, "backward", 1))
     schedule = Schedule.from_order((first, second), name="mine")
     with pytest.raises(DeadlockError) as error:
-        simulate(schedule, Costs.uniform(1.0, 1.0))
+        simulate(schedule, Costs(forward_s=1.0, backward_s=1.0))
     text = str(error.value)
     assert "backward 0 on stage 0 waits for backward 0 on stage 1" in text
     assert "stands behind forward 1 on stage 1 on device 1" in text

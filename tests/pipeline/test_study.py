@@ -4,6 +4,7 @@ import pytest
 from labkit import pipeline
 from labkit.errors import UsageError
 from labkit.pipeline import build, plan
+from labkit.pipeline.planning.study import _replayed
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_replicas_wait_for_the_slowest(make_profile):
     table = pipeline.stress({"it": made}, jitter=[0.1], replicas=[1, 4], num_draws=400)
     alone, slowest = table.makespan_s
     rng = np.random.default_rng(5)
-    spans = [pipeline.replay(made, jitter=0.1, rng=rng)[0] for _ in range(400)]
+    spans = [_replayed(made, rng, jitter=0.1)[0] for _ in range(400)]
     assert (slowest - alone) / np.std(spans) == pytest.approx(1.0294, abs=0.25)  # 3 errors
     assert table.energy_j[1] - table.energy_j[0] == pytest.approx(
         made.waiting_w * (slowest - alone), rel=0.3
@@ -85,19 +86,19 @@ def test_a_baseline_must_be_there(profile):
         pipeline.compare({})
 
 
-def test_replay_without_trouble_changes_nothing(profile):
+def test_no_trouble_changes_nothing(profile):
     made = plan(build("1f1b", 3, 4), profile, "optimal")
-    assert pipeline.replay(made) == pytest.approx((made.makespan_s, made.energy_j))
+    row = pipeline.stress({"it": made}, switch_s=[0.0]).iloc[0]
+    assert (row.makespan_s, row.energy_j) == pytest.approx((made.makespan_s, made.energy_j))
 
 
 def test_switching_clocks_costs_time_only_where_clocks_change(profile):
     schedule = build("1f1b", 3, 4)
     steady = plan(schedule, profile, "max-clock")
-    assert pipeline.replay(steady, switch_s=0.5) == pytest.approx(
-        (steady.makespan_s, steady.energy_j)
-    )
+    row = pipeline.stress({"it": steady}, switch_s=[0.5]).iloc[0]
+    assert (row.makespan_s, row.energy_j) == pytest.approx((steady.makespan_s, steady.energy_j))
     moving = plan(schedule, profile, "envpipe", reconfigure="none")
-    spans = [pipeline.replay(moving, switch_s=s)[0] for s in (0.0, 0.01, 0.1)]
+    spans = pipeline.stress({"it": moving}, switch_s=[0.0, 0.01, 0.1]).makespan_s.tolist()
     assert spans == sorted(spans)
     assert spans[2] > spans[0]
 
@@ -106,14 +107,6 @@ def test_jitter_keeps_the_mean_duration(make_profile):
     profile = make_profile(np.random.default_rng(1), num_stages=1, num_clocks=5)
     made = plan(build("1f1b", 1, 50), profile, "max-clock")
     rng = np.random.default_rng(0)
-    spans = [pipeline.replay(made, jitter=0.1, rng=rng)[0] for _ in range(300)]
+    spans = [_replayed(made, rng, jitter=0.1)[0] for _ in range(300)]
     assert np.mean(spans) == pytest.approx(made.makespan_s, rel=0.005)  # 5 standard errors
     assert np.std(spans) > 0
-
-
-def test_impossible_replays_are_refused(profile):
-    made = plan(build("1f1b", 3, 4), profile, "max-clock")
-    with pytest.raises(UsageError, match="jitter needs rng"):
-        pipeline.replay(made, jitter=0.1)
-    with pytest.raises(UsageError, match="switch_s must be a finite number, at least 0"):
-        pipeline.replay(made, switch_s=-1.0)

@@ -13,7 +13,7 @@ NAMES = st.sampled_from(("gpipe", "1f1b", "envpipe"))
 
 @pytest.mark.parametrize(("stages", "microbatches", "span"), [(4, 8, 33), (8, 64, 213)])
 def test_1f1b_spans_with_unit_costs(stages, microbatches, span):
-    costs = Costs.uniform(forward_s=1, backward_s=1, weight_s=1)
+    costs = Costs(forward_s=1, backward_s=1, weight_s=1)
     assert simulate(build("1f1b", stages, microbatches), costs).makespan_s == span
 
 
@@ -26,7 +26,9 @@ def test_1f1b_spans_with_unit_costs(stages, microbatches, span):
 )
 def test_uniform_stages_have_the_closed_form_bubble(name, stages, microbatches, forward, backward):
     """(S - 1) / (M + S - 1), GPipe 2019 §2.3, for schedules that never starve the last stage."""
-    line = simulate(build(name, stages, microbatches), Costs.uniform(forward, backward))
+    line = simulate(
+        build(name, stages, microbatches), Costs(forward_s=forward, backward_s=backward)
+    )
     assert line.makespan_s == (microbatches + stages - 1) * (forward + backward)
     assert line.bubble_ratio == pytest.approx((stages - 1) / (microbatches + stages - 1))
 
@@ -98,7 +100,7 @@ def test_uneven_costs_are_taken_stage_by_stage():
 
 
 def test_frame_is_tidy():
-    table = simulate(build("gpipe", 3, 2), Costs.uniform(1.0, 2.0)).frame()
+    table = simulate(build("gpipe", 3, 2), Costs(forward_s=1.0, backward_s=2.0)).frame()
     assert list(table.columns) == [
         *("device", "stage", "kind", "microbatch", "start_s", "end_s", "slack_s")
     ]
@@ -109,7 +111,7 @@ def test_frame_is_tidy():
 
 
 def test_work_that_takes_no_time_leaves_no_bubble():
-    line = simulate(build("1f1b", 2, 2), Costs.uniform(0.0, 0.0))
+    line = simulate(build("1f1b", 2, 2), Costs(forward_s=0.0, backward_s=0.0))
     assert (line.makespan_s, line.bubble_ratio) == (0.0, 0.0)
 
 
@@ -185,7 +187,7 @@ def test_the_critical_path_is_the_makespan(case):
 
 
 def test_without_a_network_the_critical_path_has_no_gap():
-    line = simulate(build("1f1b", 4, 8), Costs.uniform(1.0, 1.0, 1.0))
+    line = simulate(build("1f1b", 4, 8), Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0))
     assert line.critical_share == {"forward": 11 / 33, "backward": 22 / 33}
 
 
@@ -251,7 +253,7 @@ def test_work_and_idle_time_make_up_the_makespan(schedule, seed, jitter):
 @given(stages=st.integers(1, 6), more=st.integers(0, 6), f=st.integers(1, 4), b=st.integers(1, 4))
 def test_uniform_1f1b_waits_in_three_places(stages, more, f, b):
     """Stage s starts s forwards late, ends s backwards early, and turns round in between."""
-    line = simulate(build("1f1b", stages, stages + more), Costs.uniform(f, b))
+    line = simulate(build("1f1b", stages, stages + more), Costs(forward_s=f, backward_s=b))
     s = np.arange(stages)
     np.testing.assert_array_equal(line.idle_s["warm-up"], s * f)
     np.testing.assert_array_equal(line.idle_s["drain"], s * b)
@@ -261,7 +263,7 @@ def test_uniform_1f1b_waits_in_three_places(stages, more, f, b):
 
 @given(stages=st.integers(2, 5), f=st.integers(1, 4), b=st.integers(1, 4))
 def test_an_even_pipeline_has_no_steady_bubble(stages, f, b):
-    line = simulate(build("pipedream", stages, 6 * stages), Costs.uniform(f, b))
+    line = simulate(build("pipedream", stages, 6 * stages), Costs(forward_s=f, backward_s=b))
     assert line.steady_bubble_ratio == 0 < line.bubble_ratio
 
 
@@ -279,7 +281,9 @@ def test_the_slowest_stage_sets_the_steady_bubble(slow, times):
 
 
 def test_without_a_steady_phase_there_is_no_steady_bubble():
-    assert np.isnan(simulate(build("gpipe", 3, 4), Costs.uniform(1, 2)).steady_bubble_ratio)
+    assert np.isnan(
+        simulate(build("gpipe", 3, 4), Costs(forward_s=1, backward_s=2)).steady_bubble_ratio
+    )
 
 
 # ---------------------------------------------------------------- memory
@@ -342,7 +346,7 @@ def test_an_activation_is_held_until_its_weight_half_ends():
 
 @given(schedules(("1f1b", "zb-v")), st.integers(0, 100))
 def test_seeds_reproduce_and_no_jitter_is_plain(schedule, seed):
-    work = Costs.uniform(1.0, 1.0, 1.0)
+    work = Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0)
 
     def run(jitter):
         return simulate(schedule, work, jitter=jitter, rng=np.random.default_rng(seed)).end_s
@@ -354,7 +358,7 @@ def test_seeds_reproduce_and_no_jitter_is_plain(schedule, seed):
 
 def test_jitter_keeps_the_mean_and_has_the_spread_asked_for():
     schedule = build("1f1b", 4, 5000)
-    work = Costs.uniform(2.0, 2.0)
+    work = Costs(forward_s=2.0, backward_s=2.0)
     line = simulate(schedule, work, jitter=0.2, rng=np.random.default_rng(0))
     factor = line.duration_s / 2.0
     assert factor.mean() == pytest.approx(1, abs=0.005)
@@ -364,6 +368,6 @@ def test_jitter_keeps_the_mean_and_has_the_spread_asked_for():
 def test_jitter_is_checked():
     schedule = build("1f1b", 2, 2)
     with pytest.raises(UsageError, match="needs rng"):
-        simulate(schedule, Costs.uniform(1.0, 2.0), jitter=0.1)
+        simulate(schedule, Costs(forward_s=1.0, backward_s=2.0), jitter=0.1)
     with pytest.raises(UsageError, match="jitter must be a finite number, at least 0; got -0"):
-        simulate(schedule, Costs.uniform(1.0, 2.0), jitter=-0.1)
+        simulate(schedule, Costs(forward_s=1.0, backward_s=2.0), jitter=-0.1)

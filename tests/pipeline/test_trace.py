@@ -133,7 +133,9 @@ def test_a_plans_trace_tells_clock_energy_and_power(make_profile):
 
 
 def test_a_saved_trace_is_one_whole_file(tmp_path):
-    line = simulate(build("1f1b", 2, 3), Costs.uniform(1.0, 2.0), network=Network(latency_s=0.1))
+    line = simulate(
+        build("1f1b", 2, 3), Costs(forward_s=1.0, backward_s=2.0), network=Network(latency_s=0.1)
+    )
     path = line.save_trace(tmp_path / "deep" / "trace.json")
     assert [p.name for p in path.parent.iterdir()] == ["trace.json"]
     content = json.loads(path.read_text())

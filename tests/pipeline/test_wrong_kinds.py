@@ -38,7 +38,7 @@ def right(tmp_path_factory: Any) -> Any:
     table = pd.DataFrame(rows, columns=["stage", "instruction", "frequency", "time", "energy"])
     profile = pipeline.EnergyProfile.from_frame(table, blocking_power_w=80.0)
     schedule = pipeline.build("1f1b", 2, 2)
-    costs = pipeline.Costs.uniform(1.0, 1.0, 1.0)
+    costs = pipeline.Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0)
     line, chosen = pipeline.simulate(schedule, costs), pipeline.plan(schedule, profile)
     sized = {"profile": profile, "num_microbatches": 2}
     both = {"schedule": schedule, "profile": profile}
@@ -50,11 +50,11 @@ def right(tmp_path_factory: Any) -> Any:
     return {
         "Costs": {"forward_s": 1.0, "backward_s": 1.0},
         "EnergyProfile": {f.name: getattr(profile, f.name) for f in fields(profile)},
-        "EnergyProfile.for_schedule": {"profile": profile, "schedule": schedule},
+        "EnergyProfile.for_schedule": {"self": profile, "schedule": schedule},
         "EnergyProfile.from_frame": {"table": profile.frame(), "blocking_power_w": 80.0},
         "EnergyProfile.restage": {"self": profile, "stages": [0, 1], "scale": [1.0, 1.0]},
-        "EnergyProfile.scaled": {"self": profile, "stage": -1, "factor": 1.1},
-        "EnergyProfile.split_backward": {"profile": profile, "weight_fraction": 0.5},
+        "EnergyProfile.scaled": {"self": profile, "factor": 1.1},
+        "EnergyProfile.split_backward": {"self": profile, "weight_fraction": 0.5},
         "EnergyProfile.stage_table": {"self": profile, "stage": 0},
         "EnergyProfile.with_dominance": {"self": profile, "dominance": "raw"},
         "Grid": sized,
@@ -87,7 +87,6 @@ def right(tmp_path_factory: Any) -> Any:
         "plan": {**both, "method": "envpipe", "deadline_s": 10.0, "reconfigure": "greedy"},
         "plan:zeus-local": {**both, "method": "zeus-local", "eta": 0.5},
         "plan:perseus": {**both, "method": "perseus", "unit_s": 0.01},
-        "replay": {"plan": chosen, "switch_s": 0.1},
         "save_order": {"schedule": schedule, "path": order},
         "schedules": {},
         "simulate": {"schedule": schedule, "costs": costs},

@@ -12,16 +12,14 @@ import numpy as np
 from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, description
 from labkit.pipeline.planning.fitted import resolved
-from labkit.pipeline.planning.optimal import OptimalPlanner
-from labkit.pipeline.planning.relaxation import Options, options
+from labkit.pipeline.planning.relaxation import OptimalPlanner, Options
 from labkit.pipeline.profiles.clocks import Task
-from labkit.pipeline.profiles.profile import EnergyProfile
-from labkit.pipeline.profiles.variants import Inner
+from labkit.pipeline.profiles.profile import EnergyProfile, Inner
 from labkit.pipeline.scheduling.families import EVEN, FAMILIES, family_of
 from labkit.pipeline.scheduling.graph import longest_from, longest_to
 from labkit.pipeline.scheduling.policies import build
 from labkit.pipeline.scheduling.schedule import Schedule
-from labkit.pipeline.simulation.costs import Costs, Network, PerStage, lags, spread
+from labkit.pipeline.simulation.costs import Network, PerStage, lags, spread
 
 Cap = tuple[int, ...] | None
 _MOST_TIMES_STAGES = 3
@@ -62,18 +60,14 @@ class Candidate:
         return float((self.activation_bytes + self.parameter_bytes).max())
 
     @cached_property
-    def choices(self) -> Options:
-        return options(self.task)
-
-    @cached_property
     def fastest_s(self) -> float:
         """Makespan with every instruction at its fastest clock."""
-        fastest = self.choices.fastest_s()
+        fastest = self.planner.choices.fastest_s()
         return float(longest_to(self.schedule.graph, fastest, self.task.lag_s).max())
 
     @cached_property
     def planner(self) -> OptimalPlanner:
-        """Bounds and plans for any deadline; made when first needed, as it holds a model."""
+        """Bounds and plans for any deadline."""
         return OptimalPlanner(self.task)
 
     @property
@@ -150,10 +144,8 @@ class Grid:
         activation, parameter = (
             self._of_stages(name)[part] / chunks for name in ("activation_bytes", "parameter_bytes")
         )
-        sizes = Costs(forward_s=0.0, backward_s=0.0, activation_bytes=activation.tolist())
-        held = np.array(sizes.peak_activation_bytes(schedule))
         versions = np.array(schedule.weight_versions or (1,) * schedule.num_devices)
-        return held, parameter @ places * versions
+        return schedule.peak_held(activation), parameter @ places * versions
 
     def ladder(self, plain: Schedule) -> list[tuple[int, ...]]:
         """Caps worth trying on a schedule, tightest first: each device's share of more memory.
@@ -253,17 +245,14 @@ def quick_bound_j(candidate: Candidate, deadline_s: float) -> float:
     bound is the least over T of ``G P_b T + sum_d net_d(T)``: convex and piecewise linear, hence
     least at a breakpoint. Time: that of two longest paths and one sort a device.
     """
-    schedule, choices = candidate.schedule, candidate.choices
+    schedule, choices = candidate.schedule, candidate.planner.choices
     graph, fastest = schedule.graph, choices.fastest_s()
     lag_s, first_s = candidate.task.lag_s, candidate.fastest_s
     ends, tails = (longest(graph, fastest, lag_s) for longest in (longest_to, longest_from))
-    last = np.cumsum(schedule.lengths) - 1
-    first = last - np.array(schedule.lengths) + 1
     lines: list[tuple[np.ndarray, np.ndarray]] = []
-    for a, b in zip(first.tolist(), last.tolist(), strict=True):
-        if a > b:
-            continue
-        time, net = _mixed(candidate, choices.of[a : b + 1])
+    for own in filter(len, schedule.by_device(np.arange(len(schedule)))):
+        time, net = _mixed(choices, choices.of[own])
+        a, b = own[0], own[-1]
         around_s = (ends[a] - fastest[a]) + (tails[b] - fastest[b])
         lines.append((time + around_s, net))
     last_s = max(deadline_s, first_s)
@@ -273,9 +262,8 @@ def quick_bound_j(candidate: Candidate, deadline_s: float) -> float:
     return float(total.min())
 
 
-def _mixed(candidate: Candidate, works: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _mixed(choices: Options, works: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Least net energy of a device's works against the time they take together: (time, net)."""
-    choices = candidate.choices
     kinds, counts = np.unique(works, return_counts=True)
     parts = [choices.segments[work] for work in kinds]
     length = np.concatenate([n * part[0] for n, part in zip(counts, parts, strict=True)])

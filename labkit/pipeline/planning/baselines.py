@@ -8,7 +8,6 @@ whole iteration, whatever it runs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,15 +17,6 @@ from labkit.pipeline.profiles.clocks import Choice, Task, max_clock_rows, table_
 from labkit.pipeline.scheduling.schedule import FORWARD
 
 Tables = list[dict[float, np.ndarray]]  # a device: clock -> its rows, one for each work it runs
-
-
-class Setting(NamedTuple):
-    """One clock for each device, and what an iteration at these clocks costs."""
-
-    clock_mhz: np.ndarray  # (device,)
-    row: np.ndarray  # (n,) profile row of each instruction
-    makespan_s: float
-    energy_j: float
 
 
 def choose_max_clock(task: Task) -> Choice:
@@ -69,13 +59,13 @@ def choose_zeus_local(task: Task, *, eta: Share = 0.5) -> Choice:
 
 
 def zeus_cost_j(
-    makespan_s: np.ndarray | float,
-    energy_j: np.ndarray | float,
+    makespan_s: np.ndarray,
+    energy_j: np.ndarray,
     *,
     num_devices: int,
     max_power_w: float,
     eta: float = 0.5,
-) -> np.ndarray | float:
+) -> np.ndarray:
     """Zeus's cost of an iteration: eta * energy + (1 - eta) * devices * highest power * time.
 
     Source: Zeus (NSDI 2023), over all GPUs of the pipeline; the Perseus artifact picks its
@@ -84,8 +74,8 @@ def zeus_cost_j(
     return eta * energy_j + (1 - eta) * num_devices * max_power_w * makespan_s
 
 
-def global_settings(task: Task) -> Iterator[Setting]:
-    """Every clock that is measured everywhere, set on all GPUs: the highest first."""
+def global_settings(task: Task) -> Iterator[np.ndarray]:
+    """Rows for every clock that is measured everywhere, set on all GPUs: the highest first."""
     tables = _clock_tables(task)
     common = set.intersection(*map(set, tables))
     if not common:
@@ -94,8 +84,8 @@ def global_settings(task: Task) -> Iterator[Setting]:
         yield _setting(task, tables, np.full(len(tables), clock))
 
 
-def local_settings(task: Task) -> Iterator[Setting]:
-    """For every clock of the heaviest device, from the highest down, all others balanced with it.
+def local_settings(task: Task) -> Iterator[np.ndarray]:
+    """Rows for every clock of the heaviest device, from the highest down, all others balanced.
 
     The heaviest takes longest for the forwards of one microbatch (of all its stages) at the
     highest clock. Every other device gets, among the clocks no higher than the heaviest one's and
@@ -115,7 +105,7 @@ def local_settings(task: Task) -> Iterator[Setting]:
         for device, table in enumerate(times):
             if device != heaviest:
                 ceiling[device] = _balanced(table, ceiling[device], target_s)
-        yield _setting(task, tables, ceiling.copy())
+        yield _setting(task, tables, ceiling)
         if any(ceiling[device] <= min(table) for device, table in enumerate(times)):
             return
 
@@ -138,18 +128,19 @@ def _clock_tables(task: Task) -> Tables:
     return tables
 
 
-def _setting(task: Task, tables: Tables, clock_mhz: np.ndarray) -> Setting:
+def _setting(task: Task, tables: Tables, clock_mhz: np.ndarray) -> np.ndarray:
+    """The profile row of each instruction where every device runs at its clock."""
     schedule = task.schedule
     row = np.empty(len(schedule), dtype=int)
     for device, clock in enumerate(clock_mhz.tolist()):
         mine, table = schedule.device == device, table_of(task.profile, tables[device][clock])
         row[mine] = table[schedule.kind[mine], schedule.stage[mine]]
-    return Setting(clock_mhz, row, *task.cost(row))
+    return row
 
 
-def _least(task: Task, settings: list[Setting], what: str, eta: float) -> Choice:
+def _least(task: Task, settings: list[np.ndarray], what: str, eta: float) -> Choice:
     """The candidate of least energy by the deadline, or of least Zeus cost without one."""
-    time_s, energy_j = (np.array(values) for values in list(zip(*settings, strict=True))[2:])
+    time_s, energy_j = np.array([task.cost(row) for row in settings]).T
     if task.deadline_s is None:
         power_w = float((task.profile.energy_j / task.profile.time_s).max())
         devices = task.schedule.num_devices
@@ -161,4 +152,4 @@ def _least(task: Task, settings: list[Setting], what: str, eta: float) -> Choice
                 f"deadline_s = {task.deadline_s!r} cannot be met by {what}; the fastest that is "
                 f"measured everywhere needs {time_s.min():.9g} s"
             )
-    return Choice(settings[int(np.argmin(cost))].row)
+    return Choice(settings[int(np.argmin(cost))])

@@ -10,8 +10,7 @@ import numpy as np
 from labkit.kit.describe import Count, checked
 from labkit.pipeline.planning.envpipe import early_forwards
 from labkit.pipeline.profiles.clocks import max_clock_rows
-from labkit.pipeline.profiles.profile import EnergyProfile
-from labkit.pipeline.profiles.variants import Inner
+from labkit.pipeline.profiles.profile import EnergyProfile, Inner
 from labkit.pipeline.scheduling.families import family_of
 from labkit.pipeline.scheduling.policies import build
 from labkit.pipeline.scheduling.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule

@@ -21,8 +21,8 @@ from labkit.pipeline.planning.baselines import (
     choose_zeus_local,
 )
 from labkit.pipeline.planning.envpipe import choose_envpipe
-from labkit.pipeline.planning.optimal import OptimalPlanner, choose_optimal
 from labkit.pipeline.planning.perseus import choose_perseus, perseus_frontier
+from labkit.pipeline.planning.relaxation import OptimalPlanner, choose_optimal
 from labkit.pipeline.profiles.clocks import Choice, Task
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.schedule import Schedule

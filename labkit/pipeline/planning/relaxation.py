@@ -10,11 +10,12 @@ so the optimum bounds every plan from below:
 with G GPUs, blocking power P_b and T at most the deadline. The hull enters as one bounded
 variable per segment; being convex, its segments fill in order without being told to. Only T's
 bound differs between deadlines, so one model serves a whole frontier, each solution starting the
-next.
+next. Our own planner rounds its solutions to measured clocks (see ``rounding``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,13 +24,15 @@ import numpy as np
 
 from labkit.errors import LabkitError, UsageError
 from labkit.pipeline.planning.interior import Interior
-from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, Task
+from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, Choice, Task
 from labkit.pipeline.scheduling.graph import longest_from, longest_to
 from labkit.pipeline.scheduling.schedule import KINDS
 
 _LARGE, _MEDIUM = 3000, 400
 """Instructions from which the interior-point method is used: for many deadlines, and for a few,
 where the simplex method's slow first solution counts. Found by timing both."""
+_FEW_DEADLINES = 3
+"""Up to so many deadlines are a few: that first solution costs as much as all of these together."""
 _TILT = 3e-5
 """Relative random change of every segment's slope. It makes the optimum unique, so that the
 interior-point method ends near a vertex; the bound is computed with the true slopes."""
@@ -236,6 +239,48 @@ class Model:
             raise LabkitError(f"the relaxation for {deadline_s!r} s was not solved: {status}")
         solution = solver.getSolution()
         return np.array(solution.col_value), np.array(solution.row_dual)
+
+
+class OptimalPlanner:
+    """Plans of one task for any number of deadlines (its own aside), from one linear program."""
+
+    def __init__(self, task: Task) -> None:
+        self._task, self.choices = task, options(task)
+
+    @cached_property
+    def _model(self) -> Model:  # of all that a joint choice looks at, few are ever solved
+        return Model(self._task, self.choices)
+
+    @cached_property
+    def range_s(self) -> tuple[float, float]:
+        """The shortest deadline that can be met, and the one beyond which nothing is saved."""
+        first_s = self._model.floor_s
+        return first_s, max(first_s, self._model.solve(self._model.horizon_s).makespan_s)
+
+    def bounds_j(self, deadlines_s: Sequence[float]) -> list[float]:
+        """For each deadline, energy that no plan ending by it can undercut."""
+        return [relaxed.bound_j for relaxed in self._relaxed(deadlines_s)]
+
+    def choose(self, deadlines_s: Sequence[float]) -> list[Choice]:
+        """A plan for each deadline, in the order given."""
+        from labkit.pipeline.planning.rounding import realise  # loads numba
+
+        relaxed = self._relaxed(deadlines_s)
+        rows = realise(self._task, self.choices, relaxed, deadlines_s)
+        return [Choice(row, solution.bound_j) for row, solution in zip(rows, relaxed, strict=True)]
+
+    def _relaxed(self, deadlines_s: Sequence[float]) -> list[Relaxation]:
+        """Solutions in the order given, solved from the slowest deadline down."""
+        order = np.argsort([-deadline_s for deadline_s in deadlines_s], kind="stable").tolist()
+        alone = len(order) <= _FEW_DEADLINES
+        solved = {i: self._model.solve(float(deadlines_s[i]), alone=alone) for i in order}
+        return [solved[i] for i in range(len(deadlines_s))]
+
+
+def choose_optimal(task: Task) -> Choice:
+    """Near the least energy by the deadline; the bound certifies how near."""
+    assert task.deadline_s is not None
+    return OptimalPlanner(task).choose([task.deadline_s])[0]
 
 
 def _precedence(n: int, source: np.ndarray, target: np.ndarray, owner: np.ndarray) -> Any:

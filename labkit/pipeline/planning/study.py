@@ -8,7 +8,7 @@ until then they may as well compute more slowly (:func:`straggler_savings`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,10 +19,10 @@ from annotated_types import Ge, MinLen
 from labkit.errors import UsageError
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked
 from labkit.pipeline.planning.fitted import build_for
-from labkit.pipeline.planning.optimal import OptimalPlanner
 from labkit.pipeline.planning.perseus import UNIT_S, perseus_frontier
 from labkit.pipeline.planning.plans import Plan
 from labkit.pipeline.planning.plans import plan as choose_clocks
+from labkit.pipeline.planning.relaxation import OptimalPlanner
 from labkit.pipeline.profiles.clocks import Task
 from labkit.pipeline.profiles.profile import EnergyProfile
 from labkit.pipeline.scheduling.graph import longest_to
@@ -59,17 +59,17 @@ def compare(
     if not plans or (baseline is not None and baseline not in plans):
         raise UsageError(f"no plan {baseline!r} to compare with; there are: {', '.join(plans)}")
     base = plans[baseline if baseline is not None else next(iter(plans))]
-    every, own = list(plans.values()), ("method", "deadline_s", "makespan_s", "energy_j")
-    schedules = [plan.schedule for plan in every]
-    columns: dict[str, Any] = {"plan": list(plans)}
-    columns["schedule"] = [schedule.name for schedule in schedules]
-    columns["peak_in_flight"] = [max(schedule.peak_in_flight) for schedule in schedules]
-    columns |= {name: [getattr(plan, name) for plan in every] for name in own}
-    table = _against(pd.DataFrame(columns), base.makespan_s, base.energy_j)
+    rows = [
+        {"plan": name, "schedule": plan.schedule.name}
+        | {"peak_in_flight": max(plan.schedule.peak_in_flight)}
+        | {key: getattr(plan, key) for key in ("method", "deadline_s", "makespan_s", "energy_j")}
+        for name, plan in plans.items()
+    ]
+    table = _against(pd.DataFrame(rows), base.makespan_s, base.energy_j)
     if bounds:
         first: dict[tuple[int, float], Plan] = {}  # one linear program per schedule and deadline
-        keys = [(id(plan.schedule), _clean(plan.horizon_s)) for plan in every]
-        table["bound_j"] = [plan.bound_j for plan in map(first.setdefault, keys, every)]
+        keys = [(id(plan.schedule), _clean(plan.horizon_s)) for plan in plans.values()]
+        table["bound_j"] = [plan.bound_j for plan in map(first.setdefault, keys, plans.values())]
         table["best_saving_fraction"] = (1 - table["bound_j"] / base.energy_j).map(_clean)
         table["gap_fraction"] = (table["energy_j"] / table["bound_j"] - 1).map(_clean)
     return table
@@ -112,27 +112,19 @@ def sweep(
     described = {"max clock": {"schedule": "1f1b", "method": "max-clock"}, **cases}
     for (name, profile), size in itertools.product(profiles.items(), num_microbatches):
         schedule_of = cache(partial(build_for, profile, num_microbatches=size))
-        plans = {title: _case(profile, schedule_of, **case) for title, case in described.items()}
+        plans = {}
+        for title, case in described.items():
+            settings = {"max_in_flight": None, **case}
+            order = schedule_of(
+                settings.pop("schedule"), max_in_flight=settings.pop("max_in_flight")
+            )
+            plans[title] = choose_clocks(order, profile, **settings)
         table = compare(plans, bounds=bounds)
         keys = {"profile": name, "num_stages": profile.num_stages, "num_microbatches": size}
         for column, value in reversed(keys.items()):
             table.insert(0, column, [value] * len(table))
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
-
-
-def _case(
-    profile: EnergyProfile,
-    schedule_of: Callable[..., Schedule],
-    *,
-    schedule: str,
-    method: str,
-    max_in_flight: int | None = None,
-    **settings: Any,
-) -> Plan:
-    """The plan that one case describes."""
-    built = schedule_of(schedule, max_in_flight=max_in_flight)
-    return choose_clocks(built, profile, method, **settings)
 
 
 @checked
@@ -148,7 +140,10 @@ def stress(
     """Every plan under every trouble, compared with the first plan under the same one.
 
     Args:
-        switch_s, jitter: see :func:`replay`; each value is one trouble.
+        switch_s: seconds a GPU stands still, at blocking power, whenever the next instruction
+            runs at another clock than the last; each value is one trouble.
+        jitter: standard deviation of the logarithm of each instruction's duration, mean kept; its
+            power stays, so its energy varies with its duration. Each value is one trouble.
         replicas: data-parallel pipelines that wait for the slowest one before the next iteration;
             each value is a trouble of its own with every jitter. Energy is that of one pipeline,
             with the power it draws while it waits for the slowest.
@@ -169,7 +164,7 @@ def stress(
     for trouble, (name, plan) in itertools.product(troubles, plans.items()):
         draws, count, settings = troubles[trouble]
         rng = np.random.default_rng(seed)
-        runs = [replay(plan, rng=rng, **settings) for _ in range(draws * count)]
+        runs = [_replayed(plan, rng, **settings) for _ in range(draws * count)]
         span_s, energy_j = np.reshape(runs, (draws, count, 2)).transpose(2, 0, 1)
         slowest_s = span_s.max(axis=1, keepdims=True)
         energy_j = energy_j + plan.waiting_w * (slowest_s - span_s)
@@ -179,25 +174,10 @@ def stress(
     return _against(table, base["makespan_s"], base["energy_j"])
 
 
-@checked
-def replay(
-    plan: Plan,
-    *,
-    jitter: NonNegative = 0.0,
-    switch_s: NonNegative = 0.0,
-    rng: np.random.Generator | None = None,
+def _replayed(
+    plan: Plan, rng: np.random.Generator, *, jitter: float = 0.0, switch_s: float = 0.0
 ) -> tuple[float, float]:
-    """Run a plan where reality differs from the profile: (makespan in s, energy in J).
-
-    Args:
-        jitter: standard deviation of the logarithm of each instruction's duration, mean kept;
-            its power stays, so its energy varies with its duration.
-        switch_s: seconds a GPU stands still, at blocking power, whenever the next instruction
-            runs at another clock than the last.
-
-    Raises:
-        UsageError: jitter without ``rng``.
-    """
+    """A run where reality differs from the profile, see :func:`stress`: makespan, energy."""
     graph, profile = plan.schedule.graph, plan.profile
     factor = jitter_factors(jitter, len(graph), rng)
     clock_mhz = np.append(profile.clock_mhz[plan.row], np.nan)

@@ -144,10 +144,20 @@ class Schedule:
         """Whether any backward pass runs as input and weight halves."""
         return bool((self.kind >= INPUT).any())
 
-    @property
-    def activation_change(self) -> np.ndarray:
-        """By how many activations each instruction changes what its device holds, shape (n,)."""
-        return np.where(self.kind == FORWARD, 1, np.where(self.kind == INPUT, 0, -1))
+    def held(self, each: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What devices hold while each instruction runs, and after it, shape (n,) each.
+
+        An activation is held from its forward until its backward, or weight half, has run;
+        ``each`` is its size by stage.
+        """
+        sign = np.where(self.kind == FORWARD, 1, np.where(self.kind == INPUT, 0, -1))
+        change = each[self.stage] * sign
+        after = np.concatenate([np.cumsum(part) for part in self.by_device(change)])
+        return np.maximum(after, after - change), after
+
+    def peak_held(self, each: np.ndarray) -> np.ndarray:
+        """The most that each device holds at once, shape (num_devices,); see :meth:`held`."""
+        return np.array([part.max(initial=0) for part in self.by_device(self.held(each)[1])])
 
     @cached_property
     def homes(self) -> np.ndarray:
@@ -158,12 +168,8 @@ class Schedule:
 
     @cached_property
     def peak_in_flight(self) -> tuple[int, ...]:
-        """For each device, the most activations (of a microbatch on a stage) it holds at once.
-
-        An activation is held from its forward until its backward, or weight half, has run.
-        """
-        held = np.cumsum(self.activation_change)  # each device ends as it began: with none
-        return tuple(int(part.max(initial=0)) for part in self.by_device(held))
+        """For each device, the most activations (of a microbatch on a stage) it holds at once."""
+        return tuple(self.peak_held(np.ones(self.num_stages, dtype=int)).tolist())
 
     def by_device(self, values: np.ndarray) -> list[np.ndarray]:
         """``values``, one an instruction, cut into one array a device."""

@@ -37,17 +37,6 @@ class Costs:
     weight_s: PerStage = 0.0
     activation_bytes: PerStage = 1.0
 
-    @classmethod
-    def uniform(cls, forward_s: float, backward_s: float, weight_s: float = 0.0) -> Costs:
-        """The same durations on every stage.
-
-        >>> from labkit.pipeline import build, simulate
-        >>> costs = Costs.uniform(forward_s=1.0, backward_s=1.0, weight_s=1.0)
-        >>> simulate(build("1f1b", num_stages=4, num_microbatches=8), costs).makespan_s
-        33.0
-        """
-        return cls(forward_s=forward_s, backward_s=backward_s, weight_s=weight_s)
-
     def per_stage(self, name: str, schedule: Schedule) -> np.ndarray:
         """The named attribute for each stage of the schedule, shape (num_stages,)."""
         return spread(name, getattr(self, name), schedule.num_stages, "stages")
@@ -58,16 +47,6 @@ class Costs:
         forward, half, weight = (self.per_stage(name, schedule) for name in names)
         table = np.stack([forward, half + weight, half, weight])  # as KINDS
         return table[schedule.kind, schedule.stage]
-
-    def activation_change_bytes(self, schedule: Schedule) -> np.ndarray:
-        """By how much each instruction changes what its device holds, shape (n,)."""
-        each = self.per_stage("activation_bytes", schedule)[schedule.stage]
-        return each * schedule.activation_change
-
-    def peak_activation_bytes(self, schedule: Schedule) -> tuple[float, ...]:
-        """For each device, the most bytes of activations it holds at once."""
-        changes = schedule.by_device(self.activation_change_bytes(schedule))
-        return tuple(float(np.cumsum(change).max(initial=0.0)) for change in changes)
 
 
 @description(slots=True)
@@ -115,7 +94,7 @@ class Network:
         needs, the message's way, 0 on one device.
 
         >>> from labkit.pipeline import build, simulate, Costs
-        >>> schedule, costs = build("1f1b", 2, 1), Costs.uniform(1.0, 2.0)
+        >>> schedule, costs = build("1f1b", 2, 1), Costs(forward_s=1.0, backward_s=2.0)
         >>> before, needs = Network(latency_s=0.25).lag_s(schedule)
         >>> before.tolist(), needs.tolist()  # forward 0, backward 0; forward 0, backward 0
         ([0.0, 0.0, 0.0, 0.0], [0.0, 0.25, 0.25, 0.0])

@@ -23,8 +23,6 @@ CAUSES = ("warm-up", "dependency", "steady", "communication", "drain")
 """Why a device waits, see :attr:`Timeline.idle_s`."""
 _NOISE = 1e-12
 """Share of the makespan below which a slack counts as floating-point noise."""
-_COUNTED = Costs.uniform(0.0, 0.0)
-"""Where only durations are known: each activation counts as 1 byte."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,14 +31,14 @@ class Timeline:
 
     Attributes:
         start_s, end_s: of each instruction, shape (n,).
-        costs: where the sizes of activations come from; None counts activations.
+        activation_bytes: of a microbatch on each stage; 1 where only durations are known.
         lag_s: the waits for the network's messages; None for none.
     """
 
     schedule: Schedule
     start_s: np.ndarray
     end_s: np.ndarray
-    costs: Costs | None = None
+    activation_bytes: np.ndarray
     network: Network | None = None
     lag_s: Lag | None = None
 
@@ -160,7 +158,7 @@ class Timeline:
     @cached_property
     def peak_activation_bytes(self) -> tuple[float, ...]:
         """For each device, the most bytes of activations it holds at once."""
-        return (self.costs or _COUNTED).peak_activation_bytes(self.schedule)
+        return tuple(self.schedule.peak_held(self.activation_bytes).tolist())
 
     def memory_frame(self) -> pd.DataFrame:
         """Activations held over time: device, time_s, activation_bytes, a row each change.
@@ -170,7 +168,7 @@ class Timeline:
         """
         import pandas as pd
 
-        during, after = self._held_bytes()
+        during, after = self.schedule.held(self.activation_bytes)
         device = self.schedule.device
         every = np.arange(self.schedule.num_devices)
         none = np.zeros(len(every))
@@ -182,12 +180,6 @@ class Timeline:
         table = pd.DataFrame(columns).sort_values("device", kind="stable", ignore_index=True)
         changes = table.groupby("device")["activation_bytes"].diff().ne(0)
         return table[changes].reset_index(drop=True)
-
-    def _held_bytes(self) -> tuple[np.ndarray, np.ndarray]:
-        """What its device holds while each instruction runs, and after it, shape (n,) each."""
-        change = (self.costs or _COUNTED).activation_change_bytes(self.schedule)
-        after = np.concatenate([np.cumsum(part) for part in self.schedule.by_device(change)])
-        return np.maximum(after, after - change), after
 
     @cached_property
     def slack_s(self) -> np.ndarray:
@@ -276,12 +268,15 @@ def simulate(
         UsageError: a duration is negative, not finite, or missing.
 
     >>> from labkit.pipeline import build
-    >>> line = simulate(build("gpipe", 4, 12), Costs.uniform(forward_s=1.0, backward_s=2.0))
+    >>> line = simulate(build("gpipe", 4, 12), Costs(forward_s=1.0, backward_s=2.0))
     >>> line.makespan_s, round(line.bubble_ratio, 9)  # (S - 1) / (M + S - 1) = 3 / 15
     (45.0, 0.2)
     """
     graph = schedule.graph
-    duration = costs.durations_s(schedule) if isinstance(costs, Costs) else np.asarray(costs, float)
+    each = np.ones(schedule.num_stages)
+    if isinstance(costs, Costs):
+        each, costs = costs.per_stage("activation_bytes", schedule), costs.durations_s(schedule)
+    duration = np.asarray(costs, dtype=float)
     if duration.shape != (len(graph),):
         raise UsageError(f"{duration.shape} durations for the schedule's {len(graph)} instructions")
     if not np.all(np.isfinite(duration)) or np.any(duration < 0):
@@ -293,7 +288,7 @@ def simulate(
         schedule=schedule,
         start_s=end - duration,
         end_s=end,
-        costs=costs if isinstance(costs, Costs) else None,
+        activation_bytes=each,
         network=network,
         lag_s=lag_s,
     )
