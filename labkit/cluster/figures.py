@@ -47,8 +47,7 @@ def figure_jct(runs: Sequence[Run], *, bound: Bound | None = None, title: str = 
     """
     if not runs:
         raise BadValue("figure_jct: runs must hold one run or more")
-    fig = go.Figure()
-    shares = np.linspace(0, 1, POINTS)
+    fig, shares = go.Figure(), np.linspace(0, 1, POINTS)
     for index, run in enumerate(runs):
         jct = run.jct_s[run.ran]
         name = f"{run.policy.name}: mean {jct.mean():,.0f} s"
@@ -62,8 +61,7 @@ def figure_jct(runs: Sequence[Run], *, bound: Bound | None = None, title: str = 
             x=np.log10(bound.mean_jct_s), y=0.02, yanchor="bottom", showarrow=False,
             text=f"bound on the mean: {bound.mean_jct_s:,.0f} s", xanchor="left", xshift=6,
         )  # fmt: skip
-    fig.update_xaxes(type="log")
-    fig.update_yaxes(tickformat=".0%")
+    fig.update_xaxes(type="log").update_yaxes(tickformat=".0%")
     return finish(fig, title=title, x="completion time (s, simulated)", y="jobs done", height=460)
 
 
@@ -77,8 +75,7 @@ def figure_timeline(run: Run, *, title: str = "") -> go.Figure:
     spans = run.segments["start_s"], run.segments["end_s"]
     busy, served = _level(*spans, run.segments["gpus"], grid), _level(*spans, gpus[of], grid)
     inside = _level(arrival, run.end_s[ran], gpus[ran], grid)
-    hours = (grid[:-1] - begin) / 3600
-    fig = go.Figure()
+    fig, hours = go.Figure(), (grid[:-1] - begin) / 3600
     for name, values, colour in (
         ("held by jobs", busy, PALETTE["ours"]),
         ("asked for by waiting jobs", inside - served, PALETTE["highlight"]),
@@ -138,8 +135,7 @@ def figure_scaling(rates: Rates, *, title: str = "") -> go.Figure:
 
     Of kinds that differ in the last part of ``a/b/c`` alone, the first is drawn.
     """
-    fig = go.Figure()
-    gpus, seen = np.array(rates.gpus), set[str]()
+    fig, gpus, seen = go.Figure(), np.array(rates.gpus), set[str]()
     for kind, row in zip(rates.kinds, rates.work_per_s, strict=True):
         name, ran = kind.rsplit("/", 1)[0], row > 0
         if name in seen or not ran.any():
@@ -155,13 +151,15 @@ def figure_scaling(rates: Rates, *, title: str = "") -> go.Figure:
 
 @checked
 def figure_speeds(table: Throughputs) -> go.Figure:
-    """Speed of each kind of job on each GPU type over that on the last one."""
-    over, base = table.alone / table.alone[:, -1:], table.gpu_types[-1].upper()
-    fig = go.Figure()
-    for p, gpu in enumerate(table.gpu_types[:-1]):
-        fig.add_bar(y=table.kinds, x=over[:, p], name=gpu.upper(), marker_color=CYCLE[p])
-    fig.update_traces(orientation="h").add_vline(1, line_dash="dot").update_yaxes(dtick=1)
-    return finish(fig, title=f"Speed by kind of job (dotted: {base} = 1)", x="times", height=640)
+    """Speed of each kind of job on each GPU type over that on the last one, a row a model."""
+    over, models = table.alone / table.alone[:, -1:], [k.partition(" (")[0] for k in table.kinds]
+    size = [9 + 4 * models[:k].count(model) for k, model in enumerate(models)]
+    look = {"text": table.kinds, "mode": "markers", "marker_size": size, "orientation": "h"}
+    fig = go.Figure(layout_scattermode="group").add_vline(1, line_dash="dot")
+    for gpu, speeds in zip(table.gpu_types[:-1], over.T, strict=False):
+        fig.add_scatter(x=speeds, y=models, name=gpu.upper(), **look)
+    title, base = "Speed by model: the larger the dot, the larger the batch", table.gpu_types[-1]
+    return finish(fig, title=title, x=f"speed / speed on {base.upper()} (dotted: 1)")
 
 
 @checked
@@ -174,10 +172,13 @@ def figure_pairs(table: Throughputs, gpu: int = 0) -> go.Figure:
     if not 0 <= gpu < len(table.gpu_types):
         raise BadValue(f"figure_pairs: gpu must be from 0 to {len(table.gpu_types) - 1}; got {gpu}")
     both = np.where(table.packed[:, :, gpu] > 0, table.packed[:, :, gpu], np.nan)
-    fig = go.Figure(
-        go.Heatmap(z=both, x=table.kinds, y=table.kinds, zmid=1, colorscale="RdBu",
-                   colorbar_title="times")
-    ).update_xaxes(showticklabels=False)  # fmt: skip
+    look = {"x": table.kinds, "y": table.kinds, "colorscale": "RdBu", "colorbar_title": "times"}
+    fig = go.Figure(go.Heatmap(z=both, zmid=1, **look), layout_plot_bgcolor="#999999")
+    models = [kind.partition(" (")[0] for kind in table.kinds]
+    middle = {m: models.index(m) + (models.count(m) - 1) / 2 for m in models}
+    for edge in sorted({models.index(m) - 0.5 for m in models} - {-0.5}):
+        fig.add_hline(edge, line_color="white").add_vline(edge, line_color="white")
+    fig.update_yaxes(tickvals=[*middle.values()], ticktext=[*middle], autorange="reversed")
+    fig.update_xaxes(showticklabels=False, ticks="").update_yaxes(ticks="")
     title = f"Work of two jobs on one {table.gpu_types[gpu].upper()}, over one after the other"
-    fig.update_yaxes(autorange="reversed", dtick=1).update_layout(plot_bgcolor="#999999")
     return finish(fig, title=title, x="the same kinds, in the same order", height=620)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import datetime
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -31,12 +32,10 @@ SIGNIFICANT_DIGITS = 6
 TITLE_WIDTH_CHARACTERS = 82
 _TEXTS = ("text", "hovertext")
 """Properties in which Plotly makes texts of a list of numbers."""
-_OF_EXPRESS = {"variable", "value", "index", "color"}
-"""Titles that Plotly Express puts where a table gives none."""
+_OF_EXPRESS = {"variable", "value", "index", "color"}  # titles where a table gives none
 
-_BLUE, _ORANGE, _GREEN, _VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-_PURPLE, _SKY, _WINE = "#CC79A7", "#56B4E9", "#882255"
-_INK, _GREY, _PALE = "#222222", "#7A7A7A", "#D5D8DC"
+_BLUE, _ORANGE, _GREEN, _VERMILION, _PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
+_SKY, _WINE, _INK, _GREY, _PALE = "#56B4E9", "#882255", "#222222", "#7A7A7A", "#D5D8DC"
 
 PALETTE: dict[str, str] = {
     # a pipeline's work
@@ -167,6 +166,8 @@ def finish(
     for words in (fig.layout.legend.title, fig.layout.xaxis.title, fig.layout.yaxis.title):
         if (words.text or "").isidentifier():  # a column's name; prose and formulas stay
             words.text = None if words.text in _OF_EXPRESS else heading(words.text)
+    for note in fig.select_annotations({"xref": "paper", "yref": "paper"}):  # way=packing
+        note.text = re.sub(r"^\w+=(?!\d)", "", note.text or "")
     if direct:
         _label_ends(fig)
     if len(fig.data) == 1 and fig.data[0].name is None:

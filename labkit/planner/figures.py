@@ -14,9 +14,9 @@ from labkit.planner.plans import Plan
 
 _PARTS = {"compute_s": "forward", "gradients_s": "all-reduce", "transfers_s": "communication"}
 _ROWS = (
-    ("seconds (ms)", 1e3, (("forward_s", "forward"), ("backward_s", "backward"))),
+    ("time (ms)", 1e3, (("forward_s", "forward"), ("backward_s", "backward"))),
     ("weights (MB)", 1e-6, (("parameter_bytes", "parameter"),)),
-    ("cut after (MB)", 1e-6, (("cut_bytes", "communication"),)),
+    ("cut (MB)", 1e-6, (("cut_bytes", "communication"),)),
 )
 
 
@@ -37,6 +37,7 @@ def figure_layers(
                 x=number, y=table[column] * scale, name=column.rpartition("_")[0].replace("_", " "),
                 marker_color=PALETTE[concept], text=table["layer"], textposition="none",
                 hovertemplate="%{text}<br>%{y:.4g}<extra></extra>", row=row, col=1,
+                showlegend=len(columns) > 1,
             )  # fmt: skip
         fig.update_yaxes(title_text=label, row=row, col=1)
     for place, (name, plan) in enumerate((plans or {}).items()):
@@ -48,8 +49,7 @@ def figure_layers(
             line={"color": colour, "dash": "dash"}, row=1, col=1,
         )  # fmt: skip
     fig.update_layout(barmode="stack", bargap=0.1)
-    fig.update_xaxes(title_text="layer", row=3, col=1)
-    return finish(fig, title=title, height=560)
+    return finish(fig, title=title, x="layer", height=600)
 
 
 @checked

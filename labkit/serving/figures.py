@@ -104,7 +104,7 @@ def figure_requests(
 
 @checked
 def figure_lines(
-    table: pd.DataFrame, *, title: str, x: str, y: str = "requests a second, 99 % in time",
+    table: pd.DataFrame, *, title: str, x: str, y: str = "requests/s, 99 % in time",
     log_x: bool = False,
 ) -> go.Figure:  # fmt: skip
     """Columns over the index: ``bound`` dashed and black, names that begin with ``paper`` dotted

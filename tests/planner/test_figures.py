@@ -20,7 +20,7 @@ def test_layers_and_cuts() -> None:
     assert {shape.x0 for shape in fig.layout.shapes} == {3.5}
     assert fig.layout.title.text == "Layers"
     assert [fig.layout[f"yaxis{n}"].title.text for n in ("", 2, 3)] == [
-        "seconds (ms)", "weights (MB)", "cut after (MB)",
+        "time (ms)", "weights (MB)", "cut (MB)",
     ]  # fmt: skip
 
 
