@@ -251,7 +251,12 @@ def highest(
             return high
     except TypeError as error:
         raise BadValue(f"highest: attainment must map a load to a share; {error}") from None
+    return bisected(lambda load: attainment(load) >= target, low, high, steps)
+
+
+def bisected(fits: Callable[[float], bool], low: float, high: float, steps: int) -> float:
+    """The highest load that fits, where ``low`` does and ``high`` does not."""
     for _ in range(steps):
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if attainment(middle) >= target else (low, middle)
+        low, high = (middle, high) if fits(middle) else (low, middle)
     return low

@@ -96,11 +96,6 @@ class BatchServer:
         if len(set(names)) < len(names):
             raise BadValue(f"BatchServer.slots must hold different models; got {names}")
 
-    @property
-    def occupancy(self) -> float:
-        """Seconds of a full batch of each model, over the duty cycle."""
-        return sum(slot.latency_s for slot in self.slots) / self.duty_s
-
 
 @njit(cache=True)
 def _batch(deadline: Any, latency: Any, cap: int, rule: int, now: float) -> tuple[int, int]:

@@ -55,6 +55,11 @@ class Packing:
         ])  # fmt: skip
 
 
+def _occupancy(bin_: BatchServer) -> float:
+    """Seconds of a full batch of each model, over the duty cycle."""
+    return sum(slot.latency_s for slot in bin_.slots) / bin_.duty_s
+
+
 def _merged(bins: Sequence[BatchServer]) -> BatchServer | None:
     """Several GPUs' models on one, at the shortest duty cycle; None: they do not fit.
 
@@ -71,7 +76,7 @@ def _merged(bins: Sequence[BatchServer]) -> BatchServer | None:
             return None
         slots.append(replace(slot, batch=batch))
     merged = BatchServer(slots=tuple(slots), duty_s=duty_s)
-    return merged if merged.occupancy <= SLACK else None
+    return merged if _occupancy(merged) <= SLACK else None
 
 
 def _alone(session: Session, rate_per_s: float) -> BatchServer:
@@ -112,11 +117,11 @@ def pack(sessions: Sequence[Session], *, merge: bool = True) -> Packing:
         left = session.rate_per_s - whole * rate
         residues += [_alone(session, left)] if left > 1e-9 * rate else []
     bins: list[BatchServer] = []
-    for residue in sorted(residues, key=lambda bin_: bin_.occupancy, reverse=True):
+    for residue in sorted(residues, key=_occupancy, reverse=True):
         tried = {place: _merged((bin_, residue)) for place, bin_ in enumerate(bins) if merge}
         fits = {place: merged for place, merged in tried.items() if merged}
         if fits:
-            fullest = max(fits, key=lambda place: fits[place].occupancy)
+            fullest = max(fits, key=lambda place: _occupancy(fits[place]))
             bins[fullest] = fits[fullest]
         else:
             bins.append(residue)

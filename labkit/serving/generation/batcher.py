@@ -14,7 +14,7 @@ from labkit.errors import BadValue
 from labkit.kit.describe import Count, Positive, Share, Whole, checked, description
 from labkit.quantities import seconds
 from labkit.serving.generation.tokens import TokenProfile
-from labkit.serving.requests import Requests, highest
+from labkit.serving.requests import Requests, bisected
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -295,16 +295,14 @@ def capacity(
 
     def of(batcher: Batcher) -> float:
         least = bound(requests, profile, batcher)
-        limit, most = limit_s or times_alone * least.token_latency_s, least.rate_per_s
+        limit = limit_s or times_alone * least.token_latency_s
 
         def fits(rate: float) -> bool:
-            if rate == most:  # a short stream may meet the limit there; a long one never does
-                return False
             run = simulate(requests.at_rate(rate), profile, batcher)
             return bool(np.quantile(run.token_latency_s[first:], quantile) <= limit)
 
-        low = most / 1e4
-        return highest(fits, low, most, target=1.0, steps=11) if fits(low) else 0.0
+        low, high = least.rate_per_s / 1e4, least.rate_per_s  # no long stream fits at the bound
+        return bisected(fits, low, high, 11) if fits(low) else 0.0
 
     rates = {name: of(batcher) for name, batcher in batchers.items()}
     return pd.Series(rates, name="rate_per_s", dtype=float)
