@@ -157,7 +157,7 @@ class Watcher:
 
     def _ended(self, name: str, outcome: Outcome) -> None:
         self._estimate.end(name)
-        self._done = min(self._done + 1, self._total)
+        self._done += 1
         self._failed += outcome.status != "ok"
         took = f"{name}  {seconds(outcome.duration_s)}"
         if outcome.status == "ok":

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from labkit.workbook.run.batch import Ended, Report, Request
+    from labkit.workbook.run.parameters import Sweep
     from labkit.workbook.run.places import Cluster
 
 complete_notebooks = completing(lambda: notebooks.paths(project_root()))
@@ -118,7 +119,7 @@ def run(
     from labkit.workbook.run import batch, parameters
 
     given = [*parameters.choices(param or ()), *parameters.choices(sweep or (), "--sweep")]
-    more = parameters.with_seeds(parameters.read_file(sweep_file) if sweep_file else None, seeds)
+    more = parameters.with_seeds(_from(sweep_file), seeds)
     request = batch.Request(
         keys=tuple(keys or ()),
         sweep=replace(more, choices=[*given, *more.choices]),
@@ -168,6 +169,15 @@ def refresh(
     refused = _write_back(project_root(), report, allow_standin=allow_standin)
     if report.failures or refused:
         raise typer.Exit(1)
+
+
+def _from(sweep_file: Path | None) -> Sweep | None:
+    """The sweep that a file holds; what reads it is loaded where there is one."""
+    if sweep_file is None:
+        return None
+    from labkit.workbook.run import sweepfile
+
+    return sweepfile.read(sweep_file)
 
 
 def _place(where: str | None, num_jobs: int | None) -> Cluster | None:

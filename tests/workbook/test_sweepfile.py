@@ -14,7 +14,8 @@ from ruamel.yaml import YAML
 
 from labkit.errors import BadFile, UsageError
 from labkit.workbook.notebooks import Parameter
-from labkit.workbook.run.parameters import combinations, read_file, with_seeds
+from labkit.workbook.run import sweepfile
+from labkit.workbook.run.parameters import combinations, with_seeds
 from tests.workbook.factory import stated
 
 DECLARED = {
@@ -39,7 +40,7 @@ def runs(
 ) -> list[dict[str, Any]]:
     path = folder / "sweep.yaml"
     path.write_text(text)
-    sweep = stated(fixed or {}, sweeps or {}, with_seeds(read_file(path), seeds))
+    sweep = stated(fixed or {}, sweeps or {}, with_seeds(sweepfile.read(path), seeds))
     return list(combinations("zeus", DECLARED, sweep))
 
 
@@ -74,7 +75,7 @@ def test_there_are_as_many_runs_as_the_product_says(
     content |= {"list": [{"gpu": f"g{i}"} for i in range(listed)]} if listed else {}
     path = tmp_path_factory.mktemp("sweep") / "sweep.yaml"
     YAML().dump(content, path)
-    cases = list(combinations("zeus", DECLARED, read_file(path)))
+    cases = list(combinations("zeus", DECLARED, sweepfile.read(path)))
     assert len(cases) == len(grid) * max(rows, 1) * max(listed, 1) * seeds
 
 
