@@ -51,8 +51,8 @@ JOB_COLUMNS = {"submission_time": "submit_time", "num_iteration": "iteration", "
 POLLUX_KINDS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 """Networks that Pollux's jobs train."""
 LEAST_GRADIENT = 1e-4
-"""Squared gradient over its variance, at least: a batch would have to be 10,000 times the initial
-one before less of it told in a training's speed."""
+"""Squared gradient over its variance, at least. Less would change a training's speed only at
+batches of 10,000 times the initial size."""
 WORKLOAD = ("dataset", "network", "optimizer")
 """The columns that name a job of Zeus's traces."""
 MAIN_TARGETS = {"cifar100": 0.6, "imagenet": 0.65, "librispeech": 40.0, "movielens-1m": 0.41,
@@ -458,7 +458,7 @@ def trainings_of(source: Any, path: str) -> Table:
 
 
 def with_noise(runs: Table) -> Table:
-    """The gradient's variance over its square, which alone tells; how far an accuracy is from 1."""
+    """The gradient's variance over its square, which is all that speed depends on; 1 − accuracy."""
     square = np.maximum(runs["grad_sqr"], LEAST_GRADIENT * runs["grad_var"])
     table = runs.assign(noise=runs["grad_var"] / square)
     if runs["metric"].max() <= 1:

@@ -24,9 +24,9 @@ LayerSplit = Literal["even", "megatron-embedding", "megatron-loss", "megatron-bo
 # Sizes of groups that dp × cp must divide by.
 GROUPS = ("ep", "replicate", "partition_group", "secondary_group")
 _UNLESS_STAGE_3: dict[str, Any] = {
-    **{"partition_group": None, "replicate": 1, "secondary_group": None, "wrap": "parts"},
-    **{"reshard_after_forward": True, "keep_gathered": "none"},
-}
+    "partition_group": None, "replicate": 1, "secondary_group": None, "wrap": "parts",
+    "reshard_after_forward": True, "keep_gathered": "none",
+}  # fmt: skip
 # By rule of cutting a model into stages: layers that the embedding and the head count as.
 _ENDS: dict[str, tuple[int, int]] = {
     "even": (0, 0),
