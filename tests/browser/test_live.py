@@ -92,7 +92,7 @@ def moved(page: Any, *, far: bool = False) -> tuple[list[str], list[str]]:
     step before its other end."""
     handle = page.locator(".widget-vbox .noUi-handle").first
     handle.wait_for()
-    page.wait_for_function(f"({DRAWN})().length > 0")
+    page.wait_for_function(f"() => ({DRAWN})().length > 0")
     before = page.evaluate(DRAWN)
     handle.focus()
     track = page.locator(".widget-vbox .noUi-target").first.bounding_box()
@@ -131,7 +131,7 @@ def test_lab_moves_updates_refuses_and_saves_nothing(browser: Any, tmp_path: Pat
         page.locator(".widget-vbox .noUi-handle").first.focus()
         for _ in range(300):
             page.keyboard.press("ArrowRight")
-        page.wait_for_function(f"({DRAWN})()[0].includes('302 stages')")
+        page.wait_for_function(f"() => ({DRAWN})()[0].includes('302 stages')")
         page.locator(".noUi-handle").nth(1).focus()
         page.keyboard.press("End")
         page.get_by_text("rate must be <= 1.9", exact=True).wait_for()

@@ -94,7 +94,7 @@ def _tail(name: str) -> str:
 def slide(visit: Any, heading: str, **options: Any) -> Any:
     """The deck at the slide with ``heading``."""
     page = visit("slides/alpha.html", **options)
-    page.wait_for_function("window.Reveal && Reveal.isReady()")
+    page.wait_for_function("() => window.Reveal && Reveal.isReady()")
     page.evaluate(
         """heading => {
             const wanted = Reveal.getSlides().find((s) =>
@@ -152,7 +152,7 @@ def shot(page: Any, selector: str) -> bytes:
 
 def test_no_page_is_blank(browser: Any, visit: Any) -> None:
     page = visit("slides/alpha.html")
-    page.wait_for_function("window.Reveal && Reveal.isReady()")
+    page.wait_for_function("() => window.Reveal && Reveal.isReady()")
     for number in range(1, page.evaluate("Reveal.getTotalSlides()") + 1):
         page.wait_for_timeout(150)
         picture = page.screenshot(clip={"x": 0, "y": 0, "width": 1280, "height": 670})
@@ -266,9 +266,10 @@ def test_the_speaker_sees_the_notes(visit: Any) -> None:
 
 def test_the_deck_prints_a_page_for_each_slide(visit: Any) -> None:
     page = visit("slides/alpha.html?print-pdf")
-    page.wait_for_function("window.Reveal && Reveal.isReady()")
-    page.wait_for_function("document.querySelectorAll('.pdf-page').length === 9")
-    page.wait_for_function("document.querySelectorAll('.plot svg.main-svg').length >= 3")
+    # As a function: a text is evaluated at each look, which the policy of the page refuses.
+    page.wait_for_function("() => window.Reveal && Reveal.isReady()")
+    page.wait_for_function("() => document.querySelectorAll('.pdf-page').length === 9")
+    page.wait_for_function("() => document.querySelectorAll('.plot svg.main-svg').length >= 3")
     pdf = page.pdf(prefer_css_page_size=True, print_background=True)
     assert pdf.count(b"/Type /Page\n") == 9
 

@@ -50,13 +50,13 @@ LAYOUT = """() => {
 LEAST = {"share": 0.7, "digits": 15.9, "lettering": 0.7, "notes": 40}
 """Of the page the figure's share, its smallest digits in pixels, the text's size over the usual
 one, characters of the speaker's notes."""
-DRAWN = """[...Reveal.getCurrentSlide().querySelectorAll(".plot")].every((p) => p.dataset.large)"""
+DRAWN = """() => [...Reveal.getCurrentSlide().querySelectorAll(".plot")].every((p) => p.dataset.large)"""
 
 
 def pages_of(page: Any, talk: Path) -> Iterator[dict[str, Any]]:
     """Open a talk and turn its pages: how each is laid out."""
     page.goto(talk.as_uri())
-    page.wait_for_function("window.Reveal && Reveal.isReady()")
+    page.wait_for_function("() => window.Reveal && Reveal.isReady()")
     for _ in range(page.evaluate("Reveal.getTotalSlides()")):
         page.wait_for_function(DRAWN)
         yield page.evaluate(LAYOUT)

@@ -204,7 +204,7 @@ def test_labs_launcher_opens_a_panel(address: Any, page: Any) -> None:
 def present(page: Any, address: str) -> Any:
     """Enter a deck at its explorable; what the status beside the figure says."""
     page.enter(address)
-    page.wait_for_function("window.Reveal && Reveal.isReady()")
+    page.wait_for_function("() => window.Reveal && Reveal.isReady()")
     page.evaluate(
         """() => {
           const at = Reveal.getIndices(document.querySelector('[data-tag="explorable"]'));

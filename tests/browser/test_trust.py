@@ -95,7 +95,7 @@ def _index(page: Any) -> None:
 
 
 def _deck(page: Any) -> None:
-    page.wait_for_function("window.Reveal && Reveal.isReady()")
+    page.wait_for_function("() => window.Reveal && Reveal.isReady()")
     for _ in range(page.evaluate("Reveal.getTotalSlides()")):
         page.keyboard.press("ArrowRight")
         page.wait_for_timeout(60)
@@ -145,7 +145,7 @@ def test_the_policy_alone_lets_nothing_run(browser: Any, site: Path, name: str) 
 def test_the_speaker_s_view_shows_notes_and_runs_none_of_them(browser: Any, site: Path) -> None:
     watched = Watched(browser)
     watched.page.goto((site / "slides/alpha.html").as_uri())
-    watched.page.wait_for_function("window.Reveal && Reveal.isReady()")
+    watched.page.wait_for_function("() => window.Reveal && Reveal.isReady()")
     watched.page.evaluate("Reveal.slide(Reveal.getTotalSlides() - 1)")
     with watched.page.expect_popup() as popup:
         watched.page.keyboard.press("s")
