@@ -50,7 +50,7 @@ LAYOUT = """() => {
 LEAST = {"share": 0.7, "digits": 15.9, "lettering": 0.7, "notes": 40}
 """Of the page the figure's share, its smallest digits in pixels, the text's size over the usual
 one, characters of the speaker's notes."""
-DRAWN = """() => [...Reveal.getCurrentSlide().querySelectorAll(".plot")].every((p) => p.dataset.large)"""
+DRAWN = '() => [...Reveal.getCurrentSlide().querySelectorAll(".plot")].every(p => p.dataset.large)'
 
 
 def pages_of(page: Any, talk: Path) -> Iterator[dict[str, Any]]:
