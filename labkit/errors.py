@@ -39,8 +39,12 @@ class BadFile(UsageError):
         value: object = None,
         valid: str = "",
     ) -> None:
-        self.path, self.problem, self.line = path, problem, line
-        self.field, self.value, self.valid = field, value, valid
+        self.path = path
+        self.problem = problem
+        self.line = line
+        self.field = field
+        self.value = value
+        self.valid = valid
         where = f"{path}:{line}" if line is not None else str(path)
         parts = [f"{where}: {problem}"]
         if field:
@@ -73,7 +77,8 @@ def refused(error: OSError) -> LabkitError | None:
     """
     if error.errno not in _REMEDIES:
         return None
-    path, remedy = f"{error.filename}: " * bool(error.filename), _REMEDIES[error.errno]
+    path = f"{error.filename}: " * bool(error.filename)
+    remedy = _REMEDIES[error.errno]
     return LabkitError(f"{path}{error.strerror}; {remedy}, then repeat what you did")
 
 

@@ -225,7 +225,8 @@ def bad_field(
 
 
 def _first_error(path: Path, tree: Any, model: type[BaseModel], error: ErrorDetails) -> BadFile:
-    location, value = error["loc"], error.get("input")
+    location = error["loc"]
+    value = error.get("input")
     shown = value if isinstance(value, str | int | float | bool) else None
     expected = str(error.get("ctx", {}).get("expected", "")) or _valid(model, location)
     return bad_field(path, tree, location, error["msg"], value=shown, valid=expected)
@@ -234,7 +235,8 @@ def _first_error(path: Path, tree: Any, model: type[BaseModel], error: ErrorDeta
 def _valid(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
     """What the model says of the field at ``location``: its description, else the known fields."""
     known: type[BaseModel] | None = model
-    text, is_key = "", False
+    text = ""
+    is_key = False
     for part in location:
         if isinstance(part, int) or known is None or is_key:
             is_key = False  # an item of a list or a mapping: the model is the item's own
@@ -243,7 +245,8 @@ def _valid(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
             return f"the fields {', '.join(known.model_fields)}"
         annotation = known.model_fields[part].annotation
         text = known.model_fields[part].description or ""
-        known, is_key = _model_inside(annotation), get_origin(annotation) is dict
+        known = _model_inside(annotation)
+        is_key = get_origin(annotation) is dict
     return text
 
 

@@ -12,10 +12,17 @@ from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
 from fractions import Fraction
 from typing import Any, Literal
 
-KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
-KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+KB = 10**3
+MB = 10**6
+GB = 10**9
+TB = 10**12
+KIB = 2**10
+MIB = 2**20
+GIB = 2**30
+TIB = 2**40
 
-BILLION, TRILLION = 10**9, 10**12
+BILLION = 10**9
+TRILLION = 10**12
 
 _DECIMAL = {"kB": KB, "MB": MB, "GB": GB, "TB": TB}
 BYTES = {"B": 1, **_DECIMAL, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
@@ -168,7 +175,8 @@ def formatted(name: str, value: Any) -> str:
             return convert(float(value))
     unit = split_unit(name)[1]
     if unit in {"FLOP", "FLOP/s"} and abs(value) >= LARGEST:
-        value, unit = value / 1e12, f"T{unit}"
+        value = value / 1e12
+        unit = f"T{unit}"
     return f"{number(value)} {unit}" if unit else number(value)
 
 

@@ -193,10 +193,5 @@ def test_importing_an_engine_neither_draws_nor_loads_torch(engine: str) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_modules_stay_small(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 450
-
-
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_functions_fit_on_a_screen(path: Path) -> None:
-    assert not {name: size for name, size in outline(path).lines_of.items() if size > 60}
+    assert not {name: size for name, size in outline(path).lines_of.items() if size > 70}

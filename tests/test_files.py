@@ -123,9 +123,17 @@ def same_as_ruamel(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["", files.MARKER, *sorted(p.relative_to(ROOT).as_posix() for top in ("data", "labkit")
-                                       for p in (ROOT / top).rglob("*.yaml"))]
-)  # fmt: skip
+    "path",
+    [
+        "",
+        files.MARKER,
+        *sorted(
+            p.relative_to(ROOT).as_posix()
+            for top in ("data", "labkit")
+            for p in (ROOT / top).rglob("*.yaml")
+        ),
+    ],
+)
 def test_yaml_is_read_as_another_parser_reads_it(path: str) -> None:
     from ruamel.yaml import YAML
     from ruamel.yaml.constructor import RoundTripConstructor as Base

@@ -160,8 +160,10 @@ def test_units_times_their_counts_are_the_tensors(name: str) -> None:
 
 def test_tensor_parallel_ranks_hold_the_model_and_copies_of_what_is_not_cut() -> None:
     """Megatron's cut: matrices are divided exactly, norms and row-parallel biases are copied."""
-    model, tp = replace(Model.preset("gpt2-355m"), vocab=50304), 8
-    whole, part = model.tensors(), model.tensors(tp=tp)
+    model = replace(Model.preset("gpt2-355m"), vocab=50304)
+    tp = 8
+    whole = model.tensors()
+    part = model.tensors(tp=tp)
     assert [t.name for t in whole] == [t.name for t in part]
     for before, after in zip(whole, part, strict=True):
         kept = ("norm", "position", "out.bias", "down.bias")
@@ -231,7 +233,8 @@ def test_a_description_survives_json() -> None:
 
 
 def test_resizing_derives_again_what_followed_from_defaults() -> None:
-    gpt2, llama = Model.preset("gpt2-124m"), Model.preset("llama-2-7b")
+    gpt2 = Model.preset("gpt2-124m")
+    llama = Model.preset("llama-2-7b")
     assert gpt2.resized(hidden=1024, heads=16, num_layers=24) == replace(
         Model.preset("gpt2-355m"), name=gpt2.name, source=gpt2.source
     )
@@ -290,7 +293,8 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 def test_published_configurations_give_the_published_counts(
     name: str, config: dict[str, Any], tmp_path: Path
 ) -> None:
-    model, preset = Model.from_hf(config), Model.preset(name)
+    model = Model.from_hf(config)
+    preset = Model.preset(name)
     assert model.num_params == PUBLISHED[name]
     assert [t.shape for t in model.tensors()] == [t.shape for t in preset.tensors()]
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -395,7 +399,8 @@ def test_a_gated_network_with_a_head_of_its_own_is_recognised() -> None:
     class Layer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.n_heads, self.n_kv_heads = 4, 2
+            self.n_heads = 4
+            self.n_kv_heads = 2
             self.norms = nn.ModuleList(nn.RMSNorm(32) for _ in range(2))
             widths = [(32, 32), (32, 16), (32, 16), (32, 32), (32, 80), (32, 80), (80, 32)]
             self.linears = nn.ModuleList(nn.Linear(*pair, bias=False) for pair in widths)
@@ -403,7 +408,8 @@ def test_a_gated_network_with_a_head_of_its_own_is_recognised() -> None:
     network = nn.Module()
     network.embedding = nn.Embedding(61, 32)
     network.layers = nn.ModuleList(Layer() for _ in range(3))
-    network.norm, network.head = nn.RMSNorm(32), nn.Linear(32, 61, bias=False)
+    network.norm = nn.RMSNorm(32)
+    network.head = nn.Linear(32, 61, bias=False)
     model = Model.from_module(network)
     assert (model.num_layers, model.heads, model.kv_heads, model.ffn) == (3, 4, 2, 80)
     assert (model.mlp, model.norm, model.bias, model.tied) == ("swiglu", "rmsnorm", False, False)

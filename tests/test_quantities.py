@@ -35,7 +35,8 @@ def test_cut_says_how_a_cell_was_printed(
 def test_the_nearer_neighbour_is_rounded_and_the_lower_truncated(
     thousandths: int, decimals: int
 ) -> None:
-    exact, step = Fraction(thousandths, 1000), Fraction(1, 10**decimals)
+    exact = Fraction(thousandths, 1000)
+    step = Fraction(1, 10**decimals)
     below = exact // step * step
     assume(below != exact and exact - below != step / 2)
     low, high = (f"{float(value):.{decimals}f}" for value in (below, below + step))

@@ -41,7 +41,9 @@ def assert_answers_or_paragraphs(
     """Every case answers as given; with any parameter wrong it answers or refuses in a paragraph,
     and more often refuses. Gives the number of wrong calls."""
     values = tuple(wrong)
-    calls, refusals, raw = 0, [], []
+    calls = 0
+    refusals = []
+    raw = []
     for name, given in cases.items():
         call = target(name)
         call(**given)

@@ -32,8 +32,19 @@ ZEUS = "examples/research_reproducibility/zeus_nsdi23/trace"
 POLLUX = "simulator/traces/{}"
 GAVEL = "scheduler/simulation_throughputs.json"
 PHILLY = "scheduler/traces/msr/seed=0/{}.trace"
-VIRTUAL_CLUSTERS = ("0e4a51", "103959", "11cb48", "2869ce", "6214e9", "6c71a0", "7f04ca", "b436b2",
-                    "e13805", "ed69ec", "ee9e8c")  # fmt: skip
+VIRTUAL_CLUSTERS = (
+    "0e4a51",
+    "103959",
+    "11cb48",
+    "2869ce",
+    "6214e9",
+    "6c71a0",
+    "7f04ca",
+    "b436b2",
+    "e13805",
+    "ed69ec",
+    "ee9e8c",
+)
 ROW_S = 3600.0
 """Jobs of a virtual cluster that are submitted at most so long after each other are alike."""
 PIPEDREAM = "profiler/{}/profiles/{}/graph.txt"
@@ -55,11 +66,22 @@ LEAST_GRADIENT = 1e-4
 batches of 10,000 times the initial size."""
 WORKLOAD = ("dataset", "network", "optimizer")
 """The columns that name a job of Zeus's traces."""
-MAIN_TARGETS = {"cifar100": 0.6, "imagenet": 0.65, "librispeech": 40.0, "movielens-1m": 0.41,
-                "squad": 84.0, "sentiment140": 0.84}  # fmt: skip
+MAIN_TARGETS = {
+    "cifar100": 0.6,
+    "imagenet": 0.65,
+    "librispeech": 40.0,
+    "movielens-1m": 0.41,
+    "squad": 84.0,
+    "sentiment140": 0.84,
+}
 """The targets that Zeus's experiments use; they weigh three times as much in the fit."""
-PRODUCT_SIZES = {"enc-attention-qkv": 3, "enc-attention-dense": 1, "enc-MLP-GEMM-1": 4,
-                 "enc-MLP-GEMM-2": 4, "gpt-post-process": 25}  # fmt: skip
+PRODUCT_SIZES = {
+    "enc-attention-qkv": 3,
+    "enc-attention-dense": 1,
+    "enc-MLP-GEMM-1": 4,
+    "enc-MLP-GEMM-2": 4,
+    "gpt-post-process": 25,
+}
 """Elements of each weight, in squares of the hidden size 2,048."""
 OPERATOR_KINDS = {
     **dict.fromkeys(PRODUCT_SIZES, "product"),
@@ -169,7 +191,8 @@ def progress_terms(rows: Table) -> np.ndarray:
     Trainings of two epochs share lines of progress that turn with batch size.
     """
     progress = np.log(rows["progress"].to_numpy(dtype=float))
-    low, high = progress.min(), progress.max()
+    low = progress.min()
+    high = progress.max()
     place = 2 * (progress - low) / (high - low) - 1
     if rows["batch_size"].nunique() > 1:
         return products(powers(place, 1), powers(centred(rows["batch_size"]), 1))
@@ -223,7 +246,8 @@ def layer_terms(*, kinds: bool, slopes: bool) -> Terms:
 def operator_terms(rows: Table) -> np.ndarray:
     """A level for each kind of operator and direction; matrix products by their size too, and
     those that end a tensor-parallel region, whose all-reduce is in their time, once more."""
-    names, back = rows["op_name"], (rows["direction"] == "backward-compute").to_numpy(dtype=float)
+    names = rows["op_name"]
+    back = (rows["direction"] == "backward-compute").to_numpy(dtype=float)
     kinds = names.map(OPERATOR_KINDS)
     size = np.log(names.map(PRODUCT_SIZES).fillna(1).to_numpy(dtype=float))
     ends = names.isin(["enc-attention-dense", "enc-MLP-GEMM-2"]).to_numpy() == (back == 0)
@@ -272,7 +296,8 @@ def batches_of(source: Any, path: str) -> Table:
     from labkit.serving.batching.profiles import read_profile
 
     profile = read_profile(source.path(path))
-    latency, std = np.array(profile.latency_s) * 1e6, np.array(profile.std_s) * 1e6
+    latency = np.array(profile.latency_s) * 1e6
+    std = np.array(profile.std_s) * 1e6
     share = round(float(np.median(std / latency)), 3)
     return Table({"batch": range(1, latency.size + 1), "latency(us)": latency, "share": share})
 
@@ -355,12 +380,21 @@ def runs_of(means: Table) -> Table:
     rows = []
     for (*_, size), group in means.groupby(["dataset", "batch_size"], sort=False):
         for row in group.to_dict("records"):
-            mean, count = row["target_epoch"], int(row["count"])
+            mean = row["target_epoch"]
+            count = int(row["count"])
             epochs = quantiles(mean, row["spread"] * mean, count, int(size)) if count else []
             missed = [np.nan] * int(row["size"] - row["count"])
             rows += [row | {"run": i + 1, "target_epoch": e} for i, e in enumerate(epochs + missed)]
-    columns = ["dataset", "network", "batch_size", "optimizer", "learning_rate", "run",
-               "target_metric", "target_epoch"]  # fmt: skip
+    columns = [
+        "dataset",
+        "network",
+        "batch_size",
+        "optimizer",
+        "learning_rate",
+        "run",
+        "target_metric",
+        "target_epoch",
+    ]
     runs = pd.concat([no_earlier(group) for _, group in pd.DataFrame(rows).groupby("dataset")])
     runs = runs[columns].sort_values([*columns[:6], "target_metric"])
     return runs.astype({"target_epoch": "Int64"})
@@ -379,7 +413,8 @@ def quantiles(mean: float, spread: float, count: int, shift: int) -> list[float]
     share = (np.arange(count) + 0.5) / count
     normal = np.array([NormalDist().inv_cdf(x) for x in share])
     epochs = mean + spread * normal
-    whole, carried = [], 0.0
+    whole = []
+    carried = 0.0
     for value in epochs:  # the rounding of each is made up for by the next
         whole.append(max(1.0, float(np.floor(value + carried + 0.5))))
         carried += value - whole[-1]
@@ -426,18 +461,21 @@ def kernels_of(source: Any, path: str) -> Table:
     bytes_of = [max(int(s["size"]), 1) for s in graph["storage"]]
     rows = []
     for kernel in graph["kernels"]:
-        row, grid = timed[kernel["name"]], kernel["launch_params"]
+        row = timed[kernel["name"]]
+        grid = kernel["launch_params"]
         kinds = [kind for kind in KERNEL_KINDS if kind in kernel["name"]]
-        rows.append({
-            "kind": kinds[0] if kinds else "other",
-            "blocks": int(np.prod(grid[:3])),
-            "threads": int(np.prod(grid[3:])),
-            "most": len(row["latency"]),
-            "touched_bytes": sum(bytes_of[i] for i in kernel["args"]),
-            "first_us": row["latency"][0],
-            "last_us": max(row["latency"]),
-            "total_us": row["total_latency"],
-        })  # fmt: skip
+        rows.append(
+            {
+                "kind": kinds[0] if kinds else "other",
+                "blocks": int(np.prod(grid[:3])),
+                "threads": int(np.prod(grid[3:])),
+                "most": len(row["latency"]),
+                "touched_bytes": sum(bytes_of[i] for i in kernel["args"]),
+                "first_us": row["latency"][0],
+                "last_us": max(row["latency"]),
+                "total_us": row["total_latency"],
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -519,7 +557,8 @@ def as_jobs(table: Table) -> Table:
             np.exp(np.interp(even, rows["share"], np.log(rows["seconds"]))).round().astype(int)
         )
         if what == "arrival":
-            arrivals, drawn = np.sort(seconds), np.random.default_rng(0).permutation(len(even))
+            arrivals = np.sort(seconds)
+            drawn = np.random.default_rng(0).permutation(len(even))
         else:
             columns["num_gpu"] += [int(what)] * len(even)
             columns["duration"] += seconds.tolist()
@@ -571,7 +610,8 @@ def rows_of(jobs: Table) -> Table:
 
 def as_recorded_jobs(table: Table) -> Table:
     """Jobs at even shares, in the order of deviates that jobs of a row have in part together."""
-    draw, alike = np.random.default_rng(0), table["alike"].iloc[0]
+    draw = np.random.default_rng(0)
+    alike = table["alike"].iloc[0]
     values = {}
     for what, rows in table.groupby("what", sort=False):
         even = (np.arange(rows["jobs"].iloc[0]) + 0.5) / rows["jobs"].iloc[0]
@@ -579,10 +619,13 @@ def as_recorded_jobs(table: Table) -> Table:
     gap = draw.permutation(np.maximum(values.pop("gap") - 1, 0).astype(int))
     row = (gap > ROW_S).cumsum()
     order = [
-        np.argsort(np.sqrt(alike) * draw.normal(size=len(gap))[row]
-                   + np.sqrt(1 - alike) * draw.normal(size=len(gap)), kind="stable")
+        np.argsort(
+            np.sqrt(alike) * draw.normal(size=len(gap))[row]
+            + np.sqrt(1 - alike) * draw.normal(size=len(gap)),
+            kind="stable",
+        )
         for _ in ("gpus", "duration_s")
-    ]  # fmt: skip
+    ]
     gpus = np.empty(len(gap), int)
     gpus[order[0]] = np.repeat([int(n) for n in values], [len(y) for y in values.values()])
     seconds = np.empty(len(gap), int)
@@ -624,10 +667,17 @@ def ranks_of(jobs: Table) -> Table:
     for what, seconds, work in parts:
         count = len(seconds)
         at = (np.arange(min(count, 60)) + 0.5) / min(count, 60)
-        tables.append(pd.DataFrame({
-            "what": what, "share": at, "jobs": count, "seconds": seconds.quantile(at).to_numpy(),
-            "work": work.quantile(at).to_numpy(),
-        }))  # fmt: skip
+        tables.append(
+            pd.DataFrame(
+                {
+                    "what": what,
+                    "share": at,
+                    "jobs": count,
+                    "seconds": seconds.quantile(at).to_numpy(),
+                    "work": work.quantile(at).to_numpy(),
+                }
+            )
+        )
     return pd.concat(tables)
 
 
@@ -645,11 +695,13 @@ def as_drawn_jobs(table: Table) -> Table:
             even[what] = seconds
             continue
         model, batch, gpus = str(what).split("/")
-        for name, values in (("duration", np.maximum(seconds.round(), 1)),
-                             ("iteration", np.maximum(work.round(), 1)),
-                             ("model_name", [model] * len(shares)),
-                             ("batch_size", [int(batch)] * len(shares)),
-                             ("num_gpu", [int(gpus)] * len(shares))):  # fmt: skip
+        for name, values in (
+            ("duration", np.maximum(seconds.round(), 1)),
+            ("iteration", np.maximum(work.round(), 1)),
+            ("model_name", [model] * len(shares)),
+            ("batch_size", [int(batch)] * len(shares)),
+            ("num_gpu", [int(gpus)] * len(shares)),
+        ):
             columns.setdefault(name, []).extend(values)
     draw = np.random.default_rng(0)
     jobs = pd.DataFrame(columns).sample(frac=1, random_state=0, ignore_index=True)
@@ -880,7 +932,8 @@ def fitted(model: StandIn, published: Table) -> dict[str, Any]:
         known = rows[rows[list(model.terms)].notna().all(axis=1)]
         weight = weights(known)
         for column, terms in model.terms.items():
-            design, target = terms(known), np.log(known[column].to_numpy(dtype=float))
+            design = terms(known)
+            target = np.log(known[column].to_numpy(dtype=float))
             solved, *_ = np.linalg.lstsq(design * weight, target * weight[:, 0], rcond=1e-9)
             coefficients.setdefault(key, {})[column] = [float(f"{c:.{DIGITS}g}") for c in solved]
             predicted = design @ np.array(coefficients[key][column])

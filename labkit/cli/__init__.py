@@ -18,7 +18,8 @@ from labkit import ENGINES, __version__
 from labkit.errors import LabkitError, refused
 
 # From every command's signature: 30 ms, which a process that calls again does not pay again.
-_whole, _group = cache(typer.main.get_command), cache(typer.main.get_group)
+_whole = cache(typer.main.get_command)
+_group = cache(typer.main.get_group)
 
 
 class _Parts(TyperGroup):

@@ -60,7 +60,8 @@ def overview(context: typer.Context) -> None:
         return
     from labkit.datasets.store import cache_folder, mirror_folder, offline
 
-    registry, root = _registry(), project_root()
+    registry = _registry()
+    root = project_root()
     Console().print(_overview_table(registry, root))
     mirror = mirror_folder(root)
     typer.echo("`labkit data fetch` downloads what is missing; `labkit data show NAME` tells more.")
@@ -189,10 +190,16 @@ def _ask_hosts(names: list[str] | None, *, as_json: bool) -> None:
     lost = [answer for answer in answers if answer.state == "unreachable"]
     if as_json:
         records = [
-            {"url": a.address.url, "state": a.state, "words": a.words, "size_bytes": a.size_bytes,
-             "registered_bytes": a.address.size_bytes, "moved_to": a.moved_to or None}
+            {
+                "url": a.address.url,
+                "state": a.state,
+                "words": a.words,
+                "size_bytes": a.size_bytes,
+                "registered_bytes": a.address.size_bytes,
+                "moved_to": a.moved_to or None,
+            }
             for a in answers
-        ]  # fmt: skip
+        ]
         typer.echo(json.dumps(records, indent=1))
     elif len(lost) == len(answers):
         why = f"none of {len(lost)} addresses answered ({lost[0].words})"
@@ -216,8 +223,10 @@ def _addresses(names: list[str] | None) -> list[Address]:
     files = [Address(url=f.url, size_bytes=f.size_bytes) for _, files in chosen for f in files]
     origins = [Address(url=url) for url in dict.fromkeys(dataset.origin for dataset, _ in chosen)]
     entries = [] if names else bibliography.load(project_root()).values()
-    papers = [next((e.eprint for e in entries if e.eprint), ""),
-              next((e.doi for e in entries if e.doi), "")]  # fmt: skip
+    papers = [
+        next((e.eprint for e in entries if e.eprint), ""),
+        next((e.doi for e in entries if e.doi), ""),
+    ]
     known = [identifier for paper in papers if (identifier := intake.recognise(paper))]
     urls = [f"{intake.RESOLVER}/{identifier.doi}" for identifier in known]
     return [*files, *origins, *(Address(url=url, headers=intake.HEADERS) for url in urls)]

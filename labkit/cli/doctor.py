@@ -29,7 +29,8 @@ from labkit.quantities import format_bytes
 commands = typer.Typer()
 
 TESTED_PYTHONS = ((3, 11), (3, 12), (3, 13))
-LEAST_FREE_BYTES, COMFORTABLE_FREE_BYTES = 200 * 10**6, 2 * 10**9
+LEAST_FREE_BYTES = 200 * 10**6
+COMFORTABLE_FREE_BYTES = 2 * 10**9
 COMFORTABLE_MEMORY_BYTES = 4 * 10**9
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 REINSTALL = "run `make` (or pip install -c constraints.txt -e '.[torch,lab,dev]')"
@@ -130,7 +131,8 @@ def examine(about: Callable[[str], object] = lambda title: None) -> Iterator[Fin
 
 
 def check_python(checkout: Checkout) -> Iterator[Finding]:
-    running, version = sys.version_info[:2], sys.version.split()[0]
+    running = sys.version_info[:2]
+    version = sys.version.split()[0]
     if running < TESTED_PYTHONS[0]:
         yield fail("python", version, "make a new .venv with Python 3.11 or newer")
     elif running not in TESTED_PYTHONS:
@@ -146,7 +148,8 @@ def check_machine(checkout: Checkout) -> Iterator[Finding]:
     from labkit.workbook.run.fingerprint import usable_cores
 
     memory = psutil.virtual_memory()
-    free, total = format_bytes(memory.available), format_bytes(memory.total)
+    free = format_bytes(memory.available)
+    total = format_bytes(memory.total)
     sizes = f"{usable_cores()} cores, {free} of {total} memory free"
     status: Status = "ok" if memory.available >= COMFORTABLE_MEMORY_BYTES else "warn"
     yield finding(status, "cores, memory", sizes, "run notebooks one at a time: make JOBS=1")
@@ -332,7 +335,8 @@ CHECKS: tuple[Callable[[Checkout], Iterator[Finding]], ...] = tuple(
 def _package(name: str, pins: Mapping[str, str], *, must_import: bool) -> Finding:
     from labkit.workbook.run.fingerprint import installed
 
-    version, pin = installed((name,)).get(name), pins.get(_normal(name))
+    version = installed((name,)).get(name)
+    pin = pins.get(_normal(name))
     check = f"package {name}"
     if version is None:
         return fail(check, "not installed", REINSTALL)

@@ -201,7 +201,8 @@ def cluster(profile: str = "", model: str = "") -> Panel:
 
     @lru_cache(maxsize=8)  # both figures ask for the same
     def runs(nodes: int, load: float, policy: str, restart_s: float) -> list[Any]:
-        machines, trace = cluster.Cluster.nodes(nodes, gpus=8), trace_of(load, 8 * nodes)
+        machines = cluster.Cluster.nodes(nodes, gpus=8)
+        trace = trace_of(load, 8 * nodes)
         chosen = dict.fromkeys((policy, "fifo"))
         return [
             cluster.simulate(trace, machines, cluster.named(name, restart_s=restart_s))
@@ -239,7 +240,8 @@ def serving(profile: str = "", model: str = "") -> Panel:
     from labkit import serving
     from labkit.serving.commands import RequestOptions
 
-    name, rates_per_s = model or "gpt-13b", [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
+    name = model or "gpt-13b"
+    rates_per_s = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
 
     @lru_cache(maxsize=64)
     def stream(rate: float, cv: float) -> Any:

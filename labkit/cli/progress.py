@@ -73,7 +73,8 @@ class Estimate:
         """Seconds until the last ends, if each takes as long as before; None if none is known."""
         if self._usual_s is None:
             return None
-        moment, running = time.monotonic(), self._begun.items()
+        moment = time.monotonic()
+        running = self._begun.items()
         ends = [max(self._expected_s[name] - (moment - begun), 0.0) for name, begun in running]
         ends += [0.0] * (self._num_workers - len(ends))
         heapq.heapify(ends)
@@ -117,14 +118,16 @@ class Watcher:
     def begin(self, jobs: Sequence[Job], num_workers: int) -> None:
         self._total = len(jobs)
         self._reasons = {job.name: job.reason for job in jobs}
-        self._estimate, self._begun = Estimate(jobs, num_workers), time.monotonic()
+        self._estimate = Estimate(jobs, num_workers)
+        self._begun = time.monotonic()
         plural = "s" if len(jobs) != 1 else ""
         at_once = f", {num_workers} at a time" if num_workers > 1 else ""
         self._say(Text(f"{len(jobs)} notebook{plural} to run{at_once}{self._state()}"))
         self._overall = self.bars.add_task("all", total=len(jobs), at="", says="")
 
     def event(self, event: Event) -> None:
-        name, cell = event.job.name, event.cell
+        name = event.job.name
+        cell = event.cell
         if event.kind == "cell" and cell is not None:
             self.bars.update(
                 self._bar_of[name],
@@ -175,7 +178,8 @@ class Watcher:
 
     def _state(self) -> str:
         """Failed, rate, time left."""
-        took_s, left_s = time.monotonic() - self._begun, self._remaining_s()
+        took_s = time.monotonic() - self._begun
+        left_s = self._remaining_s()
         parts = [f"{self._failed} failed"] if self._failed else []
         parts += [f"{60 * self._done / took_s:.3g} a minute"] if self._done > 1 and took_s else []
         parts += [f"about {seconds(left_s)} left"] if left_s else []
@@ -185,7 +189,8 @@ class Watcher:
         """Looked at once a second, since a run may have 10,000 jobs."""
         moment = time.monotonic()
         if moment - self._looked > 1.0 or self._done == self._total:
-            self._looked, self._left_s = moment, self._estimate.remaining_s()
+            self._looked = moment
+            self._left_s = self._estimate.remaining_s()
             if self._left_s is None and self._done:  # never timed: as fast as so far
                 self._left_s = (self._total - self._done) * (moment - self._begun) / self._done
         return self._left_s

@@ -32,7 +32,10 @@ COLOURS = {
     "dropped": "bright_black",
 }
 MANY_AUTHORS = 8
-WIDE, MAX_TAGS, MIN_TITLE, MAX_CARD = 120, 40, 20, 100  # columns; tags show from WIDE on
+WIDE = 120
+MAX_TAGS = 40
+MIN_TITLE = 20
+MAX_CARD = 100  # columns; tags show from WIDE on
 
 commands = typer.Typer(
     name="queue",
@@ -244,7 +247,8 @@ def done(
     """
     from labkit.workbook.queue import edits
 
-    root, date = project_root(), day and day.date()
+    root = project_root()
+    date = day and day.date()
     _print_change(edits.done(root, key, presented=presented, presenter=presenter, date=date))
 
 

@@ -212,7 +212,8 @@ def clean(
     """
     from labkit.workbook.run import guard, inventory
 
-    root, console = project_root(), Console(highlight=False, soft_wrap=True)
+    root = project_root()
+    console = Console(highlight=False, soft_wrap=True)
 
     def listed() -> dict[Any, Stored]:
         stored = inventory.inventory(root, keys or ())

@@ -105,7 +105,8 @@ def _show(report: Report) -> None:
             name = f"{finding.rule} (warning)" if finding.warns else finding.rule
             table.add_row(Text(place), name, Text(finding.problem), Text(finding.fix))
         console.print(table)
-    num_notebooks, num_findings = len(report.notebooks), len(report.findings)
+    num_notebooks = len(report.notebooks)
+    num_findings = len(report.findings)
     noun = "notebook" if num_notebooks == 1 else "notebooks"
     outcome = (
         f"{num_findings} finding{'s' * (num_findings > 1)}" if num_findings else "nothing found"

@@ -200,7 +200,9 @@ def _run(request: Request) -> Report:
     """Run, report, and bring the ledger and the scoreboard up to date."""
     from labkit.workbook.run import batch
 
-    root, console, begun = project_root(), _console(), time.monotonic()
+    root = project_root()
+    console = _console()
+    begun = time.monotonic()
     watcher = progress.Watcher(console)
     try:
         with watcher.bars:
@@ -241,7 +243,8 @@ def _write_back(root: Path, report: Report, *, allow_standin: bool) -> int:
     """Write every good result back; returns how many notebooks were refused."""
     from labkit.workbook.run import results
 
-    console, refused = _console(), 0
+    console = _console()
+    refused = 0
     failed = {end.job.key for end in report.failures}
     for key in [job.key for job in report.jobs if job.key not in failed]:
         try:

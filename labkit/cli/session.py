@@ -45,7 +45,8 @@ def lab(
 
     if ip != server.LOOPBACK and not collaborative:
         raise UsageError(f"--ip {ip} lets others in: say --collaborative too")
-    root, place = project_root(), server.address(ip, port)
+    root = project_root()
+    place = server.address(ip, port)
     arguments = server.lab_arguments(root, collaborative=collaborative)
     server.write_start(root)
     _print(f"JupyterLab: {place.url('/')}")
@@ -71,7 +72,9 @@ def present(
     from labkit.workbook import notebooks
     from labkit.workbook.session import server
 
-    root, place, page = project_root(), server.address(port=port), f"/labkit/deck/{key}"
+    root = project_root()
+    place = server.address(port=port)
+    page = f"/labkit/deck/{key}"
     notebooks.path_of(root, key)  # raises where there is none
     _print(f"The deck of {key}: {place.url(page)} (Ctrl-C stops it)")
     server.serve(root, page, place, _flags(browser, allow_root))
@@ -101,7 +104,8 @@ def ask(
     """
     from labkit.workbook.queue import edits, questions, reading_queue
 
-    root, number = project_root(), done if answer is None else answer
+    root = project_root()
+    number = done if answer is None else answer
     if (answer is not None and not text) or (done is not None and (text or answer is not None)):
         raise UsageError('say --answer N "…", or --done N without a text')
     if (by or remark) and (not text or number is not None):
@@ -151,7 +155,8 @@ def panel(
         for text in (profile, model)
     )
     panels.built(name, profile=profile, model=model)  # what is wrong is said here, not in a page
-    root, place = project_root(), server.address(port=port)
+    root = project_root()
+    place = server.address(port=port)
     path = server.PANELS / f"{name}-{place.port}.ipynb"  # no other server that runs has this port
     write_atomically(root / path, panels.notebook(name, profile, model))
     page = f"/voila/render/{path.as_posix()}"

@@ -36,9 +36,10 @@ class TraceOptions:
         str,
         argument(
             "A CSV file, an export of `sacct -P`, itp-elasticflow/06, …; default: synthetic jobs.",
-            metavar="[TRACE]", complete=lambda: [f"{n}/{p}" for n in PARTS for p in PARTS[n]],
+            metavar="[TRACE]",
+            complete=lambda: [f"{n}/{p}" for n in PARTS for p in PARTS[n]],
         ),
-    ] = ""  # fmt: skip
+    ] = ""
     first: Annotated[int, option("Only the first jobs; 0: all.", min=0)] = 0
     jobs: Annotated[int, option("Number of synthetic jobs.", min=1)] = 1000
     load: Annotated[float, option("Load that synthetic jobs offer the first cluster.")] = 0.9
@@ -95,10 +96,15 @@ class ClusterOptions:
 
 
 _SHOWN = {
-    "policy": "policy", "mean_jct_s": "mean", "median_jct_s": "median", "p95_jct_s": "95th",
-    "makespan_s": "makespan", "utilisation_fraction": "GPUs in use", "preemptions": "stops",
+    "policy": "policy",
+    "mean_jct_s": "mean",
+    "median_jct_s": "median",
+    "p95_jct_s": "95th",
+    "makespan_s": "makespan",
+    "utilisation_fraction": "GPUs in use",
+    "preemptions": "stops",
     "times_bound_ratio": "× bound",
-}  # fmt: skip
+}
 
 
 def _notes(trace: Trace, options: ClusterOptions) -> list[str]:
@@ -109,26 +115,33 @@ def _notes(trace: Trace, options: ClusterOptions) -> list[str]:
     ]
 
 
-@commands.add(examples=[
-    "labkit cluster simulate --policy las2d --gpus 64",
-    "labkit cluster simulate --policy fifo --jobs 200 --why 150",
-])  # fmt: skip
+@commands.add(
+    examples=[
+        "labkit cluster simulate --policy las2d --gpus 64",
+        "labkit cluster simulate --policy fifo --jobs 200 --why 150",
+    ]
+)
 def simulate(
-    jobs: TraceOptions, machines: ClusterOptions, *,
+    jobs: TraceOptions,
+    machines: ClusterOptions,
+    *,
     policy: Annotated[str, option("fifo, srsf, las2d:3250,7200, …; `compare` runs all.")] = "las2d",
     why: Annotated[str, option("Explain this job's waiting: its id or place.", metavar="JOB")] = "",
-) -> Report:  # fmt: skip
+) -> Report:
     """One policy on one trace: completion times, utilisation, and what jobs waited for."""
     gpus = machines.only
     trace = jobs.read(gpus.num_gpus)
     named = cluster.named(policy, restart_s=machines.restart)
     run = cluster.simulate(trace, gpus, named, placement=machines.placement)
-    summary, least = run.summary(warmup=machines.warmup), cluster.bound(trace, gpus)
+    summary = run.summary(warmup=machines.warmup)
+    least = cluster.bound(trace, gpus)
     load = trace.offered_load(gpus.num_gpus)
     waits = pd.DataFrame(
-        {"waits_for": list(cluster.CAUSES),
-         "mean_s": [summary[f"mean_wait_{cause}_s"] for cause in cluster.CAUSES]}
-    )  # fmt: skip
+        {
+            "waits_for": list(cluster.CAUSES),
+            "mean_s": [summary[f"mean_wait_{cause}_s"] for cause in cluster.CAUSES],
+        }
+    )
     reason = run.why(why) if why else ""
     return Report(
         title=f"{trace.name} on {gpus}: {named.name}",
@@ -143,14 +156,21 @@ def simulate(
         ],
         tables=[Sheet(table=waits, heading="What jobs waited for, on average")],
         csv=run.frame(),
-        data={"command": "simulate", "trace": trace.name, "gpus": gpus.num_gpus,
-              "offered_load": load, "why": reason, "bound_jct_s": least.mean_jct_s, **summary},
+        data={
+            "command": "simulate",
+            "trace": trace.name,
+            "gpus": gpus.num_gpus,
+            "offered_load": load,
+            "why": reason,
+            "bound_jct_s": least.mean_jct_s,
+            **summary,
+        },
         notes=_notes(trace, machines),
         figures=lambda: [
             ("Completion times", "Simulated.", cluster.figure_jct([run], bound=least)),
             ("The cluster over time", "Simulated.", cluster.figure_timeline(run)),
         ],
-    )  # fmt: skip
+    )
 
 
 @commands.add(examples=["labkit cluster compare --jobs 500 --gpus 32"])
@@ -183,18 +203,21 @@ def _report(
     def draw() -> list[Any]:
         if clusters[1:]:
             return [("Mean completion time", "Simulated.", cluster.figure_sweep(table))]
-        runs = [cluster.simulate(trace, clusters[0], policy, placement=machines.placement)
-                for policy in chosen]  # fmt: skip
+        runs = [
+            cluster.simulate(trace, clusters[0], policy, placement=machines.placement)
+            for policy in chosen
+        ]
         least = cluster.bound(trace, clusters[0])
         return [("Completion times", "Simulated.", cluster.figure_jct(runs, bound=least))]
 
     return Report(
         title=f"{trace.name}: {best['policy']} has the least mean completion time",
         lead=f"load {table['offered_load'].iloc[0]:.2f} on {clusters[0]}",
-        tables=[Sheet(table=table, columns={**columns, **_SHOWN},
-                      wide=("median_jct_s", "makespan_s"))],
+        tables=[
+            Sheet(table=table, columns={**columns, **_SHOWN}, wide=("median_jct_s", "makespan_s"))
+        ],
         csv=table,
         data={"command": command, "trace": trace.name, "rows": records(table)},
         notes=_notes(trace, machines),
         figures=draw,
-    )  # fmt: skip
+    )

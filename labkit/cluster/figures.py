@@ -47,20 +47,29 @@ def figure_jct(runs: Sequence[Run], *, bound: Bound | None = None, title: str = 
     """
     if not runs:
         raise BadValue("figure_jct: runs must hold one run or more")
-    fig, shares = go.Figure(), np.linspace(0, 1, POINTS)
+    fig = go.Figure()
+    shares = np.linspace(0, 1, POINTS)
     for index, run in enumerate(runs):
         jct = run.jct_s[run.ran]
         name = f"{run.policy.name}: mean {jct.mean():,.0f} s"
         fig.add_scatter(
-            x=np.quantile(jct, shares), y=shares, mode="lines", name=name,
+            x=np.quantile(jct, shares),
+            y=shares,
+            mode="lines",
+            name=name,
             line={"color": _colour(run.policy.name, index)},
-        )  # fmt: skip
+        )
     if bound is not None:
         fig.add_vline(x=bound.mean_jct_s, line={"dash": "dot", "color": PALETTE["bound"]})
         fig.add_annotation(
-            x=np.log10(bound.mean_jct_s), y=0.02, yanchor="bottom", showarrow=False,
-            text=f"bound on the mean: {bound.mean_jct_s:,.0f} s", xanchor="left", xshift=6,
-        )  # fmt: skip
+            x=np.log10(bound.mean_jct_s),
+            y=0.02,
+            yanchor="bottom",
+            showarrow=False,
+            text=f"bound on the mean: {bound.mean_jct_s:,.0f} s",
+            xanchor="left",
+            xshift=6,
+        )
     fig.update_xaxes(type="log").update_yaxes(tickformat=".0%")
     return finish(fig, title=title, x="completion time (s, simulated)", y="jobs done", height=460)
 
@@ -68,14 +77,19 @@ def figure_jct(runs: Sequence[Run], *, bound: Bound | None = None, title: str = 
 @checked
 def figure_timeline(run: Run, *, title: str = "") -> go.Figure:
     """GPUs that hold jobs, and GPUs that waiting jobs ask for, over time."""
-    gpus, ran = run.trace.column("gpus"), run.ran
-    arrival, of = run.trace.column("arrival_s")[ran], run.segments["job"]
-    begin, end = float(arrival.min()), float(np.nanmax(run.end_s))
+    gpus = run.trace.column("gpus")
+    ran = run.ran
+    arrival = run.trace.column("arrival_s")[ran]
+    of = run.segments["job"]
+    begin = float(arrival.min())
+    end = float(np.nanmax(run.end_s))
     grid = np.linspace(begin, end, 2 * POINTS + 1)
     spans = run.segments["start_s"], run.segments["end_s"]
-    busy, served = _level(*spans, run.segments["gpus"], grid), _level(*spans, gpus[of], grid)
+    busy = _level(*spans, run.segments["gpus"], grid)
+    served = _level(*spans, gpus[of], grid)
     inside = _level(arrival, run.end_s[ran], gpus[ran], grid)
-    fig, hours = go.Figure(), (grid[:-1] - begin) / 3600
+    fig = go.Figure()
+    hours = (grid[:-1] - begin) / 3600
     for name, values, colour in (
         ("held by jobs", busy, PALETTE["ours"]),
         ("asked for by waiting jobs", inside - served, PALETTE["highlight"]),
@@ -87,9 +101,11 @@ def figure_timeline(run: Run, *, title: str = "") -> go.Figure:
 
 
 def _level(
-    start: NDArray[np.float64], end: NDArray[np.float64], gpus: NDArray[np.int64],
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+    gpus: NDArray[np.int64],
     grid: NDArray[np.float64],
-) -> NDArray[np.float64]:  # fmt: skip
+) -> NDArray[np.float64]:
     """The mean number of GPUs between neighbouring moments of ``grid``, from intervals."""
 
     def area(moments: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -119,9 +135,12 @@ def figure_sweep(table: pd.DataFrame, *, title: str = "") -> go.Figure:
     for index, (policy, rows) in enumerate(table.groupby("policy", sort=False)):
         rows = rows.sort_values("gpus")
         fig.add_scatter(
-            x=rows["gpus"], y=rows["mean_jct_s"], mode="lines+markers", name=str(policy),
+            x=rows["gpus"],
+            y=rows["mean_jct_s"],
+            mode="lines+markers",
+            name=str(policy),
             line={"color": _colour(str(policy), index)},
-        )  # fmt: skip
+        )
     least = table.drop_duplicates("gpus").sort_values("gpus")
     line = {"color": PALETTE["bound"], "dash": "dot"}
     fig.add_scatter(x=least["gpus"], y=least["bound_jct_s"], mode="lines", name="bound", line=line)
@@ -135,9 +154,12 @@ def figure_scaling(rates: Rates, *, title: str = "") -> go.Figure:
 
     Of kinds that differ in the last part of ``a/b/c`` alone, the first is drawn.
     """
-    fig, gpus, seen = go.Figure(), np.array(rates.gpus), set[str]()
+    fig = go.Figure()
+    gpus = np.array(rates.gpus)
+    seen = set[str]()
     for kind, row in zip(rates.kinds, rates.work_per_s, strict=True):
-        name, ran = kind.rsplit("/", 1)[0], row > 0
+        name = kind.rsplit("/", 1)[0]
+        ran = row > 0
         if name in seen or not ran.any():
             continue
         each = row[ran] / gpus[ran]
@@ -152,13 +174,15 @@ def figure_scaling(rates: Rates, *, title: str = "") -> go.Figure:
 @checked
 def figure_speeds(table: Throughputs) -> go.Figure:
     """Speed of each kind of job on each GPU type over that on the last one, a row a model."""
-    over, models = table.alone / table.alone[:, -1:], [k.partition(" (")[0] for k in table.kinds]
+    over = table.alone / table.alone[:, -1:]
+    models = [k.partition(" (")[0] for k in table.kinds]
     size = [9 + 4 * models[:k].count(model) for k, model in enumerate(models)]
     look = {"text": table.kinds, "mode": "markers", "marker_size": size, "orientation": "h"}
     fig = go.Figure(layout_scattermode="group").add_vline(1, line_dash="dot")
     for gpu, speeds in zip(table.gpu_types[:-1], over.T, strict=False):
         fig.add_scatter(x=speeds, y=models, name=gpu.upper(), **look)
-    title, base = "Speed by model: the larger the dot, the larger the batch", table.gpu_types[-1]
+    title = "Speed by model: the larger the dot, the larger the batch"
+    base = table.gpu_types[-1]
     return finish(fig, title=title, x=f"speed / speed on {base.upper()} (dotted: 1)")
 
 

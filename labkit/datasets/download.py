@@ -78,7 +78,9 @@ class _Transfer:
         self.received_bytes = 0
         self.error: BaseException | None = None
         self.done = threading.Event()
-        self._stream, self._limit_bytes, self._headers = stream, limit_bytes, headers
+        self._stream = stream
+        self._limit_bytes = limit_bytes
+        self._headers = headers
         self._writing = threading.Lock()
         self._abandoned = False
         threading.Thread(target=self._run, args=(url,), daemon=True, name="download").start()
@@ -130,7 +132,8 @@ def _watch(transfer: _Transfer, size_bytes: int, label: str, answer_s: float) ->
             now_s = time.monotonic()
             if transfer.received_bytes > seen_bytes:
                 bar.update(transfer.received_bytes - seen_bytes)
-                seen_bytes, heard_s = transfer.received_bytes, now_s
+                seen_bytes = transfer.received_bytes
+                heard_s = now_s
             silence_s = STALL_S if seen_bytes else answer_s
             if now_s - heard_s > silence_s:
                 what = "went silent" if seen_bytes else "did not answer"
@@ -149,7 +152,8 @@ def _explained(error: BaseException) -> Exception:
     if isinstance(error, DownloadError):
         return error
     if isinstance(error, requests.HTTPError) and error.response is not None:
-        status, reason = error.response.status_code, error.response.reason or ""
+        status = error.response.status_code
+        reason = error.response.reason or ""
         failure = DownloadError(f"HTTP {status} {reason}".strip())
         failure.status = status
         return failure

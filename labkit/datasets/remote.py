@@ -98,9 +98,11 @@ def _asked(address: Address) -> Answer:
                 end = _end(session.get, address.url)
             return _judged(address, end)
         except requests.TooManyRedirects:
-            state, words = "refused", f"more than {MOST_REDIRECTS} redirects"
+            state = "refused"
+            words = f"more than {MOST_REDIRECTS} redirects"
         except requests.exceptions.InvalidSchema as error:  # its text ends with the address
-            state, words = "refused", "redirects to " + str(error).rpartition(" for ")[2].strip("'")
+            state = "refused"
+            words = "redirects to " + str(error).rpartition(" for ")[2].strip("'")
         except requests.RequestException as error:
             words = "timed out" if isinstance(error, requests.Timeout) else root_cause(error)
     return Answer(address=address, state=state, words=words)
@@ -114,17 +116,21 @@ def _end(method: Callable[..., Response], url: str) -> Response:
 
 
 def _judged(address: Address, end: Response) -> Answer:
-    size, registered = _size(end), address.size_bytes
+    size = _size(end)
+    registered = address.size_bytes
     for_good = [*takewhile(lambda hop: hop.status_code in _PERMANENT, end.history)]
     moved_to = [*end.history, end][len(for_good)].url if for_good else ""
     state: State = "moved" if moved_to else "fine"
     words = f"to {moved_to}" if moved_to else "size as registered" if registered is not None else ""
     if end.status_code in _GONE:
-        state, words = "gone", f"HTTP {end.status_code}"
+        state = "gone"
+        words = f"HTTP {end.status_code}"
     elif end.status_code not in (200, 206) and size is None:
-        state, words = "refused", f"HTTP {end.status_code}"
+        state = "refused"
+        words = f"HTTP {end.status_code}"
     elif registered is not None and size not in (None, registered):
-        state, words = "changed", f"{size} bytes, {registered} registered"
+        state = "changed"
+        words = f"{size} bytes, {registered} registered"
     elif registered is not None and size is None and not moved_to:
         words = "size not told"
     return Answer(address=address, state=state, words=words, size_bytes=size, moved_to=moved_to)

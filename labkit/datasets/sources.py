@@ -254,7 +254,8 @@ def _published_banner(dataset: Dataset) -> dict[str, str]:
 
 
 def _standin_banner(source: Source) -> dict[str, str]:
-    name, title = source.dataset.name, source.dataset.title
+    name = source.dataset.name
+    title = source.dataset.title
     absent = [path.rpartition("/")[2] for path in source.asked if path not in source.files]
     error = source.fit_error
     if error is None:

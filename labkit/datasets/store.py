@@ -25,7 +25,9 @@ class DatasetUnavailable(LabkitError):
     """A published file is neither in the cache nor in the mirror and cannot be downloaded."""
 
     def __init__(self, name: str, path: str, reason: str) -> None:
-        self.name, self.path, self.reason = name, path, reason
+        self.name = name
+        self.path = path
+        self.reason = reason
         mirror = os.environ.get("LABKIT_DATA_MIRROR")
         mirrored = f"not in the mirror {mirror}" if mirror else "no mirror is set"
         super().__init__(

@@ -53,15 +53,23 @@ class Column:
 def seconds(*spellings: str, above_0: bool = False, dates: bool = False) -> Column:
     """Finite numbers of seconds from 0, or above it."""
     words, holds = ("above", np.greater) if above_0 else ("at least", np.greater_equal)
-    return Column(spellings=spellings, valid=f"a finite number of seconds, {words} 0", dates=dates,
-                  allows=lambda s, _: np.isfinite(s) & holds(s, 0))  # fmt: skip
+    return Column(
+        spellings=spellings,
+        valid=f"a finite number of seconds, {words} 0",
+        dates=dates,
+        allows=lambda s, _: np.isfinite(s) & holds(s, 0),
+    )
 
 
 def counts(*spellings: str, least: int, default: float | None = None) -> Column:
     """Whole numbers from ``least``."""
-    return Column(spellings=spellings, valid=f"a whole number, at least {least}", whole=True,
-                  allows=lambda n, _: (n >= least) & (n < 2**31) & (n == np.floor(n)),
-                  default=default)  # fmt: skip
+    return Column(
+        spellings=spellings,
+        valid=f"a whole number, at least {least}",
+        whole=True,
+        allows=lambda n, _: (n >= least) & (n < 2**31) & (n == np.floor(n)),
+        default=default,
+    )
 
 
 class _Fault(NamedTuple):
@@ -237,10 +245,13 @@ def _spellings(
         if heading is None or heading not in table.columns:
             known = " or ".join(kind.COLUMNS[name].spellings)
             raise BadFile(
-                path, "a column is missing", line=1, field=heading or name,
+                path,
+                "a column is missing",
+                line=1,
+                field=heading or name,
                 value=", ".join(map(str, table.columns)),
                 valid=f"a column {known}, or columns={{{name!r}: …}}",
-            )  # fmt: skip
+            )
     return spelt
 
 
@@ -250,7 +261,8 @@ def _parsed(
     """A column as numbers."""
     import pandas as pd
 
-    column, texts = kind.COLUMNS[name], texts.str.strip()
+    column = kind.COLUMNS[name]
+    texts = texts.str.strip()
     values = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=float)
     if column.dates and np.isnan(values).all():
         dates = pd.to_datetime(texts, errors="coerce", format="ISO8601", utc=True)
@@ -266,6 +278,10 @@ def _parsed(
 def _bad(kind: type[Arrivals], path: Path, fault: _Fault, texts: pd.Series[str]) -> BadFile:
     """The fault where it stands: a table's index counts the lines below its headings."""
     return BadFile(
-        path, fault.problem, line=texts.index[fault.row] + 2, field=str(texts.name),
-        value=fault.value, valid=kind.COLUMNS[fault.column].valid,
-    )  # fmt: skip
+        path,
+        fault.problem,
+        line=texts.index[fault.row] + 2,
+        field=str(texts.name),
+        value=fault.value,
+        valid=kind.COLUMNS[fault.column].valid,
+    )

@@ -115,7 +115,8 @@ class Commands:
     """The commands of an engine; ``app`` is their Typer application."""
 
     def __init__(self, name: str, help: str) -> None:
-        self.name, self.help = name, inspect.cleandoc(help)
+        self.name = name
+        self.help = inspect.cleandoc(help)
         self.examples: list[str] = []
         self.app = typer.Typer(name=name, no_args_is_help=True, rich_markup_mode="rich")
 

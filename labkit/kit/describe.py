@@ -102,7 +102,8 @@ def _problem(owner: str, rules: Mapping[str, Rule], given: Mapping[str, Any]) ->
 def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """``function`` with its arguments checked from their annotations at each call: one that breaks
     its annotation, is missing, or does not exist, is a BadValue."""
-    signature, title = inspect.signature(function), _title(function)
+    signature = inspect.signature(function)
+    title = _title(function)
 
     @functools.wraps(function)
     def run(*args: Arguments.args, **given: Arguments.kwargs) -> Result:

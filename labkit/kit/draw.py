@@ -34,8 +34,16 @@ _TEXTS = ("text", "hovertext")
 """Properties in which Plotly makes texts of a list of numbers."""
 _OF_EXPRESS = {"variable", "value", "index", "color"}  # titles where a table gives none
 
-_BLUE, _ORANGE, _GREEN, _VERMILION, _PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
-_SKY, _WINE, _INK, _GREY, _PALE = "#56B4E9", "#882255", "#222222", "#7A7A7A", "#D5D8DC"
+_BLUE = "#0072B2"
+_ORANGE = "#E69F00"
+_GREEN = "#009E73"
+_VERMILION = "#D55E00"
+_PURPLE = "#CC79A7"
+_SKY = "#56B4E9"
+_WINE = "#882255"
+_INK = "#222222"
+_GREY = "#7A7A7A"
+_PALE = "#D5D8DC"
 
 PALETTE: dict[str, str] = {
     # a pipeline's work
@@ -254,7 +262,8 @@ def _without_empty(value: Any) -> Any:
 def _title_axes(fig: go.Figure, letter: Literal["x", "y"], text: str) -> None:
     """Title the axes at the figure's bottom (x) or left (y) edge; inner and overlaid ones not."""
     of = {"x": list(fig.select_xaxes()), "y": list(fig.select_yaxes())}
-    axes, crossing = of[letter], {axis.plotly_name: axis for axis in of["x"] + of["y"]}
+    axes = of[letter]
+    crossing = {axis.plotly_name: axis for axis in of["x"] + of["y"]}
 
     def offset(axis: Any) -> float:
         anchor = axis.anchor or ("y" if letter == "x" else "x")
@@ -274,10 +283,12 @@ def _fit_margins(fig: go.Figure) -> None:
     text = fig.layout.title.text or ""
     subtitles = any(n.yref == "paper" and (n.y or 0) >= 1 for n in fig.layout.annotations)
     rows = _legend_rows(fig)
-    subtitle_px, legend_px = 30 * subtitles, 25 * rows + 7 * bool(rows)
+    subtitle_px = 30 * subtitles
+    legend_px = 25 * rows + 7 * bool(rows)
     later_lines_px = 26 * text.count("<br>")
     title_px = 34 + later_lines_px if text else 0
-    above, below = subtitle_px + legend_px, 60
+    above = subtitle_px + legend_px
+    below = 60
     # Assigned whole: Plotly's update_layout takes ten times as long.
     fits = {"t": above + title_px + 16, "b": below, "l": 60}
     fig.layout.margin = {"r": 24} | fig.layout.margin.to_plotly_json() | fits
@@ -340,7 +351,8 @@ def _span(heights: Iterable[Iterable[Any]]) -> float:
 def _apart(heights: Sequence[float], span: float, plot_px: float, gap_px: float = 21) -> list[int]:
     """Pixel shifts that keep labels at ``heights`` (data units) at least ``gap_px`` apart."""
     scale = plot_px / span if span else 0.0
-    placed, shifts = -math.inf, [0] * len(heights)
+    placed = -math.inf
+    shifts = [0] * len(heights)
     for index in sorted(range(len(heights)), key=heights.__getitem__):
         wanted = heights[index] * scale
         placed = max(wanted, placed + gap_px)

@@ -31,7 +31,8 @@ _OPERATIONS = {
     "recv_": ("receive", 0),
 }
 # linux/tcp.h: tcpi_bytes_received, eight bytes at this offset of struct tcp_info.
-_TCP_INFO, _RECEIVED_OFFSET = 11, 128
+_TCP_INFO = 11
+_RECEIVED_OFFSET = 128
 
 
 class CollectiveMeter(TorchDispatchMode):

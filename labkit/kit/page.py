@@ -89,7 +89,8 @@ def plot(figure: Mapping[str, Any]) -> str:
     """The HTML of a figure (Plotly's JSON) that :file:`plots.js` draws, and its text in words."""
     layout = figure.get("layout", {})
     controls = bool(layout.get("sliders") or layout.get("updatemenus"))
-    role, label = "group" if controls else "img", escape(figure_text(figure))
+    role = "group" if controls else "img"
+    label = escape(figure_text(figure))
     return (
         f'<figure class="plot" style="--height:{layout.get("height") or 450:g}px" '
         f'data-controls="{_has_states(layout):d}">'
@@ -101,7 +102,8 @@ def plot(figure: Mapping[str, Any]) -> str:
 def _has_states(layout: Mapping[str, Any]) -> bool:
     """Whether the controls are those of ``workbook.explore``, which :file:`explore.js` replaces."""
     try:
-        (slider,), menus = layout["sliders"], layout.get("updatemenus") or []
+        (slider,) = layout["sliders"]
+        menus = layout.get("updatemenus") or []
         buttons = [button for menu in menus for button in menu["buttons"]]
         rows = [button["args"][1]["sliders[0].steps"] for button in buttons] or [slider["steps"]]
         states = [(step["label"], len(step["args"])) for row in rows for step in row]
@@ -143,7 +145,8 @@ def _series(trace: Mapping[str, Any]) -> str:
     numbers = [value for value in values if isinstance(value, (int, float))]
     if not numbers:
         return str(trace.get("name") or "")
-    low, high = number(min(numbers), 3), number(max(numbers), 3)
+    low = number(min(numbers), 3)
+    high = number(max(numbers), 3)
     span = low if low == high else f"{low} to {high}"
     points = f"{len(values)} point{'s' if len(values) > 1 else ''}"
     return f"{trace.get('name') or 'one series'}: {points}, {span}"

@@ -173,7 +173,8 @@ def _forget() -> None:
     if _server:
         _server.calls.close()
         _server.process.returncode = 0
-    _server, _turn = None, threading.Lock()
+    _server = None
+    _turn = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -64,7 +64,8 @@ def rule(hint: Any) -> Rule:
     >>> rule(Literal["none", "full"] | None).words
     "one of 'none', 'full', or None"
     """
-    origin, args = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    args = get_args(hint)
     if hint in _PLAIN:
         return _PLAIN[hint]
     if origin is Annotated:
@@ -212,8 +213,9 @@ def _either(rules: Sequence[Rule]) -> Rule:
 
     words = list(dict.fromkeys(alternative.words for alternative in rules))
     choices = tuple(choice for alternative in rules for choice in alternative.choices)
-    return Rule(f"{', '.join(words[:-1])}, or {words[-1]}" if words[1:] else words[0], accept,
-                choices)  # fmt: skip
+    return Rule(
+        f"{', '.join(words[:-1])}, or {words[-1]}" if words[1:] else words[0], accept, choices
+    )
 
 
 def _choice(values: tuple[Any, ...]) -> Rule:

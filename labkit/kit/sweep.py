@@ -100,7 +100,8 @@ def _points(grid: Any) -> tuple[Iterator[Pair], int]:
         total = prod(map(len, axes)) if axes else 0
     else:
         points = list(grid)
-        pairs, total = ((dict(point), dict(point)) for point in points), len(points)
+        pairs = ((dict(point), dict(point)) for point in points)
+        total = len(points)
     if not total:
         raise BadValue("grid holds no point; valid: {'a': [1, 2]}, or [{'a': 1}, {'a': 2}]")
     return pairs, total

@@ -82,7 +82,8 @@ def figure_states(
     if "place" in table:
         table = table[table["place"] == "device"]
     order = list(dict.fromkeys(table["plan"].astype(str)))
-    names, sizes_gb = table["plan"].astype(str).to_numpy(), table["size_gb"].to_numpy()
+    names = table["plan"].astype(str).to_numpy()
+    sizes_gb = table["size_gb"].to_numpy()
     bars = []
     for component in _in_order(table):
         own = (table["component"] == component).to_numpy()
@@ -93,14 +94,18 @@ def figure_states(
         "barmode": "stack",
         "bargap": 0.35,
         "yaxis": {
-            "autorange": "reversed", "dtick": 1, "categoryorder": "array", "categoryarray": order,
+            "autorange": "reversed",
+            "dtick": 1,
+            "categoryorder": "array",
+            "categoryarray": order,
         },
         "xaxis": {"range": [0, 1.14 * max(totals.max(), capacity_gb or 0)]},
-    }  # fmt: skip
+    }
     notes = []
     if capacity_gb is not None:
         line, note = _capacity(capacity_gb, capacity_name, float(totals.max()))
-        layout["shapes"], notes = [line], [note]
+        layout["shapes"] = [line]
+        notes = [note]
     at_ends: dict[str, Any] = {"showarrow": False, "xanchor": "left", "bgcolor": VEIL}
     for name, value in totals.items():
         notes.append(at_ends | {"x": value, "y": name, "text": f" {value:.3g} GB"})
@@ -113,10 +118,15 @@ def _capacity(capacity_gb: float, name: str, longest_gb: float) -> tuple[Part, P
     ends = {"x0": capacity_gb, "x1": capacity_gb, "y0": 0, "y1": 1}
     right = capacity_gb > 0.9 * longest_gb and name
     words = {
-        "x": capacity_gb, "y": 0.03, "yref": "paper", "showarrow": False, "bgcolor": VEIL,
+        "x": capacity_gb,
+        "y": 0.03,
+        "yref": "paper",
+        "showarrow": False,
+        "bgcolor": VEIL,
         "text": f" {name or f'{capacity_gb:g} GB'} ",
-        "xanchor": "right" if right else "left", "yanchor": "bottom",
-    }  # fmt: skip
+        "xanchor": "right" if right else "left",
+        "yanchor": "bottom",
+    }
     return {"type": "line", "xref": "x", "yref": "y domain", "line": _LIMIT} | ends, words
 
 
@@ -167,16 +177,24 @@ def figure_fits(
         rows = table[table["component"] == component]
         marker = _look(component) | {"opacity": rows["opacity"], "line": {"width": 0}}
         figure.add_bar(
-            name=component, x=rows["size_gb"], y=_rows(rows), marker=marker, orientation="h",
-            width=0.82, hovertemplate="%{x:,.4g} GB", row=1, col=1,
-        )  # fmt: skip
+            name=component,
+            x=rows["size_gb"],
+            y=_rows(rows),
+            marker=marker,
+            orientation="h",
+            width=0.82,
+            hovertemplate="%{x:,.4g} GB",
+            row=1,
+            col=1,
+        )
     sums = bars.groupby(_KEYS, sort=False)["size_gb"].sum().reset_index()
     texts = [
         f" {_number(size)}" if size <= limit_gb else f" <b>→ {_number(size)}</b>"
         for size in sums["size_gb"]
     ]
     _words(figure, sums, sums["size_gb"].clip(upper=limit_gb), texts, col=1)
-    some, none = frontier[frontier["dp"].notna()], frontier[frontier["dp"].isna()]
+    some = frontier[frontier["dp"].notna()]
+    none = frontier[frontier["dp"].isna()]
     dots = {"size": 12, "color": PALETTE["ours"]}
     numbers = [f"  {ranks:,.0f}" for ranks in some["dp"]]
     _words(figure, some, some["dp"], numbers, col=2, mode="markers+text", marker=dots)
@@ -203,9 +221,17 @@ def _words(
     """A text at each row of the table, beside a mark where one is asked for."""
     look = {"mode": "text", "textfont_size": 14} | look
     figure.add_scatter(
-        x=x, y=_rows(table), text=texts, textposition="middle right", cliponaxis=False,
-        showlegend=False, hoverinfo="skip", row=1, col=col, **look,
-    )  # fmt: skip
+        x=x,
+        y=_rows(table),
+        text=texts,
+        textposition="middle right",
+        cliponaxis=False,
+        showlegend=False,
+        hoverinfo="skip",
+        row=1,
+        col=col,
+        **look,
+    )
 
 
 def _number(size: float) -> str:

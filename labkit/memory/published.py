@@ -160,7 +160,8 @@ def peak_errors(framework: str | None = None) -> pd.DataFrame:
             raise not_among("framework", framework, known)
     rows = []
     for row in runs:
-        measured, (moment, predicted) = row.measured_mib * quantities.MIB, row.predicted()
+        measured = row.measured_mib * quantities.MIB
+        (moment, predicted) = row.predicted()
         sizes = round(measured), round(predicted), predicted / measured - 1
         rows.append([row.name, row.framework, row.gpu, row.kind, *sizes, moment, row.source])
     names = ["run", "framework", "gpu", "kind", "measured_bytes", "predicted_bytes", "error"]

@@ -21,14 +21,17 @@ from labkit.errors import BadFile, BadValue, UsageError, not_among
 Version = tuple[int, int]
 # The first and the last version whose modules were run, and those from which on they differ.
 CHECKED: tuple[Version, Version] = (4, 49), (5, 23)
-GPT2_ADDS_A_MASK, KEYS_IN_GROUPS, EXPERTS_IN_GROUPS = (4, 52), (4, 54), (5, 0)
+GPT2_ADDS_A_MASK = (4, 52)
+KEYS_IN_GROUPS = (4, 54)
+EXPERTS_IN_GROUPS = (5, 0)
 
 
 class _Config:
     """A configuration that names the field it lacks."""
 
     def __init__(self, fields: Mapping[str, Any], version: Version) -> None:
-        self.fields, self.version = fields, version
+        self.fields = fields
+        self.version = version
         self.kind = str(fields.get("model_type"))
 
     def size(self, name: str, default: int | None = None) -> int:
@@ -132,9 +135,12 @@ def _gpt2(config: _Config) -> dict[str, Any]:
     written_out = config.fields.get("activation_function", "gelu_new") == "gelu_new"
     operators = {"mask": config.version >= GPT2_ADDS_A_MASK, "gelu": written_out}
     sizes = config.sizes(
-        num_layers="n_layer", hidden="n_embd", heads="n_head", vocab="vocab_size",
+        num_layers="n_layer",
+        hidden="n_embd",
+        heads="n_head",
+        vocab="vocab_size",
         positions="n_positions",
-    )  # fmt: skip
+    )
     return sizes | {
         "ffn": config.size("n_inner", 4 * sizes["hidden"]),
         "tied": config.flag("tie_word_embeddings", True),
@@ -146,9 +152,12 @@ def _llama(config: _Config) -> dict[str, Any]:
     """Llama's sizes; ``attention_bias`` covers all four projections, ``mlp_bias`` all three."""
     config.only("hidden_act", "silu", "swish")
     sizes = config.sizes(
-        num_layers="num_hidden_layers", hidden="hidden_size", heads="num_attention_heads",
-        vocab="vocab_size", ffn="intermediate_size",
-    )  # fmt: skip
+        num_layers="num_hidden_layers",
+        hidden="hidden_size",
+        heads="num_attention_heads",
+        vocab="vocab_size",
+        ffn="intermediate_size",
+    )
     heads = sizes["heads"]
     if heads < 1:
         raise UsageError(f"num_attention_heads must be >= 1, got {heads}")
@@ -212,10 +221,14 @@ def _deepseek_v3(config: _Config) -> dict[str, Any]:
     config.only("moe_layer_freq", 1)
     nullable = "q_lora_rank" in config.fields and config.fields["q_lora_rank"] is None
     sizes = config.sizes(
-        kv_heads="num_attention_heads", head_dim="qk_nope_head_dim", kv_rank="kv_lora_rank",
-        rope_head_dim="qk_rope_head_dim", value_head_dim="v_head_dim",
-        shared_experts="n_shared_experts", dense_layers="first_k_dense_replace",
-    )  # fmt: skip
+        kv_heads="num_attention_heads",
+        head_dim="qk_nope_head_dim",
+        kv_rank="kv_lora_rank",
+        rope_head_dim="qk_rope_head_dim",
+        value_head_dim="v_head_dim",
+        shared_experts="n_shared_experts",
+        dense_layers="first_k_dense_replace",
+    )
     experts = _experts(config, "n_routed_experts", "moe_intermediate_size")
     q_rank = 0 if nullable else config.size("q_lora_rank")
     own = {"q_rank": q_rank, "mlp_bias": False, "router_bias": True}

@@ -103,7 +103,8 @@ def check(model: Model, cut: Cut) -> None:
     Raises:
         BadValue: a size does not divide; the message names both.
     """
-    tp, ep = cut.tp, cut.ep
+    tp = cut.tp
+    ep = cut.ep
     sizes = {"heads": (model.heads, "tp", tp), "experts": (model.num_experts, "ep", ep)}
     if model.num_dense_layers:
         sizes["ffn"] = (model.ffn, "tp", tp)
@@ -183,7 +184,8 @@ def _latent(model: Model, cut: Cut, unit: str) -> Iterator[TensorShape]:
 
     ``tp`` cuts what is per head and leaves the projections down whole. Source: DeepSeek-V2 §2.1.
     """
-    heads, bias = model.heads // cut.tp, model.has_bias("qkv")
+    heads = model.heads // cut.tp
+    bias = model.has_bias("qkv")
     queries = heads * (model.head_dim + model.rope_head_dim)
     if model.q_rank:
         yield from _linear(unit, "query_down", model.q_rank, model.hidden, bias=bias)
@@ -204,7 +206,8 @@ def _experts(model: Model, cut: Cut, unit: str) -> Iterator[TensorShape]:
     yield _tensor(unit, "router.weight", model.num_experts, model.hidden, role="router")
     if model.router_bias:
         yield _tensor(unit, "router.bias", model.num_experts, role="router")
-    bias, width = model.has_bias("mlp"), model.expert_ffn // cut.tp
+    bias = model.has_bias("mlp")
+    width = model.expert_ffn // cut.tp
     for expert in range(model.num_experts // cut.ep):
         yield from _mlp(model, unit, f"expert{expert}.", width, bias=bias, role="expert")
     if model.shared_experts:

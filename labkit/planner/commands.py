@@ -119,7 +119,8 @@ def _plan_data(plan: Plan) -> dict[str, Any]:
 )
 def plan(profile: Profile, devices: Devices, aim: Aim) -> Report:
     """The best stages: layers, replicas, what limits them, what another bandwidth would cost."""
-    named, cluster = aim.opened(profile), devices.cluster
+    named = aim.opened(profile)
+    cluster = devices.cluster
     start = process_time()
     best = aim.plan(named.chain, cluster)
     took = process_time() - start
@@ -181,10 +182,15 @@ def compare(
     ]
     table = planner.compare({named.origin: named.chain}, clusters, costings=COSTINGS)
     columns = {
-        "bandwidth_gb_per_s": "bandwidth", "costing": "costing", "plan": "plan", "cost_s": "cost",
-        "data_parallel_s": "data parallel", "speedup": "speed-up", "bytes_saved_fraction":
-        "fewer bytes", "fullest_bytes": "fullest",
-    }  # fmt: skip
+        "bandwidth_gb_per_s": "bandwidth",
+        "costing": "costing",
+        "plan": "plan",
+        "cost_s": "cost",
+        "data_parallel_s": "data parallel",
+        "speedup": "speed-up",
+        "bytes_saved_fraction": "fewer bytes",
+        "fullest_bytes": "fullest",
+    }
     return Report(
         title=f"{named.origin} on {devices.devices} devices",
         lead="Seconds a minibatch in steady state; speedup over data parallelism.",

@@ -84,9 +84,12 @@ class StageCosts:
     def of(cls, chain: Chain, level: Level, costing: Costing) -> StageCosts:
         """On single devices."""
         return cls(
-            chain=chain, level=level, costing=costing,
-            compute_s=chain.compute_s, synced_bytes=chain.weight_bytes,
-        )  # fmt: skip
+            chain=chain,
+            level=level,
+            costing=costing,
+            compute_s=chain.compute_s,
+            synced_bytes=chain.weight_bytes,
+        )
 
     @cached_property
     def replicas(self) -> np.ndarray:
@@ -96,7 +99,8 @@ class StageCosts:
     def gradients_s(self, synced_bytes: np.ndarray) -> np.ndarray:
         """Seconds of one exchange of gradients, for each number of replicas: (count, …)."""
         peers = self.replicas - 1.0
-        passes, level = self.costing.gradient_passes, self.level
+        passes = self.costing.gradient_passes
+        level = self.level
         by_byte = passes * peers / self.replicas / level.bandwidth_bytes_per_s
         waits = passes * peers * level.latency_s
         shape = (-1, *[1] * synced_bytes.ndim)

@@ -30,24 +30,36 @@ def figure_layers(
         plans: by the name that is written beside their cuts.
     """
     fig = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.05)
-    table, number = chain.frame(), list(range(1, len(chain) + 1))
+    table = chain.frame()
+    number = list(range(1, len(chain) + 1))
     for row, (label, scale, columns) in enumerate(_ROWS, start=1):
         for column, concept in columns:
             fig.add_bar(
-                x=number, y=table[column] * scale, name=column.rpartition("_")[0].replace("_", " "),
-                marker_color=PALETTE[concept], text=table["layer"], textposition="none",
-                hovertemplate="%{text}<br>%{y:.4g}<extra></extra>", row=row, col=1,
+                x=number,
+                y=table[column] * scale,
+                name=column.rpartition("_")[0].replace("_", " "),
+                marker_color=PALETTE[concept],
+                text=table["layer"],
+                textposition="none",
+                hovertemplate="%{text}<br>%{y:.4g}<extra></extra>",
+                row=row,
+                col=1,
                 showlegend=len(columns) > 1,
-            )  # fmt: skip
+            )
         fig.update_yaxes(title_text=label, row=row, col=1)
     for place, (name, plan) in enumerate((plans or {}).items()):
         colour = CYCLE[(place + 3) % len(CYCLE)]
         for cut in plan.cuts:
             fig.add_vline(cut + 0.5, line={"color": colour, "dash": "dash", "width": 2})
         fig.add_scatter(
-            x=[None], y=[None], mode="lines", name=f"cuts: {name}",
-            line={"color": colour, "dash": "dash"}, row=1, col=1,
-        )  # fmt: skip
+            x=[None],
+            y=[None],
+            mode="lines",
+            name=f"cuts: {name}",
+            line={"color": colour, "dash": "dash"},
+            row=1,
+            col=1,
+        )
     fig.update_layout(barmode="stack", bargap=0.1)
     return finish(fig, title=title, x="layer", height=600)
 

@@ -53,7 +53,8 @@ class Flush:
         """From the costs of one level."""
         compute = costs.compute_s / costs.replicas[:, None, None]
         there_and_back = costs.transfers_s * costs.costing.activations
-        before, after = there_and_back[:, :, None], there_and_back[:, None, :]
+        before = there_and_back[:, :, None]
+        after = there_and_back[:, None, :]
         work = compute + before / 2 + after / 2
         size = compute.shape[-1]
         possible = np.arange(size)[:, None] < np.arange(size)[None, :]
@@ -127,10 +128,13 @@ def _extended(reached: np.ndarray, step: np.ndarray) -> np.ndarray:
     further = np.full_like(reached, np.inf)
     finite = np.isfinite(reached)
     finite[:, -1] = False  # no layer is left for another stage
-    used, layers = np.flatnonzero(finite.any(1)), np.flatnonzero(finite.any(0))
+    used = np.flatnonzero(finite.any(1))
+    layers = np.flatnonzero(finite.any(0))
     if not used.size:
         return further
-    fewest, left, right = used[0], layers[0], layers[-1] + 1
+    fewest = used[0]
+    left = layers[0]
+    right = layers[-1] + 1
     for devices in range(fewest + 1, len(reached)):
         most = min(used[-1], devices - 1)  # before this stage, which has the rest
         before = reached[fewest : most + 1, left:right][::-1]
@@ -142,14 +146,16 @@ def _extended(reached: np.ndarray, step: np.ndarray) -> np.ndarray:
 
 def _path(reached: list[np.ndarray], steps: list[np.ndarray], count: int) -> list[Stage]:
     """The stages behind the least value after ``count`` of them."""
-    end, devices = reached[0].shape[1] - 1, int(reached[count][:, -1].argmin())
+    end = reached[0].shape[1] - 1
+    devices = int(reached[count][:, -1].argmin())
     stages: list[Stage] = []
     for number in range(count, 0, -1):
         before = reached[number - 1][devices - 1 :: -1]
         total = before + steps[number - 1][:devices, :, end]
         row, first = np.argwhere(total == reached[number][devices, end])[0].tolist()
         stages.append(Stage(first, end, row + 1))
-        devices, end = devices - (row + 1), first
+        devices = devices - (row + 1)
+        end = first
     return stages[::-1]
 
 
@@ -157,8 +163,11 @@ class Search:
     """Intervals of the largest block, the one with the least bound first."""
 
     def __init__(self, flush: Flush, tolerance: float, best: Sequence[Stage]) -> None:
-        self.flush, self.tolerance, self.evaluations = flush, tolerance, 0
-        self.best, self.cost_s = best, flush.cost_s(best)
+        self.flush = flush
+        self.tolerance = tolerance
+        self.evaluations = 0
+        self.best = best
+        self.cost_s = flush.cost_s(best)
 
     def run(self) -> float:
         """Find the best stages; returns a bound that no plan beats."""
@@ -187,14 +196,17 @@ class Search:
         Less and less all-reduce is allowed at the end, until nothing is gained.
         """
         steady = (self.flush.num_microbatches - 1) * low_s
-        least, allowed = self.cost_s * (1 - self.tolerance) - steady, np.inf
+        least = self.cost_s * (1 - self.tolerance) - steady
+        allowed = np.inf
         while allowed > 0:
             work, stages = self.flush.shortest(high_s, allowed, least)
             self.evaluations += 1
             if not stages or work >= least:
                 break
             if (cost := self.flush.cost_s(stages)) < self.cost_s:
-                self.cost_s, self.best = cost, stages
+                self.cost_s = cost
+                self.best = stages
             ending = self.flush.ending_s(stages, high_s)
-            least, allowed = min(least, work + ending), ending * (1 - _STEP)
+            least = min(least, work + ending)
+            allowed = ending * (1 - _STEP)
         return float(steady + least)

@@ -199,7 +199,8 @@ class Plan:
         whole = table[parts[:2]].sum(axis=1) if sums else table[parts].max(axis=1)
         slowest = table.iloc[int(whole.to_numpy().argmax())]
         part = str(slowest[parts].astype(float).idxmax()).removesuffix("_s")
-        room, unit = format_bytes(max(self.memory_bytes)), "a minibatch"
+        room = format_bytes(max(self.memory_bytes))
+        unit = "a minibatch"
         if self.objective != "throughput":
             unit = f"an iteration of {self.num_microbatches} microbatches"
         return (

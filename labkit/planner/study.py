@@ -86,10 +86,16 @@ def stages(
         answer = _two_levels(costs, cluster.levels[1])
     best, cost_s, bound_s, evaluations = answer
     return Plan(
-        chain=chain, cluster=cluster, objective=objective, costing=costs.costing,
-        stages=tuple(best), cost_s=float(cost_s), bound_s=float(bound_s),
-        evaluations=evaluations, num_microbatches=num_microbatches,
-    )  # fmt: skip
+        chain=chain,
+        cluster=cluster,
+        objective=objective,
+        costing=costs.costing,
+        stages=tuple(best),
+        cost_s=float(cost_s),
+        bound_s=float(bound_s),
+        evaluations=evaluations,
+        num_microbatches=num_microbatches,
+    )
 
 
 # ---------------------------------------------------------------- throughput
@@ -136,10 +142,16 @@ def _two_levels(costs: StageCosts, between: Level) -> Answer:
 
 
 def _flushing(
-    costs: StageCosts, num_microbatches: int, method: Method, *,
-    hidden: bool, straight: bool, tolerance: float,
-) -> Answer:  # fmt: skip
-    layers, devices = len(costs.chain), costs.level.count
+    costs: StageCosts,
+    num_microbatches: int,
+    method: Method,
+    *,
+    hidden: bool,
+    straight: bool,
+    tolerance: float,
+) -> Answer:
+    layers = len(costs.chain)
+    devices = costs.level.count
     size = devices * (layers + 1) ** 2
     if size > _LARGEST:
         raise UsageError(
@@ -158,7 +170,8 @@ def _flushing(
 
 def _by_largest_block(costs: StageCosts, straight: bool) -> Iterator[list[Stage]]:
     """The least largest block for each number of devices, also replicated; any two stages."""
-    devices, layers = costs.level.count, len(costs.chain)
+    devices = costs.level.count
+    layers = len(costs.chain)
     free = replace(costs.costing, gradient_passes=1e-300, combine="max")
     for alone in {straight, True}:
         program = Program(costs=replace(costs, costing=free), starts=np.array([0]), straight=alone)
@@ -195,9 +208,12 @@ def sensitivity(plan: Plan, *, bandwidth: Sequence[Positive] = (0.5, 1.0, 2.0)) 
     for factor in bandwidth:
         links = plan.cluster.scaled(factor)
         best = stages(
-            plan.chain, links, objective=plan.objective, costing=plan.costing,
+            plan.chain,
+            links,
+            objective=plan.objective,
+            costing=plan.costing,
             num_microbatches=plan.num_microbatches,
-        )  # fmt: skip
+        )
         kept = plan.priced(cluster=links)
         rows.append((factor, best.name, best.cost_s, kept.cost_s, kept.cost_s / best.cost_s - 1))
     names = ["bandwidth", "best", "best_s", "kept_s", "regret_fraction"]

@@ -74,13 +74,15 @@ class Program:
     @property
     def evaluations(self) -> int:
         """Stages that are compared."""
-        count, layers = self.costs.level.count, len(self.costs.chain)
+        count = self.costs.level.count
+        layers = len(self.costs.chain)
         return len(self.starts) * layers * (layers + 1) // 2 * count * (count + 1) // 2
 
     @cached_property
     def solved(self) -> tuple[np.ndarray, np.ndarray]:
         """``best`` and the weights a device exchanges for it; (starts, units + 1, n + 1) each."""
-        count, layers = self.costs.level.count, len(self.costs.chain)
+        count = self.costs.level.count
+        layers = len(self.costs.chain)
         best = np.full((len(self.starts), count + 1, layers + 1), np.inf)
         synced = np.zeros_like(best)
         best[np.arange(len(self.starts)), 0, self.starts] = 0.0
@@ -111,7 +113,8 @@ class Program:
         tried = best[units - replicas, :end]
         np.maximum(tried, seconds[replicas - 1], out=tried)
         if self.memory_bytes is not None:
-            chain, used = self.costs.chain, units - replicas
+            chain = self.costs.chain
+            used = units - replicas
             versions = np.ceil((self.costs.level.count - used) / replicas)
             stage_bytes = chain.weight_bytes[:end, end] + chain.kept_bytes[:end, end]
             tried[versions[:, None] * stage_bytes > self.memory_bytes] = np.inf
@@ -148,7 +151,8 @@ class Program:
             tried = self._tried(table, self.costs.column(end), np.full(units, units), every)
             row, first = np.argwhere(tried == table[units, end])[0].tolist()
             stages.append(Stage(first, end, row + 1))
-            units, end = units - (row + 1), first
+            units = units - (row + 1)
+            end = first
         return stages[::-1]
 
     def _refusal(self) -> str:

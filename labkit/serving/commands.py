@@ -39,9 +39,10 @@ class RequestOptions:
         str,
         argument(
             "A CSV file or azure-llm-2023; default: synthetic requests.",
-            metavar="[TRACE]", complete=lambda: list(TRACES),
+            metavar="[TRACE]",
+            complete=lambda: list(TRACES),
         ),
-    ] = ""  # fmt: skip
+    ] = ""
     first: Annotated[int, option("Only the first requests; 0: all.", min=0)] = 0
     count: Annotated[int, option("Number of synthetic requests.", min=1)] = 2000
     rate: Annotated[float, option("Synthetic requests a second.")] = 1.0
@@ -53,10 +54,13 @@ class RequestOptions:
     def read(self) -> Requests:
         if not self.trace:
             return serving.generate(
-                self.rate, self.count, cv=self.cv, rng=self.seed,
+                self.rate,
+                self.count,
+                cv=self.cv,
+                rng=self.seed,
                 prompt_tokens=whole_range("--prompts", self.prompts),
                 output_tokens=whole_range("--outputs", self.outputs),
-            )  # fmt: skip
+            )
         if self.trace in TRACES:
             requests = serving.load(self.trace)
         elif Path(self.trace).suffix:
@@ -80,11 +84,15 @@ def requests(stream: RequestOptions) -> Report:
         tables=[Sheet(table=table, heading="Tokens, at most, of the shortest share")],
         csv=trace.frame(),
         data={
-            "command": "requests", "trace": trace.name, "requests": len(trace),
-            "rate_per_s": trace.rate_per_s, "gap_cv": trace.gap_cv, "rows": records(table),
+            "command": "requests",
+            "trace": trace.name,
+            "requests": len(trace),
+            "rate_per_s": trace.rate_per_s,
+            "gap_cv": trace.gap_cv,
+            "rows": records(table),
         },
         notes=["the coefficient of variation of the gaps is 1 for Poisson arrivals"],
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +117,10 @@ class ServerOptions:
     @property
     def batchers(self) -> dict[str, serving.Batcher]:
         ours = serving.Batcher(
-            max_batch=self.max_batch, chunk_tokens=self.chunk or None,
+            max_batch=self.max_batch,
+            chunk_tokens=self.chunk or None,
             memory="paged" if self.paged else "reserved",
-        )  # fmt: skip
+        )
         return {"iteration": ours} | {
             f"request, {name}": serving.Batcher(level="request", max_batch=size)
             for name, size in (("one by one", 1), (f"up to {self.max_batch}", self.max_batch))
@@ -126,10 +135,15 @@ class ServerOptions:
 
 
 _SHOWN = {
-    "batcher": "batches by", "rate_per_s": "rate", "throughput_per_s": "throughput",
-    "median_token_s": "median/token", "p99_token_s": "99th/token", "median_first_s": "first token",
-    "mean_batch": "mean batch", "wasted_fraction": "wasted",
-}  # fmt: skip
+    "batcher": "batches by",
+    "rate_per_s": "rate",
+    "throughput_per_s": "throughput",
+    "median_token_s": "median/token",
+    "p99_token_s": "99th/token",
+    "median_first_s": "first token",
+    "mean_batch": "mean batch",
+    "wasted_fraction": "wasted",
+}
 
 
 def _table(command: str, stream: Requests, server: ServerOptions, rates: list[float]) -> Report:
@@ -141,41 +155,61 @@ def _table(command: str, stream: Requests, server: ServerOptions, rates: list[fl
         f"token in less than {1e3 * least.token_latency_s:.0f} ms",
         tables=[Sheet(table=table, columns=_SHOWN, wide=("p99_token_s", "median_first_s"))],
         csv=table,
-        data={"command": command, "requests": stream.name, "bound_per_s": least.rate_per_s,
-              "bound_token_s": least.token_latency_s, "rows": records(table)},
+        data={
+            "command": command,
+            "requests": stream.name,
+            "bound_per_s": least.rate_per_s,
+            "bound_token_s": least.token_latency_s,
+            "rows": records(table),
+        },
         notes=server.notes,
-        figures=lambda: [("Latency over throughput", "Simulated.",
-                          serving.figure_latency(table, bound_per_s=least.rate_per_s))],
-    )  # fmt: skip
+        figures=lambda: [
+            (
+                "Latency over throughput",
+                "Simulated.",
+                serving.figure_latency(table, bound_per_s=least.rate_per_s),
+            )
+        ],
+    )
 
 
-@commands.add(examples=[
-    "labkit serving simulate --rate 4",
-    "labkit serving simulate --rate 4 --count 500 --why 100",
-])  # fmt: skip
+@commands.add(
+    examples=[
+        "labkit serving simulate --rate 4",
+        "labkit serving simulate --rate 4 --count 500 --why 100",
+    ]
+)
 def simulate(
-    stream: RequestOptions, server: ServerOptions, *,
+    stream: RequestOptions,
+    server: ServerOptions,
+    *,
     why: Annotated[
         int | None, option("Explain the latency of the request at this place.", min=0)
     ] = None,
-) -> Report:  # fmt: skip
+) -> Report:
     """One stream of requests, batched by iteration and by request."""
     trace = stream.read()
     if why is None:
         return _table("simulate", trace, server, [trace.rate_per_s])
     run = serving.simulate(trace, server.profile, server.batchers["iteration"])
     return Report(
-        title=f"{trace.name} on {server.profile.name}", lead=run.why(why), csv=run.frame(),
-        data={"command": "simulate", "why": run.why(why), **run.summary()}, notes=server.notes,
-        figures=lambda: [("Requests", "Simulated.",
-                          serving.figure_requests({"": run}, first=max(0, why - 8)))],
-    )  # fmt: skip
+        title=f"{trace.name} on {server.profile.name}",
+        lead=run.why(why),
+        csv=run.frame(),
+        data={"command": "simulate", "why": run.why(why), **run.summary()},
+        notes=server.notes,
+        figures=lambda: [
+            ("Requests", "Simulated.", serving.figure_requests({"": run}, first=max(0, why - 8)))
+        ],
+    )
 
 
 @commands.add(examples=["labkit serving sweep --count 500 --rates 1,4,8"])
 def sweep(
-    stream: RequestOptions, server: ServerOptions, *,
+    stream: RequestOptions,
+    server: ServerOptions,
+    *,
     rates: Annotated[str, option("Requests a second.", metavar="R,…")] = "0.25,0.5,1,2,4,8,12",
-) -> Report:  # fmt: skip
+) -> Report:
     """The same requests at several rates: latency over throughput, beside the bound."""
     return _table("sweep", stream.read(), server, numbers("--rates", rates))

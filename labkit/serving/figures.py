@@ -29,9 +29,13 @@ RATES = ("forward", "weight", "communication", "all-reduce")  # not the paper's 
 
 @checked
 def figure_latency(
-    table: pd.DataFrame, *, limit_s: NonNegative = 0.0, bound_per_s: NonNegative = 0.0,
-    paper: Sequence[tuple[float, float]] = (), title: str = "",
-) -> go.Figure:  # fmt: skip
+    table: pd.DataFrame,
+    *,
+    limit_s: NonNegative = 0.0,
+    bound_per_s: NonNegative = 0.0,
+    paper: Sequence[tuple[float, float]] = (),
+    title: str = "",
+) -> go.Figure:
     """Median latency per output over throughput, one line a batcher.
 
     ``table``: rows of :func:`labkit.serving.sweep`; ``limit_s``: a latency to compare them at;
@@ -47,9 +51,12 @@ def figure_latency(
     colours = cycle(colour for colour in CYCLE if colour != PALETTE["paper"])
     for name, rows in table.groupby("batcher", sort=False):
         fig.add_scatter(
-            x=rows["throughput_per_s"], y=1e3 * rows["median_token_s"], mode="lines+markers",
-            name=str(name), line={"color": next(colours)},
-        )  # fmt: skip
+            x=rows["throughput_per_s"],
+            y=1e3 * rows["median_token_s"],
+            mode="lines+markers",
+            name=str(name),
+            line={"color": next(colours)},
+        )
     if limit_s:
         fig.add_hline(y=1e3 * limit_s, line={"dash": "dash", "color": PALETTE["muted"]})
     if bound_per_s:
@@ -86,15 +93,24 @@ def figure_requests(
             raise BadValue(f"figure_requests: first must be from 0 to {most}; got {first}")
         chosen = slice(first, first + 16)
         arrival = run.requests.column("arrival_s")[chosen]
-        start, end, wasted = run.start_s[chosen], run.end_s[chosen], run.wasted_steps[chosen]
+        start = run.start_s[chosen]
+        end = run.end_s[chosen]
+        wasted = run.wasted_steps[chosen]
         own = run.requests.column("output_tokens")[chosen]
         held = (end - start) * wasted / (own + wasted)
         spans = [(arrival, start - arrival), (start, end - start - held), (end - held, held)]
         for (name, colour), (begin, length) in zip(PARTS.items(), spans, strict=True):
             fig.add_bar(
-                y=np.arange(first, first + len(arrival)), base=begin, x=length, orientation="h",
-                name=name, marker={"color": colour}, showlegend=row == 1, row=row, col=1,
-            )  # fmt: skip
+                y=np.arange(first, first + len(arrival)),
+                base=begin,
+                x=length,
+                orientation="h",
+                name=name,
+                marker={"color": colour},
+                showlegend=row == 1,
+                row=row,
+                col=1,
+            )
     fig.update_layout(barmode="overlay", bargap=0.25)
     fig.update_yaxes(autorange="reversed")
     return finish(
@@ -104,15 +120,20 @@ def figure_requests(
 
 @checked
 def figure_lines(
-    table: pd.DataFrame, *, title: str, x: str, y: str = "requests/s, 99 % in time",
+    table: pd.DataFrame,
+    *,
+    title: str,
+    x: str,
+    y: str = "requests/s, 99 % in time",
     log_x: bool = False,
-) -> go.Figure:  # fmt: skip
+) -> go.Figure:
     """Columns over the index: ``bound`` dashed and black, names that begin with ``paper`` dotted
     and orange, ``baseline`` grey, others each in a colour of its own."""
     import plotly.express as px
 
     few = len(table) <= 20
-    chart, colours = px.line(table, markers=few, log_x=log_x), cycle(RATES)
+    chart = px.line(table, markers=few, log_x=log_x)
+    colours = cycle(RATES)
     for trace in chart.data:
         if trace.name.startswith("paper") or trace.name == "bound":
             colour = PALETTE["bound" if trace.name == "bound" else "paper"]

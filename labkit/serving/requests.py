@@ -39,11 +39,13 @@ COLUMNS = {
         "output_tokens", "GeneratedTokens", "num_decode_tokens", least=1, default=1
     ),
     "slo_s": Column(
-        spellings=("slo_s", "slo"), allows=lambda slo, _: slo > 0, default=inf,
+        spellings=("slo_s", "slo"),
+        allows=lambda slo, _: slo > 0,
+        default=inf,
         valid="a number of seconds above 0, or nothing (inf) for none",
     ),
     "model": Column(spellings=("model", "model_name")),
-}  # fmt: skip
+}
 
 
 @description(eq=False)
@@ -132,11 +134,16 @@ def together(
 
 @checked
 def generate(
-    rate_per_s: Positive, count: Count, *, cv: NonNegative = 1.0,
-    prompt_tokens: tuple[int, int] = (0, 0), output_tokens: tuple[int, int] = (1, 1),
-    slo_s: Annotated[AnyNumber, Gt(0)] = inf, model: str = "",
+    rate_per_s: Positive,
+    count: Count,
+    *,
+    cv: NonNegative = 1.0,
+    prompt_tokens: tuple[int, int] = (0, 0),
+    output_tokens: tuple[int, int] = (1, 1),
+    slo_s: Annotated[AnyNumber, Gt(0)] = inf,
+    model: str = "",
     rng: np.random.Generator | Whole = 0,
-) -> Requests:  # fmt: skip
+) -> Requests:
     """A synthetic stream for one model; :func:`together` joins several.
 
     Args:
@@ -171,9 +178,13 @@ def generate(
 
 @checked
 def traffic(
-    rates_per_s: Annotated[dict[str, Positive], MinLen(1)], seconds: Positive, *,
-    slo_s: Positive | dict[str, Positive] | None = None, cv: NonNegative = 1.0, rng: Whole = 0,
-) -> Requests:  # fmt: skip
+    rates_per_s: Annotated[dict[str, Positive], MinLen(1)],
+    seconds: Positive,
+    *,
+    slo_s: Positive | dict[str, Positive] | None = None,
+    cv: NonNegative = 1.0,
+    rng: Whole = 0,
+) -> Requests:
     """Requests of several models for so long, each with gaps of this variation; one each at least.
 
     Args:
@@ -188,8 +199,9 @@ def traffic(
     parts = []
     for place, (model, rate) in enumerate(rates_per_s.items()):
         count = ceil(rate * seconds + 6 * (1 + cv) * (rate * seconds) ** 0.5 + 6)
-        part = generate(rate, count, cv=cv, slo_s=slos.get(model, np.inf), model=model,
-                        rng=1000 * rng + place)  # fmt: skip
+        part = generate(
+            rate, count, cv=cv, slo_s=slos.get(model, np.inf), model=model, rng=1000 * rng + place
+        )
         inside = int(np.searchsorted(part.column("arrival_s"), seconds))
         parts.append(part.head(max(inside, 1)))
     return together(parts)
@@ -232,9 +244,13 @@ def from_csv(
 
 @checked
 def highest(
-    attainment: Callable[[float], float], low: Positive, high: Positive, *, target: Share = 0.99,
+    attainment: Callable[[float], float],
+    low: Positive,
+    high: Positive,
+    *,
+    target: Share = 0.99,
     steps: Count = 8,
-) -> float:  # fmt: skip
+) -> float:
     """The highest load at which a server still attains its target, by bisection of its logarithm.
 
     Args:

@@ -142,9 +142,14 @@ def replay(chain: Chain, operations: Iterable[tuple[Action, Whole]]) -> Replay:
     Raises:
         BadValue: an operation lacks what it needs, or not every block had its backward pass.
     """
-    between, last = chain.between_bytes, chain.num_blocks
-    inputs, kept, gradient = {0}, set[int](), -1
-    held, cost, live = chain.input_bytes, 0.0, []
+    between = chain.between_bytes
+    last = chain.num_blocks
+    inputs = {0}
+    kept = set[int]()
+    gradient = -1
+    held = chain.input_bytes
+    cost = 0.0
+    live = []
     for number, (action, block) in enumerate(operations):
         ready = (
             block in kept and gradient == block + 1
@@ -161,7 +166,8 @@ def replay(chain: Chain, operations: Iterable[tuple[Action, Whole]]) -> Replay:
             if block and block - 1 not in kept:  # made again where it is needed again
                 inputs.remove(block)
                 held -= between[block]
-            gradient, cost = block, cost + chain.backward_cost[block]
+            gradient = block
+            cost = cost + chain.backward_cost[block]
             continue
         held += between[block + 1] + (chain.kept_bytes[block] if action == KEEP else 0)
         cost += chain.forward_cost[block]
@@ -174,7 +180,8 @@ def replay(chain: Chain, operations: Iterable[tuple[Action, Whole]]) -> Replay:
             inputs.remove(block)
             held -= between[block]
         if gradient < 0 and block + 1 == last:
-            gradient, held = last, held + between[last]
+            gradient = last
+            held = held + between[last]
     if gradient != 0 or kept:
         raise BadValue(f"the plan ends with the gradient of {gradient} of {last} blocks still due")
     added = cost / chain.step_cost - 1

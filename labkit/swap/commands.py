@@ -59,7 +59,8 @@ def plan(
     """The operations of one method's plan, in order, with the bytes held during each."""
     chain = network.chain()
     chosen = swap.plan(chain, method)
-    judged, table = chosen.replay(), chosen.frame()
+    judged = chosen.replay()
+    table = chosen.frame()
     return Report(
         title=f"{chain.num_blocks} blocks: {chosen.method}",
         facts=[

@@ -109,7 +109,8 @@ def searched(chain: Chain, *, tries: Slots = 60) -> Plan:
     sizes = np.array(chain.output_bytes) + chain.kept_bytes
     plans = []
     for budget in np.geomspace(sizes.max(), sizes.sum(), tries):
-        starts, size = [], 0.0
+        starts = []
+        size = 0.0
         for block in range(chain.num_blocks - 1):
             size += sizes[block]
             if size > budget:
@@ -137,7 +138,9 @@ class Optimum:
     """
 
     def __init__(self, chain: Chain, memory_bytes: float, slots: int) -> None:
-        self.chain, self.slots, self.slot_bytes = chain, slots, memory_bytes / slots
+        self.chain = chain
+        self.slots = slots
+        self.slot_bytes = memory_bytes / slots
         self.between = self._rounded(chain.between_bytes)
         self.kept = self._rounded(np.array(chain.kept_bytes))
         extra = (chain.forward_extra_bytes, chain.keep_extra_bytes, chain.backward_extra_bytes)
@@ -153,14 +156,17 @@ class Optimum:
         return np.ceil(sizes / self.slot_bytes - 1e-9).astype(int)
 
     def _solve(self, s: int, t: int) -> None:
-        chain, a, memory = self.chain, self.between, np.arange(self.slots + 1)
+        chain = self.chain
+        a = self.between
+        memory = np.arange(self.slots + 1)
         late = a[t] if t < chain.num_blocks else 0  # the gradient that waits
         own = chain.forward_cost[s] + chain.backward_cost[s]
         rest = own if t == s + 1 else own + self._shifted(self.cost[s + 1, t], a[s] + self.kept[s])
         forward, keep, backward = self.extra
         own_bytes = a[s] + self.kept[s] + a[s + 1]
         need = max(own_bytes + late + keep[s], own_bytes + a[s] + a[s + 1] + backward[s])
-        cost, split = np.where(memory >= need, rest, np.inf), np.zeros(self.slots + 1, int)
+        cost = np.where(memory >= need, rest, np.inf)
+        split = np.zeros(self.slots + 1, int)
         if t > s + 1:
             passed = np.cumsum(chain.forward_cost[s : t - 1])
             # x_s stays; passing block k needs its input and output beside it
@@ -173,7 +179,8 @@ class Optimum:
             least = table[best, memory]
             split = np.where(least < cost, best + s + 1, 0)
             cost = np.minimum(cost, least)
-        self.cost[s, t], self.split[s, t] = cost, split
+        self.cost[s, t] = cost
+        self.split[s, t] = split
 
     @staticmethod
     def _shifted(cost: np.ndarray, by: int) -> np.ndarray:
@@ -196,7 +203,8 @@ class Optimum:
             BadValue: none fits.
         """
         have = min(int(memory_bytes / self.slot_bytes + 1e-9), self.slots)
-        n, a = self.chain.num_blocks, self.between
+        n = self.chain.num_blocks
+        a = self.between
         if not np.isfinite(self.cost[0, n, have]):
             least = self.frontier()[0][:1]
             raise BadValue(f"memory_bytes must be at least {least}, got {memory_bytes:g}")

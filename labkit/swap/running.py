@@ -32,7 +32,8 @@ class Bottleneck(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int, dropout: float = 0.0) -> None:
         super().__init__()
         act = nn.ReLU(inplace=True)
-        narrow, middle = conv_bn(inputs, width, 1), conv_bn(width, width, 3, stride)
+        narrow = conv_bn(inputs, width, 1)
+        middle = conv_bn(width, width, 3, stride)
         self.body = nn.Sequential(narrow, act, middle, act, conv_bn(width, 4 * width, 1))
         same = inputs == 4 * width and stride == 1
         self.shortcut = nn.Identity() if same else conv_bn(inputs, 4 * width, 1, stride)
@@ -86,8 +87,10 @@ def capture(make: Callable[[], Sequence[nn.Module]], shape: Sequence[int]) -> tu
     shape of their input, whatever network they stand in.
     """
     with torch.device("meta"):
-        blocks, x = make(), torch.empty(*shape)
-        first, rows = x.nbytes, []
+        blocks = make()
+        x = torch.empty(*shape)
+        first = x.nbytes
+        rows = []
         for block in blocks:
             modules = ((type(module), module.training) for module in block.modules())
             values = ((p.shape, p.dtype, p.requires_grad) for p in block.parameters())
@@ -105,7 +108,9 @@ def _captured(block: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, int]]:
     """A block's output, and its fields of a chain."""
     for parameter in block.parameters():
         parameter.grad = torch.empty_like(parameter)
-    start, kept, watch = x.detach().requires_grad_(), dict[int, int](), _watch()
+    start = x.detach().requires_grad_()
+    kept = dict[int, int]()
+    watch = _watch()
     with FlopCounterMode(display=False) as forward, _saving(kept):
         out = block(start)
     with FlopCounterMode(display=False) as backward:
@@ -118,9 +123,11 @@ def _captured(block: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, int]]:
         before = watch.total()
         with torch.no_grad():
             block(x)
-        forward_peak, watch.peak = watch.peak, 0
+        forward_peak = watch.peak
+        watch.peak = 0
         out = block(x.detach().requires_grad_())
-        keep_peak, watch.peak = watch.peak, 0
+        keep_peak = watch.peak
+        watch.peak = 0
         torch.autograd.backward(out, torch.empty_like(out))
     there = size + out.nbytes
     return out.detach(), {
@@ -160,7 +167,8 @@ def execute(
     ``gradient`` gives the loss's from the last output. ``restore_random``: a block that runs again
     draws the random numbers that it drew first.
     """
-    outputs, graphs = {0: x}, dict[int, tuple[Tensor, Tensor]]()
+    outputs = {0: x}
+    graphs = dict[int, tuple[Tensor, Tensor]]()
     gradients: dict[int, Any] = {}
     random: dict[int, Tensor] = {}
     for action, number in plan.operations:
@@ -178,7 +186,8 @@ def execute(
         if action == KEEP:
             start = outputs[number].detach().requires_grad_()
             end = blocks[number](start)
-            graphs[number], outputs[number + 1] = (start, end), end.detach()
+            graphs[number] = (start, end)
+            outputs[number + 1] = end.detach()
             del start, end
         else:
             with torch.no_grad():
@@ -195,7 +204,8 @@ def tracked_bytes(make: Callable[[], Sequence[nn.Module]], shape: Sequence[int],
 
     Parameters and their gradients are there from the start and left out; the input counts.
     """
-    blocks, x = make(), torch.zeros(*shape)
+    blocks = make()
+    x = torch.zeros(*shape)
     for parameter in nn.ModuleList(blocks).parameters():
         parameter.grad = torch.zeros_like(parameter)
     watch = _watch()

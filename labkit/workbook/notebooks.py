@@ -178,7 +178,8 @@ def parse(text: str) -> Any:
 def is_figure(value: Any) -> bool:
     """Whether a stored output has the form of a Plotly figure: a list of traces and a layout."""
     parts = value if isinstance(value, dict) else {}
-    data, layout = parts.get("data"), parts.get("layout")
+    data = parts.get("data")
+    layout = parts.get("layout")
     traces = isinstance(data, list) and all(isinstance(trace, dict) for trace in data)
     height = layout.get("height") if isinstance(layout, dict) else ""
     return traces and isinstance(height, int | float | None)

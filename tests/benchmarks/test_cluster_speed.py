@@ -25,9 +25,15 @@ def cpu_us_a_job(trace: cluster.Trace, gpus: cluster.Cluster, policy: cluster.Po
 
 
 def beside(
-    benchmark: Any, trace: cluster.Trace, gpus: cluster.Cluster, policy: Any, *,
-    peer: str, stored: Path, schedule: str,
-) -> None:  # fmt: skip
+    benchmark: Any,
+    trace: cluster.Trace,
+    gpus: cluster.Cluster,
+    policy: Any,
+    *,
+    peer: str,
+    stored: Path,
+    schedule: str,
+) -> None:
     """Our CPU of a job beside the peer's, stored with its answers."""
     ours_us = cpu_us_a_job(trace, gpus, policy)
     benchmark(cluster.simulate, trace, gpus, policy)
@@ -63,7 +69,8 @@ def test_jobs_with_deadlines(benchmark: Any, schedule: str) -> None:
 @pytest.mark.parametrize("name", cluster.POLICIES)
 @pytest.mark.parametrize("placement", ["any", "consolidated"])
 def test_a_thousand_gpus(benchmark: Any, placement: str, name: str, num_jobs: int) -> None:
-    gpus, policy = cluster.Cluster.nodes(125), cluster.named(name)
+    gpus = cluster.Cluster.nodes(125)
+    policy = cluster.named(name)
     trace = cluster.generate(num_jobs, num_gpus=1000, load=0.95, rng=0)
     benchmark.pedantic(
         cluster.simulate, args=(trace, gpus, policy), kwargs={"placement": placement}, rounds=1

@@ -47,7 +47,8 @@ def growth(small: tuple[int, float], large: tuple[int, float]) -> float:
 @pytest.mark.large
 @pytest.mark.filterwarnings("ignore")  # lowtime's searches for a first guess overflow
 def test_frontier_beside_lowtime(measured: Any, capsys: Any) -> None:  # noqa: F811
-    profile, rows = measured("gpt3-175b"), []
+    profile = measured("gpt3-175b")
+    rows = []
     for num_microbatches in (8, 16):
         schedule = build("1f1b", 8, num_microbatches)
         ours_s, _, _ = forty_plans(schedule, profile)  # the first also pays for imports
@@ -95,7 +96,8 @@ def test_frontier(benchmark: Any, measured: Any, size: str) -> None:  # noqa: F8
 )
 def test_one_deadline(benchmark: Any, measured: Any, model: str, device: str) -> None:  # noqa: F811
     """At the time of the highest clocks, 64 microbatches: what is saved, how surely, how fast."""
-    profile, schedule = measured(model, device), build("1f1b", 8, 64)
+    profile = measured(model, device)
+    schedule = build("1f1b", 8, 64)
     start = time.process_time()
     made = benchmark.pedantic(plan, (schedule, profile, "optimal"), rounds=1, iterations=1)
     cpu_s = time.process_time() - start

@@ -84,7 +84,8 @@ class Nothing:
 def test_memory_over_many_runs(
     benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    root, executor = prepare(tmp_path / "wb", 1), Nothing()
+    root = prepare(tmp_path / "wb", 1)
+    executor = Nothing()
     monkeypatch.setattr(batch, "_executor", lambda *args: nullcontext(executor))
     # Kept whole, a hundred outcomes would be 40 MB; the results are not what is measured.
     monkeypatch.setattr(batch.results, "store", lambda root, key, *rest: root)
@@ -92,7 +93,8 @@ def test_memory_over_many_runs(
     request = batch.Request(sweep=stated({}, {"n": ",".join(map(str, range(number)))}))
     report = benchmark.pedantic(lambda: batch.run(root, request, watcher), rounds=1)
     assert [end.ok for end in report.ended] == [True] * number
-    first, last = executor.resident_bytes[0], executor.resident_bytes[-1]
+    first = executor.resident_bytes[0]
+    last = executor.resident_bytes[-1]
     benchmark.extra_info |= {"grew_bytes": last - first}
     print(f"\n{number} runs: from {first / 2**20:.0f} to {last / 2**20:.0f} MiB")
     assert last - first < 20 * 2**20

@@ -39,7 +39,8 @@ def left_out_error_of_peer(peer: Any, table: pd.DataFrame) -> float:
     part = np.random.default_rng(0).permutation(len(table)) % FOLDS
     errors = []
     for fold in range(FOLDS):
-        rest, out = table[part != fold], table[part == fold]
+        rest = table[part != fold]
+        out = table[part == fold]
         model = peer.GoodputFunction(fit_of_peer(peer, rest), (1.0, 1.0), 1)
         nodes, gpus, size = (out[column].to_numpy() for column in PLACE)
         predicted_s = gpus * size / model.throughput(nodes, gpus, size, 0)
@@ -60,7 +61,8 @@ def test_fit_beside_adaptdl(benchmark: Any, workload: str) -> None:
     benchmark.pedantic(step_fit.fit, (table,), rounds=1, iterations=1)
     ours_s = time.process_time() - start
     errors = step_fit.cross_validate(table, by="row", folds=FOLDS)["relative_error"].abs()
-    ours, theirs = float(errors.median()), left_out_error_of_peer(peer, table)
+    ours = float(errors.median())
+    theirs = left_out_error_of_peer(peer, table)
     assert ours < theirs
     benchmark.extra_info |= {
         "ours_cpu_s": round(ours_s, 3),
@@ -82,7 +84,9 @@ def test_optimum_beside_adaptdl(
     peer = pytest.importorskip("adaptdl.goodput")
     if not hasattr(np, "int"):  # the peer still names a type that NumPy dropped
         monkeypatch.setattr(np, "int", int, raising=False)
-    init, noise, limits = 64, 900.0, (8, 256)
+    init = 64
+    noise = 900.0
+    limits = (8, 256)
     parameters = (0.03, 0.002, 0.11, 0.004, 0.02, 0.003, 1.8)
     theirs = peer.GoodputFunction(peer.PerfParams(*parameters), (1.0, noise / init), init)
     ours = goodput.GoodputModel(

@@ -14,7 +14,9 @@ import pytest
 
 from labkit.cli import panel
 
-MOVES, RUNS, PAUSE_S = 300, 20, 0.1
+MOVES = 300
+RUNS = 20
+PAUSE_S = 0.1
 MOVED = """
 import asyncio, json, random, statistics, time
 from labkit.cli import panel
@@ -62,9 +64,12 @@ def executed(folder: Path, source: str) -> Any:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)], metadata=spec)
     nbformat.write(notebook, folder / "in.ipynb")
     return papermill.execute_notebook(
-        folder / "in.ipynb", folder / "out.ipynb", engine_name="labkit", progress_bar=False,
+        folder / "in.ipynb",
+        folder / "out.ipynb",
+        engine_name="labkit",
+        progress_bar=False,
         execution_timeout=600,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.large

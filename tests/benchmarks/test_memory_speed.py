@@ -22,7 +22,8 @@ from labkit.memory.plans import detail, grid
 from labkit.memory.plans.conventions import total_bytes
 from tests.oracles.estimators import count
 
-MODEL, BATCH = Model.preset("llama-2-7b"), Batch(seq=4096)
+MODEL = Model.preset("llama-2-7b")
+BATCH = Batch(seq=4096)
 PLAN = Plan(model=MODEL, parallel=Parallel(dp=64, zero=3), recipe=Recipe.bf16_mixed(), batch=BATCH)
 
 
@@ -39,7 +40,8 @@ def deepspeed(zero: int) -> Callable[[], Any]:
     stages = {2: "stage_1_and_2", 3: "stage3"}
     name = f"deepspeed.runtime.zero.{stages[zero]}"
     tool = pytest.importorskip(name, reason="DeepSpeed is not installed", exc_type=ImportError)
-    size, nodes = PLAN.num_params, PLAN.parallel.world_size // 8
+    size = PLAN.num_params
+    nodes = PLAN.parallel.world_size // 8
     if zero == 2:
         run2 = tool.estimate_zero2_model_states_mem_needs
         return lambda: run2(size, 8, nodes, False, 1.5)
@@ -53,7 +55,8 @@ def llm_analysis() -> Callable[[], Any]:
     tool = pytest.importorskip("llm_analysis.analysis", reason="llm-analysis is not installed")
     config = pytest.importorskip("llm_analysis.config")
     config.logger.setLevel(logging.CRITICAL)
-    gpu, sizes = config.get_gpu_config_by_name("a100-sxm-80gb"), PLAN.parallel
+    gpu = config.get_gpu_config_by_name("a100-sxm-80gb")
+    sizes = PLAN.parallel
     shape = config.ModelConfig(
         name="llama-2-7b",
         num_layers=MODEL.num_layers,
@@ -77,7 +80,8 @@ def llm_analysis() -> Callable[[], Any]:
 
 def formula() -> Callable[[], Any]:
     """DeepSpeed's bytes on a GPU at stage 3 as bare arithmetic: the quickest a peer can be."""
-    size, ranks = PLAN.num_params, PLAN.parallel.world_size
+    size = PLAN.num_params
+    ranks = PLAN.parallel.world_size
     largest = MODEL.vocab * MODEL.hidden
 
     def run() -> int:
@@ -124,7 +128,8 @@ def test_one_estimate(benchmark: Any, name: str) -> None:
     peer = make()
     once()
     peer()
-    peer_s, ours_s = cpu_s(peer, 500), cpu_s(once, 200)
+    peer_s = cpu_s(peer, 500)
+    ours_s = cpu_s(once, 200)
     assert benchmark(once).peak_bytes == PLAN.peak_bytes
     benchmark.extra_info |= {
         "ours_cpu_ms": ours_s * 1e3,

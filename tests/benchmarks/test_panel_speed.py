@@ -22,7 +22,8 @@ CHANGES = [
 @pytest.mark.parametrize("name", ["llama-2-7b", "llama-3-70b"])
 def test_a_change_of_a_degree(benchmark: Any, name: str) -> None:
     plan = Plan(model=Model.preset(name), recipe=Recipe.bf16_mixed(), batch=Batch(seq=4096))
-    one_ms, all_ms = [], []
+    one_ms = []
+    all_ms = []
 
     def run() -> None:
         for change in CHANGES:

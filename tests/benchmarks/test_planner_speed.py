@@ -28,7 +28,8 @@ def random_chain(layers: int) -> planner.Chain:
 
 @pytest.mark.parametrize("layers", [8, pytest.param(10, marks=pytest.mark.large)])
 def test_stages_beside_trying_all(benchmark: Any, layers: int) -> None:
-    chain, cluster = random_chain(layers), planner.Cluster.flat(6, bandwidth_bytes_per_s=1e8)
+    chain = random_chain(layers)
+    cluster = planner.Cluster.flat(6, bandwidth_bytes_per_s=1e8)
     start = time.process_time()
     best = best_of_all(chain, cluster)
     all_s = time.process_time() - start
@@ -50,6 +51,7 @@ def test_stages_of_long_chains(benchmark: Any, layers: int, devices: int) -> Non
 @pytest.mark.parametrize("layers", [40, pytest.param(176, marks=pytest.mark.large)])
 def test_two_levels(benchmark: Any, layers: int) -> None:
     level = [planner.Level(count=4, bandwidth_bytes_per_s=rate) for rate in (1e9, 1e8)]
-    cluster, chain = planner.Cluster(levels=tuple(level)), random_chain(layers)
+    cluster = planner.Cluster(levels=tuple(level))
+    chain = random_chain(layers)
     plan = benchmark.pedantic(planner.stages, (chain, cluster), rounds=1, iterations=1)
     assert plan.cost_s >= chain.time_s / 16

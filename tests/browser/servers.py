@@ -31,8 +31,11 @@ def serving(*command: str, folder: Path, ready: str = "/api/status") -> Iterator
     with log.open("w") as out:
         server = subprocess.Popen(
             [sys.executable, "-m", *(part.format(port=port) for part in command)],
-            cwd=folder, env=environment, stdout=out, stderr=out,
-        )  # fmt: skip
+            cwd=folder,
+            env=environment,
+            stdout=out,
+            stderr=out,
+        )
         try:
             address = f"http://127.0.0.1:{port}"
             _wait(server, f"{address}{ready}?token={TOKEN}", log)
@@ -55,8 +58,13 @@ def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
 
 
 LAB = (
-    "jupyterlab", "--no-browser", "--port={port}", "--ip=127.0.0.1",
-    f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True",
-    "--ContentsManager.pre_save_hook=labkit.workbook.normalise.keep_outputs", "--allow-root",
+    "jupyterlab",
+    "--no-browser",
+    "--port={port}",
+    "--ip=127.0.0.1",
+    f"--IdentityProvider.token={TOKEN}",
+    "--LabApp.expose_app_in_browser=True",
+    "--ContentsManager.pre_save_hook=labkit.workbook.normalise.keep_outputs",
+    "--allow-root",
     "--LabApp.extension_manager=readonly",
-)  # fmt: skip
+)

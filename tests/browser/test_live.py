@@ -29,9 +29,19 @@ pytestmark = [
 
 NOTEBOOKS = notebooks.paths(project_root())
 ALL_STORED = {  # lists of settings, and ranges of a few whole numbers: nothing lies in between
-    "dapple", "elasticflow", "envpipe", "gavel", "hare", "kungfu", "largebatch", "pollux", "reef",
-    "synergy", "tiresias", "zeus",
-}  # fmt: skip
+    "dapple",
+    "elasticflow",
+    "envpipe",
+    "gavel",
+    "hare",
+    "kungfu",
+    "largebatch",
+    "pollux",
+    "reef",
+    "synergy",
+    "tiresias",
+    "zeus",
+}
 PANELS = ("pipeline", "memory", "tuning", "cluster", "serving")
 
 SOURCE = """
@@ -120,7 +130,8 @@ def test_lab_moves_updates_refuses_and_saves_nothing(browser: Any, tmp_path: Pat
             "language_info": {"name": "python"},
         },
     )
-    path, complaints = tmp_path / "tiny.ipynb", []
+    path = tmp_path / "tiny.ipynb"
+    complaints = []
     path.write_text(normalise.dumps(normalise.normalise(notebook)), encoding="utf-8")
     before = path.read_bytes()
     with serving(*LAB, folder=tmp_path) as address:

@@ -33,7 +33,9 @@ ALL = os.environ.get("LABKIT_BROWSER") == "all"
 only_if_all = pytest.mark.skipif(not ALL, reason="takes minutes: set LABKIT_BROWSER=all")
 
 SLIDE = ".reveal section.present:not(.stack)"
-BLUE, GREEN_CHIP, GREY_BAR = (0, 114, 178), (217, 242, 226), (213, 216, 220)
+BLUE = (0, 114, 178)
+GREEN_CHIP = (217, 242, 226)
+GREY_BAR = (213, 216, 220)
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Lab and a deck, each served by its command; gives the address of either by its name."""
     home = tmp_path_factory.mktemp("home")
-    ports, servers = {}, []
+    ports = {}
+    servers = []
     for name, arguments in {"lab": ["lab"], "deck": ["present", "alpha"]}.items():
         with socket.create_server(("127.0.0.1", 0)) as probe:
             ports[name] = probe.getsockname()[1]

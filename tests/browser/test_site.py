@@ -114,7 +114,8 @@ def test_a_hit_leads_to_its_place(visit: Any) -> None:
 
 
 def test_the_contents_mark_the_section_that_is_read(browser: Any, wider: Path) -> None:
-    page, errors = browser.new_page(), []
+    page = browser.new_page()
+    errors = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto((wider / "papers/beta.html").as_uri())
     link = page.get_by_role("link", name=HEADING)

@@ -23,7 +23,8 @@ def test_examples_work_as_they_stand(line: str, ran: Ran) -> None:
 
 def test_simulate_says_what_python_says(told: Told) -> None:
     answer = told("simulate", "--policy", "srsf", *SMALL, "--seed", 3)
-    trace, gpus = cluster.generate(200, num_gpus=32, load=0.9, rng=3), cluster.Cluster.nodes(4)
+    trace = cluster.generate(200, num_gpus=32, load=0.9, rng=3)
+    gpus = cluster.Cluster.nodes(4)
     run = cluster.simulate(trace, gpus, cluster.srsf())
     assert answer["mean_jct_s"] == run.summary()["mean_jct_s"]
     assert answer["bound_jct_s"] == cluster.bound(trace, gpus).mean_jct_s
@@ -32,7 +33,8 @@ def test_simulate_says_what_python_says(told: Told) -> None:
 def test_a_file_of_jobs_is_replayed_and_a_job_explained(
     ran: Ran, told: Told, tmp_path: Path
 ) -> None:
-    path, rows = tmp_path / "jobs.csv", tmp_path / "rows.csv"
+    path = tmp_path / "jobs.csv"
+    rows = tmp_path / "rows.csv"
     path.write_text("job_id,arrival_s,duration_s,gpus\na,0,10,8\nb,1,5,8\n")
     arguments = ("simulate", path, "--policy", "fifo", "--gpus", 8, "--why", "b")
     assert "waited 9 s for enough free GPUs" in told(*arguments)["why"]
@@ -47,12 +49,22 @@ def test_compare_has_every_policy_and_sweep_every_size(told: Told, tmp_path: Pat
     assert min(row["times_bound_ratio"] for row in rows) >= 1
     page = tmp_path / "page.html"
     table = told(
-        "sweep", "--jobs", 100, "--gpus", "16,32", "--policies", "fifo,las2d:100,900",
-        "--html", page,
-    )["rows"]  # fmt: skip
+        "sweep",
+        "--jobs",
+        100,
+        "--gpus",
+        "16,32",
+        "--policies",
+        "fifo,las2d:100,900",
+        "--html",
+        page,
+    )["rows"]
     assert [(row["gpus"], row["policy"]) for row in table] == [
-        (16, "fifo"), (16, "las2d"), (32, "fifo"), (32, "las2d"),
-    ]  # fmt: skip
+        (16, "fifo"),
+        (16, "las2d"),
+        (32, "fifo"),
+        (32, "las2d"),
+    ]
     assert "Mean completion time" in page.read_text()
 
 

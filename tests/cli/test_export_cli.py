@@ -78,7 +78,8 @@ def test_site_writes_then_is_up_to_date(root: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     notebook.cells = [cell for cell in notebook.cells if not cell.id.startswith("hostile")]
     nbformat.write(notebook, path)
-    first, second = labkit("site", "--no-reference"), labkit("site", "--no-reference")
+    first = labkit("site", "--no-reference")
+    second = labkit("site", "--no-reference")
     assert (first.exit_code, second.exit_code) == (0, 0)
     assert "9 written" in first.output
     assert "up to date" in second.output

@@ -16,7 +16,8 @@ from labkit import memory
 from labkit.cli import main
 from labkit.memory.commands import commands
 
-GROUP, MODEL = "memory", "tiny-gpt"
+GROUP = "memory"
+MODEL = "tiny-gpt"
 
 
 Ran = Callable[..., tuple[str, str]]
@@ -34,7 +35,8 @@ def plan(**parallel: Any) -> memory.Plan:
 
 
 def test_plan_says_what_python_says(told: Told) -> None:
-    found, same = told("plan", MODEL, "--dp", 4, "--zero", 3, "--seq", 32), plan(dp=4, zero=3)
+    found = told("plan", MODEL, "--dp", 4, "--zero", 3, "--seq", 32)
+    same = plan(dp=4, zero=3)
     assert found["peak_bytes"] == same.peak_bytes
     assert found["peak_moment"] == same.peak_moment
     assert sum(one["num_bytes"] for one in found["components"]) == same.peak_bytes
@@ -47,7 +49,7 @@ def test_plan_says_what_python_says(told: Told) -> None:
 def test_plan_shows_tables_and_writes_files(ran: Ran, tmp_path: Path) -> None:
     page, data, rows = (tmp_path / name for name in ("plan.html", "plan.json", "plan.csv"))
     out, _ = ran(
-        *("plan", MODEL, "--dp", 4, "--seq", 32, "--html", page, "--json", data, "--csv", rows)
+        "plan", MODEL, "--dp", 4, "--seq", 32, "--html", page, "--json", data, "--csv", rows
     )
     for text in ("At the peak", "Moments of a step", "optimizer step", "all-reduce of gradients"):
         assert text in out
@@ -139,7 +141,8 @@ def test_nothing_fits_is_an_answer(ran: Ran, told: Told) -> None:
 
 
 def test_sweep_has_a_row_for_every_combination(told: Told, tmp_path: Path) -> None:
-    table, page = tmp_path / "rows.csv", tmp_path / "page.html"
+    table = tmp_path / "rows.csv"
+    page = tmp_path / "page.html"
     axes = ("-a", "dp=1,8", "-a", "zero=0,3", "-a", "tp=1,3", "-a", "recompute=none,full")
     found = told("sweep", MODEL, "--seq", 32, *axes, "--csv", table, "--html", page)
     assert len(found["rows"]) == 16

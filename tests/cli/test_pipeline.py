@@ -84,8 +84,9 @@ def test_simulate_gives_the_closed_form(told: Told, stages: int, microbatches: i
 
 
 def test_simulate_takes_uneven_stages_chunks_and_sizes(told: Told) -> None:
-    uneven = told("simulate", "gpipe", "-s", 2, "-m", 3, "--forward", "1,2", "--backward", "0",
-                  "--weight", 3)  # fmt: skip
+    uneven = told(
+        "simulate", "gpipe", "-s", 2, "-m", 3, "--forward", "1,2", "--backward", "0", "--weight", 3
+    )
     assert uneven["makespan_s"] == 1 + 3 * 2 + 3 * 3 + 3  # the slow stage, then the last backward
     assert uneven["closed_form_bubble_ratio"] is None  # stages differ
     chunked = told("simulate", "interleaved-1f1b", "-s", 4, "-m", 8, "--chunks", 2)
@@ -114,7 +115,8 @@ def test_jitter_follows_its_seed(told: Told) -> None:
 def test_an_order_makes_the_round_trip(tmp_path: Path, ran: Ran, told: Told) -> None:
     path = tmp_path / "order.csv"
     ran("simulate", "zb-v", "-s", 4, "-m", 8, "--save-order", path)
-    direct, read = told("simulate", "zb-v", "-s", 4, "-m", 8), told("simulate", "--order", path)
+    direct = told("simulate", "zb-v", "-s", 4, "-m", 8)
+    read = told("simulate", "--order", path)
     assert read["makespan_s"] == direct["makespan_s"]
     assert read["devices"] == direct["devices"]
 
@@ -180,7 +182,9 @@ def test_plan_is_the_engines(profile: Path, told: Told) -> None:
 def test_plan_writes_the_clock_of_every_instruction(
     tmp_path: Path, profile: Path, ran: Ran, told: Told
 ) -> None:
-    path, trace, page = tmp_path / "clocks.csv", tmp_path / "t.json", tmp_path / "p.html"
+    path = tmp_path / "clocks.csv"
+    trace = tmp_path / "t.json"
+    page = tmp_path / "p.html"
     asked = ("plan", "zb-h1", "-p", profile, "--blocking-power", 70, "-m", 4)
     out, _ = ran(*asked, "--csv", path, "--trace", trace, "--html", page)
     table = list(csv.DictReader(path.open()))
@@ -188,8 +192,10 @@ def test_plan_writes_the_clock_of_every_instruction(
     assert len(table) == found["schedule"]["num_instructions"]
     assert {float(one["clock_mhz"]) for one in table} <= set(CLOCKS)
     assert max(float(one["end_s"]) for one in table) == pytest.approx(found["makespan_s"])
-    assert any(one["ph"] == "C" and "power" in one["name"].lower()
-               for one in json.loads(trace.read_text())["traceEvents"])  # fmt: skip
+    assert any(
+        one["ph"] == "C" and "power" in one["name"].lower()
+        for one in json.loads(trace.read_text())["traceEvents"]
+    )
     check_page(page, 2)
     assert "0.5 of a full backward" in " ".join(out.split())
 
@@ -206,8 +212,20 @@ def test_deadline_as_seconds_or_as_slowdown(profile: Path, told: Told) -> None:
 
 def test_frontier_falls_and_keeps_its_bound(tmp_path: Path, profile: Path, told: Told) -> None:
     page = tmp_path / "front.html"
-    found = told("plan", "1f1b", "-p", profile, "--blocking-power", 70, "-m", 4, "--frontier", 6,
-                 "--html", page)  # fmt: skip
+    found = told(
+        "plan",
+        "1f1b",
+        "-p",
+        profile,
+        "--blocking-power",
+        70,
+        "-m",
+        4,
+        "--frontier",
+        6,
+        "--html",
+        page,
+    )
     front = found["frontier"]
     assert len(front) == 6
     bounds = [one["bound_j"] for one in front]
@@ -253,11 +271,29 @@ def test_compare_puts_plans_side_by_side(
     tmp_path: Path, profile: Path, ran: Ran, told: Told
 ) -> None:
     page = tmp_path / "c.html"
-    found = told("compare", "-p", profile, "--blocking-power", 70, "-m", 4, "--schedules",
-                 "1f1b,gpipe", "--methods", "envpipe,optimal", "--html", page)  # fmt: skip
+    found = told(
+        "compare",
+        "-p",
+        profile,
+        "--blocking-power",
+        70,
+        "-m",
+        4,
+        "--schedules",
+        "1f1b,gpipe",
+        "--methods",
+        "envpipe,optimal",
+        "--html",
+        page,
+    )
     plans = {one["plan"]: one for one in found["plans"]}
-    assert list(plans) == ["1f1b, max-clock", "1f1b, envpipe", "1f1b, optimal", "gpipe, envpipe",
-                           "gpipe, optimal"]  # fmt: skip
+    assert list(plans) == [
+        "1f1b, max-clock",
+        "1f1b, envpipe",
+        "1f1b, optimal",
+        "gpipe, envpipe",
+        "gpipe, optimal",
+    ]
     base = plans["1f1b, max-clock"]
     assert base["saving_fraction"] == base["slowdown_fraction"] == 0
     for one in plans.values():
@@ -269,16 +305,40 @@ def test_compare_puts_plans_side_by_side(
 
 
 def test_compare_goes_on_past_a_plan_that_cannot_be(profile: Path, told: Told) -> None:
-    found = told("compare", "-p", profile, "--blocking-power", 70, "-m", 4, "--methods",
-                 "uniform,optimal", "--slowdown", 0)  # fmt: skip
+    found = told(
+        "compare",
+        "-p",
+        profile,
+        "--blocking-power",
+        70,
+        "-m",
+        4,
+        "--methods",
+        "uniform,optimal",
+        "--slowdown",
+        0,
+    )
     assert [one["plan"] for one in found["plans"]] == ["1f1b, max-clock", "1f1b, optimal"]
     assert "cannot be met" in found["failed"]["1f1b, uniform"]
 
 
 def test_choose_is_the_engines(tmp_path: Path, profile: Path, told: Told) -> None:
     page = tmp_path / "c.html"
-    found = told("choose", "-p", profile, "--blocking-power", 70, "-m", 4, "--memory-limit", 3,
-                 "--schedules", "1f1b,zb-h1", "--html", page)  # fmt: skip
+    found = told(
+        "choose",
+        "-p",
+        profile,
+        "--blocking-power",
+        70,
+        "-m",
+        4,
+        "--memory-limit",
+        3,
+        "--schedules",
+        "1f1b,zb-h1",
+        "--html",
+        page,
+    )
     read = pipeline.EnergyProfile.from_csv(profile, blocking_power_w=70)
     from labkit.pipeline.choice.joint import choose
 
@@ -293,10 +353,27 @@ def test_choose_is_the_engines(tmp_path: Path, profile: Path, told: Told) -> Non
 
 
 def test_choose_over_several_limits(tmp_path: Path, profile: Path, told: Told) -> None:
-    page, rows = tmp_path / "t.html", tmp_path / "t.csv"
-    found = told("choose", "-p", profile, "--blocking-power", 70, "-m", 4, "--memory-limit",
-                 "1,2,3", "--slowdown", "0,0.5", "--schedules", "1f1b,zb-h1",
-                 "--html", page, "--csv", rows)  # fmt: skip
+    page = tmp_path / "t.html"
+    rows = tmp_path / "t.csv"
+    found = told(
+        "choose",
+        "-p",
+        profile,
+        "--blocking-power",
+        70,
+        "-m",
+        4,
+        "--memory-limit",
+        "1,2,3",
+        "--slowdown",
+        "0,0.5",
+        "--schedules",
+        "1f1b,zb-h1",
+        "--html",
+        page,
+        "--csv",
+        rows,
+    )
     table = found["tradeoff"]
     assert len(table) == len(list(csv.DictReader(rows.open()))) == 6
     assert [one["memory_limit_bytes"] for one in table] == [1, 2, 3] * 2
@@ -306,11 +383,29 @@ def test_choose_over_several_limits(tmp_path: Path, profile: Path, told: Told) -
 
 
 def test_choose_counts_bytes(profile: Path, told: Told) -> None:
-    found = told("choose", "-p", profile, "--blocking-power", 70, "-m", 4, "--memory-limit",
-                 "20GiB", "--activation-bytes", "2GiB,3GiB,4GiB", "--parameter-bytes", "9GiB",
-                 "--schedules", "1f1b")  # fmt: skip
-    held = [a + p for a, p in zip(found["best"]["activation_bytes"],
-                                  found["best"]["parameter_bytes"], strict=True)]  # fmt: skip
+    found = told(
+        "choose",
+        "-p",
+        profile,
+        "--blocking-power",
+        70,
+        "-m",
+        4,
+        "--memory-limit",
+        "20GiB",
+        "--activation-bytes",
+        "2GiB,3GiB,4GiB",
+        "--parameter-bytes",
+        "9GiB",
+        "--schedules",
+        "1f1b",
+    )
+    held = [
+        a + p
+        for a, p in zip(
+            found["best"]["activation_bytes"], found["best"]["parameter_bytes"], strict=True
+        )
+    ]
     assert max(held) <= 20 * 2**30
     assert found["memory_limit_bytes"] == 20 * 2**30
 
@@ -341,9 +436,13 @@ def test_published_profiles_know_their_power(told: Told) -> None:
     for asked in ("a100/bloom", "perseus-sosp24/bloom+a100_sxm_bf16.csv"):
         found = told("plan", "1f1b", "-p", asked, "-m", 2, "--method", "max-clock")
         assert found["profile"] == {
-            "origin": asked, "is_standin": False, "num_stages": 8, "blocking_power_w": 83.64,
-            "num_measurements": 608, "num_dropped": found["profile"]["num_dropped"],
-        }  # fmt: skip
+            "origin": asked,
+            "is_standin": False,
+            "num_stages": 8,
+            "blocking_power_w": 83.64,
+            "num_measurements": 608,
+            "num_dropped": found["profile"]["num_dropped"],
+        }
 
 
 # ---------------------------------------------------------------- bad input
@@ -418,13 +517,23 @@ def test_a_profile_of_ones_own_needs_its_blocking_power(profile: Path, refused: 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda t: [(s, k, f, -x, e) if i == 3 else (s, k, f, x, e)
-                    for i, (s, k, f, x, e) in enumerate(t)], "5: time out of range"),
-        (lambda t: [(s, k, f, x, "nan") if i == 0 else (s, k, f, x, e)
-                    for i, (s, k, f, x, e) in enumerate(t)], "2: energy out of range"),
+        (
+            lambda t: [
+                (s, k, f, -x, e) if i == 3 else (s, k, f, x, e)
+                for i, (s, k, f, x, e) in enumerate(t)
+            ],
+            "5: time out of range",
+        ),
+        (
+            lambda t: [
+                (s, k, f, x, "nan") if i == 0 else (s, k, f, x, e)
+                for i, (s, k, f, x, e) in enumerate(t)
+            ],
+            "2: energy out of range",
+        ),
         (lambda t: [row for row in t if row[0] != 1], "stage 1 has no forward measurement"),
     ],
-)  # fmt: skip
+)
 def test_bad_profiles_name_the_line(
     tmp_path: Path, refused: Refused, spoil: Callable[[Any], Any], message: str
 ) -> None:

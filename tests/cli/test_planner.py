@@ -54,7 +54,8 @@ def test_two_levels_and_microbatches(told: Told, profile: Path) -> None:
 def test_compare_has_a_row_for_every_costing_and_rate(
     told: Told, profile: Path, tmp_path: Path, ran: Ran
 ) -> None:
-    page, rows = tmp_path / "page.html", tmp_path / "rows.csv"
+    page = tmp_path / "page.html"
+    rows = tmp_path / "rows.csv"
     answer = told("compare", profile, "-d", 4, "--bandwidths", "0.1,1")
     assert len(answer["plans"]) == 8
     assert all(row["speedup"] >= 1 for row in answer["plans"])

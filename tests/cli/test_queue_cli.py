@@ -270,7 +270,8 @@ def test_an_export_can_be_added_elsewhere(root: Path, capsys: Captured, tmp_path
     (root / bibliography.FILE).write_text("")
     (root / reading_queue.FILE).write_text("papers: []\n")
     run(capsys, "add", "all.bib")
-    before, after = bibliography.parse(BIB, Path("b")), bibliography.load(root)
+    before = bibliography.parse(BIB, Path("b"))
+    after = bibliography.load(root)
     assert {key: entry.citation() for key, entry in before.items()} == {
         key: entry.citation() for key, entry in after.items()
     }

@@ -43,7 +43,8 @@ class Pool:
     """Ends each notebook at once, as if its cells had recorded these numbers; gpu=bad raises."""
 
     def __init__(self, num_workers: int, terms: Terms, scratch: Any) -> None:
-        self.num_workers, self.terms = num_workers, terms
+        self.num_workers = num_workers
+        self.terms = terms
 
     def run(self, given: Iterable[Job]) -> Iterator[Event]:
         for job in given:
@@ -218,7 +219,8 @@ def test_a_difference_of_two_runs(root: Path, said: Any) -> None:
         answer = json.loads(said("diff", folder, other, "--json", "-"))
         assert {row["name"] for row in answer["parameters"]} == {"gpu", "num_stages"}
         [row] = [row for row in answer["claims"] if row["name"] == "saving"]
-        first, second = saving(0, 8, "V100"), saving(0, 2, "A40")
+        first = saving(0, 8, "V100")
+        second = saving(0, 2, "A40")
         assert (row["first"], row["second"]) == pytest.approx((first, second))
         assert row["verdict"] == "differs → reproduced"
         [time] = [row for row in answer["metrics"] if row["name"] == "time_s"]

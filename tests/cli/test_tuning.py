@@ -53,7 +53,8 @@ def test_outcomes_says_what_python_says(told: Told) -> None:
 
 
 def test_outcomes_shows_the_front_and_says_what_is_modelled(ran: Ran, tmp_path: Path) -> None:
-    page, table = tmp_path / "page.html", tmp_path / "rows.csv"
+    page = tmp_path / "page.html"
+    table = tmp_path / "rows.csv"
     out, _ = ran("outcomes", "digits-mlp", *DIGITS, "--html", page, "--csv", table)
     for text in (
         "Pareto front",
@@ -190,13 +191,15 @@ def test_goodput_says_what_python_says(told: Told, pollux: None) -> None:
 def test_choose_keeps_the_deadline_and_prints_what_it_assumes(
     told: Told, ran: Ran, pollux: None, zeus: None, tmp_path: Path
 ) -> None:
-    free, soon = told("choose", "cifar10"), told("choose", "cifar10", "--deadline", 1000)
+    free = told("choose", "cifar10")
+    soon = told("choose", "cifar10", "--deadline", 1000)
     assert soon["best"]["time_s"] <= 1000 < free["best"]["time_s"]
     assert free["best"]["energy_j"] <= soon["best"]["energy_j"]
     assert free["best"]["energy_j"] == pytest.approx(
         min(row["energy_j"] for row in free["frontier"])
     )
-    table, page = tmp_path / "front.csv", tmp_path / "page.html"
+    table = tmp_path / "front.csv"
+    page = tmp_path / "page.html"
     out, _ = ran("choose", "cifar10", "--csv", table, "--html", page)
     assert "grey: other points evaluated" in page.read_text()
     assert "no run was made at the" in " ".join(out.split())
@@ -248,7 +251,8 @@ def test_offline_what_is_missing_is_said(
 
 def test_choose_scales_power_and_counts_hosts(told: Told, offline: None) -> None:
     """A T4 has 70 W; a host adds its draw for as long as the job runs."""
-    bare, host = told("choose", "cifar10"), told("choose", "cifar10", "--host-w", 100)
+    bare = told("choose", "cifar10")
+    host = told("choose", "cifar10", "--host-w", 100)
     assert bare["is_standin"]
     assert max(row["power_limit_w"] for row in bare["frontier"]) <= 70
     assert any("from 250 W to 70 W" in line for line in bare["assumptions"])
@@ -339,7 +343,8 @@ def test_live_tries_again_until_it_succeeds_or_may_not(tmp_path: Path) -> None:
 def test_live_without_a_gpu_is_refused_and_runs_and_writes_nothing(
     refused: Refused, tmp_path: Path
 ) -> None:
-    state, mark = tmp_path / "job.json", tmp_path / "mark"
+    state = tmp_path / "job.json"
+    mark = tmp_path / "mark"
     said = refused("live", "--state", state, "--", "touch", mark)
     assert "live runs need a GPU" in said
     assert "live runs need a GPU" in refused("live", "--", "touch", mark)  # a state by default

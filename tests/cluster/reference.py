@@ -20,7 +20,9 @@ def schedule(trace: cluster.Trace, room: int, policy: cluster.Policy) -> list[Fr
     gpus = [int(v) for v in trace.column("gpus")]
     keys = [Fraction(float(v)) for v in policy.key(trace)]
     jobs = range(len(gpus))
-    left, held, level = list(work), [Fraction(0)] * len(gpus), [0] * len(gpus)
+    left = list(work)
+    held = [Fraction(0)] * len(gpus)
+    level = [0] * len(gpus)
     ends: list[Fraction | None] = [None] * len(gpus)
     limits = [Fraction(limit) for limit in policy.thresholds]
     queue: list[int] = []
@@ -46,9 +48,11 @@ def schedule(trace: cluster.Trace, room: int, policy: cluster.Policy) -> list[Fr
             if level[j] < len(limits):
                 wide = gpus[j] if policy.order == "attained-service" else 1
                 moments.append(now + (limits[level[j]] - service(j)) / wide)
-        step, now = min(moments) - now, min(moments)
+        step = min(moments) - now
+        now = min(moments)
         for j in running:
-            left[j], held[j] = left[j] - step, held[j] + step
+            left[j] = left[j] - step
+            held[j] = held[j] + step
         ahead = set(running)
         for j in [j for j in running if left[j] == 0]:
             ends[j] = now
@@ -62,9 +66,11 @@ def schedule(trace: cluster.Trace, room: int, policy: cluster.Policy) -> list[Fr
                 queue.append(j)
                 ahead.discard(j)
         queue.sort(key=rank)
-        free, chosen = room, []
+        free = room
+        chosen = []
         if not policy.preemptive:
-            chosen, free = list(running), room - sum(gpus[j] for j in running)
+            chosen = list(running)
+            free = room - sum(gpus[j] for j in running)
         for j in queue:
             if j in chosen:
                 continue
@@ -78,19 +84,29 @@ def schedule(trace: cluster.Trace, room: int, policy: cluster.Policy) -> list[Fr
 
 
 POLICIES = [
-    cluster.fifo(), cluster.fifo(blocks=False), cluster.sjf(), cluster.srtf(), cluster.srsf(),
-    cluster.las(4, 9), cluster.las(3), cluster.las2d(5, 12), cluster.las2d(2, 3, 20),
+    cluster.fifo(),
+    cluster.fifo(blocks=False),
+    cluster.sjf(),
+    cluster.srtf(),
+    cluster.srsf(),
+    cluster.las(4, 9),
+    cluster.las(3),
+    cluster.las2d(5, 12),
+    cluster.las2d(2, 3, 20),
     cluster.by("widest", lambda trace: -trace.gpus, preemptive=True),
-]  # fmt: skip
+]
 
 
 @st.composite
 def traces(draw: st.DrawFn, room: int = 8, most: int = 12) -> cluster.Trace:
     """Few jobs of whole seconds, so that many things happen at the same time."""
-    jobs = draw(st.lists(
-        st.tuples(st.integers(0, 20), st.integers(1, 12), st.integers(1, room)),
-        min_size=1, max_size=most,
-    ))  # fmt: skip
+    jobs = draw(
+        st.lists(
+            st.tuples(st.integers(0, 20), st.integers(1, 12), st.integers(1, room)),
+            min_size=1,
+            max_size=most,
+        )
+    )
     arrival, duration, gpus = zip(*jobs, strict=True)
     return cluster.Trace(arrival_s=arrival, duration_s=duration, gpus=gpus)
 
@@ -100,10 +116,12 @@ def clusters(draw: st.DrawFn) -> cluster.Cluster:
     """One or two pools, of different nodes and speeds."""
     shapes = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=2))
     speeds = draw(st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=2, max_size=2))
-    return cluster.Cluster(pools=[
-        cluster.Pool(nodes=nodes, gpus_per_node=size, gpu=f"type{i}", speed=speeds[i])
-        for i, (nodes, size) in enumerate(shapes)
-    ])  # fmt: skip
+    return cluster.Cluster(
+        pools=[
+            cluster.Pool(nodes=nodes, gpus_per_node=size, gpu=f"type{i}", speed=speeds[i])
+            for i, (nodes, size) in enumerate(shapes)
+        ]
+    )
 
 
 def overlaps(intervals: list[tuple[float, float]]) -> bool:

@@ -30,9 +30,13 @@ def export(tmp_path: Path) -> Path:
 def test_jobs_that_held_gpus_are_the_trace(export: Path) -> None:
     trace = cluster.from_slurm(export)
     assert trace.frame().to_dict("list") == {
-        "job_id": ["10", "7"], "arrival_s": [0, 60], "duration_s": [120, 3600], "gpus": [2, 4],
-        "deadline_s": [float("inf")] * 2, "tenant": ["bo", "ada"],
-    }  # fmt: skip
+        "job_id": ["10", "7"],
+        "arrival_s": [0, 60],
+        "duration_s": [120, 3600],
+        "gpus": [2, 4],
+        "deadline_s": [float("inf")] * 2,
+        "tenant": ["bo", "ada"],
+    }
     assert "1 steps, 1 jobs without a GPU, 1 that never ran" in trace.name
 
 

@@ -60,7 +60,8 @@ def test_ties_are_not_decided_by_how_a_processor_rounds(
 ) -> None:
     """Where restarts are free, many divisions are as good as another to the last bits."""
     work = cluster.workload(1, kinds=kinds)
-    exact, draw = StepTimes.grad_s, np.random.default_rng(0)
+    exact = StepTimes.grad_s
+    draw = np.random.default_rng(0)
 
     def rounded(times: StepTimes, sizes: NDArray) -> NDArray:
         values = exact(times, sizes)
@@ -81,8 +82,9 @@ def test_a_job_alone_takes_its_own_duration(kinds: dict, known: dict) -> None:
     work = cluster.workload(1, kinds=kinds)
     job = work.trace.kind.index("deepspeech2")
     table = work.trace.frame().iloc[[job]]
-    one = cluster.Trace(arrival_s=[60], duration_s=table.duration_s, gpus=table.gpus,
-                        kind=tuple(table.kind))  # fmt: skip
+    one = cluster.Trace(
+        arrival_s=[60], duration_s=table.duration_s, gpus=table.gpus, kind=tuple(table.kind)
+    )
     alone = type(work)(trace=one, batch_sizes=(work.batch_sizes[job],), trainings=kinds)
     run = cluster.train(alone, GPUS, "tiresias", goodput=known)
     epochs = kinds["deepspeech2"].epochs
@@ -101,10 +103,20 @@ def test_goodput_knows_the_best_batch_of_the_grid(kinds: dict, known: dict) -> N
 
     kind = kinds["cifar10"]
     for phi, gpus in product((100.0, 3000.0), (2, 4, 16)):
-        model = goodput.fit(kind.tables.steps, compute="linear", sync="linear",
-                            init_batch_size=kind.init_batch, noise_scale=phi)  # fmt: skip
-        best = model.optimize(len(packed(gpus, 4)), gpus, kind.max_batch,
-                              (kind.least_on_a_gpu, kind.most), accumulation=True)  # fmt: skip
+        model = goodput.fit(
+            kind.tables.steps,
+            compute="linear",
+            sync="linear",
+            init_batch_size=kind.init_batch,
+            noise_scale=phi,
+        )
+        best = model.optimize(
+            len(packed(gpus, 4)),
+            gpus,
+            kind.max_batch,
+            (kind.least_on_a_gpu, kind.most),
+            accumulation=True,
+        )
         ours = known["cifar10"].at(phi)[0][gpus]
         assert 0.98 * best.goodput <= ours <= best.goodput * (1 + 1e-9)
     assert known["cifar10"].batch_size(3000.0, 4) >= known["cifar10"].batch_size(100.0, 4)
@@ -116,7 +128,8 @@ def test_goodput_knows_the_best_batch_of_the_grid(kinds: dict, known: dict) -> N
 )
 @settings(max_examples=60, deadline=None)
 def test_a_division_is_the_best_of_all(values: list[list[int]], room: int) -> None:
-    table, sizes = np.array(values, dtype=float), np.arange(5)
+    table = np.array(values, dtype=float)
+    sizes = np.arange(5)
     wanted = cluster.divide(table, room, sizes)
     ways = [w for w in product(range(5), repeat=len(table)) if sum(w) <= room]
     least = min(sum(table[job, g] for job, g in enumerate(way)) for way in ways)
@@ -130,7 +143,8 @@ def test_a_division_is_the_best_of_all(values: list[list[int]], room: int) -> No
 )
 @settings(max_examples=80, deadline=None)
 def test_packings_fit_and_keep_what_they_can(before: list[int], seed: int) -> None:
-    capacity, rng = np.full(6, 4), np.random.default_rng(seed)
+    capacity = np.full(6, 4)
+    rng = np.random.default_rng(seed)
 
     def fitting(sizes: list[int]) -> np.ndarray:
         wanted = np.array(sizes)
@@ -139,8 +153,10 @@ def test_packings_fit_and_keep_what_they_can(before: list[int], seed: int) -> No
     none = np.zeros((len(before), capacity.size), dtype=int)
     held = pack(none, fitting(before), capacity)
     wanted = fitting([int(rng.choice([g, 0, 1, 2, 4])) for g in before])
-    for given_now in (pack(held, wanted, capacity), on_freest(held, wanted, capacity,
-                                                              np.argsort(wanted))):  # fmt: skip
+    for given_now in (
+        pack(held, wanted, capacity),
+        on_freest(held, wanted, capacity, np.argsort(wanted)),
+    ):
         assert given_now.sum(1).tolist() == wanted.tolist()
         assert (given_now.sum(0) <= capacity).all()
     assert (pack(held, held.sum(1), capacity) == held).all()
@@ -174,10 +190,12 @@ def test_fair_shares_differ_by_one_gpu_at_most(kinds: dict) -> None:
     work = cluster.workload(1, kinds=kinds)
     fair = allocator(work, GPUS, "fair")
     run = cluster.simulate(work.trace, GPUS, fair)
-    segments, most = run.segments, fair.most
+    segments = run.segments
+    most = fair.most
     for moment in np.unique(segments["start_s"])[::7]:
         on = (segments["start_s"] <= moment) & (segments["end_s"] > moment)
-        gpus, jobs = segments["gpus"][on], segments["job"][on]
+        gpus = segments["gpus"][on]
+        jobs = segments["job"][on]
         free = gpus[gpus < most[jobs]]
         assert free.size == 0 or free.max() - free.min() <= 1
     assert run.ran.all()

@@ -31,7 +31,8 @@ def test_the_fullest_server_is_a_block_above_the_mean_at_most(
 ) -> None:
     """A block that fits nowhere goes to the emptiest server, which holds no more than the mean;
     small ones, below a hundredth of it, may add up on one server."""
-    held, part = cluster.balance(sizes, servers), sum(sizes) / servers
+    held = cluster.balance(sizes, servers)
+    part = sum(sizes) / servers
     small = sum(size for size in sizes if size < part / 100)
     largest = min(max(sizes), part)
     assert held.parameters.max() <= part + largest + small + 1e-6

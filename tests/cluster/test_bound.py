@@ -25,7 +25,8 @@ def test_nobody_beats_it(
         with pytest.raises(BadValue, match="no job of trace fits in a pool"):
             cluster.bound(trace, machines)
         return
-    least, summary = cluster.bound(trace, machines), run.summary()
+    least = cluster.bound(trace, machines)
+    summary = run.summary()
     assert least.mean_jct_s <= summary["mean_jct_s"] + 1e-6  # moments a microsecond apart are one
     assert least.makespan_s <= summary["makespan_s"] + 1e-6
 

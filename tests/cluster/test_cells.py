@@ -45,7 +45,8 @@ def test_what_fits_a_reservation_always_finds_hardware(
     """The safety theorem: requests within reservations that fit are met, in any order."""
     racks, tenants = case
     assert place(racks, tenants)  # each size divides the next: larger ones first leave no gap
-    physical, rng = cluster.Buddies(LEVELS, {"rack": racks}), np.random.default_rng(seed)
+    physical = cluster.Buddies(LEVELS, {"rack": racks})
+    rng = np.random.default_rng(seed)
     alone = {name: cluster.Buddies(LEVELS, cells) for name, cells in tenants.items()}
     owned = {name: cluster.Reserved(LEVELS, cells, physical) for name, cells in tenants.items()}
     running: list[tuple[str, Any, Any]] = []
@@ -109,8 +110,10 @@ def test_the_authors_example_fits_and_asks_for_the_cells_it_says() -> None:
         pytest.skip("the example is not on this machine")
     config = yaml.safe_load(datasets.open(name).read_text())
     types = config["physicalCluster"]["cellTypes"]
-    numbers = [types[f"DGX2-V100-NODE{end}"]["childCellNumber"] for end in ("-2-GPU", "-4-GPU",
-               "-8-GPU", "")] + [types["4-DGX2-V100-NODE"]["childCellNumber"]] * 2  # fmt: skip
+    numbers = [
+        types[f"DGX2-V100-NODE{end}"]["childCellNumber"]
+        for end in ("-2-GPU", "-4-GPU", "-8-GPU", "")
+    ] + [types["4-DGX2-V100-NODE"]["childCellNumber"]] * 2
     sizes = accumulate(numbers, lambda size, children: size * children, initial=1)
     dgx2 = cluster.Hierarchy(sizes=dict(zip("abcdefg", sizes, strict=True)), node="g")
     assert dgx2.gpus == (1, 2, 4, 8, 16, 32, 64)
@@ -118,8 +121,9 @@ def test_the_authors_example_fits_and_asks_for_the_cells_it_says() -> None:
     assert dgx2.shape(2 * dgx2.gpus[dgx2.shape(3)[0]]) == [3]
     cells = config["virtualClusters"]["VC1"]["virtualCells"]
     in_fours = [c for c in cells if c["cellType"].startswith("4-DGX2")]
-    nodes = sum(c["cellNumber"] * (1 if c["cellType"].endswith(".DGX2-V100-NODE") else 2)
-                for c in in_fours)  # fmt: skip
+    nodes = sum(
+        c["cellNumber"] * (1 if c["cellType"].endswith(".DGX2-V100-NODE") else 2) for c in in_fours
+    )
     physical = cluster.Buddies(dgx2, {"g": 2})
     owned = cluster.Reserved(dgx2, {"e": 2, "f": 1 + 1}, physical)  # 2 nodes, 1 pair, 1 pinned pair
     assert nodes == 4
@@ -132,9 +136,11 @@ def tenants(seed: int, num_jobs: int = 120) -> cluster.Trace:
         num_jobs, num_gpus=32, load=0.9, rng=seed, gpus={1: 4, 3: 1, 8: 1, 16: 1}
     )
     return cluster.Trace(
-        arrival_s=trace.arrival_s, duration_s=trace.duration_s, gpus=trace.gpus,
+        arrival_s=trace.arrival_s,
+        duration_s=trace.duration_s,
+        gpus=trace.gpus,
         tenant=tuple(draw.choice(["a", "b"], num_jobs).tolist()),
-    )  # fmt: skip
+    )
 
 
 CELLS = {"a": {"node": 3}, "b": {"node": 2}}

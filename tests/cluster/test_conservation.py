@@ -52,7 +52,8 @@ def test_no_gpu_is_used_twice(run: cluster.Run) -> None:
     ]
     usage = defaultdict(list)
     for segment, node, gpus in zip(*run.held.values(), strict=True):
-        start, end = run.segments["start_s"][segment], run.segments["end_s"][segment]
+        start = run.segments["start_s"][segment]
+        end = run.segments["end_s"][segment]
         usage[node] += [(end, -gpus), (start, gpus)]
     for node, changes in usage.items():
         assert max(np.cumsum([gpus for _, gpus in sorted(changes)])) <= sizes[node]
@@ -61,7 +62,8 @@ def test_no_gpu_is_used_twice(run: cluster.Run) -> None:
 @given(run=runs())
 @settings(max_examples=200, deadline=None)
 def test_a_job_holds_what_it_asked_for_and_no_more(run: cluster.Run) -> None:
-    segments, gpus = run.segments, run.trace.column("gpus")
+    segments = run.segments
+    gpus = run.trace.column("gpus")
     held = np.bincount(run.held["segment"], run.held["gpus"], minlength=segments["job"].size)
     assert held.tolist() == gpus[segments["job"]].tolist()
     for job in np.unique(segments["job"]):
@@ -76,7 +78,8 @@ def test_a_job_holds_what_it_asked_for_and_no_more(run: cluster.Run) -> None:
 @given(run=runs())
 @settings(max_examples=200, deadline=None)
 def test_no_work_is_lost_and_every_second_has_a_reason(run: cluster.Run) -> None:
-    ran, of = run.ran, run.segments["job"]
+    ran = run.ran
+    of = run.segments["job"]
     spans = run.segments["end_s"] - run.segments["start_s"]
     speed = np.array([pool.speed for pool in run.cluster.pools])[run.segments["pool"]]
     num = len(run.trace)
@@ -107,8 +110,11 @@ def test_no_job_waits_beside_gpus_that_are_enough_for_it(
     trace: cluster.Trace, policy: cluster.Policy
 ) -> None:
     run = cluster.simulate(trace, cluster.Cluster.nodes(1, gpus=8), policy)
-    start, end, of = run.segments["start_s"], run.segments["end_s"], run.segments["job"]
-    gpus, arrival = trace.column("gpus"), trace.column("arrival_s")
+    start = run.segments["start_s"]
+    end = run.segments["end_s"]
+    of = run.segments["job"]
+    gpus = trace.column("gpus")
+    arrival = trace.column("arrival_s")
     moments = np.unique(np.concatenate([arrival, start, end]))
     for now in (moments[:-1] + moments[1:]) / 2:
         running = of[(start < now) & (now < end)]
@@ -125,14 +131,19 @@ def test_twice_the_seconds_is_the_same_run_at_half_the_pace(
 ) -> None:
     gpus = cluster.Cluster.nodes(2, gpus=4)
     slow = cluster.Trace(
-        arrival_s=2 * trace.column("arrival_s"), duration_s=2 * trace.column("duration_s"),
+        arrival_s=2 * trace.column("arrival_s"),
+        duration_s=2 * trace.column("duration_s"),
         gpus=trace.gpus,
-    )  # fmt: skip
+    )
     doubled = [2 * threshold for threshold in policy.thresholds]
     slower = cluster.Policy(
-        name="x", order=policy.order, key=policy.key, thresholds=doubled,
-        preemptive=policy.preemptive, blocks=policy.blocks,
-    )  # fmt: skip
+        name="x",
+        order=policy.order,
+        key=policy.key,
+        thresholds=doubled,
+        preemptive=policy.preemptive,
+        blocks=policy.blocks,
+    )
     run = cluster.simulate(trace, gpus, policy, placement=placement)
     again = cluster.simulate(slow, gpus, slower, placement=placement)
     assert 2 * run.end_s == pytest.approx(again.end_s)

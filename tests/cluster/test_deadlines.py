@@ -17,7 +17,8 @@ from labkit.errors import BadValue, UsageError
 from tests.cluster.reference import overlaps
 from tests.oracles import elasticflow_simulator as oracle
 
-GPUS, STORED = oracle.GPUS, json.loads(oracle.STORED.read_text())
+GPUS = oracle.GPUS
+STORED = json.loads(oracle.STORED.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +122,12 @@ def cases(draw: st.DrawFn) -> tuple[cluster.Trace, cluster.Rates]:
     slack = draw(st.lists(st.integers(0, 12), min_size=num, max_size=num))
     kinds = draw(st.lists(st.sampled_from("ab"), min_size=num, max_size=num))
     trace = cluster.Trace(
-        arrival_s=arrival, duration_s=work, gpus=[1] * num, kind=tuple(kinds),
+        arrival_s=arrival,
+        duration_s=work,
+        gpus=[1] * num,
+        kind=tuple(kinds),
         deadline_s=np.add(arrival, slack),
-    )  # fmt: skip
+    )
     rates = cluster.Rates(
         kinds=("a", "b"), gpus=(1, 2, 4),
         work_per_s=[[1.0, 2.0, 3.0], [1.0, 1.5, 1.4]],
@@ -132,10 +136,12 @@ def cases(draw: st.DrawFn) -> tuple[cluster.Trace, cluster.Rates]:
 
 
 POLICIES = [
-    cluster.elasticflow, cluster.edf, cluster.time_slicing,
+    cluster.elasticflow,
+    cluster.edf,
+    cluster.time_slicing,
     lambda rates, **o: cluster.elasticflow(rates, judged="together", **o),
     lambda rates, **o: cluster.elasticflow(rates, judged="nobody", spare=False, **o),
-]  # fmt: skip
+]
 SMALL = cluster.Cluster.nodes(1, gpus=4)
 
 
@@ -162,7 +168,8 @@ def test_no_gpu_is_used_twice_and_no_work_is_lost(make: object, case: tuple, cos
 
 def exact(trace: cluster.Trace, table: dict[str, tuple[float, ...]], most: int) -> int:
     """The most jobs in time in unit slots on ``most`` GPUs, by trying every schedule."""
-    due, arrival = trace.column("deadline_s"), trace.column("arrival_s")
+    due = trace.column("deadline_s")
+    arrival = trace.column("arrival_s")
     sizes = (0, 1, 2, 4)
     states = {tuple(trace.column("duration_s").tolist())}
     for now in range(int(due.max())):
@@ -171,10 +178,13 @@ def exact(trace: cluster.Trace, table: dict[str, tuple[float, ...]], most: int) 
         ]
         steps = [c for c in product(*options) if sum(sizes[k] for k in c) <= most]
         states = {
-            tuple(max(0.0, left - (0.0, *table[kind])[k])
-                  for left, kind, k in zip(state, trace.kind, step, strict=True))
-            for state in states for step in steps
-        }  # fmt: skip
+            tuple(
+                max(0.0, left - (0.0, *table[kind])[k])
+                for left, kind, k in zip(state, trace.kind, step, strict=True)
+            )
+            for state in states
+            for step in steps
+        }
     return max(sum(left <= 1e-9 for left in state) for state in states)
 
 
@@ -199,15 +209,18 @@ def test_the_share_is_that_of_a_plain_loop(testbed: tuple, rows: list[int]) -> N
     pick = np.array(rows)
     window = (trace.column("deadline_s") - trace.column("arrival_s"))[pick] // 60 * 60
     few = cluster.Trace(
-        arrival_s=np.zeros(pick.size), duration_s=trace.column("duration_s")[pick],
-        gpus=trace.column("gpus")[pick], kind=tuple(trace.kind[j] for j in rows),
+        arrival_s=np.zeros(pick.size),
+        duration_s=trace.column("duration_s")[pick],
+        gpus=trace.column("gpus")[pick],
+        kind=tuple(trace.kind[j] for j in rows),
         deadline_s=window,
-    )  # fmt: skip
+    )
     small = cluster.Cluster.nodes(4, gpus=4)
     sizes, speed, levels = speeds_by_size(few, small, rates)
 
     def lay(free: dict[float, int], job: int) -> bool:
-        due, left = float(window[job]), float(few.column("duration_s")[job])
+        due = float(window[job])
+        left = float(few.column("duration_s")[job])
         mine = dict(zip(sizes[: levels["best"][job] + 1], speed[job], strict=False))
         free.setdefault(due, free[max(m for m in free if m <= due)])
         starts = sorted(m for m in free if m < due)
@@ -249,7 +262,8 @@ def test_by_hand() -> None:
         policy = cluster.elasticflow(rates, round_s=1.0, **options)  # type: ignore[arg-type]
         return cluster.simulate(trace, SMALL, policy)
 
-    fits, tight = ran(8, spare=False), ran(9, spare=False)
+    fits = ran(8, spare=False)
+    tight = ran(9, spare=False)
     assert fits.end_s.tolist() == [4, 3, 2]
     assert tight.refused is not None
     assert tight.refused.tolist() == [False, False, True]
@@ -264,8 +278,12 @@ def test_by_hand() -> None:
 
 def test_what_cannot_be_is_refused_in_words() -> None:
     trace = cluster.generate(5, num_gpus=8)
-    two = cluster.Cluster(pools=(cluster.Pool(nodes=1, gpus_per_node=8, gpu="a"),
-                                 cluster.Pool(nodes=1, gpus_per_node=8, gpu="b")))  # fmt: skip
+    two = cluster.Cluster(
+        pools=(
+            cluster.Pool(nodes=1, gpus_per_node=8, gpu="a"),
+            cluster.Pool(nodes=1, gpus_per_node=8, gpu="b"),
+        )
+    )
     with pytest.raises(BadValue, match="2 pools; valid: 1"):
         cluster.simulate(trace, two, cluster.edf())
     with pytest.raises(BadValue, match=r"no job of .* has a deadline"):
@@ -279,11 +297,14 @@ def test_what_cannot_be_is_refused_in_words() -> None:
 def test_jobs_without_rates_hold_the_gpus_they_asked_for_or_none(judged: str, rules: str) -> None:
     """Also where fewer are free: there a job makes no progress."""
     draw = np.random.default_rng(0)
-    arrival_s, duration_s = np.sort(draw.uniform(0, 4000, 60)), draw.lognormal(6, 1, 60)
+    arrival_s = np.sort(draw.uniform(0, 4000, 60))
+    duration_s = draw.lognormal(6, 1, 60)
     trace = cluster.Trace(
-        arrival_s=arrival_s, duration_s=duration_s, gpus=2 ** draw.integers(0, 3, 60),
+        arrival_s=arrival_s,
+        duration_s=duration_s,
+        gpus=2 ** draw.integers(0, 3, 60),
         deadline_s=arrival_s + duration_s * draw.uniform(0.9, 4, 60),
-    )  # fmt: skip
+    )
     policies = [
         cluster.elasticflow(judged=judged, rules=rules),  # type: ignore[arg-type]
         cluster.edf(judged=judged),  # type: ignore[arg-type]

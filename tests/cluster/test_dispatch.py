@@ -83,7 +83,8 @@ def double(submit: Callable[..., cluster.Ref]) -> cluster.Ref:
 
 
 def test_a_copy_shortens_what_is_made_again() -> None:
-    whole, copied = cluster.recover(double), cluster.recover(double, copy_every=4)
+    whole = cluster.recover(double)
+    copied = cluster.recover(double, copy_every=4)
     assert whole.before == whole.after == copied.after == 32
     assert whole.again == (0, 1, 2, 3, 4, 5)
     assert copied.again == (4, 5)

@@ -25,7 +25,8 @@ def by_hand(service: np.ndarray, levels: list[float], at: int) -> float:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_index_is_the_formula(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    service, levels = rng.lognormal(0, 2, 200), [0.0, *np.geomspace(0.01, 20, 12)]
+    service = rng.lognormal(0, 2, 200)
+    levels = [0.0, *np.geomspace(0.01, 20, 12)]
     ours = cluster.gittins_index(service, levels)
     assert ours == pytest.approx([by_hand(service, levels, at) for at in range(13)], rel=1e-9)
 
@@ -99,9 +100,11 @@ def jobs(**columns: object) -> cluster.Trace:
     rng = np.random.default_rng(1)
     tenant = tuple(rng.choice(["a", "b", "c"], 500).tolist())
     return cluster.Trace(
-        arrival_s=many.arrival_s, duration_s=columns.get("duration_s", many.duration_s),
-        gpus=many.gpus, tenant=tenant,
-    )  # fmt: skip
+        arrival_s=many.arrival_s,
+        duration_s=columns.get("duration_s", many.duration_s),
+        gpus=many.gpus,
+        tenant=tenant,
+    )
 
 
 def test_estimates_are_means_of_what_is_over() -> None:
@@ -132,15 +135,19 @@ def test_an_unknown_feature_is_named() -> None:
 def test_the_more_a_group_says_the_better_the_estimate() -> None:
     """Logarithms of durations add up from the user, the task, the GPUs and the run."""
     draw = np.random.default_rng(2)
-    owner, task = draw.integers(20, size=200), draw.integers(200, size=20_000)
+    owner = draw.integers(20, size=200)
+    task = draw.integers(200, size=20_000)
     gpus = draw.choice([1, 4], 20_000)
     usual = draw.normal(0, 0.8, 20)[owner] + draw.normal(0, 1.2, 200)
     trace = cluster.Trace(
-        arrival_s=np.arange(20_000) * 1e4, gpus=gpus,
+        arrival_s=np.arange(20_000) * 1e4,
+        gpus=gpus,
         duration_s=600 * np.exp(usual[task]) * gpus**-0.2 * draw.lognormal(0, 0.2, 20_000),
-        tenant=tuple(map(str, owner[task])), kind=tuple(map(str, task)),
-    )  # fmt: skip
-    known, logs = slice(10_000, None), np.log(trace.column("duration_s"))
+        tenant=tuple(map(str, owner[task])),
+        kind=tuple(map(str, task)),
+    )
+    known = slice(10_000, None)
+    logs = np.log(trace.column("duration_s"))
     spread = []
     for by in (["tenant"], ["tenant", "kind"], ["tenant", "kind", "gpus"]):
         guess = cluster.estimates(trace, by=by)

@@ -35,7 +35,8 @@ def test_traffic_by_hand() -> None:
 def test_a_placement_takes_free_gpus(free: list[int], data: Any) -> None:
     if not sum(free):
         return
-    gpus, how = data.draw(st.integers(1, sum(free))), data.draw(st.sampled_from(HOWS))
+    gpus = data.draw(st.integers(1, sum(free)))
+    how = data.draw(st.sampled_from(HOWS))
     held = cluster.place(RACKS, np.array(free), gpus, how)
     assert held.sum() == gpus
     assert ((held >= 0) & (held <= free)).all()
@@ -47,8 +48,10 @@ def test_best_fit_is_never_dearer_than_packing_or_spreading(free: list[int], gpu
     """By its own cost, against the other ways; and near the least of all placements."""
     if sum(free) < gpus:
         return
-    cost = {how: (RACKS.traffic(cluster.place(RACKS, np.array(free), gpus, how)) / RACKS.rate).max()
-            for how in HOWS[1:4]}  # fmt: skip
+    cost = {
+        how: (RACKS.traffic(cluster.place(RACKS, np.array(free), gpus, how)) / RACKS.rate).max()
+        for how in HOWS[1:4]
+    }
     every = (np.array(held) for held in product(*(range(k + 1) for k in free)) if sum(held) == gpus)
     least = min((RACKS.traffic(held) / RACKS.rate).max() for held in every)
     assert cost["best-fit"] >= least

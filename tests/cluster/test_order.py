@@ -80,10 +80,12 @@ def test_las_leaves_the_last_queue_in_the_order_of_falling() -> None:
 
 
 def test_pools_are_taken_fastest_first_and_types_are_kept() -> None:
-    machines = cluster.Cluster(pools=[
-        cluster.Pool(nodes=1, gpus_per_node=4, gpu="old", speed=0.5),
-        cluster.Pool(nodes=1, gpus_per_node=4, gpu="new", speed=2.0),
-    ])  # fmt: skip
+    machines = cluster.Cluster(
+        pools=[
+            cluster.Pool(nodes=1, gpus_per_node=4, gpu="old", speed=0.5),
+            cluster.Pool(nodes=1, gpus_per_node=4, gpu="new", speed=2.0),
+        ]
+    )
     run = cluster.simulate(trace((0, 8, 4), (0, 8, 4), (0, 8, 4)), machines, cluster.fifo())
     assert run.end_s.tolist() == [4, 16, 8]
     typed = cluster.Trace(arrival_s=[0, 0], duration_s=[8, 8], gpus=[4, 4], gpu=["old", "old"])
@@ -101,10 +103,12 @@ def test_a_kind_may_be_unable_to_run_in_a_pool() -> None:
 
 
 def test_a_job_larger_than_every_pool_is_reported_and_nobody_waits_for_it() -> None:
-    machines = cluster.Cluster(pools=[
-        cluster.Pool(nodes=1, gpus_per_node=4, gpu="a"),
-        cluster.Pool(nodes=1, gpus_per_node=4, gpu="b"),
-    ])  # fmt: skip
+    machines = cluster.Cluster(
+        pools=[
+            cluster.Pool(nodes=1, gpus_per_node=4, gpu="a"),
+            cluster.Pool(nodes=1, gpus_per_node=4, gpu="b"),
+        ]
+    )
     run = cluster.simulate(trace((0, 5, 6), (1, 5, 4)), machines, cluster.fifo())
     assert run.ran.tolist() == [False, True]
     assert run.start_s[1] == 1

@@ -48,7 +48,8 @@ def test_m_m_c(servers: int) -> None:
 
 def in_simpy(trace: cluster.Trace, gpus: int, preemptive: bool | None) -> list[float]:
     """Ends in SimPy: a container first come first served, or a (pre-emptive) priority resource."""
-    env, ends = simpy.Environment(), [math.nan] * len(trace)
+    env = simpy.Environment()
+    ends = [math.nan] * len(trace)
     arrival, work, wide = (trace.column(n).tolist() for n in ("arrival_s", "duration_s", "gpus"))
     pool = simpy.Container(env, gpus, init=gpus)
     kinds = {False: simpy.PriorityResource, True: simpy.PreemptiveResource}

@@ -26,9 +26,11 @@ NODE = cluster.Cluster.nodes(1, gpus=8)  # 24 CPUs and 500 GB: 3 CPUs and 62.5 G
 
 def at_once(kinds: tuple[str, ...], gpus: list[int] | None = None) -> cluster.Trace:
     return cluster.Trace(
-        arrival_s=np.zeros(len(kinds)), duration_s=np.full(len(kinds), 300.0),
-        gpus=gpus or [1] * len(kinds), kind=kinds,
-    )  # fmt: skip
+        arrival_s=np.zeros(len(kinds)),
+        duration_s=np.full(len(kinds), 300.0),
+        gpus=gpus or [1] * len(kinds),
+        kind=kinds,
+    )
 
 
 def ends(give: str, *kinds: str) -> list[float]:
@@ -38,7 +40,8 @@ def ends(give: str, *kinds: str) -> list[float]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_jobs_end_in_the_round_that_the_authors_simulator_says(name: str) -> None:
-    run, (first, last) = cluster.simulate(*as_program(name)), RUNS[name]["jobs"]
+    run = cluster.simulate(*as_program(name))
+    (first, last) = RUNS[name]["jobs"]
     hours = run.jct_s[first:last] / 3600
     if name in KEYED:
         assert hours.mean() == pytest.approx(ORACLE[name]["mean_jct_h"], rel=0.005)

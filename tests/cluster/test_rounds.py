@@ -24,7 +24,8 @@ class Whims(cluster.Allocator):
 
     def decide(self, state: cluster.State) -> np.ndarray:
         rng = np.random.default_rng(self.seed + int(state.now_s))
-        free, given = state.capacity.copy(), np.zeros((state.jobs.size, state.capacity.size), int)
+        free = state.capacity.copy()
+        given = np.zeros((state.jobs.size, state.capacity.size), int)
         for row in rng.permutation(state.jobs.size):
             column = int(rng.integers(free.size))
             given[row, column] = rng.integers(free[column] + 1)
@@ -47,7 +48,9 @@ def runs(draw: st.DrawFn) -> cluster.Run:
 @given(run=runs())
 @settings(max_examples=25, deadline=None)
 def test_no_gpu_is_used_twice_and_no_work_is_lost(run: cluster.Run) -> None:
-    segments, held, pools = run.segments, run.held, run.cluster.pools
+    segments = run.segments
+    held = run.held
+    pools = run.cluster.pools
     room = np.repeat([p.gpus_per_node for p in pools], [p.nodes for p in pools])
     moments = np.unique(segments["start_s"])
     running = (segments["start_s"] <= moments[:, None]) & (segments["end_s"] > moments[:, None])
@@ -68,7 +71,8 @@ def test_no_gpu_is_used_twice_and_no_work_is_lost(run: cluster.Run) -> None:
 @settings(max_examples=25, deadline=None)
 def test_work_is_resumed_where_it_stopped(run: cluster.Run) -> None:
     """GPU-seconds of progress at each pool's speed are the job's work, or a round more."""
-    segments, pools = run.segments, run.cluster.pools
+    segments = run.segments
+    pools = run.cluster.pools
     spans = segments["end_s"] - segments["start_s"]
     pool_of = np.repeat(np.arange(len(pools)), [pool.nodes for pool in pools])
     kind = run.trace.kind or ("",) * len(run.trace)
@@ -92,11 +96,13 @@ class LeastLeftFirst(cluster.Allocator):
     name: str = "least left"
 
     def decide(self, state: cluster.State) -> np.ndarray:
-        asked, free = state.trace.column("gpus")[state.jobs], int(state.capacity[0])
+        asked = state.trace.column("gpus")[state.jobs]
+        free = int(state.capacity[0])
         given = np.zeros((state.jobs.size, 1), dtype=int)
         for row in np.argsort(state.progress.left[state.jobs], kind="stable"):
             if asked[row] <= free:
-                given[row], free = asked[row], free - asked[row]
+                given[row] = asked[row]
+                free = free - asked[row]
         return given
 
 

@@ -33,9 +33,11 @@ def together(hours: list[float]) -> cluster.Trace:
     """Jobs that arrive at once, of kinds 0, 1, …; hours on one worker and one server."""
     count = len(hours)
     return cluster.Trace(
-        arrival_s=np.zeros(count), gpus=np.full(count, 2), kind=tuple(map(str, range(count))),
+        arrival_s=np.zeros(count),
+        gpus=np.full(count, 2),
+        kind=tuple(map(str, range(count))),
         duration_s=[3600.0 * hour for hour in hours],
-    )  # fmt: skip
+    )
 
 
 def first_tasks(hours: list[float], policy: Callable) -> list[int]:
@@ -67,12 +69,15 @@ def test_one_to_one_is_fastest_at_the_root_of_compute_over_overhead() -> None:
 @settings(max_examples=25, deadline=None)
 def test_divisions_of_tasks(seed: int) -> None:
     law = laws(seed, 1)[0]
-    best, gains = law.by_tasks(14, "best"), law.by_tasks(14, "gains")
-    w, p = 1, 1
+    best = law.by_tasks(14, "best")
+    gains = law.by_tasks(14, "gains")
+    w = 1
+    p = 1
     for n in range(2, 15):
         assert best[n - 1] == min(float(law.step_s(k, n - k)) for k in range(1, n))
         assert gains[n - 1] == float(law.step_s(w, p))
-        worker, server = float(law.step_s(w + 1, p)), float(law.step_s(w, p + 1))
+        worker = float(law.step_s(w + 1, p))
+        server = float(law.step_s(w, p + 1))
         w, p = (w + 1, p) if worker < server else (w, p + 1)
     assert np.isnan(best[0])
     assert np.isnan(gains[0])
@@ -104,8 +109,10 @@ def test_gains_are_those_of_the_plain_loop(seed: int) -> None:
 
 def test_gains_are_optimal_where_each_task_helps_less() -> None:
     """On convex step times the greedy division has the least sum of remaining times."""
-    speeds, hours = laws(3, 3), [3.0, 8.0, 1.0]
-    at, share = [0, 1, 4, ROOM - 1], np.array([9e9, 1, 0.6, 0.5])
+    speeds = laws(3, 3)
+    hours = [3.0, 8.0, 1.0]
+    at = [0, 1, 4, ROOM - 1]
+    share = np.array([9e9, 1, 0.6, 0.5])
     first = [float(law.step_s(1, 1)) for law in speeds]
     convex = np.array([np.interp(np.arange(ROOM), at, share * step) for step in first])
     convex[:, 0] = np.nan
@@ -123,11 +130,12 @@ def test_lengths_count_as_much_as_their_power() -> None:
     hours = [1.0, 16.0]
 
     def tasks(power: float, misjudged: object = 1.0) -> list[int]:
-        policy = cluster.by_gains(same, length_power=power, misjudged=misjudged,
-                                  round_s=60.0)  # fmt: skip
+        policy = cluster.by_gains(same, length_power=power, misjudged=misjudged, round_s=60.0)
         return first_tasks(hours, policy)
 
-    long_first, alike, short_first = tasks(1.0), tasks(0.0), tasks(-1.0)
+    long_first = tasks(1.0)
+    alike = tasks(0.0)
+    short_first = tasks(-1.0)
     assert long_first[1] > long_first[0]
     assert short_first == long_first[::-1]
     assert abs(alike[0] - alike[1]) <= 1
@@ -177,15 +185,19 @@ def test_the_better_informed_way_is_faster_for_a_job_alone() -> None:
 
 def test_a_sweep_makes_policies_for_each_trace() -> None:
     times = table(speeds := laws(2, 3), "gains")
-    traces = [cluster.generate(6, num_gpus=ROOM, gpus={2: 1}, kinds=tuple(times), rng=seed)
-              for seed in (0, 1)]  # fmt: skip
+    traces = [
+        cluster.generate(6, num_gpus=ROOM, gpus={2: 1}, kinds=tuple(times), rng=seed)
+        for seed in (0, 1)
+    ]
     assert all(set(trace.kind) <= set(times) for trace in traces)
     policy = cluster.by_gains(times, name="gains")
     rows = cluster.sweep(traces, [NODES], [policy])
     for trace in traces:
         bound = cluster.least_mean_s(dict(zip(times, speeds, strict=True)), trace, ROOM)
-        assert all(bound <= cluster.simulate(trace, NODES, p(trace)).jct_s.mean()
-                   for p in (policy, cluster.by_shares(times)))  # fmt: skip
+        assert all(
+            bound <= cluster.simulate(trace, NODES, p(trace)).jct_s.mean()
+            for p in (policy, cluster.by_shares(times))
+        )
     alone = [cluster.simulate(trace, NODES, policy(trace)).jct_s.mean() for trace in traces]
     assert rows["mean_jct_s"].tolist() == pytest.approx(alone)
 

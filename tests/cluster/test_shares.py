@@ -24,9 +24,11 @@ TABLE = cluster.Throughputs(
 def jobs(kinds: str, seconds: float, gpus: int = 1, arrival_s: float = 0.0) -> cluster.Trace:
     size = len(kinds)
     return cluster.Trace(
-        arrival_s=np.arange(size) * arrival_s, duration_s=np.full(size, seconds),
-        gpus=np.full(size, gpus), kind=tuple(kinds),
-    )  # fmt: skip
+        arrival_s=np.arange(size) * arrival_s,
+        duration_s=np.full(size, seconds),
+        gpus=np.full(size, gpus),
+        kind=tuple(kinds),
+    )
 
 
 def run(trace: cluster.Trace, policy: str, *gpus: int, **settings: float) -> cluster.Run:
@@ -51,7 +53,8 @@ def by_job(gain, room, shared=None):  # type: ignore[no-untyped-def]
     for column, (rates, p) in enumerate(columns):
         use[p, column] = 1.0
         for owner, rate in rates.items():
-            speed[owner, column], time[owner, column] = rate, 1.0
+            speed[owner, column] = rate
+            time[owner, column] = 1.0
     limits = np.concatenate([np.zeros(size), np.ones(size), room])
     cost = np.append(np.zeros(len(columns)), -1.0)
     return -linprog(cost, A_ub=np.concatenate([-speed, time, use]), b_ub=limits).fun
@@ -61,7 +64,8 @@ def by_job(gain, room, shared=None):  # type: ignore[no-untyped-def]
 @settings(max_examples=40, deadline=None)
 def test_a_row_a_group_gives_what_a_row_a_job_gives(seed: int, sharing: bool) -> None:
     draw = np.random.default_rng(seed)
-    groups, room = 3, draw.integers(1, 4, 2)
+    groups = 3
+    room = draw.integers(1, 4, 2)
     gain = draw.uniform(0.1, 2, (groups, 2))
     shared = draw.uniform(0, 1.2, (groups, groups, 2)) * gain[:, None]
     shared[draw.random((groups, groups)) < 0.2] = 0.0
@@ -102,7 +106,8 @@ def test_the_makespan_program_ends_all_jobs_together() -> None:
         arrival_s=[0.0] * 4, duration_s=np.array([40, 30, 20, 50]) * 3600.0, gpus=[1] * 4,
         kind=("a", "a", "b", "b"),
     )  # fmt: skip
-    left, gain = trace.column("duration_s"), TABLE.of(trace.kind)[0]
+    left = trace.column("duration_s")
+    gain = TABLE.of(trace.kind)[0]
     least_s = 1 / by_job(gain / left[:, None], np.array([1, 1]))
     done = run(trace, "makespan", 1, 1, reset_s=0.0)
     assert least_s - 1 <= done.end_s.max() <= least_s + 5 * 360
@@ -123,7 +128,8 @@ def occupied(done: cluster.Run, pool: int) -> int:
 @pytest.mark.parametrize("seed", range(3))
 def test_no_gpu_is_used_twice_and_all_work_is_done(policy: str, seed: int) -> None:
     draw = np.random.default_rng(seed)
-    size, wide = 25, 1 if policy == "allox" else 3
+    size = 25
+    wide = 1 if policy == "allox" else 3
     trace = cluster.Trace(
         arrival_s=np.sort(draw.uniform(0, 20_000, size)),
         duration_s=draw.exponential(6_000, size) + 1,
@@ -136,7 +142,8 @@ def test_no_gpu_is_used_twice_and_all_work_is_done(policy: str, seed: int) -> No
     chosen = cluster.share_policy(policy, seed=seed)
     done = cluster.simulate_shares(trace, TABLE.cluster(3, 4), chosen, alone, restart_s=10)
     speed = TABLE.of(trace.kind)[0]
-    job, pool = done.segments["job"], done.segments["pool"]
+    job = done.segments["job"]
+    pool = done.segments["pool"]
     work = np.zeros(size)
     np.add.at(work, job, (done.segments["end_s"] - done.segments["start_s"]) * speed[job, pool])
     assert done.ran.all()
@@ -153,7 +160,8 @@ def test_no_gpu_is_used_twice_and_all_work_is_done(policy: str, seed: int) -> No
 
 def test_rounds_keep_the_shares() -> None:
     """Three jobs on one GPU of each type: over many rounds each holds what the program gave it."""
-    trace, rounds = jobs("aab", 1e7), 900
+    trace = jobs("aab", 1e7)
+    rounds = 900
     done = run(trace, "max-min", 1, 1)
     gain = TABLE.of(["a", "b"])[0]
     gain = gain / gain.mean(axis=1, keepdims=True)
@@ -238,7 +246,8 @@ def test_a_search_on_one_gpu_ends_where_the_formula_says(feedback: float) -> Non
 def test_a_sweep_has_the_runs_numbers_and_refuses_traces_that_end_too_soon() -> None:
     trace = cluster.continuous(400, jobs_per_hour=2.0)
     table = cluster.load_throughputs()
-    machines, policy = table.cluster(10, 10, 10), cluster.share_policy("max-min")
+    machines = table.cluster(10, 10, 10)
+    policy = cluster.share_policy("max-min")
     rows = cluster.sweep_shares(
         {"a": trace}, machines, [policy], table, windows=[(0, 50), (50, 90)]
     )

@@ -41,7 +41,8 @@ def test_every_schedule_keeps_the_rules(seed: int, way: str, load: float) -> Non
         assert (start[gpu == g][order][1:] >= end[gpu == g][order][:-1] - 1e-9).all()
     for j in range(12):
         mine = np.flatnonzero(job == j).reshape(-1, int(case.tasks[j]))  # type: ignore[index]
-        over, begin = end[mine].max(axis=1), start[mine].min(axis=1)
+        over = end[mine].max(axis=1)
+        begin = start[mine].min(axis=1)
         sync_s = 0.0 if whole else float(case.sync_s[j])  # type: ignore[index]
         assert (begin[1:] >= over[:-1] + sync_s - 1e-9).all()
         assert begin[0] >= case.arrival_s[j] - 1e-9  # type: ignore[index]
@@ -54,7 +55,8 @@ def optimum(case: cluster.Rounds) -> float:
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    seconds, weight = np.asarray(case.task_s).astype(int), np.asarray(case.weight).astype(int)
+    seconds = np.asarray(case.task_s).astype(int)
+    weight = np.asarray(case.weight).astype(int)
     horizon = int(seconds.max(axis=1) @ np.asarray(case.rounds) * 4 + np.max(case.arrival_s))
     on_gpu: list[list[Any]] = [[] for _ in range(seconds.shape[1])]
     ends = []
@@ -77,7 +79,8 @@ def optimum(case: cluster.Rounds) -> float:
         model.add_no_overlap(intervals)
     model.minimize(sum(int(w) * end for w, end in zip(weight, ends, strict=True)))
     solver = cp_model.CpSolver()
-    solver.parameters.num_workers, solver.parameters.max_time_in_seconds = 1, 60
+    solver.parameters.num_workers = 1
+    solver.parameters.max_time_in_seconds = 60
     assert solver.solve(model) == cp_model.OPTIMAL
     arrived = float(weight @ np.asarray(case.arrival_s))
     return (solver.objective_value - arrived) / float(weight.sum())
@@ -89,10 +92,13 @@ def test_near_the_optimum_of_tiny_cases() -> None:
     for seed in range(8):
         draw = np.random.default_rng(seed)
         case = cluster.Rounds(
-            arrival_s=draw.integers(0, 6, 3), weight=draw.integers(1, 6, 3),
-            rounds=draw.integers(1, 3, 3), tasks=draw.integers(1, 3, 3),
-            task_s=draw.integers(1, 9, (3, 2)), sync_s=draw.integers(0, 2, 3),
-        )  # fmt: skip
+            arrival_s=draw.integers(0, 6, 3),
+            weight=draw.integers(1, 6, 3),
+            rounds=draw.integers(1, 3, 3),
+            tasks=draw.integers(1, 3, 3),
+            task_s=draw.integers(1, 9, (3, 2)),
+            sync_s=draw.integers(0, 2, 3),
+        )
         cases.append(case)
     # In a process of its own: OR-Tools and highspy each bring a HiGHS, and one process holds one.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
@@ -122,12 +128,17 @@ def test_cases_by_hand() -> None:
 def test_a_backlog_of_single_tasks_on_equal_gpus_is_smiths_rule() -> None:
     """One machine, all jobs there at 0: weight by area is optimal, and the bound is met."""
     draw = np.random.default_rng(0)
-    seconds, weight = draw.integers(1, 20, 30).astype(float), draw.integers(1, 9, 30)
+    seconds = draw.integers(1, 20, 30).astype(float)
+    weight = draw.integers(1, 9, 30)
     ones = np.ones(30)
     case = cluster.Rounds(
-        arrival_s=0 * ones, weight=weight, rounds=ones, tasks=ones, task_s=seconds[:, None],
+        arrival_s=0 * ones,
+        weight=weight,
+        rounds=ones,
+        tasks=ones,
+        task_s=seconds[:, None],
         sync_s=0 * ones,
-    )  # fmt: skip
+    )
     order = np.argsort(seconds / weight, kind="stable")
     least = float(weight[order] @ np.cumsum(seconds[order])) / weight.sum()
     assert cluster.schedule(case, order="area").weighted_jct_s(case) == pytest.approx(least)

@@ -180,10 +180,18 @@ def test_philly_is_eleven_virtual_clusters_each_on_its_own_clock() -> None:
     jobs = trace.frame()
     assert trace.name == "gavel-osdi20/philly"
     assert jobs.groupby("tenant").size().to_dict() == {
-        "0e4a51": 1181, "103959": 986, "11cb48": 2000, "2869ce": 533, "6214e9": 2000,
-        "6c71a0": 2000, "7f04ca": 972, "b436b2": 2000, "e13805": 607, "ed69ec": 951,
+        "0e4a51": 1181,
+        "103959": 986,
+        "11cb48": 2000,
+        "2869ce": 533,
+        "6214e9": 2000,
+        "6c71a0": 2000,
+        "7f04ca": 972,
+        "b436b2": 2000,
+        "e13805": 607,
+        "ed69ec": 951,
         "ee9e8c": 2000,
-    }  # fmt: skip
+    }
     assert (jobs.groupby("tenant")["arrival_s"].min() == 0).all()
     assert jobs["duration_s"].min() >= 1200, "its authors left out jobs below twenty minutes"
     assert (jobs["duration_s"] % 1 == 0).all()

@@ -19,11 +19,43 @@ from labkit.errors import LabkitError
 from tests.wrong_kinds import problem, problems
 
 WRONG: tuple[Any, ...] = (
-    None, True, -1, 0, 9.5, math.nan, math.inf, -math.inf, "", "text", b"bytes", [], [1],
-    ["text"], [None], (), (1, 2), ((1.0,), ("x",)), {}, {"a": 1}, {1: -2}, {1, 2}, object(), int,
-    len, np.array([]), np.array([[1.0, np.nan]]), np.float64(2.5), np.int64(-3), np.bool_(True),
-    pd.DataFrame({"a": [1]}), pd.Series(["x"]), Path("nowhere"), 1 + 2j, range(0), range(3),
-)  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    9.5,
+    math.nan,
+    math.inf,
+    -math.inf,
+    "",
+    "text",
+    b"bytes",
+    [],
+    [1],
+    ["text"],
+    [None],
+    (),
+    (1, 2),
+    ((1.0,), ("x",)),
+    {},
+    {"a": 1},
+    {1: -2},
+    {1, 2},
+    object(),
+    int,
+    len,
+    np.array([]),
+    np.array([[1.0, np.nan]]),
+    np.float64(2.5),
+    np.int64(-3),
+    np.bool_(True),
+    pd.DataFrame({"a": [1]}),
+    pd.Series(["x"]),
+    Path("nowhere"),
+    1 + 2j,
+    range(0),
+    range(3),
+)
 TRACE = cluster.Trace(arrival_s=[0.0, 1.0], duration_s=[2.0, 3.0], gpus=[1, 2])
 GPUS = cluster.Cluster.nodes(1, gpus=4)
 RUN = cluster.simulate(TRACE, GPUS, cluster.fifo())
@@ -41,7 +73,10 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     cluster.share_policy: {"name": "las"},
     cluster.simulate_shares: {"trace": TRACE, "cluster": GPUS, "policy": LAS},
     cluster.sweep_shares: {
-        "traces": {0: TRACE}, "cluster": GPUS, "policies": [LAS], "windows": [(0, 2)],
+        "traces": {0: TRACE},
+        "cluster": GPUS,
+        "policies": [LAS],
+        "windows": [(0, 2)],
     },
     TABLE.cluster: {},
     TABLE.misjudged: {"error": 0.1},
@@ -66,7 +101,7 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     TRACE.head: {"count": 1},
     TRACE.index_of: {"job": 1},
     TRACE.offered_load: {"num_gpus": 4},
-}  # fmt: skip
+}
 
 # Elastic jobs, placement, tasks in rounds, the runtime.
 OWNED = cluster.Trace(arrival_s=[0, 1], duration_s=[2, 3], gpus=[1, 2], tenant=("a", "b"))
@@ -85,7 +120,10 @@ FUNCTIONS |= {
     cluster.Runtime: {},
     cluster.dispatch_tasks: {"dispatch": DISPATCH, "tasks_per_s": 10.0, "num_tasks": 9},
     cluster.draw_rounds: {
-        "steps_per_s": [[1.0, 2.0]], "counts": (1, 1), "num_jobs": 2, "load": 0.5,
+        "steps_per_s": [[1.0, 2.0]],
+        "counts": (1, 1),
+        "num_jobs": 2,
+        "load": 0.5,
     },
     cluster.draw_workers: {"racks": RACKS, "num_jobs": 2, "load": 0.5},
     cluster.edf: {},
@@ -102,19 +140,24 @@ FUNCTIONS |= {
     cluster.place: {"racks": RACKS, "free": [2, 2], "gpus": 1},
     cluster.place_all: {"racks": RACKS, "batches": [WORKERS], "hows": ["best-fit"]},
     cluster.refusals: {
-        "hierarchy": CELLS, "roots": {"node": 2}, "tenants": {"a": {"node": 2}}, "requests": 50,
+        "hierarchy": CELLS,
+        "roots": {"node": 2},
+        "tenants": {"a": {"node": 2}},
+        "requests": 50,
     },
     cluster.run_on_links: {"jobs": WORKERS, "racks": RACKS, "how": "best-fit"},
     cluster.schedule: {"jobs": ROUNDS},
     cluster.share: {
-        "trace": OWNED, "tenants": {"a": {"node": 1}, "b": {"node": 1}},
-        "policy": cluster.fifo(), "sharing": "quota",
+        "trace": OWNED,
+        "tenants": {"a": {"node": 1}, "b": {"node": 1}},
+        "policy": cluster.fifo(),
+        "sharing": "quota",
     },
     cluster.slices: {"quantum_s": 60.0, "longest_s": 300.0},
     cluster.time_slicing: {},
     cluster.train: {"work": None, "cluster": GPUS, "policy": "fair", "goodput": {}},
     cluster.workload: {},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("valid", DESCRIPTIONS, ids=lambda value: type(value).__name__)

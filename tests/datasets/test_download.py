@@ -16,7 +16,8 @@ from labkit.datasets import download
 
 from .conftest import FILES, Book
 
-TIME, POWER = "measured/time.csv", "measured/power.csv"
+TIME = "measured/time.csv"
+POWER = "measured/power.csv"
 
 
 @pytest.fixture

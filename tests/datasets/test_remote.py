@@ -34,7 +34,8 @@ class Host(BaseHTTPRequestHandler):
     under_way: int
 
     def answer(self) -> None:
-        path, is_head = self.path.strip("/"), self.command == "HEAD"
+        path = self.path.strip("/")
+        is_head = self.command == "HEAD"
         self.asked[f"{self.command} {path}"] += 1
         self.seen.append({name.lower(): value for name, value in self.headers.items()})
         if path.isdecimal():
@@ -86,7 +87,10 @@ class Host(BaseHTTPRequestHandler):
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a host that has just been started."""
     RELEASE.clear()
-    Host.asked, Host.seen, Host.at_once, Host.under_way = Counter(), [], [], 0
+    Host.asked = Counter()
+    Host.seen = []
+    Host.at_once = []
+    Host.under_way = 0
     http = ThreadingHTTPServer(("127.0.0.1", 0), Host)
     http.daemon_threads = True
     http.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients hang up on us
@@ -214,8 +218,9 @@ def workbook(tmp_path: Path, host: str, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def register(root: Path, host: str, *paths: str) -> None:
     dataset = {"title": "t", "origin": f"{host}/lab/repo", "commit": "ab" * 20, "licence": "MIT"}
-    files = [{"path": path, "url": f"{host}/{path}", "sha256": "0" * 64, "bytes": SIZE}
-             for path in paths]  # fmt: skip
+    files = [
+        {"path": path, "url": f"{host}/{path}", "sha256": "0" * 64, "bytes": SIZE} for path in paths
+    ]
     dataset |= {"citation": "a", "notes": "n"}
     text = json.dumps({"datasets": {"bench": {**dataset, "files": files}}})
     (root / "data" / "datasets.yaml").write_text(text)
@@ -250,9 +255,13 @@ def test_what_is_gone_or_changed_ends_with_1(
         f"{host}/{part}" for part in ("200", path, "lab/repo")
     ]
     assert records[0] | {"url": ""} == {
-        "url": "", "state": "fine", "words": "size as registered", "size_bytes": SIZE,
-        "registered_bytes": SIZE, "moved_to": None,
-    }  # fmt: skip
+        "url": "",
+        "state": "fine",
+        "words": "size as registered",
+        "size_bytes": SIZE,
+        "registered_bytes": SIZE,
+        "moved_to": None,
+    }
 
 
 def test_without_a_network_it_says_so_once(

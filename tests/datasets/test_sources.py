@@ -11,7 +11,8 @@ from labkit.errors import LabkitError, UsageError
 
 from .conftest import COMMIT, FILES, Book
 
-TIME, POWER = "measured/time.csv", "measured/power.csv"
+TIME = "measured/time.csv"
+POWER = "measured/power.csv"
 BOTH = [TIME, POWER]
 
 

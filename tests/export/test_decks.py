@@ -91,7 +91,8 @@ def test_a_long_text_leaves_the_page_from_its_limits_on(root: Path) -> None:
     path = root / "notebooks" / "energy" / "alpha.ipynb"
     notebook = nbformat.read(path, as_version=4)
     lead = next(c for c in notebook.cells if c.source.startswith("## The headline"))
-    first, last = "Dotted lines are bounds. " * 8, "The last sentence of many. " * 8
+    first = "Dotted lines are bounds. " * 8
+    last = "The last sentence of many. " * 8
     lead.source = f"## The headline\n\n{first}It does not show memory. {last}"
     nbformat.write(notebook, path)
     shown = sheet(write_slides(root, "alpha").path.read_text(), "reproduction")

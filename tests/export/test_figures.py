@@ -144,9 +144,14 @@ def test_titles_given_before_are_kept() -> None:
 
 @pytest.mark.parametrize(
     ("given", "shown"),
-    [("cpus_per_gpu", "CPUs per GPU"), ("time_s", "time (s)"), ("value", None),
-     ("$T_{1}$", "$T_{1}$"), ("rate, num_gpus fixed", "rate, num_gpus fixed")],
-)  # fmt: skip
+    [
+        ("cpus_per_gpu", "CPUs per GPU"),
+        ("time_s", "time (s)"),
+        ("value", None),
+        ("$T_{1}$", "$T_{1}$"),
+        ("rate, num_gpus fixed", "rate, num_gpus fixed"),
+    ],
+)
 def test_a_column_that_titles_an_axis_is_put_in_words(given: str, shown: str | None) -> None:
     fig = go.Figure(layout={"yaxis": {"title": {"text": given}}})
     assert figures.finish(fig).layout.yaxis.title.text == shown

@@ -64,7 +64,8 @@ def numbers(drawing: str, pattern: str) -> list[float]:
 def test_bars_of_a_thumbnail_are_as_tall_as_their_values() -> None:
     bar = {"type": "bar", "x": ["a", "b", "c"], "y": [1, 2, 4]}
     drawing = drawings.thumbnail({"data": [bar], "layout": {}})
-    ground, tops = numbers(drawing, r"M[\d.]+ ([\d.]+)V"), numbers(drawing, r"V([\d.]+)")
+    ground = numbers(drawing, r"M[\d.]+ ([\d.]+)V")
+    tops = numbers(drawing, r"V([\d.]+)")
     heights = [low - top for low, top in zip(ground, tops, strict=True)]
     assert heights[1] / heights[0] == pytest.approx(2, rel=0.02)
     assert heights[2] / heights[0] == pytest.approx(4, rel=0.02)
@@ -123,8 +124,15 @@ def timings(root: Path, **numbers: Any) -> Path:
 
 
 def test_seconds_and_rates_both_give_how_many_times_as_fast(tmp_path: Path) -> None:
-    timings(tmp_path, ours_cpu_s=2, peer_cpu_s=10, ours_per_s=30, simpy_per_s=10, ours_error=0.1,
-            peer_error=0.2)  # fmt: skip
+    timings(
+        tmp_path,
+        ours_cpu_s=2,
+        peer_cpu_s=10,
+        ours_per_s=30,
+        simpy_per_s=10,
+        ours_error=0.1,
+        peer_error=0.2,
+    )
     report = benchmarks.report(tmp_path)
     table = report.tables[0].table
     assert dict(zip(table["peer"], table["ratio"], strict=True)) == {"peer": 5, "simpy": 3}

@@ -31,10 +31,21 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "command",
-    ["queue", "queue show alpha", "queue search payload", "queue export", "check",
-     "slides alpha", "site --no-reference", "compare alpha beta --html out.html",
-     "compare alpha beta --markdown out.md", "ask alpha --list", "data", "run --help"],
-)  # fmt: skip
+    [
+        "queue",
+        "queue show alpha",
+        "queue search payload",
+        "queue export",
+        "check",
+        "slides alpha",
+        "site --no-reference",
+        "compare alpha beta --html out.html",
+        "compare alpha beta --markdown out.md",
+        "ask alpha --list",
+        "data",
+        "run --help",
+    ],
+)
 def test_no_command_but_run_runs_anything(
     foreign: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
 ) -> None:
@@ -52,8 +63,10 @@ def _refuse(*arguments: Any, **_: Any) -> None:
 @pytest.mark.parametrize(
     ("html", "kept"),
     [
-        ('<b onclick="f()" class="plot k" style="color:red;position:fixed">t</b>',
-         '<b class="k" style="color:red">t</b>'),
+        (
+            '<b onclick="f()" class="plot k" style="color:red;position:fixed">t</b>',
+            '<b class="k" style="color:red">t</b>',
+        ),
         ('<b style="background:url(data:image/png;base64,x)">t</b>', "<b>t</b>"),
         ('<b style="background:\\75rl(https://example.org)">t</b>', "<b>t</b>"),
         ('<b style="margin:-999px;padding:2px">t</b>', '<b style="padding:2px">t</b>'),
@@ -64,15 +77,19 @@ def _refuse(*arguments: Any, **_: Any) -> None:
         ('<img src="data:text/html;base64,eA==">', "<img>"),
         ('<img src="https://example.org/x.png">', "<img>"),
         ("<section><aside>t</aside></section>", "t"),
-        ("<svg><a href='https://e.org'><path d='M0'></path></a><animate></svg>",
-         '<svg><a href="https://e.org"><path d="M0"></path></a></svg>'),
+        (
+            "<svg><a href='https://e.org'><path d='M0'></path></a><animate></svg>",
+            '<svg><a href="https://e.org"><path d="M0"></path></a></svg>',
+        ),
         ("<svg><style>a{}</style><script>f()</script><use href='#a'></use></svg>", "<svg></svg>"),
         ('<rect fill="url(#g)"></rect>', ""),
-        ('<svg><rect fill="url(#g)" stroke="url(x.svg#g)"></rect></svg>',
-         '<svg><rect fill="url(#g)"></rect></svg>'),
+        (
+            '<svg><rect fill="url(#g)" stroke="url(x.svg#g)"></rect></svg>',
+            '<svg><rect fill="url(#g)"></rect></svg>',
+        ),
         ("<input type=text onfocus=f()>", '<input disabled="">'),
     ],
-)  # fmt: skip
+)
 def test_cleaning_keeps_what_is_listed(html: str, kept: str) -> None:
     assert clean.clean(html) == kept
     assert clean.clean(kept) == kept  # a second time changes nothing
@@ -188,9 +205,13 @@ def test_yaml_that_names_python_objects_is_refused(tmp_path: Path, tag: str) -> 
     ],
 )
 def test_texts_give_a_terminal_no_orders(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
-    name: str, old: str, new: str,
-) -> None:  # fmt: skip
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+    old: str,
+    new: str,
+) -> None:
     monkeypatch.setenv("LABKIT_ROOT", str(root))
     text = (root / name).read_text(encoding="utf-8").replace("reason: sup", "why: sup", 1)
     assert old in text

@@ -77,7 +77,8 @@ def kill_when(root: Path, due: Callable[[float], object]) -> Killed | None:
     run = start(root)
     while run.poll() is None and not due(time.monotonic() - begun):
         time.sleep(0.01)
-    after_s, num_processes = time.monotonic() - begun, len(left_running(root)) - 1
+    after_s = time.monotonic() - begun
+    num_processes = len(left_running(root)) - 1
     run.kill()
     run.communicate()
     if run.returncode == 0:

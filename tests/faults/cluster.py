@@ -56,7 +56,9 @@ class Saboteur(Recorder):
 
     def __init__(self, processes: Processes, root: Path, number: int) -> None:
         super().__init__()
-        self.processes, self.root, self.number = processes, root, number
+        self.processes = processes
+        self.root = root
+        self.number = number
         self.faults = {share * number: what for share, what in FAULTS.items()}
         self.begun = time.monotonic()
         self.running: dict[str, str] = {}
@@ -159,8 +161,9 @@ def main(number: int) -> None:
         for name in ("a.ipynb", "claims.json"):
             assert (end.folder / name).read_bytes() == (beside / name).read_bytes(), end.job.name
     again = {n for n, count in counted(there, "begun").items() if count > 1}
-    suspects = {int(name.rpartition("=")[2].strip("]")) if "=" in name else 0
-                for name in watcher.suspects}  # fmt: skip
+    suspects = {
+        int(name.rpartition("=")[2].strip("]")) if "=" in name else 0 for name in watcher.suspects
+    }
     assert again <= suspects, f"ran again without need: {again - suspects}"
     causes = Counter(
         event.outcome.error for event in watcher.events if event.kind == "retry" and event.outcome

@@ -43,7 +43,8 @@ def _to_the_right(rank: int, numbers: int) -> list[float]:
         dist.isend(torch.full((numbers,), float(rank)), (rank + 1) % size) for _ in range(rank + 1)
     ]
     left = (rank - 1) % size
-    message, seen = torch.empty(numbers), []
+    message = torch.empty(numbers)
+    seen = []
     for _ in range(left + 1):
         dist.recv(message, left)
         seen.append(float(message.mean()))

@@ -163,7 +163,8 @@ def deadly(a: int) -> int:
 
 class Run:
     def __init__(self, rate: float, batcher: str = "orca") -> None:
-        self.rate, self.batcher = rate, batcher
+        self.rate = rate
+        self.batcher = batcher
 
     def summary(self) -> dict[str, Any]:
         return {"rate": self.rate, "latency_s": 1 / self.rate}

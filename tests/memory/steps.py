@@ -23,9 +23,18 @@ if TYPE_CHECKING:
 
 GPT = Model(num_layers=3, hidden=48, heads=4, vocab=101, positions=40)
 LLAMA = Model(
-    num_layers=3, hidden=64, heads=4, kv_heads=2, ffn=88, vocab=97,
-    tied=False, bias=False, mlp="swiglu", norm="rmsnorm", fused_qkv=False,
-)  # fmt: skip
+    num_layers=3,
+    hidden=64,
+    heads=4,
+    kv_heads=2,
+    ffn=88,
+    vocab=97,
+    tied=False,
+    bias=False,
+    mlp="swiglu",
+    norm="rmsnorm",
+    fused_qkv=False,
+)
 UNGROUPED = LLAMA.resized(kv_heads=4)
 WIDE = LLAMA.resized(head_dim=24)  # the heads together wider than the hidden size
 STEPS = ("foreach", "fused", "for-loop")
@@ -37,12 +46,11 @@ def grid() -> list[Any]:
     """Every number format, attention and recomputation with every other, for both kinds of block;
     the sizes, and what is left to choose, change from one to the next."""
     sizes = cycle([(2, 12), (1, 16), (3, 33), (2, 7), (4, 20)])
-    heads, llamas, fused = (
-        cycle([4, 1, 2, 8]),
-        cycle([LLAMA, UNGROUPED, WIDE]),
-        cycle([True, False]),
-    )
-    steps, losses = cycle(STEPS), cycle(["eager-fp32", "eager-fp32", "loss-parallel"])
+    heads = cycle([4, 1, 2, 8])
+    llamas = cycle([LLAMA, UNGROUPED, WIDE])
+    fused = cycle([True, False])
+    steps = cycle(STEPS)
+    losses = cycle(["eager-fp32", "eager-fp32", "loss-parallel"])
     found = []
     for dtype, attention, recompute in product(
         ("bf16", "fp32", "autocast"), ("sdpa", "eager"), ("none", "selective", "full")
@@ -131,7 +139,8 @@ def stored_elements(
 
 def trained(model: Model, **cut: Any) -> tuple[int, int]:
     """Parameters that gradients train, and in how many tensors (experts stacked), by the tape."""
-    numbers, mode = Numbers(seq=8, micro_batch=1, **cut), Mode()
+    numbers = Numbers(seq=8, micro_batch=1, **cut)
+    mode = Mode()
     shape = rank_shape(model, 1)
     parts = moments.tensors(shape, mode, numbers)
     return moments.over_layers(shape, parts, sum), moments.over_layers(shape, parts, len)
@@ -147,7 +156,9 @@ def moments_of(
     model: Any, mode: Mode, *, step: str = "foreach", **sizes: Any
 ) -> dict[str, dict[str, Any]]:
     """The tape's moments with AdamW's states and counters, and with what its step allocates."""
-    shape, numbers, width = shape_of(model), Numbers(**sizes), mode.stream_bytes
+    shape = shape_of(model)
+    numbers = Numbers(**sizes)
+    width = mode.stream_bytes
     parts = moments.tensors(shape, mode, numbers)
     elements, counters = (moments.over_layers(shape, parts, of) for of in (sum, len))
     of_step = {"foreach": width * elements, "fused": 0}

@@ -25,9 +25,14 @@ EXPERTS = LLAMA.resized(num_experts=4, experts_per_token=2, expert_ffn=24)
 # Nothing divides: 36 or 40 tokens to 3 of 7 experts; a shared one; heads normalised as in Qwen3.
 UNEVEN = NORMALISED.resized(num_experts=7, experts_per_token=3, expert_ffn=20, shared_experts=1)
 DEEPSEEK = LATENT.resized(
-    num_layers=4, num_experts=6, experts_per_token=2, expert_ffn=24, shared_experts=2,
-    dense_layers=2, router_bias=True,
-)  # fmt: skip
+    num_layers=4,
+    num_experts=6,
+    experts_per_token=2,
+    expert_ffn=24,
+    shared_experts=2,
+    dense_layers=2,
+    router_bias=True,
+)
 SMALL = {"seq": 12, "micro_batch": 3}
 
 
@@ -35,7 +40,8 @@ def grid() -> list[Any]:
     """Every number format, attention and recomputation, the architectures taking turns; every other
     one is left to the slow tests."""
     kinds = cycle([NORMALISED, LATENT, EXPERTS, DEEPSEEK, UNEVEN])
-    written, sizes_of = cycle([True, False, True]), cycle([(3, 12), (1, 11), (2, 20)])
+    written = cycle([True, False, True])
+    sizes_of = cycle([(3, 12), (1, 11), (2, 20)])
     found = []
     choices = product(
         ("bf16", "fp32", "autocast"), ("sdpa", "eager"), ("none", "selective", "full")
@@ -77,7 +83,8 @@ def others() -> list[Any]:
 def test_bytes_are_torchs(case: steps.Case) -> None:
     """Every moment, the peak and its name, and what is saved, with no byte of difference."""
     model, mode, given = case
-    seen, numbers = steps.tracked(case), dict(given)
+    seen = steps.tracked(case)
+    numbers = dict(given)
     told = steps.moments_of(model, mode, **numbers)
     totals = {moment: sum(told[moment].values()) for moment in seen.moments if moment in told}
     assert totals == {moment: seen.moments[moment]["Total"] for moment in totals}
@@ -232,13 +239,15 @@ def test_experts_of_many_ranks() -> None:
 def test_dropout_of_a_gpu_is_the_published_sum(name: str) -> None:
     """Korthikanti et al. 2022, eq. 1: 34 + 5as/h bytes a token, layer and hidden unit, from the
     moments themselves: what one more layer adds at the end of the forward pass."""
-    model, seq = Model.preset(name), 1024
+    model = Model.preset(name)
+    seq = 1024
     mode = Mode(attention="eager", dropout_mask_bytes=1)
     totals = [
         moments.moments(model.resized(num_layers=n), mode, seq=seq, micro_batch=2) for n in (8, 9)
     ]
     more = np.diff([found["loss forward"]["activations"] for found in totals])[0]
-    statistics, causal = 8 * 2 * seq, seq * seq
+    statistics = 8 * 2 * seq
+    causal = seq * seq
     width = 2 * seq * model.hidden
     assert (more - statistics - causal) / width == pytest.approx(
         34 + 5 * model.heads * seq / model.hidden
@@ -246,7 +255,8 @@ def test_dropout_of_a_gpu_is_the_published_sum(name: str) -> None:
 
 
 def test_a_fused_loss_keeps_gradients_instead_of_logits() -> None:
-    model, given = Model.preset("llama-3-8b"), {"seq": 8192, "micro_batch": 1}
+    model = Model.preset("llama-3-8b")
+    given = {"seq": 8192, "micro_batch": 1}
     ends = {t.component: t.num_bytes for t in saved.end_terms(model, Mode(loss="fused"), **given)}
     assert ends["loss.gradient of the weight"] == 2 * model.hidden * model.vocab
     full = [moments.moments(model, Mode(loss=loss), **given) for loss in ("fused", "eager-fp32")]

@@ -13,9 +13,19 @@ from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=1010, positions=64)
 LLAMA = Model(
-    name="little", num_layers=4, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=96,
-    tied=False, bias=False, mlp="swiglu", norm="rmsnorm", fused_qkv=False,
-)  # fmt: skip
+    name="little",
+    num_layers=4,
+    hidden=64,
+    heads=8,
+    kv_heads=4,
+    ffn=96,
+    vocab=96,
+    tied=False,
+    bias=False,
+    mlp="swiglu",
+    norm="rmsnorm",
+    fused_qkv=False,
+)
 
 
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])

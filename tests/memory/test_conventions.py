@@ -127,7 +127,8 @@ def test_torch_stores_whole_rows_or_whole_tensors(zero: int, dp: int) -> None:
     recipe = Recipe.fp32_adam()
     model = Model.preset("tiny-gpt")
     lines = {x.component: x for x in count("torch", model, Parallel(dp=dp, zero=zero), recipe)}
-    tensors, whole = model.tensors(), model.num_params
+    tensors = model.tensors()
+    whole = model.num_params
 
     def held(sharding: str) -> int:
         return stored_elements(tensors, num_ranks=dp, sharding=sharding)
@@ -161,7 +162,8 @@ def test_a_pipelines_first_device_keeps_as_much_as_without_it() -> None:
 
 
 def test_differences_add_up_and_say_why() -> None:
-    parallel, batch = Parallel(dp=16, zero=3), Batch(seq=4096)
+    parallel = Parallel(dp=16, zero=3)
+    batch = Batch(seq=4096)
     plan = Plan(model=LLAMA, parallel=parallel, recipe=Recipe.bf16_mixed(), batch=batch)
     table = differences(plan)
     assert list(table.columns) == [*conventions.CONVENTIONS, "why"]

@@ -140,7 +140,8 @@ def test_states_of_shards_are_states_of_their_shapes(num_ranks: int) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_what_a_parameter_costs_is_its_share_of_the_states(name: str) -> None:
     """K times the parameters, counters apart; where it is not per element, K is refused."""
-    recipe, model = Recipe.preset(name), Model.preset("gpt2-124m")
+    recipe = Recipe.preset(name)
+    model = Model.preset("gpt2-124m")
     kinds = state_bytes(model.tensors(), recipe).items()
     total = sum(size for kind, size in kinds if kind != "step")
     if recipe.per_element:
@@ -251,7 +252,8 @@ GRID = [
 
 @pytest.mark.parametrize("degrees", GRID, ids=str)
 def test_plans_are_the_same_by_either_description(degrees: dict[str, Any]) -> None:
-    model, batch = Model.preset("llama-2-7b"), Batch(seq=1024)
+    model = Model.preset("llama-2-7b")
+    batch = Batch(seq=1024)
     old, new = (
         plan.Plan(model=model, parallel=kind(**degrees), batch=batch)
         for kind in (plan.Parallel, Parallel)
@@ -262,7 +264,8 @@ def test_plans_are_the_same_by_either_description(degrees: dict[str, Any]) -> No
 
 
 def test_hsdp_is_mics_said_from_the_other_side() -> None:
-    hsdp, mics = Parallel(dp=64, zero=3, replicate=8), Parallel(dp=64, zero=3, partition_group=8)
+    hsdp = Parallel(dp=64, zero=3, replicate=8)
+    mics = Parallel(dp=64, zero=3, partition_group=8)
     assert hsdp.shard_degree == mics.shard_degree == 8
     sent = [step_collectives(spread, Recipe(), 1000) for spread in (hsdp, mics)]
     assert sent[0] == sent[1]
@@ -382,9 +385,10 @@ def test_rules_of_frameworks_give_published_layers() -> None:
 
 
 @given(
-    layers=st.integers(1, 200), stages=st.integers(1, 40),
+    layers=st.integers(1, 200),
+    stages=st.integers(1, 40),
     split=st.sampled_from(["megatron-embedding", "megatron-loss", "megatron-both", "torchtitan"]),
-)  # fmt: skip
+)
 def test_stages_with_their_ends_counted_are_as_even_as_can_be(
     layers: int, stages: int, split: Any
 ) -> None:
@@ -458,7 +462,8 @@ def test_activations_in_flight_are_those_of_the_schedule(
     """The oracle: the pipeline engine's orders, counted instruction by instruction."""
     from labkit.pipeline import build
 
-    parallel, microbatches = Parallel(pp=pp, schedule=name, **options), rounds * pp
+    parallel = Parallel(pp=pp, schedule=name, **options)
+    microbatches = rounds * pp
     chosen = {f"num_{key}": value for key, value in options.items()}
     order = build(name, num_stages=pp, num_microbatches=microbatches, **chosen)
     stages = 1 if name in ("chimera", "dualpipe") else order.num_stages // pp
@@ -498,7 +503,8 @@ def test_the_devices_of_a_pipeline_hold_the_model(
 
 
 def test_uneven_stages_hold_the_layers_they_are_given() -> None:
-    model, parallel = Model.preset("deepseek-v3"), Parallel(pp=4, layers=(13, 16, 16, 16))
+    model = Model.preset("deepseek-v3")
+    parallel = Parallel(pp=4, layers=(13, 16, 16, 16))
     blocks = [
         sum(unit.count for unit in parallel.units(model, device) if "block" in unit.name)
         for device in range(4)
@@ -511,9 +517,11 @@ def test_uneven_stages_hold_the_layers_they_are_given() -> None:
 def test_a_rank_of_a_three_way_cut_holds_its_share_exactly() -> None:
     """GPT-3 on tp = 8, pp = 8 (Megatron-LM's layout): 12 layers of 12h²/8, and what is copied."""
     model = replace(Model.preset("gpt3-175b"), vocab=51200)
-    h, parallel = model.hidden, Parallel(tp=8, pp=8)
+    h = model.hidden
+    parallel = Parallel(tp=8, pp=8)
     middle = sum(parallel.elements(model, 3))
-    cut_biases, copied = (3 * h + 4 * h) // 8, 2 * h + 4 * h
+    cut_biases = (3 * h + 4 * h) // 8
+    copied = 2 * h + 4 * h
     assert middle == 12 * (12 * h * h // 8 + cut_biases + copied)
 
 
@@ -569,7 +577,8 @@ def test_the_formula_knows_partial_recomputation() -> None:
     every = [of(recompute=k) for k in (1, 2, 3, 96)]
     assert every == sorted(every)
     # Korthikanti et al. 2022, §5, footnote: groups of k layers keep 1/k of the inputs, k at work.
-    inputs, layer = 2 * 2048 * 12288, of() / 96
+    inputs = 2 * 2048 * 12288
+    layer = of() / 96
     assert of(recompute="full", recompute_group=8) == 96 / 8 * inputs + 8 * layer
     with pytest.raises(UsageError, match="must not be selective"):
         of(recompute="selective")
@@ -584,7 +593,8 @@ def test_descriptions_are_values() -> None:
         (Batch, {"seq": 8}),
     ]
     for kind, changes in kinds:
-        one, other = kind(**changes), kind(**changes)
+        one = kind(**changes)
+        other = kind(**changes)
         assert {one: 1}[other] == 1
         with pytest.raises(FrozenInstanceError):
             setattr(one, next(iter(changes)), 3)

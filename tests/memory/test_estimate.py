@@ -22,9 +22,19 @@ from tests.memory.steps import moments_of, stored_elements, trained
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
 LLAMA = Model(
-    name="little", num_layers=4, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=96,
-    tied=False, bias=False, mlp="swiglu", norm="rmsnorm", fused_qkv=False,
-)  # fmt: skip
+    name="little",
+    num_layers=4,
+    hidden=64,
+    heads=8,
+    kv_heads=4,
+    ffn=96,
+    vocab=96,
+    tied=False,
+    bias=False,
+    mlp="swiglu",
+    norm="rmsnorm",
+    fused_qkv=False,
+)
 ADAM = Recipe.mixed_adam()
 
 
@@ -86,7 +96,8 @@ def test_shards_are_whole_rows_of_every_tensor(zero: int, dp: int) -> None:
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_the_ideal_is_the_papers_arithmetic(zero: int) -> None:
-    dp, model = 48, Model.preset("gpt2-124m")
+    dp = 48
+    model = Model.preset("gpt2-124m")
     here = plan(model, dp=dp, zero=zero, ideal=True)
     paper = Plan(model=model, parallel=Parallel(dp=dp, zero=zero))
     step = here.moments().loc["optimizer step"]
@@ -176,7 +187,8 @@ def test_rules_of_sharding_have_their_stages(degrees: dict[str, Any], rule: str)
 
 def test_what_is_offloaded_is_elsewhere() -> None:
     away = Recipe.mixed_adam(offload_optimizer="cpu", offload_gradients="cpu")
-    here, there = plan(dp=4, zero=2, recipe=away), plan(dp=4, zero=2)
+    here = plan(dp=4, zero=2, recipe=away)
+    there = plan(dp=4, zero=2)
     kept = here.elsewhere().groupby("place")["num_bytes"].sum()
     states_there = there.moments().loc["optimizer step"]
     counters = there.elsewhere()["num_bytes"].sum()
@@ -193,7 +205,8 @@ def test_what_is_offloaded_is_elsewhere() -> None:
 def test_a_pipeline_holds_its_stages_and_what_is_in_flight() -> None:
     """1F1B: the first device holds p microbatches of l/p layers, as much as one of all layers."""
     model = LLAMA.resized(num_layers=8)
-    one, four = plan(model), plan(model, pp=4)
+    one = plan(model)
+    four = plan(model, pp=4)
     assert four.estimate.job.device == 0
     kept = {"no pipeline": one, "pipeline": four}
     sums = {
@@ -207,7 +220,8 @@ def test_a_pipeline_holds_its_stages_and_what_is_in_flight() -> None:
 
 def test_tensor_parallel_ranks_share_the_layers() -> None:
     long = {"seq": 2048}
-    one, two = plan(batch=long), plan(tp=2, batch=long)
+    one = plan(batch=long)
+    two = plan(tp=2, batch=long)
     with_sequence = plan(tp=2, sp=True, batch=long)
     assert two.states_bytes < 0.6 * one.states_bytes
     assert with_sequence.peak_bytes < two.peak_bytes < one.peak_bytes
@@ -250,9 +264,12 @@ def test_experts_and_latents_are_estimated_and_their_assumptions_said(name: str)
 
 @settings(max_examples=40, deadline=None)
 @given(
-    layers=st.integers(2, 12), seq=st.integers(2, 128), micro_batch=st.integers(2, 8),
-    dp=st.integers(2, 64), zero=st.integers(0, 3),
-)  # fmt: skip
+    layers=st.integers(2, 12),
+    seq=st.integers(2, 128),
+    micro_batch=st.integers(2, 8),
+    dp=st.integers(2, 64),
+    zero=st.integers(0, 3),
+)
 def test_monotone(layers: int, seq: int, micro_batch: int, dp: int, zero: int) -> None:
     model = LLAMA.resized(num_layers=layers)
     given_batch = {"seq": seq, "micro_batch": micro_batch}
@@ -279,7 +296,8 @@ def test_monotone(layers: int, seq: int, micro_batch: int, dp: int, zero: int) -
 def test_arrays_give_what_numbers_give(zero: int, rule: str, recipe: str) -> None:
     if (rule, recipe) == ("flat", "muon"):
         pytest.skip("refused")
-    seq, dp = np.array([7, 32, 128]), np.array([[1], [2], [48]])
+    seq = np.array([7, 32, 128])
+    dp = np.array([[1], [2], [48]])
     base = plan(zero=zero, shard_rule=rule, recipe=Recipe.preset(recipe))
     assert isinstance(base.model, Model)
     assert base.batch is not None
@@ -294,9 +312,12 @@ def test_arrays_give_what_numbers_give(zero: int, rule: str, recipe: str) -> Non
     total, names = (np.broadcast_to(found, (3, 3)) for found in (estimate.total(row), names))
     for i, j in np.ndindex(3, 3):
         one = plan(
-            zero=zero, shard_rule=rule, recipe=base.recipe, dp=int(dp[i, 0]),
+            zero=zero,
+            shard_rule=rule,
+            recipe=base.recipe,
+            dp=int(dp[i, 0]),
             batch={"seq": int(seq[j])},
-        )  # fmt: skip
+        )
         assert one.peak_bytes == pytest.approx(total[i, j], abs=1)
         assert one.peak_moment == names[i, j]
 
@@ -316,7 +337,8 @@ def test_every_term_explains_itself() -> None:
 
 
 def test_assumptions_say_what_is_checked_and_what_is_derived() -> None:
-    alone, spread = plan().assumptions, plan(dp=4, zero=3, tp=2).assumptions
+    alone = plan().assumptions
+    spread = plan(dp=4, zero=3, tp=2).assumptions
     assert any("MemTracker" in note for note in alone)
     derived = [note for note in spread if note.startswith("derived")]
     assert any("tensor-parallel" in note for note in derived)

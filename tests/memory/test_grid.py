@@ -18,9 +18,19 @@ from labkit.memory.plans import estimate, grid
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
 LLAMA = Model(
-    name="little", num_layers=4, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=96,
-    tied=False, bias=False, mlp="swiglu", norm="rmsnorm", fused_qkv=False,
-)  # fmt: skip
+    name="little",
+    num_layers=4,
+    hidden=64,
+    heads=8,
+    kv_heads=4,
+    ffn=96,
+    vocab=96,
+    tied=False,
+    bias=False,
+    mlp="swiglu",
+    norm="rmsnorm",
+    fused_qkv=False,
+)
 PLAN = Plan(model=LLAMA, parallel=Parallel(zero=3), recipe=Recipe.bf16_mixed(), batch=Batch(seq=32))
 
 
@@ -162,7 +172,8 @@ def test_the_figure_shows_every_bar_and_what_fits() -> None:
     from labkit.memory import figures
     from labkit.memory.plans.search import what_fits
 
-    models, room = [GPT, LLAMA], 1_000_000
+    models = [GPT, LLAMA]
+    room = 1_000_000
     plan = replace(PLAN, parallel=Parallel(dp=4))
     bars, least = what_fits(plan, models=models, device=room)
     assert len(least) == 8
@@ -200,7 +211,8 @@ def test_links_add_traffic_to_the_same_rows() -> None:
     """With links a sweep has the columns it has without, and what each plan itself sends."""
     links = (hardware.link("ib-edr"), hardware.link("nvlink-v100"))
     axes: dict[str, list[Any]] = {"zero": [1, 3], "dp": [4, 16], "tp": [1, 3], "seq": [16, 32]}
-    plain, timed = memory.sweep(PLAN, **axes), memory.sweep(PLAN, **axes, links=links)
+    plain = memory.sweep(PLAN, **axes)
+    timed = memory.sweep(PLAN, **axes, links=links)
     assert timed[plain.columns].equals(plain)
     for row in timed.itertuples():
         if row.problem:
@@ -298,9 +310,12 @@ def peak_of(plan: Plan, device: int) -> float:
     assert isinstance(plan.model, Model)
     assert plan.batch is not None
     job = estimate.Job(
-        model=plan.model, parallel=plan.parallel, recipe=plan.recipe, batch=plan.batch,
+        model=plan.model,
+        parallel=plan.parallel,
+        recipe=plan.recipe,
+        batch=plan.batch,
         device=device,
-    )  # fmt: skip
+    )
     return float(estimate.total(estimate.largest(estimate.rows(job).items())[1]))
 
 

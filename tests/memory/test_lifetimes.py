@@ -18,9 +18,14 @@ from labkit.memory.tape.shadow import Program, Shadow
 from labkit.memory.tape.tape import Tape, Tensor, call, unit
 
 LLAMA: dict[str, Any] = {
-    "mlp": "swiglu", "qkv_bias": False, "out_bias": False, "mlp_bias": False, "fused_qkv": False,
-    "tied": False, "positions": False,
-}  # fmt: skip
+    "mlp": "swiglu",
+    "qkv_bias": False,
+    "out_bias": False,
+    "mlp_bias": False,
+    "fused_qkv": False,
+    "tied": False,
+    "positions": False,
+}
 BLOCKS: dict[str, dict[str, Any]] = {
     "gpt": {},
     "llama": LLAMA | {"grouped": True, "qk_norm": True},
@@ -63,7 +68,8 @@ def program(block: str, recompute: Any, loss: Any) -> Program:
     choices = BLOCKS[block]
     structure = STRUCTURES.get(recompute, "flat")
     if choices.get("stack") == "mixed" and structure != "flat":
-        choices, structure = choices | {"layers": (2, 3), "repeat": 2}, "listed"
+        choices = choices | {"layers": (2, 3), "repeat": 2}
+        structure = "listed"
     mode = Mode(
         recompute=recompute,
         loss=loss,

@@ -30,7 +30,8 @@ REPEATS = ("group", "period")
 @pytest.mark.parametrize("case", STEPS)
 def test_every_moment_is_torchs(case: steps.Case) -> None:
     model, mode, sizes = case
-    seen, given_sizes = steps.tracked(case), dict(sizes)
+    seen = steps.tracked(case)
+    given_sizes = dict(sizes)
     told = steps.moments_of(model, mode, **given_sizes)
     totals = {moment: sum(told[moment].values()) for moment in seen.moments if moment in told}
     assert totals == {moment: seen.moments[moment]["Total"] for moment in totals}
@@ -42,7 +43,8 @@ def test_every_moment_is_torchs(case: steps.Case) -> None:
 @pytest.mark.parametrize("case", STEPS)
 def test_layers_save_what_torch_saves(case: steps.Case) -> None:
     model, mode, sizes = case
-    seen, given = steps.tracked(case), dict(sizes)
+    seen = steps.tracked(case)
+    given = dict(sizes)
     batch = {name: given[name] for name in ("seq", "micro_batch")}
     repeat = {name: given[name] for name in REPEATS if name in given}
     stack = saved.total_bytes(saved.stack_terms(model, mode, **batch, **repeat))
@@ -98,10 +100,16 @@ def spread(size: int, seed: int) -> tuple[Shape, dict[str, Any]]:
     heads = rng.integers(2, 9, size)
     small = Model(num_layers=1, hidden=16, heads=1, vocab=9)
     model = shape_of(
-        small, num_layers=rng.integers(2, 40, size), hidden=16 * heads, heads=heads,
-        kv_heads=heads, head_dim=16, ffn=rng.integers(16, 900, size),
-        vocab=rng.integers(9, 5000, size), positions=256,
-    )  # fmt: skip
+        small,
+        num_layers=rng.integers(2, 40, size),
+        hidden=16 * heads,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=16,
+        ffn=rng.integers(16, 900, size),
+        vocab=rng.integers(9, 5000, size),
+        positions=256,
+    )
     return model, {"seq": rng.integers(1, 257, size), "micro_batch": rng.integers(1, 5, size)}
 
 
@@ -130,7 +138,8 @@ def test_arrays_give_what_numbers_give(choices: dict[str, Any], step: str) -> No
 
 
 def test_groups_may_vary_within_a_call() -> None:
-    mode, groups = Mode(recompute="full"), np.array([1, 2, 3, 7, 50])
+    mode = Mode(recompute="full")
+    groups = np.array([1, 2, 3, 7, 50])
     model = GPT.resized(num_layers=7)
     sizes = {"seq": 16, "micro_batch": 2}
     found = steps.peak(model, mode, group=groups, **sizes).num_bytes
@@ -140,14 +149,18 @@ def test_groups_may_vary_within_a_call() -> None:
 
 @settings(max_examples=40)
 @given(
-    layers=st.integers(1, 30), seq=st.integers(1, 300), micro_batch=st.integers(2, 9),
-    hidden=st.integers(1, 20), vocab=st.integers(2, 3000),
-)  # fmt: skip
+    layers=st.integers(1, 30),
+    seq=st.integers(1, 300),
+    micro_batch=st.integers(2, 9),
+    hidden=st.integers(1, 20),
+    vocab=st.integers(2, 3000),
+)
 def test_more_of_anything_is_never_less(
     layers: int, seq: int, micro_batch: int, hidden: int, vocab: int
 ) -> None:
     model = Model(num_layers=layers, hidden=8 * hidden, heads=4, vocab=vocab, positions=999)
-    mode, sizes = Mode(), {"seq": seq, "micro_batch": micro_batch}
+    mode = Mode()
+    sizes = {"seq": seq, "micro_batch": micro_batch}
     base = steps.peak(model, mode, **sizes).num_bytes
     assert steps.peak(model, mode, seq=seq + 1, micro_batch=micro_batch).num_bytes > base
     assert steps.peak(model, mode, seq=seq, micro_batch=micro_batch + 1).num_bytes > base

@@ -45,7 +45,8 @@ def cut_of(recipe: Recipe) -> Placement:
 def test_bytes_and_traffic_are_those_of_the_cut(gradients: Place, optimizer: Place) -> None:
     """ZeRO-Offload §3: every edge of the graph that is cut is traffic, every node is kept once."""
     recipe = Recipe(offload_gradients=gradients, offload_optimizer=optimizer)
-    placed, cut = offload(PSI, Parallel(zero=2), recipe), cut_of(recipe)
+    placed = offload(PSI, Parallel(zero=2), recipe)
+    cut = cut_of(recipe)
     assert placed.bytes_at("device") == cut.gpu_bytes * PSI
     assert placed.bytes_at("cpu") == cut.cpu_bytes * PSI
     assert placed.bytes_at("PCIe to device", "PCIe to host") == cut.traffic_bytes * PSI
@@ -82,7 +83,8 @@ def test_nothing_is_lost_wherever_it_is_kept(
 
 def check_balance(found: Offload, recipe: Recipe) -> None:
     """What the host updates must have come down, and what the device needs must come up."""
-    down, up = found.bytes_at("PCIe to host"), found.bytes_at("PCIe to device")
+    down = found.bytes_at("PCIe to host")
+    up = found.bytes_at("PCIe to device")
     held = {one.component: one.num_bytes for one in found.held}
     if recipe.offload_optimizer != "device":
         assert down >= held["gradients"]

@@ -55,7 +55,8 @@ def _seen(recipe: Recipe) -> tuple[int, int]:
         def _update_peak_stats(self, peak_state: Any) -> None:
             self.top = max(self.top, self.total())
 
-    states, most = 0, 0
+    states = 0
+    most = 0
     for optimizer in _optimizers(recipe, MODEL.tensors()):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for parameter in parameters:

@@ -24,7 +24,8 @@ from tests.oracles.estimators import count, framework_faults, peer_faults, told_
 
 PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))
 needs_peers = pytest.mark.skipif(not PEERS.exists(), reason="set LABKIT_MEMORY_PEERS to the table")
-GPT2, LLAMA = Model.preset("gpt2-1.5b"), Model.preset("llama-2-7b")
+GPT2 = Model.preset("gpt2-1.5b")
+LLAMA = Model.preset("llama-2-7b")
 MODELS = {
     "gpt2-1.5b": GPT2,
     "gpt3-175b": replace(Model.preset("gpt3-175b"), vocab=51200),
@@ -109,7 +110,8 @@ def test_accelerates_30_numbers_exactly() -> None:
     found = rows("accelerate")
     for row in found:
         fp32 = row["tool"].endswith("32")
-        model, recipe = MODELS[row["case"]], Recipe.fp32_adam() if fp32 else None
+        model = MODELS[row["case"]]
+        recipe = Recipe.fp32_adam() if fp32 else None
         lines = count("accelerate", model, Parallel(), recipe)
         kind = row["component"]
         if kind == "printed_training":
@@ -241,7 +243,12 @@ def test_every_estimator_has_faults_of_its_own() -> None:
     names = [(fault.convention, fault.name) for fault in FAULTS]
     assert len(set(names)) == len(names)
     assert {convention for convention, _ in names} == {
-        *("deepspeed", "megatron", "llm-analysis", "calculon", "cookbook", "accelerate")
+        "deepspeed",
+        "megatron",
+        "llm-analysis",
+        "calculon",
+        "cookbook",
+        "accelerate",
     }
 
 

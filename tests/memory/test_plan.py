@@ -42,7 +42,9 @@ def test_table_1_cell_is_the_formula_rounded_or_truncated(cell: dict[str, str]) 
 )
 def test_table_2_cell_is_its_printed_first_row_times_mp(cell: dict[str, str]) -> None:
     """The first row is the formula; the others multiply what was printed there."""
-    tp, zero, printed = int(cell["tp"]), int(cell["zero"]), cell["printed"]
+    tp = int(cell["tp"])
+    zero = int(cell["zero"])
+    printed = cell["printed"]
     one = {"B": quantities.BILLION, "T": quantities.TRILLION}[cell["unit"]]
     largest = memory.largest_model(Parallel(dp=64, tp=tp, zero=zero), PAPER_GPU_BYTES)
     first = next(c for c in cells("table2.csv") if c["tp"] == "1" and c["zero"] == cell["zero"])
@@ -78,12 +80,14 @@ def test_figure_1() -> None:
 
 def test_section_3_2_activations() -> None:
     """60 GB for GPT-2 at batch 32 (footnote)."""
-    gpt2, batch = Model.preset("gpt2-1.5b"), Batch(seq=1024, micro_batch=32)
+    gpt2 = Model.preset("gpt2-1.5b")
+    batch = Batch(seq=1024, micro_batch=32)
     assert activation_bytes(gpt2, batch) == 12 * 1600 * 32 * 1024 * 48 * 2
 
 
 def test_checkpoints_are_partitioned_by_tp_only_when_asked() -> None:
-    model, batch = Model.preset("zero-100b"), Batch(seq=1024, micro_batch=32, recompute="full")
+    model = Model.preset("zero-100b")
+    batch = Batch(seq=1024, micro_batch=32, recompute="full")
     whole = activation_bytes(model, batch, tp=16)
     shared = activation_bytes(model, replace(batch, partition_checkpoints=True), tp=16)
     checkpoints = 125 * 32 * 1024 * 8192 * 2
@@ -179,7 +183,8 @@ def test_a_sweep_times_what_it_is_given_links_for() -> None:
 
 def test_second_copies_and_groups_cost_what_they_say() -> None:
     """hpZ adds 2Ψ/p; MiCS keeps 16Ψ/p."""
-    size, base = 10**10, Parallel(dp=64, zero=3)
+    size = 10**10
+    base = Parallel(dp=64, zero=3)
     plain = Plan(model=size, parallel=base).peak_bytes
     second = Plan(model=size, parallel=replace(base, secondary_group=8)).peak_bytes
     grouped = Plan(model=size, parallel=replace(base, partition_group=8)).peak_bytes
@@ -189,7 +194,8 @@ def test_second_copies_and_groups_cost_what_they_say() -> None:
 
 def test_what_is_sent_may_be_smaller_than_what_is_held() -> None:
     """ZeRO++ by recipe: int8 weights, int4 gradients, a second shard in each node: 3M to 0.75M."""
-    size, dp = 10**9, 10**6
+    size = 10**9
+    dp = 10**6
     quantised = Recipe.preset("quantised")
     second = Parallel(dp=dp, zero=3, secondary_group=8)
     better = Plan(model=size, parallel=second, recipe=quantised).traffic(ranks_per_node=8)
@@ -215,7 +221,8 @@ def test_every_term_explains_itself() -> None:
     assert len(plan.assumptions) == 5
 
 
-LLAMA, GPT = Model.preset("llama-2-7b"), Model.preset("gpt2-124m")
+LLAMA = Model.preset("llama-2-7b")
+GPT = Model.preset("gpt2-124m")
 DETAILED = {
     "one rank": Plan(model=GPT, recipe=Recipe.fp32_adam(), batch=Batch(seq=512)),
     "stage 3": Plan(model=LLAMA, parallel=Parallel(dp=8, zero=3), batch=Batch(seq=512)),
@@ -276,7 +283,8 @@ def test_every_component_of_the_table_explains_itself(name: str) -> None:
 @pytest.mark.parametrize("name", DETAILED)
 def test_the_device_rows_are_the_peak_and_the_largest_moment(name: str) -> None:
     plan = DETAILED[name]
-    table, moments = plan.frame(), plan.moments()
+    table = plan.frame()
+    moments = plan.moments()
     here = table[table["place"] == "device"]
     assert here["num_bytes"].sum() == plan.peak_bytes == moments["total"].max()
     assert here["share"].sum() == pytest.approx(1)
@@ -420,7 +428,8 @@ def test_deepspeed_counts_two_copies_of_gradients_and_one_live_tensor(case: str)
 def test_megatrons_distributed_optimizer_is_six_plus_twelve_over_dp(case: str) -> None:
     """Stage by stage the ratio to the paper's count is exact, whatever it calls the model's size
     (it leaves out position embeddings and most biases)."""
-    recipe, psi = Recipe.preset("fp32-gradients"), PEER_MODELS[case].num_params
+    recipe = Recipe.preset("fp32-gradients")
+    psi = PEER_MODELS[case].num_params
     for row in peers("megatron-lm", "states", case):
         if row["tp"] == row["pp"] == "1":
             parallel = Parallel(dp=int(row["dp"]), zero=int(row["stage"]))

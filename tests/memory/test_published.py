@@ -127,7 +127,9 @@ def test_added_operations_are_equation_8_not_its_derivation(model: str) -> None:
     ratio = tables.hardware_flops(size, vocab=0) / tables.model_flops(size, vocab=0) - 1
     printed = text("operations added by selective recomputation", model)
     assert quantities.cut(100 * ratio, f"{printed:g}") == "rounded"
-    hidden, batch, layer_count = int(size["hidden"]), int(size["batch"]), int(size["layers"])
+    hidden = int(size["hidden"])
+    batch = int(size["batch"])
+    layer_count = int(size["layers"])
     derived = 4 * batch * 2048**2 * hidden * layer_count
     assert 3 * derived / tables.model_flops(size, vocab=0) == pytest.approx(ratio)
 

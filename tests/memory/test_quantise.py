@@ -93,7 +93,8 @@ def test_errors_grow_with_the_roundings() -> None:
         return float((total - exact).norm() / exact.norm())
 
     one = off(torch.stack([rounded(row, bits=4) for row in gradients]).sum(0))
-    two, ring = off(two_hop_sum(gradients, 4)), off(ring_sum(gradients))
+    two = off(two_hop_sum(gradients, 4))
+    ring = off(ring_sum(gradients))
     assert two == pytest.approx(one * 2**0.5, rel=0.05)
     # Part k of a ring has variance k of 16: the sum of k over 15 hops, over 16, is 7.5.
     assert ring == pytest.approx(one * 7.5**0.5, rel=0.1)

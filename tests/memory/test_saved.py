@@ -71,8 +71,11 @@ def per_token(model: Model, mode: Mode, *, leave_out: tuple[str, ...] = (), **gi
 
 
 def test_plain_blocks_have_the_known_sums() -> None:
-    gpt, llama = Model.preset("gpt2-1.5b"), Model.preset("llama-3-8b")
-    a, h, s = gpt.heads, gpt.hidden, GIVEN["seq"]
+    gpt = Model.preset("gpt2-1.5b")
+    llama = Model.preset("llama-3-8b")
+    a = gpt.heads
+    h = gpt.hidden
+    s = GIVEN["seq"]
     cached = 24 * h * h / (s * GIVEN["micro_batch"] * h)
     assert per_token(gpt, Mode()) == pytest.approx(32 + 4 * a / h + 8 / h)
     assert per_token(gpt, Mode(dtype="autocast")) == pytest.approx(36 + 4 * a / h + 16 / h + cached)
@@ -80,7 +83,10 @@ def test_plain_blocks_have_the_known_sums() -> None:
     assert per_token(gpt, Mode(recompute="full", dtype="autocast")) == 4
     eager = per_token(gpt, Mode(attention="eager"), leave_out=("causal mask",))
     assert eager == pytest.approx(32 + 2 * a * s / h + 8 / h)
-    f, g, a, h = llama.ffn / llama.hidden, llama.kv_heads / llama.heads, llama.heads, llama.hidden
+    f = llama.ffn / llama.hidden
+    g = llama.kv_heads / llama.heads
+    a = llama.heads
+    h = llama.hidden
     assert per_token(llama, Mode()) == pytest.approx(12 + 4 * g + 8 * f + 4 * a / h + 8 / h)
 
 
@@ -107,7 +113,8 @@ def test_korthikanti_equations(t: int, name: str) -> None:
 
 
 def test_arrays_give_what_numbers_give() -> None:
-    seqs, batches = np.array([128, 1024]), np.array([[1], [4], [9]])
+    seqs = np.array([128, 1024])
+    batches = np.array([[1], [4], [9]])
     for mode in (Mode(), Mode(attention="eager", dtype="autocast"), Mode(recompute="full")):
         both = saved.total_bytes(saved.stack_terms(GPT, mode, seq=seqs, micro_batch=batches))
         for row, micro_batch in enumerate(batches.ravel().tolist()):

@@ -73,7 +73,8 @@ def test_counted_operations_are_those_of_the_products(again: str, early_stop: bo
     from labkit.models import Model
 
     model = Model(num_layers=1, hidden=64, heads=4, vocab=96, positions=32)
-    values, down = 2 * 2 * 32**2 * 64, 8 * 2 * 32 * 64**2  # the last products of core and layer
+    values = 2 * 2 * 32**2 * 64
+    down = 8 * 2 * 32 * 64**2  # the last products of core and layer
     forward = 3 * down + 2 * values
     mode = Mode(dtype="fp32", attention="eager", recompute=again)  # type: ignore[arg-type]
     more = {"none": 0, "selective": 2 * values, "full": forward}[again]

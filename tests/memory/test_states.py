@@ -55,7 +55,8 @@ def test_one_rank_holds_everything_at_every_stage(zero: int) -> None:
 
 def test_limits_are_those_of_the_paper() -> None:
     """§5.1–5.3: a 4×, 8× and N_d× reduction as N_d grows."""
-    recipe, dp = Recipe.mixed_adam(), 10**7
+    recipe = Recipe.mixed_adam()
+    dp = 10**7
     reductions = [16_000 / total(dp=dp, zero=zero, recipe=recipe) for zero in (1, 2, 3)]
     assert reductions == pytest.approx([4, 8, dp], rel=1e-5)
 

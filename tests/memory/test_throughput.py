@@ -41,7 +41,8 @@ def plan(*, dp: int = 32, tp: int = 1, zero: int = 2, **batch: Any) -> Plan:
 def test_operations_are_megatrons(micro_batch: int) -> None:
     """Korthikanti et al. 2022, eq. 7: 72·B·l·s·h²·(1 + s/6h + V/12hl); recomputing the layers
     makes the 72 into 96, but not in the head's share."""
-    hidden, layers = GPT.hidden, GPT.num_layers
+    hidden = GPT.hidden
+    layers = GPT.num_layers
     extra = 1024 / (6 * hidden) + GPT.vocab / (12 * hidden * layers)
     paper = 72 * micro_batch * layers * 1024 * hidden**2 * (1 + extra)
     kept = plan(dp=1, micro_batch=micro_batch, recompute="none")
@@ -92,7 +93,8 @@ def test_a_hop_costs_the_mean_latency_of_its_ring() -> None:
 def test_overlap_hides_at_most_the_backward_collectives_and_at_most_the_backward_pass() -> None:
     for micro_batch in (1, 64):
         job = plan(micro_batch=micro_batch)
-        apart, over = throughput(job, cluster()), throughput(job, cluster(overlap=True))
+        apart = throughput(job, cluster())
+        over = throughput(job, cluster(overlap=True))
         hidden_s = seconds(apart) - seconds(over)
         # of stage 2's two model sizes one, the reduce-scatter, is in the backward pass: 3 of 4
         assert hidden_s == pytest.approx(min(apart.data_s / 2, 0.75 * apart.compute_s), rel=0.02)
@@ -141,23 +143,33 @@ def test_rivals_on_free_links_differ_in_what_they_hold_only() -> None:
 
 def test_gathers_in_two_stages_cross_with_what_a_node_does_not_hold() -> None:
     """(p - k) / p of the message leaves a node of k of the group's p ranks, not (p - 1) / p."""
-    far, near = link(1e9, 1e-3), link(1e11, 1e-4)
+    far = link(1e9, 1e-3)
+    near = link(1e11, 1e-4)
     ring = Collective(
-        phase="forward", kind="all-gather", what="parameters", message_bytes=1e9, num_ranks=16,
-        num_calls=3, nodes=2,
-    )  # fmt: skip
+        phase="forward",
+        kind="all-gather",
+        what="parameters",
+        message_bytes=1e9,
+        num_ranks=16,
+        num_calls=3,
+        nodes=2,
+    )
     rings = cluster(ring=far, node=far, inside=near)
     staged = replace(rings, staged=True)
     hops_s = 3 * (1 * far.latency_s + 7 * near.latency_s)
     assert rings.time_s(ring) > 15 / 16
     assert staged.time_s(ring) == pytest.approx(8 / 16 + 7 / 8 / 100 + hops_s)
-    for other in (replace(ring, kind="reduce-scatter"), replace(ring, num_ranks=8, nodes=1),
-                  replace(ring, num_ranks=2)):  # fmt: skip
+    for other in (
+        replace(ring, kind="reduce-scatter"),
+        replace(ring, num_ranks=8, nodes=1),
+        replace(ring, num_ranks=2),
+    ):
         assert staged.time_s(other) == rings.time_s(other)
 
 
 def test_rivals_pay_for_the_slow_link_in_the_order_of_what_crosses_it() -> None:
-    fast, slow = link(1e30), link(1e9)
+    fast = link(1e30)
+    slow = link(1e9)
     links = {"ring": slow, "node": slow, "inside": fast}
     table = rivals(GPT.resized(positions=2048), cluster(**links), gpus=64, partition_group=16)
     seconds = table["traffic_s"]

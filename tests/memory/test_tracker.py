@@ -15,9 +15,18 @@ torch = pytest.importorskip("torch")
 
 GPT = Model(num_layers=2, hidden=32, heads=4, vocab=71, positions=16)
 LLAMA = Model(
-    num_layers=2, hidden=32, heads=4, kv_heads=2, ffn=40, vocab=71,
-    tied=False, bias=False, mlp="swiglu", norm="rmsnorm", fused_qkv=False,
-)  # fmt: skip
+    num_layers=2,
+    hidden=32,
+    heads=4,
+    kv_heads=2,
+    ffn=40,
+    vocab=71,
+    tied=False,
+    bias=False,
+    mlp="swiglu",
+    norm="rmsnorm",
+    fused_qkv=False,
+)
 
 
 def plain_peak(model: Model, mode: Mode, seq: int, micro_batch: int) -> int:
@@ -101,7 +110,8 @@ def test_rotary_positions_are_relative() -> None:
     from labkit.memory.oracles import blocks, networks
 
     tables = networks.rotary_tables(9, 8, Mode(dtype="fp32"))
-    x, y = torch.randn(8), torch.randn(8)
+    x = torch.randn(8)
+    y = torch.randn(8)
     turned = [blocks.rotate(v.expand(9, 8), *tables) for v in (x, y)]
     scores = turned[0] @ turned[1].T
     for offset in range(-3, 4):

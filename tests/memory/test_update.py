@@ -40,8 +40,10 @@ def test_where_host_and_link_cost_nothing_the_step_is_the_gpus() -> None:
 
 def test_the_terms_by_hand() -> None:
     """Gradients hide behind the backward pass; 2 bytes a parameter come back; 1 ns an update."""
-    params, gpu_s = GPT.num_params, throughput(plan(), CLUSTER).compute_s
-    update_s, back_s = params * 1e-9, params * 2 / 1e10
+    params = GPT.num_params
+    gpu_s = throughput(plan(), CLUSTER).compute_s
+    update_s = params * 1e-9
+    back_s = params * 2 / 1e10
     assert params * 2 / 1e10 < gpu_s / 2
     assert step_s(plan()) == pytest.approx(gpu_s + update_s)
     assert step_s(plan(), tiled=False) == pytest.approx(gpu_s + update_s + back_s)
@@ -50,7 +52,8 @@ def test_the_terms_by_hand() -> None:
 
 
 def test_gradients_that_the_backward_pass_does_not_hide_are_waited_for() -> None:
-    slow, gpu_s = 1e8, throughput(plan(samples=1), CLUSTER).compute_s
+    slow = 1e8
+    gpu_s = throughput(plan(samples=1), CLUSTER).compute_s
     leaves_s = back_s = GPT.num_params * 2 / slow
     exposed_s = leaves_s - 2 / 3 * gpu_s
     assert exposed_s > 0

@@ -93,7 +93,9 @@ def torch_counts(mesh: Any, num_layers: int, sp: bool) -> dict[str, Counter[str]
     class Half(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+            self.norm = nn.LayerNorm(8)
+            self.up = nn.Linear(8, 16)
+            self.down = nn.Linear(16, 8)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.down(torch.relu(self.up(self.norm(x))))
@@ -155,7 +157,8 @@ def test_full_recomputation_repeats_the_forward_and_no_more() -> None:
 
 
 def test_selective_recomputation_repeats_only_what_attention_exchanges() -> None:
-    parallel, batch = Parallel(tp=4, cp=2), replace(BATCH, recompute="selective")
+    parallel = Parallel(tp=4, cp=2)
+    batch = replace(BATCH, recompute="selective")
     again = [c for c in collectives(GPT, parallel, RECIPE, batch) if c.phase == "recompute"]
     assert {(c.axis, c.what) for c in again} == {("cp", "keys and values")}
 
@@ -197,8 +200,13 @@ def crossings(schedule: str, pp: int, chunks: int) -> int:
 @pytest.mark.parametrize(
     ("schedule", "chunks"),
     [
-        *[("gpipe", 1), ("1f1b", 1), ("zb-h1", 1), ("interleaved-1f1b", 2), ("loop-bfs", 4)],
-        *[("zb-v", 1), ("dualpipe-v", 1)],
+        ("gpipe", 1),
+        ("1f1b", 1),
+        ("zb-h1", 1),
+        ("interleaved-1f1b", 2),
+        ("loop-bfs", 4),
+        ("zb-v", 1),
+        ("dualpipe-v", 1),
     ],
 )
 @pytest.mark.parametrize("pp", [2, 4])

@@ -149,10 +149,18 @@ def test_every_argument_takes_every_wrong_kind(case: str) -> None:
 def ask(plan: Plan) -> None:
     """Every question a plan answers; each by itself may be refused."""
     questions: tuple[Callable[[], Any], ...] = (
-        lambda: plan.peak_bytes, lambda: plan.peak_moment, lambda: plan.states_bytes, plan.frame,
-        plan.terms, plan.moments, plan.elsewhere, plan.collectives, plan.traffic,
-        lambda: plan.assumptions, lambda: plan.explain("parameters"),
-    )  # fmt: skip
+        lambda: plan.peak_bytes,
+        lambda: plan.peak_moment,
+        lambda: plan.states_bytes,
+        plan.frame,
+        plan.terms,
+        plan.moments,
+        plan.elsewhere,
+        plan.collectives,
+        plan.traffic,
+        lambda: plan.assumptions,
+        lambda: plan.explain("parameters"),
+    )
     for question in questions:
         with answer_or_paragraph():
             question()
@@ -212,7 +220,9 @@ def odd_plan(rng: random.Random) -> Plan:
 
 
 def test_two_hundred_odd_combinations_of_a_plans_arguments() -> None:
-    rng, answered, refused = random.Random(9), 0, 0
+    rng = random.Random(9)
+    answered = 0
+    refused = 0
     while answered < 200:
         try:
             plan = odd_plan(rng)
@@ -227,8 +237,11 @@ def test_two_hundred_odd_combinations_of_a_plans_arguments() -> None:
 
 def test_required_fields_are_named() -> None:
     for record in RECORDS:
-        needed = [field.name for field in fields(record) if field.default is MISSING
-                  and field.default_factory is MISSING]  # fmt: skip
+        needed = [
+            field.name
+            for field in fields(record)
+            if field.default is MISSING and field.default_factory is MISSING
+        ]
         for name in needed:
             rest = {key: value for key, value in NEEDED[record].items() if key != name}
             with pytest.raises(BadValue, match=name):

@@ -41,9 +41,14 @@ def best_of_all(
 
     best = min(all_plans(0, len(chain), cluster.num_devices), key=cost)
     return price(
-        chain, cluster, [s.replicas for s in best], [s.end for s in best[:-1]],
-        objective=objective, costing=costing, num_microbatches=num_microbatches,
-    )  # fmt: skip
+        chain,
+        cluster,
+        [s.replicas for s in best],
+        [s.end for s in best[:-1]],
+        objective=objective,
+        costing=costing,
+        num_microbatches=num_microbatches,
+    )
 
 
 def all_plans(first: int, layers: int, devices: int) -> Iterator[list[Stage]]:

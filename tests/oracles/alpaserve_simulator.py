@@ -44,8 +44,10 @@ def cases() -> dict[str, tuple[serving.Requests, tuple[serving.Group, ...]]]:
     for mix, shares in MIX.items():
         for cv in (1, 3):
             requests = stream([3 * share / sum(shares) for share in shares], cv, 20_000)
-            chosen |= {f"{mix}-{cv}-replication": (requests, alone),
-                       f"{mix}-{cv}-pipeline": (requests, split)}  # fmt: skip
+            chosen |= {
+                f"{mix}-{cv}-replication": (requests, alone),
+                f"{mix}-{cv}-pipeline": (requests, split),
+            }
     busy = stream([1.0] * 8, 3, 5_000, slo_s=single(2.0))
     fours = tuple(
         serving.Group(models=tuple(f"m{i}" for i in range(8) if i % 4 != place), stages=2)
@@ -57,10 +59,12 @@ def cases() -> dict[str, tuple[serving.Requests, tuple[serving.Group, ...]]]:
 def stream(
     rates: list[float], cv: float, count: int, slo_s: float = float("inf")
 ) -> serving.Requests:
-    return serving.together([
-        serving.generate(rate, int(count * rate), cv=cv, slo_s=slo_s, model=f"m{i}", rng=i)
-        for i, rate in enumerate(rates)
-    ])  # fmt: skip
+    return serving.together(
+        [
+            serving.generate(rate, int(count * rate), cv=cv, slo_s=slo_s, model=f"m{i}", rng=i)
+            for i, rate in enumerate(rates)
+        ]
+    )
 
 
 def digest(end_s: Any, per_s: float = 1e9) -> str:
@@ -75,18 +79,21 @@ def theirs(folder: Path) -> Any:
 
     text = (folder / "alpa_serve" / "simulator" / "controller.py").read_text()
     body = [
-        node for node in ast.parse(text).body
+        node
+        for node in ast.parse(text).body
         if isinstance(node, ast.FunctionDef) and node.name == "simulate_requests_mixed"
-    ]  # fmt: skip
+    ]
     space: dict[str, Any] = {"np": np, "inf": 1e20, "numba": numba}
     exec(compile(ast.Module(body, []), "theirs", "exec"), space)  # the checkout's, on purpose
     return space["simulate_requests_mixed"]
 
 
 def main(folder: Path) -> None:
-    simulate, stored = theirs(folder), {}
+    simulate = theirs(folder)
+    stored = {}
     for name, (requests, groups) in cases().items():
-        count, order = len(requests), [model.name for model in MODELS]
+        count = len(requests)
+        order = [model.name for model in MODELS]
         hosts = np.full((len(order), len(groups)), -1, np.int32)
         for m, model in enumerate(order):
             mine = [place for place, group in enumerate(groups) if model in group.models]
@@ -96,16 +103,19 @@ def main(folder: Path) -> None:
         for m, model in enumerate(MODELS):
             for g, group in enumerate(groups):
                 latency[m, g, : group.stages] = model.latency_s / group.stages
-        finish, good = np.empty(count), np.empty(count, bool)
+        finish = np.empty(count)
+        good = np.empty(count, bool)
         ids = np.array([order.index(model) for model in requests.model], np.int32)
-        arrival, slo_s = requests.column("arrival_s").copy(), requests.column("slo_s")
+        arrival = requests.column("arrival_s").copy()
+        slo_s = requests.column("slo_s")
         slo = np.minimum(slo_s, 1e20).astype(np.float32)
         simulate(finish, good, arrival, ids, slo, hosts, stages, latency, count)
         end_s = np.where(good, finish, np.nan)
         stored[name] = {
-            "sha256": digest(end_s), "attainment": float(good.mean()),
+            "sha256": digest(end_s),
+            "attainment": float(good.mean()),
             "mean_latency_s": float(np.nanmean(end_s - arrival)),
-        }  # fmt: skip
+        }
     origin = {"origin": "https://github.com/alpa-projects/mms", "commit": COMMIT}
     STORED.write_text(json.dumps(origin | {"cases": stored}, indent=1) + "\n")
 

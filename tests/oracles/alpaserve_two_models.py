@@ -42,11 +42,23 @@ RECORDED = {"poisson": 1.29, "skew": 5.98, "bursts": 1.81, "skewed bursts": 3.52
 """Mean latency of replication over the pipeline's, measured once with the authors' artifact."""
 CUT_S = 10
 _UNUSED = (
-    "ray", "ray.actor", "ray.util", "ray.util.scheduling_strategies", "uvicorn", "fastapi",
-    "fastapi.encoders", "starlette", "starlette.datastructures", "starlette.middleware",
-    "starlette.middleware.cors", "starlette.requests", "starlette.responses", "starlette.types",
-    "matplotlib", "matplotlib.pyplot",
-)  # fmt: skip
+    "ray",
+    "ray.actor",
+    "ray.util",
+    "ray.util.scheduling_strategies",
+    "uvicorn",
+    "fastapi",
+    "fastapi.encoders",
+    "starlette",
+    "starlette.datastructures",
+    "starlette.middleware",
+    "starlette.middleware.cors",
+    "starlette.requests",
+    "starlette.responses",
+    "starlette.types",
+    "matplotlib",
+    "matplotlib.pyplot",
+)
 
 
 class Setting(NamedTuple):
@@ -93,10 +105,12 @@ def requests(setting: Setting, mix: str) -> serving.Requests:
         arrivals(share / sum(shares) * RATE_PER_S, cv, setting.seconds, seed)
         for share, seed in zip(shares, setting.seeds, strict=True)
     ]
-    return serving.together([
-        serving.Requests(arrival_s=arrival_s, model=(name,) * len(arrival_s))
-        for name, arrival_s in zip(NAMES, drawn, strict=True)
-    ])  # fmt: skip
+    return serving.together(
+        [
+            serving.Requests(arrival_s=arrival_s, model=(name,) * len(arrival_s))
+            for name, arrival_s in zip(NAMES, drawn, strict=True)
+        ]
+    )
 
 
 def plan(setting: Setting, stages: int) -> tuple[list[serving.Group], list[serving.ServedModel]]:
@@ -138,7 +152,8 @@ def _case(setting: Setting, mix: str, stages: int) -> Any:
     from alpa_serve.simulator.workload import GammaProcess, Workload
     from alpa_serve.util import ServingCase
 
-    (shares, cv), shape = MIXES[mix], profiling.ParallelConfig(1, 1, stages)
+    (shares, cv) = MIXES[mix]
+    shape = profiling.ParallelConfig(1, 1, stages)
     stage_s = setting.latency_s * (1 + setting.stage_overhead * (stages > 1)) / stages
     measured = profiling.LatencyMemData({1: [stage_s] * stages}, {1: [0] * stages}, [0] * stages)
     profile = profiling.ProfilingResult("model", {shape: measured}, 0, 0)
@@ -149,11 +164,14 @@ def _case(setting: Setting, mix: str, stages: int) -> Any:
             controller.register_model.remote(name, partial(Executable, profile))
 
     def workload(start: float = 0) -> Any:
-        return Workload.merge(*(
-            GammaProcess(share / sum(shares) * RATE_PER_S, cv).generate_workload(
-                name, start, setting.seconds, slo=np.inf, seed=seed)
-            for name, share, seed in zip(NAMES, shares, setting.seeds, strict=True)
-        ))  # fmt: skip
+        return Workload.merge(
+            *(
+                GammaProcess(share / sum(shares) * RATE_PER_S, cv).generate_workload(
+                    name, start, setting.seconds, slo=np.inf, seed=seed
+                )
+                for name, share, seed in zip(NAMES, shares, setting.seeds, strict=True)
+            )
+        )
 
     def place(controller: Any) -> Any:
         for group, models in enumerate(groups):
@@ -189,9 +207,12 @@ def _row(simulate: Any, setting: Setting, mix: str, stages: int) -> dict[str, An
     with patch.object(np.random, "normal", lambda loc, scale, size: np.full(size, loc)):
         start, end, _ = _run(simulate, _case(setting, mix, stages))
     return {
-        "requests": len(start), "arrivals": digest(start), "ends": ends(start, end),
-        "mean_latency_s": round(mean_s, 6), "cpu_us_a_request": round(cpu_s / len(start) * 1e6, 2),
-    }  # fmt: skip
+        "requests": len(start),
+        "arrivals": digest(start),
+        "ends": ends(start, end),
+        "mean_latency_s": round(mean_s, 6),
+        "cpu_us_a_request": round(cpu_s / len(start) * 1e6, 2),
+    }
 
 
 def main(folder: Path) -> None:
@@ -206,12 +227,18 @@ def main(folder: Path) -> None:
     simulators = {"script": approximate_one_case, "loop": simulate_one_case}
     approximate_one_case(_case(SETTINGS["loop"], "poisson", 2))  # compiles
     runs = {
-        name: {f"{mix}, {stages}": _row(simulators[name], setting, mix, stages)
-               for mix in MIXES for stages in (1, 2)}
+        name: {
+            f"{mix}, {stages}": _row(simulators[name], setting, mix, stages)
+            for mix in MIXES
+            for stages in (1, 2)
+        }
         for name, setting in SETTINGS.items()
-    }  # fmt: skip
-    versions = {"python": sys.version.split()[0], "numpy": np.__version__,
-                "numba": numba.__version__}  # fmt: skip
+    }
+    versions = {
+        "python": sys.version.split()[0],
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+    }
     origin = {"origin": "https://github.com/alpa-projects/mms", "commit": COMMIT}
     STORED.write_text(json.dumps(origin | {"versions": versions} | runs, indent=1) + "\n")
 

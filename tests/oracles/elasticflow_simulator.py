@@ -60,9 +60,13 @@ job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration
 """33 s of work each; the first ends at 37 s, restart included, and the second arrives at 50 s."""
 TESTBED = "../traces_for_ElasticFlow/elasticVpollux_e.csv"
 _UNUSED = (
-    "grpc", "cvxpy", "runtime", "runtime.rpc", "runtime.rpc.scheduler_client",
+    "grpc",
+    "cvxpy",
+    "runtime",
+    "runtime.rpc",
+    "runtime.rpc.scheduler_client",
     "runtime.rpc.scheduler_server",
-)  # fmt: skip
+)
 _RUN = f"""
 import sys, time, types
 for name in {_UNUSED}:
@@ -95,17 +99,25 @@ def policies() -> tuple[cluster.Trace, dict[str, cluster.Policy | cluster.Deadli
 
 
 def simulate(
-    simulator: Path, trace: Path | str, schedule: str, change: str = "published",
-    spec: str = "n16g4", gpu: str = "T4",
-) -> tuple[list[float | None], float]:  # fmt: skip
+    simulator: Path,
+    trace: Path | str,
+    schedule: str,
+    change: str = "published",
+    spec: str = "n16g4",
+    gpu: str = "T4",
+) -> tuple[list[float | None], float]:
     """The end of each job, in order of arrival, and CPU seconds."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = [
             f"--scheme={'gandiva' if schedule == 'gandiva' else 'elastic'}",
-            f"--cluster_spec=cluster_specs/{spec}.csv", f"--schedule={schedule}",
-            f"--log_path={folder}", f"--trace_file={trace}", "--simulation=True",
-            f"--scheduling_slot={SLOT_S:.0f}", f"--gpu_type={gpu}",
-        ]  # fmt: skip
+            f"--cluster_spec=cluster_specs/{spec}.csv",
+            f"--schedule={schedule}",
+            f"--log_path={folder}",
+            f"--trace_file={trace}",
+            "--simulation=True",
+            f"--scheduling_slot={SLOT_S:.0f}",
+            f"--gpu_type={gpu}",
+        ]
         command = [sys.executable, "-c", _RUN, CHANGES[change], *arguments]
         run = subprocess.run(command, cwd=simulator, check=True, stdout=subprocess.PIPE, text=True)
         with (Path(folder) / "job.csv").open() as rows:
@@ -126,7 +138,8 @@ def counts(ends_s: object, trace: cluster.Trace) -> dict[str, int]:
 
 
 def main(simulator: Path) -> None:
-    trace, recorded = cluster.load_elastic()[0], cluster.load_elastic("06")[0]
+    trace = cluster.load_elastic()[0]
+    recorded = cluster.load_elastic("06")[0]
     runs = {name: simulate(simulator, TESTBED, name) for name in SCHEDULES}
     own = SCHEDULES[-1]
     with tempfile.TemporaryDirectory() as folder:

@@ -57,7 +57,8 @@ def picks(
         for scale in noise_scales:
             worth = batch * efficiency(batch, init_batch_size=init_batch_size, noise_scale=scale)
             measured = worth / group["step_time_s"].to_numpy()
-            pick, best = (worth / group["predicted_s"].to_numpy()).argmax(), measured.argmax()
+            pick = (worth / group["predicted_s"].to_numpy()).argmax()
+            best = measured.argmax()
             rows.append(
                 {
                     "allocation": name,

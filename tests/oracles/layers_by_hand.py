@@ -93,7 +93,8 @@ def attention(
 
 def _latents(shape: Shape, value: Values, mode: Mode) -> list[Term]:
     """The latents of queries, and of keys and values, before and after their norms."""
-    width, found = mode.compute_bytes, list[Term]()
+    width = mode.compute_bytes
+    found = list[Term]()
     if shape.q_rank:
         found += rms_norm("attention.query latent", value, mode, width, "b·s·i", "b·s")
         found.append(term("attention.query input", width * value["b·s·i"], f"{width}·b·s·i"))
@@ -103,7 +104,8 @@ def _latents(shape: Shape, value: Values, mode: Mode) -> list[Term]:
 
 
 def _core(shape: Shape, value: Values, mode: Mode, mask_bytes: Any, micro_batch: Any) -> list[Term]:
-    width, kept = mode.compute_bytes, mode.recompute != "selective"
+    width = mode.compute_bytes
+    kept = mode.recompute != "selective"
     written = mode.attention == "eager" and kept
     if shape.kv_rank:
         found = [_latent_operands(value, width, written, micro_batch)]
@@ -113,10 +115,12 @@ def _core(shape: Shape, value: Values, mode: Mode, mask_bytes: Any, micro_batch:
         formula = f"{width}·b·s·(q + 2·{key})"
         if not kept and shape.qk_norm and mode.dtype == "autocast" and not mode.norm_fused:
             # The checkpoint keeps what it is given: normalised in fp32, cast by the product inside.
-            size, formula = size + value["b·s·q"] + value["b·s·k"], "b·s·(4·q + 6·k)"
+            size = size + value["b·s·q"] + value["b·s·k"]
+            formula = "b·s·(4·q + 6·k)"
         if shape.mlp == "swiglu" and shape.fused_qkv:
             more, why = _whole_of(shape, value, written, micro_batch)
-            size, formula = size + more, formula + why.format(width=width)
+            size = size + more
+            formula = formula + why.format(width=width)
         found = [term("attention.query, key, value", width * size, formula)]
     if kept and mode.attention == "sdpa":
         found.append(term("attention.log of sums", FP32 * value["b·s·a"], "4·a·b·s", FLASH))
@@ -136,7 +140,8 @@ def _whole_of(shape: Shape, value: Values, written: bool, micro_batch: Any) -> t
 
 def _latent_operands(value: Values, width: int, written: bool, micro_batch: Any) -> Term:
     """Queries and keys are joined from parts; values are a view, unless they had to be copied."""
-    view, copy = value["b·s·z"], value["b·s·w"]
+    view = value["b·s·z"]
+    copy = value["b·s·w"]
     held = view if not written else view * (micro_batch == 1) + copy * (micro_batch != 1)
     letter = "w" if written else "z"
     return term(
@@ -172,7 +177,8 @@ def dropout(component: str, value: Values, mask_bytes: Any) -> tuple[Term, ...]:
 
 
 def mlp(shape: Shape, value: Values, mode: Mode) -> tuple[Term, ...]:
-    width, llama = mode.compute_bytes, shape.mlp == "swiglu"
+    width = mode.compute_bytes
+    llama = shape.mlp == "swiglu"
     inner = ("gate", "activation", "up", "down input") if llama else ("up", "down input")
     return (
         _inputs("mlp.projection input", value, mode, 2 if llama else 1),
@@ -182,7 +188,8 @@ def mlp(shape: Shape, value: Values, mode: Mode) -> tuple[Term, ...]:
 
 def experts(shape: Shape, value: Values, mode: Mode) -> tuple[Term, ...]:
     """Router, the tokens on their way, the routed experts and the shared ones."""
-    width, shared = mode.compute_bytes, bool(shape.shared_experts)
+    width = mode.compute_bytes
+    shared = bool(shape.shared_experts)
     copies = 2 if mode.dtype == "autocast" else 1
     times = f"{copies}·" if copies > 1 else ""
     inner = ("gate", "activation", "up", "down input")

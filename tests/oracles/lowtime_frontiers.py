@@ -22,7 +22,8 @@ CASES = (("1f1b", 3), ("gpipe", 3), ("zb-h1", 2), ("chimera", 2))  # schedule, m
 
 def exponential_profile(rng, num_stages, *, noise=0.0, every=1, kinds=("forward", "backward")):
     """Stages whose energy above waiting falls exponentially in time, a clock every few units."""
-    power_w, rows = 1.0, []
+    power_w = 1.0
+    rows = []
     for stage in range(num_stages):
         for kind in kinds:
             least = int(rng.integers(10, 30))
@@ -43,7 +44,8 @@ def kinds_of(schedule):
 
 def problem(case):
     """The schedule and the noisy profile of a case."""
-    schedule, rng = build(case[0], 2, case[1]), np.random.default_rng(5)
+    schedule = build(case[0], 2, case[1])
+    rng = np.random.default_rng(5)
     kinds = kinds_of(schedule)
     return schedule, exponential_profile(rng, schedule.num_stages, noise=0.02, every=3, kinds=kinds)
 
@@ -81,7 +83,8 @@ def lowtime_frontier(schedule, profile, unit_s):
     dag = nx.DiGraph(source_node=-2, sink_node=-1)
     for i in range(len(schedule)):
         dag.add_node(i, op=Operation(specs[int(schedule.kind[i]), int(schedule.stage[i])]))
-    graph, n = schedule.graph, len(schedule)
+    graph = schedule.graph
+    n = len(schedule)
     dag.add_edges_from(
         (int(j), i) for i in range(n) for j in {graph.before[i], graph.needs[i]} if j < n
     )

@@ -19,9 +19,11 @@ def main() -> None:
     names = ("zeus-ml", "numpy", "pandas")
     versions = {name: metadata.version(name) for name in names}
     before = peer.stored() if peer.STORED.exists() else {"versions": {}}
-    inputs, runs = {}, {}
+    inputs = {}
+    runs = {}
     for case in peer.cases():
-        files, trace = trace_files(case.trace, case.gpu), f"{case.trace}/{case.gpu}"
+        files = trace_files(case.trace, case.gpu)
+        trace = f"{case.trace}/{case.gpu}"
         inputs[trace] = peer.digest(*files)
         if before["versions"] == versions and before["inputs"].get(trace) == inputs[trace]:
             runs[peer.name_of(case)] = before["runs"][peer.name_of(case)]

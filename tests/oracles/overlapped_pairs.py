@@ -14,7 +14,8 @@ def paired_span_s(schedule: Schedule, costs: Costs) -> float:
     overlapping saves is for ``costs`` to say.
     """
     duration_s = costs.durations_s(schedule)
-    kind, needs = schedule.kind, schedule.graph.needs.tolist()
+    kind = schedule.kind
+    needs = schedule.graph.needs.tolist()
     whole = (kind == FORWARD)[:-1] & (kind == BACKWARD)[1:]
     whole &= schedule.device[:-1] == schedule.device[1:]
     whole &= np.array(needs[1:]) != np.arange(len(schedule) - 1)  # not its own forward's

@@ -73,7 +73,8 @@ def track(model: Model, mode: Mode, **sizes: Any) -> Packing:
 
 def step(case: Case) -> Packing:
     """What is stored of a step; a sample of the steps, and those not stored, run here and now."""
-    key, known = key_of(case), stored()
+    key = key_of(case)
+    known = stored()
     model, mode, sizes = case
     if key in known and int(key, 16) % LIVE_OF:
         return known[key]
@@ -135,7 +136,8 @@ class _Packed:
 
     def __init__(self, network: Any, watch: Any, batch: list[Any]) -> None:
         known = [*network.parameters(), *network.buffers(), *batch]
-        self.watch, self.starts = watch, []
+        self.watch = watch
+        self.starts = []
         self.seen = {tensor.untyped_storage()._cdata for tensor in known}
         # A weak reference keeps an address from being given to another storage, not the bytes.
         self.addresses: list[Any] = []

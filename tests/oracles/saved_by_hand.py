@@ -144,7 +144,8 @@ def stack_terms(
         inputs = -(-shape.num_layers // group)
         return (_times(_input_term(value, mode), inputs, "ceil(l/group)"),)
     masks = mode.dropout_mask_bytes if dropout_mask_bytes is None else dropout_mask_bytes
-    every, found = mode.recompute == "every", []
+    every = mode.recompute == "every"
+    found = []
     if every:
         inputs = shape.num_layers // period
         found.append(_times(_input_term(value, mode), inputs, "floor(l/period)"))

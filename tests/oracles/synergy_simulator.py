@@ -36,17 +36,25 @@ RUNS: dict[str, dict[str, Any]] = {
     **{
         f"{order}-{give}": {**_SMALL, "order": order, "give": give}
         for order, give in (
-            ("las", "proportional"), ("las", "tune"), ("fifo", "greedy"), ("srtf", "greedy"),
-            ("drf", "greedy"), ("srtf", "tune"), ("tetris", "greedy"),
+            ("las", "proportional"),
+            ("las", "tune"),
+            ("fifo", "greedy"),
+            ("srtf", "greedy"),
+            ("drf", "greedy"),
+            ("srtf", "tune"),
+            ("tetris", "greedy"),
         )
     },
     **{
         f"wide-{order}-{give}": {**_WIDE, "order": order, "give": give}
         for order, give in (
-            ("fifo", "proportional"), ("fifo", "tune"), ("fifo", "greedy"), ("srtf", "tune"),
+            ("fifo", "proportional"),
+            ("fifo", "tune"),
+            ("fifo", "greedy"),
+            ("srtf", "tune"),
         )
     },
-}  # fmt: skip
+}
 """Runs of the simulator; ``wide`` has jobs of 1 to 8 GPUs."""
 _CODE = """
 import copy, json, logging, random, sys, types
@@ -101,9 +109,12 @@ def as_program(name: str) -> tuple[cluster.Trace, cluster.Cluster, cluster.Resou
     """Our input of a run, with whole iterations a round as the program counts them."""
     plan = RUNS[name]
     trace = cluster.draw_mix(
-        plan["jobs"][1] + 1100, jobs_per_hour=plan["rate"], split=plan["split"], seed=plan["seed"],
+        plan["jobs"][1] + 1100,
+        jobs_per_hour=plan["rate"],
+        split=plan["split"],
+        seed=plan["seed"],
         wide=plan.get("wide", False),
-    )  # fmt: skip
+    )
     policy = cluster.synergy(
         cluster.load_needs(NEEDS),
         give=plan["give"],
@@ -122,13 +133,19 @@ def main(simulator: Path) -> None:
         (simulator / "nodes.ini").write_text(nodes)
         out = subprocess.run(
             [sys.executable, "-c", _CODE, json.dumps(plan)],
-            cwd=simulator, check=True, capture_output=True, text=True,
-        ).stdout  # fmt: skip
+            cwd=simulator,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
         cpu_s, ends = json.loads(out.splitlines()[-1])
         arrival, end = np.array(ends).T
-        runs[name] = {"mean_jct_h": float((end - arrival).mean() / 3600), "sha256": digest(end),
-                      "p99_jct_h": float(np.percentile(end - arrival, 99) / 3600),
-                      "cpu_s": round(cpu_s, 1)}  # fmt: skip
+        runs[name] = {
+            "mean_jct_h": float((end - arrival).mean() / 3600),
+            "sha256": digest(end),
+            "p99_jct_h": float(np.percentile(end - arrival, 99) / 3600),
+            "cpu_s": round(cpu_s, 1),
+        }
     STORED.write_text(json.dumps({"commit": COMMIT, "runs": runs}, indent=1) + "\n")
 
 

@@ -25,7 +25,8 @@ from labkit import cluster
 
 STORED = Path(__file__).parent / "stored" / "tiresias_end_times.json"
 COMMIT = "959f9b08f44fa1b4f2b3aed79b01e4d439264a94"
-NODES, GPUS_PER_NODE = 12, 8
+NODES = 12
+GPUS_PER_NODE = 8
 POLICIES: dict[str, cluster.Policy] = {
     "fifo": cluster.fifo(),
     "fjf": cluster.fifo(blocks=False),
@@ -48,22 +49,27 @@ def simulate(
     simulator: Path, trace: cluster.Trace, schedule: str, folder: Path
 ) -> tuple[Any, float]:
     """End times by place in the trace, and CPU seconds, of one schedule with counted GPUs."""
-    jobs = pd.DataFrame({
-        "job_id": range(len(trace)),
-        "num_gpu": trace.column("gpus"),
-        "submit_time": trace.column("arrival_s").astype(int),
-        "iterations": 1,
-        "model_name": "vgg19",
-        "duration": trace.column("duration_s").astype(int),
-        "interval": 1,
-    })  # fmt: skip
+    jobs = pd.DataFrame(
+        {
+            "job_id": range(len(trace)),
+            "num_gpu": trace.column("gpus"),
+            "submit_time": trace.column("arrival_s").astype(int),
+            "iterations": 1,
+            "model_name": "vgg19",
+            "duration": trace.column("duration_s").astype(int),
+            "interval": 1,
+        }
+    )
     jobs.to_csv(folder / "jobs.csv", index=False)
     heading = "num_switch,num_node_p_switch,num_gpu_p_node,num_cpu_p_node,mem_p_node"
     (folder / "nodes.csv").write_text(f"{heading}\n1,{NODES},{GPUS_PER_NODE},128,256\n")
     arguments = [
-        "--scheme=count", f"--schedule={schedule}", f"--trace_file={folder / 'jobs.csv'}",
-        f"--cluster_spec={folder / 'nodes.csv'}", f"--log_path={folder / schedule}",
-    ]  # fmt: skip
+        "--scheme=count",
+        f"--schedule={schedule}",
+        f"--trace_file={folder / 'jobs.csv'}",
+        f"--cluster_spec={folder / 'nodes.csv'}",
+        f"--log_path={folder / schedule}",
+    ]
     code = f"{_RUN}'run_sim.py', run_name='__main__')"
     start_s = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     subprocess.run(
@@ -80,9 +86,13 @@ def simulate(
 def main(simulator: Path) -> None:
     trace = cluster.load("itp-elasticflow", part="06")
     stored: dict[str, Any] = {
-        "origin": "https://github.com/SymbioticLab/Tiresias", "commit": COMMIT,
-        "trace": trace.name, "nodes": NODES, "gpus_per_node": GPUS_PER_NODE, "schedules": {},
-    }  # fmt: skip
+        "origin": "https://github.com/SymbioticLab/Tiresias",
+        "commit": COMMIT,
+        "trace": trace.name,
+        "nodes": NODES,
+        "gpus_per_node": GPUS_PER_NODE,
+        "schedules": {},
+    }
     with tempfile.TemporaryDirectory() as folder:
         for schedule in POLICIES:
             end_s, cpu_s = simulate(simulator, trace, schedule, Path(folder))

@@ -98,7 +98,9 @@ def _one_stage_zero_bubble(num_ranks: int, num_microbatches: int) -> Sequence[Se
     from torch.distributed.pipelining.stage import PipelineStage
 
     stage = mock.create_autospec(PipelineStage, instance=True)
-    stage.group_rank, stage.group_size, stage.num_stages = 0, num_ranks, num_ranks
+    stage.group_rank = 0
+    stage.group_size = num_ranks
+    stage.num_stages = num_ranks
     stage.submod = None
     order = ScheduleInterleavedZeroBubble([stage], num_microbatches).pipeline_order
     return [order[rank] for rank in range(num_ranks)]

@@ -39,7 +39,8 @@ class TraceSlices:
         return tuple(w for w, there in zip(self.job.power_limits_w, known, strict=True) if there)
 
     def run_slice(self, power_limit_w: float) -> Slice:
-        job, limits = self.job, self.power_limits_w
+        job = self.job
+        limits = self.power_limits_w
         if power_limit_w not in limits:
             raise UsageError(
                 f"job {job.name!r}: power limit {power_limit_w:g} W was not profiled; there are "

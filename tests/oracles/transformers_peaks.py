@@ -31,9 +31,14 @@ VERSIONS = {
     "5.0.0": ("0.22.2", "1.3.0"),
 }
 SIZES = {
-    "vocab_size": 4000, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4,
-    "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 512,
-}  # fmt: skip
+    "vocab_size": 4000,
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
 EXPERTS = {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
 GPT2 = {"n_layer": 4, "n_embd": 256, "n_head": 8, "vocab_size": 4000, "n_positions": 512}
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -130,8 +135,10 @@ def of_version(version: str, folder: Path) -> dict[str, int]:
     run = subprocess.run(
         [sys.executable, "-m", "tests.oracles.transformers_peaks", "--older"],
         env=os.environ | {"PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"},
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return json.loads(run.stdout.splitlines()[-1])
 
 

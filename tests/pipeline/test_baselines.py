@@ -221,7 +221,8 @@ def test_equal_stages_balance_at_one_clock(make_profile):
     profile = make_profile(np.random.default_rng(1), 1, 6).restage([0] * 4)
     schedule = build("1f1b", 4, 6)
     columns = ["clock_mhz_0", "clock_mhz_3", "makespan_s", "energy_j"]
-    local, whole = zeus_local_settings(schedule, profile), zeus_global_settings(schedule, profile)
+    local = zeus_local_settings(schedule, profile)
+    whole = zeus_global_settings(schedule, profile)
     pd.testing.assert_frame_equal(local[columns], whole[columns])
 
 
@@ -244,10 +245,12 @@ def test_a_device_of_several_chunks_has_one_clock(make_profile):
 
 
 def test_waiting_for_messages_counts(make_profile):
-    profile, schedule = make_profile(np.random.default_rng(3), 3, 5), build("1f1b", 3, 6)
+    profile = make_profile(np.random.default_rng(3), 3, 5)
+    schedule = build("1f1b", 3, 6)
     lag = (np.zeros(len(schedule)), np.where(schedule.graph.needs < len(schedule), 0.1, 0.0))
     for settings_of in (zeus_global_settings, zeus_local_settings):
-        near, far = settings_of(schedule, profile), settings_of(schedule, profile, lag_s=lag)
+        near = settings_of(schedule, profile)
+        far = settings_of(schedule, profile, lag_s=lag)
         assert (clocks_of(near) == clocks_of(far)).all()
         later = far.makespan_s - near.makespan_s
         assert (later > 0.1).all()
@@ -259,7 +262,8 @@ def test_waiting_for_messages_counts(make_profile):
 
 
 def test_impossible_requests_are_refused(make_profile):
-    profile, schedule = make_profile(np.random.default_rng(0), 2, 3), build("1f1b", 2, 2)
+    profile = make_profile(np.random.default_rng(0), 2, 3)
+    schedule = build("1f1b", 2, 2)
     with pytest.raises(UsageError, match="cannot be met by one clock a device"):
         choose_zeus_local(Task(schedule, profile, 1e-3))
     with pytest.raises(

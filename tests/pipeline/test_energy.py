@@ -245,7 +245,8 @@ def test_frontier_falls_and_stays_near_its_bound(measured):
 
 
 def test_one_deadline_takes_well_under_a_second(measured):
-    profile, schedule = measured("gpt3-175b"), build("1f1b", 8, 12)
+    profile = measured("gpt3-175b")
+    schedule = build("1f1b", 8, 12)
     plan(schedule, profile, "optimal")  # imports
     started = time.process_time()
     _ = plan(schedule, profile, "optimal", deadline_s=3.0).gap

@@ -17,13 +17,15 @@ NAMES = st.sampled_from(["gpipe", "1f1b", "envpipe"])
 
 def critical_path(schedule, duration_s, lag_s):
     """Walked back from the last end; where both waits are equal, along the device."""
-    graph, n = schedule.graph, len(schedule)
+    graph = schedule.graph
+    n = len(schedule)
     end = np.append(longest_to(graph, duration_s, lag_s), 0.0)
     lag_before, lag_needs = (np.zeros(n), np.zeros(n)) if lag_s is None else lag_s
     path = [int(np.argmax(end))]
     while True:
         i = path[-1]
-        before, needs = int(graph.before[i]), int(graph.needs[i])
+        before = int(graph.before[i])
+        needs = int(graph.needs[i])
         along = end[before] + lag_before[i] >= end[needs] + lag_needs[i]
         previous = before if along else needs
         if previous == n:
@@ -85,7 +87,8 @@ def test_ties_are_broken_as_the_plain_rule_breaks_them(make_profile, seed, recon
 @pytest.mark.parametrize("model", ["gpt3-175b", "bloom"])
 @pytest.mark.parametrize("reconfigure", ["balanced", "greedy"])
 def test_on_the_published_profiles_too(measured, model, reconfigure):
-    profile, schedule = measured(model), build("1f1b", 8, 12)
+    profile = measured(model)
+    schedule = build("1f1b", 8, 12)
     ours = choose_envpipe(Task(schedule, profile), reconfigure=reconfigure).row
     assert ours.tolist() == plainly(schedule, profile, reconfigure).tolist()
 
@@ -96,7 +99,8 @@ def test_with_communication_it_is_never_slower_than_the_maximum_clock(
     make_profile, seed, reconfigure, most
 ):
     rng = np.random.default_rng(seed)
-    profile, schedule = make_profile(rng, 4, 6), build("1f1b", 4, 6)
+    profile = make_profile(rng, 4, 6)
+    schedule = build("1f1b", 4, 6)
     lag = tuple(rng.uniform(0, most, (2, len(schedule))))
     row = choose_envpipe(Task(schedule, profile, lag_s=lag), reconfigure=reconfigure).row
     top = max_clock_rows(profile)[schedule.kind, schedule.stage]
@@ -106,7 +110,8 @@ def test_with_communication_it_is_never_slower_than_the_maximum_clock(
 
 def test_a_lag_lengthens_the_makespan_by_what_the_path_crosses(make_profile):
     """One microbatch: every instruction lies on the one path; 2 S - 1 waits for an input."""
-    profile, schedule = make_profile(np.random.default_rng(0), 3, 4), build("1f1b", 3, 1)
+    profile = make_profile(np.random.default_rng(0), 3, 4)
+    schedule = build("1f1b", 3, 1)
     top = max_clock_rows(profile)[schedule.kind, schedule.stage]
     lag = (np.zeros(6), np.where(schedule.graph.needs < 6, 0.25, 0.0))
     plain, lagged = (Task(schedule, profile, lag_s=one).cost(top) for one in (None, lag))

@@ -113,7 +113,8 @@ def test_zb_h2_leaves_no_gap_between_a_device_s_first_and_last(stages, more):
 @given(pairs=st.integers(1, 4), more=st.integers(0, 8))
 def test_chimera_has_s_minus_2_bubbles(pairs, more):
     """Half of 1F1B's less one: D - 2 of them, each of a backward, where backwards take two."""
-    size, count = 2 * pairs, 2 * pairs + 2 * more
+    size = 2 * pairs
+    count = 2 * pairs + 2 * more
     assert idle_s(build("chimera", size, count), UNIT) == 2 * (size - 2)
     same = Costs(
         forward_s=1.0, backward_s=1.0
@@ -124,9 +125,11 @@ def test_chimera_has_s_minus_2_bubbles(pairs, more):
 @given(pairs=st.integers(1, 4), more=st.integers(0, 6), durations=st.tuples(seconds, seconds))
 def test_dualpipe_run_as_pairs_has_the_published_bubble(pairs, more, durations):
     """(PP/2 - 1)(F&B + B - 3W) with B a whole backward; F&B = F + B, nothing saved by overlap."""
-    forward, weight = min(durations), min(durations)
+    forward = min(durations)
+    weight = min(durations)
     half = max(durations)
-    size, count = 2 * pairs, 4 * pairs + 2 * more
+    size = 2 * pairs
+    count = 4 * pairs + 2 * more
     whole = half + weight
     expected = (pairs - 1) * (forward + whole + whole - 3 * weight)
     costs = Costs(forward_s=forward, backward_s=half, weight_s=weight)
@@ -229,7 +232,8 @@ def test_bidirectional_pipelines_mirror_each_other(name):
     runs = schedule.frame().query("kind == 'forward'")
     for stage, group in runs.groupby("stage"):
         halves = group.groupby("device")["microbatch"].agg(list).to_dict()
-        down, up = list(range(8)), list(range(8, 16))
+        down = list(range(8))
+        up = list(range(8, 16))
         assert halves == {stage: down, 5 - stage: up}
     line = simulate(schedule, UNIT)
     starts = schedule.by_device(line.start_s)
@@ -248,7 +252,8 @@ def test_waves_go_there_and_back(name, waves):
 
 
 def test_asynchronous_schedules_keep_weights():
-    pipedream, two = build("pipedream", 4, 8), build("pipedream-2bw", 4, 8)
+    pipedream = build("pipedream", 4, 8)
+    two = build("pipedream-2bw", 4, 8)
     assert pipedream.weight_versions == (4, 3, 2, 1)
     assert two.weight_versions == (2, 2, 2, 2)
     assert pipedream.asynchronous

@@ -157,7 +157,8 @@ def test_less_memory_or_time_never_lowers_energy(make_profile: Make, seed: int, 
     bytes_each = rng.uniform(1, 3, 3).tolist()
     search = Search(profile, size, schedules=SOME, activation_bytes=bytes_each, num_caps=6)
     base_s = search.reference.makespan_s
-    limits, deadlines = [2.0, 4.0, 6.0, 9.0, None], [base_s, 1.2 * base_s, 2 * base_s]
+    limits = [2.0, 4.0, 6.0, 9.0, None]
+    deadlines = [base_s, 1.2 * base_s, 2 * base_s]
     table = search.tradeoff(memory_limits_bytes=limits, deadlines_s=deadlines)
     energy = table.pivot(index="memory_limit_bytes", columns="deadline_s", values="energy_j")
     for axis in (0, 1):
@@ -241,7 +242,8 @@ def test_wrong_requests_are_refused(
 @pytest.mark.parametrize("name", [n for n in FAMILIES if not n.startswith("dualpipe")])
 def test_memory_is_counted_as_a_device_would(make_profile: Make, name: str) -> None:
     profile = make_profile(np.random.default_rng(1), 4, 2)
-    each, weights = [5.0, 2.0, 3.0, 1.0], [10.0, 20.0, 30.0, 40.0]
+    each = [5.0, 2.0, 3.0, 1.0]
+    weights = [10.0, 20.0, 30.0, 40.0]
     grid = Grid(profile=profile, num_microbatches=4, activation_bytes=each, parameter_bytes=weights)
     schedule, _ = fitted(profile, name, 4)
     held, kept = grid.peak_bytes(schedule)
@@ -292,9 +294,13 @@ def test_the_chosen_schedule_holds_no_more_than_the_limit(make_profile: Make, li
     profile = make_profile(np.random.default_rng(3), 4, 3)
     each = [2.0, 1.5, 1.0, 0.5]
     choice = choose(
-        profile, 8, memory_limit_bytes=limit, activation_bytes=each, deadline_s=100.0,
+        profile,
+        8,
+        memory_limit_bytes=limit,
+        activation_bytes=each,
+        deadline_s=100.0,
         schedules=("1f1b", "gpipe", "zb-h2"),
-    )  # fmt: skip
+    )
     assert max(held_bytes(choice.best.schedule, each)) <= limit
 
 

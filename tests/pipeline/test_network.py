@@ -141,7 +141,8 @@ def test_a_slower_network_never_ends_earlier(case, more_s, overlap):
         )
         return simulate(schedule, work, network=slower).makespan_s
 
-    fast, slow = network.latency_s, np.array(network.latency_s) + more_s
+    fast = network.latency_s
+    slow = np.array(network.latency_s) + more_s
     assert makespan_s(fast, overlap) <= makespan_s(slow, overlap)
     assert makespan_s(fast, True) <= makespan_s(fast, False)
 

@@ -69,7 +69,8 @@ def random_order(rng, num_stages, num_microbatches):
 
 
 def random_lag(rng, schedule):
-    n, graph = len(schedule), schedule.graph
+    n = len(schedule)
+    graph = schedule.graph
     return (
         np.where(graph.before < n, rng.uniform(0, 0.1, n), 0.0),
         np.where(graph.needs < n, rng.uniform(0, 0.2, n), 0.0),
@@ -82,7 +83,8 @@ def mixtures(schedule, profile, deadline_s, lag_s=None):
     Columns: one weight for each instruction and clock, n starts, the makespan. The weights of an
     instruction sum to one; mixed they bound, whole they are a plan.
     """
-    graph, n = schedule.graph, len(schedule)
+    graph = schedule.graph
+    n = len(schedule)
     rows = [
         profile.rows(int(s), KINDS[k]) for s, k in zip(schedule.stage, schedule.kind, strict=True)
     ]
@@ -91,10 +93,12 @@ def mixtures(schedule, profile, deadline_s, lag_s=None):
     waiting_w = profile.blocking_power_w * schedule.num_devices
     cost = np.concatenate([*(profile.net_energy_j[r] for r in rows), np.zeros(n), [waiting_w]])
     lags = (np.zeros(n), np.zeros(n)) if lag_s is None else lag_s
-    table, low = lil_matrix((4 * n, total + n + 1)), []
+    table = lil_matrix((4 * n, total + n + 1))
+    low = []
     for i in range(n):
         for source, lag in zip((graph.before, graph.needs), lags, strict=True):
-            row, j = len(low), int(source[i])
+            row = len(low)
+            j = int(source[i])
             table[row, total + i] = 1
             if j < n:
                 table[row, total + j] = -1
@@ -209,7 +213,8 @@ def test_long_schedules_bound_as_short_ones_do(
 
 def test_a_long_schedule(measured):
     """8 stages x 200 microbatches: both methods, one bound; the plan all but meets it."""
-    schedule, profile = build("1f1b", 8, 200), measured("bloom")
+    schedule = build("1f1b", 8, 200)
+    profile = measured("bloom")
     task = Task(schedule, profile)
     deadline_s = plan(schedule, profile, "max-clock").makespan_s
     made = OptimalPlanner(task).choose([deadline_s])[0]
@@ -224,7 +229,8 @@ def test_a_long_schedule(measured):
 
 def test_a_deadline_alone_and_on_a_frontier():
     """Planned alone by the interior-point method, among others by simplex: one bound."""
-    schedule, profile = build("1f1b", 6, 40), random_profile(np.random.default_rng(2), 6, 8)
+    schedule = build("1f1b", 6, 40)
+    profile = random_profile(np.random.default_rng(2), 6, 8)
     assert relaxation._MEDIUM <= len(schedule) < relaxation._LARGE
     first_s, last_s = OptimalPlanner(Task(schedule, profile)).range_s
     deadlines_s = np.linspace(first_s, last_s, 6)
@@ -284,7 +290,8 @@ def test_plans_against_the_discrete_optimum():
 def test_a_frontier_is_its_deadlines_one_by_one(seed, lags):
     """In any order: the same bounds, deadlines kept, and more time never costs energy."""
     rng = np.random.default_rng(seed)
-    schedule, profile = random_order(rng, 3, 3), random_profile(rng, 3, 5)
+    schedule = random_order(rng, 3, 3)
+    profile = random_profile(rng, 3, 5)
     lag_s = random_lag(rng, schedule) if lags else None
     first_s, last_s = OptimalPlanner(Task(schedule, profile, lag_s=lag_s)).range_s
     deadlines_s = np.linspace(first_s, 1.1 * last_s, 6)
@@ -301,7 +308,8 @@ def test_a_frontier_is_its_deadlines_one_by_one(seed, lags):
 
 
 def test_one_clock_leaves_nothing_to_choose():
-    schedule, profile = build("1f1b", 3, 4), random_profile(np.random.default_rng(0), 3, 1)
+    schedule = build("1f1b", 3, 4)
+    profile = random_profile(np.random.default_rng(0), 3, 1)
     made = plan(schedule, profile, "optimal")
     assert made.energy_j == pytest.approx(plan(schedule, profile, "max-clock").energy_j)
     assert made.gap == pytest.approx(0, abs=1e-9)
@@ -326,7 +334,8 @@ def test_more_clocks_than_a_byte_counts():
 
 
 def test_a_deadline_no_clock_meets_is_refused():
-    schedule, profile = build("1f1b", 2, 3), random_profile(np.random.default_rng(1), 2, 3)
+    schedule = build("1f1b", 2, 3)
+    profile = random_profile(np.random.default_rng(1), 2, 3)
     with pytest.raises(UsageError, match="the fastest clocks need"):
         OptimalPlanner(Task(schedule, profile)).choose([100.0, 1e-3])
 

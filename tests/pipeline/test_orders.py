@@ -70,7 +70,9 @@ def torch_peer(name: str, num_ranks: int, num_microbatches: int, per_rank: int =
     schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
     stage_type = pytest.importorskip("torch.distributed.pipelining.stage").PipelineStage
     stage = mock.create_autospec(stage_type, instance=True)
-    stage.group_rank, stage.group_size, stage.submod = 0, num_ranks, None
+    stage.group_rank = 0
+    stage.group_size = num_ranks
+    stage.submod = None
     stage.num_stages = num_ranks * per_rank
     return schedules.get_schedule_class(name)([stage] * per_rank, num_microbatches)
 

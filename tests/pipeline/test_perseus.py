@@ -54,7 +54,8 @@ def test_published_frontier_point_for_point(measured, published, device, model, 
 @pytest.mark.parametrize("model", ["gpt3-175b", "bloom"])
 def test_published_plans_realised_keep_above_the_bound(measured, model):
     """At measured clocks no plan beats the bound at its own time, and 3 % above is the most."""
-    schedule, profile = build("1f1b", 8, 12), measured(model)
+    schedule = build("1f1b", 8, 12)
+    profile = measured(model)
     made = perseus_frontier(schedule, profile, num_points=9)
     bound = [lower_bound_j(schedule, profile, t) for t in made["makespan_s"]]
     gap = made["energy_j"] / bound - 1
@@ -67,7 +68,8 @@ def test_published_plans_realised_keep_above_the_bound(measured, model):
 
 @pytest.mark.parametrize("case", CASES)
 def test_same_frontier_as_lowtime(case):
-    made, theirs = perseus_frontier(*problem(case), unit_s=UNIT_S), np.array(stored()[case])
+    made = perseus_frontier(*problem(case), unit_s=UNIT_S)
+    theirs = np.array(stored()[case])
     assert len(made) == len(theirs) > 30
     assert made["deadline_s"].to_numpy() == pytest.approx(theirs[:, 0], rel=1e-12)
     assert made["planned_energy_j"].to_numpy() == pytest.approx(theirs[:, 1], rel=1e-6)
@@ -87,7 +89,8 @@ def test_what_is_stored_is_what_lowtime_computes():
 def least_cost(graph, menus, lag, units):
     """The least cost within ``units``: a linear program with cost above each of its segments."""
     n = len(graph)
-    left, right = [], []
+    left = []
+    right = []
 
     def at_most(entries, limit):
         left.append(np.zeros(3 * n))  # starts, durations, costs
@@ -119,9 +122,11 @@ def test_every_plan_is_a_linear_programs_optimum(seed):
     rng = np.random.default_rng(seed)
     name = str(rng.choice(["1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "zb-v", "chimera"]))
     schedule = build(name, 2, 2) if seed % 2 else build("1f1b", *rng.integers(1, 4, 2).tolist())
-    graph, n = schedule.graph, len(schedule)
+    graph = schedule.graph
+    n = len(schedule)
     kinds = len(KINDS) * schedule.num_stages
-    width, least = rng.integers(1, 6, kinds), rng.integers(0, 5, kinds)
+    width = rng.integers(1, 6, kinds)
+    least = rng.integers(0, 5, kinds)
     curves = [50 + np.cumsum(np.sort(rng.integers(0, 9, w)))[::-1] for w in width]
     which = schedule.kind * schedule.num_stages + schedule.stage
     menus = Menus(
@@ -167,10 +172,12 @@ def test_one_microbatch_by_brute_force(seed):
     """A forward and a backward: all pairs of durations, SciPy's fit, and the rules as stated."""
     rng = np.random.default_rng(seed)
     profile = exponential_profile(rng, 1, noise=0.02, every=3)
-    power_w, menu = profile.blocking_power_w, {}
+    power_w = profile.blocking_power_w
+    menu = {}
     for kind in ("forward", "backward"):
         rows = profile.rows(0, kind)
-        time, energy = profile.time_s[rows], profile.energy_j[rows]
+        time = profile.time_s[rows]
+        energy = profile.energy_j[rows]
         beaten = [((time < t) & (energy < e)).any() for t, e in zip(time, energy, strict=True)]
         rows = rows[~np.array(beaten)]
         units = np.floor(profile.time_s[rows] / UNIT_S).astype(int)
@@ -302,14 +309,16 @@ def test_a_unit_too_fine():
 
 
 def test_a_deadline_no_clock_meets():
-    schedule, profile = build("1f1b", 2, 2), exponential_profile(np.random.default_rng(0), 2)
+    schedule = build("1f1b", 2, 2)
+    profile = exponential_profile(np.random.default_rng(0), 2)
     with pytest.raises(UsageError, match=r"deadline_s = 0\.01 cannot be met: the fastest clocks"):
         choose_perseus(Task(schedule, profile, 0.01), unit_s=UNIT_S)
 
 
 def test_a_deadline_that_only_rounding_misses(measured):
     """GPT-3 at the highest clock throughout ends 0.1 % before Perseus's fastest plan does."""
-    schedule, profile = build("1f1b", 8, 12), measured("gpt3-175b")
+    schedule = build("1f1b", 8, 12)
+    profile = measured("gpt3-175b")
     fastest_s, _ = Task(schedule, profile).cost(
         max_clock_rows(profile)[schedule.kind, schedule.stage]
     )

@@ -280,7 +280,8 @@ def test_chunks_share_their_devices_work(make_profile, name, num_chunks, device_
     assert cut.num_stages == 3 * num_chunks
     for k in range(cut.num_stages):
         for kind in ("forward", "backward"):
-            mine, measured = cut.rows(k, kind), whole.rows(device_of(k), kind)
+            mine = cut.rows(k, kind)
+            measured = whole.rows(device_of(k), kind)
             np.testing.assert_allclose(num_chunks * cut.time_s[mine], whole.time_s[measured])
             np.testing.assert_allclose(num_chunks * cut.energy_j[mine], whole.energy_j[measured])
     assert sum("shared equally" in text for text in cut.assumptions) == 1
@@ -317,7 +318,8 @@ def test_a_schedule_gets_its_chunks_and_its_halves(make_profile):
         half = profile.time_s[profile.rows(device, "backward")] / 2
         np.testing.assert_allclose(made.time_s[made.rows(stage, "backward")], half)
         np.testing.assert_allclose(made.time_s[made.rows(stage, "weight")], 0.4 * half)
-    whole, cut = plan(build("1f1b", 2, 1), profile, "max-clock"), plan(schedule, made, "max-clock")
+    whole = plan(build("1f1b", 2, 1), profile, "max-clock")
+    cut = plan(schedule, made, "max-clock")
     for name in ("time_s", "energy_j"):  # the same work, differently cut
         total = getattr(made, name)[cut.row].sum()
         assert total == pytest.approx(getattr(profile, name)[whole.row].sum())

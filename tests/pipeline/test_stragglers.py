@@ -103,7 +103,8 @@ def test_events_walked_by_another_library_cost_what_the_engine_says(
         for i in range(len(schedule)):
             units = at[i, "end"] - at[i, "start"]
             cost = [menus.joules(i, units + more) for more in (-1, 0, 1)]
-            hurry, slow = cost[0] - cost[1], cost[1] - cost[2]
+            hurry = cost[0] - cost[1]
+            slow = cost[1] - cost[2]
             graph.add_edge((i, "start"), (i, "end"), capacity=hurry - slow)
             graph.add_edges_from([("S", (i, "end")), ((i, "start"), "T")], capacity=slow)
         behind = nx.minimum_cut(graph, "S", "T")[1][1]

@@ -102,7 +102,13 @@ def test_uneven_costs_are_taken_stage_by_stage():
 def test_frame_is_tidy():
     table = simulate(build("gpipe", 3, 2), Costs(forward_s=1.0, backward_s=2.0)).frame()
     assert list(table.columns) == [
-        *("device", "stage", "kind", "microbatch", "start_s", "end_s", "slack_s")
+        "device",
+        "stage",
+        "kind",
+        "microbatch",
+        "start_s",
+        "end_s",
+        "slack_s",
     ]
     assert len(table) == 3 * 2 * 2
     last = table[(table.stage == 0) & (table.kind == "backward")].iloc[-1]
@@ -198,8 +204,10 @@ def sampled_idle(line):
     """Each second of each device looked at in its middle, and the cause told from the tables."""
     schedule = line.schedule
     seconds = {cause: np.zeros(schedule.num_devices) for cause in (*CAUSES, "busy")}
-    sending, needs = line.lag_s[0], schedule.graph.needs
-    start, end = line.start_s.tolist(), line.end_s.tolist()
+    sending = line.lag_s[0]
+    needs = schedule.graph.needs
+    start = line.start_s.tolist()
+    end = line.end_s.tolist()
     for device in range(schedule.num_devices):
         mine = np.flatnonzero(schedule.device == device)
         turns = [i for i in mine if schedule[i].kind in ("backward", "input")]
@@ -303,7 +311,8 @@ def swept_peaks(line, work):
             "weight": (row.end_s, -a),
         }
         events.append((*changes[row.kind], row.device))
-    now, peak = np.zeros(schedule.num_devices), np.zeros(schedule.num_devices)
+    now = np.zeros(schedule.num_devices)
+    peak = np.zeros(schedule.num_devices)
     for _, change, device in sorted(events):
         now[device] += change
         peak[device] = max(peak[device], now[device])

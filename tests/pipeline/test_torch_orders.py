@@ -60,11 +60,14 @@ def test_pairs_are_those_that_torch_overlaps(stages, microbatches):
     visualizer = pytest.importorskip("torch.distributed.pipelining._schedule_visualizer")
     rows = visualizer.get_schedule_ops("DualPipeV", stages, microbatches)
     took = {"F": 1, "I": 1, "W": 1, "B": 2}
-    end, free, head = {}, [0] * stages, [0] * stages
+    end = {}
+    free = [0] * stages
+    head = [0] * stages
     last = 2 * stages - 1
 
     def input_of(action):
-        stage, microbatch = action.stage_index, action.microbatch_index
+        stage = action.stage_index
+        microbatch = action.microbatch_index
         what = action.computation_type.value
         if what == "W" or (what == "F" and stage == 0):
             return 0

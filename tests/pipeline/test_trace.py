@@ -27,10 +27,17 @@ def by_phase(events):
 def table_of(events):
     """The frame's columns from complete events."""
     rows = [
-        (e["pid"], e["args"]["stage"], e["args"]["kind"], e["args"]["microbatch"],
-         e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6, e["args"]["slack_s"])
+        (
+            e["pid"],
+            e["args"]["stage"],
+            e["args"]["kind"],
+            e["args"]["microbatch"],
+            e["ts"] / 1e6,
+            (e["ts"] + e["dur"]) / 1e6,
+            e["args"]["slack_s"],
+        )
         for e in events
-    ]  # fmt: skip
+    ]
     columns = ["device", "stage", "kind", "microbatch", "start_s", "end_s", "slack_s"]
     return pd.DataFrame(rows, columns=columns)
 

@@ -39,7 +39,8 @@ def right(tmp_path_factory: Any) -> Any:
     profile = pipeline.EnergyProfile.from_frame(table, blocking_power_w=80.0)
     schedule = pipeline.build("1f1b", 2, 2)
     costs = pipeline.Costs(forward_s=1.0, backward_s=1.0, weight_s=1.0)
-    line, chosen = pipeline.simulate(schedule, costs), pipeline.plan(schedule, profile)
+    line = pipeline.simulate(schedule, costs)
+    chosen = pipeline.plan(schedule, profile)
     sized = {"profile": profile, "num_microbatches": 2}
     both = {"schedule": schedule, "profile": profile}
     marks = pipeline.compare({"a": chosen}, bounds=False)
@@ -62,10 +63,19 @@ def right(tmp_path_factory: Any) -> Any:
         "Plan": {f.name: getattr(chosen, f.name) for f in fields(chosen)},
         "Schedule": {f.name: getattr(schedule, f.name) for f in fields(schedule)},
         "Search": {**sized, "schedules": ("1f1b",)},
-        "build": {"name": "envpipe", "num_stages": 2, "num_microbatches": 2,
-                  "max_in_flight": 2, "early_forwards": 0},
-        "build:zb-v": {"name": "zb-v", "num_stages": 2, "num_microbatches": 2,
-                       "durations_s": (1.0, 1.0, 1.0)},
+        "build": {
+            "name": "envpipe",
+            "num_stages": 2,
+            "num_microbatches": 2,
+            "max_in_flight": 2,
+            "early_forwards": 0,
+        },
+        "build:zb-v": {
+            "name": "zb-v",
+            "num_stages": 2,
+            "num_microbatches": 2,
+            "durations_s": (1.0, 1.0, 1.0),
+        },
         "build:dapple": {"name": "dapple", "num_stages": 2, "num_microbatches": 2, "warmup": "a"},
         "build:hanayo": {"name": "hanayo", "num_stages": 2, "num_microbatches": 2, "num_waves": 1},
         "build_for": {"profile": profile, "name": "1f1b", "num_microbatches": 2},
@@ -92,9 +102,12 @@ def right(tmp_path_factory: Any) -> Any:
         "simulate": {"schedule": schedule, "costs": costs},
         "straggler_savings": {**both, "slowdowns": [1.0, 1.2], "expected": [1.2, 1.0]},
         "stress": {"plans": {"a": chosen}, "switch_s": [0.1], "jitter": [0.1], "num_draws": 2},
-        "sweep": {"profiles": {"p": profile}, "num_microbatches": [2],
-                  "cases": {"a": {"schedule": "1f1b", "method": "optimal"}}},
-    }  # fmt: skip
+        "sweep": {
+            "profiles": {"p": profile},
+            "num_microbatches": [2],
+            "cases": {"a": {"schedule": "1f1b", "method": "optimal"}},
+        },
+    }
 
 
 def target(name: str) -> Callable[..., Any]:

@@ -20,8 +20,10 @@ def test_layers_and_cuts() -> None:
     assert {shape.x0 for shape in fig.layout.shapes} == {3.5}
     assert fig.layout.title.text == "Layers"
     assert [fig.layout[f"yaxis{n}"].title.text for n in ("", 2, 3)] == [
-        "time (ms)", "weights (MB)", "cut (MB)",
-    ]  # fmt: skip
+        "time (ms)",
+        "weights (MB)",
+        "cut (MB)",
+    ]
 
 
 def test_parts_of_stages_are_the_frames() -> None:

@@ -117,9 +117,12 @@ def test_straight_plans_have_no_more_stages_than_devices(devices: int, objective
     """Microbatches of a flushed pipeline overlap, so that every device pays."""
     chain = planner.Chain.even(6, forward_s=0.1, backward_s=0.2, parameter_bytes=0)
     plan = planner.stages(
-        chain, planner.Cluster.flat(devices, bandwidth_bytes_per_s=1e9), straight=True,
-        objective=objective, num_microbatches=8,
-    )  # fmt: skip
+        chain,
+        planner.Cluster.flat(devices, bandwidth_bytes_per_s=1e9),
+        straight=True,
+        objective=objective,
+        num_microbatches=8,
+    )
     assert len(plan.stages) == plan.num_devices == devices
 
 
@@ -139,7 +142,8 @@ def test_two_levels_of_equal_links(chain: Any, inner: int, outer: int, costing: 
 def test_machines_exchange_weights_once_for_the_replicas_inside() -> None:
     """Data parallel inside and between: C against 2 (r - 1)/r W/B at each level, then divided."""
     chain = planner.Chain.even(1, forward_s=0.1, backward_s=0.2, parameter_bytes=4e8)
-    near, far = 1e10, 1e9
+    near = 1e10
+    far = 1e9
     cluster = planner.Cluster(
         levels=(
             planner.Level(count=4, bandwidth_bytes_per_s=near),
@@ -277,13 +281,14 @@ def test_bytes_sent_by_hand() -> None:
 @pytest.mark.parametrize("count", [8, 32])
 def test_long_chains_are_bounded_too(count: int) -> None:
     """AlexNet on 16: the plan lies at its bound, below every plan of two stages."""
-    chain, cluster = published("alexnet"), planner.Cluster.flat(16, bandwidth_bytes_per_s=TEN_GBIT)
+    chain = published("alexnet")
+    cluster = planner.Cluster.flat(16, bandwidth_bytes_per_s=TEN_GBIT)
     kinds: dict[str, Any] = {"objective": "latency", "num_microbatches": count}
     plan = planner.stages(chain, cluster, tolerance=1e-3, **kinds)
     assert -1e-9 <= plan.gap <= 1e-3 * (1 + 1e-9)
-    assert plan.cost_s == pytest.approx(planner.price(
-        chain, cluster, plan.replicas, plan.cuts, **kinds
-    ).cost_s)  # fmt: skip
+    assert plan.cost_s == pytest.approx(
+        planner.price(chain, cluster, plan.replicas, plan.cuts, **kinds).cost_s
+    )
     for cut in range(1, len(chain)):
         for devices in range(1, 16):
             pair = planner.price(chain, cluster, (devices, 16 - devices), (cut,), **kinds)

@@ -27,8 +27,17 @@ def by_iteration(
     def arrivals() -> Any:
         for i, row in table.iterrows():
             yield env.timeout(row.arrival_s - env.now)
-            pool.append({"i": i, "prompt": int(row.prompt_tokens), "out": int(row.output_tokens),
-                         "cached": 0, "made": 0, "take": 0, "running": False})  # fmt: skip
+            pool.append(
+                {
+                    "i": i,
+                    "prompt": int(row.prompt_tokens),
+                    "out": int(row.output_tokens),
+                    "cached": 0,
+                    "made": 0,
+                    "take": 0,
+                    "running": False,
+                }
+            )
             notify()
 
     def iteration(batch: list[dict[str, Any]]) -> Any:
@@ -40,7 +49,8 @@ def by_iteration(
                 yield turn
                 yield env.timeout(step)
         for r in batch:
-            r["cached"], r["running"] = r["cached"] + r["take"], False
+            r["cached"] = r["cached"] + r["take"]
+            r["running"] = False
             r["made"] += r["cached"] >= r["prompt"]
             if r["made"] == r["out"]:
                 ends[r["i"]] = env.now
@@ -51,7 +61,8 @@ def by_iteration(
 
     def scheduler() -> Any:
         while len(ends) < len(table):
-            batch, budget = [], batcher.chunk_tokens or 10**9
+            batch = []
+            budget = batcher.chunk_tokens or 10**9
             if state["scheduled"] < profile.stages:
                 for r in sorted((r for r in pool if not r["running"]), key=lambda r: r["i"]):
                     if len(batch) == batcher.max_batch:
@@ -88,7 +99,8 @@ def by_request(
 ) -> list[float]:
     """When each request ends: one microbatch, step by step."""
     rows = list(requests.frame().itertuples())
-    now, ends = 0.0, []
+    now = 0.0
+    ends = []
     while len(ends) < len(rows):
         now = max(now, rows[len(ends)].arrival_s)
         waiting = [row for row in rows[len(ends) :] if row.arrival_s <= now]
@@ -97,12 +109,15 @@ def by_request(
         padded = batcher.prompts == "longest"
         length = max(prompts) if padded else min(prompts)
         left = [row.output_tokens + (0 if padded else row.prompt_tokens - length) for row in batch]
-        tokens, cached = len(batch) * length, 0
+        tokens = len(batch) * length
+        cached = 0
         while max(left) > 0:
             now += profile.stages * profile.seconds(
                 tokens=tokens, sequences=len(batch), cached=cached
             )
-            cached, tokens = len(batch) * length, len(batch)
-            length, left = length + 1, [steps - 1 for steps in left]
+            cached = len(batch) * length
+            tokens = len(batch)
+            length = length + 1
+            left = [steps - 1 for steps in left]
         ends += [now] * len(batch)
     return ends

@@ -24,26 +24,39 @@ def slot(
 
 
 def server(*batches: int, profile: serving.BatchProfile = PROFILE) -> serving.BatchServer:
-    return serving.BatchServer(slots=tuple(
-        slot(f"m{place}", batch, profile=profile) for place, batch in enumerate(batches)
-    ))  # fmt: skip
+    return serving.BatchServer(
+        slots=tuple(
+            slot(f"m{place}", batch, profile=profile) for place, batch in enumerate(batches)
+        )
+    )
 
 
-def stream(rates: list[float], count: int, *, slo_s: float = 0.2, cv: float = 1.0, rng: int = 0
-           ) -> serving.Requests:  # fmt: skip
-    return serving.together([
-        serving.generate(rate, int(count * rate / sum(rates)), cv=cv, slo_s=slo_s, model=f"m{i}",
-                         rng=10 * rng + i)
-        for i, rate in enumerate(rates)
-    ])  # fmt: skip
+def stream(
+    rates: list[float], count: int, *, slo_s: float = 0.2, cv: float = 1.0, rng: int = 0
+) -> serving.Requests:
+    return serving.together(
+        [
+            serving.generate(
+                rate,
+                int(count * rate / sum(rates)),
+                cv=cv,
+                slo_s=slo_s,
+                model=f"m{i}",
+                rng=10 * rng + i,
+            )
+            for i, rate in enumerate(rates)
+        ]
+    )
 
 
 def by_simpy(requests: serving.Requests, batches: list[int], drop: str) -> NDArray[np.float64]:
     """The same server as SimPy processes and plain queues."""
     env = simpy.Environment()
     queues: list[deque[int]] = [deque() for _ in batches]
-    arrival, slo_s = requests.column("arrival_s"), requests.column("slo_s")
-    due, end = arrival + slo_s * (1 + 1e-9), np.full(len(requests), np.nan)
+    arrival = requests.column("arrival_s")
+    slo_s = requests.column("slo_s")
+    due = arrival + slo_s * (1 + 1e-9)
+    end = np.full(len(requests), np.nan)
     woken = [env.event()]
 
     def source() -> Any:
@@ -133,7 +146,8 @@ def test_early_drop_gains_most_where_a_batch_costs_most(alpha_ms: float, least: 
 
         return serving.highest(attainment, 100, 600)
 
-    early, lazy = rate("early"), rate("lazy")
+    early = rate("early")
+    lazy = rate("lazy")
     assert lazy < early < 500
     assert least < early / lazy < 1.3
 

@@ -72,7 +72,8 @@ def test_sequential_is_simpys_priority_queue(seed: int) -> None:
         )
         for c in range(4)
     ]
-    env, ends = simpy.Environment(), []
+    env = simpy.Environment()
+    ends = []
     gpu = simpy.PriorityResource(env)
 
     def issues(number: int, client: Client) -> object:
@@ -207,12 +208,20 @@ def test_disb_e_is_the_published_file_to_the_byte() -> None:
     content: dict[str, object] = {"time": 1}
     for kind, flag in (("rt", 1), ("be", 0)):
         content[kind] = [
-            {"name": row["model"], "frequency": row["rate_per_s"]} | (
-                {"trace": [1000 * second + int(ms) for second in range(60)
-                           for ms in row["moments_ms"].split()]} if flag else {}
+            {"name": row["model"], "frequency": row["rate_per_s"]}
+            | (
+                {
+                    "trace": [
+                        1000 * second + int(ms)
+                        for second in range(60)
+                        for ms in row["moments_ms"].split()
+                    ]
+                }
+                if flag
+                else {}
             )
             for row in table[table["real_time"] == flag].to_dict("records")
-        ]  # fmt: skip
+        ]
     lines = json.dumps(content, indent=4).split("\n")  # the file's own indent begins with two
     text = "\n".join(line[2:] if line.startswith(" " * 4) else line for line in lines)
     published = "3cab32b56af28309c818143a6dfdecc3155703d7c3fd61ccfb1d993d0c976cc6"
@@ -220,8 +229,14 @@ def test_disb_e_is_the_published_file_to_the_byte() -> None:
 
 
 def test_recorded_moments_come_in_every_second() -> None:
-    rows = pd.DataFrame({"model": ["p", "p"], "real_time": [1, 0], "rate_per_s": [2, 4],
-                         "moments_ms": ["100 900", None]})  # fmt: skip
+    rows = pd.DataFrame(
+        {
+            "model": ["p", "p"],
+            "real_time": [1, 0],
+            "rate_per_s": [2, 4],
+            "moments_ms": ["100 900", None],
+        }
+    )
     recorded, periodic = clients_of(rows, {"p": program()}, until_s=1.95)
     assert recorded.arrival_s == pytest.approx((0.1, 0.9, 1.1, 1.9))
     assert len(periodic.arrival_s or ()) == 8
@@ -246,8 +261,10 @@ def test_real_time_clients_of_a_workload_start_one_after_another() -> None:
     rows = pd.DataFrame({"model": ["p", "p", "p"], "real_time": [1, 1, 0], "rate_per_s": [10] * 3})
     clients = clients_of(rows, {"p": program()}, until_s=0.21)
     assert [c.arrival_s for c in clients] == [
-        pytest.approx((0.0, 0.1, 0.2)), pytest.approx((0.05, 0.15)), pytest.approx((0.0, 0.1, 0.2)),
-    ]  # fmt: skip
+        pytest.approx((0.0, 0.1, 0.2)),
+        pytest.approx((0.05, 0.15)),
+        pytest.approx((0.0, 0.1, 0.2)),
+    ]
     rare = clients_of(rows, {"p": program()}, until_s=1.0, share=0.5, seed=1)
     assert [len(c.arrival_s or ()) for c in rare] == [5, 5, 10]
 
@@ -291,7 +308,8 @@ def test_a_program_from_csv_and_wrong_files(tmp_path: Path) -> None:
     path.write_text("kernel,blocks\na,64\n")
     with pytest.raises(BadFile, match="needs the columns"):
         Program.read(path)
-    profile, graph = tmp_path / "m.profile.json", tmp_path / "m.json"
+    profile = tmp_path / "m.profile.json"
+    graph = tmp_path / "m.json"
     profile.write_text('{"kernel_latency": {}}')
     graph.write_text('{"kernels": [{"name": "conv", "launch_params": [1, 1, 1, 1, 1, 1]}]}')
     with pytest.raises(BadFile, match="lacks the kernel conv that m"):

@@ -41,10 +41,12 @@ def test_a_batch_is_the_queue_of_its_slots(max_batch: int) -> None:
     A request that arrives during an iteration waits for its end, so each ends within one iteration
     after the recursion of Kiefer and Wolfowitz says; with these lengths it is the M/M/c queue.
     """
-    rng, count = np.random.default_rng(max_batch), 20_000
+    rng = np.random.default_rng(max_batch)
+    count = 20_000
     output = rng.geometric(1 / 400, count)
     arrival = np.cumsum(rng.exponential(400 / (0.8 * max_batch), count))
-    free, ends = [0.0] * max_batch, np.zeros(count)
+    free = [0.0] * max_batch
+    ends = np.zeros(count)
     for request, (at, work) in enumerate(zip(arrival, output, strict=True)):
         ends[request] = max(at, free[0]) + work
         heapreplace(free, ends[request])
@@ -86,7 +88,8 @@ def test_iterations_are_those_of_algorithm_1(stages: int, max_batch: int, slots:
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("chunk", [64, 200])
 def test_chunks_are_those_of_the_oracle(stages: int, chunk: int) -> None:
-    profile, requests = replace(GPT3, stages=stages, slots=6000), paper_trace(5, 120, rng=chunk)
+    profile = replace(GPT3, stages=stages, slots=6000)
+    requests = paper_trace(5, 120, rng=chunk)
     batcher = serving.Batcher(max_batch=16, chunk_tokens=chunk)
     run = serving.simulate(requests, profile, batcher)
     ends = reference.by_iteration(requests, profile, batcher)
@@ -118,10 +121,13 @@ def test_microbatches_fill_the_stages() -> None:
         arrival_s=[0.0] * 16, prompt_tokens=[64] * 16, output_tokens=[9] * 16
     )
     whole, half = (
-        serving.simulate(requests.head(count), GPT3, serving.Batcher(
-            level="request", max_batch=16, microbatches=parts)).end_s.max()
+        serving.simulate(
+            requests.head(count),
+            GPT3,
+            serving.Batcher(level="request", max_batch=16, microbatches=parts),
+        ).end_s.max()
         for count, parts in ((16, 2), (8, 1))
-    )  # fmt: skip
+    )
     last = GPT3.seconds(tokens=8, sequences=8, cached=8 * (64 + 8))
     assert whole == pytest.approx(half + last, rel=1e-3)
 
@@ -141,7 +147,8 @@ batchers = st.builds(
 def test_what_holds_of_every_run(
     rate: float, batcher: serving.Batcher, slots: int, rng: int
 ) -> None:
-    profile, requests = replace(GPT3, slots=slots), paper_trace(rate, 150, rng)
+    profile = replace(GPT3, slots=slots)
+    requests = paper_trace(rate, 150, rng)
     run = serving.simulate(requests, profile, batcher)
     arrival = requests.column("arrival_s")
     assert (arrival <= run.start_s).all()
@@ -175,7 +182,8 @@ def test_with_memory_to_spare_pages_and_long_chunks_change_nothing() -> None:
 
 def test_pages_hold_more_requests_than_reservations_that_guess() -> None:
     """Where every request reserves the model's longest, memory and not the batch is the limit."""
-    requests, small = paper_trace(30), replace(GPT3, slots=8192)
+    requests = paper_trace(30)
+    small = replace(GPT3, slots=8192)
     guess = serving.simulate(requests, small, serving.Batcher(reserve_tokens=2048))
     paged = serving.simulate(requests, small, serving.Batcher(memory="paged"))
     assert guess.sequences / guess.iterations <= 4
@@ -193,7 +201,8 @@ def test_chunks_shorten_the_longest_gap_between_tokens() -> None:
 
 
 def test_capacity_is_where_the_limit_is_met() -> None:
-    requests, batcher = paper_trace(1, 2000), serving.Batcher()
+    requests = paper_trace(1, 2000)
+    batcher = serving.Batcher()
     least = serving.bound(requests, GPT3, batcher)
     limit = 2 * least.token_latency_s
     rate = serving.capacity(requests, GPT3, {"": batcher})[""]
@@ -230,8 +239,9 @@ def test_bad_combinations_are_refused() -> None:
     with pytest.raises(BadValue, match="microbatches need level 'request'"):
         serving.Batcher(microbatches=2)
     with pytest.raises(BadValue, match=r"request 0 needs 2048 slots .* the profile's 1000"):
-        serving.simulate(paper_trace(1), replace(GPT3, slots=1000),
-                         serving.Batcher(reserve_tokens=2048))  # fmt: skip
+        serving.simulate(
+            paper_trace(1), replace(GPT3, slots=1000), serving.Batcher(reserve_tokens=2048)
+        )
     with pytest.raises(BadValue, match=r"valid: at most reserve_tokens, 100"):
         serving.simulate(paper_trace(1), GPT3, serving.Batcher(reserve_tokens=100))
     with pytest.raises(BadValue, match="leaves no memory for a token"):

@@ -33,7 +33,8 @@ def test_every_request_ends_when_alpaserve_simulates(case: str) -> None:
 @pytest.mark.parametrize("name", two_models.SETTINGS)
 def test_the_authors_own_example_ends_request_by_request(name: str, mix: str) -> None:
     """On their generator's arrivals; the ratio within 2 % where overheads are drawn."""
-    mean_s, stored_s = [], []
+    mean_s = []
+    stored_s = []
     for stages in (1, 2):
         stored = TWO_MODELS[name][f"{mix}, {stages}"]
         run = two_models.ours(two_models.SETTINGS[name], mix, stages)
@@ -69,8 +70,10 @@ def test_every_request_in_time_or_dropped_at_once() -> None:
 
 def test_overheads_only_count_where_a_model_is_split() -> None:
     model = serving.ServedModel(name="m", latency_s=8.0, stage_overhead=0.5, tensor_overhead=0.25)
-    times = {shape: serving.Group(stages=shape[0], tensor=shape[1]).stage_s(model)
-             for shape in ((1, 1), (4, 1), (1, 2), (2, 2))}  # fmt: skip
+    times = {
+        shape: serving.Group(stages=shape[0], tensor=shape[1]).stage_s(model)
+        for shape in ((1, 1), (4, 1), (1, 2), (2, 2))
+    }
     assert times == {(1, 1): 8.0, (4, 1): 3.0, (1, 2): 5.0, (2, 2): 3.75}
 
 
@@ -80,14 +83,19 @@ def _room(groups: tuple[serving.Group, ...], each: float, memory: float) -> bool
 
 def test_placement_keeps_within_memory_and_near_the_best_of_all() -> None:
     """Every placement of three models on four GPUs in pairs or alone, by brute force."""
-    names, memory = ("a", "b", "c"), 2.0
+    names = ("a", "b", "c")
+    memory = 2.0
     models = [serving.ServedModel(name=name, latency_s=1.0, memory_bytes=1.0) for name in names]
-    requests = serving.together([
-        serving.generate(rate, int(400 * rate), cv=3, slo_s=5, model=name, rng=i)
-        for i, (name, rate) in enumerate(zip(names, (0.4, 0.8, 1.2), strict=True))
-    ])  # fmt: skip
-    subsets = [tuple(n for n, bit in zip(names, bits, strict=True) if bit)
-               for bits in product((0, 1), repeat=3)]  # fmt: skip
+    requests = serving.together(
+        [
+            serving.generate(rate, int(400 * rate), cv=3, slo_s=5, model=name, rng=i)
+            for i, (name, rate) in enumerate(zip(names, (0.4, 0.8, 1.2), strict=True))
+        ]
+    )
+    subsets = [
+        tuple(n for n, bit in zip(names, bits, strict=True) if bit)
+        for bits in product((0, 1), repeat=3)
+    ]
     best = 0.0
     for stages in (1, 2):
         for chosen in product(subsets, repeat=4 // stages):
@@ -106,10 +114,12 @@ def test_placement_keeps_within_memory_and_near_the_best_of_all() -> None:
 
 def test_more_memory_or_more_shapes_never_hurt_much() -> None:
     models = [serving.ServedModel(name=f"m{i}", latency_s=1.0, memory_bytes=1.0) for i in range(4)]
-    requests = serving.together([
-        serving.generate(0.6, 300, cv=4, slo_s=4, model=model.name, rng=i)
-        for i, model in enumerate(models)
-    ])  # fmt: skip
+    requests = serving.together(
+        [
+            serving.generate(0.6, 300, cv=4, slo_s=4, model=model.name, rng=i)
+            for i, model in enumerate(models)
+        ]
+    )
     one = {"requests": requests, "models": models, "num_gpus": 4}
     tight = serving.place(**one, memory_bytes=1.0, shapes=((1, 1),))
     roomy = serving.place(**one, memory_bytes=4.0, shapes=((1, 1),))
@@ -121,22 +131,30 @@ def test_more_memory_or_more_shapes_never_hurt_much() -> None:
 
 def _gain(arrival_s: list[Any]) -> float:
     """How much higher a rate eight models on eight GPUs sustain in stages than whole."""
-    models = [serving.ServedModel(name=f"m{i}", latency_s=0.396, memory_bytes=1.0,
-                                  stage_overhead=0.1) for i in range(8)]  # fmt: skip
-    asked = serving.together([
-        serving.Requests(
-            arrival_s=own_s, slo_s=np.full(len(own_s), 1.98), model=(model.name,) * len(own_s)
-        )
-        for model, own_s in zip(models, arrival_s, strict=True)
-    ])  # fmt: skip
+    models = [
+        serving.ServedModel(name=f"m{i}", latency_s=0.396, memory_bytes=1.0, stage_overhead=0.1)
+        for i in range(8)
+    ]
+    asked = serving.together(
+        [
+            serving.Requests(
+                arrival_s=own_s, slo_s=np.full(len(own_s), 1.98), model=(model.name,) * len(own_s)
+            )
+            for model, own_s in zip(models, arrival_s, strict=True)
+        ]
+    )
     whole, split = (
         serving.highest(
-            lambda rate, shapes=shapes: serving.place(
-                asked.at_rate(rate), models, num_gpus=8, memory_bytes=1.0, shapes=shapes
-            ).attainment, 0.1, 20,
+            lambda rate, shapes=shapes: (
+                serving.place(
+                    asked.at_rate(rate), models, num_gpus=8, memory_bytes=1.0, shapes=shapes
+                ).attainment
+            ),
+            0.1,
+            20,
         )
         for shapes in (((1, 1),), ((1, 1), (2, 1), (4, 1), (8, 1)))
-    )  # fmt: skip
+    )
     return split / whole
 
 
@@ -154,7 +172,8 @@ def test_conversations_by_the_minute_are_those_recorded_and_give_the_same_gain()
     draw = np.random.default_rng(0)
     at = np.cumsum(draw.exponential(size=len(recorded_s)))
     moved_s = np.interp(at[at < minutes.sum()], np.r_[0, minutes.cumsum()], edges)
-    dealt, eighths = [], []
+    dealt = []
+    eighths = []
     for arrival_s in (recorded_s, moved_s):
         model = draw.integers(8, size=len(arrival_s))
         dealt.append(_gain([arrival_s[model == i] for i in range(8)]))

@@ -41,9 +41,13 @@ def random_sessions(seed: int, count: int) -> list[serving.Session]:
 
 def test_the_example_of_section_4() -> None:
     """A with 64 requests a second in batches of 8 leaves room for 4 of B, and not for 4 of C."""
-    packed = serving.pack([
-        session("A", A, 64, 0.2), session("B", B, 32, 0.25), session("C", C, 32, 0.25)
-    ]).frame().set_index("model")  # fmt: skip
+    packed = (
+        serving.pack(
+            [session("A", A, 64, 0.2), session("B", B, 32, 0.25), session("C", C, 32, 0.25)]
+        )
+        .frame()
+        .set_index("model")
+    )
     assert packed.loc[["A", "B"], "gpu"].nunique() == 1
     assert packed.loc["C", "gpu"] != packed.loc["A", "gpu"]
     assert packed.loc[["A", "B"], "batch"].tolist() == [8, 4]
@@ -84,9 +88,9 @@ def test_the_answers_of_the_authors_own_tests(published: Any) -> None:
 
     def gpus(**rates: float) -> int:
         slo = {"vgg16": 0.5, "vgg_face": 0.3}
-        return serving.pack([
-            session(n, plans[n], rate, slo[n] - PROCESSING_S[n]) for n, rate in rates.items()
-        ]).num_gpus  # fmt: skip
+        return serving.pack(
+            [session(n, plans[n], rate, slo[n] - PROCESSING_S[n]) for n, rate in rates.items()]
+        ).num_gpus
 
     assert session("m", plans["vgg16"], 1, 0.5 - PROCESSING_S["vgg16"]).best[1] == pytest.approx(
         298, abs=1
@@ -125,11 +129,14 @@ def test_every_plan_keeps_its_promise(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_even_arrivals_at_the_planned_rate_are_all_in_time(seed: int) -> None:
     plan = serving.pack(random_sessions(seed, 6))
-    requests = serving.together([
-        serving.generate(s.rate_per_s, int(200 * s.rate_per_s), cv=0, slo_s=s.slo_s,
-                         model=s.model, rng=1)
-        for s in plan.sessions
-    ])  # fmt: skip
+    requests = serving.together(
+        [
+            serving.generate(
+                s.rate_per_s, int(200 * s.rate_per_s), cv=0, slo_s=s.slo_s, model=s.model, rng=1
+            )
+            for s in plan.sessions
+        ]
+    )
     assert serving.serve(requests, plan.servers).met.mean() == 1.0
 
 
@@ -144,8 +151,9 @@ def _fewest(sessions: list[serving.Session]) -> int:
     cycles = sorted({p.duty_s * scale for p in parts for scale in np.linspace(0.4, 1, 7)})
     best = len(sessions)
     for labels in product(range(len(sessions)), repeat=len(sessions)):
-        bins = [[p for p, label in zip(parts, labels, strict=True) if label == b]
-                for b in set(labels)]  # fmt: skip
+        bins = [
+            [p for p, label in zip(parts, labels, strict=True) if label == b] for b in set(labels)
+        ]
         if len(bins) < best and all(
             any(packing._merged([_sooner(p, d) for p in bin_]) for d in cycles) for bin_ in bins
         ):
@@ -218,19 +226,23 @@ def test_the_oblivious_baseline_splits_gpus_by_load() -> None:
 def test_the_latency_split_is_the_best_of_all(fan_out: float, waits: bool) -> None:
     """A root, a child, and two children of that, against every split of the grid."""
     stages = [
-        serving.Stage(model="x", profile=A), serving.Stage(model="y", profile=B,
-                                                           fan_out=fan_out, parent=0),
+        serving.Stage(model="x", profile=A),
+        serving.Stage(model="y", profile=B, fan_out=fan_out, parent=0),
         serving.Stage(model="z", profile=C, parent=1),
         serving.Stage(model="w", profile=A, fan_out=0.5, parent=0),
-    ]  # fmt: skip
-    rates, step, steps = (1, fan_out, fan_out, 0.5), 0.05, 10
+    ]
+    rates = (1, fan_out, fan_out, 0.5)
+    step = 0.05
+    steps = 10
 
     def gpus(budget: tuple[int, ...]) -> float:
         x, y, z, w = budget
         if max(x + y + z, x + w) > steps:
             return np.inf
-        speeds = [s.profile.best(k * step / (2 if waits else 1) * (1 + 1e-9))[1]
-                  for s, k in zip(stages, budget, strict=True)]  # fmt: skip
+        speeds = [
+            s.profile.best(k * step / (2 if waits else 1) * (1 + 1e-9))[1]
+            for s, k in zip(stages, budget, strict=True)
+        ]
         return sum(r / v if v else np.inf for r, v in zip(rates, speeds, strict=True))
 
     best = min(map(gpus, product(range(1, steps + 1), repeat=4)))
@@ -244,15 +256,16 @@ def test_faults_are_named(tmp_path: Any) -> None:
     with pytest.raises(BadValue, match="different models"):
         serving.pack([session("A", A, 1, 0.2)] * 2)
     with pytest.raises(BadValue, match="stage 1 must come after its parent"):
-        serving.split_latency(
-            [serving.Stage(model="x", profile=A)] * 2, slo_s=1, step_s=0.1
-        )  # fmt: skip
+        serving.split_latency([serving.Stage(model="x", profile=A)] * 2, slo_s=1, step_s=0.1)
     with pytest.raises(BadValue, match="no split"):
         serving.split_latency([serving.Stage(model="x", profile=A)], slo_s=0.05, step_s=0.01)
     path = tmp_path / "a.txt"
-    for text, fault in (("", "no profile"), (profiles.HEADING, "no row follows"),
-                        (f"{profiles.HEADING}\n1,2,x,4", "no row of a profile"),
-                        (f"{profiles.HEADING}\n2,2,3,4", "valid: batch 1")):  # fmt: skip
+    for text, fault in (
+        ("", "no profile"),
+        (profiles.HEADING, "no row follows"),
+        (f"{profiles.HEADING}\n1,2,x,4", "no row of a profile"),
+        (f"{profiles.HEADING}\n2,2,3,4", "valid: batch 1"),
+    ):
         path.write_text(text)
         with pytest.raises(BadFile, match=fault):
             serving.read_profile(path)

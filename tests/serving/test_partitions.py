@@ -36,12 +36,15 @@ class Chips:
 @pytest.mark.parametrize("ways", [1, 2, 4, 16])
 def test_a_2d_layer_computes_the_layer_and_moves_the_bytes_that_are_counted(ways: int) -> None:
     """Width over ``ways`` chips, inner columns over the other 16 / ways."""
-    chips, rest, rng = Chips(), 16 // ways, np.random.default_rng(0)
+    chips = Chips()
+    rest = 16 // ways
+    rng = np.random.default_rng(0)
     partition = serving.Partition(model=TOY, chips=16, split=ways)
     wide_in, wide_out = partition.columns
     keep = wide_out // rest
     x = rng.normal(size=(16, TOY.hidden))
-    w_in, w_out = rng.normal(size=(TOY.hidden, wide_in)), rng.normal(size=(wide_out, TOY.hidden))
+    w_in = rng.normal(size=(TOY.hidden, wide_in))
+    w_out = rng.normal(size=(wide_out, TOY.hidden))
     blocks_in = [np.split(rows, rest, axis=1) for rows in np.split(w_in, ways)]
     blocks_out = [np.split(columns, rest) for columns in np.split(w_out, ways, axis=1)]
     held = np.split(x, 16, axis=1)
@@ -67,7 +70,8 @@ def test_a_2d_layer_computes_the_layer_and_moves_the_bytes_that_are_counted(ways
 def test_two_products_of_width_times_four_move_what_the_paper_says() -> None:
     """1D: 2BE; 2D: 8BE / √n at √n / 2 ways; gathered: 4E √(BF / n) at its best N (§3.2)."""
     plain = replace(TOY, hidden=2**14, ffn=2**16, heads=1, head_dim=1, kv_heads=1)
-    n, tokens = 2**16, 2**22
+    n = 2**16
+    tokens = 2**22
     units = {
         "1d": 2.0 * tokens * plain.hidden,
         "2d": 8 * tokens * plain.hidden / n**0.5,
@@ -92,9 +96,12 @@ def test_longest_contexts_are_those_of_table_1() -> None:
 def test_a_pass_is_never_faster_than_the_paper_measured() -> None:
     """Table 2: seconds of PaLM 540B on 64 chips; everything overlapped is a bound."""
     bf16 = replace(INT8, weight_bytes=2)
-    measured = {0.29: INT8.step(1, tokens=2048), 0.0285: INT8.step(64, context=2048),
-                85.2: replace(bf16, layout="gathered").step(512, tokens=2048),
-                0.0938: bf16.step(512, context=2048)}  # fmt: skip
+    measured = {
+        0.29: INT8.step(1, tokens=2048),
+        0.0285: INT8.step(64, context=2048),
+        85.2: replace(bf16, layout="gathered").step(512, tokens=2048),
+        0.0938: bf16.step(512, context=2048),
+    }
     for seconds, modelled in measured.items():
         assert 0.2 * seconds < modelled.least_s <= modelled.total_s < seconds
 

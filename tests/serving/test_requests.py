@@ -22,7 +22,8 @@ def read(tmp_path: Path, text: str, **more: object) -> serving.Requests:
 def test_a_good_file(tmp_path: Path) -> None:
     requests = read(tmp_path, GOOD)
     assert requests.column("slo_s").tolist() == [2.5, np.inf]
-    models, index = requests.models, requests.model_index
+    models = requests.models
+    index = requests.model_index
     assert models == ("a", "b")
     assert index.tolist() == [0, 1]
     again = read(tmp_path, requests.frame().to_csv(index=False))
@@ -102,8 +103,10 @@ def test_generated_streams_have_the_rate_the_bursts_and_the_lengths_asked_for(cv
 
 
 def test_streams_join_in_order_of_arrival_and_keep_their_columns() -> None:
-    parts = [serving.generate(rate, 50, model=name, slo_s=slo, rng=seed)
-             for seed, (rate, name, slo) in enumerate([(1, "a", 2), (3, "b", 5)])]  # fmt: skip
+    parts = [
+        serving.generate(rate, 50, model=name, slo_s=slo, rng=seed)
+        for seed, (rate, name, slo) in enumerate([(1, "a", 2), (3, "b", 5)])
+    ]
     both = serving.together(parts)
     assert (np.diff(both.column("arrival_s")) >= 0).all()
     for part, name in zip(parts, "ab", strict=True):

@@ -38,7 +38,8 @@ def groupings(count: int) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_best_groups_are_those_of_brute_force(seed: int) -> None:
-    layers, link = made_up(seed, 3 + seed % 9), link_of(seed)
+    layers = made_up(seed, 3 + seed % 9)
+    link = link_of(seed)
     ends = {groups: stream(layers, link, groups).end_s for groups in groupings(len(layers))}
     best = best_groups(layers, link)
     assert ends[best] == pytest.approx(min(ends.values()), rel=1e-12)
@@ -49,8 +50,12 @@ def test_the_best_groups_are_those_of_brute_force(seed: int) -> None:
 def test_a_simpy_pipeline_ends_at_the_same_times() -> None:
     """The recurrence beside a queue of processes: a link that copies, a GPU that runs."""
     simpy = pytest.importorskip("simpy")
-    layers, link, groups = made_up(5, 8), link_of(5), (2, 1, 3, 2)
-    starts, sent, ends = np.r_[0, np.cumsum(groups)[:-1]], [], []
+    layers = made_up(5, 8)
+    link = link_of(5)
+    groups = (2, 1, 3, 2)
+    starts = np.r_[0, np.cumsum(groups)[:-1]]
+    sent = []
+    ends = []
     env = simpy.Environment()
     arrived = simpy.Store(env)
 
@@ -76,7 +81,8 @@ def test_a_simpy_pipeline_ends_at_the_same_times() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_grouping_beats_the_bound_and_free_calls_reach_layer_by_layer(seed: int) -> None:
-    layers, link = made_up(seed, 40), link_of(seed)
+    layers = made_up(seed, 40)
+    link = link_of(seed)
     end_s = stream(layers, link, best_groups(layers, link)).end_s
     assert bound_s(layers, link) <= end_s <= stream(layers, link, (len(layers),)).end_s
     free = Link(bandwidth_bytes_per_s=1e10)
@@ -85,7 +91,8 @@ def test_no_grouping_beats_the_bound_and_free_calls_reach_layer_by_layer(seed: i
 
 
 def test_the_end_never_falls_with_a_slower_link() -> None:
-    layers, ends = made_up(3, 30), []
+    layers = made_up(3, 30)
+    ends = []
     for bandwidth in (2e10, 1e10, 5e9, 1e9):
         link = Link(bandwidth_bytes_per_s=bandwidth, call_s=1e-4, sync_s=1e-4)
         ends.append(stream(layers, link, best_groups(layers, link)).end_s)
@@ -95,7 +102,8 @@ def test_the_end_never_falls_with_a_slower_link() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_to_end_a_group_before_a_layer_without_weights_never_helps(seed: int) -> None:
-    rng, link = np.random.default_rng(seed), link_of(seed)
+    rng = np.random.default_rng(seed)
+    link = link_of(seed)
     weights = np.where(rng.random(9) < 0.5, 0.0, rng.exponential(8e6, 9))
     weights[0] = 1e6
     work = rng.exponential(1e-3, 9)
@@ -108,7 +116,8 @@ def test_to_end_a_group_before_a_layer_without_weights_never_helps(seed: int) ->
 
 
 def test_a_link_is_fitted_back_from_its_own_runs() -> None:
-    layers, link = made_up(7, 25), Link(bandwidth_bytes_per_s=8e9, call_s=6e-5, sync_s=9e-5)
+    layers = made_up(7, 25)
+    link = Link(bandwidth_bytes_per_s=8e9, call_s=6e-5, sync_s=9e-5)
     copies_s = layers.total_bytes / 8e9
     back = Link.fit(
         layers,
@@ -146,7 +155,8 @@ def test_the_models_have_the_parameters_of_their_papers() -> None:
 
 
 def test_four_ways_are_ordered_as_their_copies_are() -> None:
-    layers, link = made_up(2, 30), link_of(2)
+    layers = made_up(2, 30)
+    link = link_of(2)
     ways = ways_s(layers, link)
     assert ways["by layer, then run"] > ways["one group, then run"]
     assert ways["streamed in groups"] <= min(ways.values())

@@ -20,7 +20,8 @@ from tests.cluster.test_wrong_kinds import WRONG
 from tests.wrong_kinds import problem, problems
 
 REQUESTS = serving.generate(2, 5, prompt_tokens=(1, 9), output_tokens=(1, 4))
-PROFILE, BATCHER = serving.TokenProfile(weights_s=0.02, token_s=1e-4), serving.Batcher(max_batch=4)
+PROFILE = serving.TokenProfile(weights_s=0.02, token_s=1e-4)
+BATCHER = serving.Batcher(max_batch=4)
 RUN = serving.simulate(REQUESTS, PROFILE, BATCHER)
 SERVER: dict[str, Any] = {"requests": REQUESTS, "profile": PROFILE}
 PALM = serving.Partition(model=Model.preset("palm-540b"))
@@ -102,28 +103,38 @@ SENT: dict[str, Any] = {"layers": LAYERS, "link": LINK}
 DESCRIPTIONS += [PROGRAM, CLIENT, timeline.Gpu(), LAYERS, LINK]
 FUNCTIONS |= {
     guests.beside: {
-        "owner": PROGRAM, "guests": [PROGRAM], "mode": "streams", "idle_share": 0.2, "until_s": 9.0,
+        "owner": PROGRAM,
+        "guests": [PROGRAM],
+        "mode": "streams",
+        "idle_share": 0.2,
+        "until_s": 9.0,
     },
     guests.pairs: {
-        "programs": {"a": PROGRAM, "b": PROGRAM}, "ways": {"streams": "x"}, "idle_share": 0.2,
+        "programs": {"a": PROGRAM, "b": PROGRAM},
+        "ways": {"streams": "x"},
+        "idle_share": 0.2,
         "until_s": 9.0,
     },
     kernels.Program.read: {"profile": "kernels.csv"},
     kernels.programs: {"source": None},
     timeline.clients_of: {
         "rows": pd.DataFrame({"model": ["a"], "real_time": [True], "rate_per_s": [1.0]}),
-        "programs": {"a": PROGRAM}, "until_s": 9.0,
+        "programs": {"a": PROGRAM},
+        "until_s": 9.0,
     },
     timeline.simulate: {"clients": [CLIENT], "mode": "streams", "until_s": 9.0},
     transfers.best_groups: SENT,
     transfers.bound_s: SENT,
     transfers.Link.fit: {
-        "layers": LAYERS, "whole_s": 6.0, "layer_by_layer_s": 6.5, "streamed_s": 6.0,
+        "layers": LAYERS,
+        "whole_s": 6.0,
+        "layer_by_layer_s": 6.5,
+        "streamed_s": 6.0,
     },
     transfers.stream: {**SENT, "groups": [1, 1]},
     transfers.ways_s: SENT,
     LINK.shared: {"gpus": 2},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("valid", DESCRIPTIONS, ids=lambda value: type(value).__name__)

@@ -63,9 +63,12 @@ def test_gradients_are_those_of_ordinary_training(method: str) -> None:
         torch.manual_seed(0)
         return swap.resnet(26, width=4, classes=5, dropout=0.3)
 
-    x, gradient = torch.randn(2, 3, 32, 32), torch.randn(2, 5)
+    x = torch.randn(2, 3, 32, 32)
+    gradient = torch.randn(2, 5)
     plan = swap.plan(Chain.even(len(network())), method)
-    ours, again, plain = network(), network(), network()
+    ours = network()
+    again = network()
+    plain = network()
     torch.manual_seed(1)
     swap.execute(ours, x, lambda _: gradient, plan)
     torch.manual_seed(1)
@@ -98,7 +101,8 @@ def test_blocks_captured_before_are_told_apart_from_others_that_print_alike() ->
 
     with torch.device("meta"):
         once = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.ReLU())
-        plain, twice = torch.nn.Linear(8, 8), Twice(8, 8)
+        plain = torch.nn.Linear(8, 8)
+        twice = Twice(8, 8)
     twice._get_name = lambda: "Linear"  # type: ignore[method-assign]
     assert repr(plain) == repr(twice)
     assert kept(plain) < kept(twice)

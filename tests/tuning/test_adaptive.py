@@ -39,7 +39,8 @@ def fixed(batch: int, heard: list[tuple[list[float], float]] | None = None) -> P
 
 
 def test_workers_that_share_a_batch_train_as_one_process_does() -> None:
-    batch, seed = 718, 3  # two steps, then two images are left over, at a rate of 0
+    batch = 718
+    seed = 3  # two steps, then two images are left over, at a rate of 0
     run = run_of(small_batch=batch, num_workers=2, num_examples=2 * batch, seed=seed)
     shared = adaptive.train(run, fixed(batch), DATA)
     stack = stacked.Stack(batch_size=batch, num_epochs=1, seeds=(seed,))
@@ -62,7 +63,8 @@ def test_a_policy_hears_the_norms_of_the_workers_and_of_their_mean() -> None:
 
 
 def test_real_ranks_train_and_hear_what_a_stack_of_workers_does() -> None:
-    run, data = run_of(num_workers=3, num_examples=720, small_batch=24), DATA
+    run = run_of(num_workers=3, num_examples=720, small_batch=24)
+    data = DATA
 
     def doubling() -> Policy:
         batches = itertools.chain((24, 24, 48), itertools.repeat(96))

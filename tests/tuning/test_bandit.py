@@ -88,7 +88,8 @@ def test_a_seed_gives_the_same_runs_whatever_else_is_simulated(
 
 def test_a_path_holds_every_change_of_configuration(standin: tuning.TrainingTrace) -> None:
     runs = tuning.simulate(standin.job("cifar100"), seeds=range(2), recurrences=30)
-    path, walked = runs.path(1), runs.frame().query("seed == 1").reset_index(drop=True)
+    path = runs.path(1)
+    walked = runs.frame().query("seed == 1").reset_index(drop=True)
     pairs = list(zip(walked["batch_size"], walked["power_limit_w"], strict=True))
     changes = [b for a, b in pairwise([None, *pairs]) if a != b]
     assert list(zip(path["batch_size"], path["power_limit_w"], strict=True)) == changes
@@ -130,13 +131,15 @@ def test_no_run_exceeds_its_bound(seed: int, beta: float, eta: float) -> None:
     except LabkitError:  # one lucky run may set a bound that no later run can keep
         reject()
     frame = runs.frame()
-    cheapest, spent = np.inf, 0.0
+    cheapest = np.inf
+    spent = 0.0
     for _, run in frame.iterrows():
         if run["profiling_energy_j"] == 0:
             assert run["cost_j"] <= beta * cheapest * (1 + 1e-9)
         spent += run["cost_j"]
         if run["reached"]:
-            cheapest, spent = min(cheapest, spent), 0.0
+            cheapest = min(cheapest, spent)
+            spent = 0.0
 
 
 def test_each_batch_size_pays_for_its_profile_once(standin: tuning.TrainingTrace) -> None:

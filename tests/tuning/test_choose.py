@@ -67,8 +67,10 @@ def chosen(**changes: Any) -> JointChoice:
         for name, default in (("times", TIMES), ("progress", PROGRESS), ("power", POWER))
     ]
     given: dict[str, Any] = {
-        "allocations": ALLOCATIONS, "batch_sizes": BATCHES, "atomic_bsz_range": (1, 10_000),
-    }  # fmt: skip
+        "allocations": ALLOCATIONS,
+        "batch_sizes": BATCHES,
+        "atomic_bsz_range": (1, 10_000),
+    }
     return choose(*inputs, **(given | changes))
 
 
@@ -217,7 +219,8 @@ def test_idle_and_host_power_never_lower_the_energy(
         node_power_w=host.node_power_w + node_w,
         idle_gpu_power_w=host.idle_gpu_power_w + idle_w,
     )
-    less, greater = chosen(host=host, progress=progress), chosen(host=more, progress=progress)
+    less = chosen(host=host, progress=progress)
+    greater = chosen(host=more, progress=progress)
     assert greater.best.energy_j >= less.best.energy_j * (1 - 1e-12)
     assert fastest_s(greater) == fastest_s(less)
 
@@ -307,9 +310,13 @@ def test_the_fastest_point_at_full_power_is_the_one_of_most_goodput() -> None:
     progress = ModelledProgress(init_batch_size=24, phases=((1000, 500),))
     model = tuning.goodput.GoodputModel(step_times=TIMES, init_batch_size=24, noise_scale=500)
     found = choose(
-        TIMES, progress, only(POWER, [250.0]), allocations=[(2, 8)],
-        batch_sizes=range(24, 4001, 8), atomic_bsz_range=(1, 4000),
-    )  # fmt: skip
+        TIMES,
+        progress,
+        only(POWER, [250.0]),
+        allocations=[(2, 8)],
+        batch_sizes=range(24, 4001, 8),
+        atomic_bsz_range=(1, 4000),
+    )
     fastest = found.frontier.iloc[0]
     best = model.optimize(2, 8, max_batch_size=4000)
     assert fastest["atomic_bsz"] == best.atomic_bsz
@@ -328,7 +335,8 @@ def test_a_step_on_the_noisy_quadratic_is_worth_what_the_model_says(
     def gain_of(rate: float, batch: float) -> float:
         return rate - rate**2 * curvature * (1 + noise / batch) / 2
 
-    init, batch = 32.0, 32.0 * scale
+    init = 32.0
+    batch = 32.0 * scale
     rate = 1 / (curvature * (1 + noise / init))
     rules: tuple[tuning.large_batch.ScalingRule, ...] = get_args(tuning.large_batch.ScalingRule)
     for rule in rules:

@@ -38,9 +38,11 @@ def test_the_posterior_is_the_gaussian_s(seed: int) -> None:
     """Against the textbook form with the observed rows only: K₊(K₊₊ + N)⁻¹."""
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(5, 5))
-    mean, cov = rng.normal(size=5), root @ root.T + 0.1 * np.eye(5)
+    mean = rng.normal(size=5)
+    cov = root @ root.T + 0.1 * np.eye(5)
     seen = np.flatnonzero(rng.random(5) < 0.6)
-    noise, values = rng.uniform(0.1, 2, len(seen)), rng.normal(size=len(seen))
+    noise = rng.uniform(0.1, 2, len(seen))
+    values = rng.normal(size=len(seen))
     belief = Belief(1, mean, cov)
     belief.precision[0, seen] = 1 / noise
     belief.evidence[0, seen] = values / noise
@@ -68,7 +70,8 @@ def test_the_knowledge_gradient_is_the_expected_fall_of_the_least_cost() -> None
 
 
 def test_knowing_already_teaches_nothing() -> None:
-    mean, cov = np.zeros((1, 3)), np.zeros((1, 3, 3))
+    mean = np.zeros((1, 3))
+    cov = np.zeros((1, 3, 3))
     assert knowledge_gradient(mean, cov, cov, np.array([0.1])) == pytest.approx(0, abs=1e-12)
 
 
@@ -90,13 +93,17 @@ def test_a_stopped_run_counts_as_at_least_so_many_epochs() -> None:
     job = make_job([[20.0], [20.0]], [[1.0]] * 2, [[50.0]] * 2)
     player = tuning.CostCurve().start(task_of(job))
     first = tuning.Outcome(
-        batch=ONE, power=ONE, cost_j=np.array([100.0]), epochs=np.array([20.0]),
+        batch=ONE,
+        power=ONE,
+        cost_j=np.array([100.0]),
+        epochs=np.array([20.0]),
         reached=np.array([True]),
-    )  # fmt: skip
+    )
     player.in_flight[0, 0] = 1
     player.observe(ONE, first)
     _, _, cov, spread = player._log_cost(ONE)
-    mean, sd = player._epochs_mean[0, 1], np.sqrt(cov[0, 1, 1])
+    mean = player._epochs_mean[0, 1]
+    sd = np.sqrt(cov[0, 1, 1])
     stopped = replace(
         first, batch=np.array([1]), epochs=np.array([60.0]), reached=np.array([False])
     )

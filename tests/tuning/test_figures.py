@@ -35,7 +35,8 @@ def test_the_front_runs_along_the_lower_left(job: tuning.Job) -> None:
     chosen = tuning.eta_sweep(job, [0.5]).iloc[0]
     fig = tuning.figures.figure_pareto(tuning.outcomes(job), chosen=chosen, power_lines_w=(90,))
     named = {trace.name: trace for trace in fig.data}
-    front, points = named["Pareto front"], named["configurations"]
+    front = named["Pareto front"]
+    points = named["configurations"]
     assert list(front.x) == sorted(front.x)
     assert list(front.y) == sorted(front.y, reverse=True)
     assert min(points.y) == min(front.y)
@@ -50,7 +51,8 @@ def test_the_front_runs_along_the_lower_left(job: tuning.Job) -> None:
 
 def test_the_path_goes_through_every_move_in_order(job: tuning.Job) -> None:
     run = tuning.simulate(job, seeds=[0])
-    runs, best = run.frame(), tuning.optimum(job)
+    runs = run.frame()
+    best = tuning.optimum(job)
     fig = tuning.figures.figure_search_path(run.path(0), best)
     walk = next(t for t in fig.data if t.name == "moves to")
     moves = run.path(0)
@@ -89,7 +91,8 @@ def test_bands_lie_around_their_lines(job: tuning.Job) -> None:
         band, line = fig.data[2 * place : 2 * place + 2]
         count = len(rows)
         assert len(band.y) == 2 * count
-        high, low = np.array(band.y[:count]), np.array(band.y[count:][::-1])
+        high = np.array(band.y[:count])
+        low = np.array(band.y[count:][::-1])
         middle = np.array(line.y)
         assert (low <= middle + 1e-4).all()
         assert (middle <= high + 1e-4).all()

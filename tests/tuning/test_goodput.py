@@ -105,9 +105,13 @@ def test_a_fit_recovers_the_parameters_that_made_the_times(
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.floats(0.01, 0.1), st.floats(5e-4, 5e-3), st.floats(0.02, 0.1), st.floats(0.1, 0.4),
-    st.floats(1e-3, 1e-2), st.floats(1.2, 4),
-)  # fmt: skip
+    st.floats(0.01, 0.1),
+    st.floats(5e-4, 5e-3),
+    st.floats(0.02, 0.1),
+    st.floats(0.1, 0.4),
+    st.floats(1e-3, 1e-2),
+    st.floats(1.2, 4),
+)
 def test_a_fit_recovers_whatever_parameters_made_the_times(
     base: float, slope: float, local: float, node: float, growth: float, overlap: float
 ) -> None:
@@ -177,7 +181,8 @@ def test_more_gpus_never_lower_throughput_where_sync_is_free(
         tiers=(SyncTier(from_nodes=1, base_s=0.0),),
         overlap=model.overlap,
     )
-    few, total = 2**doublings, size * 64
+    few = 2**doublings
+    total = size * 64
     assert free.throughput(1, few, total // few) <= free.throughput(1, 2 * few, total // few // 2)
 
 
@@ -291,7 +296,8 @@ def test_allocations_are_optimised_together_as_alone() -> None:
 
 
 def test_more_noise_wants_a_larger_batch_and_is_worth_more_gpus() -> None:
-    chosen, worth = [], []
+    chosen = []
+    worth = []
     for noise in (10.0, 100.0, 1e3, 1e4):
         job = goodput.GoodputModel(step_times=LINEAR, init_batch_size=INIT, noise_scale=noise)
         table = goodput.speedups(
@@ -315,9 +321,11 @@ def test_the_surface_peaks_where_the_optimum_lies() -> None:
 
 
 def test_a_repeat_picks_the_best_where_nothing_is_noisy_and_errs_where_it_is() -> None:
-    names, rows = ["12", "21", "124", "142", "33"], []
+    names = ["12", "21", "124", "142", "33"]
+    rows = []
     for name in names:
-        nodes, gpus = len(name), sum(map(int, name))
+        nodes = len(name)
+        gpus = sum(map(int, name))
         rows += [(name, m, float(LINEAR.step_time_s(nodes, gpus, m))) for m in SIZES]
     exact = pd.DataFrame(rows, columns=["placement", "local_bsz", "step_time"])
     limits = {"init_batch_size": 32, "max_batch_size": 4096, "by": "repeat"}

@@ -52,7 +52,8 @@ def test_the_front_marks_the_choice_left_of_the_deadline(choice: JointChoice) ->
     fig = figures.figure_choice(choice)
     named = {trace.name: trace for trace in fig.data}
     star = named["chosen"]
-    minute, best = 60, choice.best
+    minute = 60
+    best = choice.best
     assert star.x[0] * minute == pytest.approx(best.time_s, rel=1e-5)
     assert star.x[0] <= named["deadline"].x[0]
     assert named["deadline"].x[0] * minute == pytest.approx(choice.deadline_s, rel=1e-5)

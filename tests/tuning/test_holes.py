@@ -64,7 +64,8 @@ def test_what_was_profiled_is_worth_what_it_was_in_the_full_trace(seed: int, sha
         "energy_to_accuracy_j",
         "cost_j",
     ]
-    ours, whole = tuning.outcomes(job)[columns], tuning.outcomes(full)[columns]
+    ours = tuning.outcomes(job)[columns]
+    whole = tuning.outcomes(full)[columns]
     merged = ours.merge(whole, on=columns[:2], suffixes=("", "_full"))
     assert pairs(ours) == profiled_pairs(job)
     for column in columns[2:]:
@@ -135,8 +136,10 @@ def test_a_hole_that_no_profile_would_choose_changes_no_decision(seed: int, poli
     holes = np.zeros(full.profiled.shape, dtype=bool)
     rows = [i for i in range(len(holes)) if chosen[i] != 0]
     holes[rows, 0] = True
-    time_s, energy_j = full.epoch_time_s, full.epoch_energy_j
-    time_s[rows, 0], energy_j[rows, 0] = time_s[rows, 1:].mean(1), energy_j[rows, 1:].mean(1)
+    time_s = full.epoch_time_s
+    energy_j = full.epoch_energy_j
+    time_s[rows, 0] = time_s[rows, 1:].mean(1)
+    energy_j[rows, 0] = energy_j[rows, 1:].mean(1)
     full = replace(
         full,
         time_per_epoch_s=tuple(map(tuple, time_s.tolist())),
@@ -145,7 +148,8 @@ def test_a_hole_that_no_profile_would_choose_changes_no_decision(seed: int, poli
     job = punched(full, holes)
     assert (tuning.best_power_limits(job, 0.5) == tuning.best_power_limits(full, 0.5)).all()
     options = {"policy": policy, "seeds": range(4), "recurrences": 25, "beta": 1e3}
-    ours, whole = tuning.simulate(job, **options).frame(), tuning.simulate(full, **options).frame()
+    ours = tuning.simulate(job, **options).frame()
+    whole = tuning.simulate(full, **options).frame()
     for column in ("batch_size", "power_limit_w", "reached"):
         assert (ours[column] == whole[column]).all()
     assert ours["cost_j"].to_numpy() == pytest.approx(whole["cost_j"].to_numpy())
@@ -193,7 +197,8 @@ def test_gpu_power_fills_holes_between_batch_sizes_and_keeps_the_rest(
     job = punched(full, random_holes(full, seed, share))
     if not job.profiled[:, -1].any():
         return
-    ours, whole = tuning.GpuPower.from_job(job), tuning.GpuPower.from_job(full)
+    ours = tuning.GpuPower.from_job(job)
+    whole = tuning.GpuPower.from_job(full)
     places = [full.power_limits_w.index(w) for w in ours.power_limits_w]
     speed, watts = ours.at(np.array(ours.batch_sizes))
     assert (speed > 0).all()

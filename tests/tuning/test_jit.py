@@ -87,7 +87,8 @@ def test_the_cost_at_its_ends_is_energy_alone_and_time_alone(seed: int) -> None:
 
 
 def test_of_equals_the_highest_limit_wins_but_a_slowdown_asks_for_the_lowest() -> None:
-    time_s, energy_j = [2.0, 2.0, 2.0], [5.0, 5.0, 5.0]
+    time_s = [2.0, 2.0, 2.0]
+    energy_j = [5.0, 5.0, 5.0]
     for selector in ("energy", "time", "cost"):
         assert select_limits(time_s, energy_j, max_power_w=9, selector=selector) == 2
     lowest = select_limits(

@@ -69,7 +69,9 @@ class Device:
     def end(self) -> Reading:
         assert self.start is not None
         now = self.done()
-        units, self.start, self.seen = now - self.start, None, now
+        units = now - self.start
+        self.start = None
+        self.seen = now
         return Reading(time_s=units * TIME[self.limit], energy_j=units * ENERGY[self.limit])
 
     def done(self) -> int:
@@ -308,7 +310,8 @@ class Gpus:
     """What zeus-ml gives of one GPU, power in milliwatts."""
 
     def __init__(self, *, permitted: bool = True) -> None:
-        self.permitted, self.set_mw = permitted, [300_000]
+        self.permitted = permitted
+        self.set_mw = [300_000]
 
     def __len__(self) -> int:
         return 1

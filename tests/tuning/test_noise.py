@@ -13,7 +13,8 @@ from labkit.tuning import noise
 
 def gradients(rng: np.random.Generator, count: int, batch: int) -> np.ndarray:
     """Batch gradients with |G|² = 9 + 16 and, for one example, tr(Σ) = 4 + 100 + 1."""
-    mean, spread = np.array([3.0, 4.0, 0.0]), np.array([2.0, 10.0, 1.0])
+    mean = np.array([3.0, 4.0, 0.0])
+    spread = np.array([2.0, 10.0, 1.0])
     return mean + spread * rng.standard_normal((count, 3)) / np.sqrt(batch)
 
 
@@ -86,7 +87,9 @@ def test_the_noise_scale_of_a_linear_regression_is_the_analytic_one(
     of 2√((8|δ|² + 4σ²)/64)/|2δ|, 0.61 of it at most here, so 1,500 steps leave 1.6 %: 5 % is three
     of them.
     """
-    dim, replicas, examples = 8, 4, 16
+    dim = 8
+    replicas = 4
+    examples = 16
     rng = np.random.default_rng(3)
     delta = np.full(dim, distance / dim**0.5)
     estimates = []

@@ -83,7 +83,8 @@ def test_exploration_follows_the_peers_order(num_sizes: int, default: int, seed:
 def test_pruning_keeps_the_best_of_a_convex_curve(
     num_sizes: int, best: int, default: int, steepness: float
 ) -> None:
-    best, default = best % num_sizes, default % num_sizes
+    best = best % num_sizes
+    default = default % num_sizes
     cost = 1 + steepness * (np.arange(num_sizes) - best) ** 2
     cheapest = np.inf
 
@@ -118,7 +119,8 @@ def test_the_posterior_is_the_closed_form_and_the_peers(costs: list[float]) -> N
     """Flat prior, known variance s²: the mean is N(x̄, s²/n)."""
     player = start(tuning.Zeus(num_pruning_rounds=0), flat_job(1, 0))
     play(player, 1, lambda turn, arm: (costs[turn], True), len(costs))
-    mean, error = player.memory.mean[0, 0], player.memory.standard_error(ONE)[0, 0]
+    mean = player.memory.mean[0, 0]
+    error = player.memory.standard_error(ONE)[0, 0]
     assert mean == pytest.approx(np.mean(costs))
     assert error == pytest.approx(np.std(costs) / np.sqrt(len(costs)), abs=1e-9)
     if np.std(costs) > 1e-3:

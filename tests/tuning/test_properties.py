@@ -106,7 +106,8 @@ def test_while_zeus_walks_others_run_the_best_known() -> None:
 
 def test_greedy_strays_as_often_as_it_says() -> None:
     """Everyone has seen the same costs; a share ε draws any of four, the rest the cheapest."""
-    seeds, epsilon = 40_000, 0.3
+    seeds = 40_000
+    epsilon = 0.3
     player = start(tuning.EpsilonGreedy(epsilon=epsilon), flat_job(4, 0), seeds)
     everyone = np.arange(seeds)
     for _ in range(4):

@@ -58,14 +58,16 @@ def retrain(trace_meta: dict[str, Any], network: str, batch_size: int, seed: int
 
 def test_the_same_seed_trains_the_same_and_another_does_not() -> None:
     data = load_digits()
-    first, again = train(WHAT, data), train(WHAT, data)
+    first = train(WHAT, data)
+    again = train(WHAT, data)
     assert first.accuracies == again.accuracies
     assert train(replace(WHAT, seed=4), data).accuracies != first.accuracies
 
 
 def test_training_leaves_torchs_own_randomness_and_threads_alone() -> None:
     torch.manual_seed(5)
-    expected, threads = torch.rand(3), torch.get_num_threads()
+    expected = torch.rand(3)
+    threads = torch.get_num_threads()
     torch.manual_seed(5)
     train(replace(WHAT, max_epochs=1))
     assert torch.equal(torch.rand(3), expected)
@@ -83,7 +85,8 @@ def test_no_image_is_both_trained_on_and_validated_with() -> None:
 
 def test_a_run_ends_at_the_hardest_target_and_says_when_each_was_reached() -> None:
     done = train(replace(WHAT, batch_size=32, targets=(0.5, 0.9), max_epochs=20))
-    first, second = done.epochs_to(0.5), done.epochs_to(0.9)
+    first = done.epochs_to(0.5)
+    second = done.epochs_to(0.9)
     assert first is not None
     assert second is not None
     assert first <= second == len(done.accuracies)
@@ -153,7 +156,8 @@ def test_the_committed_power_is_what_the_stated_model_says(digits: tuning.Traini
     model = CapModel(**(constants | {"power_limits_w": tuple(constants["power_limits_w"])}))
     for name in digits.names:
         job = digits.job(name)
-        full_s, power_w = job.epoch_time_s[:, -1], np.array(job.average_power_w)
+        full_s = job.epoch_time_s[:, -1]
+        power_w = np.array(job.average_power_w)
         for row, seconds in enumerate(full_s):
             activity = model.activity(1 / seconds, 1 / full_s.min())
             for column, limit in enumerate(job.power_limits_w):
@@ -172,8 +176,10 @@ def test_the_committed_power_is_what_the_stated_model_says(digits: tuning.Traini
 def test_a_lower_limit_never_draws_more_nor_runs_faster(
     activity: float, one_w: float, other_w: float
 ) -> None:
-    model, (low, high) = CapModel(), sorted((one_w, other_w))
-    slow, fast = model.clock(low, activity), model.clock(high, activity)
+    model = CapModel()
+    (low, high) = sorted((one_w, other_w))
+    slow = model.clock(low, activity)
+    fast = model.clock(high, activity)
     assert model.min_clock <= slow <= fast <= 1
     assert model.power_w(slow, activity) <= model.power_w(fast, activity)
     assert model.time_s(1.0, slow) >= model.time_s(1.0, fast)
@@ -248,7 +254,8 @@ def cut_after(runs: int) -> Any:
 
 
 def test_a_recording_cut_short_goes_on_where_it_ended(tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole = tmp_path / "whole"
+    parts = tmp_path / "parts"
     record.record(SMALL, whole)
     with pytest.raises(Cut):
         record.record(SMALL, parts, tell=cut_after(2))
@@ -305,8 +312,10 @@ def test_with_a_counter_energy_is_measured_at_the_one_limit_there_is(tmp_path: P
     job = trace.job("digits-mlp")
     assert job.power_limits_w == (30.0,)
     assert {power for row in job.average_power_w for power in row} == {30.0}
-    walls = [min(cell["epoch_s"] for name, cell in cells.items() if f"/{size}/" in name)
-             for size in job.batch_sizes]  # fmt: skip
+    walls = [
+        min(cell["epoch_s"] for name, cell in cells.items() if f"/{size}/" in name)
+        for size in job.batch_sizes
+    ]
     assert job.epoch_time_s[:, 0] == pytest.approx(walls, rel=1e-5)
 
 
@@ -316,7 +325,8 @@ class Capped(Counter):
     power_limits_w = (100.0, 200.0)
 
     def __init__(self) -> None:
-        self.limit, self.resets = 200.0, 0
+        self.limit = 200.0
+        self.resets = 0
 
     def set_limit(self, power_limit_w: float) -> None:
         self.limit = power_limit_w
@@ -373,9 +383,11 @@ def test_a_recorded_trace_is_found_by_name_and_read_with_care(
     for text, said in (
         ("{", "not valid YAML"),
         ("{}", "lacks a field; field 'machine'"),
-        ('{"machine": {"name": "m"}, "workloads": {"w": {"title": "t"}}, "energy_source": "x"}',
-         r"Workload needs network and .*; field 'workloads\.w'"),
-    ):  # fmt: skip
+        (
+            '{"machine": {"name": "m"}, "workloads": {"w": {"title": "t"}}, "energy_source": "x"}',
+            r"Workload needs network and .*; field 'workloads\.w'",
+        ),
+    ):
         (tmp_path / "meta.json").write_text(text)
         with pytest.raises(BadFile, match=said):
             tuning.load(str(tmp_path))

@@ -13,7 +13,8 @@ from labkit.tuning.traces.job import Job
 
 def zeus(default, costs, draws):
     """Alg. 1 twice (down from the start until a run fails, then up), then Thompson sampling."""
-    alive, start = range(len(costs)), default
+    alive = range(len(costs))
+    start = default
     for _ in range(2):
         good = []
         for side in ([b for b in alive if b <= start][::-1], [b for b in alive if b > start]):

@@ -39,7 +39,8 @@ def test_every_run_is_the_ordinary_training_of_its_seed_and_rate() -> None:
 
 
 def test_a_run_does_not_feel_its_neighbours_in_the_stack() -> None:
-    weights, images = stacked.initial([0, 1, 2]), DATA[0][:30].view(3, 10, 64)
+    weights = stacked.initial([0, 1, 2])
+    images = DATA[0][:30].view(3, 10, 64)
     labels = DATA[1][:30].view(3, 10)
     losses, slopes = stacked.gradients(weights, images, labels)
     for run in range(3):
@@ -53,7 +54,8 @@ def test_a_run_does_not_feel_its_neighbours_in_the_stack() -> None:
 @pytest.mark.parametrize("worker_batch", [None, 8, 10, 22, 40])
 def test_the_written_chain_rule_is_autograds(worker_batch: int | None) -> None:
     """Six runs on two stacks of images: runs 0, 2 and 4 have the first."""
-    weights, images = stacked.initial(range(6)), DATA[0][:44].view(2, 22, 64)
+    weights = stacked.initial(range(6))
+    images = DATA[0][:44].view(2, 22, 64)
     labels = DATA[1][:44].view(2, 22)
     losses, slopes = stacked.gradients(weights, images, labels, worker_batch)
     for run in range(6):
@@ -61,8 +63,14 @@ def test_the_written_chain_rule_is_autograds(worker_batch: int | None) -> None:
         hidden = images[run % 2].double() @ leaves[0].T + leaves[1]
         if worker_batch:
             groups = hidden.split(worker_batch)
-            hidden = torch.cat([torch.nn.functional.batch_norm(g, None, None, training=True)
-                                if len(g) > 1 else g * 0 for g in groups])  # fmt: skip
+            hidden = torch.cat(
+                [
+                    torch.nn.functional.batch_norm(g, None, None, training=True)
+                    if len(g) > 1
+                    else g * 0
+                    for g in groups
+                ]
+            )
         loss = torch.nn.functional.cross_entropy(
             hidden.relu() @ leaves[2].T + leaves[3], labels[run % 2]
         )
@@ -73,7 +81,8 @@ def test_the_written_chain_rule_is_autograds(worker_batch: int | None) -> None:
 
 @pytest.mark.parametrize("examples", [16, 22])
 def test_a_worker_normalises_over_its_own_examples_alone(examples: int) -> None:
-    weights, images = stacked.initial([5]), DATA[0][None, :examples]
+    weights = stacked.initial([5])
+    images = DATA[0][None, :examples]
     together = stacked.outputs(weights, images, worker_batch=8)
     apart = [stacked.outputs(weights, part, worker_batch=8) for part in images.split(8, dim=1)]
     assert torch.allclose(together, torch.cat(apart, 1), atol=1e-5)
@@ -100,9 +109,11 @@ def test_at_one_rate_it_does_not_matter_where_the_rate_stands() -> None:
 
 
 def test_a_step_of_lars_follows_the_weights_and_not_the_gradient() -> None:
-    weight, rate = torch.ones(2, 3, 4), torch.tensor([0.5, 1.0]).view(2, 1, 1)
+    weight = torch.ones(2, 3, 4)
+    rate = torch.tensor([0.5, 1.0]).view(2, 1, 1)
     for scale in (1e-3, 1e3):
-        moved, velocity = weight.clone(), torch.zeros_like(weight)
+        moved = weight.clone()
+        velocity = torch.zeros_like(weight)
         stacked.lars(moved, scale * weight, velocity, rate)
         lengths = (weight - moved).flatten(1).norm(dim=1) / weight.flatten(1).norm(dim=1)
         assert lengths.tolist() == pytest.approx([0.05, 0.1], rel=1e-3)

@@ -72,7 +72,8 @@ def test_the_published_default_is_clamped_to_what_fits_but_a_given_one_is_not(
 def test_targets_run_from_easy_to_hard_also_where_lower_is_better(
     standin: tuning.TrainingTrace,
 ) -> None:
-    rates, scores = standin.targets("librispeech"), standin.targets("squad")
+    rates = standin.targets("librispeech")
+    scores = standin.targets("squad")
     assert rates == sorted(rates, reverse=True)  # word error rates
     assert scores == sorted(scores)
     assert {40.0, *rates} == {*rates}

@@ -26,11 +26,42 @@ from tests.tuning.test_goodput import JUMPY, steps_of
 from tests.wrong_kinds import problem, problems
 
 WRONG: tuple[Any, ...] = (
-    None, True, -1, 0, 9.5, math.nan, math.inf, -math.inf, "", "text", b"bytes", [], [1],
-    ["text"], [None], (), (1, 2), ((1.0,), ("x",)), {}, {"a": 1}, {1, 2}, object(), int, len,
-    np.array([]), np.array([[1.0, np.nan]]), np.float64(2.5), np.int64(-3), np.bool_(True),
-    pd.DataFrame({"a": [1]}), pd.Series(["x"]), Path("nowhere"), 1 + 2j, range(0), range(3),
-)  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    9.5,
+    math.nan,
+    math.inf,
+    -math.inf,
+    "",
+    "text",
+    b"bytes",
+    [],
+    [1],
+    ["text"],
+    [None],
+    (),
+    (1, 2),
+    ((1.0,), ("x",)),
+    {},
+    {"a": 1},
+    {1, 2},
+    object(),
+    int,
+    len,
+    np.array([]),
+    np.array([[1.0, np.nan]]),
+    np.float64(2.5),
+    np.int64(-3),
+    np.bool_(True),
+    pd.DataFrame({"a": [1]}),
+    pd.Series(["x"]),
+    Path("nowhere"),
+    1 + 2j,
+    range(0),
+    range(3),
+)
 JOB = random_job(3, num_sizes=3, num_limits=2, reliable=True)
 TRACE = tuning.TrainingTrace.from_csv(*STANDIN, gpu="v100")
 SLICE = power_limits.Slice(power_limit_w=100.0, time_s=2.0, energy_j=150.0)
@@ -43,14 +74,32 @@ TRAINING = Training(
     network="mlp", batch_size=8, seed=1, learning_rate=0.1, max_epochs=1, targets=(0.9,)
 )
 DESCRIPTIONS: list[Any] = [
-    JOB, TRACE, tuning.PUBLISHED["squad"], SLICE,
-    tuning.Fixed(batch=0, power=0), tuning.GridSearch(), tuning.RandomSearch(), tuning.Halving(),
-    tuning.EpsilonGreedy(), tuning.LowerConfidenceBound(), tuning.Thompson(), tuning.Zeus(),
-    tuning.CostCurve(), tuning.simulate(JOB, seeds=[0], recurrences=2, policy="default").experiment,
-    POWER, tuning.HostPower(), PROGRESS, NOISE, MODEL, JUMPY, JUMPY.tiers[0], CapModel(), Grid(),
+    JOB,
+    TRACE,
+    tuning.PUBLISHED["squad"],
+    SLICE,
+    tuning.Fixed(batch=0, power=0),
+    tuning.GridSearch(),
+    tuning.RandomSearch(),
+    tuning.Halving(),
+    tuning.EpsilonGreedy(),
+    tuning.LowerConfidenceBound(),
+    tuning.Thompson(),
+    tuning.Zeus(),
+    tuning.CostCurve(),
+    tuning.simulate(JOB, seeds=[0], recurrences=2, policy="default").experiment,
+    POWER,
+    tuning.HostPower(),
+    PROGRESS,
+    NOISE,
+    MODEL,
+    JUMPY,
+    JUMPY.tiers[0],
+    CapModel(),
+    Grid(),
     TRAINING,
     live.LiveJob(command=("train",)),
-]  # fmt: skip
+]
 STEPS = steps_of(JUMPY)
 PLACES = [(1, 1), (1, 2)]
 FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
@@ -73,8 +122,12 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     tuning.simulate: {"job": JOB, "policy": "default", "seeds": [0], "recurrences": 4},
     tuning.sweep: {"jobs": [JOB], "policies": ["default"], "seeds": [0]},
     tuning.choose: {
-        "step_times": JUMPY, "progress": PROGRESS, "power": POWER, "allocations": [(1, 1)],
-        "batch_sizes": [8], "atomic_bsz_range": (1, 8),
+        "step_times": JUMPY,
+        "progress": PROGRESS,
+        "power": POWER,
+        "allocations": [(1, 1)],
+        "batch_sizes": [8],
+        "atomic_bsz_range": (1, 8),
     },
     TRACE.job: {"name": "squad"},
     TRACE.targets: {"name": "squad"},
@@ -84,21 +137,30 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     goodput.cross_validate: {"frame": STEPS.head(12), "folds": 2},
     goodput.speedups: {"model": MODEL, "allocations": PLACES, "max_batch_size": 256},
     goodput.surface: {
-        "model": MODEL, "allocations": PLACES, "max_batch_size": 256, "atomic_bsz_range": (8, 128),
+        "model": MODEL,
+        "allocations": PLACES,
+        "max_batch_size": 256,
+        "atomic_bsz_range": (8, 128),
     },
     goodput.load: {"source": "pollux-osdi21", "workload": "cifar10"},
     MODEL.optimize: {"num_nodes": 1, "num_gpus": 2, "max_batch_size": 256},
     JUMPY.throughput: {"num_nodes": 1, "num_gpus": 2, "atomic_bsz": 32},
     large_batch.efficiency: {"batch_size": [64], "init_batch_size": 32.0, "noise_scale": 9.0},
     large_batch.learning_rate: {
-        "rule": "linear", "batch_size": [64], "init_batch_size": 32.0, "init_learning_rate": 0.1,
+        "rule": "linear",
+        "batch_size": [64],
+        "init_batch_size": 32.0,
+        "init_learning_rate": 0.1,
     },
     noise.from_two_batches: {
-        "small_sqr": 3.0, "small_batch": 8.0, "large_sqr": 2.0, "large_batch": 16.0,
+        "small_sqr": 3.0,
+        "small_batch": 8.0,
+        "large_sqr": 2.0,
+        "large_batch": 16.0,
     },
     noise.from_replicas: {"gradients": [[1.0, 2.0], [2.0, 1.0]], "examples_each": 4.0},
     noise.average: {"estimates": [NOISE]},
-}  # fmt: skip
+}
 
 SLOW = {goodput.load, goodput.cross_validate, goodput.fit, tuning.savings}
 

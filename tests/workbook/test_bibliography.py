@@ -174,7 +174,8 @@ def test_rendered_entries_read_back(title: str, name: str, year: int) -> None:
 
 def test_committed_bibliography_agrees_with_pybtex() -> None:
     text = (ROOT / BIB).read_text(encoding="utf-8")
-    ours, theirs = bibliography.parse(text, BIB), parse_string(text, "bibtex").entries
+    ours = bibliography.parse(text, BIB)
+    theirs = parse_string(text, "bibtex").entries
     assert list(ours) == list(theirs)
     for key, entry in ours.items():
         people = [p for p in theirs[key].persons["author"] if str(p) != "others"]

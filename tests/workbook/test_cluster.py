@@ -40,7 +40,8 @@ class Saboteur(Recorder):
 
     def __init__(self, processes: Processes, root: Path) -> None:
         super().__init__()
-        self.processes, self.root = processes, root
+        self.processes = processes
+        self.root = root
         self.lost: list[str] = []
 
     def event(self, event: Event) -> None:
@@ -262,7 +263,8 @@ def test_jobs_are_taken_as_there_is_room(
     monkeypatch.setattr(remote, "execute", light)
     [first] = batch.plan(root, batch.Request(keys=("a",)))
     terms = Terms(root=root)
-    ahead, most = 0, 0
+    ahead = 0
+    most = 0
 
     def jobs() -> Iterator[Job]:
         nonlocal ahead, most

@@ -118,7 +118,8 @@ def test_a_result_that_came_between_plan_and_lock_is_not_made_again(
 def test_the_ledger_is_written_by_one_run_at_a_time_and_ends_right(tmp_path: Path) -> None:
     """A second run ends while the first, which saw the results before, still writes."""
     (tmp_path / "results").mkdir()
-    writing, go_on = threading.Event(), threading.Event()
+    writing = threading.Event()
+    go_on = threading.Event()
     wrote: list[str] = []
 
     def slowly(root: Path) -> Path:
@@ -329,7 +330,8 @@ def test_clocks_decide_nothing(finished: Path) -> None:
 def test_an_edit_that_keeps_size_and_time_is_seen_by_a_session_that_stays(tmp_path: Path) -> None:
     module = tmp_path / "beside.py"
     module.write_text("x = 1\n")
-    before, times = imports.load("beside", module, frozenset()), module.stat()
+    before = imports.load("beside", module, frozenset())
+    times = module.stat()
     module.write_text("x = 2\n")
     os.utime(module, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert imports.load("beside", module, frozenset()).sha256 != before.sha256

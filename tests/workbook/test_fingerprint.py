@@ -32,7 +32,8 @@ PACKAGE = {
     "class State: ...\n",
     "labkit/unused.py": "",
 }
-ROOT, BASE = "labkit", "labkit.base"
+ROOT = "labkit"
+BASE = "labkit.base"
 PIPE = {"labkit.pipe", "labkit.pipe.plan", "labkit.pipe.figures", "labkit.pipe.colours"}
 MEM = {"labkit.mem", "labkit.mem.state"}
 

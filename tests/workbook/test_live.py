@@ -204,9 +204,12 @@ def test_updates_through_a_real_kernel_do_not_hang(
     spec = {"kernelspec": {"name": "python3", "display_name": "", "language": "python"}}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=spec), tmp_path / "in.ipynb")
     done = papermill.execute_notebook(
-        tmp_path / "in.ipynb", tmp_path / "out.ipynb", engine_name="labkit", progress_bar=False,
+        tmp_path / "in.ipynb",
+        tmp_path / "out.ipynb",
+        engine_name="labkit",
+        progress_bar=False,
         execution_timeout=120,
-    )  # fmt: skip
+    )
     assert any(mime in kind for kind in done.cells[-1].outputs[-1].data)
 
 
@@ -258,7 +261,8 @@ def test_a_move_after_a_pause_is_drawn_at_once_and_one_soon_after_a_drawing_wait
     monkeypatch.setattr(live, "DELAY_S", 0.3)  # longer than any stall of the machine
 
     async def moves() -> list[int]:
-        panel, counts = moving(), []
+        panel = moving()
+        counts = []
         for slope, wait_s in ((0.7, 0.0), (0.8, 0.0), (0.9, 4 * live.DELAY_S)):
             panel.controls["slope"].value = slope
             await asyncio.sleep(wait_s)

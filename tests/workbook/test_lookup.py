@@ -109,7 +109,8 @@ def answer(
     def get(url: str, **options: object) -> requests.Response:
         asked.append({"url": url, **options})
         response = requests.Response()
-        response.status_code, response._content = status, body.encode()
+        response.status_code = status
+        response._content = body.encode()
         response._content_consumed = True  # type: ignore[attr-defined]
         return response
 

@@ -185,5 +185,7 @@ def test_the_command_asks_answers_and_lists(root: Path, capsys: pytest.CaptureFi
     assert "\n    Because.\n" in said("alpha", "Because.", "--answer", "1")
     assert said("beta", "And here?").splitlines() == [f"beta 1 (open; {today}): And here?"]
     assert [line.split()[0] for line in said().splitlines() if line[0] != " "] == [
-        "alpha", "alpha", "beta",
-    ]  # fmt: skip
+        "alpha",
+        "alpha",
+        "beta",
+    ]

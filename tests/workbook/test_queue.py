@@ -451,7 +451,8 @@ def test_a_held_lock_is_waited_for_and_then_named(
 def test_a_failed_second_write_takes_the_first_back(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, real = contents(root), files.write_atomically
+    before = contents(root)
+    real = files.write_atomically
 
     def full_disk(path: Path, content: str | bytes) -> None:
         if path.name == str(reading_queue.FILE):

@@ -72,7 +72,8 @@ def test_any_altered_byte_is_noticed_though_size_and_time_stay(tmp_path: Path) -
     folder = put(tmp_path)
     times = {name: (folder / name).stat() for name in (*FILES, "run.json")}
     for name, before in times.items():
-        path, whole = folder / name, (folder / name).read_bytes()
+        path = folder / name
+        whole = (folder / name).read_bytes()
         for place in range(len(whole)):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -350,7 +350,8 @@ def drop_text(name: str) -> Edit:
 def swap(one: str, other: str) -> Edit:
     def edit(notebook: NotebookNode) -> None:
         ids = [node.id for node in notebook.cells]
-        i, j = ids.index(one), ids.index(other)
+        i = ids.index(one)
+        j = ids.index(other)
         notebook.cells[i], notebook.cells[j] = notebook.cells[j], notebook.cells[i]
         number_runs(notebook)
 
@@ -410,8 +411,11 @@ def verdict(sentence: str) -> Edit:
 
 
 def joules_from(source: str) -> Edit:
-    return replace("reproduction-code", "saved, joules, rows, flat = sweep(num_stages)",
-                   f"saved, rows, flat = sweep(num_stages)\n{source}")  # fmt: skip
+    return replace(
+        "reproduction-code",
+        "saved, joules, rows, flat = sweep(num_stages)",
+        f"saved, rows, flat = sweep(num_stages)\n{source}",
+    )
 
 
 def counts(*numbers: int | None) -> Edit:

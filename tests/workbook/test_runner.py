@@ -23,9 +23,18 @@ from labkit.workbook.run import batch, executors, guard, jobs, processes, result
 from tests.workbook.factory import Recorder, go, workbook, write
 
 CLAIM = {
-    "id": "a", "paper": "good", "kind": "headline", "statement": "s", "unit": "s", "source": "§1",
-    "verdict": "reproduced", "paper_value": 1, "our_value": 1, "ratio": 1, "verified": True,
-}  # fmt: skip
+    "id": "a",
+    "paper": "good",
+    "kind": "headline",
+    "statement": "s",
+    "unit": "s",
+    "source": "§1",
+    "verdict": "reproduced",
+    "paper_value": 1,
+    "our_value": 1,
+    "ratio": 1,
+    "verified": True,
+}
 GOOD = (
     ("seed: int = 3\neta: float = 0.5", "parameters"),
     "# Text",
@@ -201,8 +210,14 @@ def test_partial_notebooks_are_kept_apart_from_results(mixed: Mixed) -> None:
         assert not (root / "results" / key).exists()
     kept = {name.split("/")[0] for name in tree(root)}
     assert kept == {
-        *(".failed", ".lock", ".logs"),
-        *("good", "kernel_dies", "worker_dies", "expected_error", "leaves"),
+        ".failed",
+        ".lock",
+        ".logs",
+        "good",
+        "kernel_dies",
+        "worker_dies",
+        "expected_error",
+        "leaves",
     }
     text = (root / "results/.failed/fails/default/fails.ipynb").read_text()
     assert "ZeroDivisionError" in text

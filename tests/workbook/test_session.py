@@ -28,7 +28,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_on_this_machine_a_token_is_drawn_each_time(root: Path) -> None:
-    first, second = server.address(), server.address()
+    first = server.address()
+    second = server.address()
     assert first.ip == "127.0.0.1"
     assert len(first.token) >= 32
     assert first.token != second.token

@@ -86,7 +86,8 @@ def moved(text: str, index: int, before: int) -> str:
 
 
 def changed_lines(before: str, after: str) -> list[str]:
-    old, new = before.splitlines(), after.splitlines()
+    old = before.splitlines()
+    new = after.splitlines()
     return [line for line in difflib.ndiff(old, new) if line[0] in "+-"]
 
 
@@ -186,10 +187,12 @@ def test_any_scalar_survives_the_trip(value: Any, layout: str, index: int) -> No
 
 
 def test_a_long_series_of_edits_equals_the_same_edits_on_the_data() -> None:
-    rng, text = random.Random(7), PLAIN
+    rng = random.Random(7)
+    text = PLAIN
     data = read(PLAIN)["papers"]
     for step in range(60):
-        index, before = rng.randrange(len(data)), rng.randrange(len(data) + 1)
+        index = rng.randrange(len(data))
+        before = rng.randrange(len(data) + 1)
         action = rng.choice(["set", "remove", "move", "append"])
         if action == "set":
             data[index]["reason"] = f"because of {step}" * rng.choice([1, 9])

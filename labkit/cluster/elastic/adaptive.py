@@ -15,7 +15,7 @@ from labkit.cluster.elastic.training import (
     Training,
     Workload,
     packed,
-)  # fmt: skip
+)
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.running.rounds import Allocator, Floats, Ints, State
 from labkit.cluster.running.runs import Run, simulate
@@ -36,7 +36,8 @@ def on_freest(held: Ints, wanted: Ints, capacity: Ints, order: Ints) -> Ints:
         short = int(wanted[row])
         while short > 0:
             most = max(free)
-            node, taken = free.index(most), min(short, most)
+            node = free.index(most)
+            taken = min(short, most)
             given[row, node] += taken
             free[node] -= taken
             short -= taken
@@ -54,12 +55,14 @@ class Queues(Allocator):
     threshold_gpu_s: Positive = 57_600.0
 
     def decide(self, state: State) -> Ints:
-        jobs, asked = state.jobs, state.trace.column("gpus")[state.jobs]
+        jobs = state.jobs
+        asked = state.trace.column("gpus")[state.jobs]
         fell = state.memory.setdefault("fell", {})
         for job in jobs[state.attained_gpu_s[jobs] >= self.threshold_gpu_s].tolist():
             fell.setdefault(job, len(fell))
         order = np.argsort([fell.get(job, -1) for job in jobs.tolist()], kind="stable")
-        room, wanted = int(state.capacity.sum()), np.zeros(jobs.size, dtype=np.int64)
+        room = int(state.capacity.sum())
+        wanted = np.zeros(jobs.size, dtype=np.int64)
         for row in order:
             if asked[row] <= room:
                 wanted[row] = asked[row]
@@ -85,7 +88,8 @@ class MarginalGains(Allocator):
     first: Count = 1
 
     def decide(self, state: State) -> Ints:
-        jobs, room = state.jobs, int(state.capacity.sum())
+        jobs = state.jobs
+        room = int(state.capacity.sum())
         wanted = np.zeros(jobs.size, dtype=np.int64)
         wanted[: room // self.first] = self.first
         rest = np.array([self.steps_left(state.progress, job) for job in jobs.tolist()])
@@ -97,7 +101,8 @@ class MarginalGains(Allocator):
         while free > 0 and queue and queue[0][0] < 0:
             _, more, row = queue[0]
             if more <= free:
-                wanted[row], free = wanted[row] + more, free - more
+                wanted[row] = wanted[row] + more
+                free = free - more
             heapreplace(queue, (*self._next(table[row], int(wanted[row]), free), row))
         order = np.argsort(wanted, kind="stable")
         return on_freest(state.held[jobs], wanted, state.capacity, order)
@@ -122,21 +127,24 @@ def pack(held: Ints, wanted: Ints, capacity: Ints) -> Ints:
     ``wanted`` numbers fill whole nodes, then a power of two at most half of one, so that they fit
     in falling order. Where keeping leaves no room, jobs on nodes that are not full move.
     """
-    keeps, most = (held.sum(1) == wanted) & (wanted > 0), int(capacity.max())
+    keeps = (held.sum(1) == wanted) & (wanted > 0)
+    most = int(capacity.max())
     for kept in (
         keeps,
         keeps & ((held == 0) | (held[keeps].sum(0) == capacity)).all(1),
         keeps & False,
     ):
         given = np.where(kept[:, None], held, 0)
-        free, order = (capacity - given.sum(0)).tolist(), np.argsort(-wanted, kind="stable")
+        free = (capacity - given.sum(0)).tolist()
+        order = np.argsort(-wanted, kind="stable")
         for row in order[~kept[order]]:
             short = int(wanted[row])
             while short > 0:
                 least = min((f for f in free if f >= min(short, most)), default=0)
                 if not least:
                     break
-                node, taken = free.index(least), min(short, least)
+                node = free.index(least)
+                taken = min(short, least)
                 given[row, node] += taken
                 free[node] -= taken
                 short -= taken
@@ -154,14 +162,16 @@ def divide(values: Floats, room: int, sizes: Ints) -> Ints:
     ``values``: job × size. Dynamic programming over jobs: least[r] is the least sum with r GPUs
     handed out at most. O(jobs × GPUs × sizes).
     """
-    least, choice = np.zeros(room + 1), np.zeros((len(values), room + 1), np.int64)
+    least = np.zeros(room + 1)
+    choice = np.zeros((len(values), room + 1), np.int64)
     for row in range(len(values)):
         before = least.copy()
         for gpus in range(room + 1):
             least[gpus] = np.inf
             for k in range(sizes.size):
                 if sizes[k] <= gpus and before[gpus - sizes[k]] + values[row, k] < least[gpus]:
-                    least[gpus], choice[row, gpus] = before[gpus - sizes[k]] + values[row, k], k
+                    least[gpus] = before[gpus - sizes[k]] + values[row, k]
+                    choice[row, gpus] = k
     wanted = np.zeros(len(values), np.int64)
     for row in range(len(values) - 1, -1, -1):
         wanted[row] = sizes[choice[row, room]]
@@ -187,9 +197,11 @@ class MostGoodput(Allocator):
     explores: bool = True
 
     def decide(self, state: State) -> Ints:
-        jobs, room = state.jobs, int(state.capacity.sum())
+        jobs = state.jobs
+        room = int(state.capacity.sum())
         held = state.held[jobs]
-        now, most = held.sum(1), state.memory.setdefault("most", {})
+        now = held.sum(1)
+        most = state.memory.setdefault("most", {})
         size = int(state.capacity.max())
         powers = [0, *(2**k for k in range(size.bit_length()) if 2**k < size)]
         sizes = np.array([*powers, *range(size, room + 1, size)])
@@ -229,7 +241,8 @@ class FairShares(Allocator):
     """GPUs that are handed out together."""
 
     def decide(self, state: State) -> Ints:
-        room, most = int(state.capacity.sum()) // self.bundle, self.most[state.jobs]
+        room = int(state.capacity.sum()) // self.bundle
+        most = self.most[state.jobs]
         wanted = np.zeros(state.jobs.size, dtype=np.int64)
         while room > 0 and (short := np.flatnonzero(wanted < most)[:room]).size:
             wanted[short] += self.bundle
@@ -239,7 +252,8 @@ class FairShares(Allocator):
 
 def _step_s(work: Workload, cluster: Cluster) -> Floats:
     """Seconds of a step at the users' batch size, by job and GPUs from one on; NaN: too many."""
-    room, size = cluster.num_gpus, cluster.pools[0].gpus_per_node
+    room = cluster.num_gpus
+    size = cluster.pools[0].gpus_per_node
 
     @cache
     def row(kind: Training, batch: int) -> Floats:
@@ -253,9 +267,12 @@ def _step_s(work: Workload, cluster: Cluster) -> Floats:
 
 @checked
 def goodputs(
-    kinds: dict[str, Training], cluster: Cluster, *, law: Literal["linear", "doubling"] = "linear",
+    kinds: dict[str, Training],
+    cluster: Cluster,
+    *,
+    law: Literal["linear", "doubling"] = "linear",
     noise_bias: Positive = 1.0,
-) -> dict[str, Goodput]:  # fmt: skip
+) -> dict[str, Goodput]:
     """What agents know of each kind of job, fitted to its measured step times.
 
     Args:
@@ -267,7 +284,8 @@ def goodputs(
     from labkit.tuning.goodput.step_fit import fit
 
     compute: Literal["linear", "measured"] = "linear" if law == "linear" else "measured"
-    size, room = cluster.pools[0].gpus_per_node, cluster.num_gpus
+    size = cluster.pools[0].gpus_per_node
+    room = cluster.num_gpus
     fits = {name: fit(kind.tables.steps, compute=compute, sync=law) for name, kind in kinds.items()}
     return {name: Goodput(kinds[name], fits[name], size, room, noise_bias) for name in kinds}
 
@@ -276,9 +294,15 @@ Rule = Literal["pollux", "tiresias", "optimus", "fair"]
 
 
 def allocator(
-    work: Workload, cluster: Cluster, policy: Rule, *, goodput: dict[str, Goodput] | None = None,
-    explores: bool = True, jumps: bool = False, **options: Any,
-) -> Allocator:  # fmt: skip
+    work: Workload,
+    cluster: Cluster,
+    policy: Rule,
+    *,
+    goodput: dict[str, Goodput] | None = None,
+    explores: bool = True,
+    jumps: bool = False,
+    **options: Any,
+) -> Allocator:
     """One of the four; ``options``: round_s, restart_s (default: 30).
 
     All but Pollux keep the batch sizes users tuned; Tiresias their GPUs too. Optimus has measured

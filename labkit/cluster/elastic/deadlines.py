@@ -65,16 +65,21 @@ class Deadlines(Allocator):
             raise BadValue(f"{self.name}: the cluster has {len(cluster.pools)} pools; valid: 1")
         gpus, speed, tops = speeds_by_size(trace, cluster, self.rates)
         jobs = jobs_of(trace, planning.JOB)
-        jobs["due"], jobs["top"] = trace.deadline_s, tops[self.sizes]
+        jobs["due"] = trace.deadline_s
+        jobs["top"] = tops[self.sizes]
         doubling = self.doubling_s * np.log2(np.maximum(gpus, 1))
         again = self.restart_s + doubling
         stay = again if self.share == "turns" else np.full(gpus.size, self.stay_s)
         rule = planning.Rule(
-            gpus=gpus, total=cluster.num_gpus, share=get_args(Share).index(self.share),
-            lost_s=np.array([again, stay]), slot_s=float(self.round_s),
-            judged=get_args(Judged).index(self.judged), spare=self.spare,
+            gpus=gpus,
+            total=cluster.num_gpus,
+            share=get_args(Share).index(self.share),
+            lost_s=np.array([again, stay]),
+            slot_s=float(self.round_s),
+            judged=get_args(Judged).index(self.judged),
+            spare=self.spare,
             is_artifact=self.rules == "artifact",
-        )  # fmt: skip
+        )
         able = np.flatnonzero(jobs["top"] > 0)
         mine = jobs[able]
         rows = planning.replay(rule, mine, speed[able])
@@ -93,12 +98,14 @@ def speeds_by_size(
     Raises:
         BadValue: a job's kind is not among those of the rates.
     """
-    asked, room = trace.column("gpus"), cluster.num_gpus
+    asked = trace.column("gpus")
+    room = cluster.num_gpus
     if rates is None:
         sizes = np.unique(asked)
         speed = np.where(sizes == asked[:, None], cluster.pools[0].speed, 0.0)
     else:
-        sizes, speed = np.array(rates.gpus), rates.of(trace)
+        sizes = np.array(rates.gpus)
+        speed = rates.of(trace)
     speed = np.where(sizes <= room, speed, 0.0)
     runs = speed > 0
     largest = np.where(runs.any(1), sizes.size - runs[:, ::-1].argmax(1), 0)
@@ -165,22 +172,26 @@ def most_deadlines(trace: Trace, cluster: Cluster, rates: Rates | None = None) -
     if not jobs.size:
         return 0.0
     cuts = np.unique(np.concatenate([arrival[jobs], due[jobs]]))
-    stretch, fastest = np.diff(cuts), speed[jobs].max(1)
+    stretch = np.diff(cuts)
+    fastest = speed[jobs].max(1)
     frugal = (speed[jobs, 1:] / gpus[1:]).max(1)
     first, last = (np.searchsorted(cuts, moment[jobs]) for moment in (arrival, due))
     of = np.repeat(np.arange(jobs.size), last - first)
     at = np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)])
-    num, ones = of.size, np.arange(of.size)
+    num = of.size
+    ones = np.arange(of.size)
     # Columns: w of every (job, stretch), then y of every job; work in units of its job's whole.
     used = sparse.coo_array((work[jobs][of] / frugal[of], (at, ones)), (stretch.size, num))
     rate = fastest[of] * stretch[at] / work[jobs][of]
     limit = sparse.coo_array((-rate, (ones, of)), (num, jobs.size))
     whole = sparse.coo_array((np.ones(num), (of, ones)), (jobs.size, num))
     answer = linprog(
-        np.repeat([0.0, -1.0], [num, jobs.size]), method="highs",
+        np.repeat([0.0, -1.0], [num, jobs.size]),
+        method="highs",
         A_ub=sparse.block_array([[used, None], [sparse.eye_array(num), limit]], format="csr"),
         b_ub=np.append(cluster.num_gpus * stretch, np.zeros(num)),
         A_eq=sparse.block_array([[whole, -sparse.eye_array(jobs.size)]], format="csr"),
-        b_eq=np.zeros(jobs.size), bounds=[(0, None)] * num + [(0, 1)] * jobs.size,
-    )  # fmt: skip
+        b_eq=np.zeros(jobs.size),
+        bounds=[(0, None)] * num + [(0, 1)] * jobs.size,
+    )
     return float(np.floor(-answer.fun + 1e-6)) / num_due

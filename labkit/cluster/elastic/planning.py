@@ -78,7 +78,9 @@ def _insert(plan: Plan, n: int, moment: float) -> int:
     if k < n and plan.at[k] == moment:
         return n
     for i in range(n, k - 1, -1):
-        plan.at[i], plan.free[i], plan.own[i] = plan.at[i - 1], plan.free[i - 1], plan.own[i - 1]
+        plan.at[i] = plan.at[i - 1]
+        plan.free[i] = plan.free[i - 1]
+        plan.own[i] = plan.own[i - 1]
         plan.levels[i] = plan.levels[i - 1]
     plan.at[k] = moment
     return n + 1
@@ -118,13 +120,17 @@ def _walk(
     """
     first = _change(rule, plan, n, i, 0) if raised > 0 else 0
     left = job.left - speed[raised] * (plan.at[first] - plan.at[0] if first < n else np.inf)
-    level, since = job.top, first
+    level = job.top
+    since = first
     if rule.share == LEAST and left > 0:
         level, since = _least(rule, plan, n, i, first, speed, job, left)
-    left, area, plan.own[:n] = job.left, 0.0, 0
+    left = job.left
+    area = 0.0
+    plan.own[:n] = 0
     for k in range(n):
         most = raised if k < first else level if k >= since else level - 1
-        cap, span = _fits(rule, _room(rule, plan, i, k), most, speed), _span(plan, n, k, np.inf)
+        cap = _fits(rule, _room(rule, plan, i, k), most, speed)
+        span = _span(plan, n, k, np.inf)
         plan.own[k] = cap
         if cap > 0 and speed[cap] * span >= left * (1 - TOLERANCE):
             done = plan.at[k] + left / speed[cap]
@@ -157,10 +163,16 @@ def lay_all(rule: Rule, jobs: Any, speed: Any, who: Any, now: float) -> tuple[bo
     """Lay jobs in the order given: whether all are in time, the number of moments, the plan."""
     size = (2 + rule.gpus.size) * who.size + 2  # a deadline, an end, and one more at each level
     plan = Plan(
-        np.zeros(size), np.zeros(size, np.int64), np.zeros((size, who.size), np.int8),
-        np.zeros(who.size), np.zeros(size, np.int8),
-    )  # fmt: skip
-    plan.at[0], plan.free[0], n, in_time = now, rule.total, 1, True
+        np.zeros(size),
+        np.zeros(size, np.int64),
+        np.zeros((size, who.size), np.int8),
+        np.zeros(who.size),
+        np.zeros(size, np.int8),
+    )
+    plan.at[0] = now
+    plan.free[0] = rule.total
+    n = 1
+    in_time = True
     for i in range(who.size):
         job = jobs[who[i]]
         slots = np.ceil((job.due - now) / rule.slot_s - TOLERANCE)
@@ -178,10 +190,14 @@ def give_idle(rule: Rule, jobs: Any, speed: Any, who: Any, n: int, plan: Plan) -
 
     Jobs that would hold nothing come first. The artifact prefers whose GPU time it adds to most.
     """
-    order, gain, above = np.arange(who.size), np.empty(who.size), np.zeros(who.size, np.int64)
+    order = np.arange(who.size)
+    gain = np.empty(who.size)
+    above = np.zeros(who.size, np.int64)
     while who.size > 0:
         for i in range(who.size):
-            job, now, gain[i] = jobs[who[i]], plan.levels[0, i], -np.inf
+            job = jobs[who[i]]
+            now = plan.levels[0, i]
+            gain[i] = -np.inf
             above[i] = now + 1
             while above[i] < job.top and speed[who[i], above[i]] == 0:
                 above[i] += 1
@@ -216,17 +232,21 @@ def _progress(
         job = jobs[who[i]]
         if job.level == 0:
             continue
-        rate, until = speed[who[i], job.level], now
+        rate = speed[who[i], job.level]
+        until = now
         if rule.is_artifact:  # progress stops at the planned end, which leaves out the restart
             until = min(now, last + np.ceil(job.left / rate - TOLERANCE))
-        end, work = _end(rule, job, rate), max(0.0, until - job.warm) * rate
+        end = _end(rule, job, rate)
+        work = max(0.0, until - job.warm) * rate
         job.lost += min(job.warm, now) - last
         if end > now and work >= job.left:
             end = until
         if end <= now + TOLERANCE * rule.slot_s:
             job.end = end
             log.append((float(who[i]), job.since, job.end, float(rule.gpus[job.level])))
-            job.left, job.level, keeps[i] = 0.0, 0, False
+            job.left = 0.0
+            job.level = 0
+            keeps[i] = False
         else:
             job.left -= work
     return who[keeps]
@@ -252,7 +272,8 @@ def _admit(rule: Rule, jobs: Any, speed: Any, who: Any, ahead: int, until: int, 
 @njit(cache=True)
 def _decide(rule: Rule, jobs: Any, speed: Any, who: Any, now: float) -> tuple[Any, float]:
     """The level of each job from now on, and when the plan changes next."""
-    levels, free = np.zeros(who.size, np.int64), rule.total
+    levels = np.zeros(who.size, np.int64)
+    free = rule.total
     if rule.share != LEAST:
         for i in range(who.size):
             top = jobs[who[i]].top
@@ -273,7 +294,8 @@ def _decide(rule: Rule, jobs: Any, speed: Any, who: Any, now: float) -> tuple[An
 @njit(cache=True)
 def _hold(rule: Rule, jobs: Any, who: Any, levels: Any, now: float, log: Any) -> None:
     for i in range(who.size):
-        job, level = jobs[who[i]], levels[i]
+        job = jobs[who[i]]
+        level = levels[i]
         if level == job.level:
             job.warm = now + rule.lost_s[STAY, level] if level > 0 else job.warm
             continue
@@ -281,15 +303,19 @@ def _hold(rule: Rule, jobs: Any, who: Any, levels: Any, now: float, log: Any) ->
             log.append((float(who[i]), job.since, now, float(rule.gpus[job.level])))
             job.stops += 1
         job.start = now if np.isnan(job.start) else job.start
-        job.level, job.since, job.warm = level, now, now + rule.lost_s[CHANGE, level]
+        job.level = level
+        job.since = now
+        job.warm = now + rule.lost_s[CHANGE, level]
 
 
 @njit(cache=True)
 def replay(rule: Rule, jobs: Any, speed: Any) -> Any:
     """Run all jobs, in order of arrival: (job, start, end, GPUs) of their runs."""
     log = [(0.0, 0.0, 0.0, 0.0)]  # says what rows are
-    who, ahead = np.zeros(0, np.int64), 0
-    last, change = -np.inf, np.inf
+    who = np.zeros(0, np.int64)
+    ahead = 0
+    last = -np.inf
+    change = np.inf
     while True:
         now = jobs[ahead].arrival if ahead < jobs.size else np.inf
         for i in range(who.size):
@@ -305,7 +331,8 @@ def replay(rule: Rule, jobs: Any, speed: Any) -> Any:
         now = max(now, last + rule.slot_s)
         who = _progress(rule, jobs, speed, who, last, now, log)
         until = int(np.searchsorted(jobs.arrival, now, "right"))
-        who, ahead = _admit(rule, jobs, speed, who, ahead, until, now), until
+        who = _admit(rule, jobs, speed, who, ahead, until, now)
+        ahead = until
         levels, change = _decide(rule, jobs, speed, who, now)
         _hold(rule, jobs, who, levels, now, log)
         if rule.share == TURNS:

@@ -64,9 +64,11 @@ class ServerSpeed:
     def scaled(self, compute: Positive, exchange: Positive) -> ServerSpeed:
         """A network with so many times the work and the parameters; tasks cost the same."""
         return replace(
-            self, compute_s=self.compute_s * compute, fixed_s=self.fixed_s * compute,
+            self,
+            compute_s=self.compute_s * compute,
+            fixed_s=self.fixed_s * compute,
             exchange_s=self.exchange_s * exchange,
-        )  # fmt: skip
+        )
 
     @checked
     def step_s(self, workers: ArrayLike, servers: ArrayLike) -> Floats:
@@ -75,7 +77,8 @@ class ServerSpeed:
         >>> float(ServerSpeed(compute_s=8, exchange_s=1, worker_s=0.5).step_s(4, 2))
         6.0
         """
-        w, p = np.asarray(workers, dtype=float), np.asarray(servers, dtype=float)
+        w = np.asarray(workers, dtype=float)
+        p = np.asarray(servers, dtype=float)
         if not ((w >= 1).all() and (p >= 1).all()):
             raise BadValue("ServerSpeed.step_s: workers and servers must be at least 1 each")
         tasks_s = self.worker_s * w + self.server_s * p
@@ -89,13 +92,15 @@ class ServerSpeed:
         one worker and one server on, each further task is the kind that shortens a step more, a
         server at a tie; it never turns back.
         """
-        times, workers = np.full(most, np.nan), 1
+        times = np.full(most, np.nan)
+        workers = 1
         for n in range(2, most + 1):
             choice = {"best": range(1, n), "even": [n // 2], "gains": [workers, workers + 1]}[split]
             tried = np.array([w for w in choice if w < n and (split != "even" or 2 * w == n)])
             if tried.size:
                 steps = self.step_s(tried, n - tried)
-                times[n - 1], workers = steps.min(), int(tried[steps.argmin()])
+                times[n - 1] = steps.min()
+                workers = int(tried[steps.argmin()])
         return times
 
 
@@ -123,10 +128,15 @@ def _of_jobs(times: Mapping[str, ArrayLike], trace: Trace, first: int) -> tuple[
 
 @checked
 def by_gains(
-    times: Mapping[str, ArrayLike], *, first: Count = 2, misjudged: ArrayLike = 1.0,
-    length_power: float = 1.0, name: str = "gains", round_s: Positive = 600.0,
+    times: Mapping[str, ArrayLike],
+    *,
+    first: Count = 2,
+    misjudged: ArrayLike = 1.0,
+    length_power: float = 1.0,
+    name: str = "gains",
+    round_s: Positive = 600.0,
     restart_s: NonNegative = 30.0,
-) -> Callable[[Trace], MarginalGains]:  # fmt: skip
+) -> Callable[[Trace], MarginalGains]:
     """Marginal gains for the jobs of a trace, whose kinds have these step times by tasks from 1 on.
 
     Args:
@@ -145,18 +155,28 @@ def by_gains(
             return float((progress.left[job] * factor[job]) ** length_power)
 
         return MarginalGains(
-            name=name, step_s=table, steps_left=steps_left, first=first, rates=rates,
-            restart_s=restart_s, round_s=round_s,
-        )  # fmt: skip
+            name=name,
+            step_s=table,
+            steps_left=steps_left,
+            first=first,
+            rates=rates,
+            restart_s=restart_s,
+            round_s=round_s,
+        )
 
     return make
 
 
 @checked
 def by_shares(
-    times: Mapping[str, ArrayLike], *, bundle: Count = 2, stops: bool = True, name: str = "",
-    round_s: Positive = 600.0, restart_s: NonNegative = 30.0,
-) -> Callable[[Trace], FairShares]:  # fmt: skip
+    times: Mapping[str, ArrayLike],
+    *,
+    bundle: Count = 2,
+    stops: bool = True,
+    name: str = "",
+    round_s: Positive = 600.0,
+    restart_s: NonNegative = 30.0,
+) -> Callable[[Trace], FairShares]:
     """Equal shares of the same, handed out in bundles: one worker and one server are two tasks.
 
     ``stops``: a job takes no more than its fastest number of tasks; else it takes all there are.
@@ -169,9 +189,13 @@ def by_shares(
         if not stops:
             most = np.isfinite(valid).sum(1) * bundle
         return FairShares(
-            name=name or ("stops" if stops else "takes all"), most=most, bundle=bundle,
-            rates=rates, restart_s=restart_s, round_s=round_s,
-        )  # fmt: skip
+            name=name or ("stops" if stops else "takes all"),
+            most=most,
+            bundle=bundle,
+            rates=rates,
+            restart_s=restart_s,
+            round_s=round_s,
+        )
 
     return make
 
@@ -184,7 +208,8 @@ def least_mean_s(laws: Mapping[str, ServerSpeed], trace: Trace, most: Count) -> 
     seconds times tasks that each job can take, least remaining first.
     """
     table, _ = _of_jobs({kind: law.by_tasks(most, "best") for kind, law in laws.items()}, trace, 2)
-    work, arrival = trace.column("duration_s") / table[:, 1], trace.column("arrival_s")
+    work = trace.column("duration_s") / table[:, 1]
+    arrival = trace.column("arrival_s")
     area = work * np.nanmin(table * np.arange(1, most + 1), axis=1)
     end_s, _ = fluid(arrival, area, most, by_remaining=True)
     return float(max((work * np.nanmin(table, axis=1)).mean(), (end_s - arrival).mean()))
@@ -218,9 +243,12 @@ _HASH = 9973  # by which MXNet spreads the numbers of its blocks
 
 @checked
 def balance(
-    blocks: ArrayLike, servers: Count, *, rule: Literal["fit", "hash"] = "fit",
+    blocks: ArrayLike,
+    servers: Count,
+    *,
+    rule: Literal["fit", "hash"] = "fit",
     numbers: Sequence[int] | None = None,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """Blocks of so many parameters each, in the model's order, on servers.
 
     One row a server: ``parameters`` held, ``requests`` that a worker sends it in a step. ``hash``
@@ -238,7 +266,8 @@ def balance(
     sizes = np.asarray(blocks, dtype=float)
     if sizes.ndim != 1 or not sizes.size or not (sizes > 0).all():
         raise BadValue("balance: blocks must be a list of numbers above 0")
-    held, requests = np.zeros(servers), np.zeros(servers, dtype=np.int64)
+    held = np.zeros(servers)
+    requests = np.zeros(servers, dtype=np.int64)
     part = sizes.sum() / servers * (1 + 1e-12)
     if rule == "hash":
         for number, size in zip(numbers or range(sizes.size), sizes, strict=True):
@@ -252,9 +281,11 @@ def balance(
         while left > part:
             to = held.argmin()
             left -= part - held[to]
-            held[to], requests[to] = part, requests[to] + 1
+            held[to] = part
+            requests[to] = requests[to] + 1
         room = part - held - left
         fullest = np.where(room >= 0, room, np.inf).argmin() if room.max() >= 0 else held.argmin()
         to = requests.argmin() if is_small else fullest
-        held[to], requests[to] = held[to] + left, requests[to] + 1
+        held[to] = held[to] + left
+        requests[to] = requests[to] + 1
     return pd.DataFrame({"parameters": held, "requests": requests})

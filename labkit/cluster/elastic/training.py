@@ -31,8 +31,13 @@ if TYPE_CHECKING:
     from labkit.datasets import Source
 
 EPOCHS = {
-    "bert": 2, "cifar10": 100, "deepspeech2": 80, "imagenet": 90, "ncf": 10, "yolov3": 50,
-}  # fmt: skip
+    "bert": 2,
+    "cifar10": 100,
+    "deepspeech2": 80,
+    "imagenet": 90,
+    "ncf": 10,
+    "yolov3": 50,
+}
 """Epochs after which a job of the published workloads is done: it has then reached its target."""
 MOST_ON_A_GPU = {"yolov3": 8}
 """Examples that fit on one GPU where fewer than were measured."""
@@ -48,10 +53,14 @@ class Training:
     """
 
     def __init__(self, tables: Tables) -> None:
-        self.tables, self.name, steps = tables, tables.workload, tables.steps
-        self.init_batch, self.max_batch = tables.init_batch_size, tables.max_batch_size
+        self.tables = tables
+        self.name = tables.workload
+        steps = tables.steps
+        self.init_batch = tables.init_batch_size
+        self.max_batch = tables.max_batch_size
         low, high = tables.atomic_bsz_range
-        self.least_on_a_gpu, self.most = low, MOST_ON_A_GPU.get(self.name, high)
+        self.least_on_a_gpu = low
+        self.most = MOST_ON_A_GPU.get(self.name, high)
         runs = [run for _, run in tables.runs.groupby("batch_size", sort=True)]
         self.sizes = np.array([run["batch_size"].iloc[0] for run in runs], dtype=float)
         self.epochs = min(EPOCHS[self.name], *map(len, runs))
@@ -144,7 +153,8 @@ class Training:
         """Seconds of the fastest training on any allocation, and GPU-seconds of the thriftiest."""
         counts = [*range(1, per_node), *range(per_node, room + 1, per_node)]
         if self.name in FIXED_BATCH:
-            counts, totals = [1], np.array([FIXED_BATCH[self.name]])
+            counts = [1]
+            totals = np.array([FIXED_BATCH[self.name]])
         else:
             totals = np.geomspace(self.init_batch, self.max_batch, _SIZES)
         step, batch = np.full((2, len(counts), totals.size), np.inf)
@@ -154,7 +164,8 @@ class Training:
                 if self.least_on_a_gpu <= atomic <= self.most:
                     step[row, column] = self.whole_s(packed(gpus, per_node), (atomic, accum))
                     batch[row, column] = gpus * atomic * (accum + 1)
-        seconds, gpu_s = 0.0, 0.0
+        seconds = 0.0
+        gpu_s = 0.0
         for epoch, work in enumerate(np.diff(self.progress)):
             square, variance = (
                 np.interp(batch, self.sizes, self.columns[name][:, epoch])
@@ -177,11 +188,14 @@ class Goodput:
     def __init__(
         self, training: Training, times: StepTimes, per_node: int, most: int, bias: float = 1.0
     ) -> None:
-        self.training, self.most, self.bias = training, most, bias
+        self.training = training
+        self.most = most
+        self.bias = bias
         gpus = np.tile(np.arange(1, most + 1), 2)
         nodes = -(-gpus // per_node) + (np.arange(gpus.size) >= most)
         possible = nodes <= gpus
-        init, largest = training.init_batch, training.max_batch
+        init = training.init_batch
+        largest = training.max_batch
         least = np.minimum(np.maximum(init, training.least_on_a_gpu * gpus), largest)
         total = np.geomspace(least, np.full(gpus.size, largest), _SIZES, axis=1)
         local = total / gpus[:, None]
@@ -245,7 +259,8 @@ class Workload:
         least GPU-seconds each job can take, least remaining first. All batch sizes of a fine grid
         and all numbers of GPUs that fill nodes or part of one are tried, in every epoch anew.
         """
-        room, per_node = cluster.num_gpus, cluster.pools[0].gpus_per_node
+        room = cluster.num_gpus
+        per_node = cluster.pools[0].gpus_per_node
         least = {name: kind.least(room, per_node) for name, kind in self.trainings.items()}
         seconds, gpu_s = np.array([least[kind] for kind in self.trace.kind]).T
         arrival = self.trace.column("arrival_s")
@@ -261,14 +276,16 @@ class Progressing:
     ) -> None:
         if trace is not workload.trace:
             raise BadValue("the trace of a workload runs with its own allocators only")
-        self.workload, self.goodput = workload, goodput
+        self.workload = workload
+        self.goodput = goodput
         self.per_node = cluster.pools[0].gpus_per_node
         self.node_speed = np.repeat(
             [pool.speed for pool in cluster.pools], [pool.nodes for pool in cluster.pools]
         )
         num_jobs = len(workload.trace)
         self.kinds = kinds = [workload.training(job) for job in range(num_jobs)]
-        self.done, self.epoch = np.zeros(num_jobs), np.zeros(num_jobs, dtype=np.int64)
+        self.done = np.zeros(num_jobs)
+        self.epoch = np.zeros(num_jobs, dtype=np.int64)
         self.left = np.array([kind.progress[-1] for kind in kinds])
         self.batch = [float(kind.init_batch) for kind in kinds]
         self.goals = [kind.progress.tolist() for kind in kinds]
@@ -306,8 +323,12 @@ class Progressing:
     def _train(
         self, job: int, by_node: tuple[int, ...], node_speed: float, seconds: float
     ) -> float:
-        kind, goals, gpus, rest = self.kinds[job], self.goals[job], sum(by_node), seconds
-        epoch, done = int(self.epoch[job]), float(self.done[job])
+        kind = self.kinds[job]
+        goals = self.goals[job]
+        gpus = sum(by_node)
+        rest = seconds
+        epoch = int(self.epoch[job])
+        done = float(self.done[job])
         sizes = self.batch if self.goodput else self.workload.batch_sizes
         while rest > 0 and epoch < kind.epochs:
             key = kind.name, sizes[job], by_node, node_speed, epoch
@@ -320,8 +341,11 @@ class Progressing:
                 done += speed * rest
                 break
             rest -= round((goals[epoch + 1] - done) / speed)
-            done, epoch = goals[epoch + 1], epoch + 1
-        self.done[job], self.epoch[job], self.left[job] = done, epoch, goals[-1] - done
+            done = goals[epoch + 1]
+            epoch = epoch + 1
+        self.done[job] = done
+        self.epoch[job] = epoch
+        self.left[job] = goals[-1] - done
         return seconds - rest if epoch == kind.epochs else seconds
 
 
@@ -341,9 +365,12 @@ def trainings(source: str | Source = "pollux-osdi21") -> dict[str, Training]:
 
 @checked
 def workload(
-    number: Annotated[int, Ge(1), Le(4)] = 1, *, load: Positive = 1.0,
-    source: str | Source = "pollux-osdi21", kinds: dict[str, Training] | None = None,
-) -> Workload:  # fmt: skip
+    number: Annotated[int, Ge(1), Le(4)] = 1,
+    *,
+    load: Positive = 1.0,
+    source: str | Source = "pollux-osdi21",
+    kinds: dict[str, Training] | None = None,
+) -> Workload:
     """Jobs of ``pollux-osdi21`` over eight hours, 160 of them at load 1.
 
     Users ask for the GPUs and batch sizes that the authors tuned for each job.
@@ -365,14 +392,18 @@ def workload(
     if load > 1:
         other = other.iloc[:: 2 if load < 2 else 1]
         table = pd.concat([table, other.assign(name=other["name"] + "'")])
-    table, kinds = table.sort_values("time", kind="stable"), kinds or trainings(source)
+    table = table.sort_values("time", kind="stable")
+    kinds = kinds or trainings(source)
     keys = list(zip(table["application"], table["num_replicas"], table["batch_size"], strict=True))
     asked = {key: kinds[key[0]].duration_s(packed(key[1], 4), key[2]) for key in set(keys)}
     trace = Trace(
-        arrival_s=table["time"], gpus=table["num_replicas"], ids=tuple(table["name"]),
-        kind=tuple(table["application"]), duration_s=[asked[key] for key in keys],
+        arrival_s=table["time"],
+        gpus=table["num_replicas"],
+        ids=tuple(table["name"]),
+        kind=tuple(table["application"]),
+        duration_s=[asked[key] for key in keys],
         name=f"workload {number}, load {load:g}",
-    )  # fmt: skip
+    )
     return Workload(trace=trace, batch_sizes=tuple(table["batch_size"].tolist()), trainings=kinds)
 
 

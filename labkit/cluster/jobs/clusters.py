@@ -82,7 +82,8 @@ class Cluster:
 def speeds(trace: Trace, cluster: Cluster) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Each job's row, and rows by pool: the speed, 0 where such a job may not run."""
     kinds_differ = trace.gpu or any(pool.speeds for pool in cluster.pools)
-    gpu, kind = trace.gpu, trace.kind if kinds_differ else ()
+    gpu = trace.gpu
+    kind = trace.kind if kinds_differ else ()
     pairs = zip(gpu or ("",) * len(trace), kind or ("",) * len(trace), strict=True)
     rows: dict[tuple[str, str], int] = {}
     row = np.array([rows.setdefault(pair, len(rows)) for pair in pairs], dtype=np.int64)

@@ -27,7 +27,8 @@ COLUMNS = {
     "duration_s": seconds("duration_s", "duration", above_0=True),
     "gpus": counts("gpus", "num_gpu", "num_gpus", least=1),
     "deadline_s": Column(
-        spellings=("deadline_s", "deadline"), allows=lambda due, arrival: due >= arrival,
+        spellings=("deadline_s", "deadline"),
+        allows=lambda due, arrival: due >= arrival,
         valid="a number of seconds from 0 after the job's arrival, or nothing (inf) for none",
         default=inf,
     ),
@@ -35,7 +36,7 @@ COLUMNS = {
     "gpu": Column(spellings=("gpu", "gpu_type")),
     "tenant": Column(spellings=("tenant", "user", "vc")),
     "kind": Column(spellings=("kind", "model", "model_name")),
-}  # fmt: skip
+}
 
 NEEDED = ("arrival_s", "duration_s", "gpus")
 """The columns that every trace has."""

@@ -54,7 +54,8 @@ class Throughputs:
     shared: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        rows, columns = len(self.kinds), len(self.gpu_types)
+        rows = len(self.kinds)
+        columns = len(self.gpu_types)
         for name, shape in (("alone", (rows, columns)), ("shared", (rows, rows, columns))):
             array = np.asarray(getattr(self, name), dtype=float)
             if array.shape != shape or not (np.isfinite(array) & (array >= 0)).all():
@@ -105,9 +106,11 @@ class Throughputs:
         draw = np.random.default_rng(rng)
         factor = np.exp(error * draw.standard_normal(self.alone.shape))
         return Throughputs(
-            kinds=self.kinds, gpu_types=self.gpu_types,
-            alone=self.alone * factor, shared=self.shared * factor[:, None, :],
-        )  # fmt: skip
+            kinds=self.kinds,
+            gpu_types=self.gpu_types,
+            alone=self.alone * factor,
+            shared=self.shared * factor[:, None, :],
+        )
 
 
 def packed(alone: NDArray[np.float64], shared: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -188,8 +191,10 @@ def continuous(
 
     Source: Gavel (OSDI'20) §7.1, and its program ``utils.generate_job``.
     """
-    jobs, arrivals = random.Random(seed + 2), random.Random(seed + 3)
-    now_s, rows = 0.0, []
+    jobs = random.Random(seed + 2)
+    arrivals = random.Random(seed + 3)
+    now_s = 0.0
+    rows = []
     for _ in range(num_jobs):
         size = jobs.uniform(0, 1)
         gpus = 1 if size < 0.7 or not wide else 2 if size <= 0.8 else 4 if size < 0.95 else 8
@@ -204,6 +209,9 @@ def continuous(
     arrival_s, durations_s, sizes, kinds = zip(*rows, strict=True)
     rate = "at once" if jobs_per_hour is None else f"{jobs_per_hour:g} jobs/h"
     return Trace(
-        arrival_s=arrival_s, duration_s=durations_s, gpus=sizes, kind=kinds,
+        arrival_s=arrival_s,
+        duration_s=durations_s,
+        gpus=sizes,
+        kind=kinds,
         name=f"continuous ({rate}, seed {seed})",
-    )  # fmt: skip
+    )

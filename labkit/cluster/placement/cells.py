@@ -86,7 +86,8 @@ class Buddies:
     def __init__(
         self, hierarchy: Hierarchy, roots: Mapping[str, Whole], *, largest_first: bool = False
     ) -> None:
-        self.gpus, self.largest_first = hierarchy.gpus, largest_first
+        self.gpus = hierarchy.gpus
+        self.largest_first = largest_first
         self.free: list[set[int]] = [set() for _ in self.gpus]
         self.roots: dict[tuple[int, int], None] = {}
         start = 0
@@ -113,13 +114,15 @@ class Buddies:
     def release(self, level: int, start: int) -> None:
         """Give a cell back; as long as all its buddies are free they become one cell again."""
         while (level, start) not in self.roots:
-            free, size = self.free[level], self.gpus[level + 1]
+            free = self.free[level]
+            size = self.gpus[level + 1]
             parent = start - start % size
             buddies = {*range(parent, parent + size, self.gpus[level])} - {start}
             if not buddies <= free:
                 break
             free -= buddies
-            level, start = level + 1, parent
+            level = level + 1
+            start = parent
         self.free[level].add(start)
 
     def allocate_all(self, levels: list[int]) -> Held | None:
@@ -146,7 +149,8 @@ class Reserved:
     def __init__(
         self, hierarchy: Hierarchy, cells: Mapping[str, Whole], physical: Buddies | None
     ) -> None:
-        self.virtual, self.physical = Buddies(hierarchy, cells), physical
+        self.virtual = Buddies(hierarchy, cells)
+        self.physical = physical
         gpus = self.virtual.gpus
         self.root = [(k, at) for k, at in self.virtual.roots for _ in range(gpus[k])]  # by GPU
         self.bound: dict[tuple[int, int], int] = {}
@@ -192,10 +196,14 @@ class Reserved:
 
 @checked
 def refusals(
-    hierarchy: Hierarchy, roots: dict[str, Count],
-    tenants: Annotated[Mapping[str, dict[str, Whole]], MinLen(1)], *,
-    requests: Count = 4000, largest_first: bool = False, rng: Whole = 0,
-) -> int:  # fmt: skip
+    hierarchy: Hierarchy,
+    roots: dict[str, Count],
+    tenants: Annotated[Mapping[str, dict[str, Whole]], MinLen(1)],
+    *,
+    requests: Count = 4000,
+    largest_first: bool = False,
+    rng: Whole = 0,
+) -> int:
     """Random requests that private clusters would meet and the shared hardware does not.
 
     Each is for one cell of a level, by a tenant; between them, jobs leave.
@@ -205,7 +213,8 @@ def refusals(
     running: list[tuple[Reserved, Held]] = []
     refused = 0
     for who, size, leave in np.random.default_rng(rng).random((requests, 3)):
-        owner, level = mine[int(who * len(mine))], [int(size * len(hierarchy.gpus))]
+        owner = mine[int(who * len(mine))]
+        level = [int(size * len(hierarchy.gpus))]
         if running and leave < 0.45:
             last, held = running.pop(int(leave * len(running)))
             last.release(held)

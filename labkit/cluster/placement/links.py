@@ -108,9 +108,14 @@ class Workers:
 def draw_workers(racks: Racks, *, num_jobs: Count, load: Positive, rng: Whole = 0) -> Workers:
     """Jobs of :data:`NETWORKS`, each as likely, on 1, 2, 4 or 8 GPUs; Poisson arrivals."""
     trace = generate(
-        num_jobs, num_gpus=racks.racks * racks.nodes * racks.gpus, load=load, sigma=1.0,
-        mean_duration_s=1800.0, gpus={1: 0.4, 2: 0.3, 4: 0.2, 8: 0.1}, rng=rng,
-    )  # fmt: skip
+        num_jobs,
+        num_gpus=racks.racks * racks.nodes * racks.gpus,
+        load=load,
+        sigma=1.0,
+        mean_duration_s=1800.0,
+        gpus={1: 0.4, 2: 0.3, 4: 0.2, 8: 0.1},
+        rng=rng,
+    )
     kind = np.random.default_rng([rng, 1]).integers(len(NETWORKS), size=num_jobs)
     parameters, compute_s = np.array(list(NETWORKS.values()))[kind].T
     return Workers(trace=trace, model_bytes=4 * parameters, compute_s=compute_s)
@@ -118,9 +123,14 @@ def draw_workers(racks: Racks, *, num_jobs: Count, load: Positive, rng: Whole = 
 
 @checked
 def place(
-    racks: Racks, free: ArrayLike, gpus: Count, how: How = "best-fit", *,
-    rng: np.random.Generator | Whole = 0, anchor: Whole = 0,
-) -> NDArray[np.int64]:  # fmt: skip
+    racks: Racks,
+    free: ArrayLike,
+    gpus: Count,
+    how: How = "best-fit",
+    *,
+    rng: np.random.Generator | Whole = 0,
+    anchor: Whole = 0,
+) -> NDArray[np.int64]:
     """GPUs by node for a job that fits into the free ones.
 
     ``random``; ``spread``: one by one from the emptiest node; ``pack``: from the fullest nodes on;
@@ -130,7 +140,8 @@ def place(
     Raises:
         BadValue: ``free`` is not a whole number a node, the job does not fit, no such ``anchor``.
     """
-    free, nodes = np.asarray(free), racks.racks * racks.nodes
+    free = np.asarray(free)
+    nodes = racks.racks * racks.nodes
     if free.shape != (nodes,) or free.dtype.kind != "i" or not gpus <= free.sum() or free.min() < 0:
         raise BadValue(f"place: {gpus} GPUs; valid: up to those free on {nodes} nodes; got {free}")
     if anchor >= nodes:
@@ -150,7 +161,8 @@ def place(
     rack = np.arange(free.size) // racks.nodes
     if how == "chosen":
         return _around(rack, free, gpus, anchor)
-    options, rate = [], racks.rate
+    options = []
+    rate = racks.rate
     for node in np.flatnonzero(free).tolist():
         held = _around(rack, free, gpus, node)
         cost = float((racks.traffic(held) / rate).max())
@@ -165,16 +177,22 @@ def _around(rack: Any, free: NDArray[np.int64], gpus: int, node: int) -> NDArray
 
 
 def _fill(free: NDArray[np.int64], gpus: int, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    held, before = np.zeros_like(free), np.cumsum(free[order])
+    held = np.zeros_like(free)
+    before = np.cumsum(free[order])
     held[order] = np.clip(gpus - (before - free[order]), 0, free[order])
     return held
 
 
 @checked
 def run_on_links(
-    jobs: Workers, racks: Racks, how: How, *, rng: Whole = 0, order: ArrayLike = (),
+    jobs: Workers,
+    racks: Racks,
+    how: How,
+    *,
+    rng: Whole = 0,
+    order: ArrayLike = (),
     anchors: ArrayLike = (),
-) -> Placed:  # fmt: skip
+) -> Placed:
     """Run the jobs first come, first served; their speeds change whenever one starts or ends.
 
     Args:
@@ -184,9 +202,13 @@ def run_on_links(
     Raises:
         BadValue: a job asks for more GPUs than there are, or an array has another length.
     """
-    trace, size, alone = jobs.trace, np.asarray(jobs.model_bytes), np.asarray(jobs.compute_s)
+    trace = jobs.trace
+    size = np.asarray(jobs.model_bytes)
+    alone = np.asarray(jobs.compute_s)
     gpus, left, arrival = (trace.column(n) for n in ("gpus", "duration_s", "arrival_s"))
-    come, left, total = arrival.tolist(), left.copy(), racks.racks * racks.nodes * racks.gpus
+    come = arrival.tolist()
+    left = left.copy()
+    total = racks.racks * racks.nodes * racks.gpus
     first = np.argsort(order if np.size(order) else arrival, kind="stable")
     node = np.asarray(anchors if np.size(anchors) else np.zeros(gpus.size, int))
     alike = first.shape == node.shape == gpus.shape and node.dtype.kind == "i"
@@ -194,10 +216,13 @@ def run_on_links(
         raise BadValue(
             f"run_on_links: valid: jobs of up to {total} GPUs, {gpus.size} orders, anchors"
         )
-    draw, free = np.random.default_rng(rng), np.full(racks.racks * racks.nodes, racks.gpus)
+    draw = np.random.default_rng(rng)
+    free = np.full(racks.racks * racks.nodes, racks.gpus)
     held: dict[int, NDArray[np.int64]] = {}
     loads = np.zeros((gpus.size, racks.rate.size))
-    start, end, now = np.full(gpus.size, np.nan), np.zeros(gpus.size), 0.0
+    start = np.full(gpus.size, np.nan)
+    end = np.zeros(gpus.size)
+    now = 0.0
     waiting = first.tolist()
     while waiting or held:
         for job in [j for j in waiting if come[j] <= now]:
@@ -205,7 +230,8 @@ def run_on_links(
                 break
             held[job] = place(racks, free, int(gpus[job]), how, rng=draw, anchor=int(node[job]))
             loads[job] = racks.traffic(held[job])
-            free, start[job] = free - held[job], now
+            free = free - held[job]
+            start[job] = now
             waiting.remove(job)
         running = np.array(list(held), dtype=int)
         step = racks.step_s(loads[running], alone[running], size[running])
@@ -214,7 +240,8 @@ def run_on_links(
         until = min(arriving, now + done.min(initial=np.inf))
         left[running] -= (until - now) * alone[running] / step
         for job in running[now + done <= until].tolist():
-            free, end[job] = free + held.pop(job), until
+            free = free + held.pop(job)
+            end[job] = until
         now = until
     return Placed(end - arrival, end - start)
 
@@ -247,7 +274,9 @@ def evolve(
     either parent, a tenth of them anew. The least mean completion time wins.
     """
     trace = jobs.trace
-    draw, num, nodes = np.random.default_rng(rng), len(trace), racks.racks * racks.nodes
+    draw = np.random.default_rng(rng)
+    num = len(trace)
+    nodes = racks.racks * racks.nodes
 
     def run(genes: NDArray[np.float64]) -> Placed:
         anchors = (genes[1] * nodes).astype(int)
@@ -261,7 +290,8 @@ def evolve(
     scores = np.array([seconds(g) for g in genes])
     for _ in range(generations):
         best = np.argsort(scores, kind="stable")[: max(population // 2, 1)]
-        genes, scores = genes[best], scores[best]
+        genes = genes[best]
+        scores = scores[best]
         pairs = draw.integers(best.size, size=(2, population - best.size))
         take = draw.random((pairs.shape[1], 2, num))
         children = np.where(take < 0.5, genes[pairs[0]], genes[pairs[1]])

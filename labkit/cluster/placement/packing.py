@@ -21,10 +21,19 @@ GPUS, CPUS, GB = range(3)  # columns of what is free
 NODES = 3  # column of a grant: on how many nodes
 TOLERANCE = 1e-9  # of CPUs and GB
 TOLERANCE_S = 1e-6  # work of less time is none
-JOB = np.dtype([
-    *LIFE, ("cpus", "f8"), ("memory", "f8"), ("full", "f8"), ("speed", "f8"), ("weight", "f8"),
-    ("attained", "f8"), ("key", "f8"), ("runs", "i8"),
-])  # fmt: skip
+JOB = np.dtype(
+    [
+        *LIFE,
+        ("cpus", "f8"),
+        ("memory", "f8"),
+        ("full", "f8"),
+        ("speed", "f8"),
+        ("weight", "f8"),
+        ("attained", "f8"),
+        ("key", "f8"),
+        ("runs", "i8"),
+    ]
+)
 """``cpus``, ``memory``: all that it can use; ``full``: its speed with them; ``weight``: of its key;
 ``speed``: what it runs at, 0 while it waits."""
 
@@ -59,7 +68,8 @@ def _node(free: Any, gpus: int, cpus: float, memory: float, fit: int) -> int:
         if has and free[n, GPUS] >= gpus:
             if fit == FIRST:
                 return n
-            fewer, more = free[n, GPUS] < free[at, GPUS], free[n, CPUS] > free[at, CPUS]
+            fewer = free[n, GPUS] < free[at, GPUS]
+            more = free[n, CPUS] > free[at, CPUS]
             if at < 0 or (fewer if fit == BEST else more):
                 at = n
     return at
@@ -88,7 +98,9 @@ def _put(floor: Floor, row: int, gpus: int, cpus: float, memory: float, fit: int
                     _take(floor, row, n, -floor.held[row, n], cpus, memory)
             return False
         _take(floor, row, node, 1, cpus, memory)
-    floor.grant[row, GPUS], floor.grant[row, CPUS], floor.grant[row, GB] = gpus, cpus, memory
+    floor.grant[row, GPUS] = gpus
+    floor.grant[row, CPUS] = cpus
+    floor.grant[row, GB] = memory
     floor.grant[row, NODES] = (floor.held[row] > 0).sum()
     return True
 
@@ -96,7 +108,8 @@ def _put(floor: Floor, row: int, gpus: int, cpus: float, memory: float, fit: int
 @njit(cache=True)
 def _before(grant: Any, a: int, b: int) -> bool:
     """Who gives back first: jobs on fewer nodes, of more CPUs, of more memory a GPU."""
-    mine, other = grant[a], grant[b]
+    mine = grant[a]
+    other = grant[b]
     return bool((mine[NODES], other[CPUS], other[GB]) < (other[NODES], mine[CPUS], mine[GB]))
 
 
@@ -105,12 +118,15 @@ def _shrink(
     rule: Rule, jobs: Any, floor: Floor, rows: int, node: int, cpus: float, gb: float
 ) -> None:
     """Jobs of a node back to their shares, one by one, until so much is free there."""
-    free, grant, share = floor.free, floor.grant, rule.share
+    free = floor.free
+    grant = floor.grant
+    share = rule.share
     while free[node, CPUS] < cpus - TOLERANCE or free[node, GB] < gb - TOLERANCE:
         at = -1
         for row in range(rows):
-            over = (grant[row, CPUS] > share[CPUS] + TOLERANCE
-                    or grant[row, GB] > share[GB] + TOLERANCE)  # fmt: skip
+            over = (
+                grant[row, CPUS] > share[CPUS] + TOLERANCE or grant[row, GB] > share[GB] + TOLERANCE
+            )
             if over and floor.held[row, node] > 0 and (at < 0 or _before(grant, row, at)):
                 at = row
         if at < 0:
@@ -118,7 +134,8 @@ def _shrink(
         for n in range(free.shape[0]):
             free[n, CPUS] += floor.held[at, n] * (grant[at, CPUS] - share[CPUS])
             free[n, GB] += floor.held[at, n] * (grant[at, GB] - share[GB])
-        grant[at, CPUS], grant[at, GB] = share[CPUS], share[GB]
+        grant[at, CPUS] = share[CPUS]
+        grant[at, GB] = share[GB]
         jobs[floor.job[at]].speed = 1.0
 
 
@@ -136,14 +153,18 @@ def _make_room(
         node = _node(free, 1, -1e18, -1e18, BEST)
         part = min(gpus, int(free[node, GPUS]))
         _shrink(rule, jobs, floor, rows, node, part * cpus, part * gb)
-        gpus, free[node, GPUS] = gpus - part, 0
+        gpus = gpus - part
+        free[node, GPUS] = 0
 
 
 @njit(cache=True)
 def _grant(rule: Rule, jobs: Any, floor: Floor, rows: int, j: int) -> bool:
     """Nodes, CPUs and memory for a job whose GPUs are free, and its speed; False: it waits."""
-    job, share = jobs[j], rule.share
-    gpus, cpus, gb = int(job.gpus), job.cpus, job.memory
+    job = jobs[j]
+    share = rule.share
+    gpus = int(job.gpus)
+    cpus = job.cpus
+    gb = job.memory
     is_more = cpus > share[CPUS] + TOLERANCE or gb > share[GB] + TOLERANCE
     floor.job[rows] = j
     if rule.give != PROPORTIONAL and _put(floor, rows, gpus, cpus, gb, rule.fit):
@@ -152,7 +173,8 @@ def _grant(rule: Rule, jobs: Any, floor: Floor, rows: int, j: int) -> bool:
     if rule.give == GREEDY:
         return False
     if is_more or rule.give == PROPORTIONAL:
-        cpus, gb = share[CPUS], share[GB]
+        cpus = share[CPUS]
+        gb = share[GB]
     job.speed = 1.0 if is_more or rule.give == PROPORTIONAL else job.full
     if _put(floor, rows, gpus, cpus, gb, rule.fit):
         return True
@@ -163,7 +185,9 @@ def _grant(rule: Rule, jobs: Any, floor: Floor, rows: int, j: int) -> bool:
 @njit(cache=True)
 def place(rule: Rule, jobs: Any, queue: Any, floor: Floor) -> int:
     """Jobs in order, while their GPUs are free, get what the rule gives; how many run."""
-    idle, rows, chosen = int(floor.free[:, GPUS].sum()), 0, np.zeros(queue.size, np.int64)
+    idle = int(floor.free[:, GPUS].sum())
+    rows = 0
+    chosen = np.zeros(queue.size, np.int64)
     for i in range(queue.size):
         jobs[queue[i]].speed = 0.0
     for i in range(queue.size):
@@ -172,7 +196,8 @@ def place(rule: Rule, jobs: Any, queue: Any, floor: Floor) -> int:
             if rule.give == GREEDY and not _grant(rule, jobs, floor, rows, queue[i]):
                 continue
             chosen[rows] = queue[i]
-            idle, rows = idle - gpus, rows + 1
+            idle = idle - gpus
+            rows = rows + 1
         if idle < 1:
             break
     if rule.give == GREEDY:
@@ -202,7 +227,8 @@ def _sort(rule: Rule, jobs: Any, queue: Any) -> None:
         else:
             job.key = job.weight if rule.key == FIXED else job.attained
     for i in range(1, queue.size):
-        k, j = i, queue[i]
+        k = i
+        j = queue[i]
         while k > 0 and _later(jobs, queue[k - 1], j):
             queue[k] = queue[k - 1]
             k -= 1
@@ -212,7 +238,8 @@ def _sort(rule: Rule, jobs: Any, queue: Any) -> None:
 @njit(cache=True)
 def _advance(rule: Rule, job: Any, j: int, now: float, log: Any) -> bool:
     """One job's round; whether it is done."""
-    runs, after = job.speed > 0, now + rule.round_s
+    runs = job.speed > 0
+    after = now + rule.round_s
     if job.runs and not runs:
         log.append((float(j), job.since, now, float(job.gpus)))
         job.stops += 1
@@ -241,15 +268,20 @@ def replay(rule: Rule, jobs: Any, nodes: Any) -> Any:
     """Run all jobs, in order of arrival: (job, start, end, GPUs) of their runs."""
     log = [(0.0, 0.0, 0.0, 0.0)]  # says what rows are
     most = int(nodes[:, GPUS].sum())
-    held, grant = np.zeros((most, nodes.shape[0]), np.int64), np.zeros((most, 4))
+    held = np.zeros((most, nodes.shape[0]), np.int64)
+    grant = np.zeros((most, 4))
     holder = np.zeros(most, np.int64)
-    queue, size, coming, now = np.zeros(jobs.size, np.int64), 0, 0, 0.0
+    queue = np.zeros(jobs.size, np.int64)
+    size = 0
+    coming = 0
+    now = 0.0
     while coming < jobs.size or size > 0:
         if size == 0:
             now = max(now, np.ceil(jobs[coming].arrival / rule.round_s) * rule.round_s)
         while coming < jobs.size and jobs[coming].arrival <= now:
             queue[size] = coming
-            size, coming = size + 1, coming + 1
+            size = size + 1
+            coming = coming + 1
         _sort(rule, jobs, queue[:size])
         place(rule, jobs, queue[:size], Floor(nodes.copy(), held, grant, holder))
         stay = 0
@@ -257,5 +289,6 @@ def replay(rule: Rule, jobs: Any, nodes: Any) -> Any:
             if not _advance(rule, jobs[queue[i]], queue[i], now, log):
                 queue[stay] = queue[i]
                 stay += 1
-        size, now = stay, now + rule.round_s
+        size = stay
+        now = now + rule.round_s
     return np.array(log)[1:]

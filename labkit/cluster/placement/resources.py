@@ -64,9 +64,11 @@ class Sensitivity:
 
 @checked
 def load_needs(
-    path: str | Path, *, cpus_per_gpu: Literal[3, 4, 5, 6] = 3,
+    path: str | Path,
+    *,
+    cpus_per_gpu: Literal[3, 4, 5, 6] = 3,
     speeds: Literal["used", "read"] = "used",
-) -> dict[str, Sensitivity]:  # fmt: skip
+) -> dict[str, Sensitivity]:
     """What models can use at a ratio of CPUs to GPUs; ``data/papers/synergy/needs.csv``.
 
     Args:
@@ -84,17 +86,23 @@ def load_needs(
         speed = row.speed if speeds == "used" else row.table_speed
         needs[str(name)] = Sensitivity(
             cpus=float(row.cpus if speeds == "used" else row.table_cpus),
-            memory_gb=float(row.memory_gb), speed=float(speed), steps=steps,
+            memory_gb=float(row.memory_gb),
+            speed=float(speed),
+            steps=steps,
             iteration_s=float(row.iteration_s),
-        )  # fmt: skip
+        )
     return needs
 
 
 @checked
 def draw_mix(
-    num_jobs: Count, *, jobs_per_hour: Positive | None,
-    split: tuple[Whole, Whole, Whole] = (20, 70, 10), seed: Whole = 42, wide: bool = False,
-) -> Trace:  # fmt: skip
+    num_jobs: Count,
+    *,
+    jobs_per_hour: Positive | None,
+    split: tuple[Whole, Whole, Whole] = (20, 70, 10),
+    seed: Whole = 42,
+    wide: bool = False,
+) -> Trace:
     """Jobs as Synergy's simulator draws them, to the second.
 
     Poisson arrivals in whole seconds (None: all at once, shuffled). A fifth of the jobs lasts 10³
@@ -107,9 +115,13 @@ def draw_mix(
 
     Source: Synergy (OSDI'22), its programs ``workload``, ``model_zoo`` and ``helpers.utils``.
     """
-    draw, stored = random.Random(seed), random.Random(seed)
-    dealt, now_s, rows = dict.fromkeys(TASKS, 0), 0, []
-    parts, num_models = dict(zip(TASKS, split, strict=True)), sum(map(len, TASKS.values()))
+    draw = random.Random(seed)
+    stored = random.Random(seed)
+    dealt = dict.fromkeys(TASKS, 0)
+    now_s = 0
+    rows = []
+    parts = dict(zip(TASKS, split, strict=True))
+    num_models = sum(map(len, TASKS.values()))
     for job in range(num_jobs):
         if jobs_per_hour:
             now_s += math.ceil(-math.log(1.0 - draw.random()) / jobs_per_hour * 60 * 60)
@@ -126,9 +138,12 @@ def draw_mix(
         draw.shuffle(rows)
     arrival_s, durations_s, sizes, kinds = zip(*rows, strict=True)
     return Trace(
-        arrival_s=arrival_s, duration_s=durations_s, gpus=sizes, kind=kinds,
+        arrival_s=arrival_s,
+        duration_s=durations_s,
+        gpus=sizes,
+        kind=kinds,
         name=f"{jobs_per_hour or 0:g} jobs/h, split {'/'.join(map(str, split))}, seed {seed}",
-    )  # fmt: skip
+    )
 
 
 @description(eq=False)
@@ -179,19 +194,28 @@ class Resources(Allocator):
         jobs, nodes, rule = self._records(trace, cluster)
         most = cluster.num_gpus
         floor = packing.Floor(
-            nodes.copy(), np.zeros((most, len(nodes)), np.int64), np.zeros((most, 4)),
+            nodes.copy(),
+            np.zeros((most, len(nodes)), np.int64),
+            np.zeros((most, 4)),
             np.zeros(most, np.int64),
-        )  # fmt: skip
+        )
         queue = np.argsort(
             jobs["weight"] if rule.key == packing.FIXED else jobs["arrival"], kind="stable"
         )
         rows = packing.place(rule, jobs, queue, floor)
         row, node = floor.held[:rows].nonzero()
-        gpus, job = floor.held[row, node], floor.job[row]
-        return pd.DataFrame({
-            "job": job, "node": node, "gpus": gpus, "cpus": gpus * floor.grant[row, packing.CPUS],
-            "memory_gb": gpus * floor.grant[row, packing.GB], "speed": jobs["speed"][job],
-        })  # fmt: skip
+        gpus = floor.held[row, node]
+        job = floor.job[row]
+        return pd.DataFrame(
+            {
+                "job": job,
+                "node": node,
+                "gpus": gpus,
+                "cpus": gpus * floor.grant[row, packing.CPUS],
+                "memory_gb": gpus * floor.grant[row, packing.GB],
+                "speed": jobs["speed"][job],
+            }
+        )
 
     @checked
     def most_speed(self, trace: Trace, cluster: Cluster) -> float:
@@ -216,16 +240,21 @@ class Resources(Allocator):
         pairs = [*zip(trace.kind, jobs["gpus"].tolist(), strict=True)]
         groups = sorted(set(pairs))
         counts = [pairs.count(group) for group in groups]
-        of, rows = [], []
+        of = []
+        rows = []
         for group, (kind, number) in enumerate(groups):
             for option in self._options(kind, number, rule.share):
                 of.append(group)
                 rows.append([number * amount for amount in option])
         cpus, memory, speed = np.array(rows).T
         answer = linprog(
-            -speed, A_ub=[cpus, memory], b_ub=nodes[:, 1:].sum(0), method="highs",
-            A_eq=np.array(of) == np.arange(len(groups))[:, None], b_eq=counts,
-        )  # fmt: skip
+            -speed,
+            A_ub=[cpus, memory],
+            b_ub=nodes[:, 1:].sum(0),
+            method="highs",
+            A_eq=np.array(of) == np.arange(len(groups))[:, None],
+            b_eq=counts,
+        )
         return float(-answer.fun)
 
     def _options(self, kind: str, gpus: int, share: NDArray[np.float64]) -> list[tuple[float, ...]]:
@@ -242,7 +271,8 @@ class Resources(Allocator):
         Between its share and what it can use, speed is linear in what it lacks most, as in the
         authors' program (which forgets memory). A job of more GPUs than a node has its share.
         """
-        need, whole = self.needs[kind], round(self.cpus_per_node / share[1])
+        need = self.needs[kind]
+        whole = round(self.cpus_per_node / share[1])
         if gpus > whole:
             return float(share[1]), float(share[2]), 1.0
         cpus = min(need.cpus, self.cpus_per_node / gpus)
@@ -262,9 +292,11 @@ class Resources(Allocator):
             raise BadValue(f"{self.name}: the cluster has {len(cluster.pools)} pools; valid: 1")
         if unknown := set(trace.kind or ("",)) - set(self.needs):
             raise not_among("kind of job", min(unknown), self.needs)
-        pool, asked = cluster.pools[0], trace.column("gpus")
+        pool = cluster.pools[0]
+        asked = trace.column("gpus")
         node = np.array([pool.gpus_per_node, self.cpus_per_node, self.memory_gb_per_node], float)
-        share, jobs = node / node[0], jobs_of(trace, packing.JOB)
+        share = node / node[0]
+        jobs = jobs_of(trace, packing.JOB)
         pairs = [*zip(trace.kind, asked.tolist(), strict=True)]
         most = {pair: self._most(*pair, share) for pair in set(pairs)}
         jobs["cpus"], jobs["memory"], jobs["full"] = np.array([most[pair] for pair in pairs]).T
@@ -283,10 +315,14 @@ class Resources(Allocator):
         jobs["weight"] = weights.get(self.order, 1.0)
         keys = {"fifo": packing.FIXED, "drf": packing.FIXED, "las": packing.ATTAINED}
         rule = packing.Rule(
-            share=share, give=get_args(Give).index(self.give), fit=get_args(Fit).index(self.fit),
-            key=keys.get(self.order, packing.LEFT), round_s=float(self.round_s),
-            restart_s=float(self.restart_s), within=self.ends == "within",
-        )  # fmt: skip
+            share=share,
+            give=get_args(Give).index(self.give),
+            fit=get_args(Fit).index(self.fit),
+            key=keys.get(self.order, packing.LEFT),
+            round_s=float(self.round_s),
+            restart_s=float(self.restart_s),
+            within=self.ends == "within",
+        )
         return jobs, np.tile(node, (pool.nodes, 1)), rule
 
 
@@ -316,26 +352,46 @@ def sweep_mix(path: str | Path, axes: dict[str, Any], *, nodes: Count = 16) -> p
     """
     import pandas as pd
 
-    usual: dict[str, Any] = {"cpus_per_gpu": 3, "speeds": "used", "jobs_per_hour": 9.0, "seed": 42,
-                             "split": (20, 70, 10), "first": 1500, "give": "tune", "order": "fifo",
-                             "fit": "first", "ends": "within", "whole": False}  # fmt: skip
+    usual: dict[str, Any] = {
+        "cpus_per_gpu": 3,
+        "speeds": "used",
+        "jobs_per_hour": 9.0,
+        "seed": 42,
+        "split": (20, 70, 10),
+        "first": 1500,
+        "give": "tune",
+        "order": "fifo",
+        "fit": "first",
+        "ends": "within",
+        "whole": False,
+    }
     if unknown := set(axes) - set(usual):
         raise not_among("setting", min(unknown), usual)
     cluster = Cluster.nodes(nodes)
-    read, draw = cache(partial(load_needs, path)), cache(draw_mix)
+    read = cache(partial(load_needs, path))
+    draw = cache(draw_mix)
 
     def row(values: tuple[Any, ...]) -> dict[str, Any]:
         case = usual | dict(zip(axes, values, strict=True))
-        own, drawn, rule = ({name: case[name] for name in names} for names in (
-            ("cpus_per_gpu", "speeds"), ("jobs_per_hour", "seed", "split"),
-            ("give", "order", "fit", "ends", "whole")))  # fmt: skip
+        own, drawn, rule = (
+            {name: case[name] for name in names}
+            for names in (
+                ("cpus_per_gpu", "speeds"),
+                ("jobs_per_hour", "seed", "split"),
+                ("give", "order", "fit", "ends", "whole"),
+            )
+        )
         trace = draw(case["first"] + 1700, **drawn)
         policy = synergy(read(**own), cpus_per_node=8.0 * own["cpus_per_gpu"], **rule)
         hours = simulate(trace, cluster, policy).jct_s[case["first"] :][:1000] / 3600
         named = dict(zip(axes, values, strict=True)) | {"split": "/".join(map(str, case["split"]))}
         load = trace.offered_load(cluster.num_gpus)
-        return {**named, "offered_load": load, "mean_h": hours.mean(),
-                "p99_h": np.percentile(hours, 99)}  # fmt: skip
+        return {
+            **named,
+            "offered_load": load,
+            "mean_h": hours.mean(),
+            "p99_h": np.percentile(hours, 99),
+        }
 
     with ThreadPoolExecutor(2) as pool:
         return pd.DataFrame(pool.map(row, product(*axes.values())))

@@ -95,7 +95,8 @@ def tenants(first_day: NonNegative, days: Positive, *, low_day: float | None = N
     """
     if datasets.source(ITP, [RAW]).is_standin:
         own = [(f"week {k}", _part(STANDIN_PART), 7.0 * k) for k in range(7)]
-        first_day, low_day = first_day % 7, None if low_day is None else low_day % 7
+        first_day = first_day % 7
+        low_day = None if low_day is None else low_day % 7
     else:
         own = [(part, _part(part), 0.0) for part in PARTS[ITP][:10]]
     days_of = [(name, trace, start + first_day) for name, trace, start in own]
@@ -107,7 +108,8 @@ def tenants(first_day: NonNegative, days: Positive, *, low_day: float | None = N
 @checked
 def nodes_for(trace: Trace, most_load: Positive, *, gpus: Count = 8) -> dict[str, dict[str, int]]:
     """Nodes for each tenant: its jobs offer at most ``most_load``, and the largest fits."""
-    tenant, size = np.array(trace.tenant), trace.column("gpus")
+    tenant = np.array(trace.tenant)
+    size = trace.column("gpus")
     span_s = float(np.ptp(trace.column("arrival_s")))
     busy = {name: trace.work_gpu_s[tenant == name].sum() / span_s for name in set(trace.tenant)}
     return {
@@ -118,9 +120,14 @@ def nodes_for(trace: Trace, most_load: Positive, *, gpus: Count = 8) -> dict[str
 
 @checked
 def share(
-    trace: Trace, tenants: Mapping[str, Mapping[str, int]], policy: Policy, sharing: Sharing, *,
-    low_priority: tuple[str, ...] = (), spread_slowdown: Positive | None = None,
-) -> Shared:  # fmt: skip
+    trace: Trace,
+    tenants: Mapping[str, Mapping[str, int]],
+    policy: Policy,
+    sharing: Sharing,
+    *,
+    low_priority: tuple[str, ...] = (),
+    spread_slowdown: Positive | None = None,
+) -> Shared:
     """Run every tenant's jobs in its own queue on a cluster as large as all reservations.
 
     A job takes the cells of :meth:`Hierarchy.shape`; the queue's order is the policy's.
@@ -160,15 +167,25 @@ class _State:
     """Queues, cells and running jobs, at one moment."""
 
     def __init__(
-        self, trace: Trace, names: tuple[str, ...], tenants: Mapping[str, Mapping[str, int]],
-        policy: Policy, sharing: Sharing, slowdown: float | None, low: set[str],
-    ) -> None:  # fmt: skip
+        self,
+        trace: Trace,
+        names: tuple[str, ...],
+        tenants: Mapping[str, Mapping[str, int]],
+        policy: Policy,
+        sharing: Sharing,
+        slowdown: float | None,
+        low: set[str],
+    ) -> None:
         hierarchy = Hierarchy()
-        self.trace, self.names, self.low, self.slowdown = trace, names, low, slowdown
+        self.trace = trace
+        self.names = names
+        self.low = low
+        self.slowdown = slowdown
         self.arrival, self.gpus, self.left = (
             trace.column(name).tolist() for name in ("arrival_s", "gpus", "duration_s")
         )
-        self.blocks, keys = policy.blocks, np.asarray(policy.key(trace)).tolist()
+        self.blocks = policy.blocks
+        keys = np.asarray(policy.key(trace)).tolist()
         self.rank = [  # smaller jobs of low priority come first
             (gpus if name in low else 0, key, job)
             for job, (gpus, name, key) in enumerate(zip(self.gpus, names, keys, strict=True))
@@ -187,16 +204,21 @@ class _State:
         self.owner = np.full(self.physical.num_gpus, -1)  # the low-priority job on each GPU
         self.taken = np.zeros(self.physical.num_gpus, dtype=bool)  # by jobs of reserved cells
         self.start, self.end = np.full((2, len(trace)), np.nan)
-        self.since, self.evictions, self.busy = np.zeros(len(trace)), [0] * len(trace), 0.0
+        self.since = np.zeros(len(trace))
+        self.evictions = [0] * len(trace)
+        self.busy = 0.0
         self.shapes = {gpus: hierarchy.shape(gpus) for gpus in set(self.gpus)}
         self.sizes = hierarchy.gpus
         self.need = {n: sum(self.sizes[k] for k in levels) for n, levels in self.shapes.items()}
 
     def run(self) -> Shared:
-        order, arrived = self.arrival, 0
+        order = self.arrival
+        arrived = 0
         while arrived < len(order) or self.ends:
-            now = min(self.ends[0][0] if self.ends else np.inf,
-                      order[arrived] if arrived < len(order) else np.inf)  # fmt: skip
+            now = min(
+                self.ends[0][0] if self.ends else np.inf,
+                order[arrived] if arrived < len(order) else np.inf,
+            )
             dirty: set[str] = set()
             while self.ends and self.ends[0][0] == now:
                 _, job, stops = heappop(self.ends)
@@ -211,8 +233,13 @@ class _State:
                 arrived += 1
             self.serve(dirty - self.low, now)
             self.serve(self.low, now)
-        return Shared(trace=self.trace, num_gpus=self.physical.num_gpus, start_s=self.start,
-                      end_s=self.end, busy_gpu_s=self.busy)  # fmt: skip
+        return Shared(
+            trace=self.trace,
+            num_gpus=self.physical.num_gpus,
+            start_s=self.start,
+            end_s=self.end,
+            busy_gpu_s=self.busy,
+        )
 
     def put(self, job: int) -> None:
         """Into its tenant's queue; without blocking, one queue a size, since sizes fit alike."""
@@ -222,8 +249,11 @@ class _State:
 
     def serve(self, dirty: set[str], now: float) -> None:
         """Start what can be started: the tenant whose first job comes first, first."""
-        heads = [(queue[0], name, size) for name in dirty
-                 for size, queue in self.queues.get(name, {}).items()]  # fmt: skip
+        heads = [
+            (queue[0], name, size)
+            for name in dirty
+            for size, queue in self.queues.get(name, {}).items()
+        ]
         heapify(heads)
         while heads:
             (_, _, job), name, size = heappop(heads)
@@ -240,13 +270,16 @@ class _State:
 
         One of low priority takes free GPUs, those that buddies would give last.
         """
-        name, gpus, duration = self.names[job], self.gpus[job], self.left[job]
+        name = self.names[job]
+        gpus = self.gpus[job]
+        duration = self.left[job]
         levels = self.shapes[gpus]
         held: Held | None = None
         if name in self.low:
             free = np.flatnonzero(~self.taken & (self.owner < 0))[-gpus:]
             if free.size == gpus:
-                self.owner[free], held = job, [(0, int(gpu)) for gpu in free]
+                self.owner[free] = job
+                held = [(0, int(gpu)) for gpu in free]
         elif self.by_quota:
             size = self.need[gpus]
             if size > self.quota[name]:
@@ -254,14 +287,16 @@ class _State:
             held = self.physical.allocate_all(levels)
             if held is None and self.slowdown:
                 held = self.physical.allocate_all([0] * gpus)
-                duration, size = duration * self.slowdown, gpus
+                duration = duration * self.slowdown
+                size = gpus
             if held is not None:
                 self.quota[name] -= size
         else:
             held = self.own[name].allocate(levels)
         if held is None:
             return False
-        self.held[job], self.since[job] = held, now
+        self.held[job] = held
+        self.since[job] = now
         self.start[job] = now if np.isnan(self.start[job]) else self.start[job]
         if self.low and name not in self.low:
             self.evict(self.own[name].hardware(held), now)
@@ -270,7 +305,8 @@ class _State:
 
     def stop(self, job: int, now: float) -> None:
         """A job ends or is evicted: its cells are free."""
-        held, name = self.held.pop(job), self.names[job]
+        held = self.held.pop(job)
+        name = self.names[job]
         until = min(now, self.arrival[-1])
         self.busy += max(until - self.since[job], 0.0) * self.gpus[job]
         if name in self.low:

@@ -89,7 +89,8 @@ class Rounds:
         area, which makes the weighted sum of these moments least: no schedule has less.
         """
         order = np.argsort(self.column("arrival_s"), kind="stable")
-        arrival, area = self.column("arrival_s")[order], self.area_s[order]
+        arrival = self.column("arrival_s")[order]
+        area = self.area_s[order]
         rank = area / self.column("weight")[order]
         _, middle = fluid(arrival, area, self.capacity, by_remaining=False, rank=rank)
         return np.asarray(middle[np.argsort(order)])
@@ -100,7 +101,8 @@ class Rounds:
         A job works on no more than its tasks at once, so it ends half of rounds × fastest task
         after its midpoint or later, and never before all rounds one after another.
         """
-        arrival, weight = self.column("arrival_s"), self.column("weight")
+        arrival = self.column("arrival_s")
+        weight = self.column("weight")
         alone = self.column("rounds") * (self.best_s + self.column("sync_s"))
         late = self.midpoints_s() - arrival + self.column("rounds") * self.best_s / 2
         return float(max(weight @ late, weight @ alone) / weight.sum())
@@ -108,10 +110,17 @@ class Rounds:
 
 @checked
 def draw_rounds(
-    steps_per_s: ArrayLike, counts: tuple[Count, ...], *, num_jobs: Count, load: Positive,
-    tasks: Annotated[tuple[Count, ...], MinLen(1)] = (1, 2, 4), task_s: Positive = 60.0,
-    mean_rounds: Positive = 30.0, sync_s: NonNegative = 6.0, rng: Whole = 0,
-) -> Rounds:  # fmt: skip
+    steps_per_s: ArrayLike,
+    counts: tuple[Count, ...],
+    *,
+    num_jobs: Count,
+    load: Positive,
+    tasks: Annotated[tuple[Count, ...], MinLen(1)] = (1, 2, 4),
+    task_s: Positive = 60.0,
+    mean_rounds: Positive = 30.0,
+    sync_s: NonNegative = 6.0,
+    rng: Whole = 0,
+) -> Rounds:
     """Jobs of kinds whose steps a second on each type of GPU are known.
 
     Every kind and number of tasks is as likely; a task is as many steps as the first type does in
@@ -125,17 +134,20 @@ def draw_rounds(
     Raises:
         BadValue: the table has no column for each count, or holds other than speeds above 0.
     """
-    speed, draw = np.asarray(steps_per_s, dtype=float), np.random.default_rng(rng)
+    speed = np.asarray(steps_per_s, dtype=float)
+    draw = np.random.default_rng(rng)
     if speed.ndim != 2 or speed.shape[1] != len(counts) or not (speed > 0).all():
         raise BadValue(f"draw_rounds: steps_per_s must be speeds above 0, {len(counts)} a kind")
     kind = draw.integers(len(speed), size=num_jobs)
     rounds = np.ceil(draw.lognormal(np.log(mean_rounds) - 0.5, 1.0, num_jobs))
     given = {
-        "rounds": rounds, "tasks": draw.choice(tasks, num_jobs),
-        "weight": draw.integers(1, 11, num_jobs), "sync_s": np.full(num_jobs, sync_s),
+        "rounds": rounds,
+        "tasks": draw.choice(tasks, num_jobs),
+        "weight": draw.integers(1, 11, num_jobs),
+        "sync_s": np.full(num_jobs, sync_s),
         "task_s": np.repeat(task_s * speed[kind, :1] / speed[kind], counts, axis=1),
         "types": np.repeat(np.arange(len(counts)), counts),
-    }  # fmt: skip
+    }
     together = Rounds(arrival_s=np.zeros(num_jobs), **given)
     gaps_s = draw.exponential(together.area_s.mean() / together.capacity / load, num_jobs)
     return Rounds(arrival_s=np.cumsum(gaps_s), **given)
@@ -169,10 +181,15 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @checked
 def schedule(
-    jobs: Rounds, how: Literal["relaxed", "gang", "whole"] = "relaxed", *,
-    order: Literal["midpoint", "area", "arrival"] = "midpoint", one_type: bool = False,
-    believed_s: ArrayLike = (), switch_s: NonNegative = 0.0, blocks: bool = False,
-) -> Tasks:  # fmt: skip
+    jobs: Rounds,
+    how: Literal["relaxed", "gang", "whole"] = "relaxed",
+    *,
+    order: Literal["midpoint", "area", "arrival"] = "midpoint",
+    one_type: bool = False,
+    believed_s: ArrayLike = (),
+    switch_s: NonNegative = 0.0,
+    blocks: bool = False,
+) -> Tasks:
     """Go through the jobs in order whenever a GPU or a round is ready, and start what can start.
 
     Args:
@@ -191,8 +208,10 @@ def schedule(
         BadValue: a gang has more tasks than there are GPUs for it, or ``believed_s`` is no table
             like ``task_s``.
     """
-    true_s, width = jobs.column("task_s"), jobs.column("tasks").astype(np.int64)
-    rounds, sync_s = jobs.column("rounds").astype(np.int64), jobs.column("sync_s")
+    true_s = jobs.column("task_s")
+    width = jobs.column("tasks").astype(np.int64)
+    rounds = jobs.column("rounds").astype(np.int64)
+    sync_s = jobs.column("sync_s")
     seen = np.asarray(believed_s, dtype=float) if np.size(believed_s) else true_s
     if seen.shape != true_s.shape or not (np.isfinite(seen) & (seen > 0)).all():
         raise BadValue(f"schedule: believed_s must be seconds above 0, of shape {true_s.shape}")
@@ -202,16 +221,27 @@ def schedule(
         raise BadValue(f"schedule: a gang of {width.max()} tasks; valid: at most {most} GPUs")
     believed = replace(jobs, task_s=seen)
     keys = {
-        "midpoint": believed.midpoints_s, "arrival": lambda: jobs.column("arrival_s"),
+        "midpoint": believed.midpoints_s,
+        "arrival": lambda: jobs.column("arrival_s"),
         "area": lambda: believed.area_s / jobs.column("weight"),
-    }  # fmt: skip
+    }
     if how == "whole":
         true_s, seen = ((s + sync_s[:, None]) * rounds[:, None] for s in (true_s, seen))
-        rounds, sync_s = np.ones_like(rounds), np.zeros_like(sync_s)
+        rounds = np.ones_like(rounds)
+        sync_s = np.zeros_like(sync_s)
     end_s, log = _run(
-        jobs.column("arrival_s"), rounds, width, true_s, seen, sync_s,
-        np.argsort(keys[order](), kind="stable"), how != "relaxed", group, float(switch_s), blocks,
-    )  # fmt: skip
+        jobs.column("arrival_s"),
+        rounds,
+        width,
+        true_s,
+        seen,
+        sync_s,
+        np.argsort(keys[order](), kind="stable"),
+        how != "relaxed",
+        group,
+        float(switch_s),
+        blocks,
+    )
     return Tasks(end_s, log)
 
 
@@ -227,13 +257,17 @@ def compare(
 @njit(cache=True)
 def _run(  # type: ignore[no-untyped-def]
     arrival, rounds, width, true_s, seen, sync_s, order, gang, group, switch_s, blocks
-):  # fmt: skip
+):
     num_jobs, num_gpus = true_s.shape
-    ready, todo, done = arrival.copy(), width.copy(), np.zeros(num_jobs, np.int64)
+    ready = arrival.copy()
+    todo = width.copy()
+    done = np.zeros(num_jobs, np.int64)
     over = np.zeros(num_jobs)
-    free, last = np.zeros(num_gpus), np.full(num_gpus, -1)
+    free = np.zeros(num_gpus)
+    last = np.full(num_gpus, -1)
     chosen = np.zeros(num_gpus, np.int64)
-    log, at = np.zeros(((rounds * width).sum(), 4)), 0
+    log = np.zeros(((rounds * width).sum(), 4))
+    at = 0
     now = arrival.min()
     while now < np.inf:
         claimed = np.maximum(free, now)  # when each GPU has done what comes before the next task
@@ -244,7 +278,8 @@ def _run(  # type: ignore[no-untyped-def]
             if done[j] == rounds[j] or ready[j] > now:
                 continue
             switch = switch_s * (last != j)
-            cost, takes = seen[j] + switch, true_s[j] + switch
+            cost = seen[j] + switch
+            takes = true_s[j] + switch
             if gang:
                 num = _gang(cost, width[j], free, group, now, chosen)
                 if num == 0 and blocks:
@@ -254,15 +289,20 @@ def _run(  # type: ignore[no-untyped-def]
             if gang and num > 0:
                 takes[:] = takes[chosen[:num]].max()
             for g in chosen[:num]:
-                free[g], last[g] = now + takes[g], j
+                free[g] = now + takes[g]
+                last[g] = j
                 over[j] = max(over[j], free[g])
-                log[at, 0], log[at, 1], log[at, 2], log[at, 3] = j, g, now, free[g]
+                log[at, 0] = j
+                log[at, 1] = g
+                log[at, 2] = now
+                log[at, 3] = free[g]
                 at += 1
             idle -= num
             todo[j] -= num
             if todo[j] == 0:
                 done[j] += 1
-                ready[j], todo[j] = over[j] + sync_s[j], width[j]
+                ready[j] = over[j] + sync_s[j]
+                todo[j] = width[j]
         moments = np.concatenate((free, ready[done < rounds], np.array([np.inf])))
         now = moments[moments > now].min()
     return ready, log
@@ -287,7 +327,8 @@ def _earliest(cost, tasks, claimed, now, chosen):  # type: ignore[no-untyped-def
 @njit(cache=True)
 def _gang(cost, width, free, group, now, chosen):  # type: ignore[no-untyped-def]
     """The group's fastest free GPUs, in the group that is fastest so; 0: none has enough."""
-    best, pick = np.inf, np.zeros(width, np.int64)
+    best = np.inf
+    pick = np.zeros(width, np.int64)
     for k in range(group.max() + 1):
         used = np.zeros(cost.size, np.bool_)
         slowest = np.inf
@@ -300,7 +341,9 @@ def _gang(cost, width, free, group, now, chosen):  # type: ignore[no-untyped-def
             if fastest < 0:
                 slowest = np.inf
                 break
-            used[fastest], pick[num], slowest = True, fastest, cost[fastest]
+            used[fastest] = True
+            pick[num] = fastest
+            slowest = cost[fastest]
         if slowest < best:
             best = slowest
             chosen[:width] = pick

@@ -108,16 +108,20 @@ def srsf(*, restart_s: NonNegative = 0.0) -> Policy:
 def las(*thresholds_s: Positive, restart_s: NonNegative = 0.0) -> Policy:
     """Least attained time first, in queues; default: Tiresias's thresholds, 3,250 and 7,200 s."""
     return Policy(
-        name="las", order="attained", thresholds=thresholds_s or (3250.0, 7200.0),
-        preemptive=True, restart_s=restart_s,
-    )  # fmt: skip
+        name="las",
+        order="attained",
+        thresholds=thresholds_s or (3250.0, 7200.0),
+        preemptive=True,
+        restart_s=restart_s,
+    )
 
 
 @checked
 def las2d(
-    *thresholds_gpu_s: Positive, restart_s: NonNegative = 0.0,
+    *thresholds_gpu_s: Positive,
+    restart_s: NonNegative = 0.0,
     demotion: Literal["exact", "tiresias"] = "exact",
-) -> Policy:  # fmt: skip
+) -> Policy:
     """Least attained service first: GPU-seconds, in queues (discretised two-dimensional LAS).
 
     Default: 3,250 and 7,200 GPU-seconds, those of Tiresias's simulator.
@@ -125,9 +129,13 @@ def las2d(
     Source: Tiresias (NSDI'19) §3.2.
     """
     return Policy(
-        name="las2d", order="attained-service", thresholds=thresholds_gpu_s or (3250.0, 7200.0),
-        preemptive=True, restart_s=restart_s, demotion=demotion,
-    )  # fmt: skip
+        name="las2d",
+        order="attained-service",
+        thresholds=thresholds_gpu_s or (3250.0, 7200.0),
+        preemptive=True,
+        restart_s=restart_s,
+        demotion=demotion,
+    )
 
 
 @checked
@@ -143,9 +151,13 @@ def slices(quantum_s: Positive, *, longest_s: Positive, restart_s: NonNegative =
         raise BadValue(f"slices: restart_s {restart_s:g} must be below quantum_s {quantum_s:g}")
     thresholds = np.arange(quantum_s, longest_s, quantum_s).tolist() or [quantum_s]
     return Policy(
-        name="slices", order="attained", thresholds=tuple(thresholds),
-        ranks=(0.0,) * (len(thresholds) + 1), preemptive=True, restart_s=restart_s,
-    )  # fmt: skip
+        name="slices",
+        order="attained",
+        thresholds=tuple(thresholds),
+        ranks=(0.0,) * (len(thresholds) + 1),
+        preemptive=True,
+        restart_s=restart_s,
+    )
 
 
 @checked
@@ -161,10 +173,13 @@ def gittins_index(service: ArrayLike, attained: ArrayLike) -> NDArray[np.float64
 
     Source: Gittins (1979); Tiresias (NSDI'19) §3.2.
     """
-    known, levels = np.sort(np.ravel(service)).astype(float), np.ravel(attained).astype(float)
+    known = np.sort(np.ravel(service)).astype(float)
+    levels = np.ravel(attained).astype(float)
     if not known.size or not np.isfinite([known.sum(), levels.sum()]).all():
-        raise BadValue("gittins_index: service and attained must be finite numbers, service not "
-                       f"empty; got {known} and {levels}")  # fmt: skip
+        raise BadValue(
+            "gittins_index: service and attained must be finite numbers, service not "
+            f"empty; got {known} and {levels}"
+        )
     done = np.searchsorted(known, levels, side="right")  # of the sample, by each level
     spent = np.append(0.0, np.cumsum(known))
     until = np.append(levels, np.inf)  # what a job has got when it is looked at again
@@ -197,9 +212,13 @@ def gittins(
     index = gittins_index(sample, np.append(0, thresholds))
     _, ranks = np.unique(-index, return_inverse=True)
     return Policy(
-        name="gittins", order="attained-service", thresholds=tuple(thresholds.tolist()),
-        ranks=tuple(ranks.astype(float).tolist()), preemptive=True, restart_s=restart_s,
-    )  # fmt: skip
+        name="gittins",
+        order="attained-service",
+        thresholds=tuple(thresholds.tolist()),
+        ranks=tuple(ranks.astype(float).tolist()),
+        preemptive=True,
+        restart_s=restart_s,
+    )
 
 
 @checked
@@ -237,7 +256,8 @@ def estimates(trace: Trace, *, by: Annotated[Sequence[Feature], MinLen(1)]) -> N
             raise BadValue(f"estimates: {trace.name} does not know {feature!r} of its jobs")
         columns.append(values)
     groups = list(zip(*columns, strict=True))
-    arrival, duration = trace.column("arrival_s").tolist(), trace.column("duration_s").tolist()
+    arrival = trace.column("arrival_s").tolist()
+    duration = trace.column("duration_s").tolist()
     total: dict[Hashable, float] = defaultdict(float)
     count: dict[Hashable, int] = defaultdict(int)
     ahead: list[tuple[float, int]] = []  # jobs that are not over, by their end

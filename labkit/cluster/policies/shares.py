@@ -53,15 +53,20 @@ class MaxMin:
     """
 
     def __init__(
-        self, gain: NDArray[np.float64], gpus: NDArray[np.int64], room: NDArray[np.int64],
+        self,
+        gain: NDArray[np.float64],
+        gpus: NDArray[np.int64],
+        room: NDArray[np.int64],
         shared: NDArray[np.float64] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         import highspy
 
         groups, pools = gain.shape
-        self.shape, self.infinite = (groups, pools), highspy.kHighsInf
+        self.shape = (groups, pools)
+        self.infinite = highspy.kHighsInf
         self.pairs = np.zeros((0, 3), np.int64) if shared is None else useful(gain, shared, gpus)
-        self.solver, self.weight = highspy.Highs(), np.zeros(groups)
+        self.solver = highspy.Highs()
+        self.weight = np.zeros(groups)
         self.jobs = np.full(groups, np.inf)
         self.solver.silent()
         tops = [0.0] * groups + room.astype(float).tolist()
@@ -76,7 +81,8 @@ class MaxMin:
         self._column(-1.0, list(range(groups)), [0.0] * groups)
 
     def _column(self, cost: float, rows: list[Any], values: list[Any]) -> None:
-        at, numbers = np.array(rows, np.int32), np.array(values, float)
+        at = np.array(rows, np.int32)
+        numbers = np.array(values, float)
         self.solver.addCol(cost, 0.0, self.infinite, len(rows), at, numbers)
 
     def solve(self, jobs: Any, weight: Any = None) -> tuple[float, NDArray[np.float64], Any]:
@@ -93,7 +99,8 @@ class MaxMin:
         for column in np.flatnonzero(changed & (both == self.pairs[:, 1])):
             top = self.infinite if jobs[both[column]] > 1 else 0.0
             self.solver.changeColBounds(groups * pools + int(column), 0.0, top)
-        self.jobs, self.weight = jobs.copy(), weight.copy()
+        self.jobs = jobs.copy()
+        self.weight = weight.copy()
         self.solver.run()
         value = np.clip(np.array(self.solver.getSolution().col_value), 0.0, None).round(9)
         times = value[: groups * pools].reshape(groups, pools)
@@ -160,18 +167,22 @@ def _max_min(active: Active, seed: int, sharing: bool = False) -> Shares:
 
 def _spread(program_pairs: Any, times: Any, active: Active) -> tuple[Any, Any]:
     """Time of each pair of groups, evenly over its pairs of jobs."""
-    size, kept = active.group.size, program_pairs[times > 1e-9]
+    size = active.group.size
+    kept = program_pairs[times > 1e-9]
     if not len(kept):
         return np.zeros((0, 2), np.int64), np.zeros((0, active.room.size))
     both, row = np.unique(kept[:, :2], axis=0, return_inverse=True)
     order = np.argsort(active.group, kind="stable")
     jobs = np.bincount(active.group, minlength=len(active.gpus))
-    first, (a, b) = np.cumsum(jobs) - jobs, both.T
+    first = np.cumsum(jobs) - jobs
+    (a, b) = both.T
     block = np.repeat(np.arange(len(both)), jobs[a] * jobs[b])  # of a pair of jobs, in any order
     place = np.arange(block.size) - (np.cumsum(jobs[a] * jobs[b]) - jobs[a] * jobs[b])[block]
     i, j = np.divmod(place, jobs[b][block])
     one_way = (a != b)[block] | (i < j)
-    i, j, block = i[one_way], j[one_way], block[one_way]
+    i = i[one_way]
+    j = j[one_way]
+    block = block[one_way]
     ends = np.sort([order[first[a][block] + i], order[first[b][block] + j]], axis=0)
     share = np.zeros((len(both), active.room.size))
     share[row, kept[:, 2]] = times[times > 1e-9]
@@ -186,7 +197,8 @@ def _las(active: Active, seed: int) -> Shares:
     A job of g GPUs gets the share min(1, t / g), at the level t at which all GPUs are busy, spread
     over the pools by their GPUs. It is the program's fairest answer where all speeds are equal.
     """
-    gpus, total = np.sort(active.gpus[active.group]), int(active.room.sum())
+    gpus = np.sort(active.gpus[active.group])
+    total = int(active.room.sum())
     below = np.concatenate([[0], np.cumsum(gpus)[:-1]])  # GPU time of jobs that never wait
     level = (total - below) / np.arange(gpus.size, 0, -1)
     high = np.flatnonzero(level <= gpus)
@@ -196,13 +208,17 @@ def _las(active: Active, seed: int) -> Shares:
 
 def _makespan(active: Active, seed: int) -> Shares:
     """All jobs done as early as can be (Gavel §4.2): least speed over work left is maximised."""
-    memory, known = active.memory, active.memory.get("jobs", np.zeros(0, np.int64))
+    memory = active.memory
+    known = active.memory.get("jobs", np.zeros(0, np.int64))
     if not np.isin(active.jobs, known).all():
-        gain, gpus = active.speed[active.group] * 1e4, active.gpus[active.group]
-        memory["program"], memory["jobs"] = MaxMin(gain, gpus, active.room), active.jobs.copy()
+        gain = active.speed[active.group] * 1e4
+        gpus = active.gpus[active.group]
+        memory["program"] = MaxMin(gain, gpus, active.room)
+        memory["jobs"] = active.jobs.copy()
     places = np.searchsorted(memory["jobs"], active.jobs)
     there, left = np.zeros((2, memory["jobs"].size))
-    there[places], left[places] = 1.0, active.left_s
+    there[places] = 1.0
+    left[places] = active.left_s
     return Shares(memory["program"].solve(there, left)[1][places])
 
 
@@ -226,7 +242,8 @@ def _fifo(active: Active, seed: int, aware: bool = False) -> Shares:
             stays[job] = pool
         elif queue and active.speed[there[queue[0]], pool] > 0:  # the next takes the freed GPU
             stays[queue.pop(0)] = pool
-    left, gpus = active.room.tolist(), active.gpus.tolist()
+    left = active.room.tolist()
+    gpus = active.gpus.tolist()
     for job, pool in stays.items():
         left[pool] -= gpus[there[job]]
     speed = active.speed.tolist()
@@ -274,19 +291,23 @@ def _packed(active: Active, seed: int, by_sum: bool = False) -> Shares:
     ``by_sum``: a pair is judged by the sum over GPU types, as Gavel's program has it, under which
     three types keep pairs at a third of that; else by the mean.
     """
-    memory, places = active.memory, {job: i for i, job in enumerate(active.jobs.tolist())}
-    draw, partner = memory.setdefault("draw", random.Random(seed)), memory.setdefault("pairs", {})
+    memory = active.memory
+    places = {job: i for i, job in enumerate(active.jobs.tolist())}
+    draw = memory.setdefault("draw", random.Random(seed))
+    partner = memory.setdefault("pairs", {})
     if "both" not in memory:
         part = packed(active.speed, active.shared)
         both = part.sum(axis=2) / (1 if by_sum else part.shape[2])
         memory["both"] = np.where((part > 0).all(axis=2), both, 0.0).tolist()
     both = memory["both"]
-    group, wanted = active.group.tolist(), active.gpus[active.group]
+    group = active.group.tolist()
+    wanted = active.gpus[active.group]
     for job, other in list(partner.items()):
         rows = [group[places[j]] for j in (job, other) if j in places]
         if len(rows) < 2 or both[rows[0]][rows[1]] < 1.0:
             partner.pop(job)
-    pairs, sizes = [], wanted.tolist()
+    pairs = []
+    sizes = wanted.tolist()
     if wanted.sum() > active.room.sum():
         free = [job for job in places if job not in partner]
         for _ in range(len(free)):

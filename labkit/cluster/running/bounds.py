@@ -70,23 +70,29 @@ def bound(trace: Trace, cluster: Cluster) -> Bound:
 
 
 def fluid(
-    arrival: NDArray[np.float64], area: NDArray[np.float64], room: float, *,
-    by_remaining: bool, rank: NDArray[np.float64] | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    arrival: NDArray[np.float64],
+    area: NDArray[np.float64],
+    room: float,
+    *,
+    by_remaining: bool,
+    rank: NDArray[np.float64] | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """One machine of ``room`` GPUs works on the job of least area, remaining or whole, or of
     least ``rank``.
 
     Returns when each job ends, and the mean moment at which it is worked on. A newcomer of less
     area stops the current job. O(n log n).
     """
-    end, moments = np.zeros(area.size), np.zeros(area.size)
+    end = np.zeros(area.size)
+    moments = np.zeros(area.size)
     queue: list[tuple[float, int]] = []
     left = area.astype(float).tolist()
     times = [*arrival.tolist(), np.inf]
     now = times[0]
     for job in range(area.size):
         heappush(queue, (left[job] if rank is None else float(rank[job]), job))
-        now, until = max(now, times[job]), times[job + 1]
+        now = max(now, times[job])
+        until = times[job + 1]
         while queue and now < until:
             _, first = queue[0]
             step = min(left[first] / room, until - now)

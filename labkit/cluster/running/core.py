@@ -85,11 +85,15 @@ def _settle(w: World, log: Log, j: int, now: float, left: float) -> Log:
     """Close the run of a job that ends, stops or moves now; one of no length leaves no segment."""
     job = w.jobs[j]
     if now > job.since:
-        row, at = w.count[NUM_SEGMENTS], w.count[NUM_HELD]
+        row = w.count[NUM_SEGMENTS]
+        at = w.count[NUM_HELD]
         log = Log(_grown(log.segments, row + 1), _grown(log.held, at + job.num_held))
         segment = log.segments[row]
-        segment.job, segment.start, segment.end = j, job.since, now
-        segment.pool, segment.held = job.pool, at
+        segment.job = j
+        segment.start = job.since
+        segment.end = now
+        segment.pool = job.pool
+        segment.held = at
         log.held[at : at + job.num_held] = w.held[job.held : job.held + job.num_held]
         w.count[NUM_SEGMENTS] += 1
         w.count[NUM_HELD] += job.num_held
@@ -109,7 +113,8 @@ def _give_back(w: World, j: int) -> None:
     w.pools[job.pool].free += job.gpus
     w.count[NUM_RUNNING] -= 1
     last = w.running[w.count[NUM_RUNNING]]
-    w.running[job.place], w.ends[job.place] = last, w.ends[w.count[NUM_RUNNING]]
+    w.running[job.place] = last
+    w.ends[job.place] = w.ends[w.count[NUM_RUNNING]]
     w.falls[job.place] = w.falls[w.count[NUM_RUNNING]]
     w.jobs[last].place = job.place
 
@@ -130,8 +135,11 @@ def _take(w: World, rule: Rule, j: int) -> None:
     for k in range(job.held, job.held + job.num_held):
         w.nodes[w.held[k].node].free -= w.held[k].gpus
     w.pools[job.pool].free -= job.gpus
-    job.status, job.waits, job.place = RUNNING, 0, w.count[NUM_RUNNING]
-    w.running[job.place], w.ends[job.place] = j, job.end
+    job.status = RUNNING
+    job.waits = 0
+    job.place = w.count[NUM_RUNNING]
+    w.running[job.place] = j
+    w.ends[job.place] = job.end
     w.falls[job.place] = _falls(rule, job)
     w.count[NUM_RUNNING] += 1
 
@@ -177,7 +185,8 @@ def _demote(w: World, rule: Rule, now: float) -> None:
         last = j
         job = w.jobs[j]
         job.level += 1
-        job.waits, job.key = 1, rule.ranks[job.level]
+        job.waits = 1
+        job.key = rule.ranks[job.level]
         w.falls[job.place] = _falls(rule, job)
         at = w.count[HEAD]
         while w.order[at] != j:
@@ -201,20 +210,24 @@ def _drop(w: World, rule: Rule) -> None:
         w.count[HEAD] += 1
         w.count[REMOVED] -= 1
     if w.count[REMOVED] > 0:
-        kept, ordered = w.count[HEAD], w.count[HEAD]
+        kept = w.count[HEAD]
+        ordered = w.count[HEAD]
         for k in range(w.count[HEAD], w.count[TAIL]):
             if not _has_left(w, rule, w.order[k]):
                 w.order[kept] = w.order[k]
                 kept += 1
                 ordered += k < w.count[SORTED]
-        w.count[TAIL], w.count[SORTED], w.count[REMOVED] = kept, ordered, 0
+        w.count[TAIL] = kept
+        w.count[SORTED] = ordered
+        w.count[REMOVED] = 0
     w.count[SORTED] = max(w.count[SORTED], w.count[HEAD])
 
 
 @njit(cache=True)
 def _sort(w: World, rule: Rule, now: float) -> None:
     """Put the queue in order: each job behind its equals. Only new jobs, where keys stand still."""
-    head, tail = w.count[HEAD], w.count[TAIL]
+    head = w.count[HEAD]
+    tail = w.count[TAIL]
     start = w.count[SORTED] if rule.order == KEY else head
     if rule.order == REMAINING or rule.order == REMAINING_SERVICE:
         for k in range(head, tail):
@@ -223,7 +236,8 @@ def _sort(w: World, rule: Rule, now: float) -> None:
             job.key = _left(w, w.order[k], now) * wide
     for k in range(max(start, head + 1), tail):
         j = w.order[k]
-        key, waits = w.jobs[j].key, w.jobs[j].waits
+        key = w.jobs[j].key
+        waits = w.jobs[j].waits
         at = k
         while at > head:
             other = w.jobs[w.order[at - 1]]
@@ -244,21 +258,27 @@ def _choose(w: World, of_avail: bool, p: int, gpus: int) -> int:
     Whole nodes first, then the fullest node that holds the rest: as few nodes as can be.
     """
     pool = w.pools[p]
-    whole, rest = gpus // pool.size, gpus % pool.size
-    num, best, least = 0, -1, pool.size + 1
+    whole = gpus // pool.size
+    rest = gpus % pool.size
+    num = 0
+    best = -1
+    least = pool.size + 1
     for n in range(pool.first, pool.last):
         capacity = w.nodes[n].avail if of_avail else w.nodes[n].free
         if num < whole and capacity == pool.size:
-            w.scratch[num].node, w.scratch[num].gpus = n, pool.size
+            w.scratch[num].node = n
+            w.scratch[num].gpus = pool.size
             num += 1
         elif rest > 0 and rest <= capacity < least:
-            best, least = n, capacity
+            best = n
+            least = capacity
         if num == whole and (rest == 0 or least == rest):
             break
     if num < whole or (rest > 0 and best < 0):
         return 0
     if rest > 0:
-        w.scratch[num].node, w.scratch[num].gpus = best, rest
+        w.scratch[num].node = best
+        w.scratch[num].gpus = rest
         num += 1
     return num
 
@@ -307,7 +327,9 @@ def _start(w: World, rule: Rule, j: int, pool: int, num: int, now: float) -> Non
     job = w.jobs[j]
     w.held[job.held : job.held + num] = w.scratch[:num]
     w.waited[j, job.cause] += now - job.since
-    job.num_held, job.pool, job.since = num, pool, now
+    job.num_held = num
+    job.pool = pool
+    job.since = now
     job.warm = now + (rule.restart_s if job.stops > 0 else 0.0)
     job.end = job.warm + job.left / w.speed[job.row, pool]
     if np.isnan(job.start):
@@ -322,7 +344,9 @@ def _stop(w: World, log: Log, j: int, now: float) -> Log:
     log = _settle(w, log, j, now, _left(w, j, now))
     job = w.jobs[j]
     job.stops += 1
-    job.status, job.waits, job.cause = WAITING, 1, PREEMPTED
+    job.status = WAITING
+    job.waits = 1
+    job.cause = PREEMPTED
     return log
 
 
@@ -336,7 +360,8 @@ def _blame(w: World, j: int, now: float) -> None:
             cause = FRAGMENTATION
     if job.cause != PREEMPTED and job.cause != cause:
         w.waited[j, job.cause] += now - job.since
-        job.since, job.cause = now, cause
+        job.since = now
+        job.cause = cause
 
 
 @njit(cache=True)
@@ -421,7 +446,8 @@ def _next(w: World, rule: Rule, arrived: int, now: float) -> tuple[float, float,
 @njit(cache=True)
 def run(w: World, rule: Rule, log: Log) -> Log:
     """Run all jobs to their end; returns the log."""
-    arrived, now = 0, 0.0
+    arrived = 0
+    now = 0.0
     while True:
         now, end, fall = _next(w, rule, arrived, now)
         if now == np.inf:

@@ -36,8 +36,10 @@ def _admit(jobs: Any, speed: Any, pairs: Any, table: Any, clock: Any, count: Any
         and count[ENTRIES] < len(pairs)
         and jobs[count[ARRIVED]].arrival <= clock[NOW]
     ):
-        job, entry = count[ARRIVED], count[ENTRIES]
-        pairs[entry, 0], pairs[entry, 1] = job, -1
+        job = count[ARRIVED]
+        entry = count[ENTRIES]
+        pairs[entry, 0] = job
+        pairs[entry, 1] = -1
         table[:, entry, :] = 0.0
         table[TIME, entry, :] = clock[3] / 2
         table[FIRST, entry, :] = speed[job]
@@ -64,13 +66,16 @@ def _settle(rows: Any, first: int, ends: Any, depth: int, due: Any, owed: Any) -
     while ends[depth] <= first:
         depth -= 1
     while ends[depth] > first + 1:
-        ahead, last = first, ends[depth] - 1
+        ahead = first
+        last = ends[depth] - 1
         middle = (ahead + last) // 2
         pivot = rows[middle]
-        rows[middle], rows[last] = rows[last], pivot
+        rows[middle] = rows[last]
+        rows[last] = pivot
         for at in range(first, last):
             row = rows[at]
-            rows[at], rows[ahead] = rows[ahead], row
+            rows[at] = rows[ahead]
+            rows[ahead] = row
             ahead += _is_ahead(row, pivot, due, owed)
         rows[ahead], rows[last] = pivot, rows[ahead]
         depth += 1
@@ -81,8 +86,11 @@ def _settle(rows: Any, first: int, ends: Any, depth: int, due: Any, owed: Any) -
 @njit(cache=True, nogil=True)
 def _fill(jobs: Any, pairs: Any, table: Any, room: Any, order: Any, num: int, strict: bool) -> Any:
     """Which pool each entry runs in for the coming round, -1 for none; sets the jobs' pools."""
-    where, rows, due = np.full(num, -1), np.empty(num, np.int64), np.empty(num)
-    ends, owed = np.empty(num + 1, np.int64), np.empty(num)
+    where = np.full(num, -1)
+    rows = np.empty(num, np.int64)
+    due = np.empty(num)
+    ends = np.empty(num + 1, np.int64)
+    owed = np.empty(num)
     for entry in range(num):
         jobs[pairs[entry, 0]].pool = -1
     for p in order:
@@ -96,11 +104,15 @@ def _fill(jobs: Any, pairs: Any, table: Any, room: Any, order: Any, num: int, st
             if is_able and not (strict and due[entry] <= 0):
                 rows[size] = entry
                 size += 1
-        free, first, depth, ends[0] = room[p], 0, 0, size
+        free = room[p]
+        first = 0
+        depth = 0
+        ends[0] = size
         while free > 0 and first < size:
             depth = _settle(rows, first, ends, depth, due, owed)
             best = rows[first]
-            a, b = pairs[best, 0], pairs[best, 1]
+            a = pairs[best, 0]
+            b = pairs[best, 1]
             first += 1
             if jobs[a].pool >= 0 or (b >= 0 and jobs[b].pool >= 0) or jobs[a].gpus > free:
                 continue
@@ -122,7 +134,11 @@ def _close(jobs: Any, segments: Any, count: Any, j: int, end: float) -> Any:
         larger[: segments.size] = segments
         segments = larger
     row = segments[count[SEGMENTS]]
-    row.job, row.start, row.end, row.pool, row.gpus = j, job.since, end, job.was, job.gpus
+    row.job = j
+    row.start = job.since
+    row.end = end
+    row.pool = job.was
+    row.gpus = job.gpus
     count[SEGMENTS] += 1
     return segments
 
@@ -136,7 +152,8 @@ def _work(jobs: Any, j: int, speed: float, now: float, round_s: float, restart_s
     job.lost += lost
     held = lost + job.left / speed
     if held <= round_s + 1e-6:
-        job.left, job.end = 0.0, now + held
+        job.left = 0.0
+        job.end = now + held
         return held
     job.left -= speed * (round_s - lost)
     return round_s
@@ -145,7 +162,10 @@ def _work(jobs: Any, j: int, speed: float, now: float, round_s: float, restart_s
 @njit(cache=True, nogil=True)
 def _round(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any, log: Any) -> Any:
     """Run one round; close and open runs, count waiting, drop entries of jobs that are done."""
-    now, round_s, restart_s, num = clock[NOW], clock[3], clock[4], count[ENTRIES]
+    now = clock[NOW]
+    round_s = clock[3]
+    restart_s = clock[4]
+    num = count[ENTRIES]
     for entry in range(num):
         j = pairs[entry, 0]
         job = jobs[j]
@@ -163,7 +183,8 @@ def _round(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any
     for entry in range(num):
         p = where[entry]
         if p >= 0:
-            a, b = pairs[entry, 0], pairs[entry, 1]
+            a = pairs[entry, 0]
+            b = pairs[entry, 1]
             held = _work(jobs, a, table[FIRST, entry, p], now, round_s, restart_s)
             if b >= 0:
                 second = _work(jobs, b, table[SECOND, entry, p], now, round_s, restart_s)
@@ -174,7 +195,8 @@ def _round(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any
         longest = round_s
     kept = 0
     for entry in range(num):
-        a, b = pairs[entry, 0], pairs[entry, 1]
+        a = pairs[entry, 0]
+        b = pairs[entry, 1]
         if b < 0 and jobs[a].pool < 0:
             if np.isnan(jobs[a].start):
                 jobs[a].waited += longest
@@ -199,9 +221,17 @@ def _round(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any
 
 @njit(cache=True, nogil=True)
 def run(
-    jobs: Any, speed: Any, pairs: Any, table: Any, room: Any, orders: Any, clock: Any, count: Any,
-    log: Any, strict: bool,
-) -> tuple[Any, bool]:  # fmt: skip
+    jobs: Any,
+    speed: Any,
+    pairs: Any,
+    table: Any,
+    room: Any,
+    orders: Any,
+    clock: Any,
+    count: Any,
+    log: Any,
+    strict: bool,
+) -> tuple[Any, bool]:
     """Go on until shares must be computed (False) or the jobs waited for are done (True).
 
     ``count``: jobs that have come, entries, runs written down, rounds, jobs still waited for, and

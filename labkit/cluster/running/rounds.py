@@ -35,7 +35,8 @@ class Steady:
     """Progress of the jobs of a run, at a rate that stands still while the GPUs do."""
 
     def __init__(self, work: Floats, rates: Callable[[Ints, Ints], Floats]) -> None:
-        self.left, self.rates = work, rates
+        self.left = work
+        self.rates = rates
 
     def advance(self, jobs: Ints, held: Ints, seconds: Floats) -> Floats:
         """Take the work of so many seconds off ``left``; returns the seconds each job needed."""
@@ -50,7 +51,8 @@ class Steady:
 def as_asked(trace: Trace, cluster: Cluster) -> Callable[[Ints, Ints], Floats]:
     """The speed of a pool for the GPUs asked for; fewer or more count in proportion."""
     row, speed = speeds(trace, cluster)
-    asked, by_node = trace.column("gpus"), np.repeat(speed, [p.nodes for p in cluster.pools], 1)
+    asked = trace.column("gpus")
+    by_node = np.repeat(speed, [p.nodes for p in cluster.pools], 1)
     return lambda jobs, held: np.asarray((held * by_node[row[jobs]]).sum(1) / asked[jobs])
 
 
@@ -72,7 +74,8 @@ class Rates:
     work_per_s: Floats
 
     def __post_init__(self) -> None:
-        table, wanted = np.array(self.work_per_s, dtype=float), (len(self.kinds), len(self.gpus))
+        table = np.array(self.work_per_s, dtype=float)
+        wanted = (len(self.kinds), len(self.gpus))
         if table.shape != wanted or not (np.isfinite(table) & (table >= 0)).all():
             raise BadValue(
                 f"Rates.work_per_s must be kinds × gpus, here {wanted}, of finite numbers from 0; "
@@ -85,7 +88,8 @@ class Rates:
 
         Between listed numbers the logarithms are interpolated; NaN beyond those that can run.
         """
-        listed, gpus = np.log(self.gpus), np.log(np.arange(1, most + 1))
+        listed = np.log(self.gpus)
+        gpus = np.log(np.arange(1, most + 1))
         rows = self.work_per_s
         lines = [np.interp(gpus, listed[r > 0], np.log(r[r > 0]), np.nan, np.nan) for r in rows]
         return {kind: np.exp(-line) for kind, line in zip(self.kinds, lines, strict=True)}
@@ -146,12 +150,17 @@ class State:
     """
 
     def __init__(self, trace: Trace, cluster: Cluster, allocator: Allocator) -> None:
-        self.trace, self.cluster, self.allocator = trace, cluster, allocator
-        self.now_s, self.jobs = 0.0, np.zeros(0, dtype=np.int64)
-        self._life, self.memory = jobs_of(trace, np.dtype(LIFE)), dict[str, Any]()
+        self.trace = trace
+        self.cluster = cluster
+        self.allocator = allocator
+        self.now_s = 0.0
+        self.jobs = np.zeros(0, dtype=np.int64)
+        self._life = jobs_of(trace, np.dtype(LIFE))
+        self.memory = dict[str, Any]()
         self.capacity = np.repeat(*np.array([(p.gpus_per_node, p.nodes) for p in cluster.pools]).T)
         self.held = np.zeros((len(trace), self.capacity.size), dtype=np.int64)
-        self.attained_gpu_s, self.stops = np.zeros(len(trace)), self._life["stops"]
+        self.attained_gpu_s = np.zeros(len(trace))
+        self.stops = self._life["stops"]
         self.progress: Any = (allocator.rates or as_asked)(trace, cluster)
         if not hasattr(self.progress, "advance"):
             self.progress = Steady(trace.column("duration_s").copy(), self.progress)
@@ -160,14 +169,17 @@ class State:
         self._on: list[Ints] = []  # the GPUs of each segment, by node
 
     def run(self) -> Run:
-        arrival, round_s = self.trace.column("arrival_s"), self.allocator.round_s
-        coming, idle = 0, 0
+        arrival = self.trace.column("arrival_s")
+        round_s = self.allocator.round_s
+        coming = 0
+        idle = 0
         while coming < arrival.size or self.jobs.size:
             if not self.jobs.size:
                 self.now_s = max(self.now_s, float(np.ceil(arrival[coming] / round_s)) * round_s)
             new = np.arange(coming, np.searchsorted(arrival, self.now_s, side="right"))
             self._waits[new, ROUND] += self.now_s - arrival[new]
-            self.jobs, coming = np.concatenate([self.jobs, new]), coming + new.size
+            self.jobs = np.concatenate([self.jobs, new])
+            coming = coming + new.size
             given = self._checked(np.asarray(self.allocator.decide(self)))
             self._hand_out(given)
             idle = 0 if given.any() or coming < arrival.size else idle + 1
@@ -181,7 +193,8 @@ class State:
         return self._result()
 
     def _checked(self, given: NDArray[Any]) -> Ints:
-        shape, name = (self.jobs.size, self.capacity.size), self.allocator.name
+        shape = (self.jobs.size, self.capacity.size)
+        name = self.allocator.name
         if given.shape != shape or given.dtype.kind not in "iu" or (given < 0).any():
             raise BadValue(
                 f"{name}.decide must give whole numbers from 0, one row a job and one column a "
@@ -210,7 +223,8 @@ class State:
         start = self._life["start"]
         self._life["warm"][begin] = self.now_s + self.allocator.restart_s
         start[begin[np.isnan(start[begin])]] = self.now_s
-        self.held[moved], self._life["since"][moved] = given[changes], self.now_s
+        self.held[moved] = given[changes]
+        self._life["since"][moved] = self.now_s
 
     def _close(self, job: int, end: float) -> None:
         since = float(self._life["since"][job])
@@ -220,9 +234,12 @@ class State:
 
     def _advance(self, given: Ints) -> None:
         """Let the round pass; jobs that are done leave."""
-        now, after, gpus = self.now_s, self.now_s + self.allocator.round_s, given.sum(1)
+        now = self.now_s
+        after = self.now_s + self.allocator.round_s
+        gpus = given.sum(1)
         runs = gpus > 0
-        on, off = self.jobs[runs], self.jobs[~runs]
+        on = self.jobs[runs]
+        off = self.jobs[~runs]
         if off.size:
             short = self.capacity.sum() - gpus.sum() < self.trace.column("gpus")[off]
             cause = np.where(self.stops[off] > 0, PREEMPTED, np.where(short, CAPACITY, ORDER))
@@ -237,7 +254,8 @@ class State:
         for job, end in zip(on[ended].tolist(), until[ended].tolist(), strict=True):
             self._close(job, end)
             self.held[job] = 0
-        self.jobs, self.now_s = self.jobs[self.progress.left[self.jobs] > 0], after
+        self.jobs = self.jobs[self.progress.left[self.jobs] > 0]
+        self.now_s = after
 
     def _result(self) -> Run:
         segments = np.array(self._segments, dtype=float).reshape(-1, 3)
@@ -248,6 +266,12 @@ class State:
         of, start, end = segments[order].T
         columns = of.astype(np.int64), start, end, pool[held.argmax(1)], held.sum(1)
         return run_of(
-            self.trace, self.cluster, self.allocator, self._life, self._waits, columns,
-            nodes=(segment, node, held[segment, node]), placement="consolidated",
-        )  # fmt: skip
+            self.trace,
+            self.cluster,
+            self.allocator,
+            self._life,
+            self._waits,
+            columns,
+            nodes=(segment, node, held[segment, node]),
+            placement="consolidated",
+        )

@@ -28,19 +28,33 @@ CAUSES = ("capacity", "order", "fragmentation", "preemption", "round")
 that leaves GPUs free; enough free GPUs, on too many nodes; GPUs again, after it was stopped; the
 next round of a policy that decides in rounds. The event loop counts the first four, in order."""
 LIFE = [
-    ("gpus", "i8"), ("arrival", "f8"), ("left", "f8"),  # left: work, when it last stopped
-    ("since", "f8"), ("warm", "f8"),  # start of this run (or of waiting), and of its progress
-    ("start", "f8"), ("end", "f8"),  # of all; NaN: not yet, or never
-    ("stops", "i8"), ("lost", "f8"),  # how often it was stopped; seconds held without progress
-]  # fmt: skip
+    ("gpus", "i8"),
+    ("arrival", "f8"),
+    ("left", "f8"),  # left: work, when it last stopped
+    ("since", "f8"),
+    ("warm", "f8"),  # start of this run (or of waiting), and of its progress
+    ("start", "f8"),
+    ("end", "f8"),  # of all; NaN: not yet, or never
+    ("stops", "i8"),
+    ("lost", "f8"),  # how often it was stopped; seconds held without progress
+]
 """What every loop knows of a job."""
-JOB = np.dtype([  # what every pass reads comes first, in one line of the cache
-    ("status", "i8"), ("pool", "i8"),  # pool: where it runs
-    ("key", "f8"), ("waits", "i8"),  # sorted by both; waits: 0 where it ran after the last pass
-    ("held", "i8"), ("num_held", "i8"),  # its nodes, in World.held
-    ("row", "i8"), *LIFE,  # row: of World.speed
-    ("attained", "f8"), ("place", "i8"), ("level", "i8"), ("cause", "i8"),  # place: among running
-])  # fmt: skip
+JOB = np.dtype(
+    [  # what every pass reads comes first, in one line of the cache
+        ("status", "i8"),
+        ("pool", "i8"),  # pool: where it runs
+        ("key", "f8"),
+        ("waits", "i8"),  # sorted by both; waits: 0 where it ran after the last pass
+        ("held", "i8"),
+        ("num_held", "i8"),  # its nodes, in World.held
+        ("row", "i8"),
+        *LIFE,  # row: of World.speed
+        ("attained", "f8"),
+        ("place", "i8"),
+        ("level", "i8"),
+        ("cause", "i8"),  # place: among running
+    ]
+)
 POOL = np.dtype([("first", "i8"), ("last", "i8"), ("size", "i8"), ("free", "i8"), ("avail", "i8")])
 """Nodes from first to before last, of size GPUs each; free: of no job; avail: or of later ones."""
 NODE = np.dtype([("free", "i8"), ("avail", "i8")])
@@ -52,7 +66,8 @@ SEGMENT = np.dtype([("job", "i8"), ("start", "f8"), ("end", "f8"), ("pool", "i8"
 def jobs_of(trace: Trace, kind: np.dtype[np.void]) -> Any:
     """Records of a trace's jobs before anything has happened."""
     jobs = np.zeros(len(trace), kind)
-    jobs["gpus"], jobs["left"] = trace.gpus, trace.duration_s
+    jobs["gpus"] = trace.gpus
+    jobs["left"] = trace.duration_s
     jobs["arrival"] = jobs["since"] = trace.arrival_s
     jobs["start"] = jobs["end"] = np.nan
     return jobs
@@ -99,15 +114,21 @@ class Run:
     def frame(self) -> pd.DataFrame:
         """One row a job, in order of arrival."""
         table = self.trace.frame().drop(columns="deadline_s")
-        deadline, ran = self.trace.column("deadline_s"), self.ran
+        deadline = self.trace.column("deadline_s")
+        ran = self.ran
         waits = {f"waited_{cause}_s": self.waits_s[:, i] for i, cause in enumerate(CAUSES)}
         met = (self.end_s <= deadline).astype(object)
         met[np.isinf(deadline)] = None
         return table.assign(
-            start_s=self.start_s, end_s=self.end_s, jct_s=self.jct_s, **waits,
-            restart_s=np.where(ran, self.restart_s, np.nan), preemptions=self.preemptions,
-            deadline_met=met, ran=ran,
-        )  # fmt: skip
+            start_s=self.start_s,
+            end_s=self.end_s,
+            jct_s=self.jct_s,
+            **waits,
+            restart_s=np.where(ran, self.restart_s, np.nan),
+            preemptions=self.preemptions,
+            deadline_met=met,
+            ran=ran,
+        )
 
     @checked
     def summary(self, *, warmup: Share = 0.0) -> dict[str, Any]:
@@ -158,7 +179,8 @@ class Run:
             BadValue: there is no such job.
         """
         index = self.trace.index_of(job)
-        name, gpus = self.trace.id_of(index), int(self.trace.column("gpus")[index])
+        name = self.trace.id_of(index)
+        gpus = int(self.trace.column("gpus")[index])
         if self.refused is not None and self.refused[index]:
             return f"{name} was refused by {self.policy.name} when it arrived"
         if not self.ran[index]:
@@ -242,13 +264,17 @@ def simulate(
     whole = placement == "consolidated"
     world = _world(trace, cluster, policy, whole)
     rule = core.Rule(
-        order=ORDERS.index(policy.order), preemptive=policy.preemptive, blocks=policy.blocks,
+        order=ORDERS.index(policy.order),
+        preemptive=policy.preemptive,
+        blocks=policy.blocks,
         thresholds=np.array(policy.thresholds, dtype=float),
         ranks=np.array(policy.ranks or range(len(policy.thresholds) + 1), dtype=float),
-        late_demotion=policy.demotion == "tiresias", restart_s=float(policy.restart_s),
+        late_demotion=policy.demotion == "tiresias",
+        restart_s=float(policy.restart_s),
         nodes_matter=whole,
-    )  # fmt: skip
-    segments, held = np.zeros(len(trace), SEGMENT), np.zeros(len(trace), SLOT)
+    )
+    segments = np.zeros(len(trace), SEGMENT)
+    held = np.zeros(len(trace), SLOT)
     log = core.run(world, rule, core.Log(segments, held))
     segments = log.segments[: world.count[core.NUM_SEGMENTS]]
     held = log.held[: world.count[core.NUM_HELD]]
@@ -256,10 +282,15 @@ def simulate(
     columns.append(world.jobs["gpus"][segments["job"]])
     sizes = np.diff(np.append(segments["held"], held.size))
     return run_of(
-        trace, cluster, policy, world.jobs, world.waited, columns,
+        trace,
+        cluster,
+        policy,
+        world.jobs,
+        world.waited,
+        columns,
         nodes=(np.repeat(np.arange(sizes.size), sizes), held["node"], held["gpus"]),
         placement=placement,
-    )  # fmt: skip
+    )
 
 
 def check_gpus(trace: Trace, cluster: Cluster) -> None:
@@ -306,31 +337,46 @@ def _world(trace: Trace, cluster: Cluster, policy: Policy, whole: bool) -> core.
     pools["free"] = [pool.num_gpus for pool in cluster.pools]
     nodes = np.zeros(int(pools["last"][-1]), NODE)
     nodes["free"] = np.repeat(pools["size"], pools["last"] - pools["first"])
-    gpus, jobs = trace.column("gpus"), jobs_of(trace, JOB)
-    jobs["row"], jobs["key"], jobs["waits"] = row, _keys(policy, trace), 1
+    gpus = trace.column("gpus")
+    jobs = jobs_of(trace, JOB)
+    jobs["row"] = row
+    jobs["key"] = _keys(policy, trace)
+    jobs["waits"] = 1
     jobs["cause"] = core.ORDER if policy.blocks else core.CAPACITY
     most_nodes = gpus // pools["size"].min() + 1
     jobs["held"][1:] = np.cumsum(most_nodes)[:-1]
     fits = ((speed[row] > 0) & (pools["free"][None, :] >= gpus[:, None])).any(axis=1)
     jobs["status"] = np.where(fits, core.AHEAD, core.NEVER)
     return core.World(
-        jobs=jobs, pools=pools, nodes=nodes, speed=speed,
+        jobs=jobs,
+        pools=pools,
+        nodes=nodes,
+        speed=speed,
         preference=np.argsort(-speed, axis=1, kind="stable"),
-        waited=np.zeros((len(jobs), len(CAUSES))), order=np.zeros(len(jobs), np.int64),
-        running=np.zeros(len(jobs), np.int64), ends=np.zeros(len(jobs)), falls=np.zeros(len(jobs)),
+        waited=np.zeros((len(jobs), len(CAUSES))),
+        order=np.zeros(len(jobs), np.int64),
+        running=np.zeros(len(jobs), np.int64),
+        ends=np.zeros(len(jobs)),
+        falls=np.zeros(len(jobs)),
         held=np.zeros(int(most_nodes.sum()), SLOT),
         scratch=np.zeros(nodes.size + 1, SLOT),
         misfit=np.zeros((len(speed), int(gpus.max()) + 1), np.int64),
         count=np.zeros(core.NUM_COUNTS, np.int64),
-    )  # fmt: skip
+    )
 
 
 def run_of(
-    trace: Trace, cluster: Cluster, policy: Policy | Allocator | SharePolicy, jobs: NDArray[Any],
-    waits_s: NDArray[np.float64], columns: Sequence[NDArray[Any]], *,
-    nodes: Sequence[NDArray[np.int64]] = (), placement: Placement = "any",
+    trace: Trace,
+    cluster: Cluster,
+    policy: Policy | Allocator | SharePolicy,
+    jobs: NDArray[Any],
+    waits_s: NDArray[np.float64],
+    columns: Sequence[NDArray[Any]],
+    *,
+    nodes: Sequence[NDArray[np.int64]] = (),
+    placement: Placement = "any",
     refused: NDArray[np.bool_] | None = None,
-) -> Run:  # fmt: skip
+) -> Run:
     """The run that a loop's records of jobs say, and the columns of its segments.
 
     ``nodes``: columns of ``Run.held``; default: every pool counts as one node.
@@ -338,23 +384,35 @@ def run_of(
     job, _, _, pool, gpus = columns
     nodes = nodes or (np.arange(job.size), pool, gpus)
     return Run(
-        trace=trace, cluster=cluster, policy=policy, placement=placement,
-        start_s=jobs["start"].copy(), end_s=jobs["end"].copy(), preemptions=jobs["stops"].copy(),
-        waits_s=waits_s, restart_s=jobs["lost"].copy(), refused=refused,
+        trace=trace,
+        cluster=cluster,
+        policy=policy,
+        placement=placement,
+        start_s=jobs["start"].copy(),
+        end_s=jobs["end"].copy(),
+        preemptions=jobs["stops"].copy(),
+        waits_s=waits_s,
+        restart_s=jobs["lost"].copy(),
+        refused=refused,
         segments=dict(zip(("job", "start_s", "end_s", "pool", "gpus"), columns, strict=True)),
         held=dict(zip(("segment", "node", "gpus"), nodes, strict=True)),
-    )  # fmt: skip
+    )
 
 
 def replayed(
-    policy: Allocator, trace: Trace, cluster: Cluster, jobs: NDArray[np.void],
-    rows: NDArray[np.float64], refused: NDArray[np.bool_] | None = None,
-) -> Run:  # fmt: skip
+    policy: Allocator,
+    trace: Trace,
+    cluster: Cluster,
+    jobs: NDArray[np.void],
+    rows: NDArray[np.float64],
+    refused: NDArray[np.bool_] | None = None,
+) -> Run:
     """What a compiled loop on one pool has done; ``rows``: job, start, end and GPUs of its runs."""
     rows = rows[rows[:, 2] > rows[:, 1]]
     held_s = np.bincount(rows[:, 0].astype(np.int64), rows[:, 2] - rows[:, 1], jobs.size)
     of, start, end, gpus = rows[np.argsort(rows[:, 2], kind="stable")].T
-    of, gpus = of.astype(np.int64), gpus.astype(np.int64)
+    of = of.astype(np.int64)
+    gpus = gpus.astype(np.int64)
     waits = np.zeros((jobs.size, len(CAUSES)))
     waits[:, core.ORDER] = np.nan_to_num(jobs["start"] - jobs["arrival"])
     waits[:, core.PREEMPTED] = np.nan_to_num(jobs["end"] - jobs["start"] - held_s).clip(0)
@@ -364,10 +422,13 @@ def replayed(
 
 @checked
 def sweep(
-    traces: Sequence[Trace], clusters: Sequence[Cluster],
-    policies: Sequence[Policy | Allocator | Callable[[Trace], Allocator]], *,
-    placement: Placement = "any", warmup: Share = 0.0,
-) -> pd.DataFrame:  # fmt: skip
+    traces: Sequence[Trace],
+    clusters: Sequence[Cluster],
+    policies: Sequence[Policy | Allocator | Callable[[Trace], Allocator]],
+    *,
+    placement: Placement = "any",
+    warmup: Share = 0.0,
+) -> pd.DataFrame:
     """Every trace on every cluster under every policy: one row each, beside the bound.
 
     A policy may be a function that makes one for a trace.
@@ -385,22 +446,30 @@ def sweep(
                 chosen = policy(trace) if callable(policy) else policy
                 run = simulate(trace, cluster, chosen, placement=placement)
                 mean_s = float(run.jct_s[run.ran].mean())
-                rows.append({
-                    "trace": trace.name,
-                    "gpus": cluster.num_gpus,
-                    "offered_load": trace.offered_load(cluster.num_gpus),
-                    **run.summary(warmup=warmup),
-                    "bound_jct_s": least.mean_jct_s,
-                    "times_bound_ratio": mean_s / least.mean_jct_s,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "trace": trace.name,
+                        "gpus": cluster.num_gpus,
+                        "offered_load": trace.offered_load(cluster.num_gpus),
+                        **run.summary(warmup=warmup),
+                        "bound_jct_s": least.mean_jct_s,
+                        "times_bound_ratio": mean_s / least.mean_jct_s,
+                    }
+                )
     return pd.DataFrame(rows)
 
 
 @checked
 def search_hours(
-    policy: Policy, num_trials: Count, *, feedback: Share = 1.0, num_gpus: Count = 4,
-    trial_s: Positive = 36_000.0, draws: Count = 40, seed: Whole = 0,
-) -> NDArray[np.float64]:  # fmt: skip
+    policy: Policy,
+    num_trials: Count,
+    *,
+    feedback: Share = 1.0,
+    num_gpus: Count = 4,
+    trial_s: Positive = 36_000.0,
+    draws: Count = 40,
+    seed: Whole = 0,
+) -> NDArray[np.float64]:
     """Hours until the good trial is done, by draw of its place in the queue.
 
     All trials are there at the start, one GPU each. A bad one is stopped when ``feedback`` of it
@@ -412,12 +481,14 @@ def search_hours(
     """
     if feedback <= 0:
         raise BadValue(f"search_hours: feedback must be above 0; got {feedback:g}")
-    cluster, hours = Cluster.nodes(1, gpus=num_gpus), []
+    cluster = Cluster.nodes(1, gpus=num_gpus)
+    hours = []
     for draw in range(seed, seed + draws):
         good = int(np.random.default_rng(draw).integers(num_trials))
         length_s = np.full(num_trials, trial_s * feedback)
         length_s[good] = trial_s
-        start, gpus = np.zeros(num_trials), np.ones(num_trials)
+        start = np.zeros(num_trials)
+        gpus = np.ones(num_trials)
         run = simulate(Trace(arrival_s=start, duration_s=length_s, gpus=gpus), cluster, policy)
         hours.append(run.end_s[good] / 3600)
     return np.array(hours)

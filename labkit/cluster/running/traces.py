@@ -20,13 +20,27 @@ from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked
 if TYPE_CHECKING:
     import pandas as pd
 
-ITP, TIRESIAS, GAVEL = "itp-elasticflow", "tiresias-nsdi19", "gavel-osdi20"
+ITP = "itp-elasticflow"
+TIRESIAS = "tiresias-nsdi19"
+GAVEL = "gavel-osdi20"
 PARTS = {
     ITP: (*(f"{number:02}" for number in range(1, 11)), "195job"),
     TIRESIAS: ("60_job",),
-    GAVEL: ("philly", "0e4a51", "103959", "11cb48", "2869ce", "6214e9", "6c71a0", "7f04ca",
-            "b436b2", "e13805", "ed69ec", "ee9e8c"),
-}  # fmt: skip
+    GAVEL: (
+        "philly",
+        "0e4a51",
+        "103959",
+        "11cb48",
+        "2869ce",
+        "6214e9",
+        "6c71a0",
+        "7f04ca",
+        "b436b2",
+        "e13805",
+        "ed69ec",
+        "ee9e8c",
+    ),
+}
 """Published traces and their parts: ten Microsoft clusters over two months of 2021, the 195 jobs of
 ElasticFlow's testbed; Tiresias's sample; Philly's virtual clusters, all and one by one."""
 PHILLY = "scheduler/traces/msr/seed=0/{}.trace"
@@ -34,7 +48,8 @@ STEPS_PER_S = "data/papers/gavel/steps_per_s.csv"
 """Rates with which Gavel's authors made recorded seconds steps of kinds of jobs that they drew."""
 STANDIN_PART = "06"
 """The cluster that is replaced, where it cannot be had, by a model of its jobs."""
-RAW, DRAWN = "data/raw-traces.tar.gz", "data/elasticflow-traces.tar.gz"
+RAW = "data/raw-traces.tar.gz"
+DRAWN = "data/elasticflow-traces.tar.gz"
 ELASTIC = "elasticflow-asplos23"
 TESTBED = "ElasticFlow/traces_for_ElasticFlow/elasticVpollux_e.csv"
 THROUGHPUTS = "ElasticFlow/scheduler/throughputs"
@@ -115,10 +130,12 @@ def load_elastic(
         for row in source.frame(path).itertuples(index=False)
     }
     jobs = source.frame(TESTBED) if gpu == "T4" else _member(part, DRAWN)[1]
-    jobs = jobs.rename(columns={"submission_time": "submit_time", "num_iteration": "iteration",
-                                "deadline": "ddl"})  # fmt: skip
+    jobs = jobs.rename(
+        columns={"submission_time": "submit_time", "num_iteration": "iteration", "deadline": "ddl"}
+    )
     keys = list(zip(jobs["model_name"], jobs["batch_size"], jobs["num_gpu"], strict=True))
-    rows, own = {}, {}
+    rows = {}
+    own = {}
     for model, batch, asked in dict.fromkeys(keys):
         most = (limits or {}).get(model, max(SIZES))
         rate = np.nan_to_num(tables[model, batch])
@@ -126,11 +143,14 @@ def load_elastic(
         own[model, batch, asked] = rate[at]
         rows[f"{model}/{batch}/{asked}"] = np.where(np.array(SIZES) <= most, rate, 0) / rate[at]
     trace = Trace(
-        arrival_s=jobs["submit_time"], deadline_s=jobs["ddl"], gpus=jobs["num_gpu"],
+        arrival_s=jobs["submit_time"],
+        deadline_s=jobs["ddl"],
+        gpus=jobs["num_gpu"],
         duration_s=jobs["iteration"] / [own[key] for key in keys],
-        ids=tuple(map(str, jobs["job_id"])), kind=tuple("/".join(map(str, key)) for key in keys),
+        ids=tuple(map(str, jobs["job_id"])),
+        kind=tuple("/".join(map(str, key)) for key in keys),
         name=f"{ELASTIC}/{part}",
-    )  # fmt: skip
+    )
     return trace, Rates(kinds=tuple(rows), gpus=SIZES, work_per_s=np.array(list(rows.values())))
 
 
@@ -174,24 +194,36 @@ def in_seconds(path: Path) -> pd.DataFrame:
     rates = pd.read_csv(project_root() / STEPS_PER_S, index_col="kind")["steps_per_s"]
     columns = ["kind", "command", "option", "needs_data", "steps", "arrival_s", "gpus"]
     table = pd.read_csv(path, sep="\t", names=columns, dtype=str, keep_default_na=False)
-    steps, rate = pd.to_numeric(table["steps"], errors="coerce"), table["kind"].map(rates)
+    steps = pd.to_numeric(table["steps"], errors="coerce")
+    rate = table["kind"].map(rates)
     if (wrong := rate.isna() | ~(steps >= 1)).any():
-        row, field = int(wrong.argmax()), "steps" if rate.notna()[wrong].iloc[0] else "kind"
+        row = int(wrong.argmax())
+        field = "steps" if rate.notna()[wrong].iloc[0] else "kind"
         raise BadFile(
-            path, "the value is not allowed", line=row + 1, field=field, value=table[field][row],
+            path,
+            "the value is not allowed",
+            line=row + 1,
+            field=field,
+            value=table[field][row],
             valid=f"a kind of {STEPS_PER_S}, and a number of steps from 1",
-        )  # fmt: skip
+        )
     table = table.assign(duration_s=np.ceil(steps / rate).astype(int).astype(str))
     return table.set_index(table.index - 1)  # errors count lines below headings; there are none
 
 
 @checked
 def generate(
-    num_jobs: Count, *, num_gpus: Count = 64, load: Positive = 0.8,
-    mean_duration_s: Positive = 3600.0, sigma: NonNegative = 1.5,
-    gpus: Annotated[dict[Count, Positive], MinLen(1)] | None = None, slack: Positive | None = None,
-    kinds: tuple[str, ...] = (), rng: np.random.Generator | Whole = 0,
-) -> Trace:  # fmt: skip
+    num_jobs: Count,
+    *,
+    num_gpus: Count = 64,
+    load: Positive = 0.8,
+    mean_duration_s: Positive = 3600.0,
+    sigma: NonNegative = 1.5,
+    gpus: Annotated[dict[Count, Positive], MinLen(1)] | None = None,
+    slack: Positive | None = None,
+    kinds: tuple[str, ...] = (),
+    rng: np.random.Generator | Whole = 0,
+) -> Trace:
     """A synthetic trace: Poisson arrivals that offer ``load`` of what ``num_gpus`` can do.
 
     Args:
@@ -202,7 +234,8 @@ def generate(
         kinds: of jobs, each as likely as another; default: nothing is known.
         rng: a generator or a seed.
     """
-    draw, weights = np.random.default_rng(rng), gpus or GPUS
+    draw = np.random.default_rng(rng)
+    weights = gpus or GPUS
     shares = np.array(list(weights.values())) / sum(weights.values())
     sizes = np.array(list(weights))
     gap_s = float(shares @ sizes) * mean_duration_s / (load * num_gpus)
@@ -211,11 +244,13 @@ def generate(
     duration_s = np.maximum(mean_duration_s * unit, np.finfo(float).tiny)
     due = arrival_s + duration_s * (1 + 2 * (slack or 0) * draw.random(num_jobs))
     return Trace(
-        arrival_s=arrival_s, duration_s=duration_s, gpus=draw.choice(sizes, num_jobs, p=shares),
+        arrival_s=arrival_s,
+        duration_s=duration_s,
+        gpus=draw.choice(sizes, num_jobs, p=shares),
         deadline_s=() if slack is None else due,
         kind=tuple(draw.choice(kinds, num_jobs).tolist()) if kinds else (),
         name=f"generated (lognormal, load {load:g})",
-    )  # fmt: skip
+    )
 
 
 @checked
@@ -229,14 +264,19 @@ def from_slurm(path: str | Path) -> Trace:
     Raises:
         BadFile: it is no such export, no job of it held a GPU, or a value cannot be.
     """
-    path, valid = Path(path), f"what `{SACCT}` prints"
+    path = Path(path)
+    valid = f"what `{SACCT}` prints"
     table = texts_of(path, sep="|", valid=valid)
     for column in ("JobID", "Submit", "ElapsedRaw", "AllocTRES"):
         if column not in table:
             raise BadFile(
-                path, "a column is missing", line=1, field=column,
-                value=", ".join(map(str, table.columns)), valid=valid,
-            )  # fmt: skip
+                path,
+                "a column is missing",
+                line=1,
+                field=column,
+                value=", ".join(map(str, table.columns)),
+                valid=valid,
+            )
     jobs, left_out = _gpu_jobs(table)
     if jobs.empty:
         raise BadFile(path, f"no row is a GPU job that ran ({left_out})", valid="gres/gpu=N")

@@ -28,10 +28,18 @@ SLACK = 1024
 
 @checked
 def simulate_shares(
-    trace: Trace, cluster: Cluster, policy: SharePolicy, table: Throughputs | None = None, *,
-    round_s: Positive = 360.0, reset_s: NonNegative = 1920.0, restart_s: NonNegative = 0.0,
-    window: tuple[int, int] | None = None, seed: Whole = 0, keeps_segments: bool = True,
-) -> Run:  # fmt: skip
+    trace: Trace,
+    cluster: Cluster,
+    policy: SharePolicy,
+    table: Throughputs | None = None,
+    *,
+    round_s: Positive = 360.0,
+    reset_s: NonNegative = 1920.0,
+    restart_s: NonNegative = 0.0,
+    window: tuple[int, int] | None = None,
+    seed: Whole = 0,
+    keeps_segments: bool = True,
+) -> Run:
     """Run a trace in rounds; a job alone has the speed of its pool.
 
     Jobs are stopped and moved between rounds only: a GPU whose job ends within a round is idle to
@@ -57,7 +65,8 @@ def simulate_shares(
     first, last = window or (0, len(trace))
     if not 0 <= first < last <= len(trace):
         raise BadValue(f"window must be two places from 0 to {len(trace)}, rising; got {window}")
-    fits, room = best_speed(trace, cluster) > 0, np.array([p.num_gpus for p in cluster.pools])
+    fits = best_speed(trace, cluster) > 0
+    room = np.array([p.num_gpus for p in cluster.pools])
     if not fits.all():
         raise BadValue(
             f"{trace.name}, job {trace.id_of(int(np.argmin(fits)))} fits in no pool of {cluster}; "
@@ -73,10 +82,15 @@ def simulate_shares(
 
 @checked
 def sweep_shares(
-    traces: Mapping[Any, Trace], cluster: Cluster, policies: Sequence[SharePolicy],
-    table: Throughputs | None = None, *, windows: Sequence[tuple[int, int]],
-    round_s: Positive = 360.0, restart_s: NonNegative = 0.0,
-) -> pd.DataFrame:  # fmt: skip
+    traces: Mapping[Any, Trace],
+    cluster: Cluster,
+    policies: Sequence[SharePolicy],
+    table: Throughputs | None = None,
+    *,
+    windows: Sequence[tuple[int, int]],
+    round_s: Positive = 360.0,
+    restart_s: NonNegative = 0.0,
+) -> pd.DataFrame:
     """Every trace under every policy: completion times of the jobs in each window, in hours.
 
     One row a trace, policy and window; two runs at a time. ``slowdown`` is the mean over that of
@@ -93,17 +107,26 @@ def sweep_shares(
     last = max(end for _, end in windows)
 
     def rows(case: tuple[Any, SharePolicy]) -> list[dict[str, Any]]:
-        trace, policy = traces[case[0]], case[1]
+        trace = traces[case[0]]
+        policy = case[1]
         run = simulate_shares(
-            trace, cluster, policy, table, round_s=round_s, restart_s=restart_s,
-            window=(0, last), keeps_segments=False,
-        )  # fmt: skip
+            trace,
+            cluster,
+            policy,
+            table,
+            round_s=round_s,
+            restart_s=restart_s,
+            window=(0, last),
+            keeps_segments=False,
+        )
         if last < len(trace) and np.nanmax(run.end_s[:last]) > trace.column("arrival_s")[-1]:
             raise BadValue(f"{trace.name}: jobs end later than the last arrives; draw more jobs")
         alone_s = trace.column("duration_s") / best_speed(trace, cluster)
-        each, load = [], trace.offered_load(cluster.num_gpus)
+        each = []
+        load = trace.offered_load(cluster.num_gpus)
         for first, end in windows:
-            jct_s, part = run.jct_s[first:end], slice(first, end)
+            jct_s = run.jct_s[first:end]
+            part = slice(first, end)
             times = {"mean_h": jct_s.mean() / 3600}
             times |= {f"p{q}_h": np.quantile(jct_s, q / 100) / 3600 for q in (50, 90, 99)}
             times |= {"slowdown": jct_s.mean() / alone_s[part].mean()}
@@ -122,14 +145,23 @@ class _Loop:
     """Rounds, and what the policy answers where shares are due."""
 
     def __init__(
-        self, trace: Trace, cluster: Cluster, policy: SharePolicy, table: Throughputs | None,
+        self,
+        trace: Trace,
+        cluster: Cluster,
+        policy: SharePolicy,
+        table: Throughputs | None,
         keeps_segments: bool,
-    ) -> None:  # fmt: skip
-        self.trace, self.cluster, self.policy = trace, cluster, policy
-        self.keeps_segments, (row, speeds) = keeps_segments, speeds_of(trace, cluster)
+    ) -> None:
+        self.trace = trace
+        self.cluster = cluster
+        self.policy = policy
+        self.keeps_segments = keeps_segments
+        (row, speeds) = speeds_of(trace, cluster)
         both = np.column_stack([row, trace.column("gpus")])
         alike, self.group = np.unique(both, axis=0, return_inverse=True)
-        self.speed, self.gpus, true = speeds[row], alike[:, 1], speeds[alike[:, 0]]
+        self.speed = speeds[row]
+        self.gpus = alike[:, 1]
+        true = speeds[alike[:, 0]]
         kinds = dict(zip(row.tolist(), trace.kind or ("",) * len(trace), strict=True))
         names = [kinds[k] for k in alike[:, 0].tolist()]
         self.shared = np.zeros((len(alike), *true.shape))
@@ -141,39 +173,59 @@ class _Loop:
         self.jobs["pool"] = self.jobs["was"] = -1
 
     def run(self, clock: Any, count: Any, room: Any, orders: Any) -> Run:
-        (pairs, table), is_done = _entries(SLACK, room.size), False
+        (pairs, table) = _entries(SLACK, room.size)
+        is_done = False
         log = np.zeros(4 * len(self.trace) if self.keeps_segments else 0, rotation.SEGMENT)
         while True:
             log, is_done = rotation.run(
-                self.jobs, self.speed, pairs, table, room, orders, clock, count, log,
+                self.jobs,
+                self.speed,
+                pairs,
+                table,
+                room,
+                orders,
+                clock,
+                count,
+                log,
                 self.policy.strict,
-            )  # fmt: skip
+            )
             if is_done:
                 return self._result(log[: count[rotation.SEGMENTS]])
             pairs, table = self._shares(pairs, table, room, clock, count)
 
     def _shares(self, pairs: Any, table: Any, room: Any, clock: Any, count: Any) -> tuple[Any, Any]:
         """Settle what was owed, ask the policy, and lay out the entries anew."""
-        num, now = int(count[rotation.ENTRIES]), float(clock[rotation.NOW])
+        num = int(count[rotation.ENTRIES])
+        now = float(clock[rotation.NOW])
         elapsed = now - max(clock[rotation.SINCE], 0.0)
-        old, values = pairs[:num], table[:, :num]
+        old = pairs[:num]
+        values = table[:, :num]
         had = values[rotation.TIME] - clock[3] / 2
         owed = values[rotation.DEFICIT] + values[rotation.SHARE] * elapsed - had
         is_single = old[:, 1] < 0
-        jobs, paired_before = old[is_single, 0], old[~is_single]
+        jobs = old[is_single, 0]
+        paired_before = old[~is_single]
         active = Active(
-            jobs=jobs, group=self.group[jobs], left_s=self.jobs["left"][jobs], gpus=self.gpus,
-            room=room, **self.seen,
-        )  # fmt: skip
+            jobs=jobs,
+            group=self.group[jobs],
+            left_s=self.jobs["left"][jobs],
+            gpus=self.gpus,
+            room=room,
+            **self.seen,
+        )
         shares = self.policy.decide(active)
-        both, mine = jobs[shares.pairs], slice(0, jobs.size)
+        both = jobs[shares.pairs]
+        mine = slice(0, jobs.size)
         size = jobs.size + len(both)
         paired = slice(jobs.size, size)
         if len(pairs) < size + SLACK:
             pairs, table = _entries(2 * size + SLACK, room.size)
-        pairs[mine, 0], pairs[mine, 1], pairs[paired] = jobs, -1, both
+        pairs[mine, 0] = jobs
+        pairs[mine, 1] = -1
+        pairs[paired] = both
         table[rotation.TIME, :size] = clock[3] / 2
-        table[rotation.SHARE, mine], table[rotation.DEFICIT, mine] = shares.alone, owed[is_single]
+        table[rotation.SHARE, mine] = shares.alone
+        table[rotation.DEFICIT, mine] = owed[is_single]
         table[rotation.FIRST, mine] = self.speed[jobs]
         if len(both):
             a, b = self.group[both.T]
@@ -182,12 +234,15 @@ class _Loop:
             table[rotation.FIRST, paired] = self.shared[a, b]
             table[rotation.SECOND, paired] = self.shared[b, a]
         count[rotation.ENTRIES] = size
-        clock[rotation.SINCE], clock[rotation.CHANGED] = now, 0.0
+        clock[rotation.SINCE] = now
+        clock[rotation.CHANGED] = 0.0
         return pairs, table
 
     def _result(self, log: Any) -> Run:
-        jobs, waits = self.jobs, np.zeros((len(self.jobs), len(CAUSES)))
-        waits[:, CAPACITY], waits[:, PREEMPTED] = jobs["waited"], jobs["stopped"]
+        jobs = self.jobs
+        waits = np.zeros((len(self.jobs), len(CAUSES)))
+        waits[:, CAPACITY] = jobs["waited"]
+        waits[:, PREEMPTED] = jobs["stopped"]
         columns = [log[name] for name in log.dtype.names]
         return run_of(self.trace, self.cluster, self.policy, jobs, waits, columns)
 

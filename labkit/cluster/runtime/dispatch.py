@@ -114,7 +114,8 @@ def dispatch_tasks(
             mine = np.flatnonzero(station == server)
             mine = mine[np.argsort(now[mine], kind="stable")]
             done[mine] = _served(now[mine], service[mine])
-        seconds[f"{name}_s"], now = done - now, done
+        seconds[f"{name}_s"] = done - now
+        now = done
     return pd.DataFrame(seconds).assign(done_s=now)
 
 

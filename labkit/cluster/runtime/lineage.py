@@ -47,7 +47,8 @@ class Runtime:
         """``copy_every``: each so-many-th value is put on a second worker as well."""
         if copy_every is not None and workers < 2:
             raise BadValue(f"Runtime: copies need 2 workers or more; got {workers}")
-        self.remember, self.copy_every = remember, copy_every
+        self.remember = remember
+        self.copy_every = copy_every
         self.processes = [Popen(_WORKER, stdin=PIPE, stdout=PIPE) for _ in range(workers)]
         self.alive = set(range(workers))  # as far as anybody has noticed
         self.lineage: dict[Ref, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
@@ -99,7 +100,8 @@ class Runtime:
 
     def _ask(self, worker: int, *message: Any) -> Any:
         """A worker's answer; where it is dead, its values are struck off and ``_DEAD`` raised."""
-        inbox, outbox = self.processes[worker].stdin, self.processes[worker].stdout
+        inbox = self.processes[worker].stdin
+        outbox = self.processes[worker].stdout
         assert inbox is not None
         assert outbox is not None
         try:
@@ -148,7 +150,8 @@ def recover(program: Callable[[Callable[..., Ref]], Ref], **settings: Any) -> Re
     """
     with Runtime(**settings) as runtime:
         ref = program(runtime.submit)
-        before, num_executed = runtime.get(ref), len(runtime.executed)
+        before = runtime.get(ref)
+        num_executed = len(runtime.executed)
         killed = min(runtime.holders[ref])
         lost = tuple(value for value, held in runtime.holders.items() if held == {killed})
         runtime.kill(killed)
@@ -160,7 +163,9 @@ def recover(program: Callable[[Callable[..., Ref]], Ref], **settings: Any) -> Re
 
 def serve() -> None:
     """A worker's loop: run, put or get until the driver is gone."""
-    inbox, outbox, values = sys.stdin.buffer, sys.stdout.buffer, {}
+    inbox = sys.stdin.buffer
+    outbox = sys.stdout.buffer
+    values = {}
     sys.stdout = sys.stderr
     with suppress(EOFError):
         while True:

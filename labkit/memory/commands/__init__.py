@@ -29,7 +29,8 @@ commands = Commands(
     """,
 )
 TO_A_TRILLION = ["llama-2-7b", "llama-2-13b", "llama-2-70b", "gpt3-175b", "llama-3-405b", "gpt-1t"]
-MOST_BARS, MOST_LINES = 36, 8  # in a figure
+MOST_BARS = 36
+MOST_LINES = 8  # in a figure
 EXACTLY = "{:,.0f}".format  # bytes, to the last
 # Columns of the table of moments, narrower than its data.
 _GROUPS = {
@@ -59,8 +60,12 @@ def plan(
     plan = room.allow(job.plan())
     if explain:
         return Report(text=plan.explain(explain))
-    frame, moments, sent, away = plan.frame(), plan.moments(), plan.traffic(), plan.elsewhere()
-    usable, notes = room.usable_bytes(plan), (*job.notes, *plan.assumptions)
+    frame = plan.frame()
+    moments = plan.moments()
+    sent = plan.traffic()
+    away = plan.elsewhere()
+    usable = room.usable_bytes(plan)
+    notes = (*job.notes, *plan.assumptions)
     fits = plan.peak_bytes <= usable
     shares = {"component": "component", "num_bytes": "bytes", "share_fraction": "share"}
     columns = {"component": "component", "place": "place", "num_bytes": "bytes"}
@@ -256,7 +261,8 @@ def compare(job: Job) -> Report:
 
     plan = job.plan()
     indexed = conventions.differences(plan)
-    refused, table = indexed.attrs["refused"], indexed.reset_index()
+    refused = indexed.attrs["refused"]
+    table = indexed.reset_index()
     names = [name for name in table.columns if name not in ("component", "why")]
 
     def figures() -> list[Figure]:
@@ -382,7 +388,8 @@ def _name(plan: Plan) -> str:
 
 
 def _lead(plan: Plan, *, stage: bool = True) -> str:
-    spread, batch = plan.parallel, plan.batch
+    spread = plan.parallel
+    batch = plan.batch
     assert batch is not None
     sizes = {name: getattr(spread, name) for name in ("dp", "tp", "pp", "cp", "ep")}
     degrees = ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)

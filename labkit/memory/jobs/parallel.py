@@ -24,9 +24,13 @@ LayerSplit = Literal["even", "megatron-embedding", "megatron-loss", "megatron-bo
 # Sizes of groups that dp × cp must divide by.
 GROUPS = ("ep", "replicate", "partition_group", "secondary_group")
 _UNLESS_STAGE_3: dict[str, Any] = {
-    "partition_group": None, "replicate": 1, "secondary_group": None, "wrap": "parts",
-    "reshard_after_forward": True, "keep_gathered": "none",
-}  # fmt: skip
+    "partition_group": None,
+    "replicate": 1,
+    "secondary_group": None,
+    "wrap": "parts",
+    "reshard_after_forward": True,
+    "keep_gathered": "none",
+}
 # By rule of cutting a model into stages: layers that the embedding and the head count as.
 _ENDS: dict[str, tuple[int, int]] = {
     "even": (0, 0),
@@ -361,7 +365,8 @@ class Parallel:
         if model.layout:
             return [{}]
         lengths = self.stage_layers(model.num_layers)
-        ends, held = {0, len(lengths) - 1}, self.stages(device)
+        ends = {0, len(lengths) - 1}
+        held = self.stages(device)
         both = ends <= set(held)
         return [
             {"tp": self.tp, "ep": self.ep}

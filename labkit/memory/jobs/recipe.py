@@ -280,14 +280,22 @@ def element_bytes(recipe: Recipe) -> dict[str, int | float]:
 
 
 _ORDER = (
-    *("master", "momentum", "variance", "largest variance", "row variance", "column variance"),
-    *("scales", "tables", "step"),
+    "master",
+    "momentum",
+    "variance",
+    "largest variance",
+    "row variance",
+    "column variance",
+    "scales",
+    "tables",
+    "step",
 )
 
 
 def _kinds(recipe: Recipe, shape: tuple[int, ...], matrix: bool) -> dict[str, int | float]:
     """Bytes of each kind of state for one tensor; ``matrix``: it is one inside a layer."""
-    size, width = prod(shape), DTYPE_BYTES[recipe.states]
+    size = prod(shape)
+    width = DTYPE_BYTES[recipe.states]
     counter = {"step": COUNTER_BYTES}
     match recipe.optimizer:
         case "sgd":

@@ -227,13 +227,15 @@ class Holding:
 
     def states(self) -> Iterator[Term]:
         """Parameters, gradients (all there at once) and optimizer, and hpZ's second copy."""
-        recipe, group = self.recipe, self.parallel.secondary_group
+        recipe = self.recipe
+        group = self.parallel.secondary_group
         yield self._state("parameters", recipe.parameter_bytes)
         if self.trained.tensors:
             yield self.trained._state("gradients", recipe.gradient_bytes)
             yield from self.trained._optimizer()
         if group:
-            shared, width = self.degree, recipe.parameter_bytes
+            shared = self.degree
+            width = recipe.parameter_bytes
             size = width * self.elements(shared) * shared / group
             formula = f"{width} B × {self._rule(shared)} × N/{group}"
             source = "ZeRO++ §3.2 (hpZ); torch's FSDP2 cuts the gathered tensor, padding and all"
@@ -241,10 +243,12 @@ class Holding:
 
     def _state(self, component: str, width: float) -> Term:
         degree = self.degree_of(component)
-        elements, formula = self.elements(degree), self._rule(degree)
+        elements = self.elements(degree)
+        formula = self._rule(degree)
         if self.rule == "flat" and self.parallel.zero and np.ndim(degree) == 0 and degree == 1:
             # What is not sharded lies in the same buffer, padded to equal slices.
-            elements, formula = self._padded(), "N·ceil(Ψ/N)"
+            elements = self._padded()
+            formula = "N·ceil(Ψ/N)"
         place = getattr(self.recipe, f"offload_{component}")
         return Term(component, width * elements, f"{width} B × {formula}", self.source, place)
 
@@ -261,9 +265,11 @@ class Holding:
         return _RULES[self.rule].format(n=size)
 
     def _optimizer(self) -> Iterator[Term]:
-        degree, recipe = self.degree_of("optimizer"), self.recipe
+        degree = self.degree_of("optimizer")
+        recipe = self.recipe
         for kind, num_bytes in self._kinds(degree).items():
-            formula, source = f"{kind} of {self._rule(degree)}", recipe.source or self.source
+            formula = f"{kind} of {self._rule(degree)}"
+            source = recipe.source or self.source
             place = recipe.counters_on if kind == "step" else recipe.offload_optimizer
             yield Term(f"optimizer.{kind}", num_bytes, formula, source, place)
 
@@ -328,12 +334,14 @@ def step_temporaries(held: Holding, degree: Any) -> Any:
     works in place, and so, as bitsandbytes' kernels do, is 8-bit Adam taken to (nobody ran it).
     Muon orthogonalises one matrix at a time.
     """
-    width, lists = DTYPE_BYTES[held.recipe.states], held.recipe.step == "foreach"
+    width = DTYPE_BYTES[held.recipe.states]
+    lists = held.recipe.step == "foreach"
     if held.recipe.optimizer == "adafactor":
         return width * (held.elements(degree) if lists else 2 * held.largest(degree))
     if held.recipe.optimizer != "muon":
         return 0
-    update, others = [0], [0]  # of a matrix; Adam's roots for all else
+    update = [0]
+    others = [0]  # of a matrix; Adam's roots for all else
     for tensor in held.tensors:
         rows = -(-tensor.rows // held.parts(tensor, degree))
         size = rows * tensor.rest
@@ -367,7 +375,8 @@ def on_rank(model: Model, parallel: Parallel, recipe: Recipe, rank: int) -> dict
     apart. FSDP2 pads parameters and gradients on every rank to the fullest rank's rows, so that one
     call gathers them; the optimizer's states have the rows a rank really has.
     """
-    tensors, degree = model.tensors(), parallel.shard_degree
+    tensors = model.tensors()
+    degree = parallel.shard_degree
     rows = rows_of(model, parallel, 0)
     held = Holding(tensors=rows, parallel=parallel, recipe=recipe, dp=parallel.dp)
     mine: Sequence[TensorShape] = tensors

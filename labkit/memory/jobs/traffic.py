@@ -108,8 +108,19 @@ def frame(collectives: Sequence[Collective]) -> pd.DataFrame:
     import pandas as pd
 
     names = [
-        *("phase", "kind", "what", "num_ranks", "nodes", "message_bytes", "sent_bytes"),
-        *("node_bytes", "axis", "link", "num_calls", "formula", "source"),
+        "phase",
+        "kind",
+        "what",
+        "num_ranks",
+        "nodes",
+        "message_bytes",
+        "sent_bytes",
+        "node_bytes",
+        "axis",
+        "link",
+        "num_calls",
+        "formula",
+        "source",
     ]
     rows = [[getattr(item, name) for name in names] for item in collectives]
     table = pd.DataFrame(rows, columns=names)

@@ -58,7 +58,8 @@ def offload(model: Model | Count, parallel: Parallel, recipe: Recipe) -> Offload
     """
     recipe.check_offload(parallel.zero)
     if isinstance(model, int):
-        usual, experts = model / parallel.tp / parallel.pp, 0.0
+        usual = model / parallel.tp / parallel.pp
+        experts = 0.0
     else:
         usual, experts = parallel.elements(model)
     share = usual / parallel.shard_degree + experts / parallel.expert_shard_degree
@@ -80,7 +81,8 @@ def _flows(share: float, recipe: Recipe) -> Iterator[Part]:
     reduced, once a micro-batch where they are kept away, once a step where only the update is.
     What the update needs comes to it, and what it changed goes back.
     """
-    often, update_away = recipe.accumulation, recipe.offload_optimizer != "device"
+    often = recipe.accumulation
+    update_away = recipe.offload_optimizer != "device"
 
     def flow(component: str, link: Link, times: int = 1) -> Part:
         return Part(component, link, times * recipe.bytes_of(component) * share)

@@ -63,7 +63,8 @@ def unpack(packed: Tensor, size: int, *, bits: Bits = 8, block: int = 256) -> Te
     scales = packed[: 2 * num_blocks].view(torch.bfloat16)
     codes = packed[2 * num_blocks :].view(torch.int8)
     if bits == 4:
-        low, high = (codes << 4) >> 4, codes >> 4  # shifts of int8 keep the sign
+        low = (codes << 4) >> 4
+        high = codes >> 4  # shifts of int8 keep the sign
         codes = torch.stack([low, high], 1).flatten()
     return (codes.view(-1, block) * scales.float().unsqueeze(1)).flatten()[:size]
 
@@ -99,7 +100,8 @@ def ring_sum(gradients: Tensor, *, bits: Bits = 4, block: int = 256) -> Tensor:
     again at each of its n − 1 hops."""
     import torch
 
-    num_ranks, parts = len(gradients), []
+    num_ranks = len(gradients)
+    parts = []
     for part, of_ranks in enumerate(zip(*(g.chunk(num_ranks) for g in gradients), strict=True)):
         total = of_ranks[part]
         for hop in range(1, num_ranks):

@@ -113,9 +113,16 @@ class _Job:
         return any(u.name in names for u in self.parallel.units(self.model, self.device))
 
     def send(
-        self, axis: str, phase: str, kind: Kind, what: str, message: float, calls: float,
-        formula: str, source: str,
-    ) -> Collective:  # fmt: skip
+        self,
+        axis: str,
+        phase: str,
+        kind: Kind,
+        what: str,
+        message: float,
+        calls: float,
+        formula: str,
+        source: str,
+    ) -> Collective:
         """A collective over the whole of an axis, ``message`` bytes a call."""
         size = getattr(self.parallel, axis)
         # Experts are spread over neighbours of dp × cp.
@@ -158,7 +165,8 @@ def _tensor(job: _Job) -> Iterator[Collective]:
     yield from _ends(job)
     if job.batch.partition_checkpoints and job.again:
         calls = job.again * sum(job.layers) * job.passes
-        what, source = "checkpoints (Pa)", "ZeRO §8"
+        what = "checkpoints (Pa)"
+        source = "ZeRO §8"
         yield job.send("tp", "recompute", "all-gather", what, own, calls, "A", source)
     if job.parallel.sp:
         yield _norms(job)
@@ -187,7 +195,9 @@ def _regions(job: _Job, what: str, message: float, count: int, text: str) -> Ite
 
 def _ends(job: _Job) -> Iterator[Collective]:
     """The embedding's sum, the head's input and the loss over a vocabulary in t parts."""
-    own, sp, number = job.activation_bytes, job.parallel.sp, job.passes
+    own = job.activation_bytes
+    sp = job.parallel.sp
+    number = job.passes
 
     def send(phase: str, kind: Kind, what: str, message: float, text: str) -> Collective:
         return job.send("tp", phase, kind, what, message, number, text, TENSOR)
@@ -213,7 +223,9 @@ def _norms(job: _Job) -> Collective:
         for tensor in unit.tensors
         if "norm" in tensor.name or tensor.role == "router"
     )
-    what, text, size = "gradients of norms", "G of norms and routers", job.recipe.gradient_bytes
+    what = "gradients of norms"
+    text = "G of norms and routers"
+    size = job.recipe.gradient_bytes
     return job.send("tp", "step", "all-reduce", what, size * copied, 1, text, FINALIZE)
 
 
@@ -221,7 +233,8 @@ def _context(job: _Job) -> Iterator[Collective]:
     """Keys and values of the whole sequence, K bytes on a rank of tp, in every layer."""
     if job.parallel.cp == 1:
         return
-    model, tp = job.model, job.parallel.tp
+    model = job.model
+    tp = job.parallel.tp
     if model.kv_rank:
         width = model.heads // tp * (model.query_size // model.heads + model.value_head_dim)
     else:
@@ -264,7 +277,8 @@ def _pipeline(job: _Job) -> Iterator[Collective]:
     mine = parallel.stages(job.device)
     near = mine if parallel.model_copies == 1 else ()
     split = parallel.tp if parallel.sp else 1
-    message, text = job.activation_bytes / split, "A/t" if split > 1 else "A"
+    message = job.activation_bytes / split
+    text = "A/t" if split > 1 else "A"
     ahead = sum(stage < last and stage + 1 not in near for stage in mine)
     back = sum(stage > 0 and stage - 1 not in near for stage in mine)
     for phase, what, stages in (
@@ -288,10 +302,12 @@ def _pair(job: _Job, what: str, message: float, formula: str, source: str) -> Co
 
 def _data(job: _Job) -> Iterator[Collective]:
     """ZeRO's collectives over dp × cp, of experts over what ep leaves of it."""
-    parallel, recipe = job.parallel, job.recipe
+    parallel = job.parallel
+    recipe = job.recipe
     usual, experts = parallel.elements(job.model, job.device)
     if parallel.ep == 1:
-        usual, experts = usual + experts, 0
+        usual = usual + experts
+        experts = 0
     count = sum(unit.count for unit in parallel.units(job.model, job.device))
     stride = job.stride("cp" if parallel.cp > 1 else "dp")
     at = {"ranks_per_node": job.ranks_per_node, "num_units": count}
@@ -333,12 +349,14 @@ def step_collectives(
     >>> [item.sent_bytes for item in found]
     [1.5, 1.5, 1.5]
     """
-    dp, group = parallel.sharing // spread, max(1, parallel.shard_degree // spread)
+    dp = parallel.sharing // spread
+    group = max(1, parallel.shard_degree // spread)
     if dp % group:
         raise BadValue(f"dp ({dp}) must divide by partition_group ({group})")
     weight_scale, gradient_scale = recipe.scales
     whole = recipe.parameter_bytes * elements
-    weights, gradients = whole * weight_scale, recipe.gradient_bytes * elements * gradient_scale
+    weights = whole * weight_scale
+    gradients = recipe.gradient_bytes * elements * gradient_scale
 
     call = partial(_call, num_units, (stride, ranks_per_node))
     if parallel.zero == 0:
@@ -350,7 +368,8 @@ def step_collectives(
     forward = call("forward", "all-gather", "parameters", weights, group, "P", often)
     backward = replace(forward, phase="backward")
     if second := parallel.secondary_group:  # kept and gathered in full precision (hpZ)
-        text, near = "P, from the second copy", min(max(1, second // spread), group)
+        text = "P, from the second copy"
+        near = min(max(1, second // spread), group)
         backward = call("backward", "all-gather", "parameters", whole, near, text, often)
     if dp == group:
         return forward, backward, scatter
@@ -361,9 +380,16 @@ def step_collectives(
 
 
 def _call(
-    units: int, place: tuple[int, int], phase: str, kind: Kind, what: str, message: float,
-    size: int, formula: str, often: int = 1,
-) -> Collective:  # fmt: skip
+    units: int,
+    place: tuple[int, int],
+    phase: str,
+    kind: Kind,
+    what: str,
+    message: float,
+    size: int,
+    formula: str,
+    often: int = 1,
+) -> Collective:
     """Among ``size`` neighbours, one call a unit and ``often`` as many bytes."""
     return Collective(
         phase=phase,

@@ -114,7 +114,8 @@ def attend_eagerly(
     """
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
-        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+        k = k.repeat_interleave(groups, dim=1)
+        v = v.repeat_interleave(groups, dim=1)
     scores = q @ k.transpose(-2, -1) * (1.0 / math.sqrt(q.shape[-1]))
     seq = q.shape[-2]
     if mask is not None:
@@ -130,7 +131,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, repeated: bool = False) -> Tensor
     """The same by torch's kernel, which keeps one number a row instead of the scores."""
     groups = q.shape[1] // k.shape[1]
     if repeated and groups > 1:
-        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+        k = k.repeat_interleave(groups, dim=1)
+        v = v.repeat_interleave(groups, dim=1)
     grouped = q.shape[1] != k.shape[1]
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
 
@@ -176,8 +178,11 @@ class Attention(nn.Module):
 
     def __init__(self, model: Model, mode: Mode) -> None:
         super().__init__()
-        hidden, bias = model.hidden, model.has_bias("qkv")
-        self.heads, self.kv_heads, self.core = model.heads, model.kv_heads, core(mode)
+        hidden = model.hidden
+        bias = model.has_bias("qkv")
+        self.heads = model.heads
+        self.kv_heads = model.kv_heads
+        self.core = core(mode)
         self.parts = [model.query_size, model.kv_size, model.kv_size]
         self.qkv = nn.Linear(hidden, sum(self.parts), bias=bias) if model.fused_qkv else None
         if not model.fused_qkv:
@@ -219,10 +224,16 @@ class LatentAttention(nn.Module):
 
     def __init__(self, model: Model, mode: Mode) -> None:
         super().__init__()
-        bias, hidden, fused = model.has_bias("qkv"), model.hidden, mode.norm_fused
-        self.heads, self.rank, self.core = model.heads, model.kv_rank, core(mode, latent=True)
-        self.flat, self.turned = model.head_dim, model.rope_head_dim
-        self.values, self.query_rank = model.value_head_dim, model.q_rank
+        bias = model.has_bias("qkv")
+        hidden = model.hidden
+        fused = mode.norm_fused
+        self.heads = model.heads
+        self.rank = model.kv_rank
+        self.core = core(mode, latent=True)
+        self.flat = model.head_dim
+        self.turned = model.rope_head_dim
+        self.values = model.value_head_dim
+        self.query_rank = model.q_rank
         if model.q_rank:
             self.query_down = nn.Linear(hidden, model.q_rank, bias=bias)
             self.query_norm = RmsNorm(model.q_rank, fused=fused)
@@ -318,9 +329,11 @@ class Experts(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.number, width = model.num_experts, model.expert_ffn
+        self.number = model.num_experts
+        width = model.expert_ffn
         self.router = Router(model)
-        inward, outward = (self.number, model.hidden, width), (self.number, width, model.hidden)
+        inward = (self.number, model.hidden, width)
+        outward = (self.number, width, model.hidden)
         self.gate, self.up, self.down = (
             nn.Parameter(torch.empty(size).normal_(std=0.02)) for size in (inward, inward, outward)
         )

@@ -18,9 +18,19 @@ RECIPES = {
     "autocast": Recipe.preset("bf16-autocast"),
 }
 TINY_LLAMA = Model(
-    name="tiny-llama", num_layers=2, hidden=40, heads=4, kv_heads=2, ffn=54, vocab=101,
-    tied=False, bias=False, mlp="swiglu", norm="rmsnorm", fused_qkv=False,
-)  # fmt: skip
+    name="tiny-llama",
+    num_layers=2,
+    hidden=40,
+    heads=4,
+    kv_heads=2,
+    ffn=54,
+    vocab=101,
+    tied=False,
+    bias=False,
+    mlp="swiglu",
+    norm="rmsnorm",
+    fused_qkv=False,
+)
 # Model, recipe, the optimizer's step, tokens a sample, samples, other choices of the batch.
 Row = tuple[Model, str, str, int, int, dict[str, Any]]
 
@@ -65,7 +75,8 @@ def on_a_gpu() -> tuple[Plan, ...]:
     """What a GPU is measured with: GPTs and Llamas of several sizes, with and without
     recomputation, in fp32, bf16 and autocast, by each way of running Adam's step. All need less
     than 24 GiB."""
-    medium, small = Model.preset("gpt2-355m"), Model.preset("gpt2-124m")
+    medium = Model.preset("gpt2-355m")
+    small = Model.preset("gpt2-124m")
     llama = Model.preset("llama-2-7b").resized(name="llama-2-7b, 4 layers", num_layers=4)
     return _plans(
         (
@@ -87,7 +98,8 @@ def on_a_gpu() -> tuple[Plan, ...]:
 def at_stage_3(*, every: bool = False) -> tuple[Plan, ...]:
     """Steps under FSDP2, with collectives' buffers."""
     narrow, cast = (replace(RECIPES[name], step="fused") for name in ("bf16", "autocast"))
-    small, large = Model.preset("gpt2-124m"), Model.preset("llama-2-7b")
+    small = Model.preset("gpt2-124m")
+    large = Model.preset("llama-2-7b")
     rows: list[tuple[Model, dict[str, Any], Recipe, Batch]] = [
         (small, {"dp": 8}, cast, Batch(seq=1024, micro_batch=4)),
         (small, {"dp": 8, "replicate": 2}, narrow, Batch(seq=64, micro_batch=1)),

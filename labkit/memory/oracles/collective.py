@@ -25,10 +25,12 @@ def ring_reduce_scatter(values: Tensor) -> Tensor:
 
     ``values`` must divide among the ranks.
     """
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    size = dist.get_world_size()
     parts = list(values.view(size, -1).clone())
     for hop in range(size - 1):
-        leaving, arriving = (rank - hop - 1) % size, (rank - hop - 2) % size
+        leaving = (rank - hop - 1) % size
+        arriving = (rank - hop - 2) % size
         arrived = torch.empty_like(parts[arriving])
         moves = [
             dist.P2POp(dist.isend, parts[leaving], (rank + 1) % size),
@@ -53,7 +55,9 @@ class Adam:
     step, in each process, which takes longer than to load torch."""
 
     def __init__(self, weights: Tensor, lr: float = 1e-3) -> None:
-        self.weights, self.lr, self._step = weights, lr, torch.zeros(())
+        self.weights = weights
+        self.lr = lr
+        self._step = torch.zeros(())
         self._moments = [torch.zeros_like(weights)], [torch.zeros_like(weights)]
 
     def step(self, gradient: Tensor) -> None:

@@ -97,7 +97,9 @@ def measure(chosen: Iterable[Plan], meter: Meter) -> pd.DataFrame:
 
     rows = []
     for plan in chosen:
-        job, predicted, seen = plan.estimate.job, int(plan.peak_bytes), peak_of(plan, meter)
+        job = plan.estimate.job
+        predicted = int(plan.peak_bytes)
+        seen = peak_of(plan, meter)
         rows.append(
             {"model": job.model.name, "recipe": plan.recipe.name, "step": plan.recipe.step}
             | {name: getattr(job.batch, name) for name in ("seq", "micro_batch")}

@@ -18,7 +18,8 @@ from labkit.memory.movement.quantise import rounded
 from labkit.memory.oracles.collective import Adam
 
 TRAINED = 1280  # samples to train on; the other 517 validate
-RANKS, BATCH = 4, 64  # virtual ranks, and the samples that they share in a step
+RANKS = 4
+BATCH = 64  # virtual ranks, and the samples that they share in a step
 _SHAPE = (64, 128, 128, 10)
 _SIZES = [n for wide, out in itertools.pairwise(_SHAPE) for n in (wide * out, out)]
 
@@ -39,7 +40,8 @@ def train_digits(
     """
     images, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    images, labels = images[order] / 16, labels[order]
+    images = images[order] / 16
+    labels = labels[order]
     torch.manual_seed(seed)
     layers = [torch.nn.Linear(*pair) for pair in itertools.pairwise(_SHAPE)]
     flat = torch.nn.utils.parameters_to_vector([p for layer in layers for p in layer.parameters()])

@@ -122,7 +122,8 @@ def attention_backward(
     to_weights = wide @ v.float().transpose(-2, -1)
     inner = (wide * out.float()).sum(-1, keepdim=True)
     to_scores = weights * (to_weights - inner) / math.sqrt(q.shape[-1])
-    to_q, to_k = to_scores @ k.float(), to_scores.transpose(-2, -1) @ q.float()
+    to_q = to_scores @ k.float()
+    to_k = to_scores.transpose(-2, -1) @ q.float()
     to_v = weights.transpose(-2, -1) @ wide
     return _by_rows(to_q.to(q.dtype)), _by_rows(to_k.to(q.dtype)), _by_rows(to_v.to(q.dtype))
 
@@ -158,7 +159,8 @@ class FusedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, chunks: int) -> Tensor:
-        to_x, to_weight = torch.empty_like(x), torch.zeros_like(weight)
+        to_x = torch.empty_like(x)
+        to_weight = torch.zeros_like(weight)
         narrow = torch.bfloat16 if torch.is_autocast_enabled(x.device.type) else x.dtype
         total = x.new_zeros((), dtype=torch.float32)
         with torch.autocast(x.device.type, enabled=False):
@@ -202,7 +204,8 @@ class VocabParallelLoss(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, targets: Tensor, copy: bool) -> Tensor:
         scores = logits.clone() if copy else logits
         scores -= scores.amax(dim=-1, keepdim=True)
-        places, mine = targets.clone(), targets < 0
+        places = targets.clone()
+        mine = targets < 0
         wanted = scores.gather(1, places[:, None]).squeeze(1)
         scores.exp_()
         sums = scores.sum(dim=-1)

@@ -45,7 +45,10 @@ class Decoder(nn.Module):
         chunks: int = 8,
     ) -> None:
         super().__init__()
-        self.mode, self.period, self.group, self.chunks = mode, period, group, chunks
+        self.mode = mode
+        self.period = period
+        self.group = group
+        self.chunks = chunks
         self.token = nn.Embedding(model.vocab, model.hidden)
         self.position = nn.Embedding(model.positions, model.hidden) if model.positions else None
         self.blocks = nn.ModuleList(
@@ -56,7 +59,8 @@ class Decoder(nn.Module):
         self.output = nn.Linear(model.hidden, model.vocab, bias=False)
         if model.tied:
             self.output.weight = self.token.weight
-        masked, llama = mode.mask_added and mode.attention == "eager", model.mlp == "swiglu"
+        masked = mode.mask_added and mode.attention == "eager"
+        llama = model.mlp == "swiglu"
         self.mask = (added_mask(seq),) if masked else ()
         width = model.rope_head_dim or model.head_dim
         self.tables = rotary_tables(seq, width, mode) if llama else ()

@@ -101,7 +101,8 @@ class Measurement:
         """Bytes a rank holds of each component, measured and predicted, one row each."""
         import pandas as pd
 
-        recipe, rows = Recipe.fp32_adam(), []
+        recipe = Recipe.fp32_adam()
+        rows = []
         for report in self.reports:
             parallel = parallel_of(report["scheme"], report["ranks"], group=self.group)
             predicted = on_rank(self.model, parallel, recipe, report["rank"])
@@ -217,7 +218,8 @@ def _validate(model: Model, spec: dict[str, Any]) -> None:
             f" attention or normalised heads; {model.name or 'this model'!r} has some: oracle"
             " 'fake' runs it"
         )
-    num_ranks, there = max(spec["ranks"]), psutil.virtual_memory().total
+    num_ranks = max(spec["ranks"])
+    there = psutil.virtual_memory().total
     needed = 16 * model.num_params * num_ranks  # whole parameters at some stage: 4 + 4 + 8 bytes
     if needed > there:
         raise UsageError(

@@ -98,7 +98,9 @@ class Block:
         def part(name: str, dim: int, *, cut: bool = True) -> Tensor:
             return whole[name].chunk(degree if cut else 1, dim)[rank if cut else 0].clone()
 
-        self.sliced, self.heads, self.degree = sliced, heads // degree, degree
+        self.sliced = sliced
+        self.heads = heads // degree
+        self.degree = degree
         self.x = part("x", 0, cut=sliced).requires_grad_()
         self.gradient = part("gradient", 0, cut=sliced)  # of the output
         columns = [third.chunk(degree, 1)[rank] for third in whole["qkv"].chunk(3, 1)]
@@ -213,7 +215,8 @@ def measure(
         cut: dict[str, Any] = {"heads": sizes["heads"], "sliced": way["sequence_parallel"]}
         cut |= {"degree": dist.get_world_size(), "rank": rank}
         _, kept = kept_bytes(Block(narrow, **cut), **how)
-        ours, theirs = trained(Block(wide, **cut), **how), Block(wide | uncut, **cut)
+        ours = trained(Block(wide, **cut), **how)
+        theirs = Block(wide | uncut, **cut)
         rows.append({"kept_bytes": kept, "difference": _difference(ours, theirs)})
     return rows
 
@@ -259,7 +262,9 @@ def budgeted(block: Block, budget: float) -> dict[str, float]:
         return as_it_is(gm, example_inputs)
 
     def run(x: Tensor, masks: list[Tensor], weights: dict[str, Tensor]) -> Tensor:
-        block.x, block.weights, (*block.masks, block.core_mask) = x, weights, masks
+        block.x = x
+        block.weights = weights
+        (*block.masks, block.core_mask) = masks
         return block.forward()
 
     inputs = (block.x, [*block.masks, block.core_mask], block.weights)
@@ -269,5 +274,7 @@ def budgeted(block: Block, budget: float) -> dict[str, float]:
     with FlopCounterMode(display=False) as counter:
         run(*inputs)  # as many operations as the forward pass above, which traced as well
         out.backward(block.gradient)
-    block.x, block.weights, (*block.masks, block.core_mask) = inputs[0], inputs[2], inputs[1]
+    block.x = inputs[0]
+    block.weights = inputs[2]
+    (*block.masks, block.core_mask) = inputs[1]
     return {"kept_bytes": kept[0], "operations": counter.get_total_flops()}

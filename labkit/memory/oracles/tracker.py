@@ -214,7 +214,8 @@ def _watch(network: Any, optimizer: Any, batch: list[Any]) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.largest: dict[str, dict[str, int]] = {}
-            self.peak_bytes, self.peak_moment = 0, ""
+            self.peak_bytes = 0
+            self.peak_moment = ""
 
         def _update_peak_stats(self, peak_state: Any) -> None:
             """Instead of a snapshot for each of a network's modules, at each operator."""
@@ -225,7 +226,8 @@ def _watch(network: Any, optimizer: Any, batch: list[Any]) -> Any:
                     str(getattr(kind, "value", kind)): size for kind, size in snapshot.items()
                 }
             if total > self.peak_bytes:
-                self.peak_bytes, self.peak_moment = total, self.moment
+                self.peak_bytes = total
+                self.peak_moment = self.moment
 
     watch = Watch()
     watch.track_external(network, optimizer, *batch)
@@ -260,7 +262,8 @@ def _name_moments(
 
 def _place(model: Model, mode: Mode, group: int, period: int, number: int) -> str:
     """The name that the formulas give a layer's place in the stack."""
-    layers, dense = model.num_layers, model.num_dense_layers
+    layers = model.num_layers
+    dense = model.num_dense_layers
     if 0 < dense < layers:  # two kinds of layers: each has its own moments
         return "first" if number < dense else "last"
     if mode.recompute == "every":
@@ -269,7 +272,8 @@ def _place(model: Model, mode: Mode, group: int, period: int, number: int) -> st
             return "last"
         return "first" if number in {0, period - 2, period - 1} else "middle"
     size = min(group, layers) if mode.recompute == "full" else 1
-    unit, units = number // size, -(-layers // size)
+    unit = number // size
+    units = -(-layers // size)
     if unit == units - 1:
         return "last"
     if unit == units - 2 and size > 1:

@@ -88,7 +88,9 @@ class Trainer:
     """A network, its optimizer, and what this rank keeps of both."""
 
     def __init__(self, network: nn.Module, plain: nn.Module, optimizer: Any) -> None:
-        self.network, self.plain, self.optimizer = network, plain, optimizer
+        self.network = network
+        self.plain = plain
+        self.optimizer = optimizer
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -148,8 +150,11 @@ class FlatSlices(Trainer):
     """Equal slices of one flat buffer, padded at its end (ZeRO §5.1, §5.2, §7.2.1)."""
 
     def __init__(self, network: nn.Module, run: Run) -> None:
-        self.stage, self.group, self.rank = run.parallel.zero, run.group, run.rank
-        self.num_ranks, whole = run.parallel.dp, list(network.parameters())
+        self.stage = run.parallel.zero
+        self.group = run.group
+        self.rank = run.rank
+        self.num_ranks = run.parallel.dp
+        whole = list(network.parameters())
         self.size = -(-sum(p.numel() for p in whole) // self.num_ranks)
         self.flat = torch.zeros(self.size * self.num_ranks)
         # Stage 1 keeps all gradients until the step; stage 2 this rank's slice of them.
@@ -173,10 +178,12 @@ class FlatSlices(Trainer):
 
         def hook(p: Tensor) -> None:
             assert p.grad is not None
-            gradient, end = p.grad.flatten(), offset + p.numel()
+            gradient = p.grad.flatten()
+            end = offset + p.numel()
             for owner in range(offset // self.size, -(-end // self.size)):
                 first = owner * self.size
-                start, stop = max(offset, first), min(end, first + self.size)
+                start = max(offset, first)
+                stop = min(end, first + self.size)
                 part = gradient[start - offset : stop - offset].clone()
                 dist.reduce(part, owner, group=self.group)
                 if owner == self.rank:

@@ -68,10 +68,12 @@ class Arithmetic(NamedTuple):
 
     def terms(self) -> tuple[Term, ...]:
         """States, hpZ's second copy, activations."""
-        tp, width = self.parallel.tp, self.recipe.parameter_bytes
+        tp = self.parallel.tp
+        width = self.recipe.parameter_bytes
         terms = [self._state(name) for name in COMPONENTS]
         if group := self.parallel.secondary_group:
-            name, size = "second copy of the parameters", width * self.num_params / tp / group
+            name = "second copy of the parameters"
+            size = width * self.num_params / tp / group
             terms.append(Term(name, size, f"{width} B × Ψ/{group}", "ZeRO++ §3.2 (hpZ)"))
         if self.batch is not None and isinstance(self.model, Model):
             size = activation_bytes(self.model, self.batch, tp=tp)
@@ -80,7 +82,8 @@ class Arithmetic(NamedTuple):
 
     def _state(self, component: str) -> Term:
         """Ψ/N_m/N_d of a state that the stage shards."""
-        per_param, tp = self.recipe.bytes_of(component), self.parallel.tp
+        per_param = self.recipe.bytes_of(component)
+        tp = self.parallel.tp
         sharded = states.is_sharded(component, self.parallel.zero)
         degree = self.parallel.shard_degree if sharded else 1
         parts = "".join(f"/{n}" for n, there in ((tp, tp > 1), (degree, sharded)) if there)
@@ -112,7 +115,8 @@ class Arithmetic(NamedTuple):
         """Of data parallelism and one micro-batch, one call a layer where layers are known."""
         units = self.model.num_layers if isinstance(self.model, Model) else 1
         at = {"ranks_per_node": ranks_per_node, "num_units": units}
-        once, elements = replace(self.recipe, accumulation=1), self.num_params / self.parallel.tp
+        once = replace(self.recipe, accumulation=1)
+        elements = self.num_params / self.parallel.tp
         return step_collectives(self.parallel, once, elements, **at)
 
 

@@ -174,11 +174,14 @@ def _deepspeed(
     """
     if parallel.zero not in {2, 3}:
         raise BadValue(f"zero must be 2 or 3 for deepspeed's estimators, got {parallel.zero}")
-    psi, ranks, stage_2 = model.num_params, parallel.world_size, parallel.zero == 2
+    psi = model.num_params
+    ranks = parallel.world_size
+    stage_2 = parallel.zero == 2
     offload = recipe.offload_optimizer != "device"
     away = offload and recipe.offload_parameters != "device" and not stage_2
     local = min(8, ranks)
-    nodes, largest = -(-ranks // local), _largest_module(model)
+    nodes = -(-ranks // local)
+    largest = _largest_module(model)
     rows: dict[str, tuple[Fraction | int, str]] = {}
     if stage_2:
         rows["parameters"] = (2 * psi, "2 B × Ψ")
@@ -247,7 +250,9 @@ def _megatron_activations(
 ) -> list[tuple[str, Fraction, str]]:
     """The formula with sequence parallelism and selective recomputation, or the one without."""
     together = parallel.sp and batch.recompute == "selective"
-    tokens, pp, tp = batch.tokens, parallel.pp, parallel.tp
+    tokens = batch.tokens
+    pp = parallel.pp
+    tp = parallel.tp
     flight = Fraction(1)
     if parallel.chunks > 1:
         flight += Fraction(parallel.pp - 1, parallel.pp * parallel.chunks)

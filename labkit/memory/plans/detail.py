@@ -75,14 +75,17 @@ class Estimate:
 
     def _activations(self) -> Iterator[Term]:
         """What is kept at the end of the forward pass of the last microbatch in flight."""
-        job, shape, arguments = self.job, self.job.own_shape, self.job.arguments
+        job = self.job
+        shape = self.job.own_shape
+        arguments = self.job.arguments
         flight = f" × {job.in_flight:g} in flight" if job.in_flight > 1 else ""
         for term in saved.stack_terms(shape, job.mode, **arguments):
             name = term.component.replace("layers.", "activation.", 1)
             formula = f"{term.formula}{flight}, l = {job.layers}"
             yield Term(name, float(term.num_bytes) * job.in_flight, formula, term.source)
         for term in saved.end_terms(shape, job.mode, **arguments) if job.has_head else ():
-            name, size = f"activation.{term.component}", float(term.num_bytes)
+            name = f"activation.{term.component}"
+            size = float(term.num_bytes)
             yield replace(term, component=name, num_bytes=size)
 
     def _passing(self) -> Iterator[Term]:
@@ -130,7 +133,9 @@ class Estimate:
     def assumptions(self) -> tuple[str, ...]:
         """What the estimate takes for granted, what of it is checked, and what is derived."""
         job = self.job
-        parallel, recipe, batch = job.parallel, job.recipe, job.batch
+        parallel = job.parallel
+        recipe = job.recipe
+        batch = job.batch
         notes = [CHECKED]
         notes += [DERIVED + why for why in _derived(job)]
         if job.parallel.zero:
@@ -179,13 +184,15 @@ class Estimate:
         return (*notes, *_taken_for_granted(job), LEFT_OUT)
 
     def collectives(self, *, ranks_per_node: int) -> tuple[traffic.Collective, ...]:
-        job, at = self.job, {"device": self.job.device, "ranks_per_node": ranks_per_node}
+        job = self.job
+        at = {"device": self.job.device, "ranks_per_node": ranks_per_node}
         return volumes.collectives(job.model, job.parallel, job.recipe, job.batch, **at)
 
     @property
     def letters(self) -> dict[str, int]:
         """Values of the letters in formulas."""
-        job, shape = self.job, self.job.shape
+        job = self.job
+        shape = self.job.shape
         return {
             "b": job.batch.micro_batch,
             "s": job.batch.seq // job.parallel.cp,
@@ -244,7 +251,8 @@ _SOURCE = {
 
 def _taken_for_granted(job: Job) -> Iterator[str]:
     """What is not as the model says, and how experts and latents are taken."""
-    model, norm = job.model, job.shape.norm
+    model = job.model
+    norm = job.shape.norm
     if model.norm != norm:
         yield f"{model.norm} is taken as {norm}"
     if model.num_experts:
@@ -264,7 +272,8 @@ def _taken_for_granted(job: Job) -> Iterator[str]:
 
 
 def _derived(job: Job) -> Iterator[str]:
-    parallel, recipe = job.parallel, job.recipe
+    parallel = job.parallel
+    recipe = job.recipe
     if recipe.optimizer in {"adafactor", "muon"} and parallel.zero:
         yield f"{recipe.optimizer}'s states and step on shards, each as if it were a whole tensor"
     if parallel.tp > 1:

@@ -26,14 +26,28 @@ from labkit.memory.tape.mode import Mode, SequenceGather
 from labkit.memory.tape.sizes import Shape, is_array, shape_of
 from labkit.models import Model
 
-INIT, PREFETCH, REDUCE, STEP = "after init", fsdp.PREFETCH, fsdp.REDUCE, moments.STEP
+INIT = "after init"
+PREFETCH = fsdp.PREFETCH
+REDUCE = fsdp.REDUCE
+STEP = moments.STEP
 MOMENTS = (INIT, *moments.MOMENTS[:-1], PREFETCH, REDUCE, STEP)
 SEQUENCES = "gathered sequence"
 # The rows of a table of moments, in this order.
 COMPONENTS = (
-    *("parameters", "second copy of the parameters", "cast parameters", fsdp.GATHERED, fsdp.GATHER),
-    *("gradients", fsdp.WHOLE, fsdp.SENT, "optimizer", "activations"),
-    *("cached weights", "temporaries", SEQUENCES, "buffers and inputs"),
+    "parameters",
+    "second copy of the parameters",
+    "cast parameters",
+    fsdp.GATHERED,
+    fsdp.GATHER,
+    "gradients",
+    fsdp.WHOLE,
+    fsdp.SENT,
+    "optimizer",
+    "activations",
+    "cached weights",
+    "temporaries",
+    SEQUENCES,
+    "buffers and inputs",
 )
 Row = dict[str, Any]
 
@@ -220,7 +234,8 @@ class Job:
 def rows(job: Job) -> dict[str, Row]:
     """Bytes of each component at each moment; :data:`PREFETCH` last but one where there is one."""
     there, gradients = _always(job.held)
-    shape, given = job.own_shape, job.arguments
+    shape = job.own_shape
+    given = job.arguments
     sequences = job.parallel.sp and job.parallel.tp > 1 and job.parallel.sp_gather == "buffer"
     if sequences and (job.layers or job.has_head):
         tokens = given["micro_batch"] * given["seq"]
@@ -266,7 +281,8 @@ def _between(
     passing: fsdp.Passing, by_moment: dict[str, Row], ran: dict[str, Row], kept: Any, total: Any
 ) -> dict[str, Row]:
     """Moments that one rank does not have: layers and gradients on their way."""
-    first, whole = by_moment["backward, first"], ran[STEP]["gradients"]
+    first = by_moment["backward, first"]
+    whole = ran[STEP]["gradients"]
     parts = first | {"share": ran["backward, first"]["gradients"] / whole, "total": total}
     block = passing.size("block").whole / passing.held.whole
     rows_there = passing.prefetched(parts, first, layer_bytes=kept / passing.layers, share=block)
@@ -320,7 +336,8 @@ def _happens(job: Job, name: str) -> bool:
 
 def _step_temporaries(job: Job) -> Any:
     """What the optimizer allocates: Adam's roots, and gradients in the master's format."""
-    recipe, held = job.recipe, job.held.trained
+    recipe = job.recipe
+    held = job.held.trained
     if recipe.offload_optimizer != "device" or not held.tensors:
         return 0
     if recipe.step == "fused" and recipe.optimizer not in {"adafactor", "muon"}:
@@ -355,7 +372,8 @@ def largest(named: Iterable[tuple[str, Row]]) -> tuple[Any, Row]:
         best = int(np.argmax(totals))
         return names[best], parts[best]
     size = np.broadcast_shapes(*map(np.shape, totals))
-    top, which = np.array(np.broadcast_to(totals[0], size), dtype=float), np.zeros(size, np.int16)
+    top = np.array(np.broadcast_to(totals[0], size), dtype=float)
+    which = np.zeros(size, np.int16)
     for number, num_bytes in enumerate(totals[1:], 1):
         more = num_bytes > top
         which[more] = number
@@ -385,9 +403,14 @@ def jobs(
     """A rank of each pipeline device that can be the fullest; raises as :meth:`Job.check` does."""
     for device in devices(parallel, model):
         job = Job(
-            model=model, parallel=parallel, recipe=recipe, batch=batch, device=device, ideal=ideal,
+            model=model,
+            parallel=parallel,
+            recipe=recipe,
+            batch=batch,
+            device=device,
+            ideal=ideal,
             numbers=numbers,
-        )  # fmt: skip
+        )
         if device == 0:
             job.check()
         yield job

@@ -31,8 +31,11 @@ from labkit.memory.tape.sizes import is_array
 if TYPE_CHECKING:
     from labkit.memory.plans.estimate import Job
 
-PREFETCH, REDUCE = "all-gather prefetch", "last reduce-scatter"
-GATHERED, GATHER, SENT = "gathered layers", "gather buffers", "reduce buffers"
+PREFETCH = "all-gather prefetch"
+REDUCE = "last reduce-scatter"
+GATHERED = "gathered layers"
+GATHER = "gather buffers"
+SENT = "reduce buffers"
 WHOLE = "gradients to be reduced"
 Row = dict[str, Any]
 
@@ -54,8 +57,11 @@ class Passing:
     """
 
     def __init__(self, job: Job) -> None:
-        self.job, self.held, self.layers = job, job.held, job.own_shape.num_layers
-        self.degree, self.whole = self.held.degree, self.held.whole
+        self.job = job
+        self.held = job.held
+        self.layers = job.own_shape.num_layers
+        self.degree = self.held.degree
+        self.whole = self.held.whole
 
     @cached_property
     def shared(self) -> bool:
@@ -129,7 +135,8 @@ class Passing:
         first = self.size("root", "embedding").padded
         if name.startswith("forward"):
             return root + block, block
-        tied, ends = "root" in self._sizes, "head" in self._sizes
+        tied = "root" in self._sizes
+        ends = "head" in self._sizes
         stays = self.job.parallel.keep_gathered
         last = block if stays == "last block" else 0
         to_last = 0 if last else block  # still to be gathered for the backward pass
@@ -147,7 +154,8 @@ class Passing:
 
     def _kept(self, name: str, gathered: Any, arriving: Any) -> tuple[Any, Any]:
         """The same where layers stay whole until their backward pass is done."""
-        first, block = self.size("root", "embedding").padded, self.size("block").padded
+        first = self.size("root", "embedding").padded
+        block = self.size("block").padded
         if name in {"embedding", "forward, first"}:
             return gathered, arriving
         if name == "embedding backward":
@@ -159,7 +167,8 @@ class Passing:
 
     def sent(self, name: str) -> Row:
         """Buffers out of which gradients are being sent."""
-        recipe, zero = self.job.recipe, self.job.parallel.zero
+        recipe = self.job.recipe
+        zero = self.job.parallel.zero
         if not _in_backward(name) or not self.shared:
             return {}
         if zero in {1, 2} and recipe.reduce_bucket_size:
@@ -171,7 +180,8 @@ class Passing:
         return {SENT: self.only_shared(self.sent_width * elements)}
 
     def _sent(self, name: str) -> Any:
-        head, block = self.size("head").padded, self.size("block").padded
+        head = self.size("head").padded
+        block = self.size("block").padded
         if name in {"loss backward", HEAD}:
             return 0
         if name == "backward, last":
@@ -197,7 +207,8 @@ class Passing:
         away = self.job.recipe.offload_gradients != "device"
         if not _in_backward(name) or not (away or self.reduces):
             return {"gradients": whole_bytes(total * share)}
-        head, block = self.size("head"), self.size("block")
+        head = self.size("head")
+        block = self.size("block")
         layers = self._finished(name) if finished is None else finished
         after_head = name not in {"loss backward", HEAD}
         before = layers * block.whole + after_head * head.whole
@@ -220,7 +231,8 @@ class Passing:
             return self.layers
         if name != "backward, first":
             return 0
-        batch, mode = self.job.batch, self.job.mode
+        batch = self.job.batch
+        mode = self.job.mode
         at_once = {"full": batch.recompute_group, "every": batch.every}.get(mode.recompute, 1)
         return larger(self.layers - at_once, 0)
 

@@ -196,7 +196,9 @@ def _evaluate(
             plan, point, dict(zip(numbers, np.ix_(*numbers.values()), strict=True))
         )
     except UsageError as error:
-        moment, row, problem = "", {}, np.array(str(error), dtype=object)
+        moment = ""
+        row = {}
+        problem = np.array(str(error), dtype=object)
     sizes = {f"{n.replace(' ', '_')}_bytes": row[n] for n in COMPONENTS if components and n in row}
     sizes |= {"peak_bytes": estimates.total(row)}
     texts = {"peak_moment": np.asarray(moment, dtype=object), "problem": problem}
@@ -221,8 +223,10 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
         account = candidate.account
         sizes = {name: num_bytes for name, _, num_bytes in account.held()}
         return account.peak_moment, sizes, np.array("", dtype=object)
-    parallel, (model, batch) = candidate.parallel, candidate.sized()
-    seq, pieces = numbers.get("seq", batch.seq), parallel.sequence_pieces
+    parallel = candidate.parallel
+    (model, batch) = candidate.sized()
+    seq = numbers.get("seq", batch.seq)
+    pieces = parallel.sequence_pieces
     problem = _problems(candidate, seq, numbers, world_size)
     seq = np.maximum(seq // pieces, 1) * pieces  # in rows with a problem any will do
     batch = replace(batch, seq=int(np.asarray(seq).flat[0]))
@@ -240,7 +244,8 @@ def smallest_dp(plan: Plan, point: Mapping[str, Any]) -> int:
 
 def _problems(plan: Plan, seq: Any, numbers: Mapping[str, Any], world_size: int | None) -> Any:
     """For each configuration what is wrong with its numbers."""
-    parallel, faults = plan.parallel, []
+    parallel = plan.parallel
+    faults = []
     if "dp" in numbers:
         sharing = numbers["dp"] * parallel.cp
         if world_size is not None:

@@ -56,7 +56,8 @@ def read_operators(profiles: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
         if missing := sorted(set(kinds) - set(times.index)):
             raise BadValue(f"profile of degree {degree} must have the operator {missing[0]}")
         if degree > 1:
-            first, second = times.loc["enc-MLP-GEMM-1"], times.loc["enc-MLP-GEMM-2"]
+            first = times.loc["enc-MLP-GEMM-1"]
+            second = times.loc["enc-MLP-GEMM-2"]
             extra = second - first  # of equal work: what the all-reduce takes, either way round
             times.loc[["enc-MLP-GEMM-2", "enc-attention-dense"], "forward_s"] -= extra["forward_s"]
             times.loc[["enc-MLP-GEMM-1", "enc-attention-qkv"], "backward_s"] += extra["backward_s"]
@@ -66,7 +67,8 @@ def read_operators(profiles: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
 
 def evenly(operators: pd.DataFrame) -> pd.DataFrame:
     """The profile as it were if every operator of one GPU divided evenly among a group."""
-    alone, columns = operators.loc[1], ["forward_s", "backward_s"]
+    alone = operators.loc[1]
+    columns = ["forward_s", "backward_s"]
     times = {
         degree: alone.assign(**{name: alone[name] / degree for name in columns})
         for degree in operators.index.unique("degree")
@@ -80,7 +82,10 @@ def growth(profiled: Plan, plan: Plan, *, by_scores: bool = False) -> dict[str, 
     ``by_scores``: attention's products grow with the number of scores, as products that memory
     bounds do, rather than with their operations.
     """
-    model, batch, before, then = plan.model, plan.batch, profiled.model, profiled.batch
+    model = plan.model
+    batch = plan.batch
+    before = profiled.model
+    then = profiled.batch
     if not (isinstance(model, Model) and isinstance(before, Model) and batch and then):
         raise BadValue("plan and profiled must each have a Model and a Batch")
     sizes = (model.hidden / before.hidden, batch.seq / then.seq, model.heads / before.heads)
@@ -121,7 +126,8 @@ def step_parts(
     if degree not in operators.index.unique("degree"):
         known = ", ".join(map(str, operators.index.unique("degree")))
         raise BadValue(f"tp must be among the degrees profiled ({known}), got {degree}")
-    sent, times = throughput(plan, cluster), operators.loc[degree]
+    sent = throughput(plan, cluster)
+    times = operators.loc[degree]
     grown = times["kind"].map(growth(profiled, plan, by_scores=by_scores)) * slowdown
     assert isinstance(plan.model, Model)
     assert plan.batch is not None
@@ -152,9 +158,11 @@ def scaling_errors(
 
     ``others`` are that other profile's tables, as :func:`read_operators` takes them.
     """
-    rows, grown = [], growth(profiled, plan)
+    rows = []
+    grown = growth(profiled, plan)
     for degree, times in read_operators(others).groupby("degree") if others else ():
-        columns, scaled = ["forward_s", "backward_s"], operators.loc[degree]
+        columns = ["forward_s", "backward_s"]
+        scaled = operators.loc[degree]
         factor = scaled["kind"].map(grown) * (scaled["kind"] != "ends")
         published_s = times.loc[times["kind"] != "ends", columns].to_numpy().sum()
         off = scaled[columns].mul(factor, axis=0).to_numpy().sum() / published_s - 1

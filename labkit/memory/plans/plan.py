@@ -161,7 +161,8 @@ class Plan:
         Raises:
             UsageError: the plan has no such component; the message lists those it has.
         """
-        every, wanted = self.terms(), component
+        every = self.terms()
+        wanted = component
         if self.detailed:  # its terms are named in the singular, its table in the plural
             wanted = component.replace("activations", "activation", 1)
         chosen = [t for t in every if f"{t.component}.".startswith(f"{wanted}.")]

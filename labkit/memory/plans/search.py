@@ -37,7 +37,9 @@ class Fit:
 LARGEST = ("micro_batch", "seq", "layers")
 LEAST = ("dp", "zero", "tp", "pp", "ep", "cp")
 ARITHMETIC = ("model", "dp", "micro_batch", "seq")
-_MOST_RANKS, _MOST_SAMPLES, _MOST_PARAMS = 2**24, 2**24, 10**15  # where a search gives up
+_MOST_RANKS = 2**24
+_MOST_SAMPLES = 2**24
+_MOST_PARAMS = 10**15  # where a search gives up
 _MOST_ELEMENTS = 2**40  # of a sequence's hidden states: larger ones overflow the arithmetic
 
 
@@ -90,7 +92,9 @@ def _first_that_fits(plan: Plan, vary: str, room: float) -> int | None:
 
 def _bisected(plan: Plan, vary: str, room: float) -> int | None:
     """The boundary between what fits and what does not, in steps that break no rule."""
-    least, step, limit = vary == "dp", 1, _MOST_ELEMENTS
+    least = vary == "dp"
+    step = 1
+    limit = _MOST_ELEMENTS
     if least or vary == "model":
         limit = _MOST_RANKS if least else _MOST_PARAMS
     elif plan.detailed:
@@ -166,7 +170,8 @@ def what_fits(
     """
     import pandas as pd
 
-    bars, least = [], []
+    bars = []
+    least = []
     for model, (stage, name) in product(models, STAGE_NAMES.items()):
         candidate = replace(plan, model=model, parallel=replace(plan.parallel, zero=stage))
         held = candidate.frame().query("place == 'device'")
@@ -236,7 +241,8 @@ def _sent_by(
     """Bytes that each row's rank sends in a step, that leave a node, and how long that takes, in
     the sweep's order; NaN for no plan."""
     rest, numbers = grid.split(base, values)
-    axes, rows = rest | numbers, []
+    axes = rest | numbers
+    rows = []
     for chosen in product(*axes.values()):
         try:
             plan = grid.at(base, dict(zip(axes, chosen, strict=True)))

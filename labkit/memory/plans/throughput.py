@@ -95,12 +95,18 @@ class Cluster:
         >>> Cluster.of_servers(50e12, gbit_per_s=100).node.bytes_per_s / 1e9
         12.5
         """
-        name, rate = f"{gbit_per_s:g} Gbit/s", gbit_per_s / 8 * 1e9
+        name = f"{gbit_per_s:g} Gbit/s"
+        rate = gbit_per_s / 8 * 1e9
         between = Link(name=name, bytes_per_s=rate, latency_s=latency_s, source="as given")
         return cls(
-            flops_per_s=flops_per_s, ring=between, node=between, inside=link(inside),
-            ranks_per_node=ranks_per_node, overlap=overlap, staged=staged,
-        )  # fmt: skip
+            flops_per_s=flops_per_s,
+            ring=between,
+            node=between,
+            inside=link(inside),
+            ranks_per_node=ranks_per_node,
+            overlap=overlap,
+            staged=staged,
+        )
 
     def scaled(self, rate: str, factor: float) -> Cluster:
         """The cluster with one rate (``flops_per_s``, or a link's bandwidth) times ``factor``."""
@@ -149,7 +155,9 @@ def throughput(plan: Plan, cluster: Cluster) -> StepTime:
     >>> round(throughput(plan, Cluster(flops_per_s=50e12, **links)).flops_per_s / 1e12, 1)
     50.0
     """
-    model, batch, parallel = plan.model, plan.batch, plan.parallel
+    model = plan.model
+    batch = plan.batch
+    parallel = plan.parallel
     if not isinstance(model, Model) or batch is None or model.num_experts or parallel.pp > 1:
         raise BadValue(
             "plan must have a dense Model, a Batch and pp = 1 for its throughput,"
@@ -249,7 +257,8 @@ def updated_step(plan: Plan, cluster: Cluster, update: Update) -> StepTime:
             "recipe must offload the optimizer, it and the gradients, or nothing, to the cpu, got"
             f" parameters on {places[0]}, gradients on {places[1]}, optimizer on {places[2]}"
         )
-    step, moved = throughput(plan, cluster), offload(plan.model, plan.parallel, recipe)
+    step = throughput(plan, cluster)
+    moved = offload(plan.model, plan.parallel, recipe)
     leaves_s = moved.bytes_at("PCIe to host") / update.link_bytes_per_s
     back_s = moved.bytes_at("PCIe to device") / update.link_bytes_per_s
     states = next(term for term in moved.held if term.component == "optimizer")
@@ -285,7 +294,8 @@ def rivals(
         UsageError: no such method.
         BadValue: the nodes of the cluster or the groups do not divide the GPUs.
     """
-    node, usual = cluster.ranks_per_node, Recipe.mixed_adam(accumulation=accumulation)
+    node = cluster.ranks_per_node
+    usual = Recipe.mixed_adam(accumulation=accumulation)
     away = replace(usual, offload_gradients="cpu", offload_optimizer="cpu")
     quantised = replace(usual, gather="int8", reduce="int4")
     ways = {

@@ -22,9 +22,18 @@ HEAD = "head backward"
 # In the order in which they come; where moments tie, the first is named. That of the head is the
 # part of the loss's from the head's own gradient on: stage 3 has the head whole only there.
 MOMENTS = (
-    *("embedding", "forward, first", "forward, last full", "forward, last", "loss forward"),
-    *("loss backward", HEAD, "backward, last", "backward, last full", "backward, first"),
-    *("embedding backward", STEP),
+    "embedding",
+    "forward, first",
+    "forward, last full",
+    "forward, last",
+    "loss forward",
+    "loss backward",
+    HEAD,
+    "backward, last",
+    "backward, last full",
+    "backward, first",
+    "embedding backward",
+    STEP,
 )
 _TIMES = len(tapes.MULTIPLICITIES)
 
@@ -151,7 +160,9 @@ def _undominated(points: list[NDArray[np.int64]], basis: NDArray[np.int64]) -> l
 
 def multiplicities(shape: Shape, numbers: Numbers, program: Program) -> list[Any]:
     """The values of :data:`labkit.memory.tape.tape.MULTIPLICITIES`."""
-    layers, chunks, structure = shape.num_layers, 0, program.structure
+    layers = shape.num_layers
+    chunks = 0
+    structure = program.structure
     if program.mode.chunked:
         chunks = -(-numbers.rows // numbers.chunk_rows[0]) - 3
     if structure == "nested":
@@ -173,5 +184,6 @@ def multiplicities(shape: Shape, numbers: Numbers, program: Program) -> list[Any
 
 def columns_of(table: Points, program: Program, shape: Shape, numbers: Numbers) -> list[Any]:
     """The value of each column: how often, times how many elements."""
-    times, sizes = multiplicities(shape, numbers, program), units(shape, numbers, program.mode)
+    times = multiplicities(shape, numbers, program)
+    sizes = units(shape, numbers, program.mode)
     return [times[number] * sizes[size] for number, size in table.columns]

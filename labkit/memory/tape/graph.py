@@ -106,5 +106,6 @@ class Holder:
     __slots__ = ("checkpoint", "place")
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self.checkpoint, self.place = checkpoint, checkpoint.number
+        self.checkpoint = checkpoint
+        self.place = checkpoint.number
         checkpoint.number += 1

@@ -8,7 +8,10 @@ from annotated_types import Ge, Le
 
 from labkit.kit.describe import description
 
-FP32, BF16, INT64, BOOL = 4, 2, 8, 1
+FP32 = 4
+BF16 = 2
+INT64 = 8
+BOOL = 1
 # A number of samples, tokens, ranks or micro-batches: products of larger ones leave 64 bits.
 Size = Annotated[int, Ge(1), Le(2**40)]
 MaskBytes = Literal[0, 1]  # of an element's dropout mask: none, or a kernel's

@@ -55,7 +55,8 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
         )
     if mode.loss == "chunked" and not _all(numbers.chunks >= 2):
         raise UsageError(f"chunks must be >= 2 for a chunked head, got {numbers.chunks}")
-    kinds, fixed = stack(shape), {}
+    kinds = stack(shape)
+    fixed = {}
     if mode.recompute == "full" and not _all(numbers.group == 1):
         structure = "nested"
     if mode.recompute == "every":
@@ -66,7 +67,8 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
             )
         structure = "periodic"
     if kinds == MIXED and structure != "flat":
-        structure, fixed = "listed", _fixed(shape, mode, numbers)
+        structure = "listed"
+        fixed = _fixed(shape, mode, numbers)
     return Program(
         mode=mode,
         **{name: getattr(shape, name) for name in _CHOICES},
@@ -110,7 +112,8 @@ def _choice(name: str, condition: Any) -> bool:
 
 def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
     """Bytes of parameters, and of what is there from the first moment to the last beside them."""
-    shape, width = shape_of(shape), mode.stream_bytes
+    shape = shape_of(shape)
+    width = mode.stream_bytes
     routed = shape.num_layers - num_dense(shape)
     corrections = routed * shape.num_experts if shape.router_bias else 0  # of routers' choices
     buffers = 2 * INT64 * numbers.micro_batch * numbers.seq + width * corrections
@@ -169,7 +172,8 @@ def moments(shape: Shape, mode: Mode, **sizes: Any) -> dict[str, dict[str, Any]]
     >>> max(found, key=lambda moment: sum(found[moment].values()))
     'loss backward'
     """
-    shape, numbers = shape_of(shape), Numbers(**sizes)
+    shape = shape_of(shape)
+    numbers = Numbers(**sizes)
     there = held(shape, mode, numbers)
     fullest = by_samples(shape, mode, numbers, partial(_evaluated, shape, numbers), np.where)
     by_moment = {

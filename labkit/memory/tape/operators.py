@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from labkit.memory.tape.mode import BF16, BOOL, FP32
 from labkit.memory.tape.tape import CACHED, Backward, Counts, Size, Tape, Tensor, call, unit
 
-MATRIX_PRODUCT, ATTENTION = "matrix product", "attention"  # what a checkpoint may keep
+MATRIX_PRODUCT = "matrix product"
+ATTENTION = "attention"  # what a checkpoint may keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,9 @@ class Operators:
 
     def add(self, x: Tensor, y: Tensor, *, reduce_y: bool = False) -> Tensor:
         """A sum in the wider dtype; ``reduce_y`` where y was spread over the batch."""
-        wide, (y_elements, y_width), x_width = max(x.width, y.width), y.size, x.width
+        wide = max(x.width, y.width)
+        (y_elements, y_width) = y.size
+        x_width = x.width
 
         def backward(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
             to_x = to_y = grads[0]
@@ -173,7 +176,8 @@ class Operators:
         if id(parameter) not in casts:
             node = self.tape.node(self.each([parameter]), parameter)
             cast = self.tape.new(parameter.elements, width, category=CACHED)
-            cast.node, casts[id(parameter)] = node, cast
+            cast.node = node
+            casts[id(parameter)] = cast
         return casts[id(parameter)]
 
     @call
@@ -202,7 +206,8 @@ class Operators:
         gathered = [] if anew is None else [tape.local(tape.new(anew, width, x))]
         # Without a bias mm finds the weight's gradient first, addmm and a gathered input the other.
         order = [1, 0] if layer.bias is None and whole is None else [0, 1]
-        both, shift = self.each([x, weight], order), layer.bias
+        both = self.each([x, weight], order)
+        shift = layer.bias
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
             beside = [*saved]
@@ -229,7 +234,8 @@ class Operators:
         node = self.tape.node(self.each([x]), x, outputs=len(parts))
         views = [x.view(part) for part in parts]
         for place, part in enumerate(views):
-            part.node, part.output = node, place
+            part.node = node
+            part.output = place
         return views
 
     def join(self, out: Size, *parts: Tensor) -> Tensor:
@@ -342,7 +348,8 @@ class Operators:
 
     @call
     def _inverse_root(self, x: Tensor) -> Tensor:
-        names, backward = ["norm statistics"], self._in_steps(x.size)
+        names = ["norm statistics"]
+        backward = self._in_steps(x.size)
         return self.kernel([x], x.size, saves_outputs=[0], names=names, backward=backward)[0]
 
     def times(
@@ -352,7 +359,8 @@ class Operators:
 
         The ``left`` operand's gradient is found first.
         """
-        size, of_factor = x.size, factor.size
+        size = x.size
+        of_factor = factor.size
         wide = size[0], max(x.width, factor.width)
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:

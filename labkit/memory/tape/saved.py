@@ -109,7 +109,8 @@ def _terms(
     shape: Shape, mode: Mode, sizes: dict[str, Any], wanted: Wanted, *, of_one: bool = False
 ) -> tuple[Term, ...]:
     """The wanted terms; ``of_one`` layer, or of as many as there are."""
-    shape, numbers = shape_of(shape), Numbers(**sizes)
+    shape = shape_of(shape)
+    numbers = Numbers(**sizes)
 
     def where(one_sample: Any, alone: Term, many: Term) -> Term:
         """Attention written out copies nothing for one sample alone."""
@@ -122,7 +123,8 @@ def _terms(
 def _by_component(
     shape: Shape, numbers: Numbers, wanted: Wanted, of_one: bool, program: Program
 ) -> dict[str, Term]:
-    times, value = multiplicities(shape, numbers, program), units(shape, numbers, program.mode)
+    times = multiplicities(shape, numbers, program)
+    value = units(shape, numbers, program.mode)
     terms: dict[str, Term] = {}
     for part in filter(wanted, kept(program)):
         size = sum(width * value[place] for place, width in part.amount)
@@ -132,7 +134,8 @@ def _by_component(
             size = layers * size
             text = f"{'l' if is_array(layers) else layers}·({text})"
         if before := terms.get(part.component):
-            size, text = before.num_bytes + size, f"{before.formula} + {text}"
+            size = before.num_bytes + size
+            text = f"{before.formula} + {text}"
         source = _SOURCES.get(part.component.rpartition(".")[2], TORCH)
         terms[part.component] = Term(
             component=part.component, num_bytes=size, formula=text, source=source

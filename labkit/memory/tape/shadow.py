@@ -25,7 +25,8 @@ def every_second_product(kind: str, number: int) -> bool:
     return kind == ATTENTION or (kind == MATRIX_PRODUCT and number % 2 == 1)
 
 
-OPERANDS, MASKED = "query, key, value", "dropout mask and output"
+OPERANDS = "query, key, value"
+MASKED = "dropout mask and output"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,8 @@ class Shadow:
     """One network on one tape."""
 
     def __init__(self, program: Program) -> None:
-        self.program, self.mode = program, program.mode
+        self.program = program
+        self.mode = program.mode
         self.tape = Tape()
         self.ops = SpecialOperators(self.tape)
         self.width = BF16 if self.mode.dtype == "bf16" else FP32
@@ -124,12 +126,22 @@ class Shadow:
         return [([ends, Place(MIDDLE, inner), ends], True) for ends, inner in rows]
 
     def _periodic(self) -> list[tuple[list[Place], bool]]:
-        first, last, inner = Place(FIRST), Place(LAST), Place(MIDDLE, tapes.INNER)
+        first = Place(FIRST)
+        last = Place(LAST)
+        inner = Place(MIDDLE, tapes.INNER)
         rows = (
-            *((first, False), (inner, False), (first, False), (first, True)),
-            *((Place(MIDDLE, tapes.GROUPS_INNER), False), (Place(MIDDLE, tapes.GROUPS), True)),
-            *((Place(MIDDLE), False), (inner, False), (last, False), (last, True)),
-            *((Place(MIDDLE, tapes.INNER_LAST), False), (last, False)),
+            (first, False),
+            (inner, False),
+            (first, False),
+            (first, True),
+            (Place(MIDDLE, tapes.GROUPS_INNER), False),
+            (Place(MIDDLE, tapes.GROUPS), True),
+            (Place(MIDDLE), False),
+            (inner, False),
+            (last, False),
+            (last, True),
+            (Place(MIDDLE, tapes.INNER_LAST), False),
+            (last, False),
         )
         return [([place], again) for place, again in rows]
 
@@ -147,7 +159,8 @@ class Shadow:
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """The part of the model at work: the first half of the names of what it keeps."""
-        before, self.tape.part = self.tape.part, name
+        before = self.tape.part
+        self.tape.part = name
         try:
             yield
         finally:
@@ -157,19 +170,23 @@ class Shadow:
         """From here on ``block`` is at work, and ``tensor`` is its own."""
         place = block.place
         self.tape.label = f"{self.phase}, {place.group}" if place.group != MIDDLE else None
-        self.tape.multiplicity, self.tape.layer = place.multiplicity, block
+        self.tape.multiplicity = place.multiplicity
+        self.tape.layer = block
         self.tape.count_as(tensor, multiplicity=place.multiplicity)
 
     def leave(self, label: str, tensor: Tensor) -> None:
         """The layers are done, in either direction."""
-        self.tape.label, self.tape.multiplicity, self.tape.layer = label, tapes.ONE, None
+        self.tape.label = label
+        self.tape.multiplicity = tapes.ONE
+        self.tape.layer = None
         self.tape.count_as(tensor, multiplicity=tapes.ONE)
 
     def step(self) -> Tape:
         """Forward and backward; the points are on the tape that is returned."""
         loss = self.run_forward()
         self.phase = "backward"
-        self.tape.label, self.tape.multiplicity = "loss backward", tapes.ONE
+        self.tape.label = "loss backward"
+        self.tape.multiplicity = tapes.ONE
         self.tape.backward(loss)
         return self.tape
 
@@ -260,7 +277,8 @@ class Shadow:
 
     @call
     def head(self, x: Tensor, targets: Tensor, logits_unit: str) -> Tensor:
-        output, loss = Linear(self.output, None, unit(logits_unit)), self.mode.loss
+        output = Linear(self.output, None, unit(logits_unit))
+        loss = self.mode.loss
         logits = self.column(self.gathered(x), output, "input")
         if self.mode.logits_held == "compute":
             self.tape.held.append(logits)
@@ -296,12 +314,16 @@ class Shadow:
 
     @call
     def attend_eagerly(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        ops, copied, local = self.ops, self.program.batched, self.tape.local
+        ops = self.ops
+        copied = self.program.batched
+        local = self.tape.local
         if self.program.grouped:
-            k, v = local(ops.repeat(k, self.wide)), local(ops.repeat(v, self.wide))
+            k = local(ops.repeat(k, self.wide))
+            v = local(ops.repeat(v, self.wide))
         whole = copied and not self.program.grouped  # the repeated ones lie well as they are
         if not self.program.latent:
-            q, k = ops.copy(q) if copied else q, ops.copy(k) if whole else k
+            q = ops.copy(q) if copied else q
+            k = ops.copy(k) if whole else k
         scores = ops.product(q, k, unit("b·a·s²"), (OPERANDS, OPERANDS))
         weights = ops.softmax(self.masked(ops.scale(scores)), "softmax output")
         if self.mode.softmax_fp32:
@@ -313,7 +335,8 @@ class Shadow:
 
     def masked(self, scores: Tensor) -> Tensor:
         """The scores of later positions set to minus infinity, in the format of the softmax."""
-        ops, local = self.ops, self.tape.local
+        ops = self.ops
+        local = self.tape.local
         if self.mode.mask_added:
             scores = local(ops.add_constant(scores, self.width))
         else:

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from labkit.memory.tape.shadow import Shadow
 
 INPUT = "projection input"
-FIRST, MIDDLE, LAST_FULL, LAST = "first", "middle", "last full", "last"
+FIRST = "first"
+MIDDLE = "middle"
+LAST_FULL = "last full"
+LAST = "last"
 
 
 class Place(NamedTuple):
@@ -35,7 +38,10 @@ class Block:
     """Norm, attention, norm, MLP or experts; a parameter is made where it is first used."""
 
     def __init__(self, net: Shadow, place: Place) -> None:
-        self.net, self.tape, self.ops, self.place = net, net.tape, net.ops, place
+        self.net = net
+        self.tape = net.tape
+        self.ops = net.ops
+        self.place = place
         self.parameters: dict[str, Tensor] = {}
 
     def parameter(self, name: str, *units: str) -> Tensor:
@@ -53,7 +59,8 @@ class Block:
 
     @call
     def forward(self, x: Tensor) -> Tensor:
-        latent, llama = self.net.program.latent, self.net.llama
+        latent = self.net.program.latent
+        llama = self.net.llama
         x = self.add_to(x, "attention", self.latent_attention if latent else self.attention)
         mlp = self.experts if self.place.experts else self.gated_mlp if llama else self.mlp
         return self.add_to(x, "mlp", mlp)
@@ -61,7 +68,8 @@ class Block:
     @call
     def add_to(self, x: Tensor, part: str, module: Callable[[Tensor], Tensor]) -> Tensor:
         """The stream and what a module makes of it, normalised."""
-        net, ops = self.net, self.ops
+        net = self.net
+        ops = self.ops
         names = [f"{part} norm", f"{part} norm, bias"]
         learned = [self.parameter(name, "h") for name in names[: 1 if net.llama else 2]]
         with net.part(part):
@@ -75,15 +83,20 @@ class Block:
     @call
     def attention(self, x: Tensor) -> Tensor:
         """Queries, keys and values from one matrix or three."""
-        net, ops, local, bias = self.net, self.ops, self.tape.local, self.net.program.qkv_bias
+        net = self.net
+        ops = self.ops
+        local = self.tape.local
+        bias = self.net.program.qkv_bias
         x = local(net.gathered(x))
         if net.program.fused_qkv:
-            wide, narrow = unit("b·s·q"), unit("b·s·k")
+            wide = unit("b·s·q")
+            narrow = unit("b·s·k")
             weight = self.parameter("qkv", "h·q", "h·k", "h·k")
             shift = self.parameter("qkv, bias", "q", "k", "k") if bias else None
             layer = Linear(weight, shift, wide + 2 * narrow)
             q, k, v = ops.split(net.column(x, layer, INPUT), (wide, narrow, narrow))
-            q, k = self.by_heads(q, "query"), self.by_heads(k, "key")
+            q = self.by_heads(q, "query")
+            k = self.by_heads(k, "key")
         else:
             widths = {"query": "q", "key": "k", "value": "k"}
             query, key, value = (self.linear(n, "h", w, bias=bias) for n, w in widths.items())
@@ -100,7 +113,8 @@ class Block:
         return self.ops.view(x) if self.net.mode.attention == "eager" else x
 
     def by_heads(self, x: Tensor, name: str) -> Tensor:
-        net, program = self.net, self.net.program
+        net = self.net
+        program = self.net.program
         if program.qk_norm:
             learned = [self.parameter(f"{name} norm", "d")]
             with net.part(f"attention.{name}"):
@@ -113,7 +127,8 @@ class Block:
     @call
     def latent_attention(self, x: Tensor) -> Tensor:
         """Queries, keys and values from normalised latents."""
-        net, local = self.net, self.tape.local
+        net = self.net
+        local = self.tape.local
         q = local(self.queries(x))
         k, v = map(local, self.keys_and_values(x))
         out = self.linear("out", "w", "h", bias=net.program.out_bias)
@@ -122,13 +137,17 @@ class Block:
 
     @call
     def queries(self, x: Tensor) -> Tensor:
-        net, ops, width, name = self.net, self.ops, "h", INPUT
+        net = self.net
+        ops = self.ops
+        width = "h"
+        name = INPUT
         if net.program.query_rank:
             layer = self.linear("query down", "h", "i", bias=net.program.qkv_bias)
             down = ops.linear(x, layer, name)
             with net.part("attention.query latent"):
                 x = self.tape.local(net.normalise(down, [self.parameter("query norm", "i")]))
-            width, name = "i", "query input"
+            width = "i"
+            name = "query input"
         both = ops.view(ops.linear(x, self.linear("query", width, "q", bias=False), name))
         turned = unit("b·s·a·o")
         flat, rest = ops.split(both, (both.elements - turned, turned))
@@ -136,7 +155,9 @@ class Block:
 
     @call
     def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        net, ops, local = self.net, self.ops, self.tape.local
+        net = self.net
+        ops = self.ops
+        local = self.tape.local
         layer = self.linear("latent down", "h", "j", bias=net.program.qkv_bias)
         down = local(ops.linear(x, layer, INPUT))
         latent, turned = ops.split(down, (unit("b·s·l"), unit("b·s·o")))
@@ -153,8 +174,10 @@ class Block:
     @call
     def mlp(self, x: Tensor) -> Tensor:
         """Up, GELU, down."""
-        net, ops = self.net, self.ops
-        linear, gelu = partial(self.linear, bias=net.program.mlp_bias), ops.gelu
+        net = self.net
+        ops = self.ops
+        linear = partial(self.linear, bias=net.program.mlp_bias)
+        gelu = ops.gelu
         if not net.mode.gelu_fused:
             gelu = partial(ops.gelu_written_out, wide_power=net.mode.gpu)
         x = self.tape.local(net.gathered(x))
@@ -164,7 +187,8 @@ class Block:
     @call
     def gated_mlp(self, x: Tensor, letter: str = "f") -> Tensor:
         """SiLU of the gate times up, then down; ``letter`` is that of its width."""
-        net, ops = self.net, self.ops
+        net = self.net
+        ops = self.ops
         linear = partial(self.linear, bias=net.program.mlp_bias)
         x = self.tape.local(net.gathered(x))
         gate = ops.silu(net.column(x, linear(f"gate {letter}", "h", letter), INPUT), "gate")
@@ -175,7 +199,8 @@ class Block:
     @call
     def experts(self, x: Tensor) -> Tensor:
         """Router, routed experts and shared ones."""
-        ops, local = self.ops, self.tape.local
+        ops = self.ops
+        local = self.tape.local
         weights, _ = map(local, self.route(x))
         slots, filled = map(local, ops.places(unit("b·s·n")))
         tokens = local(self.tape.new(*slots.size, slots))
@@ -194,7 +219,8 @@ class Block:
 
     @call
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        ops, few = self.ops, unit("b·s·n")
+        ops = self.ops
+        few = unit("b·s·n")
         router = self.linear("router", "h", "x", bias=False)
         scores = ops.cast(ops.linear(x, router, "router input"), FP32)
         if self.net.program.sigmoid:
@@ -215,7 +241,8 @@ class Block:
 
     @call
     def routed(self, rows: Tensor) -> Tensor:
-        ops, inner = self.ops, unit("r·g")
+        ops = self.ops
+        inner = unit("r·g")
         gate, up, down = (self.parameter(name, "y·h·g") for name in ("gate", "up", "down"))
         gated = ops.silu(ops.batched(rows, gate, inner, "rows"), "gate")
         both = ops.multiply(gated, ops.batched(rows, up, inner, "rows"))

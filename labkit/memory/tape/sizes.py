@@ -18,7 +18,9 @@ from labkit.memory.tape.tape import UNITS
 from labkit.models import Model
 
 Shape = Any
-DENSE, EXPERTS, MIXED = "dense", "experts", "mixed"
+DENSE = "dense"
+EXPERTS = "experts"
+MIXED = "mixed"
 _SIZES = {field.name for field in fields(Model)} - {"name", "operators", "source"}
 # A rank's tokens are cut by sequence parallelism where what each of them has is whole on it.
 _CUT = ("b·s", "b·s·h", "b·s·i", "b·s·j", "b·s·l", "b·s·x", "b·s·n")
@@ -57,7 +59,8 @@ class Numbers:
     @property
     def chunk_rows(self) -> tuple[Any, Any]:
         """Rows of a chunk of a head, and of the last one: ``torch.chunk``'s rule."""
-        rows, chunk = self.rows, -(-self.rows // self.chunks)
+        rows = self.rows
+        chunk = -(-self.rows // self.chunks)
         return chunk, rows - (-(-rows // chunk) - 1) * chunk
 
 
@@ -138,8 +141,11 @@ def units(shape: Shape, numbers: Numbers, mode: Mode) -> list[Any]:
 def _letters(shape: Shape, numbers: Numbers, mode: Mode) -> dict[str, Any]:
     """What is per head, the MLP and the vocabulary are cut by tp; latents are not. Tokens are
     spread evenly over experts; a rank's get those of all ``ep`` ranks that share them."""
-    s, tp = numbers.seq, numbers.tp
-    tokens, rows, heads = numbers.micro_batch * s, numbers.rows, over(shape.heads, tp)
+    s = numbers.seq
+    tp = numbers.tp
+    tokens = numbers.micro_batch * s
+    rows = numbers.rows
+    heads = over(shape.heads, tp)
     letters = _NONE | {
         **{"1": 1, "b": numbers.micro_batch, "s": s, "s²": s * s, "tokens": tokens, "rows": rows},
         **{"h": shape.hidden, "a": heads, "q": over(shape.heads * shape.head_dim, tp)},
@@ -151,13 +157,16 @@ def _letters(shape: Shape, numbers: Numbers, mode: Mode) -> dict[str, Any]:
     if shape.qk_norm:
         letters |= {"u": over(shape.kv_heads, tp), "d": shape.head_dim}
     if shape.kv_rank:
-        turned, latent = shape.rope_head_dim, shape.kv_rank
+        turned = shape.rope_head_dim
+        latent = shape.kv_rank
         letters |= {"i": shape.q_rank, "j": latent + turned, "l": latent, "o": turned}
         letters |= {"q": heads * (shape.head_dim + turned), "w": heads * shape.value_head_dim}
         letters |= {"z": heads * (shape.head_dim + shape.value_head_dim)}
     if shape.num_experts:
-        experts, few = shape.num_experts, shape.experts_per_token
-        own, width = over(experts, numbers.ep), over(shape.expert_ffn, tp)
+        experts = shape.num_experts
+        few = shape.experts_per_token
+        own = over(experts, numbers.ep)
+        width = over(shape.expert_ffn, tp)
         places = -(-tokens * few // own)
         letters |= {"x": experts, "n": few, "y": own, "g": width, "t": places, "r": own * places}
         letters |= {"m": shape.shared_experts * width}

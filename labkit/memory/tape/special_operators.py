@@ -18,7 +18,8 @@ class SpecialOperators(Operators):
     @call
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean over the rows."""
-        scores, number = self.softmax(logits, "log-softmax"), (unit("1"), logits.width)
+        scores = self.softmax(logits, "log-softmax")
+        number = (unit("1"), logits.width)
         return self.kernel(
             [scores],
             number,
@@ -31,7 +32,10 @@ class SpecialOperators(Operators):
     @call
     def loss_parallel(self, logits: Tensor, targets: Tensor) -> Tensor:
         """torch's ``loss_parallel``: log-softmax in steps; the backward passes of both in one."""
-        local, new, size, rows = self.tape.local, self.tape.new, logits.size, targets.elements
+        local = self.tape.local
+        new = self.tape.new
+        size = logits.size
+        rows = targets.elements
         shifted = local(new(*size, logits))
         sums = new(rows, FP32, new(*size, shifted))  # of the exponentials
         scores = local(new(*size, shifted, new(rows, FP32, sums)))
@@ -43,7 +47,8 @@ class SpecialOperators(Operators):
             total = new(*size, zeros, exponentials, *saved)
             return [new(*size, zeros, total, new(unit("1"), FP32, total), *saved)]
 
-        number, names = (unit("1"), FP32), ["log-softmax"]
+        number = (unit("1"), FP32)
+        names = ["log-softmax"]
         saves = [scores, targets]
         return self.kernel([logits], number, saves=saves, names=names, backward=backward)[0]
 
@@ -55,22 +60,27 @@ class SpecialOperators(Operators):
 
     @call
     def _loss_of_rows(self, logits: Tensor, rows: Counts, *, copy: bool) -> Tensor:
-        local, new = self.tape.local, self.tape.new
+        local = self.tape.local
+        new = self.tape.new
         scores = local(new(*logits.size, logits)) if copy else logits
-        places, mine = local(new(rows, INT64)), local(new(rows, BOOL))
+        places = local(new(rows, INT64))
+        mine = local(new(rows, BOOL))
         local(new(rows, FP32))  # the scores of the targets
 
         def backward(_: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
             return [saved[0]]
 
-        saves, names = [scores, mine, places], ["exponentials", "mask", "place"]
+        saves = [scores, mine, places]
+        names = ["exponentials", "mask", "place"]
         out = (rows, FP32)
         return self.kernel([logits], out, saves=saves, names=names, backward=backward)[0]
 
     def fused_loss(self, x: Tensor, weight: Tensor) -> Tensor:
         """Head, loss and both gradients, a part of the rows at a time: keeps the gradients."""
-        new, narrow = self.tape.new, BF16 if self.tape.casts is not None else x.width
-        to_x, to_weight = new(*x.size), new(*weight.size)
+        new = self.tape.new
+        narrow = BF16 if self.tape.casts is not None else x.width
+        to_x = new(*x.size)
+        to_weight = new(*weight.size)
         total = new(unit("1"), FP32)
         parts = [] if weight.width == narrow else [new(weight.elements, narrow)]
         parts += [] if x.width == narrow else [new(unit("c·h"), narrow)]
@@ -106,14 +116,16 @@ class SpecialOperators(Operators):
 
     def top(self, x: Tensor, elements: Counts) -> tuple[Tensor, Tensor]:
         """The largest few of each row, and their numbers."""
-        sizes, backward = ((elements, x.width), (elements, INT64)), self._scattered(x)
+        sizes = ((elements, x.width), (elements, INT64))
+        backward = self._scattered(x)
         values, chosen = self.kernel([x], *sizes, saves_outputs=[1], backward=backward)
         return values, chosen
 
     @call
     def over_sum(self, x: Tensor, rows: Counts) -> Tensor:
         """Each row over its sum; the sum's gradient is spread without a copy."""
-        new, size = self.tape.new, x.size
+        new = self.tape.new
+        size = x.size
 
         def of_sum(grads: list[Tensor], _: list[Tensor]) -> list[Tensor | None]:
             return [grads[0].view(size[0])]
@@ -126,7 +138,8 @@ class SpecialOperators(Operators):
             return [to_x, new(rows, size[1], to_sum)]
 
         total = self.kernel([x], (rows, x.width), backward=of_sum)[0]
-        inputs, names = [x, total], 2 * ["chosen and weights"]
+        inputs = [x, total]
+        names = 2 * ["chosen and weights"]
         return self.kernel(inputs, size, saves=inputs, names=names, backward=backward)[0]
 
     def places(self, chosen: Counts) -> tuple[Tensor, Tensor]:
@@ -143,7 +156,8 @@ class SpecialOperators(Operators):
 
     def scatter_add(self, start: Tensor, numbers: Tensor, x: Tensor) -> Tensor:
         """``start`` plus the rows of x at their tokens; the start's gradient is the sum's own."""
-        learns, size = start.node is not None, x.size
+        learns = start.node is not None
+        size = x.size
 
         def backward(grads: list[Tensor], saved: list[Tensor]) -> list[Tensor | None]:
             return [grads[0] if learns else None, self.tape.new(*size, *saved)]

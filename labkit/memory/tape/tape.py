@@ -52,20 +52,69 @@ from labkit.memory.tape.graph import (
 )
 
 UNITS = (
-    "1", "s", "b·s", "b·s·h", "b·s·q", "b·s·k", "b·s·f", "b·s·a", "b·s·v", "b·a·s²", "s²", "s·h",
-    "h", "q", "k", "f", "h·q", "h·k", "h·f", "h·v", "h·p", "c", "c·h", "c·v", "e", "e·h", "e·v",
+    "1",
+    "s",
+    "b·s",
+    "b·s·h",
+    "b·s·q",
+    "b·s·k",
+    "b·s·f",
+    "b·s·a",
+    "b·s·v",
+    "b·a·s²",
+    "s²",
+    "s·h",
+    "h",
+    "q",
+    "k",
+    "f",
+    "h·q",
+    "h·k",
+    "h·f",
+    "h·v",
+    "h·p",
+    "c",
+    "c·h",
+    "c·v",
+    "e",
+    "e·h",
+    "e·v",
     # Normalised heads: u key heads of width d.
-    "b·s·u", "d",
+    "b·s·u",
+    "d",
     # Latent attention: latents of i (queries) and l (keys and values), j with the key's turned
     # part; turned parts o wide, keys and values z wide before they part, values w, of all heads.
-    "b·s·i", "b·s·j", "b·s·l", "b·s·o", "b·s·a·o", "b·s·z", "b·s·w",
-    "i", "j", "l", "h·i", "i·q", "h·j", "l·z", "h·w",
+    "b·s·i",
+    "b·s·j",
+    "b·s·l",
+    "b·s·o",
+    "b·s·a·o",
+    "b·s·z",
+    "b·s·w",
+    "i",
+    "j",
+    "l",
+    "h·i",
+    "i·q",
+    "h·j",
+    "l·z",
+    "h·w",
     # Experts: x to choose from, n a token; y of them here of width g with t places each, r in all;
     # shared ones m wide together.
-    "b·s·x", "b·s·n", "x", "h·x", "t", "r", "r·h", "r·g", "y·h·g", "b·s·m", "h·m",
+    "b·s·x",
+    "b·s·n",
+    "x",
+    "h·x",
+    "t",
+    "r",
+    "r·h",
+    "r·g",
+    "y·h·g",
+    "b·s·m",
+    "h·m",
     # Sequence parallelism: the tokens of all tensor-parallel ranks.
     "tp·b·s·h",
-)  # fmt: skip
+)
 INDEX = {unit: place for place, unit in enumerate(UNITS)}
 
 # How often what one part leaves behind is there. What each stands for depends on how the layers
@@ -259,10 +308,13 @@ class Tape:
         return checkpoint.recomputed.pop(saved.place)
 
     def _rerun(self, checkpoint: Checkpoint) -> None:
-        casts, category = self.casts, self.category
+        casts = self.casts
+        category = self.category
         outer = (self.recording, self.recomputing)
         checkpoint.counts.clear()
-        self.recording, self.recomputing, self.category = None, checkpoint, ACTIVATIONS
+        self.recording = None
+        self.recomputing = checkpoint
+        self.category = ACTIVATIONS
         try:
             checkpoint.rerun()
         except StopRecomputation:
@@ -270,7 +322,8 @@ class Tape:
         finally:
             self.need(*(self.casts or {}).values())
             self.recording, self.recomputing = outer
-            self.casts, self.category = casts, category
+            self.casts = casts
+            self.category = category
         assert checkpoint.recomputed is not None
         assert len(checkpoint.recomputed) == checkpoint.number
 
@@ -281,7 +334,8 @@ class Tape:
             results = again.results.popleft()
             self.need(*results)
             return results
-        results, first = run(), self.recording
+        results = run()
+        first = self.recording
         if again is None and first is not None and first.keeps_next(kind):
             first.results.append([result.view() for result in results])
             for result in results:
@@ -301,7 +355,8 @@ class Tape:
 
         for tensor in inputs:
             self._log_saved(tensor)
-        before, self.recording = self.recording, Checkpoint(inputs, rerun, keeps)
+        before = self.recording
+        self.recording = Checkpoint(inputs, rerun, keeps)
         try:
             return function(*inputs)
         finally:
@@ -350,7 +405,8 @@ class Tape:
         if there is None:
             return grad
         assert there.storage is not None
-        before, self.multiplicity = self.multiplicity, there.storage.heading[1]
+        before = self.multiplicity
+        self.multiplicity = there.storage.heading[1]
         try:
             return self.new(*grad.size, there, grad)
         finally:
@@ -360,7 +416,8 @@ class Tape:
 def _dependencies(root: Node) -> dict[Node, int]:
     """How many gradients each node behind ``root`` waits for."""
     waiting: dict[Node, int] = {}
-    seen, left = {root}, [root]
+    seen = {root}
+    left = [root]
     while left:
         for edge in left.pop().edges:
             if edge is None:

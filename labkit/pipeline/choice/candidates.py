@@ -87,7 +87,8 @@ class Candidate:
         for key, value in self.settings.items():
             parts.append("made for even durations" if key == "durations_s" else f"{key} {value}")
         if self.max_in_flight is not None:
-            low, high = min(self.max_in_flight), max(self.max_in_flight)
+            low = min(self.max_in_flight)
+            high = max(self.max_in_flight)
             parts.append(f"at most {high if low == high else f'{low} to {high}'} in flight")
         return ", ".join(parts)
 
@@ -152,7 +153,8 @@ class Grid:
 
         None lies above what the schedule holds of itself, nor above three times the stages.
         """
-        places, chunks = plain.homes, plain.num_stages // plain.num_devices
+        places = plain.homes
+        chunks = plain.num_stages // plain.num_devices
         each = self._of_stages("activation_bytes") / chunks
         share = each if chunks > 1 else np.where(places, each[:, None], 0.0).max(axis=0)
         share = np.where(share > 0, share, share.max() or 1.0)
@@ -209,7 +211,8 @@ class Grid:
 
     def _capped(self, name: str, settings: Mapping[str, Any]) -> Iterator[Candidate]:
         """A schedule as it is, and under every cap that it can keep."""
-        sizes, share = (name, self.profile.num_stages, self.num_microbatches), self.weight_fraction
+        sizes = (name, self.profile.num_stages, self.num_microbatches)
+        share = self.weight_fraction
         whole = resolved(self.profile, name, self.num_microbatches, settings, share)
         plain = build(*sizes, **whole)
         profile = self.profile.for_schedule(plain, share)
@@ -245,14 +248,18 @@ def quick_bound_j(candidate: Candidate, deadline_s: float) -> float:
     bound is the least over T of ``G P_b T + sum_d net_d(T)``: convex and piecewise linear, hence
     least at a breakpoint. Time: that of two longest paths and one sort a device.
     """
-    schedule, choices = candidate.schedule, candidate.planner.choices
-    graph, fastest = schedule.graph, choices.fastest_s()
-    lag_s, first_s = candidate.task.lag_s, candidate.fastest_s
+    schedule = candidate.schedule
+    choices = candidate.planner.choices
+    graph = schedule.graph
+    fastest = choices.fastest_s()
+    lag_s = candidate.task.lag_s
+    first_s = candidate.fastest_s
     ends, tails = (longest(graph, fastest, lag_s) for longest in (longest_to, longest_from))
     lines: list[tuple[np.ndarray, np.ndarray]] = []
     for own in filter(len, schedule.by_device(np.arange(len(schedule)))):
         time, net = _mixed(choices, choices.of[own])
-        a, b = own[0], own[-1]
+        a = own[0]
+        b = own[-1]
         around_s = (ends[a] - fastest[a]) + (tails[b] - fastest[b])
         lines.append((time + around_s, net))
     last_s = max(deadline_s, first_s)

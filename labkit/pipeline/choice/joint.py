@@ -96,7 +96,8 @@ class JointChoice:
         return table.iloc[order].reset_index(drop=True)
 
     def _row(self, state: State) -> dict[str, Any]:
-        candidate, plan = state.candidate, state.plan
+        candidate = state.candidate
+        plan = state.plan
         return {
             "schedule": candidate.name,
             "num_chunks": candidate.num_chunks,

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from labkit.pipeline.scheduling.schedule import Schedule
     from labkit.pipeline.simulation.costs import Costs, Network
 
-BASELINE, PLAIN = "1f1b, max-clock", "1F1B at the highest clock"
+BASELINE = "1f1b, max-clock"
+PLAIN = "1F1B at the highest clock"
 FASTEST = "all at the highest clock"
 
 commands = Commands(
@@ -101,7 +102,8 @@ def simulate(
     """Run a schedule: makespan, bubbles and their causes, activations in flight."""
     import numpy as np
 
-    costs, rng = pipeline.Costs(**vars(work)), np.random.default_rng(seed)
+    costs = pipeline.Costs(**vars(work))
+    rng = np.random.default_rng(seed)
     schedule, formula = _unmeasured(order, stages, costs)
     line = pipeline.simulate(schedule, costs, network=links.network, jitter=jitter, rng=rng)
     devices = line.idle_frame().assign(
@@ -150,7 +152,8 @@ def _unmeasured(order: Order, stages: int | None, costs: Costs) -> tuple[Schedul
     """
     from labkit.pipeline.scheduling.families import FAMILIES, family_of
 
-    schedule, name = order.read(stages), order.schedule
+    schedule = order.read(stages)
+    name = order.schedule
     each_s = {key: getattr(costs, key) for key in ("forward_s", "backward_s", "weight_s")}
     if schedule is None:
         if stages is None or order.microbatches is None:
@@ -190,7 +193,9 @@ def plan(
 
     Without a deadline the iteration takes no longer than at the highest clock.
     """
-    schedule, profile, network = order.read(), measured.source.profile, links.network
+    schedule = order.read()
+    profile = measured.source.profile
+    network = links.network
     if schedule is None:
         schedule, profile = measured.fitted(order.schedule, order, **order.settings)
     else:
@@ -199,7 +204,9 @@ def plan(
     latest_s = measured.deadline_s(fastest.makespan_s)
     settings = assignments("--planner-set", planner_set)
     chosen = pipeline.plan(schedule, profile, method, latest_s, network=network, **settings)
-    tables, data, front = [reports.stage_sheet(chosen, fastest)], chosen.data(fastest), None
+    tables = [reports.stage_sheet(chosen, fastest)]
+    data = chosen.data(fastest)
+    front = None
     if frontier:
         front = pipeline.frontier(schedule, profile, frontier, network=network)
         shown = front.assign(gap_fraction=front["energy_j"] / front["bound_j"] - 1)
@@ -289,9 +296,12 @@ def _all_plans(
 
     base = pipeline.plan(*next(fitted), "max-clock", network=network)
     latest_s = measured.deadline_s(base.makespan_s)
-    plans, cpu_s, failed = {BASELINE: base}, {BASELINE: float("nan")}, {}
+    plans = {BASELINE: base}
+    cpu_s = {BASELINE: float("nan")}
+    failed = {}
     for (schedule, profile), method in product(fitted, methods):
-        name, began_s = f"{schedule.name}, {method}", process_time()
+        name = f"{schedule.name}, {method}"
+        began_s = process_time()
         by_s = base.makespan_s if latest_s is None and method in TIMED_METHODS else latest_s
         try:
             plans[name] = pipeline.plan(schedule, profile, method, by_s, network=network)
@@ -321,7 +331,8 @@ def choose(measured: Measured, limits: Limits, links: Links, *, trace: Trace = N
     described = {**vars(limits), "weight_fraction": measured.weight_fraction}
     limits_bytes = described.pop("memory_limits_bytes") or [None]
     search = Search(measured.source.profile, network=links.network, **described)
-    base, latest = search.reference, measured.deadlines(search.reference.makespan_s)
+    base = search.reference
+    latest = measured.deadlines(search.reference.makespan_s)
     if len(limits_bytes) * len(latest) == 1:
         choice = search.choose(memory_limit_bytes=limits_bytes[0], deadline_s=latest[0])
         return _choice(choice, measured.source, trace)
@@ -352,7 +363,10 @@ def choose(measured: Measured, limits: Limits, links: Links, *, trace: Trace = N
 
 def _choice(choice: JointChoice, source: NamedProfile, trace: Path | None) -> Report:
     """The best plan, and what became of every other candidate."""
-    best, chosen, base, table = choice.best, choice.chosen, choice.reference, choice.frame()
+    best = choice.best
+    chosen = choice.chosen
+    base = choice.reference
+    table = choice.frame()
     limit = choice.memory_limit_bytes
     memory = table["peak_activation_bytes"] + table["parameter_bytes"]
     shown = table.assign(memory=memory, verdict=reports.verdicts(table))

@@ -42,9 +42,12 @@ def _of(
     )
 
 
-_numbers, _sizes = _of("X,…", numbers), _of("BYTES,…", byte_counts)
-_counts, _several = _of("N,…", whole_numbers), _of("X,…", numbers, list)
-_several_sizes, _several_counts = _of("BYTES,…", byte_counts, list), _of("N,…", whole_numbers, list)
+_numbers = _of("X,…", numbers)
+_sizes = _of("BYTES,…", byte_counts)
+_counts = _of("N,…", whole_numbers)
+_several = _of("X,…", numbers, list)
+_several_sizes = _of("BYTES,…", byte_counts, list)
+_several_counts = _of("N,…", whole_numbers, list)
 
 
 def names(help: str, panel: str) -> Any:
@@ -59,7 +62,8 @@ _NAME = argument(
 _MICROBATCHES = option("Microbatches in an iteration.", "--microbatches", "-m", panel="Schedule")
 _PROFILE = option(
     "A CSV file, a short name such as a100/bloom, or a dataset's file.",
-    *("--profile", "-p"),
+    "--profile",
+    "-p",
     complete=lambda: import_module("labkit.pipeline.profiles.published").short_names(),
 )
 

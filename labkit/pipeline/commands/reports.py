@@ -68,9 +68,11 @@ def plan_facts(
     shift = f"{percent(abs(later))} {'later' if later > 0 else 'earlier'}"
     shift = "as fast" if abs(later) < 5e-5 else shift
     latest = "" if chosen.deadline_s is None else f", deadline {seconds(chosen.deadline_s)}"
-    bound_j, whose = of_all_j, "of every candidate within the limits"
+    bound_j = of_all_j
+    whose = "of every candidate within the limits"
     if bound_j is None:
-        bound_j, whose = chosen.bound_j, f"no plan takes less by {seconds(chosen.horizon_s)}"
+        bound_j = chosen.bound_j
+        whose = f"no plan takes less by {seconds(chosen.horizon_s)}"
     return [
         ("energy_j", chosen.energy_j, f"{against} {joules(fastest.energy_j)}"),
         ("saving_fraction", 1 - chosen.energy_j / fastest.energy_j, ""),
@@ -82,7 +84,8 @@ def plan_facts(
 
 def stage_sheet(chosen: Plan, fastest: Plan) -> Sheet:
     """One row for each kind of work of a stage: its clocks, its energy, what that saves."""
-    table, before = chosen.stages_frame(), fastest.stages_frame()
+    table = chosen.stages_frame()
+    before = fastest.stages_frame()
     clocks = [list(counts) for counts in table["instructions_by_clock_mhz"]]
     table["clocks_mhz"] = [f"{c[-1]}–{c[0]}" if c[1:] else c[0] for c in clocks]
     table["saving_fraction"] = 1 - table["energy_j"] / before["energy_j"]

@@ -38,29 +38,49 @@ def figure_frontier(
     colours = (PALETTE["paper"], PALETTE["baseline"], *CYCLE[4:])
     data: list[dict[str, Any]] = [
         {
-            "x": line["makespan_s"], "y": line["energy_j"], "mode": "lines", "name": name,
+            "x": line["makespan_s"],
+            "y": line["energy_j"],
+            "mode": "lines",
+            "name": name,
             "line": {"color": colour, "width": 2},
         }
         for (name, line), colour in zip((lines or {}).items(), colours, strict=False)
-    ]  # fmt: skip
-    data.append({
-        "x": front["makespan_s"], "y": front["energy_j"], "mode": "lines+markers",
-        "name": "optimal plans", "line": {"color": PALETTE["ours"], "width": 2},
-        "marker": {"size": 5},
-    })  # fmt: skip
-    data.append({
-        "x": front["deadline_s"], "y": front["bound_j"], "mode": "lines", "name": "lower bound",
-        "line": {"color": PALETTE["bound"], "width": 2, "dash": "dot"},
-    })  # fmt: skip
+    ]
+    data.append(
+        {
+            "x": front["makespan_s"],
+            "y": front["energy_j"],
+            "mode": "lines+markers",
+            "name": "optimal plans",
+            "line": {"color": PALETTE["ours"], "width": 2},
+            "marker": {"size": 5},
+        }
+    )
+    data.append(
+        {
+            "x": front["deadline_s"],
+            "y": front["bound_j"],
+            "mode": "lines",
+            "name": "lower bound",
+            "line": {"color": PALETTE["bound"], "width": 2, "dash": "dot"},
+        }
+    )
     axis = {}
     if plans is not None:
-        data.append({
-            "x": plans["makespan_s"], "y": plans["energy_j"], "mode": "markers+text",
-            "text": plans["plan"], "textposition": "middle left", "showlegend": False,
-            "marker": {"color": PALETTE["highlight"], "size": 11, "symbol": "diamond"},
-            "hovertemplate": "%{text}<br>%{x:.4g} s, %{y:.5g} J<extra></extra>",
-        })  # fmt: skip
-        first, last = plans["makespan_s"].min(), front["deadline_s"].max()
+        data.append(
+            {
+                "x": plans["makespan_s"],
+                "y": plans["energy_j"],
+                "mode": "markers+text",
+                "text": plans["plan"],
+                "textposition": "middle left",
+                "showlegend": False,
+                "marker": {"color": PALETTE["highlight"], "size": 11, "symbol": "diamond"},
+                "hovertemplate": "%{text}<br>%{x:.4g} s, %{y:.5g} J<extra></extra>",
+            }
+        )
+        first = plans["makespan_s"].min()
+        last = front["deadline_s"].max()
         axis = {"range": [first - 0.2 * (last - first), last + 0.05 * (last - first)]}
     fig = go.Figure([{"type": "scatter"} | trace for trace in data], {"xaxis": axis})
     return finish(fig, title=title, x="iteration time (s)", y="energy of an iteration (J)")
@@ -73,14 +93,22 @@ def figure_valley(table: pd.DataFrame, *, title: str = "") -> go.Figure:
     lines = {"energy_j": ("energy", "energy"), "above_waiting_j": ("above waiting", "bound")}
     for column, (name, colour) in lines.items():
         fig.add_scatter(
-            x=table["clock_mhz"], y=table[column], mode="lines+markers", name=name,
-            line={"color": PALETTE[colour], "width": 2}, marker_size=6,
-        )  # fmt: skip
+            x=table["clock_mhz"],
+            y=table[column],
+            mode="lines+markers",
+            name=name,
+            line={"color": PALETTE[colour], "width": 2},
+            marker_size=6,
+        )
         lowest = table.iloc[int(table[column].argmin())]
         fig.add_annotation(
-            x=lowest["clock_mhz"], y=lowest[column], ay=-36, ax=0, arrowhead=2,
+            x=lowest["clock_mhz"],
+            y=lowest[column],
+            ay=-36,
+            ax=0,
+            arrowhead=2,
             text=f"least at {lowest['clock_mhz']:.0f} MHz",
-        )  # fmt: skip
+        )
     fig.update_yaxes(rangemode="tozero")
     return finish(fig, title=title, x="SM clock (MHz)", y="energy (J)")
 
@@ -121,7 +149,8 @@ def figure_tradeoff(table: pd.DataFrame) -> go.Figure:
     import plotly.express as px
 
     limits = table["memory_limit_bytes"]
-    by_memory, finite = limits.nunique() > 1, limits[np.isfinite(limits)]
+    by_memory = limits.nunique() > 1
+    finite = limits[np.isfinite(limits)]
     room = float(finite.max() * 1.15) if len(finite) else 1.0
     place = limits.where(np.isfinite(limits), room) if by_memory else table["deadline_s"]
     table = table.assign(place=place, by=[f"by {significant(t, 4)} s" for t in table["deadline_s"]])

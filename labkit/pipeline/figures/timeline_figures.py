@@ -25,7 +25,8 @@ _ROW_HEIGHT = {  # so that kinds differ also without colour
     "weight": 0.56,
 }
 _PALEST = 0.62  # how much white the last lane's colour has
-_MOST_LABELS_A_ROW, _MOST_EDGES_A_ROW = 56, 160
+_MOST_LABELS_A_ROW = 56
+_MOST_EDGES_A_ROW = 160
 _IDLE_COLOURS = {
     "busy": PALETTE["static"],
     "warm-up": CYCLE[5],
@@ -70,7 +71,9 @@ def figure_timeline(
     makespan_s = float(table["end_s"].max())
     lane, lanes = _find_lanes(table)
     if colour == "kind":
-        fills, legend, layout = _kind_fills(table["kind"], lane), _lane_legend(lanes), Part()
+        fills = _kind_fills(table["kind"], lane)
+        legend = _lane_legend(lanes)
+        layout = Part()
     else:
         fills, legend, layout = _scale_fills(table, colour, colour_range)
     crowd = len(table) / len(devices)  # bars a row
@@ -100,10 +103,16 @@ def figure_timeline(
 def _idle_bars(devices: list[int], end_s: float) -> Part:
     """The grey that instructions are drawn on; last in the legend."""
     return {
-        "type": "bar", "orientation": "h", "x": [end_s] * len(devices), "y": devices,
-        "width": 0.9, "name": "idle", "hoverinfo": "skip", "legendrank": 2000,
+        "type": "bar",
+        "orientation": "h",
+        "x": [end_s] * len(devices),
+        "y": devices,
+        "width": 0.9,
+        "name": "idle",
+        "hoverinfo": "skip",
+        "legendrank": 2000,
         "marker": {"color": PALETTE["bubble"], "line": {"width": 0}},
-    }  # fmt: skip
+    }
 
 
 def _kind_fills(kinds: pd.Series[str], lane: np.ndarray) -> np.ndarray:
@@ -144,23 +153,35 @@ def _bars(part: pd.DataFrame, kind: str, height: float, edge_px: float, *, legen
     fills = part["fill"].unique()
     numbers = {"text": part["microbatch"]} if edge_px == 1 else {}
     middle = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
-    return numbers | middle | {
-        "type": "bar", "orientation": "h", "name": kind, "width": height, "showlegend": legend,
-        "base": part["start_s"], "x": part["end_s"] - part["start_s"], "y": part["device"],
-        "textfont": {"size": 11},
-        "marker": {
-            "color": fills[0] if len(fills) == 1 else part["fill"],
-            "line": {"color": "white", "width": edge_px},
-        },
-        "customdata": [list(row) for row in zip(*(part[c].tolist() for c in shown), strict=True)],
-        "hovertemplate": (
-            f"{'device' if several else 'stage'} %{{y}}{places.get('stage', '')}, {kind}"
-            + " %{customdata[0]}<br>starts %{base:.4g} s, takes %{x:.4g} s"
-            + places["slack_s"]
-            + places.get("clock_mhz", "")
-            + "<extra></extra>"
-        ),
-    }  # fmt: skip
+    return (
+        numbers
+        | middle
+        | {
+            "type": "bar",
+            "orientation": "h",
+            "name": kind,
+            "width": height,
+            "showlegend": legend,
+            "base": part["start_s"],
+            "x": part["end_s"] - part["start_s"],
+            "y": part["device"],
+            "textfont": {"size": 11},
+            "marker": {
+                "color": fills[0] if len(fills) == 1 else part["fill"],
+                "line": {"color": "white", "width": edge_px},
+            },
+            "customdata": [
+                list(row) for row in zip(*(part[c].tolist() for c in shown), strict=True)
+            ],
+            "hovertemplate": (
+                f"{'device' if several else 'stage'} %{{y}}{places.get('stage', '')}, {kind}"
+                + " %{customdata[0]}<br>starts %{base:.4g} s, takes %{x:.4g} s"
+                + places["slack_s"]
+                + places.get("clock_mhz", "")
+                + "<extra></extra>"
+            ),
+        }
+    )
 
 
 def _lane_legend(names: list[str]) -> list[Part]:
@@ -173,15 +194,21 @@ def _lane_legend(names: list[str]) -> list[Part]:
 
 def _message_lines(messages: pd.DataFrame) -> Part:
     """From the sender's row, at its edge, to the receiver's."""
-    source, device = messages["source"].to_numpy(), messages["device"].to_numpy()
+    source = messages["source"].to_numpy()
+    device = messages["device"].to_numpy()
     toward = np.sign(device - source)
     gap = np.full(len(messages), np.nan)
     x = np.stack([messages["sent_s"], messages["arrived_s"], gap], axis=1).ravel()
     y = np.stack([source + 0.45 * toward, device - 0.3 * toward, gap], axis=1).ravel()
     return {
-        "type": "scatter", "x": x, "y": y, "mode": "lines", "name": "message",
-        "hoverinfo": "skip", "line": {"color": PALETTE["communication"], "width": 1.2},
-    }  # fmt: skip
+        "type": "scatter",
+        "x": x,
+        "y": y,
+        "mode": "lines",
+        "name": "message",
+        "hoverinfo": "skip",
+        "line": {"color": PALETTE["communication"], "width": 1.2},
+    }
 
 
 def _find_lanes(table: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
@@ -191,7 +218,8 @@ def _find_lanes(table: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
     pipeline at the same device. A pipeline of one stage a device has one lane.
     """
     microbatch = table["microbatch"].to_numpy()
-    device, stage = table["device"].to_numpy(), table["stage"].to_numpy()
+    device = table["device"].to_numpy()
+    stage = table["stage"].to_numpy()
     first = stage == 0
     enters = np.zeros(1 + microbatch.max(), dtype=int)
     enters[microbatch[first]] = device[first]
@@ -237,8 +265,10 @@ def _mixed(colour: str, other: str, amount: float) -> str:
 @checked
 def figure_memory(table: pd.DataFrame) -> go.Figure:
     """What every device holds over time (``Timeline.memory_frame()``); its peak at the right."""
-    held, devices = table.columns[2], table["device"].nunique()
-    row, step = 0.9 / devices, 1 / devices
+    held = table.columns[2]
+    devices = table["device"].nunique()
+    row = 0.9 / devices
+    step = 1 / devices
     at = {"x": 1, "xref": "paper", "yref": "paper", "xanchor": "left", "showarrow": False}
     line = {"shape": "hv", "color": PALETTE["activation"]}
     style = {"type": "scatter", "mode": "lines", "fill": "tozeroy", "line": line, "name": ""}
@@ -246,7 +276,8 @@ def figure_memory(table: pd.DataFrame) -> go.Figure:
     notes: list[Any] = []
     axes: dict[str, Any] = {}
     for place, (device, part) in enumerate(table.groupby("device")):
-        number, top = str(place + 1) if place else "", 1 - place * step
+        number = str(place + 1) if place else ""
+        top = 1 - place * step
         axes[f"yaxis{number}"] = {"domain": [top - row, top], "showticklabels": False, "ticks": ""}
         axes[f"yaxis{number}"] |= {"matches": "y"} if place else {}
         data.append(style | {"x": part["time_s"], "y": part[held], "yaxis": f"y{number}"})
@@ -261,7 +292,8 @@ def figure_memory(table: pd.DataFrame) -> go.Figure:
 @checked
 def figure_idle(table: pd.DataFrame) -> go.Figure:
     """Where each device's time goes: work and waiting by cause, from ``Timeline.idle_frame()``."""
-    whole_s, names = table["makespan_s"], [f"device {name}" for name in table["device"]]
+    whole_s = table["makespan_s"]
+    names = [f"device {name}" for name in table["device"]]
     fig = go.Figure().update_layout(barmode="stack", bargap=0.25)
     for cause, colour in _IDLE_COLOURS.items():
         took_s = table[f"{cause.replace('-', '_')}_s"]

@@ -95,7 +95,8 @@ def local_settings(task: Task) -> Iterator[np.ndarray]:
     Source: the Perseus artifact's ZeusLocalPowerState ("Zeus per stage" in the paper), which steps
     down from limit to limit until the distance grows: where times rise as clocks fall, the nearest.
     """
-    tables, profile = _clock_tables(task), task.profile
+    tables = _clock_tables(task)
+    profile = task.profile
     forward_s = np.where(profile.kind == FORWARD, profile.time_s, 0.0)
     times = [{mhz: float(forward_s[rows].sum()) for mhz, rows in t.items()} for t in tables]
     heaviest = int(np.argmax([table[max(table)] for table in times]))
@@ -117,7 +118,9 @@ def _balanced(time_s: dict[float, float], ceiling_mhz: float, target_s: float) -
 
 
 def _clock_tables(task: Task) -> Tables:
-    schedule, profile, tables = task.schedule, task.profile, []
+    schedule = task.schedule
+    profile = task.profile
+    tables = []
     for device in range(schedule.num_devices):
         mine = schedule.device == device
         works = set(zip(schedule.stage[mine].tolist(), schedule.kind[mine].tolist(), strict=True))
@@ -133,7 +136,8 @@ def _setting(task: Task, tables: Tables, clock_mhz: np.ndarray) -> np.ndarray:
     schedule = task.schedule
     row = np.empty(len(schedule), dtype=int)
     for device, clock in enumerate(clock_mhz.tolist()):
-        mine, table = schedule.device == device, table_of(task.profile, tables[device][clock])
+        mine = schedule.device == device
+        table = table_of(task.profile, tables[device][clock])
         row[mine] = table[schedule.kind[mine], schedule.stage[mine]]
     return row
 

@@ -131,9 +131,11 @@ class _Network:
         n = len(self.entry)
         distance = self.distance(potential)
         at = np.minimum(distance[:n], self.beyond) + self.entry
-        lower, upper = self.slow[at], self.hurry[at]
+        lower = self.slow[at]
+        upper = self.hurry[at]
         tight = np.where(distance[n:] == self.wait, _UNCUTTABLE, 0)
-        source, sink = 2 * n, 2 * n + 1
+        source = 2 * n
+        sink = 2 * n + 1
         while True:
             forth = np.concatenate([upper - flow[:n], tight])
             back = np.concatenate([flow[:n] - lower, flow[n:]])
@@ -164,7 +166,8 @@ class _Network:
 
 def _arcs(graph: Graph, lag: Lag | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Tail and head of every arc, instructions first, and the waits of the others."""
-    n, starts = len(graph), np.arange(len(graph))
+    n = len(graph)
+    starts = np.arange(len(graph))
     source, target, wait = graph.edges(lag)
     first = np.setdiff1d(starts, target)
     tail = np.concatenate([starts, n + source, np.full(len(first), 2 * n)])

@@ -36,7 +36,8 @@ def early_forwards(
     Source: EnvPipe (USENIX ATC 2023), scheduler; the public implementation counts so.
     """
     num_stages = profile.num_stages
-    top, valley = max_clock_rows(profile), valley_rows(profile)
+    top = max_clock_rows(profile)
+    valley = valley_rows(profile)
     if (top[BACKWARD] < 0).any():
         raise UsageError("early forwards are counted from full backward passes: not measured")
     counts: list[int] = []
@@ -87,7 +88,8 @@ def choose_envpipe(task: Task, *, reconfigure: Reconfigure = "balanced") -> Choi
 
     Source: EnvPipe (USENIX ATC 2023), planner; behaviour of the authors' public implementation.
     """
-    schedule, profile = task.schedule, task.profile
+    schedule = task.schedule
+    profile = task.profile
     envelope = outer_envelope(schedule)
     # Rows of one work stand in descending order of clock: one step up is one row less.
     top = max_clock_rows(profile)[schedule.kind, schedule.stage]

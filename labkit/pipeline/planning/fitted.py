@@ -55,7 +55,8 @@ def resolved(
     weight_fraction: float = 0.5,
 ) -> dict[str, Any]:
     """``settings`` with what :func:`fitted` takes from the profile."""
-    known, complete = family_of(name).options, dict(settings)
+    known = family_of(name).options
+    complete = dict(settings)
     if "early_forwards" in known:
         limit = complete.get("max_in_flight")
         known_limit = limit if isinstance(limit, int) else None

@@ -73,18 +73,23 @@ class Interior:
         self._head = np.concatenate([target, first, [n + 2]])
         self._least = np.concatenate([least, np.zeros(len(first) + 1)])
         self._work = np.minimum(self._tail, n)  # whose segments lie on the edge: n for none
-        self._owner, self._length, self._slope, self._price = owner, length, slope, price
+        self._owner = owner
+        self._length = length
+        self._slope = slope
+        self._price = price
         self._pairs = _siblings(self._tail, n)
         self._place, self._band = _narrow_order(n, self._tail, self._head, self._pairs)
         self._lay_out()
 
     def _lay_out(self) -> None:
         """Where the system's values go: in order, edges, siblings, edges' heads, edges' tails."""
-        n, (first, second) = self._n, self._pairs
+        n = self._n
+        (first, second) = self._pairs
         row = np.concatenate([self._tail, self._head[first], self._head, self._tail])
         column = np.concatenate([self._head, self._head[second], self._head, self._tail])
         inner = np.flatnonzero((row < n) & (column < n))
-        at, to = self._place[row[inner]], self._place[column[inner]]
+        at = self._place[row[inner]]
+        to = self._place[column[inner]]
         self._inner = inner, np.abs(at - to) * n + np.minimum(at, to)
         beside = np.flatnonzero((np.minimum(row, column) < n) & (np.maximum(row, column) == n))
         self._beside = beside, self._place[np.minimum(row, column)[beside]]
@@ -99,7 +104,9 @@ class Interior:
         infeasibility left, of all costs at stake.
         """
         point = self._begin(deadline, start, share)
-        best, least, stalled = point, np.inf, 0
+        best = point
+        least = np.inf
+        stalled = 0
         while least > _TOLERANCE and stalled < _MOST_IDLE_STEPS:
             left = self._left(point)
             best, least, stalled = (point, left, 0) if left < least else (best, least, stalled + 1)
@@ -183,8 +190,10 @@ class _System:
     """Newton's equations at a point, reduced to the starts and factored."""
 
     def __init__(self, problem: Interior, point: _Point) -> None:
-        self.problem, self.point = problem, point
-        flow, slack = point.flow, point.slack
+        self.problem = problem
+        self.point = point
+        flow = point.flow
+        slack = point.slack
         self.room = problem._length - point.segment
         self.give = 1 / (point.low / point.segment + point.high / self.room)
         stretch = problem._owned(self.give)  # how easily an instruction's duration changes
@@ -204,7 +213,8 @@ class _System:
         """Factor the matrix of the starts; the makespan, which all ends meet, is set apart."""
         from scipy.linalg import LinAlgError, cho_solve_banded, cholesky_banded
 
-        problem, n = self.problem, self.problem._n
+        problem = self.problem
+        n = self.problem._n
         alone = self.weight - self.share * self.weight**2  # an edge with itself
         even = self.weight * self.even  # with its instruction's other edges
         first, second = problem._pairs
@@ -229,7 +239,8 @@ class _System:
         """Steps of all nodes for right-hand sides of starts and makespan."""
         from scipy.linalg import cho_solve_banded
 
-        problem, n = self.problem, self.problem._n
+        problem = self.problem
+        n = self.problem._n
         moved = np.empty(n)
         moved[problem._place] = right[:n]
         inner = cho_solve_banded((self.factor, True), moved, check_finite=False)
@@ -247,7 +258,8 @@ class _System:
 
     def step(self, slack: np.ndarray, low: np.ndarray, high: np.ndarray) -> _Point:
         """The step that removes what is infeasible and changes each kind of product as asked."""
-        problem, point = self.problem, self.point
+        problem = self.problem
+        point = self.point
         pull = self.segment + low / point.segment - high / self.room
         gap = self.edge + problem._longer(pull * self.give) + slack / point.flow
         flow = self._flows(gap)
@@ -269,7 +281,8 @@ def _siblings(tail: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Pairs of edges that leave the same instruction."""
     order = np.argsort(tail, kind="stable")
     order = order[tail[order] < n]
-    first, second = [], []
+    first = []
+    second = []
     for apart in range(1, int(np.bincount(tail[order], minlength=1).max(initial=1))):
         same = tail[order[:-apart]] == tail[order[apart:]]
         first.append(order[:-apart][same])
@@ -288,7 +301,8 @@ def _narrow_order(
     row = np.concatenate([tail, head[pairs[0]]])
     column = np.concatenate([head, head[pairs[1]]])
     inner = (row < n) & (column < n)
-    row, column = row[inner], column[inner]
+    row = row[inner]
+    column = column[inner]
     both = (np.concatenate([row, column]), np.concatenate([column, row]))
     meets = coo_matrix((np.ones(len(both[0])), both), shape=(n, n)).tocsr()
     place = np.empty(n, dtype=int)

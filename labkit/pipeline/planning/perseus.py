@@ -123,9 +123,12 @@ class _Problem:
     """A schedule's instructions, what each may take, and what that means at measured clocks."""
 
     def __init__(self, task: Task, unit_s: float) -> None:
-        schedule, profile = task.schedule, task.profile
-        self.task, self.graph = task, schedule.graph
-        pareto, stages = profile.with_dominance("raw"), profile.num_stages
+        schedule = task.schedule
+        profile = task.profile
+        self.task = task
+        self.graph = schedule.graph
+        pareto = profile.with_dominance("raw")
+        stages = profile.num_stages
         codes, of = np.unique(schedule.kind * stages + schedule.stage, return_inverse=True)
         curves = [_curve(pareto, *divmod(int(code), stages), unit_s) for code in codes]
         width = np.array([len(curve.row) for curve in curves])
@@ -211,7 +214,8 @@ def _fitted(units: np.ndarray, net_j: np.ndarray, at: np.ndarray) -> np.ndarray:
     since = units - units[0]
     rates = np.geomspace(1e-3 / since[-1], 10.0, 400)
     best = int(np.argmin(_regress(since, net_j, rates)[0]))
-    low, high = rates[max(best - 1, 0)], rates[min(best + 1, len(rates) - 1)]
+    low = rates[max(best - 1, 0)]
+    high = rates[min(best + 1, len(rates) - 1)]
     rate = minimize_scalar(
         lambda x: _regress(since, net_j, np.array([x]))[0][0],
         bounds=(low, high),
@@ -227,7 +231,8 @@ def _regress(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Squared error, height and level of the best ``height exp(-rate since) + level`` of each."""
     shape = np.exp(-np.outer(rates, since))
-    middle, mean_j = shape.mean(axis=1), net_j.mean()
+    middle = shape.mean(axis=1)
+    mean_j = net_j.mean()
     centred = shape - middle[:, None]
     height = centred @ net_j / (centred**2).sum(axis=1)
     error = net_j - mean_j - height[:, None] * centred

@@ -65,7 +65,8 @@ class Plan:
     network: Network | None = None
 
     def __post_init__(self) -> None:
-        row, count = np.asarray(self.row), len(self.profile.kept)
+        row = np.asarray(self.row)
+        count = len(self.profile.kept)
         if row.shape != (len(self.schedule),) or row.dtype.kind not in "iu":
             raise BadValue(f"Plan.row must hold {len(self.schedule)} whole numbers; got {row!r}")
         if len(row) and not 0 <= row.min() <= row.max() < count:

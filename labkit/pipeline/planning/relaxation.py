@@ -28,7 +28,8 @@ from labkit.pipeline.profiles.clocks import DEADLINE_TOLERANCE, Choice, Task
 from labkit.pipeline.scheduling.graph import longest_from, longest_to
 from labkit.pipeline.scheduling.schedule import KINDS
 
-_LARGE, _MEDIUM = 3000, 400
+_LARGE = 3000
+_MEDIUM = 400
 """Instructions from which the interior-point method is used: for many deadlines, and for a few,
 where the simplex method's slow first solution counts. Found by timing both."""
 _FEW_DEADLINES = 3
@@ -76,7 +77,8 @@ class Options:
 
 def options(task: Task) -> Options:
     """The clocks worth choosing for every instruction of the schedule."""
-    schedule, profile = task.schedule, task.profile
+    schedule = task.schedule
+    profile = task.profile
     works = [(stage, kind) for kind in KINDS for stage in range(profile.num_stages)]
     rows = [profile.rows(stage, kind, kept_only=True) for stage, kind in works]
     rows = [r[np.argsort(profile.time_s[r], kind="stable")] for r in rows]
@@ -117,24 +119,29 @@ class Model:
     """
 
     def __init__(self, task: Task, choices: Options) -> None:
-        graph, n, lag_s = task.schedule.graph, len(task.schedule.graph), task.lag_s
+        graph = task.schedule.graph
+        n = len(task.schedule.graph)
+        lag_s = task.lag_s
         self.fastest_s = choices.fastest_s()
         self.floor_s = float(longest_to(graph, self.fastest_s, lag_s).max())
         self.horizon_s = float(longest_to(graph, choices.slowest_s(), lag_s).max())
         lengths_s, slopes_w = zip(*(choices.segments[work] for work in choices.of), strict=True)
-        length_s, slope_w = np.concatenate(lengths_s), np.concatenate(slopes_w)
+        length_s = np.concatenate(lengths_s)
+        slope_w = np.concatenate(slopes_w)
         self._owner = np.repeat(np.arange(n), list(map(len, lengths_s)))  # of each segment
         self._base_j = float(choices.net_j[choices.of, 0].sum())
         self._second = float(self.fastest_s.mean())  # one unit of time
         watt = float(np.abs(slope_w).mean()) if len(slope_w) else 1.0
         self._joule = watt * self._second  # one unit of energy
         source, target, edge_lag = graph.edges(lag_s)
-        self._source, self._target = source, target
+        self._source = source
+        self._target = target
         self._matrix = _precedence(n, source, target, self._owner)
         self._right = (self.fastest_s[source] + edge_lag) / self._second
         self._cost = np.concatenate([np.zeros(n), [task.waiting_w], slope_w]) / watt
         self._length = length_s / self._second
-        self._graph, self._lag_s = graph, lag_s
+        self._graph = graph
+        self._lag_s = lag_s
         self._slowest_s = choices.slowest_s()
         self._solver: Any = None
         self._inner: Interior | None = None
@@ -144,10 +151,13 @@ class Model:
 
         problem = highspy.HighsLp()
         rows, columns = self._matrix.shape
-        problem.num_col_, problem.num_row_ = columns, rows
-        problem.col_cost_, problem.col_lower_ = self._cost, np.zeros(columns)
+        problem.num_col_ = columns
+        problem.num_row_ = rows
+        problem.col_cost_ = self._cost
+        problem.col_lower_ = np.zeros(columns)
         problem.col_upper_ = self._upper(self.horizon_s)
-        problem.row_lower_, problem.row_upper_ = self._right, np.full(rows, np.inf)
+        problem.row_lower_ = self._right
+        problem.row_upper_ = np.full(rows, np.inf)
         problem.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         problem.a_matrix_.start_ = self._matrix.indptr
         problem.a_matrix_.index_ = self._matrix.indices
@@ -209,7 +219,8 @@ class Model:
             # Where many mixtures cost the same the method would end in their midst, with every
             # instruction between two clocks; with tilted slopes nearly all end at one.
             tilt = 1 + np.random.default_rng(0).uniform(-_TILT, _TILT, n)[self._owner]
-            edges, slope = (self._source, self._target, self._right), self._cost[n + 1 :] * tilt
+            edges = (self._source, self._target, self._right)
+            slope = self._cost[n + 1 :] * tilt
             price = float(self._cost[n])
             self._inner = Interior(*edges, self._owner, self._length, slope, price)
         later_s = max(deadline_s, self.floor_s * (1 + _INSIDE))
@@ -245,7 +256,8 @@ class OptimalPlanner:
     """Plans of one task for any number of deadlines (its own aside), from one linear program."""
 
     def __init__(self, task: Task) -> None:
-        self._task, self.choices = task, options(task)
+        self._task = task
+        self.choices = options(task)
 
     @cached_property
     def _model(self) -> Model:  # of all that a joint choice looks at, few are ever solved
@@ -290,7 +302,8 @@ def _precedence(n: int, source: np.ndarray, target: np.ndarray, owner: np.ndarra
     """
     from scipy.sparse import csr_matrix, hstack
 
-    rows, unit = np.arange(len(source)), np.ones(len(source))
+    rows = np.arange(len(source))
+    unit = np.ones(len(source))
     ending = csr_matrix((unit, (rows, target)), shape=(len(rows), n + 1))
     starting = csr_matrix((unit, (rows, source)), shape=(len(rows), n + 1))
     own = (np.ones(len(owner)), (owner, np.arange(len(owner))))
@@ -303,7 +316,8 @@ def _lower_hull(time: np.ndarray, net: np.ndarray) -> np.ndarray:
     hull: list[int] = []
     for i in range(len(time)):
         while len(hull) > 1:
-            a, b = hull[-2], hull[-1]
+            a = hull[-2]
+            b = hull[-1]
             if (net[b] - net[a]) * (time[i] - time[b]) < (net[i] - net[b]) * (time[b] - time[a]):
                 break
             hull.pop()

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 _DEADLINE_NOISE = 1e-12
 """Share of the deadline that counts as floating-point noise: it may not cost a clock."""
-_STEP, _GRADES = 0.01, 1024
+_STEP = 0.01
+_GRADES = 1024
 """Prices are tabulated in steps of their logarithm; 1024 steps of 1 % span a factor of 28,000."""
 
 # How hard rounding searches. Tuned by trial for CPU time; tests hold that plans for the published
@@ -36,7 +37,8 @@ _SHARES = (0.97, 0.8, 0.5, 0.2, 0.0)
 """The price of time in each sweep of an annealing, as a share of the relaxation's price."""
 _SWEPT_TOGETHER = 240_000
 """Instructions times lanes in one sweep: about as many numbers as a processor's cache holds."""
-_FEWEST_VARIANTS, _MOST_VARIANTS = 4, 64
+_FEWEST_VARIANTS = 4
+_MOST_VARIANTS = 64
 """Variants of each plan: the more the shorter the schedule and the fewer the deadlines."""
 _SPREADS = (0.0, 0.1, 0.3, 0.05)
 """Standard deviations of the logarithm of a variant's prices, used in turn."""
@@ -55,7 +57,8 @@ def realise(
 
     ``relaxed``: solutions, one for each deadline. Returns rows of the profile, (deadlines, n).
     """
-    sweeper, n = _Sweeper(task, choices), len(choices.of)
+    sweeper = _Sweeper(task, choices)
+    n = len(choices.of)
     deadline = np.array(deadlines_s, dtype=float)
     lanes = _SWEPT_TOGETHER // (n * len(relaxed))
     variants = int(np.clip(lanes, _FEWEST_VARIANTS, _MOST_VARIANTS))
@@ -67,7 +70,8 @@ def realise(
     order = np.argsort(deadline, kind="stable").tolist()
     for earlier, later in itertools.pairwise(order):  # in time for one, in time for all later
         if need_j[earlier] < need_j[later]:
-            need_j[later], best[:, later] = need_j[earlier], best[:, earlier]
+            need_j[later] = need_j[earlier]
+            best[:, later] = best[:, earlier]
     return choices.row.take(best).T
 
 
@@ -98,10 +102,12 @@ class _Sweeper:
     """Sweeps over one schedule and its choices."""
 
     def __init__(self, task: Task, choices: Options) -> None:
-        graph, self._waiting_w = task.schedule.graph, task.waiting_w
+        graph = task.schedule.graph
+        self._waiting_w = task.waiting_w
         n = len(graph)
         depth = longest_to(graph, np.ones(n))  # how many it waits for in a row
-        self.order, self.choices = np.argsort(depth, kind="stable"), choices
+        self.order = np.argsort(depth, kind="stable")
+        self.choices = choices
         lags = np.zeros((2, n)) if task.lag_s is None else task.lag_s
         self._waits = (graph.before, graph.needs, *lags)
         slopes = [slope for _, slope in choices.segments if len(slope)]
@@ -160,37 +166,64 @@ class _Sweeper:
         self, room_s: np.ndarray, longest_s: np.ndarray, grade: np.ndarray, forward: bool
     ) -> _Swept:
         n, lanes = room_s.shape
-        chosen, reach = np.zeros((n, lanes), dtype=np.int64), np.zeros((n + 1, lanes))
-        limits, menus = (room_s, longest_s, grade), (self.choices.time_s, self.choices.net_j)
+        chosen = np.zeros((n, lanes), dtype=np.int64)
+        reach = np.zeros((n + 1, lanes))
+        limits = (room_s, longest_s, grade)
+        menus = (self.choices.time_s, self.choices.net_j)
         order = self.order if forward else self.order[::-1].copy()
         _visit(
-            order, forward, *self._waits, *limits, self._price_w, self.choices.of, *menus,
-            chosen, reach,
-        )  # fmt: skip
+            order,
+            forward,
+            *self._waits,
+            *limits,
+            self._price_w,
+            self.choices.of,
+            *menus,
+            chosen,
+            reach,
+        )
         return _Swept(chosen, reach, forward)
 
 
 @njit(cache=True, nogil=True)
 def _visit(
-    order: Any, forward: bool, before: Any, needs: Any, before_lag: Any, needs_lag: Any,
-    room_s: Any, longest_s: Any, grade: Any, price_w: Any, of: Any, time_s: Any, net_j: Any,
-    chosen: Any, reach: Any,
-) -> None:  # fmt: skip
+    order: Any,
+    forward: bool,
+    before: Any,
+    needs: Any,
+    before_lag: Any,
+    needs_lag: Any,
+    room_s: Any,
+    longest_s: Any,
+    grade: Any,
+    price_w: Any,
+    of: Any,
+    time_s: Any,
+    net_j: Any,
+    chosen: Any,
+    reach: Any,
+) -> None:
     """One sweep: fills ``chosen``, and ``reach`` with longest paths to or from each instruction."""
     for i in order:
-        a, b, times, nets = before[i], needs[i], time_s[of[i]], net_j[of[i]]
+        a = before[i]
+        b = needs[i]
+        times = time_s[of[i]]
+        nets = net_j[of[i]]
         for lane in range(reach.shape[1]):
             begin_s = reach[i, lane]  # of a backward sweep: so far came those that wait for it
             if forward:
                 begin_s = max(reach[a, lane] + before_lag[i], reach[b, lane] + needs_lag[i])
             limit_s = min(room_s[i, lane] - begin_s, longest_s[i, lane])
-            price, least, pick = price_w[grade[i, lane]], np.inf, 0  # if nothing fits, the fastest
+            price = price_w[grade[i, lane]]
+            least = np.inf
+            pick = 0  # if nothing fits, the fastest
             for k in range(times.size):
                 if times[k] > limit_s:
                     break
                 cost = nets[k] + price * times[k]
                 if cost <= least:
-                    least, pick = cost, k
+                    least = cost
+                    pick = k
             chosen[i, lane] = of[i] * times.size + pick
             end_s = reach[i, lane] = begin_s + times[pick]
             if not forward:
@@ -209,10 +242,13 @@ class _Plans:
         deadline: np.ndarray,
         variants: int,
     ) -> None:
-        self.sweeper, self.deadline = sweeper, deadline
+        self.sweeper = sweeper
+        self.deadline = deadline
         fastest = sweeper.fastest(len(relaxed))
-        self.chosen, self.energy_j = fastest.chosen.copy(), np.full(len(relaxed), np.inf)
-        first_s, last_s = fastest.makespan_s, [solution.makespan_s for solution in relaxed]
+        self.chosen = fastest.chosen.copy()
+        self.energy_j = np.full(len(relaxed), np.inf)
+        first_s = fastest.makespan_s
+        last_s = [solution.makespan_s for solution in relaxed]
         # where clocks are few and far apart, ending later may not pay
         every = np.arange(len(relaxed))
         self._offer(every, sweeper.sweep(fastest, first_s, forward=False))
@@ -222,14 +258,16 @@ class _Plans:
             np.stack([getattr(each, name) for each in relaxed], axis=1)
             for name in ("price_w", "duration_s")
         )
-        price, rng = sweeper.grade(price), np.random.default_rng(0)
+        price = sweeper.grade(price)
+        rng = np.random.default_rng(0)
         spread = np.resize(_SPREADS, variants) / _STEP
         for near in _ROUNDED_UP:
             far = np.flatnonzero(self.energy_j - bound_j > _GOOD_GAP * np.abs(bound_j))
             if not len(far):
                 break
             start = _start_plan(sweeper, duration[:, far], horizon[far], near)
-            start, shaken = start.repeated(variants), np.repeat(price[:, far], variants, axis=1)
+            start = start.repeated(variants)
+            shaken = np.repeat(price[:, far], variants, axis=1)
             shaken[sweeper.order] += rng.normal(size=shaken.shape) * np.tile(spread, len(far))
             latest = np.repeat(horizon[far], variants)
             for forward in (True, False):

@@ -178,7 +178,8 @@ def _replayed(
     plan: Plan, rng: np.random.Generator, *, jitter: float = 0.0, switch_s: float = 0.0
 ) -> tuple[float, float]:
     """A run where reality differs from the profile, see :func:`stress`: makespan, energy."""
-    graph, profile = plan.schedule.graph, plan.profile
+    graph = plan.schedule.graph
+    profile = plan.profile
     factor = jitter_factors(jitter, len(graph), rng)
     clock_mhz = np.append(profile.clock_mhz[plan.row], np.nan)
     switches = (graph.before < len(graph)) & (clock_mhz[:-1] != clock_mhz[graph.before])
@@ -225,11 +226,13 @@ def straggler_savings(
         raise UsageError(f"{len(expected)} slowdowns expected for {len(slowdowns)} that happen")
     front = perseus_frontier(schedule, profile, unit_s=unit_s)
     top = choose_clocks(schedule, profile, "max-clock")
-    makespan_s, energy_j = front["makespan_s"].to_numpy(), front["energy_j"].to_numpy()
+    makespan_s = front["makespan_s"].to_numpy()
+    energy_j = front["energy_j"].to_numpy()
     net_j = energy_j - top.waiting_w * makespan_s
     rows = []
     for guess, slowdown in zip(expected or slowdowns, slowdowns, strict=True):
-        end_s, until_s = slowdown * top.makespan_s, guess * top.makespan_s
+        end_s = slowdown * top.makespan_s
+        until_s = guess * top.makespan_s
         in_time = makespan_s <= max(until_s, makespan_s[-1])  # the fastest plan is the last
         taken = int(np.where(in_time, net_j, np.inf).argmin())
         base_j = top.energy_j + top.waiting_w * (end_s - top.makespan_s)

@@ -92,7 +92,8 @@ def _rules(numbers: pd.DataFrame, kinds: pd.Series[str]) -> Iterator[tuple[str, 
     good = clock_mhz.between(low, high)
     yield "frequency", good, "implausible clock: is it in MHz?", f"{low:g} to {high:g} MHz"
     low, high = PLAUSIBLE_POWER_W
-    good, right = (numbers["energy"] / time_s).between(low, high), f"{low:g} to {high:g} W"
+    good = (numbers["energy"] / time_s).between(low, high)
+    right = f"{low:g} to {high:g} W"
     problem = "implausible power: is time in seconds and energy in joules?"
     yield "energy", good, problem, f"energy / time between {right}"
     good = ~numbers.assign(kind=kinds).duplicated(["stage", "kind", "frequency"])

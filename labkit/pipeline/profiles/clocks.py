@@ -40,7 +40,8 @@ class Task:
     lag_s: Lag | None = None
 
     def __post_init__(self) -> None:
-        schedule, profile = self.schedule, self.profile
+        schedule = self.schedule
+        profile = self.profile
         if schedule.num_stages != profile.num_stages:
             raise UsageError(
                 f"the schedule has {schedule.num_stages} stages, the profile {profile.num_stages}; "
@@ -61,7 +62,8 @@ class Task:
 
     def cost(self, row: np.ndarray) -> tuple[float, float]:
         """Makespan (s) and energy (J) of an iteration at the chosen rows."""
-        duration_s, net_j = self.profile.time_s[row], self.profile.net_energy_j[row]
+        duration_s = self.profile.time_s[row]
+        net_j = self.profile.net_energy_j[row]
         makespan_s = float(longest_to(self.schedule.graph, duration_s, self.lag_s).max())
         return makespan_s, float(net_j.sum()) + self.waiting_w * makespan_s
 

@@ -248,7 +248,8 @@ class EnergyProfile:
         Raises:
             UsageError: a fit is not positive, so wide is the scatter.
         """
-        time, energy = self.time_s.copy(), self.energy_j.copy()
+        time = self.time_s.copy()
+        energy = self.energy_j.copy()
         for kind, stage in self.works():
             rows = self.rows(stage, KINDS[kind])
             time[rows] = _convex_fit(-self.clock_mhz[rows], time[rows], rising=True)
@@ -273,15 +274,19 @@ class EnergyProfile:
         Full backward rows stay; halves that were measured stay as they are. ``weight_fraction``:
         the weight half's share of both time and energy, at every clock.
         """
-        measured, every = set(self.works()), len(self.kept)
-        row, kind, factor = [np.arange(every)], [self.kind], [np.ones(every)]
+        measured = set(self.works())
+        every = len(self.kept)
+        row = [np.arange(every)]
+        kind = [self.kind]
+        factor = [np.ones(every)]
         for half, share in ((INPUT, 1 - weight_fraction), (WEIGHT, weight_fraction)):
             lacking = [s for s in range(self.num_stages) if (half, s) not in measured]
             rows = np.flatnonzero((self.kind == BACKWARD) & np.isin(self.stage, lacking))
             row.append(rows)
             kind.append(np.full(len(rows), half))
             factor.append(np.full(len(rows), share))
-        source, scale = np.concatenate(row), np.concatenate(factor)
+        source = np.concatenate(row)
+        scale = np.concatenate(factor)
         if len(source) == every:
             return self
         return self._with_rows(
@@ -382,7 +387,8 @@ def _convex_fit(x: np.ndarray, y: np.ndarray, *, rising: bool = False) -> np.nda
     if len(knots) == 1:
         weight = 1 / y**2
         return np.full(len(y), (weight * y).sum() / weight.sum())
-    scaled, knots = (x - knots[0]) / np.ptp(knots), (knots - knots[0]) / np.ptp(knots)
+    scaled = (x - knots[0]) / np.ptp(knots)
+    knots = (knots - knots[0]) / np.ptp(knots)
     columns = [np.ones(len(x)), -np.ones(len(x)), scaled]
     columns += [] if rising else [-scaled]
     columns += [np.maximum(scaled - knot, 0) for knot in knots[1:-1]]

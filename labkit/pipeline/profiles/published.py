@@ -60,7 +60,9 @@ def open_profile(text: str, blocking_power_w: float | None = None) -> NamedProfi
         UsageError: there is no such profile, or its blocking power is not known.
         BadFile: the file is no profile.
     """
-    path, reason, known_w = Path(text).expanduser(), "", None
+    path = Path(text).expanduser()
+    reason = ""
+    known_w = None
     if not path.is_file():
         path, reason, known_w = _data_file(text)
     power_w = known_w if blocking_power_w is None else blocking_power_w

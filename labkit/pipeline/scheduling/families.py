@@ -96,7 +96,8 @@ _HANAYO = Bubble(
 
 
 def _chimera_holds(sizes: Sizes, forward_s: float, input_s: float, weight_s: float) -> bool:
-    more, longest = sizes.num_microbatches - sizes.num_devices, input_s + weight_s
+    more = sizes.num_microbatches - sizes.num_devices
+    longest = input_s + weight_s
     return more >= 0 and more % 2 == 0 and forward_s <= (longest / 2 if more else longest)
 
 

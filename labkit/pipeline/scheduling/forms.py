@@ -192,7 +192,9 @@ class Listed:
         return best
 
     def _lanes(self, sizes: Sizes, room: list[int], tapering: bool) -> list[Lane]:
-        size, stages, count = sizes.num_devices, sizes.num_stages, sizes.num_microbatches
+        size = sizes.num_devices
+        stages = sizes.num_stages
+        count = sizes.num_microbatches
         down = (count + 1) // 2 if self.bidirectional else count
         there_and_back = [*range(size), *reversed(range(size))]
         ways = [([there_and_back[k % (2 * size)] for k in range(stages)], range(down))]
@@ -228,7 +230,8 @@ def _floor_s(
 ) -> float:
     """No order ends sooner: a device's work cannot begin before the first forward gets there."""
     way_s = np.cumsum([0.0, *duration_s[FORWARD]])
-    first_s, work_s = [np.inf] * num_devices, [0.0] * num_devices
+    first_s = [np.inf] * num_devices
+    work_s = [0.0] * num_devices
     for lane in lanes:
         if count := len(lane.microbatches):
             first_s[lane.device] = min(first_s[lane.device], float(way_s[lane.stage]))
@@ -293,7 +296,8 @@ class Steps:
 
     def orders(self, sizes: Sizes, limit: np.ndarray | None) -> Orders:
         """The order of each device; ``limit`` is no less than ``least`` and changes nothing."""
-        half, folded = 0, sizes
+        half = 0
+        folded = sizes
         if self.bidirectional:
             half = sizes.num_microbatches // 2
             folded = Sizes(num_devices=sizes.num_devices // 2, num_microbatches=half, num_chunks=2)
@@ -316,8 +320,10 @@ class Steps:
             for kinds in ((FORWARD,), (BACKWARD, INPUT)):
                 mine = np.isin(kind, kinds) & (chunk == c)
                 microbatch[mine] = np.arange(mine.sum())
-        put_off, weight = kind == INPUT, kind == WEIGHT
-        chunk[weight], microbatch[weight] = chunk[put_off], microbatch[put_off]
+        put_off = kind == INPUT
+        weight = kind == WEIGHT
+        chunk[weight] = chunk[put_off]
+        microbatch[weight] = microbatch[put_off]
         stage = np.where(chunk == 0, device, 2 * sizes.num_devices - 1 - device)
         return kind, stage, microbatch, chunk
 

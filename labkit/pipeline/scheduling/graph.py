@@ -45,10 +45,12 @@ class Graph:
 
     def edges(self, lag_s: Lag | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Who is waited for, who waits, the lag between; n waits for those none else waits for."""
-        n, own = len(self), np.arange(len(self))
+        n = len(self)
+        own = np.arange(len(self))
         before_lag, needs_lag = (np.zeros(n), np.zeros(n)) if lag_s is None else lag_s
         both = self.before == self.needs
-        first, second = self.before < n, (self.needs < n) & ~both
+        first = self.before < n
+        second = (self.needs < n) & ~both
         ends = np.setdiff1d(own, [self.before, self.needs])
         first_lag = np.where(both, np.maximum(before_lag, needs_lag), before_lag)[first]
         return (
@@ -69,12 +71,15 @@ def longest_to(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None) -
     took = duration_s.tolist()
     if lag_s is None:
         for i in topological:
-            a, b = end[before[i]], end[needs[i]]
+            a = end[before[i]]
+            b = end[needs[i]]
             end[i] = (a if a > b else b) + took[i]
     else:
-        before_lag, needs_lag = lag_s[0].tolist(), lag_s[1].tolist()
+        before_lag = lag_s[0].tolist()
+        needs_lag = lag_s[1].tolist()
         for i in topological:
-            a, b = end[before[i]] + before_lag[i], end[needs[i]] + needs_lag[i]
+            a = end[before[i]] + before_lag[i]
+            b = end[needs[i]] + needs_lag[i]
             end[i] = (a if a > b else b) + took[i]
     return np.array(end[:-1])
 
@@ -87,16 +92,19 @@ def longest_from(graph: Graph, duration_s: np.ndarray, lag_s: Lag | None = None)
     if lag_s is None:
         for i in reversed(topological):
             whole = tail[i] = tail[i] + took[i]
-            a, b = before[i], needs[i]
+            a = before[i]
+            b = needs[i]
             if whole > tail[a]:
                 tail[a] = whole
             if whole > tail[b]:
                 tail[b] = whole
     else:
-        before_lag, needs_lag = lag_s[0].tolist(), lag_s[1].tolist()
+        before_lag = lag_s[0].tolist()
+        needs_lag = lag_s[1].tolist()
         for i in reversed(topological):
             whole = tail[i] = tail[i] + took[i]
-            a, b = before[i], needs[i]
+            a = before[i]
+            b = needs[i]
             if whole + before_lag[i] > tail[a]:
                 tail[a] = whole + before_lag[i]
             if whole + needs_lag[i] > tail[b]:
@@ -110,13 +118,16 @@ def critical_path(graph: Graph, end_s: np.ndarray, lag_s: Lag | None = None) -> 
     Each starts when the one before it has ended and its message, if any, has arrived; where both
     end its wait, the path goes along the device.
     """
-    n, path, end = len(graph), [], end_s.tolist()
+    n = len(graph)
+    path = []
+    end = end_s.tolist()
     _, before, needs = graph.lists
     before_lag, needs_lag = lag_s or (np.zeros(n), np.zeros(n))
     at = end.index(max(end))
     while at < n:
         path.append(at)
-        a, b = before[at], needs[at]
+        a = before[at]
+        b = needs[at]
         on_device_s = end[a] + before_lag[at] if a < n else -1.0
         message_s = end[b] + needs_lag[at] if b < n else -1.0
         at = a if on_device_s >= message_s else b
@@ -157,7 +168,8 @@ def _topological(start: list[int], needs: list[int]) -> tuple[list[int], list[in
     runnable = list(range(len(head)))
     while runnable:
         device = runnable.pop()
-        i, end = head[device], start[device + 1]
+        i = head[device]
+        end = start[device + 1]
         while i < end:
             if not done[needs[i]]:
                 waiting[needs[i]] = device

@@ -74,7 +74,8 @@ def list_order(
         if chosen is None:
             continue
         kind, number = chosen
-        lane, at = lanes[number], run.done[kind][number]
+        lane = lanes[number]
+        at = run.done[kind][number]
         end_s = now_s + duration_s[kind][lane.stage]
         orders[device].append((kind, lane.stage, lane.microbatches[at]))
         free_s[device] = end_s
@@ -96,7 +97,8 @@ class _Run:
     """
 
     def __init__(self, lanes: Sequence[Lane], backward: tuple[int, ...]) -> None:
-        self.lanes, self.kinds = lanes, (FORWARD, *backward)
+        self.lanes = lanes
+        self.kinds = (FORWARD, *backward)
         self.done = {kind: [0] * len(lanes) for kind in self.kinds}
         self.ready_s: dict[int, list[list[float]]] = {k: [[] for _ in lanes] for k in self.kinds}
         for arrived, lane in zip(self.ready_s[FORWARD], lanes, strict=True):
@@ -107,7 +109,8 @@ class _Run:
     def most_urgent(self, urgency: list[tuple[int, int]], now_s: float) -> tuple[int, int] | None:
         """The first (kind, lane) whose next instruction may start now."""
         for kind, number in urgency:
-            at, arrived = self.done[kind][number], self.ready_s[kind][number]
+            at = self.done[kind][number]
+            arrived = self.ready_s[kind][number]
             if at >= len(arrived) or arrived[at] > now_s:
                 continue
             if kind == FORWARD and not self._has_room(number):
@@ -128,7 +131,8 @@ class _Run:
         return [target for _, target in released]
 
     def _has_room(self, number: int) -> bool:
-        lane, last = self.lanes[number], self.kinds[-1]
+        lane = self.lanes[number]
+        last = self.kinds[-1]
         held = self.done[FORWARD][number] - self.done[last][number]
         return held < lane.cap and all(self.taken[x] < self.lanes[x].room for x in lane.onwards)
 

@@ -96,7 +96,8 @@ def closed_form_bubble_ratio(
     >>> closed_form_bubble_ratio(build("gpipe", 4, 12), forward_s=1.0, backward_s=2.0)
     0.2
     """
-    family, devices = family_of(schedule.name), schedule.num_devices
+    family = family_of(schedule.name)
+    devices = schedule.num_devices
     chunks = schedule.num_stages // devices
     seen = {"num_chunks": chunks, "num_waves": chunks // 2}
     options = {key: seen[key] for key in seen.keys() & family.options.keys()}
@@ -104,7 +105,8 @@ def closed_form_bubble_ratio(
     durations = (forward_s, backward_s, weight_s)
     if not family.bubble.holds(sizes, *durations):
         return None
-    idle_s, work_s = family.bubble.idle_s(sizes, *durations), sum(durations) * sizes.num_units
+    idle_s = family.bubble.idle_s(sizes, *durations)
+    work_s = sum(durations) * sizes.num_units
     return idle_s / (idle_s + work_s) if work_s else 0.0
 
 

@@ -206,10 +206,12 @@ class Schedule:
 
     def _producers(self) -> np.ndarray:
         """The instruction whose output each one consumes; n where there is none."""
-        n, last = len(self), self.num_stages - 1
+        n = len(self)
+        last = self.num_stages - 1
         forward, backward, half, _ = self.position
         gradient = np.where(backward < n, backward, half)  # what makes the input's gradient
-        is_forward, is_weight = self.kind == FORWARD, self.kind == WEIGHT
+        is_forward = self.kind == FORWARD
+        is_weight = self.kind == WEIGHT
         is_gradient = ~is_forward & ~is_weight
         needs = np.full(n, n)
         for mine, table, source in (
@@ -222,7 +224,8 @@ class Schedule:
         return needs
 
     def _check_ranges(self) -> None:
-        stage, microbatch = self.stage, self.microbatch
+        stage = self.stage
+        microbatch = self.microbatch
         inside = (stage >= 0) & (stage < self.num_stages)
         inside &= (microbatch >= 0) & (microbatch < self.num_microbatches)
         inside &= (self.kind >= 0) & (self.kind < len(KINDS))
@@ -253,7 +256,8 @@ class Schedule:
     def _check_order(self) -> None:
         """A backward stands after its forward on the same device, a weight half after its input."""
         first = np.full(len(self), -1)
-        backward, weight = (self.kind == BACKWARD) | (self.kind == INPUT), self.kind == WEIGHT
+        backward = (self.kind == BACKWARD) | (self.kind == INPUT)
+        weight = self.kind == WEIGHT
         for mine, kind in ((backward, FORWARD), (weight, INPUT)):
             first[mine] = self.position[kind, self.stage[mine], self.microbatch[mine]]
         own = np.arange(len(self))

@@ -99,7 +99,8 @@ class Network:
         >>> before.tolist(), needs.tolist()  # forward 0, backward 0; forward 0, backward 0
         ([0.0, 0.0, 0.0, 0.0], [0.0, 0.25, 0.25, 0.0])
         """
-        graph, boundary = schedule.graph, boundaries(schedule)
+        graph = schedule.graph
+        boundary = boundaries(schedule)
         each = self._boundaries("latency_s", schedule) + self.transfer_s(schedule)
         message_s = np.where(boundary >= 0, np.append(each, 0.0)[boundary], 0.0)
         sending_s = np.zeros(len(schedule) + 1)
@@ -119,7 +120,8 @@ def lags(schedule: Schedule, network: Network | None) -> Lag | None:
 def boundaries(schedule: Schedule) -> np.ndarray:
     """The boundary that each instruction's input crosses between devices; -1 for none, (n,)."""
     needs = schedule.graph.needs
-    stage, device = np.append(schedule.stage, 0), np.append(schedule.device, -1)
+    stage = np.append(schedule.stage, 0)
+    device = np.append(schedule.device, -1)
     crosses = (needs < len(schedule)) & (device[needs] != schedule.device)
     return np.where(crosses, np.minimum(stage[needs], schedule.stage), -1)
 

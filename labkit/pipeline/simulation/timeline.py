@@ -79,7 +79,8 @@ class Timeline:
         no device has a steady phase.
         """
         first, last = self._steady_phase
-        device, number = self.schedule.device, np.arange(len(self.schedule))
+        device = self.schedule.device
+        number = np.arange(len(self.schedule))
         inside = (number >= first[device]) & (number <= last[device])
         some = first <= last
         whole_s = float((self.end_s[last[some]] - self.start_s[first[some]]).sum())
@@ -91,7 +92,8 @@ class Timeline:
 
         Between them it alternates directions; the phase is empty where the first is the later.
         """
-        schedule, number = self.schedule, np.arange(len(self.schedule))
+        schedule = self.schedule
+        number = np.arange(len(self.schedule))
         first = np.full(schedule.num_devices, len(schedule))
         last = np.full(schedule.num_devices, -1)
         turns = (schedule.kind == BACKWARD) | (schedule.kind == INPUT)
@@ -117,7 +119,8 @@ class Timeline:
         - ``"drain"``: after its last instruction.
         """
         schedule = self.schedule
-        starts, works = np.cumsum([0, *schedule.lengths]), np.array(schedule.lengths) > 0
+        starts = np.cumsum([0, *schedule.lengths])
+        works = np.array(schedule.lengths) > 0
         warm_up, done = np.zeros((2, schedule.num_devices))
         warm_up[works] = self.start_s[starts[:-1][works]]
         done[works] = self.end_s[starts[1:][works] - 1]
@@ -139,7 +142,9 @@ class Timeline:
         First the device may still be sending, then the message may not be sent yet, then it is
         under way: (not sent yet, sending or under way).
         """
-        graph, start, end = self.schedule.graph, self.start_s, np.append(self.end_s, 0.0)
+        graph = self.schedule.graph
+        start = self.start_s
+        end = np.append(self.end_s, 0.0)
         inner = graph.before < len(graph)
         before_lag = 0.0 if self.lag_s is None else self.lag_s[0]
         since = np.where(inner, np.minimum(end[graph.before], start), start)
@@ -198,7 +203,8 @@ class Timeline:
     @cached_property
     def critical_share(self) -> dict[str, float]:
         """What share of the makespan each kind of work, and communication, has on that path."""
-        path, kind = self.critical_path, self.schedule.kind
+        path = self.critical_path
+        kind = self.schedule.kind
         took = np.bincount(kind[path], self.duration_s[path], minlength=len(KINDS))
         shares: dict[str, float] = dict(zip(KINDS, took.tolist(), strict=True))
         shares["communication"] = float(self._clean(self.makespan_s - took.sum()))
@@ -212,7 +218,8 @@ class Timeline:
         """
         if self.network is None or not self.makespan_s:
             return 0.0
-        schedule, boundary = self.schedule, boundaries(self.schedule)
+        schedule = self.schedule
+        boundary = boundaries(self.schedule)
         mine = np.flatnonzero(boundary >= 0)
         source = schedule.device[schedule.graph.needs[mine]]
         link = source * schedule.num_devices + schedule.device[mine]
@@ -226,7 +233,8 @@ class Timeline:
         """
         mine = np.flatnonzero(boundaries(self.schedule) >= 0)
         producer = self.schedule.graph.needs[mine]
-        sent_s, under_way = self.end_s[producer], 0.0 if self.lag_s is None else self.lag_s[1][mine]
+        sent_s = self.end_s[producer]
+        under_way = 0.0 if self.lag_s is None else self.lag_s[1][mine]
         table = self.schedule.frame().iloc[mine]
         table.insert(0, "source", self.schedule.device[producer])
         table = table.assign(sent_s=sent_s, arrived_s=sent_s + under_way)
@@ -275,7 +283,8 @@ def simulate(
     graph = schedule.graph
     each = np.ones(schedule.num_stages)
     if isinstance(costs, Costs):
-        each, costs = costs.per_stage("activation_bytes", schedule), costs.durations_s(schedule)
+        each = costs.per_stage("activation_bytes", schedule)
+        costs = costs.durations_s(schedule)
     duration = np.asarray(costs, dtype=float)
     if duration.shape != (len(graph),):
         raise UsageError(f"{duration.shape} durations for the schedule's {len(graph)} instructions")

@@ -73,7 +73,8 @@ def _names(table: pd.DataFrame) -> Iterator[Event]:
 def _slices(table: pd.DataFrame) -> Iterator[Event]:
     extra = [c for c in ("slack_s", "clock_mhz", "energy_j", "power_w") if c in table.columns]
     columns = [table[c].tolist() for c in ("device", "stage", "kind", "microbatch", *extra)]
-    start, end = _us(table["start_s"]).tolist(), _us(table["end_s"]).tolist()
+    start = _us(table["start_s"]).tolist()
+    end = _us(table["end_s"]).tolist()
     free: dict[int, float] = {}  # by device: where its last slice ends
     for ts, done, device, stage, kind, microbatch, *more in zip(start, end, *columns, strict=True):
         if 0 < free.get(device, 0.0) - ts < 2 * 10**-_NS_DIGITS:
@@ -87,7 +88,9 @@ def _slices(table: pd.DataFrame) -> Iterator[Event]:
 
 def _arrows(line: Timeline) -> Iterator[Event]:
     """A start and a finish for each message between devices; arrows leave a slice at its end."""
-    schedule, start, end = line.schedule, _us(line.start_s), _us(line.end_s)
+    schedule = line.schedule
+    start = _us(line.start_s)
+    end = _us(line.end_s)
     leaves = np.round(np.maximum(start, end - 10**-_NS_DIGITS), _NS_DIGITS)
     for number, receiver in enumerate(np.flatnonzero(boundaries(schedule) >= 0)):
         sender = schedule.graph.needs[receiver]
@@ -110,7 +113,8 @@ def _power_counters(table: pd.DataFrame, waiting_power_w: float) -> Iterator[Eve
     Where the next instruction starts at once its power comes later at the same time, and holds.
     """
     for device, part in table.sort_values("start_s", kind="stable").groupby("device"):
-        start, end = _us(part["start_s"]).tolist(), _us(part["end_s"]).tolist()
+        start = _us(part["start_s"]).tolist()
+        end = _us(part["end_s"]).tolist()
         steps = [(0.0, waiting_power_w)]
         following = [*start[1:], np.inf]  # rounding may let neighbours overlap
         for ts, done, power, next_ts in zip(start, end, part["power_w"], following, strict=True):

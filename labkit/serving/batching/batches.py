@@ -23,7 +23,8 @@ from labkit.serving.batching.profiles import BatchProfile
 from labkit.serving.requests import Requests
 
 Drop = Literal["early", "lazy", "never"]
-EARLY, LAZY = 0, 1
+EARLY = 0
+LAZY = 1
 
 
 @description
@@ -100,7 +101,8 @@ class BatchServer:
 @njit(cache=True)
 def _batch(deadline: Any, latency: Any, cap: int, rule: int, now: float) -> tuple[int, int]:
     """How many of the waiting requests to drop from the head, and how many to run then."""
-    waiting, dropped = deadline.size, 0
+    waiting = deadline.size
+    dropped = 0
     if rule == EARLY:  # the first request that a whole window after it can still meet
         while dropped < waiting:
             size = min(cap, waiting - dropped)
@@ -124,8 +126,11 @@ def _serve(
 ) -> None:
     """Fill end (NaN: dropped). Requests stand in order of model, then of arrival; those of model m
     from edges[m] to before edges[m + 1]."""
-    head, tail = edges[:-1].copy(), edges[:-1].copy()
-    now, turn, num = 0.0, 0, caps.size
+    head = edges[:-1].copy()
+    tail = edges[:-1].copy()
+    now = 0.0
+    turn = 0
+    num = caps.size
     while now < np.inf:
         coming = np.inf
         for step in range(num):
@@ -191,9 +196,10 @@ def _queues(
     for place, model in enumerate(requests.models):
         rates = {
             number: slot.rate_per_s
-            for number, server in enumerate(servers) for slot in server.slots
+            for number, server in enumerate(servers)
+            for slot in server.slots
             if slot.session.model == model
-        }  # fmt: skip
+        }
         if not rates:
             continue
         mine = np.flatnonzero(requests.model_index == place)
@@ -208,9 +214,12 @@ def _queues(
 
 @checked
 def serve(
-    requests: Requests, servers: Annotated[tuple[BatchServer, ...], MinLen(1)], *,
-    drop: Drop = "early", overhead: Positive = 1.0,
-) -> Served:  # fmt: skip
+    requests: Requests,
+    servers: Annotated[tuple[BatchServer, ...], MinLen(1)],
+    *,
+    drop: Drop = "early",
+    overhead: Positive = 1.0,
+) -> Served:
     """Run requests on batch servers.
 
     Args:
@@ -224,17 +233,22 @@ def serve(
 
     Source: Nexus (SOSP'19) §6.3, and ``backend/model_exec.cpp`` of its authors' program.
     """
-    queues, rule = _queues(requests, servers), get_args(Drop).index(drop)
-    arrival_s, slo_s = requests.column("arrival_s"), requests.column("slo_s")
-    end, target = np.full(len(requests), np.nan), np.full(len(requests), -1)
+    queues = _queues(requests, servers)
+    rule = get_args(Drop).index(drop)
+    arrival_s = requests.column("arrival_s")
+    slo_s = requests.column("slo_s")
+    end = np.full(len(requests), np.nan)
+    target = np.full(len(requests), -1)
     for number, server in enumerate(servers):
         mine = [queues.get((number, slot.session.model), np.zeros(0, int)) for slot in server.slots]
-        chosen, edges = np.concatenate(mine), np.cumsum([0, *map(len, mine)])
+        chosen = np.concatenate(mine)
+        edges = np.cumsum([0, *map(len, mine)])
         caps = np.array([slot.batch for slot in server.slots])
         tables = [slot.session.profile.latency_s for slot in server.slots]  # read up to the caps
         latency = overhead * np.array([np.resize(table, caps.max()) for table in tables])
         deadline = arrival_s[chosen] + slo_s[chosen] * (1 + 1e-9)
         ends = np.full(chosen.size, np.nan)
         _serve(arrival_s[chosen], deadline, edges, latency, caps, rule, ends)
-        end[chosen], target[chosen] = ends, number
+        end[chosen] = ends
+        target[chosen] = number
     return Served(requests=requests, end_s=end, server=target)

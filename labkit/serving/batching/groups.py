@@ -67,17 +67,28 @@ class Group:
 
 
 @njit(cache=True)
-def _queue(arrival: Any, model: Any, slo: Any, hosts: Any, stage_s: Any, stages: Any,
-           fixed_s: float, end: Any, chosen: Any) -> None:  # fmt: skip
+def _queue(
+    arrival: Any,
+    model: Any,
+    slo: Any,
+    hosts: Any,
+    stage_s: Any,
+    stages: Any,
+    fixed_s: float,
+    end: Any,
+    chosen: Any,
+) -> None:
     """Fill end (NaN: dropped) and chosen. ``hosts``: by model, whether each group holds it."""
     clock = np.zeros((stages.size, stages.max()))
     finish = np.zeros(stages.max())
     for i in range(arrival.size):
         m = model[i]
-        group, free = -1, np.inf
+        group = -1
+        free = np.inf
         for g in range(stages.size):
             if hosts[m, g] and clock[g, stages[g] - 1] < free:
-                group, free = g, clock[g, stages[g] - 1]
+                group = g
+                free = clock[g, stages[g] - 1]
         chosen[i] = group
         if group < 0:
             continue
@@ -92,9 +103,12 @@ def _queue(arrival: Any, model: Any, slo: Any, hosts: Any, stage_s: Any, stages:
 
 @checked
 def serve_groups(
-    requests: Requests, groups: Annotated[Sequence[Group], MinLen(1)],
-    models: Sequence[ServedModel], *, fixed_s: NonNegative = 0.0,
-) -> Served:  # fmt: skip
+    requests: Requests,
+    groups: Annotated[Sequence[Group], MinLen(1)],
+    models: Sequence[ServedModel],
+    *,
+    fixed_s: NonNegative = 0.0,
+) -> Served:
     """Run requests on groups.
 
     Args:
@@ -105,15 +119,26 @@ def serve_groups(
         BadValue: a request or a group names a model that ``models`` lacks.
     """
     known = {model.name: model for model in models}
-    names, index = requests.models, requests.model_index
+    names = requests.models
+    index = requests.model_index
     for name in (*names, *(name for group in groups for name in group.models)):
         if name not in known:
             raise BadValue(f"serve_groups: models lacks {name!r}; it has: {', '.join(known)}")
     stage_s = np.array([[group.stage_s(known[name]) for group in groups] for name in names])
     hosts = np.array([[name in group.models for group in groups] for name in names])
-    end, chosen = np.full(len(requests), np.nan), np.zeros(len(requests), np.int64)
-    _queue(requests.column("arrival_s"), index, requests.column("slo_s"), hosts, stage_s,
-           np.array([group.stages for group in groups]), float(fixed_s), end, chosen)  # fmt: skip
+    end = np.full(len(requests), np.nan)
+    chosen = np.zeros(len(requests), np.int64)
+    _queue(
+        requests.column("arrival_s"),
+        index,
+        requests.column("slo_s"),
+        hosts,
+        stage_s,
+        np.array([group.stages for group in groups]),
+        float(fixed_s),
+        end,
+        chosen,
+    )
     return Served(requests=requests, end_s=end, server=chosen)
 
 
@@ -127,9 +152,13 @@ class Placement:
 
 @checked
 def place(
-    requests: Requests, models: Sequence[ServedModel], *, num_gpus: Count,
-    memory_bytes: Positive, shapes: tuple[tuple[Count, Count], ...] = SHAPES,
-) -> Placement:  # fmt: skip
+    requests: Requests,
+    models: Sequence[ServedModel],
+    *,
+    num_gpus: Count,
+    memory_bytes: Positive,
+    shapes: tuple[tuple[Count, Count], ...] = SHAPES,
+) -> Placement:
     """Where models go: greedily for every shape of group, judged by simulation; the best shape.
 
     1. For each shape (stages, tensor) that divides the GPUs, begin with empty groups.
@@ -165,9 +194,11 @@ def place(
 
 
 def _filled(
-    requests: Requests, models: Sequence[ServedModel], groups: tuple[Group, ...],
+    requests: Requests,
+    models: Sequence[ServedModel],
+    groups: tuple[Group, ...],
     memory_bytes: float,
-) -> tuple[tuple[Group, ...], Served]:  # fmt: skip
+) -> tuple[tuple[Group, ...], Served]:
     """Empty groups with copies added one by one until nothing fits; of equals, the first."""
     names = [model.name for model in models]
     weights = np.array([model.memory_bytes for model in models])
@@ -185,4 +216,5 @@ def _filled(
         g = int(np.where(able.any(axis=1), asked, np.inf).argmin())
         m = int(np.where(able[g], missed, -1).argmax())
         more = replace(groups[g], models=(*groups[g].models, names[m]))
-        groups, held[g, m] = (*groups[:g], more, *groups[g + 1 :]), True
+        groups = (*groups[:g], more, *groups[g + 1 :])
+        held[g, m] = True

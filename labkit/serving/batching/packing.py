@@ -46,13 +46,21 @@ class Packing:
         """One row a model on a GPU."""
         import pandas as pd
 
-        return pd.DataFrame([
-            {"gpu": gpu, "model": slot.session.model, "batch": slot.batch,
-             "rate_per_s": slot.rate_per_s, "latency_s": slot.latency_s, "duty_s": server.duty_s,
-             "worst_s": server.duty_s + slot.latency_s}
-            for gpu, server in enumerate(self.servers)
-            for slot in server.slots
-        ])  # fmt: skip
+        return pd.DataFrame(
+            [
+                {
+                    "gpu": gpu,
+                    "model": slot.session.model,
+                    "batch": slot.batch,
+                    "rate_per_s": slot.rate_per_s,
+                    "latency_s": slot.latency_s,
+                    "duty_s": server.duty_s,
+                    "worst_s": server.duty_s + slot.latency_s,
+                }
+                for gpu, server in enumerate(self.servers)
+                for slot in server.slots
+            ]
+        )
 
 
 def _occupancy(bin_: BatchServer) -> float:
@@ -67,9 +75,11 @@ def _merged(bins: Sequence[BatchServer]) -> BatchServer | None:
     2. They fit if the batches take no longer than the duty cycle together and each model's worst
        latency, the duty cycle plus its batch, meets its objective.
     """
-    duty_s, slots = min(bin_.duty_s for bin_ in bins), []
+    duty_s = min(bin_.duty_s for bin_ in bins)
+    slots = []
     for slot in (slot for bin_ in bins for slot in bin_.slots):
-        batch, latency_s = ceil(duty_s * slot.rate_per_s / SLACK), slot.session.profile.latency_s
+        batch = ceil(duty_s * slot.rate_per_s / SLACK)
+        latency_s = slot.session.profile.latency_s
         if batch > len(latency_s):
             return None
         if duty_s + latency_s[batch - 1] > slot.session.slo_s * SLACK:
@@ -140,8 +150,9 @@ def fill(sessions: Sequence[Session], num_gpus: Count) -> Packing:
         return pack([replace(s, rate_per_s=s.rate_per_s * load) for s in sessions])
 
     most = num_gpus / fractional_bound(pack(sessions).sessions)
-    load = highest(lambda x: float(times(x).num_gpus <= num_gpus), most / 1000, most, target=1.0,
-                   steps=14)  # fmt: skip
+    load = highest(
+        lambda x: float(times(x).num_gpus <= num_gpus), most / 1000, most, target=1.0, steps=14
+    )
     packing = times(load)
     if packing.num_gpus > num_gpus:
         raise BadValue(f"fill: num_gpus must hold every session at a low rate; got {num_gpus}")
@@ -167,10 +178,14 @@ def share_prefix(sessions: Sequence[Session], *, suffix_s: NonNegative = 0.0) ->
             raise BadValue(f"share_prefix: sessions of {profile.name!r} must have one slo_s")
         models = np.minimum(np.arange(1, profile.max_batch + 1), len(parts))
         latency_s = np.array(profile.latency_s) + suffix_s * models
-        merged.append(Session(
-            model=profile.name, profile=replace(profile, latency_s=tuple(latency_s.tolist())),
-            rate_per_s=sum(part.rate_per_s for part in parts), slo_s=parts[0].slo_s,
-        ))  # fmt: skip
+        merged.append(
+            Session(
+                model=profile.name,
+                profile=replace(profile, latency_s=tuple(latency_s.tolist())),
+                rate_per_s=sum(part.rate_per_s for part in parts),
+                slo_s=parts[0].slo_s,
+            )
+        )
     return merged
 
 
@@ -192,11 +207,14 @@ def oblivious(sessions: Sequence[Session], num_gpus: Count) -> Packing:
     servers = []
     for gpu in range(num_gpus):
         slots = tuple(
-            Slot(session=session, batch=session.best[0],
-                 rate_per_s=session.rate_per_s * (high - low) / (end - start))
+            Slot(
+                session=session,
+                batch=session.best[0],
+                rate_per_s=session.rate_per_s * (high - low) / (end - start),
+            )
             for session, start, end in zip(sessions, edges[:-1], edges[1:], strict=True)
             if (high := min(end, gpu + 1)) - (low := max(start, gpu)) > 1e-9
-        )  # fmt: skip
+        )
         duty_s = sum(slot.latency_s for slot in slots)
         servers.append(BatchServer(slots=slots, duty_s=duty_s))
     return Packing(sessions=tuple(sessions), servers=tuple(servers))
@@ -219,17 +237,25 @@ def fractional_bound(sessions: Sequence[Session], *, waits: bool = True) -> floa
 
 @checked
 def copies(
-    profiles: Annotated[Sequence[BatchProfile], MinLen(1)], count: Count, *, slo_s: Positive,
-    rate_per_s: Positive = 1.0, zipf: Annotated[float, Ge(-9), Le(9)] = 0.9,
-) -> list[Session]:  # fmt: skip
+    profiles: Annotated[Sequence[BatchProfile], MinLen(1)],
+    count: Count,
+    *,
+    slo_s: Positive,
+    rate_per_s: Positive = 1.0,
+    zipf: Annotated[float, Ge(-9), Le(9)] = 0.9,
+) -> list[Session]:
     """Models that share the profiles in turn; the i-th gets a share i^-zipf of all requests."""
     shares = np.arange(1, count + 1) ** -zipf
     rates = rate_per_s * shares / shares.sum()
     return [
-        Session(model=f"copy {i}", profile=profiles[i % len(profiles)], slo_s=slo_s,
-                rate_per_s=float(rate))
+        Session(
+            model=f"copy {i}",
+            profile=profiles[i % len(profiles)],
+            slo_s=slo_s,
+            rate_per_s=float(rate),
+        )
         for i, rate in enumerate(rates)
-    ]  # fmt: skip
+    ]
 
 
 @checked
@@ -258,9 +284,13 @@ def _stream(sessions: Sequence[Session], count: int, cv: float, rng: int) -> Req
 
 @checked
 def run_plan(
-    plan: Packing, rate_per_s: Positive, *, count: Count = 12_000, drop: Drop = "early",
+    plan: Packing,
+    rate_per_s: Positive,
+    *,
+    count: Count = 12_000,
+    drop: Drop = "early",
     rng: Whole = 0,
-) -> Served:  # fmt: skip
+) -> Served:
     """About ``count`` requests at a rate of all sessions together, on the plan's GPUs."""
     requests = _stream(plan.sessions, count, 1.0, rng)
     return serve(requests.at_rate(rate_per_s), plan.servers, drop=drop)
@@ -268,9 +298,15 @@ def run_plan(
 
 @checked
 def sustained(
-    plan: Packing, *, count: Count = 12_000, drop: Drop = "early", overhead: Positive = 1.0,
-    cv: NonNegative = 1.0, rng: Whole = 0, asked: tuple[Session, ...] | None = None,
-) -> float:  # fmt: skip
+    plan: Packing,
+    *,
+    count: Count = 12_000,
+    drop: Drop = "early",
+    overhead: Positive = 1.0,
+    cv: NonNegative = 1.0,
+    rng: Whole = 0,
+    asked: tuple[Session, ...] | None = None,
+) -> float:
     """Requests a second of which a plan answers 99 % in time, to 1 %; the first tenth warms it up.
 
     At most the rate that no schedule can beat; 0 where not even a thirtieth of it is attained.
@@ -333,7 +369,8 @@ def split_latency(
             )
     if not stages or slo_s / step_s > 1e4:
         raise BadValue("split_latency: needs a stage or more, and slo_s of at most 10,000 steps")
-    steps, rates = int(slo_s / step_s * SLACK), [1.0]
+    steps = int(slo_s / step_s * SLACK)
+    rates = [1.0]
     for stage in stages[1:]:
         rates.append(rates[stage.parent] * stage.fan_out)
     costs, below = np.zeros((2, len(stages), steps + 1))  # by steps left; below: of all children
@@ -342,12 +379,14 @@ def split_latency(
         own = _gpus_by_budget(stages[place], rates[place], steps, step_s / (2 if waits else 1))
         for left in range(steps + 1):
             tried = own[: left + 1] + below[place, left::-1]
-            choices[place, left], costs[place, left] = tried.argmin(), tried.min()
+            choices[place, left] = tried.argmin()
+            costs[place, left] = tried.min()
         if place:
             below[stages[place].parent] += costs[place]
     if not np.isfinite(costs[0, steps]):
         raise BadValue(f"split_latency: no split of slo_s {slo_s} in steps of {step_s} is enough")
-    room, budget = [steps], [int(choices[0, steps])]
+    room = [steps]
+    budget = [int(choices[0, steps])]
     for place, stage in enumerate(stages[1:], start=1):
         room.append(room[stage.parent] - budget[stage.parent])
         budget.append(int(choices[place, room[place]]))

@@ -103,8 +103,9 @@ def read_profile(path: str | Path) -> BatchProfile:
         raise BadFile(path, "no row follows the heading", valid="1,6277.4,22.4,949944320")
     return BatchProfile(
         name=path.name.split(":")[1] if path.name.count(":") > 1 else path.stem,
-        latency_s=tuple((table[:, 0] / 1e6).tolist()), std_s=tuple((table[:, 1] / 1e6).tolist()),
-    )  # fmt: skip
+        latency_s=tuple((table[:, 0] / 1e6).tolist()),
+        std_s=tuple((table[:, 1] / 1e6).tolist()),
+    )
 
 
 def _row(path: Path, number: int, line: str, batch: int) -> tuple[float, float]:
@@ -114,9 +115,12 @@ def _row(path: Path, number: int, line: str, batch: int) -> tuple[float, float]:
         size = latency_us = std_us = np.nan
     if size != batch or not 0 < latency_us < np.inf or not 0 <= std_us < np.inf:
         raise BadFile(
-            path, "no row of a profile", line=number, value=line,
+            path,
+            "no row of a profile",
+            line=number,
+            value=line,
             valid=f"batch {batch}, microseconds above 0, their deviation, bytes",
-        )  # fmt: skip
+        )
     return latency_us, std_us
 
 

@@ -32,9 +32,14 @@ class Shared(NamedTuple):
 
 @checked
 def beside(
-    owner: Program, guests: Sequence[Program], *, mode: Mode, idle_share: BelowOne,
-    until_s: Positive, gpu: Gpu | None = None,
-) -> Shared:  # fmt: skip
+    owner: Program,
+    guests: Sequence[Program],
+    *,
+    mode: Mode,
+    idle_share: BelowOne,
+    until_s: Positive,
+    gpu: Gpu | None = None,
+) -> Shared:
     """An owner that repeats a mini-batch and a wait, beside guests that never wait.
 
     Args:
@@ -58,9 +63,12 @@ def beside(
 
 @checked
 def pairs(
-    programs: Mapping[str, Program], ways: Mapping[Mode, str], *, idle_share: BelowOne,
+    programs: Mapping[str, Program],
+    ways: Mapping[Mode, str],
+    *,
+    idle_share: BelowOne,
     until_s: Positive,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """Every program as the owner beside every other, by each way of sharing and its name."""
     import pandas as pd
 

@@ -68,7 +68,8 @@ class Program:
 
     def slowed(self, kernel: int, others: float, units: int = 60) -> float:
         """How much longer a kernel takes beside ``others`` blocks a unit of other programs."""
-        waves, own = self.wave_s[kernel], self.resident(kernel, units)
+        waves = self.wave_s[kernel]
+        own = self.resident(kernel, units)
         curve = np.interp([max(own, 1.0), max(own + others, 1.0)], range(1, len(waves) + 1), waves)
         return float(curve[1] * max((own + others) / len(waves), 1.0) / curve[0])
 
@@ -89,7 +90,8 @@ class Program:
             return _from_table(path)
         if graph is None:
             raise BadFile(path, "a profile of kernels needs the graph that launches them")
-        timed, launched = _json(path, "kernel_latency"), _json(Path(graph), "kernels")
+        timed = _json(path, "kernel_latency")
+        launched = _json(Path(graph), "kernels")
         missing = [k["name"] for k in launched if k["name"] not in timed]
         if missing:
             raise BadFile(path, f"lacks the kernel {missing[0]} that {Path(graph).name} launches")

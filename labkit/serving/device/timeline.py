@@ -40,15 +40,25 @@ if TYPE_CHECKING:
 Mode = Literal["alone", "sequential", "streams", "wait", "reset", "padded", "guests"]
 ALONE, SEQUENTIAL, STREAMS, WAIT, RESET, PADDED, GUESTS = range(7)
 
-KERNEL = np.dtype([("total", "f8"), ("blocks", "i8"), ("first", "i8"), ("most", "i8"),
-                   ("killable", "?")])  # fmt: skip
-CLIENT = np.dtype([
-    ("first", "i8"), ("num", "i8"), ("real_time", "?"), ("gap", "f8"),
-    ("due", "i8"), ("last", "i8"),  # its arrivals, from the next one to before the last
-    ("at", "i8"), ("left", "f8"), ("done", "i8"),  # kernel (-1: none), share left, blocks padded
-    ("drain", "i8"),  # kernels to finish before a real-time client may run
-    ("ready", "f8"), ("issued", "f8"),
-])  # fmt: skip
+KERNEL = np.dtype(
+    [("total", "f8"), ("blocks", "i8"), ("first", "i8"), ("most", "i8"), ("killable", "?")]
+)
+CLIENT = np.dtype(
+    [
+        ("first", "i8"),
+        ("num", "i8"),
+        ("real_time", "?"),
+        ("gap", "f8"),
+        ("due", "i8"),
+        ("last", "i8"),  # its arrivals, from the next one to before the last
+        ("at", "i8"),
+        ("left", "f8"),
+        ("done", "i8"),  # kernel (-1: none), share left, blocks padded
+        ("drain", "i8"),  # kernels to finish before a real-time client may run
+        ("ready", "f8"),
+        ("issued", "f8"),
+    ]
+)
 ROW = np.dtype([("client", "i8"), ("issued_s", "f8"), ("end_s", "f8")])
 EPSILON = 1e-9
 """Shares of a kernel below which none is left, and seconds that count as none."""
@@ -116,9 +126,13 @@ class Run:
 
 @checked
 def clients_of(
-    rows: pd.DataFrame, programs: Mapping[str, Program], *, until_s: Positive,
-    share: Positive = 1.0, seed: Whole | None = None,
-) -> list[Client]:  # fmt: skip
+    rows: pd.DataFrame,
+    programs: Mapping[str, Program],
+    *,
+    until_s: Positive,
+    share: Positive = 1.0,
+    seed: Whole | None = None,
+) -> list[Client]:
     """Periodic clients from a table with the columns model, real_time and rate_per_s.
 
     Where a column ``moments_ms`` has a text, such as "64 216", the client's programs come at these
@@ -140,14 +154,17 @@ def clients_of(
         raise BadValue("clients_of: rows need model, real_time and a rate_per_s above 0, finite")
     for model in set(rows["model"]) - set(programs):
         raise not_among("model of the clients", str(model), programs)
-    draw, start_s, clients = np.random.default_rng(seed), 0.0, []
+    draw = np.random.default_rng(seed)
+    start_s = 0.0
+    clients = []
     table: list[dict[str, Any]] = rows.to_dict("records")  # type: ignore[assignment]
     real = [row for row in table if row["real_time"]]
     needed_s = sum(programs[row["model"]].alone_s for row in real)
     fastest = share * max((row["rate_per_s"] for row in real), default=0.0)
     rest_s = max(1 / fastest - needed_s, 0.0) / len(real) if real else 0.0
     for row in table:
-        program, is_real = programs[row["model"]], bool(row["real_time"])
+        program = programs[row["model"]]
+        is_real = bool(row["real_time"])
         pace = share if is_real else 1.0
         gap_s = 1 / (row["rate_per_s"] * pace)
         first_s = start_s * is_real if seed is None else draw.uniform(0, gap_s)
@@ -192,12 +209,16 @@ def simulate(
     waves: list[float] = []
     arrivals: list[float] = []
     for record, client in zip(records, clients, strict=True):
-        program, due = client.program, client.arrival_s
-        record["first"], record["num"] = len(kernels), len(program)
+        program = client.program
+        due = client.arrival_s
+        record["first"] = len(kernels)
+        record["num"] = len(program)
         record["due"] = len(arrivals)
         arrivals.extend(due or ())
         record["last"] = -1 if due is None else len(arrivals)
-        record["real_time"], record["gap"], record["at"] = client.real_time, client.gap_s, -1
+        record["real_time"] = client.real_time
+        record["gap"] = client.gap_s
+        record["at"] = -1
         for number, (total, blocks) in enumerate(zip(program.total_s, program.blocks, strict=True)):
             row = program.wave_s[number]
             lasts = int((number + 1) * device.killable) > int(number * device.killable)
@@ -229,19 +250,22 @@ def _wave(w: _World, c: int, blocks: float) -> float:
     if blocks >= kernel.most:
         return w.waves[kernel.first + kernel.most - 1] * blocks / kernel.most
     low = max(int(blocks), 1)
-    start, more = w.waves[kernel.first + low - 1], max(blocks - low, 0.0)
+    start = w.waves[kernel.first + low - 1]
+    more = max(blocks - low, 0.0)
     return start + more * (w.waves[kernel.first + low] - start) if more > 0 else start
 
 
 @njit(cache=True)
 def _speeds(w: _World, now: float, head: int, hold: float, padding: float, speed: Any) -> float:
     """How fast each client's kernel runs, into ``speed``; returns the share of units in use."""
-    draining, total = False, 0.0
+    draining = False
+    total = 0.0
     for c in range(w.clients.size):
         draining |= w.clients[c].drain > 0
     waits = now < hold - EPSILON or (draining and w.mode != GUESTS)
     for c in range(w.clients.size):
-        client, runs = w.clients[c], False
+        client = w.clients[c]
+        runs = False
         if client.at >= 0:
             if w.mode == STREAMS:
                 runs = True
@@ -290,9 +314,12 @@ def _pad(w: _World, head: int, now: float) -> float:
         added = min(int(free) * rounds * fits, other.blocks - guest.done)
         guest.done += added
         if guest.done >= other.blocks:
-            guest.at, guest.done, guest.left = guest.at + 1, 0, 1.0
+            guest.at = guest.at + 1
+            guest.done = 0
+            guest.left = 1.0
             if guest.at == guest.num:
-                guest.at, guest.ready = -2, now + kernel.total  # ends with the head's kernel
+                guest.at = -2
+                guest.ready = now + kernel.total  # ends with the head's kernel
         return min(added / fits / rounds, free) / w.units
     return 0.0
 
@@ -327,8 +354,11 @@ def _issue(w: _World, now: float) -> float:
                 continue
             due = w.arrivals[client.due]
         if client.at == -1 and max(due, client.ready) <= now + EPSILON:
-            client.at, client.left, client.done = 0, 1.0, 0
-            client.issued, client.due = now, client.due + 1
+            client.at = 0
+            client.left = 1.0
+            client.done = 0
+            client.issued = now
+            client.due = client.due + 1
         elif client.at == -1:
             soon = min(soon, max(due, client.ready))
     return soon
@@ -339,7 +369,8 @@ def _head(w: _World) -> int:
     """The real-time client issued first; in sequential mode else the other issued first."""
     best = -1
     for c in range(w.clients.size):
-        client, other = w.clients[c], w.clients[best]
+        client = w.clients[c]
+        other = w.clients[best]
         if client.at < 0 or not (client.real_time or w.mode == SEQUENTIAL):
             continue
         if best < 0 or (other.real_time, -other.issued) < (client.real_time, -client.issued):
@@ -353,16 +384,28 @@ def _end(w: _World, c: int, end: float, log: Any, num: int) -> Any:
         longer = np.zeros(2 * num, log.dtype)
         longer[:num] = log
         log = longer
-    client, row = w.clients[c], log[num]
-    row.client, row.issued_s, row.end_s = c, client.issued, end
-    client.at, client.drain, client.ready = -1, 0, end + client.gap
+    client = w.clients[c]
+    row = log[num]
+    row.client = c
+    row.issued_s = client.issued
+    row.end_s = end
+    client.at = -1
+    client.drain = 0
+    client.ready = end + client.gap
     return log
 
 
 @njit(cache=True)
 def _loop(w: _World, until: float) -> tuple[Any, float]:
-    log, num, now, busy, hold = np.zeros(1024, ROW), 0, 0.0, 0.0, 0.0
-    head, fresh, ran, padding = -1, False, False, 0.0
+    log = np.zeros(1024, ROW)
+    num = 0
+    now = 0.0
+    busy = 0.0
+    hold = 0.0
+    head = -1
+    fresh = False
+    ran = False
+    padding = 0.0
     speed = np.zeros(w.clients.size)
     while True:
         soon = _issue(w, now)
@@ -370,9 +413,11 @@ def _loop(w: _World, until: float) -> tuple[Any, float]:
             head = _head(w)
             fresh = head >= 0
             if fresh and ran:
-                hold, ran = _preempt(w, now), False
+                hold = _preempt(w, now)
+                ran = False
         if fresh and w.mode == PADDED and now >= hold - EPSILON:
-            padding, fresh = _pad(w, head, now), False
+            padding = _pad(w, head, now)
+            fresh = False
         used = _speeds(w, now, head, hold, padding, speed)
         ran |= head < 0 and used > 0
         step = soon - now
@@ -383,17 +428,23 @@ def _loop(w: _World, until: float) -> tuple[Any, float]:
                 step = min(step, w.clients[c].left * _kernel(w, c).total / speed[c])
         if now + step > until or step == np.inf:
             return log[:num], busy + used * max(until - now, 0.0) * (step < np.inf)
-        busy, now = busy + used * step, now + step
+        busy = busy + used * step
+        now = now + step
         for c in range(w.clients.size):
             client = w.clients[c]
             if client.at == -2 and client.ready <= now + EPSILON:
-                log, num = _end(w, c, now, log, num), num + 1
+                log = _end(w, c, now, log, num)
+                num = num + 1
             elif speed[c] > 0:
                 client.left -= step * speed[c] / _kernel(w, c).total
                 if client.left <= EPSILON:
-                    client.at, client.left, client.done = client.at + 1, 1.0, 0
+                    client.at = client.at + 1
+                    client.left = 1.0
+                    client.done = 0
                     client.drain = max(client.drain - 1, 0)
-                    fresh, padding = fresh or c == head, 0.0 if c == head else padding
+                    fresh = fresh or c == head
+                    padding = 0.0 if c == head else padding
                     if client.at == client.num:
-                        log, num = _end(w, c, now, log, num), num + 1
+                        log = _end(w, c, now, log, num)
+                        num = num + 1
                         head = -1 if c == head else head

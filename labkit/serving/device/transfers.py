@@ -47,15 +47,19 @@ class Layers:
     @classmethod
     @checked
     def merged(
-        cls, compute_s: Sequence[NonNegative], parameter_bytes: Sequence[NonNegative], *,
+        cls,
+        compute_s: Sequence[NonNegative],
+        parameter_bytes: Sequence[NonNegative],
+        *,
         total_s: Positive | None = None,
-    ) -> Layers:  # fmt: skip
+    ) -> Layers:
         """Layers with weights, from a profile, its seconds scaled to ``total_s`` where it is known.
 
         A layer without weights joins the last one that has some: to end a group before it would
         only let it run later. Layers before the first weights join that one, and wait for it.
         """
-        sizes, work = np.asarray(parameter_bytes, float), np.asarray(compute_s, float)
+        sizes = np.asarray(parameter_bytes, float)
+        work = np.asarray(compute_s, float)
         first = np.flatnonzero(sizes)
         if not len(first) or sizes.size != work.size or not work.sum() > 0:
             got = f"got {work.size} and {sizes.size}"
@@ -93,8 +97,10 @@ class Layers:
         Embeddings take no time; what attention does beside its products is left out.
         Source: Devlin et al. 2019, §3; ``vocab`` is that of the cased model.
         """
-        hidden, norm = 768, 2 * 768
-        square, wide = hidden * hidden + hidden, 4 * hidden * hidden
+        hidden = 768
+        norm = 2 * 768
+        square = hidden * hidden + hidden
+        wide = 4 * hidden * hidden
         products = [square] * 4 + [0, wide + 4 * hidden, wide + hidden, 0]
         layer = [weights or norm for weights in products]
         embeddings = [vocab * hidden, 512 * hidden, 2 * hidden, norm]
@@ -144,7 +150,8 @@ class Link:
         Raises:
             BadValue: no link gives these seconds: a run is shorter than what it contains.
         """
-        copy_s, calls_s = whole_s - layers.ready_s, layer_by_layer_s - whole_s
+        copy_s = whole_s - layers.ready_s
+        calls_s = layer_by_layer_s - whole_s
         if copy_s <= 0 or calls_s < 0 or len(layers) < 2:
             raise BadValue(
                 f"Link.fit: whole_s must exceed the {layers.ready_s:.4g} s of computing, and "
@@ -152,7 +159,8 @@ class Link:
             )
         call_s = calls_s / (len(layers) - 1)
         bandwidth = layers.total_bytes / (copy_s - call_s)
-        lowest, highest = 0.0, streamed_s / len(layers)
+        lowest = 0.0
+        highest = streamed_s / len(layers)
         for _ in range(60):  # the end never falls as sync_s rises
             sync_s = (lowest + highest) / 2
             link = cls(bandwidth_bytes_per_s=bandwidth, call_s=call_s, sync_s=sync_s)
@@ -190,7 +198,8 @@ def stream(layers: Layers, link: Link, groups: Sequence[Count]) -> Stream:
     starts = np.r_[0, np.cumsum(groups)[:-1]]
     sizes = np.add.reduceat(layers.parameter_bytes, starts)
     arrival_s = np.cumsum(link.call_s + sizes / link.bandwidth_bytes_per_s).tolist()
-    ends_s, now = [], 0.0
+    ends_s = []
+    now = 0.0
     for arrived, work in zip(arrival_s, np.add.reduceat(layers.compute_s, starts), strict=True):
         now = max(arrived, now) + link.sync_s + float(work)
         ends_s.append(now)
@@ -214,7 +223,9 @@ def best_groups(layers: Layers, link: Link) -> tuple[int, ...]:
     between[np.tril_indices(count + 1)] = np.inf
     end = np.full(count + 1, np.inf)
     end[0] = 0.0
-    best, best_k, before = np.inf, 0, [np.zeros(0, int)]
+    best = np.inf
+    best_k = 0
+    before = [np.zeros(0, int)]
     for k in range(1, count + 1):
         arrival = sent_s + k * link.call_s
         if arrival[-1] >= best:
@@ -223,7 +234,8 @@ def best_groups(layers: Layers, link: Link) -> tuple[int, ...]:
         before.append(ends.argmin(axis=0))
         end = ends.min(axis=0)
         if end[-1] < best * (1 - 1e-12):
-            best, best_k = end[-1], k
+            best = end[-1]
+            best_k = k
     cuts = [count]
     for k in range(best_k, 0, -1):
         cuts.append(int(before[k][cuts[-1]]))

@@ -57,8 +57,10 @@ class Batcher:
         if not by_iteration and (self.memory == "paged" or self.chunk_tokens):
             raise BadValue("Batcher: paged memory and chunk_tokens need level 'iteration'")
         if by_iteration and self.microbatches > 1:
-            raise BadValue("Batcher: microbatches need level 'request'; by iteration, whole "
-                           "batches fill the stages")  # fmt: skip
+            raise BadValue(
+                "Batcher: microbatches need level 'request'; by iteration, whole "
+                "batches fill the stages"
+            )
 
 
 Some = Annotated[Mapping[str, Batcher], MinLen(1)]
@@ -106,10 +108,16 @@ class Run:
     def frame(self) -> pd.DataFrame:
         """One row a request, in order of arrival."""
         return self.requests.frame().assign(
-            start_s=self.start_s, first_s=self.first_s, end_s=self.end_s, latency_s=self.latency_s,
-            token_latency_s=self.token_latency_s, stall_s=self.stall_s,
-            preemptions=self.preemptions, wasted_steps=self.wasted_steps, waited_for=self.causes,
-        )  # fmt: skip
+            start_s=self.start_s,
+            first_s=self.first_s,
+            end_s=self.end_s,
+            latency_s=self.latency_s,
+            token_latency_s=self.token_latency_s,
+            stall_s=self.stall_s,
+            preemptions=self.preemptions,
+            wasted_steps=self.wasted_steps,
+            waited_for=self.causes,
+        )
 
     def summary(self) -> dict[str, Any]:
         """Latency, throughput and waste in one row.
@@ -122,12 +130,13 @@ class Run:
             raise BadValue(f"summary: a run needs two requests or more; got {len(self.requests)}")
         arrival, output = (self.requests.column(n) for n in ("arrival_s", "output_tokens"))
         span_s = float(self.end_s.max() - arrival[0])
-        per_token, latency = self.token_latency_s[first:], self.latency_s[first:]
+        per_token = self.token_latency_s[first:]
+        latency = self.latency_s[first:]
         steps = self.wasted_steps.sum() + output.sum()
         return {
             "rate_per_s": self.requests.rate_per_s,
-            "offered_load": self.requests.rate_per_s / bound(
-                self.requests, self.profile, self.batcher).rate_per_s,
+            "offered_load": self.requests.rate_per_s
+            / bound(self.requests, self.profile, self.batcher).rate_per_s,
             "throughput_per_s": len(self.requests) / span_s,
             "tokens_per_s": float(output.sum()) / span_s,
             "median_token_s": float(np.median(per_token)),
@@ -142,7 +151,7 @@ class Run:
             "busy_fraction": self.busy_s / (self.profile.stages * span_s),
             "preemptions": int(self.preemptions.sum()),
             "iterations": self.iterations,
-        }  # fmt: skip
+        }
 
     @checked
     def why(self, request: Whole) -> str:
@@ -155,12 +164,17 @@ class Run:
             raise BadValue(
                 f"why: there is no request {request}; valid: 0 to {len(self.requests) - 1}"
             )
-        column = {name: self.requests.column(name)[request]
-                  for name in ("arrival_s", "prompt_tokens", "output_tokens")}  # fmt: skip
+        column = {
+            name: self.requests.column(name)[request]
+            for name in ("arrival_s", "prompt_tokens", "output_tokens")
+        }
         waited = self.start_s[request] - column["arrival_s"]
         alone = self.profile.alone_s(self.requests)[request]
-        cause = {"batch": "the batch was full", "memory": "memory for its keys and values lacked",
-                 "": "a batch was running"}[self.causes[request]]  # fmt: skip
+        cause = {
+            "batch": "the batch was full",
+            "memory": "memory for its keys and values lacked",
+            "": "a batch was running",
+        }[self.causes[request]]
         lost = self.preemptions[request]
         return (
             f"request {request} ({column['prompt_tokens']} tokens in, {column['output_tokens']} "
@@ -169,9 +183,12 @@ class Run:
             + f". Its answer was whole after {seconds(self.latency_s[request])}, "
             f"{self.latency_s[request] / alone:.1f} times what it takes alone"
             + (f"; it started again {lost} times" if lost else "")
-            + (f"; {self.wasted_steps[request]} iterations gave it nothing"
-               if self.wasted_steps[request] else "")
-        )  # fmt: skip
+            + (
+                f"; {self.wasted_steps[request]} iterations gave it nothing"
+                if self.wasted_steps[request]
+                else ""
+            )
+        )
 
 
 @checked
@@ -186,29 +203,45 @@ def simulate(requests: Requests, profile: TokenProfile, batcher: Batcher) -> Run
     """
     from labkit.serving.generation import core
 
-    prompt, output = requests.column("prompt_tokens"), requests.column("output_tokens")
+    prompt = requests.column("prompt_tokens")
+    output = requests.column("output_tokens")
     prompt = np.maximum(prompt, 1)
     table = np.zeros(len(requests), core.REQUEST)
-    table["arrival"], table["prompt"] = requests.column("arrival_s"), prompt
-    table["output"], table["need"], table["start"], table["end"] = output, prompt, np.nan, np.nan
+    table["arrival"] = requests.column("arrival_s")
+    table["prompt"] = prompt
+    table["output"] = output
+    table["need"] = prompt
+    table["start"] = np.nan
+    table["end"] = np.nan
     table["reserve"] = batcher.reserve_tokens or prompt + output
     _check(table, profile, batcher)
     costs = core.Costs(*(getattr(profile, name) for name in core.Costs._fields))
     block = batcher.block_tokens if batcher.memory == "paged" else 0
     rule = core.Rule(
-        batcher.max_batch, batcher.chunk_tokens or 0, block, batcher.microbatches,
+        batcher.max_batch,
+        batcher.chunk_tokens or 0,
+        block,
+        batcher.microbatches,
         batcher.prompts == "longest",
-    )  # fmt: skip
+    )
     loop = core.by_iteration if batcher.level == "iteration" else core.by_request
     (state,) = loop(table, costs, rule)
     return Run(
-        requests=requests, profile=profile, batcher=batcher, start_s=table["start"],
-        first_s=table["first"], end_s=table["end"], stall_s=table["stall"],
+        requests=requests,
+        profile=profile,
+        batcher=batcher,
+        start_s=table["start"],
+        first_s=table["first"],
+        end_s=table["end"],
+        stall_s=table["stall"],
         causes=tuple(np.array(["", "batch", "memory"])[table["cause"]]),
-        preemptions=table["preempted"], wasted_steps=table["wasted"],
-        iterations=int(state["iterations"]), sequences=float(state["sequences"]),
-        busy_s=float(state["busy"]), most_slots=int(state["most"]),
-    )  # fmt: skip
+        preemptions=table["preempted"],
+        wasted_steps=table["wasted"],
+        iterations=int(state["iterations"]),
+        sequences=float(state["sequences"]),
+        busy_s=float(state["busy"]),
+        most_slots=int(state["most"]),
+    )
 
 
 def _check(table: NDArray[Any], profile: TokenProfile, batcher: Batcher) -> None:
@@ -248,7 +281,8 @@ class Bound:
 @checked
 def bound(requests: Requests, profile: TokenProfile, batcher: Batcher) -> Bound:
     """The most requests a second and the least latency of any schedule of these batches."""
-    prompt, output = requests.column("prompt_tokens"), requests.column("output_tokens")
+    prompt = requests.column("prompt_tokens")
+    output = requests.column("output_tokens")
     prompt = np.maximum(prompt, 1)
     cached = (output - 1) * (2 * prompt + output - 2) / 2
     own = output * profile.sequence_s + cached * profile.cached_token_s
@@ -262,25 +296,34 @@ def bound(requests: Requests, profile: TokenProfile, batcher: Batcher) -> Bound:
 
 @checked
 def sweep(
-    requests: Requests, profile: TokenProfile, batchers: Mapping[str, Batcher],
+    requests: Requests,
+    profile: TokenProfile,
+    batchers: Mapping[str, Batcher],
     rates_per_s: Sequence[Positive],
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """The same requests at several rates under several batchers: one row each."""
     import pandas as pd
 
     streams = [requests.at_rate(rate) for rate in dict.fromkeys(rates_per_s)]
-    return pd.DataFrame([
-        {"batcher": name} | simulate(stream, profile, batcher).summary()
-        for name, batcher in batchers.items()
-        for stream in streams
-    ])  # fmt: skip
+    return pd.DataFrame(
+        [
+            {"batcher": name} | simulate(stream, profile, batcher).summary()
+            for name, batcher in batchers.items()
+            for stream in streams
+        ]
+    )
 
 
 @checked
 def capacity(
-    requests: Requests, profile: TokenProfile, batchers: Mapping[str, Batcher], *,
-    times_alone: Positive = 2.0, limit_s: Positive | None = None, quantile: Share = 0.5,
-) -> pd.Series[float]:  # fmt: skip
+    requests: Requests,
+    profile: TokenProfile,
+    batchers: Mapping[str, Batcher],
+    *,
+    times_alone: Positive = 2.0,
+    limit_s: Positive | None = None,
+    quantile: Share = 0.5,
+) -> pd.Series[float]:
     """The highest rate, by batcher, at which a quantile of the latency per output meets a limit.
 
     Bisection to 0.5 % on the same requests with stretched gaps; 0 where no rate meets it.
@@ -301,7 +344,8 @@ def capacity(
             run = simulate(requests.at_rate(rate), profile, batcher)
             return bool(np.quantile(run.token_latency_s[first:], quantile) <= limit)
 
-        low, high = least.rate_per_s / 1e4, least.rate_per_s  # no long stream fits at the bound
+        low = least.rate_per_s / 1e4
+        high = least.rate_per_s  # no long stream fits at the bound
         return bisected(fits, low, high, 11) if fits(low) else 0.0
 
     rates = {name: of(batcher) for name, batcher in batchers.items()}
@@ -310,10 +354,16 @@ def capacity(
 
 @checked
 def gain(
-    requests: Requests, profile: TokenProfile, new: Some, old: Some, *,
-    old_profile: TokenProfile | None = None, times_alone: Positive = 2.0,
-    limit_s: Positive | None = None, quantile: Share = 0.5,
-) -> dict[str, float | None]:  # fmt: skip
+    requests: Requests,
+    profile: TokenProfile,
+    new: Some,
+    old: Some,
+    *,
+    old_profile: TokenProfile | None = None,
+    times_alone: Positive = 2.0,
+    limit_s: Positive | None = None,
+    quantile: Share = 0.5,
+) -> dict[str, float | None]:
     """The best of two sets of batchers at one limit of latency, and their ratio, as a row.
 
     Options as of :func:`capacity`; the limit is that of ``profile`` for both, ``old_profile`` is

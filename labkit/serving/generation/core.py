@@ -12,21 +12,54 @@ import numpy as np
 
 from labkit.kit.compiled import njit
 
-WAITING, IDLE, RUNNING, DONE = 0, 1, 2, 3
-NOTHING, BATCH, MEMORY = 0, 1, 2  # what a request waited for when it was last passed over
-REQUEST = np.dtype([
-    ("status", "i8"), ("need", "i8"), ("cached", "i8"), ("taken", "i8"), ("blocks", "i8"),
-    ("made", "i8"), ("output", "i8"), ("last", "f8"), ("stall", "f8"),  # of every iteration
-    ("arrival", "f8"), ("prompt", "i8"), ("reserve", "i8"), ("start", "f8"), ("first", "f8"),
-    ("end", "f8"), ("cause", "i8"), ("preempted", "i8"), ("wasted", "i8"),
-])  # fmt: skip
+WAITING = 0
+IDLE = 1
+RUNNING = 2
+DONE = 3
+NOTHING = 0
+BATCH = 1
+MEMORY = 2  # what a request waited for when it was last passed over
+REQUEST = np.dtype(
+    [
+        ("status", "i8"),
+        ("need", "i8"),
+        ("cached", "i8"),
+        ("taken", "i8"),
+        ("blocks", "i8"),
+        ("made", "i8"),
+        ("output", "i8"),
+        ("last", "f8"),
+        ("stall", "f8"),  # of every iteration
+        ("arrival", "f8"),
+        ("prompt", "i8"),
+        ("reserve", "i8"),
+        ("start", "f8"),
+        ("first", "f8"),
+        ("end", "f8"),
+        ("cause", "i8"),
+        ("preempted", "i8"),
+        ("wasted", "i8"),
+    ]
+)
 """need: tokens to process before the next output; made: outputs so far; taken: tokens of the
 iteration that runs; blocks: held in the cache; stall: the longest gap between two outputs."""
-STATE = np.dtype([
-    ("active", "i8"), ("head", "i8"), ("used", "i8"), ("in_flight", "i8"), ("finished", "i8"),
-    ("iterations", "i8"), ("busy", "f8"), ("sequences", "f8"), ("most", "i8"),
-    ("count", "i8"), ("tokens", "i8"), ("cached", "i8"), ("prefill", "i8"),
-])  # fmt: skip
+STATE = np.dtype(
+    [
+        ("active", "i8"),
+        ("head", "i8"),
+        ("used", "i8"),
+        ("in_flight", "i8"),
+        ("finished", "i8"),
+        ("iterations", "i8"),
+        ("busy", "f8"),
+        ("sequences", "f8"),
+        ("most", "i8"),
+        ("count", "i8"),
+        ("tokens", "i8"),
+        ("cached", "i8"),
+        ("prefill", "i8"),
+    ]
+)
 """head: the first request that waits; used: slots, ``most`` at once; busy: seconds of all stages;
 sequences: of all iterations; the last row: of the batch that is selected, ``prefill`` being the
 tokens of prompts that it may still take."""
@@ -76,7 +109,9 @@ def _make_room(w: World, rule: Rule, slots: int, place: int, extra: int) -> bool
         r = w.requests[j]
         if r.status == IDLE:
             s.used -= _held(rule, r)
-            r.status, r.blocks, r.cached = WAITING, 0, 0
+            r.status = WAITING
+            r.blocks = 0
+            r.cached = 0
             r.need = r.prompt + r.made
             r.preempted += 1
             w.active[last : s.active - 1] = w.active[last + 1 : s.active]
@@ -89,9 +124,11 @@ def _make_room(w: World, rule: Rule, slots: int, place: int, extra: int) -> bool
 @njit(cache=True)
 def _join(w: World, rule: Rule, batch: Any, j: int, take: int, extra: int) -> None:
     """Put a request into the batch that is being selected."""
-    s, r = w.state[0], w.requests[j]
+    s = w.state[0]
+    r = w.requests[j]
     r.blocks += extra // rule.block if rule.block else (1 if extra else 0)
-    r.taken, r.status = take, RUNNING
+    r.taken = take
+    r.status = RUNNING
     s.used += extra
     s.tokens += take
     s.cached += r.cached
@@ -103,7 +140,10 @@ def _join(w: World, rule: Rule, batch: Any, j: int, take: int, extra: int) -> No
 @njit(cache=True)
 def _go_on(w: World, rule: Rule, slots: int, batch: Any) -> None:
     """Select among the requests that have begun, first come first."""
-    s, place, requests, active = w.state[0], 0, w.requests, w.active
+    s = w.state[0]
+    place = 0
+    requests = w.requests
+    active = w.active
     while place < s.active and s.count < rule.max_batch:
         r = requests[active[place]]
         if r.status == IDLE:
@@ -150,7 +190,8 @@ def _begin(w: World, rule: Rule, slots: int, batch: Any, now: float) -> bool:
 def _run(w: World, c: Costs, free: Any, now: float) -> float:
     """Send the batch through the stages; when it returns."""
     s = w.state[0]
-    step, at = _seconds(c, s.tokens, s.count, s.cached), now
+    step = _seconds(c, s.tokens, s.count, s.cached)
+    at = now
     for stage in range(c.stages):
         at = max(at, free[stage]) + step
         free[stage] = at
@@ -165,11 +206,15 @@ def _run(w: World, c: Costs, free: Any, now: float) -> float:
 @njit(cache=True)
 def _return(w: World, rule: Rule, batch: Any, count: int, now: float) -> None:
     """A batch's iteration is over: outputs appear, the finished leave and give memory back."""
-    s, ended, requests, active = w.state[0], False, w.requests, w.active
+    s = w.state[0]
+    ended = False
+    requests = w.requests
+    active = w.active
     for m in range(count):
         r = requests[batch[m]]
         r.cached += r.taken
-        r.taken, r.status = 0, IDLE
+        r.taken = 0
+        r.status = IDLE
         if r.cached < r.need:
             continue  # more of its prompt is to come
         r.made += 1
@@ -180,7 +225,9 @@ def _return(w: World, rule: Rule, batch: Any, count: int, now: float) -> None:
             r.stall = max(r.stall, now - r.last)
         r.last = now
         if r.made == r.output:
-            r.end, r.status, ended = now, DONE, True
+            r.end = now
+            r.status = DONE
+            ended = True
             s.used -= _held(rule, r)
             s.finished += 1
     s.in_flight -= 1
@@ -197,14 +244,21 @@ def _return(w: World, rule: Rule, batch: Any, count: int, now: float) -> None:
 def by_iteration(requests: Any, c: Costs, rule: Rule) -> Any:
     """Orca's Algorithm 1: FCFS by iteration; ``stages`` batches are in flight at most."""
     w = World(requests, np.empty(requests.size, np.int64), np.zeros(1, STATE))
-    s, oldest, now = w.state[0], 0, requests[0].arrival
-    batches, sizes = np.empty((c.stages, rule.max_batch), np.int64), np.zeros(c.stages, np.int64)
-    returns, free = np.zeros(c.stages), np.zeros(c.stages)
+    s = w.state[0]
+    oldest = 0
+    now = requests[0].arrival
+    batches = np.empty((c.stages, rule.max_batch), np.int64)
+    sizes = np.zeros(c.stages, np.int64)
+    returns = np.zeros(c.stages)
+    free = np.zeros(c.stages)
     while s.finished < requests.size:
         coming = np.inf
         if s.in_flight < c.stages:
             slot = (oldest + s.in_flight) % c.stages
-            s.count, s.tokens, s.cached, s.prefill = 0, 0, 0, rule.chunk if rule.chunk else 1 << 40
+            s.count = 0
+            s.tokens = 0
+            s.cached = 0
+            s.prefill = rule.chunk if rule.chunk else 1 << 40
             _go_on(w, rule, c.slots, batches[slot])
             blocked = _begin(w, rule, c.slots, batches[slot], now)
             if s.count:
@@ -230,17 +284,24 @@ def by_request(requests: Any, c: Costs, rule: Rule) -> Any:
     by one, or (``longest``) all prompts, padded. Microbatches share the stages; the padding and
     the finished requests are computed.
     """
-    state, now, head = np.zeros(1, STATE), 0.0, 0
+    state = np.zeros(1, STATE)
+    now = 0.0
+    head = 0
     s = state[0]
     while head < requests.size:
         now = max(now, requests[head].arrival)
-        low, high, steps, size, used = 1 << 40, 0, 0, 0, 0
+        low = 1 << 40
+        high = 0
+        steps = 0
+        size = 0
+        used = 0
         while head + size < requests.size and size < rule.max_batch:
             r = requests[head + size]
             if r.arrival > now or used + r.reserve > c.slots:
                 break
             used += r.reserve
-            low, high = min(low, r.prompt), max(high, r.prompt)
+            low = min(low, r.prompt)
+            high = max(high, r.prompt)
             size += 1
         base = high if rule.longest else low
         for r in requests[head : head + size]:
@@ -253,11 +314,15 @@ def by_request(requests: Any, c: Costs, rule: Rule) -> Any:
         last = _seconds(c, share, share, share * (base + steps)) if steps else first
         end = now + max(parts, c.stages) * (first + rest) + (min(parts, c.stages) - 1) * last
         for r in requests[head : head + size]:
-            r.start, r.first, r.end, r.status = now, end, end, DONE
+            r.start = now
+            r.first = end
+            r.end = end
+            r.status = DONE
             r.wasted = steps + 1 - r.output
         s.iterations += (steps + 1) * parts
         s.sequences += (steps + 1) * size
         s.busy += parts * c.stages * (first + rest)
         s.most = max(s.most, used)
-        now, head = end, head + size
+        now = end
+        head = head + size
     return state

@@ -94,8 +94,10 @@ class Partition:
     @property
     def columns(self) -> tuple[int, int]:
         """Inner columns of the first product and rows of the second, of all chips."""
-        shape, gates = self.model, 2 if self.model.mlp == "swiglu" else 1
-        queries, keys = shape.heads * shape.head_dim, 2 * shape.kv_heads * shape.head_dim
+        shape = self.model
+        gates = 2 if self.model.mlp == "swiglu" else 1
+        queries = shape.heads * shape.head_dim
+        keys = 2 * shape.kv_heads * shape.head_dim
         return gates * shape.ffn + queries + keys, shape.ffn + queries
 
     @checked
@@ -117,8 +119,11 @@ class Partition:
         return self._layer_bytes(tokens, self.ways(tokens))
 
     def _layer_bytes(self, tokens: int, split: int) -> float:
-        width, (wide_in, wide_out), rest = self.model.hidden, self.columns, self.chips // split
-        gathered, remote = (split - 1) / split, (rest - 1) / rest
+        width = self.model.hidden
+        (wide_in, wide_out) = self.columns
+        rest = self.chips // split
+        gathered = (split - 1) / split
+        remote = (rest - 1) / rest
         if self.layout == "gathered":
             weights = self.weight_bytes * width * (wide_in + wide_out) / rest * gathered
             return weights + 2 * NUMBER_BYTES * tokens / split * width * remote
@@ -134,7 +139,8 @@ class Partition:
     @checked
     def cache_bytes(self, batch: Count, context: Count) -> float:
         """Keys and values on the fullest chip."""
-        heads, sequences = self.model.kv_heads, batch
+        heads = self.model.kv_heads
+        sequences = batch
         if self.attention == "heads":
             heads = -(-heads // self.chips)
         else:
@@ -151,8 +157,10 @@ class Partition:
     @checked
     def step(self, batch: Count, *, tokens: Count = 1, context: Whole = 0) -> Pass:
         """One pass: ``tokens`` new ones of each sequence after ``context`` cached ones."""
-        shape, chip = self.model, hardware.accelerator(self.accelerator)
-        every, peak = batch * tokens, self.chips * chip.peak_flops
+        shape = self.model
+        chip = hardware.accelerator(self.accelerator)
+        every = batch * tokens
+        peak = self.chips * chip.peak_flops
         dense = 2 * shape.num_params * every / peak
         seen = context + (tokens - 1) / 2
         scores = 4 * shape.num_layers * shape.heads * shape.head_dim * every * seen / peak
@@ -164,8 +172,9 @@ class Partition:
             weights_s=self.weight_bytes * shape.num_params / self.chips / chip.hbm_bytes_per_s,
             cache_s=self.cache_bytes(batch, context) / chip.hbm_bytes_per_s if context else 0.0,
             traffic_s=shape.num_layers * self.layer_bytes(every) / link,
-            hops_s=shape.num_layers * steps * self.hop_s, mfu_fraction=0.0,
-        )  # fmt: skip
+            hops_s=shape.num_layers * steps * self.hop_s,
+            mfu_fraction=0.0,
+        )
         return replace(whole, mfu_fraction=dense / whole.total_s)
 
 
@@ -181,12 +190,14 @@ def layouts(partition: Partition, tokens: Annotated[Sequence[Count], MinLen(1)])
     kinds = {"1d": replace(partition, layout="1d", split=None)}
     kinds["2d"] = replace(partition, layout="2d", split=None)
     kinds |= {f"gathered over {n}": replace(partition, layout="gathered", split=n) for n in splits}
-    return pd.DataFrame([
-        {"layout": name, "tokens": count, "layer_bytes": kind.layer_bytes(count)}
-        for count in tokens
-        for name, kind in kinds.items()
-        if kind.layout != "gathered" or (kind.split or 1) <= count
-    ])  # fmt: skip
+    return pd.DataFrame(
+        [
+            {"layout": name, "tokens": count, "layer_bytes": kind.layer_bytes(count)}
+            for count in tokens
+            for name, kind in kinds.items()
+            if kind.layout != "gathered" or (kind.split or 1) <= count
+        ]
+    )
 
 
 @checked
@@ -199,11 +210,19 @@ def frontier(
     """
     import pandas as pd
 
-    return pd.DataFrame([
-        {"partition": name, "chips": each.chips, "batch": batch, "token_s": step.total_s,
-         "least_s": step.least_s, "chip_s": each.chips * step.total_s / batch,
-         "mfu_fraction": step.mfu_fraction}
-        for name, each in partitions.items()
-        for batch in batches
-        for step in [each.step(batch, context=context)]
-    ])  # fmt: skip
+    return pd.DataFrame(
+        [
+            {
+                "partition": name,
+                "chips": each.chips,
+                "batch": batch,
+                "token_s": step.total_s,
+                "least_s": step.least_s,
+                "chip_s": each.chips * step.total_s / batch,
+                "mfu_fraction": step.mfu_fraction,
+            }
+            for name, each in partitions.items()
+            for batch in batches
+            for step in [each.step(batch, context=context)]
+        ]
+    )

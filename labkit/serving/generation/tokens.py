@@ -47,11 +47,18 @@ class TokenProfile:
     @classmethod
     @checked
     def roofline(
-        cls, model: str, accelerator: str, *,
-        tensor: Count = 1, stages: Count = 1, compute_share: Positive = 0.5,
-        bandwidth_share: Positive = 0.8, memory_share: Positive = 0.9,
-        all_reduce_s: NonNegative = 15e-6, sequence_s: NonNegative = 5e-6,
-    ) -> Self:  # fmt: skip
+        cls,
+        model: str,
+        accelerator: str,
+        *,
+        tensor: Count = 1,
+        stages: Count = 1,
+        compute_share: Positive = 0.5,
+        bandwidth_share: Positive = 0.8,
+        memory_share: Positive = 0.9,
+        all_reduce_s: NonNegative = 15e-6,
+        sequence_s: NonNegative = 5e-6,
+    ) -> Self:
         """A profile from shapes and datasheets, 16-bit weights: modelled, not measured.
 
         Operations of attention itself are left out: below 2 % at prompts of 1,024 tokens.
@@ -70,8 +77,10 @@ class TokenProfile:
         from labkit import hardware
         from labkit.models import Model
 
-        shape, chip = Model.preset(model), hardware.accelerator(accelerator)
-        layers, ways = shape.num_layers / stages, tensor * stages
+        shape = Model.preset(model)
+        chip = hardware.accelerator(accelerator)
+        layers = shape.num_layers / stages
+        ways = tensor * stages
         weight_bytes = 2 * shape.num_params / ways
         cache_bytes = 4 * shape.kv_size * layers / tensor  # of a token: keys and values, 2 bytes
         room = memory_share * chip.memory_bytes - weight_bytes
@@ -111,7 +120,8 @@ class TokenProfile:
 
         ``together``: in a batch of so many that are all like it.
         """
-        prompt, output = requests.column("prompt_tokens"), requests.column("output_tokens")
+        prompt = requests.column("prompt_tokens")
+        output = requests.column("output_tokens")
         first = np.maximum(self.weights_s, together * np.maximum(prompt, 1) * self.token_s)
         later = (output - 1) * max(self.weights_s, together * self.token_s)
         cached = together * (output - 1) * (2 * prompt + output - 2) / 2

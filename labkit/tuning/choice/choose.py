@@ -40,7 +40,8 @@ PLACE = ("num_nodes", "num_gpus", "batch_size", "atomic_bsz", "accum_steps")
 
 def place_text(point: Any) -> str:
     """A point in a few words."""
-    gpus, nodes = counted(point.num_gpus, "GPU"), counted(point.num_nodes, "node")
+    gpus = counted(point.num_gpus, "GPU")
+    nodes = counted(point.num_nodes, "node")
     return f"{gpus} on {nodes}, batch {point.batch_size} ({point.rule}), {point.power_limit_w:g} W"
 
 
@@ -117,7 +118,8 @@ class JointChoice:
             held = [mask for name, mask in same.items() if name not in knobs]
             return points[np.logical_and.reduce(held)]
 
-        given, fastest = free(), free("GPUs", "batch", "rule")
+        given = free()
+        fastest = free("GPUs", "batch", "rule")
         if given.empty:
             raise UsageError(
                 f"batch size {batch_size} (adascale) on {num_gpus} GPUs on {num_nodes} node(s) is "

@@ -82,8 +82,9 @@ class ModelledProgress:
         total = np.zeros(size.shape)
         for done, noise_scale in self.phases:
             init: dict[str, Any] = {
-                "init_batch_size": self.init_batch_size, "noise_scale": noise_scale,
-            }  # fmt: skip
+                "init_batch_size": self.init_batch_size,
+                "noise_scale": noise_scale,
+            }
             gain = adascale_gain(size, **init)
             share = learning_rate(rule, size, init_learning_rate=1.0, **init) / gain
             worth = share * (2 - share)

@@ -42,7 +42,8 @@ class PolluxOptions:
         >>> PolluxOptions(nodes=2, gpus_used=8).allocations
         [(1, 1), (1, 2), (1, 4), (2, 8)]
         """
-        nodes, gpus = self.nodes, self.gpus_used
+        nodes = self.nodes
+        gpus = self.gpus_used
         if gpus < nodes:
             raise UsageError(f"--gpus-used {gpus} is fewer than --nodes {nodes}")
         counts = [2**k for k in range(gpus.bit_length()) if 2**k < gpus] + [gpus]
@@ -59,9 +60,14 @@ def step_note(tables: Tables) -> str:
 
 
 _GOODPUT = {
-    "num_nodes": "nodes", "num_gpus": "GPUs", "batch_size": "batch", "atomic_bsz": "on a GPU",
-    "num_gradients": "gradients", "goodput": "goodput (examples/s)", "speedup": "speed-up",
-}  # fmt: skip
+    "num_nodes": "nodes",
+    "num_gpus": "GPUs",
+    "batch_size": "batch",
+    "atomic_bsz": "on a GPU",
+    "num_gradients": "gradients",
+    "goodput": "goodput (examples/s)",
+    "speedup": "speed-up",
+}
 
 
 @commands.add(examples=["labkit tuning goodput cifar10 --gpus-used 8 --nodes 2"])
@@ -76,7 +82,9 @@ def goodput(
     """Fit Pollux's step times and say which batch is worth most on each allocation."""
     places = pollux.allocations
     tables = tuning.goodput.load(DATASET, pollux.workload)
-    init, noise, most = tables.init_batch_size, tables.noise_scale(at), tables.max_batch_size
+    init = tables.init_batch_size
+    noise = tables.noise_scale(at)
+    most = tables.max_batch_size
     low, high = tables.atomic_bsz_range
     model = tuning.goodput.fit(tables.steps, init_batch_size=init, noise_scale=noise)
     limits: dict[str, Any] = {"max_batch_size": most, "atomic_bsz_range": (low, high)}
@@ -85,7 +93,8 @@ def goodput(
     left_out = tuning.goodput.cross_validate(tables.steps)
     error = float(left_out["relative_error"].abs().median())
     where, of = ("in the stand-in", "made-up") if tables.standin else ("measured",) * 2
-    draw, at_noise = tuning.goodput_figures, f"the gradient noise scale is {noise:,.0f} examples"
+    draw = tuning.goodput_figures
+    at_noise = f"the gradient noise scale is {noise:,.0f} examples"
     return report(
         "goodput",
         {
@@ -110,12 +119,18 @@ def goodput(
             step_note(tables),
         ],
         figures=lambda: [
-            ("Goodput", f"Predicted, where {at_noise}.",
-             draw.figure_goodput(tuning.goodput.surface(model, places, **limits))),
-            (f"Predicted against {of} step times", "Of rows left out of the fit.",
-             draw.figure_fit(left_out, of=of)),
+            (
+                "Goodput",
+                f"Predicted, where {at_noise}.",
+                draw.figure_goodput(tuning.goodput.surface(model, places, **limits)),
+            ),
+            (
+                f"Predicted against {of} step times",
+                "Of rows left out of the fit.",
+                draw.figure_fit(left_out, of=of),
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------- choose
@@ -194,7 +209,9 @@ def choose(
         atomic_bsz_range=tables.atomic_bsz_range,
         host=host,
     )
-    front, best, knobs = choice.frontier, choice.best, _knobs(choice, init)
+    front = choice.frontier
+    best = choice.best
+    knobs = _knobs(choice, init)
     by = "no deadline" if deadline is None else f"within {seconds(deadline)}"
     origins = {
         "step times and training runs": tables.standin,

@@ -61,7 +61,8 @@ def standins(*traces: TrainingTrace) -> dict[str, str]:
 def outcomes(job: options.JobOptions, cost: options.CostOptions) -> Report:
     """Time, energy and cost of every batch size and power limit, and what none other beats."""
     trace, it = job.load()
-    table, best = tuning.outcomes(it, eta=cost.eta), tuning.optimum(it, eta=cost.eta)
+    table = tuning.outcomes(it, eta=cost.eta)
+    best = tuning.optimum(it, eta=cost.eta)
     limits = tuning.best_power_limits(it, **asdict(cost))
     selected = dict(zip(it.batch_sizes, (it.power_limits_w[i] for i in limits), strict=True))
     chosen = table[table["power_limit_w"] == table["batch_size"].map(selected)]
@@ -87,10 +88,16 @@ def outcomes(job: options.JobOptions, cost: options.CostOptions) -> Report:
         lead=f"to {it.target_metric:g}, η = {cost.eta:g}; expected over the recorded runs"
         + (f"; energy {trace.energy_source}" if trace.energy_source else ""),
         facts=[
-            ("default", config_text(base.batch_size, base.power_limit_w),
-             both if base.reach_probability else "never reaches the target"),
-            ("least cost", config_text(best.batch_size, best.power_limit_w),
-             f"{joules(best.energy_to_accuracy_j)}, {percent(saved, 1)} saved"),
+            (
+                "default",
+                config_text(base.batch_size, base.power_limit_w),
+                both if base.reach_probability else "never reaches the target",
+            ),
+            (
+                "least cost",
+                config_text(best.batch_size, best.power_limit_w),
+                f"{joules(best.energy_to_accuracy_j)}, {percent(saved, 1)} saved",
+            ),
         ],
         tables=[
             outcome_sheet("Pareto front of time and energy", front),
@@ -103,16 +110,20 @@ def outcomes(job: options.JobOptions, cost: options.CostOptions) -> Report:
             ("Time and energy", "", tuning.figures.figure_pareto(table, chosen=best)),
             ("Energy to accuracy of every configuration", "", tuning.figures.figure_map(table)),
         ],
-    )  # fmt: skip
+    )
 
 
 def outcome_sheet(heading: str, rows: pd.DataFrame, **more: Any) -> Sheet:
     """Configurations; what never reaches the target has empty cells."""
     columns = {
-        "batch_size": "batch size", "power_limit_w": "limit", "reach_probability": "reach it",
-        "expected_epochs": "epochs", "time_to_accuracy_s": "time",
-        "energy_to_accuracy_j": "energy", "cost_j": "cost",
-    }  # fmt: skip
+        "batch_size": "batch size",
+        "power_limit_w": "limit",
+        "reach_probability": "reach it",
+        "expected_epochs": "epochs",
+        "time_to_accuracy_s": "time",
+        "energy_to_accuracy_j": "energy",
+        "cost_j": "cost",
+    }
     finite = rows.replace(float("inf"), float("nan"))
     formats = {"reach_probability": partial(percent, digits=0)}
     return Sheet(heading=heading, table=finite, columns=columns, formats=formats, **more)
@@ -161,9 +172,14 @@ def simulate(
     """Replay a recurring job under policies: what they save, and what finding out cost."""
     trace, it = job.load()
     replay = partial(
-        tuning.simulate, it, beta=beta, recurrences=recurrences, concurrency=concurrency,
-        seeds=range(seeds), **asdict(cost),
-    )  # fmt: skip
+        tuning.simulate,
+        it,
+        beta=beta,
+        recurrences=recurrences,
+        concurrency=concurrency,
+        seeds=range(seeds),
+        **asdict(cost),
+    )
     runs = {name: replay(policy=name) for name in policy_names(policies)}
     table = pd.DataFrame([run.summary() for run in runs.values()])
     num_recurrences = next(iter(runs.values())).experiment.num_recurrences
@@ -231,8 +247,11 @@ def savings(
         csv=table,
         notes=[*notes, *dict.fromkeys(n for t in traces for n in energy_notes(t.energy_source))],
         figures=lambda: [
-            (f"On {gpu}", "Whiskers: 95 % intervals.",
-             tuning.figures.figure_savings(rows, (low, high)))
+            (
+                f"On {gpu}",
+                "Whiskers: 95 % intervals.",
+                tuning.figures.figure_savings(rows, (low, high)),
+            )
             for gpu, rows in table.groupby("gpu", sort=False)
         ],
-    )  # fmt: skip
+    )

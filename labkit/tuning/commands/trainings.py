@@ -155,7 +155,9 @@ def run_live(
         state = recur(path, job, meter, output=sys.stderr if to_stderr else None, tell=announce)
         if state.runs[-1].ended == "reached":
             break
-    last, following, table = state.runs[-1], state.decide(), state.frame()
+    last = state.runs[-1]
+    following = state.decide()
+    table = state.frame()
     notes = []
     if len(state.power_limits_w) == 1:
         notes.append("the power limit may not be set here: only batch sizes are chosen")

@@ -67,7 +67,8 @@ def convergence(job: Job) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     so the expected epochs until success are E[min(epochs, max)] / P(epochs ≤ max); infinite where
     no recorded run succeeds. Where every run does, this is the plain mean.
     """
-    most, runs = job.max_epochs, [np.array(epochs) for epochs in job.epochs_to_target]
+    most = job.max_epochs
+    runs = [np.array(epochs) for epochs in job.epochs_to_target]
     reach = np.array([np.mean(epochs <= most) for epochs in runs])
     spent = np.array([np.mean(np.minimum(epochs, most)) for epochs in runs])
     with np.errstate(divide="ignore"):
@@ -212,11 +213,14 @@ def hindsight(jobs: Iterable[Job]) -> pd.DataFrame:
     """
     rows = []
     for job in jobs:
-        base, size = default_choice(job), job.default_batch_size
+        base = default_choice(job)
+        size = job.default_batch_size
         reach = base.reach_probability
         row = {
-            "workload": job.title, "default_batch_size": size, "default_reach_probability": reach,
-        }  # fmt: skip
+            "workload": job.title,
+            "default_batch_size": size,
+            "default_reach_probability": reach,
+        }
         if convergence(job)[0].any():
             best = optimum(job, eta=1.0)
             row |= {"batch_size": best.batch_size, "relative_default": size / best.batch_size}

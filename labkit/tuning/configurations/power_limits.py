@@ -68,7 +68,8 @@ def select_limits(
     array(0)
     """
     check_selector(selector, max_slowdown)
-    time, energy = np.asarray(time_s, dtype=float), np.asarray(energy_j, dtype=float)
+    time = np.asarray(time_s, dtype=float)
+    energy = np.asarray(energy_j, dtype=float)
     if time.shape != energy.shape or not time.ndim or not time.size:
         raise BadValue(
             "time_s and energy_j must hold one value each for every power limit, got shapes "

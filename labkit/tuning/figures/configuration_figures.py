@@ -46,14 +46,19 @@ def figure_map(
     pivot = grid.pivot(index="power_limit_w", columns="batch_size", values="relative")
     cells = pivot.to_numpy()
     heatmap = {
-        "type": "heatmap", "z": cells, "texttemplate": "%{z:.2f}", "textfont": {"size": 12},
-        "zmin": float(np.nanmin(cells)), "zmax": min(BRIGHTEST, float(np.nanmax(cells))),
+        "type": "heatmap",
+        "z": cells,
+        "texttemplate": "%{z:.2f}",
+        "textfont": {"size": 12},
+        "zmin": float(np.nanmin(cells)),
+        "zmax": min(BRIGHTEST, float(np.nanmax(cells))),
         "colorbar": {"title": {"text": "× default", "side": "right"}, "thickness": 14},
         "customdata": [[config_text(b, p) for b in pivot.columns] for p in pivot.index],
         "hovertemplate": "%{customdata}: %{z:.3f} × default<extra></extra>",
-    }  # fmt: skip
+    }
     data: list[Part] = [heatmap]
-    default, least = table[table["is_default"]].iloc[0], table.iloc[int(table[value].argmin())]
+    default = table[table["is_default"]].iloc[0]
+    least = table.iloc[int(table[value].argmin())]
     edge = {"size": 13, "line": {"width": 1.2, "color": PALETTE["bound"]}}
     for name, row, mark in (
         ("default (b0, highest limit)", default, {**MARK["default"], **edge, "color": "white"}),
@@ -110,7 +115,8 @@ def figure_pareto(
     at_end = {"x": end, "xanchor": "right", "yanchor": "bottom", "showarrow": False, "font": font}
     named = [{"y": slope * end, "text": text, **at_end} for text, slope in rays.items()]
     fig = go.Figure(data, {"annotations": named})
-    x_title, y_title = "time to accuracy (default = 1)", "energy to accuracy (default = 1)"
+    x_title = "time to accuracy (default = 1)"
+    y_title = "energy to accuracy (default = 1)"
     return finish(fig, title=title, x=x_title, y=y_title, height=480)
 
 
@@ -120,7 +126,10 @@ def _cloud(table: pd.DataFrame) -> Part:
     shown = sorted(set(table["batch_size"]))
     shown = shown[:: max(1, len(shown) // 5)]
     return {
-        "type": "scatter", "x": table["time"], "y": table["energy"], "mode": "markers",
+        "type": "scatter",
+        "x": table["time"],
+        "y": table["energy"],
+        "mode": "markers",
         "marker": {
             "color": np.log2(table["batch_size"]),
             "colorscale": SEQUENTIAL,
@@ -135,8 +144,9 @@ def _cloud(table: pd.DataFrame) -> Part:
         },
         "text": [config_text(*pair) for pair in pairs],
         "hovertemplate": "%{text}<br>time %{x:.3f}, energy %{y:.3f}<extra></extra>",
-        "name": "configurations", "showlegend": False,
-    }  # fmt: skip
+        "name": "configurations",
+        "showlegend": False,
+    }
 
 
 def figure_potential(table: pd.DataFrame, *, title: str = "") -> go.Figure:
@@ -194,7 +204,8 @@ def figure_lines(
         )
     if powers_of_two:
         drawn = table.loc[np.isfinite(table[y]), x]
-        low, high = np.log2(drawn.min()), np.log2(drawn.max())
+        low = np.log2(drawn.min())
+        high = np.log2(drawn.max())
         ticks = [4.0**k for k in range(int(np.floor(low / 2)), int(np.ceil(high / 2)) + 1)]
         names = [f"{t:,.0f}" if t >= 1 else f"1/{1 / t:,.0f}" for t in ticks]
         margin = 0.03 * (high - low)
@@ -208,7 +219,8 @@ def figure_lines(
 
 
 def _named_ticks(names: list[str]) -> dict[str, Any]:
-    places, edges = list(range(len(names))), [-0.5, len(names) - 0.5]
+    places = list(range(len(names)))
+    edges = [-0.5, len(names) - 0.5]
     return {"tickvals": places, "ticktext": names, "showgrid": False, "range": edges}
 
 

@@ -37,7 +37,8 @@ def figure_fit(table: pd.DataFrame, *, of: str = "measured") -> go.Figure:
 
     The line is exact agreement, the band 10 % to both sides; ``of`` says if they were measured.
     """
-    measured, predicted = table["step_time_s"], table["predicted_s"]
+    measured = table["step_time_s"]
+    predicted = table["predicted_s"]
     low = min(measured.min(), predicted.min()) / 1.1
     high = max(measured.max(), predicted.max()) * 1.1
     fig = go.Figure()
@@ -54,7 +55,8 @@ def figure_fit(table: pd.DataFrame, *, of: str = "measured") -> go.Figure:
             "hovertemplate": f"%{{text}} a GPU: %{{x:.3g}} s {of}, %{{y:.3g}} s predicted"
             "<extra></extra>",
         }
-        x, y = rows["step_time_s"], rows["predicted_s"]
+        x = rows["step_time_s"]
+        y = rows["predicted_s"]
         fig.add_trace(points(x, y, dot, f"nodes: {name}", hoverinfo=None, **said))
     edges = [math.log10(low), math.log10(high)]
     ticks = _decades(low, high)
@@ -70,7 +72,8 @@ def figure_choice(choice: JointChoice) -> go.Figure:
     Other points are grey; those slower than twice the front's slowest or costlier than thrice its
     costliest are left out, and of many every n-th is drawn. Everything is predicted.
     """
-    front, others = choice.frontier, choice.frame()
+    front = choice.frontier
+    others = choice.frame()
     hour, unit = (3600, "h") if front["time_s"].max() > 7200 else (60, "min")
     joules, energy = _energy_unit(front["energy_j"])
     front, others = (
@@ -96,10 +99,17 @@ def figure_choice(choice: JointChoice) -> go.Figure:
     star = front[front["is_chosen"]].iloc[0]
     fig.add_trace(points([star.time], [star.energy], _STAR, "chosen", hoverinfo=None))
     fig.add_annotation(
-        x=math.log10(star.time), y=math.log10(star.energy), align="left", showarrow=False,
-        text=place_text(star).replace(", ", "<br>", 1), xanchor="left", yanchor="bottom",
-        xshift=10, yshift=10, bgcolor=VEIL,
-    )  # fmt: skip
+        x=math.log10(star.time),
+        y=math.log10(star.energy),
+        align="left",
+        showarrow=False,
+        text=place_text(star).replace(", ", "<br>", 1),
+        xanchor="left",
+        yanchor="bottom",
+        xshift=10,
+        yshift=10,
+        bgcolor=VEIL,
+    )
     if choice.deadline_s is not None:
         line = {"dash": "dash", "color": PALETTE["bound"], "width": 1.5}
         edges = [others["energy"].min(), others["energy"].max()]
@@ -107,7 +117,8 @@ def figure_choice(choice: JointChoice) -> go.Figure:
     for axis, name in ((fig.layout.xaxis, "time"), (fig.layout.yaxis, "energy")):
         ticks = _decades(front[name].min() / 2, 4 * front[name].max())
         axis.update(type="log", tickvals=ticks, ticktext=[f"{t:,g}" for t in ticks])
-    x, y = f"predicted time to the target ({unit})", f"predicted energy ({energy})"
+    x = f"predicted time to the target ({unit})"
+    y = f"predicted energy ({energy})"
     finish(fig, x=x, y=y, height=520)
     legend = {"orientation": "v", "x": 1.02, "y": 1, "xanchor": "left", "yanchor": "top"}
     return fig.update_layout(legend=legend)

@@ -75,9 +75,12 @@ def figure_savings(
     from plotly.subplots import make_subplots
 
     fig = make_subplots(
-        rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.09,
+        rows=2,
+        cols=1,
+        shared_xaxes=True,
+        vertical_spacing=0.09,
         subplot_titles=("energy saved", "time saved"),
-    )  # fmt: skip
+    )
     for row, kind in enumerate(("energy_reduction", "time_reduction"), 1):
         for policy, rows in table.groupby("policy", sort=False):
             half = rows[f"{kind}_high"] - rows[kind]
@@ -94,11 +97,18 @@ def figure_savings(
     for edge in paper:
         fig.add_hline(
             y=edge, row=1, col=1, line={"dash": "dot", "color": PALETTE["paper"], "width": 2}
-        )  # fmt: skip
+        )
     fig.add_annotation(
-        text="paper's range", x=1, xref="paper", xanchor="right", y=paper[1], yref="y",
-        yanchor="bottom", showarrow=False, font={"color": PALETTE["paper"], "size": 14},
-    )  # fmt: skip
+        text="paper's range",
+        x=1,
+        xref="paper",
+        xanchor="right",
+        y=paper[1],
+        yref="y",
+        yanchor="bottom",
+        showarrow=False,
+        font={"color": PALETTE["paper"], "size": 14},
+    )
     fig.update_layout(barmode="group", bargap=0.3)
     fig.update_yaxes(tickformat=".0%")
     return finish(fig, title=title, height=620)
@@ -136,8 +146,11 @@ def _walk(path: pd.DataFrame) -> Part:
     """The moves in order; the colour bar is labelled with the recurrences they happened in."""
     places = sorted({int(p) for p in np.linspace(0, len(path) - 1, 6)})
     return {
-        "type": "scatter", "x": path["batch_size"], "y": path["height"],
-        "mode": "lines+markers", "line": {"color": PALETTE["muted"], "width": 1.5},
+        "type": "scatter",
+        "x": path["batch_size"],
+        "y": path["height"],
+        "mode": "lines+markers",
+        "line": {"color": PALETTE["muted"], "width": 1.5},
         "marker": {
             "color": list(range(len(path))),
             "colorscale": "Plasma",
@@ -155,4 +168,4 @@ def _walk(path: pd.DataFrame) -> Part:
         "customdata": path["power_limit_w"],
         "hovertemplate": "%{text}: batch %{x}, %{customdata} W<extra></extra>",
         "name": "moves to",
-    }  # fmt: skip
+    }

@@ -13,6 +13,16 @@ from labkit.tuning.goodput.step_times import StepTimes, SyncTier
 from labkit.tuning.goodput.tables import Tables, load
 
 __all__ = [
-    "GoodputModel", "Optimum", "StepTimes", "SyncTier", "Tables", "cross_validate", "fit", "load",
-    "measurements", "replay", "speedups", "surface",
-]  # fmt: skip
+    "GoodputModel",
+    "Optimum",
+    "StepTimes",
+    "SyncTier",
+    "Tables",
+    "cross_validate",
+    "fit",
+    "load",
+    "measurements",
+    "replay",
+    "speedups",
+    "surface",
+]

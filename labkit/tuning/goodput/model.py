@@ -122,13 +122,16 @@ class GoodputModel:
         init, noise_scale = self._moment()
         knots = [int(size) for size, _ in self.step_times.measured]
         size = _integers(low, min(high, limit // gpus), [-(-init // gpus), *knots])
-        fewest, parts = -(-init // (gpus * size)), limit // (gpus * size)
+        fewest = -(-init // (gpus * size))
+        parts = limit // (gpus * size)
         if not accumulation:
             parts = np.minimum(parts, 1)
         fits = fewest <= parts
         if not fits.any():
             return 0.0, 0, 0
-        size, fewest, parts = size[fits], fewest[fits], parts[fits]
+        size = size[fits]
+        fewest = fewest[fits]
+        parts = parts[fits]
         # With x gradients of g seconds and c more for the synchronisation that they leave, goodput
         # is in proportion to x / ((φ + K·m·x)(g·x + c)): it has one peak, at x² = φ·c / (K·m·g).
         grad = self.step_times.grad_s(size)
@@ -243,12 +246,14 @@ def replay(
     seconds. Epochs whose noise scale is infinite are left out. Columns: choice, time_s,
     last_batch_size.
     """
-    run, init = tables.initial_run(), tables.init_batch_size
+    run = tables.initial_run()
+    init = tables.init_batch_size
     run = run.assign(worth=np.diff(run["progress"], prepend=0.0))
     run = run[np.isfinite(run["noise_scale"])]
     rows = []
     for name, choice in choices.items():
-        time_s, batch = 0.0, float(init)
+        time_s = 0.0
+        batch = float(init)
         for noise_scale, worth in zip(run["noise_scale"], run["worth"], strict=True):
             at = replace(model, init_batch_size=init, noise_scale=float(noise_scale))
             batch = float(choice(at) if callable(choice) else choice)

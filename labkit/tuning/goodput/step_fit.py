@@ -117,7 +117,8 @@ def cross_validate(
     if folds > parts:
         raise UsageError(f"{folds} folds need as many of {by} to leave out, and there are {parts}")
     part = (np.random.default_rng(0).permutation(parts) % folds)[codes]
-    predicted, grad = np.empty(len(table)), np.empty(len(table))
+    predicted = np.empty(len(table))
+    grad = np.empty(len(table))
     for fold in range(folds):
         out = part == fold
         fitted = _Problem(table[~out], compute, sync).solve()
@@ -157,7 +158,8 @@ class _Problem:
         self, table: pd.DataFrame, sync: SyncLaw
     ) -> tuple[list[tuple[int, str]], NDArray[np.float64]]:
         """Names and columns of the coefficients that the rows can tell."""
-        nodes, gpus = table["num_nodes"].to_numpy(), table["num_gpus"].to_numpy()
+        nodes = table["num_nodes"].to_numpy()
+        gpus = table["num_gpus"].to_numpy()
         starts = [1, 2] if sync == "linear" else [1, 2, 3]
         used = ("base_s", "per_gpu_s") if sync == "linear" else ("base_s", *SYNC_NAMES[2:])
         columns: dict[tuple[int, str], NDArray[np.float64]] = {}
@@ -175,7 +177,8 @@ class _Problem:
     def solve(self) -> StepTimes:
         from scipy.optimize import least_squares
 
-        num_grad, num_sync = self.grad_terms.shape[1], self.sync_terms.shape[1]
+        num_grad = self.grad_terms.shape[1]
+        num_sync = self.sync_terms.shape[1]
         largest = np.r_[self.grad_terms.max(0), self.sync_terms.max(0, initial=1e-9)]
         self.scale = 1 / np.r_[largest, [1.0] * self.waits, 1]
         lower = np.r_[np.full(num_grad, 1e-9), np.zeros(num_sync + self.waits), 1.0]
@@ -211,7 +214,8 @@ class _Problem:
 
     def _parts(self, point: NDArray) -> tuple[NDArray, NDArray, float]:
         """The point's coefficients of gradients, of synchronisation, and of the wait."""
-        num_grad, num_sync = self.grad_terms.shape[1], self.sync_terms.shape[1]
+        num_grad = self.grad_terms.shape[1]
+        num_sync = self.sync_terms.shape[1]
         wait = float(point[-2]) if self.waits else 0.0
         return point[:num_grad], point[num_grad : num_grad + num_sync], wait
 

@@ -124,7 +124,8 @@ class StepTimes:
         factor = np.asarray(slowdown, dtype=float)
         if not (factor > 0).all():
             raise UsageError(f"slowdown must be above 0, got {factor.min():g}")
-        grad, sync = self.grad_s(atomic_bsz) * factor, self.sync_s(num_nodes, num_gpus)
+        grad = self.grad_s(atomic_bsz) * factor
+        sync = self.sync_s(num_nodes, num_gpus)
         last = grad * (1 + self.wait_per_doubling * np.log2(np.asarray(num_gpus)))
         return steps * grad + last * (1 + (sync / last) ** self.overlap) ** (1 / self.overlap)
 

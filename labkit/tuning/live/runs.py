@@ -147,7 +147,9 @@ class _Run:
 
     def _watch(self) -> bool:
         """Wait for the command's end; whether it had to be stopped for its cost."""
-        job, highest, stop_j = self.state.job, self.state.power_limits_w[-1], self.state.stop_j
+        job = self.state.job
+        highest = self.state.power_limits_w[-1]
+        stop_j = self.state.stop_j
         while self.process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(POLL_S)
@@ -205,7 +207,8 @@ class _Run:
         for _ in range(MOST_READINGS):
             steps = self._steps()
             took_s, took_j = self._account()
-            time_s, energy_j = time_s + took_s, energy_j + took_j
+            time_s = time_s + took_s
+            energy_j = energy_j + took_j
             if self._steps() == steps:
                 break
         return steps, time_s, energy_j

@@ -108,7 +108,8 @@ class LiveState:
     runs: tuple[LiveRun, ...] = ()
 
     def cost_j(self, run: LiveRun) -> float:
-        highest, eta = self.power_limits_w[-1], self.job.eta
+        highest = self.power_limits_w[-1]
+        eta = self.job.eta
         took = run.energy_j, run.time_s
         return float(power_limits.cost_j(*took, eta=eta, max_power_w=highest))
 
@@ -137,7 +138,8 @@ class LiveState:
             return Decision(batch_size=b0, power_limit_w=limit, why="tries limits", sweeps=True)
         size = self._next_batch_size()
         if profile := self.limit_profile(size):
-            limit, why = self.select(profile), f"best {self.job.selector}"
+            limit = self.select(profile)
+            why = f"best {self.job.selector}"
             return Decision(batch_size=size, power_limit_w=limit, why=why)
         why = "profiles limits as it runs" if several else "one limit only"
         highest = self.power_limits_w[-1]
@@ -178,7 +180,8 @@ class LiveState:
         swept = self._swept()
         if not swept:
             return self.power_limits_w[-1]
-        best, tried = self.select(swept), {r.power_limit_w for r in self.runs if r.sweeps}
+        best = self.select(swept)
+        tried = {r.power_limit_w for r in self.runs if r.sweeps}
         left = [limit for limit in self.power_limits_w if limit not in tried]
         worse = sum(limit < best for limit in tried)
         return left[-1] if left and worse < WORSE_IN_A_ROW else None
@@ -198,7 +201,9 @@ class LiveState:
             num_recurrences=len(played) + 1,
             num_seeds=1,
         )
-        player, rng, who = Zeus().start(task), np.random.default_rng(self.job.seed), np.array([0])
+        player = Zeus().start(task)
+        rng = np.random.default_rng(self.job.seed)
+        who = np.array([0])
         for run in played:
             player.decide(who, rng.standard_normal((1, len(sizes))))
             seen = Outcome(

@@ -91,7 +91,8 @@ class Belief:
     """A Gaussian process over batch sizes: one common prior, for each seed what it has seen."""
 
     def __init__(self, num_seeds: int, mean: Floats, cov: Floats) -> None:
-        self.mean, self.cov = mean, cov
+        self.mean = mean
+        self.cov = cov
         self.precision = np.zeros((num_seeds, len(mean)))
         self.evidence = np.zeros((num_seeds, len(mean)))  # precision × value
 
@@ -182,7 +183,8 @@ class CostCurve(Policy):
         return np.where(hopeless, 1.0, _PATIENCE_FACTOR * bound)
 
     def observe(self, who: Indices, outcome: Outcome) -> None:
-        batch, ok = outcome.batch, outcome.reached
+        batch = outcome.batch
+        ok = outcome.reached
         self.in_flight[who, batch] -= 1
         self.failures[who] = np.where(ok, 0, self.failures[who] + 1)
         self.left[who[ok]] -= 1

@@ -75,7 +75,8 @@ class Policy:
 
     def begin(self, task: Task) -> None:
         """Make the memory that deciding needs."""
-        self.limits, self.default = task.profiled_limits, task.default_index
+        self.limits = task.profiled_limits
+        self.default = task.default_index
         self.memory = Memory(task.shape)
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:

@@ -50,7 +50,8 @@ class Zeus(Policy):
         if self.window is not None:
             self.memory = WindowMemory(task.shape, self.window)
         num_seeds = task.num_seeds
-        self.alive, self.good = np.ones(task.shape, dtype=bool), np.zeros(task.shape, dtype=bool)
+        self.alive = np.ones(task.shape, dtype=bool)
+        self.good = np.zeros(task.shape, dtype=bool)
         self.round = np.zeros(num_seeds, dtype=np.intp)
         self.going_up, self.waiting = np.zeros((2, num_seeds), dtype=bool)
         starts = np.full((4, num_seeds), task.default_index)
@@ -67,18 +68,24 @@ class Zeus(Policy):
         return batch, self.limits[batch]
 
     def observe(self, who: Indices, outcome: Outcome) -> None:
-        batch, cost, ok = outcome.batch, outcome.cost_j, outcome.reached
+        batch = outcome.batch
+        cost = outcome.cost_j
+        ok = outcome.reached
         self.memory.add(who, batch, cost)
         cheaper = ok & (cost < self.known_cost[who])
         self.known[who[cheaper]] = batch[cheaper]
         self.known_cost[who[cheaper]] = cost[cheaper]
         walking = (self.round[who] < self.num_pruning_rounds) & self.waiting[who]
         steps = walking & (batch == self.expected[who])
-        who, batch, cost, ok = who[steps], batch[steps], cost[steps], ok[steps]
+        who = who[steps]
+        batch = batch[steps]
+        cost = cost[steps]
+        ok = ok[steps]
         self.waiting[who] = False
         self.good[who, batch] = ok
         better = ok & (cost < self.best_cost[who])
-        self.best[who[better]], self.best_cost[who[better]] = batch[better], cost[better]
+        self.best[who[better]] = batch[better]
+        self.best_cost[who[better]] = cost[better]
         self._walk(who, batch, ok)
 
     def _walk(self, who: Indices, batch: Indices, ok: Flags) -> None:
@@ -99,7 +106,9 @@ class Zeus(Policy):
     def _next_round(self, who: Indices) -> None:
         nothing = who[~self.good[who].any(1)]
         self.good[nothing, self.best[nothing]] = True
-        self.alive[who], self.good[who] = self.good[who], False
+        self.alive[who] = self.good[who]
+        self.good[who] = False
         self.origin[who] = self.expected[who] = self.best[who]
         self.round[who] += 1
-        self.going_up[who], self.best_cost[who] = False, np.inf
+        self.going_up[who] = False
+        self.best_cost[who] = np.inf

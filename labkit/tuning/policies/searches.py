@@ -51,11 +51,14 @@ class GridSearch(Policy):
 
     def begin(self, task: Task) -> None:
         super().begin(task)
-        (num_seeds, num_sizes), num_limits = task.shape, len(task.power_limits_w)
+        (num_seeds, num_sizes) = task.shape
+        num_limits = len(task.power_limits_w)
         order = outward(num_sizes, task.default_index)
-        batch, power = np.repeat(order, num_limits), np.tile(np.arange(num_limits)[::-1], num_sizes)
+        batch = np.repeat(order, num_limits)
+        power = np.tile(np.arange(num_limits)[::-1], num_sizes)
         may_run = slice(None) if task.profiled is None else task.profiled[batch, power]
-        self.batch, self.power = batch[may_run], power[may_run]
+        self.batch = batch[may_run]
+        self.power = power[may_run]
         self.place = np.empty((num_sizes, num_limits), dtype=np.intp)
         self.place[self.batch, self.power] = np.arange(len(self.batch))
         self.taken, self.tried = np.zeros((2, num_seeds, len(self.batch)), dtype=bool)
@@ -73,7 +76,8 @@ class GridSearch(Policy):
         return self.batch[place], self.power[place]
 
     def observe(self, who: Indices, outcome: Outcome) -> None:
-        place, ok = self.place[outcome.batch, outcome.power], outcome.reached
+        place = self.place[outcome.batch, outcome.power]
+        ok = outcome.reached
         first = ~self.tried[who, place]
         self.cost[who[first & ok], place[first & ok]] = outcome.cost_j[first & ok]
         self.cost[who[~ok], place[~ok]] = np.inf
@@ -95,7 +99,8 @@ class RandomSearch(Policy):
 
     def begin(self, task: Task) -> None:
         super().begin(task)
-        self.left, self.failed = np.ones(task.shape, dtype=bool), np.zeros(task.shape, dtype=bool)
+        self.left = np.ones(task.shape, dtype=bool)
+        self.failed = np.zeros(task.shape, dtype=bool)
 
     def decide(self, who: Indices, noise: Floats) -> tuple[Indices, Indices]:
         left = self.left[who]
@@ -136,7 +141,8 @@ class Halving(Policy):
         return batch, self.limits[batch]
 
     def observe(self, who: Indices, outcome: Outcome) -> None:
-        batch, ok = outcome.batch, outcome.reached
+        batch = outcome.batch
+        ok = outcome.reached
         self.memory.add(who, batch, outcome.cost_j)
         self.played[who, batch] = True
         dropped = ~ok & (self.alive[who].sum(1) > 1)  # the last one left stays
@@ -179,7 +185,8 @@ class _Bandit(Policy):
         return batch, self.limits[batch]
 
     def observe(self, who: Indices, outcome: Outcome) -> None:
-        ok, cost = outcome.reached, outcome.cost_j
+        ok = outcome.reached
+        cost = outcome.cost_j
         self.cheapest[who[ok]] = np.minimum(self.cheapest[who[ok]], cost[ok])
         again = np.where(ok | np.isinf(self.cheapest[who]), 0.0, self.cheapest[who])
         self.memory.add(who, outcome.batch, cost + again)
@@ -222,7 +229,8 @@ class LowerConfidenceBound(_Bandit):
     width: NonNegative = 0.1
 
     def score(self, who: Indices, noise: Floats) -> Floats:
-        count, mean = self.memory.count[who], self.memory.mean[who]
+        count = self.memory.count[who]
+        mean = self.memory.mean[who]
         total = np.maximum(count.sum(1, keepdims=True), 1)
         scale = np.where(count > 0, mean, np.inf).min(1, keepdims=True)
         scale[np.isinf(scale)] = 0.0  # nothing was seen: nothing to scale

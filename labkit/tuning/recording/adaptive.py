@@ -66,7 +66,8 @@ class Ranks(Workers):
     """
 
     def __init__(self, rank: int) -> None:
-        self.rank, self.seconds = rank, [0.0, 0.0]
+        self.rank = rank
+        self.seconds = [0.0, 0.0]
 
     def shares(self, batch: Tensor) -> Tensor:
         return batch[self.rank : self.rank + 1]
@@ -74,7 +75,8 @@ class Ranks(Workers):
     def exchange(self, own: Tensor) -> tuple[Tensor, Norms]:
         import torch.distributed as dist
 
-        start_s, size = time.perf_counter(), dist.get_world_size()
+        start_s = time.perf_counter()
+        size = dist.get_world_size()
         dist.all_reduce(mean := own / size)
         done_s = time.perf_counter()
         small = own.new_zeros(size)
@@ -104,7 +106,9 @@ def train(
     import torch
 
     images, labels, held_out, classes = data or load_digits()
-    images, held_out, workers = images.double(), held_out.double(), workers or Workers()
+    images = images.double()
+    held_out = held_out.double()
+    workers = workers or Workers()
     rows: list[tuple[float, ...]] = []
     since: list[GradientNoise] = []  # estimates of the steps since the last look
     start = stacked.initial([what.seed])
@@ -113,19 +117,24 @@ def train(
     weights = [part.view_as(weight) for part, weight in zip(parts, start, strict=True)]
     velocity = torch.zeros_like(flat)
     order = torch.Generator().manual_seed(what.seed)
-    picked, batch, step, seen = torch.empty(0, dtype=torch.int64), next(policy), 0, 0
+    picked = torch.empty(0, dtype=torch.int64)
+    batch = next(policy)
+    step = 0
+    seen = 0
     while seen < what.num_examples:
         _check(batch, what.num_workers, len(images))
         if len(picked) < batch:
             picked = torch.randperm(len(images), generator=order)
-        now, picked = picked[:batch].view(what.num_workers, -1), picked[batch:]
+        now = picked[:batch].view(what.num_workers, -1)
+        picked = picked[batch:]
         now = workers.shares(now)
         copies = [weight.expand(len(now), *weight.shape[1:]) for weight in weights]
         slopes = stacked.gradients(copies, images[now], labels[now])[1]
         mean, norms = workers.exchange(torch.cat([slope.flatten(1) for slope in slopes], 1))
         rate = torch.tensor(what.small_rate * batch / what.small_batch)
         stacked.momentum(flat, mean, velocity, rate)
-        step, seen = step + 1, seen + batch
+        step = step + 1
+        seen = seen + batch
         since.append(
             from_two_batches(
                 small_sqr=sum(norms[0]) / what.num_workers,
@@ -203,8 +212,10 @@ def outcomes(
     five looks); and largest_batch of any seed.
     """
     costs: dict[str, Callable[[NDArray[Any]], ArrayLike]] = {
-        "steps": np.ones_like, "examples": np.asarray, "time_s": step_s,
-    }  # fmt: skip
+        "steps": np.ones_like,
+        "examples": np.asarray,
+        "time_s": step_s,
+    }
     table = pd.DataFrame(
         {
             name: times_to(runs, cost, [target]).set_index("policy")["time_s"]

@@ -70,7 +70,8 @@ class CapModel:
             activity = self.activity(1 / full_s, 1 / fastest_s)
             for limit in self.power_limits_w:
                 clock = self.clock(limit, activity)
-                time_s, power_w = self.time_s(full_s, clock), self.power_w(clock, activity)
+                time_s = self.time_s(full_s, clock)
+                power_w = self.power_w(clock, activity)
                 timed = "measured" if clock == 1 else "modelled"
                 rows.append((network, size, limit, time_s, power_w, "modelled", timed))
         return rows

@@ -63,7 +63,9 @@ class RaplMeter:
         """Also right where a counter wrapped once: windows must be shorter than a whole turn."""
         if self._start is None:
             raise UsageError("no window was begun")
-        (start_s, before), now_s, after = self._start, time.perf_counter(), self._counters()
+        (start_s, before) = self._start
+        now_s = time.perf_counter()
+        after = self._counters()
         self._start = None
         used = sum(
             (b - a) % (turn + 1) for a, b, turn in zip(before, after, self._ranges, strict=True)

@@ -228,10 +228,16 @@ class Bench:
                 self.tell(f"{what.network}, batch {what.batch_size}: power limits")
                 run = partial(self._slice, what, max(1, math.ceil(SLICE_S / epoch_s[place])))
                 rows += [
-                    (*place, part.power_limit_w, part.time_s, part.energy_j / part.time_s,
-                     "measured", "measured")
+                    (
+                        *place,
+                        part.power_limit_w,
+                        part.time_s,
+                        part.energy_j / part.time_s,
+                        "measured",
+                        "measured",
+                    )
                     for part in profile_limits(run, self.meter.power_limits_w)
-                ]  # fmt: skip
+                ]
         finally:
             self.meter.reset()
         return rows
@@ -243,7 +249,8 @@ class Bench:
         self.meter.begin()
         train(replace(what, max_epochs=number, targets=(1.0,)), self.data, device=self.device)
         took = self.meter.end()
-        time_s, energy_j = took.time_s / number, took.energy_j / number
+        time_s = took.time_s / number
+        energy_j = took.energy_j / number
         return Slice(power_limit_w=power_limit_w, time_s=time_s, energy_j=energy_j)
 
 
@@ -306,11 +313,19 @@ def _train_table(trainings: list[Training], cells: Cells) -> pd.DataFrame:
     """One row a run and target; epochs are missing where the target was never reached."""
     columns = [*_ROW, "learning_rate", "run", "target_metric", "target_epoch"]
     rows = [
-        (DATASET, what.network, what.batch_size, OPTIMIZER, what.learning_rate, what.seed, target,
-         cells[_name(what)]["epochs_to"][f"{target:g}"])
+        (
+            DATASET,
+            what.network,
+            what.batch_size,
+            OPTIMIZER,
+            what.learning_rate,
+            what.seed,
+            target,
+            cells[_name(what)]["epochs_to"][f"{target:g}"],
+        )
         for what in trainings
         for target in sorted(what.targets)
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(rows, columns=columns).astype({"target_epoch": "Int64"})
 
 

@@ -94,7 +94,10 @@ def _hidden(
     weights: Sequence[Tensor], images: Tensor, worker_batch: int | None
 ) -> tuple[Tensor, list[Tensor]]:
     """The hidden layer before its ReLU, and by what each group's normalisation multiplied it."""
-    first, bias, stacks, scales = weights[0].transpose(1, 2), weights[1], len(images), []
+    first = weights[0].transpose(1, 2)
+    bias = weights[1]
+    stacks = len(images)
+    scales = []
     sums = _beside(bias[:, None], stacks).baddbmm(images, _beside(first, stacks))
     hidden = _apart(sums, bias.shape[1])
     for part in _groups(hidden, worker_batch):
@@ -193,7 +196,8 @@ def train(
             f"{' × '.join(map(str, rate.shape))}"
         )
     images, labels, held_out, classes = data
-    images, held_out = images.double(), held_out.double()
+    images = images.double()
+    held_out = held_out.double()
     own = tuple(dict.fromkeys(what.seeds))  # one order a seed where seeds repeat in turn
     own = own if own * (len(what.seeds) // len(own)) == what.seeds else what.seeds
     weights = tuple(
@@ -201,7 +205,9 @@ def train(
     )
     state = [torch.zeros_like(weight) for weight in weights]
     orders = [torch.Generator().manual_seed(seed) for seed in own]
-    losses, shares, step = [], [], 0
+    losses = []
+    shares = []
+    step = 0
     for _ in range(what.num_epochs):
         picked = torch.stack([torch.randperm(len(images), generator=order) for order in orders])
         batches = picked.split(what.batch_size, dim=1)
@@ -210,7 +216,8 @@ def train(
             loss, slopes = gradients(weights, images[batch], labels[batch], what.worker_batch)
             for weight, slope, held in zip(weights, slopes, state, strict=True):
                 update(weight, slope, held, rate[:, step].view(-1, *[1] * (weight.ndim - 1)))
-            epoch, step = epoch + loss, step + 1
+            epoch = epoch + loss
+            step = step + 1
         losses.append((epoch / len(batches)).numpy())
         shares.append(wrong(weights, held_out, classes, what.worker_batch))
     return StackedRuns(losses=np.array(losses), errors=np.array(shares), weights=weights)

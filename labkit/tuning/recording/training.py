@@ -92,7 +92,8 @@ def read_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
     Its file is read here, since importing ``sklearn.datasets`` takes a second.
     """
-    package, torch = find_spec("sklearn"), find_spec("torch")
+    package = find_spec("sklearn")
+    torch = find_spec("torch")
     if not (package and package.origin and torch):
         name = "torch" if package else "sklearn"
         raise UsageError(f"training needs torch and scikit-learn, and {name} is not installed here")
@@ -165,7 +166,8 @@ def _epoch(
     """One pass over the images; its wall and processor time in seconds."""
     from torch.nn.functional import cross_entropy
 
-    start_s, start_cpu_s = _now(device), time.thread_time()
+    start_s = _now(device)
+    start_cpu_s = time.thread_time()
     for batch in batches:
         optimizer.zero_grad()
         cross_entropy(network(images[batch]), labels[batch]).backward()

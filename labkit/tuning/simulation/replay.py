@@ -45,7 +45,8 @@ class Experiment:
         for job in self.drift:
             refused = f"a job may drift only among the same choices, but {job.name!r}"
             for name in names:
-                ours, theirs = getattr(self.job, name), getattr(job, name)
+                ours = getattr(self.job, name)
+                theirs = getattr(job, name)
                 if ours != theirs:
                     raise UsageError(
                         f"{refused} has {name} {theirs}, where {self.job.name!r} has {ours}"
@@ -103,7 +104,8 @@ class _State:
     """The tables of an experiment's jobs as arrays, and how far each seed is."""
 
     def __init__(self, setup: Experiment, policy: Policy, profiled_limits: NDArray) -> None:
-        jobs, shape = setup.slices, (setup.concurrency, len(setup.seeds))
+        jobs = setup.slices
+        shape = (setup.concurrency, len(setup.seeds))
         task = Task(
             batch_sizes=setup.job.batch_sizes,
             power_limits_w=setup.job.power_limits_w,
@@ -114,7 +116,9 @@ class _State:
             concurrency=setup.concurrency,
             profiled=setup.job.profiled,
         )
-        self.setup, self.policy, self.player = setup, policy, policy.start(task)
+        self.setup = setup
+        self.policy = policy
+        self.player = policy.start(task)
         self.num_runs = np.array([[len(runs) for runs in job.epochs_to_target] for job in jobs])
         self.epochs = np.full((*self.num_runs.shape, self.num_runs.max()), np.inf)
         for table, job in zip(self.epochs, jobs, strict=True):
@@ -124,7 +128,8 @@ class _State:
         self.time_s = np.stack([job.epoch_time_s for job in jobs])
         self.energy_j = np.stack([job.epoch_energy_j for job in jobs])
         self.epoch_cost_j = np.stack([epoch_cost_j(job, setup.eta_knob) for job in jobs])
-        self.active, self.spent_j = np.zeros(shape, dtype=bool), np.zeros(shape)
+        self.active = np.zeros(shape, dtype=bool)
+        self.spent_j = np.zeros(shape)
         self.recurrence, self.tries = np.zeros((2, *shape), dtype=np.intp)
         self.left = np.full(shape[1], setup.num_recurrences)
         self.cheapest_j = np.full(shape[1], np.inf)
@@ -136,7 +141,8 @@ class _State:
         self.recurrence[slot, new] = self.setup.num_recurrences - self.left[new]
         self.left[new] -= 1
         self.active[slot, new] = True
-        self.tries[slot, new], self.spent_j[slot, new] = 0, 0.0
+        self.tries[slot, new] = 0
+        self.spent_j[slot, new] = 0.0
         return np.flatnonzero(self.active[slot])
 
     def run(
@@ -154,7 +160,8 @@ class _State:
         epochs = np.where(reached, needed, limit)
         extra = (epochs > 0) & ~self.profiled[who, batch] & self.policy.profiles_power
         self.profiled[who[extra], batch[extra]] = True
-        time, energy = self.time_s[part, batch], self.energy_j[part, batch]
+        time = self.time_s[part, batch]
+        energy = self.energy_j[part, batch]
         rows = np.arange(len(who))
         profile_s = extra * (np.nanmean(time, axis=1) - time[rows, power])
         profile_j = extra * (np.nanmean(energy, axis=1) - energy[rows, power])
@@ -186,7 +193,8 @@ class _State:
     def _check_profiled(self, batch: NDArray, power: NDArray, each_j: NDArray) -> None:
         holes = np.flatnonzero(np.isnan(each_j))
         if len(holes):
-            job, first = self.setup.job, holes[0]
+            job = self.setup.job
+            first = holes[0]
             raise UsageError(
                 f"job {job.name!r}: policy {self.setup.policy!r} chose batch size "
                 f"{job.batch_sizes[batch[first]]} at {job.power_limits_w[power[first]]:g} W, which "

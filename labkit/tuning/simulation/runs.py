@@ -114,7 +114,8 @@ class Runs:
         each seed ends with above the oracle's.
         """
         setup = self.experiment
-        energy, time = self.per_recurrence("energy_j"), self.per_recurrence("time_s")
+        energy = self.per_recurrence("energy_j")
+        time = self.per_recurrence("time_s")
         bases = [outcomes.default_choice(job, eta=setup.eta_knob) for job in setup.slices]
         part = setup.slice_per_recurrence
         base_j = np.array([base.energy_to_accuracy_j for base in bases])[part]
@@ -132,10 +133,12 @@ class Runs:
         """What seeds end with: the configuration of each one's last successful run."""
         setup = self.experiment
         last = self.reached & (self.recurrence == self.recurrence.max())
-        batch, power = self.batch[last], self.power[last]
+        batch = self.batch[last]
+        power = self.power[last]
         pairs, counts = np.unique(np.stack([batch, power], 1), axis=0, return_counts=True)
         most = pairs[counts.argmax()]
-        job, eta = setup.slices[-1], setup.eta_knob
+        job = setup.slices[-1]
+        eta = setup.eta_knob
         expected = outcomes.convergence(job)[1][:, None] * outcomes.epoch_cost_j(job, eta)
         excess = float(np.mean(expected[batch, power]) / outcomes.optimum(job, eta=eta).cost_j)
         return {
@@ -212,7 +215,8 @@ def sweep(
     seeds: Iterable[Whole] = range(100),
 ) -> pd.DataFrame:
     """:meth:`Runs.summary` of every job under every policy, one row each."""
-    jobs, seeds = tuple(jobs), tuple(seeds)
+    jobs = tuple(jobs)
+    seeds = tuple(seeds)
     cases = product(policies, jobs)
     runs = (simulate(job, policy=name, eta=eta, seeds=seeds) for name, job in cases)
     return pd.DataFrame([run.summary() for run in runs])
@@ -232,7 +236,9 @@ def savings(
     :data:`PAPER_RANGE`) and published_energy_reduction (:data:`SIMULATOR_ENERGY_REDUCTION`,
     missing where there is none).
     """
-    policies, seeds, rows = tuple(policies), tuple(seeds), []
+    policies = tuple(policies)
+    seeds = tuple(seeds)
+    rows = []
     for trace, job in ((each, job) for each in traces for job in each.jobs()):
         table = sweep([job], policies, eta=eta, seeds=seeds)
         for row in table.to_dict("records"):

@@ -61,7 +61,8 @@ def read_power(path: Path) -> pd.DataFrame:
     table = _checked(path, _POWER_COLUMNS, _POWER_KEY)
     columns = [*_POWER_COLUMNS, *({_SOURCE} & {*table})]
     if _SOURCE in table:
-        unknown, valid = ~table[_SOURCE].isin(ENERGY_SOURCES), " or ".join(ENERGY_SOURCES)
+        unknown = ~table[_SOURCE].isin(ENERGY_SOURCES)
+        valid = " or ".join(ENERGY_SOURCES)
         _refuse(path, table[_SOURCE], unknown, "says neither how its energy was found", valid)
         _refuse_two_values(path, table, WORKLOAD, _SOURCE)
     return table[columns].reset_index(drop=True)
@@ -126,7 +127,8 @@ def _refuse(path: Path, values: pd.Series, wrong: pd.Series, problem: str, valid
     """Refuse the file for wrong values of a column, by the first; ``{count}`` is their number."""
     if wrong.any():
         line = _first_line(wrong)
-        said, value = problem.format(count=wrong.sum()), str(values[line])
+        said = problem.format(count=wrong.sum())
+        value = str(values[line])
         raise BadFile(path, said, line=line, field=str(values.name), value=value, valid=valid)
 
 
@@ -141,7 +143,8 @@ def _first_like(table: pd.DataFrame, line: int, key: list[str]) -> int:
 
 def _refuse_repeats(path: Path, table: pd.DataFrame, key: list[str]) -> None:
     """Rows with a key that an earlier one has, whether they say the same or something else."""
-    repeats, copies = table.duplicated(key), table.duplicated()
+    repeats = table.duplicated(key)
+    copies = table.duplicated()
     if repeats.any():
         others = repeats & ~copies
         line = _first_line(others if others.any() else repeats)
@@ -175,7 +178,8 @@ def _refuse_disorder(path: Path, table: pd.DataFrame) -> None:
     for _, rows in table.groupby(WORKLOAD, sort=False):
         rows = rows.sort_values([*_RUN, "target_metric"])
         before = rows.groupby(_RUN, sort=False)["target_epoch"].shift()
-        falls, rises = rows["target_epoch"] < before, rows["target_epoch"] > before
+        falls = rows["target_epoch"] < before
+        rises = rows["target_epoch"] > before
         wrong = falls if falls.sum() <= rises.sum() else rises
         if wrong.any():
             place = int(wrong.argmax())
@@ -219,7 +223,8 @@ def _gaps_of(train: pd.DataFrame | None, power: pd.DataFrame | None) -> dict[str
     overdrawn = {OVERDRAWN: [f"{b} @ {limit:g} W: {watts:.1f} W" for b, limit, watts in drawn]}
     if train is None:
         return {"workload profiled, never trained": ["all of it"]} | overdrawn
-    trained, profiled = set(train["batch_size"]), set(power["batch_size"])
+    trained = set(train["batch_size"])
+    profiled = set(power["batch_size"])
     runs = train.groupby("batch_size")["run"].nunique()
     targets = train.groupby(["batch_size", "run"])["target_metric"].nunique()
     every = train["target_metric"].nunique()

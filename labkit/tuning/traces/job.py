@@ -116,7 +116,8 @@ def check_tables(record: Any, *names: str) -> None:
     for name in ("batch_sizes", "power_limits_w"):
         if list(getattr(record, name)) != sorted(set(getattr(record, name))):
             raise BadValue(f"{name} must ascend, got {getattr(record, name)}")
-    sizes, limits = len(record.batch_sizes), len(record.power_limits_w)
+    sizes = len(record.batch_sizes)
+    limits = len(record.power_limits_w)
     for name in names:
         table = getattr(record, name)
         if len(table) != sizes or any(len(row) != limits for row in table):
@@ -150,11 +151,17 @@ class Workload:
     """As in the trace's ``dataset`` column; empty where it is the workload's own name."""
 
 
-_ACCURACY, _ERRORS = "accuracy", "word error rate (%)"
+_ACCURACY = "accuracy"
+_ERRORS = "word error rate (%)"
 _FIELDS = (
-    "title", "network", "optimizer", "default_batch_size", "target_metric", "metric_name",
+    "title",
+    "network",
+    "optimizer",
+    "default_batch_size",
+    "target_metric",
+    "metric_name",
     "max_epochs",
-)  # fmt: skip
+)
 _PUBLISHED: tuple[tuple[Any, ...], ...] = (
     ("cifar100", "ShuffleNet-v2, CIFAR-100", "shufflenetv2", "adadelta", 1024, 0.6, _ACCURACY, 100),
     ("imagenet", "ResNet-50, ImageNet", "resnet50", "adadelta", 256, 0.65, _ACCURACY, 100),

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 TRAIN_FILE = "summary_train.csv"
 POWER_FILE = "summary_power_{gpu}.csv"
 DEFAULT_GPU = "v100"
-TRAIN, POWER, META = "train.csv", "power.csv", "meta.json"
+TRAIN = "train.csv"
+POWER = "power.csv"
+META = "meta.json"
 HOME = Path("data") / "measured"
 
 
@@ -67,7 +69,8 @@ class TrainingTrace:
         Warns (IncompleteTrace, ImplausiblePower) of what :meth:`gaps` lists, with counts; raises
         BadFile where a field is missing or not a positive number, or rows contradict each other.
         """
-        train, power = checks.read_train(Path(train_csv)), checks.read_power(Path(power_csv))
+        train = checks.read_train(Path(train_csv))
+        power = checks.read_power(Path(power_csv))
         checks.warn_of(Path(train_csv), checks.gaps(train, power))
         return cls(train=train, power=power, gpu=gpu, workloads=workloads)
 
@@ -179,9 +182,12 @@ class TrainingTrace:
         rows = []
         for name in self.names:
             spec = self._spec(name, {})
-            train, power = _select(self.train, spec), _select(self.power, spec)
-            trained, profiled = set(train["batch_size"]), set(power["batch_size"])
-            sizes, rates = np.log(train["batch_size"]), np.log(train["learning_rate"])
+            train = _select(self.train, spec)
+            power = _select(self.power, spec)
+            trained = set(train["batch_size"])
+            profiled = set(power["batch_size"])
+            sizes = np.log(train["batch_size"])
+            rates = np.log(train["learning_rate"])
             rows.append(
                 {
                     "workload": spec.title,
@@ -215,7 +221,8 @@ class TrainingTrace:
             theirs = self.train.loc[self.train["dataset"] == spec.dataset, key].unique()
             if (value := getattr(spec, key)) not in theirs:
                 raise not_among(f"{key} of {name} in the trace", value, theirs)
-        train, target = _select(self.train, spec), float(spec.target_metric)
+        train = _select(self.train, spec)
+        target = float(spec.target_metric)
         recorded = sorted(set(train["target_metric"]))
         if target not in recorded:
             raise UsageError(
@@ -279,7 +286,8 @@ def load(source: str | Path | Source = "zeus-nsdi23", *, gpu: str | None = None)
                 f"{str(source)!r} was recorded on one machine: leave gpu ({gpu!r}) out"
             )
         content = meta(folder)
-        machine, specs = content["machine"]["name"], _workloads(folder, content)
+        machine = content["machine"]["name"]
+        specs = _workloads(folder, content)
         return TrainingTrace.from_csv(folder / TRAIN, folder / POWER, machine, specs)
     if isinstance(source, Path):
         raise not_among("recorded trace", str(source), names())

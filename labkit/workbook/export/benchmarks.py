@@ -15,8 +15,14 @@ from labkit.quantities import number
 
 FILE = Path("results/benchmarks.json")
 _TIME = re.compile(r"(cpu_)?(s|ms|us)(_\w+)?$")
-_COLUMNS = {"benchmark": "benchmark", "peer": "peer", "ours": "ours", "theirs": "the peer's",
-            "unit": "unit", "ratio": "times as fast"}  # fmt: skip
+_COLUMNS = {
+    "benchmark": "benchmark",
+    "peer": "peer",
+    "ours": "ours",
+    "theirs": "the peer's",
+    "unit": "unit",
+    "ratio": "times as fast",
+}
 
 
 def report(root: Path) -> Report:
@@ -27,13 +33,15 @@ def report(root: Path) -> Report:
     """
     import pandas as pd
 
-    title, path = "Engines beside their peers", root / FILE
+    title = "Engines beside their peers"
+    path = root / FILE
     if not path.is_file():
         return Report(title=title, lead="No timings are here yet: make bench takes them.")
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         rows = [row for benchmark in stored["benchmarks"] for row in _rows(benchmark)]
-        machine, commit = stored["machine_info"], stored["commit_info"]["id"]
+        machine = stored["machine_info"]
+        commit = stored["commit_info"]["id"]
         place = f"{machine['cpu'].get('brand_raw', machine['machine'])}"
         lead = f"Taken {stored['datetime'][:10]} on {place}, commit {commit[:12]}."
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -56,7 +64,8 @@ def _rows(benchmark: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         peer = other.removesuffix(f"_{measure}")
         if measure == own or peer == other or not (is_rate or _TIME.match(measure)):
             continue
-        ours, theirs = numbers[own], numbers[other]
+        ours = numbers[own]
+        theirs = numbers[other]
         ratio = ours / theirs if is_rate else theirs / ours
         yield dict(
             zip(_COLUMNS, (name, peer, ours, theirs, measure.replace("_", " "), ratio), strict=True)

@@ -214,7 +214,8 @@ def search_script(items: Iterable[Item]) -> str:
 
 
 def _records(item: Item) -> Iterator[dict[str, Any]]:
-    paper, entry = item.paper, item.entry
+    paper = item.paper
+    entry = item.entry
     lines = (re.sub(r"<[^>]+>", "", line) for line in (item.insight, item.results))
     words = (paper.key, entry.title, entry.cite(), *entry.authors, *paper.tags, item.why)
     text = " ".join((*words, paper.presenter, *lines))

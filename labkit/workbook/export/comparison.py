@@ -24,8 +24,14 @@ if TYPE_CHECKING:
 
 SIDE_BY_SIDE = 4
 """Up to so many papers are columns of the table of their five lines, more are its rows."""
-_CLAIMS = {"paper_key": "paper", "statement": "claim", "kind": "kind", "paper": "the paper's",
-           "ours": "ours", "verdict": "verdict"}  # fmt: skip
+_CLAIMS = {
+    "paper_key": "paper",
+    "statement": "claim",
+    "kind": "kind",
+    "paper": "the paper's",
+    "ours": "ours",
+    "verdict": "verdict",
+}
 
 
 def families(root: Path) -> dict[str, list[str]]:
@@ -48,14 +54,16 @@ def compare(root: Path, keys: Sequence[str], title: str = "") -> Report:
             f"compare takes two papers or more, each once, got: {', '.join(keys) or 'none'}; "
             "`labkit queue search TEXT` finds a key"
         )
-    library, known = bibliography.load(root), notebooks.paths(root)
+    library = bibliography.load(root)
+    known = notebooks.paths(root)
     entries = {key: known_entry(library, key, root) for key in keys}
     lines = {key: glance.of(root, key) for key in keys}
     origins = [origin.find(root, key) for key in keys if key in known]
     executed = [notebooks.glimpse(source.path) for source in origins]
     judged = [record for book in executed for record in claims.from_notebook(book)]
     results = [record for book in executed for record in tables.shared_in(book)]
-    claims_sheet, inputs = _claims(judged), _shared(results)
+    claims_sheet = _claims(judged)
+    inputs = _shared(results)
     return Report(
         title=title or " · ".join(keys),
         lead="Five lines and the claims of each paper, and what ran on one input.",
@@ -141,7 +149,8 @@ def _bars(sheet: Sheet) -> tuple[str, str, Any]:
     from labkit.kit.draw import PALETTE, finish
     from labkit.quantities import heading
 
-    table, measure = sheet.table, str(sheet.table.iloc[:, 2:].count().idxmax())
+    table = sheet.table
+    measure = str(sheet.table.iloc[:, 2:].count().idxmax())
     limit = table["method"].eq("bound")
     bars = table[~limit].dropna(subset=[measure]).sort_values(measure, ascending=False)
     look = {"orientation": "h", "marker_color": PALETTE["ours"]}

@@ -11,7 +11,9 @@ from typing import Any
 from labkit.workbook.export.catalogue import Item
 from labkit.workbook.notebooks import PLOTLY_MIME
 
-_WIDTH, _HEIGHT, _EDGE = 160, 100, 6
+_WIDTH = 160
+_HEIGHT = 100
+_EDGE = 6
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#882255", "#7A7A7A")
 _MOST_POINTS = 120
 
@@ -48,11 +50,14 @@ def thumbnail(figure: Mapping[str, Any]) -> str:
     (left, right), (low, high) = ((min(v), max(v)) for v in zip(*corners, strict=True))
 
     def place(x: float, y: float) -> tuple[float, float]:
-        across, up = (x - left) / (right - left or 1), (y - low) / (high - low or 1)
-        wide, tall = _WIDTH - 2 * _EDGE, _HEIGHT - 2 * _EDGE
+        across = (x - left) / (right - left or 1)
+        up = (y - low) / (high - low or 1)
+        wide = _WIDTH - 2 * _EDGE
+        tall = _HEIGHT - 2 * _EDGE
         return round(_EDGE + across * wide, 1), round(_HEIGHT - _EDGE - up * tall, 1)
 
-    zero, body = place(max(left, 0), max(low, 0)), ""
+    zero = place(max(left, 0), max(low, 0))
+    body = ""
     for k, (trace, points) in enumerate(zip(traces, marks, strict=True)):
         given = (trace.get("line") or {}).get("color") or (trace.get("marker") or {}).get("color")
         colour = escape(given) if isinstance(given, str) else _COLOURS[k % len(_COLOURS)]
@@ -125,7 +130,8 @@ def companions(items: Sequence[Item]) -> str:
     ]
     for key, item in known.items():
         where = f"papers/{key}.html" if item.has_page else f"index.html#text={key}"
-        (x, y), radius = at[key], 5 + graph.degree[key] // 3
+        (x, y) = at[key]
+        radius = 5 + graph.degree[key] // 3
         dots.append(
             f'<a href="{where}"><title>{escape(item.entry.title)}</title>'
             f'<circle cx="{x}" cy="{y}" r="{radius}" fill="{colours.get(item.family, "none")}"/>'
@@ -143,7 +149,8 @@ def _spots(graph: Any) -> dict[str, tuple[int, int]]:
 
     parts = sorted(networkx.connected_components(graph), key=lambda part: (-len(part), min(part)))
     rest = max(1, sum(map(len, parts[1:])))
-    spots, left = {}, 20.0
+    spots = {}
+    left = 20.0
     for k, part in enumerate(parts):
         wide, top, high = (1040, 50, 690) if not k else (1040 * len(part) / rest, 790, 90)
         own = networkx.Graph()  # a subgraph's view would give its papers in another order each run

@@ -46,7 +46,8 @@ class Markup:
 
         ``page_of`` gives the page of another paper's notebook by key, or None for none.
         """
-        self.folder, self.page_of = folder, page_of
+        self.folder = folder
+        self.page_of = page_of
         self.problems: list[str] = []
         self._cell = ""
 
@@ -194,7 +195,8 @@ class Markup:
     def _relink(self, link: Tag) -> None:
         address = str(link["href"])
         if re.match(r"https?://", address):
-            link["rel"], link["target"] = "noopener noreferrer", "_blank"
+            link["rel"] = "noopener noreferrer"
+            link["target"] = "_blank"
             return
         path, _, fragment = address.partition("#")
         if not path:

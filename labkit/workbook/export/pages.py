@@ -41,7 +41,8 @@ def page(source: origin.Origin, families: Mapping[str, list[str]]) -> tuple[str,
     and in this order a page leads to the one before and the one after it.
     """
     known = [key for keys in families.values() for key in keys]
-    place, family = known.index(source.key), source.committed.parent.name
+    place = known.index(source.key)
+    family = source.committed.parent.name
     subject = source.subject()
     markup = Markup(source.committed.parent, lambda key: f"{key}.html" if key in known else None)
     blocks = list(_blocks(subject, markup))

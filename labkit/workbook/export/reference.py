@@ -28,7 +28,8 @@ def write(site: Path) -> bool:
     Before the site is written, so that its pages lead there.
     """
     folder = site / FOLDER
-    stamp, state = folder / _STAMP, _fingerprint()
+    stamp = folder / _STAMP
+    state = _fingerprint()
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == state:
         return False
     import pdoc

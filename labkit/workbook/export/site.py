@@ -32,8 +32,12 @@ from labkit.workbook.export.markup import PACKAGE, render
 from labkit.workbook.queue import bibliography, questions, reading_queue
 
 STATE = ".made-from.json"
-_LINKS = {"Papers": "index.html", "Scoreboard": "scoreboard.html", "Companions": "graph.html",
-          "Benchmarks": "benchmarks.html"}  # fmt: skip
+_LINKS = {
+    "Papers": "index.html",
+    "Scoreboard": "scoreboard.html",
+    "Companions": "graph.html",
+    "Benchmarks": "benchmarks.html",
+}
 _REFERENCE = {"Library": "api/labkit.html"}
 
 
@@ -177,7 +181,8 @@ class _Site:
         return True
 
     def _stands(self, name: str) -> bool:
-        path, entry = self.folder / name, self._old["files"].get(name)
+        path = self.folder / name
+        entry = self._old["files"].get(name)
         return entry is not None and path.is_file() and path.stat().st_size == entry["bytes"]
 
     def make(self, name: str, made_from: str, render: Callable[[], tuple[Any, ...]]) -> None:

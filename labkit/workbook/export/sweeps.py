@@ -42,7 +42,8 @@ def path_of(root: Path, key: str) -> Path:
 
 def write(root: Path, key: str) -> Path | None:
     """Write the page of a paper's sweep; remove it where runs no longer differ in anything."""
-    path, page = path_of(root, key), report(root, key)
+    path = path_of(root, key)
+    page = report(root, key)
     if page is None:
         path.unlink(missing_ok=True)
         return None
@@ -65,7 +66,8 @@ def report(root: Path, key: str) -> Report | None:
     measured = _measured(table, known)
     drawn = [name for name in measured if table[name].nunique() > 1]
     flat = [_name(column) for column in measured if column not in drawn]
-    entry, num_old = bibliography.load(root).get(key), len(every) - len(table)
+    entry = bibliography.load(root).get(key)
+    num_old = len(every) - len(table)
     repeated = any(map(is_seed, axes))
     notes = [
         "lines go through means over seeds, bars are their 95 % intervals" if repeated else "",
@@ -204,7 +206,8 @@ def _add_band(figure: go.Figure, claim: Claim, at: Sequence[Any]) -> None:
     ends = claim.accepted
     if ends is None:
         return
-    colour, paper = draw.PALETTE["paper"], claim.paper
+    colour = draw.PALETTE["paper"]
+    paper = claim.paper
     if isinstance(paper, int | float):
         line = {"color": colour, "dash": "dash", "width": 2}
         name = f"paper: {number(paper)}"
@@ -217,7 +220,8 @@ def _add_band(figure: go.Figure, claim: Claim, at: Sequence[Any]) -> None:
     ]
     finite = [value for value in (*seen, *ends) if math.isfinite(value)]
     pad = 0.08 * (max(finite) - min(finite) or abs(finite[0]) or 1.0)
-    low, high = min(finite) - pad, max(finite) + pad
+    low = min(finite) - pad
+    high = max(finite) + pad
     band = max(ends[0], low), min(ends[1], high)
     figure.add_hrect(*band, fillcolor=colour, opacity=0.16, line_width=0, layer="below")
     figure.update_yaxes(range=[low, high])

@@ -20,7 +20,9 @@ from labkit.workbook.review import glance, tally
 from labkit.workbook.review.anatomy import HEADING, MAX_PAGES, SIZES, Part, Section, Subject
 from labkit.workbook.review.rules.prose import elsewhere, whole_sentences
 
-WORDS_BY_A_FIGURE, WORDS_BY_A_TABLE, WORDS_OF_A_MESSAGE = 350, 560, 260
+WORDS_BY_A_FIGURE = 350
+WORDS_BY_A_TABLE = 560
+WORDS_OF_A_MESSAGE = 260
 """Characters that stand on a page beside its figure or table, and of them in its last sentences."""
 WORDS_BY_CODE = 760
 MAX_CLAIMS = 3
@@ -77,7 +79,8 @@ def pages(subject: Subject, records: Sequence[Mapping[str, Any]], markup: Markup
 
 class _Talk:
     def __init__(self, subject: Subject, markup: Markup) -> None:
-        self.subject, self.markup = subject, markup
+        self.subject = subject
+        self.markup = markup
         table = subject.section("at-a-glance")
         self.glance = dict(glance.parse(table.first.source)) if table else {}
 
@@ -165,7 +168,8 @@ class _Talk:
         if section is None or not records:
             return None
         judged = sorted(records, key=lambda r: (r["kind"] != "headline", r["our_value"] is None))
-        rows, counts = [tally.row(record) for record in judged], tally.tally(records)
+        rows = [tally.row(record) for record in judged]
+        counts = tally.tally(records)
         others = [
             f"- {row['statement']}: paper {row['paper']}, ours {row['ours']}, {row['verdict']}"
             for row in rows[MAX_CLAIMS:]
@@ -214,7 +218,8 @@ class _Talk:
         place, html, described = shown
         is_figure = "<figure" in html
         room = WORDS_BY_A_FIGURE if is_figure else WORDS_BY_A_TABLE
-        before, after = part.texts(stop=place), part.texts(start=place)
+        before = part.texts(stop=place)
+        after = part.texts(start=place)
         follows = _sentences(after)
         start = next((i for i, s in enumerate(follows) if "Notice" in s), 0)
         follows = _telling(follows[start:], has_table=not is_figure)
@@ -222,7 +227,8 @@ class _Talk:
         leads = _telling(_sentences(before), has_table=not is_figure, before=True)
         lead = _fitting(leads, room - sum(map(len, first)))
         message = _fitting(follows, min(room - sum(map(len, lead)), WORDS_OF_A_MESSAGE))
-        lead, message = (lead if n == 0 else []), (message if n == of - 1 else [])
+        lead = lead if n == 0 else []
+        message = message if n == of - 1 else []
         words = [*([described] if described else []), *before, *after, *said]
         return Page(
             kind="figure" if is_figure else "table",

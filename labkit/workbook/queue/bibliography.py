@@ -184,7 +184,8 @@ def _fields(path: Path, line: int, key: str, pairs: list[tuple[str, list[str]]])
     fields: dict[str, str] = {}
     for name, parts in pairs:
         if name.lower() in fields:
-            problem, value = f"entry {key!r} gives a field twice", "".join(parts)
+            problem = f"entry {key!r} gives a field twice"
+            value = "".join(parts)
             valid = "each field once"
             raise BadFile(path, problem, line=line, field=name, value=value, valid=valid)
         fields[name.lower()] = " ".join("".join(parts).split())

@@ -106,8 +106,10 @@ def add(root: Path, entries: Sequence[str], papers: Sequence[Paper]) -> list[Pap
     (same DOI, arXiv id or title) is there already.
     """
     with locked(root):
-        queue, bib = load(root), root / bibliography.FILE
-        queue_text, bib_text = files.read_text(root / FILE), files.read_text(bib)
+        queue = load(root)
+        bib = root / bibliography.FILE
+        queue_text = files.read_text(root / FILE)
+        bib_text = files.read_text(bib)
         new = bibliography.parse("\n\n".join(entries), Path("the new BibTeX"))
         for paper in papers:
             _refuse_known(queue, new[paper.key])
@@ -181,7 +183,8 @@ def _edit(root: Path, key: str, change: Callable[[Queue], Sequence[Paper]]) -> P
     with locked(root):
         queue = load(root)
         queue[key]  # raises where there is none
-        before, papers = files.read_text(root / FILE), change(queue)
+        before = files.read_text(root / FILE)
+        papers = change(queue)
         write(root / FILE, before, _rewritten(queue, before, papers, queue.library))
     return next(paper for paper in papers if paper.key == key)
 
@@ -192,7 +195,8 @@ def _rewritten(
     """The queue's ``text`` with ``papers``; lines of those that stay as they are stay."""
     old, new = ({paper.key: paper for paper in some} for some in (queue, papers))
     after = yaml_edit.rewritten(text, reading_queue.LISTING, old, new)
-    root, path = queue.root, queue.root / FILE
+    root = queue.root
+    path = queue.root / FILE
     _read_back(path, lambda: checked(root, files.parse_yaml(path, after), library), papers)
     return after
 
@@ -253,7 +257,8 @@ def _edit_questions(
         before = files.read_text(path) if path.exists() else _HEAD
         known = questions.checked(path, before)
         wanted = change(known)
-        old, new = dict(enumerate(known)), dict(enumerate(wanted))
+        old = dict(enumerate(known))
+        new = dict(enumerate(wanted))
         after = yaml_edit.rewritten(before, questions.LISTING, old, new)
         _read_back(path, lambda: questions.checked(path, after), wanted)
         write(path, before, after)

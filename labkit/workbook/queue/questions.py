@@ -68,7 +68,8 @@ def checked(path: Path, text: str) -> list[Question]:
     questions = files.validate(path, tree, _File).questions
     for place, question in enumerate(questions):
         if question.answer and question.state == "open":
-            where, problem = (LISTING, place, "state"), "an answer, but the question is open"
+            where = (LISTING, place, "state")
+            problem = "an answer, but the question is open"
             raise files.bad_field(path, tree, where, problem, value="open", valid="answered")
     return questions
 

@@ -167,7 +167,8 @@ def checked(root: Path, tree: Any, library: Mapping[str, bibliography.Entry]) ->
         lines[paper.key] = files.line_of(tree, where)
     for place, paper in enumerate(papers):
         for name, problem, value, valid in _problems(paper, lines, library):
-            problem, where = f"paper {paper.key!r}: {problem}", (LISTING, place, name)
+            problem = f"paper {paper.key!r}: {problem}"
+            where = (LISTING, place, name)
             raise files.bad_field(path, tree, where, problem, value=value, valid=valid)
     return Queue(root, tuple(papers), library)
 

@@ -75,7 +75,8 @@ def _edited(lines: Sequence[str], place: _Place, old: BaseModel, new: BaseModel)
     changes = {n: fields.get(n) for n in order if fields.get(n) != was.get(n)}
     if not changes:
         return "".join(lines[top:stop])
-    mark, own = lines[first][:column], lines[first][column:]
+    mark = lines[first][:column]
+    own = lines[first][column:]
     record = _yaml().load(textwrap.dedent("".join([" " * column, own, *lines[first + 1 : stop]])))
     for name, value in changes.items():
         if value is None:

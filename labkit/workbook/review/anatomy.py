@@ -25,10 +25,23 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 SECTIONS = (
-    "title", "parameters", "at-a-glance", "insight", "mechanism", "figure", "reproduction",
-    "claims", "differences", "weaknesses", "companions", "explorable", "discussion", "comments",
-    "symbols", "sources",
-)  # fmt: skip
+    "title",
+    "parameters",
+    "at-a-glance",
+    "insight",
+    "mechanism",
+    "figure",
+    "reproduction",
+    "claims",
+    "differences",
+    "weaknesses",
+    "companions",
+    "explorable",
+    "discussion",
+    "comments",
+    "symbols",
+    "sources",
+)
 """In this order, each once; only ``figure`` comes two times or more."""
 
 OPTIONAL = ("comments", "symbols")

@@ -100,7 +100,8 @@ def _range(name: str, given: tuple[Any, ...], label: str, start: Any) -> Axis:
             f"explore: {name}={given!r}: a tuple is a range (low, high), or the numbers of one at "
             "which it is stored, the smallest first; write a list for single values"
         )
-    low, high = given[0], given[-1]
+    low = given[0]
+    high = given[-1]
     first = low if start is None else start
     span = high - low
     whole = all(isinstance(end, int) for end in given)

@@ -113,7 +113,8 @@ def judge(
     """
     import pandas as pd
 
-    claims, flips = load(root, key), flips or {}
+    claims = load(root, key)
+    flips = flips or {}
     known = [claim.id for claim in claims]
     for name in (*values, *flips):
         if name not in known:
@@ -137,7 +138,8 @@ def judge(
 def _judged(
     key: str, claim: Claim, value: Any, flip: Any, sources: Mapping[str, Source]
 ) -> dict[str, Any]:
-    ours, flipped = _our_value(claim, value), _our_value(claim, flip)
+    ours = _our_value(claim, value)
+    flipped = _our_value(claim, flip)
     if flipped is not None and not claim.is_reproduction:
         raise UsageError(f"claim {claim.id!r} of {key} is `kind: {claim.kind}`: it takes no flip")
     source = sources.get(claim.dataset)
@@ -200,7 +202,8 @@ def record_of(
     if claim.is_reproduction and judged:
         can_fail = verdict != "reproduced" or flip_verdict not in (None, "reproduced")
         verdict = verdict if can_fail else "cannot fail"
-    ratio, tolerance = ratio_of(claim, ours), claim.tolerance
+    ratio = ratio_of(claim, ours)
+    tolerance = claim.tolerance
     same = ("id", "kind", "statement", "unit", "judge", "flip", "source", "verified", "dataset")
     return {
         "paper": key,

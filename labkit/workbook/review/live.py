@@ -73,7 +73,8 @@ class Live(ipywidgets.VBox):
         axes: Sequence[Axis],
         call: Callable[..., str] | None = None,
     ) -> None:
-        self._makers, self._axes = list(makers), {axis.name: axis for axis in axes}
+        self._makers = list(makers)
+        self._axes = {axis.name: axis for axis in axes}
         name = getattr(makers[0], "__qualname__", type(makers[0]).__name__)
         self._call = call or partial(_call, name if name.isidentifier() else "")
         self._key = f"{name}({', '.join(self._axes)})"
@@ -89,7 +90,8 @@ class Live(ipywidgets.VBox):
         self._extremes = [_extremes(maker, taken(maker, self._axes)) for maker in makers]
         self._shown = [taken(maker, self.values) for maker in makers]
         self.figures = [Plot(self._drawn(*each)) for each in enumerate(self._shown)]
-        self._message, self._pasted = ipywidgets.HTML(), ipywidgets.HTML(self._words())
+        self._message = ipywidgets.HTML()
+        self._pasted = ipywidgets.HTML(self._words())
         knobs = ipywidgets.Box(
             [*self.controls.values()], layout={"flex_flow": "row wrap", "width": "100%"}
         )
@@ -125,7 +127,8 @@ class Live(ipywidgets.VBox):
         _last_values[self._key] = values  # only those that can be drawn, for the next run
         self.num_drawn += 1
         for place, state in states.items():
-            self.figures[place].state, self._shown[place] = state, moved[place]
+            self.figures[place].state = state
+            self._shown[place] = moved[place]
         self._message.value = ""
         self._pasted.value = self._words()
         self._drawn_at_s = time.monotonic()
@@ -171,7 +174,8 @@ def _control(axis: Axis, value: Any) -> ipywidgets.Widget:
         "layout": {"width": "26rem", "margin": "0 1rem 0 0"},
     }
     if axis.is_range:
-        low, high = axis.values[0], axis.values[-1]
+        low = axis.values[0]
+        high = axis.values[-1]
         if isinstance(axis.step, int):
             return ipywidgets.IntSlider(value=value, min=low, max=high, step=1, **look)
         return ipywidgets.FloatSlider(

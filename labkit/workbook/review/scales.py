@@ -63,7 +63,8 @@ def _limits(states: Sequence[State], axis: str, layout: Mapping[str, Any]) -> di
     drawn = [_drawn(state, axis) for state in states]
     if None in drawn:  # of texts and dates, shapes are at such places too
         return {}
-    x, shapes = axis[0], [s for state in states for s in state["layout"].get("shapes", ())]
+    x = axis[0]
+    shapes = [s for state in states for s in state["layout"].get("shapes", ())]
     across = [s for s in shapes if s.get(x + "ref") == x + axis[5:] and "path" not in s]
     values = [*chain(*filter(None, drawn)), *(s[x + end] for s in across for end in "01")]
     logarithmic = layout.get("type") == "log"
@@ -72,7 +73,8 @@ def _limits(states: Sequence[State], axis: str, layout: Mapping[str, Any]) -> di
         ends = [math.log10(end) for end in ends if end > 0]
     if not ends:
         return {}
-    low, high = min(ends), max(ends)
+    low = min(ends)
+    high = max(ends)
     pad = PAD * (high - low) or PAD * (abs(high) or 1.0)
     bars = [t for state in states for t in _on(state, axis) if t["type"] == "bar"]
     # Along an axis that bars grow on, zero needs no gap below.

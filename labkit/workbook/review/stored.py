@@ -27,7 +27,8 @@ def figure(make_figure: Callable[..., go.Figure], axes: Sequence[Axis]) -> go.Fi
     a menu."""
     if len(axes) > 2:
         raise UsageError(f"explore stores a slider and a menu, got {len(axes)} axes")
-    slider, menu = axes[0], axes[1] if len(axes) > 1 else None
+    slider = axes[0]
+    menu = axes[1] if len(axes) > 1 else None
     choices = menu.values if menu else (None,)
     states = [
         draw(make_figure, {slider.name: value} | ({menu.name: choice} if menu else {}))
@@ -38,7 +39,8 @@ def figure(make_figure: Callable[..., go.Figure], axes: Sequence[Axis]) -> go.Fi
     layouts = [figures.plain(state["layout"]) for state in states]
     traces, visible = _pool([state["data"] for state in states])
     steps = _steps(layouts, visible, slider)
-    at, choice = slider.values.index(slider.start), menu.values.index(menu.start) if menu else 0
+    at = slider.values.index(slider.start)
+    choice = menu.values.index(menu.start) if menu else 0
     first = choice * len(slider.values) + at
     data = [{**trace, "visible": on} for trace, on in zip(traces, visible[first], strict=True)]
     moving = go.Figure(data=data, layout={**layouts[first], "template": figures.TEMPLATE})
@@ -65,7 +67,8 @@ def _fix_colour(trace: dict[str, Any], colour: str) -> None:
     """Name the colour Plotly would give by position: positions shift when states are pooled."""
     if trace["type"] not in ("scatter", "scattergl", "bar", "box", "violin", "histogram"):
         return
-    line, marker = trace.get("line", {}).get("color"), trace.get("marker", {}).get("color")
+    line = trace.get("line", {}).get("color")
+    marker = trace.get("marker", {}).get("color")
     if line is None and marker is None:
         trace["marker"] = {**trace.get("marker", {}), "color": colour}
         if trace["type"] in ("scatter", "scattergl"):
@@ -100,7 +103,8 @@ def _steps(
     layouts: Sequence[Mapping[str, Any]], visible: Sequence[list[bool]], slider: Axis
 ) -> list[list[dict[str, Any]]]:
     """For each choice of the menu, the slider's steps: which traces show, what the layout says."""
-    labels, width = cycle(map(slider.text, slider.values)), len(slider.values)
+    labels = cycle(map(slider.text, slider.values))
+    width = len(slider.values)
     steps = [
         {"label": label, "method": "update", "args": [{"visible": on}, layout]}
         for label, on, layout in zip(labels, visible, _varying(layouts), strict=False)

@@ -182,7 +182,8 @@ def _in_unit(shown: pd.DataFrame, column: str, unit: str) -> pd.DataFrame:
     """The table with one column shown in ``unit``, which its heading then says."""
     if unit not in SCALES:
         raise not_among("unit", unit, SCALES)
-    (words, own), (needed, size) = split_unit(column), SCALES[unit]
+    (words, own) = split_unit(column)
+    (needed, size) = SCALES[unit]
     if own != needed:
         raise UsageError(
             f"column {column!r} is in {own or 'no unit'}: it cannot be shown in {unit}, "

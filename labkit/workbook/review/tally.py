@@ -144,7 +144,8 @@ def _signed(counts: Mapping[Verdict, int]) -> str:
 
 def standin_warning(claims: Iterable[Mapping[str, Any]], words: tuple[str, str] = WARNINGS) -> str:
     """Which of ``words`` holds of results with these claims; "" where none rests on stand-ins."""
-    (unjudged, fitted), records = words, list(claims)
+    (unjudged, fitted) = words
+    records = list(claims)
     if any(claim["verdict"] == "not judged" for claim in records):
         return unjudged
     worst = max((claim.get("fitted") or 0.0 for claim in records), default=0.0)

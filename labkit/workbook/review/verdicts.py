@@ -151,7 +151,8 @@ def _holds(claim: Claim, ours: Value) -> bool:
             return differ <= claim.slack * (agree + differ) * (1 + EDGE)
         case "equal" if not (are_numbers(ours) and are_numbers(claim.paper)):
             return ours == claim.paper
-    values, papers = numbers(ours), numbers(claim.paper)
+    values = numbers(ours)
+    papers = numbers(claim.paper)
     spans = [(claim.around(paper), _edge(paper)) for paper in papers]
     return len(values) == len(papers) and all(
         low - edge <= value <= high + edge
@@ -192,7 +193,8 @@ def pairs_in_order(paper: Any, ours: Any) -> tuple[int, int]:
     """
     if isinstance(paper[0], str):
         place = {name: index for index, name in enumerate(ours)}
-        paper, ours = range(len(paper)), [place[name] for name in paper]
+        ours = [place[name] for name in paper]
+        paper = range(len(paper))
     pairs = combinations(zip(paper, ours, strict=True), 2)
     products = [(p - q) * (o - r) for (p, o), (q, r) in pairs if p != q]
     agree = sum(product > 0 for product in products)
@@ -203,7 +205,8 @@ def ratio_of(claim: Claim, ours: Value | None) -> float | None:
     """ours/paper; of lists the ratio furthest from 1; None where a ratio means nothing."""
     if claim.judge == "ordering" or not are_numbers(ours) or not are_numbers(claim.paper):
         return None
-    values, papers = numbers(ours), numbers(claim.paper)
+    values = numbers(ours)
+    papers = numbers(claim.paper)
     is_range = claim.judge == "between" and isinstance(claim.paper, list)
     if is_range or len(values) != len(papers) or 0.0 in papers:
         return None
@@ -322,7 +325,8 @@ def _problems_of_closeness(claim: Claim) -> Iterator[Problem]:
 
 def value_problem(claim: Claim, value: Any) -> str:
     """Why ``value`` (plain Python) cannot be judged beside the paper's; "" if it can."""
-    paper, length = claim.paper, len(value) if isinstance(value, list) else None
+    paper = claim.paper
+    length = len(value) if isinstance(value, list) else None
     expected = len(paper) if isinstance(paper, list) else None
     if not is_finite(value):
         return "a value must be finite"

@@ -108,20 +108,23 @@ def plan(root: Path, request: Request) -> list[Job]:
 
 def _broken(root: Path, path: Path, problem: LabkitError) -> Job:
     """A notebook that cannot run, with the reason; it counts as failed."""
-    below, why = path.relative_to(root), str(problem)
+    below = path.relative_to(root)
+    why = str(problem)
     return Job(key=path.stem, slug=results.DEFAULT, path=below, problem=why, reason="—")
 
 
 def _jobs(root: Path, path: Path, request: Request) -> Iterator[Job]:
     key = path.stem
     try:
-        notebook, text = notebooks.glimpse(path), path.read_text(encoding="utf-8")
+        notebook = notebooks.glimpse(path)
+        text = path.read_text(encoding="utf-8")
         defaults = fingerprint.of_notebook(root, path, notebook, {})
     except LabkitError as problem:
         yield _broken(root, path, problem)
         return
     declared = _declared(key, notebook, request)
-    datasets, took_s = tuple(notebooks.dataset_names(notebook)), _durations(root, key)
+    datasets = tuple(notebooks.dataset_names(notebook))
+    took_s = _durations(root, key)
     usual_s = statistics.median(took_s.values()) if took_s else None
     for overrides in parameters.combinations(key, declared, request.sweep):
         folder = results.folder_of(root, key, results.slug_of(overrides))

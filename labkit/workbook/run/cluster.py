@@ -65,14 +65,19 @@ class DaskExecutor:
         most: int | None = None,
     ) -> None:
         try:
-            self._connect, self._client = connect, connect()
+            self._connect = connect
+            self._client = connect()
         except OSError as error:
             raise LabkitError(f"the scheduler does not answer: {error}") from error
-        self._notebooks, self._terms, self._note, self._most = notebooks, terms, note, most
+        self._notebooks = notebooks
+        self._terms = terms
+        self._note = note
+        self._most = most
         self._inbox: queue.SimpleQueue[Future | bytes] = queue.SimpleQueue()
         self._flights: dict[str, _Flight] = {}
         self._asked = self._staffed = time.monotonic()
-        self._scheduler, self._threads = "", 0
+        self._scheduler = ""
+        self._threads = 0
         self._look()
 
     @property
@@ -86,7 +91,8 @@ class DaskExecutor:
         Raises WrongWorker where a worker's checkout, packages or data are not the client's, and
         LabkitError where the scheduler is lost and stays away.
         """
-        waiting, more = iter(jobs), True
+        waiting = iter(jobs)
+        more = True
         try:
             self._check_workers()
             self._client.subscribe_topic(self._terms.run_id, self._hear)
@@ -189,7 +195,8 @@ class DaskExecutor:
         """How the flight ended; None where its job goes on, or was submitted again."""
         from distributed import KilledWorker
 
-        future, again = flight.future, max(flight.starts - 1, 0)
+        future = flight.future
+        again = max(flight.starts - 1, 0)
         try:
             outcome: Outcome = future.result(timeout=10 * PULSE_S)
             return replace(outcome, attempts=outcome.attempts + again)
@@ -240,7 +247,8 @@ class DaskExecutor:
                         "is kept, and the same command goes on from there"
                     ) from error
                 time.sleep(0.5)
-        self._scheduler, self._staffed = "", time.monotonic()
+        self._scheduler = ""
+        self._staffed = time.monotonic()
         self._look()
         self._client.subscribe_topic(self._terms.run_id, self._hear)
         for flight in self._flights.values():

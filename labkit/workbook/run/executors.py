@@ -88,7 +88,8 @@ class _Running:
 
     def overdue(self, terms: Terms) -> bool:
         """Whether the worker failed to end a cell or notebook past its limit by itself."""
-        moment, limit = time.monotonic(), terms.notebook_timeout_s
+        moment = time.monotonic()
+        limit = terms.notebook_timeout_s
         if limit is not None and moment - self.begun > limit + GRACE_S:
             return True
         return moment - self.last_sign > terms.cell_timeout_s + GRACE_S
@@ -113,7 +114,9 @@ class LocalPool:
         with _STARTING:
             processes.claim_servers()
         self.num_workers = num_workers
-        self._terms, self._scratch, self._wanted = terms, scratch, wanted
+        self._terms = terms
+        self._scratch = scratch
+        self._wanted = wanted
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["labkit.workbook.run.warm"])
         self._running: list[_Running] = []
@@ -123,7 +126,8 @@ class LocalPool:
 
         Closing the iterator ends what still runs; raises Stopped once ``wanted`` says no.
         """
-        waiting, again = ((job, 1) for job in jobs), deque[tuple[Job, int]]()
+        waiting = ((job, 1) for job in jobs)
+        again = deque[tuple[Job, int]]()
         self._again = again
         try:
             while True:

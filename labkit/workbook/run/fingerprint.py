@@ -43,8 +43,17 @@ from labkit.workbook import notebooks
 from labkit.workbook.normalise import cell_metadata, made_by_papermill
 from labkit.workbook.run import imports
 
-DISTRIBUTIONS = ("ipykernel", "nbclient", "numba", "numpy", "pandas", "papermill", "plotly",
-                 "scipy", "torch")  # fmt: skip
+DISTRIBUTIONS = (
+    "ipykernel",
+    "nbclient",
+    "numba",
+    "numpy",
+    "pandas",
+    "papermill",
+    "plotly",
+    "scipy",
+    "torch",
+)
 MAX_REASONS = 4
 OUTPUTS = "outputs"
 """The key of a notebook's ``labkit`` metadata that holds its stored outputs' fingerprint."""

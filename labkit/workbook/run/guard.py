@@ -35,10 +35,12 @@ def lock(root: Path, note: Callable[[str], None]) -> Iterator[bool]:
     held = FileLock(folder / ".lock")
     with naming(folder / ".lock"):
         try:
-            mine, waited = held.acquire(timeout=0), False
+            mine = held.acquire(timeout=0)
+            waited = False
         except Timeout:
             note("another labkit run is at work in this workbook; waiting for it to end")
-            mine, waited = held.acquire(), True
+            mine = held.acquire()
+            waited = True
     with mine:
         yield waited
 

@@ -50,7 +50,8 @@ def reached(cells: Iterable[ast.Module], search: Sequence[Path]) -> dict[str, Mo
     modules: dict[str, Module] = {}
     pending = set[str]().union(*(references(cell, tops=tops) for cell in cells))
     while pending:
-        wave, pending = sorted(pending), set()  # a package before what may stand in it
+        wave = sorted(pending)
+        pending = set()  # a package before what may stand in it
         for name in (_STANDS_AT.get(name, name) for name in wave):
             if name in modules or name.split(".")[0] not in tops or _is_attribute(name, modules):
                 continue

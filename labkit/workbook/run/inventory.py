@@ -23,8 +23,15 @@ State = Literal["current", "stale", "orphan", "damaged", "failed", "unknown"]
 """``stale``: the notebook, its code or its data changed since; ``orphan``: the notebook is gone, or
 no longer has a parameter that was set; ``failed``: what the last run left, which raised;
 ``unknown``: the notebook cannot be read as it stands."""
-_SIGNS = {"=": operator.eq, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
-          "<=": operator.le, ">": operator.gt, ">=": operator.ge}  # fmt: skip
+_SIGNS = {
+    "=": operator.eq,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _PREFIXES = ("", "run.", "claim.", "metric.", "verdict.")
 _MOST_NAMED = 12  # runs in an error
 _CONDITION = re.compile(r"\s*([^=<>!]+?)\s*(==|!=|<=|>=|=|<|>)\s*(.*?)\s*")
@@ -49,7 +56,8 @@ class Stored:
 def inventory(root: Path, keys: Sequence[str] = ()) -> Iterator[Stored]:
     """Every folder of results, or those of the papers ``keys``, by paper; raises UsageError, which
     says what there is, for one that has neither a notebook nor results."""
-    top, known = results.results_folder(root), notebooks.paths(root)
+    top = results.results_folder(root)
+    known = notebooks.paths(root)
     folders = [*top.glob("[!.]*/*/"), *(top / ".failed").glob("*/*/")]
     of_key: dict[str, list[Path]] = {key: [] for key in sorted(known)}
     for folder in sorted(folders, key=lambda path: (path.name != results.DEFAULT, path.name)):
@@ -71,15 +79,20 @@ def _of_paper(
         record = results.read(folder)
         state: State
         if folder.parent.parent.name == ".failed":
-            state, reason = "failed", "what its last run left"
+            state = "failed"
+            reason = "what its last run left"
         elif declared is None:
-            state, reason = "orphan", problem
+            state = "orphan"
+            reason = problem
         elif record is None:
-            state, reason = "damaged", "a file is missing or altered"
+            state = "damaged"
+            reason = "a file is missing or altered"
         elif now is None:
-            state, reason = "unknown", problem
+            state = "unknown"
+            reason = problem
         elif gone := sorted(record.meta.get("overrides", {}).keys() - declared):
-            state, reason = "orphan", f"the notebook has no parameter {gone[0]!r}"
+            state = "orphan"
+            reason = f"the notebook has no parameter {gone[0]!r}"
         else:
             own = now.with_parameters(record.meta.get("overrides", {}))
             reason = own.since(record.meta)
@@ -150,7 +163,8 @@ def resolve(root: Path, text: str) -> results.RunRecord:
             if (record := results.read(folder.resolve())) is None:
                 raise LabkitError(f"{folder}: the result is damaged; `labkit run` makes it again")
             return record
-    parts, known = _RUN.fullmatch(text.strip()), runs.keys(root)
+    parts = _RUN.fullmatch(text.strip())
+    known = runs.keys(root)
     if parts is None or parts[1] not in known:
         raise not_among("paper with results", parts[1] if parts else text, known)
     records = {record.slug: record for record in results.records(root, parts[1])}

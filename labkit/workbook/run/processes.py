@@ -94,7 +94,8 @@ def claim_servers() -> None:
     folder = tempfile.mkdtemp(prefix=_SERVERS, dir=short_folder())
     fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)  # open as long as the process lives
     util.Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=_AFTER_ITS_OWN)
-    usual, tempfile.tempdir = tempfile.tempdir, folder
+    usual = tempfile.tempdir
+    tempfile.tempdir = folder
     try:
         util.get_temp_dir()
     finally:

@@ -78,7 +78,8 @@ def surveyed(job: Job) -> dict[str, str]:
     """What the notebook would rest on here; data sets that the client has are fetched first."""
     from labkit import datasets
 
-    root, ours = project_root(), rests_on(job.fingerprint)
+    root = project_root()
+    ours = rests_on(job.fingerprint)
     for name, files in datasets.needed(job.datasets, root).items():
         standin = ours.get(f"data {name}", "").startswith("stand-in:")
         if not standin and not datasets.available(name, files, root):
@@ -167,7 +168,8 @@ def execute(job: Job, terms: Terms, ours: Mapping[str, str]) -> Outcome:
         lambda prefix: Path(tempfile.mkdtemp("", prefix, scratch)),
         _wanted(worker),
     )
-    name, bare = str(worker.name), replace(job, text="", fingerprint=None)
+    name = str(worker.name)
+    bare = replace(job, text="", fingerprint=None)
     try:
         with closing(pool.run([job])) as events:
             for event in events:
@@ -187,7 +189,8 @@ def _wanted(worker: Any) -> Callable[[], bool]:
     from distributed.core import Status
     from distributed.worker import thread_state
 
-    key, leaving = thread_state.key, (Status.closing, Status.closed, Status.failed)
+    key = thread_state.key
+    leaving = (Status.closing, Status.closed, Status.failed)
 
     def wanted() -> bool:
         task = worker.state.tasks.get(key)

@@ -268,7 +268,8 @@ def refreshed(path: Path, notebook: NotebookNode, executed: NotebookNode) -> str
         raise LabkitError(f"{path} has changed since it was executed; run this again")
     for cell, source in zip(own, ran, strict=True):
         if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = source.outputs, source.execution_count
+            cell.outputs = source.outputs
+            cell.execution_count = source.execution_count
     if "language_info" in executed.metadata:
         notebook.metadata.language_info = executed.metadata.language_info
     return normalise.dumps(normalise.normalise(notebook))

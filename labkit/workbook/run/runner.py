@@ -101,7 +101,8 @@ class LabkitClient(PapermillNotebookClient):
     def create_kernel_manager(self) -> KernelManager:
         manager = super().create_kernel_manager()
         # Only this user can enter it, and its path is short enough for a Unix socket's.
-        prefix, base = processes.socket_prefix(pid=os.getpid()), processes.short_folder()
+        prefix = processes.socket_prefix(pid=os.getpid())
+        base = processes.short_folder()
         self._sockets = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
         manager.transport = "ipc"
         manager.connection_file = str(self._sockets / "kernel.json")
@@ -111,7 +112,8 @@ class LabkitClient(PapermillNotebookClient):
     @contextmanager
     def setup_kernel(self, **kwargs: Any) -> Iterator[None]:
         """As papermill's, and afterwards no process of the kernel's is left, nor its sockets."""
-        group, below = None, []
+        group = None
+        below = []
         # A run that a reader starts from a live notebook has no reader of its own.
         given = {**os.environ, **kwargs.get("env", {})}
         kwargs["env"] = {"LABKIT_LIVE": "0", **given, processes.KERNEL_MARK: self._mark}
@@ -231,8 +233,10 @@ def execute(job: Job, terms: Terms, folder: Path, send: Callable[[CellPlace], No
     process. ``send`` is told of each cell as it starts.
     """
     watch = _Watch(send=send, total=len(nbformat.reads(job.text, as_version=4).cells))
-    source, target = folder / "source.ipynb", folder / f"{job.key}.ipynb"
-    started, begun = now(), time.monotonic()
+    source = folder / "source.ipynb"
+    target = folder / f"{job.key}.ipynb"
+    started = now()
+    begun = time.monotonic()
     ending = _papermill(job, terms, source, target, watch)
     duration_s = round(time.monotonic() - begun, 3)
     status, name, message = _explained(ending, watch, terms, duration_s)
@@ -312,7 +316,8 @@ def _explained(
         return ("failed", *watch.error)
     if ending is None or isinstance(ending, PapermillExecutionError):
         return "ok", "", ""
-    name, message = type(ending).__name__, str(ending)
+    name = type(ending).__name__
+    message = str(ending)
     if isinstance(ending, OSError) and (refusal := refused(ending)):
         return "broken", name, str(refusal)
     if _is_infrastructure(ending):

@@ -30,7 +30,9 @@ from labkit.workbook.run import results
 if TYPE_CHECKING:
     import pandas as pd
 
-TABLE, PAGE, NOTE = "runs.parquet", "sweep.html", ".stamp"
+TABLE = "runs.parquet"
+PAGE = "sweep.html"
+NOTE = ".stamp"
 _STAMP = b"labkit.results"
 
 
@@ -158,9 +160,25 @@ def swept(table: pd.DataFrame) -> list[str]:
 
 # ---------------------------------------------------------------- the ledger of claims
 
-_TEXT = ["paper", "slug", "parameters", "id", "kind", "statement", "unit", "source", "judge",
-         "tolerance", "dataset", "verdict", "paper_value", "our_value", "flip", "flip_value",
-         "flip_verdict"]  # fmt: skip
+_TEXT = [
+    "paper",
+    "slug",
+    "parameters",
+    "id",
+    "kind",
+    "statement",
+    "unit",
+    "source",
+    "judge",
+    "tolerance",
+    "dataset",
+    "verdict",
+    "paper_value",
+    "our_value",
+    "flip",
+    "flip_value",
+    "flip_verdict",
+]
 _NUMBERS = ["paper_number", "our_number", "ratio", "fitted"]
 _TYPES = (
     dict.fromkeys(_TEXT, "str")

@@ -34,7 +34,8 @@ def read(path: Path) -> Sweep:
     """
     tree = files.load_yaml(path)
     content = files.validate(path, {} if tree is None else tree, _File)
-    columns, points = content.zip, content.list
+    columns = content.zip
+    points = content.list
     rows = range(len(next(iter(columns.values()), ())))
     choices: list[Choice] = [
         *([(Setting(name, value, ("fixed", name)),)] for name, value in content.fixed.items()),

@@ -46,7 +46,8 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 def _load_jupyter_server_extension(app: Any) -> None:
     """Jupyter's entry: Voilà with a template and an executor of ours, and the decks."""
     settings = app.config.VoilaConfiguration
-    settings.template, settings.show_tracebacks = _LIVE, True
+    settings.template = _LIVE
+    settings.show_tracebacks = True
     settings.extension_denylist = server.NOT_IN_VOILA
     settings.prelaunch_hook = live_cells
     settings.page_config_hook = lambda config, **_: config | _OWN_MATHJAX

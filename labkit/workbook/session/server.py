@@ -48,8 +48,14 @@ _SETTINGS = {
     "settings/page_config.json": {"disabledExtensions": _NOT_IN_LAB},
 }
 # What controls send to a kernel, as Voilà by itself allows it; no code.
-_MESSAGES = ["comm_open", "comm_close", "comm_msg", "comm_info_request", "kernel_info_request",
-             "shutdown_request"]  # fmt: skip
+_MESSAGES = [
+    "comm_open",
+    "comm_close",
+    "comm_msg",
+    "comm_info_request",
+    "kernel_info_request",
+    "shutdown_request",
+]
 # For a file that Jupyter reads whole; from those in jupyter_server_config.d it takes extensions.
 _PAGE = {
     "ServerApp": {"tornado_settings": {"headers": {"Content-Security-Policy": _ONLY_THIS_MACHINE}}},
@@ -145,12 +151,23 @@ def serve(
         paths = [str(home), os.environ.get(variable, "")]
         os.environ[variable] = os.pathsep.join(filter(None, paths))
     os.environ["LABKIT_ROOT"] = str(root)
-    where = [f"--ServerApp.{name}={value}" for name, value in (
-        ("root_dir", root), ("ip", place.ip), ("port", place.port), ("port_retries", 0),
-    )]  # fmt: skip
-    alone = [f"--ServerApp.{name}={value}" for name, value in (
-        ("default_url", page), ("log_level", "WARN"), ("answer_yes", True),
-    )]  # fmt: skip
+    where = [
+        f"--ServerApp.{name}={value}"
+        for name, value in (
+            ("root_dir", root),
+            ("ip", place.ip),
+            ("port", place.port),
+            ("port_retries", 0),
+        )
+    ]
+    alone = [
+        f"--ServerApp.{name}={value}"
+        for name, value in (
+            ("default_url", page),
+            ("log_level", "WARN"),
+            ("answer_yes", True),
+        )
+    ]
     where += [f"--IdentityProvider.token={place.token}", *([] if is_lab else alone)]
     getattr(import_module(module), name).launch_instance([*where, *arguments])
 
@@ -187,7 +204,8 @@ def write_panels(root: Path, home: Path, port: int, panels: Mapping[str, str]) -
 
 def write_start(root: Path, today: dt.date | None = None) -> None:
     """Write the start page; raises BadFile where the queue or a file of questions is malformed."""
-    queue, day = reading_queue.load(root), today or dt.date.today()
+    queue = reading_queue.load(root)
+    day = today or dt.date.today()
     asked = {paper: questions.load(root, paper.key) for paper in queue.reading_order()}
     folder = (root / START).parent
     known = {key: os.path.relpath(path, folder) for key, path in notebooks.paths(root).items()}

@@ -30,7 +30,8 @@ def count(convention: str, model: Any, *asked: Any, **settings: Any) -> tuple[Te
     if convention not in OTHERS:
         return memory.count(convention, model, *asked, **settings)  # type: ignore[arg-type]
     parallel, recipe, batch = (*asked, None, None, None)[:3]
-    parallel, recipe = parallel or Parallel(), recipe or Recipe.mixed_adam()
+    parallel = parallel or Parallel()
+    recipe = recipe or Recipe.mixed_adam()
     return tuple(OTHERS[convention](model, parallel, recipe, batch, **settings))
 
 

@@ -96,7 +96,8 @@ class Block:
     def of(cls, model: Model, parallel: Parallel, batch: Batch, *, fused: bool) -> Block:
         """With sequence parallelism (``sp``) tensors between the parts and the collectives' are
         cut; the inputs of both parts stay whole."""
-        tokens, tp = batch.tokens, parallel.tp
+        tokens = batch.tokens
+        tp = parallel.tp
         whole = Fraction(WIDTH * tokens * model.hidden)
         thin = whole / tp if parallel.sp else whole
         heads = Fraction(WIDTH * tokens * model.heads * model.head_dim, tp)

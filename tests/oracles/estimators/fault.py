@@ -71,11 +71,14 @@ def collector(found: list[Fault]) -> Callable[..., Any]:
     return fault
 
 
-LLAMA, GPT2 = Model.preset("llama-2-7b"), Model.preset("gpt2-1.5b")
-GPT3, MIXTRAL = Model.preset("gpt3-175b"), Model.preset("mixtral-8x7b")
+LLAMA = Model.preset("llama-2-7b")
+GPT2 = Model.preset("gpt2-1.5b")
+GPT3 = Model.preset("gpt3-175b")
+MIXTRAL = Model.preset("mixtral-8x7b")
 TOKENS = Batch(seq=4096)
 SELECTIVE = replace(TOKENS, recompute="selective")
-ONE, SP = Parallel(), Parallel(sp=True)
+ONE = Parallel()
+SP = Parallel(sp=True)
 
 
 def bytes_of(row: str, convention: str, *asked: Any, **settings: Any) -> float:
@@ -124,7 +127,8 @@ def beside_the_peak(convention: str) -> tuple[float, float]:
     from labkit.memory.plans.plan import Plan
 
     zero = 3 if convention == "deepspeed" else 0
-    parallel, recipe = Parallel(dp=64, zero=zero), Recipe.bf16_mixed()
+    parallel = Parallel(dp=64, zero=zero)
+    recipe = Recipe.bf16_mixed()
     lines = count(convention, LLAMA, parallel, recipe, TOKENS)
     plan = Plan(model=LLAMA, parallel=parallel, recipe=recipe, batch=TOKENS)
     return told_bytes(convention, lines), plan.peak_bytes

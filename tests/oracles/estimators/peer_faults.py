@@ -201,7 +201,8 @@ def _lost_input() -> tuple[float, float]:
     right="an eighth",
 )
 def _whole_checkpoints() -> tuple[float, float]:
-    parallel, batch = Parallel(tp=8, sp=True), replace(TOKENS, recompute="full")
+    parallel = Parallel(tp=8, sp=True)
+    batch = replace(TOKENS, recompute="full")
     told = bytes_of("activations.checkpoints", "calculon", LLAMA, parallel, None, batch)
     return told, 2 * streams(LLAMA) / 8
 

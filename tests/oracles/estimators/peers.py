@@ -53,7 +53,8 @@ class _Analysis:
     @property
     def usual(self) -> Fraction:
         """Elements of one layer outside its MLP and norms; each rank has at least one key head."""
-        h, tp = self.model.hidden, self.parallel.tp
+        h = self.model.hidden
+        tp = self.parallel.tp
         kv = max(Fraction(self.model.kv_heads, tp), Fraction(1)) * tp
         return 2 * h * h * (1 + kv / self.model.heads)
 
@@ -97,8 +98,11 @@ def llm_analysis(
 
 def _state(job: _Analysis, component: str) -> Term:
     """The embedding, an equal share of the layers, the last norm."""
-    model, parallel = job.model, job.parallel
-    tp, ep, width = parallel.tp, parallel.ep, WIDTHS[component]
+    model = job.model
+    parallel = job.parallel
+    tp = parallel.tp
+    ep = parallel.ep
+    width = WIDTHS[component]
     sharded = is_sharded(component, parallel.zero)
     shards = parallel.dp if sharded else 1
     expert_shards = Fraction(parallel.dp, ep) if sharded else Fraction(1)
@@ -126,7 +130,9 @@ def _kept(job: _Analysis, batch: Batch) -> Iterator[Term]:
             f"llm-analysis recomputes every layer or none, got recompute={batch.recompute}"
         )
     full = batch.every == 1
-    model, tp, along = job.model, job.parallel.tp, job.along
+    model = job.model
+    tp = job.parallel.tp
+    along = job.along
     width = Fraction(batch.tokens * model.hidden)
     layer = 2 * width / tp if full else _layer(job, batch, width)
     logits = Fraction(2 * model.vocab * batch.tokens, tp)
@@ -148,7 +154,9 @@ def _kept(job: _Analysis, batch: Batch) -> Iterator[Term]:
 
 def _layer(job: _Analysis, batch: Batch, width: Fraction) -> Fraction:
     """Attention with one mask, a plain MLP, two norms with fp32 inputs."""
-    model, tp, along = job.model, job.parallel.tp, job.along
+    model = job.model
+    tp = job.parallel.tp
+    along = job.along
     core = Fraction(0)
     if batch.recompute != "selective":
         rows = Fraction(model.heads * batch.tokens)
@@ -183,8 +191,11 @@ def cookbook(
     if model.kv_rank:
         raise BadValue("cookbook has no options for latent attention")
     source = "EleutherAI cookbook, calc_transformer_mem.py"
-    h, layers, split = model.hidden, model.num_layers, parallel.tp * parallel.pp
-    ranks, low = parallel.world_size, 4 if recipe.bytes_of("parameters") == 4 else 2
+    h = model.hidden
+    layers = model.num_layers
+    split = parallel.tp * parallel.pp
+    ranks = parallel.world_size
+    low = 4 if recipe.bytes_of("parameters") == 4 else 2
     matrices = 3 if model.mlp == "swiglu" else 2
     ffn = model.expert_ffn if model.num_experts else model.ffn
     mlp = Fraction(matrices * layers * h * ffn * (model.num_experts or 1), parallel.ep)

@@ -49,7 +49,9 @@ def _formulas(folder: Path) -> Iterator[Claim]:
 
     §4 leaves out small buffers: ours are without norm statistics and causal masks here.
     """
-    model, tp, seq = Model.preset("gpt3-175b"), 8, 2048
+    model = Model.preset("gpt3-175b")
+    tp = 8
+    seq = 2048
     sbh = seq * model.hidden
     for row in rows_of(folder / "table2.csv"):
         degree = tp if row["tensor"] == "yes" else 1
@@ -119,7 +121,8 @@ def _utilisation(folder: Path) -> Iterator[Claim]:
     """Table 5: from its own seconds, whose rounding widens the tolerance."""
     for row in records(tables.utilisation(folder)):
         for name in ("increase", "mfu", "hfu"):
-            printed, value = row[f"{name}_percent"], row[name]
+            printed = row[f"{name}_percent"]
+            value = row[name]
             spread = max(row[f"{name}_high"] - value, value - row[f"{name}_low"])
             yield number(
                 "reduce-act-recomp",
@@ -156,7 +159,8 @@ def _text(folder: Path) -> Iterator[Claim]:
 def _of_text(
     what: str, size: dict[str, int], both: Any, shares: Any
 ) -> tuple[float, Rule, float | None, str]:
-    seq, vocab = 2048, 51200
+    seq = 2048
+    vocab = 51200
     scores = 5 * size["heads"] * seq / size["hidden"] if size else 0.0
     if what.startswith("attention over"):
         return scores, "within", None, ""

@@ -95,7 +95,8 @@ def hardware_flops(row: Mapping[str, Any], *, seq: int = 2048, vocab: int = 5120
 
 
 def _flops(row: Mapping[str, Any], seq: int, vocab: int, attention: int) -> float:
-    layers, hidden = int(row["layers"]), int(row["hidden"])
+    layers = int(row["layers"])
+    hidden = int(row["hidden"])
     dense = 72.0 * int(row["batch"]) * layers * seq * hidden**2
     return dense * (1 + seq / (attention * hidden) + vocab / (12 * hidden * layers))
 

@@ -55,9 +55,12 @@ def _largest(folder: Path) -> Iterator[Claim]:
             thousands = 1000 if row["unit"] == "T" else 1
             slack = max(row["tp"] * half_unit(top), thousands * half_unit(row["printed"]))
             note = "the first row as printed, times the MP degree" if row["tp"] > 1 else ""
-            given, rule = float(slack), "within"
+            given = float(slack)
+            rule = "within"
         else:
-            note, given, rule = "what ran; ours is what the states allow", 0.0, "at least"
+            note = "what ran; ours is what the states allow"
+            given = 0.0
+            rule = "at least"
         yield Claim(
             paper="zero",
             table="Table 2",
@@ -89,7 +92,8 @@ def _zero_volumes() -> Iterator[Claim]:
             given=float(printed) / ranks,
             note="a ring of n sends (n - 1)/n of it",
         )
-    model, recipe = Model.preset("zero-100b"), Recipe()
+    model = Model.preset("zero-100b")
+    recipe = Recipe()
     batch = Batch(seq=1024, micro_batch=32, recompute="full", partition_checkpoints=True)
     sent_by = [
         (item.what, item.sent_bytes)
@@ -111,7 +115,8 @@ def _zero_volumes() -> Iterator[Claim]:
 
 def _residual(folder: Path) -> Iterator[Claim]:
     """§3.2 and §6: "about" so much; one digit, or half of the last."""
-    gpt2, big = Model.preset("gpt2-1.5b"), Model.preset("zero-100b")
+    gpt2 = Model.preset("gpt2-1.5b")
+    big = Model.preset("zero-100b")
     batch = Batch(seq=1024, micro_batch=32)
     square_root = arithmetic.activation_bytes(gpt2, batch) / gpt2.num_layers**0.5
     inputs = big.num_layers * 2 * batch.tokens * big.hidden
@@ -129,7 +134,12 @@ def _residual(folder: Path) -> Iterator[Claim]:
     for row in rows_of(folder / "residual.csv"):
         size, given, note = values[row["what"]]
         yield number(
-            *("zero", row["section"], row["what"], row["printed_gb"], size / quantities.GB, "GB"),
+            "zero",
+            row["section"],
+            row["what"],
+            row["printed_gb"],
+            size / quantities.GB,
+            "GB",
             given=given,
             note=note.format(size / quantities.GIB),
         )
@@ -144,7 +154,12 @@ def offload(root: Path) -> Iterator[Claim]:
             ("reduction", row["reduction"], row["ours_reduction"], "times"),
         ):
             yield number(
-                *("zero-offload", "Table 1", f"{cell}: {what}", printed, ours, unit),
+                "zero-offload",
+                "Table 1",
+                f"{cell}: {what}",
+                printed,
+                ours,
+                unit,
                 verified=False,
             )
 

@@ -1,21 +1,17 @@
-"""How much a notebook may hold: cells, lines, words, claims, bytes."""
+"""The least that a notebook holds: figures, claims, weaknesses; and how long it may run."""
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from statistics import median
 from typing import Any
 
-from labkit.workbook.review.anatomy import FOLD, MAX_LINES, SIZES, Subject, words
+from labkit.workbook.review.anatomy import SIZES, Subject
 from labkit.workbook.review.rules.rule import Remark, rule
 from labkit.workbook.review.verdicts import Claim
 
-MAX_SECONDS = {"flagship": 30, "standard": 12}
-MAX_MEDIAN_LINES = 3
-MAX_LINE_WIDTH = 100
+MAX_SECONDS = {"flagship": 45, "standard": 20}
 _ADVICE = "what a reader need not see goes into labkit, what only some need into <details>"
 
 
@@ -30,30 +26,19 @@ def _weaknesses(subject: Subject) -> int:
     return sum(bool(p.cells("weakness")) for p in section.weaknesses) if section else 0
 
 
-def _functions(subject: Subject) -> int:
-    nodes = (node for cell in subject.code if cell.tree for node in ast.walk(cell.tree))
-    return sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes)
-
-
 Span = tuple[int, int | None]
 SPANS: dict[str, dict[str, Span]] = {
-    "code cells": {"flagship": (1, 20), "standard": (1, 12)},
-    "words outside folds": {"flagship": (0, 2200), "standard": (0, 1000)},
     "sections tagged 'figure'": {"flagship": (2, None), "standard": (2, None)},
     "judged claims": {"flagship": (5, 10), "standard": (3, 6)},
     "claims of kind 'headline'": {"flagship": (3, None), "standard": (2, None)},
     "weaknesses with a code cell tagged 'weakness'": {"flagship": (3, None), "standard": (2, None)},
-    "functions defined": {"flagship": (0, 3), "standard": (0, 3)},
 }
 """What a notebook of either size holds: the least and the most of each."""
 _COUNTS: tuple[Callable[[Subject], int], ...] = (
-    lambda subject: sum(not any(cell.calls("questions")) for cell in subject.code),
-    lambda subject: sum(words(FOLD.sub("", cell.prose)) for cell in subject.cells),
     lambda subject: sum(section.tag == "figure" for section in subject.sections),
     lambda subject: len(judged_claims(subject)),
     lambda subject: sum(claim.kind == "headline" for claim in judged_claims(subject)),
     _weaknesses,
-    _functions,
 )
 
 
@@ -86,31 +71,6 @@ def within_budget(subject: Subject) -> Iterator[Remark]:
             fix = f"a {subject.size or SIZES[-1]} notebook: {span_in_words((least, most))}"
             advice = f"; {_ADVICE}" if most is not None and number > most else ""
             yield Remark(None, f"{number} {what}", fix + advice)
-
-
-@rule("cell-length", f"code cells: median <= {MAX_MEDIAN_LINES} lines, none over {MAX_LINES}")
-def short_cells(subject: Subject) -> Iterator[Remark]:
-    lengths = [cell.code_lines for cell in subject.code]
-    fix = "fewer, by moving what a second notebook could use into labkit"
-    if lengths and median(lengths) > MAX_MEDIAN_LINES:
-        problem = f"the median code cell has {median(lengths):g} lines"
-        yield Remark(None, problem, f"at most {MAX_MEDIAN_LINES}: {fix}")
-    for cell in subject.code:
-        if cell.code_lines > MAX_LINES:
-            yield Remark(cell, f"{cell.code_lines} lines of code", f"at most {MAX_LINES}: {fix}")
-        if not cell.source.strip():
-            yield Remark(cell, "an empty code cell", "remove it")
-
-
-@rule("line-width", f"code lines hold at most {MAX_LINE_WIDTH} characters, so a slide can too")
-def narrow_lines(subject: Subject) -> Iterator[Remark]:
-    for cell in subject.code:
-        widths = [len(line) for line in cell.source.splitlines()]
-        wide = [width for width in widths if width > MAX_LINE_WIDTH]
-        if wide:
-            problem = f"{len(wide)} line{'s' * (len(wide) > 1)} of up to {max(wide)} characters"
-            fix = f"at most {MAX_LINE_WIDTH}: a long line hides as much as several short ones"
-            yield Remark(cell, problem, fix)
 
 
 _SECONDS = " / ".join(f"{MAX_SECONDS[size]} s" for size in SIZES)

@@ -34,7 +34,8 @@ def title_is_the_papers(subject: Subject, section: Section) -> Iterator[Remark]:
         fix = "`labkit queue add`, or rename the notebook to its BibTeX key"
         yield Remark(None, f"{subject.key!r} is not in data/papers.bib", fix)
         return
-    cell, text = section.first, _plain(section.first.source)
+    cell = section.first
+    text = _plain(section.first.source)
     heading = _plain(cell.source.strip().splitlines()[0].lstrip("# ")) if cell.source else ""
     if heading != _plain(entry.title):
         yield Remark(cell, "the heading is not the paper's title", f"# {entry.title}")

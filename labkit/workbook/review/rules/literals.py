@@ -9,8 +9,21 @@ from collections.abc import Iterator
 from labkit.workbook.review.anatomy import Cell, Subject
 from labkit.workbook.review.rules.rule import Remark, rule
 
-_CONVERSIONS = {"abs", "bool", "float", "int", "len", "list", "max", "min", "round", "sorted",
-                "str", "sum", "tuple"}  # fmt: skip
+_CONVERSIONS = {
+    "abs",
+    "bool",
+    "float",
+    "int",
+    "len",
+    "list",
+    "max",
+    "min",
+    "round",
+    "sorted",
+    "str",
+    "sum",
+    "tuple",
+}
 _ARRAYS = {"array", "asarray", "float64", "DataFrame", "Series"}
 """Calls, as a name and as a library's attribute, that leave a typed value a typed value."""
 

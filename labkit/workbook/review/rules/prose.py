@@ -207,7 +207,8 @@ def lines_have_values(subject: Subject) -> Iterator[Remark]:
         for figure in cell.output_data(PLOTLY_MIME):
             drawn: dict[str, bool] = {}
             for trace in figure.get("data", []):
-                name, values = trace.get("name"), trace.get("y")
+                name = trace.get("name")
+                values = trace.get("y")
                 if name and isinstance(values, list) and len(values) > 1:
                     drawn[name] = drawn.get(name, False) or any(v is not None for v in values)
             for name in [name for name, has_value in drawn.items() if not has_value]:

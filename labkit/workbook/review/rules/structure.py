@@ -12,7 +12,10 @@ from labkit.workbook.review.anatomy import CELL_TAGS, OPTIONAL, SECTIONS, SIZES,
 from labkit.workbook.review.rules.rule import Remark, rule
 
 OTHER_TAGS = (
-    *("nbval-ignore-output", "nbval-skip", "nbval-check-output", "nbval-raises-exception"),
+    "nbval-ignore-output",
+    "nbval-skip",
+    "nbval-check-output",
+    "nbval-raises-exception",
     "raises-exception",
     *(f"{verb}-{what}" for verb in ("hide", "remove") for what in ("input", "output", "cell")),
 )
@@ -180,9 +183,11 @@ def _parameter(cell: Cell, node: ast.stmt) -> Iterator[Remark]:
     fits = isinstance(value, kind or ()) and (kind is bool or not isinstance(value, bool))
     if not fits and not (kind is float and type(value) is int):
         yield Remark(cell, f"not a scalar literal of its type: {line}", right)
-    comment = cell.source.splitlines()[(node.end_lineno or 1) - 1][node.end_col_offset or 0 :]
-    if "#" not in comment:
-        yield Remark(cell, f"{node.target.id!r} has no comment on its line", right)
+    lines = ["", *cell.source.splitlines()]
+    above = lines[node.lineno - 1]
+    beside = lines[node.end_lineno or node.lineno][node.end_col_offset or 0 :]
+    if "#" not in beside and not above.startswith("#"):
+        yield Remark(cell, f"{node.target.id!r} has no comment, beside it or above it", right)
 
 
 @rule("datasets", "labkit.datasets names known data sets, and all that the code opens")
