@@ -43,7 +43,7 @@ LOBBIES = {
     "workbook": {"notebooks", "normalise", "engine"},
     "cluster": {"figures"},
     "memory": {"figures", "published"},
-    "serving": {"figures", "requests"},
+    "serving": {"bounds", "figures", "requests", "results", "simulation", "sweeps"},
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

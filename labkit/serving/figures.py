@@ -17,7 +17,7 @@ from labkit.kit.describe import NonNegative, Whole, checked
 from labkit.kit.draw import CYCLE, PALETTE, finish
 
 if TYPE_CHECKING:
-    from labkit.serving.generation.batcher import Run
+    from labkit.serving.results import Run
 
 PARTS = {  # what a request's time goes to, in order, and its colour
     "waits for its first iteration": PALETTE["idle"],

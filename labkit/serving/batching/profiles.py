@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -74,6 +75,16 @@ class BatchProfile:
     def throughput_per_s(self) -> NDArray[np.float64]:
         """Requests a second by batch size, one batch after another."""
         return np.arange(1, self.max_batch + 1) / np.array(self.latency_s)
+
+    @checked
+    def slower(self, factor: Positive) -> BatchProfile:
+        """The same with every latency multiplied.
+
+        >>> BatchProfile(name="two sizes", latency_s=(0.25, 0.5)).slower(2).latency_s
+        (0.5, 1.0)
+        """
+        latency_s = tuple(seconds * factor for seconds in self.latency_s)
+        return replace(self, latency_s=latency_s)
 
     @checked
     def largest(self, limit_s: float, *, per_request_s: NonNegative = 0.0) -> int:

@@ -22,7 +22,6 @@ from labkit.kit.describe import Count, Positive, checked, description
 if TYPE_CHECKING:
     from labkit.datasets import Source
 
-DATASET = "reef-osdi22"
 MODELS = ("bert", "densenet", "inception", "resnet", "resnet152", "vgg")
 COLUMNS = ("kernel", "blocks", "total_us", "waves_us")
 """The columns of a program as a CSV file; ``waves_us`` holds numbers with spaces between."""
@@ -126,16 +125,27 @@ def _from_table(path: Path) -> Program:
     )
 
 
-def paths(models: Sequence[str] = MODELS) -> list[str]:
-    """The two published files of each model, as ``Source`` and ``paper.data`` take them."""
-    return [f"resource/{m}/{m}{end}" for m in models for end in (".profile.json", ".json")]
+def program_paths(models: Sequence[str] = MODELS) -> list[str]:
+    """The two published files of each model, as ``Source`` and ``paper.data`` take them.
+
+    >>> program_paths(["vgg"])
+    ['resource/vgg/vgg.profile.json', 'resource/vgg/vgg.json']
+    """
+    endings = (".profile.json", ".json")
+    return [f"resource/{model}/{model}{ending}" for model in models for ending in endings]
 
 
 @checked
-def programs(source: Source, models: Sequence[str] = MODELS) -> dict[str, Program]:
-    """The programs of a source of the dataset, published or stood in for."""
-    pairs = {name: paths([name]) for name in models}
-    return {
-        name: Program.read(source.path(p), None if source.is_standin else source.path(graph))
-        for name, (p, graph) in pairs.items()
-    }
+def load_programs(source: Source, models: Sequence[str] = MODELS) -> dict[str, Program]:
+    """The programs of ``reef-osdi22`` by model, published or stood in for.
+
+    Args:
+        source: the dataset, as ``labkit.datasets.source`` opens it.
+        models: which of them.
+    """
+    programs = {}
+    for model in models:
+        profile, graph = program_paths([model])
+        launches = None if source.is_standin else source.path(graph)
+        programs[model] = Program.read(source.path(profile), launches)
+    return programs
