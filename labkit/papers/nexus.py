@@ -73,6 +73,11 @@ def linear_profile(
 ) -> BatchProfile:
     """A made-up profile in which a batch of b requests takes α·b + β.
 
+    Args:
+        alpha_ms: what a request adds.
+        beta_ms: what a batch costs however small.
+        max_batch: the largest batch in the table.
+
     Raises:
         BadValue: both are 0.
 
@@ -99,6 +104,7 @@ class Packing:
 
     @property
     def num_gpus(self) -> int:
+        """GPUs of the plan."""
         return len(self.servers)
 
     def frame(self) -> pd.DataFrame:

@@ -31,6 +31,11 @@ class Bound:
 def bound(requests: Requests, profile: TokenProfile, server: Batcher | Batching) -> Bound:
     """The most requests a second and the least latency of any schedule of these batches.
 
+    Args:
+        requests: their lengths count; when they arrive does not.
+        profile: the replica they run on.
+        server: only the size of its batches counts.
+
     >>> from labkit import serving
     >>> requests = serving.generate(1, 100, output_tokens=(10, 10))
     >>> profile = serving.TokenProfile(weights_s=0.02)

@@ -102,7 +102,14 @@ class Requests(Arrivals):
 
     @checked
     def at_rate(self, rate_per_s: Positive) -> Requests:
-        """The same requests with their gaps stretched to this mean rate."""
+        """The same requests with their gaps stretched to this mean rate.
+
+        Raises:
+            BadValue: they all arrive at once.
+
+        >>> Requests(arrival_s=[0, 1, 2]).at_rate(2).column("arrival_s").tolist()
+        [0.0, 0.5, 1.0]
+        """
         if not np.isfinite(self.rate_per_s):
             raise BadValue("at_rate: the requests all arrive at once; there is no rate to change")
         arrival_s = self.column("arrival_s") * self.rate_per_s / rate_per_s
@@ -208,6 +215,9 @@ def traffic(
 
     Raises:
         UsageError: ``slo_s`` names a model that has no rate.
+
+    >>> traffic({"a": 1.0, "b": 2.0}, 2.0, cv=0).model
+    ('b', 'a', 'b', 'b')
     """
     slos = slo_s if isinstance(slo_s, dict) else dict.fromkeys(rates_per_s, slo_s or np.inf)
     for model in set(slos) - set(rates_per_s):

@@ -37,6 +37,7 @@ LOOPS: dict[type, Callable[[Any, Any, Any], Run | Served | GpuRun]] = {
 """What runs each kind of server; every other is a batcher of one replica."""
 
 
+# What each kind of server takes and gives, for type checkers.
 @overload
 def simulate(requests: Requests, profile: TokenProfile, server: Batcher | Batching) -> Run: ...
 @overload

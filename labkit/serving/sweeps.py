@@ -76,7 +76,14 @@ def highest_load(
 
 
 def bisected(fits: Callable[[float], bool], low: float, high: float, steps: int) -> float:
-    """The highest load that fits, where ``low`` does and ``high`` does not."""
+    """The highest load that fits, by bisection of its logarithm.
+
+    Args:
+        fits: whether a load fits.
+        low: a load that fits; it is returned where no other does.
+        high: a load that does not fit.
+        steps: halvings of the interval.
+    """
     for _ in range(steps):
         middle = (low * high) ** 0.5
         if fits(middle):

@@ -243,6 +243,14 @@ def simulate(
         BadValue: a model of the servers has no profile, or one that is too short.
 
     Source: Nexus (SOSP'19) §6.3, and ``backend/model_exec.cpp`` of its authors' program.
+
+    >>> profile = BatchProfile(name="p", latency_s=(0.1, 0.15))
+    >>> session = Session(model="m", profile=profile, rate_per_s=10, slo_s=0.25)
+    >>> slot = Slot(session=session, batch=2, rate_per_s=10)
+    >>> gpu = BatchServers(servers=(BatchServer(slots=(slot,)),))
+    >>> requests = Requests(arrival_s=[0, 0.02, 0.03], slo_s=[0.25] * 3, model=("m",) * 3)
+    >>> simulate(requests, {"m": profile}, gpu).end_s.tolist()  # one alone, then a batch of two
+    [0.1, 0.25, 0.25]
     """
     _check(profile, server.servers)
     queues = _queues(requests, server.servers)

@@ -65,7 +65,12 @@ class Group:
         return self.stages * self.tensor
 
     def stage_s(self, model: ServedModel) -> float:
-        """Seconds of one stage of a model on this group."""
+        """Seconds of one stage of a model on this group.
+
+        >>> model = ServedModel(name="m", latency_s=8.0, stage_overhead=0.5)
+        >>> Group(stages=1).stage_s(model), Group(stages=4).stage_s(model)
+        (8.0, 3.0)
+        """
         more = 1 + model.stage_overhead * (self.stages > 1)
         tensor = 1 + model.tensor_overhead * (self.tensor > 1)
         return model.latency_s * more * tensor / self.num_gpus
@@ -132,7 +137,13 @@ def simulate(requests: Requests, profile: Sequence[ServedModel], server: Groups)
     Raises:
         BadValue: a request or a group names a model that ``profile`` lacks.
 
-    Source: AlpaServe (OSDI'23) §4.3, and its authors' simulator.
+    Source: AlpaServe (OSDI'23), and its authors' simulator.
+
+    >>> requests = Requests(arrival_s=[0, 0], slo_s=[1.5, 1.5], model=("a", "b"))
+    >>> models = [ServedModel(name="a", latency_s=1.0), ServedModel(name="b", latency_s=1.0)]
+    >>> both = Group(models=("a", "b"), stages=2)
+    >>> simulate(requests, models, Groups(groups=(both,))).end_s.tolist()  # b follows a by a stage
+    [1.0, 1.5]
     """
     groups = server.groups
     known = {model.name: model for model in profile}

@@ -88,7 +88,12 @@ class BatchProfile:
 
     @checked
     def largest(self, limit_s: float, *, per_request_s: NonNegative = 0.0) -> int:
-        """The largest batch b with latency(b) + b · per_request_s <= limit_s; 0: there is none."""
+        """The largest batch b with latency(b) + b · per_request_s <= limit_s; 0: there is none.
+
+        >>> two = BatchProfile(name="two", latency_s=(0.25, 0.4))
+        >>> two.largest(0.45), two.largest(0.45, per_request_s=0.1), two.largest(0.2)
+        (2, 1, 0)
+        """
         sizes = np.arange(1, self.max_batch + 1)
         fits = np.array(self.latency_s) + sizes * per_request_s <= limit_s * (1 + 1e-12)
         return int(sizes[fits].max()) if fits.any() else 0
@@ -96,7 +101,11 @@ class BatchProfile:
     @checked
     def best(self, limit_s: float) -> tuple[int, float]:
         """The batch with the most requests a second whose latency is within the limit, and that
-        rate; (0, 0.0) where there is none."""
+        rate; (0, 0.0) where there is none.
+
+        >>> BatchProfile(name="two", latency_s=(0.25, 0.4)).best(1.0)
+        (2, 5.0)
+        """
         rates = np.where(np.array(self.latency_s) <= limit_s, self.throughput_per_s, 0.0)
         batch = int(rates.argmax())
         return (batch + 1, float(rates[batch])) if rates[batch] > 0 else (0, 0.0)

@@ -112,6 +112,15 @@ def simulate(requests: Workload, profile: Mapping[str, Program], server: Gpu) ->
 
     Raises:
         UsageError: a client's program is not in the profile.
+
+    >>> from labkit.serving.device.clients import Client
+    >>> waves = ((0.25, 0.5),)  # two blocks on each unit take twice as long
+    >>> full = Program(name="full", blocks=(60,), total_s=(0.25,), wave_s=waves)
+    >>> two = Workload(clients=(Client(program="full", arrival_s=(0.0,)),) * 2, until_s=1.0)
+    >>> simulate(two, {"full": full}, Gpu(mode="streams")).log["end_s"].tolist()
+    [0.5, 0.5]
+    >>> simulate(two, {"full": full}, Gpu(mode="sequential")).log["end_s"].tolist()
+    [0.25, 0.5]
     """
     world = _world(requests, profile, server)
     log, busy_s = _loop(world, float(requests.until_s))

@@ -28,6 +28,10 @@ CAUSES = np.array(["", "batch", "memory"])
 def simulate(requests: Requests, profile: TokenProfile, server: Batcher | Batching) -> Run:
     """Run requests through one replica, iteration by iteration. O(iterations × batch).
 
+    Args:
+        profile: what an iteration costs, and how many slots of keys and values there are.
+        server: a batcher, or one's own.
+
     Source: Algorithm 1 of Orca (OSDI'22), with its pool sorted by arrival, its reservation, and as
     many batches in flight as the pipeline has stages.
 

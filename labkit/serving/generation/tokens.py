@@ -120,7 +120,11 @@ class TokenProfile:
 
     @checked
     def slower(self, factor: Positive) -> TokenProfile:
-        """The same with every second multiplied."""
+        """The same with every second multiplied.
+
+        >>> TokenProfile(weights_s=0.02, token_s=0.001).slower(2).token_s
+        0.002
+        """
         names = ("fixed_s", "weights_s", "token_s", "sequence_s", "cached_token_s")
         return replace(self, **{name: getattr(self, name) * factor for name in names})
 
@@ -130,6 +134,11 @@ class TokenProfile:
 
         Args:
             batch: in a batch of so many that are all like it.
+
+        >>> from labkit import serving
+        >>> one = serving.Requests(arrival_s=[0.0], output_tokens=[5])
+        >>> TokenProfile(weights_s=0.02, stages=2).alone_s(one).round(9).tolist()
+        [0.2]
         """
         prompt = requests.column("prompt_tokens")
         output = requests.column("output_tokens")
