@@ -25,6 +25,7 @@ from labkit.workbook.review.verdicts import (
     Claim,
     Text,
     Value,
+    Verdict,
     ratio_of,
     tolerance_in_words,
     value_problem,
@@ -142,13 +143,37 @@ def _judged(
     flipped = _our_value(claim, flip)
     if flipped is not None and not claim.is_reproduction:
         raise UsageError(f"claim {claim.id!r} of {key} is `kind: {claim.kind}`: it takes no flip")
+    call = f"pass it, paper.claims(values, data) with data = paper.data({claim.dataset!r})"
+    source = _source_of(key, claim, ours, sources, call)
+    return record_of(key, claim, ours, flipped, source)
+
+
+def _source_of(
+    key: str, claim: Claim, ours: Value | None, sources: Mapping[str, Source], advice: str
+) -> Source | None:
+    """The data set that a claim's value was computed from; None where it rests on none."""
     source = sources.get(claim.dataset)
     if ours is not None and claim.dataset and source is None:
         raise UsageError(
-            f"claim {claim.id!r} of {key} is judged on data set {claim.dataset!r}: pass it, "
-            f"paper.claims(values, data) with data = paper.data({claim.dataset!r})"
+            f"claim {claim.id!r} of {key} is judged on data set {claim.dataset!r}: {advice}"
         )
-    return record_of(key, claim, ours, flipped, source)
+    return source
+
+
+def judged_alone(
+    key: str, claim: Claim, value: Any, sources: Mapping[str, Source]
+) -> tuple[Verdict, Value | None]:
+    """The verdict of one value by the claim's rule, whatever stands in the method's place, and the
+    value as plain Python."""
+    ours = _our_value(claim, value)
+    advice = f"open it before, paper.data({claim.dataset!r})"
+    source = _source_of(key, claim, ours, sources, advice)
+    return verdict_of(claim, ours, standin=_is_unjudged(source)), ours
+
+
+def _is_unjudged(source: Source | None) -> bool:
+    """Whether a value rests on a stand-in whose error nobody measured."""
+    return source is not None and source.is_standin and source.fit_error is None
 
 
 def _by_name(sources: Sequence[Source]) -> dict[str, Source]:
@@ -194,7 +219,7 @@ def record_of(
     published data.
     """
     error = source.fit_error if source is not None and source.is_standin else None
-    unjudged = source is not None and source.is_standin and error is None
+    unjudged = _is_unjudged(source)
     verdict = verdict_of(claim, ours, standin=unjudged)
     flip_verdict = None if flipped is None else verdict_of(claim, flipped, standin=unjudged)
     judged = verdict not in ("not attempted", "not judged")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ class Paper:
     key: str
     root: Path
     entry: Entry
+    opened: dict[str, Source] = field(default_factory=dict, compare=False)
+    """The data sets that were opened, by name."""
 
     def __repr__(self) -> str:
         return f"{self.entry.title} ({self.entry.cite()})"
@@ -45,6 +47,7 @@ class Paper:
         from labkit import datasets
 
         source = datasets.source(name, files=list(paths) or None, root=self.root)
+        self.opened[source.name] = source
         shell = sys.modules.get("IPython")
         if source.is_standin and shell and shell.get_ipython():
             shell.display.display(source)
@@ -70,6 +73,35 @@ class Paper:
                 passed.
         """
         return _claims.judge(self.root, self.key, values, data, flips)
+
+    def rivals(
+        self,
+        make_figure: Callable[[str], Any],
+        rivals: Sequence[str],
+        claims: Callable[[str], Mapping[str, Any]] | None = None,
+        *,
+        label: str = "",
+    ) -> Any:
+        """The headline with a rival of the paper in the method's place, chosen from a menu.
+
+        In JupyterLab and Voilà the menu asks ``make_figure`` again; elsewhere the states are
+        stored in the figure, as :func:`labkit.workbook.explore` does with a list. Below the plot
+        stand the claims with the values under that rival, each judged by the paper's tolerance.
+
+        Args:
+            make_figure: gives the headline figure for a rival's name.
+            rivals: names, the paper's own method first, then its nearest rivals.
+            claims: gives, for a rival's name, claim id -> value with that rival in the method's
+                place (None = cannot be computed). Its data sets were opened by :meth:`data`.
+            label: what the menu says (default: "in the method's place").
+
+        Raises:
+            UsageError: fewer than two rivals, one twice, an unknown claim id, a value of another
+                kind than the claim's, a data set that was not opened, or more than 1 MB of states.
+        """
+        from labkit.workbook.review import rivals as menu
+
+        return menu.figure(self.root, self.key, make_figure, rivals, claims, self.opened, label)
 
     def beside(self, *keys: str) -> tables.Table:
         """This paper and its companions side by side, in the five at-a-glance rows.
