@@ -23,7 +23,7 @@ from labkit.workbook.review import claims, glance
 from labkit.workbook.review.anatomy import QUESTIONS, SIZES
 from labkit.workbook.review.glance import TODO
 from labkit.workbook.review.paper import known_entry, title_markdown
-from labkit.workbook.review.rules.budgets import SPANS
+from labkit.workbook.review.rules.amounts import SPANS
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

@@ -1,4 +1,5 @@
-"""The least that a notebook holds: figures, claims, weaknesses; and how long it may run."""
+"""How much a notebook holds: the least of figures, claims and weaknesses; what of the reader's time
+it asks for, as warnings."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from labkit.workbook.review.anatomy import SIZES, Subject
+from labkit.workbook.review.anatomy import FOLD, SIZES, Subject, words
 from labkit.workbook.review.rules.rule import Remark, rule
 from labkit.workbook.review.verdicts import Claim
 
 MAX_SECONDS = {"flagship": 45, "standard": 20}
-_ADVICE = "what a reader need not see goes into labkit, what only some need into <details>"
+MAX_WORDS = {"flagship": 2_500, "standard": 1_500}
+"""Of prose outside folds. A definition is never what one saves."""
 
 
 def judged_claims(subject: Subject) -> list[Claim]:
@@ -43,15 +45,13 @@ _COUNTS: tuple[Callable[[Subject], int], ...] = (
 
 
 def span_in_words(span: Span) -> str:
-    """A budget as a sentence has it.
+    """The least and the most as a sentence has them.
 
-    >>> span_in_words((5, 10)), span_in_words((3, None)), span_in_words((0, 20))
-    ('5 to 10', 'at least 3', 'at most 20')
+    >>> span_in_words((5, 10)), span_in_words((3, None))
+    ('5 to 10', 'at least 3')
     """
     least, most = span
-    if most is None:
-        return f"at least {least}"
-    return f"{least} to {most}" if least > 1 else f"at most {most}"
+    return f"at least {least}" if most is None else f"{least} to {most}"
 
 
 def _in_words() -> str:
@@ -62,15 +62,14 @@ def _in_words() -> str:
     return f"{' / '.join(SIZES)}: {'; '.join(parts)}"
 
 
-@rule("budget", _in_words())
-def within_budget(subject: Subject) -> Iterator[Remark]:
+@rule("amounts", _in_words())
+def holds_enough(subject: Subject) -> Iterator[Remark]:
     for (what, spans), count in zip(SPANS.items(), _COUNTS, strict=True):
         least, most = spans[subject.size or SIZES[-1]]
         number = count(subject)
         if number < least or (most is not None and number > most):
             fix = f"a {subject.size or SIZES[-1]} notebook: {span_in_words((least, most))}"
-            advice = f"; {_ADVICE}" if most is not None and number > most else ""
-            yield Remark(None, f"{number} {what}", fix + advice)
+            yield Remark(None, f"{number} {what}", fix)
 
 
 _SECONDS = " / ".join(f"{MAX_SECONDS[size]} s" for size in SIZES)
@@ -90,3 +89,22 @@ def runs_in_time(subject: Subject) -> Iterator[Remark]:
     if run.get("fingerprint") == outputs and run.get("duration_s", 0) > MAX_SECONDS[size]:
         fix = f"a {size} notebook: at most {MAX_SECONDS[size]} s alone on 2 cores"
         yield Remark(None, f"its last run took {run['duration_s']:.0f} s", fix)
+
+
+_WORDS = " / ".join(f"{MAX_WORDS[size]:,}" for size in SIZES)
+
+
+@rule(
+    "words",
+    f"{' / '.join(SIZES)}: at most about {_WORDS} words outside folds; a warning",
+    warns=True,
+)
+def reads_in_time(subject: Subject) -> Iterator[Remark]:
+    size = subject.size or SIZES[-1]
+    count = words(FOLD.sub("", "\n\n".join(cell.prose for cell in subject.cells)))
+    if count > MAX_WORDS[size]:
+        fix = (
+            f"a {size} notebook: about {MAX_WORDS[size]:,}; what only some need goes into "
+            "<details>, a definition never"
+        )
+        yield Remark(None, f"{count:,} words outside folds", fix)
