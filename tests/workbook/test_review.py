@@ -675,6 +675,9 @@ BROKEN: list[tuple[str, Edit, str]] = [
     ("size", big, "1.6 MB"),
     *(("literals", joules_from(source), "'energy' is typed") for source in TYPED),
     ("literals", replace("claims-code", "=flat", "={'saving': 0.0}"), "'saving' is typed"),
+    *(("paper-literals", replace("table1-code", "num", f"{source}; num"),
+       "the paper's value of claim 'saving'")
+      for source in ("0.284", "28.4", "print(f'{num_stages}: 28.4 % (abstract)')")),
 ]  # fmt: skip
 
 
@@ -809,6 +812,12 @@ def test_a_class_stands_in_the_mechanism_alone(root: Path) -> None:
     notebook = good(root)
     replace("naive", "full_speed", "class Gather:\n    pass\n\nfull_speed")(notebook)
     assert findings(root, notebook) == []
+
+
+def test_numbers_that_stand_for_many_things_may_be_typed(root: Path) -> None:
+    notebook = good(root)
+    replace("table1-code", "num", "print(3, 100, 'num_stages', 7 * 12); num")(notebook)
+    assert [f for f in findings(root, notebook) if f.rule == "paper-literals"] == []
 
 
 def test_an_unknown_key_lists_the_notebooks(root: Path) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import files
-from labkit.errors import UsageError, did_you_mean
+from labkit.errors import UsageError, did_you_mean, not_among
 from labkit.workbook.queue import bibliography
 from labkit.workbook.review import claims as _claims
-from labkit.workbook.review import glance, tables
+from labkit.workbook.review import glance, points, tables
+from labkit.workbook.review.verdicts import Claim
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,6 +74,30 @@ class Paper:
                 passed.
         """
         return _claims.judge(self.root, self.key, values, data, flips)
+
+    def claim(self, id: str) -> Claim:
+        """A claim as ``claims.yaml`` has it: ``paper.claim("saving").paper`` is the paper's value.
+
+        Figures and sentences read the paper's numbers here, so that none is typed into a cell.
+
+        Raises:
+            UsageError: an unknown id; the message says which are near.
+        """
+        known = {claim.id: claim for claim in _claims.load(self.root, self.key)}
+        if id not in known:
+            raise not_among("claim", id, list(known))
+        return known[id]
+
+    def points(self, name: str = "points") -> pd.DataFrame:
+        """The paper's own points: ``data/papers/<key>/<name>.csv``, a row a point.
+
+        Lines that start with ``#`` are comments: where the points were read, and how exactly.
+
+        Raises:
+            UsageError: no such file; the message names those there are.
+            BadFile: it is no table, or has no row.
+        """
+        return points.load(self.root, self.key, name)
 
     def rivals(
         self,

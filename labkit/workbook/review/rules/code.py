@@ -107,9 +107,8 @@ def _nodes(subject: Subject) -> Iterator[tuple[Cell, ast.AST]]:
 
 def _lines(cell: Cell, node: ast.FunctionDef) -> int:
     """Lines of a function that hold code, its signature among them."""
-    first, last = node.lineno, node.end_lineno or node.lineno
     body = node.body[0]
-    held = set(range(first, last + 1))
+    held = set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     if ast.get_docstring(node) is not None:
         held -= set(range(body.lineno, (body.end_lineno or body.lineno) + 1))
     lines = ["", *cell.source.splitlines()]
