@@ -274,3 +274,31 @@ def test_points_that_are_not_there_are_named(root: Path) -> None:
     (folder / "points.csv").write_text("", encoding="utf-8")
     with pytest.raises(BadFile, match="not a table"):
         paper.points()
+
+
+# ---------------------------------------------------------------- ways through
+
+
+def test_the_ways_through_are_the_tags(root: Path) -> None:
+    from labkit.workbook.review import ways
+
+    assert ways.markdown(root, "alpha") == ""
+    assert ways.markdown(root, "gamma") == ""
+    path = root / "notebooks/energy/alpha.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    short = {"tags": ["path-5", "path-30"]}
+    long = {"tags": ["path-30"]}
+    notebook.cells += [
+        v4.new_markdown_cell("## The *headline*", metadata=short),
+        v4.new_code_cell("1", metadata=short),
+        v4.new_markdown_cell("## Weaknesses"),
+        v4.new_code_cell("2", metadata=long),
+        v4.new_markdown_cell("## Symbols"),
+    ]
+    nbformat.write(notebook, path)
+    assert ways.markdown(root, "alpha").splitlines() == [
+        "**Ways through**",
+        "",
+        "- **5 minutes**: [The headline](<#The-headline>)",
+        "- **half an hour**: [The headline](<#The-headline>) · [Weaknesses](<#Weaknesses>)",
+    ]

@@ -94,8 +94,7 @@ class _Talk:
         authors, *rest = [part for part in re.split(r"\n\s*\n", body.strip()) if part] or [""]
         later = self.subject.section("parameters")
         cells = [*section.cells[1:], *(later.cells if later else ())]
-        verdicts = [cell for cell in self.subject.code if "verdict" in cell.tags]
-        printed = [str(text) for c in verdicts for text in c.output_data("text/markdown")]
+        printed = self.subject.verdict
         outputs = [html for c in cells if c.is_code for html in self.markup.outputs(c.node)]
         banners = [html for html in outputs if "<div" in html and "<t" not in html]
         said = [*self._of_glance("results", "advantages"), *(c.prose for c in cells if c.prose)]

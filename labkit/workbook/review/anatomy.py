@@ -235,6 +235,13 @@ class Subject:
         """The cells that carry ``tag``, in order."""
         return [cell for cell in self.cells if tag in cell.tags]
 
+    @property
+    def verdict(self) -> list[str]:
+        """What the cells tagged ``verdict`` print, as Markdown, wherever they stand."""
+        cells = [cell for cell in self.tagged("verdict") if cell.is_code]
+        texts = (text for cell in cells for text in cell.output_data("text/markdown"))
+        return [notebooks.joined(text) for text in texts]
+
     @cached_property
     def sections(self) -> tuple[Section, ...]:
         """The sections as they stand. A tag repeated on the very next cell goes on the section,

@@ -14,6 +14,7 @@ from labkit.errors import UsageError, did_you_mean, not_among
 from labkit.workbook.queue import bibliography
 from labkit.workbook.review import claims as _claims
 from labkit.workbook.review import glance, points, tables
+from labkit.workbook.review.listening import is_live
 from labkit.workbook.review.verdicts import Claim
 
 if TYPE_CHECKING:
@@ -185,7 +186,6 @@ class Paper:
         from IPython.display import Markdown
 
         from labkit.workbook.queue import questions
-        from labkit.workbook.review.explore import is_live
 
         how = f'`labkit ask {self.key} "…"` keeps a question or a remark with this paper.'
         if not is_live():
@@ -207,13 +207,27 @@ class Paper:
 def open_paper(key: str) -> Paper:
     """The paper ``key`` of ``data/papers.bib``.
 
+    In a live session it shows the ways through the notebook, where its cells are tagged with them.
+
     Raises:
         UsageError: the bibliography has no such key; the message says which are near.
     """
     if not gc.get_freeze_count():  # once: what is garbage by the next call would stay too
         gc.freeze()  # what a kernel has imported stays: looking through it again takes 0.2 s
     root = files.project_root()
-    return Paper(key=key, root=root, entry=known_entry(bibliography.load(root), key, root))
+    paper = Paper(key=key, root=root, entry=known_entry(bibliography.load(root), key, root))
+    _show_ways(paper)
+    return paper
+
+
+def _show_ways(paper: Paper) -> None:
+    shell = sys.modules.get("IPython")
+    if not (shell and shell.get_ipython() and is_live()):
+        return
+    from labkit.workbook.review import ways
+
+    if text := ways.markdown(paper.root, paper.key):
+        shell.display.display(shell.display.Markdown(text))
 
 
 def title_markdown(entry: Entry) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from labkit.errors import UsageError
 from labkit.kit.draw import PALETTE, VEIL
 from labkit.quantities import number
-from labkit.workbook.review.explore import is_live
+from labkit.workbook.review.listening import is_live
 from labkit.workbook.review.tally import with_unit
 
 GUESS_MIME = "application/vnd.labkit.guess+json"

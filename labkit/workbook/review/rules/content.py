@@ -28,8 +28,8 @@ def one_sentence_says_it(subject: Subject) -> Iterator[Remark]:
     title = subject.section("title")
     if title is None or title.is_unwritten:
         return
-    cells = [cell for cell in subject.code if "verdict" in cell.tags]
-    printed = [str(text) for cell in cells for text in cell.output_data("text/markdown")]
+    cells = [cell for cell in subject.tagged("verdict") if cell.is_code]
+    printed = subject.verdict
     paragraphs = [part for part in re.split(r"\n\s*\n", title.body) if words(part)]
     typed = [part for part in paragraphs[1:] if "](" not in part][-1:]
     silent = cells if subject.was_executed and not printed else []
