@@ -19,7 +19,7 @@ from labkit.errors import LabkitError, UsageError, not_among
 from labkit.quantities import rounded
 from labkit.workbook import notebooks
 from labkit.workbook.review import tables
-from labkit.workbook.review.tally import SYMBOLS, flipped_words, shown, signed, tally
+from labkit.workbook.review.tally import LEGEND, SYMBOLS, flipped_words, shown, signed, tally
 from labkit.workbook.review.verdicts import (
     DIGITS,
     Claim,
@@ -67,6 +67,8 @@ class ClaimsFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     claims: Annotated[list[Claim], Field(min_length=1)]
+    abstract_numbers: list[Text] | None = None
+    """Every number of the abstract, as it prints it; None where nobody listed them yet."""
     not_claims: list[NotClaim] = []
     skipped_rows: list[SkippedRows] = []
 
@@ -131,6 +133,7 @@ def judge(
         rows=[list(row.values()) for row in rows],
         align=["right" if header in _RIGHT else "left" for header in rows[0]],
         caption=f"{key}, claims beside ours: {tally(records).words}",
+        lead=LEGEND,
         bold=len(rows[0]) - 1,
         carried={CLAIMS_MIME: records},
     )
@@ -214,7 +217,8 @@ def record_of(
 
     ``source`` is the data that ``ours`` and ``flipped`` were computed from. ``can_fail`` is whether
     the claim has shown that it can (its verdict or its flip's is not "reproduced"), else the
-    verdict is "cannot fail"; None where nothing was judged or the kind has no flip. ``fitted`` is
+    verdict is "not earned": the nearest rival passes as well, or nobody tried it. It is None where
+    nothing was judged or the kind has no flip. ``fitted`` is
     the worst relative error of the fitted model that stood in for the claim's data, None on
     published data.
     """
@@ -226,7 +230,7 @@ def record_of(
     can_fail = None
     if claim.is_reproduction and judged:
         can_fail = verdict != "reproduced" or flip_verdict not in (None, "reproduced")
-        verdict = verdict if can_fail else "cannot fail"
+        verdict = verdict if can_fail else "not earned"
     ratio = ratio_of(claim, ours)
     tolerance = claim.tolerance
     same = ("id", "kind", "statement", "unit", "judge", "flip", "source", "verified", "dataset")

@@ -62,8 +62,9 @@ class Paper:
         """Our ``values`` (claim id -> value, None = not attempted) beside the paper's, judged.
 
         ``flips`` holds, for each headline and mechanism claim, the value with the claim's ``flip``
-        (the baseline, the oracle or a no-op) in the method's place. It is judged by the same rule;
-        a reproduced claim whose flip is missing or reproduced too is shown as "cannot fail".
+        (the paper's nearest rival) in the method's place. It is judged by the same rule; a
+        reproduced claim whose flip is missing or reproduced too is shown as "not earned". A line
+        above the table says what *flipped* and the signs mean.
 
         Pass every data set the values were computed from: on a fitted stand-in the verdict says
         so with the fit's error, on any other stand-in the claim is not judged. Several calls in
