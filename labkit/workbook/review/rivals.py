@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -22,6 +23,10 @@ LABEL = "in the method's place"
 LINE_PX = 22
 """Height of a line of claims below the figure, at the figure's own size of letters."""
 ROOM_PX = 10
+LEFT_PX = 56
+"""How far the claims start left of the plot, below the numbers of its axis."""
+WIDTH = 52
+"""Characters of a line of claims: what a telephone has room for."""
 
 Figure = Any
 ClaimsOf = Callable[[str], Mapping[str, Any]]
@@ -70,9 +75,11 @@ def _lines(
             raise not_among("claim", name, list(known))
         claim = known[name]
         verdict, ours = claims_file.judged_alone(key, claim, value, sources)
-        words = f"{with_unit(ours, claim.unit)}, paper {with_unit(claim.paper, claim.unit)}"
-        lines.append(f"{SYMBOLS[verdict]} {name}: {words}, {verdict}")
-    return lines
+        papers = with_unit(claim.paper, claim.unit)
+        words = f"{name} {with_unit(ours, claim.unit)} (paper {papers})"
+        line = f"{SYMBOLS[verdict]} {verdict}: {words}"
+        lines += textwrap.wrap(line, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [lines[0], *map(escape, lines[1:])]
 
 
 def _write_below(figure: Figure, lines: Sequence[str]) -> None:
@@ -89,6 +96,7 @@ def _write_below(figure: Figure, lines: Sequence[str]) -> None:
         yref="paper",
         xanchor="left",
         yanchor="top",
+        xshift=-LEFT_PX,
         yshift=-below_px,
         align="left",
         showarrow=False,
