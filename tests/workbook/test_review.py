@@ -832,6 +832,12 @@ def test_numbers_that_stand_for_many_things_may_be_typed(root: Path) -> None:
     assert [f for f in findings(root, notebook) if f.rule == "paper-literals"] == []
 
 
+def test_code_for_the_talk_is_tagged_within_its_section(root: Path) -> None:
+    notebook = good(root)
+    metadata("change-code", tags=["mechanism"])(notebook)
+    assert findings(root, notebook) == []
+
+
 def test_an_unknown_key_lists_the_notebooks(root: Path) -> None:
     write(root, good(root))
     with pytest.raises(UsageError, match="no notebook for 'alhpa'; there are: alpha"):

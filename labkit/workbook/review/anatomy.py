@@ -244,15 +244,21 @@ class Subject:
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """The sections as they stand. A tag repeated on the very next cell goes on the section,
-        except ``figure``, which starts a new one each time."""
-        tags = [cell.section_tag for cell in self.cells]
-        steps = enumerate(zip(tags, ["", *tags], strict=False))
-        starts = [n for n, (tag, last) in steps if tag and (tag != last or tag == "figure")]
-        ends = [*starts[1:], len(tags)]
+        """The sections as they stand. A tag repeated on the very next cell, or on code further on,
+        goes on the section, except ``figure``, which starts a new one each time."""
+        starts: list[int] = []
+        tag = before = ""
+        for place, cell in enumerate(self.cells):
+            own = cell.section_tag
+            goes_on = own == before or (own == tag and cell.is_code)
+            if own and (own == "figure" or not goes_on):
+                starts.append(place)
+                tag = own
+            before = own
+        ends = [*starts[1:], len(self.cells)]
         return tuple(
-            Section(tags[start], self.cells[start:end])
-            for start, end in zip(starts, ends, strict=False)
+            Section(self.cells[start].section_tag, self.cells[start:end])
+            for start, end in zip(starts, ends, strict=True)
         )
 
     def section(self, tag: str) -> Section | None:

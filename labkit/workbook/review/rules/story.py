@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from labkit.workbook.notebooks import PLOTLY_MIME
-from labkit.workbook.review.anatomy import NEW, WAYS, Cell, Section, Subject
+from labkit.workbook.review.anatomy import NEW, TODO, WAYS, Cell, Section, Subject
 from labkit.workbook.review.predict import GUESS_MIME
 from labkit.workbook.review.rules.rule import Remark, rule, section_rule
 
@@ -36,7 +36,8 @@ def idea_comes_first(subject: Subject) -> Iterator[Remark]:
     if code and code[0].number < cells[0].number:
         yield Remark(cells[0], "the picture of the idea comes after the code of it", fix)
     shows = any(cells[0].output_data(mime) for mime in _PICTURES)
-    if cells[0].is_code and subject.was_executed and not shows:
+    is_written = TODO not in cells[0].source
+    if cells[0].is_code and is_written and subject.was_executed and not shows:
         yield Remark(cells[0], "the 'idea' cell shows nothing", fix)
 
 
@@ -54,7 +55,8 @@ def reader_guesses_first(subject: Subject) -> Iterator[Remark]:
     if subject.was_executed and not asking[0].output_data(GUESS_MIME):
         problem = "the question does not show"
         yield Remark(asking[0], problem, "the guess as the cell's last line: `guess`")
-    if not any(any(cell.calls("mark")) for cell in subject.code):
+    is_written = headline is not None and not headline.is_unwritten
+    if is_written and not any(any(cell.calls("mark")) for cell in subject.code):
         problem = "the guess is drawn into no figure"
         yield Remark(asking[0], problem, "`guess.mark(figure)` in the headline's figure")
 
@@ -128,7 +130,8 @@ def reader_changes_a_line(subject: Subject) -> Iterator[Remark]:
     if len(cells) < least:
         yield Remark(None, f"{len(cells)} cells tagged 'change-me'", f"at least {least}: {fix}")
     for cell in cells:
-        if not cell.is_code and not re.search(r"`[^`]+`", cell.prose):
+        is_written = TODO not in cell.source
+        if is_written and not cell.is_code and not re.search(r"`[^`]+`", cell.prose):
             yield Remark(cell, "names no line to change", fix)
 
 
