@@ -9,6 +9,5 @@ _HOMES = {
     "policy_figures": (
         "figure_regret", "figure_regret_bands", "figure_savings", "figure_search_path",
     ),
-    "training_figures": ("figure_errors", "figure_losses", "figure_times"),
 }  # fmt: skip
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)
