@@ -29,10 +29,10 @@ from labkit.tuning.recording import stacked
 from labkit.tuning.recording.training import load_digits, one_thread
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
+    from labkit.kit.draw import go
     from labkit.tuning.recording.training import Data
 
     Norms = tuple[list[float], float]

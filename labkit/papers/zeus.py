@@ -176,7 +176,10 @@ def regret_bands(runs: Iterable[Runs]) -> pd.DataFrame:
 
 
 def figure_potential(table: pd.DataFrame, *, title: str = "") -> go.Figure:
-    """Energy left of the default when one knob or both are set in hindsight (:func:`potential_savings`)."""
+    """Energy left of the default when one knob or both are set in hindsight.
+
+    ``table`` is :func:`potential_savings`'s.
+    """
     series = {
         "power limit only": ("power_only_fraction", PALETTE["power"]),
         "batch size only": ("batch_only_fraction", PALETTE["time"]),
