@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from labkit import datasets, pipeline, planner, tuning
+from labkit.papers.zeus import hindsight
 
 PROFILES = Path(__file__).resolve().parents[2] / "data" / "profiles"
 
@@ -120,11 +121,11 @@ def test_fitted_traces_save_what_the_published_ones_do(
     """In hindsight, energy and time of the cheapest configuration, within 10 %."""
     if not datasets.available("zeus-nsdi23"):
         pytest.skip("the published traces are not here")
-    published = tuning.hindsight(tuning.load("zeus-nsdi23", gpu="v100").jobs())
+    published = hindsight(tuning.load("zeus-nsdi23", gpu="v100").jobs())
     monkeypatch.setenv("LABKIT_OFFLINE", "1")
     monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
     monkeypatch.setenv("LABKIT_DATA_MIRROR", "")
-    fitted = tuning.hindsight(tuning.load("zeus-nsdi23", gpu="v100").jobs())
+    fitted = hindsight(tuning.load("zeus-nsdi23", gpu="v100").jobs())
     saved = [table.set_index("workload")["energy_saving_fraction"] for table in (published, fitted)]
     assert np.allclose(saved[1], saved[0], rtol=0.1)
 

@@ -39,7 +39,7 @@ def statistics(way: dict[str, bool], ranks: int) -> int:
 @pytest.fixture(scope="module")
 def runs() -> list[tuple[dict[str, Any], ...]]:
     """By way, each rank's row."""
-    name = "labkit.memory.oracles.split_block:measure"
+    name = "labkit.papers.reduce_act_recomp:measure"
     return list(zip(*on_ranks(name, RANKS, SIZES, WAYS).results, strict=True))
 
 
@@ -68,9 +68,9 @@ def test_counted_operations_are_those_of_the_products(again: str, early_stop: bo
     last product of the part, whose result nothing keeps."""
     from torch.utils.checkpoint import set_checkpoint_early_stop
 
-    from labkit.memory.oracles import tracker
     from labkit.memory.tape.mode import Mode
     from labkit.models import Model
+    from labkit.papers import reduce_act_recomp
 
     model = Model(num_layers=1, hidden=64, heads=4, vocab=96, positions=32)
     values = 2 * 2 * 32**2 * 64
@@ -81,19 +81,19 @@ def test_counted_operations_are_those_of_the_products(again: str, early_stop: bo
     if early_stop:
         more -= {"none": 0, "selective": values, "full": down}[again]
     with set_checkpoint_early_stop(early_stop):
-        counted = tracker.operations(model, mode, seq=32, micro_batch=2)
+        counted = reduce_act_recomp.operations(model, mode, seq=32, micro_batch=2)
     assert counted == 3 * forward + more
 
 
 def test_a_budget_keeps_less_for_more_operations() -> None:
     import torch
 
-    from labkit.memory.oracles import split_block
+    from labkit.papers import reduce_act_recomp
 
-    whole = split_block.tensors(**SIZES, dtype=torch.float32, seed=0)
-    block = split_block.Block(whole, heads=4, degree=1, rank=0, sliced=False)
-    plain = split_block.trained(block)
-    rows = [split_block.budgeted(block, budget) for budget in (1.0, 0.5, 0.0)]
+    whole = reduce_act_recomp.tensors(**SIZES, dtype=torch.float32, rng=0)
+    block = reduce_act_recomp.Block(whole, heads=4, degree=1, rank=0, sliced=False)
+    plain = reduce_act_recomp.trained(block)
+    rows = [reduce_act_recomp.budgeted(block, budget) for budget in (1.0, 0.5, 0.0)]
     kept, operations = ([row[name] for row in rows] for name in ("kept_bytes", "operations"))
     assert kept == sorted(kept, reverse=True)
     assert kept[-1] == 0

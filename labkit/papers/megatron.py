@@ -1,10 +1,13 @@
-"""A step from a published profile: each operator's measured time, scaled by how its work grows.
+"""Megatron-LM: a step from a published profile, whose operators are scaled as their work grows.
 
     step = Σ profiled time × growth of its work × layers × passes + collectives by the α–β model
 
 The profiles are Aceso's (EuroSys 2024): a GPT layer's operators and the model's two ends on one GPU
 of a tensor-parallel group. Where an operator ends a tensor-parallel region, its time there holds an
 all-reduce; two products of equal work, one with and one without, tell how much that is.
+
+Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
+Parallelism", 2019, §3 and §5.
 """
 
 from __future__ import annotations
@@ -41,9 +44,12 @@ KINDS: dict[str, tuple[tuple[int, int, int], str]] = {
 def read_operators(profiles: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
     """Seconds of every operator by tensor-parallel degree, all-reduces taken out.
 
-    ``profiles`` are Aceso's tables by degree, 1 among them: ``op_name``, then the microseconds of
-    the forward and of the backward pass. Index: degree and operator; columns: kind, ``forward_s``
-    and ``backward_s``.
+    Args:
+        profiles: Aceso's tables by degree, 1 among them: ``op_name``, then the microseconds of the
+            forward and of the backward pass.
+
+    Returns:
+        Index: degree and operator; columns: kind, ``forward_s`` and ``backward_s``.
 
     Raises:
         BadValue: an operator is missing.
@@ -77,10 +83,15 @@ def evenly(operators: pd.DataFrame) -> pd.DataFrame:
 
 
 def growth(profiled: Plan, plan: Plan, *, by_scores: bool = False) -> dict[str, float]:
-    """How much more work each kind of operator has in ``plan`` than where it was profiled.
+    """How many times as much work each kind of operator has in ``plan`` as where it was profiled.
 
-    ``by_scores``: attention's products grow with the number of scores, as products that memory
-    bounds do, rather than with their operations.
+    Args:
+        profiled: the job of the profile; it and ``plan`` have a Model and a Batch.
+        by_scores: attention's products grow with the number of scores, as products that memory
+            bounds do, rather than with their operations.
+
+    Raises:
+        BadValue: one of the two has no Model or no Batch.
     """
     model = plan.model
     batch = plan.batch
@@ -115,12 +126,18 @@ def step_parts(
 ) -> pd.Series:
     """Seconds of a step of ``plan`` by kind of operator, with its collectives.
 
-    ``slowdown`` multiplies every operator; ``launch_s`` is added for each layer, whatever the
-    degree; ``cut_stream`` divides what every GPU repeats among the group, as sequence parallelism
-    does. Raises as :func:`~labkit.memory.plans.throughput.throughput` does, and:
+    Args:
+        operators: :func:`read_operators`'s.
+        profiled: the job that was profiled.
+        cluster: what its collectives run on.
+        slowdown: multiplies every operator.
+        launch_s: added for each layer, whatever the degree.
+        by_scores: as :func:`growth` takes it.
+        cut_stream: what every GPU repeats is divided among the group, as sequence parallelism does.
 
     Raises:
-        BadValue: the plan's tensor-parallel degree was not profiled.
+        BadValue: the plan's tensor-parallel degree was not profiled, or as
+            :func:`~labkit.memory.plans.throughput.throughput` says.
     """
     degree = plan.parallel.tp
     if degree not in operators.index.unique("degree"):
@@ -146,7 +163,7 @@ def step_parts(
 def rate_flops(
     operators: pd.DataFrame, profiled: Plan, plan: Plan, cluster: Cluster, **changes: Any
 ) -> float:
-    """Operations a second and GPU, by :func:`step_parts`."""
+    """Operations a second and GPU, by :func:`step_parts`, which takes the same arguments."""
     parts = step_parts(operators, profiled, plan, cluster, **changes)
     return throughput(plan, cluster).flops / float(parts.sum())
 
@@ -156,7 +173,13 @@ def scaling_errors(
 ) -> pd.DataFrame:
     """How far a layer's time, scaled from one profile, is off another profile of ``plan``.
 
-    ``others`` are that other profile's tables, as :func:`read_operators` takes them.
+    Args:
+        operators, profiled: the profile that is scaled, and its job.
+        others: the other profile's tables, as :func:`read_operators` takes them.
+        plan: the other profile's job.
+
+    Returns:
+        Columns: degree, published_s of a layer, off_fraction (scaled over published, less 1).
     """
     rows = []
     grown = growth(profiled, plan)

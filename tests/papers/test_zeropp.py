@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from labkit.errors import BadValue
-from labkit.memory.movement.quantise import pack, ring_sum, rounded, two_hop_sum, unpack
-from labkit.memory.oracles.digits import train_digits
+from labkit.papers.zeropp import pack, ring_sum, rounded, train_digits, two_hop_sum, unpack
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -1,10 +1,11 @@
-"""A transformer block cut over real ranks: what each keeps, and how its numbers compare.
+"""Selective recomputation: a transformer block cut over real ranks, and what each rank keeps.
 
-Tensor parallelism as Megatron-LM lays it out, with or without sequence parallelism, and with
-attention's core recomputed or not. Loads torch: it runs on the ranks of
-:func:`labkit.kit.ranks.on_ranks`, as ``"labkit.memory.oracles.split_block:measure"``.
+The block is cut by tensor parallelism as Megatron-LM lays it out, with or without sequence
+parallelism, and its attention's core is recomputed or not. :func:`measure` runs on the ranks of
+:func:`labkit.kit.ranks.on_ranks`, as ``"labkit.papers.reduce_act_recomp:measure"``.
 
-Source: Korthikanti et al. 2022, §4.2 and §5.
+Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022,
+§4.2 and §5.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
+from labkit.memory.oracles import blocks
 from labkit.memory.oracles.blocks import recomputed, saving
 from labkit.memory.oracles.collective import gather
+from labkit.memory.tape.mode import Mode
+from labkit.models import Model
 
 DROP = 0.1
 
@@ -34,15 +38,18 @@ def scatter_sum(partial: Tensor) -> Tensor:
 
 
 def summed(partial: Tensor) -> Tensor:
-    """The sum over the ranks, on each."""
+    """The sum over the ranks, which each of them gets."""
     whole = partial.clone()
     dist.all_reduce(whole)
     return whole
 
 
 class ColumnProduct(Function):
-    """A product with this rank's columns. A sliced input is gathered, again in the backward pass,
-    so that only the slice is kept (the paper's g; without slices its f)."""
+    """A product with this rank's columns.
+
+    A sliced input is gathered, and once more in the backward pass, so that only the slice is kept
+    (the paper's g; without slices its f).
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, sliced: bool) -> Tensor:
@@ -60,8 +67,11 @@ class ColumnProduct(Function):
 
 
 class RowProduct(Function):
-    """A product with this rank's rows, then the sum over the ranks: of all tokens or of a slice
-    (the paper's f̄ and ḡ). Without ``reduce`` each rank keeps its own share: wrong on purpose."""
+    """A product with this rank's rows, then the sum over the ranks, of all tokens or of a slice.
+
+    These are the paper's f̄ and ḡ. Without ``reduce`` each rank keeps its own share: wrong on
+    purpose.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, sliced: bool, reduce: bool) -> Tensor:
@@ -81,7 +91,10 @@ class RowProduct(Function):
 
 
 def dropout(x: Tensor, mask: Tensor) -> Tensor:
-    """By a mask that is given, so that cut and whole drop alike; one byte a number is kept."""
+    """Dropout by a mask that is given, so that cut and whole block drop alike.
+
+    One byte a number is kept.
+    """
     return x * mask / (1 - DROP)
 
 
@@ -153,10 +166,16 @@ class Block:
 
 
 def tensors(
-    hidden: int, heads: int, seq: int, samples: int, dtype: torch.dtype, seed: int
+    hidden: int, heads: int, seq: int, samples: int, dtype: torch.dtype, rng: int
 ) -> dict[str, Tensor]:
-    """Input, weights, masks and the output's gradient of a whole block, from a seed."""
-    generator = torch.Generator().manual_seed(seed)
+    """Input, weights, masks and the output's gradient of a whole block.
+
+    Args:
+        hidden, heads, seq, samples: the block's sizes; a stream is seq × samples × hidden.
+        dtype: of all numbers but the masks, which are booleans.
+        rng: a seed; the same one gives the same tensors.
+    """
+    generator = torch.Generator().manual_seed(rng)
 
     def normal(*shape: int) -> Tensor:
         scale = 1 if len(shape) == 3 else shape[0] ** -0.5
@@ -182,7 +201,11 @@ def tensors(
 
 
 def kept_bytes(block: Block, **how: bool) -> tuple[Tensor, int]:
-    """The output, and the bytes of all storages that autograd keeps for it, weights left out."""
+    """The output, and the bytes of all storages that autograd keeps for it, weights left out.
+
+    Args:
+        how: ``selective`` and ``reduce`` of :meth:`Block.forward`.
+    """
     sizes: dict[Any, int] = {}
     with saving(sizes, block.weights.values()):
         out = block.forward(**how)
@@ -193,20 +216,22 @@ def measure(
     rank: int,
     sizes: dict[str, int],
     ways: Sequence[dict[str, bool]],
-    seed: int = 0,
+    rng: int = 0,
 ) -> list[dict[str, float]]:
     """One rank's bytes and differences for each way of cutting a block.
 
     Args:
+        rank: of ``torch.distributed``.
         sizes: ``hidden, heads, seq, samples``; all but samples divide by the number of ranks.
         ways: each with ``sequence_parallel`` and, where wanted, ``selective`` and ``reduce``.
+        rng: a seed, the same on each rank.
 
     Returns:
         Of each way ``kept_bytes``, in 16-bit numbers, and ``difference``, in 32-bit: the largest
         of output and gradients from the whole block, relative to the largest value of each.
     """
     narrow, wide = (
-        tensors(**sizes, dtype=dtype, seed=seed) for dtype in (torch.bfloat16, torch.float32)
+        tensors(**sizes, dtype=dtype, rng=rng) for dtype in (torch.bfloat16, torch.float32)
     )
     uncut = trained(Block(wide, heads=sizes["heads"], degree=1, rank=0, sliced=False))
     rows = []
@@ -222,7 +247,10 @@ def measure(
 
 
 def _difference(ours: dict[str, Tensor], theirs: Block) -> float:
-    """The largest over the ranks; ``theirs`` holds what is expected in the places of a block."""
+    """The largest difference over the ranks, relative to the largest value of each tensor.
+
+    ``theirs`` holds what is expected in the places of a block.
+    """
     expected = {"x": theirs.x, "gradient": theirs.gradient} | theirs.weights
     worst = torch.stack(
         [(ours[name] - value).abs().max() / value.abs().max() for name, value in expected.items()]
@@ -232,7 +260,11 @@ def _difference(ours: dict[str, Tensor], theirs: Block) -> float:
 
 
 def trained(block: Block, **how: bool) -> dict[str, Tensor]:
-    """Gradients of the input and of the weights by name, and as ``"gradient"`` the output."""
+    """Gradients of the input and of the weights by name, and as ``"gradient"`` the output.
+
+    Args:
+        how: ``selective`` and ``reduce`` of :meth:`Block.forward`.
+    """
     out = block.forward(**how)
     out.backward(block.gradient)
     grads: dict[str, Any] = {name: weight.grad for name, weight in block.weights.items()}
@@ -244,8 +276,13 @@ def trained(block: Block, **how: bool) -> dict[str, Tensor]:
 def budgeted(block: Block, budget: float) -> dict[str, float]:
     """What torch's partitioner keeps of a whole block under a memory budget, and what it costs.
 
-    ``budget`` is the share of the bytes that it may keep (1: all it would; 0: inputs only); what to
-    compute again it chooses itself, operator by operator, as ``torch.compile`` does.
+    It chooses itself what to compute again, operator by operator, as ``torch.compile`` does.
+
+    Args:
+        budget: the share of the bytes that it may keep (1: all it would; 0: inputs only).
+
+    Returns:
+        ``kept_bytes`` and ``operations`` of the step.
     """
     from torch._functorch import config, partitioners
     from torch._functorch.aot_autograd import aot_function, make_boxed_func
@@ -278,3 +315,22 @@ def budgeted(block: Block, budget: float) -> dict[str, float]:
     block.weights = inputs[2]
     (*block.masks, block.core_mask) = inputs[1]
     return {"kept_bytes": kept[0], "operations": counter.get_total_flops()}
+
+
+def operations(model: Model, mode: Mode, *, seq: int, micro_batch: int = 1) -> int:
+    """Operations of one dense layer's forward and backward pass, as torch counts products.
+
+    Args:
+        mode: how the layer attends, and what of it is recomputed.
+        seq, micro_batch: tokens of a sample, and samples.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FakeTensorMode(), FlopCounterMode(display=False) as counter:
+        block: Any = blocks.Block(model, mode, experts=False)
+        x = torch.empty(micro_batch, seq, model.hidden, requires_grad=True)
+        if mode.recompute == "full":
+            block = partial(recomputed, block)
+        block(x).sum().backward()
+    return int(counter.get_total_flops())
