@@ -131,8 +131,9 @@ def _apply_argument(name: str, rule: Rule, parameter: inspect.Parameter, value: 
 
 
 def _title(function: Callable[..., Any]) -> str:
-    engine = function.__module__.split(".")[1:2]
-    return ".".join([*engine, function.__qualname__.removesuffix(".__init__")])
+    rooms = function.__module__.split(".")[1:]
+    rooms = rooms[1:] if rooms[:1] == ["papers"] else rooms
+    return ".".join([*rooms[:1], function.__qualname__.removesuffix(".__init__")])
 
 
 # ---------------------------------------------------------------- annotations

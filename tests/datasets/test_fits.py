@@ -138,4 +138,4 @@ def test_fitted_layers_are_planned_as_the_authors_do(network: str, plans: tuple[
     chain = planner.Chain.read(PROFILES / f"standin_layers_{network}.csv")
     for devices, name in zip((4, 16), plans, strict=True):
         cluster = planner.Cluster.flat(devices, bandwidth_bytes_per_s=1.25e9)
-        assert planner.stages(chain, cluster, costing="server").name == name
+        assert planner.plan(chain, cluster, costing="server").name == name

@@ -1,8 +1,14 @@
-"""How one model's layers are split over chips: bytes moved, seconds of a pass, longest contexts.
+"""Layouts of PaLM's layers over chips: bytes moved, seconds of a pass, longest contexts.
 
 A layer is two products, width → inner and inner → width; attention's projections lie beside the
-feed-forward's. A pass takes the tokens of a batch through all layers. Source: §3 and Appendix A of
-Pope et al., Efficiently Scaling Transformer Inference (MLSys'23), for any number of columns.
+feed-forward's. A pass takes the tokens of a batch through all layers.
+
+    partition = effscale_inference.Partition(model=Model.preset("palm-540b"), chips=64)
+    partition.step(64, context=2048).total_s     # seconds a token
+    partition.longest_context(128)               # tokens that fit beside the weights
+
+Source: §3 and Appendix A of Pope et al., Efficiently Scaling Transformer Inference (MLSys'23), for
+any number of columns.
 """
 
 from __future__ import annotations

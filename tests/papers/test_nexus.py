@@ -12,7 +12,8 @@ import pytest
 
 from labkit import datasets, serving
 from labkit.errors import BadFile, BadValue
-from labkit.serving.batching import packing, profiles
+from labkit.papers import nexus
+from labkit.serving.batching import profiles
 
 
 def table(name: str, latency_ms: dict[int, float]) -> serving.BatchProfile:
@@ -42,9 +43,7 @@ def random_sessions(seed: int, count: int) -> list[serving.Session]:
 def test_the_example_of_section_4() -> None:
     """A with 64 requests a second in batches of 8 leaves room for 4 of B, and not for 4 of C."""
     packed = (
-        serving.pack(
-            [session("A", A, 64, 0.2), session("B", B, 32, 0.25), session("C", C, 32, 0.25)]
-        )
+        nexus.pack([session("A", A, 64, 0.2), session("B", B, 32, 0.25), session("C", C, 32, 0.25)])
         .frame()
         .set_index("model")
     )
@@ -60,15 +59,15 @@ def test_whole_gpus_run_the_best_batch_of_half_the_objective() -> None:
     """§4.1: within 200 ms A's batch is at most 16, and a GPU serves 160 requests a second."""
     assert session("A", A, 1, 0.2).best == (16, pytest.approx(160))
     assert session("B", B, 1, 0.25).best == (16, pytest.approx(128))
-    packed = serving.pack([session("A", A, 480, 0.2)])
-    assert packed.num_gpus == 3 == serving.fractional_bound(packed.sessions)
+    packed = nexus.pack([session("A", A, 480, 0.2)])
+    assert packed.num_gpus == 3 == nexus.fractional_bound(packed.sessions)
 
 
 @pytest.fixture(scope="module")
 def published() -> dict[str, serving.BatchProfile]:
-    if not datasets.available(profiles.NEXUS):
+    if not datasets.available(nexus.DATASET):
         pytest.skip("nexus-sosp19 is not on this machine (see `labkit data`)")
-    return serving.published_profiles()
+    return nexus.published_profiles()
 
 
 def cautious(profile: serving.BatchProfile) -> serving.BatchProfile:
@@ -88,7 +87,7 @@ def test_the_answers_of_the_authors_own_tests(published: Any) -> None:
 
     def gpus(**rates: float) -> int:
         slo = {"vgg16": 0.5, "vgg_face": 0.3}
-        return serving.pack(
+        return nexus.pack(
             [session(n, plans[n], rate, slo[n] - PROCESSING_S[n]) for n, rate in rates.items()]
         ).num_gpus
 
@@ -111,7 +110,7 @@ def test_the_published_table_is_no_line(published: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_every_plan_keeps_its_promise(seed: int) -> None:
-    plan = serving.pack(random_sessions(seed, 8))
+    plan = nexus.pack(random_sessions(seed, 8))
     slo = {s.model: s.slo_s for s in plan.sessions}
     frame = plan.frame()
     assert (frame["worst_s"] <= frame["model"].map(slo) * (1 + 1e-6)).all()
@@ -122,13 +121,13 @@ def test_every_plan_keeps_its_promise(seed: int) -> None:
     assert [rates[s.model] for s in plan.sessions] == pytest.approx(
         [s.rate_per_s for s in plan.sessions]
     )
-    assert serving.fractional_bound(plan.sessions) <= plan.num_gpus
-    assert serving.fractional_bound(plan.sessions, waits=False) <= plan.num_gpus
+    assert nexus.fractional_bound(plan.sessions) <= plan.num_gpus
+    assert nexus.fractional_bound(plan.sessions, waits=False) <= plan.num_gpus
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_even_arrivals_at_the_planned_rate_are_all_in_time(seed: int) -> None:
-    plan = serving.pack(random_sessions(seed, 6))
+    plan = nexus.pack(random_sessions(seed, 6))
     requests = serving.together(
         [
             serving.generate(
@@ -147,7 +146,7 @@ def _sooner(server: serving.BatchServer, duty_s: float) -> serving.BatchServer:
 
 def _fewest(sessions: list[serving.Session]) -> int:
     """Bins of the best partition of small loads, over all of them, at every duty cycle."""
-    parts = [packing._alone(s, s.rate_per_s) for s in sessions]
+    parts = [nexus._alone(s, s.rate_per_s) for s in sessions]
     cycles = sorted({p.duty_s * scale for p in parts for scale in np.linspace(0.4, 1, 7)})
     best = len(sessions)
     for labels in product(range(len(sessions)), repeat=len(sessions)):
@@ -155,7 +154,7 @@ def _fewest(sessions: list[serving.Session]) -> int:
             [p for p, label in zip(parts, labels, strict=True) if label == b] for b in set(labels)
         ]
         if len(bins) < best and all(
-            any(packing._merged([_sooner(p, d) for p in bin_]) for d in cycles) for bin_ in bins
+            any(nexus._merged([_sooner(p, d) for p in bin_]) for d in cycles) for bin_ in bins
         ):
             best = len(bins)
     return best
@@ -164,54 +163,54 @@ def _fewest(sessions: list[serving.Session]) -> int:
 @pytest.mark.parametrize("seed", range(4))
 def test_at_most_one_gpu_more_than_the_best_of_all_partitions(seed: int) -> None:
     sessions = [s for s in random_sessions(seed, 5) if s.rate_per_s < s.best[1]]
-    assert _fewest(sessions) <= serving.pack(sessions).num_gpus <= _fewest(sessions) + 1
-    assert serving.pack(sessions).num_gpus <= serving.pack(sessions, merge=False).num_gpus
+    assert _fewest(sessions) <= nexus.pack(sessions).num_gpus <= _fewest(sessions) + 1
+    assert nexus.pack(sessions).num_gpus <= nexus.pack(sessions, merge=False).num_gpus
 
 
 def test_fill_takes_all_gpus_and_no_more() -> None:
     sessions = random_sessions(5, 8)
-    plan = serving.fill(sessions, 10)
+    plan = nexus.fullest_packing(sessions, 10)
     scale = plan.sessions[0].rate_per_s / sessions[0].rate_per_s
     more = [session(s.model, s.profile, s.rate_per_s * scale * 1.02, s.slo_s) for s in sessions]
-    assert plan.num_gpus == 10 < serving.pack(more).num_gpus
+    assert plan.num_gpus == 10 < nexus.pack(more).num_gpus
     with pytest.raises(BadValue, match="every session at a low rate"):
-        serving.fill(random_sessions(5, 60), 1)
+        nexus.fullest_packing(random_sessions(5, 60), 1)
 
 
 def test_a_shared_prefix_is_one_model_with_a_suffix_each() -> None:
     copies = [session(f"c{i}", A, 4.0, 0.3) for i in range(5)]
-    (merged,) = serving.share_prefix(copies, suffix_s=0.001)
+    (merged,) = nexus.share_prefix(copies, suffix_s=0.001)
     assert merged.rate_per_s == 20
     extra = (np.array(merged.profile.latency_s) - np.array(A.latency_s)) * 1e3
     assert extra[:6] == pytest.approx([1, 2, 3, 4, 5, 5])
-    assert serving.fractional_bound([merged]) < serving.pack(copies).num_gpus
+    assert nexus.fractional_bound([merged]) < nexus.pack(copies).num_gpus
     with pytest.raises(BadValue, match="one slo_s"):
-        serving.share_prefix([*copies, session("late", A, 1.0, 0.4)])
+        nexus.share_prefix([*copies, session("late", A, 1.0, 0.4)])
 
 
 @pytest.mark.parametrize("way", ["baseline", "packing", "prefixes"])
 def test_what_a_plan_sustains_stays_below_the_bound(way: Any) -> None:
-    asked = serving.copies([A, B], 12, slo_s=0.4)
-    plan = serving.planned(way, asked, 4)
-    rate = serving.sustained(plan, count=4000)
+    asked = nexus.specialised_copies([A, B], 12, slo_s=0.4)
+    plan = nexus.plan(way, asked, 4)
+    rate = nexus.sustained_rate(plan, count=4000)
     assert plan.num_gpus == 4
-    assert 0 < rate <= 4 / serving.fractional_bound(asked, waits=False)
-    calm = serving.run_plan(plan, rate * 0.5, count=4000)
-    crowded = serving.run_plan(plan, rate * 2, count=4000)
+    assert 0 < rate <= 4 / nexus.fractional_bound(asked, waits=False)
+    calm = nexus.run_plan(plan, rate * 0.5, count=4000)
+    crowded = nexus.run_plan(plan, rate * 2, count=4000)
     assert calm.met.mean() >= 0.99 > crowded.met.mean()
-    assert serving.sustained(plan, count=4000, overhead=1e6) == 0
+    assert nexus.sustained_rate(plan, count=4000, overhead=1e6) == 0
 
 
 def test_common_prefixes_raise_the_rate() -> None:
-    asked = serving.copies([A, B, C], 30, slo_s=0.4)
-    plans = {way: serving.planned(way, asked, 6) for way in ("baseline", "packing", "prefixes")}
-    rates = {way: serving.sustained(plan, count=4000) for way, plan in plans.items()}
+    asked = nexus.specialised_copies([A, B, C], 30, slo_s=0.4)
+    plans = {way: nexus.plan(way, asked, 6) for way in ("baseline", "packing", "prefixes")}
+    rates = {way: nexus.sustained_rate(plan, count=4000) for way, plan in plans.items()}
     assert rates["prefixes"] > 1.3 * max(rates["baseline"], rates["packing"])
 
 
 def test_the_oblivious_baseline_splits_gpus_by_load() -> None:
     sessions = random_sessions(3, 7)
-    plan = serving.oblivious(sessions, 4)
+    plan = nexus.oblivious(sessions, 4)
     frame = plan.frame()
     best = {s.model: s.best[1] for s in sessions}
     load = frame["rate_per_s"] / frame["model"].map(best)
@@ -226,10 +225,10 @@ def test_the_oblivious_baseline_splits_gpus_by_load() -> None:
 def test_the_latency_split_is_the_best_of_all(fan_out: float, waits: bool) -> None:
     """A root, a child, and two children of that, against every split of the grid."""
     stages = [
-        serving.Stage(model="x", profile=A),
-        serving.Stage(model="y", profile=B, fan_out=fan_out, parent=0),
-        serving.Stage(model="z", profile=C, parent=1),
-        serving.Stage(model="w", profile=A, fan_out=0.5, parent=0),
+        nexus.Stage(model="x", profile=A),
+        nexus.Stage(model="y", profile=B, fan_out=fan_out, parent=0),
+        nexus.Stage(model="z", profile=C, parent=1),
+        nexus.Stage(model="w", profile=A, fan_out=0.5, parent=0),
     ]
     rates = (1, fan_out, fan_out, 0.5)
     step = 0.05
@@ -246,7 +245,7 @@ def test_the_latency_split_is_the_best_of_all(fan_out: float, waits: bool) -> No
         return sum(r / v if v else np.inf for r, v in zip(rates, speeds, strict=True))
 
     best = min(map(gpus, product(range(1, steps + 1), repeat=4)))
-    budget_s = serving.split_latency(stages, slo_s=step * steps, step_s=step, waits=waits)
+    budget_s = nexus.split_latency(stages, slo_s=step * steps, step_s=step, waits=waits)
     assert gpus(tuple(round(b / step) for b in budget_s)) == pytest.approx(best)
 
 
@@ -254,11 +253,11 @@ def test_faults_are_named(tmp_path: Any) -> None:
     with pytest.raises(BadValue, match=r"Session\.slo_s of 'A' must be at least twice"):
         session("A", A, 1, 0.05)
     with pytest.raises(BadValue, match="different models"):
-        serving.pack([session("A", A, 1, 0.2)] * 2)
+        nexus.pack([session("A", A, 1, 0.2)] * 2)
     with pytest.raises(BadValue, match="stage 1 must come after its parent"):
-        serving.split_latency([serving.Stage(model="x", profile=A)] * 2, slo_s=1, step_s=0.1)
+        nexus.split_latency([nexus.Stage(model="x", profile=A)] * 2, slo_s=1, step_s=0.1)
     with pytest.raises(BadValue, match="no split"):
-        serving.split_latency([serving.Stage(model="x", profile=A)], slo_s=0.05, step_s=0.01)
+        nexus.split_latency([nexus.Stage(model="x", profile=A)], slo_s=0.05, step_s=0.01)
     path = tmp_path / "a.txt"
     for text, fault in (
         ("", "no profile"),
@@ -268,4 +267,4 @@ def test_faults_are_named(tmp_path: Any) -> None:
     ):
         path.write_text(text)
         with pytest.raises(BadFile, match=fault):
-            serving.read_profile(path)
+            serving.BatchProfile.read(path)

@@ -1,4 +1,4 @@
-"""A model that arrives over the host link while its first layers already run on the GPU.
+"""PipeSwitch: a model arrives over the host link while its first layers already run on the GPU.
 
 Layers are sent in groups, one call each, and a group runs once it is whole::
 
@@ -8,6 +8,14 @@ Layers are sent in groups, one call each, and a group runs once it is whole::
 Small groups overlap better and pay more calls. :func:`best_groups` finds the grouping that ends
 first: after k groups and i layers the arrival is known, so the earliest end of that pair is all
 that a longer plan needs, and a dynamic program over (k, i) is exact.
+
+    layers = pipeswitch.Layers.bert_base(total_s=0.02)
+    link = pipeswitch.Link(bandwidth_bytes_per_s=1.2e10, call_s=2e-5)
+    groups = pipeswitch.best_groups(layers, link)
+    pipeswitch.stream(layers, link, groups).end_s, pipeswitch.bound_s(layers, link)
+
+Source: Bai et al., PipeSwitch: Fast Pipelined Context Switching for Deep Learning Applications
+(OSDI'20), §4.2.
 """
 
 from __future__ import annotations
@@ -60,11 +68,11 @@ class Layers:
         """
         sizes = np.asarray(parameter_bytes, float)
         work = np.asarray(compute_s, float)
-        first = np.flatnonzero(sizes)
-        if not len(first) or sizes.size != work.size or not work.sum() > 0:
+        with_weights = np.flatnonzero(sizes)
+        if not len(with_weights) or sizes.size != work.size or not work.sum() > 0:
             got = f"got {work.size} and {sizes.size}"
             raise BadValue(f"Layers.merged: as many seconds as bytes, some of each above 0; {got}")
-        starts = np.r_[0, first[1:]]
+        starts = np.r_[0, with_weights[1:]]
         scale = 1.0 if total_s is None else total_s / work.sum()
         return cls(
             compute_s=np.add.reduceat(work * scale, starts).tolist(),
@@ -83,10 +91,11 @@ class Layers:
         if len(ends) != 16:
             raise BadValue(f"Layers.resnet152: ResNet-50 has 16 residual blocks; got {len(ends)}")
         blocks = np.split(np.arange(len(resnet50)), ends)
-        order = np.concatenate([np.tile(b, {6: 5, 12: 31}.get(i, 1)) for i, b in enumerate(blocks)])
-        seconds, sizes = (
-            np.array(v)[order] for v in (resnet50.forward_s, resnet50.parameter_bytes)
-        )
+        times = dict.fromkeys(range(len(blocks)), 1)
+        times |= {6: 5, 12: 31}  # the last blocks of the second and of the third stage
+        order = np.concatenate([np.tile(blocks[place], count) for place, count in times.items()])
+        seconds = np.array(resnet50.forward_s)[order]
+        sizes = np.array(resnet50.parameter_bytes)[order]
         return cls.merged(seconds.tolist(), sizes.tolist(), total_s=total_s)
 
     @classmethod
@@ -159,13 +168,15 @@ class Link:
             )
         call_s = calls_s / (len(layers) - 1)
         bandwidth = layers.total_bytes / (copy_s - call_s)
-        lowest = 0.0
-        highest = streamed_s / len(layers)
+        lowest_s = 0.0
+        highest_s = streamed_s / len(layers)
         for _ in range(60):  # the end never falls as sync_s rises
-            sync_s = (lowest + highest) / 2
+            sync_s = (lowest_s + highest_s) / 2
             link = cls(bandwidth_bytes_per_s=bandwidth, call_s=call_s, sync_s=sync_s)
-            late = stream(layers, link, (1,) * len(layers)).end_s > streamed_s
-            lowest, highest = (lowest, sync_s) if late else (sync_s, highest)
+            if stream(layers, link, (1,) * len(layers)).end_s > streamed_s:
+                highest_s = sync_s
+            else:
+                lowest_s = sync_s
         return link
 
     @checked
@@ -190,8 +201,17 @@ class Stream:
 def stream(layers: Layers, link: Link, groups: Sequence[Count]) -> Stream:
     """When each group arrives and ends.
 
+    Args:
+        groups: how many layers each group holds, in order.
+
     Raises:
         BadValue: the groups do not hold the layers exactly.
+
+    Source: §4.2.
+
+    >>> layers = Layers(compute_s=(1.0, 1.0), parameter_bytes=(4.0, 2.0))
+    >>> stream(layers, Link(bandwidth_bytes_per_s=2.0), (1, 1)).finish_s
+    (3.0, 4.0)
     """
     if sum(groups) != len(layers):
         raise BadValue(f"stream: groups must hold {len(layers)} layers; got {sum(groups)}")
@@ -200,8 +220,9 @@ def stream(layers: Layers, link: Link, groups: Sequence[Count]) -> Stream:
     arrival_s = np.cumsum(link.call_s + sizes / link.bandwidth_bytes_per_s).tolist()
     ends_s = []
     now = 0.0
-    for arrived, work in zip(arrival_s, np.add.reduceat(layers.compute_s, starts), strict=True):
-        now = max(arrived, now) + link.sync_s + float(work)
+    work_s = np.add.reduceat(layers.compute_s, starts)
+    for arrived_s, group_s in zip(arrival_s, work_s, strict=True):
+        now = max(arrived_s, now) + link.sync_s + float(group_s)
         ends_s.append(now)
     return Stream(arrival_s=tuple(arrival_s), finish_s=tuple(ends_s))
 
@@ -213,38 +234,41 @@ def best_groups(layers: Layers, link: Link) -> tuple[int, ...]:
     1. ``end[i]`` after k groups of i layers: the least over j < i, the layers of k - 1 groups, of
        max(arrival(k, i), end(k - 1, j)) + sync_s + compute_s of layers j to i.
     2. Stop at the first k whose last copy alone ends later than the best plan so far.
+    3. Follow the best plan's groups back from the last layer.
 
     O(layers² × groups).
     """
-    count = len(layers)
-    work = np.r_[0.0, np.cumsum(layers.compute_s)]
+    num_layers = len(layers)
+    computed_s = np.r_[0.0, np.cumsum(layers.compute_s)]
     sent_s = np.r_[0.0, np.cumsum(layers.parameter_bytes)] / link.bandwidth_bytes_per_s
-    between = work[None, :] - work[:, None] + link.sync_s  # [j, i]
-    between[np.tril_indices(count + 1)] = np.inf
-    end = np.full(count + 1, np.inf)
-    end[0] = 0.0
-    best = np.inf
-    best_k = 0
-    before = [np.zeros(0, int)]
-    for k in range(1, count + 1):
-        arrival = sent_s + k * link.call_s
-        if arrival[-1] >= best:
+    group_s = computed_s[None, :] - computed_s[:, None] + link.sync_s  # of layers [j, i]
+    group_s[np.tril_indices(num_layers + 1)] = np.inf
+    # 1. The earliest end by layers, for one group, two groups, and so on.
+    end_s = np.full(num_layers + 1, np.inf)
+    end_s[0] = 0.0
+    best_s = np.inf
+    best_count = 0
+    layers_before = [np.zeros(0, int)]
+    for count in range(1, num_layers + 1):
+        arrival_s = sent_s + count * link.call_s
+        if arrival_s[-1] >= best_s:  # 2. No longer plan can be better.
             break
-        ends = np.maximum(arrival[None, :], end[:, None]) + between
-        before.append(ends.argmin(axis=0))
-        end = ends.min(axis=0)
-        if end[-1] < best * (1 - 1e-12):
-            best = end[-1]
-            best_k = k
-    cuts = [count]
-    for k in range(best_k, 0, -1):
-        cuts.append(int(before[k][cuts[-1]]))
+        tried_s = np.maximum(arrival_s[None, :], end_s[:, None]) + group_s
+        layers_before.append(tried_s.argmin(axis=0))
+        end_s = tried_s.min(axis=0)
+        if end_s[-1] < best_s * (1 - 1e-12):
+            best_s = end_s[-1]
+            best_count = count
+    # 3. Back from the last layer, group by group.
+    cuts = [num_layers]
+    for count in range(best_count, 0, -1):
+        cuts.append(int(layers_before[count][cuts[-1]]))
     return tuple(np.diff(cuts[::-1]).tolist())
 
 
 @checked
 def bound_s(layers: Layers, link: Link) -> float:
-    """The end that no grouping can beat.
+    """The second in which the forward pass ends at the earliest, however layers are grouped.
 
     Either the GPU computes without a gap once the first layer has arrived, or the last layer
     runs after all bytes have; one call and one wait at least.

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit import serving
 from labkit.errors import BadValue
 from labkit.models import Model
+from labkit.papers.effscale_inference import Partition, frontier, layouts
 
 PALM = Model.preset("palm-540b")
 MULTIHEAD = replace(PALM, kv_heads=48, head_dim=128)
 TOY = Model(num_layers=1, hidden=32, heads=4, vocab=64, positions=64, ffn=128)
-INT8 = serving.Partition(model=PALM, weight_bytes=1)
+INT8 = Partition(model=PALM, weight_bytes=1)
 
 
 class Chips:
@@ -39,7 +39,7 @@ def test_a_2d_layer_computes_the_layer_and_moves_the_bytes_that_are_counted(ways
     chips = Chips()
     rest = 16 // ways
     rng = np.random.default_rng(0)
-    partition = serving.Partition(model=TOY, chips=16, split=ways)
+    partition = Partition(model=TOY, chips=16, split=ways)
     wide_in, wide_out = partition.columns
     keep = wide_out // rest
     x = rng.normal(size=(16, TOY.hidden))
@@ -78,7 +78,7 @@ def test_two_products_of_width_times_four_move_what_the_paper_says() -> None:
         "gathered": 4 * plain.hidden * (tokens * plain.ffn / n) ** 0.5,
     }
     for layout, elements in units.items():
-        partition = serving.Partition(model=plain, chips=n, layout=layout)  # type: ignore[arg-type]
+        partition = Partition(model=plain, chips=n, layout=layout)  # type: ignore[arg-type]
         assert partition.layer_bytes(tokens) == pytest.approx(2 * elements, rel=0.02)
     assert replace(partition, layout="2d").ways(tokens) == n**0.5 / 2
 
@@ -87,7 +87,7 @@ def test_longest_contexts_are_those_of_table_1() -> None:
     """Within 2 %: printed to two or three digits."""
     for batch, printed in {128: (1320, 660, 43_000), 512: (330, 165, 10_700)}.items():
         ours = [
-            serving.Partition(model=model, attention=split).longest_context(batch)  # type: ignore[arg-type]
+            Partition(model=model, attention=split).longest_context(batch)  # type: ignore[arg-type]
             for model, split in ((MULTIHEAD, "heads"), (PALM, "heads"), (PALM, "batch"))
         ]
         np.testing.assert_allclose(ours, printed, rtol=0.02)
@@ -107,7 +107,7 @@ def test_a_pass_is_never_faster_than_the_paper_measured() -> None:
 
 
 def test_more_tokens_want_weights_to_travel_further() -> None:
-    table = serving.layouts(INT8, [2**k for k in range(6, 25)])
+    table = layouts(INT8, [2**k for k in range(6, 25)])
     fewest = table.loc[table.groupby("tokens")["layer_bytes"].idxmin()]
     order = fewest.layout.drop_duplicates().tolist()
     assert order == ["2d", *(f"gathered over {n}" for n in (4, 16, 64))]
@@ -122,7 +122,7 @@ def test_weights_are_read_once_and_halved_by_int8() -> None:
 
 def test_larger_batches_are_cheaper_and_slower_and_more_chips_faster_and_dearer() -> None:
     slices = {str(n): replace(INT8, chips=n) for n in (64, 256)}
-    table = serving.frontier(slices, [1, 64, 512], context=2048).set_index(["partition", "batch"])
+    table = frontier(slices, [1, 64, 512], context=2048).set_index(["partition", "batch"])
     for chips in slices:
         assert table.chip_s[chips].is_monotonic_decreasing
         assert table.token_s[chips].is_monotonic_increasing

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from labkit.errors import BadValue
+from labkit.papers.pipeswitch import Layers, Link, best_groups, bound_s, stream, ways_s
 from labkit.planner.chain import open_chain
-from labkit.serving.device.transfers import Layers, Link, best_groups, bound_s, stream, ways_s
 
 
 def made_up(seed: int, count: int) -> Layers:

@@ -1,4 +1,13 @@
-"""A GPU with an owner and guests: how much slower the owner becomes, how much more is used."""
+"""AntMan: a GPU with an owner and guests: how much slower the owner becomes, how much more is used.
+
+The owner's kernels go first; a guest launches its own only where the owner waits. The GPU they
+share is the engine's kernel timeline, in its mode ``guests``.
+
+    shared = antman.beside(owner, [guest], mode="guests", idle_share=0.3, until_s=1.0)
+    shared.slowdown_fraction, shared.units_fraction, shared.guests_fraction
+
+Source: Xiao et al., AntMan: Dynamic Scaling on GPU Clusters for Deep Learning (OSDI'20), §3.2.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +30,14 @@ BelowOne = Annotated[float, Ge(0), Lt(1)]
 
 
 class Shared(NamedTuple):
-    """What sharing did: the owner's mini-batch and wait longer by, units in use of all, the
-    guests' ended programs as seconds alone a second."""
+    """What sharing a GPU did."""
 
     slowdown_fraction: float
+    """By how much the owner's mini-batch and wait became longer."""
     units_fraction: float
+    """Compute units in use, of all."""
     guests_fraction: float
+    """The guests' ended programs, in seconds alone a second."""
     run: Run
 
 
@@ -43,7 +54,9 @@ def beside(
     """An owner that repeats a mini-batch and a wait, beside guests that never wait.
 
     Args:
+        mode: how they share the GPU, as of :func:`labkit.serving.device.timeline.simulate`.
         idle_share: of the owner's time alone, what it waits; 0 to below 1.
+        gpu: the GPU they share; None: one of 60 compute units.
 
     Raises:
         BadValue: ``until_s`` is over before the owner's first mini-batch is.
@@ -55,10 +68,14 @@ def beside(
     if not run.latency_s().size:
         raise BadValue(f"beside: until_s {until_s:g}; valid: over {owner.alone_s:.3g}, the owner's")
     cycle_s = run.latency_s().mean() + gap_s
-    ended = np.bincount(run.log["client"], minlength=len(clients))[1:]
-    guests_s = sum(n * guest.alone_s for n, guest in zip(ended.tolist(), guests, strict=True))
-    slowdown = round(float(cycle_s / (owner.alone_s + gap_s)) - 1, 9)
-    return Shared(slowdown, run.busy_fraction, guests_s / until_s, run)
+    ended = np.bincount(run.log["client"], minlength=len(clients))[1:].tolist()
+    guests_s = sum(count * guest.alone_s for count, guest in zip(ended, guests, strict=True))
+    return Shared(
+        slowdown_fraction=round(float(cycle_s / (owner.alone_s + gap_s)) - 1, 9),
+        units_fraction=run.busy_fraction,
+        guests_fraction=guests_s / until_s,
+        run=run,
+    )
 
 
 @checked
@@ -69,12 +86,23 @@ def pairs(
     idle_share: BelowOne,
     until_s: Positive,
 ) -> pd.DataFrame:
-    """Every program as the owner beside every other, by each way of sharing and its name."""
+    """Every program as the owner beside every other, by each way of sharing and its name.
+
+    Args:
+        ways: the modes to try, and what the table calls each.
+        idle_share, until_s: as of :func:`beside`.
+    """
     import pandas as pd
 
     rows = []
-    for (owner, own), (guest, other) in permutations(programs.items(), 2):
+    for owner, guest in permutations(programs, 2):
         for mode, way in ways.items():
-            shared = beside(own, [other], mode=mode, idle_share=idle_share, until_s=until_s)
+            shared = beside(
+                programs[owner],
+                [programs[guest]],
+                mode=mode,
+                idle_share=idle_share,
+                until_s=until_s,
+            )
             rows.append((owner, guest, way, *shared[:3]))
     return pd.DataFrame(rows, columns=["owner", "guest", "way", *Shared._fields[:3]])

@@ -1,13 +1,24 @@
-"""Squishy bin packing: which models share a GPU, in batches of which size; and what none can beat.
+"""Nexus: which models share a GPU, in batches of which size, and how a query splits its latency.
 
 A GPU runs its models in turn, one batch of each a *duty cycle*. A request may just miss its batch
 and wait for the next, so its worst latency is the duty cycle plus its own batch. What a request
 costs depends on its batch, its batch on the duty cycle, and that on who shares the GPU: items
-change size in the bin.
+change size in the bin, which is why the paper calls its bin packing squishy.
+
+    sessions = nexus.specialised_copies(profiles, 96, slo_s=0.1)
+    packing = nexus.plan("prefixes", sessions, 16)
+    nexus.sustained_rate(packing)              # requests a second of which 99 % are in time
+    nexus.fractional_bound(packing.sessions)   # GPUs that no schedule can do without
+
+Batches run on :class:`labkit.serving.BatchServer`, which is the engine's.
+
+Source: Shen et al., Nexus: A GPU Cluster Engine for Accelerating DNN-Based Video Analysis
+(SOSP'19), and its authors' program.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
@@ -26,9 +37,54 @@ from labkit.serving.requests import Requests, highest, traffic
 if TYPE_CHECKING:
     import pandas as pd
 
+    from labkit.datasets import Source
+
+DATASET = "nexus-sosp19"
+MODELS = ("vgg16", "vgg_face", "vgg_s")
+"""The models whose profiles are published."""
+
 SLACK = 1 + 1e-9
 """Relative slack of comparisons between sums of times: far below any latency's precision."""
 Way = Literal["baseline", "packing", "prefixes"]
+
+
+@checked
+def published_profiles(source: Source | None = None) -> dict[str, BatchProfile]:
+    """The profiles of ``nexus-sosp19`` by model, on a TITAN X.
+
+    Args:
+        source: published or stand-in, as ``labkit.datasets.source`` opens it; None: what is here.
+    """
+    from labkit import datasets
+
+    data = source or datasets.source(DATASET)
+    return {
+        name: replace(BatchProfile.read(data.path(f"caffe:{name}:1.txt")), name=name)
+        for name in MODELS
+    }
+
+
+@checked
+def linear_profile(
+    alpha_ms: NonNegative, beta_ms: NonNegative, *, max_batch: Count = 40
+) -> BatchProfile:
+    """A made-up profile in which a batch of b requests takes α·b + β.
+
+    Raises:
+        BadValue: both are 0.
+
+    Source: Eq. 1.
+
+    >>> linear_profile(1.0, 25.0).best(0.05)  # 25 requests in 50 ms
+    (25, 500.0)
+    """
+    latency_s = (alpha_ms * np.arange(1, max_batch + 1) + beta_ms) / 1e3
+    return BatchProfile(
+        name=f"{alpha_ms:g} b + {beta_ms:g} ms", latency_s=tuple(latency_s.tolist())
+    )
+
+
+# ---------------------------------------------------------------- squishy bin packing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,21 +119,21 @@ class Packing:
         )
 
 
-def _occupancy(bin_: BatchServer) -> float:
+def _occupancy(gpu: BatchServer) -> float:
     """Seconds of a full batch of each model, over the duty cycle."""
-    return sum(slot.latency_s for slot in bin_.slots) / bin_.duty_s
+    return sum(slot.latency_s for slot in gpu.slots) / gpu.duty_s
 
 
-def _merged(bins: Sequence[BatchServer]) -> BatchServer | None:
+def _merged(gpus: Sequence[BatchServer]) -> BatchServer | None:
     """Several GPUs' models on one, at the shortest duty cycle; None: they do not fit.
 
     1. Each model's batch is what arrives in one duty cycle, rounded up: batches shrink.
     2. They fit if the batches take no longer than the duty cycle together and each model's worst
        latency, the duty cycle plus its batch, meets its objective.
     """
-    duty_s = min(bin_.duty_s for bin_ in bins)
+    duty_s = min(gpu.duty_s for gpu in gpus)
     slots = []
-    for slot in (slot for bin_ in bins for slot in bin_.slots):
+    for slot in itertools.chain.from_iterable(gpu.slots for gpu in gpus):
         batch = ceil(duty_s * slot.rate_per_s / SLACK)
         latency_s = slot.session.profile.latency_s
         if batch > len(latency_s):
@@ -113,49 +169,54 @@ def pack(sessions: Sequence[Session], *, merge: bool = True) -> Packing:
     Raises:
         BadValue: there is no session, or two are of one name.
 
-    Source: Nexus (SOSP'19) §6.1, Algorithm 1.
+    Source: §6.1, Algorithm 1.
     """
     if not sessions or len({session.model for session in sessions}) < len(sessions):
         raise BadValue("pack: sessions must be of different models, one or more")
-    full: list[BatchServer] = []
+    whole_gpus: list[BatchServer] = []
     residues: list[BatchServer] = []
     for session in sessions:
-        batch, rate = session.best
-        whole = floor(session.rate_per_s / rate * SLACK)
-        slot = Slot(session=session, batch=batch, rate_per_s=rate)
-        full += [BatchServer(slots=(slot,), duty_s=slot.latency_s)] * whole
-        left = session.rate_per_s - whole * rate
-        residues += [_alone(session, left)] if left > 1e-9 * rate else []
-    bins: list[BatchServer] = []
+        batch, best_per_s = session.best
+        count = floor(session.rate_per_s / best_per_s * SLACK)
+        slot = Slot(session=session, batch=batch, rate_per_s=best_per_s)
+        whole_gpus += [BatchServer(slots=(slot,), duty_s=slot.latency_s)] * count
+        left_per_s = session.rate_per_s - count * best_per_s
+        if left_per_s > 1e-9 * best_per_s:
+            residues.append(_alone(session, left_per_s))
+    shared_gpus: list[BatchServer] = []
     for residue in sorted(residues, key=_occupancy, reverse=True):
-        tried = {place: _merged((bin_, residue)) for place, bin_ in enumerate(bins) if merge}
-        fits = {place: merged for place, merged in tried.items() if merged}
+        fits: dict[int, BatchServer] = {}
+        for place, gpu in enumerate(shared_gpus):
+            if merge and (merged := _merged((gpu, residue))):
+                fits[place] = merged
         if fits:
             fullest = max(fits, key=lambda place: _occupancy(fits[place]))
-            bins[fullest] = fits[fullest]
+            shared_gpus[fullest] = fits[fullest]
         else:
-            bins.append(residue)
-    return Packing(sessions=tuple(sessions), servers=(*full, *bins))
+            shared_gpus.append(residue)
+    return Packing(sessions=tuple(sessions), servers=(*whole_gpus, *shared_gpus))
 
 
 @checked
-def fill(sessions: Sequence[Session], num_gpus: Count) -> Packing:
+def fullest_packing(sessions: Sequence[Session], num_gpus: Count) -> Packing:
     """The packing of the largest multiple of the sessions' rates that fits into the GPUs.
 
     Raises:
         BadValue: not even a thousandth of what the GPUs could serve fits.
     """
 
-    def times(load: float) -> Packing:
+    def at_load(load: float) -> Packing:
         return pack([replace(s, rate_per_s=s.rate_per_s * load) for s in sessions])
 
+    def fits(load: float) -> float:
+        return float(at_load(load).num_gpus <= num_gpus)
+
     most = num_gpus / fractional_bound(pack(sessions).sessions)
-    load = highest(
-        lambda x: float(times(x).num_gpus <= num_gpus), most / 1000, most, target=1.0, steps=14
-    )
-    packing = times(load)
+    packing = at_load(highest(fits, most / 1000, most, target=1.0, steps=14))
     if packing.num_gpus > num_gpus:
-        raise BadValue(f"fill: num_gpus must hold every session at a low rate; got {num_gpus}")
+        raise BadValue(
+            f"fullest_packing: num_gpus must hold every session at a low rate; got {num_gpus}"
+        )
     return packing
 
 
@@ -169,7 +230,7 @@ def share_prefix(sessions: Sequence[Session], *, suffix_s: NonNegative = 0.0) ->
     Raises:
         BadValue: sessions of one profile have different objectives.
 
-    Source: Nexus (SOSP'19) §6.3, prefix batching.
+    Source: §6.3, prefix batching.
     """
     merged = []
     for profile in dict.fromkeys(session.profile for session in sessions):
@@ -206,17 +267,14 @@ def oblivious(sessions: Sequence[Session], num_gpus: Count) -> Packing:
     edges = np.r_[0, loads] / fractional_bound(sessions) * num_gpus
     servers = []
     for gpu in range(num_gpus):
-        slots = tuple(
-            Slot(
-                session=session,
-                batch=session.best[0],
-                rate_per_s=session.rate_per_s * (high - low) / (end - start),
-            )
-            for session, start, end in zip(sessions, edges[:-1], edges[1:], strict=True)
-            if (high := min(end, gpu + 1)) - (low := max(start, gpu)) > 1e-9
-        )
+        slots = []
+        for session, start, end in zip(sessions, edges[:-1], edges[1:], strict=True):
+            share_here = min(end, gpu + 1) - max(start, gpu)
+            if share_here > 1e-9:
+                rate_per_s = session.rate_per_s * share_here / (end - start)
+                slots.append(Slot(session=session, batch=session.best[0], rate_per_s=rate_per_s))
         duty_s = sum(slot.latency_s for slot in slots)
-        servers.append(BatchServer(slots=slots, duty_s=duty_s))
+        servers.append(BatchServer(slots=tuple(slots), duty_s=duty_s))
     return Packing(sessions=tuple(sessions), servers=tuple(servers))
 
 
@@ -236,7 +294,7 @@ def fractional_bound(sessions: Sequence[Session], *, waits: bool = True) -> floa
 
 
 @checked
-def copies(
+def specialised_copies(
     profiles: Annotated[Sequence[BatchProfile], MinLen(1)],
     count: Count,
     *,
@@ -244,7 +302,17 @@ def copies(
     rate_per_s: Positive = 1.0,
     zipf: Annotated[float, Ge(-9), Le(9)] = 0.9,
 ) -> list[Session]:
-    """Models that share the profiles in turn; the i-th gets a share i^-zipf of all requests."""
+    """Models that share the profiles in turn; the i-th gets a share i^-zipf of all requests.
+
+    Args:
+        slo_s: the latency objective of each.
+        rate_per_s: requests a second of all of them.
+        zipf: how uneven their popularity is; 0: all alike; below 0: the last is the most popular.
+
+    >>> two = specialised_copies([linear_profile(1.0, 25.0)], 2, slo_s=0.1, zipf=1.0)
+    >>> [round(session.rate_per_s, 3) for session in two]
+    [0.667, 0.333]
+    """
     shares = np.arange(1, count + 1) ** -zipf
     rates = rate_per_s * shares / shares.sum()
     return [
@@ -259,18 +327,20 @@ def copies(
 
 
 @checked
-def planned(
+def plan(
     way: Way, sessions: Sequence[Session], num_gpus: Count, *, suffix_s: NonNegative = 0.0
 ) -> Packing:
     """A plan that uses all GPUs, for the sessions' rates in proportion.
 
     Args:
-        way: ``baseline``: GPUs by load, blind to batches. ``packing``: squishy. ``prefixes``:
-            squishy, models of one profile in common batches (:func:`share_prefix`).
+        way: ``baseline``: GPUs by load, blind to batches (:func:`oblivious`). ``packing``:
+            squishy (:func:`fullest_packing`). ``prefixes``: squishy, models of one profile in
+            common batches (:func:`share_prefix`).
+        suffix_s: of ``prefixes``, as of :func:`share_prefix`.
     """
     if way == "baseline":
         return oblivious(sessions, num_gpus)
-    return fill(
+    return fullest_packing(
         share_prefix(sessions, suffix_s=suffix_s) if way == "prefixes" else sessions, num_gpus
     )
 
@@ -291,13 +361,19 @@ def run_plan(
     drop: Drop = "early",
     rng: Whole = 0,
 ) -> Served:
-    """About ``count`` requests at a rate of all sessions together, on the plan's GPUs."""
+    """About ``count`` Poisson requests at a rate of all sessions together, on the plan's GPUs.
+
+    Args:
+        rate_per_s: of all sessions together; each keeps its share of it.
+        drop: what becomes of requests that are late, as of :func:`labkit.serving.serve`.
+        rng: a seed.
+    """
     requests = _stream(plan.sessions, count, 1.0, rng)
     return serve(requests.at_rate(rate_per_s), plan.servers, drop=drop)
 
 
 @checked
-def sustained(
+def sustained_rate(
     plan: Packing,
     *,
     count: Count = 12_000,
@@ -312,24 +388,35 @@ def sustained(
     At most the rate that no schedule can beat; 0 where not even a thirtieth of it is attained.
 
     Args:
+        count: about so many requests are simulated at each rate that is tried.
+        drop: what becomes of requests that are late, as of :func:`labkit.serving.serve`.
+        overhead: every batch takes this times what was planned with.
+        cv: variation of each model's gaps; 1: Poisson.
+        rng: a seed.
         asked: what is really asked for; default: what was planned for.
     """
     asked = asked or plan.sessions
-    total = sum(session.rate_per_s for session in asked)
-    top = total * plan.num_gpus / fractional_bound(asked, waits=False)
+    planned_per_s = sum(session.rate_per_s for session in asked)
+    top_per_s = planned_per_s * plan.num_gpus / fractional_bound(asked, waits=False)
     requests = _stream(asked, count, cv, rng)
 
-    def attainment(load: float) -> float:
-        run = serve(requests.at_rate(load), plan.servers, drop=drop, overhead=overhead)
+    def attainment(rate_per_s: float) -> float:
+        run = serve(requests.at_rate(rate_per_s), plan.servers, drop=drop, overhead=overhead)
         return float(run.met[len(requests) // 10 :].mean())
 
-    load = highest(attainment, top / 30, top)
-    return load if load > top / 30 or attainment(load) >= 0.99 else 0.0
+    low_per_s = top_per_s / 30
+    rate_per_s = highest(attainment, low_per_s, top_per_s)
+    if rate_per_s > low_per_s or attainment(rate_per_s) >= 0.99:
+        return rate_per_s
+    return 0.0
+
+
+# ---------------------------------------------------------------- queries
 
 
 @description
 class Stage:
-    """A model of a query.
+    """A model of a query, which asks several models one after another.
 
     Attributes:
         fan_out: requests to it for each request to its parent.
@@ -359,7 +446,7 @@ def split_latency(
     Raises:
         BadValue: the stages are no tree in order, or no split meets the objective.
 
-    Source: Nexus (SOSP'19) §6.2.
+    Source: §6.2.
     """
     for place, stage in enumerate(stages):
         if not -1 <= stage.parent < place or (stage.parent == -1) != (place == 0):
@@ -370,30 +457,37 @@ def split_latency(
     if not stages or slo_s / step_s > 1e4:
         raise BadValue("split_latency: needs a stage or more, and slo_s of at most 10,000 steps")
     steps = int(slo_s / step_s * SLACK)
-    rates = [1.0]
+    rates = [1.0]  # of each stage, for each query
     for stage in stages[1:]:
         rates.append(rates[stage.parent] * stage.fan_out)
-    costs, below = np.zeros((2, len(stages), steps + 1))  # by steps left; below: of all children
-    choices = np.zeros(costs.shape, np.int64)
+    # 1. From the leaves up: the fewest GPUs of a stage and all below it, by steps left.
+    gpus = np.zeros((len(stages), steps + 1))
+    gpus_of_children = np.zeros((len(stages), steps + 1))
+    own_budget = np.zeros((len(stages), steps + 1), np.int64)
     for place in reversed(range(len(stages))):
         own = _gpus_by_budget(stages[place], rates[place], steps, step_s / (2 if waits else 1))
         for left in range(steps + 1):
-            tried = own[: left + 1] + below[place, left::-1]
-            choices[place, left] = tried.argmin()
-            costs[place, left] = tried.min()
+            tried = own[: left + 1] + gpus_of_children[place, left::-1]
+            own_budget[place, left] = tried.argmin()
+            gpus[place, left] = tried.min()
         if place:
-            below[stages[place].parent] += costs[place]
-    if not np.isfinite(costs[0, steps]):
+            gpus_of_children[stages[place].parent] += gpus[place]
+    if not np.isfinite(gpus[0, steps]):
         raise BadValue(f"split_latency: no split of slo_s {slo_s} in steps of {step_s} is enough")
-    room = [steps]
-    budget = [int(choices[0, steps])]
+    # 2. From the root down: each stage takes its own share of what its parent leaves.
+    steps_left = [steps]
+    budgets = [int(own_budget[0, steps])]
     for place, stage in enumerate(stages[1:], start=1):
-        room.append(room[stage.parent] - budget[stage.parent])
-        budget.append(int(choices[place, room[place]]))
-    return tuple(k * step_s for k in budget)
+        steps_left.append(steps_left[stage.parent] - budgets[stage.parent])
+        budgets.append(int(own_budget[place, steps_left[place]]))
+    return tuple(budget * step_s for budget in budgets)
 
 
-def _gpus_by_budget(stage: Stage, rate: float, steps: int, step_s: float) -> NDArray[np.float64]:
+def _gpus_by_budget(
+    stage: Stage, rate_per_s: float, steps: int, step_s: float
+) -> NDArray[np.float64]:
     """GPUs of a stage alone for each budget in steps; infinite where no batch fits."""
-    speed = np.array([stage.profile.best(k * step_s * SLACK)[1] for k in range(steps + 1)])
-    return np.divide(rate, speed, out=np.full(steps + 1, np.inf if rate else 0.0), where=speed > 0)
+    speeds = [stage.profile.best(budget * step_s * SLACK)[1] for budget in range(steps + 1)]
+    speed_per_s = np.array(speeds)
+    gpus = np.full(steps + 1, np.inf if rate_per_s else 0.0)
+    return np.divide(rate_per_s, speed_per_s, out=gpus, where=speed_per_s > 0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labkit.serving.device.guests import beside, pairs
+from labkit.errors import BadValue
+from labkit.papers.antman import beside, pairs
 from labkit.serving.device.kernels import Program
 from labkit.serving.device.timeline import Mode
 
@@ -65,3 +66,8 @@ def test_a_kernels_curve_between_its_points_and_beyond() -> None:
     assert program.slowed(0, 5.0) == pytest.approx(2.0 * 6 / 3)
     assert program.longer(3).slowed(0, 2.0) == pytest.approx(2.0)
     assert program.longer(3).alone_s == pytest.approx(0.03)
+
+
+def test_an_owner_that_only_waits_is_refused() -> None:
+    with pytest.raises(BadValue, match="idle_share"):
+        beside(full("o", 0.01), [], mode="alone", idle_share=1.0, until_s=1.0)
