@@ -1,14 +1,19 @@
-"""Allocators of training jobs: attained-service queues, marginal gains, and the most goodput."""
+"""Allocators of training jobs: attained-service queues, and the most goodput."""
 
 from __future__ import annotations
 
 from functools import cache, partial
-from heapq import heapify, heapreplace
 from typing import Any, Literal
 
 import numpy as np
 
-from labkit.cluster.elastic.training import (
+from labkit.cluster.jobs.clusters import Cluster
+from labkit.cluster.running.allocators import FairShares, MarginalGains, divide, on_freest
+from labkit.cluster.running.rounds import Allocator, Floats, Ints, State
+from labkit.cluster.running.runs import Run, simulate
+from labkit.errors import BadValue
+from labkit.kit.describe import Positive, checked, description
+from labkit.papers.pollux.training import (
     FIXED_BATCH,
     Goodput,
     Progressing,
@@ -16,32 +21,6 @@ from labkit.cluster.elastic.training import (
     Workload,
     packed,
 )
-from labkit.cluster.jobs.clusters import Cluster
-from labkit.cluster.running.rounds import Allocator, Floats, Ints, State
-from labkit.cluster.running.runs import Run, simulate
-from labkit.errors import BadValue
-from labkit.kit.compiled import njit
-from labkit.kit.describe import Count, Positive, checked, description
-
-
-def on_freest(held: Ints, wanted: Ints, capacity: Ints, order: Ints) -> Ints:
-    """Jobs whose number stays keep their GPUs; others, in order, take the freest node first.
-
-    ``held``: job × node, until now; ``wanted``: GPUs of each job, at most all there are.
-    """
-    stays = held.sum(1) == wanted
-    given = np.where(stays[:, None], held, 0)
-    free = (capacity - given.sum(0)).tolist()
-    for row in order[~stays[order]]:
-        short = int(wanted[row])
-        while short > 0:
-            most = max(free)
-            node = free.index(most)
-            taken = min(short, most)
-            given[row, node] += taken
-            free[node] -= taken
-            short -= taken
-    return np.asarray(given)
 
 
 @description(eq=False)
@@ -68,57 +47,6 @@ class Queues(Allocator):
                 wanted[row] = asked[row]
                 room -= asked[row]
         return on_freest(state.held[jobs], wanted, state.capacity, order)
-
-
-@description(eq=False)
-class MarginalGains(Allocator):
-    """``first`` GPUs for every job, then each next one where it shortens a remaining time most.
-
-    ``step_s``: seconds of a step by job of the trace and number of GPUs, NaN beyond the most it
-    may have; ``steps_left``: of (progress, job). ``jumps``: several GPUs may be offered at once, at
-    their mean gain, so that a job gets past a number at which one more GPU does not help.
-
-    Source: Optimus (EuroSys'18) §4.1.
-    """
-
-    name: str = "optimus"
-    step_s: Any
-    steps_left: Any
-    jumps: bool = False
-    first: Count = 1
-
-    def decide(self, state: State) -> Ints:
-        jobs = state.jobs
-        room = int(state.capacity.sum())
-        wanted = np.zeros(jobs.size, dtype=np.int64)
-        wanted[: room // self.first] = self.first
-        rest = np.array([self.steps_left(state.progress, job) for job in jobs.tolist()])
-        table = self.step_s[jobs] * rest[:, None]
-        free = room - int(wanted.sum())
-        begun = np.flatnonzero(wanted).tolist()
-        queue = [(*self._next(table[row], self.first, free), row) for row in begun]
-        heapify(queue)
-        while free > 0 and queue and queue[0][0] < 0:
-            _, more, row = queue[0]
-            if more <= free:
-                wanted[row] = wanted[row] + more
-                free = free - more
-            heapreplace(queue, (*self._next(table[row], int(wanted[row]), free), row))
-        order = np.argsort(wanted, kind="stable")
-        return on_freest(state.held[jobs], wanted, state.capacity, order)
-
-    def _next(self, times: Floats, gpus: int, free: int) -> tuple[float, int]:
-        """The next offer to a job: minus the seconds saved by each further GPU, and how many."""
-        after = times[gpus : gpus + (free if self.jumps else 1)]
-        if not after.size:
-            return 0.0, 1
-        if not self.jumps:
-            saved_s = float(times[gpus - 1] - after[0])
-            return (-saved_s if saved_s > 0 else 0.0), 1  # NaN beyond the most it may have
-        saved = (times[gpus - 1] - after) / np.arange(1, after.size + 1)
-        saved = np.where(saved == saved, saved, 0.0)
-        best = int(saved.argmax())
-        return -float(saved[best]), best + 1
 
 
 def pack(held: Ints, wanted: Ints, capacity: Ints) -> Ints:
@@ -155,30 +83,6 @@ def pack(held: Ints, wanted: Ints, capacity: Ints) -> Ints:
     raise BadValue(f"pack: {wanted.tolist()} GPUs do not fit on nodes of {capacity.tolist()}")
 
 
-@njit(cache=True)
-def divide(values: Floats, room: int, sizes: Ints) -> Ints:
-    """How many GPUs each job gets so that the summed value is least, exactly.
-
-    ``values``: job × size. Dynamic programming over jobs: least[r] is the least sum with r GPUs
-    handed out at most. O(jobs × GPUs × sizes).
-    """
-    least = np.zeros(room + 1)
-    choice = np.zeros((len(values), room + 1), np.int64)
-    for row in range(len(values)):
-        before = least.copy()
-        for gpus in range(room + 1):
-            least[gpus] = np.inf
-            for k in range(sizes.size):
-                if sizes[k] <= gpus and before[gpus - sizes[k]] + values[row, k] < least[gpus]:
-                    least[gpus] = before[gpus - sizes[k]] + values[row, k]
-                    choice[row, gpus] = k
-    wanted = np.zeros(len(values), np.int64)
-    for row in range(len(values) - 1, -1, -1):
-        wanted[row] = sizes[choice[row, room]]
-        room -= wanted[row]
-    return wanted
-
-
 @description(eq=False)
 class MostGoodput(Allocator):
     """The GPUs of every job that make the mean of speed-ups most, by a power mean of exponent -1.
@@ -193,7 +97,7 @@ class MostGoodput(Allocator):
 
     name: str = "pollux"
     goodput: Any
-    """By kind of job: a :class:`~labkit.cluster.elastic.training.Goodput`."""
+    """By kind of job: a :class:`~labkit.papers.pollux.training.Goodput`."""
     explores: bool = True
 
     def decide(self, state: State) -> Ints:
@@ -228,26 +132,6 @@ class MostGoodput(Allocator):
         values = table.at(state.progress.noise_scale(job))[0]
         fair = values[-(-table.most // state.jobs.size)]
         return np.asarray(values[sizes] / max(fair, 1e-12))
-
-
-@description(eq=False)
-class FairShares(Allocator):
-    """As many GPUs for one as for another: max-min, which dominant shares are with one resource."""
-
-    name: str = "fair"
-    most: Any
-    """By job of the trace: the most GPUs its batch can be split over."""
-    bundle: Count = 1
-    """GPUs that are handed out together."""
-
-    def decide(self, state: State) -> Ints:
-        room = int(state.capacity.sum()) // self.bundle
-        most = self.most[state.jobs]
-        wanted = np.zeros(state.jobs.size, dtype=np.int64)
-        while room > 0 and (short := np.flatnonzero(wanted < most)[:room]).size:
-            wanted[short] += self.bundle
-            room -= short.size
-        return on_freest(state.held[state.jobs], wanted, state.capacity, np.arange(wanted.size))
 
 
 def _step_s(work: Workload, cluster: Cluster) -> Floats:
@@ -315,7 +199,7 @@ def allocator(
     """
     knows = goodput if policy == "pollux" else None
     if policy == "pollux" and not knows:
-        raise BadValue(f"train: {policy!r} needs goodput=cluster.goodputs(…), what its agents know")
+        raise BadValue(f"train: {policy!r} needs goodput=pollux.goodputs(…), what its agents know")
     given: dict[str, Any] = {"restart_s": 30.0, "rates": partial(Progressing, work, knows)}
     given |= options
     if policy == "pollux":

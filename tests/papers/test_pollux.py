@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from labkit import cluster, datasets
-from labkit.cluster.elastic.adaptive import allocator, on_freest, pack
-from labkit.cluster.elastic.training import packed
+from labkit.cluster.running.allocators import on_freest
 from labkit.errors import BadValue
+from labkit.papers import pollux
+from labkit.papers.pollux.scheduling import allocator, pack
+from labkit.papers.pollux.training import packed
 from labkit.tuning.goodput.step_times import StepTimes
 
 GPUS = cluster.Cluster.nodes(16, gpus=4)
@@ -31,13 +33,13 @@ needs_data = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def kinds() -> dict[str, cluster.Training]:
-    return cluster.trainings()
+def kinds() -> dict[str, pollux.Training]:
+    return pollux.trainings()
 
 
 @pytest.fixture(scope="module")
-def known(kinds: dict[str, cluster.Training]) -> dict:
-    return cluster.goodputs(kinds, GPUS)
+def known(kinds: dict[str, pollux.Training]) -> dict:
+    return pollux.goodputs(kinds, GPUS)
 
 
 @needs_data
@@ -46,8 +48,8 @@ def known(kinds: dict[str, cluster.Training]) -> dict:
 def test_means_are_those_of_the_published_simulator(
     kinds: dict, known: dict, policy: str, number: int
 ) -> None:
-    work = cluster.workload(number, kinds=kinds)
-    run = cluster.train(work, GPUS, policy, goodput=known)
+    work = pollux.workload(number, kinds=kinds)
+    run = pollux.train(work, GPUS, policy, goodput=known)
     assert run.jct_s.mean() == pytest.approx(PUBLISHED[policy][number - 1], rel=TOLERANCE[policy])
     assert run.jct_s.mean() > work.bound_s(GPUS)
     short = run.segments["end_s"] - run.segments["start_s"]
@@ -59,7 +61,7 @@ def test_ties_are_not_decided_by_how_a_processor_rounds(
     kinds: dict, known: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where restarts are free, many divisions are as good as another to the last bits."""
-    work = cluster.workload(1, kinds=kinds)
+    work = pollux.workload(1, kinds=kinds)
     exact = StepTimes.grad_s
     draw = np.random.default_rng(0)
 
@@ -68,9 +70,9 @@ def test_ties_are_not_decided_by_how_a_processor_rounds(
         return values * (1 + draw.choice([-1, 0, 1], size=values.shape) * 2.0**-51)
 
     monkeypatch.setattr(StepTimes, "grad_s", rounded)
-    other = cluster.goodputs(kinds, GPUS)
+    other = pollux.goodputs(kinds, GPUS)
     ends = [
-        cluster.train(work, GPUS, "pollux", goodput=agents, restart_s=0.0).jct_s
+        pollux.train(work, GPUS, "pollux", goodput=agents, restart_s=0.0).jct_s
         for agents in (known, other)
     ]
     assert (ends[0] == ends[1]).all()
@@ -79,21 +81,21 @@ def test_ties_are_not_decided_by_how_a_processor_rounds(
 @needs_data
 def test_a_job_alone_takes_its_own_duration(kinds: dict, known: dict) -> None:
     """No queue and no restarts: user's GPUs, a round's wait and the first start beside."""
-    work = cluster.workload(1, kinds=kinds)
+    work = pollux.workload(1, kinds=kinds)
     job = work.trace.kind.index("deepspeech2")
     table = work.trace.frame().iloc[[job]]
     one = cluster.Trace(
         arrival_s=[60], duration_s=table.duration_s, gpus=table.gpus, kind=tuple(table.kind)
     )
     alone = type(work)(trace=one, batch_sizes=(work.batch_sizes[job],), trainings=kinds)
-    run = cluster.train(alone, GPUS, "tiresias", goodput=known)
+    run = pollux.train(alone, GPUS, "tiresias", goodput=known)
     epochs = kinds["deepspeech2"].epochs
     assert run.jct_s[0] == pytest.approx(table.duration_s.iloc[0] + 30, abs=epochs / 2 + 1)
-    other = cluster.workload(2, kinds=kinds).trace
+    other = pollux.workload(2, kinds=kinds).trace
     with pytest.raises(BadValue, match="own allocators"):
         cluster.simulate(other, GPUS, allocator(alone, GPUS, "tiresias"))
     with pytest.raises(BadValue, match="needs goodput"):
-        cluster.train(alone, GPUS, "pollux")
+        pollux.train(alone, GPUS, "pollux")
 
 
 @needs_data
@@ -167,10 +169,10 @@ def test_packings_fit_and_keep_what_they_can(before: list[int], seed: int) -> No
 @needs_data
 def test_offers_of_several_gpus_get_past_a_bad_number(kinds: dict) -> None:
     """A job alone ends no later; where one more GPU never hurts, both offers are the same."""
-    table = cluster.workload(1, kinds=kinds).trace.frame()
+    table = pollux.workload(1, kinds=kinds).trace.frame()
     jobs = table[table.kind == "bert"].iloc[[0]]
     one = cluster.Trace(arrival_s=[0], duration_s=jobs.duration_s, gpus=jobs.gpus, kind=("bert",))
-    work = cluster.Workload(trace=one, batch_sizes=(192,), trainings=kinds)
+    work = pollux.Workload(trace=one, batch_sizes=(192,), trainings=kinds)
     ends = [
         float(cluster.simulate(one, GPUS, allocator(work, GPUS, "optimus", jumps=jumps)).end_s[0])
         for jumps in (False, True)
@@ -187,7 +189,7 @@ def test_offers_of_several_gpus_get_past_a_bad_number(kinds: dict) -> None:
 
 @needs_data
 def test_fair_shares_differ_by_one_gpu_at_most(kinds: dict) -> None:
-    work = cluster.workload(1, kinds=kinds)
+    work = pollux.workload(1, kinds=kinds)
     fair = allocator(work, GPUS, "fair")
     run = cluster.simulate(work.trace, GPUS, fair)
     segments = run.segments

@@ -12,28 +12,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import cluster
-from labkit.cluster.placement.tasks import WAYS
 from labkit.errors import BadValue
+from labkit.papers import hare
 
 SPEED = np.array([[4.0, 3.0, 1.0], [4.0, 1.0, 0.5], [2.0, 3.0, 2.0]])
 
 
-def jobs(seed: int, num_jobs: int = 12, each: int = 2, load: float = 1.5) -> cluster.Rounds:
-    return cluster.draw_rounds(
+def jobs(seed: int, num_jobs: int = 12, each: int = 2, load: float = 1.5) -> hare.Rounds:
+    return hare.draw_rounds(
         SPEED, (each,) * 3, num_jobs=num_jobs, load=load, tasks=(1, 2), mean_rounds=5, rng=seed
     )
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10_000), st.sampled_from(sorted(WAYS)), st.floats(0.3, 20))
+@given(st.integers(0, 10_000), st.sampled_from(sorted(hare.WAYS)), st.floats(0.3, 20))
 def test_every_schedule_keeps_the_rules(seed: int, way: str, load: float) -> None:
     """All tasks run once, on one GPU at a time, rounds follow each other, and nobody beats the
     bound."""
     case = jobs(seed, load=load)
-    run = cluster.schedule(case, **WAYS[way])
+    run = hare.schedule(case, **hare.WAYS[way])
     job, gpu, start, end = run.log.T
-    whole = WAYS[way].get("how") == "whole"
+    whole = hare.WAYS[way].get("how") == "whole"
     rounds = np.ones(12) if whole else np.asarray(case.rounds)
     assert (np.bincount(job.astype(int), minlength=12) == rounds * case.tasks).all()
     for g in np.unique(gpu):
@@ -50,7 +49,7 @@ def test_every_schedule_keeps_the_rules(seed: int, way: str, load: float) -> Non
     assert run.weighted_jct_s(case) >= case.bound_s() - 1e-9
 
 
-def optimum(case: cluster.Rounds) -> float:
+def optimum(case: hare.Rounds) -> float:
     """Least weighted mean completion time, by OR-Tools, of relaxed rounds; whole seconds."""
     from ortools.sat.python import cp_model
 
@@ -91,7 +90,7 @@ def test_near_the_optimum_of_tiny_cases() -> None:
     cases = []
     for seed in range(8):
         draw = np.random.default_rng(seed)
-        case = cluster.Rounds(
+        case = hare.Rounds(
             arrival_s=draw.integers(0, 6, 3),
             weight=draw.integers(1, 6, 3),
             rounds=draw.integers(1, 3, 3),
@@ -106,23 +105,23 @@ def test_near_the_optimum_of_tiny_cases() -> None:
     ratios = []
     for case, best in zip(cases, best_s, strict=True):
         assert best >= case.bound_s() - 1e-6
-        ratios.append(cluster.schedule(case).weighted_jct_s(case) / best)
+        ratios.append(hare.schedule(case).weighted_jct_s(case) / best)
     assert min(ratios) >= 1 - 1e-9
     assert max(ratios) <= 1.5
 
 
 def test_cases_by_hand() -> None:
     """Two tasks on a fast and a slow GPU: in turn on the fast one they end at 2, a gang at 5."""
-    case = cluster.Rounds(
+    case = hare.Rounds(
         arrival_s=[0], weight=[1], rounds=[2], tasks=[2], task_s=[[1, 5]], sync_s=[0.5]
     )
-    assert cluster.schedule(case).end_s.tolist() == [5.0]  # two rounds of 2 s, two of 0.5 s
-    assert set(cluster.schedule(case).log[:, 1]) == {0}
-    assert cluster.schedule(case, "gang").end_s.tolist() == [11.0]
+    assert hare.schedule(case).end_s.tolist() == [5.0]  # two rounds of 2 s, two of 0.5 s
+    assert set(hare.schedule(case).log[:, 1]) == {0}
+    assert hare.schedule(case, "gang").end_s.tolist() == [11.0]
     assert case.capacity == pytest.approx(1.2)
     assert case.area_s.tolist() == [4.0]
     two = replace(case, tasks=[1], rounds=[1], task_s=[[3, 3]], sync_s=[0])
-    assert cluster.schedule(two, switch_s=2).end_s.tolist() == [5.0]
+    assert hare.schedule(two, switch_s=2).end_s.tolist() == [5.0]
 
 
 def test_a_backlog_of_single_tasks_on_equal_gpus_is_smiths_rule() -> None:
@@ -131,7 +130,7 @@ def test_a_backlog_of_single_tasks_on_equal_gpus_is_smiths_rule() -> None:
     seconds = draw.integers(1, 20, 30).astype(float)
     weight = draw.integers(1, 9, 30)
     ones = np.ones(30)
-    case = cluster.Rounds(
+    case = hare.Rounds(
         arrival_s=0 * ones,
         weight=weight,
         rounds=ones,
@@ -141,16 +140,16 @@ def test_a_backlog_of_single_tasks_on_equal_gpus_is_smiths_rule() -> None:
     )
     order = np.argsort(seconds / weight, kind="stable")
     least = float(weight[order] @ np.cumsum(seconds[order])) / weight.sum()
-    assert cluster.schedule(case, order="area").weighted_jct_s(case) == pytest.approx(least)
+    assert hare.schedule(case, order="area").weighted_jct_s(case) == pytest.approx(least)
     assert case.bound_s() == pytest.approx(least)
 
 
 def test_what_cannot_be_is_said() -> None:
     case = jobs(0)
     with pytest.raises(BadValue, match="a gang of 2 tasks"):
-        cluster.schedule(jobs(0, each=1), "gang", one_type=True)
+        hare.schedule(jobs(0, each=1), "gang", one_type=True)
     with pytest.raises(BadValue, match="believed_s"):
-        cluster.schedule(case, believed_s=np.ones(3))
+        hare.schedule(case, believed_s=np.ones(3))
     with pytest.raises(BadValue, match=r"Rounds\.rounds"):
         replace(case, rounds=np.full(12, 1.5))
     with pytest.raises(BadValue, match=r"Rounds\.types"):

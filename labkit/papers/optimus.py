@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from labkit.cluster.elastic.adaptive import FairShares, MarginalGains
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
+from labkit.cluster.running.allocators import FairShares, MarginalGains
 from labkit.cluster.running.bounds import fluid
 from labkit.cluster.running.rounds import Allocator, Floats
 from labkit.errors import BadValue
@@ -127,7 +127,7 @@ def _of_jobs(times: Mapping[str, ArrayLike], trace: Trace, first: int) -> tuple[
 
 
 @checked
-def by_gains(
+def marginal_gains(
     times: Mapping[str, ArrayLike],
     *,
     first: Count = 2,
@@ -168,7 +168,7 @@ def by_gains(
 
 
 @checked
-def by_shares(
+def equal_shares(
     times: Mapping[str, ArrayLike],
     *,
     bundle: Count = 2,
@@ -229,10 +229,10 @@ def task_policies(
         for split in ("even", "best", "gains")
     )
     return [
-        by_shares(even, stops=False, name="pairs", **pace),
-        by_shares(even, name="pairs that stop", **pace),
-        by_shares(best, name="best division", **pace),
-        by_gains(gains, **pace),
+        equal_shares(even, stops=False, name="pairs", **pace),
+        equal_shares(even, name="pairs that stop", **pace),
+        equal_shares(best, name="best division", **pace),
+        marginal_gains(gains, **pace),
     ]
 
 
@@ -242,7 +242,7 @@ _HASH = 9973  # by which MXNet spreads the numbers of its blocks
 
 
 @checked
-def balance(
+def place_blocks(
     blocks: ArrayLike,
     servers: Count,
     *,
@@ -265,7 +265,7 @@ def balance(
 
     sizes = np.asarray(blocks, dtype=float)
     if sizes.ndim != 1 or not sizes.size or not (sizes > 0).all():
-        raise BadValue("balance: blocks must be a list of numbers above 0")
+        raise BadValue("place_blocks: blocks must be a list of numbers above 0")
     held = np.zeros(servers)
     requests = np.zeros(servers, dtype=np.int64)
     part = sizes.sum() / servers * (1 + 1e-12)

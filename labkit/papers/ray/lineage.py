@@ -18,7 +18,7 @@ from labkit.errors import BadValue, UsageError
 from labkit.kit.describe import Count, checked
 
 _DEAD = (EOFError, BrokenPipeError)
-_WORKER = [sys.executable, "-c", "from labkit.cluster.runtime import lineage; lineage.serve()"]
+_WORKER = [sys.executable, "-c", "from labkit.papers.ray import lineage; lineage.serve()"]
 
 
 class Ref(NamedTuple):

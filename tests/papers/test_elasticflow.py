@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import cluster, datasets
-from labkit.cluster.elastic.deadlines import speeds_by_size
 from labkit.errors import BadValue, UsageError
+from labkit.papers import elasticflow
+from labkit.papers.elasticflow.deadlines import speeds_by_size
 from tests.cluster.reference import overlaps
 from tests.oracles import elasticflow_simulator as oracle
 
@@ -78,7 +79,7 @@ def test_by_hand_a_job_that_is_done_keeps_another_out() -> None:
     )
     costs = {"restart_s": 4.0, "stay_s": 2.0}
     paper, artifact = (
-        cluster.simulate(trace, SMALL, cluster.elasticflow(rules=rules, **costs))  # type: ignore[arg-type]
+        cluster.simulate(trace, SMALL, elasticflow.policy(rules=rules, **costs))  # type: ignore[arg-type]
         for rules in ("paper", "artifact")
     )
     assert paper.end_s.tolist() == [37, 60 + 4 + 33]
@@ -95,7 +96,7 @@ def test_on_the_recorded_trace_of_fig_8b() -> None:
     trace, rates = cluster.load_elastic("06")
     costs = {"restart_s": 9.0, "doubling_s": 2.0, "stay_s": 7.0}  # of 256 GPUs and more
     for name, rules in {"published": "artifact", "mended": "paper"}.items():
-        policy = cluster.elasticflow(rates, judged="together", rules=rules, **costs)  # type: ignore[arg-type]
+        policy = elasticflow.policy(rates, judged="together", rules=rules, **costs)  # type: ignore[arg-type]
         run = cluster.simulate(trace, cluster.Cluster.nodes(64, gpus=8), policy)
         for counted, ours in oracle.counts(run.end_s, trace).items():
             theirs = STORED["cluster_06"][name][counted]
@@ -104,7 +105,7 @@ def test_on_the_recorded_trace_of_fig_8b() -> None:
 
 def test_who_is_admitted_is_in_time_but_for_restarts(testbed: tuple) -> None:
     trace, rates = testbed
-    free = cluster.simulate(trace, GPUS, cluster.elasticflow(rates))
+    free = cluster.simulate(trace, GPUS, elasticflow.policy(rates))
     late = free.end_s > trace.column("deadline_s") + 60  # a round's wait for the decision
     assert not late.any()
     assert free.refused is not None
@@ -136,11 +137,11 @@ def cases(draw: st.DrawFn) -> tuple[cluster.Trace, cluster.Rates]:
 
 
 POLICIES = [
-    cluster.elasticflow,
-    cluster.edf,
-    cluster.time_slicing,
-    lambda rates, **o: cluster.elasticflow(rates, judged="together", **o),
-    lambda rates, **o: cluster.elasticflow(rates, judged="nobody", spare=False, **o),
+    elasticflow.policy,
+    elasticflow.edf,
+    elasticflow.time_slicing,
+    lambda rates, **o: elasticflow.policy(rates, judged="together", **o),
+    lambda rates, **o: elasticflow.policy(rates, judged="nobody", spare=False, **o),
 ]
 SMALL = cluster.Cluster.nodes(1, gpus=4)
 
@@ -194,7 +195,7 @@ def test_the_bound_is_no_less_than_the_best_schedule(case: tuple) -> None:
     trace, rates = case
     trace = trace.head(min(3, len(trace)))
     best = exact(trace, {"a": (1.0, 2.0, 3.0), "b": (1.0, 1.5, 1.4)}, 4)
-    bound = cluster.most_deadlines(trace, SMALL, rates) * len(trace)
+    bound = elasticflow.most_deadlines(trace, SMALL, rates) * len(trace)
     assert bound >= best - 1e-6
     for make in POLICIES:
         run = cluster.simulate(trace, SMALL, make(rates, round_s=1.0))  # type: ignore[operator]
@@ -242,7 +243,7 @@ def test_the_share_is_that_of_a_plain_loop(testbed: tuple, rows: list[int]) -> N
         free = {0.0: small.num_gpus}
         if all(lay(free, k) for k in sorted([*inside, job], key=lambda k: window[k])):
             inside.append(job)
-    run = cluster.simulate(few, small, cluster.elasticflow(rates))
+    run = cluster.simulate(few, small, elasticflow.policy(rates))
     assert run.refused is not None
     assert np.flatnonzero(~run.refused).tolist() == inside
 
@@ -259,7 +260,7 @@ def test_by_hand() -> None:
             arrival_s=[0, 0, 0], duration_s=[work, 3, 4], gpus=[1, 1, 1], deadline_s=[4, 3, 2],
             kind=("a",) * 3,
         )  # fmt: skip
-        policy = cluster.elasticflow(rates, round_s=1.0, **options)  # type: ignore[arg-type]
+        policy = elasticflow.policy(rates, round_s=1.0, **options)  # type: ignore[arg-type]
         return cluster.simulate(trace, SMALL, policy)
 
     fits = ran(8, spare=False)
@@ -267,7 +268,7 @@ def test_by_hand() -> None:
     assert fits.end_s.tolist() == [4, 3, 2]
     assert tight.refused is not None
     assert tight.refused.tolist() == [False, False, True]
-    assert cluster.most_deadlines(tight.trace, SMALL, rates) == 1.0  # 16 GPU-seconds, by parts
+    assert elasticflow.most_deadlines(tight.trace, SMALL, rates) == 1.0  # 16 GPU-seconds, by parts
     together = ran(9, judged="together")
     assert together.refused is not None
     assert together.refused.all()
@@ -285,9 +286,9 @@ def test_what_cannot_be_is_refused_in_words() -> None:
         )
     )
     with pytest.raises(BadValue, match="2 pools; valid: 1"):
-        cluster.simulate(trace, two, cluster.edf())
+        cluster.simulate(trace, two, elasticflow.edf())
     with pytest.raises(BadValue, match=r"no job of .* has a deadline"):
-        cluster.most_deadlines(trace, SMALL)
+        elasticflow.most_deadlines(trace, SMALL)
     with pytest.raises(UsageError, match="part"):
         cluster.load_elastic("T5")
 
@@ -306,8 +307,8 @@ def test_jobs_without_rates_hold_the_gpus_they_asked_for_or_none(judged: str, ru
         deadline_s=arrival_s + duration_s * draw.uniform(0.9, 4, 60),
     )
     policies = [
-        cluster.elasticflow(judged=judged, rules=rules),  # type: ignore[arg-type]
-        cluster.edf(judged=judged),  # type: ignore[arg-type]
+        elasticflow.policy(judged=judged, rules=rules),  # type: ignore[arg-type]
+        elasticflow.edf(judged=judged),  # type: ignore[arg-type]
     ]
     for policy in policies:
         run = cluster.simulate(trace, SMALL, policy)
@@ -317,3 +318,17 @@ def test_jobs_without_rates_hold_the_gpus_they_asked_for_or_none(judged: str, ru
         assert ended.sum() > 10
         held_s = np.bincount(job, run.segments["end_s"] - run.segments["start_s"], len(trace))
         assert (held_s[ended] >= duration_s[ended] * (1 - 1e-9)).all()
+
+
+def test_a_table_of_rates() -> None:
+    rates = cluster.Rates(kinds=("a", "b"), gpus=(1, 2), work_per_s=[[1.0, 1.5], [1.0, 2.0]])
+    trace = cluster.Trace(arrival_s=[0, 0], duration_s=[30, 30], gpus=[2, 2], kind=("a", "b"))
+    asked = elasticflow.edf(rates, sizes="asked", round_s=10)
+    run = cluster.simulate(trace, cluster.Cluster.nodes(1, gpus=4), asked)
+    assert run.end_s.tolist() == [20, 15]
+    assert run.summary()["utilisation_fraction"] == pytest.approx(70 / 80)
+    other = cluster.Trace(arrival_s=[0], duration_s=[1], gpus=[1], kind=("c",))
+    with pytest.raises(BadValue, match="lacks 'c'"):
+        cluster.simulate(other, cluster.Cluster.nodes(1), asked)
+    with pytest.raises(BadValue, match="kinds × gpus"):
+        cluster.Rates(kinds=("a",), gpus=(1, 2), work_per_s=[[1.0]])

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import cluster
 from labkit.errors import BadValue
+from labkit.papers import liquid
 
-RACKS = cluster.Racks(racks=2, nodes=2, gpus=4, node_bytes_per_s=10.0, rack_bytes_per_s=20.0)
-FAST = cluster.Racks(racks=2, nodes=2, gpus=4, node_bytes_per_s=1e10, rack_bytes_per_s=2e10)
+RACKS = liquid.Racks(racks=2, nodes=2, gpus=4, node_bytes_per_s=10.0, rack_bytes_per_s=20.0)
+FAST = liquid.Racks(racks=2, nodes=2, gpus=4, node_bytes_per_s=1e10, rack_bytes_per_s=2e10)
 HOWS = ["random", "spread", "pack", "best-fit", "chosen"]
 
 
@@ -37,7 +37,7 @@ def test_a_placement_takes_free_gpus(free: list[int], data: Any) -> None:
         return
     gpus = data.draw(st.integers(1, sum(free)))
     how = data.draw(st.sampled_from(HOWS))
-    held = cluster.place(RACKS, np.array(free), gpus, how)
+    held = liquid.place(RACKS, np.array(free), gpus, how)
     assert held.sum() == gpus
     assert ((held >= 0) & (held <= free)).all()
 
@@ -49,7 +49,7 @@ def test_best_fit_is_never_dearer_than_packing_or_spreading(free: list[int], gpu
     if sum(free) < gpus:
         return
     cost = {
-        how: (RACKS.traffic(cluster.place(RACKS, np.array(free), gpus, how)) / RACKS.rate).max()
+        how: (RACKS.traffic(liquid.place(RACKS, np.array(free), gpus, how)) / RACKS.rate).max()
         for how in HOWS[1:4]
     }
     every = (np.array(held) for held in product(*(range(k + 1) for k in free)) if sum(held) == gpus)
@@ -60,8 +60,8 @@ def test_best_fit_is_never_dearer_than_packing_or_spreading(free: list[int], gpu
 
 
 def test_alone_on_a_node_a_job_takes_its_own_seconds() -> None:
-    jobs = cluster.draw_workers(FAST, num_jobs=30, load=1e-6, rng=0)
-    run = cluster.run_on_links(jobs, FAST, "best-fit")
+    jobs = liquid.draw_workers(FAST, num_jobs=30, load=1e-6, rng=0)
+    run = liquid.simulate(jobs, FAST, "best-fit")
     small = jobs.trace.column("gpus") <= 4
     computing = jobs.trace.column("duration_s")
     assert run.execution_s[small] == pytest.approx(computing[small])
@@ -72,14 +72,14 @@ def test_alone_on_a_node_a_job_takes_its_own_seconds() -> None:
 @pytest.mark.parametrize("how", HOWS)
 def test_faster_links_and_none(how: Any) -> None:
     """Nobody runs faster than it computes, and without a network everybody does just that."""
-    jobs = cluster.draw_workers(RACKS, num_jobs=40, load=0.8, rng=3)
+    jobs = liquid.draw_workers(RACKS, num_jobs=40, load=0.8, rng=3)
     least = jobs.trace.column("duration_s")
     means = []
     for rate in (1e9, 1e10, 1e18):
-        racks = cluster.Racks(
+        racks = liquid.Racks(
             racks=2, nodes=2, gpus=4, node_bytes_per_s=rate, rack_bytes_per_s=2 * rate
         )
-        run = cluster.run_on_links(jobs, racks, how)
+        run = liquid.simulate(jobs, racks, how)
         assert (run.execution_s >= least * (1 - 1e-9)).all()
         assert (run.jct_s >= run.execution_s * (1 - 1e-9)).all()
         means.append(run.execution_s.mean())
@@ -89,19 +89,19 @@ def test_faster_links_and_none(how: Any) -> None:
 
 def test_the_search_never_loses_to_where_it_began() -> None:
     """Its first generation holds the order of arrival; a longer search only goes on from there."""
-    jobs = cluster.draw_workers(RACKS, num_jobs=10, load=1e4, rng=1)
+    jobs = liquid.draw_workers(RACKS, num_jobs=10, load=1e4, rng=1)
     short, long = (
-        cluster.evolve(jobs, FAST, population=8, generations=n).jct_s.mean() for n in (1, 12)
+        liquid.evolve(jobs, FAST, population=8, generations=n).jct_s.mean() for n in (1, 12)
     )
     assert long <= short
-    alone, again = (cluster.evolve(jobs, FAST, population=1, generations=n).jct_s for n in (1, 3))
+    alone, again = (liquid.evolve(jobs, FAST, population=1, generations=n).jct_s for n in (1, 3))
     assert (alone == again).all()
 
 
 def test_what_cannot_be_is_said() -> None:
-    jobs = cluster.draw_workers(RACKS, num_jobs=10, load=1.0)
-    small = cluster.Racks(racks=1, nodes=1, gpus=2, node_bytes_per_s=1.0, rack_bytes_per_s=1.0)
+    jobs = liquid.draw_workers(RACKS, num_jobs=10, load=1.0)
+    small = liquid.Racks(racks=1, nodes=1, gpus=2, node_bytes_per_s=1.0, rack_bytes_per_s=1.0)
     with pytest.raises(BadValue, match="jobs of up to 2 GPUs"):
-        cluster.run_on_links(jobs, small, "pack")
+        liquid.simulate(jobs, small, "pack")
     with pytest.raises(BadValue, match=r"Workers\.model_bytes"):
-        cluster.Workers(trace=jobs.trace, model_bytes=[1.0], compute_s=jobs.compute_s)
+        liquid.Workers(trace=jobs.trace, model_bytes=[1.0], compute_s=jobs.compute_s)

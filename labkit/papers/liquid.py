@@ -1,4 +1,13 @@
-"""Placement on racks: jobs with parameter servers share the links of nodes and racks; simulated."""
+"""Liquid (TPDS'22): jobs with parameter servers share the links of nodes and racks.
+
+    from labkit.papers import liquid
+
+    racks = liquid.Racks(racks=2, nodes=4, gpus=4, node_bytes_per_s=1e10, rack_bytes_per_s=2e10)
+    jobs = liquid.draw_workers(racks, num_jobs=100, load=0.6)
+    liquid.simulate(jobs, racks, "best-fit").jct_s
+
+Everything is simulated.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +193,7 @@ def _fill(free: NDArray[np.int64], gpus: int, order: NDArray[np.int64]) -> NDArr
 
 
 @checked
-def run_on_links(
+def simulate(
     jobs: Workers,
     racks: Racks,
     how: How,
@@ -214,7 +223,7 @@ def run_on_links(
     alike = first.shape == node.shape == gpus.shape and node.dtype.kind == "i"
     if gpus.max() > total or not alike:
         raise BadValue(
-            f"run_on_links: valid: jobs of up to {total} GPUs, {gpus.size} orders, anchors"
+            f"liquid.simulate: valid: jobs of up to {total} GPUs, {gpus.size} orders, anchors"
         )
     draw = np.random.default_rng(rng)
     free = np.full(racks.racks * racks.nodes, racks.gpus)
@@ -247,7 +256,7 @@ def run_on_links(
 
 
 @checked
-def place_all(racks: Racks, batches: Sequence[Workers], hows: Sequence[How]) -> pd.DataFrame:
+def compare(racks: Racks, batches: Sequence[Workers], hows: Sequence[How]) -> pd.DataFrame:
     """Mean seconds of every batch by way of placing: rows (measure, batch), a column a way.
 
     Measures are ``execution`` and ``completion``; the column ``computing`` is without a network.
@@ -256,7 +265,7 @@ def place_all(racks: Racks, batches: Sequence[Workers], hows: Sequence[How]) -> 
 
     rows = {}
     for number, jobs in enumerate(batches):
-        placed = {how: run_on_links(jobs, racks, how) for how in hows}
+        placed = {how: simulate(jobs, racks, how) for how in hows}
         least = {"computing": float(jobs.trace.column("duration_s").mean())}
         for measure, name in (("execution", "execution_s"), ("completion", "jct_s")):
             means = {how: float(getattr(run, name).mean()) for how, run in placed.items()}
@@ -280,7 +289,7 @@ def evolve(
 
     def run(genes: NDArray[np.float64]) -> Placed:
         anchors = (genes[1] * nodes).astype(int)
-        return run_on_links(jobs, racks, "chosen", order=genes[0], anchors=anchors)
+        return simulate(jobs, racks, "chosen", order=genes[0], anchors=anchors)
 
     def seconds(genes: NDArray[np.float64]) -> float:
         return float(run(genes).jct_s.mean())

@@ -7,13 +7,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.cluster.elastic import planning
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
 from labkit.cluster.running.rounds import Allocator, Rates
 from labkit.cluster.running.runs import Run, jobs_of, replayed
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, checked, description
+from labkit.papers.elasticflow import planning
 
 Share = Literal["least", "most", "turns"]
 Sizes = Literal["best", "largest", "asked"]
@@ -117,7 +117,7 @@ def speeds_by_size(
 
 
 @checked
-def elasticflow(rates: Rates | None = None, **options: Any) -> Deadlines:
+def policy(rates: Rates | None = None, **options: Any) -> Deadlines:
     """Minimum satisfactory shares in order of deadline; who cannot be in time is refused.
 
     ``options``, here and below: of :class:`Deadlines`.

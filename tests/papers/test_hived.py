@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import cluster, datasets
-from labkit.cluster.placement.sharing import together
 from labkit.errors import BadValue, LabkitError
+from labkit.papers import hived
 
-LEVELS = cluster.Hierarchy(sizes={"GPU": 1, "switch": 2, "socket": 4, "node": 8, "rack": 24})
-NODES = cluster.Hierarchy()
+LEVELS = hived.Hierarchy(sizes={"GPU": 1, "switch": 2, "socket": 4, "node": 8, "rack": 24})
+NODES = hived.Hierarchy()
 
 
 @st.composite
@@ -32,7 +32,7 @@ def reservations(draw: Any) -> tuple[int, dict[str, dict[str, int]]]:
 
 
 def place(racks: int, tenants: dict[str, dict[str, int]]) -> bool:
-    physical = cluster.Buddies(LEVELS, {"rack": racks})
+    physical = hived.Buddies(LEVELS, {"rack": racks})
     wanted = [LEVELS.level(n) for t in tenants.values() for n, k in t.items() for _ in range(k)]
     return physical.allocate_all(sorted(wanted, reverse=True)) is not None
 
@@ -45,10 +45,10 @@ def test_what_fits_a_reservation_always_finds_hardware(
     """The safety theorem: requests within reservations that fit are met, in any order."""
     racks, tenants = case
     assert place(racks, tenants)  # each size divides the next: larger ones first leave no gap
-    physical = cluster.Buddies(LEVELS, {"rack": racks})
+    physical = hived.Buddies(LEVELS, {"rack": racks})
     rng = np.random.default_rng(seed)
-    alone = {name: cluster.Buddies(LEVELS, cells) for name, cells in tenants.items()}
-    owned = {name: cluster.Reserved(LEVELS, cells, physical) for name, cells in tenants.items()}
+    alone = {name: hived.Buddies(LEVELS, cells) for name, cells in tenants.items()}
+    owned = {name: hived.Reserved(LEVELS, cells, physical) for name, cells in tenants.items()}
     running: list[tuple[str, Any, Any]] = []
     for _ in range(80):
         if running and rng.random() < 0.45:
@@ -81,16 +81,16 @@ def test_without_buddies_the_theorem_fails() -> None:
     """Cutting the largest free cell, as spreading does, refuses a node that is reserved."""
     outcomes = []
     for largest_first in (False, True):
-        physical = cluster.Buddies(NODES, {"node": 2}, largest_first=largest_first)
-        ours = cluster.Reserved(NODES, {"GPU": 4}, physical)
-        node = cluster.Reserved(NODES, {"node": 1}, physical)
+        physical = hived.Buddies(NODES, {"node": 2}, largest_first=largest_first)
+        ours = hived.Reserved(NODES, {"GPU": 4}, physical)
+        node = hived.Reserved(NODES, {"node": 1}, physical)
         assert all(ours.allocate([0]) for _ in range(2))
         outcomes.append(node.allocate([3]) is not None)
     assert outcomes == [True, False]
 
 
 def test_a_job_that_finds_only_part_of_its_cells_takes_none() -> None:
-    buddies = cluster.Buddies(NODES, {"node": 2})
+    buddies = hived.Buddies(NODES, {"node": 2})
     assert buddies.allocate(0) == 0
     assert buddies.allocate_all([3, 3]) is None
     assert [len(cells) for cells in buddies.free] == [1, 1, 1, 1]
@@ -99,7 +99,7 @@ def test_a_job_that_finds_only_part_of_its_cells_takes_none() -> None:
 @pytest.mark.parametrize("sizes", [{}, {"GPU": 2}, {"GPU": 1, "b": 4, "c": 6}, {"a": 1, "node": 1}])
 def test_sizes_divide(sizes: dict[str, int]) -> None:
     with pytest.raises(LabkitError):
-        cluster.Hierarchy(sizes=sizes)
+        hived.Hierarchy(sizes=sizes)
 
 
 def test_the_authors_example_fits_and_asks_for_the_cells_it_says() -> None:
@@ -115,7 +115,7 @@ def test_the_authors_example_fits_and_asks_for_the_cells_it_says() -> None:
         for end in ("-2-GPU", "-4-GPU", "-8-GPU", "")
     ] + [types["4-DGX2-V100-NODE"]["childCellNumber"]] * 2
     sizes = accumulate(numbers, lambda size, children: size * children, initial=1)
-    dgx2 = cluster.Hierarchy(sizes=dict(zip("abcdefg", sizes, strict=True)), node="g")
+    dgx2 = hived.Hierarchy(sizes=dict(zip("abcdefg", sizes, strict=True)), node="g")
     assert dgx2.gpus == (1, 2, 4, 8, 16, 32, 64)
     assert dgx2.shape(1 * 16 + 3 * 8 + 1 * 4) == [6]  # 44 GPUs: in this tree, four nodes
     assert dgx2.shape(2 * dgx2.gpus[dgx2.shape(3)[0]]) == [3]
@@ -124,8 +124,8 @@ def test_the_authors_example_fits_and_asks_for_the_cells_it_says() -> None:
     nodes = sum(
         c["cellNumber"] * (1 if c["cellType"].endswith(".DGX2-V100-NODE") else 2) for c in in_fours
     )
-    physical = cluster.Buddies(dgx2, {"g": 2})
-    owned = cluster.Reserved(dgx2, {"e": 2, "f": 1 + 1}, physical)  # 2 nodes, 1 pair, 1 pinned pair
+    physical = hived.Buddies(dgx2, {"g": 2})
+    owned = hived.Reserved(dgx2, {"e": 2, "f": 1 + 1}, physical)  # 2 nodes, 1 pair, 1 pinned pair
     assert nodes == 4
     assert owned.allocate([4, 4, 5, 5]) is not None
 
@@ -151,10 +151,10 @@ ORDERS = [cluster.fifo(), cluster.fifo(blocks=False), cluster.sjf()]
 @pytest.mark.parametrize("seed", range(3))
 def test_reserved_cells_are_a_private_cluster(policy: cluster.Policy, seed: int) -> None:
     trace = tenants(seed)
-    private, cells = (cluster.share(trace, CELLS, policy, how) for how in ("private", "cells"))
+    private, cells = (hived.simulate(trace, CELLS, policy, how) for how in ("private", "cells"))
     assert np.array_equal(private.start_s, cells.start_s)
     low = ("b",)  # and whatever jobs of low priority do
-    scavenged = cluster.share(trace, {**CELLS, "b": {"GPU": 8}}, policy, "cells", low_priority=low)
+    scavenged = hived.simulate(trace, {**CELLS, "b": {"GPU": 8}}, policy, "cells", low_priority=low)
     ours = np.array(trace.tenant) == "a"
     assert np.array_equal(private.start_s[ours], scavenged.start_s[ours])
     ran_s = scavenged.end_s - scavenged.start_s  # some gave their GPUs back
@@ -167,17 +167,17 @@ def test_one_tenant_of_single_gpus_is_the_event_engine(how: Any) -> None:
     trace = cluster.generate(300, num_gpus=16, load=1.1, rng=1, gpus={1: 1})
     for policy in ORDERS:
         run = cluster.simulate(trace, cluster.Cluster.nodes(2), policy)
-        shared = cluster.share(trace, {"": {"node": 2}}, policy, how)
+        shared = hived.simulate(trace, {"": {"node": 2}}, policy, how)
         assert shared.end_s == pytest.approx(run.end_s)
         assert shared.jct_s.sum() == pytest.approx(run.jct_s.sum())
 
 
 def test_gpu_seconds_are_kept() -> None:
     trace = tenants(5)
-    run = cluster.share(trace, {**CELLS, "b": {"GPU": 8}}, ORDERS[1], "cells", low_priority=("b",))
+    run = hived.simulate(trace, {**CELLS, "b": {"GPU": 8}}, ORDERS[1], "cells", low_priority=("b",))
     last = float(run.trace.column("arrival_s")[-1])
     assert 0 < run.utilisation_fraction <= 1
-    spread = cluster.share(trace, CELLS, ORDERS[0], "quota", spread_slowdown=5.0)
+    spread = hived.simulate(trace, CELLS, ORDERS[0], "quota", spread_slowdown=5.0)
     ran_s = spread.end_s - spread.start_s
     times = ran_s / trace.column("duration_s")  # on scattered GPUs: five
     assert np.minimum(abs(times - 1), abs(times - 5)).max() < 1e-6
@@ -189,16 +189,16 @@ def test_gpu_seconds_are_kept() -> None:
 def test_what_cannot_be_is_said() -> None:
     trace = tenants(0)
     with pytest.raises(BadValue, match="tenant 'b' needs 16 GPUs"):
-        cluster.share(trace, {"a": {"node": 3}, "b": {"node": 1}}, ORDERS[0], "cells")
+        hived.simulate(trace, {"a": {"node": 3}, "b": {"node": 1}}, ORDERS[0], "cells")
     with pytest.raises(BadValue, match="preempts"):
-        cluster.share(trace, CELLS, cluster.las2d(), "cells")
+        hived.simulate(trace, CELLS, cluster.las2d(), "cells")
     with pytest.raises(BadValue, match="no job"):
-        together([("a", trace, 1e6)], 1.0)
+        hived.merge_tenants([("a", trace, 1e6)], 1.0)
 
 
 def test_days_of_traces_lie_over_each_other() -> None:
     week = cluster.Trace(arrival_s=[0, 86400, 90000], duration_s=[5, 6, 7], gpus=[1, 2, 4])
-    both = together([("x", week, 0), ("y", week, 1)], 1)
+    both = hived.merge_tenants([("x", week, 0), ("y", week, 1)], 1)
     assert both.arrival_s.tolist() == [0, 0, 3600]  # type: ignore[union-attr]
     assert both.tenant == ("x", "y", "y")
-    assert cluster.nodes_for(both, 0.5, gpus=2) == {"x": {"node": 1}, "y": {"node": 2}}
+    assert hived.nodes_for(both, 0.5, gpus=2) == {"x": {"node": 1}, "y": {"node": 2}}

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from labkit import datasets
 from labkit.cluster.jobs.jobs import NEEDED, Trace
-from labkit.cluster.placement.cells import Buddies, Held, Hierarchy, Reserved
 from labkit.cluster.policies.orders import Policy
 from labkit.cluster.running.traces import ITP, PARTS, RAW, STANDIN_PART, load
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked
+from labkit.papers.hived.cells import Buddies, Held, Hierarchy, Reserved
 
 Sharing = Literal["private", "quota", "packed-quota", "cells"]
 DAY_S = 86400.0
@@ -58,7 +58,7 @@ class Shared:
         return self.busy_gpu_s / (self.num_gpus * float(arrival[-1] - arrival[0]))
 
 
-def together(parts: Sequence[tuple[str, Trace, float]], days: float) -> Trace:
+def merge_tenants(parts: Sequence[tuple[str, Trace, float]], days: float) -> Trace:
     """One trace of several tenants: so many days of each one's jobs, laid over each other.
 
     Args:
@@ -73,7 +73,9 @@ def together(parts: Sequence[tuple[str, Trace, float]], days: float) -> Trace:
         arrival = trace.column("arrival_s")
         inside = (arrival >= start_s) & (arrival < start_s + DAY_S * days)
         if not inside.any():
-            raise BadValue(f"tenants: no job of {tenant!r} in {days:g} days from day {first_day:g}")
+            raise BadValue(
+                f"merge_tenants: no job of {tenant!r} in {days:g} days from day {first_day:g}"
+            )
         for name in NEEDED:
             columns[name] += (trace.column(name)[inside] - start_s * (name == "arrival_s")).tolist()
         columns["tenant"] += [tenant] * int(inside.sum())
@@ -87,7 +89,7 @@ def _part(part: str) -> Trace:
 
 @cache
 @checked
-def tenants(first_day: NonNegative, days: Positive, *, low_day: float | None = None) -> Trace:
+def load_tenants(first_day: NonNegative, days: Positive, *, low_day: float | None = None) -> Trace:
     """The ten clusters of ``itp-elasticflow`` as tenants, in some days that all of them have.
 
     Where the traces cannot be had, seven tenants: weeks of the stand-in of one cluster.
@@ -102,7 +104,7 @@ def tenants(first_day: NonNegative, days: Positive, *, low_day: float | None = N
     days_of = [(name, trace, start + first_day) for name, trace, start in own]
     if low_day is not None:
         days_of += [("low", trace, start + low_day) for _, trace, start in own]
-    return together(days_of, days)
+    return merge_tenants(days_of, days)
 
 
 @checked
@@ -119,7 +121,7 @@ def nodes_for(trace: Trace, most_load: Positive, *, gpus: Count = 8) -> dict[str
 
 
 @checked
-def share(
+def simulate(
     trace: Trace,
     tenants: Mapping[str, Mapping[str, int]],
     policy: Policy,
@@ -148,17 +150,19 @@ def share(
             without cells.
     """
     if policy.order != "key":
-        raise BadValue(f"share: policy {policy.name!r} preempts; valid: fifo, best-effort, sjf")
+        raise BadValue(
+            f"hived.simulate: policy {policy.name!r} preempts; valid: fifo, best-effort, sjf"
+        )
     if low_priority and sharing != "cells":
-        raise BadValue(f"share: low_priority needs sharing 'cells'; got {sharing!r}")
+        raise BadValue(f"hived.simulate: low_priority needs sharing 'cells'; got {sharing!r}")
     names = trace.tenant or ("",) * len(trace)
     state = _State(trace, names, tenants, policy, sharing, spread_slowdown, set(low_priority))
     for job, name in enumerate(names):
         own = state.own.get(name)
         if name not in state.low and not (own and own.could_hold(state.shapes[state.gpus[job]])):
             raise BadValue(
-                f"share: job {trace.id_of(job)} of tenant {name!r} needs {state.gpus[job]} GPUs; "
-                f"valid: what fits its cells, {dict(tenants.get(name, {}))}"
+                f"hived.simulate: job {trace.id_of(job)} of tenant {name!r} needs "
+                f"{state.gpus[job]} GPUs; valid: what fits its cells, {dict(tenants.get(name, {}))}"
             )
     return state.run()
 

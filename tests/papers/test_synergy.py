@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from labkit import cluster
 from labkit.errors import UsageError
+from labkit.papers import synergy
 from tests.oracles.synergy_simulator import NEEDS, RUNS, STORED, as_program
 from tests.oracles.tiresias_simulator import digest
 
@@ -18,8 +19,8 @@ ORACLE = json.loads(STORED.read_text())["runs"]
 KEYED = {"srtf-tune", "tetris-greedy"}
 """Whose queue is ordered by seconds left, in which the program does not count whole iterations."""
 PAIR = {
-    "image": cluster.Sensitivity(cpus=12, memory_gb=62.5, speed=3.0),
-    "language": cluster.Sensitivity(cpus=1, memory_gb=20),
+    "image": synergy.Sensitivity(cpus=12, memory_gb=62.5, speed=3.0),
+    "language": synergy.Sensitivity(cpus=1, memory_gb=20),
 }
 NODE = cluster.Cluster.nodes(1, gpus=8)  # 24 CPUs and 500 GB: 3 CPUs and 62.5 GB a GPU
 
@@ -34,7 +35,7 @@ def at_once(kinds: tuple[str, ...], gpus: list[int] | None = None) -> cluster.Tr
 
 
 def ends(give: str, *kinds: str) -> list[float]:
-    policy = cluster.synergy(PAIR, give=give, round_s=1.0)  # type: ignore[arg-type]
+    policy = synergy.allocator(PAIR, give=give, round_s=1.0)  # type: ignore[arg-type]
     return cluster.simulate(at_once(kinds), NODE, policy).end_s.tolist()
 
 
@@ -81,7 +82,7 @@ def test_a_kind_nobody_profiled_is_named() -> None:
 @st.composite
 def crowds(draw: st.DrawFn) -> tuple[cluster.Trace, cluster.Cluster, dict[str, object]]:
     sizes = draw(st.lists(st.sampled_from([1, 1, 1, 2, 4, 8]), min_size=1, max_size=40))
-    needs = cluster.load_needs(NEEDS, cpus_per_gpu=draw(st.sampled_from([3, 4, 5, 6])))
+    needs = synergy.load_needs(NEEDS, cpus_per_gpu=draw(st.sampled_from([3, 4, 5, 6])))
     kinds = tuple(draw(st.sampled_from(sorted(needs))) for _ in sizes)
     how = {"needs": needs, "fit": draw(st.sampled_from(["first", "best", "spread"]))}
     return at_once(kinds, sizes), cluster.Cluster.nodes(draw(st.integers(1, 4))), how
@@ -93,7 +94,7 @@ def test_no_node_gives_more_than_it_has_and_no_job_less_than_its_share(
     crowd: tuple[cluster.Trace, cluster.Cluster, dict[str, object]], give: str
 ) -> None:
     trace, gpus, how = crowd
-    policy = cluster.synergy(give=give, **how)  # type: ignore[arg-type]
+    policy = synergy.allocator(give=give, **how)  # type: ignore[arg-type]
     table = policy.allot(trace, gpus)
     nodes = table.groupby("node")[["gpus", "cpus", "memory_gb"]].sum()
     assert (nodes <= [8, 24 + 1e-6, 500 + 1e-6]).all(axis=None)
@@ -115,7 +116,7 @@ def test_work_is_conserved(
     crowd: tuple[cluster.Trace, cluster.Cluster, dict[str, object]], order: str
 ) -> None:
     trace, gpus, how = crowd
-    policy = cluster.synergy(give="proportional", order=order, round_s=7.0, **how)  # type: ignore[arg-type]
+    policy = synergy.allocator(give="proportional", order=order, round_s=7.0, **how)  # type: ignore[arg-type]
     run = cluster.simulate(trace, gpus, policy)
     held_s = np.bincount(run.segments["job"], run.segments["end_s"] - run.segments["start_s"])
     ran = run.ran
@@ -125,7 +126,7 @@ def test_work_is_conserved(
 
 def test_the_program_of_one_node_is_its_best_division() -> None:
     """By hand: two images and two language jobs on a node of 4 GPUs, 12 CPUs, 250 GB."""
-    policy = cluster.synergy(PAIR, cpus_per_node=12.0, memory_gb_per_node=250.0)
+    policy = synergy.allocator(PAIR, cpus_per_node=12.0, memory_gb_per_node=250.0)
     small = cluster.Cluster.nodes(1, gpus=4)
     trace = at_once(("image", "image", "language", "language"))
     # 10 CPUs for two images: their shares are 6, and 4 of the 9 that the next needs: 4/9 of 2.
@@ -133,6 +134,6 @@ def test_the_program_of_one_node_is_its_best_division() -> None:
 
 
 def test_authors_speeds_at_ratio_six_are_not_their_tables() -> None:
-    used, read = (cluster.load_needs(NEEDS, cpus_per_gpu=6, speeds=s) for s in ("used", "read"))  # type: ignore[arg-type]
+    used, read = (synergy.load_needs(NEEDS, cpus_per_gpu=6, speeds=s) for s in ("used", "read"))  # type: ignore[arg-type]
     off = {kind for kind in used if abs(used[kind].speed - read[kind].speed) > 0.01}
     assert off == {"alexnet", "shufflenet", "m5"}

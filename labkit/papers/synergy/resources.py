@@ -1,9 +1,5 @@
 """CPUs and memory beside GPUs: jobs whose speed depends on them, and who gets how much.
 
-    needs = cluster.load_needs(cpus_per_gpu=3)
-    trace = cluster.draw_mix(5000, jobs_per_hour=9.0)
-    run = cluster.simulate(trace, cluster.Cluster.nodes(16), cluster.synergy(needs, give="tune"))
-
 GPUs are what each job asked for. With a GPU's share of its node's CPUs and memory a job runs at
 speed 1.
 """
@@ -24,11 +20,11 @@ from numpy.typing import NDArray
 
 from labkit.cluster.jobs.clusters import Cluster
 from labkit.cluster.jobs.jobs import Trace
-from labkit.cluster.placement import packing
 from labkit.cluster.running.rounds import Allocator
 from labkit.cluster.running.runs import Run, jobs_of, replayed, simulate
 from labkit.errors import BadValue, not_among
 from labkit.kit.describe import Count, Positive, Whole, checked, description
+from labkit.papers.synergy import packing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -327,7 +323,7 @@ class Resources(Allocator):
 
 
 @checked
-def synergy(
+def allocator(
     needs: dict[str, Sensitivity], *, give: Give = "tune", order: Order = "fifo", **options: Any
 ) -> Resources:
     """CPUs and memory by sensitivity, divided anew in each round; options: of :class:`Resources`.
@@ -339,12 +335,12 @@ def synergy(
 
 
 @checked
-def sweep_mix(path: str | Path, axes: dict[str, Any], *, nodes: Count = 16) -> pd.DataFrame:
+def sweep(path: str | Path, axes: dict[str, Any], *, nodes: Count = 16) -> pd.DataFrame:
     """Completion times of a thousand jobs of :func:`draw_mix`, for all combinations of settings.
 
     Args:
         path: of :func:`load_needs`.
-        axes: values by setting: those of :func:`load_needs`, :func:`draw_mix` and :func:`synergy`
+        axes: values by setting: those of :func:`load_needs`, :func:`draw_mix` and :func:`allocator`
             by their names, and ``first``, the first job that is counted; 700 come after the last.
 
     Raises:
@@ -382,7 +378,7 @@ def sweep_mix(path: str | Path, axes: dict[str, Any], *, nodes: Count = 16) -> p
             )
         )
         trace = draw(case["first"] + 1700, **drawn)
-        policy = synergy(read(**own), cpus_per_node=8.0 * own["cpus_per_gpu"], **rule)
+        policy = allocator(read(**own), cpus_per_node=8.0 * own["cpus_per_gpu"], **rule)
         hours = simulate(trace, cluster, policy).jct_s[case["first"] :][:1000] / 3600
         named = dict(zip(axes, values, strict=True)) | {"split": "/".join(map(str, case["split"]))}
         load = trace.offered_load(cluster.num_gpus)

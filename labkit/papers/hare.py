@@ -1,4 +1,9 @@
-"""Jobs of rounds of tasks on GPUs of several kinds: one task after another, or all at once.
+"""Hare (HPDC'22): jobs of rounds of tasks on GPUs of several kinds, relaxed or as gangs.
+
+    from labkit.papers import hare
+
+    jobs = hare.draw_rounds([[2.0, 1.0]], (4, 4), num_jobs=20, load=2.0)
+    hare.compare(jobs)  # every way; hare.schedule(jobs, "gang") is one of them
 
 A job trains in rounds. The tasks of a round do not depend on each other; the next round waits for
 all of them. A gang runs them at once on as many GPUs; relaxed, a fast GPU may run several in turn.
@@ -9,7 +14,7 @@ Source: Hare (HPDC'22), relaxed fixed-scale synchronisation; the code and the or
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import MinLen
@@ -19,6 +24,9 @@ from labkit.cluster.running.bounds import fluid
 from labkit.errors import BadValue
 from labkit.kit.compiled import njit
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @description(eq=False)
@@ -248,10 +256,20 @@ def schedule(
 @checked
 def compare(
     jobs: Rounds, *, believed_s: ArrayLike = (), switch_s: NonNegative = 0.0
-) -> dict[str, float]:
-    """Weighted mean completion time (s) of every one of :data:`WAYS`."""
+) -> pd.DataFrame:
+    """One row a way of :data:`WAYS`, by name: the weighted mean completion time, in seconds.
+
+    Args:
+        believed_s, switch_s: as of :func:`schedule`.
+    """
+    import pandas as pd
+
     given: dict[str, Any] = {"believed_s": believed_s, "switch_s": switch_s}
-    return {n: schedule(jobs, **how, **given).weighted_jct_s(jobs) for n, how in WAYS.items()}
+    means_s = {
+        name: schedule(jobs, **settings, **given).weighted_jct_s(jobs)
+        for name, settings in WAYS.items()
+    }
+    return pd.DataFrame({"weighted_jct_s": means_s}).rename_axis("way")
 
 
 @njit(cache=True)
