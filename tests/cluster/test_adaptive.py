@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from labkit import cluster, datasets
+from labkit import cluster
 from labkit.cluster.elastic.adaptive import allocator, on_freest, pack
 from labkit.cluster.elastic.training import packed
 from labkit.errors import BadValue
 from labkit.tuning.goodput.step_times import StepTimes
+from tests.published import Need
 
 GPUS = cluster.Cluster.nodes(16, gpus=4)
 PUBLISHED = {  # mean seconds of workloads 1 to 4: petuum/adaptdl, results-jobload/*-1.0
@@ -25,13 +26,10 @@ PUBLISHED = {  # mean seconds of workloads 1 to 4: petuum/adaptdl, results-joblo
 }
 TOLERANCE = {"tiresias": 1e-9, "optimus": 1e-4, "pollux": 0.05}
 
-needs_data = pytest.mark.skipif(
-    not datasets.available("pollux-osdi21"), reason="the published files are not here"
-)
-
 
 @pytest.fixture(scope="module")
-def kinds() -> dict[str, cluster.Training]:
+def kinds(published_data: Need) -> dict[str, cluster.Training]:
+    published_data("pollux-osdi21")
     return cluster.trainings()
 
 
@@ -40,7 +38,6 @@ def known(kinds: dict[str, cluster.Training]) -> dict:
     return cluster.goodputs(kinds, GPUS)
 
 
-@needs_data
 @pytest.mark.parametrize("policy", list(PUBLISHED))
 @pytest.mark.parametrize("number", [1, 3])
 def test_means_are_those_of_the_published_simulator(
@@ -54,7 +51,6 @@ def test_means_are_those_of_the_published_simulator(
     assert (short > 0).all()
 
 
-@needs_data
 def test_ties_are_not_decided_by_how_a_processor_rounds(
     kinds: dict, known: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +72,6 @@ def test_ties_are_not_decided_by_how_a_processor_rounds(
     assert (ends[0] == ends[1]).all()
 
 
-@needs_data
 def test_a_job_alone_takes_its_own_duration(kinds: dict, known: dict) -> None:
     """No queue and no restarts: user's GPUs, a round's wait and the first start beside."""
     work = cluster.workload(1, kinds=kinds)
@@ -96,7 +91,6 @@ def test_a_job_alone_takes_its_own_duration(kinds: dict, known: dict) -> None:
         cluster.train(alone, GPUS, "pollux")
 
 
-@needs_data
 def test_goodput_knows_the_best_batch_of_the_grid(kinds: dict, known: dict) -> None:
     """No batch of the full search is 2 % better; one GPU has a rule of its own (two gradients)."""
     from labkit.tuning import goodput
@@ -164,7 +158,6 @@ def test_packings_fit_and_keep_what_they_can(before: list[int], seed: int) -> No
     assert nodes.tolist() == (-(-wanted // 4)).tolist()
 
 
-@needs_data
 def test_offers_of_several_gpus_get_past_a_bad_number(kinds: dict) -> None:
     """A job alone ends no later; where one more GPU never hurts, both offers are the same."""
     table = cluster.workload(1, kinds=kinds).trace.frame()
@@ -185,7 +178,6 @@ def test_offers_of_several_gpus_get_past_a_bad_number(kinds: dict) -> None:
     assert smooth[0] == smooth[1]
 
 
-@needs_data
 def test_fair_shares_differ_by_one_gpu_at_most(kinds: dict) -> None:
     work = cluster.workload(1, kinds=kinds)
     fair = allocator(work, GPUS, "fair")

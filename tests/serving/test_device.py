@@ -15,6 +15,7 @@ from labkit.errors import BadFile, BadValue, UsageError
 from labkit.serving.device.guests import beside
 from labkit.serving.device.kernels import MODELS, Program, paths, programs
 from labkit.serving.device.timeline import Client, Gpu, Mode, clients_of, simulate
+from tests.published import Need
 
 
 def program(name: str = "p", *, blocks: tuple[int, ...] = (60, 60), s: float = 0.01) -> Program:
@@ -182,19 +183,16 @@ def test_a_closed_loop_waits_for_its_gap() -> None:
     assert run.rate_per_s() == pytest.approx(10 / 0.501)
 
 
-def test_workloads_are_those_of_the_artifact() -> None:
+def test_workloads_are_those_of_the_artifact(published_data: Need) -> None:
     root = Path(__file__).resolve().parents[2] / "data" / "papers" / "reef"
     table = pd.read_csv(root / "workloads.csv")
-    source = datasets.source("reef-osdi22", ["evaluation/fig10/A.json"])
     for workload, rows in table.groupby("workload"):
         name = str(workload)
         folder = "fig10" if name.startswith("DISB") else "fig1"
         if name == "DISB E":
             continue  # below
-        if source.is_standin:
-            pytest.skip("the published workloads are not here")
-        content = datasets.open(f"reef-osdi22/evaluation/{folder}/{name[-1]}.json").read_bytes()
-        published = json.loads(content)
+        file = f"evaluation/{folder}/{name[-1]}.json"
+        published = json.loads(published_data("reef-osdi22", [file]).path(file).read_text())
         for kind, flag in (("rt", 1), ("be", 0)):
             ours = rows[rows["real_time"] == flag]
             theirs = [(client["name"], client["frequency"]) for client in published[kind]]
@@ -287,15 +285,19 @@ def test_wrong_clients_are_refused_with_what_would_be_valid() -> None:
 # ---------------------------------------------------------------- programs
 
 
-def test_the_published_programs_are_read_whole() -> None:
+def test_programs_are_read_whole() -> None:
     source = datasets.source("reef-osdi22", paths())
-    for name, read in programs(source).items():
+    for read in programs(source).values():
         assert len(read) > 50
         assert all(list(w) == sorted(w) for w in read.wave_s)
-        if not source.is_standin:
-            graph = json.loads(source.path(f"resource/{name}/{name}.json").read_text())
-            assert len(read) == len(graph["kernels"])
     assert set(programs(source)) == set(MODELS)
+
+
+def test_published_programs_have_the_kernels_of_their_graphs(published_data: Need) -> None:
+    source = published_data("reef-osdi22", paths())
+    for name, read in programs(source).items():
+        graph = json.loads(source.path(f"resource/{name}/{name}.json").read_text())
+        assert len(read) == len(graph["kernels"])
 
 
 def test_a_program_from_csv_and_wrong_files(tmp_path: Path) -> None:

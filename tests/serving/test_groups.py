@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from labkit import datasets, serving
+from labkit import serving
 from labkit.errors import BadValue, UsageError
 from tests.oracles import alpaserve_two_models as two_models
 from tests.oracles.alpaserve_simulator import FIXED_S, MODELS, STORED, cases, digest
+from tests.published import Need
 
 ORACLE = json.loads(STORED.read_text())["cases"]
 CASES = cases()
@@ -158,11 +159,12 @@ def _gain(arrival_s: list[Any]) -> float:
     return split / whole
 
 
-def test_conversations_by_the_minute_are_those_recorded_and_give_the_same_gain() -> None:
+def test_conversations_by_the_minute_are_those_recorded_and_give_the_same_gain(
+    published_data: Need,
+) -> None:
     """The recorded times themselves beside Poisson requests moved by the minute, as the notebook
     has them: dealt to eight models, and an eighth of the hour for each."""
-    if not datasets.available("azure-llm-2023"):
-        pytest.skip("azure-llm-2023 is not on this machine (see `labkit data`)")
+    published_data("azure-llm-2023")
     root = Path(__file__).resolve().parents[2] / "data" / "papers" / "alpaserve"
     minutes = pd.read_csv(root / "conversations.csv")["requests"].to_numpy()
     edges = 60.0 * np.arange(len(minutes) + 1)

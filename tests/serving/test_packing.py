@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit import datasets, serving
+from labkit import serving
 from labkit.errors import BadFile, BadValue
 from labkit.serving.batching import packing, profiles
+from tests.published import Need
 
 
 def table(name: str, latency_ms: dict[int, float]) -> serving.BatchProfile:
@@ -65,10 +66,8 @@ def test_whole_gpus_run_the_best_batch_of_half_the_objective() -> None:
 
 
 @pytest.fixture(scope="module")
-def published() -> dict[str, serving.BatchProfile]:
-    if not datasets.available(profiles.NEXUS):
-        pytest.skip("nexus-sosp19 is not on this machine (see `labkit data`)")
-    return serving.published_profiles()
+def published(published_data: Need) -> dict[str, serving.BatchProfile]:
+    return serving.published_profiles(published_data(profiles.NEXUS))
 
 
 def cautious(profile: serving.BatchProfile) -> serving.BatchProfile:
