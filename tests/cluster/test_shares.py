@@ -11,6 +11,8 @@ from scipy.optimize import linprog
 from labkit import cluster
 from labkit.cluster.policies import shares as policies
 from labkit.errors import LabkitError
+from labkit.files import project_root
+from tests.published import Need
 
 GPU_TYPES = ("fast", "slow")
 TABLE = cluster.Throughputs(
@@ -231,7 +233,7 @@ def test_jobs_are_drawn_from_the_papers_distributions() -> None:
 
 def test_a_sweep_has_the_runs_numbers_and_refuses_traces_that_end_too_soon() -> None:
     trace = cluster.continuous(400, jobs_per_hour=2.0)
-    table = cluster.load_throughputs()
+    table = cluster.load_throughputs(project_root() / "data/profiles/standin_gavel_throughputs.csv")
     machines = table.cluster(10, 10, 10)
     policy = cluster.share_policy("max-min")
     rows = cluster.sweep_shares(
@@ -264,7 +266,10 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize(("policy", "rate"), PUBLISHED)
-def test_published_completion_times_at_full_size(policy: str, rate: float) -> None:
+def test_published_completion_times_at_full_size(
+    published_data: Need, policy: str, rate: float
+) -> None:
+    published_data("gavel-osdi20/scheduler/simulation_throughputs.json")
     table = cluster.load_throughputs()
     trace = cluster.continuous(12_000, jobs_per_hour=rate)
     done = cluster.simulate_shares(
