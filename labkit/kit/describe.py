@@ -132,8 +132,8 @@ def _apply_argument(name: str, rule: Rule, parameter: inspect.Parameter, value: 
 
 def _title(function: Callable[..., Any]) -> str:
     rooms = function.__module__.split(".")[1:]
-    rooms = rooms[1:] if rooms[:1] == ["papers"] else rooms
-    return ".".join([*rooms[:1], function.__qualname__.removesuffix(".__init__")])
+    room = rooms[1:2] if rooms[:1] == ["papers"] else rooms[:1]
+    return ".".join([*room, function.__qualname__.removesuffix(".__init__")])
 
 
 # ---------------------------------------------------------------- annotations

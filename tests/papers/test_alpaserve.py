@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from labkit import datasets, serving
+from labkit import serving
 from labkit.errors import BadValue
 from labkit.papers import alpaserve
+from tests.published import Need
 
 
 def _room(groups: tuple[serving.Group, ...], each: float, memory: float) -> bool:
@@ -96,11 +97,12 @@ def _gain(arrival_s: list[Any]) -> float:
     return split / whole
 
 
-def test_conversations_by_the_minute_are_those_recorded_and_give_the_same_gain() -> None:
+def test_conversations_by_the_minute_are_those_recorded_and_give_the_same_gain(
+    published_data: Need,
+) -> None:
     """The recorded times themselves beside Poisson requests moved by the minute, as the notebook
     has them: dealt to eight models, and an eighth of the hour for each."""
-    if not datasets.available("azure-llm-2023"):
-        pytest.skip("azure-llm-2023 is not on this machine (see `labkit data`)")
+    published_data("azure-llm-2023")
     root = Path(__file__).resolve().parents[2] / "data" / "papers" / "alpaserve"
     minutes = pd.read_csv(root / "conversations.csv")["requests"].to_numpy()
     edges = 60.0 * np.arange(len(minutes) + 1)

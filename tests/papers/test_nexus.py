@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit import datasets, serving
+from labkit import serving
 from labkit.errors import BadFile, BadValue
 from labkit.papers import nexus
 from labkit.serving.batching import profiles
+from tests.published import Need
 
 
 def table(name: str, latency_ms: dict[int, float]) -> serving.BatchProfile:
@@ -64,9 +65,8 @@ def test_whole_gpus_run_the_best_batch_of_half_the_objective() -> None:
 
 
 @pytest.fixture(scope="module")
-def published() -> dict[str, serving.BatchProfile]:
-    if not datasets.available(nexus.DATASET):
-        pytest.skip("nexus-sosp19 is not on this machine (see `labkit data`)")
+def published(published_data: Need) -> dict[str, serving.BatchProfile]:
+    published_data(nexus.DATASET)
     return nexus.published_profiles()
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from labkit import datasets
 from labkit.errors import BadValue, UsageError
 from labkit.papers.reef import workload_of
 from labkit.serving.device.kernels import Program
+from tests.published import Need
 
 
 def program() -> Program:
@@ -22,19 +22,16 @@ def program() -> Program:
     return Program(name="p", blocks=(60, 60), total_s=(0.01, 0.01), wave_s=waves)
 
 
-def test_workloads_are_those_of_the_artifact() -> None:
+def test_workloads_are_those_of_the_artifact(published_data: Need) -> None:
     root = Path(__file__).resolve().parents[2] / "data" / "papers" / "reef"
     table = pd.read_csv(root / "workloads.csv")
-    source = datasets.source("reef-osdi22", ["evaluation/fig10/A.json"])
     for workload, rows in table.groupby("workload"):
         name = str(workload)
         folder = "fig10" if name.startswith("DISB") else "fig1"
         if name == "DISB E":
             continue  # below
-        if source.is_standin:
-            pytest.skip("the published workloads are not here")
-        content = datasets.open(f"reef-osdi22/evaluation/{folder}/{name[-1]}.json").read_bytes()
-        published = json.loads(content)
+        file = f"evaluation/{folder}/{name[-1]}.json"
+        published = json.loads(published_data("reef-osdi22", [file]).path(file).read_text())
         for kind, flag in (("rt", 1), ("be", 0)):
             ours = rows[rows["real_time"] == flag]
             theirs = [(client["name"], client["frequency"]) for client in published[kind]]
