@@ -1,0 +1,1 @@
+"""A paper's own code: what one notebook alone needs. It imports engines, never another paper."""
