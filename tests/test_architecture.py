@@ -24,6 +24,7 @@ ROOMS = {  # what each room rests on; engines may also import the engines before
     "models": GROUND | {"kit"},  # its records are declared as the engines' are
     "workbook": GROUND | {"kit", "workbook"},
     **{name: GROUND | {"kit", *NAMES[: i + 1]} for i, name in enumerate(NAMES)},
+    "papers": GROUND | {"kit", "papers", *NAMES},
 }
 FLOORS = {  # of rooms made of packages, from the ground up: each imports only those before it
     "workbook": ("queue", "review", "run", "export", "session"),
@@ -35,7 +36,7 @@ FLOORS = {  # of rooms made of packages, from the ground up: each imports only t
         "traces", "configurations", "policies", "simulation", "goodput", "choice",
         "recording", "live", "figures",
     ),
-    "cluster": ("jobs", "policies", "running", "elastic", "placement", "runtime"),
+    "cluster": ("jobs", "policies", "running"),
     "serving": ("generation", "batching", "device"),
 }  # fmt: skip
 # Modules of a room that stand beside its packages.
@@ -129,6 +130,19 @@ def room(module: str) -> str:
 def test_imports_point_one_way(path: Path) -> None:
     used = {room(name) for name in imported(path, typing=True)} - {""}
     assert used <= ROOMS.get(room(name_of(path)), used)
+
+
+def test_papers_are_leaves() -> None:
+    """Nothing of labkit imports a paper's module but the modules of the same paper."""
+    for name, path in KNOWN.items():
+        used = {paper_of(other) for other in imported(path, typing=True)} - {""}
+        assert used <= {paper_of(name)}, name
+
+
+def paper_of(module: str) -> str:
+    """The paper that a module belongs to: ``hived`` for ``labkit.papers.hived.cells``."""
+    parts = module.split(".")
+    return parts[2] if len(parts) > 2 and parts[1] == "papers" else ""
 
 
 def test_no_cycle_between_modules() -> None:

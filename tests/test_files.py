@@ -66,7 +66,7 @@ def test_shipped_data_are_the_workbook_s_own_else_the_installed_copy(
     outside = tmp_path / "outside"
     outside.mkdir()
     monkeypatch.chdir(outside)
-    with pytest.raises(UsageError, match="no workbook found: neither .*outside nor a folder"):
+    with pytest.raises(UsageError, match=r"no workbook found: neither .*outside nor a folder"):
         files.shipped("data/models.yaml")
     (package / "data").mkdir(parents=True)
     assert files.shipped("data/models.yaml") == package / "data" / "models.yaml"

@@ -16,7 +16,7 @@ from labkit import ENGINES
 from tests.test_architecture import KNOWN, MODULES, PACKAGE, name_of, outline, room
 
 PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-NOT_ENGINES = {"cli", "workbook"}
+NOT_ENGINES = {"cli", "papers", "workbook"}
 PARTS = {"pydantic_core": "pydantic"}
 """Packages whose version another one fixes, which is asked for in their place."""
 LOADS_AN_EXTRA = {

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from labkit.cluster.jobs.throughputs import Throughputs
 from labkit.cluster.running.bounds import Bound
-from labkit.cluster.running.rounds import Rates
 from labkit.cluster.running.runs import Run
 from labkit.errors import BadValue
 from labkit.kit.describe import checked
@@ -146,44 +145,6 @@ def figure_sweep(table: pd.DataFrame, *, title: str = "") -> go.Figure:
     fig.add_scatter(x=least["gpus"], y=least["bound_jct_s"], mode="lines", name="bound", line=line)
     fig.update_yaxes(type="log")
     return finish(fig, title=title, x="GPUs", y="mean completion time (s, simulated)")
-
-
-@checked
-def figure_scaling(rates: Rates, *, title: str = "") -> go.Figure:
-    """Work of a GPU-second over that on the fewest GPUs, by GPUs of a job, a line a kind.
-
-    Of kinds that differ in the last part of ``a/b/c`` alone, the first is drawn.
-    """
-    fig = go.Figure()
-    gpus = np.array(rates.gpus)
-    seen = set[str]()
-    for kind, row in zip(rates.kinds, rates.work_per_s, strict=True):
-        name = kind.rsplit("/", 1)[0]
-        ran = row > 0
-        if name in seen or not ran.any():
-            continue
-        each = row[ran] / gpus[ran]
-        dash = "dash" if len(seen) >= len(CYCLE) else "solid"
-        line = {"color": CYCLE[len(seen) % len(CYCLE)], "dash": dash}
-        fig.add_scatter(x=gpus[ran], y=np.round(each / each[0], 4), name=name, line=line)
-        seen.add(name)
-    fig.update_xaxes(type="log", tickvals=gpus).update_yaxes(rangemode="tozero")
-    return finish(fig, title=title, x="GPUs of a job", y="work of a GPU-second")
-
-
-@checked
-def figure_speeds(table: Throughputs) -> go.Figure:
-    """Speed of each kind of job on each GPU type over that on the last one, a row a model."""
-    over = table.alone / table.alone[:, -1:]
-    models = [k.partition(" (")[0] for k in table.kinds]
-    size = [9 + 4 * models[:k].count(model) for k, model in enumerate(models)]
-    look = {"text": table.kinds, "mode": "markers", "marker_size": size, "orientation": "h"}
-    fig = go.Figure(layout_scattermode="group").add_vline(1, line_dash="dot")
-    for gpu, speeds in zip(table.gpu_types[:-1], over.T, strict=False):
-        fig.add_scatter(x=speeds, y=models, name=gpu.upper(), **look)
-    title = "Speed by model: the larger the dot, the larger the batch"
-    base = table.gpu_types[-1]
-    return finish(fig, title=title, x=f"speed / speed on {base.upper()} (dotted: 1)")
 
 
 @checked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit import cluster
+from labkit.errors import BadValue
 
 EIGHT = cluster.Cluster.nodes(1, gpus=8)
 
@@ -128,3 +129,8 @@ def test_a_summary_says_what_the_jobs_say() -> None:
     assert run.frame()["deadline_met"].tolist() == [True, False]
     assert run.summary(warmup=0.5)["mean_jct_s"] == 13
     assert "the most GPU time went to a (72 GPU-s)" in run.why("b")
+
+
+def test_ranks_are_one_a_queue() -> None:
+    with pytest.raises(BadValue, match=r"one a queue, 2; got \(1,\)"):
+        cluster.Policy(name="x", order="attained", thresholds=(1,), preemptive=True, ranks=(1,))

@@ -1,0 +1,26 @@
+"""Synergy (OSDI'22): CPUs and memory beside GPUs, divided by what each kind of job can use.
+
+    from labkit.papers import synergy
+
+    needs = synergy.load_needs("data/papers/synergy/needs.csv", cpus_per_gpu=3)
+    trace = synergy.draw_mix(5000, jobs_per_hour=9.0)
+    run = cluster.simulate(trace, cluster.Cluster.nodes(16), synergy.allocator(needs, give="tune"))
+
+``resources`` holds the descriptions and policies, ``packing`` the compiled loop.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "resources": [
+            "Resources",
+            "Sensitivity",
+            "allocator",
+            "draw_mix",
+            "load_needs",
+            "sweep",
+        ],
+    },
+)
