@@ -285,7 +285,7 @@ class Model:
 
 def presets() -> dict[str, Model]:
     """The models of ``data/models.yaml`` by name."""
-    return files.named(files.project_root() / "data" / "models.yaml", Model)
+    return files.named(files.shipped("data/models.yaml"), Model)
 
 
 @lru_cache(maxsize=64)

@@ -349,7 +349,7 @@ def test_a_new_run_rewrites_what_shows_it(root: Path) -> None:
 
 def test_another_exporter_rewrites_every_page(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_site(root)
-    monkeypatch.setattr("labkit.kit.page.fingerprint", lambda *_: "another")
+    monkeypatch.setattr("labkit.kit.page.fingerprint", lambda *_, **__: "another")
     assert {"papers/alpha.html", "slides/alpha.html"} <= set(write_site(root).written)
 
 

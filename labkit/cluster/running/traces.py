@@ -13,7 +13,7 @@ from annotated_types import MinLen
 from labkit.cluster.jobs.jobs import Trace, from_csv
 from labkit.cluster.running.rounds import Rates
 from labkit.errors import BadFile, UsageError, not_among
-from labkit.files import project_root
+from labkit.files import shipped
 from labkit.kit.arrivals import from_table, texts_of
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked
 
@@ -191,7 +191,7 @@ def in_seconds(path: Path) -> pd.DataFrame:
     """A trace of Gavel's, with durations: the least whole seconds that make as many steps."""
     import pandas as pd
 
-    rates = pd.read_csv(project_root() / STEPS_PER_S, index_col="kind")["steps_per_s"]
+    rates = pd.read_csv(shipped(STEPS_PER_S), index_col="kind")["steps_per_s"]
     columns = ["kind", "command", "option", "needs_data", "steps", "arrival_s", "gpus"]
     table = pd.read_csv(path, sep="\t", names=columns, dtype=str, keep_default_na=False)
     steps = pd.to_numeric(table["steps"], errors="coerce")
