@@ -45,6 +45,15 @@ LOBBIES = {
     "memory": {"figures", "published"},
     "serving": {"figures", "requests"},
 }
+# Imports for type checkers alone that point back at who imports the module, and why they stay.
+BACK_REFERENCES = {
+    ("labkit.pipeline.planning.rounding", "labkit.pipeline.planning.relaxation"): (
+        "rounding realises what the relaxation solved, and is called by its planner"
+    ),
+    ("labkit.cluster.running.runs", "labkit.cluster.running.rounds"): (
+        "a run's record names the allocator that made it"
+    ),
+}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -131,9 +140,12 @@ def test_imports_point_one_way(path: Path) -> None:
 
 
 def test_no_cycle_between_modules() -> None:
-    """Also not one that imports inside functions hide."""
-    graph = {name: imported(path) - {name} - parents(name) for name, path in KNOWN.items()}
-    TopologicalSorter({name: graph[name] for name in graph}).prepare()
+    """Also not one that imports inside functions hide, or imports for type checkers alone."""
+    graph = {}
+    for name, path in KNOWN.items():
+        graph[name] = imported(path, typing=True) - {name} - parents(name)
+        graph[name] -= {other for other in graph[name] if (name, other) in BACK_REFERENCES}
+    TopologicalSorter(graph).prepare()
 
 
 def parents(name: str) -> set[str]:

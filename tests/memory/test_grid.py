@@ -15,6 +15,7 @@ from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.jobs import parallel, traffic
 from labkit.memory.jobs.states import STAGE_NAMES
 from labkit.memory.plans import estimate, grid
+from labkit.memory.plans.job import Job, devices
 
 GPT = Model(name="small", num_layers=6, hidden=64, heads=4, vocab=101, positions=64)
 LLAMA = Model(
@@ -286,7 +287,7 @@ def test_three_devices_of_a_pipeline_are_enough(schedule: str) -> None:
             recipe=Recipe.bf16_mixed(accumulation=accumulation),
         )
         peaks = [peak_of(here, device) for device in range(pp)]
-        assert len(estimate.devices(spread, here.model)) == 3
+        assert len(devices(spread, here.model)) == 3
         assert here.peak_bytes == max(peaks)
 
 
@@ -309,7 +310,7 @@ def test_all_devices_are_looked_at_where_the_first_layers_are_dense() -> None:
 def peak_of(plan: Plan, device: int) -> float:
     assert isinstance(plan.model, Model)
     assert plan.batch is not None
-    job = estimate.Job(
+    job = Job(
         model=plan.model,
         parallel=plan.parallel,
         recipe=plan.recipe,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.hardware import Link
 from labkit.kit.describe import Count, NonNegative, description
+from labkit.memory.tape.step import Phase
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +39,7 @@ class Collective:
     asks for it.
     """
 
-    phase: str
+    phase: Phase
     kind: Kind
     what: str
     message_bytes: NonNegative

@@ -14,8 +14,8 @@ from labkit.memory.jobs.recipe import COUNTER_BYTES
 from labkit.memory.jobs.states import COMPONENTS
 from labkit.memory.plans.plan import Plan
 from labkit.memory.tape import moments
-from labkit.memory.tape.forms import STEP
 from labkit.memory.tape.sizes import Numbers
+from labkit.memory.tape.step import Moment
 from labkit.models import Model
 
 PEAK = "peak, "  # before the moment's name, in the row of the total
@@ -65,7 +65,7 @@ def _fake(plan: Plan) -> Rows:
         moment = plan.peak_moment if plan.peak_moment in names else seen.peak_moment
         return [(f"{PEAK}{moment}", float(plan.peak_bytes + counters), float(seen.peak_bytes))]
     ours = dict(plan.estimate.moments[seen.peak_moment])
-    if seen.peak_moment == STEP:  # the tracker has the step's temporaries with the optimizer
+    if seen.peak_moment is Moment.STEP:  # the tracker has the step's temporaries with the optimizer
         ours["optimizer"] += ours.pop("temporaries")
     ours["optimizer"] += counters
     tracked: dict[str, int] = {}

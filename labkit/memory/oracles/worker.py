@@ -29,6 +29,7 @@ from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.oracles import networks
 from labkit.memory.oracles.oracle import GROUPED, SECOND_COPY, parallel_of
 from labkit.memory.tape.mode import Mode
+from labkit.memory.tape.step import Phase
 from labkit.models import Model
 
 
@@ -262,13 +263,13 @@ def measure(model: Model, spec: dict[str, Any], run: Run, expected: list[Tensor]
     before = received_bytes()
     held: dict[str, int] = {}
     with CollectiveMeter() as meter:
-        meter.phase = "forward"
+        meter.phase = Phase.FORWARD
         loss = trainer.network(*_pair(last))
         held[SECOND_COPY] = storage_bytes(trainer.network.parameters())
-        meter.phase = "backward"
+        meter.phase = Phase.BACKWARD
         loss.backward()
         held["gradients"] = storage_bytes(trainer.gradients())
-        meter.phase = "step"
+        meter.phase = Phase.STEP
         trainer.step()
     dist.barrier(group=run.group)
     after = received_bytes()

@@ -20,6 +20,7 @@ from labkit.memory.jobs.states import COMPONENTS
 from labkit.memory.jobs.traffic import Collective
 from labkit.memory.movement.volumes import step_collectives
 from labkit.memory.tape.saved import Term
+from labkit.memory.tape.step import Moment
 from labkit.models import Model
 
 
@@ -55,8 +56,8 @@ class Arithmetic(NamedTuple):
         return self.model if isinstance(self.model, int) else self.model.num_params
 
     @property
-    def peak_moment(self) -> str:
-        return "all at once"
+    def peak_moment(self) -> Moment:
+        return Moment.ALL_AT_ONCE
 
     @property
     def peak_bytes(self) -> float:

@@ -17,11 +17,14 @@ from labkit.memory.jobs.states import SHARDINGS
 from labkit.memory.movement import volumes
 from labkit.memory.plans import estimate as estimates
 from labkit.memory.plans import fsdp
-from labkit.memory.plans.estimate import COMPONENTS, Job, Row, total
+from labkit.memory.plans import job as jobs
+from labkit.memory.plans.estimate import COMPONENTS, Row, total
+from labkit.memory.plans.job import Job
 from labkit.memory.tape import saved
 from labkit.memory.tape.saved import Term
+from labkit.memory.tape.step import Moment
 from labkit.models import Model
-from labkit.models.model import OPERATORS
+from labkit.models.sizes import OPERATORS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,8 +54,8 @@ class Estimate:
     device."""
 
     job: Job
-    moments: dict[str, Row]
-    peak_moment: str
+    moments: dict[Moment, Row]
+    peak_moment: Moment
     peak: Row
 
     @property
@@ -115,7 +118,7 @@ class Estimate:
         """Bytes of each component on the device, a row a moment in order, and their total."""
         import pandas as pd
 
-        order = [name for name in estimates.MOMENTS if name in self.moments]
+        order = [moment for moment in Moment if moment in self.moments]
         sizes = [[float(self.moments[m].get(c, 0)) for c in COMPONENTS] for m in order]
         table = pd.DataFrame(sizes, pd.Index(order, name="moment"), list(COMPONENTS))
         table = table.loc[:, (table != 0).any()]
@@ -216,15 +219,15 @@ def estimate(
     Raises:
         UsageError: something does not divide, or is not known; the message names the rule.
     """
-    jobs = estimates.jobs(model, parallel, recipe, batch, ideal)
-    return max(map(on_device, jobs), key=lambda device: device.peak_bytes)
+    devices = jobs.jobs(model, parallel, recipe, batch, ideal)
+    return max(map(on_device, devices), key=lambda device: device.peak_bytes)
 
 
 def on_device(job: Job) -> Estimate:
     """The moments of the job's own pipeline device."""
     by_moment = estimates.rows(job)
-    name, peak = estimates.largest(by_moment.items())
-    return Estimate(job=job, moments=by_moment, peak_moment=name, peak=peak)
+    moment, peak = estimates.largest(by_moment.items())
+    return Estimate(job=job, moments=by_moment, peak_moment=moment, peak=peak)
 
 
 _HOW = {

@@ -20,6 +20,7 @@ from labkit.memory.jobs.parallel import GROUPS, Parallel
 from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.plans import estimate as estimates
 from labkit.memory.plans.estimate import COMPONENTS, Row
+from labkit.memory.plans.job import jobs
 from labkit.memory.plans.plan import FIELDS, PARTS, Plan
 from labkit.models import Model
 
@@ -231,8 +232,8 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
     seq = np.maximum(seq // pieces, 1) * pieces  # in rows with a problem any will do
     batch = replace(batch, seq=int(np.asarray(seq).flat[0]))
     given = model, parallel, candidate.recipe, batch, candidate.ideal
-    jobs = estimates.jobs(*given, **numbers | {"seq": seq})
-    named = [moment for job in jobs for moment in estimates.rows(job).items()]
+    devices = jobs(*given, **numbers | {"seq": seq})
+    named = [moment for job in devices for moment in estimates.rows(job).items()]
     return *estimates.largest(named), problem
 
 

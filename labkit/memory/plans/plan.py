@@ -17,6 +17,7 @@ from labkit.memory.jobs.recipe import Recipe
 from labkit.memory.plans.arithmetic import Arithmetic
 from labkit.memory.plans.detail import Estimate, estimate
 from labkit.memory.tape.saved import Term
+from labkit.memory.tape.step import Moment
 from labkit.models import Model
 from labkit.quantities import GB, format_bytes
 
@@ -117,7 +118,8 @@ class Plan:
         return self.peak_bytes / (1 - self.fragmentation)
 
     @property
-    def peak_moment(self) -> str:
+    def peak_moment(self) -> Moment:
+        """When the peak is reached; it prints as its text."""
         return self.account.peak_moment
 
     def moments(self) -> pd.DataFrame:

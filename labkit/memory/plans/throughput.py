@@ -32,6 +32,7 @@ from labkit.memory.jobs.traffic import Collective
 from labkit.memory.movement.offload import offload
 from labkit.memory.movement.volumes import collectives
 from labkit.memory.plans.plan import Plan
+from labkit.memory.tape.step import Phase
 from labkit.models import Model
 
 # Share of a step's operations that the backward pass has at least, whatever is recomputed.
@@ -178,7 +179,7 @@ def throughput(plan: Plan, cluster: Cluster) -> StepTime:
     sent = collectives(model, parallel, plan.recipe, batch, **at)
     data_s = sum(cluster.time_s(item) for item in sent if item.axis == "dp")
     if cluster.overlap:
-        at_once = [item for item in sent if item.axis == "dp" and item.phase == "backward"]
+        at_once = [item for item in sent if item.axis == "dp" and item.phase is Phase.BACKWARD]
         backward_s = tokens * (2 * forward + again) * seconds
         data_s -= min(backward_s, sum(cluster.time_s(item) for item in at_once))
     tensor_s = sum(cluster.time_s(item) for item in sent if item.axis != "dp")

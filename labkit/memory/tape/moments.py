@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue, UsageError
 from labkit.memory.tape import tape as tapes
-from labkit.memory.tape.forms import MOMENTS, STEP, Points, columns_of, parameters, points
+from labkit.memory.tape.forms import Points, columns_of, parameters, points
 from labkit.memory.tape.mode import FP32, INT64, Mode
-from labkit.memory.tape.shadow import Program
+from labkit.memory.tape.network import Program
 from labkit.memory.tape.sizes import (
     MIXED,
     Numbers,
@@ -36,9 +36,11 @@ from labkit.memory.tape.sizes import (
     stack,
     units,
 )
+from labkit.memory.tape.step import ON_TAPE, Moment
 
 # Choices of a shape that are a program's under the same name.
 _CHOICES = ("mlp", "qkv_bias", "out_bias", "mlp_bias", "fused_qkv", "qk_norm", "tied")
+Key = TypeVar("Key", bound=str)
 _MOST = 2**53  # elements that a float still counts one by one
 
 
@@ -156,7 +158,7 @@ def for_loop_temporaries(shape: Shape, mode: Mode, numbers: Numbers) -> Any:
     return mode.stream_bytes * np.maximum.reduce(np.broadcast_arrays(*pairs))
 
 
-def moments(shape: Shape, mode: Mode, **sizes: Any) -> dict[str, dict[str, Any]]:
+def moments(shape: Shape, mode: Mode, **sizes: Any) -> dict[Moment, dict[str, Any]]:
     """Bytes of each component at the fullest point of each moment, the optimizer's left out.
 
     ``shape`` may be a model. ``sizes`` are fields of :class:`~labkit.memory.tape.sizes.Numbers`,
@@ -169,8 +171,8 @@ def moments(shape: Shape, mode: Mode, **sizes: Any) -> dict[str, dict[str, Any]]
 
     >>> from labkit.models import Model
     >>> found = moments(Model.preset("gpt2-124m"), Mode(), seq=1024, micro_batch=8)
-    >>> max(found, key=lambda moment: sum(found[moment].values()))
-    'loss backward'
+    >>> print(max(found, key=lambda moment: sum(found[moment].values())))
+    loss backward
     """
     shape = shape_of(shape)
     numbers = Numbers(**sizes)
@@ -184,7 +186,7 @@ def moments(shape: Shape, mode: Mode, **sizes: Any) -> dict[str, dict[str, Any]]
     logits = held_on * numbers.micro_batch * numbers.seq * over(shape.vocab, numbers.tp)
     # Gradients are as wide as parameters.
     at_step = (logits, there["parameters"], 0, 0)
-    by_moment[STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
+    by_moment[Moment.STEP] = {**there, **dict(zip(tapes.CATEGORIES, at_step, strict=True))}
     return by_moment
 
 
@@ -192,11 +194,14 @@ def by_samples(
     shape: Shape,
     mode: Mode,
     numbers: Numbers,
-    of: Callable[[Program], dict[str, Any]],
+    of: Callable[[Program], dict[Key, Any]],
     where: Callable[[Any, Any, Any], Any],
-) -> dict[str, Any]:
-    """``of`` the program; of two, each value by ``where``, if attention written out tells one
-    sample from several and some configurations have one, others more."""
+) -> dict[Key, Any]:
+    """What ``of`` says of the program that runs, or of two, value by value.
+
+    Attention written out runs another program for one sample than for several. Where some
+    configurations have one and others more, ``where(one_sample, alone, several)`` picks each value.
+    """
     one_sample = numbers.micro_batch == 1
     many = mode.attention == "eager" and not _all(one_sample)
     answer = of(_program(shape, mode, numbers, batched=many))
@@ -206,7 +211,7 @@ def by_samples(
     return answer
 
 
-def _evaluated(shape: Shape, numbers: Numbers, program: Program) -> dict[str, list[Any]]:
+def _evaluated(shape: Shape, numbers: Numbers, program: Program) -> dict[Moment, list[Any]]:
     """By moment: bytes of each category at the point with the largest total."""
     table = points(program)
     columns = columns_of(table, program, shape, numbers)
@@ -222,23 +227,23 @@ def _evaluated(shape: Shape, numbers: Numbers, program: Program) -> dict[str, li
     return _arrays(table, matrix, spread[0].shape)
 
 
-def _scalar(table: Points, parts: NDArray[np.int64]) -> dict[str, list[Any]]:
+def _scalar(table: Points, parts: NDArray[np.int64]) -> dict[Moment, list[Any]]:
     totals = parts.sum(axis=1).tolist()
     best: dict[int, int] = {}
     for place, number in enumerate(table.moment.tolist()):
         if number not in best or totals[place] > totals[best[number]]:
             best[number] = place
-    return {MOMENTS[number]: parts[place].tolist() for number, place in best.items()}
+    return {ON_TAPE[number]: parts[place].tolist() for number, place in best.items()}
 
 
 def _arrays(
     table: Points, matrix: NDArray[np.float64], size: tuple[int, ...]
-) -> dict[str, list[Any]]:
+) -> dict[Moment, list[Any]]:
     by_moment = {}
     for number in np.unique(table.moment):
         forms = table.coefficients[table.moment == number].astype(float)
         best = np.argmax(forms.sum(axis=1) @ matrix, axis=0)[None]
-        by_moment[MOMENTS[number]] = [
+        by_moment[ON_TAPE[number]] = [
             np.take_along_axis(forms[:, place] @ matrix, best, axis=0)[0].reshape(size)
             for place in range(forms.shape[1])
         ]

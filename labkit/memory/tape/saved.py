@@ -22,7 +22,7 @@ import numpy as np
 from labkit.memory.tape.forms import Kept, kept, multiplicities
 from labkit.memory.tape.mode import Mode
 from labkit.memory.tape.moments import by_samples
-from labkit.memory.tape.shadow import Program
+from labkit.memory.tape.network import Program
 from labkit.memory.tape.sizes import Numbers, Shape, is_array, shape_of, units
 from labkit.memory.tape.tape import UNITS
 

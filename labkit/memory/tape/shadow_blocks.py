@@ -9,27 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from labkit.memory.tape.mode import FP32, INT64
+from labkit.memory.tape.network import Network
 from labkit.memory.tape.operators import Linear
+from labkit.memory.tape.step import Stretch
 from labkit.memory.tape.tape import INDEX, ONE, Tensor, call, unit
 
-if TYPE_CHECKING:
-    from labkit.memory.tape.shadow import Shadow
-
 INPUT = "projection input"
-FIRST = "first"
-MIDDLE = "middle"
-LAST_FULL = "last full"
-LAST = "last"
 
 
 class Place(NamedTuple):
-    """Where in the stack of layers: the group's name (of the middle, no points are recorded), how
-    often this layer stands for itself, and whether it has experts."""
+    """Where a layer stands in the stack, how often it stands for itself, whether it has experts."""
 
-    group: str
+    stretch: Stretch
     multiplicity: int = ONE
     experts: bool = False
 
@@ -37,7 +31,7 @@ class Place(NamedTuple):
 class Block:
     """Norm, attention, norm, MLP or experts; a parameter is made where it is first used."""
 
-    def __init__(self, net: Shadow, place: Place) -> None:
+    def __init__(self, net: Network, place: Place) -> None:
         self.net = net
         self.tape = net.tape
         self.ops = net.ops

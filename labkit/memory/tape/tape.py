@@ -50,6 +50,7 @@ from labkit.memory.tape.graph import (
     Storage,
     Tensor,
 )
+from labkit.memory.tape.step import Moment
 
 UNITS = (
     "1",
@@ -161,13 +162,13 @@ class Tape:
     """The log of one step: allocations, last uses, and what nodes saved."""
 
     def __init__(self) -> None:
-        self.labels: list[str | None] = []  # of each allocation; None: no point is recorded
+        self.labels: list[Moment | None] = []  # of each allocation; None: no point is recorded
         self.changes: list[tuple[int, tuple[int, int], Counts]] = []  # time, heading, bytes
         self.storages: list[Storage] = []
         self.locals: list[Tensor] = []
         self.held: list[Tensor] = []
         self.saved: dict[Storage, tuple[Any, int]] = {}  # layer, multiplicity
-        self.label: str | None = "embedding"
+        self.label: Moment | None = Moment.EMBEDDING
         self.part = "embedding"
         self.layer: Any = None  # the layer at work
         self.multiplicity = ONE
@@ -241,7 +242,7 @@ class Tape:
             if name and tensor.storage is not None and not tensor.storage.name:
                 tensor.storage.name = f"{self.part}.{name}" if self.part else name
 
-    def points(self) -> list[tuple[str, NDArray[np.int64]]]:
+    def points(self) -> list[tuple[Moment, NDArray[np.int64]]]:
         """Each labelled allocation with the bytes that live then, by category and multiplicity."""
         at: list[list[tuple[tuple[int, int], Counts]]] = [[] for _ in range(len(self.labels) + 1)]
         for time, heading, amount in self.changes:
