@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from labkit.memory.jobs.states import dealt
-from labkit.memory.plans.estimate import largest
+from labkit.memory.plans.estimate import fullest_moment
 from labkit.memory.plans.job import rank_shape
 from labkit.memory.tape import moments
 from labkit.memory.tape.saved import Mode
@@ -173,5 +173,5 @@ def moments_of(
 
 def peak(model: Any, mode: Mode, **sizes: Any) -> Any:
     """The largest moment of a step: its name, its bytes, and what they are."""
-    moment, parts = largest(moments_of(model, mode, **sizes).items())
+    moment, parts = fullest_moment(moments_of(model, mode, **sizes).items())
     return SimpleNamespace(moment=moment, num_bytes=sum(parts.values()), components=parts)

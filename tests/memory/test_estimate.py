@@ -308,8 +308,8 @@ def test_arrays_give_what_numbers_give(zero: int, rule: str, recipe: str) -> Non
         batch=base.batch,
         numbers={"seq": seq, "micro_batch": 2, "dp": dp, "layers": np.int64(4)},
     )
-    names, row = estimate.largest(estimate.rows(job).items())
-    total, names = (np.broadcast_to(found, (3, 3)) for found in (estimate.total(row), names))
+    names, row = estimate.fullest_moment(estimate.rows_by_moment(job).items())
+    total, names = (np.broadcast_to(found, (3, 3)) for found in (estimate.row_bytes(row), names))
     for i, j in np.ndindex(3, 3):
         one = plan(
             zero=zero,

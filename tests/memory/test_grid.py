@@ -220,7 +220,7 @@ def test_links_add_traffic_to_the_same_rows() -> None:
             assert math.isnan(row.communication_s)
             continue
         point = {name: getattr(row, name) for name in axes}
-        found = grid.at(PLAN, point).collectives()
+        found = grid.plan_at(PLAN, point).collectives()
         assert row.sent_bytes == pytest.approx(sum(item.sent_bytes for item in found))
         assert row.node_bytes == pytest.approx(sum(item.node_bytes for item in found))
         by_hand = traffic.step_time_s(found, inter=links[0], intra=links[1])
@@ -317,7 +317,9 @@ def peak_of(plan: Plan, device: int) -> float:
         batch=plan.batch,
         device=device,
     )
-    return float(estimate.total(estimate.largest(estimate.rows(job).items())[1]))
+    return float(
+        estimate.row_bytes(estimate.fullest_moment(estimate.rows_by_moment(job).items())[1])
+    )
 
 
 def test_the_trillion_is_a_trillion() -> None:

@@ -12,6 +12,7 @@ from math import lcm
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import UsageError
+from labkit.kit.randomness import Rng, seed_of
 from labkit.kit.ranks import on_ranks
 from labkit.memory.jobs import states
 from labkit.memory.jobs.parallel import Parallel
@@ -165,7 +166,7 @@ def measure(
     steps: int = 3,
     group: int = 2,
     seq: int | None = None,
-    seed: int = 0,
+    rng: Rng = 0,
     timeout_s: float = 120.0,
 ) -> Measurement:
     """Train ``model`` in fp32 on this machine's CPU, over gloo, under each scheme.
@@ -188,7 +189,7 @@ def measure(
         "global_batch": lcm(*ranks),
         "group": group,
         "seq": seq or model.positions or ROTARY_SEQ,
-        "seed": seed,
+        "rng": seed_of(rng),
     }
     _validate(model, spec)
     worker = "labkit.memory.oracles.worker:reports"

@@ -212,7 +212,7 @@ class FlatSlices(Trainer):
 
 def build(model: Model, spec: dict[str, Any]) -> networks.Decoder:
     """The same small weights on every rank; the tensors are those the formulas count."""
-    torch.manual_seed(spec["seed"])
+    torch.manual_seed(spec["rng"])
     network = networks.build(model, Mode(dtype="fp32"), seq=spec["seq"])
     shapes = [tuple(p.shape) for p in network.parameters()]
     assert shapes == [tensor.shape for tensor in model.tensors()]
@@ -224,7 +224,7 @@ def build(model: Model, spec: dict[str, Any]) -> networks.Decoder:
 
 def batches(model: Model, spec: dict[str, Any]) -> Iterator[Tensor]:
     """One global batch of random tokens a step, the same on every rank."""
-    source = torch.Generator().manual_seed(spec["seed"] + 1)
+    source = torch.Generator().manual_seed(spec["rng"] + 1)
     for _ in range(spec["steps"]):
         shape = (spec["global_batch"], spec["seq"] + 1)
         yield torch.randint(model.vocab, shape, generator=source)

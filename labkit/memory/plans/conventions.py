@@ -71,7 +71,7 @@ REASONS: dict[str, dict[str, str]] = {
 }
 
 
-def count(
+def convention_terms(
     convention: Convention,
     model: Model,
     parallel: Parallel | None = None,
@@ -85,7 +85,7 @@ def count(
     Raises:
         UsageError: there is no such convention, or it says nothing of this job.
 
-    >>> terms = count("deepspeed", Model.preset("gpt2-1.5b"), Parallel(dp=8, zero=2))
+    >>> terms = convention_terms("deepspeed", Model.preset("gpt2-1.5b"), Parallel(dp=8, zero=2))
     >>> total_bytes(terms)
     6619847600
     """
@@ -118,7 +118,7 @@ def differences(plan: Plan) -> pd.DataFrame:
     for name in CONVENTIONS:
         sums: dict[str, float] = {}
         try:
-            terms = count(name, plan.model, plan.parallel, plan.recipe, plan.batch)
+            terms = convention_terms(name, plan.model, plan.parallel, plan.recipe, plan.batch)
         except BadValue as error:
             refused[name] = str(error)
         else:

@@ -18,7 +18,7 @@ from labkit.memory.movement import volumes
 from labkit.memory.plans import estimate as estimates
 from labkit.memory.plans import fsdp
 from labkit.memory.plans import job as jobs
-from labkit.memory.plans.estimate import COMPONENTS, Row, total
+from labkit.memory.plans.estimate import COMPONENTS, Row, row_bytes
 from labkit.memory.plans.job import Job
 from labkit.memory.tape import saved
 from labkit.memory.tape.saved import Term
@@ -60,7 +60,7 @@ class Estimate:
 
     @property
     def peak_bytes(self) -> float:
-        return float(total(self.peak))
+        return float(row_bytes(self.peak))
 
     @property
     def states_bytes(self) -> float:
@@ -122,7 +122,7 @@ class Estimate:
         sizes = [[float(self.moments[m].get(c, 0)) for c in COMPONENTS] for m in order]
         table = pd.DataFrame(sizes, pd.Index(order, name="moment"), list(COMPONENTS))
         table = table.loc[:, (table != 0).any()]
-        return table.assign(total=[float(total(self.moments[m])) for m in order])
+        return table.assign(total=[float(row_bytes(self.moments[m])) for m in order])
 
     def elsewhere(self) -> pd.DataFrame:
         """Bytes that are kept on the CPU or on NVMe: component, place, bytes, formula, source."""
@@ -225,8 +225,8 @@ def estimate(
 
 def on_device(job: Job) -> Estimate:
     """The moments of the job's own pipeline device."""
-    by_moment = estimates.rows(job)
-    moment, peak = estimates.largest(by_moment.items())
+    by_moment = estimates.rows_by_moment(job)
+    moment, peak = estimates.fullest_moment(by_moment.items())
     return Estimate(job=job, moments=by_moment, peak_moment=moment, peak=peak)
 
 

@@ -44,7 +44,7 @@ COMPONENTS = (
 Row = dict[str, Any]
 
 
-def rows(job: Job) -> dict[Moment, Row]:
+def rows_by_moment(job: Job) -> dict[Moment, Row]:
     """Bytes of each component at each moment of the job's step."""
     there, gradients = _always(job.held)
     shape = job.own_shape
@@ -104,7 +104,7 @@ def _between(
     parts = first | {"share": made, "total": total}
     block = passing.size("block").whole / passing.held.whole
     there = passing.prefetched(parts, first, layer_bytes=kept / passing.layers, share=block)
-    _, fullest = largest((Moment.PREFETCH, row) for row in there)
+    _, fullest = fullest_moment((Moment.PREFETCH, row) for row in there)
     more = {Moment.PREFETCH: fullest}
     if Moment.EMBEDDING_BACKWARD in by_moment:
         gone = {"activations": 0, "temporaries": 0, "cached weights": 0}
@@ -180,14 +180,15 @@ def _step_temporaries(job: Job) -> Any:
     return size
 
 
-def total(row: Row) -> Any:
+def row_bytes(row: Row) -> Any:
+    """Bytes of all components together."""
     return sum(row.values())
 
 
-def largest(named: Iterable[tuple[Moment, Row]]) -> tuple[Any, Row]:
+def fullest_moment(named: Iterable[tuple[Moment, Row]]) -> tuple[Any, Row]:
     """The moment and components of the largest row; of equals the first. For arrays, of each."""
     names, parts = zip(*named, strict=True)
-    totals = [total(row) for row in parts]
+    totals = [row_bytes(row) for row in parts]
     if not any(np.ndim(num_bytes) for num_bytes in totals):
         best = int(np.argmax(totals))
         return names[best], parts[best]

@@ -68,7 +68,7 @@ def sweep(
     """
     import pandas as pd
 
-    rest, numbers = split(plan, values)
+    rest, numbers = split_axes(plan, values)
     numbers = {name: _numbers(name, axis) for name, axis in numbers.items()}
     size = prod(map(len, numbers.values()))
     mesh = np.meshgrid(*numbers.values(), indexing="ij") if numbers else []
@@ -87,7 +87,9 @@ def sweep(
     return pd.DataFrame(table, copy=False)
 
 
-def split(plan: Plan, values: Mapping[str, list[Any]]) -> tuple[dict[str, list], dict[str, list]]:
+def split_axes(
+    plan: Plan, values: Mapping[str, list[Any]]
+) -> tuple[dict[str, list], dict[str, list]]:
     """Axes whose values are taken one by one, and numbers, innermost in a sweep's rows.
 
     Layers are a number only where nothing cuts or tells them apart.
@@ -138,7 +140,7 @@ def _numbers(name: str, values: list[Any]) -> Any:
     return array.astype(np.int64)
 
 
-def at(plan: Plan, point: Mapping[str, Any]) -> Plan:
+def plan_at(plan: Plan, point: Mapping[str, Any]) -> Plan:
     """``plan`` with other values of some axes.
 
     Raises:
@@ -182,7 +184,7 @@ def _filling(spread: Parallel, changes: dict[str, Any], world_size: int) -> dict
 def _filled(plan: Plan, point: Mapping[str, Any]) -> float:
     """The dp that fills the ranks; NaN where none does."""
     try:
-        return at(plan, point).parallel.dp
+        return plan_at(plan, point).parallel.dp
     except UsageError:
         return np.nan
 
@@ -201,7 +203,7 @@ def _evaluate(
         row = {}
         problem = np.array(str(error), dtype=object)
     sizes = {f"{n.replace(' ', '_')}_bytes": row[n] for n in COMPONENTS if components and n in row}
-    sizes |= {"peak_bytes": estimates.total(row)}
+    sizes |= {"peak_bytes": estimates.row_bytes(row)}
     texts = {"peak_moment": np.asarray(moment, dtype=object), "problem": problem}
     bad = np.broadcast_to(problem != "", shape)
     if bad.any():
@@ -219,7 +221,7 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
     if "dp" in numbers:
         point = point | {"dp": smallest_dp(plan, point)}
         point.pop("world_size", None)
-    candidate = at(plan, point)
+    candidate = plan_at(plan, point)
     if not candidate.detailed:
         account = candidate.account
         sizes = {name: num_bytes for name, _, num_bytes in account.held()}
@@ -233,8 +235,8 @@ def _largest(plan: Plan, point: dict[str, Any], numbers: dict[str, Any]) -> tupl
     batch = replace(batch, seq=int(np.asarray(seq).flat[0]))
     given = model, parallel, candidate.recipe, batch, candidate.ideal
     devices = jobs(*given, **numbers | {"seq": seq})
-    named = [moment for job in devices for moment in estimates.rows(job).items()]
-    return *estimates.largest(named), problem
+    named = [moment for job in devices for moment in estimates.rows_by_moment(job).items()]
+    return *estimates.fullest_moment(named), problem
 
 
 def smallest_dp(plan: Plan, point: Mapping[str, Any]) -> int:

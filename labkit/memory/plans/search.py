@@ -70,7 +70,7 @@ def fit(plan: Plan, *, vary: str, device: Capacity, headroom: Headroom = 1.0) ->
         value = _first_that_fits(plan, vary, room)
     else:
         value = _bisected(plan, vary, room)
-    fitted = None if value is None else grid.at(plan, {vary: value})
+    fitted = None if value is None else grid.plan_at(plan, {vary: value})
     return Fit(value=value, plan=fitted, usable_bytes=room)
 
 
@@ -104,7 +104,7 @@ def _bisected(plan: Plan, vary: str, room: float) -> int | None:
 
     def good(value: int) -> bool:
         try:
-            return grid.at(plan, {vary: value * step}).peak_bytes <= room
+            return grid.plan_at(plan, {vary: value * step}).peak_bytes <= room
         except TooLarge:
             return False
 
@@ -215,12 +215,12 @@ def _sent_by(
 ) -> dict[str, list[float]]:
     """Bytes that each row's rank sends in a step, that leave a node, and how long that takes, in
     the sweep's order; NaN for no plan."""
-    rest, numbers = grid.split(base, values)
+    rest, numbers = grid.split_axes(base, values)
     axes = rest | numbers
     rows = []
     for chosen in product(*axes.values()):
         try:
-            plan = grid.at(base, dict(zip(axes, chosen, strict=True)))
+            plan = grid.plan_at(base, dict(zip(axes, chosen, strict=True)))
             sent = plan.collectives(ranks_per_node=ranks_per_node)
         except UsageError:
             rows.append((math.nan, math.nan, math.nan))

@@ -92,7 +92,7 @@ class Grid:
             Training(
                 network=network,
                 batch_size=batch_size,
-                seed=seed,
+                rng=seed,
                 learning_rate=self.learning_rate(batch_size),
                 max_epochs=self.max_epochs,
                 targets=self.targets,
@@ -153,7 +153,7 @@ def record(
         if (name := _name(what)) in cells:
             continue
         number = f"{len(cells) + 1}/{len(trainings)}"
-        tell(f"{number} {what.network}, batch {what.batch_size}, seed {what.seed}")
+        tell(f"{number} {what.network}, batch {what.batch_size}, seed {what.rng}")
         cells[name] = bench.cell(what)
         write_atomically(folder / PARTIAL, _json(identity | {"cells": cells}))
     # modelled energy needs only how fast the processor is, so there its own time counts, which
@@ -192,7 +192,7 @@ def find_meter(device: str) -> AnyMeter:
 
 
 def _name(what: Training) -> str:
-    return f"{what.network}/{what.batch_size}/{what.seed}"
+    return f"{what.network}/{what.batch_size}/{what.rng}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +319,7 @@ def _train_table(trainings: list[Training], cells: Cells) -> pd.DataFrame:
             what.batch_size,
             OPTIMIZER,
             what.learning_rate,
-            what.seed,
+            what.rng,
             target,
             cells[_name(what)]["epochs_to"][f"{target:g}"],
         )
