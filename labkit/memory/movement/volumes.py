@@ -46,8 +46,13 @@ def collectives(
 ) -> tuple[Collective, ...]:
     """Everything one rank of a pipeline device sends in one optimizer step.
 
-    ``recipe.accumulation`` is the number of microbatches. Without a batch only data parallelism is
-    known. Tokens are routed evenly, each to ``experts_per_token`` experts.
+    Tokens are routed evenly, each to ``experts_per_token`` experts.
+
+    Args:
+        recipe: its ``accumulation`` is the number of microbatches.
+        batch: None where only data parallelism is asked for.
+        device: of the pipeline.
+        ranks_per_node: of a node.
 
     Raises:
         BadValue: the model or the sequence does not divide.
@@ -68,6 +73,8 @@ def collectives(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
+    """One rank of a pipeline device, and what its collectives are worked out from."""
+
     model: Model
     parallel: Parallel
     recipe: Recipe
@@ -84,7 +91,7 @@ class _Job:
 
     @property
     def tokens(self) -> float:
-        """Tokens of a microbatch that a rank of ``cp`` has."""
+        """Tokens of a microbatch that one rank of ``cp`` has."""
         return self.batch.tokens / self.parallel.cp
 
     @property
@@ -99,7 +106,7 @@ class _Job:
 
     @property
     def again(self) -> float:
-        """Share of the device's layers whose whole forward runs again."""
+        """The share of the device's layers whose whole forward pass runs again."""
         layers = sum(self.layers)
         return self.batch.num_recomputed(layers) / layers if layers else 0
 
@@ -155,8 +162,11 @@ def _each_phase(calls: float, again: float) -> tuple[tuple[Phase, float], ...]:
 
 
 def _tensor(job: _Job) -> Iterator[Collective]:
-    """Two regions a layer: attention and MLP. An expert layer's second region works on the k·A of
-    the tokens that were routed to the rank, and on A where it has shared experts."""
+    """Collectives of tensor parallelism: two regions a layer, attention and MLP.
+
+    An expert layer's second region works on the k·A of the tokens that were routed to the rank, and
+    on A where it has shared experts.
+    """
     if job.parallel.tp == 1:
         return
     dense, sparse = job.layers
@@ -179,11 +189,11 @@ def _tensor(job: _Job) -> Iterator[Collective]:
 
 
 def _regions(job: _Job, what: str, message: float, count: int, text: str) -> Iterator[Collective]:
-    """Forward: gather before the first matrix and reduce after the second; backward the reverse.
+    """A region's collectives: a gather before its first matrix and a reduction after its second.
 
-    Without sequence parallelism that is one all-reduce each way. With it, the gathered input is
-    not kept, so the backward pass gathers it once more (Korthikanti et al. 2022, §4.2.2); the
-    tokens routed to experts are kept.
+    Backward they are the other way round. Without sequence parallelism that is one all-reduce each
+    way. With it, the gathered input is not kept, so the backward pass gathers it once more
+    (Korthikanti et al. 2022, §4.2.2); the tokens routed to experts are kept.
     """
     calls = count * job.passes
     again = job.again * calls
@@ -200,7 +210,9 @@ def _regions(job: _Job, what: str, message: float, count: int, text: str) -> Ite
 
 
 def _ends(job: _Job) -> Iterator[Collective]:
-    """The embedding's sum, the head's input and the loss over a vocabulary in t parts."""
+    """Collectives of the embedding's sum, the head's input and the loss over a vocabulary in t
+    parts.
+    """
     own = job.activation_bytes
     sp = job.parallel.sp
     number = job.passes
@@ -222,7 +234,7 @@ def _ends(job: _Job) -> Iterator[Collective]:
 
 
 def _norms(job: _Job) -> Collective:
-    """Each rank has seen only its tokens: gradients of what tp copies are summed once a step."""
+    """The sum, once a step, of gradients of what tp copies: each rank has seen only its tokens."""
     copied = sum(
         unit.count * tensor.numel
         for unit in job.parallel.units(job.model, job.device)
@@ -236,7 +248,7 @@ def _norms(job: _Job) -> Collective:
 
 
 def _context(job: _Job) -> Iterator[Collective]:
-    """Keys and values of the whole sequence, K bytes on a rank of tp, in every layer."""
+    """Gathers of keys and values of the whole sequence, K bytes on a rank of tp, in every layer."""
     if job.parallel.cp == 1:
         return
     model = job.model
@@ -258,7 +270,7 @@ def _context(job: _Job) -> Iterator[Collective]:
 
 
 def _expert(job: _Job) -> Iterator[Collective]:
-    """Each token goes to k experts and comes back, forward and backward: four all-to-alls."""
+    """Four all-to-alls: each token goes to k experts and comes back, forward and backward."""
     _, sparse = job.layers
     if job.parallel.ep == 1 or not sparse:
         return
@@ -274,7 +286,7 @@ def _expert(job: _Job) -> Iterator[Collective]:
 
 
 def _pipeline(job: _Job) -> Iterator[Collective]:
-    """Hidden states to the next stage and their gradients back, where that is another device."""
+    """Hidden states sent to the next stage and their gradients back, where that is another device."""
     parallel = job.parallel
     if parallel.pp == 1:
         return
@@ -339,17 +351,24 @@ def step_collectives(
     spread: Count = 1,
     stride: Count = 1,
 ) -> tuple[Collective, ...]:
-    """The data-parallel collectives of one training step, ``ranks_per_node`` ranks a node.
+    """The data-parallel collectives of one training step.
 
-    ``elements`` are what a rank holds before ZeRO; each pass makes ``num_units`` calls (one a
-    layer). Stages 0–2 move two model sizes, stage 3 three. With several micro-batches a step,
-    stages 2 and 3 reduce-scatter each one's gradients and stage 3 gathers the parameters for each;
-    stages 0 and 1 reduce the sum once, and so do the groups of MiCS among each other. ``spread``:
-    over how many of the ranks the elements (experts) are spread before; ``stride``: the distance
-    between neighbours of a group, the ranks that other kinds of parallelism put between them.
+    Stages 0–2 move two model sizes, stage 3 three. With several micro-batches a step, stages 2 and
+    3 reduce-scatter each one's gradients and stage 3 gathers the parameters for each; stages 0 and
+    1 reduce the sum once, and so do the groups of MiCS among each other.
+
+    Args:
+        elements: what a rank holds before ZeRO.
+        ranks_per_node: of a node.
+        num_units: calls of each pass, one a layer.
+        spread: over how many of the ranks the elements (experts) are spread before.
+        stride: the distance between neighbours of a group, the ranks that other kinds of
+            parallelism put between them.
 
     Raises:
         BadValue: the ranks that ``spread`` leaves do not divide by their groups.
+
+    Source: ZeRO §7; ZeRO++ §3; MiCS §3.
 
     >>> found = step_collectives(Parallel(dp=4, zero=3), Recipe(), elements=1)
     >>> [item.sent_bytes for item in found]
@@ -396,7 +415,7 @@ def _call(
     formula: str,
     often: int = 1,
 ) -> Collective:
-    """Among ``size`` neighbours, one call a unit and ``often`` as many bytes."""
+    """A collective among ``size`` neighbours, one call a unit and ``often`` times as many bytes."""
     return Collective(
         phase=phase,
         kind=kind,

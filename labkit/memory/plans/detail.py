@@ -50,8 +50,14 @@ _AGAIN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The account of a detailed plan: what a step holds, moment by moment, on its fullest pipeline
-    device."""
+    """The account of a detailed plan: what a step holds, moment by moment.
+
+    It is that of the fullest pipeline device.
+
+    Attributes:
+        moments: bytes by component at each moment.
+        peak_moment, peak: the largest of them.
+    """
 
     job: Job
     moments: dict[Moment, Row]
@@ -60,11 +66,12 @@ class Estimate:
 
     @property
     def peak_bytes(self) -> float:
+        """Bytes on the device at the largest moment."""
         return float(row_bytes(self.peak))
 
     @property
     def states_bytes(self) -> float:
-        """Of the fullest device."""
+        """Bytes of model states on the fullest device."""
         stored = (t for t in self._states() if t.place == "device" and t.row in STATES)
         return sum(term.num_bytes for term in stored)
 
@@ -73,6 +80,7 @@ class Estimate:
         return (*self._states(), *self._activations(), *self._passing())
 
     def _states(self) -> Iterator[Term]:
+        """States, their sizes as floats."""
         for term in self.job.held.states():
             yield replace(term, num_bytes=float(term.num_bytes))
 
@@ -92,7 +100,7 @@ class Estimate:
             yield replace(term, component=name, num_bytes=size)
 
     def _passing(self) -> Iterator[Term]:
-        """Components that no closed form stands for: the largest value at any moment."""
+        """Components that no closed form stands for, each with its largest value at any moment."""
         named = {state.row for state in self._states()} | {"activations", "gradients"}
         for component in COMPONENTS:
             sizes = {moment: row.get(component, 0) for moment, row in self.moments.items()}
@@ -104,7 +112,10 @@ class Estimate:
 
     def held(self) -> list[tuple[str, str, float]]:
         """Component, place and bytes: on the device at the peak, and what the recipe keeps
-        elsewhere; counters that torch leaves there are not."""
+        elsewhere.
+
+        Counters that torch leaves elsewhere are not among them.
+        """
         sizes: Counter[tuple[str, str]] = Counter()
         for name in COMPONENTS:
             sizes[name, "device"] = self.peak.get(name, 0)
@@ -115,7 +126,7 @@ class Estimate:
         return [(name, place, float(size)) for (name, place), size in sizes.items() if size]
 
     def table(self) -> pd.DataFrame:
-        """Bytes of each component on the device, a row a moment in order, and their total."""
+        """Bytes of each component on the device and their total, a row a moment in order."""
         import pandas as pd
 
         order = [moment for moment in Moment if moment in self.moments]
@@ -125,7 +136,7 @@ class Estimate:
         return table.assign(total=[float(row_bytes(self.moments[m])) for m in order])
 
     def elsewhere(self) -> pd.DataFrame:
-        """Bytes that are kept on the CPU or on NVMe: component, place, bytes, formula, source."""
+        """What is kept on the CPU or on NVMe: component, place, bytes, formula, source."""
         import pandas as pd
 
         columns = ["component", "place", "num_bytes", "formula", "source"]
@@ -187,6 +198,7 @@ class Estimate:
         return (*notes, *_taken_for_granted(job), LEFT_OUT)
 
     def collectives(self, *, ranks_per_node: int) -> tuple[traffic.Collective, ...]:
+        """What the device's ranks send in a step."""
         job = self.job
         at = {"device": self.job.device, "ranks_per_node": ranks_per_node}
         return volumes.collectives(job.model, job.parallel, job.recipe, job.batch, **at)
@@ -253,7 +265,7 @@ _SOURCE = {
 
 
 def _taken_for_granted(job: Job) -> Iterator[str]:
-    """What is not as the model says, and how experts and latents are taken."""
+    """Sentences on what is not as the model says, and on how experts and latents are taken."""
     model = job.model
     norm = job.shape.norm
     if model.norm != norm:
@@ -275,6 +287,7 @@ def _taken_for_granted(job: Job) -> Iterator[str]:
 
 
 def _derived(job: Job) -> Iterator[str]:
+    """Sentences on what of the estimate was derived and not checked against a run."""
     parallel = job.parallel
     recipe = job.recipe
     if recipe.optimizer in {"adafactor", "muon"} and parallel.zero:

@@ -115,7 +115,7 @@ def _between(
 
 
 def _always(held: Holding) -> tuple[Row, Any]:
-    """What is on the device all the time, and the gradients once all are there."""
+    """The bytes that are on the device all the time, and those of the gradients once all are there."""
     row: Row = {}
     gradients: Any = 0
     for state in held.states():
@@ -129,6 +129,7 @@ def _always(held: Holding) -> tuple[Row, Any]:
 
 
 def _stack_bytes(shape: Shape, mode: Mode, **arguments: Any) -> Any:
+    """Bytes that all layers keep for one microbatch."""
     return saved.total_bytes(saved.stack_terms(shape, mode, **arguments))
 
 
@@ -142,6 +143,7 @@ def _once(function: Callable[..., Any], shape: Any, mode: Mode, arguments: Row) 
 
 @lru_cache(maxsize=4096)
 def _remembered(function: Callable[..., Any], sizes: Any, mode: Mode, arguments: Any) -> Any:
+    """:func:`_once`'s memory; arguments must be hashable."""
     return function(SimpleNamespace(**dict(sizes)), mode, **dict(arguments))
 
 
@@ -155,7 +157,7 @@ def _happens(job: Job, moment: Moment) -> bool:
 
 
 def _step_temporaries(job: Job) -> Any:
-    """What the optimizer allocates: Adam's roots, and gradients in the master's format."""
+    """Bytes that the optimizer allocates: Adam's roots, and gradients in the master's format."""
     recipe = job.recipe
     held = job.held.trained
     if recipe.offload_optimizer != "device" or not held.tensors:
@@ -203,7 +205,7 @@ def fullest_moment(named: Iterable[tuple[Moment, Row]]) -> tuple[Any, Row]:
 
 
 def _chosen(parts: Sequence[Row], which: Any) -> Row:
-    """The components of each configuration's own row."""
+    """The components of each configuration's own fullest row."""
     used = np.flatnonzero(np.bincount(which.ravel(), minlength=len(parts))).tolist()
     row: Row = {}
     for component in [name for name in COMPONENTS if any(name in part for part in parts)]:

@@ -46,9 +46,9 @@ class Size:
 
 
 class Passing:
-    """A rank's units and how it communicates.
+    """A rank's units, and what its communication holds for a while.
 
-    Of arrays, as the job's numbers may be: ``layers``, ``degree`` (ranks that share one copy) and
+    Arrays, as the job's numbers may be: ``layers``, ``degree`` (ranks that share one copy) and
     ``whole``, the elements of the rank before ZeRO.
     """
 
@@ -61,12 +61,12 @@ class Passing:
 
     @cached_property
     def shared(self) -> bool:
-        """Whether anything is spread over more than one rank (for arrays: for any of them)."""
+        """Whether anything is spread over more than one rank; of arrays, whether any of them is."""
         return bool(np.any(self.degree > 1)) if is_array(self.degree) else self.degree > 1
 
     @cached_property
     def gathers(self) -> bool:
-        """Whether layers are made whole one by one: at stage 3, also on one rank to cast them."""
+        """Whether layers are made whole one by one: at stage 3, and on one rank only to cast them."""
         return self.job.parallel.zero == 3 and (self.job.casts or self.shared)
 
     @cached_property
@@ -75,7 +75,7 @@ class Passing:
         return self.job.parallel.zero >= 2 and self.shared
 
     def size(self, *names: str) -> Size:
-        """A unit's size: the first of ``names`` that there is, of layers the largest."""
+        """The size of the first of the named units that there is; of layers that of the largest."""
         for name in names:
             if name == "block" and self._largest_block:
                 return self._sizes[self._largest_block]
@@ -85,11 +85,13 @@ class Passing:
 
     @cached_property
     def _largest_block(self) -> str:
+        """The name of the largest kind of layer."""
         blocks = [name for name in self._sizes if "block" in name]
         return max(blocks, key=lambda name: self._sizes[name].whole, default="")
 
     @cached_property
     def _sizes(self) -> dict[str, Size]:
+        """The size of each unit by name."""
         sizes: dict[str, list[Any]] = {}
         for tensor in self.held.tensors:
             parts = self.held.parts(tensor, self.degree)
@@ -107,7 +109,7 @@ class Passing:
 
     @cached_property
     def deep(self) -> Any:
-        """Whether there is a next layer."""
+        """Whether there is a layer after the first."""
         return self.layers >= 2
 
     def weights(self, moment: Moment) -> Row:
@@ -236,11 +238,17 @@ class Passing:
         return larger(self.layers - at_once, 0)
 
     def prefetched(self, first: Row, base: Row, *, layer_bytes: Any, share: Any) -> list[Row]:
-        """Inside the backward pass, the next layer arriving while the previous one's gradients go.
+        """Rows inside the backward pass: the next layer arrives while the previous one's gradients
+        go.
 
-        The stack is uniform: what ``first`` (one rank's row of the first layer, the last to be
-        computed) lacks is what the layers below keep, ``layer_bytes`` each; ``share`` is of one
-        layer in the gradients. Since the bytes are linear in the layer, one end is the fullest.
+        The stack is uniform, so that bytes are linear in the layer and one end is the fullest: both
+        are returned.
+
+        Args:
+            first: one rank's row of the first layer, the last to be computed. What it lacks is what
+                the layers below keep.
+            layer_bytes: what a layer keeps.
+            share: of one layer in the gradients.
         """
         rows = []
         for below in (larger(self.layers - 2, 0), smaller(1, self.layers - 1)):
@@ -257,7 +265,9 @@ class Passing:
         return rows
 
     def last_sent(self, base: Row, total: Any) -> Row:
-        """The first unit's gradients on their way, with nothing left to compute."""
+        """The row in which the first unit's gradients are on their way, with nothing left to
+        compute.
+        """
         first = self.size("root", "embedding")
         kept = total - self.only_shared(self.job.recipe.gradient_bytes * first.share)
         whole = DTYPE_BYTES[self.made_format] * first.whole
@@ -277,4 +287,5 @@ def smaller(first: Any, other: Any) -> Any:
 
 
 def whole_bytes(size: Any) -> Any:
+    """Bytes to the nearest whole one."""
     return np.rint(size) if is_array(size) else round(float(size))

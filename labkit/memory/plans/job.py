@@ -23,7 +23,11 @@ from labkit.models import Model
 
 @lru_cache(maxsize=256)
 def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather = "again") -> Mode:
-    """Which operators a job runs."""
+    """Which operators a job runs.
+
+    Args:
+        gather: how the inputs of column-parallel products are gathered under sequence parallelism.
+    """
     narrow = "fp32" if recipe.compute_bytes == 4 else "bf16"
     again = batch.recompute
     if isinstance(again, int):
@@ -47,7 +51,11 @@ def mode_of(model: Model, recipe: Recipe, batch: Batch, gather: SequenceGather =
 
 @lru_cache(maxsize=256)
 def rank_shape(model: Model, tp: int) -> Shape:
-    """The sizes of ``model`` on a rank of ``tp``, each norm as its kind of block has it.
+    """The sizes of ``model`` on a rank of tensor parallelism, each norm as its kind of block has
+    it.
+
+    Args:
+        tp: ranks that share each layer.
 
     Raises:
         UsageError: the model's layers are not known, or not by the tape.
@@ -107,6 +115,7 @@ class Job:
 
     @cached_property
     def mode(self) -> Mode:
+        """Which operators the job runs."""
         mode = mode_of(self.model, self.recipe, self.batch, self.parallel.sp_gather)
         if mode.recompute == "every" and self.batch.every > self.layers:
             return replace(mode, recompute="none")  # so seldom that it is never
@@ -114,10 +123,12 @@ class Job:
 
     @cached_property
     def shape(self) -> Shape:
+        """The model's sizes on the rank."""
         return rank_shape(self.model, self.parallel.tp)
 
     @cached_property
     def layers(self) -> int:
+        """Layers of the device."""
         lengths = self.parallel.stage_layers(self.model.num_layers)
         return sum(lengths[stage] for stage in self.parallel.stages(self.device))
 
@@ -129,26 +140,29 @@ class Job:
 
     @cached_property
     def ends(self) -> set[str]:
-        """Units of the device that are no layers."""
+        """The device's units that are no layers."""
         units = self.parallel.units(self.model, self.device)
         return {unit.name for unit in units if "block" not in unit.name}
 
     @cached_property
     def has_embedding(self) -> bool:
+        """Whether the device has the embedding."""
         return bool({"root", "embedding"} & self.ends)
 
     @cached_property
     def has_head(self) -> bool:
+        """Whether the device has the head."""
         return bool({"root", "head"} & self.ends)
 
     @property
     def microbatches(self) -> int:
-        """Of a step; enough to fill a pipeline where the recipe does not say."""
+        """Microbatches of a step; enough to fill a pipeline where the recipe does not say."""
         given = self.recipe.accumulation
         return given if given > 1 or self.parallel.pp == 1 else 2 * self.parallel.pp
 
     @cached_property
     def in_flight(self) -> float:
+        """Microbatches whose activations the device holds at most."""
         return max(1.0, float(self.parallel.in_flight(self.device, self.microbatches)))
 
     @cached_property
@@ -165,6 +179,7 @@ class Job:
 
     @cached_property
     def held(self) -> Holding:
+        """The states that the rank holds."""
         return Holding(
             tensors=rows_of(self.model, self.parallel, self.device),
             parallel=self.parallel,
@@ -176,8 +191,10 @@ class Job:
 
     @cached_property
     def own_shape(self) -> Shape:
-        """The shape of the device's own layers; without both ends its vocabulary is next to
-        nothing, so that no head is counted."""
+        """The shape of the device's own layers.
+
+        Without both ends its vocabulary is next to nothing, so that no head is counted.
+        """
         changes: dict[str, Any] = {"num_layers": self.layers, "dense_layers": self.dense_layers}
         if "layers" in self.numbers:
             changes = {"num_layers": self.numbers["layers"]}
@@ -203,7 +220,15 @@ class Job:
 def jobs(
     model: Model, parallel: Parallel, recipe: Recipe, batch: Batch, ideal: bool, **numbers: Any
 ) -> Iterator[Job]:
-    """A rank of each pipeline device that can be the fullest; raises as :meth:`Job.check` does."""
+    """The job of a rank of each pipeline device that can be the fullest.
+
+    Args:
+        ideal: divide by the number of ranks where torch rounds up to whole rows.
+        numbers: fields of :class:`Job` that a sweep varies, maybe as arrays.
+
+    Raises:
+        UsageError: as :meth:`Job.check` does.
+    """
     for device in devices(parallel, model):
         job = Job(
             model=model,

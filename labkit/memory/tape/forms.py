@@ -111,8 +111,11 @@ def kept(program: Program) -> tuple[Kept, ...]:
 
 @lru_cache(maxsize=256)
 def parameters(program: Program) -> tuple[tuple[Amount, ...], ...]:
-    """Elements of each trained tensor in order, a layer's experts stacked: before the layers, of
-    one layer with an MLP, of one with experts, after the layers."""
+    """Elements of each trained tensor in order, a layer's experts stacked.
+
+    There are four lists: tensors before the layers, of one layer with an MLP, of one with experts,
+    and after the layers.
+    """
     net = Shadow(program)
     net.run_forward()
     kinds = {block.place.experts: block.parameters for group, _ in net.segments for block in group}
@@ -123,6 +126,7 @@ def parameters(program: Program) -> tuple[tuple[Amount, ...], ...]:
 
 
 def _amount(counts: tapes.Counts) -> Amount:
+    """The units of a combination that occur, by place, with how many of each."""
     return tuple((int(place), int(counts[place])) for place in np.flatnonzero(counts))
 
 
@@ -145,7 +149,7 @@ def _undominated(points: list[NDArray[np.int64]], basis: NDArray[np.int64]) -> l
 
 
 def multiplicities(shape: Shape, numbers: Numbers, program: Program) -> list[Any]:
-    """The values of :data:`labkit.memory.tape.tape.MULTIPLICITIES`."""
+    """How often each part of the program is there: values of :data:`tape.MULTIPLICITIES`."""
     layers = shape.num_layers
     chunks = 0
     structure = program.structure
@@ -169,7 +173,9 @@ def multiplicities(shape: Shape, numbers: Numbers, program: Program) -> list[Any
 
 
 def columns_of(table: Points, program: Program, shape: Shape, numbers: Numbers) -> list[Any]:
-    """The value of each column: how often, times how many elements."""
+    """The value of each column of a program's points: how often a unit is there, times its
+    elements.
+    """
     times = multiplicities(shape, numbers, program)
     sizes = units(shape, numbers, program.mode)
     return [times[number] * sizes[size] for number, size in table.columns]

@@ -49,6 +49,7 @@ class TooLarge(BadValue):
 
 
 def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Program:
+    """The program that a shape, a mode and the numbers run; refuses what no program stands for."""
     structure = "flat"
     if mode.logits_held != "none" and mode.loss not in {"eager-fp32", "loss-parallel"}:
         raise UsageError(
@@ -89,7 +90,11 @@ def _program(shape: Shape, mode: Mode, numbers: Numbers, *, batched: bool) -> Pr
 
 
 def _fixed(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
-    """The layers one by one: of two kinds that are recomputed in groups or every so many."""
+    """The counts of a program that has its layers one by one.
+
+    That is how it is where dense layers and layers with experts are recomputed in groups, or every
+    so many of them.
+    """
     repeat = numbers.group if mode.recompute == "full" else numbers.period
     dense = num_dense(shape)
     if np.ndim(repeat) or np.ndim(shape.num_layers) or np.ndim(dense):
@@ -101,11 +106,12 @@ def _fixed(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
 
 
 def _all(condition: Any) -> bool:
-    """Of plain numbers without the way through an array."""
+    """Whether a condition holds throughout; a plain one does not become an array on the way."""
     return condition if isinstance(condition, bool) else bool(np.all(condition))
 
 
 def _choice(name: str, condition: Any) -> bool:
+    """Whether a condition holds, which it must for all configurations of one call or for none."""
     every = _all(condition)
     if not every and np.any(condition):
         raise UsageError(f"{name} must hold for all configurations of one call or for none")
@@ -129,25 +135,30 @@ def held(shape: Shape, mode: Mode, numbers: Numbers) -> dict[str, Any]:
 
 
 def tensors(shape: Shape, mode: Mode, numbers: Numbers) -> list[list[Any]]:
-    """Elements of each trained tensor in order: before the layers, of one layer with an MLP, of
-    one with experts (stacked), after the layers. A router's correction is not among them: it is
-    kept with the buffers."""
+    """Elements of each trained tensor in order, in four lists.
+
+    They are those before the layers, of one layer with an MLP, of one with experts (stacked), and
+    after the layers. A router's correction is not among them: it is kept with the buffers.
+    """
     value = units(shape, numbers, mode)
     forms = parameters(_program(shape, mode, numbers, batched=False))
     return [[sum(n * value[place] for place, n in form) for form in part] for part in forms]
 
 
 def over_layers(shape: Shape, parts: list[list[Any]], of: Callable[[list[Any]], Any]) -> Any:
-    """What ``of`` (``sum``, ``len``) says of all :func:`tensors`."""
+    """What ``of`` (``sum``, ``len``) says of all tensors of a network, given :func:`tensors`'s
+    lists.
+    """
     first, dense, routed, last = map(of, parts)
     number = num_dense(shape)
     return first + number * dense + (shape.num_layers - number) * routed + last
 
 
 def for_loop_temporaries(shape: Shape, mode: Mode, numbers: Numbers) -> Any:
-    """The largest temporary of AdamW's step tensor by tensor: two live beside the previous one's.
+    """The largest temporary of AdamW's step tensor by tensor.
 
-    All at once it is the root of every variance; in one kernel there is none.
+    Two of a tensor live beside the previous tensor's. A step over all tensors at once has the root
+    of every variance; in one kernel there is none.
     """
     first, dense, routed, last = tensors(shape, mode, numbers)
     # Of each kind two layers: one shows what follows the other.
@@ -212,7 +223,7 @@ def by_samples(
 
 
 def _evaluated(shape: Shape, numbers: Numbers, program: Program) -> dict[Moment, list[Any]]:
-    """By moment: bytes of each category at the point with the largest total."""
+    """Bytes of each category by moment, at the point with the largest total."""
     table = points(program)
     columns = columns_of(table, program, shape, numbers)
     if not any(map(is_array, columns)):
@@ -228,6 +239,7 @@ def _evaluated(shape: Shape, numbers: Numbers, program: Program) -> dict[Moment,
 
 
 def _scalar(table: Points, parts: NDArray[np.int64]) -> dict[Moment, list[Any]]:
+    """:func:`_evaluated` where all sizes are plain numbers: ``parts`` are points × categories."""
     totals = parts.sum(axis=1).tolist()
     best: dict[int, int] = {}
     for place, number in enumerate(table.moment.tolist()):
@@ -239,6 +251,9 @@ def _scalar(table: Points, parts: NDArray[np.int64]) -> dict[Moment, list[Any]]:
 def _arrays(
     table: Points, matrix: NDArray[np.float64], size: tuple[int, ...]
 ) -> dict[Moment, list[Any]]:
+    """:func:`_evaluated` where sizes are arrays of shape ``size``: ``matrix`` is columns ×
+    configurations.
+    """
     by_moment = {}
     for number in np.unique(table.moment):
         forms = table.coefficients[table.moment == number].astype(float)

@@ -67,11 +67,11 @@ class Network:
         self.llama = program.mlp == "swiglu"
 
     def parameter(self, *names: str) -> Tensor:
-        """Of as many elements as these units together."""
+        """A parameter with as many elements as these units have together."""
         return self.tape.parameter(count(**Counter(names)), self.width)
 
     def normalise(self, x: Tensor, learned: list[Tensor], rows: str = "b·s") -> Tensor:
-        """A LayerNorm has learned a weight and a bias, an RMSNorm a weight."""
+        """A norm of x: LayerNorm where weight and bias are learnt, RMSNorm where a weight is."""
         if len(learned) == 1 and not self.mode.norm_fused:
             return self.ops.rms_norm_written_out(x, *learned, unit(rows))
         wide = len(learned) == 1 or self.mode.gpu
@@ -79,7 +79,7 @@ class Network:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """The part of the model at work: the first half of the names of what it keeps."""
+        """Names what the block keeps after a part of the model: the first half of each name."""
         before = self.tape.part
         self.tape.part = name
         try:
@@ -91,6 +91,7 @@ class Network:
 
     @call
     def core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention's core, recomputed in the backward pass where the mode is selective."""
         run = self.attend_eagerly if self.mode.attention == "eager" else self.attend
         if self.mode.recompute == "selective":
             self.tape.named(OPERANDS, q, k, v)
@@ -104,12 +105,14 @@ class Network:
 
     @call
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention by the flash kernel."""
         if self.program.grouped and self.mode.repeat_kv:
             k, v = (self.tape.local(self.ops.repeat(x, self.wide)) for x in (k, v))
         return self.ops.attention(q, k, v, self.wide, unit("b·s·a"))
 
     @call
     def attend_eagerly(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention written out, in which all scores exist."""
         ops = self.ops
         copied = self.program.batched
         local = self.tape.local
@@ -164,5 +167,5 @@ class Network:
         return unit("tp·b·s·h" if self.program.sequence_parallel else "b·s·h")
 
     def merge(self, out: Tensor) -> Tensor:
-        """Heads side by side: the kernel's output lies that way, a product's must be copied."""
+        """Heads put side by side: the kernel's output lies that way, a product's must be copied."""
         return self.ops.copy(out) if self.mode.attention == "eager" else out

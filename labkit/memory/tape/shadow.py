@@ -51,7 +51,10 @@ class Shadow(Network):
         ]
 
     def _flat(self) -> list[tuple[list[Place], bool]]:
-        """Where there are both kinds of layers, the first moment is that of all without experts."""
+        """Layers that all keep alike: a first, those between, a last.
+
+        Where there are both kinds of layers, those without experts are all named the first.
+        """
         full = self.mode.recompute in {"full", "operators"}
         places = [Place(Stretch.FIRST), Place(Stretch.MIDDLE, tapes.GROUPS), Place(Stretch.LAST)]
         if self.program.stack == MIXED:
@@ -65,7 +68,7 @@ class Shadow(Network):
         return [([place], full) for place in places]
 
     def _listed(self) -> list[tuple[list[Place], bool]]:
-        """Every layer for itself: what repeats with two kinds of layers in it."""
+        """Every layer for itself, as where two kinds of layers lie in what repeats."""
         dense, rest = self.program.layers
         every = [Place(Stretch.FIRST)] * dense + [Place(Stretch.LAST, experts=True)] * rest
         repeat = self.program.repeat
@@ -75,6 +78,7 @@ class Shadow(Network):
         return [([place], not number % repeat) for number, place in enumerate(every, start=1)]
 
     def _nested(self) -> list[tuple[list[Place], bool]]:
+        """Layers recomputed in groups: a first one, those between, the last full one, the last."""
         rows = (
             (Place(Stretch.FIRST), tapes.INNER),
             (Place(Stretch.MIDDLE, tapes.GROUPS), tapes.GROUPS_INNER),
@@ -84,6 +88,9 @@ class Shadow(Network):
         return [([ends, Place(Stretch.MIDDLE, inner), ends], True) for ends, inner in rows]
 
     def _periodic(self) -> list[tuple[list[Place], bool]]:
+        """Layers of which every so many is recomputed: a first period, those between, the last, the
+        rest.
+        """
         first = Place(Stretch.FIRST)
         last = Place(Stretch.LAST)
         inner = Place(Stretch.MIDDLE, tapes.INNER)
@@ -113,14 +120,14 @@ class Shadow(Network):
         self.tape.count_as(tensor, multiplicity=place.multiplicity)
 
     def leave(self, label: Moment, tensor: Tensor) -> None:
-        """The layers are done, in either direction."""
+        """Note that the layers are done, in either direction, and that ``label`` begins."""
         self.tape.label = label
         self.tape.multiplicity = tapes.ONE
         self.tape.layer = None
         self.tape.count_as(tensor, multiplicity=tapes.ONE)
 
     def step(self) -> Tape:
-        """Forward and backward; the points are on the tape that is returned."""
+        """Run a step forward and backward; the points are on the tape that is returned."""
         loss = self.run_forward()
         self.phase = Phase.BACKWARD
         self.tape.label = Moment.LOSS_BACKWARD
@@ -129,7 +136,7 @@ class Shadow(Network):
         return self.tape
 
     def run_forward(self) -> Tensor:
-        """Autocast's copies of parameters are cached until it is done."""
+        """Run the forward pass; autocast's copies of parameters are cached until it is done."""
         self.tape.casts = {} if self.mode.dtype == "autocast" else None
         loss = self.forward()
         self.tape.need(*(self.tape.casts or {}).values())
@@ -137,6 +144,7 @@ class Shadow(Network):
         return loss
 
     def forward(self) -> Tensor:
+        """Embed the tokens, run the layers, and compute the loss."""
         ids = Tensor(None, unit("b·s"), INT64)
         x = self.scattered(self.ops.embedding(ids, self.token, self.all_tokens))
         if self.position is not None:
@@ -153,13 +161,14 @@ class Shadow(Network):
 
     @call
     def body(self, x: Tensor) -> Tensor:
-        """From the embedding to the final norm's output."""
+        """Everything from the embedding's output to the final norm's."""
         x = self.through_blocks(x)
         with self.part("head"):
             return self.normalise(x, self.norm)
 
     @call
     def through_blocks(self, x: Tensor) -> Tensor:
+        """Run the layers; a stretch that is recomputed runs as a checkpoint."""
         for group, whole in self.segments:
             if not whole:
                 x = self.unit(group, x)
@@ -174,6 +183,7 @@ class Shadow(Network):
 
     @call
     def unit(self, group: list[Block], x: Tensor) -> Tensor:
+        """Run a group of layers one after another."""
         for block in group:
             self.enter(block, x)
             x = block.forward(x)
@@ -183,6 +193,9 @@ class Shadow(Network):
 
     @call
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The loss as the mode computes it: whole, in one kernel, or one part of the tokens at a
+        time.
+        """
         if self.mode.loss == "fused":
             with self.part("loss"):
                 return self.ops.fused_loss(x, self.output)
@@ -203,6 +216,7 @@ class Shadow(Network):
         return self.ops.scale(total)
 
     def chunk(self, part: Tensor, targets: Tensor, size: str, multiplicity: int) -> Tensor:
+        """The head's loss of one part of the tokens, recomputed in the backward pass."""
         self.enter_chunk(multiplicity, Moment.LOSS_FORWARD)
         loss = self.tape.checkpoint(lambda y: self.head(y, targets, f"{size}·v"), part)
         assert loss.node is not None
@@ -210,11 +224,13 @@ class Shadow(Network):
         return loss
 
     def enter_chunk(self, multiplicity: int, label: Moment) -> None:
+        """Note that a part of the head is at work, which stands for ``multiplicity`` like it."""
         self.tape.multiplicity = multiplicity
         self.tape.label = label if multiplicity == tapes.ONE else None
 
     @call
     def head(self, x: Tensor, targets: Tensor, logits_unit: str) -> Tensor:
+        """Logits and their loss, with the logits held on where the training loop holds them."""
         output = Linear(self.output, None, unit(logits_unit))
         loss = self.mode.loss
         logits = self.column(self.gathered(x), output, "input")

@@ -100,8 +100,6 @@ def simulate(
     ] = None,
 ) -> Report:
     """Run a schedule: makespan, bubbles and their causes, activations in flight."""
-    import numpy as np
-
     costs = pipeline.Costs(**vars(work))
     schedule, formula = _unmeasured(order, stages, costs)
     line = pipeline.simulate(schedule, costs, network=links.network, jitter=jitter, rng=seed)
