@@ -95,7 +95,7 @@ def dealt(tensors: Iterable[TensorShape], num_ranks: int) -> list[list[TensorSha
 
 
 class Rows(NamedTuple):
-    """Tensors that are alike: their rows, elements a row, how often they are in a unit, and which."""
+    """Tensors that are alike: their rows, elements a row, how often in a unit, and in which."""
 
     rows: int
     rest: int

@@ -286,7 +286,7 @@ def _expert(job: _Job) -> Iterator[Collective]:
 
 
 def _pipeline(job: _Job) -> Iterator[Collective]:
-    """Hidden states sent to the next stage and their gradients back, where that is another device."""
+    """What crosses to the next stage and back, where that is another device."""
     parallel = job.parallel
     if parallel.pp == 1:
         return

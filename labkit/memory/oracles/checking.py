@@ -26,10 +26,13 @@ _TRACKED = {"Parameter": "parameters", "Optstate": "optimizer", "Gradient": "gra
 def check(plan: Plan, *, oracle: str = "fake") -> pd.DataFrame:
     """A row a component: predicted and measured bytes, and their difference.
 
-    ``"fake"`` and ``"cuda"`` compare the peak; ``"fake"`` on one rank also its components, where
-    what the tracker does not tell apart (activations, temporaries, inputs) is one row. ``"gloo"``
-    compares the states of every rank, then the plan's own with those of the fullest rank; what is
-    sharded is cut as ``plan.parallel.shard_rule`` says, there and here.
+    What is sharded is cut as ``plan.parallel.shard_rule`` says, there and here.
+
+    Args:
+        oracle: ``"fake"``, torch's tracker on tensors without numbers, compares the peak, on one
+            rank also its components, where what the tracker does not tell apart (activations,
+            temporaries, inputs) is one row. ``"gloo"`` compares the states of every rank, then the
+            plan's own with those of the fullest rank. ``"cuda"`` compares the peak on a GPU.
 
     Raises:
         UsageError: the oracle is unknown, cannot run this plan, or there is no GPU.
@@ -50,6 +53,7 @@ Rows = list[tuple[str, float, float]]
 
 
 def _fake(plan: Plan) -> Rows:
+    """The plan beside torch's tracker."""
     from labkit.memory.oracles import tracker
 
     seen = tracker.track(**tracker.settings_of(plan))
@@ -116,7 +120,7 @@ def _gloo(plan: Plan) -> Rows:
 
 
 def _cuda(plan: Plan) -> Rows:
-    """One step after a first that makes the optimizer's states, by the allocator's own count."""
+    """The peak of one step by the allocator's own count, after a first that makes the states."""
     from labkit.memory.oracles import cuda
 
     return [("peak", float(plan.peak_bytes), float(cuda.peak_of(plan, cuda.gpu())))]

@@ -103,8 +103,14 @@ def track(
 ) -> Tracked:
     """Run one step (forward, loss, backward, AdamW) on fake tensors and count.
 
-    ``parallel`` shards the states by FSDP2 at ZeRO's stage 3; the bytes are rank 0's. ``observe``
-    gives a context for the forward pass from the network, the tracker and the batch.
+    Args:
+        mode: which operators run.
+        seq, micro_batch: tokens of a sample, and samples.
+        step: how AdamW runs (``Recipe.step``).
+        period, group, chunks: of recomputed layers and of a chunked head, as
+            :class:`~labkit.memory.tape.sizes.Numbers` has them.
+        parallel: shards the states by FSDP2 at ZeRO's stage 3; the bytes are rank 0's.
+        observe: gives a context for the forward pass from the network, the tracker and the batch.
 
     Raises:
         UsageError: the networks lack what the model asks for, or FSDP2 what ``parallel`` does.
@@ -142,7 +148,12 @@ def track(
 
 
 def saved_bytes(model: Model, mode: Mode, *, seq: int, micro_batch: int) -> int:
-    """Bytes of all storages that torch's graph saves in a forward pass, parameters left out."""
+    """Bytes of all storages that torch's graph saves in a forward pass, parameters left out.
+
+    Args:
+        mode: which operators run.
+        seq, micro_batch: tokens of a sample, and samples.
+    """
     from labkit.memory.oracles.blocks import saving
 
     def observe(network: Any, _: Any, batch: list[Any]) -> AbstractContextManager[None]:
@@ -178,7 +189,7 @@ def _fake_ranks(parallel: Parallel) -> Iterator[Any]:
 
 
 def _make_states(network: Any, optimizer: Any) -> None:
-    """A step as there has been before: AdamW makes its states at the first one."""
+    """Take a step before the one that counts, since AdamW makes its states at the first."""
     import torch
 
     for parameter in network.parameters():
@@ -188,7 +199,7 @@ def _make_states(network: Any, optimizer: Any) -> None:
 
 
 def _watch(network: Any, optimizer: Any, batch: list[Any]) -> Any:
-    """MemTracker that knows the moment, and keeps each moment's largest total."""
+    """A MemTracker that knows the moment, and keeps each moment's largest total."""
     from torch.distributed._tools.mem_tracker import MemTracker
 
     class Watch(MemTracker):

@@ -258,7 +258,11 @@ def megatron_parameters(model: Model, parallel: Parallel) -> tuple[Fraction, Fra
 def _megatron_activations(
     model: Model, parallel: Parallel, batch: Batch
 ) -> list[tuple[str, Fraction, str]]:
-    """Activations by the formula with sequence parallelism and selective recomputation, or without."""
+    """Activations by the formula with sequence parallelism and selective recomputation, or without
+    them.
+
+    A row is a component, its bytes and its formula.
+    """
     together = parallel.sp and batch.recompute == "selective"
     tokens = batch.tokens
     pp = parallel.pp

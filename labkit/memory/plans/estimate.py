@@ -115,7 +115,7 @@ def _between(
 
 
 def _always(held: Holding) -> tuple[Row, Any]:
-    """The bytes that are on the device all the time, and those of the gradients once all are there."""
+    """Bytes that are on the device all the time, and those of the gradients once all are there."""
     row: Row = {}
     gradients: Any = 0
     for state in held.states():

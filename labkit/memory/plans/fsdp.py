@@ -66,7 +66,7 @@ class Passing:
 
     @cached_property
     def gathers(self) -> bool:
-        """Whether layers are made whole one by one: at stage 3, and on one rank only to cast them."""
+        """Whether layers are made whole one by one: at stage 3; on one rank only to cast them."""
         return self.job.parallel.zero == 3 and (self.job.casts or self.shared)
 
     @cached_property
