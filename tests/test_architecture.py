@@ -47,6 +47,15 @@ LOBBIES = {
     "serving": {"figures", "requests"},
 }
 ROOF = {"commands", "panel"}  # of an engine: what rests on all of it, and nothing on them
+# Imports for type checkers alone that point back at who imports the module, and why they stay.
+BACK_REFERENCES = {
+    ("labkit.pipeline.planning.rounding", "labkit.pipeline.planning.relaxation"): (
+        "rounding realises what the relaxation solved, and is called by its planner"
+    ),
+    ("labkit.cluster.running.runs", "labkit.cluster.running.rounds"): (
+        "a run's record names the allocator that made it"
+    ),
+}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -146,9 +155,12 @@ def paper_of(module: str) -> str:
 
 
 def test_no_cycle_between_modules() -> None:
-    """Also not one that imports inside functions hide."""
-    graph = {name: imported(path) - {name} - parents(name) for name, path in KNOWN.items()}
-    TopologicalSorter({name: graph[name] for name in graph}).prepare()
+    """Also not one that imports inside functions hide, or imports for type checkers alone."""
+    graph = {}
+    for name, path in KNOWN.items():
+        graph[name] = imported(path, typing=True) - {name} - parents(name)
+        graph[name] -= {other for other in graph[name] if (name, other) in BACK_REFERENCES}
+    TopologicalSorter(graph).prepare()
 
 
 def parents(name: str) -> set[str]:

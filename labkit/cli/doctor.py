@@ -164,9 +164,13 @@ def check_machine(checkout: Checkout) -> Iterator[Finding]:
 
 def check_disk(checkout: Checkout) -> Iterator[Finding]:
     free = shutil.disk_usage(checkout.root).free
-    limits = (free < COMFORTABLE_FREE_BYTES) + (free < LEAST_FREE_BYTES)
+    status: Status = "ok"
+    if free < LEAST_FREE_BYTES:
+        status = "fail"
+    elif free < COMFORTABLE_FREE_BYTES:
+        status = "warn"
     advice = "make room: results and their site take some 100 MB"
-    yield finding(get_args(Status)[limits], "disk", f"{format_bytes(free)} free", advice)
+    yield finding(status, "disk", f"{format_bytes(free)} free", advice)
 
 
 def check_packages(checkout: Checkout) -> Iterator[Finding]:

@@ -33,7 +33,11 @@ UNEXPLAINED = "not explained: a fault of the estimate, or torch has changed; ple
 
 
 def table(part: str, *, every: bool = False) -> pd.DataFrame | None:
-    """The rows of one of :data:`PARTS`, with ``every`` more of them; None: nothing measured yet.
+    """The rows of one part; None where nothing has been measured yet.
+
+    Args:
+        part: one of :data:`PARTS`.
+        every: more of the cases.
 
     Raises:
         UsageError: there is no such part, or no torch to compare with.
@@ -50,7 +54,7 @@ def table(part: str, *, every: bool = False) -> pd.DataFrame | None:
 
 
 def why(error_bytes: float, moment: str = "", tracked_moment: str = "") -> str:
-    """What is behind a miss; nothing where there is none."""
+    """The reason for a miss in words; empty where there is none."""
     if error_bytes:
         return UNEXPLAINED
     return "" if moment == tracked_moment else "moments with equal bytes, the first is named"
@@ -72,6 +76,7 @@ def peak_row(plan: Plan) -> dict[str, Any]:
 
 
 def _models(*, every: bool) -> Iterator[dict[str, Any]]:
+    """Peaks of whole models on one rank."""
     for plan in cases.on_one_rank(every=every):
         job = plan.estimate.job
         choices = ("dtype", "attention", "recompute", "loss")
@@ -81,6 +86,7 @@ def _models(*, every: bool) -> Iterator[dict[str, Any]]:
 
 
 def _stage_3(*, every: bool) -> Iterator[dict[str, Any]]:
+    """Peaks of stage 3 under FSDP2."""
     for plan in cases.at_stage_3(every=every):
         job = plan.estimate.job
         row = {"model": job.model.name, "layers": job.model.num_layers, "dp": job.parallel.dp}

@@ -123,7 +123,7 @@ def stored(folder: Path) -> pd.DataFrame | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print, and store atomically; 2 where there is no GPU."""
+    """Measure, print, and store atomically; the exit status is 2 where there is no GPU."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("--out", type=Path, help="folder of the CSV; only printed if left out")
     folder = parser.parse_args(arguments).out
