@@ -44,7 +44,7 @@ LOBBIES = {
     "workbook": {"notebooks", "normalise", "engine"},
     "cluster": {"figures"},
     "memory": {"figures", "published"},
-    "serving": {"figures", "requests"},
+    "serving": {"bounds", "figures", "requests", "results", "simulation", "sweeps"},
 }
 ROOF = {"commands", "panel"}  # of an engine: what rests on all of it, and nothing on them
 # Imports for type checkers alone that point back at who imports the module, and why they stay.

@@ -20,9 +20,10 @@ import numpy as np
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, Positive, checked
-from labkit.serving.batching.batches import Served
-from labkit.serving.batching.groups import Group, ServedModel, serve_groups
+from labkit.serving.batching.groups import Group, Groups, ServedModel
 from labkit.serving.requests import Requests
+from labkit.serving.results import Served
+from labkit.serving.simulation import simulate
 
 SHAPES = ((1, 1), (2, 1), (4, 1), (8, 1))
 """Shapes of groups that a placement tries: stages, and GPUs a stage."""
@@ -98,7 +99,7 @@ def _filled(
     holds = np.zeros((len(groups), len(models)), dtype=bool)
     group_gpus = np.array([group.num_gpus for group in groups])
     while True:
-        run = serve_groups(requests, groups, models)
+        run = simulate(requests, models, Groups(groups=groups))
         free_bytes = memory_bytes * group_gpus * (1 + 1e-9) - holds @ weight_bytes
         fits = ~holds & (weight_bytes <= free_bytes[:, None])
         if not fits.any():

@@ -6,7 +6,7 @@ share is the engine's kernel timeline, in its mode ``guests``.
     shared = antman.beside(owner, [guest], mode="guests", idle_share=0.3, until_s=1.0)
     shared.slowdown_fraction, shared.units_fraction, shared.guests_fraction
 
-Source: Xiao et al., AntMan: Dynamic Scaling on GPU Clusters for Deep Learning (OSDI'20), §3.2.
+Source: Xiao et al., AntMan: Dynamic Scaling on GPU Clusters for Deep Learning (OSDI'20), §3.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from annotated_types import Ge, Lt
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Positive, checked
+from labkit.serving.device.clients import Client, Gpu, Mode, Workload
 from labkit.serving.device.kernels import Program
-from labkit.serving.device.timeline import Client, Gpu, Mode, Run, simulate
+from labkit.serving.results import GpuRun
+from labkit.serving.simulation import simulate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +40,7 @@ class Shared(NamedTuple):
     """Compute units in use, of all."""
     guests_fraction: float
     """The guests' ended programs, in seconds alone a second."""
-    run: Run
+    run: GpuRun
 
 
 @checked
@@ -49,22 +51,24 @@ def beside(
     mode: Mode,
     idle_share: BelowOne,
     until_s: Positive,
-    gpu: Gpu | None = None,
 ) -> Shared:
     """An owner that repeats a mini-batch and a wait, beside guests that never wait.
 
     Args:
-        mode: how they share the GPU, as of :func:`labkit.serving.device.timeline.simulate`.
+        mode: how they share the GPU, as of :class:`labkit.serving.Gpu`.
         idle_share: of the owner's time alone, what it waits; 0 to below 1.
-        gpu: the GPU they share; None: one of 60 compute units.
 
     Raises:
         BadValue: ``until_s`` is over before the owner's first mini-batch is.
     """
     gap_s = owner.alone_s * idle_share / (1 - idle_share)
-    clients = [Client(program=owner, gap_s=gap_s, real_time=True)]
-    clients += [Client(program=guest) for guest in guests]
-    run = simulate(clients, mode=mode, gpu=gpu, until_s=until_s)
+    programs = {"owner": owner}
+    clients = [Client(program="owner", gap_s=gap_s, real_time=True)]
+    for number, guest in enumerate(guests):
+        programs[f"guest {number}"] = guest
+        clients.append(Client(program=f"guest {number}"))
+    workload = Workload(clients=tuple(clients), until_s=until_s)
+    run = simulate(workload, programs, Gpu(mode=mode))
     if not run.latency_s().size:
         raise BadValue(f"beside: until_s {until_s:g}; valid: over {owner.alone_s:.3g}, the owner's")
     cycle_s = run.latency_s().mean() + gap_s

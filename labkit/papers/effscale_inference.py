@@ -126,15 +126,15 @@ class Partition:
 
     def _layer_bytes(self, tokens: int, split: int) -> float:
         width = self.model.hidden
-        (wide_in, wide_out) = self.columns
-        rest = self.chips // split
-        gathered = (split - 1) / split
-        remote = (rest - 1) / rest
+        (inner_in, inner_out) = self.columns
+        others = self.chips // split
+        share_over_split = (split - 1) / split  # what one of so many chips receives
+        share_over_others = (others - 1) / others
         if self.layout == "gathered":
-            weights = self.weight_bytes * width * (wide_in + wide_out) / rest * gathered
-            return weights + 2 * NUMBER_BYTES * tokens / split * width * remote
-        across = 2 * tokens * width / split * remote  # gathered before, scattered after
-        inside = tokens * (wide_in + wide_out) / rest * gathered
+            weights = self.weight_bytes * width * (inner_in + inner_out) / others * share_over_split
+            return weights + 2 * NUMBER_BYTES * tokens / split * width * share_over_others
+        across = 2 * tokens * width / split * share_over_others  # gathered before, scattered after
+        inside = tokens * (inner_in + inner_out) / others * share_over_split
         return NUMBER_BYTES * (across + inside)
 
     def _hops(self, chips: int) -> float:
@@ -157,31 +157,38 @@ class Partition:
     @checked
     def longest_context(self, batch: Count, *, memory_share: Share = 0.3) -> int:
         """Tokens of context that fit beside the weights in a share of each chip's memory."""
-        room = memory_share * hardware.accelerator(self.accelerator).memory_bytes
-        return int(room / self.cache_bytes(batch, 1))
+        free_bytes = memory_share * hardware.accelerator(self.accelerator).memory_bytes
+        return int(free_bytes / self.cache_bytes(batch, 1))
 
     @checked
     def step(self, batch: Count, *, tokens: Count = 1, context: Whole = 0) -> Pass:
-        """One pass: ``tokens`` new ones of each sequence after ``context`` cached ones."""
+        """One pass of a batch through all layers.
+
+        Args:
+            batch: sequences.
+            tokens: new ones of each sequence.
+            context: cached ones of each sequence.
+        """
         shape = self.model
         chip = hardware.accelerator(self.accelerator)
-        every = batch * tokens
-        peak = self.chips * chip.peak_flops
-        dense = 2 * shape.num_params * every / peak
-        seen = context + (tokens - 1) / 2
-        scores = 4 * shape.num_layers * shape.heads * shape.head_dim * every * seen / peak
-        split = self.ways(every)
-        steps = 2 * (self._hops(self.chips // split) + self._hops(split))
-        link = self.link_bytes_per_s or chip.nvlink_bytes_per_s
+        all_tokens = batch * tokens
+        peak_flops = self.chips * chip.peak_flops
+        dense_s = 2 * shape.num_params * all_tokens / peak_flops
+        seen = context + (tokens - 1) / 2  # tokens that a new one attends to, on average
+        width = shape.heads * shape.head_dim
+        attention_s = 4 * shape.num_layers * width * all_tokens * seen / peak_flops
+        split = self.ways(all_tokens)
+        hops = 2 * (self._hops(self.chips // split) + self._hops(split))
+        link_bytes_per_s = self.link_bytes_per_s or chip.nvlink_bytes_per_s
         whole = Pass(
-            compute_s=dense + scores,
+            compute_s=dense_s + attention_s,
             weights_s=self.weight_bytes * shape.num_params / self.chips / chip.hbm_bytes_per_s,
             cache_s=self.cache_bytes(batch, context) / chip.hbm_bytes_per_s if context else 0.0,
-            traffic_s=shape.num_layers * self.layer_bytes(every) / link,
-            hops_s=shape.num_layers * steps * self.hop_s,
+            traffic_s=shape.num_layers * self.layer_bytes(all_tokens) / link_bytes_per_s,
+            hops_s=shape.num_layers * hops * self.hop_s,
             mfu_fraction=0.0,
         )
-        return replace(whole, mfu_fraction=dense / whole.total_s)
+        return replace(whole, mfu_fraction=dense_s / whole.total_s)
 
 
 @checked
@@ -189,21 +196,27 @@ def layouts(partition: Partition, tokens: Annotated[Sequence[Count], MinLen(1)])
     """Bytes that a chip receives in a layer, by layout and tokens.
 
     ``gathered`` has a row for each number of chips that tokens are split over.
+
+    Args:
+        partition: its layout and split are those of each row instead.
+        tokens: in all of a batch.
     """
     import pandas as pd
 
-    splits = [4**k for k in range(1, 1 + int(np.log(partition.chips) / np.log(4)))]
-    kinds = {"1d": replace(partition, layout="1d", split=None)}
-    kinds["2d"] = replace(partition, layout="2d", split=None)
-    kinds |= {f"gathered over {n}": replace(partition, layout="gathered", split=n) for n in splits}
-    return pd.DataFrame(
-        [
-            {"layout": name, "tokens": count, "layer_bytes": kind.layer_bytes(count)}
-            for count in tokens
-            for name, kind in kinds.items()
-            if kind.layout != "gathered" or (kind.split or 1) <= count
-        ]
-    )
+    kinds = {
+        "1d": replace(partition, layout="1d", split=None),
+        "2d": replace(partition, layout="2d", split=None),
+    }
+    for power in range(1, 1 + int(np.log(partition.chips) / np.log(4))):
+        split = 4**power
+        kinds[f"gathered over {split}"] = replace(partition, layout="gathered", split=split)
+    rows = []
+    for count in tokens:
+        for name, kind in kinds.items():
+            if kind.layout != "gathered" or (kind.split or 1) <= count:
+                bytes_in = kind.layer_bytes(count)
+                rows.append({"layout": name, "tokens": count, "layer_bytes": bytes_in})
+    return pd.DataFrame(rows)
 
 
 @checked
@@ -213,22 +226,27 @@ def frontier(
     """Decoding under several partitions: time of a token against its cost in chip-seconds.
 
     ``least_s``: what the layout cannot beat, everything hidden behind the longest part.
+
+    Args:
+        partitions: by the name that the table shows.
+        batches: sequences that are decoded at once.
+        context: tokens cached for each of them.
     """
     import pandas as pd
 
-    return pd.DataFrame(
-        [
-            {
-                "partition": name,
-                "chips": each.chips,
-                "batch": batch,
-                "token_s": step.total_s,
-                "least_s": step.least_s,
-                "chip_s": each.chips * step.total_s / batch,
-                "mfu_fraction": step.mfu_fraction,
-            }
-            for name, each in partitions.items()
-            for batch in batches
-            for step in [each.step(batch, context=context)]
-        ]
-    )
+    rows = []
+    for name, partition in partitions.items():
+        for batch in batches:
+            step = partition.step(batch, context=context)
+            rows.append(
+                {
+                    "partition": name,
+                    "chips": partition.chips,
+                    "batch": batch,
+                    "token_s": step.total_s,
+                    "least_s": step.least_s,
+                    "chip_s": partition.chips * step.total_s / batch,
+                    "mfu_fraction": step.mfu_fraction,
+                }
+            )
+    return pd.DataFrame(rows)

@@ -30,9 +30,12 @@ from numpy.typing import NDArray
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
-from labkit.serving.batching.batches import BatchServer, Drop, Served, Session, Slot, serve
+from labkit.serving.batching.batches import BatchServer, BatchServers, Drop, Session, Slot
 from labkit.serving.batching.profiles import BatchProfile
-from labkit.serving.requests import Requests, highest, traffic
+from labkit.serving.requests import Requests, traffic
+from labkit.serving.results import Served
+from labkit.serving.simulation import simulate
+from labkit.serving.sweeps import highest_load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +73,11 @@ def linear_profile(
 ) -> BatchProfile:
     """A made-up profile in which a batch of b requests takes α·b + β.
 
+    Args:
+        alpha_ms: what a request adds.
+        beta_ms: what a batch costs however small.
+        max_batch: the largest batch in the table.
+
     Raises:
         BadValue: both are 0.
 
@@ -96,6 +104,7 @@ class Packing:
 
     @property
     def num_gpus(self) -> int:
+        """GPUs of the plan."""
         return len(self.servers)
 
     def frame(self) -> pd.DataFrame:
@@ -212,7 +221,7 @@ def fullest_packing(sessions: Sequence[Session], num_gpus: Count) -> Packing:
         return float(at_load(load).num_gpus <= num_gpus)
 
     most = num_gpus / fractional_bound(pack(sessions).sessions)
-    packing = at_load(highest(fits, most / 1000, most, target=1.0, steps=14))
+    packing = at_load(highest_load(fits, most / 1000, most, target=1.0, steps=14))
     if packing.num_gpus > num_gpus:
         raise BadValue(
             f"fullest_packing: num_gpus must hold every session at a low rate; got {num_gpus}"
@@ -345,7 +354,9 @@ def plan(
     )
 
 
-def _stream(sessions: Sequence[Session], count: int, cv: float, rng: int) -> Requests:
+def _stream(
+    sessions: Sequence[Session], count: int, cv: float, rng: np.random.Generator | int
+) -> Requests:
     """About so many requests of all sessions, in proportion to their rates."""
     rates = {session.model: session.rate_per_s for session in sessions}
     slo_s = {session.model: session.slo_s for session in sessions}
@@ -359,17 +370,18 @@ def run_plan(
     *,
     count: Count = 12_000,
     drop: Drop = "early",
-    rng: Whole = 0,
+    rng: np.random.Generator | Whole = 0,
 ) -> Served:
     """About ``count`` Poisson requests at a rate of all sessions together, on the plan's GPUs.
 
     Args:
         rate_per_s: of all sessions together; each keeps its share of it.
-        drop: what becomes of requests that are late, as of :func:`labkit.serving.serve`.
-        rng: a seed.
+        drop: what becomes of requests that are late, as of :class:`labkit.serving.BatchServers`.
+        rng: a generator or a seed.
     """
     requests = _stream(plan.sessions, count, 1.0, rng)
-    return serve(requests.at_rate(rate_per_s), plan.servers, drop=drop)
+    servers = BatchServers(servers=plan.servers, drop=drop)
+    return simulate(requests.at_rate(rate_per_s), servers.profiles, servers)
 
 
 @checked
@@ -380,7 +392,7 @@ def sustained_rate(
     drop: Drop = "early",
     overhead: Positive = 1.0,
     cv: NonNegative = 1.0,
-    rng: Whole = 0,
+    rng: np.random.Generator | Whole = 0,
     asked: tuple[Session, ...] | None = None,
 ) -> float:
     """Requests a second of which a plan answers 99 % in time, to 1 %; the first tenth warms it up.
@@ -389,23 +401,25 @@ def sustained_rate(
 
     Args:
         count: about so many requests are simulated at each rate that is tried.
-        drop: what becomes of requests that are late, as of :func:`labkit.serving.serve`.
+        drop: what becomes of requests that are late, as of :class:`labkit.serving.BatchServers`.
         overhead: every batch takes this times what was planned with.
         cv: variation of each model's gaps; 1: Poisson.
-        rng: a seed.
+        rng: a generator or a seed.
         asked: what is really asked for; default: what was planned for.
     """
     asked = asked or plan.sessions
     planned_per_s = sum(session.rate_per_s for session in asked)
     top_per_s = planned_per_s * plan.num_gpus / fractional_bound(asked, waits=False)
     requests = _stream(asked, count, cv, rng)
+    servers = BatchServers(servers=plan.servers, drop=drop)
+    slower = {model: profile.slower(overhead) for model, profile in servers.profiles.items()}
 
     def attainment(rate_per_s: float) -> float:
-        run = serve(requests.at_rate(rate_per_s), plan.servers, drop=drop, overhead=overhead)
+        run = simulate(requests.at_rate(rate_per_s), slower, servers)
         return float(run.met[len(requests) // 10 :].mean())
 
     low_per_s = top_per_s / 30
-    rate_per_s = highest(attainment, low_per_s, top_per_s)
+    rate_per_s = highest_load(attainment, low_per_s, top_per_s)
     if rate_per_s > low_per_s or attainment(rate_per_s) >= 0.99:
         return rate_per_s
     return 0.0

@@ -20,21 +20,25 @@ import numpy as np
 from annotated_types import MinLen
 
 from labkit.kit.describe import Positive, Share, checked
-from labkit.serving.generation.batcher import WARMUP, Batcher, bound, simulate
+from labkit.serving.bounds import bound
+from labkit.serving.generation.batcher import Batcher, Batching
 from labkit.serving.generation.tokens import TokenProfile
-from labkit.serving.requests import Requests, bisected
+from labkit.serving.requests import Requests
+from labkit.serving.results import WARMUP
+from labkit.serving.simulation import simulate
+from labkit.serving.sweeps import bisected
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Batchers = Annotated[Mapping[str, Batcher], MinLen(1)]
+Batchers = Annotated[Mapping[str, Batcher | Batching], MinLen(1)]
 
 
 @checked
 def capacity(
     requests: Requests,
     profile: TokenProfile,
-    batchers: Mapping[str, Batcher],
+    batchers: Mapping[str, Batcher | Batching],
     *,
     times_alone: Positive = 2.0,
     limit_s: Positive | None = None,
@@ -53,7 +57,7 @@ def capacity(
 
     first = int(WARMUP * len(requests))
 
-    def highest_rate(batcher: Batcher) -> float:
+    def highest_rate(batcher: Batcher | Batching) -> float:
         least = bound(requests, profile, batcher)
         limit = limit_s or times_alone * least.token_latency_s
 
@@ -93,7 +97,7 @@ def gain(
     least = bound(requests, profile, max(new.values(), key=lambda batcher: batcher.max_batch))
     limit = limit_s or times_alone * least.token_latency_s
 
-    def best_rate(server: TokenProfile, batchers: Mapping[str, Batcher]) -> float:
+    def best_rate(server: TokenProfile, batchers: Mapping[str, Batcher | Batching]) -> float:
         rates = capacity(requests, server, batchers, limit_s=limit, quantile=quantile)
         return float(rates.max())
 

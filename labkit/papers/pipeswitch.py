@@ -61,7 +61,11 @@ class Layers:
         *,
         total_s: Positive | None = None,
     ) -> Layers:
-        """Layers with weights, from a profile, its seconds scaled to ``total_s`` where it is known.
+        """Layers with weights, from a profile.
+
+        Args:
+            total_s: seconds of the forward pass, to which the profile's are scaled; None: as they
+                are.
 
         A layer without weights joins the last one that has some: to end a group before it would
         only let it run later. Layers before the first weights join that one, and wait for it.
@@ -84,6 +88,9 @@ class Layers:
     def resnet152(cls, resnet50: Chain, *, total_s: Positive | None = None) -> Layers:
         """ResNet-152 from a profile of ResNet-50: same blocks, more of two of its stages' last.
 
+        Args:
+            total_s: as of :meth:`merged`.
+
         The stages have 3, 8, 36 and 3 residual blocks instead of 3, 4, 6 and 3 (He et al. 2016).
         A block ends with the activation after its addition.
         """
@@ -104,7 +111,12 @@ class Layers:
         """BERT-base in 32 bits, module by module; seconds in proportion to the weights of products.
 
         Embeddings take no time; what attention does beside its products is left out.
-        Source: Devlin et al. 2019, §3; ``vocab`` is that of the cased model.
+
+        Args:
+            total_s: seconds of the forward pass.
+            vocab: words of the embedding; default: those of the cased model.
+
+        Source: Devlin et al. 2019, §3.
         """
         hidden = 768
         norm = 2 * 768
@@ -127,6 +139,7 @@ class Layers:
 
     @property
     def total_bytes(self) -> float:
+        """Weights of all layers."""
         return sum(self.parameter_bytes)
 
 
@@ -194,6 +207,7 @@ class Stream:
 
     @property
     def end_s(self) -> float:
+        """When the last group has run."""
         return self.finish_s[-1]
 
 

@@ -3,10 +3,11 @@
 The GPU that they share is the engine's kernel timeline: REEF is its mode ``padded``, and the modes
 ``wait`` and ``reset`` are what the paper compares it with.
 
-    clients = reef.clients_of(rows, programs, until_s=3.0)
+    workload = reef.workload_of(rows, programs, until_s=3.0)
+    serving.simulate(workload, programs, serving.Gpu(mode="padded")).latency_s()
 
 Source: Han et al., Microsecond-scale Preemption for Concurrent GPU-accelerated DNN Inferences
-(OSDI'22), §7.1, and the workloads of its artifact.
+(OSDI'22), and the workloads of its artifact.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from numpy.typing import NDArray
 
 from labkit.errors import BadValue, not_among
 from labkit.kit.describe import Positive, Whole, checked
+from labkit.serving.device.clients import Client, Workload
 from labkit.serving.device.kernels import Program
-from labkit.serving.device.timeline import Client
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @checked
-def clients_of(
+def workload_of(
     rows: pd.DataFrame,
     programs: Mapping[str, Program],
     *,
     until_s: Positive,
     share: Positive = 1.0,
     rng: np.random.Generator | Whole | None = None,
-) -> list[Client]:
+) -> Workload:
     """Periodic clients from a table with the columns model, real_time and rate_per_s.
 
     Where a column ``moments_ms`` has a text, such as "64 216", the client's programs come at these
@@ -56,7 +57,7 @@ def clients_of(
 
     rates = pd.to_numeric(rows.get("rate_per_s", [0.0]), errors="coerce")
     if not {"model", "real_time"} <= set(rows) or not ((rates > 0) & (rates < np.inf)).all():
-        raise BadValue("clients_of: rows need model, real_time and a rate_per_s above 0, finite")
+        raise BadValue("workload_of: rows need model, real_time and a rate_per_s above 0, finite")
     for model in set(rows["model"]) - set(programs):
         raise not_among("model of the clients", str(model), programs)
     draw = None if rng is None else np.random.default_rng(rng)
@@ -81,8 +82,8 @@ def clients_of(
             due_s = _moments_s(str(row["moments_ms"]), until_s * pace) / pace
             due_s = due_s + (0.0 if draw is None else first_s)
         arrival_s = tuple(due_s[due_s < until_s].tolist())
-        clients.append(Client(program=program, arrival_s=arrival_s, real_time=real_time))
-    return clients
+        clients.append(Client(program=row["model"], arrival_s=arrival_s, real_time=real_time))
+    return Workload(clients=tuple(clients), until_s=until_s)
 
 
 def _rest_s(
@@ -103,5 +104,5 @@ def _moments_s(text: str, until_s: float) -> NDArray[np.float64]:
     except ValueError:
         moments_s = np.full(1, np.nan)
     if not ((moments_s >= 0) & (moments_s < 1)).all():
-        raise BadValue(f"clients_of: moments_ms needs numbers from 0 to below 1000; got {text!r}")
+        raise BadValue(f"workload_of: moments_ms needs numbers from 0 to below 1000; got {text!r}")
     return np.add.outer(np.arange(np.ceil(until_s)), moments_s).ravel()

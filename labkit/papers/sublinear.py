@@ -19,4 +19,5 @@ class Residual(nn.Module):
         self.linear = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The block's output."""
         return x + torch.tanh(self.linear(x))

@@ -6,18 +6,26 @@
     run.summary(), run.frame(), run.why(request)
     serving.bound(requests, profile, run.batcher).rate_per_s
 
-Everything is simulated from requests; figures are in ``serving.figures``, which loads Plotly.
+:func:`simulate` is the one door: a :class:`Batcher` (or one's own), :class:`BatchServers`,
+:class:`Groups` or a :class:`Gpu` says what serves the requests. Everything is simulated from
+requests; figures are in ``serving.figures``, which loads Plotly.
 """
 
 import lazy_loader
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
-    "batching.batches": ("BatchServer", "Served", "Session", "Slot", "serve"),
-    "batching.groups": ("Group", "ServedModel", "serve_groups"),
+    "batching.batches": ("BatchServer", "BatchServers", "Session", "Slot"),
+    "batching.groups": ("Group", "Groups", "ServedModel"),
     "batching.profiles": ("BatchProfile",),
+    "bounds": ("Bound", "bound"),
+    "device.clients": ("Client", "Gpu", "Workload"),
+    "device.kernels": ("Program", "load_programs", "program_paths"),
     "figures": ("figure_latency", "figure_lines", "figure_requests"),
-    "generation.batcher": ("Batcher", "Bound", "Run", "bound", "simulate", "sweep"),
-    "requests": ("Requests", "from_csv", "generate", "highest", "load", "together", "traffic"),
+    "generation.batcher": ("Asked", "Batcher", "Batching"),
     "generation.tokens": ("TokenProfile",),
+    "requests": ("Requests", "from_csv", "generate", "load", "merge_streams", "traffic"),
+    "results": ("GpuRun", "Run", "Served"),
+    "simulation": ("simulate",),
+    "sweeps": ("highest_load", "sweep"),
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)

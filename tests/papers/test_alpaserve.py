@@ -25,7 +25,7 @@ def test_placement_keeps_within_memory_and_near_the_best_of_all() -> None:
     names = ("a", "b", "c")
     memory = 2.0
     models = [serving.ServedModel(name=name, latency_s=1.0, memory_bytes=1.0) for name in names]
-    requests = serving.together(
+    requests = serving.merge_streams(
         [
             serving.generate(rate, int(400 * rate), cv=3, slo_s=5, model=name, rng=i)
             for i, (name, rate) in enumerate(zip(names, (0.4, 0.8, 1.2), strict=True))
@@ -40,20 +40,20 @@ def test_placement_keeps_within_memory_and_near_the_best_of_all() -> None:
         for chosen in product(subsets, repeat=4 // stages):
             groups = tuple(serving.Group(models=held, stages=stages) for held in chosen)
             if _room(groups, 1.0, memory) and any(chosen):
-                run = serving.serve_groups(requests, groups, models)
+                run = serving.simulate(requests, models, serving.Groups(groups=groups))
                 best = max(best, float(run.met.mean()))
     placed = alpaserve.place(
         requests, models, num_gpus=4, memory_bytes=memory, shapes=((1, 1), (2, 1))
     )
     assert _room(placed.groups, 1.0, memory)
-    run = serving.serve_groups(requests, placed.groups, models)
+    run = serving.simulate(requests, models, serving.Groups(groups=placed.groups))
     assert placed.attainment == run.met.mean()
     assert best - 0.02 <= placed.attainment <= best
 
 
 def test_more_memory_or_more_shapes_never_hurt_much() -> None:
     models = [serving.ServedModel(name=f"m{i}", latency_s=1.0, memory_bytes=1.0) for i in range(4)]
-    requests = serving.together(
+    requests = serving.merge_streams(
         [
             serving.generate(0.6, 300, cv=4, slo_s=4, model=model.name, rng=i)
             for i, model in enumerate(models)
@@ -74,7 +74,7 @@ def _gain(arrival_s: list[Any]) -> float:
         serving.ServedModel(name=f"m{i}", latency_s=0.396, memory_bytes=1.0, stage_overhead=0.1)
         for i in range(8)
     ]
-    asked = serving.together(
+    asked = serving.merge_streams(
         [
             serving.Requests(
                 arrival_s=own_s, slo_s=np.full(len(own_s), 1.98), model=(model.name,) * len(own_s)
@@ -83,7 +83,7 @@ def _gain(arrival_s: list[Any]) -> float:
         ]
     )
     whole, split = (
-        serving.highest(
+        serving.highest_load(
             lambda rate, shapes=shapes: (
                 alpaserve.place(
                     asked.at_rate(rate), models, num_gpus=8, memory_bytes=1.0, shapes=shapes

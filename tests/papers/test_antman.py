@@ -7,8 +7,8 @@ import pytest
 
 from labkit.errors import BadValue
 from labkit.papers.antman import beside, pairs
+from labkit.serving.device.clients import Mode
 from labkit.serving.device.kernels import Program
-from labkit.serving.device.timeline import Mode
 
 
 def full(name: str, s: float) -> Program:

@@ -128,7 +128,7 @@ def test_every_plan_keeps_its_promise(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_even_arrivals_at_the_planned_rate_are_all_in_time(seed: int) -> None:
     plan = nexus.pack(random_sessions(seed, 6))
-    requests = serving.together(
+    requests = serving.merge_streams(
         [
             serving.generate(
                 s.rate_per_s, int(200 * s.rate_per_s), cv=0, slo_s=s.slo_s, model=s.model, rng=1
@@ -136,7 +136,8 @@ def test_even_arrivals_at_the_planned_rate_are_all_in_time(seed: int) -> None:
             for s in plan.sessions
         ]
     )
-    assert serving.serve(requests, plan.servers).met.mean() == 1.0
+    servers = serving.BatchServers(servers=plan.servers)
+    assert serving.simulate(requests, servers.profiles, servers).met.mean() == 1.0
 
 
 @cache

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from labkit.errors import BadValue, UsageError
-from labkit.papers.reef import clients_of
+from labkit.papers.reef import workload_of
 from labkit.serving.device.kernels import Program
 from tests.published import Need
 
@@ -74,42 +74,46 @@ def test_recorded_moments_come_in_every_second() -> None:
             "moments_ms": ["100 900", None],
         }
     )
-    recorded, periodic = clients_of(rows, {"p": program()}, until_s=1.95)
+    recorded, periodic = workload_of(rows, {"p": program()}, until_s=1.95).clients
     assert recorded.arrival_s == pytest.approx((0.1, 0.9, 1.1, 1.9))
     assert len(periodic.arrival_s or ()) == 8
-    rare = clients_of(rows, {"p": program()}, until_s=1.95, share=0.5)[0]
+    rare = workload_of(rows, {"p": program()}, until_s=1.95, share=0.5).clients[0]
     assert rare.arrival_s == pytest.approx((0.2, 1.8))
-    later = clients_of(rows, {"p": program()}, until_s=1.95, rng=1)[0].arrival_s or ()
+    later = workload_of(rows, {"p": program()}, until_s=1.95, rng=1).clients[0].arrival_s or ()
     assert np.diff(later)[:2] == pytest.approx([0.8, 0.2])
-    in_turn = clients_of(rows.assign(moments_ms="900 100"), {"p": program()}, until_s=1.95)[0]
+    in_turn = workload_of(
+        rows.assign(moments_ms="900 100"), {"p": program()}, until_s=1.95
+    ).clients[0]
     assert in_turn.arrival_s == recorded.arrival_s
-    one_each = clients_of(rows.assign(moments_ms=[100.0, None]), {"p": program()}, until_s=1.95)[0]
+    one_each = workload_of(
+        rows.assign(moments_ms=[100.0, None]), {"p": program()}, until_s=1.95
+    ).clients[0]
     assert one_each.arrival_s == pytest.approx((0.1, 1.1)), "a column of numbers, as CSV has it"
     for wrong in ("1000", "a few", "", " "):
         with pytest.raises(BadValue, match="moments_ms needs numbers from 0 to below 1000"):
-            clients_of(rows.assign(moments_ms=wrong), {"p": program()}, until_s=1.0)
+            workload_of(rows.assign(moments_ms=wrong), {"p": program()}, until_s=1.0)
     for rate in ("often", np.inf, np.nan, 0):
         with pytest.raises(BadValue, match="a rate_per_s above 0, finite"):
-            clients_of(rows.assign(rate_per_s=rate), {"p": program()}, until_s=1.0)
+            workload_of(rows.assign(rate_per_s=rate), {"p": program()}, until_s=1.0)
 
 
 def test_real_time_clients_of_a_workload_start_one_after_another() -> None:
     """Two programs of 20 ms, 10 times a second each: 30 ms of rest after each."""
     rows = pd.DataFrame({"model": ["p", "p", "p"], "real_time": [1, 1, 0], "rate_per_s": [10] * 3})
-    clients = clients_of(rows, {"p": program()}, until_s=0.21)
-    assert [c.arrival_s for c in clients] == [
+    clients = workload_of(rows, {"p": program()}, until_s=0.21)
+    assert [c.arrival_s for c in clients.clients] == [
         pytest.approx((0.0, 0.1, 0.2)),
         pytest.approx((0.05, 0.15)),
         pytest.approx((0.0, 0.1, 0.2)),
     ]
-    rare = clients_of(rows, {"p": program()}, until_s=1.0, share=0.5, rng=1)
-    assert [len(c.arrival_s or ()) for c in rare] == [5, 5, 10]
+    rare = workload_of(rows, {"p": program()}, until_s=1.0, share=0.5, rng=1)
+    assert [len(c.arrival_s or ()) for c in rare.clients] == [5, 5, 10]
 
 
 def test_wrong_clients_are_refused_with_what_would_be_valid() -> None:
     rows = pd.DataFrame({"model": ["p"], "real_time": [1], "rate_per_s": [10]})
     with pytest.raises(UsageError, match="model of the clients"):
-        clients_of(rows, {"q": program()}, until_s=1.0)
+        workload_of(rows, {"q": program()}, until_s=1.0)
     for broken in (rows.assign(rate_per_s=0), rows.drop(columns="real_time")):
         with pytest.raises(BadValue, match="a rate_per_s above 0"):
-            clients_of(broken, {"p": program()}, until_s=1.0)
+            workload_of(broken, {"p": program()}, until_s=1.0)

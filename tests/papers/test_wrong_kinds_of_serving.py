@@ -101,7 +101,7 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     pipeswitch.stream: {**SENT, "groups": [1, 1]},
     pipeswitch.ways_s: SENT,
     LINK.shared: {"gpus": 2},
-    reef.clients_of: {
+    reef.workload_of: {
         "rows": pd.DataFrame({"model": ["a"], "real_time": [True], "rate_per_s": [1.0]}),
         "programs": {"a": PROGRAM},
         "until_s": 9.0,

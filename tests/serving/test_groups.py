@@ -20,7 +20,7 @@ TWO_MODELS = json.loads(two_models.STORED.read_text())
 @pytest.mark.parametrize("case", CASES)
 def test_every_request_ends_when_alpaserve_simulates(case: str) -> None:
     requests, groups = CASES[case]
-    run = serving.serve_groups(requests, groups, MODELS, fixed_s=FIXED_S)
+    run = serving.simulate(requests, MODELS, serving.Groups(groups=groups, fixed_s=FIXED_S))
     assert digest(run.end_s) == ORACLE[case]["sha256"]
     assert np.nanmean(run.latency_s) == pytest.approx(ORACLE[case]["mean_latency_s"], rel=1e-9)
 
@@ -51,14 +51,16 @@ def test_a_pipeline_of_equal_stages_is_one_md1_queue(load: float, stages: int) -
     """Only the first stage queues; waiting there is M/D/1's, ρD/2(1 − ρ), D a stage's seconds."""
     model = serving.ServedModel(name="m", latency_s=1.0)
     requests = serving.generate(load * stages, 400_000, model="m", rng=1)
-    run = serving.serve_groups(requests, [serving.Group(models=("m",), stages=stages)], [model])
+    run = serving.simulate(
+        requests, [model], serving.Groups(groups=[serving.Group(models=("m",), stages=stages)])
+    )
     wait_s = load / stages / (2 * (1 - load))
     assert run.latency_s.mean() == pytest.approx(1 + wait_s, rel=0.02)
 
 
 def test_every_request_in_time_or_dropped_at_once() -> None:
     requests, groups = CASES["eight"]
-    run = serving.serve_groups(requests, groups, MODELS, fixed_s=FIXED_S)
+    run = serving.simulate(requests, MODELS, serving.Groups(groups=groups, fixed_s=FIXED_S))
     dropped = np.isnan(run.end_s)
     assert 0 < dropped.sum() < len(requests)
     assert (run.met == ~dropped).all()
@@ -88,6 +90,6 @@ def test_faults_are_named() -> None:
     model = serving.ServedModel(name="m", latency_s=1.0, memory_bytes=5.0)
     requests = serving.generate(1, 3, model="m")
     with pytest.raises(BadValue, match="lacks 'x'"):
-        serving.serve_groups(requests, [serving.Group(models=("x",))], [model])
+        serving.simulate(requests, [model], serving.Groups(groups=[serving.Group(models=("x",))]))
     with pytest.raises(BadValue, match="must differ"):
         serving.Group(models=("m", "m"))

@@ -12,7 +12,6 @@ import pytest
 
 from labkit import serving
 from labkit.errors import LabkitError
-from labkit.serving.device import kernels, timeline
 from tests.cluster.test_wrong_kinds import WRONG
 from tests.wrong_kinds import assert_arguments_are_checked, assert_fields_are_checked
 
@@ -30,9 +29,9 @@ FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     serving.from_csv: {"path": "requests.csv"},
     serving.generate: {"rate_per_s": 2, "count": 3},
     serving.load: {"name": "azure-llm-2023"},
-    serving.together: {"parts": [REQUESTS]},
-    serving.bound: {**SERVER, "batcher": BATCHER},
-    serving.simulate: {**SERVER, "batcher": BATCHER},
+    serving.merge_streams: {"parts": [REQUESTS]},
+    serving.bound: {**SERVER, "server": BATCHER},
+    serving.simulate: {**SERVER, "server": BATCHER},
     serving.sweep: {**SERVER, "batchers": {"ours": BATCHER}, "rates_per_s": [1.0]},
     serving.TokenProfile.roofline: {"model": "gpt3-175b", "accelerator": "A100-40GB", "tensor": 16},
     PROFILE.alone_s: {"requests": REQUESTS},
@@ -50,26 +49,33 @@ SLOT = serving.Slot(session=SESSION, batch=2, rate_per_s=1.0)
 BATCH_SERVER = serving.BatchServer(slots=(SLOT,))
 MODEL = serving.ServedModel(name="", latency_s=0.1, memory_bytes=1.0)
 GROUP = serving.Group(models=("",), stages=2)
-DESCRIPTIONS += [BATCHES, SLOT, BATCH_SERVER, SESSION, MODEL, GROUP]
+DESCRIPTIONS += [
+    BATCHES,
+    SLOT,
+    BATCH_SERVER,
+    serving.BatchServers(servers=(BATCH_SERVER,)),
+    SESSION,
+    MODEL,
+    GROUP,
+    serving.Groups(groups=(GROUP,)),
+]
 FUNCTIONS |= {
     serving.traffic: {"rates_per_s": {"m": 2.0}, "seconds": 3.0},
-    serving.highest: {"attainment": lambda load: float(load < 2), "low": 1.0, "high": 3.0},
+    serving.highest_load: {"attainment": lambda load: float(load < 2), "low": 1.0, "high": 3.0},
     serving.figure_lines: {"table": pd.DataFrame({"a": [1.0]}), "title": "t", "x": "x", "y": "y"},
     serving.BatchProfile.read: {"path": "profile.txt"},
-    serving.serve: {"requests": REQUESTS, "servers": (BATCH_SERVER,)},
-    serving.serve_groups: {"requests": REQUESTS, "groups": [GROUP], "models": [MODEL]},
     BATCHES.best: {"limit_s": 0.2},
     BATCHES.largest: {"limit_s": 0.2},
 }
 
 # One GPU and its clients.
-PROGRAM = kernels.Program(name="p", blocks=(1, 2), total_s=(1.0, 2.0), wave_s=((1.0,), (1.0,)))
-CLIENT = timeline.Client(program=PROGRAM)
-DESCRIPTIONS += [PROGRAM, CLIENT, timeline.Gpu()]
+PROGRAM = serving.Program(name="p", blocks=(1, 2), total_s=(1.0, 2.0), wave_s=((1.0,), (1.0,)))
+CLIENT = serving.Client(program="p")
+DESCRIPTIONS += [PROGRAM, CLIENT, serving.Gpu(mode="streams")]
+DESCRIPTIONS += [serving.Workload(clients=(CLIENT,), until_s=9.0)]
 FUNCTIONS |= {
-    kernels.Program.read: {"profile": "kernels.csv"},
-    kernels.programs: {"source": None},
-    timeline.simulate: {"clients": [CLIENT], "mode": "streams", "until_s": 9.0},
+    serving.Program.read: {"profile": "kernels.csv"},
+    serving.load_programs: {"source": None},
 }
 
 
@@ -82,6 +88,35 @@ def test_fields(valid: Any) -> None:
 def test_arguments(function: Callable[..., Any], tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     assert_arguments_are_checked(function, FUNCTIONS[function], WRONG)
+
+
+DOORS: dict[str, dict[str, Any]] = {
+    "batch servers": {
+        "requests": REQUESTS,
+        "profile": {"m": BATCHES},
+        "server": serving.BatchServers(servers=(BATCH_SERVER,)),
+    },
+    "groups": {
+        "requests": REQUESTS,
+        "profile": [MODEL],
+        "server": serving.Groups(groups=(GROUP,)),
+    },
+    "gpu": {
+        "requests": serving.Workload(clients=(CLIENT,), until_s=9.0),
+        "profile": {"p": PROGRAM},
+        "server": serving.Gpu(mode="streams"),
+    },
+}
+
+
+@pytest.mark.parametrize("kind", DOORS)
+def test_every_kind_of_server_behind_the_one_door(kind: str) -> None:
+    given = DOORS[kind]
+    assert serving.simulate(**given).summary()
+    assert len(serving.simulate(**given).frame()) >= 1
+    assert_arguments_are_checked(serving.simulate, given, WRONG)
+    others = [DOORS[other]["requests"] for other in DOORS if other != kind] + [PROFILE]
+    assert_arguments_are_checked(serving.simulate, given, others)
 
 
 def test_the_error_is_one_sentence() -> None:

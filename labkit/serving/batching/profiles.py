@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -76,8 +77,23 @@ class BatchProfile:
         return np.arange(1, self.max_batch + 1) / np.array(self.latency_s)
 
     @checked
+    def slower(self, factor: Positive) -> BatchProfile:
+        """The same with every latency multiplied.
+
+        >>> BatchProfile(name="two sizes", latency_s=(0.25, 0.5)).slower(2).latency_s
+        (0.5, 1.0)
+        """
+        latency_s = tuple(seconds * factor for seconds in self.latency_s)
+        return replace(self, latency_s=latency_s)
+
+    @checked
     def largest(self, limit_s: float, *, per_request_s: NonNegative = 0.0) -> int:
-        """The largest batch b with latency(b) + b · per_request_s <= limit_s; 0: there is none."""
+        """The largest batch b with latency(b) + b · per_request_s <= limit_s; 0: there is none.
+
+        >>> two = BatchProfile(name="two", latency_s=(0.25, 0.4))
+        >>> two.largest(0.45), two.largest(0.45, per_request_s=0.1), two.largest(0.2)
+        (2, 1, 0)
+        """
         sizes = np.arange(1, self.max_batch + 1)
         fits = np.array(self.latency_s) + sizes * per_request_s <= limit_s * (1 + 1e-12)
         return int(sizes[fits].max()) if fits.any() else 0
@@ -85,7 +101,11 @@ class BatchProfile:
     @checked
     def best(self, limit_s: float) -> tuple[int, float]:
         """The batch with the most requests a second whose latency is within the limit, and that
-        rate; (0, 0.0) where there is none."""
+        rate; (0, 0.0) where there is none.
+
+        >>> BatchProfile(name="two", latency_s=(0.25, 0.4)).best(1.0)
+        (2, 5.0)
+        """
         rates = np.where(np.array(self.latency_s) <= limit_s, self.throughput_per_s, 0.0)
         batch = int(rates.argmax())
         return (batch + 1, float(rates[batch])) if rates[batch] > 0 else (0, 0.0)
