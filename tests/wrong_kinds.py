@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,21 @@ def problems(
         for value in values
     }
     return [f"{place}: {text}" for place, text in outcomes.items() if text]
+
+
+def assert_fields_are_checked(valid: Any, wrong: Iterable[Any]) -> None:
+    """A description answers or refuses in a paragraph, whatever one of its fields is given."""
+    given = {field.name: getattr(valid, field.name) for field in fields(valid) if field.init}
+    assert problems(type(valid), given, given, wrong) == []
+    assert problem(lambda: type(valid)(**given, nonsense=1)) == ""
+
+
+def assert_arguments_are_checked(
+    function: Callable[..., Any], given: Mapping[str, Any], wrong: Iterable[Any]
+) -> None:
+    """A function answers or refuses in a paragraph, whatever one of its arguments is given."""
+    assert problems(function, given, inspect.signature(function).parameters, wrong) == []
+    assert problem(lambda: function(**given, nonsense=1)) == ""
 
 
 def assert_answers_or_paragraphs(

@@ -1,6 +1,6 @@
-"""What one paper alone needs: a module a paper, named by its key in the reading queue.
+"""A paper's own code: what one notebook alone needs.
 
-A module here imports the ground floor, the kit and the engines, never another paper. Only the
-paper's notebook and its tests import it. What a second paper, a command or another engine needs
-moves to an engine; ``tests/test_users.py`` counts who uses each public name of the engines.
+Two users, or it lives with its paper: a module here is called from one notebook and its tests. It
+imports engines, never another paper. What a second paper, a command or the documented API needs
+moves to an engine.
 """

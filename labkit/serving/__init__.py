@@ -13,18 +13,11 @@ import lazy_loader
 
 _HOMES = {  # where each public name comes from; modules are loaded with the first of their names
     "batching.batches": ("BatchServer", "Served", "Session", "Slot", "serve"),
-    "batching.groups": ("Group", "Placement", "ServedModel", "place", "serve_groups"),
-    "batching.packing": (
-        "Packing", "Stage", "copies", "fill", "fractional_bound", "oblivious", "pack",
-        "planned", "run_plan", "share_prefix", "split_latency", "sustained",
-    ),
-    "batching.profiles": ("BatchProfile", "line", "published_profiles", "read_profile"),
+    "batching.groups": ("Group", "ServedModel", "serve_groups"),
+    "batching.profiles": ("BatchProfile",),
     "figures": ("figure_latency", "figure_lines", "figure_requests"),
-    "generation.batcher": (
-        "Batcher", "Bound", "Run", "bound", "capacity", "gain", "simulate", "sweep",
-    ),
-    "generation.partitions": ("Partition", "Pass", "frontier", "layouts"),
+    "generation.batcher": ("Batcher", "Bound", "Run", "bound", "simulate", "sweep"),
     "requests": ("Requests", "from_csv", "generate", "highest", "load", "together", "traffic"),
     "generation.tokens": ("TokenProfile",),
-}  # fmt: skip
+}
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)

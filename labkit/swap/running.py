@@ -66,17 +66,6 @@ def resnet(
     return [*blocks, nn.Sequential(pool, nn.Flatten(), nn.Linear(inputs, classes))]
 
 
-class Residual(nn.Module):
-    """A linear layer and a tanh beside a shortcut."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.tanh(self.linear(x))
-
-
 def capture(make: Callable[[], Sequence[nn.Module]], shape: Sequence[int]) -> tuple[Chain, int]:
     """The chain of a network, and how many parameters it has, from one pass without numbers.
 

@@ -7,6 +7,7 @@ import pytest
 
 from labkit import cluster
 from labkit.errors import LabkitError
+from labkit.files import project_root
 from tests.cluster.turns import (
     ALONE,
     GPU_TYPES,
@@ -51,7 +52,8 @@ def test_jobs_are_drawn_from_the_papers_distributions() -> None:
 
 def test_a_sweep_has_the_runs_numbers_and_refuses_traces_that_end_too_soon() -> None:
     trace = cluster.generate_continuous(400, jobs_per_hour=1.0)
-    machines = cluster.load_throughputs().cluster(10, 10, 10)
+    standin = project_root() / "data/profiles/standin_gavel_throughputs.csv"
+    machines = cluster.load_throughputs(standin).cluster(10, 10, 10)
     policy = cluster.share_policy("las")
     windows = [(0, 50), (50, 90)]
     rows = cluster.sweep({"a": trace}, [machines], [policy], windows=windows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -16,9 +15,9 @@ from labkit import hardware, memory, quantities
 from labkit.errors import UsageError
 from labkit.memory import Batch, Model, Parallel, Plan, Recipe
 from labkit.memory.plans.arithmetic import activation_bytes
+from tests.published import need_peers
 
 PAPER = Path(__file__).resolve().parents[2] / "data" / "papers" / "zero"
-PEERS = Path(os.environ.get("LABKIT_MEMORY_PEERS", "memory_peers.csv"))
 PAPER_GPU_BYTES = 32 * quantities.GB  # the paper's tables take a 32 GB V100 as 32 × 10⁹ bytes
 
 
@@ -33,41 +32,6 @@ def test_table_1_cell_is_the_formula_rounded_or_truncated(cell: dict[str, str]) 
     cut = quantities.cut(Fraction(ours) / quantities.GB, cell["printed_gb"])
     whole = int(cell["model"]) > 10**11 and "." not in cell["printed_gb"]
     assert cut in ({"exact", "rounded", "truncated"} if whole else {"exact", "rounded"})
-
-
-@pytest.mark.parametrize(
-    "cell",
-    [cell for cell in cells("table2.csv") if cell["kind"] == "theory"],
-    ids=lambda c: "-".join(c.values()),
-)
-def test_table_2_cell_is_its_printed_first_row_times_mp(cell: dict[str, str]) -> None:
-    """The first row is the formula; the others multiply what was printed there."""
-    tp = int(cell["tp"])
-    zero = int(cell["zero"])
-    printed = cell["printed"]
-    one = {"B": quantities.BILLION, "T": quantities.TRILLION}[cell["unit"]]
-    largest = memory.largest_model(Parallel(dp=64, tp=tp, zero=zero), PAPER_GPU_BYTES)
-    first = next(c for c in cells("table2.csv") if c["tp"] == "1" and c["zero"] == cell["zero"])
-    multiple = Fraction(first["printed"]) * quantities.BILLION * tp / one
-    assert quantities.cut(multiple, printed) in {"exact", "rounded"}
-    assert float(printed) * one == pytest.approx(largest, rel=0.025)
-    if tp == 1:
-        assert quantities.cut(Fraction(largest, one), printed) in {"exact", "rounded"}
-
-
-def test_the_tables_as_frames_agree_with_their_cells() -> None:
-    table1 = memory.published.states(PAPER / "table1.csv")
-    assert len(table1) == 54
-    assert (table1["cut"] != "differs").all()
-    cell = table1.set_index(["model", "dp", "zero"]).loc[(128 * 10**9, 1024, 1)]
-    assert (cell["printed_gb"], cell["ours_gb"], cell["cut"]) == ("513", 513.5, "truncated")
-    table2 = memory.published.largest(PAPER / "table2.csv", dp=64, capacity_bytes=PAPER_GPU_BYTES)
-    assert (table2.query("kind == 'theory'")["cut"] != "differs").all()
-    ran = table2.query("kind == 'measured'")
-    assert (ran["printed_billion"] < ran["ours"]).all()
-    grid = memory.published.grid(ran, "tp", "gpus")
-    assert (len(grid), next(iter(grid))) == (ran["tp"].nunique(), "Baseline DP")
-    assert all(grid["Baseline DP"].str.contains("B (", regex=False))
 
 
 def test_figure_1() -> None:
@@ -396,16 +360,11 @@ PEER_MODELS = {
 
 def peers(tool: str, component: str, case: str) -> list[dict[str, str]]:
     wanted = {"tool": tool, "component": component, "case": case}
-    rows = csv.DictReader(PEERS.open(encoding="utf-8"))
-    found = [row for row in rows if wanted.items() <= row.items()]
+    found = [row for row in need_peers() if wanted.items() <= row.items()]
     assert found
     return found
 
 
-needs_peers = pytest.mark.skipif(not PEERS.exists(), reason="set LABKIT_MEMORY_PEERS to the table")
-
-
-@needs_peers
 @pytest.mark.parametrize("case", PEER_MODELS)
 def test_deepspeed_counts_two_copies_of_gradients_and_one_live_tensor(case: str) -> None:
     """Stage 2 is 2Ψ + 18Ψ/N where the paper has 2Ψ + 14Ψ/N; stage 3 is 18Ψ/N and four bytes for
@@ -423,7 +382,6 @@ def test_deepspeed_counts_two_copies_of_gradients_and_one_live_tensor(case: str)
         assert int(row["bytes"]) == pytest.approx(states_bytes + live, abs=2)
 
 
-@needs_peers
 @pytest.mark.parametrize("case", PEER_MODELS)
 def test_megatrons_distributed_optimizer_is_six_plus_twelve_over_dp(case: str) -> None:
     """Stage by stage the ratio to the paper's count is exact, whatever it calls the model's size

@@ -11,21 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import cluster, datasets
+from labkit import cluster
 from labkit.errors import BadValue, UsageError
 from labkit.papers import elasticflow
 from labkit.papers.elasticflow.deadlines import speeds_by_size
 from tests.cluster.reference import overlaps
 from tests.oracles import elasticflow_simulator as oracle
+from tests.published import Need
 
 GPUS = oracle.GPUS
 STORED = json.loads(oracle.STORED.read_text())
 
 
 @pytest.fixture(scope="module")
-def testbed() -> tuple[cluster.Trace, cluster.Rates]:
-    if not datasets.available("elasticflow-asplos23"):
-        pytest.skip("elasticflow-asplos23 is not on this machine (see `labkit data`)")
+def testbed(published_data: Need) -> tuple[cluster.Trace, cluster.Rates]:
+    published_data("elasticflow-asplos23")
     return cluster.load_elastic()
 
 
@@ -89,10 +89,10 @@ def test_by_hand_a_job_that_is_done_keeps_another_out() -> None:
     assert not np.isnan(blocked["mended"]).any()
 
 
-def test_on_the_recorded_trace_of_fig_8b() -> None:
+def test_on_the_recorded_trace_of_fig_8b(published_data: Need) -> None:
     """As published by its rules, mended by the paper's: 0.03 of the jobs."""
-    if not datasets.available("itp-elasticflow", ["data/elasticflow-traces.tar.gz"]):
-        pytest.skip("itp-elasticflow is not on this machine (see `labkit data`)")
+    published_data("itp-elasticflow", ["data/elasticflow-traces.tar.gz"])
+    published_data("elasticflow-asplos23")
     trace, rates = cluster.load_elastic("06")
     costs = {"restart_s": 9.0, "doubling_s": 2.0, "stay_s": 7.0}  # of 256 GPUs and more
     for name, rules in {"published": "artifact", "mended": "paper"}.items():

@@ -17,6 +17,7 @@ from tests.cluster.turns import (
     check_no_gpu_is_used_twice_and_all_work_is_done,
     jobs,
 )
+from tests.published import Need
 
 
 def run(trace: cluster.Trace, policy: str, *gpus: int, **settings: float) -> cluster.Run:
@@ -170,7 +171,10 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize(("policy", "rate"), PUBLISHED)
-def test_published_completion_times_at_full_size(policy: str, rate: float) -> None:
+def test_published_completion_times_at_full_size(
+    published_data: Need, policy: str, rate: float
+) -> None:
+    published_data("gavel-osdi20/scheduler/simulation_throughputs.json")
     table = cluster.load_throughputs()
     trace = cluster.generate_continuous(12_000, jobs_per_hour=rate)
     chosen = gavel.share_policy(policy, pairs=table)

@@ -11,9 +11,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import cluster, datasets
+from labkit import cluster
 from labkit.errors import BadValue, LabkitError
 from labkit.papers import hived
+from tests.published import Need
 
 LEVELS = hived.Hierarchy(sizes={"GPU": 1, "switch": 2, "socket": 4, "node": 8, "rack": 24})
 NODES = hived.Hierarchy()
@@ -102,13 +103,11 @@ def test_sizes_divide(sizes: dict[str, int]) -> None:
         hived.Hierarchy(sizes=sizes)
 
 
-def test_the_authors_example_fits_and_asks_for_the_cells_it_says() -> None:
+def test_the_authors_example_fits_and_asks_for_the_cells_it_says(published_data: Need) -> None:
     """Their design example: three racks of DGX-2 hold the virtual clusters, and a group of 44 GPUs
     needs a cell of three nodes, one of 2 × 3 GPUs (rounded to 4) a cell of 8."""
     name = "hived-osdi20/example/config/design/hivedscheduler.yaml"
-    if not datasets.available(name):
-        pytest.skip("the example is not on this machine")
-    config = yaml.safe_load(datasets.open(name).read_text())
+    config = yaml.safe_load(published_data(name).path(name.partition("/")[2]).read_text())
     types = config["physicalCluster"]["cellTypes"]
     numbers = [
         types[f"DGX2-V100-NODE{end}"]["childCellNumber"]

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from labkit import cluster, datasets
+from labkit import cluster
 from labkit.cluster.policies.allocators import on_freest
 from labkit.errors import BadValue
 from labkit.papers import pollux
 from labkit.papers.pollux.scheduling import allocator, pack
 from labkit.papers.pollux.training import packed
 from labkit.tuning.goodput.step_times import StepTimes
+from tests.published import Need
 
 GPUS = cluster.Cluster.nodes(16, gpus=4)
 PUBLISHED = {  # mean seconds of workloads 1 to 4: petuum/adaptdl, results-jobload/*-1.0
@@ -27,13 +28,10 @@ PUBLISHED = {  # mean seconds of workloads 1 to 4: petuum/adaptdl, results-joblo
 }
 TOLERANCE = {"tiresias": 1e-9, "optimus": 1e-4, "pollux": 0.05}
 
-needs_data = pytest.mark.skipif(
-    not datasets.available("pollux-osdi21"), reason="the published files are not here"
-)
-
 
 @pytest.fixture(scope="module")
-def kinds() -> dict[str, pollux.Training]:
+def kinds(published_data: Need) -> dict[str, pollux.Training]:
+    published_data("pollux-osdi21")
     return pollux.trainings()
 
 
@@ -42,7 +40,6 @@ def known(kinds: dict[str, pollux.Training]) -> dict:
     return pollux.goodputs(kinds, GPUS)
 
 
-@needs_data
 @pytest.mark.parametrize("policy", list(PUBLISHED))
 @pytest.mark.parametrize("number", [1, 3])
 def test_means_are_those_of_the_published_simulator(
@@ -56,7 +53,6 @@ def test_means_are_those_of_the_published_simulator(
     assert (short > 0).all()
 
 
-@needs_data
 def test_ties_are_not_decided_by_how_a_processor_rounds(
     kinds: dict, known: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +74,6 @@ def test_ties_are_not_decided_by_how_a_processor_rounds(
     assert (ends[0] == ends[1]).all()
 
 
-@needs_data
 def test_a_job_alone_takes_its_own_duration(kinds: dict, known: dict) -> None:
     """No queue and no restarts: user's GPUs, a round's wait and the first start beside."""
     work = pollux.workload(1, kinds=kinds)
@@ -98,7 +93,6 @@ def test_a_job_alone_takes_its_own_duration(kinds: dict, known: dict) -> None:
         pollux.train(alone, GPUS, "pollux")
 
 
-@needs_data
 def test_goodput_knows_the_best_batch_of_the_grid(kinds: dict, known: dict) -> None:
     """No batch of the full search is 2 % better; one GPU has a rule of its own (two gradients)."""
     from labkit.tuning import goodput
@@ -166,7 +160,6 @@ def test_packings_fit_and_keep_what_they_can(before: list[int], seed: int) -> No
     assert nodes.tolist() == (-(-wanted // 4)).tolist()
 
 
-@needs_data
 def test_offers_of_several_gpus_get_past_a_bad_number(kinds: dict) -> None:
     """A job alone ends no later; where one more GPU never hurts, both offers are the same."""
     table = pollux.workload(1, kinds=kinds).trace.frame()
@@ -187,7 +180,6 @@ def test_offers_of_several_gpus_get_past_a_bad_number(kinds: dict) -> None:
     assert smooth[0] == smooth[1]
 
 
-@needs_data
 def test_fair_shares_differ_by_one_gpu_at_most(kinds: dict) -> None:
     work = pollux.workload(1, kinds=kinds)
     fair = allocator(work, GPUS, "fair")

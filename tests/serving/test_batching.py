@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from labkit import serving
 from labkit.errors import BadValue
+from labkit.papers import nexus
 
 PROFILE = serving.BatchProfile(name="p", latency_s=tuple(0.02 + 0.004 * b for b in range(1, 17)))
 
@@ -135,7 +136,7 @@ def test_what_is_answered_is_in_time(drop: Any) -> None:
 def test_early_drop_gains_most_where_a_batch_costs_most(alpha_ms: float, least: float) -> None:
     """The paper's setting: 500 requests a second at best, an objective of 100 ms."""
     beta_ms = 50 - 25 * alpha_ms
-    profile = serving.line(alpha_ms, beta_ms)
+    profile = nexus.linear_profile(alpha_ms, beta_ms)
     alone = (server(25, profile=profile),)
     assert profile.best(0.05) == (25, pytest.approx(500.0))
     requests = stream([500.0], 20_000, slo_s=0.1)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from labkit import datasets
-from labkit.errors import BadFile, BadValue, UsageError
-from labkit.serving.device.guests import beside
+from labkit.errors import BadFile, BadValue
 from labkit.serving.device.kernels import MODELS, Program, paths, programs
-from labkit.serving.device.timeline import Client, Gpu, Mode, clients_of, simulate
+from labkit.serving.device.timeline import Client, Gpu, Mode, simulate
+from tests.published import Need
 
 
 def program(name: str = "p", *, blocks: tuple[int, ...] = (60, 60), s: float = 0.01) -> Program:
@@ -182,120 +180,29 @@ def test_a_closed_loop_waits_for_its_gap() -> None:
     assert run.rate_per_s() == pytest.approx(10 / 0.501)
 
 
-def test_workloads_are_those_of_the_artifact() -> None:
-    root = Path(__file__).resolve().parents[2] / "data" / "papers" / "reef"
-    table = pd.read_csv(root / "workloads.csv")
-    source = datasets.source("reef-osdi22", ["evaluation/fig10/A.json"])
-    for workload, rows in table.groupby("workload"):
-        name = str(workload)
-        folder = "fig10" if name.startswith("DISB") else "fig1"
-        if name == "DISB E":
-            continue  # below
-        if source.is_standin:
-            pytest.skip("the published workloads are not here")
-        content = datasets.open(f"reef-osdi22/evaluation/{folder}/{name[-1]}.json").read_bytes()
-        published = json.loads(content)
-        for kind, flag in (("rt", 1), ("be", 0)):
-            ours = rows[rows["real_time"] == flag]
-            theirs = [(client["name"], client["frequency"]) for client in published[kind]]
-            assert list(zip(ours["model"], ours["rate_per_s"], strict=True)) == theirs
-
-
-def test_disb_e_is_the_published_file_to_the_byte() -> None:
-    """``evaluation/fig10/E.json`` says a minute of arrivals; each second is the first again."""
-    root = Path(__file__).resolve().parents[2] / "data" / "papers" / "reef"
-    table = pd.read_csv(root / "workloads.csv").query("workload == 'DISB E'")
-    content: dict[str, object] = {"time": 1}
-    for kind, flag in (("rt", 1), ("be", 0)):
-        content[kind] = [
-            {"name": row["model"], "frequency": row["rate_per_s"]}
-            | (
-                {
-                    "trace": [
-                        1000 * second + int(ms)
-                        for second in range(60)
-                        for ms in row["moments_ms"].split()
-                    ]
-                }
-                if flag
-                else {}
-            )
-            for row in table[table["real_time"] == flag].to_dict("records")
-        ]
-    lines = json.dumps(content, indent=4).split("\n")  # the file's own indent begins with two
-    text = "\n".join(line[2:] if line.startswith(" " * 4) else line for line in lines)
-    published = "3cab32b56af28309c818143a6dfdecc3155703d7c3fd61ccfb1d993d0c976cc6"
-    assert hashlib.sha256(text.encode()).hexdigest() == published
-
-
-def test_recorded_moments_come_in_every_second() -> None:
-    rows = pd.DataFrame(
-        {
-            "model": ["p", "p"],
-            "real_time": [1, 0],
-            "rate_per_s": [2, 4],
-            "moments_ms": ["100 900", None],
-        }
-    )
-    recorded, periodic = clients_of(rows, {"p": program()}, until_s=1.95)
-    assert recorded.arrival_s == pytest.approx((0.1, 0.9, 1.1, 1.9))
-    assert len(periodic.arrival_s or ()) == 8
-    rare = clients_of(rows, {"p": program()}, until_s=1.95, share=0.5)[0]
-    assert rare.arrival_s == pytest.approx((0.2, 1.8))
-    later = clients_of(rows, {"p": program()}, until_s=1.95, seed=1)[0].arrival_s or ()
-    assert np.diff(later)[:2] == pytest.approx([0.8, 0.2])
-    in_turn = clients_of(rows.assign(moments_ms="900 100"), {"p": program()}, until_s=1.95)[0]
-    assert in_turn.arrival_s == recorded.arrival_s
-    one_each = clients_of(rows.assign(moments_ms=[100.0, None]), {"p": program()}, until_s=1.95)[0]
-    assert one_each.arrival_s == pytest.approx((0.1, 1.1)), "a column of numbers, as CSV has it"
-    for wrong in ("1000", "a few", "", " "):
-        with pytest.raises(BadValue, match="moments_ms needs numbers from 0 to below 1000"):
-            clients_of(rows.assign(moments_ms=wrong), {"p": program()}, until_s=1.0)
-    for rate in ("often", np.inf, np.nan, 0):
-        with pytest.raises(BadValue, match="a rate_per_s above 0, finite"):
-            clients_of(rows.assign(rate_per_s=rate), {"p": program()}, until_s=1.0)
-
-
-def test_real_time_clients_of_a_workload_start_one_after_another() -> None:
-    """Two programs of 20 ms, 10 times a second each: 30 ms of rest after each."""
-    rows = pd.DataFrame({"model": ["p", "p", "p"], "real_time": [1, 1, 0], "rate_per_s": [10] * 3})
-    clients = clients_of(rows, {"p": program()}, until_s=0.21)
-    assert [c.arrival_s for c in clients] == [
-        pytest.approx((0.0, 0.1, 0.2)),
-        pytest.approx((0.05, 0.15)),
-        pytest.approx((0.0, 0.1, 0.2)),
-    ]
-    rare = clients_of(rows, {"p": program()}, until_s=1.0, share=0.5, seed=1)
-    assert [len(c.arrival_s or ()) for c in rare] == [5, 5, 10]
-
-
 def test_wrong_clients_are_refused_with_what_would_be_valid() -> None:
-    rows = pd.DataFrame({"model": ["p"], "real_time": [1], "rate_per_s": [10]})
-    with pytest.raises(UsageError, match="model of the clients"):
-        clients_of(rows, {"q": program()}, until_s=1.0)
-    for broken in (rows.assign(rate_per_s=0), rows.drop(columns="real_time")):
-        with pytest.raises(BadValue, match="a rate_per_s above 0"):
-            clients_of(broken, {"p": program()}, until_s=1.0)
     with pytest.raises(BadValue, match="at least one"):
         simulate([], mode="alone", until_s=1.0)
     with pytest.raises(BadValue, match="mode"):
         simulate([Client(program=program())], mode="fair", until_s=1.0)  # type: ignore[arg-type]
-    with pytest.raises(BadValue, match="idle_share"):
-        beside(program(), [], mode="alone", idle_share=1.0, until_s=1.0)
 
 
 # ---------------------------------------------------------------- programs
 
 
-def test_the_published_programs_are_read_whole() -> None:
+def test_programs_are_read_whole() -> None:
     source = datasets.source("reef-osdi22", paths())
-    for name, read in programs(source).items():
+    for read in programs(source).values():
         assert len(read) > 50
         assert all(list(w) == sorted(w) for w in read.wave_s)
-        if not source.is_standin:
-            graph = json.loads(source.path(f"resource/{name}/{name}.json").read_text())
-            assert len(read) == len(graph["kernels"])
     assert set(programs(source)) == set(MODELS)
+
+
+def test_published_programs_have_the_kernels_of_their_graphs(published_data: Need) -> None:
+    source = published_data("reef-osdi22", paths())
+    for name, read in programs(source).items():
+        graph = json.loads(source.path(f"resource/{name}/{name}.json").read_text())
+        assert len(read) == len(graph["kernels"])
 
 
 def test_a_program_from_csv_and_wrong_files(tmp_path: Path) -> None:

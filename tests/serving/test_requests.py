@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit import datasets, serving
+from labkit import serving
 from labkit.errors import BadFile, BadValue, UsageError
+from tests.published import Need
 
 GOOD = "arrival_s,prompt_tokens,output_tokens,slo_s,model\n0,10,1,2.5,a\n5,2,4,,b\n"
 
@@ -115,9 +116,8 @@ def test_streams_join_in_order_of_arrival_and_keep_their_columns() -> None:
         assert np.array_equal(both.column("slo_s")[mine], part.column("slo_s"))
 
 
-def test_the_published_trace() -> None:
-    if not datasets.available("azure-llm-2023"):
-        pytest.skip("azure-llm-2023 is not on this machine (see `labkit data`)")
+def test_the_published_trace(published_data: Need) -> None:
+    published_data("azure-llm-2023")
     requests = serving.load("azure-llm-2023")
     assert len(requests) == 19_366
     assert requests.column("arrival_s")[-1] < 3600

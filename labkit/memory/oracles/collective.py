@@ -42,14 +42,6 @@ def ring_reduce_scatter(values: Tensor) -> Tensor:
     return parts[rank]
 
 
-def zero3(weights: Tensor, gradient: Tensor) -> Tensor:
-    """What ZeRO-3 sends for a micro-batch: the weights twice, then this rank's gradients."""
-    part = weights.view(dist.get_world_size(), -1)[dist.get_rank()]
-    gather(part)  # forward
-    gather(part)  # backward
-    return ring_reduce_scatter(gradient)
-
-
 class Adam:
     """torch's Adam on one tensor, in place. Its class would load torch's compiler at the first
     step, in each process, which takes longer than to load torch."""
@@ -64,14 +56,3 @@ class Adam:
         usual: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0, "eps": 1e-8}
         state: Any = [self.weights], [gradient], *self._moments, [], [self._step]
         adam(*state, amsgrad=False, lr=self.lr, maximize=False, **usual)
-
-
-def undivided_adam(start: Tensor, steps: Tensor) -> Tensor:
-    """The weights after plain Adam on mean gradients: what every way of sharding must give.
-
-    ``steps`` has a gradient a step, micro-batch and rank.
-    """
-    adam = Adam(start.clone())
-    for gradients in steps:
-        adam.step(gradients.flatten(0, -2).mean(0))
-    return adam.weights

@@ -2,12 +2,10 @@
 
 Every rank reports the bytes behind its parameters, gradients and optimizer states, every collective
 it issued, what its sockets received, and how far its weights ended from training in one process.
-Beside it, how fast Adam runs on this machine's CPU: tensor by tensor, over lists, or in one kernel.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import lcm
@@ -27,7 +25,6 @@ from labkit.quantities import format_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-NUM_PARAMS = 9_000_000  # of the tensor that Adam is timed on
 ROTARY_SEQ = 16  # tokens a sample where positions do not say
 SECOND_COPY = "second copy of the parameters"  # what is there of them after the forward pass
 GROUPED = ("hpz", "mics")  # those in which only some ranks share a shard, or a second one
@@ -229,31 +226,3 @@ def _validate(model: Model, spec: dict[str, Any]) -> None:
         )
     if model.positions and spec["seq"] > model.positions:
         raise UsageError(f"seq must be at most the model's {model.positions} positions")
-
-
-def adam_speed() -> pd.Series[float]:
-    """Seconds a parameter of one step of torch's fp32 Adam, by how it runs (``Recipe.step``).
-
-    One thread, its processor time rather than the clock's, the fastest of two steps after the
-    first. Tensors above 32 MiB, as large models have, get fresh pages at each allocation
-    (glibc's largest ``M_MMAP_THRESHOLD``), which is part of what temporaries cost.
-    """
-    import pandas as pd
-    import torch
-
-    seconds: dict[str, list[float]] = {"for-loop": [], "foreach": [], "fused": []}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for step, times in seconds.items():
-            weight = torch.nn.Parameter(torch.ones(NUM_PARAMS))
-            weight.grad = torch.ones(NUM_PARAMS)
-            adam = torch.optim.Adam([weight], foreach=step == "foreach", fused=step == "fused")
-            adam.step()
-            for _ in range(2):
-                start_s = time.thread_time()
-                adam.step()
-                times.append((time.thread_time() - start_s) / NUM_PARAMS)
-    finally:
-        torch.set_num_threads(threads)
-    return pd.Series({step: min(times) for step, times in seconds.items()}, name="s_per_param")

@@ -155,21 +155,6 @@ def saved_bytes(model: Model, mode: Mode, *, seq: int, micro_batch: int) -> int:
     return sum(sizes.values())
 
 
-def operations(model: Model, mode: Mode, *, seq: int, micro_batch: int = 1) -> int:
-    """Operations of one dense layer's forward and backward pass, as torch counts products."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from labkit.memory.oracles import blocks
-
-    with FakeTensorMode(), FlopCounterMode(display=False) as counter:
-        block: Callable[..., Any] = blocks.Block(model, mode, experts=False)
-        x = torch.empty(micro_batch, seq, model.hidden, requires_grad=True)
-        (blocks.recomputed(block, x) if mode.recompute == "full" else block(x)).sum().backward()
-    return int(counter.get_total_flops())
-
-
 @contextmanager
 def _fake_ranks(parallel: Parallel) -> Iterator[Any]:
     """A mesh of fake ranks, of which this process is the first."""

@@ -13,7 +13,6 @@ from labkit.errors import BadValue, UsageError, not_among
 from labkit.hardware import Link
 from labkit.kit.describe import Count, checked
 from labkit.memory.jobs import traffic
-from labkit.memory.jobs.parallel import Parallel
 from labkit.memory.jobs.states import STAGE_NAMES
 from labkit.memory.plans import grid
 from labkit.memory.plans.plan import Capacity, Headroom, Plan
@@ -58,6 +57,7 @@ def fit(plan: Plan, *, vary: str, device: Capacity, headroom: Headroom = 1.0) ->
         UsageError: ``vary`` is none of these, the plan has no batch to vary, or it breaks a rule
             whatever the value.
 
+    >>> from labkit.memory import Parallel
     >>> plan = Plan(model=1, parallel=Parallel(dp=64, zero=1))
     >>> fit(plan, vary="model", device=32 * 10**9).value / 1e9
     7.641791044
@@ -133,31 +133,6 @@ def _boundary(good: Callable[[int], bool], limit: int, *, least: bool) -> int | 
     if not least:
         return first or None  # as many as are good before the first that is not
     return first + 1 if first < limit else None
-
-
-@checked
-def largest_model(parallel: Parallel, capacity_bytes: Count) -> int:
-    """Parameters of the largest model whose states fit, by mixed-precision Adam and with nothing
-    beside them: the papers' "max model size".
-
-    >>> largest_model(Parallel(dp=64, tp=2, zero=1), 32 * 10**9) / 1e9
-    15.283582089
-    """
-    plan = Plan(model=1, parallel=parallel)
-    return fit(plan, vary="model", device=capacity_bytes).value or 0
-
-
-@checked
-def stages(model: Model | Count, *, dp: Count) -> dict[str, Plan]:
-    """The same plan at ZeRO stages 0 to 3, by the papers' names for them.
-
-    >>> [round(plan.states_bytes / 1e9, 1) for plan in stages(7_500_000_000, dp=64).values()]
-    [120.0, 31.4, 16.6, 1.9]
-    """
-    return {
-        name: Plan(model=model, parallel=Parallel(dp=dp, zero=zero))
-        for zero, name in STAGE_NAMES.items()
-    }
 
 
 def what_fits(

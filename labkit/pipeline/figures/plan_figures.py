@@ -87,33 +87,6 @@ def figure_frontier(
 
 
 @checked
-def figure_valley(table: pd.DataFrame, *, title: str = "") -> go.Figure:
-    """A stage's energy by clock, from ``EnergyProfile.stage_table``: all, and above waiting."""
-    fig = go.Figure()
-    lines = {"energy_j": ("energy", "energy"), "above_waiting_j": ("above waiting", "bound")}
-    for column, (name, colour) in lines.items():
-        fig.add_scatter(
-            x=table["clock_mhz"],
-            y=table[column],
-            mode="lines+markers",
-            name=name,
-            line={"color": PALETTE[colour], "width": 2},
-            marker_size=6,
-        )
-        lowest = table.iloc[int(table[column].argmin())]
-        fig.add_annotation(
-            x=lowest["clock_mhz"],
-            y=lowest[column],
-            ay=-36,
-            ax=0,
-            arrowhead=2,
-            text=f"least at {lowest['clock_mhz']:.0f} MHz",
-        )
-    fig.update_yaxes(rangemode="tozero")
-    return finish(fig, title=title, x="SM clock (MHz)", y="energy (J)")
-
-
-@checked
 def figure_plans(table: pd.DataFrame, *, title: str = "") -> go.Figure:
     """Energy against iteration time, a mark for each plan, a colour for each schedule.
 

@@ -9,7 +9,6 @@ groups that are free at the same time by number. O(groups + stages) a request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -20,9 +19,6 @@ from labkit.kit.compiled import njit
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 from labkit.serving.batching.batches import Served
 from labkit.serving.requests import Requests
-
-SHAPES = ((1, 1), (2, 1), (4, 1), (8, 1))
-"""Shapes of groups that a placement tries: stages, and GPUs a stage."""
 
 
 @description
@@ -140,81 +136,3 @@ def serve_groups(
         chosen,
     )
     return Served(requests=requests, end_s=end, server=chosen)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Placement:
-    """Groups, and the share of requests they answered in time where they were chosen."""
-
-    groups: tuple[Group, ...]
-    attainment: float
-
-
-@checked
-def place(
-    requests: Requests,
-    models: Sequence[ServedModel],
-    *,
-    num_gpus: Count,
-    memory_bytes: Positive,
-    shapes: tuple[tuple[Count, Count], ...] = SHAPES,
-) -> Placement:
-    """Where models go: greedily for every shape of group, judged by simulation; the best shape.
-
-    1. For each shape (stages, tensor) that divides the GPUs, begin with empty groups.
-    2. Simulate. Add a copy of the model with the most unanswered requests to the group with the
-       fewest requests that has room for it.
-    3. Until nothing fits.
-
-    Replication is ``shapes=((1, 1),)``.
-
-    Raises:
-        BadValue: no shape divides the GPUs, or no model fits into any group.
-
-    Source: AlpaServe (OSDI'23) §4.2, Algorithms 1 and 2 for models of one latency.
-    """
-    best: tuple[float, float, tuple[Group, ...]] | None = None
-    for stages, tensor in shapes:
-        number, rest = divmod(num_gpus, stages * tensor)
-        if rest:
-            continue
-        empty = (Group(stages=stages, tensor=tensor),) * number
-        groups, run = _filled(requests, models, empty, memory_bytes)
-        if any(group.models for group in groups):
-            answered_s = run.latency_s[~np.isnan(run.end_s)]
-            mean_s = float(answered_s.mean()) if answered_s.size else 0.0
-            if best is None or (float(run.met.mean()), -mean_s) > best[:2]:
-                best = (float(run.met.mean()), -mean_s, groups)
-    if best is None:
-        raise BadValue(
-            f"place: no model fits into {memory_bytes:.3g} bytes on each of {num_gpus} GPUs in "
-            f"groups of shapes {shapes}"
-        )
-    return Placement(groups=best[2], attainment=best[0])
-
-
-def _filled(
-    requests: Requests,
-    models: Sequence[ServedModel],
-    groups: tuple[Group, ...],
-    memory_bytes: float,
-) -> tuple[tuple[Group, ...], Served]:
-    """Empty groups with copies added one by one until nothing fits; of equals, the first."""
-    names = [model.name for model in models]
-    weights = np.array([model.memory_bytes for model in models])
-    held = np.zeros((len(groups), len(models)), dtype=bool)
-    sizes = np.array([group.num_gpus for group in groups])
-    while True:
-        run = serve_groups(requests, groups, models)
-        room = memory_bytes * sizes * (1 + 1e-9) - held @ weights
-        able = ~held & (weights <= room[:, None])
-        if not able.any():
-            return groups, run
-        asked = np.bincount(run.server[run.server >= 0], minlength=len(groups))
-        column = np.array([names.index(name) for name in requests.models])[requests.model_index]
-        missed = np.bincount(column, ~run.met, len(models))
-        g = int(np.where(able.any(axis=1), asked, np.inf).argmin())
-        m = int(np.where(able[g], missed, -1).argmax())
-        more = replace(groups[g], models=(*groups[g].models, names[m]))
-        groups = (*groups[:g], more, *groups[g + 1 :])
-        held[g, m] = True

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import BadFile, BadValue
-from labkit.kit.describe import Count, NonNegative, Positive, checked, description
+from labkit.kit.describe import NonNegative, Positive, checked, description
 
-if TYPE_CHECKING:
-    from labkit.datasets import Source
-
-NEXUS = "nexus-sosp19"
 HEADING = "batch,latency(us),std(us),memory(B)"
 """The line above a profile's rows in the files of Nexus's authors."""
-MODELS = ("vgg16", "vgg_face", "vgg_s")
 
 
 @description
@@ -44,6 +37,33 @@ class BatchProfile:
                 f"BatchProfile {self.name!r} must have a latency for batch 1 or more, and as many "
                 f"std_s or none; got {len(self.latency_s)} and {len(self.std_s)}"
             )
+
+    @classmethod
+    @checked
+    def read(cls, path: str | Path) -> BatchProfile:
+        """A profile in the format of Nexus's authors: a heading, then a row a batch size.
+
+        Raises:
+            BadFile: the heading is missing, a row is no row of numbers, or batches are not
+                1, 2, ….
+        """
+        path = Path(path)
+        try:
+            lines = path.read_text().splitlines()
+            start = lines.index(HEADING) + 1
+        except (OSError, ValueError) as error:
+            raise BadFile(path, f"no profile ({type(error).__name__})", valid=HEADING) from None
+        rows = list(takewhile(lambda line: not line.endswith("latency"), lines[start:]))
+        if not rows:
+            raise BadFile(path, "no row follows the heading", valid="1,6277.4,22.4,949944320")
+        table = np.array(
+            [_row(path, start + batch, line, batch) for batch, line in enumerate(rows, start=1)]
+        )
+        return cls(
+            name=path.name.split(":")[1] if path.name.count(":") > 1 else path.stem,
+            latency_s=tuple((table[:, 0] / 1e6).tolist()),
+            std_s=tuple((table[:, 1] / 1e6).tolist()),
+        )
 
     @property
     def max_batch(self) -> int:
@@ -71,43 +91,6 @@ class BatchProfile:
         return (batch + 1, float(rates[batch])) if rates[batch] > 0 else (0, 0.0)
 
 
-@checked
-def line(alpha_ms: NonNegative, beta_ms: NonNegative, *, max_batch: Count = 40) -> BatchProfile:
-    """A made-up profile in which a batch of b takes α·b + β (the paper's Eq. 1).
-
-    Raises:
-        BadValue: both are 0.
-    """
-    latency_s = (alpha_ms * np.arange(1, max_batch + 1) + beta_ms) / 1e3
-    return BatchProfile(
-        name=f"{alpha_ms:g} b + {beta_ms:g} ms", latency_s=tuple(latency_s.tolist())
-    )
-
-
-@checked
-def read_profile(path: str | Path) -> BatchProfile:
-    """A profile in the format of Nexus's authors: a heading, then a row a batch size.
-
-    Raises:
-        BadFile: the heading is missing, a row is no row of numbers, or batches are not 1, 2, ….
-    """
-    path = Path(path)
-    try:
-        lines = path.read_text().splitlines()
-        start = lines.index(HEADING) + 1
-    except (OSError, ValueError) as error:
-        raise BadFile(path, f"no profile ({type(error).__name__})", valid=HEADING) from None
-    rows = list(takewhile(lambda line: not line.endswith("latency"), lines[start:]))
-    table = np.array([_row(path, start + place, line, place) for place, line in enumerate(rows, 1)])
-    if not rows:
-        raise BadFile(path, "no row follows the heading", valid="1,6277.4,22.4,949944320")
-    return BatchProfile(
-        name=path.name.split(":")[1] if path.name.count(":") > 1 else path.stem,
-        latency_s=tuple((table[:, 0] / 1e6).tolist()),
-        std_s=tuple((table[:, 1] / 1e6).tolist()),
-    )
-
-
 def _row(path: Path, number: int, line: str, batch: int) -> tuple[float, float]:
     try:
         size, latency_us, std_us, _ = (float(part) for part in line.split(","))
@@ -122,16 +105,3 @@ def _row(path: Path, number: int, line: str, batch: int) -> tuple[float, float]:
             valid=f"batch {batch}, microseconds above 0, their deviation, bytes",
         )
     return latency_us, std_us
-
-
-@checked
-def published_profiles(source: Source | None = None) -> dict[str, BatchProfile]:
-    """The profiles of ``nexus-sosp19`` by model, on a TITAN X; ``source``: published or stand-in,
-    as ``labkit.datasets.source`` opens it.
-    """
-    from labkit import datasets
-
-    data = source or datasets.source(NEXUS)
-    return {
-        name: replace(read_profile(data.path(f"caffe:{name}:1.txt")), name=name) for name in MODELS
-    }

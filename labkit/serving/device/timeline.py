@@ -23,19 +23,16 @@ Source: Han et al. 2022 (REEF), its published scheduler for the rule of padding;
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from labkit.errors import BadValue, not_among
+from labkit.errors import BadValue
 from labkit.kit.compiled import njit
 from labkit.kit.describe import Count, NonNegative, Positive, Share, Whole, checked, description
 from labkit.serving.device.kernels import Program
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Mode = Literal["alone", "sequential", "streams", "wait", "reset", "padded", "guests"]
 ALONE, SEQUENTIAL, STREAMS, WAIT, RESET, PADDED, GUESTS = range(7)
@@ -122,71 +119,6 @@ class Run:
     def rate_per_s(self) -> float:
         """Programs that ended a second."""
         return len(self.log) / self.until_s
-
-
-@checked
-def clients_of(
-    rows: pd.DataFrame,
-    programs: Mapping[str, Program],
-    *,
-    until_s: Positive,
-    share: Positive = 1.0,
-    seed: Whole | None = None,
-) -> list[Client]:
-    """Periodic clients from a table with the columns model, real_time and rate_per_s.
-
-    Where a column ``moments_ms`` has a text, such as "64 216", the client's programs come at these
-    milliseconds of every second instead.
-
-    Args:
-        share: of the real-time clients' rates.
-        seed: draws each client's first moment within its period; None: as DISB begins, others at
-            0 and real-time clients one after another, the period's rest between them.
-
-    Raises:
-        BadValue: a column is missing, a rate is not above 0, or a moment is not within a second.
-        UsageError: a model has no program.
-    """
-    import pandas as pd
-
-    rates = pd.to_numeric(rows.get("rate_per_s", [0.0]), errors="coerce")
-    if not {"model", "real_time"} <= set(rows) or not ((rates > 0) & (rates < np.inf)).all():
-        raise BadValue("clients_of: rows need model, real_time and a rate_per_s above 0, finite")
-    for model in set(rows["model"]) - set(programs):
-        raise not_among("model of the clients", str(model), programs)
-    draw = np.random.default_rng(seed)
-    start_s = 0.0
-    clients = []
-    table: list[dict[str, Any]] = rows.to_dict("records")  # type: ignore[assignment]
-    real = [row for row in table if row["real_time"]]
-    needed_s = sum(programs[row["model"]].alone_s for row in real)
-    fastest = share * max((row["rate_per_s"] for row in real), default=0.0)
-    rest_s = max(1 / fastest - needed_s, 0.0) / len(real) if real else 0.0
-    for row in table:
-        program = programs[row["model"]]
-        is_real = bool(row["real_time"])
-        pace = share if is_real else 1.0
-        gap_s = 1 / (row["rate_per_s"] * pace)
-        first_s = start_s * is_real if seed is None else draw.uniform(0, gap_s)
-        start_s += (program.alone_s + rest_s) * is_real
-        due_s = np.arange(first_s, until_s, gap_s)
-        if not pd.isna(row.get("moments_ms")):
-            moments_s = _moments_s(str(row["moments_ms"]), until_s * pace) / pace
-            due_s = moments_s + (0.0 if seed is None else first_s)
-        arrival_s = tuple(due_s[due_s < until_s].tolist())
-        clients.append(Client(program=program, arrival_s=arrival_s, real_time=is_real))
-    return clients
-
-
-def _moments_s(text: str, until_s: float) -> Any:
-    """The same moments of every second until then."""
-    try:
-        moments_s = np.sort(np.array(text.split() or ["nan"], float)) / 1e3
-    except ValueError:
-        moments_s = np.full(1, np.nan)
-    if not ((moments_s >= 0) & (moments_s < 1)).all():
-        raise BadValue(f"clients_of: moments_ms needs numbers from 0 to below 1000; got {text!r}")
-    return np.add.outer(np.arange(np.ceil(until_s)), moments_s).ravel()
 
 
 _World = namedtuple("_World", "kernels waves clients arrivals units mode reset_s queue contention")

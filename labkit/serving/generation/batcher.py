@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from annotated_types import MinLen
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue
-from labkit.kit.describe import Count, Positive, Share, Whole, checked, description
+from labkit.kit.describe import Count, Positive, Whole, checked, description
 from labkit.quantities import seconds
 from labkit.serving.generation.tokens import TokenProfile
-from labkit.serving.requests import Requests, bisected
+from labkit.serving.requests import Requests
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,9 +60,6 @@ class Batcher:
                 "Batcher: microbatches need level 'request'; by iteration, whole "
                 "batches fill the stages"
             )
-
-
-Some = Annotated[Mapping[str, Batcher], MinLen(1)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -312,70 +308,3 @@ def sweep(
             for stream in streams
         ]
     )
-
-
-@checked
-def capacity(
-    requests: Requests,
-    profile: TokenProfile,
-    batchers: Mapping[str, Batcher],
-    *,
-    times_alone: Positive = 2.0,
-    limit_s: Positive | None = None,
-    quantile: Share = 0.5,
-) -> pd.Series[float]:
-    """The highest rate, by batcher, at which a quantile of the latency per output meets a limit.
-
-    Bisection to 0.5 % on the same requests with stretched gaps; 0 where no rate meets it.
-
-    Args:
-        times_alone: the limit, in medians of the latency per output on an idle server.
-        limit_s: the limit in seconds, instead.
-    """
-    import pandas as pd
-
-    first = int(WARMUP * len(requests))
-
-    def of(batcher: Batcher) -> float:
-        least = bound(requests, profile, batcher)
-        limit = limit_s or times_alone * least.token_latency_s
-
-        def fits(rate: float) -> bool:
-            run = simulate(requests.at_rate(rate), profile, batcher)
-            return bool(np.quantile(run.token_latency_s[first:], quantile) <= limit)
-
-        low = least.rate_per_s / 1e4
-        high = least.rate_per_s  # no long stream fits at the bound
-        return bisected(fits, low, high, 11) if fits(low) else 0.0
-
-    rates = {name: of(batcher) for name, batcher in batchers.items()}
-    return pd.Series(rates, name="rate_per_s", dtype=float)
-
-
-@checked
-def gain(
-    requests: Requests,
-    profile: TokenProfile,
-    new: Some,
-    old: Some,
-    *,
-    old_profile: TokenProfile | None = None,
-    times_alone: Positive = 2.0,
-    limit_s: Positive | None = None,
-    quantile: Share = 0.5,
-) -> dict[str, float | None]:
-    """The best of two sets of batchers at one limit of latency, and their ratio, as a row.
-
-    Options as of :func:`capacity`; the limit is that of ``profile`` for both, ``old_profile`` is
-    the engine of the old; ``load`` is the new rate over the bound. The ratio is None where the old
-    never meet the limit.
-    """
-    least = bound(requests, profile, max(new.values(), key=lambda batcher: batcher.max_batch))
-    limit = limit_s or times_alone * least.token_latency_s
-    new_per_s, old_per_s = (
-        float(capacity(requests, server, batchers, limit_s=limit, quantile=quantile).max())
-        for server, batchers in ((profile, new), (old_profile or profile, old))
-    )
-    ratio = new_per_s / old_per_s if old_per_s else None
-    load = new_per_s / least.rate_per_s
-    return {"new_per_s": new_per_s, "old_per_s": old_per_s, "ratio": ratio, "load": load}

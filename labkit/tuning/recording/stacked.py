@@ -9,13 +9,11 @@ same weights, several batches, one gradient each.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import pandas as pd
 from annotated_types import MinLen
 from numpy.typing import ArrayLike, NDArray
 
@@ -31,9 +29,7 @@ if TYPE_CHECKING:
     Update = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 
 _SMALLEST_VARIANCE = 1e-5  # of a normalised value, as in torch
-_SMALLEST_LENGTH = 1e-9  # of a gradient that LARS divides by
 _DRAWING = threading.Lock()  # torch's generator is every thread's
-_TRUST = 0.1  # LARS's step over weights at rate 1; the small batch then learns as SGD lets it
 
 
 @description(slots=True)
@@ -160,18 +156,6 @@ def momentum(weight: Tensor, gradient: Tensor, velocity: Tensor, rate: Tensor) -
     weight.sub_(rate * velocity)
 
 
-def folded(weight: Tensor, gradient: Tensor, velocity: Tensor, rate: Tensor) -> None:
-    """The rate inside the velocity, which so remembers earlier rates (Goyal et al., Eq. 10)."""
-    weight.sub_(velocity.mul_(MOMENTUM).add_(rate * gradient))
-
-
-def lars(weight: Tensor, gradient: Tensor, velocity: Tensor, rate: Tensor) -> None:
-    """Each layer's step in proportion to its weights (You et al. 2017, Alg. 1, no weight decay)."""
-    lengths = [part.flatten(1).norm(dim=1).view(rate.shape) for part in (weight, gradient)]
-    trust = _TRUST * lengths[0] / lengths[1].clamp(min=_SMALLEST_LENGTH)
-    folded(weight, trust * gradient, velocity, rate)
-
-
 @one_thread()
 def train(
     what: Stack, rates: ArrayLike, data: Data | None = None, update: Update = momentum
@@ -223,48 +207,6 @@ def train(
     return StackedRuns(losses=np.array(losses), errors=np.array(shares), weights=weights)
 
 
-def sweep(
-    rates: Callable[..., ArrayLike],
-    cases: Mapping[str, Sequence[Any]],
-    factors: Sequence[Count],
-    *,
-    small_batch: Count,
-    seeds: Sequence[Whole],
-    **options: Any,
-) -> pd.DataFrame:
-    """Every seed at k times the small batch, for each k of ``factors``, under each of the rates.
-
-    ``rates(k, *case)`` gives the learning rate of every step; ``options`` are further fields of
-    :class:`Stack` and arguments of :func:`train`. Two values of k run at a time, each on a thread.
-    Columns: k, rates (the case's name), seed, epoch (from 1), and loss and error as
-    :class:`StackedRuns` has them.
-    """
-    of_stack = {name: options.pop(name) for name in ("num_epochs", "worker_batch") & options.keys()}
-
-    def runs_at(k: int) -> pd.DataFrame:
-        distinct, place = np.unique(
-            [rates(k, *case) for case in cases.values()], axis=0, return_inverse=True
-        )  # cases that agree at this k are run once
-        what = Stack(batch_size=k * small_batch, seeds=(*seeds,) * len(distinct), **of_stack)
-        runs = train(what, np.repeat(distinct, len(seeds), axis=0), **options)
-        of_case = (place.reshape(-1, 1) * len(seeds) + np.arange(len(seeds))).ravel()
-        axes: list[list[Any]] = [[k], list(cases), list(seeds), [*range(1, what.num_epochs + 1)]]
-        index = pd.MultiIndex.from_product(axes, names=["k", "rates", "seed", "epoch"])
-        columns = {"loss": runs.losses.T[of_case].ravel(), "error": runs.errors.T[of_case].ravel()}
-        return pd.DataFrame(columns, index=index).reset_index()
-
-    with ThreadPoolExecutor(2) as pool:
-        return pd.concat(pool.map(runs_at, factors), ignore_index=True)
-
-
-def errors(runs: pd.DataFrame) -> pd.DataFrame:
-    """Last error of :func:`sweep` by rates and k: mean and std over seeds, and above, the mean
-    less that at the smallest k."""
-    last = runs[runs["epoch"] == runs["epoch"].max()]
-    table = last.groupby(["rates", "k"])["error"].agg(["mean", "std"])
-    return table.assign(above=table["mean"] - table["mean"].groupby("rates").transform("first"))
-
-
 def wrong(
     weights: Sequence[Tensor], images: Tensor, labels: Tensor, worker_batch: int | None = None
 ) -> NDArray[np.float64]:
@@ -274,16 +216,3 @@ def wrong(
     with torch.no_grad():
         named = outputs(weights, images[None], len(images) if worker_batch else None).argmax(2)
     return (named != labels).double().mean(1).numpy()
-
-
-def replicas(weights: Sequence[Tensor], images: Tensor, labels: Tensor) -> NDArray[np.float64]:
-    """Gradients of the first run on several batches, a row each, as ``noise.from_replicas`` has it.
-
-    ``images`` are batches × examples × pixels, ``labels`` batches × examples.
-    """
-    import torch
-
-    copies = [part[:1].expand(len(images), *part.shape[1:]) for part in weights]
-    _, slopes = gradients(copies, images, labels)
-    rows: NDArray[np.float64] = torch.cat([part.flatten(1) for part in slopes], 1).double().numpy()
-    return rows

@@ -122,7 +122,7 @@ class Markup:
         for claim in data[CLAIMS_MIME]:
             check_form(claim)
         rows = [tally.row(claim) for claim in data[CLAIMS_MIME]]
-        return render("claims.html.j2", claims=rows, whole=whole)
+        return render("claims.html.j2", claims=rows, whole=whole, legend=tally.LEGEND)
 
     def _plot(self, figure: Mapping[str, Any]) -> str:
         if not notebooks.is_figure(figure):
