@@ -36,13 +36,13 @@ FLOORS = {  # of rooms made of packages, from the ground up: each imports only t
         "traces", "configurations", "policies", "simulation", "goodput", "choice",
         "recording", "live", "figures",
     ),
-    "cluster": ("jobs", "policies", "running"),
+    "cluster": ("inputs", "policies", "loops"),
     "serving": ("generation", "batching", "device"),
 }  # fmt: skip
 # Modules of a room that stand beside its packages.
 LOBBIES = {
     "workbook": {"notebooks", "normalise", "engine"},
-    "cluster": {"figures"},
+    "cluster": {"bounds", "figures", "results", "simulation"},
     "memory": {"figures", "published"},
     "serving": {"bounds", "figures", "requests", "results", "simulation", "sweeps"},
 }
