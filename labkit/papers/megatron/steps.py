@@ -21,6 +21,7 @@ from labkit.hardware import link
 from labkit.memory import Batch, Cluster, Model, Parallel, Plan
 from labkit.memory.jobs.traffic import Collective, placed
 from labkit.memory.plans.throughput import throughput
+from labkit.memory.tape.step import Phase
 from labkit.papers.megatron.profile import PROFILED, TIMES, Kind, growth
 
 VOCAB = 51200
@@ -233,7 +234,7 @@ class StepModel:
         widths = [*messages.forward * (model.num_layers + again)]
         widths += messages.backward * model.num_layers
         sums = Collective(
-            phase="layers",
+            phase=Phase.FORWARD,
             kind="all-reduce",
             what="sums",
             message_bytes=num_bytes * sum(widths),

@@ -171,7 +171,7 @@ class _Talk:
         if steps is None or len(_units(steps)) not in STEPS:
             return None
         before = blocks[: blocks.index(steps)]
-        while sum(map(len, before)) > WORDS_BY_CODE:
+        while sum(map(len, before)) > CHARACTERS_BY_CODE:
             before.pop()
         shown = set(_sentences([*before, steps]))
         return Page(
