@@ -20,7 +20,7 @@ _HOMES = {  # where each public name comes from; modules are loaded with the fir
     "movement.offload": ("offload",),
     "oracles.checking": ("check",),
     "oracles.oracle": ("measure",),
-    "plans.conventions": ("count", "differences"),
+    "plans.conventions": ("convention_terms", "differences"),
     "plans.frameworks": ("FRAMEWORKS",),
     "plans.plan": ("Model", "Plan"),
     "plans.search": ("compare", "fit", "sweep"),

@@ -46,13 +46,16 @@ class Peak:
 
     @property
     def plan(self) -> Plan:
+        """The run as a plan of its framework."""
         model = Model.preset(self.model) if isinstance(self.model, str) else Model(**self.model)
         said = {name: value for name, value in self.fields.items() if name != "device"}
         return framework(self.framework).plan(model, **said)
 
     def predicted(self) -> tuple[str, float]:
-        """The moment of the computed peak and its bytes, with the allocator's allowance where
-        reserved bytes were printed."""
+        """The moment of the computed peak, and its bytes.
+
+        Where reserved bytes were printed, they hold the allocator's allowance.
+        """
         plan = self.plan
         if "device" in self.fields:
             there = on_device(replace(plan.estimate.job, device=self.fields["device"]))
@@ -62,18 +65,27 @@ class Peak:
 
 
 def peaks(path: Path | None = None) -> dict[str, Peak]:
-    """The published peaks by name, of ``data/measured/gpu_peaks.yaml``.
+    """The published peaks by name.
+
+    Args:
+        path: ``data/measured/gpu_peaks.yaml`` by default.
 
     Raises:
         BadFile: a row lacks a field, or has one that is unknown or impossible.
     """
-    path = path or files.project_root() / "data" / "measured" / "gpu_peaks.yaml"
+    path = path or files.shipped("data/measured/gpu_peaks.yaml")
     return files.named(path, Peak)
 
 
 def peak_errors(framework: str | None = None) -> pd.DataFrame:
-    """A row a peak, of one framework or of all: ``run, framework, gpu, kind, measured_bytes,
-    predicted_bytes, error`` (predicted over measured, less 1), ``moment`` and ``source``.
+    """A row a peak: what was measured, and what we compute.
+
+    Args:
+        framework: only its runs; None for all.
+
+    Returns:
+        Columns run, framework, gpu, kind, measured_bytes, predicted_bytes, error (predicted over
+        measured, less 1), moment and source.
 
     Raises:
         UsageError: there is no run of that framework.

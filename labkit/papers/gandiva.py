@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.cluster.jobs.clusters import Cluster
-from labkit.cluster.jobs.jobs import Trace
+from labkit.cluster.inputs.clusters import Cluster
+from labkit.cluster.inputs.traces import Trace
 from labkit.cluster.policies.orders import Policy
-from labkit.cluster.running.runs import simulate
+from labkit.cluster.simulation import simulate
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, Positive, Share, Whole, checked
 

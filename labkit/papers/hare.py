@@ -20,7 +20,7 @@ import numpy as np
 from annotated_types import MinLen
 from numpy.typing import ArrayLike, NDArray
 
-from labkit.cluster.running.bounds import fluid
+from labkit.cluster.bounds import fluid
 from labkit.errors import BadValue
 from labkit.kit.compiled import njit
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
@@ -127,7 +127,7 @@ def draw_rounds(
     task_s: Positive = 60.0,
     mean_rounds: Positive = 30.0,
     sync_s: NonNegative = 6.0,
-    rng: Whole = 0,
+    rng: np.random.Generator | Whole = 0,
 ) -> Rounds:
     """Jobs of kinds whose steps a second on each type of GPU are known.
 
@@ -138,6 +138,13 @@ def draw_rounds(
     Args:
         steps_per_s: a row a kind, a column a type.
         counts: GPUs of each type.
+        num_jobs: how many.
+        load: work that arrives a second, over :attr:`Rounds.capacity`.
+        tasks: numbers of tasks of a round, each as likely.
+        task_s: of a task on the first type.
+        mean_rounds: of a job.
+        sync_s: from the last task of a round to the next round.
+        rng: a generator or a seed.
 
     Raises:
         BadValue: the table has no column for each count, or holds other than speeds above 0.
@@ -161,11 +168,14 @@ def draw_rounds(
     return Rounds(arrival_s=np.cumsum(gaps_s), **given)
 
 
-class Tasks(NamedTuple):
-    """A schedule: when each job ends, and every task's job, GPU, start and end; simulated."""
+Order = Literal["midpoint", "area", "arrival"]
 
-    end_s: NDArray[np.float64]
-    log: NDArray[np.float64]
+
+class Tasks(NamedTuple):
+    """A schedule; simulated."""
+
+    end_s: NDArray[np.float64]  # when each job ends
+    log: NDArray[np.float64]  # of every task: job, GPU, start and end
 
     def weighted_jct_s(self, jobs: Rounds) -> float:
         """Mean completion time by weight."""
@@ -192,7 +202,7 @@ def schedule(
     jobs: Rounds,
     how: Literal["relaxed", "gang", "whole"] = "relaxed",
     *,
-    order: Literal["midpoint", "area", "arrival"] = "midpoint",
+    order: Order = "midpoint",
     one_type: bool = False,
     believed_s: ArrayLike = (),
     switch_s: NonNegative = 0.0,
@@ -201,6 +211,7 @@ def schedule(
     """Go through the jobs in order whenever a GPU or a round is ready, and start what can start.
 
     Args:
+        jobs: in rounds of tasks.
         how: ``relaxed``: each task takes the GPU where it ends first, even if it must wait for
             that GPU, while tasks behind it may use the others; ``gang``: the tasks of a round at
             once, each on a GPU of its own, the fastest that are free; ``whole``: the same GPUs
@@ -227,14 +238,10 @@ def schedule(
     most = np.bincount(group).max()
     if how != "relaxed" and width.max() > most:
         raise BadValue(f"schedule: a gang of {width.max()} tasks; valid: at most {most} GPUs")
-    believed = replace(jobs, task_s=seen)
-    keys = {
-        "midpoint": believed.midpoints_s,
-        "arrival": lambda: jobs.column("arrival_s"),
-        "area": lambda: believed.area_s / jobs.column("weight"),
-    }
-    if how == "whole":
-        true_s, seen = ((s + sync_s[:, None]) * rounds[:, None] for s in (true_s, seen))
+    rank = _rank(replace(jobs, task_s=seen), order)
+    if how == "whole":  # a job is one round, as long as all of them
+        true_s = (true_s + sync_s[:, None]) * rounds[:, None]
+        seen = (seen + sync_s[:, None]) * rounds[:, None]
         rounds = np.ones_like(rounds)
         sync_s = np.zeros_like(sync_s)
     end_s, log = _run(
@@ -244,13 +251,22 @@ def schedule(
         true_s,
         seen,
         sync_s,
-        np.argsort(keys[order](), kind="stable"),
+        np.argsort(rank, kind="stable"),
         how != "relaxed",
         group,
         float(switch_s),
         blocks,
     )
     return Tasks(end_s, log)
+
+
+def _rank(believed: Rounds, order: Order) -> NDArray[np.float64]:
+    """A number a job; the least comes first."""
+    if order == "arrival":
+        return believed.column("arrival_s")
+    if order == "area":
+        return believed.area_s / believed.column("weight")
+    return believed.midpoints_s()
 
 
 @checked
@@ -260,6 +276,7 @@ def compare(
     """One row a way of :data:`WAYS`, by name: the weighted mean completion time, in seconds.
 
     Args:
+        jobs: in rounds of tasks.
         believed_s, switch_s: as of :func:`schedule`.
     """
     import pandas as pd
@@ -272,24 +289,30 @@ def compare(
     return pd.DataFrame({"weighted_jct_s": means_s}).rename_axis("way")
 
 
+JOB, GPU, START, END = range(4)  # columns of the log
+NUM_COLUMNS = 4
+
+
 @njit(cache=True)
 def _run(  # type: ignore[no-untyped-def]
     arrival, rounds, width, true_s, seen, sync_s, order, gang, group, switch_s, blocks
 ):
+    """All jobs to their end: when each ends, and a row of the log a task."""
     num_jobs, num_gpus = true_s.shape
-    ready = arrival.copy()
-    todo = width.copy()
-    done = np.zeros(num_jobs, np.int64)
-    over = np.zeros(num_jobs)
-    free = np.zeros(num_gpus)
-    last = np.full(num_gpus, -1)
-    chosen = np.zeros(num_gpus, np.int64)
-    log = np.zeros(((rounds * width).sum(), 4))
+    ready = arrival.copy()  # when each job's next round may begin
+    todo = width.copy()  # tasks of the round that have not started
+    done = np.zeros(num_jobs, np.int64)  # rounds
+    over = np.zeros(num_jobs)  # when the last task so far of the round ends
+    free = np.zeros(num_gpus)  # when each GPU's task ends
+    last = np.full(num_gpus, -1)  # the job of each GPU's last task
+    chosen = np.zeros(num_gpus, np.int64)  # scratch: GPUs for a job
+    log = np.zeros(((rounds * width).sum(), NUM_COLUMNS))
     at = 0
     now = arrival.min()
     while now < np.inf:
         claimed = np.maximum(free, now)  # when each GPU has done what comes before the next task
         idle = (free <= now).sum()
+        # 1. Jobs in order, while a GPU is idle: those whose next round may begin.
         for j in order:
             if idle == 0:
                 break
@@ -304,23 +327,26 @@ def _run(  # type: ignore[no-untyped-def]
                     break
             else:
                 num = _earliest(cost, todo[j], claimed, now, chosen)
+            # 2. Its tasks start on the GPUs chosen; a gang's end together.
             if gang and num > 0:
                 takes[:] = takes[chosen[:num]].max()
             for g in chosen[:num]:
                 free[g] = now + takes[g]
                 last[g] = j
                 over[j] = max(over[j], free[g])
-                log[at, 0] = j
-                log[at, 1] = g
-                log[at, 2] = now
-                log[at, 3] = free[g]
+                log[at, JOB] = j
+                log[at, GPU] = g
+                log[at, START] = now
+                log[at, END] = free[g]
                 at += 1
+            # 3. With its last task on its way, a round's end is known.
             idle -= num
             todo[j] -= num
             if todo[j] == 0:
                 done[j] += 1
                 ready[j] = over[j] + sync_s[j]
                 todo[j] = width[j]
+        # 4. On to the next moment at which a GPU or a job is ready.
         moments = np.concatenate((free, ready[done < rounds], np.array([np.inf])))
         now = moments[moments > now].min()
     return ready, log

@@ -86,7 +86,7 @@ def sweep(
     of_stack = {name: options.pop(name) for name in ("num_epochs", "worker_batch") & options.keys()}
 
     def runs_at(k: int) -> pd.DataFrame:
-        wanted = [rates(k, *case) for case in cases.values()]
+        wanted = np.array([rates(k, *case) for case in cases.values()])
         distinct, place = np.unique(wanted, axis=0, return_inverse=True)
         stack = stacked.Stack(
             batch_size=k * small_batch, seeds=(*seeds,) * len(distinct), **of_stack

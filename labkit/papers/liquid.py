@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labkit.cluster.jobs.jobs import Trace
-from labkit.cluster.running.traces import generate
+from labkit.cluster.inputs.published import generate
+from labkit.cluster.inputs.traces import Trace
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, Positive, Whole, checked, description
 
@@ -86,9 +86,13 @@ class Placed(NamedTuple):
 
 
 NETWORKS = {
-    "ResNet-50": (25.6e6, 0.25), "VGG-16": (138.4e6, 0.35), "AlexNet": (61.1e6, 0.10),
-    "Inception-v3": (23.8e6, 0.30), "BERT-base": (110e6, 0.40), "LSTM": (66e6, 0.30),
-}  # fmt: skip
+    "ResNet-50": (25.6e6, 0.25),
+    "VGG-16": (138.4e6, 0.35),
+    "AlexNet": (61.1e6, 0.10),
+    "Inception-v3": (23.8e6, 0.30),
+    "BERT-base": (110e6, 0.40),
+    "LSTM": (66e6, 0.30),
+}
 """Parameters, and seconds of a step without the network (ours: round numbers of one GPU)."""
 
 
@@ -115,7 +119,14 @@ class Workers:
 
 @checked
 def draw_workers(racks: Racks, *, num_jobs: Count, load: Positive, rng: Whole = 0) -> Workers:
-    """Jobs of :data:`NETWORKS`, each as likely, on 1, 2, 4 or 8 GPUs; Poisson arrivals."""
+    """Jobs of :data:`NETWORKS`, each as likely, on 1, 2, 4 or 8 GPUs; Poisson arrivals.
+
+    Args:
+        racks: where they run.
+        num_jobs: how many.
+        load: work that arrives a second, over what all GPUs can do without a network.
+        rng: a seed.
+    """
     trace = generate(
         num_jobs,
         num_gpus=racks.racks * racks.nodes * racks.gpus,
@@ -142,9 +153,15 @@ def place(
 ) -> NDArray[np.int64]:
     """GPUs by node for a job that fits into the free ones.
 
-    ``random``; ``spread``: one by one from the emptiest node; ``pack``: from the fullest nodes on;
-    ``best-fit``: the least bytes over the busiest link, then the node that is left fullest;
-    ``chosen``: around the node ``anchor``, its rack first.
+    Args:
+        racks: the nodes and their links.
+        free: GPUs that are free, by node.
+        gpus: of the job.
+        how: ``random``; ``spread``: one by one from the emptiest node; ``pack``: from the fullest
+            nodes on; ``best-fit``: the least bytes over the busiest link, then the node that is
+            left fullest; ``chosen``: around the node ``anchor``, its rack first.
+        rng: of ``random``: a generator or a seed.
+        anchor: of ``chosen``.
 
     Raises:
         BadValue: ``free`` is not a whole number a node, the job does not fit, no such ``anchor``.
@@ -198,13 +215,17 @@ def simulate(
     racks: Racks,
     how: How,
     *,
-    rng: Whole = 0,
+    rng: np.random.Generator | Whole = 0,
     order: ArrayLike = (),
     anchors: ArrayLike = (),
 ) -> Placed:
     """Run the jobs first come, first served; their speeds change whenever one starts or ends.
 
     Args:
+        jobs: workers and their parameter servers.
+        racks: where they run.
+        how: as of :func:`place`.
+        rng: of ``random``: a generator or a seed.
         order, anchors: a number a job: who comes first of those that wait, and for ``chosen`` the
             node that each is placed around; default: by arrival, the first node.
 
@@ -214,9 +235,10 @@ def simulate(
     trace = jobs.trace
     size = np.asarray(jobs.model_bytes)
     alone = np.asarray(jobs.compute_s)
-    gpus, left, arrival = (trace.column(n) for n in ("gpus", "duration_s", "arrival_s"))
+    gpus = trace.column("gpus")
+    left = trace.column("duration_s").copy()
+    arrival = trace.column("arrival_s")
     come = arrival.tolist()
-    left = left.copy()
     total = racks.racks * racks.nodes * racks.gpus
     first = np.argsort(order if np.size(order) else arrival, kind="stable")
     node = np.asarray(anchors if np.size(anchors) else np.zeros(gpus.size, int))
@@ -234,6 +256,7 @@ def simulate(
     now = 0.0
     waiting = first.tolist()
     while waiting or held:
+        # 1. Who has come starts in order, until one does not fit.
         for job in [j for j in waiting if come[j] <= now]:
             if gpus[job] > free.sum():
                 break
@@ -242,12 +265,14 @@ def simulate(
             free = free - held[job]
             start[job] = now
             waiting.remove(job)
+        # 2. All run until one is done or the next one comes.
         running = np.array(list(held), dtype=int)
         step = racks.step_s(loads[running], alone[running], size[running])
         done = left[running] * step / alone[running]
         arriving = min((come[j] for j in waiting if come[j] > now), default=np.inf)
         until = min(arriving, now + done.min(initial=np.inf))
         left[running] -= (until - now) * alone[running] / step
+        # 3. Who is done gives its GPUs back.
         for job in running[now + done <= until].tolist():
             free = free + held.pop(job)
             end[job] = until
@@ -260,6 +285,11 @@ def compare(racks: Racks, batches: Sequence[Workers], hows: Sequence[How]) -> pd
     """Mean seconds of every batch by way of placing: rows (measure, batch), a column a way.
 
     Measures are ``execution`` and ``completion``; the column ``computing`` is without a network.
+
+    Args:
+        racks: where the jobs run.
+        batches: of jobs.
+        hows: ways of :func:`place`.
     """
     import pandas as pd
 
@@ -275,12 +305,24 @@ def compare(racks: Racks, batches: Sequence[Workers], hows: Sequence[How]) -> pd
 
 @checked
 def evolve(
-    jobs: Workers, racks: Racks, *, population: Count = 24, generations: Count = 20, rng: Whole = 0
+    jobs: Workers,
+    racks: Racks,
+    *,
+    population: Count = 24,
+    generations: Count = 20,
+    rng: np.random.Generator | Whole = 0,
 ) -> Placed:
     """Who comes first and around which node, for a batch, by a genetic search.
 
     Each job has two genes. The better half of a generation lives on; children take each gene from
     either parent, a tenth of them anew. The least mean completion time wins.
+
+    Args:
+        jobs: the batch.
+        racks: where they run.
+        population: candidates of a generation.
+        generations: how many follow the first.
+        rng: a generator or a seed.
     """
     trace = jobs.trace
     draw = np.random.default_rng(rng)

@@ -2,7 +2,10 @@
 
     from labkit.papers import mlaas
 
-    guess = cluster.by("guess", lambda trace: mlaas.estimates(trace, by=["tenant", "kind"]))
+    def guess(trace):
+        return mlaas.estimates(trace, by=["tenant", "kind"])
+
+    cluster.simulate(trace, gpus, cluster.priority_policy("guess", guess))
 
 The job whose estimate is least comes first, as the least duration does in shortest job first.
 """
@@ -18,7 +21,7 @@ import numpy as np
 from annotated_types import MinLen
 from numpy.typing import NDArray
 
-from labkit.cluster.jobs.jobs import Trace
+from labkit.cluster.inputs.traces import Trace
 from labkit.errors import BadValue
 from labkit.kit.describe import checked
 
@@ -32,6 +35,10 @@ def estimates(trace: Trace, *, by: Annotated[Sequence[Feature], MinLen(1)]) -> N
     1. Only jobs that would be over count, had they run at once.
     2. Where none agrees, the last of ``by`` is left out, and so on; then all jobs count.
     3. Before any job is over the estimate is 0, and the job goes first. O(n log n).
+
+    Args:
+        trace: the jobs.
+        by: what jobs must agree in, coarsest first.
 
     >>> trace = Trace(arrival_s=[0, 1, 20], duration_s=[4, 8, 1], gpus=[1, 2, 1])
     >>> estimates(trace, by=["gpus"])

@@ -1,9 +1,18 @@
-"""Training on parameter servers: how fast w workers and p servers are, which jobs get them, and
-which blocks of a model's parameters each server holds.
+"""Optimus (EuroSys'18): parameter servers, how fast they are, who gets them, what each holds.
+
+    from labkit.papers import optimus
+
+    law = optimus.ServerSpeed.from_peaks(8, 12, 10)  # fastest divisions of 20 tasks
+    trace = cluster.generate(9, num_gpus=39, kinds=("resnet50",), gpus={2: 1})
+    cluster.compare(trace, machines, optimus.task_policies({"resnet50": law}, 39))
 
 A step of synchronous training takes C/w + F + E·w/p + δ·w + δ'·p seconds: the batch divided over
 workers, what no worker divides, a server's part of the weights exchanged with every worker, and
 what each further task costs.
+
+Each job adds workers and servers along a path of its own, so the greedy choice over both kinds of
+tasks is that over numbers of tasks, and the engine's allocators of GPUs hand tasks out. A plain
+loop over both kinds is the oracle (``tests/papers/test_optimus.py``).
 
 Source: Optimus (EuroSys'18) §3.2, §4.1 and §5.3.
 """
@@ -17,11 +26,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from labkit.cluster.jobs.clusters import Cluster
-from labkit.cluster.jobs.jobs import Trace
-from labkit.cluster.running.allocators import FairShares, MarginalGains
-from labkit.cluster.running.bounds import fluid
-from labkit.cluster.running.rounds import Allocator, Floats
+from labkit.cluster.bounds import fluid
+from labkit.cluster.inputs.clusters import Cluster
+from labkit.cluster.inputs.traces import Trace
+from labkit.cluster.policies.allocators import (
+    Allocator,
+    FairShares,
+    Floats,
+    Ints,
+    MarginalGains,
+)
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
@@ -121,7 +135,11 @@ def _of_jobs(times: Mapping[str, ArrayLike], trace: Trace, first: int) -> tuple[
     def rates(_: Trace, cluster: Cluster) -> Any:
         if cluster.num_gpus > table.shape[1]:
             raise BadValue(f"times reach {table.shape[1]} tasks; {cluster} has {cluster.num_gpus}")
-        return lambda jobs, held: by_tasks[jobs, held.sum(1)]
+
+        def work_per_s(jobs: Ints, held: Ints) -> Floats:
+            return np.asarray(by_tasks[jobs, held.sum(1)])
+
+        return work_per_s
 
     return table, rates
 
@@ -144,7 +162,10 @@ def marginal_gains(
         misjudged: the factor by which each job's remaining work is believed too long.
         length_power: of the remaining work in a gain. 1 counts seconds saved, as the paper does; at
             0 only the share of a step counts, below 0 short jobs come first.
+        times: by kind of job: seconds of a step on 1, 2, … tasks, NaN where so many cannot run.
+        name: of the policy.
         round_s: between decisions, as in the authors' program.
+        restart_s: without progress, of a job whose tasks change.
     """
 
     def make(trace: Trace) -> MarginalGains:
@@ -179,7 +200,12 @@ def equal_shares(
 ) -> Callable[[Trace], FairShares]:
     """Equal shares of the same, handed out in bundles: one worker and one server are two tasks.
 
-    ``stops``: a job takes no more than its fastest number of tasks; else it takes all there are.
+    Args:
+        times, round_s, restart_s: as of :func:`marginal_gains`.
+        bundle: tasks that are handed out together.
+        stops: whether a job takes no more than its fastest number of tasks; else it takes all
+            there are.
+        name: of the policy; default: what it does.
     """
 
     def make(trace: Trace) -> FairShares:
@@ -206,6 +232,11 @@ def least_mean_s(laws: Mapping[str, ServerSpeed], trace: Trace, most: Count) -> 
 
     Every job alone on its fastest number; or, on one machine as fast as all tasks, the least
     seconds times tasks that each job can take, least remaining first.
+
+    Args:
+        laws: by kind of job.
+        trace: jobs of these kinds.
+        most: tasks there are.
     """
     table, _ = _of_jobs({kind: law.by_tasks(most, "best") for kind, law in laws.items()}, trace, 2)
     work = trace.column("duration_s") / table[:, 1]
@@ -222,12 +253,16 @@ def task_policies(
     """Four ways to hand out up to ``most`` tasks to jobs of these kinds, to be compared.
 
     Equal shares of pairs, which take all there are, or stop where a job is fastest; the same, with
-    each job's best division into workers and servers; marginal gains. ``pace``: round_s, restart_s.
+    each job's best division into workers and servers; marginal gains.
+
+    Args:
+        laws: by kind of job.
+        most: tasks there are.
+        pace: ``round_s`` and ``restart_s``, as of :func:`marginal_gains`.
     """
-    even, best, gains = (
-        {kind: law.by_tasks(most, split) for kind, law in laws.items()}
-        for split in ("even", "best", "gains")
-    )
+    even = {kind: law.by_tasks(most, "even") for kind, law in laws.items()}
+    best = {kind: law.by_tasks(most, "best") for kind, law in laws.items()}
+    gains = {kind: law.by_tasks(most, "gains") for kind, law in laws.items()}
     return [
         equal_shares(even, stops=False, name="pairs", **pace),
         equal_shares(even, name="pairs that stop", **pace),
@@ -251,13 +286,22 @@ def place_blocks(
 ) -> pd.DataFrame:
     """Blocks of so many parameters each, in the model's order, on servers.
 
-    One row a server: ``parameters`` held, ``requests`` that a worker sends it in a step. ``hash``
-    is MXNet's default: block k goes to server 9973·k modulo their number, one of a million or more
-    in equal parts to all; ``numbers`` are other k than the blocks' places. ``fit`` is Optimus's,
-    with a = all parameters / servers, from the largest block to the smallest:
+    ``hash`` is MXNet's default: block k goes to server 9973·k modulo their number, one of a million
+    or more in equal parts to all. ``fit`` is Optimus's, with a = all parameters / servers, from the
+    largest block to the smallest:
+
     1. of one larger than a, fill the emptiest servers up to a until a part is left that fits;
     2. a block (or part) up to a goes to the fullest server that has room for it below a, or else to
        the emptiest; one below a hundredth of a to the server with the fewest requests.
+
+    Args:
+        blocks: parameters of each.
+        servers: how many.
+        rule: ``fit`` or ``hash``.
+        numbers: of ``hash``: other k than the blocks' places.
+
+    Returns:
+        One row a server: ``parameters`` held, ``requests`` that a worker sends it in a step.
 
     Source: Optimus (EuroSys'18) §5.3, and the authors' program.
     """

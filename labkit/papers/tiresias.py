@@ -26,13 +26,18 @@ def gittins_index(service: ArrayLike, attained: ArrayLike) -> NDArray[np.float64
 
     G(a) is the largest over Δ of P(S ≤ a + Δ) / E[min(S − a, Δ)], both of jobs with S > a, where
     S is drawn from ``service`` and a + Δ is a later entry of ``attained`` or without limit; 0
-    where no S is above a. ``attained`` rises from 0. O(n log n + m²).
+    where no S is above a. O(n log n + m²).
+
+    Args:
+        service: the sample of n jobs.
+        attained: m levels, rising from 0.
 
     >>> gittins_index([1, 9], [0, 1])  # half end within 1; then 8 are left
     array([0.5  , 0.125])
 
     Source: Gittins (1979); Tiresias (NSDI'19) §3.2.
     """
+    # 1. The sample, sorted, and the levels.
     known = np.sort(np.ravel(service)).astype(float)
     levels = np.ravel(attained).astype(float)
     if not known.size or not np.isfinite([known.sum(), levels.sum()]).all():
@@ -62,6 +67,11 @@ def gittins(
     A job is looked at again where its service passes one of ``queues`` - 1 thresholds that rise by
     a factor from the 1st to the 99th percentile of the sample. With none left it comes last.
 
+    Args:
+        service_gpu_s: the sample.
+        queues: how many.
+        restart_s: how long a job that was stopped holds its GPUs before it makes progress again.
+
     Source: Tiresias (NSDI'19) §3.2 (two-dimensional Gittins index).
     """
     sample = np.asarray(service_gpu_s, float).ravel()
@@ -85,7 +95,10 @@ def gittins(
 def slices(quantum_s: Positive, *, longest_s: Positive, restart_s: NonNegative = 0.0) -> Policy:
     """Time slicing: a job that has held its GPUs for ``quantum_s`` goes to the end of the queue.
 
-    ``longest_s``: where slices end; a job that lasts longer then keeps its place.
+    Args:
+        quantum_s: of a slice.
+        longest_s: where slices end; a job that lasts longer then keeps its place.
+        restart_s: how long a job that was stopped holds its GPUs before it makes progress again.
 
     Raises:
         BadValue: a slice is no longer than a restart, so that no job would ever progress.

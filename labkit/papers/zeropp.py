@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from labkit.errors import BadValue
 from labkit.kit.describe import Whole, checked
+from labkit.kit.randomness import Rng, seed_of
 from labkit.memory.oracles.collective import Adam
 from labkit.tuning.recording.training import read_digits
 
@@ -190,7 +191,7 @@ def train_digits(
     gradients: Callable[[Tensor], Tensor] | None = None,
     *,
     steps: Whole = 80,
-    rng: Whole = 0,
+    rng: Rng = 0,
 ) -> tuple[float, Tensor]:
     """The validation loss after ``steps`` of Adam, and all weights as one vector.
 
@@ -200,13 +201,14 @@ def train_digits(
         weights: what a gathered copy of the weights looks like; exact by default.
         gradients: the sum of the ranks' gradients, given as rows and padded so that they divide
             by 16; exact by default.
-        rng: seed of the samples' order and of the first weights.
+        rng: of the samples' order and of the first weights.
     """
     pixels, digits = read_digits()
-    order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(rng))
+    seed = seed_of(rng)
+    order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(seed))
     images = torch.from_numpy(pixels)[order] / 16
     labels = torch.from_numpy(digits)[order]
-    torch.manual_seed(rng)
+    torch.manual_seed(seed)
     layers = [torch.nn.Linear(*pair) for pair in itertools.pairwise(LAYERS)]
     flat = torch.nn.utils.parameters_to_vector([p for layer in layers for p in layer.parameters()])
     # Rounding of 32 bits differs between processors, and a quantiser magnifies it.

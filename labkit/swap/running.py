@@ -9,12 +9,16 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
-
+from labkit import extras
 from labkit.errors import BadValue
 from labkit.swap.chain import BACKWARD, FORWARD, KEEP, Chain, Plan
+
+try:
+    import torch
+    from torch import Tensor, nn
+    from torch.utils.flop_counter import FlopCounterMode
+except ModuleNotFoundError as error:
+    raise extras.lacking("running a chain of blocks", [error.name or "torch"], "torch") from error
 
 Block = Callable[[Tensor], Tensor]
 _CAPTURED: dict[tuple, tuple[Tensor, dict[str, int]]] = {}  # by what prints, modules, input's shape

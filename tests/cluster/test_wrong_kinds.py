@@ -26,19 +26,13 @@ LAS = cluster.share_policy("las")
 DESCRIPTIONS: list[Any] = [TRACE, GPUS, GPUS.pools[0], cluster.las2d(), TABLE, LAS]
 FUNCTIONS: dict[Callable[..., Any], dict[str, Any]] = {
     cluster.bound: {"trace": TRACE, "cluster": GPUS},
-    cluster.continuous: {"num_jobs": 3, "jobs_per_hour": 1.0},
+    cluster.generate_continuous: {"num_jobs": 3, "jobs_per_hour": 1.0},
     cluster.figure_pairs: {"table": TABLE},
     cluster.share_policy: {"name": "las"},
-    cluster.simulate_shares: {"trace": TRACE, "cluster": GPUS, "policy": LAS},
-    cluster.sweep_shares: {
-        "traces": {0: TRACE},
-        "cluster": GPUS,
-        "policies": [LAS],
-        "windows": [(0, 2)],
-    },
+    cluster.compare: {"trace": TRACE, "cluster": GPUS, "policies": [LAS], "windows": [(0, 2)]},
     TABLE.cluster: {},
     TABLE.misjudged: {"error": 0.1},
-    cluster.by: {"name": "x", "key": lambda trace: trace.gpus},
+    cluster.priority_policy: {"name": "x", "key": lambda trace: trace.gpus},
     cluster.fifo: {},
     cluster.figure_jct: {"runs": [RUN]},
     cluster.figure_sweep: {"table": cluster.sweep([TRACE], [GPUS], [cluster.fifo()])},

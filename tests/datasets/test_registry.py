@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from labkit import cluster, datasets, planner, serving
-from labkit.cluster.running.traces import in_seconds
+from labkit.cluster.inputs.published import in_seconds
 from labkit.datasets.registry import Dataset, PublishedFile, load_registry
 from labkit.errors import BadFile
 from labkit.serving.device.kernels import Program

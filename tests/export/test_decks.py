@@ -100,7 +100,7 @@ def test_a_long_text_leaves_the_page_from_its_limits_on(root: Path) -> None:
     assert "does not show" not in shown
     kept = shown.count("The last sentence of many.")
     assert 0 < kept < 8
-    assert len(f"{first}{last}") > talk.WORDS_BY_A_FIGURE >= 24 * 8 + 26 * kept
+    assert len(f"{first}{last}") > talk.CHARACTERS_BY_A_FIGURE >= 24 * 8 + 26 * kept
 
 
 @pytest.mark.parametrize("size", ["standard", "flagship"])

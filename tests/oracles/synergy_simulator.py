@@ -113,7 +113,7 @@ def as_program(name: str) -> tuple[cluster.Trace, cluster.Cluster, synergy.Resou
         plan["jobs"][1] + 1100,
         jobs_per_hour=plan["rate"],
         split=plan["split"],
-        seed=plan["seed"],
+        rng=plan["seed"],
         wide=plan.get("wide", False),
     )
     policy = synergy.allocator(

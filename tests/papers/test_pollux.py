@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from labkit import cluster
-from labkit.cluster.running.allocators import on_freest
+from labkit.cluster.policies.allocators import on_freest
 from labkit.errors import BadValue
 from labkit.papers import pollux
 from labkit.papers.pollux.scheduling import allocator, pack

@@ -25,7 +25,7 @@ def test_every_run_is_the_ordinary_training_of_its_seed_and_rate() -> None:
         alone = training.Training(
             network="mlp",
             batch_size=100,
-            seed=seed,
+            rng=seed,
             learning_rate=rate,
             max_epochs=3,
             targets=(1.0,),

@@ -71,7 +71,7 @@ PROGRESS = tuning.ModelledProgress(init_batch_size=8, phases=((50.0, 100.0),))
 NOISE = noise.GradientNoise(grad_sqr=2.0, covariance_trace=64.0)
 
 TRAINING = Training(
-    network="mlp", batch_size=8, seed=1, learning_rate=0.1, max_epochs=1, targets=(0.9,)
+    network="mlp", batch_size=8, rng=1, learning_rate=0.1, max_epochs=1, targets=(0.9,)
 )
 DESCRIPTIONS: list[Any] = [
     JOB,

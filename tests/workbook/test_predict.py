@@ -10,8 +10,8 @@ import pytest
 from labkit import workbook
 from labkit.errors import UsageError
 from labkit.kit import draw
+from labkit.workbook.notebooks import GUESS_MIME
 from labkit.workbook.review import predict as module
-from labkit.workbook.review.predict import GUESS_MIME
 
 QUESTION = "How long is the longest extra delay?"
 

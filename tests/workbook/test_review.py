@@ -15,8 +15,8 @@ import pytest
 from nbformat import NotebookNode
 
 from labkit.errors import UsageError
+from labkit.workbook.notebooks import GUESS_MIME
 from labkit.workbook.review import check, claims, rules
-from labkit.workbook.review.predict import GUESS_MIME
 from labkit.workbook.review.rules import prose
 
 BIB = """\

@@ -7,6 +7,8 @@ jobs are gone through in that order and each runs if its GPUs are free.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from operator import methodcaller
 from typing import Any, Literal, get_args
 
@@ -58,7 +60,7 @@ class Policy:
             raise BadValue(
                 f"Policy.ranks must be one a queue, {len(self.thresholds) + 1}; got {self.ranks}"
             )
-        rising = all(low < high for low, high in zip(self.thresholds, self.thresholds[1:]))  # noqa: B905
+        rising = all(low < high for low, high in pairwise(self.thresholds))
         is_attained = self.order.startswith("attained")
         if self.blocks and self.preemptive:
             raise BadValue(f"Policy {self.name!r} blocks and preempts; valid: one of the two")
@@ -71,7 +73,14 @@ class Policy:
 
 @checked
 def fifo(*, blocks: bool = True) -> Policy:
-    """First come, first served; ``blocks=False`` lets later jobs pass one that does not fit."""
+    """First come, first served.
+
+    Args:
+        blocks: whether the first job that does not fit keeps those behind it waiting.
+
+    >>> fifo().name, fifo(blocks=False).name
+    ('fifo', 'best-effort')
+    """
     return Policy(name="fifo" if blocks else "best-effort", blocks=blocks)
 
 
@@ -83,7 +92,10 @@ def sjf() -> Policy:
 
 @checked
 def srtf(*, restart_s: NonNegative = 0.0) -> Policy:
-    """Shortest remaining time first."""
+    """Shortest remaining time first: the job with the least work left stops others.
+
+    Source: Schrage and Miller (1966), for one server; here of jobs of several GPUs.
+    """
     return Policy(name="srtf", order="remaining", preemptive=True, restart_s=restart_s)
 
 
@@ -98,7 +110,17 @@ def srsf(*, restart_s: NonNegative = 0.0) -> Policy:
 
 @checked
 def las(*thresholds_s: Positive, restart_s: NonNegative = 0.0) -> Policy:
-    """Least attained time first, in queues; default: Tiresias's thresholds, 3,250 and 7,200 s."""
+    """Least attained time first, in queues: a job falls to the next one at each threshold.
+
+    Args:
+        thresholds_s: in seconds; default: 3,250 and 7,200, those of Tiresias's simulator.
+        restart_s: how long a job that was stopped holds its GPUs before it makes progress again.
+
+    Source: Tiresias (NSDI'19) §3.2, in time alone.
+
+    >>> las(100.0, 900.0).thresholds
+    (100.0, 900.0)
+    """
     return Policy(
         name="las",
         order="attained",
@@ -116,9 +138,15 @@ def las2d(
 ) -> Policy:
     """Least attained service first: GPU-seconds, in queues (discretised two-dimensional LAS).
 
-    Default: 3,250 and 7,200 GPU-seconds, those of Tiresias's simulator.
+    Args:
+        thresholds_gpu_s: in GPU-seconds; default: 3,250 and 7,200, those of Tiresias's simulator.
+        restart_s: how long a job that was stopped holds its GPUs before it makes progress again.
+        demotion: when a job falls to the next queue, as :class:`Policy` has it.
 
     Source: Tiresias (NSDI'19) §3.2.
+
+    >>> las2d(3250, 7200).order
+    'attained-service'
     """
     return Policy(
         name="las2d",
@@ -131,10 +159,15 @@ def las2d(
 
 
 @checked
-def by(name: str, key: Callable[..., Any], *, preemptive: bool = False) -> Policy:
-    """A policy of your own: ``key(trace)`` gives one number a job, the least comes first.
+def priority_policy(name: str, key: Callable[..., Any], *, preemptive: bool = False) -> Policy:
+    """A policy of your own: the job with the least key comes first.
 
-    >>> shortest = by("guess", lambda trace: trace.duration_s * 1.5)
+    Args:
+        name: as tables show it.
+        key: a function of a trace that gives one number a job.
+        preemptive: whether a running job is stopped for one that comes before it.
+
+    >>> shortest = priority_policy("guess", lambda trace: trace.duration_s * 1.5)
     >>> shortest.preemptive
     False
     """
@@ -143,7 +176,7 @@ def by(name: str, key: Callable[..., Any], *, preemptive: bool = False) -> Polic
 
 POLICIES: dict[str, Callable[..., Policy]] = {
     "fifo": fifo,
-    "best-effort": lambda: fifo(blocks=False),
+    "best-effort": partial(fifo, blocks=False),
     "sjf": sjf,
     "srtf": srtf,
     "srsf": srsf,
@@ -156,6 +189,10 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 @checked
 def named(text: str, *, restart_s: NonNegative = 0.0) -> Policy:
     """The policy a text names, such as ``srsf`` or ``las2d:3250,7200``.
+
+    Args:
+        text: a key of :data:`POLICIES`, and thresholds where it takes them.
+        restart_s: what stopping a job costs, for policies that stop jobs.
 
     >>> named("las2d:1000").thresholds
     (1000.0,)

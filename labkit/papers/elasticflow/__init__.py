@@ -5,8 +5,11 @@
     jobs, rates = cluster.load_elastic()
     run = cluster.simulate(jobs, cluster.Cluster.nodes(16, gpus=4), elasticflow.policy(rates))
 
-``deadlines`` holds the policies and their bound, ``planning`` the compiled loop, ``figures`` what
-is drawn.
+``deadlines`` holds the policies and their bound, ``figures`` what is drawn, ``planning`` the
+compiled loop: it lays all jobs into the future at each arrival, end and change, which the engine's
+rounds cannot do. ``rules="artifact"`` has the rules of the authors' program where they differ from
+the paper's: each of its 195 jobs ends in the program's second where restarts cost the same
+everywhere.
 """
 
 import lazy_loader

@@ -7,10 +7,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.cluster.jobs.clusters import Cluster
-from labkit.cluster.jobs.jobs import Trace
-from labkit.cluster.running.rounds import Allocator, Rates
-from labkit.cluster.running.runs import Run, jobs_of, replayed
+from labkit.cluster.inputs.clusters import Cluster
+from labkit.cluster.inputs.rates import Rates
+from labkit.cluster.inputs.traces import Trace
+from labkit.cluster.loops.records import jobs_of, replayed
+from labkit.cluster.policies.allocators import OwnLoop
+from labkit.cluster.results import Run
 from labkit.errors import BadValue
 from labkit.kit.describe import NonNegative, checked, description
 from labkit.papers.elasticflow import planning
@@ -22,7 +24,7 @@ Rules = Literal["paper", "artifact"]
 
 
 @description(eq=False)
-class Deadlines(Allocator):
+class Deadlines(OwnLoop):
     """Jobs in order of deadline, decided when one arrives or ends, a round apart or more.
 
     Attributes:
@@ -93,7 +95,10 @@ def speeds_by_size(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], dict[str, NDArray[np.int64]]]:
     """Sizes (0 first), each job's speed at each, and the level of its best, largest and own size.
 
-    Without rates: a job has the GPUs it asked for, or none.
+    Args:
+        trace, cluster: jobs and machines; larger sizes than the cluster have speed 0.
+        rates: how fast each kind of job is on each number of GPUs; default: a job has the GPUs it
+            asked for, or none.
 
     Raises:
         BadValue: a job's kind is not among those of the rates.
@@ -120,7 +125,9 @@ def speeds_by_size(
 def policy(rates: Rates | None = None, **options: Any) -> Deadlines:
     """Minimum satisfactory shares in order of deadline; who cannot be in time is refused.
 
-    ``options``, here and below: of :class:`Deadlines`.
+    Args:
+        rates: how fast each kind of job is on each number of GPUs.
+        options: other fields of :class:`Deadlines`.
 
     Source: ElasticFlow (ASPLOS'23), algorithms of admission control and resource allocation.
     """
@@ -129,7 +136,13 @@ def policy(rates: Rates | None = None, **options: Any) -> Deadlines:
 
 @checked
 def edf(rates: Rates | None = None, *, sizes: Sizes = "best", **options: Any) -> Deadlines:
-    """Earliest deadline first: each job in turn takes its size, or the largest that is free."""
+    """Earliest deadline first: each job in turn takes its size, or the largest that is free.
+
+    Args:
+        rates: how fast each kind of job is on each number of GPUs.
+        sizes: what a job may have at most, as :class:`Deadlines` has it.
+        options: other fields of :class:`Deadlines`.
+    """
     given = {"name": f"edf-{sizes}", "rates": rates, "share": "most", "spare": False}
     return Deadlines(sizes=sizes, **given | options)
 
@@ -157,6 +170,11 @@ def most_deadlines(trace: Trace, cluster: Cluster, rates: Rates | None = None) -
 
     A schedule's jobs in time are a solution with y = 1; the number is therefore rounded down.
 
+    Args:
+        trace: jobs, some with deadlines.
+        cluster: the machines.
+        rates: how fast each kind of job is on each number of GPUs; default: on those asked for.
+
     Raises:
         BadValue: no job has a deadline.
     """
@@ -164,8 +182,11 @@ def most_deadlines(trace: Trace, cluster: Cluster, rates: Rates | None = None) -
     from scipy.optimize import linprog
 
     gpus, speed, _ = speeds_by_size(trace, cluster, rates)
-    due, arrival, work = (trace.column(f"{n}_s") for n in ("deadline", "arrival", "duration"))
-    jobs = np.flatnonzero(np.isfinite(due) & (speed.max(1) * (due - arrival) >= work * (1 - 1e-9)))
+    due = trace.column("deadline_s")
+    arrival = trace.column("arrival_s")
+    work = trace.column("duration_s")
+    can_be_in_time = speed.max(1) * (due - arrival) >= work * (1 - 1e-9)
+    jobs = np.flatnonzero(np.isfinite(due) & can_be_in_time)
     num_due = int(np.isfinite(due).sum())
     if not num_due:
         raise BadValue(f"most_deadlines: no job of {trace.name} has a deadline")
@@ -175,16 +196,18 @@ def most_deadlines(trace: Trace, cluster: Cluster, rates: Rates | None = None) -
     stretch = np.diff(cuts)
     fastest = speed[jobs].max(1)
     frugal = (speed[jobs, 1:] / gpus[1:]).max(1)
-    first, last = (np.searchsorted(cuts, moment[jobs]) for moment in (arrival, due))
-    of = np.repeat(np.arange(jobs.size), last - first)
-    at = np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)])
-    num = of.size
-    ones = np.arange(of.size)
+    first = np.searchsorted(cuts, arrival[jobs])
+    last = np.searchsorted(cuts, due[jobs])
     # Columns: w of every (job, stretch), then y of every job; work in units of its job's whole.
-    used = sparse.coo_array((work[jobs][of] / frugal[of], (at, ones)), (stretch.size, num))
-    rate = fastest[of] * stretch[at] / work[jobs][of]
-    limit = sparse.coo_array((-rate, (ones, of)), (num, jobs.size))
-    whole = sparse.coo_array((np.ones(num), (of, ones)), (jobs.size, num))
+    job = np.repeat(np.arange(jobs.size), last - first)
+    spans = [np.arange(begin, end) for begin, end in zip(first, last, strict=True)]
+    place = np.concatenate(spans)
+    num = job.size
+    column = np.arange(num)
+    used = sparse.coo_array((work[jobs][job] / frugal[job], (place, column)), (stretch.size, num))
+    rate = fastest[job] * stretch[place] / work[jobs][job]
+    limit = sparse.coo_array((-rate, (column, job)), (num, jobs.size))
+    whole = sparse.coo_array((np.ones(num), (job, column)), (jobs.size, num))
     answer = linprog(
         np.repeat([0.0, -1.0], [num, jobs.size]),
         method="highs",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
-from labkit.cluster.running.rounds import Rates
+from labkit.cluster.inputs.rates import Rates
 from labkit.kit.describe import checked
 from labkit.kit.draw import CYCLE, finish
 

@@ -16,13 +16,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.cluster.running.runs import LIFE
+from labkit.cluster.loops.records import LIFE
 from labkit.kit.compiled import njit
 
-LEAST, MOST, TURNS = range(3)
-NOBODY, EACH, TOGETHER = range(3)  # who is judged on arrival
+LEAST, MOST, TURNS = range(3)  # how many GPUs a job gets: Rule.share
+NOBODY, EACH, TOGETHER = range(3)  # who is judged on arrival: Rule.judged
 CHANGE, STAY = range(2)  # rows of Rule.lost_s
-JOB = np.dtype([*LIFE, ("due", "f8"), ("top", "i8"), ("level", "i8"), ("refused", "i8")])
+JOB = np.dtype(
+    [
+        *LIFE,
+        ("due", "f8"),  # its deadline
+        ("top", "i8"),  # the highest level that it may have
+        ("level", "i8"),  # that it has now
+        ("refused", "i8"),  # 1: it was not taken in
+    ]
+)
 TOLERANCE = 1e-9  # of a slot, or of work
 
 
@@ -31,26 +39,27 @@ class Rule(NamedTuple):
 
     gpus: Any  # of each level
     lost_s: Any  # cause (CHANGE, STAY) × level: seconds without progress at a decision
-    slot_s: float
-    total: int
-    share: int
-    judged: int
-    spare: bool
-    is_artifact: bool
+    slot_s: float  # moments of a plan lie so far apart
+    total: int  # GPUs of the cluster
+    share: int  # LEAST, MOST or TURNS
+    judged: int  # NOBODY, EACH or TOGETHER
+    spare: bool  # idle GPUs are given away
+    is_artifact: bool  # the rules are those of the authors' program
 
 
 class Plan(NamedTuple):
-    """Moments; GPUs free from each; moment × job: levels; a job's GPU-seconds; scratch: levels."""
+    """Jobs laid into the future."""
 
-    at: Any
-    free: Any
-    levels: Any
-    area: Any
-    own: Any
+    at: Any  # moments, rising
+    free: Any  # GPUs that are free from each moment to the next
+    levels: Any  # moment × job: the level of each job
+    area: Any  # GPU-seconds of each job
+    own: Any  # scratch: the levels of one job, by moment
 
 
 @njit(cache=True)
 def _fits(rule: Rule, free: int, level: int, speed: Any) -> int:
+    """The highest level up to this one at which a job can run on the GPUs that are free."""
     while level > 0 and (rule.gpus[level] > free or speed[level] == 0):
         level -= 1
     return level
@@ -88,6 +97,7 @@ def _insert(plan: Plan, n: int, moment: float) -> int:
 
 @njit(cache=True)
 def _span(plan: Plan, n: int, k: int, due: float) -> float:
+    """Seconds from a moment to the next, or to a deadline before it."""
     until = plan.at[k + 1] if k + 1 < n else np.inf
     return max(0.0, min(until, due) - plan.at[k])
 
@@ -118,17 +128,28 @@ def _walk(
 
     ``raised``, if not 0, is its level until its room changes.
     """
-    first = _change(rule, plan, n, i, 0) if raised > 0 else 0
-    left = job.left - speed[raised] * (plan.at[first] - plan.at[0] if first < n else np.inf)
+    # 1. The level that it is raised to now, until its room changes.
+    first = 0
+    if raised > 0:
+        first = _change(rule, plan, n, i, 0)
+    raised_s = plan.at[first] - plan.at[0] if first < n else np.inf
+    left = job.left - speed[raised] * raised_s
+    # 2. The least level that then meets the deadline, and from when on.
     level = job.top
     since = first
     if rule.share == LEAST and left > 0:
         level, since = _least(rule, plan, n, i, first, speed, job, left)
+    # 3. Moment by moment, as much of that as there is room for, until its work is done.
     left = job.left
     area = 0.0
     plan.own[:n] = 0
     for k in range(n):
-        most = raised if k < first else level if k >= since else level - 1
+        if k < first:
+            most = raised
+        elif k < since:  # in the artifact, a level below until then
+            most = level - 1
+        else:
+            most = level
         cap = _fits(rule, _room(rule, plan, i, k), most, speed)
         span = _span(plan, n, k, np.inf)
         plan.own[k] = cap
@@ -293,6 +314,7 @@ def _decide(rule: Rule, jobs: Any, speed: Any, who: Any, now: float) -> tuple[An
 
 @njit(cache=True)
 def _hold(rule: Rule, jobs: Any, who: Any, levels: Any, now: float, log: Any) -> None:
+    """Give jobs their levels; one whose level changes ends its run and begins another."""
     for i in range(who.size):
         job = jobs[who[i]]
         level = levels[i]
@@ -317,6 +339,7 @@ def replay(rule: Rule, jobs: Any, speed: Any) -> Any:
     last = -np.inf
     change = np.inf
     while True:
+        # 1. The next decision: with the next arrival, end or change in the plan.
         now = jobs[ahead].arrival if ahead < jobs.size else np.inf
         for i in range(who.size):
             job = jobs[who[i]]
@@ -329,10 +352,12 @@ def replay(rule: Rule, jobs: Any, speed: Any) -> Any:
         if now == np.inf:
             return np.array(log)[1:]  # a list would become Python's, 3 µs a row
         now = max(now, last + rule.slot_s)
+        # 2. Jobs whose work was done have ended; those that arrived are taken in or refused.
         who = _progress(rule, jobs, speed, who, last, now, log)
         until = int(np.searchsorted(jobs.arrival, now, "right"))
         who = _admit(rule, jobs, speed, who, ahead, until, now)
         ahead = until
+        # 3. Who has how many GPUs from now on; in turns, those that ran go to the end.
         levels, change = _decide(rule, jobs, speed, who, now)
         _hold(rule, jobs, who, levels, now, log)
         if rule.share == TURNS:

@@ -202,11 +202,19 @@ def refusals(
     *,
     requests: Count = 4000,
     largest_first: bool = False,
-    rng: Whole = 0,
+    rng: np.random.Generator | Whole = 0,
 ) -> int:
     """Random requests that private clusters would meet and the shared hardware does not.
 
     Each is for one cell of a level, by a tenant; between them, jobs leave.
+
+    Args:
+        hierarchy: levels of cells.
+        roots: cells of the hardware, by level.
+        tenants: cells that each has reserved, by level.
+        requests: how many.
+        largest_first: whether the largest free cell is cut, not the smallest that will do.
+        rng: a generator or a seed.
     """
     hardware = Buddies(hierarchy, roots, largest_first=largest_first)
     mine = [Reserved(hierarchy, cells, hardware) for cells in tenants.values()]

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit import datasets
-from labkit.cluster.jobs.jobs import NEEDED, Trace
+from labkit.cluster.inputs.published import ITP, PARTS, RAW, STANDIN_PART, load
+from labkit.cluster.inputs.traces import NEEDED, Trace
 from labkit.cluster.policies.orders import Policy
-from labkit.cluster.running.traces import ITP, PARTS, RAW, STANDIN_PART, load
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked
 from labkit.papers.hived.cells import Buddies, Held, Hierarchy, Reserved
@@ -93,31 +93,43 @@ def load_tenants(first_day: NonNegative, days: Positive, *, low_day: float | Non
     """The ten clusters of ``itp-elasticflow`` as tenants, in some days that all of them have.
 
     Where the traces cannot be had, seven tenants: weeks of the stand-in of one cluster.
-    ``low_day`` adds the jobs of all of them in as many days from there, as the tenant ``low``.
+
+    Args:
+        first_day: on the clock of the traces.
+        days: how many.
+        low_day: adds the jobs of all of them in as many days from there, as the tenant ``low``;
+            default: there is no such tenant.
     """
     if datasets.source(ITP, [RAW]).is_standin:
-        own = [(f"week {k}", _part(STANDIN_PART), 7.0 * k) for k in range(7)]
+        owners = [(f"week {week}", _part(STANDIN_PART), 7.0 * week) for week in range(7)]
         first_day = first_day % 7
         low_day = None if low_day is None else low_day % 7
     else:
-        own = [(part, _part(part), 0.0) for part in PARTS[ITP][:10]]
-    days_of = [(name, trace, start + first_day) for name, trace, start in own]
+        owners = [(part, _part(part), 0.0) for part in PARTS[ITP][:10]]
+    days_of = [(name, trace, start + first_day) for name, trace, start in owners]
     if low_day is not None:
-        days_of += [("low", trace, start + low_day) for _, trace, start in own]
+        days_of += [("low", trace, start + low_day) for _, trace, start in owners]
     return merge_tenants(days_of, days)
 
 
 @checked
 def nodes_for(trace: Trace, most_load: Positive, *, gpus: Count = 8) -> dict[str, dict[str, int]]:
-    """Nodes for each tenant: its jobs offer at most ``most_load``, and the largest fits."""
+    """Nodes for each tenant: its jobs offer at most ``most_load``, and the largest fits.
+
+    Args:
+        trace: jobs of tenants.
+        most_load: work that a tenant's jobs offer, over what its GPUs can do.
+        gpus: of a node.
+    """
     tenant = np.array(trace.tenant)
-    size = trace.column("gpus")
     span_s = float(np.ptp(trace.column("arrival_s")))
-    busy = {name: trace.work_gpu_s[tenant == name].sum() / span_s for name in set(trace.tenant)}
-    return {
-        name: {"node": int(-(-max(busy[name] / most_load, size[tenant == name].max()) // gpus))}
-        for name in sorted(busy)
-    }
+    nodes = {}
+    for name in sorted(set(trace.tenant)):
+        mine = tenant == name
+        busy_gpus = trace.work_gpu_s[mine].sum() / span_s
+        needed = max(busy_gpus / most_load, trace.column("gpus")[mine].max())
+        nodes[name] = {"node": int(-(-needed // gpus))}
+    return nodes
 
 
 @checked
@@ -135,7 +147,9 @@ def simulate(
     A job takes the cells of :meth:`Hierarchy.shape`; the queue's order is the policy's.
 
     Args:
+        trace: jobs of tenants.
         tenants: the cells each has reserved, by level.
+        policy: an order of jobs that stops none.
         sharing: ``private``, each tenant on its own cells; ``quota``, each on any free cells of
             the cluster up to the GPUs it has reserved, cut from the largest free cell, as
             schedulers that spread load do; ``packed-quota``, from the smallest; ``cells``, each on
@@ -158,8 +172,9 @@ def simulate(
     names = trace.tenant or ("",) * len(trace)
     state = _State(trace, names, tenants, policy, sharing, spread_slowdown, set(low_priority))
     for job, name in enumerate(names):
-        own = state.own.get(name)
-        if name not in state.low and not (own and own.could_hold(state.shapes[state.gpus[job]])):
+        cells = state.own.get(name)
+        levels = state.shapes[state.gpus[job]]
+        if name not in state.low and not (cells and cells.could_hold(levels)):
             raise BadValue(
                 f"hived.simulate: job {trace.id_of(job)} of tenant {name!r} needs "
                 f"{state.gpus[job]} GPUs; valid: what fits its cells, {dict(tenants.get(name, {}))}"
@@ -185,9 +200,9 @@ class _State:
         self.names = names
         self.low = low
         self.slowdown = slowdown
-        self.arrival, self.gpus, self.left = (
-            trace.column(name).tolist() for name in ("arrival_s", "gpus", "duration_s")
-        )
+        self.arrival = trace.column("arrival_s").tolist()
+        self.gpus = trace.column("gpus").tolist()
+        self.left = trace.column("duration_s").tolist()
         self.blocks = policy.blocks
         keys = np.asarray(policy.key(trace)).tolist()
         self.rank = [  # smaller jobs of low priority come first
@@ -207,7 +222,8 @@ class _State:
         self.held: dict[int, Held] = {}
         self.owner = np.full(self.physical.num_gpus, -1)  # the low-priority job on each GPU
         self.taken = np.zeros(self.physical.num_gpus, dtype=bool)  # by jobs of reserved cells
-        self.start, self.end = np.full((2, len(trace)), np.nan)
+        self.start = np.full(len(trace), np.nan)
+        self.end = np.full(len(trace), np.nan)
         self.since = np.zeros(len(trace))
         self.evictions = [0] * len(trace)
         self.busy = 0.0

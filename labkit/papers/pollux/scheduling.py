@@ -7,10 +7,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from labkit.cluster.jobs.clusters import Cluster
-from labkit.cluster.running.allocators import FairShares, MarginalGains, divide, on_freest
-from labkit.cluster.running.rounds import Allocator, Floats, Ints, State
-from labkit.cluster.running.runs import Run, simulate
+from labkit.cluster.inputs.clusters import Cluster
+from labkit.cluster.policies.allocators import (
+    Allocator,
+    FairShares,
+    Floats,
+    Ints,
+    MarginalGains,
+    State,
+    divide,
+    on_freest,
+)
+from labkit.cluster.results import Run
+from labkit.cluster.simulation import simulate
 from labkit.errors import BadValue
 from labkit.kit.describe import Positive, checked, description
 from labkit.papers.pollux.training import (
@@ -52,16 +61,23 @@ class Queues(Allocator):
 def pack(held: Ints, wanted: Ints, capacity: Ints) -> Ints:
     """Place jobs on as few nodes as hold each; jobs whose number stays keep their GPUs if they can.
 
-    ``wanted`` numbers fill whole nodes, then a power of two at most half of one, so that they fit
-    in falling order. Where keeping leaves no room, jobs on nodes that are not full move.
+    Where keeping all leaves no room, jobs on nodes that are not full move; where that leaves none,
+    all move.
+
+    Args:
+        held: job × node: GPUs until now.
+        wanted: GPUs of each job. They fill whole nodes, then a power of two at most half of one,
+            so that they fit in falling order.
+        capacity: GPUs of each node.
+
+    Raises:
+        BadValue: the jobs do not fit.
     """
     keeps = (held.sum(1) == wanted) & (wanted > 0)
+    full_nodes = held[keeps].sum(0) == capacity
+    on_full_nodes = ((held == 0) | full_nodes).all(1)
     most = int(capacity.max())
-    for kept in (
-        keeps,
-        keeps & ((held == 0) | (held[keeps].sum(0) == capacity)).all(1),
-        keeps & False,
-    ):
+    for kept in (keeps, keeps & on_full_nodes, np.zeros_like(keeps)):
         given = np.where(kept[:, None], held, 0)
         free = (capacity - given.sum(0)).tolist()
         order = np.argsort(-wanted, kind="stable")
@@ -90,14 +106,17 @@ class MostGoodput(Allocator):
     A job's speed-up is its goodput over that on its fair share of the cluster. A job whose GPUs
     would change counts (age - restarts·delay) / (age + delay) of it, since it would restart. It may
     have twice the GPUs it has had, at most. One sum over jobs of 1 / (speed-up + 0.001) is least:
-    found exactly by :func:`divide`, where the paper runs a genetic algorithm.
+    found exactly by :func:`labkit.cluster.divide`, where the paper runs a genetic algorithm.
+
+    Attributes:
+        goodput: by kind of job: a :class:`~labkit.papers.pollux.training.Goodput`.
+        explores: whether a job may have only twice the GPUs it has had.
 
     Source: Pollux (OSDI'21) §4.2, Eqs. 9 to 11; the rule of twice is in §4.1.
     """
 
     name: str = "pollux"
     goodput: Any
-    """By kind of job: a :class:`~labkit.papers.pollux.training.Goodput`."""
     explores: bool = True
 
     def decide(self, state: State) -> Ints:
@@ -160,6 +179,8 @@ def goodputs(
     """What agents know of each kind of job, fitted to its measured step times.
 
     Args:
+        kinds: by name.
+        cluster: the machines whose numbers of GPUs they know.
         law: Pollux's form, or ours, whose network times grow with the logarithm of GPUs and whose
             gradient times are those measured.
         noise_bias: the factor by which agents misjudge the noise scale; a very large one makes
@@ -187,15 +208,21 @@ def allocator(
     jumps: bool = False,
     **options: Any,
 ) -> Allocator:
-    """One of the four; ``options``: round_s, restart_s (default: 30).
+    """One of the four.
 
     All but Pollux keep the batch sizes users tuned; Tiresias their GPUs too. Optimus has measured
     step times and an oracle of steps left; ``fair`` gives equal numbers of GPUs.
 
     Args:
+        work, cluster: whose jobs on which machines.
+        policy: which of the four.
         goodput, explores: what Pollux's agents know (:func:`goodputs`), and whether they must try
             GPUs first.
         jumps: whether Optimus may offer several GPUs at once.
+        options: ``round_s``, and ``restart_s`` (default: 30).
+
+    Raises:
+        BadValue: Pollux's agents know nothing.
     """
     knows = goodput if policy == "pollux" else None
     if policy == "pollux" and not knows:
@@ -218,5 +245,12 @@ def allocator(
 
 @checked
 def train(work: Workload, cluster: Cluster, policy: Rule, **options: Any) -> Run:
-    """Run a workload under one of the four; ``options``: of :func:`allocator`."""
+    """Run a workload under one of the four.
+
+    Args:
+        work: the jobs.
+        cluster: the machines.
+        policy: who gets GPUs.
+        options: of :func:`allocator`.
+    """
     return simulate(work.trace, cluster, allocator(work, cluster, policy, **options))

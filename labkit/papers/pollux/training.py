@@ -19,10 +19,10 @@ import numpy as np
 import pandas as pd
 from annotated_types import Ge, Le
 
-from labkit.cluster.jobs.clusters import Cluster
-from labkit.cluster.jobs.jobs import Trace
-from labkit.cluster.running.bounds import fluid
-from labkit.cluster.running.rounds import Floats, Ints
+from labkit.cluster.bounds import fluid
+from labkit.cluster.inputs.clusters import Cluster
+from labkit.cluster.inputs.traces import Trace
+from labkit.cluster.policies.allocators import Floats, Ints
 from labkit.errors import BadValue
 from labkit.kit.describe import Positive, checked
 from labkit.tuning.goodput import StepTimes, Tables
@@ -283,7 +283,8 @@ class Progressing:
             [pool.speed for pool in cluster.pools], [pool.nodes for pool in cluster.pools]
         )
         num_jobs = len(workload.trace)
-        self.kinds = kinds = [workload.training(job) for job in range(num_jobs)]
+        kinds = [workload.training(job) for job in range(num_jobs)]
+        self.kinds = kinds
         self.done = np.zeros(num_jobs)
         self.epoch = np.zeros(num_jobs, dtype=np.int64)
         self.left = np.array([kind.progress[-1] for kind in kinds])

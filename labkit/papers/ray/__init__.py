@@ -5,7 +5,9 @@
     ray.dispatch_tasks(ray.Dispatch(nodes=100), 1e6, 100_000)
     ray.recover(lambda submit: submit(abs, -1)).again
 
-``dispatch`` simulates the schedulers and the store; ``lineage`` runs tasks on real processes.
+``dispatch`` simulates the schedulers and the store: a network of single servers, whose closed form
+and simulation check each other. ``lineage`` runs tasks on processes that are really killed, since
+what a lineage must bring back is easiest to believe when it is gone.
 """
 
 import lazy_loader

@@ -7,14 +7,13 @@ serves one task at a time, first come first served.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
-from annotated_types import Ge
 from numpy.typing import NDArray
 
 from labkit.errors import BadValue
-from labkit.kit.describe import Count, Positive, Share, checked, description
+from labkit.kit.describe import Count, Positive, Share, Whole, checked, description
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,11 +91,21 @@ def mean_latency_s(dispatch: Dispatch, tasks_per_s: Positive) -> dict[str, float
 
 @checked
 def dispatch_tasks(
-    dispatch: Dispatch, tasks_per_s: Positive, num_tasks: Count, *, rng: Annotated[int, Ge(0)] = 0
+    dispatch: Dispatch,
+    tasks_per_s: Positive,
+    num_tasks: Count,
+    *,
+    rng: np.random.Generator | Whole = 0,
 ) -> pd.DataFrame:
     """Simulate tasks that arrive at random: seconds at each station, one row a task.
 
     Above the limit queues grow for as long as tasks come. O(n log n).
+
+    Args:
+        dispatch: the schedulers and the store.
+        tasks_per_s: of Poisson arrivals.
+        num_tasks: how many.
+        rng: a generator or a seed.
     """
     import pandas as pd
 

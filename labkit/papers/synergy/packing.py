@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.cluster.running.runs import LIFE
+from labkit.cluster.loops.records import LIFE
 from labkit.kit.compiled import njit
 
-PROPORTIONAL, GREEDY, TUNE = range(3)
+PROPORTIONAL, GREEDY, TUNE = range(3)  # what a job is given: Rule.give
 FIRST, BEST, SPREAD = range(3)  # with room: the first node, of fewest free GPUs, of most free CPUs
-FIXED, LEFT, ATTAINED = range(3)  # what the queue's key follows
+FIXED, LEFT, ATTAINED = range(3)  # what the queue's key follows: Rule.key
 GPUS, CPUS, GB = range(3)  # columns of what is free
 NODES = 3  # column of a grant: on how many nodes
 TOLERANCE = 1e-9  # of CPUs and GB
@@ -24,30 +24,28 @@ TOLERANCE_S = 1e-6  # work of less time is none
 JOB = np.dtype(
     [
         *LIFE,
-        ("cpus", "f8"),
-        ("memory", "f8"),
-        ("full", "f8"),
-        ("speed", "f8"),
-        ("weight", "f8"),
-        ("attained", "f8"),
-        ("key", "f8"),
-        ("runs", "i8"),
+        ("cpus", "f8"),  # a GPU: all that it can use
+        ("memory", "f8"),  # GB a GPU: all that it can use
+        ("full", "f8"),  # its speed with both
+        ("speed", "f8"),  # that it runs at; 0 while it waits
+        ("weight", "f8"),  # of its key
+        ("attained", "f8"),  # GPU-seconds that it has had
+        ("key", "f8"),  # the queue is sorted by it, then by arrival
+        ("runs", "i8"),  # 1: it ran in the last round
     ]
 )
-"""``cpus``, ``memory``: all that it can use; ``full``: its speed with them; ``weight``: of its key;
-``speed``: what it runs at, 0 while it waits."""
 
 
 class Rule(NamedTuple):
     """A policy, for the loop."""
 
     share: Any  # of a node that belongs to a GPU: 1, CPUs, GB
-    give: int
-    key: int
+    give: int  # PROPORTIONAL, GREEDY or TUNE
+    key: int  # FIXED, LEFT or ATTAINED
     fit: int  # FIRST, in order and GPU by GPU; else largest first, whole where possible
     round_s: float
-    restart_s: float
-    within: bool  # a job ends within a round
+    restart_s: float  # without progress, of a job that ran before
+    within: bool  # a job ends within a round, not at its end
 
 
 class Floor(NamedTuple):
@@ -77,6 +75,7 @@ def _node(free: Any, gpus: int, cpus: float, memory: float, fit: int) -> int:
 
 @njit(cache=True)
 def _take(floor: Floor, row: int, node: int, gpus: int, cpus: float, memory: float) -> None:
+    """Count GPUs of a node, with CPUs and GB each, as held; a negative number gives them back."""
     floor.free[node, GPUS] -= gpus
     floor.free[node, CPUS] -= gpus * cpus
     floor.free[node, GB] -= gpus * memory
@@ -214,6 +213,7 @@ def place(rule: Rule, jobs: Any, queue: Any, floor: Floor) -> int:
 
 @njit(cache=True)
 def _later(jobs: Any, a: int, b: int) -> bool:
+    """Whether a job comes after another in the queue."""
     return bool(jobs[a].key > jobs[b].key or (jobs[a].key == jobs[b].key and a > b))
 
 
@@ -276,14 +276,17 @@ def replay(rule: Rule, jobs: Any, nodes: Any) -> Any:
     coming = 0
     now = 0.0
     while coming < jobs.size or size > 0:
+        # 1. Skip to the round after the next arrival if nobody is there; who has come joins.
         if size == 0:
             now = max(now, np.ceil(jobs[coming].arrival / rule.round_s) * rule.round_s)
         while coming < jobs.size and jobs[coming].arrival <= now:
             queue[size] = coming
             size = size + 1
             coming = coming + 1
+        # 2. All get nodes, CPUs and memory anew, in order of the queue.
         _sort(rule, jobs, queue[:size])
         place(rule, jobs, queue[:size], Floor(nodes.copy(), held, grant, holder))
+        # 3. Work advances; jobs that are done leave.
         stay = 0
         for i in range(size):
             if not _advance(rule, jobs[queue[i]], queue[i], now, log):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from functools import cache, partial
@@ -18,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.cluster.jobs.clusters import Cluster
-from labkit.cluster.jobs.jobs import Trace
-from labkit.cluster.running.rounds import Allocator
-from labkit.cluster.running.runs import Run, jobs_of, replayed, simulate
+from labkit.cluster.inputs.clusters import Cluster
+from labkit.cluster.inputs.traces import Trace
+from labkit.cluster.loops.records import jobs_of, replayed
+from labkit.cluster.policies.allocators import OwnLoop
+from labkit.cluster.results import Run
+from labkit.cluster.simulation import simulate
 from labkit.errors import BadValue, not_among
 from labkit.kit.describe import Count, Positive, Whole, checked, description
 from labkit.papers.synergy import packing
@@ -35,6 +38,12 @@ TASKS = {
     "speech": ("m5", "deepspeech"),
 }
 """Models by task, in the order in which the authors' program deals them out."""
+SIZES = (1, 2, 4, 8)
+SIZE_LIMITS = (0.7, 0.8, 0.95)
+"""GPUs of wide jobs, and where each number ends if one is drawn evenly from 0 to 1."""
+NUM_COUNTED = 1000
+NUM_BEHIND = 700
+"""Jobs of a sweep whose times count, and jobs that come after them."""
 Fit = Literal["first", "best", "spread"]
 Give = Literal["proportional", "greedy", "tune"]
 Order = Literal["fifo", "srtf", "las", "drf", "tetris"]
@@ -96,23 +105,28 @@ def draw_mix(
     *,
     jobs_per_hour: Positive | None,
     split: tuple[Whole, Whole, Whole] = (20, 70, 10),
-    seed: Whole = 42,
+    rng: Whole = 42,
     wide: bool = False,
 ) -> Trace:
     """Jobs as Synergy's simulator draws them, to the second.
 
-    Poisson arrivals in whole seconds (None: all at once, shuffled). A fifth of the jobs lasts 10³
-    to 10⁴ minutes at its share, the others 10^1.5 to 10³, uniform in the logarithm. The next task
-    is the one that lies furthest behind its part of the split (per cent of image, language and
-    speech); its models take turns.
-    One GPU each, or (``wide``) 1, 2, 4 or 8 with the shares 0.7, 0.1, 0.15, 0.05. Python's
-    generator, since the published runs are of its seeds: one for arrivals, another of the same seed
-    for durations, which the authors had stored; ``wide`` draws all from one.
+    A fifth of the jobs lasts 10³ to 10⁴ minutes at its share, the others 10^1.5 to 10³, uniform in
+    the logarithm. The next task is the one that lies furthest behind its part of the split; its
+    models take turns.
+
+    Args:
+        num_jobs: how many.
+        jobs_per_hour: of Poisson arrivals in whole seconds; None: all at once, shuffled.
+        split: per cent of image, language and speech.
+        rng: a seed of Python's generator, since the published runs are of its seeds: one generator
+            for arrivals, another of the same seed for durations, which the authors had stored.
+        wide: whether jobs have 1, 2, 4 or 8 GPUs with the shares 0.7, 0.1, 0.15, 0.05, all drawn
+            from one generator; else one GPU each.
 
     Source: Synergy (OSDI'22), its programs ``workload``, ``model_zoo`` and ``helpers.utils``.
     """
-    draw = random.Random(seed)
-    stored = random.Random(seed)
+    draw = random.Random(rng)
+    stored = random.Random(rng)
     dealt = dict.fromkeys(TASKS, 0)
     now_s = 0
     rows = []
@@ -125,10 +139,12 @@ def draw_mix(
         low, high = (3.0, 4.0) if source.random() >= 0.8 else (1.5, 3.0)
         duration_s = 60 * 10 ** source.uniform(low, high)
         size = draw.uniform(0, 1) if wide else 0.0
-        gpus = 1 if size < 0.7 else 2 if size < 0.8 else 4 if size < 0.95 else 8
+        gpus = SIZES[bisect_right(SIZE_LIMITS, size)]
         draw.randint(0, num_models - 1)  # drawn there too, and not used
-        task = max(TASKS, key=lambda t: parts[t] / 100 - dealt[t] / job if job else 0.0)
-        rows.append((now_s, duration_s, gpus, TASKS[task][dealt[task] % len(TASKS[task])]))
+        behind = {task: part / 100 - dealt[task] / max(job, 1) for task, part in parts.items()}
+        task = max(TASKS, key=behind.__getitem__) if job else next(iter(TASKS))
+        models = TASKS[task]
+        rows.append((now_s, duration_s, gpus, models[dealt[task] % len(models)]))
         dealt[task] += 1
     if not jobs_per_hour:
         draw.shuffle(rows)
@@ -138,12 +154,12 @@ def draw_mix(
         duration_s=durations_s,
         gpus=sizes,
         kind=kinds,
-        name=f"{jobs_per_hour or 0:g} jobs/h, split {'/'.join(map(str, split))}, seed {seed}",
+        name=f"{jobs_per_hour or 0:g} jobs/h, split {'/'.join(map(str, split))}, seed {rng}",
     )
 
 
 @description(eq=False)
-class Resources(Allocator):
+class Resources(OwnLoop):
     """Jobs in an order, each on nodes that hold its GPUs, CPUs and memory; the rest waits a round.
 
     Attributes:
@@ -326,7 +342,12 @@ class Resources(Allocator):
 def allocator(
     needs: dict[str, Sensitivity], *, give: Give = "tune", order: Order = "fifo", **options: Any
 ) -> Resources:
-    """CPUs and memory by sensitivity, divided anew in each round; options: of :class:`Resources`.
+    """CPUs and memory by sensitivity, divided anew in each round.
+
+    Args:
+        needs: by kind of job (:func:`load_needs`).
+        give, order: as :class:`Resources` has them.
+        options: other fields of :class:`Resources`.
 
     Source: Synergy (OSDI'22), its allocations in proportion, Greedy and Tune.
     """
@@ -342,6 +363,7 @@ def sweep(path: str | Path, axes: dict[str, Any], *, nodes: Count = 16) -> pd.Da
         path: of :func:`load_needs`.
         axes: values by setting: those of :func:`load_needs`, :func:`draw_mix` and :func:`allocator`
             by their names, and ``first``, the first job that is counted; 700 come after the last.
+        nodes: of eight GPUs.
 
     Raises:
         BadValue: a setting is not known.
@@ -352,7 +374,7 @@ def sweep(path: str | Path, axes: dict[str, Any], *, nodes: Count = 16) -> pd.Da
         "cpus_per_gpu": 3,
         "speeds": "used",
         "jobs_per_hour": 9.0,
-        "seed": 42,
+        "rng": 42,
         "split": (20, 70, 10),
         "first": 1500,
         "give": "tune",
@@ -368,23 +390,19 @@ def sweep(path: str | Path, axes: dict[str, Any], *, nodes: Count = 16) -> pd.Da
     draw = cache(draw_mix)
 
     def row(values: tuple[Any, ...]) -> dict[str, Any]:
-        case = usual | dict(zip(axes, values, strict=True))
-        own, drawn, rule = (
-            {name: case[name] for name in names}
-            for names in (
-                ("cpus_per_gpu", "speeds"),
-                ("jobs_per_hour", "seed", "split"),
-                ("give", "order", "fit", "ends", "whole"),
-            )
-        )
-        trace = draw(case["first"] + 1700, **drawn)
-        policy = allocator(read(**own), cpus_per_node=8.0 * own["cpus_per_gpu"], **rule)
-        hours = simulate(trace, cluster, policy).jct_s[case["first"] :][:1000] / 3600
-        named = dict(zip(axes, values, strict=True)) | {"split": "/".join(map(str, case["split"]))}
-        load = trace.offered_load(cluster.num_gpus)
+        point = dict(zip(axes, values, strict=True))
+        case = {**usual, **point}
+        needs = read(cpus_per_gpu=case["cpus_per_gpu"], speeds=case["speeds"])
+        drawn = {name: case[name] for name in ("jobs_per_hour", "rng", "split")}
+        trace = draw(case["first"] + NUM_COUNTED + NUM_BEHIND, **drawn)
+        rule = {name: case[name] for name in ("give", "order", "fit", "ends", "whole")}
+        policy = allocator(needs, cpus_per_node=8.0 * case["cpus_per_gpu"], **rule)
+        counted = slice(case["first"], case["first"] + NUM_COUNTED)
+        hours = simulate(trace, cluster, policy).jct_s[counted] / 3600
         return {
-            **named,
-            "offered_load": load,
+            **point,
+            "split": "/".join(map(str, case["split"])),
+            "offered_load": trace.offered_load(cluster.num_gpus),
             "mean_h": hours.mean(),
             "p99_h": np.percentile(hours, 99),
         }

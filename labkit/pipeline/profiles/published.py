@@ -24,7 +24,7 @@ class NamedProfile(NamedTuple):
 
     @property
     def data(self) -> dict[str, Any]:
-        """What it is, for JSON."""
+        """What a report's JSON says of the profile."""
         return {
             "origin": self.origin,
             "is_standin": bool(self.standin_reason),
@@ -49,7 +49,12 @@ def short_names() -> dict[str, tuple[str, float]]:
 
 
 def open_profile(text: str, blocking_power_w: float | None = None) -> NamedProfile:
-    """The profile that ``text`` names; ``blocking_power_w``: None where it is known.
+    """The profile that ``text`` names.
+
+    Args:
+        text: a CSV file, a short name such as ``a100/bloom``, or a data set's file.
+        blocking_power_w: what a GPU draws while it waits for another stage; None where it is known
+            (published profiles).
 
     Raises:
         UsageError: there is no such profile, or its blocking power is not known.
@@ -63,13 +68,13 @@ def open_profile(text: str, blocking_power_w: float | None = None) -> NamedProfi
     power_w = known_w if blocking_power_w is None else blocking_power_w
     if power_w is None:
         raise UsageError(
-            f"--blocking-power is needed for {text}: what a GPU draws while it waits, in watts"
+            f"blocking_power_w is needed for {text}: what a GPU draws while it waits, in watts"
         )
     return NamedProfile(EnergyProfile.from_csv(path, blocking_power_w=power_w), text, reason)
 
 
 def _data_file(text: str) -> tuple[Path, str, float | None]:
-    """A data set's file: where it is, why it is a stand-in, its blocking power."""
+    """A data set's file: where it is, why it is a stand-in, and its blocking power."""
     from labkit import datasets
     from labkit.datasets.registry import load_registry
 
@@ -78,7 +83,7 @@ def _data_file(text: str) -> tuple[Path, str, float | None]:
     if text not in known:
         if text.partition("/")[0] not in load_registry().datasets:
             if text.endswith(".csv") or Path(text).is_absolute():
-                raise UsageError(f"--profile {text}: there is no such file")
+                raise UsageError(f"profile {text}: there is no such file")
             raise not_among("profile", text, known)
         power_w = next((w for name, w in PUBLISHED.values() if f"+{name}_" in text), None)
     source = datasets.source(reference)

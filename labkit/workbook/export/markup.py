@@ -35,6 +35,8 @@ _TAGS = frozenset(map(str.lower, clean.TAGS))
 _SVG = 'xmlns="http://www.w3.org/2000/svg"'
 _FETCHING_ATTRIBUTES = ("src", "srcset", "poster", "background", "data", "xlink:href")
 PACKAGE = "labkit.workbook.export"
+LIBRARIES = ("latex2mathml", "mistune", "nbconvert", "nh3", "sphinx-revealjs")
+"""The distributions that a page is made with, besides those of the kit's frame."""
 _WHY_NOT = {"style": "it would restyle the whole page; use style attributes"}
 
 

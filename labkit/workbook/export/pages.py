@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import files
-from labkit.kit.page import code_style, policy
+from labkit.kit.page import carried, code_style, package_file, policy
 from labkit.workbook.export import origin, talk
 from labkit.workbook.export.markup import Markup, highlighted, render
 from labkit.workbook.review import tally
@@ -23,6 +23,12 @@ from labkit.workbook.review.claims import from_notebook
 
 _HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.DOTALL)
 _PLOT = '<figure class="plot"'
+# reveal.js with its speaker's view (key S). Source: https://revealjs.com; under the MIT licence.
+_REVEAL = "sphinx_revealjs"
+_REVEAL_SCRIPT = ("_static/revealjs/dist/reveal.js",)
+_NOTES_SCRIPT = ("_static/revealjs/plugin/notes/notes.js",)
+_REVEAL_STYLE = ("_static/revealjs/dist/reset.css", "_static/revealjs/dist/reveal.css")
+_SPEAKER_VIEW = "_static/revealjs/plugin/notes/speaker-view.html"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +174,11 @@ def deck(source: origin.Origin) -> tuple[str, list[str], int, str]:
         footer=" · ".join(part for part in parts if part),
         pages=shown_pages,
         standin=warning,
-        policy=policy(shown, frames_itself=True),
+        policy=policy(shown, framed=package_file(_REVEAL, _SPEAKER_VIEW)),
         code_style=code_style(dark=False),
+        reveal_style=carried(_REVEAL, *_REVEAL_STYLE),
+        reveal_script=carried(_REVEAL, *_REVEAL_SCRIPT),
+        notes_script=carried(_REVEAL, *_NOTES_SCRIPT),
         has_plots=_PLOT in shown,
     )
     return html, list(dict.fromkeys(markup.problems)), len(shown_pages), warning

@@ -22,11 +22,12 @@ from labkit.workbook.review.anatomy import HEADING, MAX_PAGES, SIZES, Part, Sect
 from labkit.workbook.review.rules.prose import elsewhere, whole_sentences
 from labkit.workbook.review.verdicts import REPRODUCTIONS
 
-WORDS_BY_A_FIGURE = 350
-WORDS_BY_A_TABLE = 560
-WORDS_OF_A_MESSAGE = 260
-"""Characters that stand on a page beside its figure or table, and of them in its last sentences."""
-WORDS_BY_CODE = 760
+CHARACTERS_BY_A_FIGURE = 350
+CHARACTERS_BY_A_TABLE = 560
+CHARACTERS_BY_CODE = 760
+"""The most text that stands on a page beside its figure, its table or its code."""
+CHARACTERS_OF_A_MESSAGE = 260
+"""The most text of the sentences that end such a page."""
 MAX_CLAIMS = 3
 STEPS = range(2, 6)
 """How many items a list of the mechanism's steps has."""
@@ -170,7 +171,7 @@ class _Talk:
         if steps is None or len(_units(steps)) not in STEPS:
             return None
         before = blocks[: blocks.index(steps)]
-        while sum(map(len, before)) > WORDS_BY_CODE:
+        while sum(map(len, before)) > CHARACTERS_BY_CODE:
             before.pop()
         shown = set(_sentences([*before, steps]))
         return Page(
@@ -189,7 +190,7 @@ class _Talk:
             place, cell = cells[0]
             shown = [html for html in self.markup.outputs(cell.node) if len(html) < 700]
             lead = [b for t in part.texts(stop=place) for b in re.split(r"\n\s*\n", t)]
-            while sum(map(len, lead)) > WORDS_BY_CODE:
+            while sum(map(len, lead)) > CHARACTERS_BY_CODE:
                 lead.pop()
             yield Page(
                 kind="code",
@@ -280,16 +281,16 @@ class _Talk:
         """
         place, html, described = shown
         is_figure = "<figure" in html
-        room = WORDS_BY_A_FIGURE if is_figure else WORDS_BY_A_TABLE
+        room = CHARACTERS_BY_A_FIGURE if is_figure else CHARACTERS_BY_A_TABLE
         before = part.texts(stop=place)
         after = part.texts(start=place)
         follows = _sentences(after)
         start = next((i for i, s in enumerate(follows) if "Notice" in s), 0)
         follows = _telling(follows[start:], has_table=not is_figure)
-        first = _fitting(follows[:1], WORDS_OF_A_MESSAGE)
+        first = _fitting(follows[:1], CHARACTERS_OF_A_MESSAGE)
         leads = _telling(_sentences(before), has_table=not is_figure, before=True)
         lead = _fitting(leads, room - sum(map(len, first)))
-        message = _fitting(follows, min(room - sum(map(len, lead)), WORDS_OF_A_MESSAGE))
+        message = _fitting(follows, min(room - sum(map(len, lead)), CHARACTERS_OF_A_MESSAGE))
         lead = lead if n == 0 else []
         message = message if n == of - 1 else []
         words = [*([described] if described else []), *before, *after, *said]

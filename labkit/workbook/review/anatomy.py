@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -255,10 +256,9 @@ class Subject:
                 starts.append(place)
                 tag = own
             before = own
-        ends = [*starts[1:], len(self.cells)]
         return tuple(
             Section(self.cells[start].section_tag, self.cells[start:end])
-            for start, end in zip(starts, ends, strict=True)
+            for start, end in pairwise([*starts, len(self.cells)])
         )
 
     def section(self, tag: str) -> Section | None:

@@ -15,11 +15,10 @@ from typing import Any, Literal
 from labkit.errors import UsageError
 from labkit.kit.draw import PALETTE, VEIL
 from labkit.quantities import number
+from labkit.workbook.notebooks import GUESS_MIME
 from labkit.workbook.review.listening import is_live
 from labkit.workbook.review.tally import with_unit
 
-GUESS_MIME = "application/vnd.labkit.guess+json"
-"""The question and its unit, as a stored output carries them."""
 _DIGITS = 4
 _ON_PAGES = "Write your guess before you read on."
 _IN_LAB = "Run the cell of the figure again to see your guess in it."

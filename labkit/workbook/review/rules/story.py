@@ -7,9 +7,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from labkit.workbook.notebooks import PLOTLY_MIME
+from labkit.workbook.notebooks import GUESS_MIME, PLOTLY_MIME
 from labkit.workbook.review.anatomy import NEW, TODO, WAYS, Cell, Section, Subject
-from labkit.workbook.review.predict import GUESS_MIME
 from labkit.workbook.review.rules.rule import Remark, rule, section_rule
 
 CHANGES = {"flagship": 3, "standard": 1}

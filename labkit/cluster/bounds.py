@@ -8,8 +8,8 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.cluster.jobs.clusters import Cluster, best_speed
-from labkit.cluster.jobs.jobs import Trace
+from labkit.cluster.inputs.clusters import Cluster, best_speed
+from labkit.cluster.inputs.traces import Trace
 from labkit.errors import BadValue
 from labkit.kit.describe import checked
 
@@ -47,6 +47,10 @@ def bound(trace: Trace, cluster: Cluster) -> Bound:
     A job that fits in no pool is left out, as from a run's averages. Stopping and moving cost
     nothing, every job has its fastest pool's speed, and an area may be worked on by any GPUs.
 
+    >>> trace = Trace(arrival_s=[0, 0], duration_s=[10, 30], gpus=[1, 1])
+    >>> bound(trace, Cluster.nodes(1, gpus=1)).mean_jct_s  # 10, then 40
+    25.0
+
     Raises:
         BadValue: no job can ever run.
     """
@@ -77,11 +81,23 @@ def fluid(
     by_remaining: bool,
     rank: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """One machine of ``room`` GPUs works on the job of least area, remaining or whole, or of
-    least ``rank``.
+    """One machine as fast as all GPUs works on one job at a time; O(n log n).
 
-    Returns when each job ends, and the mean moment at which it is worked on. A newcomer of less
-    area stops the current job. O(n log n).
+    A newcomer that comes before the current job stops it.
+
+    Args:
+        arrival: of each job, rising.
+        area: GPU-seconds of each job.
+        room: GPUs of the machine.
+        by_remaining: whether the job of least remaining area comes first; else of least area.
+        rank: of each job, the least first, in the place of its area.
+
+    Returns:
+        When each job ends, and the mean moment at which it is worked on.
+
+    >>> end, middle = fluid(np.array([0.0, 1.0]), np.array([8.0, 2.0]), 2.0, by_remaining=True)
+    >>> end.tolist(), middle.tolist()
+    ([5.0, 2.0], [2.75, 1.5])
     """
     end = np.zeros(area.size)
     moments = np.zeros(area.size)
@@ -90,9 +106,11 @@ def fluid(
     times = [*arrival.tolist(), np.inf]
     now = times[0]
     for job in range(area.size):
+        # 1. A job arrives.
         heappush(queue, (left[job] if rank is None else float(rank[job]), job))
         now = max(now, times[job])
         until = times[job + 1]
+        # 2. Until the next one does, the machine works on whoever comes first.
         while queue and now < until:
             _, first = queue[0]
             step = min(left[first] / room, until - now)

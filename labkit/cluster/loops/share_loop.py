@@ -1,4 +1,4 @@
-"""The compiled loop of rounds that turns shares of time into jobs on GPUs.
+"""Compiled: rounds that turn shares of time into jobs on GPUs.
 
 Before each round, on every pool the entries (a job, or two jobs on one GPU) are sorted by the share
 they are due over the time they had since the shares were computed; those first in order run for
@@ -16,16 +16,36 @@ from typing import Any
 
 import numpy as np
 
-from labkit.cluster.running.runs import LIFE
 from labkit.kit.compiled import njit
 
-JOB = np.dtype([*LIFE, ("pool", "i8"), ("was", "i8"), ("waited", "f8"), ("stopped", "f8")])
-"""``pool`` of this round and ``was`` of the last one: -1 for none; seconds by cause of waiting."""
-SEGMENT = np.dtype([("job", "i8"), ("start", "f8"), ("end", "f8"), ("pool", "i8"), ("gpus", "i8")])
-SHARE, TIME, DEFICIT, FIRST, SECOND = range(5)
-"""Layers of the table of entries: due share, seconds had, seconds owed, speeds of its two jobs."""
-NOW, SINCE, CHANGED = range(3)
-ARRIVED, ENTRIES, SEGMENTS, ROUNDS, WANTED, FROM, TO = range(7)
+# Layers of the table of entries: layer × entry × pool.
+SHARE = 0  # of its time that the entry is due on the pool
+TIME = 1  # seconds that it had there since shares were computed, and its head start
+DEFICIT = 2  # seconds that it was owed there when shares were computed
+FIRST = 3  # speed of its first job
+SECOND = 4  # and of its second
+NUM_LAYERS = 5
+# Slots of ``clock``, in seconds.
+NOW = 0
+SINCE = 1  # when shares were last computed
+CHANGED = 2  # 1 if jobs came or went since; else 0
+ROUND_S = 3  # of a round
+RESTART_S = 4  # without progress of a job that was stopped or moved
+RESET_S = 5  # between two computations of shares, at least
+NUM_CLOCKS = 6
+# Slots of ``count``.
+ARRIVED = 0  # jobs that have come
+ENTRIES = 1  # rows of pairs in use
+SEGMENTS = 2  # runs written down
+ROUNDS = 3
+WANTED = 4  # jobs still waited for
+FROM = 5  # the first of them, by place in the trace
+TO = 6  # and the job behind the last
+NUM_COUNTS = 7
+HEAD_START_ROUNDS = 0.5
+"""Rounds that count as had when shares are computed, so that share over time had is defined."""
+TOLERANCE_S = 1e-6
+"""A job that needs no longer than this after a round's end has ended in it."""
 
 
 @njit(cache=True, nogil=True)
@@ -41,7 +61,7 @@ def _admit(jobs: Any, speed: Any, pairs: Any, table: Any, clock: Any, count: Any
         pairs[entry, 0] = job
         pairs[entry, 1] = -1
         table[:, entry, :] = 0.0
-        table[TIME, entry, :] = clock[3] / 2
+        table[TIME, entry, :] = HEAD_START_ROUNDS * clock[ROUND_S]
         table[FIRST, entry, :] = speed[job]
         jobs[job].waited = clock[NOW] - jobs[job].arrival
         count[ARRIVED] += 1
@@ -94,6 +114,7 @@ def _fill(jobs: Any, pairs: Any, table: Any, room: Any, order: Any, num: int, st
     for entry in range(num):
         jobs[pairs[entry, 0]].pool = -1
     for p in order:
+        # 1. The entries that can run on the pool, and whose jobs have no pool yet.
         size = 0
         for entry in range(num):
             is_able = table[FIRST, entry, p] > 0 and jobs[pairs[entry, 0]].pool < 0
@@ -104,6 +125,7 @@ def _fill(jobs: Any, pairs: Any, table: Any, room: Any, order: Any, num: int, st
             if is_able and not (strict and due[entry] <= 0):
                 rows[size] = entry
                 size += 1
+        # 2. The foremost of them run while there are GPUs; only those are ever sorted.
         free = room[p]
         first = 0
         depth = 0
@@ -151,7 +173,7 @@ def _work(jobs: Any, j: int, speed: float, now: float, round_s: float, restart_s
     lost = min(lost, round_s)
     job.lost += lost
     held = lost + job.left / speed
-    if held <= round_s + 1e-6:
+    if held <= round_s + TOLERANCE_S:
         job.left = 0.0
         job.end = now + held
         return held
@@ -160,13 +182,10 @@ def _work(jobs: Any, j: int, speed: float, now: float, round_s: float, restart_s
 
 
 @njit(cache=True, nogil=True)
-def _round(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any, log: Any) -> Any:
-    """Run one round; close and open runs, count waiting, drop entries of jobs that are done."""
+def _change_pools(jobs: Any, pairs: Any, clock: Any, count: Any, log: Any) -> Any:
+    """Close the runs of jobs that stop or move, and begin those of jobs that start or move."""
     now = clock[NOW]
-    round_s = clock[3]
-    restart_s = clock[4]
-    num = count[ENTRIES]
-    for entry in range(num):
+    for entry in range(count[ENTRIES]):
         j = pairs[entry, 0]
         job = jobs[j]
         if pairs[entry, 1] >= 0 or job.pool == job.was:
@@ -179,22 +198,37 @@ def _round(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any
             if np.isnan(job.start):
                 job.start = now
         job.was = job.pool
+    return log
+
+
+@njit(cache=True, nogil=True)
+def _work_all(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any) -> float:
+    """Let the entries that have a pool work; returns the longest that one held its GPUs."""
     longest = 0.0
-    for entry in range(num):
+    for entry in range(count[ENTRIES]):
         p = where[entry]
-        if p >= 0:
-            a = pairs[entry, 0]
-            b = pairs[entry, 1]
-            held = _work(jobs, a, table[FIRST, entry, p], now, round_s, restart_s)
-            if b >= 0:
-                second = _work(jobs, b, table[SECOND, entry, p], now, round_s, restart_s)
-                held = max(held, second)
-            table[TIME, entry, p] += held
-            longest = max(longest, held)
-    if longest == 0.0:  # a strict policy has computed no shares yet
-        longest = round_s
+        if p < 0:
+            continue
+        a = pairs[entry, 0]
+        b = pairs[entry, 1]
+        speed = table[FIRST, entry, p]
+        held = _work(jobs, a, speed, clock[NOW], clock[ROUND_S], clock[RESTART_S])
+        if b >= 0:
+            speed = table[SECOND, entry, p]
+            second = _work(jobs, b, speed, clock[NOW], clock[ROUND_S], clock[RESTART_S])
+            held = max(held, second)
+        table[TIME, entry, p] += held
+        longest = max(longest, held)
+    return longest
+
+
+@njit(cache=True, nogil=True)
+def _drop_done(
+    jobs: Any, pairs: Any, table: Any, clock: Any, count: Any, log: Any, longest: float
+) -> Any:
+    """Count who waited in the round; take out the entries of jobs that are done."""
     kept = 0
-    for entry in range(num):
+    for entry in range(count[ENTRIES]):
         a = pairs[entry, 0]
         b = pairs[entry, 1]
         if b < 0 and jobs[a].pool < 0:
@@ -214,8 +248,22 @@ def _round(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any
                 log = _close(jobs, log, count, a, jobs[a].end)
                 count[WANTED] -= count[FROM] <= a < count[TO]
     count[ENTRIES] = kept
+    return log
+
+
+@njit(cache=True, nogil=True)
+def _round(jobs: Any, pairs: Any, table: Any, where: Any, clock: Any, count: Any, log: Any) -> Any:
+    """Run one round on the pools that entries were given."""
+    # 1. Jobs that stop, start or move.
+    log = _change_pools(jobs, pairs, clock, count, log)
+    # 2. Work; a round in which all entries end is as long as the last of them needs.
+    longest = _work_all(jobs, pairs, table, where, clock, count)
+    if longest == 0.0:  # a strict policy has computed no shares yet
+        longest = clock[ROUND_S]
+    # 3. Jobs that wait, and jobs that are done.
+    log = _drop_done(jobs, pairs, table, clock, count, log, longest)
     count[ROUNDS] += 1
-    clock[NOW] = now + longest
+    clock[NOW] += longest
     return log
 
 
@@ -234,18 +282,20 @@ def run(
 ) -> tuple[Any, bool]:
     """Go on until shares must be computed (False) or the jobs waited for are done (True).
 
-    ``count``: jobs that have come, entries, runs written down, rounds, jobs still waited for, and
-    the first and last of those. ``clock``: now, when shares were last computed, whether jobs came
-    or went since, seconds of a round, of a restart, and the least between two computations.
+    ``pairs``: the jobs of each entry, -1 for no second; ``room``: GPUs of each pool; ``orders``: of
+    pools, a row a round, in a cycle. The other arrays are said above.
     """
     while count[WANTED] > 0:
+        # 1. Jobs that have come join; with nobody there, the next one's arrival is now.
         _admit(jobs, speed, pairs, table, clock, count)
         if count[ENTRIES] == 0:
             clock[NOW] = jobs[count[ARRIVED]].arrival
             continue
+        # 2. Shares are due, if no entry is left or jobs came or went long enough ago.
         is_full = count[ENTRIES] == len(pairs)
-        if is_full or (clock[CHANGED] > 0 and clock[NOW] - clock[SINCE] >= clock[5]):
+        if is_full or (clock[CHANGED] > 0 and clock[NOW] - clock[SINCE] >= clock[RESET_S]):
             return log, False
+        # 3. A round.
         order = orders[count[ROUNDS] % len(orders)]
         where = _fill(jobs, pairs, table, room, order, count[ENTRIES], strict)
         log = _round(jobs, pairs, table, where, clock, count, log)

@@ -16,8 +16,8 @@ from annotated_types import MinLen
 from numpy.typing import NDArray
 
 from labkit import files
-from labkit.cluster.jobs.clusters import Cluster, Pool
-from labkit.cluster.jobs.jobs import Trace
+from labkit.cluster.inputs.clusters import Cluster, Pool
+from labkit.cluster.inputs.traces import Trace
 from labkit.errors import BadFile, BadValue, not_among
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked, description
 
@@ -101,7 +101,7 @@ class Throughputs:
         return Cluster(pools=tuple(pools))
 
     @checked
-    def misjudged(self, error: NonNegative, *, rng: Whole = 0) -> Throughputs:
+    def misjudged(self, error: NonNegative, *, rng: np.random.Generator | Whole = 0) -> Throughputs:
         """The same with every speed wrong by a lognormal factor of this spread."""
         draw = np.random.default_rng(rng)
         factor = np.exp(error * draw.standard_normal(self.alone.shape))
@@ -121,6 +121,7 @@ def packed(alone: NDArray[np.float64], shared: NDArray[np.float64]) -> NDArray[n
 
 
 def _name(kind: str, gpus: int) -> str:
+    """A kind of job on so many GPUs, as tables have it."""
     return kind if gpus == 1 else f"{kind} on {gpus}"
 
 
@@ -175,29 +176,41 @@ def _read_csv(file: Path) -> Callable[..., float]:
     if not {"gpu", "kind", "other", "steps_per_s"} <= set(table):
         raise BadFile(file, "needs the columns gpu, kind, other, steps_per_s")
     speeds = table.set_index(["gpu", "kind", "other"])["steps_per_s"].to_dict()
-    return lambda gpu, row, other: float(speeds[gpu, row[0], other[0] if other else ""])
+
+    def read(gpu: str, row: tuple[str, int], other: tuple[str, int] | None) -> float:
+        return float(speeds[gpu, row[0], other[0] if other else ""])
+
+    return read
 
 
 @checked
-def continuous(
-    num_jobs: Count, *, jobs_per_hour: Positive | None, seed: Whole = 0, wide: bool = False
+def generate_continuous(
+    num_jobs: Count, *, jobs_per_hour: Positive | None, rng: Whole = 0, wide: bool = False
 ) -> Trace:
-    """Jobs as Gavel's simulator draws them, to the last digit.
+    """A continuous trace as Gavel's simulator draws it, to the last digit.
 
-    Poisson arrivals, or all at once (None); a fifth of the jobs lasts 10³ to 10⁴ minutes on V100s,
-    the others 10^1.5 to 10³, uniform in the logarithm; every kind is as likely. One GPU each, or
-    (``wide``) 1, 2, 4 or 8 with the shares 0.7, 0.1, 0.15, 0.05. Two of Python's generators, since
-    the published runs are of their seeds: ``seed + 2`` for jobs, ``seed + 3`` for arrivals.
+    A fifth of the jobs lasts 10³ to 10⁴ minutes on V100s, the others 10^1.5 to 10³, uniform in the
+    logarithm; every kind is as likely.
+
+    Args:
+        num_jobs: how many.
+        jobs_per_hour: of Poisson arrivals; None: all come at once.
+        rng: a seed. Two of Python's generators are used, since the published runs are of their
+            seeds: ``rng + 2`` for jobs, ``rng + 3`` for arrivals.
+        wide: whether jobs have 1, 2, 4 or 8 GPUs with the shares 0.7, 0.1, 0.15, 0.05; else one.
 
     Source: Gavel (OSDI'20) §7.1, and its program ``utils.generate_job``.
+
+    >>> generate_continuous(2, jobs_per_hour=6.0).kind
+    ('ResNet-18 (batch size 64)', 'Transformer (batch size 16)')
     """
-    jobs = random.Random(seed + 2)
-    arrivals = random.Random(seed + 3)
+    jobs = random.Random(rng + 2)
+    arrivals = random.Random(rng + 3)
     now_s = 0.0
     rows = []
     for _ in range(num_jobs):
         size = jobs.uniform(0, 1)
-        gpus = 1 if size < 0.7 or not wide else 2 if size <= 0.8 else 4 if size < 0.95 else 8
+        gpus = _num_gpus(size) if wide else 1
         low, high = (3.0, 4.0) if jobs.random() >= 0.8 else (1.5, 3.0)
         duration_s = 60 * 10 ** jobs.uniform(low, high)
         kind = jobs.choice(KINDS)
@@ -213,5 +226,14 @@ def continuous(
         duration_s=durations_s,
         gpus=sizes,
         kind=kinds,
-        name=f"continuous ({rate}, seed {seed})",
+        name=f"continuous ({rate}, seed {rng})",
     )
+
+
+def _num_gpus(size: float) -> int:
+    """GPUs of a wide job, from a number drawn evenly from 0 to 1."""
+    if size < 0.7:
+        return 1
+    if size <= 0.8:
+        return 2
+    return 4 if size < 0.95 else 8

@@ -1,4 +1,4 @@
-"""Traces by name, from published data sets; those of Slurm's accounting; and synthetic ones."""
+"""Traces by name, from published data sets; of Slurm's accounting; and synthetic ones."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from annotated_types import MinLen
 
-from labkit.cluster.jobs.jobs import Trace, from_csv
-from labkit.cluster.running.rounds import Rates
+from labkit.cluster.inputs.rates import Rates
+from labkit.cluster.inputs.traces import Trace, from_csv
 from labkit.errors import BadFile, UsageError, not_among
-from labkit.files import project_root
+from labkit.files import shipped
 from labkit.kit.arrivals import from_table, texts_of
 from labkit.kit.describe import Count, NonNegative, Positive, Whole, checked
 
@@ -124,29 +124,29 @@ def load_elastic(
     gpu = "T4" if part == "T4" else "A100"
     paths = [f"{THROUGHPUTS}_{gpu}/{model}.csv" for model in MODELS[gpu]]
     source = datasets.source(ELASTIC, [TESTBED, *paths] if gpu == "T4" else paths)
-    tables = {
-        (model, int(row[0])): np.array(row[1:], dtype=float)
-        for model, path in zip(MODELS[gpu], paths, strict=True)
-        for row in source.frame(path).itertuples(index=False)
-    }
+    tables = {}  # by model and batch size: iterations a second on each number of GPUs
+    for model, path in zip(MODELS[gpu], paths, strict=True):
+        for row in source.frame(path).itertuples(index=False):
+            tables[model, int(row[0])] = np.array(row[1:], dtype=float)
     jobs = source.frame(TESTBED) if gpu == "T4" else _member(part, DRAWN)[1]
     jobs = jobs.rename(
         columns={"submission_time": "submit_time", "num_iteration": "iteration", "deadline": "ddl"}
     )
     keys = list(zip(jobs["model_name"], jobs["batch_size"], jobs["num_gpu"], strict=True))
+    sizes = np.array(SIZES)
     rows = {}
-    own = {}
+    rate_asked = {}
     for model, batch, asked in dict.fromkeys(keys):
         most = (limits or {}).get(model, max(SIZES))
         rate = np.nan_to_num(tables[model, batch])
-        at = np.flatnonzero((rate > 0) & (np.array(SIZES) <= asked))[-1]  # profiled, at most asked
-        own[model, batch, asked] = rate[at]
-        rows[f"{model}/{batch}/{asked}"] = np.where(np.array(SIZES) <= most, rate, 0) / rate[at]
+        largest = np.flatnonzero((rate > 0) & (sizes <= asked))[-1]  # profiled, at most asked
+        rate_asked[model, batch, asked] = rate[largest]
+        rows[f"{model}/{batch}/{asked}"] = np.where(sizes <= most, rate, 0) / rate[largest]
     trace = Trace(
         arrival_s=jobs["submit_time"],
         deadline_s=jobs["ddl"],
         gpus=jobs["num_gpu"],
-        duration_s=jobs["iteration"] / [own[key] for key in keys],
+        duration_s=jobs["iteration"] / [rate_asked[key] for key in keys],
         ids=tuple(map(str, jobs["job_id"])),
         kind=tuple("/".join(map(str, key)) for key in keys),
         name=f"{ELASTIC}/{part}",
@@ -191,7 +191,7 @@ def in_seconds(path: Path) -> pd.DataFrame:
     """A trace of Gavel's, with durations: the least whole seconds that make as many steps."""
     import pandas as pd
 
-    rates = pd.read_csv(project_root() / STEPS_PER_S, index_col="kind")["steps_per_s"]
+    rates = pd.read_csv(shipped(STEPS_PER_S), index_col="kind")["steps_per_s"]
     columns = ["kind", "command", "option", "needs_data", "steps", "arrival_s", "gpus"]
     table = pd.read_csv(path, sep="\t", names=columns, dtype=str, keep_default_na=False)
     steps = pd.to_numeric(table["steps"], errors="coerce")
@@ -227,17 +227,24 @@ def generate(
     """A synthetic trace: Poisson arrivals that offer ``load`` of what ``num_gpus`` can do.
 
     Args:
+        num_jobs: how many.
+        num_gpus: of the cluster that ``load`` is stated for.
+        mean_duration_s: of a job.
         load: mean work a second over GPUs; above 1 the queue grows without end.
         sigma: spread of the logarithms of durations, which are lognormal.
         gpus: GPUs of a job and their weights; default: :data:`GPUS`.
         slack: the deadline comes after 1 to 1 + 2 × slack durations, evenly; None: no deadlines.
         kinds: of jobs, each as likely as another; default: nothing is known.
         rng: a generator or a seed.
+
+    >>> trace = generate(1000, num_gpus=64, load=0.8, rng=1)
+    >>> len(trace), round(trace.offered_load(64), 1)
+    (1000, 0.8)
     """
     draw = np.random.default_rng(rng)
     weights = gpus or GPUS
-    shares = np.array(list(weights.values())) / sum(weights.values())
     sizes = np.array(list(weights))
+    shares = np.array(list(weights.values())) / sum(weights.values())
     gap_s = float(shares @ sizes) * mean_duration_s / (load * num_gpus)
     arrival_s = np.cumsum(draw.exponential(gap_s, num_jobs))
     unit = draw.lognormal(-(sigma**2) / 2, sigma, num_jobs)

@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import MinLen
 from numpy.typing import NDArray
 
-from labkit.cluster.jobs.jobs import Trace
+from labkit.cluster.inputs.traces import Trace
 from labkit.errors import BadValue
 from labkit.kit.describe import Count, NonNegative, Positive, checked, description
 
@@ -61,6 +61,11 @@ class Cluster:
     @checked
     def nodes(cls, nodes: Count, *, gpus: Count = 8, gpu: str = "gpu") -> Cluster:
         """Equal nodes of one GPU type.
+
+        Args:
+            nodes: how many.
+            gpus: of each node.
+            gpu: their type.
 
         >>> Cluster.nodes(12, gpus=8).num_gpus
         96

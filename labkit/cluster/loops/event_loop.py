@@ -1,4 +1,4 @@
-"""The compiled event loop: a few functions of record arrays that hold the total order of events.
+"""Compiled: the event loop of priority policies, a few functions of arrays of records.
 
 At each time at which something happens, in this order:
 
@@ -23,55 +23,67 @@ import numpy as np
 
 from labkit.kit.compiled import njit
 
+# What the queue is ordered by, as ``policies.orders.ORDERS`` names it.
 KEY, REMAINING, REMAINING_SERVICE, ATTAINED, ATTAINED_SERVICE = range(5)
+# The status of a job. EVICTED: its GPUs were taken in this pass; it may still keep its own.
 AHEAD, WAITING, RUNNING, EVICTED, DONE, NEVER = range(6)
-CAPACITY, ORDER, FRAGMENTATION, PREEMPTED, ROUND = range(5)  # of runs.CAUSES
-HEAD, TAIL, SORTED, REMOVED, NUM_RUNNING, NUM_EVICTED, NUM_SEGMENTS, NUM_HELD, PASS = range(9)
+# What a job waits for: columns of ``Run.waits_s``, as ``results.CAUSES`` names them.
+CAPACITY, ORDER, FRAGMENTATION, PREEMPTED, ROUND = range(5)
+# Slots of ``World.count``.
+HEAD = 0  # where the queue begins in ``World.order``
+TAIL = 1  # and where it ends
+SORTED = 2  # up to where it is in order, if keys stand still
+REMOVED = 3  # jobs in the queue that have left it
+NUM_RUNNING = 4
+NUM_EVICTED = 5  # in this pass
+NUM_SEGMENTS = 6  # in the log
+NUM_HELD = 7  # nodes of segments in the log
+PASS = 8  # how often the queue was gone through
 NUM_COUNTS = 9
 TOLERANCE_S = 1e-6
 """Moments this near are one: far above what adding up times loses, far below any job's time."""
 
 
 class World(NamedTuple):
-    """Everything that changes, and the speeds."""
+    """Everything that changes, and the speeds. Records are those of ``loops.priorities``."""
 
-    jobs: Any
-    pools: Any
-    nodes: Any
-    speed: Any  # row x pool; 0: such a job may not run there
-    preference: Any  # row x pool: the pools, fastest first
-    waited: Any  # job x cause: seconds
+    jobs: Any  # records of jobs, by place in the trace
+    pools: Any  # records of pools
+    nodes: Any  # records of nodes, pool after pool
+    speed: Any  # row × pool; 0: such a job may not run there
+    preference: Any  # row × pool: the pools, fastest first
+    waited: Any  # job × cause: seconds
     order: Any  # the queue, from HEAD to before TAIL
     running: Any  # jobs that run, in no order
     ends: Any  # when each of them will be done
     falls: Any  # when each of them reaches its threshold
-    held: Any
-    scratch: Any  # nodes chosen for a job
-    misfit: Any  # row x GPUs: the last pass in which such a job did not fit
-    count: Any
+    held: Any  # (node, GPUs) of each job, from its ``held`` on
+    scratch: Any  # (node, GPUs) chosen for a job
+    misfit: Any  # row × GPUs: the last pass in which such a job did not fit
+    count: Any  # numbers, at the slots HEAD to PASS
 
 
 class Rule(NamedTuple):
-    """A policy, for the loop; ``nodes_matter``: placement is more than counting."""
+    """A policy, for the loop."""
 
-    order: int
-    preemptive: bool
-    blocks: bool
-    thresholds: Any
+    order: int  # KEY to ATTAINED_SERVICE
+    preemptive: bool  # a running job is stopped for one that comes before it
+    blocks: bool  # the first job that does not fit keeps those behind it waiting
+    thresholds: Any  # of attained time or service, rising
     ranks: Any  # of each queue, the least first; one more than thresholds
-    late_demotion: bool
-    restart_s: float
-    nodes_matter: bool
+    late_demotion: bool  # jobs fall when Tiresias's simulator notices
+    restart_s: float  # how long a job that was stopped holds GPUs without progress
+    nodes_matter: bool  # placement is more than counting
 
 
 class Log(NamedTuple):
-    """Runs of jobs on GPUs, in order of their end, and the nodes of each; both grow."""
+    """Runs of jobs on GPUs, in order of their end; both arrays grow."""
 
-    segments: Any
-    held: Any
+    segments: Any  # records of runs
+    held: Any  # (node, GPUs) of each run, from its ``held`` on
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _grown(array: Any, size: int) -> Any:
     if size <= array.size:
         return array
@@ -80,7 +92,7 @@ def _grown(array: Any, size: int) -> Any:
     return larger
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _settle(w: World, log: Log, j: int, now: float, left: float) -> Log:
     """Close the run of a job that ends, stops or moves now; one of no length leaves no segment."""
     job = w.jobs[j]
@@ -104,7 +116,7 @@ def _settle(w: World, log: Log, j: int, now: float, left: float) -> Log:
     return log
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _give_back(w: World, j: int) -> None:
     """Free a job's GPUs; ``avail`` counts them already, or is filled before it is next read."""
     job = w.jobs[j]
@@ -119,7 +131,7 @@ def _give_back(w: World, j: int) -> None:
     w.jobs[last].place = job.place
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _falls(rule: Rule, job: Any) -> float:
     """When a running job reaches its threshold."""
     if job.level >= rule.thresholds.size:
@@ -128,7 +140,7 @@ def _falls(rule: Rule, job: Any) -> float:
     return job.since + rule.thresholds[job.level] / wide - job.attained
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _take(w: World, rule: Rule, j: int) -> None:
     """Count a job's nodes as held by it."""
     job = w.jobs[j]
@@ -144,7 +156,7 @@ def _take(w: World, rule: Rule, j: int) -> None:
     w.count[NUM_RUNNING] += 1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _left(w: World, j: int, now: float) -> float:
     """Seconds of work a job has left, at speed 1."""
     job = w.jobs[j]
@@ -153,7 +165,7 @@ def _left(w: World, j: int, now: float) -> float:
     return (job.end - max(now, job.warm)) * w.speed[job.row, job.pool]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _end_runs(w: World, rule: Rule, log: Log, now: float) -> Log:
     """Event 1. Few jobs end at a time: the first in the trace, until none is left."""
     while True:
@@ -170,7 +182,7 @@ def _end_runs(w: World, rule: Rule, log: Log, now: float) -> Log:
         w.count[REMOVED] += rule.preemptive
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _demote(w: World, rule: Rule, now: float) -> None:
     """Event 3: running jobs that reached their threshold go to the end of their next queue."""
     last = -1
@@ -196,14 +208,14 @@ def _demote(w: World, rule: Rule, now: float) -> None:
         w.order[tail - 1] = j
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _has_left(w: World, rule: Rule, j: int) -> bool:
     """Whether a job has left the queue: it is done, or runs and cannot be stopped."""
     status = w.jobs[j].status
     return status == DONE or (status == RUNNING and not rule.preemptive)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _drop(w: World, rule: Rule) -> None:
     """Take out of the queue who has left it, at the head without moving the others."""
     while w.count[HEAD] < w.count[TAIL] and _has_left(w, rule, w.order[w.count[HEAD]]):
@@ -223,7 +235,7 @@ def _drop(w: World, rule: Rule) -> None:
     w.count[SORTED] = max(w.count[SORTED], w.count[HEAD])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _sort(w: World, rule: Rule, now: float) -> None:
     """Put the queue in order: each job behind its equals. Only new jobs, where keys stand still."""
     head = w.count[HEAD]
@@ -251,7 +263,7 @@ def _sort(w: World, rule: Rule, now: float) -> None:
     w.count[SORTED] = tail
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _choose(w: World, of_avail: bool, p: int, gpus: int) -> int:
     """Nodes of a pool for so many GPUs, into the scratch: how many nodes, or 0 where none do.
 
@@ -283,7 +295,7 @@ def _choose(w: World, of_avail: bool, p: int, gpus: int) -> int:
     return num
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _evict(w: World, node: int, gpus: int, after: int) -> None:
     """Take GPUs of a node from the running jobs that come last in the order."""
     at = w.count[TAIL] - 1
@@ -301,7 +313,7 @@ def _evict(w: World, node: int, gpus: int, after: int) -> None:
                 break
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _find(w: World, rule: Rule, j: int, at: int) -> tuple[int, int]:
     """The pool, and how many nodes of it are in the scratch, for a job; (-1, 0): it must wait.
 
@@ -321,7 +333,7 @@ def _find(w: World, rule: Rule, j: int, at: int) -> tuple[int, int]:
     return -1, 0
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _start(w: World, rule: Rule, j: int, pool: int, num: int, now: float) -> None:
     """Begin a run on the nodes in the scratch."""
     job = w.jobs[j]
@@ -338,7 +350,7 @@ def _start(w: World, rule: Rule, j: int, pool: int, num: int, now: float) -> Non
     w.count[REMOVED] += not rule.preemptive
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _stop(w: World, log: Log, j: int, now: float) -> Log:
     """Write down that the run of an evicted job is over."""
     log = _settle(w, log, j, now, _left(w, j, now))
@@ -350,7 +362,7 @@ def _stop(w: World, log: Log, j: int, now: float) -> Log:
     return log
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _blame(w: World, j: int, now: float) -> None:
     """Say why a job that does not fit waits, where it was for another reason until now."""
     job = w.jobs[j]
@@ -364,7 +376,7 @@ def _blame(w: World, j: int, now: float) -> None:
         job.cause = cause
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _fits_again(w: World, j: int) -> bool:
     """Whether a job evicted in this pass can keep its own nodes after all."""
     job = w.jobs[j]
@@ -374,7 +386,7 @@ def _fits_again(w: World, j: int) -> bool:
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _offer_all(w: World, rule: Rule) -> int:
     """Before a pass, every GPU is to be had that no job holds, or that may be taken from one."""
     total = 0
@@ -387,7 +399,7 @@ def _offer_all(w: World, rule: Rule) -> int:
     return total
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _decide(w: World, rule: Rule, log: Log, now: float) -> Log:
     """Event 4: go through the queue; each job keeps, gets or waits for GPUs."""
     w.count[PASS] += 1
@@ -395,10 +407,12 @@ def _decide(w: World, rule: Rule, log: Log, now: float) -> Log:
     for at in range(w.count[HEAD], w.count[TAIL]):
         j = w.order[at]
         job = w.jobs[j]
+        # a. Nothing is left to give.
         if total == 0 and not rule.nodes_matter:
             if rule.blocks:
                 _blame(w, j, now)
             break
+        # b. It keeps what it has; or one like it did not fit in this pass; or it gets GPUs.
         if job.status == RUNNING:
             job.waits = 0
         elif w.misfit[job.row, job.gpus] == w.count[PASS]:
@@ -418,6 +432,7 @@ def _decide(w: World, rule: Rule, log: Log, now: float) -> Log:
             if job.status == EVICTED:
                 log = _stop(w, log, j, now)
             _start(w, rule, j, pool, num, now)
+        # c. What it holds is no longer to be had by those behind it.
         total -= job.gpus
         w.pools[job.pool].avail -= job.gpus
         for k in range(job.held, job.held + job.num_held):
@@ -425,50 +440,60 @@ def _decide(w: World, rule: Rule, log: Log, now: float) -> Log:
     return log
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _next(w: World, rule: Rule, arrived: int, now: float) -> tuple[float, float, float]:
     """When something happens next (infinite: never again), when a run ends, when a job falls."""
-    arrival = w.jobs[arrived].arrival if arrived < w.jobs.size else np.inf
-    end = fall = np.inf
+    arrival = np.inf
+    if arrived < w.jobs.size:
+        arrival = w.jobs[arrived].arrival
+    end = np.inf
+    fall = np.inf
     for k in range(w.count[NUM_RUNNING]):
         end = min(end, w.ends[k])
-    for k in range(w.count[NUM_RUNNING] * (rule.thresholds.size > 0)):
-        due = w.falls[k]
-        if rule.late_demotion and due < np.inf:
-            job = w.jobs[w.running[k]]
-            left = rule.thresholds[job.level] - (job.attained + now - job.since)
-            due = now + max(np.ceil(left / job.gpus), 1.0)
-        fall = min(fall, due)
+    if rule.thresholds.size > 0:
+        for k in range(w.count[NUM_RUNNING]):
+            due = w.falls[k]
+            if rule.late_demotion and due < np.inf:
+                job = w.jobs[w.running[k]]
+                left = rule.thresholds[job.level] - (job.attained + now - job.since)
+                due = now + max(np.ceil(left / job.gpus), 1.0)
+            fall = min(fall, due)
     coming = min(end, fall)
     return arrival if arrival <= coming + TOLERANCE_S else coming, end, fall
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def run(w: World, rule: Rule, log: Log) -> Log:
-    """Run all jobs to their end; returns the log."""
+    """Run all jobs to their end; returns the log. The numbers are those of this module's events."""
     arrived = 0
     now = 0.0
     while True:
         now, end, fall = _next(w, rule, arrived, now)
         if now == np.inf:
             return log
+        # 1. Jobs whose work is done end.
         if end <= now + TOLERANCE_S:
             log = _end_runs(w, rule, log, now)
+        # 2. Jobs that arrive join the end of the queue; those that fit nowhere never do.
         while arrived < w.jobs.size and w.jobs[arrived].arrival == now:
             if w.jobs[arrived].status == AHEAD:
                 w.jobs[arrived].status = WAITING
                 w.order[w.count[TAIL]] = arrived
                 w.count[TAIL] += 1
             arrived += 1
+        # 3. Running jobs fall to their next queue.
         if fall <= now + TOLERANCE_S or rule.late_demotion:
             _demote(w, rule, now)
+        # 4. The queue is sorted and gone through, unless nobody in it waits.
         _drop(w, rule)
         in_queue = w.count[TAIL] - w.count[HEAD]
-        somebody_waits = in_queue > w.count[NUM_RUNNING] * rule.preemptive
+        running_in_queue = w.count[NUM_RUNNING] if rule.preemptive else 0
+        somebody_waits = in_queue > running_in_queue
         if somebody_waits or rule.order == REMAINING_SERVICE:  # which may change places meanwhile
             _sort(w, rule, now)
-        if somebody_waits:  # else all go on
+        if somebody_waits:
             log = _decide(w, rule, log, now)
+        # Jobs whose GPUs were taken in this pass, and which did not get others, have stopped.
         if w.count[NUM_EVICTED] > 0:
             w.count[NUM_EVICTED] = 0
             for k in range(w.count[HEAD], w.count[TAIL]):
