@@ -58,8 +58,9 @@ def check(root: Path, keys: Sequence[str] = ()) -> Report:
     findings: list[Finding] = []
     upcoming: list[Finding] = []
     for key, path in chosen.items():
-        findings += check_notebook(root, key, path)
-        upcoming += check_upcoming(root, key, path)
+        now, later = _both(root, key, path)
+        findings += now
+        upcoming += later
     if not keys:
         findings += check_facts(root)
     return Report(
@@ -72,20 +73,18 @@ def check(root: Path, keys: Sequence[str] = ()) -> Report:
 
 def check_notebook(root: Path, key: str, path: Path) -> list[Finding]:
     """All findings on one notebook by the rules of its form, in the order of its cells."""
+    return _both(root, key, path)[0]
+
+
+def _both(root: Path, key: str, path: Path) -> tuple[list[Finding], list[Finding]]:
+    """What the rules of a notebook's own form find, and those of a later form."""
     try:
         subject = anatomy.Subject(root, key, path, notebooks.read(path))
     except BadFile as error:
-        return [_finding(root, path, "readable", _unreadable(error))]
-    return _findings(subject, [rule for rule in rules.RULES if rule.anatomy <= subject.anatomy])
-
-
-def check_upcoming(root: Path, key: str, path: Path) -> list[Finding]:
-    """What the rules of a later form than its own find in a notebook that reads."""
-    try:
-        subject = anatomy.Subject(root, key, path, notebooks.read(path))
-    except BadFile:
-        return []
-    return _findings(subject, [rule for rule in rules.RULES if rule.anatomy > subject.anatomy])
+        return [_finding(root, path, "readable", _unreadable(error))], []
+    own = [rule for rule in rules.RULES if rule.anatomy <= subject.anatomy]
+    later = [rule for rule in rules.RULES if rule.anatomy > subject.anatomy]
+    return _findings(subject, own), _findings(subject, later)
 
 
 def _findings(subject: anatomy.Subject, asked: Sequence[rules.Rule]) -> list[Finding]:
