@@ -36,6 +36,7 @@ COPIED = (
     "reading_queue.yaml",
     "Makefile",
     "pyproject.toml",
+    "setup.py",
     "constraints.txt",
 )
 """What a scratch copy of the workbook holds; the library is this checkout's."""
