@@ -93,7 +93,7 @@ def simulate(
         int | None, option("Devices in the pipeline.", "--stages", "-s", panel="Schedule")
     ] = None,
     jitter: Annotated[float, option("Spread of durations: 0.05 for 5 %.", panel="Work")] = 0.0,
-    seed: Annotated[int, option("Of the jitter.", panel="Work")] = 0,
+    seed: Annotated[int, option("Seed of the jitter.", panel="Work")] = 0,
     trace: Trace = None,
     save_order: Annotated[
         Path | None, option("Write the order in torch's CSV format.", panel="Output")
